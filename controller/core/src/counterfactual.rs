@@ -86,7 +86,7 @@ pub(crate) fn started(decision: Decision, job: JobId) -> Option<JobPlacement> {
     match decision {
         Decision::Start { job: of, place, .. } => (of == job).then_some(place),
         Decision::Reshape { reshape, .. } => {
-            let seat = reshape.seats.iter().find(|seat| seat.job == job)?;
+            let seat = reshape.placements.iter().find(|seat| seat.job == job)?;
             Some(JobPlacement { gpu: reshape.gpu, slot: seat.slot, steps: Vec::new(), part: None })
         }
         Decision::Wait { .. } => None,

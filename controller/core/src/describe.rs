@@ -189,7 +189,7 @@ impl ClusterState {
             compute_slices: p.compute_slices,
             memory_slices: p.memory_slices,
             starts: p.starts.clone(),
-            fits_now: geometry.map_or(0, |g| mig::room_for(g, &standing, p)),
+            fits_now: geometry.map_or(0, |g| mig::count_creatable(g, &standing, p)),
         });
         api::GpuDetails {
             id: gpu.report.gpu.to_string(),

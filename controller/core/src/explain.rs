@@ -45,7 +45,7 @@ pub(crate) fn waits(decision: &Decision, job: JobId) -> Option<(WaitReason, Expl
 pub(crate) fn names(decision: &Decision, job: JobId) -> bool {
     match decision {
         Decision::Start { job: of, .. } => *of == job,
-        Decision::Reshape { reshape, .. } => reshape.seats.iter().any(|seat| seat.job == job),
+        Decision::Reshape { reshape, .. } => reshape.placements.iter().any(|seat| seat.job == job),
         Decision::Wait { .. } => false,
     }
 }

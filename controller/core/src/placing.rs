@@ -6,7 +6,7 @@ use crate::round::{Round, STARTS_MAX};
 use crate::state::ClusterState;
 use std::collections::BTreeMap;
 use tessera_model::{JobId, Millis};
-use tessera_placement::record::{RoundDraft, RoundInput};
+use tessera_placement::record::{PendingRecord, RoundInput};
 use tessera_placement::{ClusterView, Decision, Explanation, QueuedJob, WaitReason, decide_round};
 use uuid::Uuid;
 
@@ -27,7 +27,7 @@ impl ClusterState {
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
         round: &mut Round,
-    ) -> Option<RoundDraft> {
+    ) -> Option<PendingRecord> {
         if self.queue.waiting.is_empty() && !self.is_review_due(now) {
             return None;
         }
@@ -36,7 +36,7 @@ impl ClusterState {
             return None;
         }
         let view = self.view(now);
-        let (decisions, draft) = self.ask_policy(&view, now);
+        let (decisions, pending) = self.ask_policy(&view, now);
         let mut reshapes = Vec::new();
         let mut gangs: BTreeMap<JobId, Vec<PlacedMember>> = BTreeMap::new();
         for decision in decisions {
@@ -64,11 +64,11 @@ impl ClusterState {
             self.begin_reshapes(reshapes, &view, now, new_id, round);
         }
         self.record_kept_waits(now, new_id, round);
-        Some(draft)
+        Some(pending)
     }
 
     /// Asks the policy about the head of the queue, and records its inputs and decisions.
-    fn ask_policy(&self, view: &ClusterView, now: Millis) -> (Vec<Decision>, RoundDraft) {
+    fn ask_policy(&self, view: &ClusterView, now: Millis) -> (Vec<Decision>, PendingRecord) {
         let look_at = match view.gpus.iter().any(|gpu| gpu.available) {
             true => LOOK_AT_MAX,
             false => LOOK_AT_WITHOUT_GPUS,
@@ -81,8 +81,8 @@ impl ClusterState {
         let decisions =
             decide_round(policy, view, answers.knowledge(), &mut shown, now, STARTS_MAX);
         let input = RoundInput { cluster: view, queue: &queue, now, starts_max: STARTS_MAX };
-        let draft = self.planner.recorder.draft_record(policy, input, answers, &decisions);
-        (decisions, draft)
+        let pending = self.planner.recorder.prepare_record(policy, input, answers, &decisions);
+        (decisions, pending)
     }
 
     /// Whether the accounts' recent usage counts in the service order.

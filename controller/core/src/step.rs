@@ -29,10 +29,10 @@ impl ClusterState {
         self.give_up_impossible(&mut round);
         self.plan_requested_layouts(now, new_id, &mut round);
         self.place_kept_jobs(now, new_id, &mut round);
-        let draft = self.place_waiting_jobs(now, new_id, &mut round);
+        let pending = self.place_waiting_jobs(now, new_id, &mut round);
         self.order_plans(now, new_id, &mut round);
-        if let Some(draft) = draft.filter(|_| !round.is_empty()) {
-            round.record = Some(Arc::new(self.planner.recorder.keep_draft(draft)));
+        if let Some(pending) = pending.filter(|_| !round.is_empty()) {
+            round.record = Some(Arc::new(self.planner.recorder.keep_record(pending)));
         }
         round
     }

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::Cut;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
-use tessera_placement::{ClusterView, ComputeSeats, GpuView, InstanceState, InstanceView, Tenancy};
+use tessera_placement::{
+    ClusterView, ComputeInstancesView, GpuView, InstanceState, InstanceView, Tenancy,
+};
 use tessera_wire::frames::{InstanceReport, InstanceTrouble, MigReport};
 
 /// Whether the attempts on a GPU were placed for its present MIG mode. Until the others have
@@ -93,7 +95,7 @@ fn seats_of(instance: &InstanceReport, held: Option<InstanceState>) -> InstanceS
             for part in instance.parts.iter().filter(|part| part.slice.is_some()) {
                 cut.insert(part.slot);
             }
-            InstanceState::Cut(ComputeSeats { cut, tenancy })
+            InstanceState::Cut(ComputeInstancesView { cut, tenancy })
         }
     }
 }

@@ -8,10 +8,10 @@
 
 pub mod gang;
 pub mod ids;
-pub mod keep;
 pub mod lease;
 pub mod life;
 pub mod mig;
+pub mod retention;
 pub mod share;
 pub mod spec;
 pub mod task;
@@ -22,5 +22,5 @@ pub use ids::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, JobRef, NodeId, NodeName, PlanId,
     SliceId, SubmissionId,
 };
-pub use keep::RetentionTime;
+pub use retention::RetentionTime;
 pub use units::{Bytes, Millis};

@@ -65,7 +65,8 @@ pub struct Reshape {
     /// Every instance that is to stand; empty for a GPU with MIG off.
     pub layout: Layout,
     /// Who is to run where.
-    pub seats: Vec<PlacedJob>,
+    #[serde(rename = "seats")]
+    pub placements: Vec<PlacedJob>,
     /// How long all of them first run together under MPS on the whole GPU, to be measured
     /// (MISO); none where nothing has to be measured.
     pub trial: Option<Millis>,
@@ -94,19 +95,19 @@ pub struct PlacedJob {
     pub sm: Option<SmPercent>,
     /// Where its kernels stand in the instance's queue, if they take turns with others' or may come to;
     /// such a job has no part of the multiprocessors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn: Option<Priority>,
+    #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
+    pub kernel_priority: Option<Priority>,
 }
 
 impl PlacedJob {
     /// Returns the seat of a job that has the instance to itself.
     pub const fn alone(job: JobId, slot: Slot) -> Self {
-        Self { job, slot: Some(slot), sm: None, turn: None }
+        Self { job, slot: Some(slot), sm: None, kernel_priority: None }
     }
 
     /// Returns whether another job may sit on the same instance.
     pub const fn shares(&self) -> bool {
-        self.sm.is_some() || self.turn.is_some()
+        self.sm.is_some() || self.kernel_priority.is_some()
     }
 }
 

@@ -157,7 +157,7 @@ pub(crate) struct Gang<'q> {
     /// How many jobs that are in no gang stand before it.
     behind: usize,
     /// When it came, as far as its turn is concerned ([`crate::fair`]).
-    came: Millis,
+    ranked_at: Millis,
     /// When the oldest of those before it came.
     oldest_before: Option<Millis>,
 }
@@ -169,10 +169,11 @@ impl<'q> Gang<'q> {
         let (mut gangs, mut others): (Vec<Gang<'q>>, Vec<&'q QueuedJob>) = Default::default();
         let mut places: BTreeMap<JobId, usize> = BTreeMap::new();
         let mut oldest_before = None;
-        for OrderedJob { job, came } in queue {
+        for OrderedJob { job, ranked_at } in queue {
             let Some(member) = job.gang else {
                 others.push(job);
-                oldest_before = Some(oldest_before.map_or(came, |at: Millis| at.min(came)));
+                oldest_before =
+                    Some(oldest_before.map_or(ranked_at, |at: Millis| at.min(ranked_at)));
                 continue;
             };
             let place = *places.entry(member.gang).or_insert_with(|| {
@@ -183,7 +184,7 @@ impl<'q> Gang<'q> {
                     shape: member.shape,
                     members,
                     behind,
-                    came,
+                    ranked_at,
                     oldest_before,
                 });
                 gangs.len() - 1
@@ -197,7 +198,7 @@ impl<'q> Gang<'q> {
 
     fn is_due(&self, now: Millis) -> bool {
         let Some(oldest) = self.oldest_before else { return true };
-        now.minus(self.came) >= PATIENCE && oldest.plus(PATIENCE) >= self.came
+        now.minus(self.ranked_at) >= PATIENCE && oldest.plus(PATIENCE) >= self.ranked_at
     }
 
     pub(crate) const fn size(&self) -> usize {

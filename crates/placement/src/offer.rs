@@ -76,7 +76,7 @@ pub struct Futures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Everyone behind it.
-    InTurn,
+    Queue,
     /// Those behind it that want the same.
     BySize,
 }

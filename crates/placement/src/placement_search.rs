@@ -23,7 +23,7 @@ pub struct Assignment {
     /// The slots of the layout.
     pub layout: Layout,
     /// Jobs by their index among those that were weighed.
-    pub seats: Vec<(usize, Slot)>,
+    pub placements: Vec<(usize, Slot)>,
     /// The score of the assignment, the sum over its jobs.
     pub worth: i64,
 }
@@ -58,10 +58,10 @@ pub fn best(
     let order: Vec<usize> = (0..slots.len()).collect();
     let mut buffers = SearchBuffers::default();
     let worth = buffers.worth(&order, &rows, must)?;
-    let taken = slots.iter().zip(buffers.seats(&order, &rows, must));
-    let seats =
+    let taken = slots.iter().zip(buffers.assign_slots(&order, &rows, must));
+    let placements =
         taken.filter(|(_, job)| **job != UNASSIGNED).map(|(slot, job)| (*job, *slot)).collect();
-    Some(Assignment { layout: layout.clone(), seats, worth })
+    Some(Assignment { layout: layout.clone(), placements, worth })
 }
 
 /// Returns a job's speed on an instance in millionths of its speed on the GPU's largest one, from both times.
@@ -92,11 +92,11 @@ mod tests {
             return (!all || taken == everyone).then_some(0);
         };
         let skip = by_hand(table, slot + 1, taken, all);
-        let seat = row.iter().enumerate().filter(|(job, _)| taken & (1 << job) == 0);
-        let seats = seat.filter_map(|(job, worth)| {
+        let placed = row.iter().enumerate().filter(|(job, _)| taken & (1 << job) == 0);
+        let placements = placed.filter_map(|(job, worth)| {
             Some((*worth)? + by_hand(table, slot + 1, taken | 1 << job, all)?)
         });
-        seats.chain(skip).max()
+        placements.chain(skip).max()
     }
 
     proptest::proptest! {
@@ -133,9 +133,9 @@ mod tests {
             let found = mig.layout_index().best(&rows, 0, floor, &mut SearchBuffers::default());
             proptest::prop_assert_eq!(found.as_ref().map(|f| f.worth), most);
             if let Some(found) = found {
-                let sum: i64 = found.seats.iter().map(|(job, slot)| rows[*job][number(*slot)]).sum();
+                let sum: i64 = found.placements.iter().map(|(job, slot)| rows[*job][number(*slot)]).sum();
                 proptest::prop_assert_eq!(sum, found.worth);
-                proptest::prop_assert_eq!(found.seats.len(), rows.len());
+                proptest::prop_assert_eq!(found.placements.len(), rows.len());
             }
         }
     }

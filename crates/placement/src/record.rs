@@ -35,7 +35,7 @@ use crate::view::{GpuView, QueuedJob};
 pub use answer_recorder::AnswerRecorder;
 pub use answers::NewAnswers;
 pub use gpu_kind::GpuKindRecord;
-pub use recorder::{RoundDraft, RoundInput, RoundRecorder};
+pub use recorder::{PendingRecord, RoundInput, RoundRecorder};
 pub use replay::{BadRecord, DecisionDifference, ReplayedRound, RoundReplay};
 
 /// Version of the format. Version 2 has the keys of version 1, and explanations in other words. The keys

@@ -109,7 +109,7 @@ impl<R: Rule> Round<'_, R> {
             None => {
                 market.waiting = Some(job.id);
                 self.head = match R::ORDER {
-                    Order::InTurn => Some(job.id),
+                    Order::Queue => Some(job.id),
                     Order::BySize => None,
                 };
                 let (reason, why) = explain::wait(&mut self.rule, &self.state, job, &size);

@@ -243,7 +243,7 @@ pub enum InstanceState {
     Shared(Tenancy),
     /// An operator partitioned it into compute instances, which only jobs use that name them. Policies
     /// leave it alone until its layout changes.
-    Cut(ComputeSeats),
+    Cut(ComputeInstancesView),
     /// It is used or was made from outside Tessera: planned around, never touched.
     Foreign,
     /// It can't be used or destroyed until a person looks.
@@ -268,14 +268,14 @@ impl InstanceState {
 
 /// The compute instances of one GPU instance, and the jobs on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ComputeSeats {
+pub struct ComputeInstancesView {
     /// Those that may be taken or are.
     pub cut: Cut,
     /// The jobs there, all jobs of one user: what fails on a GPU instance may hit all of them.
     pub tenancy: Option<Tenancy>,
 }
 
-impl ComputeSeats {
+impl ComputeInstancesView {
     /// Returns the jobs with their compute instances.
     pub fn taken(&self) -> impl Iterator<Item = (JobId, ComputeSlot)> {
         let sharers = self.tenancy.iter().flat_map(|tenancy| &tenancy.sharers);

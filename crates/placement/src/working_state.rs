@@ -154,7 +154,7 @@ impl WorkingGpu<'_> {
             Some(InstanceState::Shared(tenancy)) => {
                 tenancy.sharers.iter().map(|(job, _)| *job).collect()
             }
-            Some(InstanceState::Cut(seats)) => seats.taken().map(|(job, _)| job).collect(),
+            Some(InstanceState::Cut(compute)) => compute.taken().map(|(job, _)| job).collect(),
             Some(
                 InstanceState::Idle
                 | InstanceState::Foreign

@@ -95,7 +95,8 @@ pub struct ColocatedRun {
     /// Which task: rows of one are held out together.
     pub task: u64,
     /// Beside whom.
-    pub company: Colocation,
+    #[serde(rename = "company")]
+    pub colocation: Colocation,
     /// Its speed, in thousandths of that alone.
     pub speed_per_mille: u32,
 }
@@ -109,8 +110,8 @@ pub struct ColocationPredictor {
 
 impl ColocatedRun {
     /// Notes a run of a task.
-    pub fn of(task: &str, company: Colocation, speed_per_mille: u32) -> Self {
-        Self { task: hash(task.as_bytes()), company, speed_per_mille }
+    pub fn of(task: &str, colocation: Colocation, speed_per_mille: u32) -> Self {
+        Self { task: hash(task.as_bytes()), colocation, speed_per_mille }
     }
 }
 
@@ -125,7 +126,7 @@ impl ColocationPredictor {
         let mut table = TrainingTable::new(COLUMNS);
         for row in rows {
             let speed = f64::from(row.speed_per_mille) / 1_000.0;
-            table.push(row.task, &row.company.row(), speed).map_err(|_| few)?;
+            table.push(row.task, &row.colocation.row(), speed).map_err(|_| few)?;
         }
         Ok(Self { trained: TrainedModel::learn(LearnerKind::Forest, &table, seed)? })
     }
@@ -136,8 +137,8 @@ impl ColocationPredictor {
     }
 
     /// Predicts a job's speed, in thousandths of that alone on the slice.
-    pub fn predict(&self, company: &Colocation) -> Prediction {
-        self.trained.predict_speed(&company.row())
+    pub fn predict(&self, colocation: &Colocation) -> Prediction {
+        self.trained.predict_speed(&colocation.row())
     }
 
     /// Predicts the speed of each of those on a slice of such a part of a GPU, in thousandths of what
@@ -182,8 +183,8 @@ mod tests {
                 let with = u64::from(draw(2)) * 1_000;
                 others.add(&client(50, known(task).then_some(met)), with);
                 let lost = u32::from(own) * u32::from(met) / 2_000 * u32::from(with > 0);
-                let company = Colocation { slice: 1_000, own: client(50, Some(own)), others };
-                rows.push(ColocatedRun { task, company, speed_per_mille: 1_000 - lost });
+                let colocation = Colocation { slice: 1_000, own: client(50, Some(own)), others };
+                rows.push(ColocatedRun { task, colocation, speed_per_mille: 1_000 - lost });
             }
         }
         rows

@@ -17,7 +17,7 @@ pub(crate) struct WholeGpuSharing<'c> {
     /// The policy.
     pub(crate) policy: &'c str,
     /// How a job sits on a whole GPU.
-    pub(crate) seat: &'c dyn Fn(JobId, Slot) -> PlacedJob,
+    pub(crate) place: &'c dyn Fn(JobId, Slot) -> PlacedJob,
     /// What is said of a job that waits.
     pub(crate) full: &'c str,
 }
@@ -46,23 +46,23 @@ impl WholeGpuSharing<'_> {
                 | GpuRequest::Compute(_) => Bytes::ZERO,
             };
             let room = (0..cards.len())
-                .filter(|at| cards[*at].open && cards[*at].seats.len() < SHARERS)
+                .filter(|at| cards[*at].open && cards[*at].placements.len() < SHARERS)
                 .filter(|at| left[*at] >= needs)
-                .min_by_key(|at| (cards[*at].seats.len(), *at));
+                .min_by_key(|at| (cards[*at].placements.len(), *at));
             let Some((at, whole)) = room.and_then(|at| Some((at, cards[at].whole()?))) else {
                 let why = because(self.policy, self.full);
                 decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Resources, why });
                 break;
             };
-            cards[at].seats.push((self.seat)(job.id, whole));
+            cards[at].placements.push((self.place)(job.id, whole));
             left[at] = Bytes::new(left[at].get() - needs.get());
             changed.insert(at);
             starts += 1;
         }
         let starts = changed.into_iter().filter_map(|at| {
             let card = &mut cards[at];
-            let (layout, seats) = ([card.whole()?].into(), card.seats.clone());
-            let reshape: Reshape = card.take(layout, seats);
+            let (layout, placements) = ([card.whole()?].into(), card.placements.clone());
+            let reshape: Reshape = card.take(layout, placements);
             let why = because(self.policy, "it shares the GPU with the fewest jobs");
             Some(Decision::Reshape { reshape, why })
         });

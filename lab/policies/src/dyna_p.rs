@@ -116,7 +116,7 @@ impl Policy for DynaP {
 
 /// `FM`, in thousandths; what stands empty comes last.
 fn fragmentation(card: &PlannedGpu<'_>) -> usize {
-    let allocated = (card.seats.len() * 1_000).checked_div(card.layout.len());
+    let allocated = (card.placements.len() * 1_000).checked_div(card.layout.len());
     1_000 - allocated.unwrap_or(0).min(1_000)
 }
 
@@ -222,20 +222,21 @@ fn fill(
         if sum <= 0 {
             continue;
         }
-        let mut seats = atlas.seated(atlas.order(place), &rows, JobCoverage::AnyJobs, &mut scratch);
-        seats.truncate(most);
-        let here: Layout = seats.iter().map(|(_, slot)| *slot).chain(busy.clone()).collect();
+        let mut placements =
+            atlas.placements_of(atlas.order(place), &rows, JobCoverage::AnyJobs, &mut scratch);
+        placements.truncate(most);
+        let here: Layout = placements.iter().map(|(_, slot)| *slot).chain(busy.clone()).collect();
         let rank = (sum * i64::from(slices(card, &here)), Reverse(atlas.steps(place, standing)));
         if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
-            best = Some((rank, place, seats));
+            best = Some((rank, place, placements));
         }
     }
     let (_, place, new) = best?;
     let started: Vec<JobId> = new.iter().map(|(job, _)| jobs[*job]).collect();
     let new = new.iter().map(|(job, slot)| PlacedJob::alone(jobs[*job], *slot));
-    let seats = card.seats.iter().copied().chain(new).collect();
+    let placements = card.placements.iter().copied().chain(new).collect();
     let layout = card.mig.full().get(place)?.clone();
-    Some((card.take(layout, seats), started))
+    Some((card.take(layout, placements), started))
 }
 
 /// Moves running jobs for the head of the queue, if that pays.
@@ -254,37 +255,42 @@ fn reconfigure(
         let room = whole_slices(card).saturating_sub(slices(card, &card.busy()));
         // Everybody keeps the size that it has, so that this many have to be free.
         let Some(size) = size.filter(|size| *size <= room) else { continue };
-        if card.seats.len() >= JOBS_MAX {
+        if card.placements.len() >= JOBS_MAX {
             continue;
         }
         let atlas = card.mig.layout_index();
         let mut rows: Vec<Vec<i64>> =
-            card.seats.iter().map(|seat| moves(card, knowledge, seat, now)).collect();
+            card.placements.iter().map(|placed| moves(card, knowledge, placed, now)).collect();
         rows.push(enters(card, knowledge, head, size, now));
         let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
-        let job = |number: usize| card.seats.get(number).map_or(head, |seat| seat.job);
+        let job = |number: usize| card.placements.get(number).map_or(head, |placed| placed.job);
         for place in atlas.with(0) {
             if scratch.worth(atlas.order(place), &rows, JobCoverage::AllJobs).is_none() {
                 continue;
             }
-            let seats = atlas.seated(atlas.order(place), &rows, JobCoverage::AllJobs, &mut scratch);
-            let seats: Vec<PlacedJob> =
-                seats.iter().map(|(number, slot)| PlacedJob::alone(job(*number), *slot)).collect();
-            let stopped =
-                seats.iter().filter(|seat| seat.job != head && !card.seats.contains(seat));
-            let prices =
-                stopped.clone().filter_map(|seat| knowledge.jobs.facts(seat.job).migration_price);
+            let placements =
+                atlas.placements_of(atlas.order(place), &rows, JobCoverage::AllJobs, &mut scratch);
+            let placements: Vec<PlacedJob> = placements
+                .iter()
+                .map(|(number, slot)| PlacedJob::alone(job(*number), *slot))
+                .collect();
+            let stopped = placements
+                .iter()
+                .filter(|placed| placed.job != head && !card.placements.contains(placed));
+            let prices = stopped
+                .clone()
+                .filter_map(|placed| knowledge.jobs.facts(placed.job).migration_price);
             let cost = ALPHA.get() + prices.map(Millis::get).max().unwrap_or(0);
             let waits =
-                stopped.filter_map(|seat| left(card, knowledge, seat.job)).min().unwrap_or(0);
+                stopped.filter_map(|placed| left(card, knowledge, placed.job)).min().unwrap_or(0);
             let pays = cost <= waits.saturating_add(BETA.get());
             if pays && best.as_ref().is_none_or(|(known, ..)| cost < *known) {
-                best = Some((cost, at, card.mig.full().get(place)?.clone(), seats));
+                best = Some((cost, at, card.mig.full().get(place)?.clone(), placements));
             }
         }
     }
-    let (_, at, layout, seats) = best?;
-    Some(cards[at].take(layout, seats))
+    let (_, at, layout, placements) = best?;
+    Some(cards[at].take(layout, placements))
 }
 
 /// Returns where a job that runs may be: where it is, or, if it can be moved and is in time there,
@@ -292,17 +298,17 @@ fn reconfigure(
 fn moves(
     card: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
-    seat: &PlacedJob,
+    placed: &PlacedJob,
     now: Millis,
 ) -> Vec<i64> {
-    let size = seat.slot.and_then(|slot| card.profile(slot)).map(|p| p.compute_slices);
+    let size = placed.slot.and_then(|slot| card.profile(slot)).map(|p| p.compute_slices);
     let worth = |slot: &Slot| {
-        if seat.slot == Some(*slot) {
+        if placed.slot == Some(*slot) {
             return Some(1);
         }
-        let price = knowledge.jobs.facts(seat.job).migration_price?.get();
+        let price = knowledge.jobs.facts(placed.job).migration_price?.get();
         let fits = Some(card.profile(*slot)?.compute_slices) == size;
-        (fits && in_time(card, knowledge, seat.job, *slot, now, price)).then_some(0)
+        (fits && in_time(card, knowledge, placed.job, *slot, now, price)).then_some(0)
     };
     card.mig.layout_index().slots().iter().map(|slot| worth(slot).unwrap_or(NO_PLACEMENT)).collect()
 }
@@ -324,7 +330,7 @@ fn enters(
 
 /// Returns how long a job that runs there still takes.
 fn left(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Option<u64> {
-    let slot = card.seats.iter().find(|seat| seat.job == job)?.slot?;
+    let slot = card.placements.iter().find(|placed| placed.job == job)?.slot?;
     let all = knowledge.predictor.time_alone(job, card.view, card.profile(slot)?)?.get();
     let left = 1_000_000 - u64::from(knowledge.jobs.facts(job).done?);
     Some(all / 1_000 * left / 1_000)

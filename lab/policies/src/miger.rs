@@ -202,7 +202,7 @@ impl Miger {
         memory: &mut MigerCache,
     ) -> Option<Reshape> {
         let mut order: Vec<usize> = (0..cards.len()).filter(|at| cards[*at].1.open).collect();
-        order.sort_by_key(|at| cards[*at].1.seats.len());
+        order.sort_by_key(|at| cards[*at].1.placements.len());
         let comes_online = shares::fixed(knowledge, job);
         let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
         order.into_iter().find_map(|at| {
@@ -218,16 +218,16 @@ impl Miger {
                 return None;
             }
             let found = match knowledge.jobs.facts(job).online {
-                true => self.seat_online(card, knowledge, job, now, &mut memory.scratch),
+                true => self.place_online(card, knowledge, job, now, &mut memory.scratch),
                 false => {
                     let mut offline = offline(card, knowledge);
                     offline.push(job);
-                    seat_offline(card, knowledge, &present, &offline, &mut memory.scratch)
-                        .map(|(_, layout, seats)| (layout, seats))
+                    place_offline(card, knowledge, &present, &offline, &mut memory.scratch)
+                        .map(|(_, layout, placements)| (layout, placements))
                 }
             };
             match found {
-                Some((layout, seats)) => Some(card.take(layout, seats)),
+                Some((layout, placements)) => Some(card.take(layout, placements)),
                 None => {
                     memory.refused.entry(*gpu).or_default().insert(kind);
                     None
@@ -237,7 +237,7 @@ impl Miger {
     }
 
     /// Finds an online job the smallest slice that serves it, where the offline jobs do most.
-    fn seat_online(
+    fn place_online(
         self,
         card: &PlannedGpu<'_>,
         knowledge: Knowledge<'_>,
@@ -247,7 +247,7 @@ impl Miger {
     ) -> Option<(Layout, Vec<PlacedJob>)> {
         let present = online(card, knowledge);
         let offline = offline(card, knowledge);
-        let taken: Layout = present.iter().filter_map(|seat| seat.slot).collect();
+        let taken: Layout = present.iter().filter_map(|placed| placed.slot).collect();
         let mut best: Option<RankedLayout<(Reverse<u8>, i64)>> = None;
         let mut tried = Layout::new();
         for layout in card.mig.full().iter().filter(|layout| taken.is_subset(layout)) {
@@ -256,21 +256,21 @@ impl Miger {
                     continue;
                 }
                 let Some(sm) = shares::online(card, knowledge, *slot, job) else { continue };
-                let mut seats = present.clone();
-                seats.push(PlacedJob { sm: Some(sm), ..PlacedJob::alone(job, *slot) });
-                let Some((worth, layout, seats)) =
-                    seat_offline(card, knowledge, &seats, &offline, scratch)
+                let mut placements = present.clone();
+                placements.push(PlacedJob { sm: Some(sm), ..PlacedJob::alone(job, *slot) });
+                let Some((worth, layout, placements)) =
+                    place_offline(card, knowledge, &placements, &offline, scratch)
                 else {
                     continue;
                 };
                 let slices = card.profile(*slot).map_or(u8::MAX, |p| p.compute_slices);
                 let rank = (Reverse(slices), worth);
                 if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
-                    best = Some((rank, layout, seats));
+                    best = Some((rank, layout, placements));
                 }
             }
         }
-        best.map(|(_, layout, seats)| (layout, seats))
+        best.map(|(_, layout, placements)| (layout, placements))
     }
 
     fn serves(
@@ -307,7 +307,7 @@ fn wait(job: JobId) -> Decision {
 }
 
 fn online(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<PlacedJob> {
-    card.seats.iter().copied().filter(|seat| shares::fixed(knowledge, seat.job)).collect()
+    card.placements.iter().copied().filter(|placed| shares::fixed(knowledge, placed.job)).collect()
 }
 
 fn offline(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<JobId> {
@@ -315,7 +315,7 @@ fn offline(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<JobId> {
 }
 
 /// Seats all offline jobs around the online ones, so that they do most together.
-fn seat_offline(
+fn place_offline(
     card: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     online: &[PlacedJob],
@@ -326,12 +326,12 @@ fn seat_offline(
         return None;
     }
     if online.is_empty() {
-        return seat_alone(card, knowledge, offline, scratch);
+        return place_alone(card, knowledge, offline, scratch);
     }
     // Who sits on a slice already: one host takes one guest.
     let mut taken: BTreeMap<Slot, Vec<PlacedJob>> = BTreeMap::new();
-    for seat in online {
-        taken.entry(seat.slot?).or_default().push(*seat);
+    for placed in online {
+        taken.entry(placed.slot?).or_default().push(*placed);
     }
     let mut known: BTreeMap<(usize, Slot), GuestPlacement> = BTreeMap::new();
     let mut best: Option<RankedLayout<(i64, Reverse<usize>)>> = None;
@@ -355,21 +355,21 @@ fn seat_offline(
         let steps = card.layout.symmetric_difference(layout).count();
         let rank = (found.worth, Reverse(steps));
         if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
-            let guests = found.seats.iter().map(|(job, slot)| PlacedJob {
+            let guests = found.placements.iter().map(|(job, slot)| PlacedJob {
                 job: offline[*job],
                 slot: Some(*slot),
                 sm: way(*job, *slot).and_then(|(_, sm)| sm),
-                turn: None,
+                kernel_priority: None,
             });
-            let seats = online.iter().copied().chain(guests).collect();
-            best = Some((rank, layout.clone(), seats));
+            let placements = online.iter().copied().chain(guests).collect();
+            best = Some((rank, layout.clone(), placements));
         }
     }
-    best.map(|((worth, _), layout, seats)| (worth, layout, seats))
+    best.map(|((worth, _), layout, placements)| (worth, layout, placements))
 }
 
 /// The same where no online job is: each has a slice.
-fn seat_alone(
+fn place_alone(
     card: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     offline: &[JobId],
@@ -380,9 +380,9 @@ fn seat_alone(
     let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
     let found = atlas.best(&rows, atlas.mask(&card.layout), None, scratch)?;
     let layout = card.mig.full().get(found.layout)?.clone();
-    let seats = found.seats.into_iter();
-    let seats = seats.map(|(job, slot)| PlacedJob::alone(offline[job], slot));
-    Some((found.worth, layout, seats.collect()))
+    let placements = found.placements.into_iter();
+    let placements = placements.map(|(job, slot)| PlacedJob::alone(offline[job], slot));
+    Some((found.worth, layout, placements.collect()))
 }
 
 /// Returns a job's speed in each slot.
@@ -426,8 +426,8 @@ fn tidy(
     if !card.open || offline.is_empty() || busy.len() == card.layout.len() {
         return None;
     }
-    let (_, layout, seats) =
-        seat_offline(card, knowledge, &online(card, knowledge), &offline, scratch)?;
-    let moved = seats.iter().any(|seat| !card.seats.contains(seat));
-    moved.then(|| card.take(layout, seats))
+    let (_, layout, placements) =
+        place_offline(card, knowledge, &online(card, knowledge), &offline, scratch)?;
+    let moved = placements.iter().any(|placed| !card.placements.contains(placed));
+    moved.then(|| card.take(layout, placements))
 }

@@ -196,7 +196,7 @@ impl Miso {
         memory: &mut MisoCache,
     ) -> Option<Reshape> {
         let mut order: Vec<usize> = (0..cards.len()).filter(|i| cards[*i].1.open).collect();
-        order.sort_by_key(|i| cards[*i].1.seats.len());
+        order.sort_by_key(|i| cards[*i].1.placements.len());
         // Whether there is a layout depends on where a job runs, not on how fast.
         let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
         for index in order {
@@ -209,11 +209,11 @@ impl Miso {
             }
             let mut jobs = card.jobs();
             jobs.push(job);
-            let Some(seating) = optimum(card, knowledge, &jobs, memory) else {
+            let Some(assignment) = optimum(card, knowledge, &jobs, memory) else {
                 memory.refused.entry(*gpu).or_default().insert(runs.clone());
                 continue;
             };
-            let mut reshape = seat(card, &jobs, seating);
+            let mut reshape = reshape_to(card, &jobs, assignment);
             if jobs.len() > 1 && self.measures == SpeedMeasurement::UnderMps {
                 reshape.trial = Some(TRIAL);
             }
@@ -223,7 +223,7 @@ impl Miso {
     }
 
     fn decision(&self, reshape: Reshape) -> Decision {
-        let jobs = reshape.seats.len();
+        let jobs = reshape.placements.len();
         let after = if reshape.trial.is_some() { ", after a trial under MPS" } else { "" };
         let text =
             format!("of the layouts with {jobs} slices this one slows its jobs least{after}");
@@ -246,12 +246,12 @@ fn tidy(
     memory: &mut MisoCache,
 ) -> Option<Reshape> {
     let idle = card.view.instances.iter().any(|i| i.state == InstanceState::Idle);
-    if !card.open || !idle || card.seats.is_empty() {
+    if !card.open || !idle || card.placements.is_empty() {
         return None;
     }
     let jobs = card.jobs();
-    let seating = optimum(card, knowledge, &jobs, memory)?;
-    Some(seat(card, &jobs, seating))
+    let assignment = optimum(card, knowledge, &jobs, memory)?;
+    Some(reshape_to(card, &jobs, assignment))
 }
 
 /// Returns what a job is worth in each slot: the least slow-down is the greatest worth.
@@ -288,12 +288,12 @@ fn optimum(
             found = Some((worth, layout, order));
         }
     }
-    let seating = found.map(|(worth, layout, order)| {
-        let seats = atlas.seated(&order, &rows, JobCoverage::AllJobs, &mut scratch);
-        Assignment { layout: layout.clone(), seats, worth }
+    let assignment = found.map(|(worth, layout, order)| {
+        let placements = atlas.placements_of(&order, &rows, JobCoverage::AllJobs, &mut scratch);
+        Assignment { layout: layout.clone(), placements, worth }
     });
     memory.scratch = scratch;
-    seating
+    assignment
 }
 
 /// The layouts that MISO chooses from, with so many instances, each multiset once.
@@ -331,9 +331,9 @@ fn arrange(mig: &MigView, wanted: &[u8]) -> Option<Layout> {
     })
 }
 
-fn seat(card: &mut PlannedGpu<'_>, jobs: &[JobId], seating: Assignment) -> Reshape {
-    let seats = seating.seats.iter();
-    let seats = seats.map(|(job, slot)| PlacedJob::alone(jobs[*job], *slot));
-    let seats = seats.collect();
-    Reshape { stayers: StayingJobs::Restart, ..card.take(seating.layout, seats) }
+fn reshape_to(card: &mut PlannedGpu<'_>, jobs: &[JobId], assignment: Assignment) -> Reshape {
+    let placements = assignment.placements.iter();
+    let placements = placements.map(|(job, slot)| PlacedJob::alone(jobs[*job], *slot));
+    let placements = placements.collect();
+    Reshape { stayers: StayingJobs::Restart, ..card.take(assignment.layout, placements) }
 }

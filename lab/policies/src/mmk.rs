@@ -177,21 +177,31 @@ impl WorkingGpu<'_> {
             return;
         }
         let card = &mut self.card;
-        if card.seats.is_empty() {
+        if card.placements.is_empty() {
             card.layout = card.whole().into_iter().collect();
         }
         let part = |slot: &Slot| {
-            let seats: Vec<PlacedJob> =
-                card.seats.iter().copied().filter(|seat| seat.slot == Some(*slot)).collect();
-            (*slot, ShareConfig { throughput: throughput(card, knowledge, *slot, &seats), seats })
+            let placements: Vec<PlacedJob> = card
+                .placements
+                .iter()
+                .copied()
+                .filter(|placed| placed.slot == Some(*slot))
+                .collect();
+            (
+                *slot,
+                ShareConfig {
+                    throughput: throughput(card, knowledge, *slot, &placements),
+                    placements,
+                },
+            )
         };
         self.parts = card.layout.iter().map(part).collect();
     }
 
     fn jobs(&self) -> usize {
         match self.parts.is_empty() {
-            true => self.card.seats.len(),
-            false => self.parts.iter().map(|(_, part)| part.seats.len()).sum(),
+            true => self.card.placements.len(),
+            false => self.parts.iter().map(|(_, part)| part.placements.len()).sum(),
         }
     }
 
@@ -212,7 +222,8 @@ impl WorkingGpu<'_> {
     /// Puts a job onto the first partition with its memory, if the GPU does more then.
     fn join(&mut self, knowledge: Knowledge<'_>, job: JobId) -> bool {
         for (slot, part) in &mut self.parts {
-            let jobs: Vec<JobId> = part.seats.iter().map(|seat| seat.job).chain([job]).collect();
+            let jobs: Vec<JobId> =
+                part.placements.iter().map(|placed| placed.job).chain([job]).collect();
             let Some(config) = shares::config(&self.card, knowledge, *slot, &jobs) else {
                 continue;
             };
@@ -231,7 +242,7 @@ impl WorkingGpu<'_> {
         let jobs: Vec<JobId> = self
             .parts
             .iter()
-            .flat_map(|(_, part)| part.seats.iter().map(|seat| seat.job))
+            .flat_map(|(_, part)| part.placements.iter().map(|placed| placed.job))
             .collect();
         // Who was not touched and has nothing left was searched when that came about.
         if jobs.is_empty() || (self.changed.is_none() && !self.has_room()) {
@@ -246,7 +257,7 @@ impl WorkingGpu<'_> {
             }
         };
         let afresh = self.parts.iter().map(|(slot, part)| {
-            let jobs: Vec<JobId> = part.seats.iter().map(|seat| seat.job).collect();
+            let jobs: Vec<JobId> = part.placements.iter().map(|placed| placed.job).collect();
             Some((*slot, shares::config(&self.card, knowledge, *slot, &jobs)?))
         });
         afresh.collect::<Option<Vec<_>>>().into_iter().for_each(&mut take);
@@ -269,7 +280,10 @@ impl WorkingGpu<'_> {
     /// Tells whether multiprocessors stand idle: a job has ended.
     fn has_room(&self) -> bool {
         let given = |part: &ShareConfig| -> u32 {
-            part.seats.iter().map(|seat| seat.sm.map_or(100, |sm| u32::from(sm.get()))).sum()
+            part.placements
+                .iter()
+                .map(|placed| placed.sm.map_or(100, |sm| u32::from(sm.get())))
+                .sum()
         };
         self.parts.iter().any(|(_, part)| given(part) < 100)
     }
@@ -277,8 +291,8 @@ impl WorkingGpu<'_> {
     fn decision(mut self) -> Option<Decision> {
         let why = because(NAME, self.changed?);
         let layout: Layout = self.parts.iter().map(|(slot, _)| *slot).collect();
-        let seats = self.parts.into_iter().flat_map(|(_, part)| part.seats).collect();
-        Some(Decision::Reshape { reshape: self.card.take(layout, seats), why })
+        let placements = self.parts.into_iter().flat_map(|(_, part)| part.placements).collect();
+        Some(Decision::Reshape { reshape: self.card.take(layout, placements), why })
     }
 }
 
@@ -287,14 +301,15 @@ fn throughput(
     card: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
-    seats: &[PlacedJob],
+    placements: &[PlacedJob],
 ) -> i64 {
-    let part =
-        |seat: &PlacedJob| (seat.job, seat.sm.unwrap_or(tessera_model::share::SmPercent::WHOLE));
-    let speeds = seats.iter().enumerate().filter_map(|(at, seat)| {
-        let others = seats.iter().enumerate().filter(|(other, _)| *other != at);
-        let others: Vec<_> = others.map(|(_, seat)| part(seat)).collect();
-        shares::speed(card, knowledge, slot, part(seat), &others)
+    let part = |placed: &PlacedJob| {
+        (placed.job, placed.sm.unwrap_or(tessera_model::share::SmPercent::WHOLE))
+    };
+    let speeds = placements.iter().enumerate().filter_map(|(at, placed)| {
+        let others = placements.iter().enumerate().filter(|(other, _)| *other != at);
+        let others: Vec<_> = others.map(|(_, placed)| part(placed)).collect();
+        shares::speed(card, knowledge, slot, part(placed), &others)
     });
     speeds.sum()
 }
@@ -320,7 +335,7 @@ fn spread(
     jobs: &[JobId],
     known: &mut KnownConfig,
 ) -> Option<Vec<(Slot, ShareConfig)>> {
-    let empty = || ShareConfig { seats: Vec::new(), throughput: 0 };
+    let empty = || ShareConfig { placements: Vec::new(), throughput: 0 };
     let mut parts: Vec<(Slot, ShareConfig)> = layout.iter().map(|slot| (*slot, empty())).collect();
     let mut order = jobs.to_vec();
     let memory = |job: &JobId| knowledge.jobs.facts(*job).co_runner.map(|own| own.memory);
@@ -328,7 +343,8 @@ fn spread(
     for job in order {
         let mut best: Option<(i64, usize, ShareConfig)> = None;
         for (at, (slot, part)) in parts.iter().enumerate() {
-            let jobs: Vec<JobId> = part.seats.iter().map(|seat| seat.job).chain([job]).collect();
+            let jobs: Vec<JobId> =
+                part.placements.iter().map(|placed| placed.job).chain([job]).collect();
             let key = (slot.profile, jobs);
             if !known.contains_key(&key) {
                 let config = shares::config(card, knowledge, *slot, &key.1);
@@ -343,7 +359,7 @@ fn spread(
         let (_, at, mut config) = best?;
         // Slices of one profile are alike, wherever they stand.
         let slot = Some(parts[at].0);
-        config.seats.iter_mut().for_each(|seat| seat.slot = slot);
+        config.placements.iter_mut().for_each(|placed| placed.slot = slot);
         parts[at].1 = config;
     }
     Some(parts)

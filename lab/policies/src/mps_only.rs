@@ -52,7 +52,7 @@ impl Policy for MpsOnly {
         let sm = SmPercent::try_from(self.part).ok();
         let crowd = WholeGpuSharing {
             policy: self.name,
-            seat: &|job, whole| PlacedJob { sm, ..PlacedJob::alone(job, whole) },
+            place: &|job, whole| PlacedJob { sm, ..PlacedJob::alone(job, whole) },
             full: "no GPU has a third of its SMs and the memory left",
         };
         crowd.decide(cluster, queue, starts_max)

@@ -22,7 +22,7 @@ const KEEPS: i64 = 900;
 /// Who sits on one slice, and how fast all of them are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShareConfig {
-    pub(crate) seats: Vec<PlacedJob>,
+    pub(crate) placements: Vec<PlacedJob>,
     /// The sum of speeds, in millionths of each one's on the whole GPU.
     pub(crate) throughput: i64,
 }
@@ -108,8 +108,9 @@ pub(crate) fn config(
         return None;
     }
     let kept = |job: JobId| {
-        let known = card.seats.iter().find(|seat| seat.job == job && seat.slot == Some(slot));
-        known.and_then(|seat| seat.sm)
+        let known =
+            card.placements.iter().find(|placed| placed.job == job && placed.slot == Some(slot));
+        known.and_then(|placed| placed.sm)
     };
     let lone = |job: JobId| !fixed(knowledge, job) && jobs.len() == 1;
     let mut parts: Vec<(JobId, u8)> = Vec::new();
@@ -140,11 +141,11 @@ pub(crate) fn config(
     }
     let speeds: Option<Vec<i64>> =
         (0..parts.len()).map(|at| speed_of(card, knowledge, slot, &parts, at)).collect();
-    let seats = parts.iter().map(|(job, sm)| {
+    let placements = parts.iter().map(|(job, sm)| {
         let sm = SmPercent::try_from(*sm).ok().filter(|_| !lone(*job));
         PlacedJob { sm, ..PlacedJob::alone(*job, slot) }
     });
-    Some(ShareConfig { seats: seats.collect(), throughput: speeds?.into_iter().sum() })
+    Some(ShareConfig { placements: placements.collect(), throughput: speeds?.into_iter().sum() })
 }
 
 fn speed_of(

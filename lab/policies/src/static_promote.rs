@@ -46,7 +46,8 @@ impl Policy for StaticPromote {
         starts_max: usize,
     ) -> Vec<Decision> {
         let mut cards = PlannedGpu::all(cluster);
-        let before: Vec<Vec<PlacedJob>> = cards.iter().map(|card| card.seats.clone()).collect();
+        let before: Vec<Vec<PlacedJob>> =
+            cards.iter().map(|card| card.placements.clone()).collect();
         let mut waits = Vec::new();
         let mut starts = 0;
         for job in queue {
@@ -60,7 +61,7 @@ impl Policy for StaticPromote {
             });
             match fits {
                 Some((at, slot)) if starts < starts_max => {
-                    cards[at].seats.push(PlacedJob::alone(job.id, slot));
+                    cards[at].placements.push(PlacedJob::alone(job.id, slot));
                     starts += 1;
                 }
                 _ => {
@@ -75,7 +76,7 @@ impl Policy for StaticPromote {
         }
         let changed = cards.iter_mut().zip(before).filter_map(|(card, before)| {
             promote(card, knowledge);
-            (card.seats != before).then(|| reshaped(card))
+            (card.placements != before).then(|| reshaped(card))
         });
         let starts = changed.map(|reshape| {
             let why = because(NAME, "the largest slice that stands idle");
@@ -86,8 +87,8 @@ impl Policy for StaticPromote {
 }
 
 fn reshaped(card: &mut PlannedGpu<'_>) -> Reshape {
-    let (layout, seats) = (card.layout.clone(), card.seats.clone());
-    card.take(layout, seats)
+    let (layout, placements) = (card.layout.clone(), card.placements.clone());
+    card.take(layout, placements)
 }
 
 /// Returns the idle slots, the largest first.
@@ -107,15 +108,15 @@ fn promote(card: &mut PlannedGpu<'_>, knowledge: Knowledge<'_>) {
         return;
     }
     let idle = idle(card);
-    let mut order: Vec<usize> = (0..card.seats.len()).collect();
-    order.sort_by_key(|at| card.seats[*at].slot.map(|slot| slices(card, slot)));
+    let mut order: Vec<usize> = (0..card.placements.len()).collect();
+    order.sort_by_key(|at| card.placements[*at].slot.map(|slot| slices(card, slot)));
     for (to, at) in idle.into_iter().zip(order) {
-        let Some(from) = card.seats[at].slot else { continue };
-        let job = card.seats[at].job;
+        let Some(from) = card.placements[at].slot else { continue };
+        let job = card.placements[at].job;
         let larger = slices(card, to) > slices(card, from);
         if !larger || card.speed(knowledge.predictor, job, to).is_none() {
             break;
         }
-        card.seats[at].slot = Some(to);
+        card.placements[at].slot = Some(to);
     }
 }

@@ -40,10 +40,10 @@ impl Policy for TimeSlicing {
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let turn = Some(Priority::DEFAULT);
+        let kernel_priority = Some(Priority::DEFAULT);
         let crowd = WholeGpuSharing {
             policy: self.name(),
-            seat: &|job, whole| PlacedJob { turn, ..PlacedJob::alone(job, whole) },
+            place: &|job, whole| PlacedJob { kernel_priority, ..PlacedJob::alone(job, whole) },
             full: "every GPU has three jobs, or too little memory left",
         };
         crowd.decide(cluster, queue, starts_max)

@@ -247,10 +247,10 @@ impl Policy for Restless {
         let gpu = &cluster.gpus[0];
         let job = tessera_model::JobId::from_number(1);
         let mig = gpu.mig.as_ref().unwrap();
-        let seat = |profile: &Profile| Slot { start: profile.starts[0], profile: profile.id };
+        let placed = |profile: &Profile| Slot { start: profile.starts[0], profile: profile.id };
         let slot = match knowledge.jobs.facts(job).since {
-            None => mig.plain().min_by_key(|p| p.compute_slices).map(seat),
-            Some(_) if now >= self.from => mig.geometry.largest().map(seat),
+            None => mig.plain().min_by_key(|p| p.compute_slices).map(placed),
+            Some(_) if now >= self.from => mig.geometry.largest().map(placed),
             Some(_) => None,
         };
         let Some(slot) = slot.filter(|slot| !gpu.changing && !taken(gpu, *slot)) else {
@@ -259,7 +259,7 @@ impl Policy for Restless {
         let reshape = Reshape {
             gpu: gpu.id.clone(),
             layout: [slot].into(),
-            seats: vec![PlacedJob::alone(job, slot)],
+            placements: vec![PlacedJob::alone(job, slot)],
             trial: None,
             stayers: StayingJobs::RunOn,
         };

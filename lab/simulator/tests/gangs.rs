@@ -47,8 +47,8 @@ fn mixed(seed: u64, small: u64, gap: u64, gangs: &[(u64, u32, u32)]) -> Vec<Simu
 fn gangs(jobs: &[SimulatedJob], outcome: &RunOutcome) -> BTreeMap<usize, Vec<(u64, u64, u64)>> {
     let mut gangs: BTreeMap<usize, Vec<_>> = BTreeMap::new();
     for (place, job) in jobs.iter().enumerate() {
-        if let Some(seat) = job.gang {
-            let first = place - usize::try_from(seat.rank).unwrap();
+        if let Some(placed) = job.gang {
+            let first = place - usize::try_from(placed.rank).unwrap();
             let told = &outcome.jobs[place];
             gangs.entry(first).or_default().push((told.submit_ms, told.start_ms, told.end_ms));
         }

@@ -136,9 +136,10 @@ impl Policy for Watched {
                 for decision in &decisions {
                     let Decision::Reshape { reshape, .. } = decision else { continue };
                     touched |= reshape.gpu == gpu.id;
-                    if let Some(seat) = reshape.seats.iter().find(|seat| seat.job == job) {
+                    if let Some(placed) = reshape.placements.iter().find(|placed| placed.job == job)
+                    {
                         let to = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
-                        goes = Some((to, seat.slot));
+                        goes = Some((to, placed.slot));
                     }
                 }
                 let stays = !touched

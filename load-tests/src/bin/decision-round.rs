@@ -234,8 +234,8 @@ fn record(
             decide_round(policy, cluster, answers.knowledge(), &mut shown, NOW, STARTS_MAX);
         let asked = begun.elapsed();
         let input = RoundInput { cluster, queue: &queue, now: NOW, starts_max: STARTS_MAX };
-        let draft = recorder.draft_record(policy, input, answers, &decisions);
-        let record = recorder.keep_draft(draft);
+        let pending = recorder.prepare_record(policy, input, answers, &decisions);
+        let record = recorder.keep_record(pending);
         writing.push(begun.elapsed() - asked);
         asking.push(asked);
         sizes.push(serde_json::to_vec(&record)?.len());

@@ -1,10 +1,10 @@
 //! Values of `simulate`'s options that are given as text.
 
 use serde_json::Value;
-use tessera_simulator::cluster::overheads::{self, Turns};
+use tessera_simulator::cluster::overheads::{self, KernelSharingModel};
 
 /// Reads how kernels of several jobs are interleaved.
-pub fn turns(text: &str) -> Result<Turns, String> {
+pub fn kernel_sharing(text: &str) -> Result<KernelSharingModel, String> {
     let named = serde_json::from_value(Value::String(text.to_owned()));
     named.map_err(|_| format!("{text:?} is unknown: expected modelled, queue or slices"))
 }

@@ -6,7 +6,7 @@ use crate::state::overrides::refused;
 use std::collections::BTreeMap;
 use tessera_model::mig::{self, Geometry, InstanceUse, OccupiedInstance, Slot};
 use tessera_model::{GpuId, JobId, Millis};
-use tessera_placement::{ComputeSeats, InstanceState};
+use tessera_placement::{ComputeInstancesView, InstanceState};
 use tessera_wire::frames::MigReport;
 
 pub(crate) fn jobs_of(state: &InstanceState) -> Vec<JobId> {
@@ -22,9 +22,9 @@ pub(crate) fn hold(state: &InstanceState, ends: &BTreeMap<JobId, Millis>) -> Ins
     match state {
         InstanceState::Idle => InstanceUse::Idle,
         InstanceState::Taken { job } => InstanceUse::Busy { until: ends.get(job).copied() },
-        InstanceState::Cut(ComputeSeats { tenancy: None, .. }) => InstanceUse::Idle,
+        InstanceState::Cut(ComputeInstancesView { tenancy: None, .. }) => InstanceUse::Idle,
         InstanceState::Shared(tenancy)
-        | InstanceState::Cut(ComputeSeats { tenancy: Some(tenancy), .. }) => {
+        | InstanceState::Cut(ComputeInstancesView { tenancy: Some(tenancy), .. }) => {
             // Free when the last of them has ended; unknown if one has no limit.
             let all = tenancy.sharers.iter().map(|(job, _)| ends.get(job).copied());
             let until: Option<Vec<_>> = all.collect();
@@ -42,7 +42,7 @@ pub(crate) fn room(geometry: &Geometry, standing: &[Slot]) -> String {
         .map(|slot| OccupiedInstance { slot: *slot, hold: InstanceUse::Stuck })
         .collect();
     let plain = geometry.plain();
-    let fits: Vec<_> = mig::outlook(geometry, &tenants)
+    let fits: Vec<_> = mig::list_availability(geometry, &tenants)
         .unwrap_or_default()
         .into_iter()
         .filter(|outlook| outlook.now > 0 && plain.contains(&outlook.profile))
@@ -77,7 +77,7 @@ impl ClusterState {
                 Some(OccupiedInstance { slot: view.slot?, hold: hold(&view.state, ends) })
             })
             .collect();
-        let profiles = mig::outlook(geometry, &tenants)
+        let profiles = mig::list_availability(geometry, &tenants)
             .map_err(|problem| refused(RefusalKind::InTheWay, problem.to_string()))?;
         let name = |id| geometry.profile(id).map_or_else(String::new, |p| p.name.to_string());
         let plain = geometry.plain();

@@ -130,14 +130,14 @@ impl RunEstimator {
     pub(crate) fn learn_memory(&mut self, lesson: &MemorySample) {
         let floors = Arc::make_mut(&mut self.floors);
         if let Some(told) = &lesson.told {
-            floors.came(&lesson.task, told, lesson.shown);
+            floors.observe_outcome(&lesson.task, told, lesson.shown);
         }
         floors.take(&lesson.task, lesson.shown);
     }
 
     /// Returns the memory that a task needs, by its newest runs.
     pub(crate) fn floor(&self, task: &str) -> Option<MemoryEstimate> {
-        self.floors.floor(task)
+        self.floors.estimate(task)
     }
 
     /// Returns how many tasks get cautious memory estimates, since their runs exceeded earlier

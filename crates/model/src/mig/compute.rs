@@ -48,7 +48,7 @@ pub enum IllegalCut {
     },
     /// They are too many or too large together.
     #[error("compute instances of {sizes:?} slices don't fit into {compute_slices} together")]
-    NoRoom {
+    DoNotFit {
         /// The sizes that were asked for.
         sizes: Vec<u8>,
         /// What the GPU instance has.
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(found(&[2, 1], &cut(&[(5, 1)]), &none), Ok(Some(cut(&[(0, 2), (5, 1)]))));
         assert_eq!(found(&[3, 3], &none, &cut(&[(4, 3)])), Ok(Some(cut(&[(0, 3), (4, 3)]))));
         assert_eq!(found(&[7], &none, &cut(&[(4, 3)])), Ok(None));
-        assert!(matches!(found(&[4, 4], &none, &none), Err(IllegalCut::NoRoom { .. })));
+        assert!(matches!(found(&[4, 4], &none, &none), Err(IllegalCut::DoNotFit { .. })));
         assert!(matches!(found(&[5], &none, &none), Err(IllegalCut::NoSuchSize { slices: 5, .. })));
         let seven = found(&[1; 7], &none, &none).unwrap().unwrap();
         assert_eq!((seven.len(), seven.to_string().as_str()), (7, "1c+1c+1c+1c+1c+1c+1c"));

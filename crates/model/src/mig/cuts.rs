@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::compute::{self, Cut, NoCut, StandingCut};
+use super::desired::{ArrangementError, DesiredLayout};
 use super::geometry::{Geometry, Layout, Profile, Slot};
 use super::plan::PlanStep;
-use super::wanted::{ArrangementError, DesiredLayout};
 
 /// The compute instances of every GPU instance of a layout.
 pub type Cuts = BTreeMap<Slot, Cut>;

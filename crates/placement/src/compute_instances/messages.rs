@@ -97,9 +97,9 @@ fn taken(
             there().count(),
         ));
     }
-    let seats = there().filter(own).flat_map(|instance| &instance.taken);
+    let placements = there().filter(own).flat_map(|instance| &instance.taken);
     let mut one: Vec<JobId> =
-        seats.filter(|(_, part)| part.slices == name.slices).map(|(job, _)| *job).collect();
+        placements.filter(|(_, part)| part.slices == name.slices).map(|(job, _)| *job).collect();
     one.sort_unstable();
     let all = there().filter(|instance| !own(instance)).min_by_key(|instance| instance.taken.len());
     let numbers = |jobs: &[JobId], last| {

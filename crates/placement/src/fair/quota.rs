@@ -208,7 +208,7 @@ impl<'r> Quotas<'r> {
                     instance.slot == place.slot
                         && match &instance.state {
                             InstanceState::Shared(tenancy) => !tenancy.sharers.is_empty(),
-                            InstanceState::Cut(seats) => seats.tenancy.is_some(),
+                            InstanceState::Cut(compute) => compute.tenancy.is_some(),
                             _ => false,
                         }
                 });
@@ -223,8 +223,8 @@ impl<'r> Quotas<'r> {
                         count(job, slices(gpu, instance.slot), -1);
                     }
                 }
-                for seat in &reshape.seats {
-                    count(seat.job, slices(gpu, seat.slot), 1);
+                for placed in &reshape.placements {
+                    count(placed.job, slices(gpu, placed.slot), 1);
                 }
             }
         }
@@ -275,7 +275,9 @@ fn named(decision: &Decision) -> Vec<JobId> {
     match decision {
         Decision::Start { job, .. } => vec![*job],
         Decision::Wait { .. } => Vec::new(),
-        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+        Decision::Reshape { reshape, .. } => {
+            reshape.placements.iter().map(|placed| placed.job).collect()
+        }
     }
 }
 
@@ -304,7 +306,7 @@ pub fn held(cluster: &ClusterView) -> impl Iterator<Item = (JobId, u32)> {
                 InstanceState::Taken { job } => Some(*job),
                 // All of them are one user's.
                 InstanceState::Shared(tenancy) => first(tenancy),
-                InstanceState::Cut(seats) => seats.tenancy.as_ref().and_then(first),
+                InstanceState::Cut(compute) => compute.tenancy.as_ref().and_then(first),
                 InstanceState::Idle
                 | InstanceState::Foreign
                 | InstanceState::Stuck

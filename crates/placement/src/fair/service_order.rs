@@ -28,7 +28,7 @@ pub const DELAY_MAX: Millis = Millis::from_secs(12 * 3_600);
 pub(crate) struct OrderedJob<'q> {
     pub(crate) job: &'q QueuedJob,
     /// When it came, as far as its turn is concerned.
-    pub(crate) came: Millis,
+    pub(crate) ranked_at: Millis,
 }
 
 /// Puts a queue into the order of service: by priority, then by what accounts have had. `fairly` is
@@ -38,35 +38,37 @@ pub(crate) fn order_jobs<'q>(
     jobs: &dyn JobTable,
     fairly: bool,
 ) -> Vec<OrderedJob<'q>> {
-    let mut turns: Vec<OrderedJob<'q>> =
-        queue.map(|job| OrderedJob { job, came: job.submitted }).collect();
+    let mut ordered: Vec<OrderedJob<'q>> =
+        queue.map(|job| OrderedJob { job, ranked_at: job.submitted }).collect();
     if !fairly {
-        return turns;
+        return ordered;
     }
     let mut users: BTreeMap<&str, Option<Account>> = BTreeMap::new();
-    for turn in &turns {
-        let user = &*turn.job.user;
+    for ordered_job in &ordered {
+        let user = &*ordered_job.job.user;
         if !users.contains_key(user) {
-            users.insert(user, jobs.account(turn.job.id));
+            users.insert(user, jobs.account(ordered_job.job.id));
         }
     }
     let names = users.values().flatten().map(|account| Arc::clone(&account.name));
     let accounts: BTreeMap<Arc<str>, Option<Account>> = names.map(|name| (name, None)).collect();
     if accounts.len() < 2 {
-        return turns;
+        return ordered;
     }
     let delays = delays(accounts, users.values().flatten());
     // Among one account's jobs of a priority the order stays, whatever the clocks said.
     let mut last: BTreeMap<(&Arc<str>, QueueRank), Millis> = BTreeMap::new();
-    for turn in &mut turns {
-        let Some(Some(account)) = users.get(&*turn.job.user) else { continue };
+    for ordered_job in &mut ordered {
+        let Some(Some(account)) = users.get(&*ordered_job.job.user) else { continue };
         let delay = delays.get(&account.name).copied().unwrap_or_default();
-        let latest = last.entry((&account.name, turn.job.queue_rank)).or_default();
-        turn.came = turn.came.plus(delay).max(*latest);
-        *latest = turn.came;
+        let latest = last.entry((&account.name, ordered_job.job.queue_rank)).or_default();
+        ordered_job.ranked_at = ordered_job.ranked_at.plus(delay).max(*latest);
+        *latest = ordered_job.ranked_at;
     }
-    turns.sort_by_key(|turn| (turn.job.queue_rank, turn.came, turn.job.id));
-    turns
+    ordered.sort_by_key(|ordered_job| {
+        (ordered_job.job.queue_rank, ordered_job.ranked_at, ordered_job.job.id)
+    });
+    ordered
 }
 
 /// Returns a queue in the order in which a policy serves it.
@@ -75,8 +77,8 @@ pub fn order_queue<'q>(
     queue: &mut dyn Iterator<Item = &'q QueuedJob>,
     jobs: &dyn JobTable,
 ) -> Vec<&'q QueuedJob> {
-    let turns = order_jobs(queue, jobs, fairly);
-    turns.into_iter().map(|turn| turn.job).collect()
+    let ordered = order_jobs(queue, jobs, fairly);
+    ordered.into_iter().map(|ordered_job| ordered_job.job).collect()
 }
 
 fn delays<'a>(

@@ -156,7 +156,7 @@ impl<'c> CapacitySearch<'c> {
     }
 
     /// Finds seats for a whole gang, by rank.
-    pub(super) fn seats(
+    pub(super) fn find_placements(
         &mut self,
         size: &NumberedRequest,
         shape: GangShape,
@@ -176,8 +176,8 @@ impl<'c> CapacitySearch<'c> {
             offers.map(|offer| offer.rank.memory.get()).fold(0, u64::saturating_add)
         };
         let best = found.into_iter().min_by_key(memory)?;
-        let seat = |gpu: usize| Some(MemberPlacement { gpu, offer: offers[gpu].clone()? });
-        best.into_iter().map(seat).collect()
+        let placed = |gpu: usize| Some(MemberPlacement { gpu, offer: offers[gpu].clone()? });
+        best.into_iter().map(placed).collect()
     }
 
     fn offers(&mut self, size: &NumberedRequest) -> Vec<Option<Rc<Offer>>> {
@@ -206,15 +206,15 @@ impl<'c> CapacitySearch<'c> {
             return None;
         }
         nodes.truncate(index(shape.nodes()));
-        let mut seats = Vec::new();
+        let mut placements = Vec::new();
         nodes.sort_by_key(|gpus| gpus[0]);
         for mut gpus in nodes {
             gpus.sort_by_key(|gpu| (offers[*gpu].as_ref().map(|offer| offer.rank), *gpu));
             gpus.truncate(per_node);
             gpus.sort_unstable();
-            seats.extend(gpus);
+            placements.extend(gpus);
         }
-        Some(seats)
+        Some(placements)
     }
 
     fn by_node(&self, gpus: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
@@ -239,7 +239,7 @@ impl<'c> CapacitySearch<'c> {
             .into_iter()
             .map(|gpus| (gpus[0], gpus.len().min(index(shape.per_node()))))
             .collect();
-        nodes.sort_by_key(|(first, seats)| (usize::MAX - seats, *first));
+        nodes.sort_by_key(|(first, placements)| (usize::MAX - placements, *first));
         nodes.truncate(index(shape.nodes()));
         nodes.sort_unstable();
         nodes
@@ -261,7 +261,8 @@ impl<'c> CapacitySearch<'c> {
             let suits = |gpu: &usize| self.cluster.gpus[*gpu].model == **model;
             self.soonest(&readies, shape, suits)
         };
-        let of_one_model = self.models.iter().filter_map(of_one).min_by_key(|seats| cost_of(seats));
+        let of_one_model =
+            self.models.iter().filter_map(of_one).min_by_key(|placements| cost_of(placements));
         let best = of_one_model.or_else(|| self.soonest(&readies, shape, |_| true))?;
         let (unknown, wait) = cost_of(&best);
         let mut jobs: Vec<_> = best.iter().flat_map(|ready| ready.jobs.iter().copied()).collect();
@@ -331,7 +332,7 @@ impl<'c> CapacitySearch<'c> {
     }
 }
 
-fn cost_of(seats: &[GpuReadiness]) -> (usize, Millis) {
-    let unknown = seats.iter().map(|ready| ready.cost.0).sum();
-    (unknown, seats.iter().map(|ready| ready.cost.1).max().unwrap_or_default())
+fn cost_of(placements: &[GpuReadiness]) -> (usize, Millis) {
+    let unknown = placements.iter().map(|ready| ready.cost.0).sum();
+    (unknown, placements.iter().map(|ready| ready.cost.1).max().unwrap_or_default())
 }

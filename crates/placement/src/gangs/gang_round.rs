@@ -88,10 +88,10 @@ impl<'r> GangRound<'r> {
         if gang.size() > self.starts_left() {
             return;
         }
-        if let Some(seats) = self.capacity.seats(&size, gang.shape) {
-            return match self.beyond_quota(gang, &seats) {
+        if let Some(placements) = self.capacity.find_placements(&size, gang.shape) {
+            return match self.beyond_quota(gang, &placements) {
                 Some(takes) => self.hold(gang, Some(takes)),
-                None => self.start(gang, &seats),
+                None => self.start(gang, &placements),
             };
         }
         let wait = self.wait(gang, &size, due);
@@ -169,10 +169,11 @@ impl<'r> GangRound<'r> {
     }
 
     /// Returns how many compute slices some seats have together, if that is more than may be taken.
-    fn beyond_quota(&self, gang: &Gang<'_>, seats: &[MemberPlacement]) -> Option<u32> {
+    fn beyond_quota(&self, gang: &Gang<'_>, placements: &[MemberPlacement]) -> Option<u32> {
         let left = self.quotas.as_ref()?.left_for(gang.first)?;
-        let slices = |seat: &MemberPlacement| slices(&self.cluster.gpus[seat.gpu], seat.offer.slot);
-        let takes = seats.iter().map(slices).sum();
+        let slices =
+            |placed: &MemberPlacement| slices(&self.cluster.gpus[placed.gpu], placed.offer.slot);
+        let takes = placements.iter().map(slices).sum();
         (takes > left).then_some(takes)
     }
 
@@ -197,12 +198,12 @@ impl<'r> GangRound<'r> {
         }
     }
 
-    fn start(&mut self, gang: &Gang<'_>, seats: &[MemberPlacement]) {
-        let why = messages::start(self.policy.name(), self.cluster, gang, seats);
-        for ((job, seat), why) in gang.members.iter().zip(seats).zip(why) {
-            let (slot, steps) = (seat.offer.slot, seat.offer.steps.clone());
-            self.capacity.take(*job, None, seat.gpu, slot, &steps);
-            let gpu = self.cluster.gpus[seat.gpu].id.clone();
+    fn start(&mut self, gang: &Gang<'_>, placements: &[MemberPlacement]) {
+        let why = messages::start(self.policy.name(), self.cluster, gang, placements);
+        for ((job, placed), why) in gang.members.iter().zip(placements).zip(why) {
+            let (slot, steps) = (placed.offer.slot, placed.offer.steps.clone());
+            self.capacity.take(*job, None, placed.gpu, slot, &steps);
+            let gpu = self.cluster.gpus[placed.gpu].id.clone();
             let place = JobPlacement { gpu, slot, steps, part: None };
             let start = Decision::Start { job: *job, place, why };
             self.count(&start);
@@ -279,7 +280,7 @@ impl<'r> GangRound<'r> {
         others: &[&QueuedJob],
         said: &[Decision],
     ) -> Option<JobId> {
-        let mut settled: BTreeSet<JobId> = said.iter().flat_map(seated).collect();
+        let mut settled: BTreeSet<JobId> = said.iter().flat_map(placed_jobs).collect();
         settled.extend(said.iter().filter_map(|decision| match decision {
             Decision::Wait { job, reason, .. } if !reason.goes_by_itself() => Some(*job),
             Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
@@ -335,7 +336,7 @@ impl<'r> GangRound<'r> {
         for (gpu, seen) in view.gpus.iter_mut().enumerate() {
             seen.available &= gpus.contains(&gpu);
         }
-        let placed: BTreeSet<JobId> = said.iter().flat_map(seated).collect();
+        let placed: BTreeSet<JobId> = said.iter().flat_map(placed_jobs).collect();
         let fits = |job: &&&QueuedJob| {
             !placed.contains(&job.id)
                 && gpus.iter().any(|gpu| self.in_time(job, &view.gpus[*gpu], *wait))
@@ -382,10 +383,12 @@ impl<'r> GangRound<'r> {
 }
 
 /// Returns the jobs that a decision gives places.
-fn seated(decision: &Decision) -> Vec<JobId> {
+fn placed_jobs(decision: &Decision) -> Vec<JobId> {
     match decision {
         Decision::Start { job, .. } => vec![*job],
-        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+        Decision::Reshape { reshape, .. } => {
+            reshape.placements.iter().map(|placed| placed.job).collect()
+        }
         Decision::Wait { .. } => Vec::new(),
     }
 }

@@ -37,9 +37,9 @@ pub(super) struct WaitingGang<'w> {
 
 impl WaitingGang<'_> {
     pub(super) fn explain(&self) -> Explanation {
-        let free: usize = self.partly.iter().map(|(_, seats)| seats).sum();
-        let of_node = |(gpu, seats): &(usize, usize)| {
-            format!("{seats} on node {}", self.cluster.gpus[*gpu].node)
+        let free: usize = self.partly.iter().map(|(_, placements)| placements).sum();
+        let of_node = |(gpu, placements): &(usize, usize)| {
+            format!("{placements} on node {}", self.cluster.gpus[*gpu].node)
         };
         let there = match self.partly {
             [] => String::new(),
@@ -142,17 +142,17 @@ pub(super) fn start(
     policy: &str,
     cluster: &ClusterView,
     gang: &Gang<'_>,
-    seats: &[MemberPlacement],
+    placements: &[MemberPlacement],
 ) -> Vec<Explanation> {
     let nodes: Vec<String> = {
         let mut nodes: Vec<_> =
-            seats.iter().map(|seat| cluster.gpus[seat.gpu].node.to_string()).collect();
+            placements.iter().map(|placed| cluster.gpus[placed.gpu].node.to_string()).collect();
         nodes.dedup();
         nodes
     };
-    let one = |(rank, seat): (usize, &MemberPlacement)| {
-        let gpu = &cluster.gpus[seat.gpu];
-        let (slot, memory) = (seat.offer.slot, seat.offer.rank.memory);
+    let one = |(rank, placed): (usize, &MemberPlacement)| {
+        let gpu = &cluster.gpus[placed.gpu];
+        let (slot, memory) = (placed.offer.slot, placed.offer.rank.memory);
         let candidate = PlacementCandidate {
             gpu: gpu.id.clone(),
             node: gpu.node.clone(),
@@ -179,7 +179,7 @@ pub(super) fn start(
             candidates_left_out: 0,
         }
     };
-    seats.iter().enumerate().map(one).collect()
+    placements.iter().enumerate().map(one).collect()
 }
 
 fn named(gpu: &GpuView) -> String {

@@ -31,7 +31,12 @@ impl SearchBuffers {
     }
 
     /// Returns who sits on which slot in that placement_search.
-    pub fn seats(&mut self, order: &[usize], rows: &[&[i64]], must: JobCoverage) -> &[usize] {
+    pub fn assign_slots(
+        &mut self,
+        order: &[usize],
+        rows: &[&[i64]],
+        must: JobCoverage,
+    ) -> &[usize] {
         self.begin(rows.len());
         let count = self.sums.len();
         let mut chosen = std::mem::take(&mut self.chosen);

@@ -35,7 +35,7 @@ pub struct LayoutAssignment {
     /// The layout, by its place among the full ones.
     pub layout: usize,
     /// Jobs by their index among those that were weighed, in the order of the slots.
-    pub seats: Vec<(usize, Slot)>,
+    pub placements: Vec<(usize, Slot)>,
     pub worth: i64,
 }
 
@@ -112,8 +112,9 @@ impl LayoutIndex {
         });
         buffers.halves = sums;
         let (worth, _, layout) = best?;
-        let seats = self.seated(self.order(layout), rows, JobCoverage::AllJobs, buffers);
-        Some(LayoutAssignment { layout, seats, worth })
+        let placements =
+            self.placements_of(self.order(layout), rows, JobCoverage::AllJobs, buffers);
+        Some(LayoutAssignment { layout, placements, worth })
     }
 
     /// Returns what jobs are worth at most when each of them is seated, whoever is in whose way.
@@ -145,16 +146,16 @@ impl LayoutIndex {
     }
 
     /// Returns which job is where in the best placement_search on slots that are given by number.
-    pub fn seated(
+    pub fn placements_of(
         &self,
         order: &[usize],
         rows: &[&[i64]],
         must: JobCoverage,
         buffers: &mut SearchBuffers,
     ) -> Vec<(usize, Slot)> {
-        let taken = order.iter().zip(buffers.seats(order, rows, must));
-        let seats = taken.filter(|(_, job)| **job != UNASSIGNED);
-        seats.map(|(slot, job)| (*job, self.slots[*slot])).collect()
+        let taken = order.iter().zip(buffers.assign_slots(order, rows, must));
+        let placements = taken.filter(|(_, job)| **job != UNASSIGNED);
+        placements.map(|(slot, job)| (*job, self.slots[*slot])).collect()
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct WholeGpu;
 
 impl Rule for WholeGpu {
     const NAME: &'static str = "exclusive";
-    const ORDER: Order = Order::InTurn;
+    const ORDER: Order = Order::Queue;
     const JOINS: bool = false;
 
     fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {

@@ -149,22 +149,22 @@ impl TesseraLive {
         let mut said = by_rules(cluster, knowledge, &plain, now, starts_max);
         let waits: BTreeSet<JobId> = said.iter().filter_map(waiting).collect();
         let first = plain.iter().find(|job| waits.contains(&job.id));
-        let turn: Vec<&QueuedJob> = weighed
+        let candidates: Vec<&QueuedJob> = weighed
             .iter()
             .filter(|job| first.is_none_or(|first| job.queue_rank <= first.queue_rank))
             .chain(first.filter(|job| makes_room(job, &said)))
             .copied()
             .collect();
-        let idle = turn.is_empty() && (first.is_some() || !weighed.is_empty());
+        let idle = candidates.is_empty() && (first.is_some() || !weighed.is_empty());
         if idle || (weighed.is_empty() && !anybody_moves(cluster, knowledge)) {
             return said;
         }
         let seen = without(cluster, &touched(&said));
-        let mut next = turn.iter().copied().take(WEIGHED_MAX);
+        let mut next = candidates.iter().copied().take(WEIGHED_MAX);
         let known = Known {
             knowledge,
             kinds: &kinds,
-            turn: next.clone().map(|job| (job.id, job)).collect(),
+            candidates: next.clone().map(|job| (job.id, job)).collect(),
             known: RefCell::default(),
             thrift: self.0.thrift_thousandths(),
         };
@@ -173,10 +173,10 @@ impl TesseraLive {
         let found = self.0.decide_with(&seen, searched, &mut next, now, room);
         let found: Vec<_> =
             found.into_iter().filter(|d| matches!(d, Decision::Reshape { .. })).collect();
-        let seated: BTreeSet<JobId> = found.iter().flat_map(seated).collect();
-        said.retain(|decision| waiting(decision).is_none_or(|job| !seated.contains(&job)));
+        let placed: BTreeSet<JobId> = found.iter().flat_map(placed_jobs).collect();
+        said.retain(|decision| waiting(decision).is_none_or(|job| !placed.contains(&job)));
         let left: Vec<&QueuedJob> =
-            weighed.into_iter().filter(|job| !seated.contains(&job.id)).collect();
+            weighed.into_iter().filter(|job| !placed.contains(&job.id)).collect();
         let hidden: BTreeSet<GpuId> =
             touched(&said).into_iter().chain(found.iter().filter_map(reshaped)).collect();
         said.extend(found);
@@ -280,9 +280,11 @@ fn reshaped(decision: &Decision) -> Option<GpuId> {
     }
 }
 
-fn seated(decision: &Decision) -> Vec<JobId> {
+fn placed_jobs(decision: &Decision) -> Vec<JobId> {
     match decision {
-        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+        Decision::Reshape { reshape, .. } => {
+            reshape.placements.iter().map(|placed| placed.job).collect()
+        }
         Decision::Start { .. } | Decision::Wait { .. } => Vec::new(),
     }
 }
@@ -306,9 +308,9 @@ fn leftovers(
     now: Millis,
     starts_max: usize,
 ) -> Vec<Decision> {
-    let in_turn = |job: &&&QueuedJob| first.is_none_or(|first| job.queue_rank <= first.queue_rank);
-    let turn: Vec<&QueuedJob> = left.iter().filter(in_turn).copied().collect();
-    let mut said = by_rules(&without(cluster, hidden), knowledge, &turn, now, starts_max);
+    let may_start = |job: &&&QueuedJob| first.is_none_or(|first| job.queue_rank <= first.queue_rank);
+    let candidates: Vec<&QueuedJob> = left.iter().filter(may_start).copied().collect();
+    let mut said = by_rules(&without(cluster, hidden), knowledge, &candidates, now, starts_max);
     if !hidden.is_empty() {
         // What the rules say of GPUs that only this round closes would be wrong.
         for decision in &mut said {
@@ -334,7 +336,7 @@ struct Known<'f> {
     knowledge: Knowledge<'f>,
     kinds: &'f [&'f GpuView],
     /// Those whom the search may seat, of those who wait.
-    turn: HashMap<JobId, &'f QueuedJob>,
+    candidates: HashMap<JobId, &'f QueuedJob>,
     /// Of whom enough is known, as far as it was asked: each answer takes several questions.
     known: RefCell<HashMap<JobId, bool>>,
     /// What the search takes off a whole GPU's worth for energy, in thousandths.
@@ -343,7 +345,7 @@ struct Known<'f> {
 
 impl Known<'_> {
     fn asked(&self, job: JobId) -> Option<&QueuedJob> {
-        self.turn.get(&job).copied()
+        self.candidates.get(&job).copied()
     }
 
     fn is_known(&self, job: JobId) -> bool {

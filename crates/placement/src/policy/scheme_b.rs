@@ -38,7 +38,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tessera_model::mig::{MigState, PlanStep, Profile, Slot, make_room};
+use tessera_model::mig::{MigState, PlanStep, Profile, Slot, select_instances_to_destroy};
 use tessera_model::{JobId, Millis};
 
 use super::{Policy, decide_by_rule};
@@ -107,7 +107,7 @@ struct Case {
 
 impl Rule for MadeToMeasure {
     const NAME: &'static str = "scheme-b";
-    const ORDER: Order = Order::InTurn;
+    const ORDER: Order = Order::Queue;
 
     fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
         let Some(standing) = &gpu.layout else {
@@ -345,7 +345,7 @@ fn rearrange_ways<'c>(
         .iter()
         .filter_map(|(slot, profile)| {
             let taken = space.allocate(standing.busy, *slot)?;
-            let gone = make_room(space, standing.all, &idle, *slot)?;
+            let gone = select_instances_to_destroy(space, standing.all, &idle, *slot)?;
             let rest = gone.iter().try_fold(standing.all, |all, slot| space.free(all, *slot))?;
             let left_open = standing.futures(space.allocate(rest, *slot)?);
             let steps =

@@ -254,7 +254,7 @@ impl Session for TesseraSession<'_> {
                 if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
                     break;
                 }
-                if search.seat(&job, None) || search.make_room(&job) {
+                if search.place_job(&job, None) || search.make_room(&job) {
                     started += 1;
                     refused = 0;
                 } else {

@@ -61,15 +61,15 @@ fn brief(decision: &Decision) -> String {
         }
         Decision::Wait { reason, .. } => format!("it waits: {}", reason.word()),
         Decision::Reshape { reshape, .. } => {
-            let seats: Vec<String> = reshape
-                .seats
+            let placements: Vec<String> = reshape
+                .placements
                 .iter()
-                .map(|seat| match seat.slot {
-                    Some(slot) => format!("job {} at {}", seat.job, slot.start),
-                    None => format!("job {}", seat.job),
+                .map(|placed| match placed.slot {
+                    Some(slot) => format!("job {} at {}", placed.job, slot.start),
+                    None => format!("job {}", placed.job),
                 })
                 .collect();
-            format!("GPU {} gets a new layout: {}", reshape.gpu, seats.join(", "))
+            format!("GPU {} gets a new layout: {}", reshape.gpu, placements.join(", "))
         }
     }
 }

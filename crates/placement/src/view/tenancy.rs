@@ -20,8 +20,8 @@ pub struct Tenancy {
     /// The jobs with their parts.
     pub sharers: Vec<(JobId, SliceShare)>,
     /// Of those whose kernels take turns, how they get on with each other, as far as that is known.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub turns: Vec<(JobId, KernelSharer)>,
+    #[serde(rename = "turns", default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_sharers: Vec<(JobId, KernelSharer)>,
     /// Of those under MPS, what predictions know of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<(JobId, MpsClient)>,
@@ -43,7 +43,7 @@ pub struct MpsClient {
 impl Tenancy {
     /// Returns one of whose sharers nothing is known but their parts.
     pub fn of(user: Arc<str>, sharers: Vec<(JobId, SliceShare)>) -> Self {
-        Self { user, sharers, turns: Vec::new(), clients: Vec::new() }
+        Self { user, sharers, kernel_sharers: Vec::new(), clients: Vec::new() }
     }
 
     /// Begins one with its first sharer.
@@ -56,23 +56,24 @@ impl Tenancy {
     /// Adds a job.
     pub fn add(&mut self, job: JobId, sharer: &SharingRequest) {
         self.sharers.push((job, sharer.share));
-        self.turns.extend(sharer.turn.map(|turn| (job, turn)));
+        self.kernel_sharers.extend(sharer.kernel_sharer.map(|kernel_sharer| (job, kernel_sharer)));
         self.clients.extend(sharer.client.map(|client| (job, client)));
     }
 
     /// Removes a job.
     pub fn remove(&mut self, job: JobId) {
         self.sharers.retain(|(other, _)| *other != job);
-        self.turns.retain(|(other, _)| *other != job);
+        self.kernel_sharers.retain(|(other, _)| *other != job);
         self.clients.retain(|(other, _)| *other != job);
     }
 
     /// Returns what is to be expected of one more, where kernels take turns.
     pub fn prospect(&self, asked: &SharingRequest) -> SharingGain {
-        let there: Vec<KernelSharer> = self.turns.iter().map(|(_, turn)| *turn).collect();
-        match asked.turn {
-            Some(turn) if there.len() == self.sharers.len() => {
-                kernel_sharing::prospect(&there, turn)
+        let there: Vec<KernelSharer> =
+            self.kernel_sharers.iter().map(|(_, kernel_sharer)| *kernel_sharer).collect();
+        match asked.kernel_sharer {
+            Some(kernel_sharer) if there.len() == self.sharers.len() => {
+                kernel_sharing::prospect(&there, kernel_sharer)
             }
             _ => SharingGain::Unknown,
         }
@@ -101,8 +102,11 @@ impl Tenancy {
     }
 
     /// Returns how one of the jobs takes its turns.
-    pub fn turn(&self, job: JobId) -> Option<KernelSharer> {
-        self.turns.iter().find(|(known, _)| *known == job).map(|(_, turn)| *turn)
+    pub fn kernel_sharer(&self, job: JobId) -> Option<KernelSharer> {
+        self.kernel_sharers
+            .iter()
+            .find(|(known, _)| *known == job)
+            .map(|(_, kernel_sharer)| *kernel_sharer)
     }
 
     /// Returns the percentages that are given away, added up.
@@ -139,8 +143,8 @@ pub struct SharingRequest {
     /// What it may use.
     pub share: SliceShare,
     /// How its kernels take turns, if they do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn: Option<KernelSharer>,
+    #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
+    pub kernel_sharer: Option<KernelSharer>,
     /// What predictions know of it, if it shares under MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<MpsClient>,
@@ -149,6 +153,6 @@ pub struct SharingRequest {
 impl SharingRequest {
     /// Returns a job of which nothing is known but its part.
     pub fn new(user: impl Into<Arc<str>>, share: SliceShare) -> Self {
-        Self { user: user.into(), share, turn: None, client: None }
+        Self { user: user.into(), share, kernel_sharer: None, client: None }
     }
 }

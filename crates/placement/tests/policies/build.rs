@@ -158,7 +158,7 @@ pub fn short(cluster: &ClusterView, decisions: &[Decision]) -> Vec<String> {
         Decision::Start { job, place, .. } => format!("{job}: {}", short_place(cluster, place)),
         Decision::Wait { job, reason, .. } => format!("{job}: {}", reason.word()),
         Decision::Reshape { reshape, .. } => {
-            format!("{}: {} seats", reshape.gpu, reshape.seats.len())
+            format!("{}: {} seats", reshape.gpu, reshape.placements.len())
         }
     };
     decisions.iter().map(one).collect()

@@ -92,7 +92,11 @@ fn profiles(cluster: &ClusterView, reshape: &Reshape) -> BTreeMap<u64, String> {
     let geometry = &gpu.mig.as_ref().unwrap().geometry;
     let name =
         |slot: tessera_model::mig::Slot| geometry.profile(slot.profile).unwrap().name.to_string();
-    reshape.seats.iter().map(|seat| (seat.job.number(), name(seat.slot.unwrap()))).collect()
+    reshape
+        .placements
+        .iter()
+        .map(|placed| (placed.job.number(), name(placed.slot.unwrap())))
+        .collect()
 }
 
 #[test]
@@ -128,10 +132,10 @@ fn of_slices_on_which_nothing_says_that_it_is_quicker_it_gets_the_largest_that_n
     let both = decide(&view, &told, &queue([gib(4), gib(4)]));
 
     assert_eq!(profiles(&view, reshapes(&alone)[0])[&1], "7g.40gb");
-    let seats = profiles(&view, reshapes(&both)[0]);
-    let mut seats: Vec<_> = seats.values().map(String::as_str).collect();
-    seats.sort_unstable();
-    assert_eq!(seats, ["3g.20gb", "4g.20gb"], "a guess costs nobody a place");
+    let placements = profiles(&view, reshapes(&both)[0]);
+    let mut placements: Vec<_> = placements.values().map(String::as_str).collect();
+    placements.sort_unstable();
+    assert_eq!(placements, ["3g.20gb", "4g.20gb"], "a guess costs nobody a place");
 }
 
 #[test]
@@ -180,9 +184,9 @@ fn a_running_job_makes_room_for_one_that_would_wait() {
 
     let said = decide(&view, &Told::of(&[(9, 70_000)]), &queue([gib(4)]));
 
-    let seats = profiles(&view, reshapes(&said)[0]);
-    assert_eq!(seats[&1], "1g.5gb");
-    assert_ne!(seats[&9], "7g.40gb");
+    let placements = profiles(&view, reshapes(&said)[0]);
+    assert_eq!(placements[&1], "1g.5gb");
+    assert_ne!(placements[&9], "7g.40gb");
 }
 
 #[test]
@@ -290,9 +294,9 @@ proptest! {
                 Decision::Reshape { reshape, .. } => {
                     let gpu = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
                     prop_assert!(gpu.available && !gpu.changing);
-                    for seat in &reshape.seats {
-                        prop_assert!(named.insert(seat.job), "{} is decided twice", seat.job);
-                        prop_assert!(reshape.layout.contains(&seat.slot.unwrap()));
+                    for placed in &reshape.placements {
+                        prop_assert!(named.insert(placed.job), "{} is decided twice", placed.job);
+                        prop_assert!(reshape.layout.contains(&placed.slot.unwrap()));
                     }
                 }
             }
@@ -300,9 +304,9 @@ proptest! {
         for gpu in &cluster.gpus {
             for instance in &gpu.instances {
                 let InstanceState::Taken { job } = instance.state else { continue };
-                let seats = reshapes(&said).into_iter().flat_map(|r| r.seats.iter().map(move |s| (&r.gpu, s)));
-                for (on, seat) in seats.filter(|(_, seat)| seat.job == job) {
-                    let stays = *on == gpu.id && seat.slot == instance.slot;
+                let placements = reshapes(&said).into_iter().flat_map(|r| r.placements.iter().map(move |s| (&r.gpu, s)));
+                for (on, placed) in placements.filter(|(_, placed)| placed.job == job) {
+                    let stays = *on == gpu.id && placed.slot == instance.slot;
                     prop_assert!(stays || told.movable.contains(&job), "{job} was moved");
                 }
             }

@@ -126,8 +126,8 @@ fn decide(
     let plainly = decide_round(policy, cluster, knowledge, &mut queue.iter().copied(), *now, 16);
     assert_eq!(decisions, plainly, "recording changes nothing");
     let input = RoundInput { cluster, queue: &queue, now: *now, starts_max: 16 };
-    let draft = recorder.draft_record(policy, input, answers, &decisions);
-    (decisions, kept.then(|| recorder.keep_draft(draft)))
+    let pending = recorder.prepare_record(policy, input, answers, &decisions);
+    (decisions, kept.then(|| recorder.keep_record(pending)))
 }
 
 fn stored(record: &RoundRecord) -> RoundRecord {

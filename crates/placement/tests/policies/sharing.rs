@@ -78,25 +78,26 @@ fn users_are_never_mixed_and_exclusive_jobs_never_joined() {
 }
 
 /// A job of `ada` that shares kernel by kernel, with 1 GiB.
-fn taking_turns(number: u64, turn: KernelSharer) -> QueuedJob {
+fn kernel_sharing(number: u64, sharer: KernelSharer) -> QueuedJob {
     let mut jobs = queue((0..number).map(|_| gib(1)));
     let mut job = jobs.pop().unwrap();
     let share = SliceShare::Kernel(KernelShare { memory: Bytes::from_mib(1_024) });
-    job.share = Some(SharingRequest { turn: Some(turn), ..SharingRequest::new("ada", share) });
+    job.share =
+        Some(SharingRequest { kernel_sharer: Some(sharer), ..SharingRequest::new("ada", share) });
     job
 }
 
-fn turn(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> KernelSharer {
+fn kernel_sharer(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> KernelSharer {
     KernelSharer { priority: Priority::try_from(priority).unwrap(), online, busy: busy.into() }
 }
 
 #[test]
 fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() {
-    let service = taking_turns(1, turn(0, true, 300));
-    let busy = taking_turns(2, turn(5, false, 950));
-    let filler = taking_turns(3, turn(5, false, 1_000));
-    let second = taking_turns(4, turn(0, true, 300));
-    let unknown = taking_turns(5, turn(5, false, None));
+    let service = kernel_sharing(1, kernel_sharer(0, true, 300));
+    let busy = kernel_sharing(2, kernel_sharer(5, false, 950));
+    let filler = kernel_sharing(3, kernel_sharer(5, false, 1_000));
+    let second = kernel_sharing(4, kernel_sharer(0, true, 300));
+    let unknown = kernel_sharing(5, kernel_sharer(5, false, None));
     let jobs = [service, busy, filler, second, unknown];
     for policy in ["scheme-b", "tessera"] {
         let cluster = cluster([a100(&[])]);
@@ -119,18 +120,18 @@ fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() 
 
 /// Two jobs of `ada` on one A100 that share kernel by kernel, and why the second waits or what it joined.
 fn beside(first: KernelSharer, second: KernelSharer) -> String {
-    let state = |number: u64, turn: KernelSharer| {
-        let sharer = taking_turns(number, turn).share.unwrap();
+    let state = |number: u64, sharer: KernelSharer| {
+        let sharer = kernel_sharing(number, sharer).share.unwrap();
         InstanceState::Shared(Tenancy::begun(JobId::from_number(number), &sharer))
     };
     let cluster = cluster([a100(&[("7g.40gb", 0, state(901, first))])]);
-    let decisions = decide("scheme-b", &cluster, &[taking_turns(1, second)]);
+    let decisions = decide("scheme-b", &cluster, &[kernel_sharing(1, second)]);
     why(&decisions[0]).summary.clone()
 }
 
 #[test]
 fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
-    let summary = beside(turn(5, false, 950), turn(5, false, 950));
+    let summary = beside(kernel_sharer(5, false, 950), kernel_sharer(5, false, 950));
 
     let (_, words) = summary.split_once("it doesn't join job 901: that would add ").unwrap();
     let (percent, rest) = words.split_once(" % of the throughput of a job alone").unwrap();
@@ -140,7 +141,7 @@ fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
 
 #[test]
 fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
-    let summary = beside(turn(5, true, 300), turn(5, false, 900));
+    let summary = beside(kernel_sharer(5, true, 300), kernel_sharer(5, false, 900));
     let slowed = "it doesn't join job 901: job 901, an online job, would take ";
     let (_, words) = summary.split_once(slowed).unwrap_or_else(|| panic!("{summary}"));
     let (percent, rest) = words.split_once(" % longer; ").unwrap();
@@ -148,17 +149,17 @@ fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
     assert!(rest.starts_with("with a better priority its kernels would go first"), "{summary}");
 
     // The newcomer itself, of the same priority as a busy job.
-    let summary = beside(turn(5, false, 900), turn(5, true, 300));
+    let summary = beside(kernel_sharer(5, false, 900), kernel_sharer(5, true, 300));
     assert!(summary.contains("it doesn't join job 901: it, an online job"), "{summary}");
 }
 
 #[test]
 fn who_joins_is_told_whose_slice_it_is_and_what_it_adds() {
-    let summary = beside(turn(0, true, 300), turn(5, false, 900));
+    let summary = beside(kernel_sharer(0, true, 300), kernel_sharer(5, false, 900));
     let joined = "; job 901 of ada has 1 GiB of it under kernel-level sharing, where it adds ";
     assert!(summary.contains(joined), "{summary}");
 
-    let summary = beside(turn(0, true, None), turn(5, false, 900));
+    let summary = beside(kernel_sharer(0, true, None), kernel_sharer(5, false, 900));
     let wished =
         "under kernel-level sharing, as its user requested: how busy these jobs are is not known";
     assert!(summary.contains(wished), "{summary}");

@@ -103,18 +103,18 @@ fn decide(told: &Told, cluster: &ClusterView, queue: &[QueuedJob], now: Millis) 
 }
 
 /// The jobs that are given seats, with their compute slices.
-fn seated(cluster: &ClusterView, decisions: &[Decision]) -> BTreeMap<u64, u32> {
-    let mut seated = BTreeMap::new();
+fn placed(cluster: &ClusterView, decisions: &[Decision]) -> BTreeMap<u64, u32> {
+    let mut placed = BTreeMap::new();
     for decision in decisions {
         let Decision::Reshape { reshape, .. } = decision else { continue };
         let gpu = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
-        for seat in &reshape.seats {
-            let slot = seat.slot.unwrap();
+        for job in &reshape.placements {
+            let slot = job.slot.unwrap();
             let profile = gpu.mig.as_ref().unwrap().geometry.profile(slot.profile).unwrap();
-            seated.insert(seat.job.number(), u32::from(profile.compute_slices));
+            placed.insert(job.job.number(), u32::from(profile.compute_slices));
         }
     }
-    seated
+    placed
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn of_two_accounts_the_one_that_had_less_is_served_first() {
     let accounts = [(1, account("busy", 90, None)), (2, account("idle", 10, None))].into();
     let told = Told { accounts, whole: vec![1, 2], ..Told::default() };
     let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
-    assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
+    assert_eq!(placed(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn of_two_jobs_of_a_priority_the_one_with_the_smaller_nice_value_is_served_first
     jobs[0].queue_rank.nice = 100.try_into().unwrap();
     let told = Told { whole: vec![1, 2], ..Told::default() };
     let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
-    assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
+    assert_eq!(placed(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_job_gets_the_gpu_that_others_leave_for_slices_that_stand_idle() {
             Millis::new(1_000),
             usize::MAX,
         );
-        seated(&cluster, &decisions)
+        placed(&cluster, &decisions)
     };
 
     let found = decide(&told, Tessera::default().effort);
@@ -220,7 +220,7 @@ fn of_two_jobs_as_long_the_one_that_leaves_room_is_served_first() {
     let jobs = queue([gib(30), gib(4)]);
     let told = Told { whole: vec![1], flat: vec![2], ..Told::default() };
     let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
-    assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
+    assert_eq!(placed(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn jobs_change_places_where_both_gpus_do_more_so() {
 
     let decisions = decide(&told, Tessera::default().effort);
 
-    let slices = seated(&cluster, &decisions);
+    let slices = placed(&cluster, &decisions);
     assert_eq!(slices, [(6, 4), (7, 4), (8, 3), (9, 3)].into(), "{decisions:?}");
     assert!(decide(&told, 0).is_empty(), "no effort, no exchange");
     let hurried = Told { time_for: Some(0), ..told.clone() };
@@ -259,7 +259,7 @@ fn the_longest_job_gets_more_once_nobody_else_comes() {
     let told = Told { minutes, since, price_s: Some(5), ..Told::default() };
     let slices_of_longest = |now: u64| {
         let decisions = decide(&told, &cluster, &[], Millis::from_secs(60 * now));
-        seated(&cluster, &decisions).get(&9).copied().unwrap_or(3)
+        placed(&cluster, &decisions).get(&9).copied().unwrap_or(3)
     };
 
     // Both together take 500 minutes of a whole GPU: a fifth of that has to pass.
@@ -311,9 +311,9 @@ proptest! {
         let reshaped: Vec<usize> = reshapes().map(|reshape| place(&reshape.gpu)).collect();
         after.retain(|_, gpu| !reshaped.contains(gpu));
         for reshape in reshapes() {
-            for seat in &reshape.seats {
-                let twice = after.insert(seat.job.number(), place(&reshape.gpu));
-                prop_assert_eq!(twice, None, "{:?} sits twice", seat.job);
+            for placed in &reshape.placements {
+                let twice = after.insert(placed.job.number(), place(&reshape.gpu));
+                prop_assert_eq!(twice, None, "{:?} sits twice", placed.job);
             }
         }
         let distinct: std::collections::BTreeSet<&usize> = reshaped.iter().collect();
@@ -341,7 +341,7 @@ proptest! {
 
         let decisions = decide(&told, &cluster, &waiting, Millis::new(100));
 
-        let mut has = seated(&cluster, &decisions);
+        let mut has = placed(&cluster, &decisions);
         has.entry(100).or_insert(1);
         has.entry(101).or_insert(2);
         let mut held: BTreeMap<&str, u32> = BTreeMap::new();
@@ -371,11 +371,11 @@ fn a_slice_that_two_share_counts_once_against_their_quota() {
         };
         let cluster = cluster([a100(&[])]);
         let decisions = decide(&told, &cluster, &jobs, Millis::new(5));
-        let seats = decisions.into_iter().flat_map(|decision| match decision {
-            Decision::Reshape { reshape, .. } => reshape.seats,
+        let placements = decisions.into_iter().flat_map(|decision| match decision {
+            Decision::Reshape { reshape, .. } => reshape.placements,
             Decision::Start { .. } | Decision::Wait { .. } => Vec::new(),
         });
-        seats.map(|seat| (seat.job.number(), seat.slot)).collect::<Vec<_>>()
+        placements.map(|placed| (placed.job.number(), placed.slot)).collect::<Vec<_>>()
     };
     let [(_, slot), (_, other)] = decided(4)[..] else { panic!("{:?}", decided(4)) };
     assert_eq!(slot, other, "one slice of four for both");

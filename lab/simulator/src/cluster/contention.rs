@@ -47,7 +47,7 @@ const UNKNOWN: f64 = 0.15;
 
 /// What each that takes turns adds to the time of one. Chosen within the study's "slightly below 2" for
 /// two.
-const TURNS: f64 = 0.95;
+const TIME_SLICED: f64 = 0.95;
 
 /// One of those that share an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub fn under_mig(demand: Demand, slices: u8, whole_slices: u8) -> u64 {
 
 /// Returns how much longer each of so many jobs takes when they take turns, in thousandths.
 pub fn time_slicing(jobs: usize) -> u64 {
-    thousandths(1.0 + TURNS * super::number::count(jobs.saturating_sub(1)))
+    thousandths(1.0 + TIME_SLICED * super::number::count(jobs.saturating_sub(1)))
 }
 
 /// Returns how transfers of jobs on one GPU stretch each of them, in thousandths: the bus is

@@ -7,12 +7,12 @@ mod cut;
 mod ending;
 mod forecast;
 mod gangs;
+mod kernel_sharing;
 mod look;
+mod placing;
 mod refused;
-mod seat;
 mod speed;
 mod task;
-mod turns;
 mod usage;
 
 use std::cell::RefCell;

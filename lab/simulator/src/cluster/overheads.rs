@@ -28,11 +28,11 @@ pub enum LayoutChangeTime {
     Free,
 }
 
-/// How jobs get on whose kernels take turns on a slice.
+/// How the speeds of jobs under kernel-level sharing are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Turns {
+pub enum KernelSharingModel {
     /// By priority, as the model has it ([`tessera_placement::kernel_sharing`]).
     #[default]
     Modelled,
@@ -61,9 +61,9 @@ pub struct Overheads {
     /// this to 1 plus this, by the seed, the job and the size.
     #[serde(default)]
     pub prediction_error: u16,
-    /// How kernels take turns.
-    #[serde(default)]
-    pub turns: Turns,
+    /// How kernel-level sharing is simulated.
+    #[serde(rename = "turns", default)]
+    pub kernel_sharing: KernelSharingModel,
 }
 
 impl Default for Overheads {
@@ -73,7 +73,7 @@ impl Default for Overheads {
             cutting: LayoutChangeTime::Measured,
             start_up_ms: None,
             prediction_error: 0,
-            turns: Turns::Modelled,
+            kernel_sharing: KernelSharingModel::Modelled,
         }
     }
 }

@@ -72,14 +72,14 @@ fn simulated(
 
 #[test]
 fn rule_1_memory_bound_with_memory_bound_never_under_mps() {
-    let turns = ratio(time_slicing(2));
-    assert!((1.9..2.0).contains(&turns), "taking turns stays below 2: {turns}");
+    let time_sliced = ratio(time_slicing(2));
+    assert!((1.9..2.0).contains(&time_sliced), "time slices stay below 2: {time_sliced}");
     for a in MEMORY_BOUND {
         for b in MEMORY_BOUND {
             let rows = [row(a), row(b)];
             let slowed = plain(&rows);
             assert!(slowed.iter().all(|s| (2.0..=2.65).contains(s)), "{a}, {b}: {slowed:?}");
-            assert!(slowed.iter().all(|s| *s > turns), "{a}, {b}: turns are better");
+            assert!(slowed.iter().all(|s| *s > time_sliced), "{a}, {b}: time slices are better");
             assert!(t_rel(&rows, &slowed) > 1.0, "{a}, {b}: one after the other is better");
             // Provisioned MPS: "a little better, still poor".
             let caps = STEPS.map(|cap| worst(&shared(&rows, &[cap, 100 - cap])));
@@ -103,8 +103,8 @@ fn rule_2_other_pairs_do_a_little_better_under_mps_than_under_mig_and_both_beat_
         let rows = [row(a), row(b)];
         let mps = t_rel(&rows, &plain(&rows));
         let mig = t_rel(&rows, &halves(&rows));
-        let turns = t_rel(&rows, &[ratio(time_slicing(2)); 2]);
-        assert!(mps < mig && mig < turns - 0.08, "{a}, {b}: {mps}, {mig}, {turns}");
+        let time_sliced = t_rel(&rows, &[ratio(time_slicing(2)); 2]);
+        assert!(mps < mig && mig < time_sliced - 0.08, "{a}, {b}: {mps}, {mig}, {time_sliced}");
     }
 }
 
@@ -161,9 +161,12 @@ fn rule_5_fixed_proportions_hurt_asymmetric_jobs() {
         let done = simulated(&jobs, "a30-24gb", name, layout, LayoutChangeTime::Free);
         number(usize::try_from(done.makespan_ms).unwrap()) / 1_000.0
     };
-    let (turns, halves) = (ends("exclusive", ""), ends("static", "2g.12gb,2g.12gb"));
+    let (time_sliced, halves) = (ends("exclusive", ""), ends("static", "2g.12gb,2g.12gb"));
     // HotSpot beside Raytracing: in sequence 87.68 s, on halves 92.24 s, MPS 50/50 61.45 s.
-    assert!((turns - 87.68).abs() < 0.1 && (halves - 92.24).abs() < 0.1, "{turns}, {halves}");
+    assert!(
+        (time_sliced - 87.68).abs() < 0.1 && (halves - 92.24).abs() < 0.1,
+        "{time_sliced}, {halves}"
+    );
     let sharers: Vec<_> = jobs
         .iter()
         .map(|job| tessera_simulator::cluster::contention::ContentionSharer {
@@ -177,7 +180,7 @@ fn rule_5_fixed_proportions_hurt_asymmetric_jobs() {
     assert!((mps - 61.45).abs() < 0.03 * 61.45, "{mps} under MPS");
     // Policies that know the jobs don't cut the GPU into halves for good.
     for name in ["mmk", "tessera"] {
-        assert!(ends(name, "") < 0.85 * turns, "{name}: {} s", ends(name, ""));
+        assert!(ends(name, "") < 0.85 * time_sliced, "{name}: {} s", ends(name, ""));
     }
 }
 

@@ -210,14 +210,14 @@ fn a_new_leader_gives_the_cautious_floors_that_the_one_before_gave() {
     let mut floors = tessera_predict::memory::MemoryEstimator::default();
     let mut memories = Vec::new();
     for peak in 1..=6 {
-        let (shown, told) = (MemoryEvidence::Peak(gib(peak)), floors.floor(&task));
+        let (shown, told) = (MemoryEvidence::Peak(gib(peak)), floors.estimate(&task));
         memories.push(MemorySample { task: task.clone(), shown, told });
         if let Some(told) = &told {
-            floors.came(&task, told, shown);
+            floors.observe_outcome(&task, told, shown);
         }
         floors.take(&task, shown);
     }
-    let expected = floors.floor(&task).unwrap();
+    let expected = floors.estimate(&task).unwrap();
     assert!(expected.cautious);
 
     let mut cluster = cluster_of_two();

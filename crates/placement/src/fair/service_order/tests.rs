@@ -41,8 +41,8 @@ fn jobs(of: &[(&'static str, u64, u64)]) -> (Vec<QueuedJob>, Had) {
 }
 
 fn order(jobs: &[QueuedJob], had: &Had) -> Vec<u64> {
-    let turns = order_jobs(&mut jobs.iter(), had, true);
-    turns.iter().map(|turn| turn.job.id.number()).collect()
+    let ordered = order_jobs(&mut jobs.iter(), had, true);
+    ordered.iter().map(|ordered_job| ordered_job.job.id.number()).collect()
 }
 
 #[test]
@@ -73,15 +73,15 @@ proptest! {
         hours in prop::collection::vec(0_u64..1_000, 4),
     ) {
         let users = ["ada", "bob", "cyd", "dan"];
-        let mut of: Vec<_> = of.into_iter().map(|(at, came)| (users[at], hours[at], came)).collect();
-        of.sort_by_key(|(_, _, came)| *came);
+        let mut of: Vec<_> = of.into_iter().map(|(at, ranked_at)| (users[at], hours[at], ranked_at)).collect();
+        of.sort_by_key(|(_, _, ranked_at)| *ranked_at);
         let (queue, had) = jobs(&of);
 
-        let turns = order_jobs(&mut queue.iter(), &had, true);
+        let ordered = order_jobs(&mut queue.iter(), &had, true);
 
-        prop_assert_eq!(turns.len(), queue.len());
-        for (at, one) in turns.iter().enumerate() {
-            for before in &turns[..at] {
+        prop_assert_eq!(ordered.len(), queue.len());
+        for (at, one) in ordered.iter().enumerate() {
+            for before in &ordered[..at] {
                 let (one, before) = (one.job, before.job);
                 prop_assert!(one.user != before.user || before.id < one.id);
                 prop_assert!(before.submitted <= one.submitted.plus(DELAY_MAX));

@@ -42,19 +42,19 @@ pub(super) enum SharingMode {
     /// A part of its multiprocessors.
     Mps(SmPercent),
     /// A place in its queue.
-    Turn(Priority),
+    Kernel(Priority),
 }
 
 impl SharingMode {
-    pub(super) fn of(seat: PlacedJob) -> Option<Self> {
-        seat.sm.map(Self::Mps).or(seat.turn.map(Self::Turn))
+    pub(super) fn of(placed: PlacedJob) -> Option<Self> {
+        placed.sm.map(Self::Mps).or(placed.kernel_priority.map(Self::Kernel))
     }
 
-    pub(super) const fn seat(self, job: JobId, slot: Slot) -> PlacedJob {
+    pub(super) const fn placed_job(self, job: JobId, slot: Slot) -> PlacedJob {
         let alone = PlacedJob::alone(job, slot);
         match self {
             Self::Mps(sm) => PlacedJob { sm: Some(sm), ..alone },
-            Self::Turn(priority) => PlacedJob { turn: Some(priority), ..alone },
+            Self::Kernel(priority) => PlacedJob { kernel_priority: Some(priority), ..alone },
         }
     }
 }
@@ -66,7 +66,7 @@ impl Search<'_, '_> {
     }
 
     /// Returns whether anything is known of how a job takes turns.
-    pub(super) fn takes_turns(&self, job: JobId) -> bool {
+    pub(super) fn is_kernel_sharer(&self, job: JobId) -> bool {
         self.index.kinds().iter().any(|at| {
             let largest = self.scoring.mig(*at).and_then(|mig| mig.geometry.largest());
             largest.is_some_and(|largest| {
@@ -87,30 +87,30 @@ impl Search<'_, '_> {
     }
 
     /// Returns what a job is worth where it sits.
-    pub(super) fn seated(&mut self, at: usize, seat: PlacedJob) -> i64 {
-        let Some(slot) = seat.slot else { return 0 };
-        let beside = |other: &&PlacedJob| other.slot == seat.slot && other.job != seat.job;
-        let other = self.seats(at).iter().find(beside).copied();
+    pub(super) fn score_of_placed(&mut self, at: usize, placed: PlacedJob) -> i64 {
+        let Some(slot) = placed.slot else { return 0 };
+        let beside = |other: &&PlacedJob| other.slot == placed.slot && other.job != placed.job;
+        let other = self.placements(at).iter().find(beside).copied();
         let other = other.and_then(|other| Some((other.job, SharingMode::of(other)?)));
-        match (SharingMode::of(seat), other) {
-            (None, _) | (Some(SharingMode::Turn(_)), None) => {
+        match (SharingMode::of(placed), other) {
+            (None, _) | (Some(SharingMode::Kernel(_)), None) => {
                 let number = self.scoring.mig(at).and_then(|mig| mig.layout_index().number(slot));
                 match number {
-                    Some(number) => self.row(at, seat.job)[number].max(0),
-                    None => self.rows.odd(&self.scoring, self.index.kinds(), at, seat),
+                    Some(number) => self.row(at, placed.job)[number].max(0),
+                    None => self.rows.odd(&self.scoring, self.index.kinds(), at, placed),
                 }
             }
             (Some(tier), other) => {
-                let worth = self.shared(at, slot, (seat.job, tier), other, CurrentPlace::There);
+                let worth = self.shared(at, slot, (placed.job, tier), other, CurrentPlace::There);
                 worth.map_or(0, |(_, worth)| worth)
             }
         }
     }
 
     /// Returns what a job is worth that keeps its part of a slice which nobody else has any more.
-    pub(super) fn left_behind(&mut self, at: usize, seat: PlacedJob) -> Option<(Slot, i64)> {
-        let (slot, sm) = (seat.slot?, seat.sm?);
-        let stays = (seat.job, SharingMode::Mps(sm));
+    pub(super) fn left_behind(&mut self, at: usize, placed: PlacedJob) -> Option<(Slot, i64)> {
+        let (slot, sm) = (placed.slot?, placed.sm?);
+        let stays = (placed.job, SharingMode::Mps(sm));
         let (_, worth) = self.shared(at, slot, stays, None, CurrentPlace::There)?;
         Some((slot, worth))
     }
@@ -120,8 +120,8 @@ impl Search<'_, '_> {
     /// slice's queue at once.
     pub(super) fn place(&mut self, at: usize, job: JobId, slot: Slot) -> PlacedJob {
         let alone = PlacedJob::alone(job, slot);
-        let known = self.index.gpu(at).seats.iter().find(|seat| seat.job == job).copied();
-        if let Some(known) = known.filter(|seat| seat.slot == Some(slot)) {
+        let known = self.index.gpu(at).placements.iter().find(|placed| placed.job == job).copied();
+        if let Some(known) = known.filter(|placed| placed.slot == Some(slot)) {
             let number = self.scoring.mig(at).and_then(|mig| mig.layout_index().number(slot));
             let worth = number.map(|number| self.row(at, job)[number]);
             let part = self.left_behind(at, known).map(|(_, worth)| worth);
@@ -140,7 +140,7 @@ impl Search<'_, '_> {
                 profile,
             )
         });
-        PlacedJob { turn: queued.map(|_| HOLDS), ..alone }
+        PlacedJob { kernel_priority: queued.map(|_| HOLDS), ..alone }
     }
 
     /// Returns how fast a job is beside another, in parts of what it is alone on the slice, and what
@@ -151,7 +151,7 @@ impl Search<'_, '_> {
         slot: Slot,
         (job, tier): (JobId, SharingMode),
         other: Option<(JobId, SharingMode)>,
-        seated: CurrentPlace,
+        current: CurrentPlace,
     ) -> Option<(f64, i64)> {
         let facts = self.rows.facts(&self.scoring, self.index.kinds(), job);
         let profile = self.scoring.mig(at)?.geometry.profile(slot.profile)?;
@@ -160,15 +160,15 @@ impl Search<'_, '_> {
             SharingMode::Mps(sm) => {
                 let part = |(other, tier)| match tier {
                     SharingMode::Mps(sm) => Some((other, sm)),
-                    SharingMode::Turn(_) => None,
+                    SharingMode::Kernel(_) => None,
                 };
                 let others: Vec<_> = other.into_iter().filter_map(part).collect();
                 let here = predictor.predict_mps_run(job, sm, &others, view, profile)?;
                 (predictor.time_alone(job, view, profile)?, here)
             }
-            SharingMode::Turn(priority) => {
+            SharingMode::Kernel(priority) => {
                 let place = |(other, tier)| match tier {
-                    SharingMode::Turn(priority) => Some((other, priority)),
+                    SharingMode::Kernel(priority) => Some((other, priority)),
                     SharingMode::Mps(_) => None,
                 };
                 let others: Vec<_> = other.into_iter().filter_map(place).collect();
@@ -177,11 +177,11 @@ impl Search<'_, '_> {
                 (predictor.predict_kernel_shared_run(job, priority, &[], view, profile)?, here)
             }
         };
-        if other.is_some() && !self.is_served(at, (job, tier), (alone, here), &facts, seated) {
+        if other.is_some() && !self.is_served(at, (job, tier), (alone, here), &facts, current) {
             return None;
         }
         let whole_time = self.scoring.whole_time(at, job);
-        let worth = self.scoring.worth_of(at, &facts, (here, whole_time), seated, profile)?;
+        let worth = self.scoring.worth_of(at, &facts, (here, whole_time), current, profile)?;
         Some((float(alone) / float(here).max(1.0), worth))
     }
 
@@ -193,12 +193,12 @@ impl Search<'_, '_> {
         (job, tier): (JobId, SharingMode),
         (alone, here): (Millis, Millis),
         facts: &ScoredJob,
-        seated: CurrentPlace,
+        current: CurrentPlace,
     ) -> bool {
         let known = self.scoring.knowledge.jobs.facts(job);
         if known.online {
             let enough = match tier {
-                SharingMode::Turn(_) => Some(float(alone) * self.scoring.settings.courtesy),
+                SharingMode::Kernel(_) => Some(float(alone) * self.scoring.settings.courtesy),
                 SharingMode::Mps(_) => self.smallest_time(at, job).map(float),
             };
             if enough.is_none_or(|enough| float(here) > enough) {
@@ -206,7 +206,7 @@ impl Search<'_, '_> {
             }
         }
         let Some(deadline) = known.deadline else { return true };
-        let begins = float(self.scoring.now) + self.begins_in_ms(job, seated);
+        let begins = float(self.scoring.now) + self.begins_in_ms(job, current);
         let late = |time: Millis| begins + float(time) * facts.left() > float(deadline);
         late(alone) || !late(here)
     }
@@ -228,10 +228,10 @@ impl Search<'_, '_> {
 
     /// Returns for how long a job may not work yet, in milliseconds: its GPU may have to be cut, and it
     /// to be restored.
-    fn begins_in_ms(&self, job: JobId, seated: CurrentPlace) -> f64 {
+    fn begins_in_ms(&self, job: JobId, current: CurrentPlace) -> f64 {
         let known = self.scoring.knowledge.jobs.facts(job);
         let price = known.migration_price.map_or(0.0, float);
-        match (seated, known.since) {
+        match (current, known.since) {
             (CurrentPlace::There, Some(since)) => {
                 (float(since) + price + CUT_MS - float(self.scoring.now)).max(0.0)
             }

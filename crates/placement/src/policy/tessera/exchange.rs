@@ -97,7 +97,7 @@ impl Search<'_, '_> {
         let searched = self.scoring.settings.searched;
         let mut gpus = self.index.most_idle(searched);
         for at in self.index.fewest(usize::MAX, searched) {
-            if !gpus.contains(&at) && !self.index.gpu(at).seats.is_empty() {
+            if !gpus.contains(&at) && !self.index.gpu(at).placements.is_empty() {
                 gpus.push(at);
             }
         }
@@ -131,15 +131,15 @@ impl Search<'_, '_> {
 
     /// Returns a GPU with the jobs that may leave it.
     fn side(&mut self, at: usize) -> ExchangeSide {
-        let (kind, seats) = (self.index.gpu(at).kind, self.index.gpu(at).seats.clone());
+        let (kind, placements) = (self.index.gpu(at).kind, self.index.gpu(at).placements.clone());
         let mut movers = Vec::new();
         // Who shares a slice is left alone: a search gives each job one of its own.
-        if !seats.iter().any(PlacedJob::shares) {
-            for seat in seats {
-                if self.scoring.outlasts_move(self.index.kinds(), seat.job)
-                    && self.quota_left(seat.job).is_none()
+        if !placements.iter().any(PlacedJob::shares) {
+            for placed in placements {
+                if self.scoring.outlasts_move(self.index.kinds(), placed.job)
+                    && self.quota_left(placed.job).is_none()
                 {
-                    movers.push(MovableJob { job: seat.job, hopes: self.hopes(at, seat) });
+                    movers.push(MovableJob { job: placed.job, hopes: self.hopes(at, placed) });
                 }
             }
         }
@@ -148,11 +148,11 @@ impl Search<'_, '_> {
 
     /// Returns what a job would gain by the best seat of another GPU of each model, with its move
     /// paid for; nothing where it has none.
-    fn hopes(&mut self, at: usize, seat: PlacedJob) -> Vec<Option<i64>> {
-        let here = self.seated(at, seat);
+    fn hopes(&mut self, at: usize, placed: PlacedJob) -> Vec<Option<i64>> {
+        let here = self.score_of_placed(at, placed);
         let kinds = self.index.kinds();
         let hopes = kinds.iter().enumerate().map(|(kind, first)| {
-            let row = self.rows.row(&self.scoring, kinds, *first, kind, seat.job, None);
+            let row = self.rows.row(&self.scoring, kinds, *first, kind, placed.job, None);
             let best = row.iter().copied().max().filter(|worth| *worth > 0)?;
             Some(best - here)
         });

@@ -17,7 +17,7 @@ pub(super) struct IndexedGpu {
     /// What stands.
     pub(super) layout: Layout,
     /// The jobs there.
-    pub(super) seats: Vec<PlacedJob>,
+    pub(super) placements: Vec<PlacedJob>,
     /// Whether it may be changed in this round.
     pub(super) open: bool,
     /// Its model, by number.
@@ -31,20 +31,22 @@ pub(super) struct IndexedGpu {
 
 impl IndexedGpu {
     pub(super) fn jobs(&self) -> Vec<JobId> {
-        self.seats.iter().map(|seat| seat.job).collect()
+        self.placements.iter().map(|placed| placed.job).collect()
     }
 
     fn has_holder(&self) -> bool {
-        let alone =
-            |seat: &PlacedJob| self.seats.iter().filter(|s| s.slot == seat.slot).count() == 1;
-        self.seats.iter().any(|seat| seat.turn.is_some() && alone(seat))
+        let alone = |placed: &PlacedJob| {
+            self.placements.iter().filter(|s| s.slot == placed.slot).count() == 1
+        };
+        self.placements.iter().any(|placed| placed.kernel_priority.is_some() && alone(placed))
     }
 
     fn idle(&self) -> usize {
-        let part = |slot| self.seats.iter().filter(|seat| seat.slot == slot).count() < 2;
-        let idle = |slot: &&Slot| !self.seats.iter().any(|seat| seat.slot == Some(**slot));
+        let part = |slot| self.placements.iter().filter(|placed| placed.slot == slot).count() < 2;
+        let idle = |slot: &&Slot| !self.placements.iter().any(|placed| placed.slot == Some(**slot));
         // Who was left behind by its guest has a part of a slice that could be whole.
-        let parts = self.seats.iter().filter(|seat| seat.sm.is_some() && part(seat.slot));
+        let parts =
+            self.placements.iter().filter(|placed| placed.sm.is_some() && part(placed.slot));
         self.layout.iter().filter(idle).count() + parts.count()
     }
 }
@@ -96,18 +98,18 @@ impl GpuIndex {
             }
             match PlannedGpu::new(view) {
                 Some(planned) => {
-                    (gpu.layout, gpu.seats, gpu.open) =
-                        (planned.layout, planned.seats, planned.open);
+                    (gpu.layout, gpu.placements, gpu.open) =
+                        (planned.layout, planned.placements, planned.open);
                     if view.available && view.operator.pinned.is_none() {
-                        let came = gpu.seats.iter().filter_map(|seat| jobs.since(seat.job));
+                        let came = gpu.placements.iter().filter_map(|placed| jobs.since(placed.job));
                         let came = came.max().unwrap_or(Millis::ZERO);
                         gpu.last_came = Some(came);
                         self.calm.insert((came, at));
                     }
                 }
-                None => (gpu.seats, gpu.open) = (Vec::new(), false),
+                None => (gpu.placements, gpu.open) = (Vec::new(), false),
             }
-            gpu.crowd = gpu.seats.len();
+            gpu.crowd = gpu.placements.len();
             self.remember(at);
         }
     }
@@ -137,9 +139,9 @@ impl GpuIndex {
     }
 
     /// Counts a seat that was promised.
-    pub(super) fn promise(&mut self, at: usize, seats: usize) {
+    pub(super) fn promise(&mut self, at: usize, placements: usize) {
         self.forget(at);
-        self.posts[at].crowd = seats;
+        self.posts[at].crowd = placements;
         self.changed.insert(at);
         self.remember(at);
     }
@@ -163,8 +165,8 @@ impl GpuIndex {
     }
 
     /// Returns who sits on every GPU.
-    pub(super) fn seats(&self) -> impl Iterator<Item = (usize, &[PlacedJob])> {
-        self.posts.iter().enumerate().map(|(at, gpu)| (at, gpu.seats.as_slice()))
+    pub(super) fn placements(&self) -> impl Iterator<Item = (usize, &[PlacedJob])> {
+        self.posts.iter().enumerate().map(|(at, gpu)| (at, gpu.placements.as_slice()))
     }
 
     pub(super) fn any_open(&self) -> bool {
@@ -230,7 +232,7 @@ impl GpuIndex {
         if self.posts[at].has_holder() {
             self.holders.insert(at);
         }
-        if idle > 0 && !self.posts[at].seats.is_empty() {
+        if idle > 0 && !self.posts[at].placements.is_empty() {
             self.idle.insert((Reverse(idle), at));
         }
     }

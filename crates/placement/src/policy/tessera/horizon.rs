@@ -114,12 +114,12 @@ impl Survey {
         let mut surveyed = 0_u128;
         for at in (0..gpus).step_by(step) {
             surveyed += 1;
-            for seat in &search.index.gpu(at).seats {
-                let ahead = search.scoring.ahead(kinds, seat.job);
+            for placed in &search.index.gpu(at).placements {
+                let ahead = search.scoring.ahead(kinds, placed.job);
                 let left = ahead.map(|ahead| ahead.left).unwrap_or_default();
                 found.left = found.left.plus(left);
                 found.longest_ms = found.longest_ms.max(left.whole_ms);
-                found.youngest = found.youngest.min(age(&search.scoring, seat.job, ahead));
+                found.youngest = found.youngest.min(age(&search.scoring, placed.job, ahead));
             }
         }
         // The others are taken for like them.

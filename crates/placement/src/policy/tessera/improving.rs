@@ -64,7 +64,7 @@ impl Search<'_, '_> {
     /// Searches the best seats of a GPU's jobs with two of them in one slot, as often as that adds.
     fn gathered(&mut self, at: usize) -> Option<Plan> {
         let mut best = self.plan(at, None, None, None)?;
-        let mut units = SlotUnit::gathered(&best.jobs(), &best.seats);
+        let mut units = SlotUnit::gathered(&best.jobs(), &best.placements);
         loop {
             let mut better = None;
             for way in self.pairings(&units) {

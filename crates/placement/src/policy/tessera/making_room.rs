@@ -49,7 +49,7 @@ impl Search<'_, '_> {
         let Some(RoomPlan { plans, .. }) = best else { return false };
         for (at, plan) in plans {
             self.charge(at, &plan);
-            self.index.promise(at, plan.seats.len());
+            self.index.promise(at, plan.placements.len());
             self.shifted.insert(at);
             self.promised.insert(at, plan);
         }

@@ -50,7 +50,7 @@ pub(super) fn serve(
             continue;
         }
         let Some(gpu) = search.calmest(job.id, &kept) else { continue };
-        if search.seat(job, Some(gpu)) {
+        if search.place_job(job, Some(gpu)) {
             started.push(job.id);
             continue;
         }

@@ -169,11 +169,11 @@ impl<'c> Scoring<'c> {
         job: JobId,
         facts: &ScoredJob,
         whole_time: Option<Millis>,
-        seat: CurrentPlace,
+        current: CurrentPlace,
         on: &Profile,
     ) -> Option<i64> {
         let here = self.knowledge.predictor.time_alone(job, self.view(at), on)?;
-        self.worth_of(at, facts, (here, whole_time), seat, on)
+        self.worth_of(at, facts, (here, whole_time), current, on)
     }
 
     /// Returns the same for a job that takes so long `here`, alone or beside others.
@@ -182,18 +182,18 @@ impl<'c> Scoring<'c> {
         at: usize,
         facts: &ScoredJob,
         (here, whole_time): (Millis, Option<Millis>),
-        seat: CurrentPlace,
+        current: CurrentPlace,
         on: &Profile,
     ) -> Option<i64> {
         let speed = placement_search::speed_of(here, whole_time?)?;
         let done = facts.done?;
         let left = float(here) * (1.0 - done);
-        let price = match (seat == CurrentPlace::There, facts.begun) {
+        let price = match (current == CurrentPlace::There, facts.begun) {
             (true, _) | (false, false) => 0.0,
             (false, true) => float(facts.migration_price?),
         };
         let kept = left / (left + price).max(1.0);
-        if seat != CurrentPlace::There {
+        if current != CurrentPlace::There {
             let late = |left: f64| {
                 let ends = float(self.now) + left;
                 facts.deadline.is_some_and(|deadline| ends > float(deadline))
@@ -264,16 +264,17 @@ impl ScoreRows {
         scoring: &Scoring<'_>,
         kinds: &[usize],
         at: usize,
-        seat: PlacedJob,
+        placed: PlacedJob,
     ) -> i64 {
-        let facts = *self.facts.entry(seat.job).or_insert_with(|| scoring.facts(kinds, seat.job));
+        let facts =
+            *self.facts.entry(placed.job).or_insert_with(|| scoring.facts(kinds, placed.job));
         let worth = || {
-            let profile = scoring.mig(at)?.geometry.profile(seat.slot?.profile)?;
+            let profile = scoring.mig(at)?.geometry.profile(placed.slot?.profile)?;
             scoring.worth(
                 at,
-                seat.job,
+                placed.job,
                 &facts,
-                scoring.whole_time(at, seat.job),
+                scoring.whole_time(at, placed.job),
                 CurrentPlace::There,
                 profile,
             )
@@ -290,16 +291,16 @@ fn made(
     home: Option<Option<Slot>>,
 ) -> Vec<i64> {
     let Some(mig) = scoring.mig(at) else { return Vec::new() };
-    let seated = if home.is_some() { CurrentPlace::Beside } else { CurrentPlace::Elsewhere };
+    let current = if home.is_some() { CurrentPlace::Beside } else { CurrentPlace::Elsewhere };
     let whole_time = scoring.whole_time(at, job);
-    let of = |id, seated| {
+    let of = |id, current| {
         let profile = mig.geometry.profile(id);
         let worth =
-            profile.and_then(|profile| scoring.worth(at, job, facts, whole_time, seated, profile));
+            profile.and_then(|profile| scoring.worth(at, job, facts, whole_time, current, profile));
         worth.unwrap_or(NO_PLACEMENT)
     };
     let layout_index = mig.layout_index();
-    let by_profile: Vec<i64> = layout_index.profiles().iter().map(|id| of(*id, seated)).collect();
+    let by_profile: Vec<i64> = layout_index.profiles().iter().map(|id| of(*id, current)).collect();
     let mut row = layout_index.row(&by_profile);
     if let Some(slot) = home.flatten()
         && let Some(number) = layout_index.number(slot)

@@ -25,13 +25,13 @@ const CALM_MAX: usize = 100_000;
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) layout: Layout,
-    pub(super) seats: Vec<PlacedJob>,
+    pub(super) placements: Vec<PlacedJob>,
     pub(super) worth: i64,
 }
 
 impl Plan {
     pub(super) fn jobs(&self) -> Vec<JobId> {
-        self.seats.iter().map(|seat| seat.job).collect()
+        self.placements.iter().map(|placed| placed.job).collect()
     }
 }
 
@@ -123,7 +123,7 @@ impl<'c, 'd> Search<'c, 'd> {
     ///
     /// The GPU is not changed yet: jobs that come after it in the round may still join it, and
     /// then all of them are seated anew.
-    pub(super) fn seat(&mut self, job: &QueuedJob, also: Option<usize>) -> bool {
+    pub(super) fn place_job(&mut self, job: &QueuedJob, also: Option<usize>) -> bool {
         let settings = self.scoring.settings;
         let crowd = settings.crowd.min(JOBS_MAX - 1);
         let mut best: Option<(i64, usize, Plan)> = None;
@@ -143,7 +143,7 @@ impl<'c, 'd> Search<'c, 'd> {
             order.dedup();
             for at in order {
                 let before = self.worth_now(at);
-                let mut units = SlotUnit::gathered(&self.jobs(at), self.seats(at));
+                let mut units = SlotUnit::gathered(&self.jobs(at), self.placements(at));
                 units.push(SlotUnit::One(job.id));
                 for units in self.pairings(&units) {
                     let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
@@ -154,7 +154,7 @@ impl<'c, 'd> Search<'c, 'd> {
         }
         let Some((_, at, plan)) = best else { return false };
         self.charge(at, &plan);
-        self.index.promise(at, plan.seats.len());
+        self.index.promise(at, plan.placements.len());
         self.promised.insert(at, plan);
         true
     }
@@ -168,16 +168,20 @@ impl<'c, 'd> Search<'c, 'd> {
     /// Changes the GPUs on which jobs were promised seats.
     pub(super) fn keep_promises(&mut self) {
         for (at, plan) in std::mem::take(&mut self.promised) {
-            let seats = told(&self.scoring, at, &plan.seats);
+            let placements = told(&self.scoring, at, &plan.placements);
             let view = self.scoring.view(at);
             let gpu = format!("GPU {} of node {}", view.index, view.node);
             let text = match self.shifted.contains(&at) {
                 true => {
-                    format!("jobs move to other GPUs so that one more fits; {gpu} then has {seats}")
+                    format!(
+                        "jobs move to other GPUs so that one more fits; {gpu} then has {placements}"
+                    )
                 }
                 false => {
                     let layouts = self.scoring.mig(at).map_or(0, |mig| mig.full().len());
-                    format!("the best placement in the {layouts} full layouts of {gpu}: {seats}")
+                    format!(
+                        "the best placement in the {layouts} full layouts of {gpu}: {placements}"
+                    )
                 }
             };
             self.commit(at, plan, text);
@@ -193,12 +197,12 @@ impl<'c, 'd> Search<'c, 'd> {
     pub(super) fn row(&mut self, at: usize, job: JobId) -> Rc<[i64]> {
         let gpu = self.index.gpu(at);
         let kind = gpu.kind;
-        let home = gpu.seats.iter().find(|seat| seat.job == job).copied();
+        let home = gpu.placements.iter().find(|placed| placed.job == job).copied();
         // Who has a part of a slice has to be stopped to have all of it.
-        let whole = home.map(|seat| seat.slot.filter(|_| seat.sm.is_none()));
+        let whole = home.map(|placed| placed.slot.filter(|_| placed.sm.is_none()));
         let row = self.rows.row(&self.scoring, self.index.kinds(), at, kind, job, whole);
-        let Some(seat) = home.filter(|seat| seat.sm.is_some()) else { return row };
-        let part = self.left_behind(at, seat).and_then(|(slot, worth)| {
+        let Some(placed) = home.filter(|placed| placed.sm.is_some()) else { return row };
+        let part = self.left_behind(at, placed).and_then(|(slot, worth)| {
             Some((self.scoring.mig(at)?.layout_index().number(slot)?, worth))
         });
         let Some((number, worth)) = part.filter(|(number, worth)| *worth > row[*number]) else {
@@ -215,8 +219,8 @@ impl<'c, 'd> Search<'c, 'd> {
             return *worth;
         }
         let mut sum = 0;
-        for seat in self.index.gpu(at).seats.clone() {
-            sum += self.seated(at, seat);
+        for placed in self.index.gpu(at).placements.clone() {
+            sum += self.score_of_placed(at, placed);
         }
         self.present.insert(at, sum);
         sum
@@ -246,7 +250,7 @@ impl<'c, 'd> Search<'c, 'd> {
         more: Option<JobId>,
         floor: Option<i64>,
     ) -> Option<Plan> {
-        let units = SlotUnit::gathered(jobs, self.seats(at));
+        let units = SlotUnit::gathered(jobs, self.placements(at));
         let kept = self.plan_units(at, &units, more, floor);
         if units.len() == jobs.len() {
             return kept;
@@ -282,23 +286,25 @@ impl<'c, 'd> Search<'c, 'd> {
         let mig = self.scoring.mig(at)?;
         let standing = mig.layout_index().mask(&self.index.gpu(at).layout);
         let found = mig.layout_index().best(&rows, standing, floor, self.buffers)?;
-        let mut seats = Vec::new();
-        for (unit, slot) in found.seats {
+        let mut placements = Vec::new();
+        for (unit, slot) in found.placements {
             match units[unit] {
-                SlotUnit::One(job) => seats.push(self.place(at, job, slot)),
-                SlotUnit::Two(job, other) => seats.extend(self.pair_seats(at, job, other, slot)?),
+                SlotUnit::One(job) => placements.push(self.place(at, job, slot)),
+                SlotUnit::Two(job, other) => {
+                    placements.extend(self.pair_placements(at, job, other, slot)?)
+                }
             }
         }
         let layout = mig.full().get(found.layout)?.clone();
-        let plan = Plan { seats, layout, worth: found.worth };
+        let plan = Plan { placements, layout, worth: found.worth };
         self.allowed(at, &plan).then_some(plan)
     }
 
     /// Bars a job from slots that its account may not take, beside what a host has there already.
     fn bar(&mut self, at: usize, unit: SlotUnit, job: JobId, row: &mut Rc<[i64]>) {
         let Some(left) = self.quota_left(job) else { return };
-        let seats = self.seats(at).iter().filter(|seat| unit.has(seat.job));
-        let left = left + seats.map(|seat| slices(&self.scoring, at, seat)).sum::<u32>();
+        let placements = self.placements(at).iter().filter(|placed| unit.has(placed.job));
+        let left = left + placements.map(|placed| slices(&self.scoring, at, placed)).sum::<u32>();
         let Some(mig) = self.scoring.mig(at) else { return };
         let mut barred: Vec<i64> = row.to_vec();
         for (number, worth) in barred.iter_mut().enumerate() {
@@ -321,23 +327,25 @@ impl<'c, 'd> Search<'c, 'd> {
         let jobs = self.scoring.knowledge.jobs;
         let limits = self.quotas.limits(jobs, job);
         let (scoring, index) = (&self.scoring, &*self.index);
-        let mut seats = index.seats().flat_map(|(at, seats)| holds(scoring, at, seats));
-        let mut left = |limit: &SliceLimit| self.quotas.left(jobs, limit, &mut seats);
+        let mut placements =
+            index.placements().flat_map(|(at, placements)| holds(scoring, at, placements));
+        let mut left = |limit: &SliceLimit| self.quotas.left(jobs, limit, &mut placements);
         let found = limits.iter().map(|limit| (left(limit), limit.clone()));
         found.min_by_key(|(left, _)| *left)
     }
 
     pub(super) fn allowed(&mut self, at: usize, plan: &Plan) -> bool {
-        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.seats));
+        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.placements));
         let (scoring, index) = (&self.scoring, &*self.index);
-        let mut seats = index.seats().flat_map(|(at, seats)| holds(scoring, at, seats));
-        self.quotas.allows(scoring.knowledge.jobs, &before, &after, &mut seats)
+        let mut placements =
+            index.placements().flat_map(|(at, placements)| holds(scoring, at, placements));
+        self.quotas.allows(scoring.knowledge.jobs, &before, &after, &mut placements)
     }
 
     /// Returns what everybody has on a GPU, or was promised there.
     fn held(&self, at: usize) -> Vec<Held> {
-        let promised = self.promised.get(&at).map(|plan| &plan.seats);
-        holds(&self.scoring, at, promised.unwrap_or(&self.index.gpu(at).seats))
+        let promised = self.promised.get(&at).map(|plan| &plan.placements);
+        holds(&self.scoring, at, promised.unwrap_or(&self.index.gpu(at).placements))
     }
 
     pub(super) const fn clears(&self, gain: i64, before: i64) -> bool {
@@ -346,38 +354,38 @@ impl<'c, 'd> Search<'c, 'd> {
 
     /// Counts what accounts take by a plan.
     pub(super) fn charge(&mut self, at: usize, plan: &Plan) {
-        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.seats));
+        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.placements));
         self.quotas.take(self.scoring.knowledge.jobs, &before, &after);
     }
 
     pub(super) fn commit(&mut self, at: usize, plan: Plan, text: String) {
         self.index.close(at);
         let gpu = self.scoring.view(at).id.clone();
-        let Plan { layout, seats, .. } = plan;
-        let reshape = Reshape { gpu, layout, seats, trial: None, stayers: StayingJobs::RunOn };
+        let Plan { layout, placements, .. } = plan;
+        let reshape = Reshape { gpu, layout, placements, trial: None, stayers: StayingJobs::RunOn };
         self.changes.push((reshape, text));
     }
 }
 
 /// Returns what everybody on a GPU has of its compute slices; what two of a user share counts once.
-fn holds(scoring: &Scoring<'_>, at: usize, seats: &[PlacedJob]) -> Vec<Held> {
-    let shared = |(place, seat): (usize, &PlacedJob)| {
-        let first = !seats[..place].iter().any(|other| other.slot == seat.slot);
-        (seat.job, if first { slices(scoring, at, seat) } else { 0 })
+fn holds(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> Vec<Held> {
+    let shared = |(place, placed): (usize, &PlacedJob)| {
+        let first = !placements[..place].iter().any(|other| other.slot == placed.slot);
+        (placed.job, if first { slices(scoring, at, placed) } else { 0 })
     };
-    seats.iter().enumerate().map(shared).collect()
+    placements.iter().enumerate().map(shared).collect()
 }
 
 /// Names which job is where on a GPU.
-fn told(scoring: &Scoring<'_>, at: usize, seats: &[PlacedJob]) -> String {
-    let one = |seat: &PlacedJob| {
+fn told(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> String {
+    let one = |placed: &PlacedJob| {
         let profile = |slot: Slot| scoring.mig(at)?.geometry.profile(slot.profile);
-        match seat.slot.and_then(profile) {
-            Some(profile) => format!("job {} on {}", seat.job, profile.name),
-            None => format!("job {} on all of it", seat.job),
+        match placed.slot.and_then(profile) {
+            Some(profile) => format!("job {} on {}", placed.job, profile.name),
+            None => format!("job {} on all of it", placed.job),
         }
     };
-    match seats.iter().map(one).collect::<Vec<_>>().as_slice() {
+    match placements.iter().map(one).collect::<Vec<_>>().as_slice() {
         [] => "no jobs".to_owned(),
         [only] => only.clone(),
         [most @ .., last] => format!("{} and {last}", most.join(", ")),
@@ -385,7 +393,7 @@ fn told(scoring: &Scoring<'_>, at: usize, seats: &[PlacedJob]) -> String {
 }
 
 /// Returns the compute slices of a seat.
-fn slices(scoring: &Scoring<'_>, at: usize, seat: &PlacedJob) -> u32 {
+fn slices(scoring: &Scoring<'_>, at: usize, placed: &PlacedJob) -> u32 {
     let profile = |slot: Slot| scoring.mig(at)?.geometry.profile(slot.profile);
-    seat.slot.and_then(profile).map_or(0, |profile| u32::from(profile.compute_slices))
+    placed.slot.and_then(profile).map_or(0, |profile| u32::from(profile.compute_slices))
 }

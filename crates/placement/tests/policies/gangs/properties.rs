@@ -82,18 +82,19 @@ fn follow(cluster: &ClusterView, queue: &[QueuedJob], decisions: &[Decision]) {
     let places = places(decisions);
     for first in queue.iter().filter(|job| job.gang.is_some_and(|member| member.rank == 0)) {
         let member = first.gang.unwrap();
-        let seats: Vec<&JobPlacement> = member.all().filter_map(|job| places.get(&job)).collect();
-        if seats.is_empty() {
+        let placements: Vec<&JobPlacement> =
+            member.all().filter_map(|job| places.get(&job)).collect();
+        if placements.is_empty() {
             continue;
         }
         let per_node = usize::try_from(member.shape.per_node()).unwrap();
-        assert_eq!(seats.len(), member.all().count(), "a partial gang: {seats:?}");
-        let gpus: BTreeSet<_> = seats.iter().map(|place| place.gpu.clone()).collect();
-        assert_eq!(gpus.len(), seats.len(), "two members on one GPU");
+        assert_eq!(placements.len(), member.all().count(), "a partial gang: {placements:?}");
+        let gpus: BTreeSet<_> = placements.iter().map(|place| place.gpu.clone()).collect();
+        assert_eq!(gpus.len(), placements.len(), "two members on one GPU");
         let node = |place: &&JobPlacement| {
             cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap().node.to_string()
         };
-        let nodes: BTreeSet<_> = seats
+        let nodes: BTreeSet<_> = placements
             .chunks(per_node)
             .map(|group| {
                 let nodes: BTreeSet<_> = group.iter().map(node).collect();
@@ -101,7 +102,7 @@ fn follow(cluster: &ClusterView, queue: &[QueuedJob], decisions: &[Decision]) {
                 nodes.into_iter().next().unwrap()
             })
             .collect();
-        assert_eq!(nodes.len(), seats.len() / per_node, "two groups on one node");
+        assert_eq!(nodes.len(), placements.len() / per_node, "two groups on one node");
     }
 }
 

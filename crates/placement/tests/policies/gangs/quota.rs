@@ -211,12 +211,15 @@ fn held(cluster: &ClusterView, quotas: &Quotas, said: &[Decision]) -> BTreeMap<S
         }
         _ => 7,
     };
-    let mut seats: BTreeMap<JobId, (tessera_model::GpuId, Option<tessera_model::mig::Slot>, u32)> =
-        BTreeMap::new();
+    let mut placements: BTreeMap<
+        JobId,
+        (tessera_model::GpuId, Option<tessera_model::mig::Slot>, u32),
+    > = BTreeMap::new();
     for gpu in &cluster.gpus {
         for instance in &gpu.instances {
             if let InstanceState::Taken { job } = &instance.state {
-                seats.insert(*job, (gpu.id.clone(), instance.slot, slices(gpu, instance.slot)));
+                placements
+                    .insert(*job, (gpu.id.clone(), instance.slot, slices(gpu, instance.slot)));
             }
         }
     }
@@ -225,12 +228,12 @@ fn held(cluster: &ClusterView, quotas: &Quotas, said: &[Decision]) -> BTreeMap<S
         match decision {
             Decision::Start { job, place, .. } => {
                 let slices = slices(gpu(&place.gpu), place.slot);
-                seats.insert(*job, (place.gpu.clone(), place.slot, slices));
+                placements.insert(*job, (place.gpu.clone(), place.slot, slices));
             }
             Decision::Reshape { reshape, .. } => {
-                for seat in &reshape.seats {
-                    let slices = slices(gpu(&reshape.gpu), seat.slot);
-                    seats.insert(seat.job, (reshape.gpu.clone(), seat.slot, slices));
+                for placed in &reshape.placements {
+                    let slices = slices(gpu(&reshape.gpu), placed.slot);
+                    placements.insert(placed.job, (reshape.gpu.clone(), placed.slot, slices));
                 }
             }
             Decision::Wait { .. } => {}
@@ -238,7 +241,7 @@ fn held(cluster: &ClusterView, quotas: &Quotas, said: &[Decision]) -> BTreeMap<S
     }
     let mut held: BTreeMap<String, u32> = BTreeMap::new();
     let mut counted = BTreeSet::new();
-    for (job, (gpu, slot, slices)) in seats {
+    for (job, (gpu, slot, slices)) in placements {
         // A slice that several share counts once.
         if !counted.insert((gpu, slot)) {
             continue;

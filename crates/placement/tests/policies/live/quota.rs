@@ -20,14 +20,14 @@ fn held_after(
     told: &Told,
     said: &[Decision],
 ) -> BTreeMap<&'static str, u32> {
-    let mut seats: BTreeMap<JobId, u32> = BTreeMap::new();
+    let mut placements: BTreeMap<JobId, u32> = BTreeMap::new();
     let slices = |gpu: &GpuView, slot: tessera_model::mig::Slot| {
         u32::from(gpu.mig.as_ref().unwrap().geometry.profile(slot.profile).unwrap().compute_slices)
     };
     for gpu in &cluster.gpus {
         for instance in &gpu.instances {
             if let (InstanceState::Taken { job }, Some(slot)) = (&instance.state, instance.slot) {
-                seats.insert(*job, slices(gpu, slot));
+                placements.insert(*job, slices(gpu, slot));
             }
         }
     }
@@ -38,16 +38,19 @@ fn held_after(
             Decision::Start { job, place, .. } => {
                 // Sharers' parts are counted with their slice, which others may have.
                 let slot = place.slot.map_or(7, |slot| slices(gpu(&place.gpu), slot));
-                seats.insert(*job, slot);
+                placements.insert(*job, slot);
             }
-            Decision::Reshape { reshape, .. } => seats.extend(
-                reshape.seats.iter().map(|s| (s.job, slices(gpu(&reshape.gpu), s.slot.unwrap()))),
+            Decision::Reshape { reshape, .. } => placements.extend(
+                reshape
+                    .placements
+                    .iter()
+                    .map(|s| (s.job, slices(gpu(&reshape.gpu), s.slot.unwrap()))),
             ),
             Decision::Wait { .. } => {}
         }
     }
     let mut held: BTreeMap<&'static str, u32> = BTreeMap::new();
-    for (job, slices) in seats {
+    for (job, slices) in placements {
         if let Some((name, _)) = told.accounts.get(&job) {
             *held.entry(name).or_default() += slices;
         }

@@ -61,8 +61,8 @@ impl JobTable for RunPredictions<'_, '_> {
         };
         let mut left = task.left;
         if let Some(spot) = task.spot.filter(|spot| spot.phase == TaskPhase::Works) {
-            left =
-                left.saturating_sub(super::seat::progress(self.run.now - spot.settled, spot.pace));
+            left = left
+                .saturating_sub(super::placing::progress(self.run.now - spot.settled, spot.pace));
         }
         let restore = self.run.setup.overheads.move_ms(truth);
         JobFacts {
@@ -145,12 +145,12 @@ impl Predictor for RunPredictions<'_, '_> {
     ) -> Option<Millis> {
         let alone = self.time(job, gpu, profile)?;
         let all = [(job, priority)].into_iter().chain(others.iter().copied());
-        let turns = all.map(|(job, priority)| {
+        let sharers = all.map(|(job, priority)| {
             self.run.setup.jobs.get(index(job))?.busy?;
-            Some(self.run.turn(index(job), priority, &gpu.model, profile.compute_slices))
+            Some(self.run.kernel_sharer(index(job), priority, &gpu.model, profile.compute_slices))
         });
-        let turns: Vec<KernelSharer> = turns.collect::<Option<_>>()?;
-        let slowed = self.run.slowed_in_turns(&turns).first().copied()?;
+        let sharers: Vec<KernelSharer> = sharers.collect::<Option<_>>()?;
+        let slowed = self.run.slowdown_of_kernel_sharers(&sharers).first().copied()?;
         Some(Millis::new(alone.get().saturating_mul(slowed) / 1_000))
     }
 }

@@ -58,9 +58,9 @@ impl Policy for WithoutMembers<'_> {
 
 /// Returns a job's place in its gang, if it is in one: members stand beside each other.
 pub(super) fn member(job: &SimulatedJob, task: usize) -> Option<GangMember> {
-    let seat = job.gang?;
-    let gang = JobId::from_number(number(task).checked_sub(u64::from(seat.rank))?);
-    Some(GangMember { gang, shape: seat.shape, rank: seat.rank })
+    let member = job.gang?;
+    let gang = JobId::from_number(number(task).checked_sub(u64::from(member.rank))?);
+    Some(GangMember { gang, shape: member.shape, rank: member.rank })
 }
 
 impl SimulationRun<'_> {
@@ -78,9 +78,9 @@ impl SimulationRun<'_> {
         task: usize,
         job: &SimulatedJob,
     ) -> Result<(), SimulationError> {
-        let Some(seat) = job.gang.filter(|seat| seat.rank == 0) else { return Ok(()) };
+        let Some(member) = job.gang.filter(|member| member.rank == 0) else { return Ok(()) };
         let asked = GpuRequest::Memory(self.tasks[task].asked);
-        match gang_could_ever_fit(&self.view, &asked, seat.shape) {
+        match gang_could_ever_fit(&self.view, &asked, member.shape) {
             GangFeasibility::Yes => Ok(()),
             GangFeasibility::Never { on_one_node, nodes, .. } => Err(SimulationError::NoPlace {
                 job: number(task),
@@ -88,7 +88,7 @@ impl SimulationRun<'_> {
                 why: format!(
                     "it requests {}; nodes with as many that hold it: {nodes} (the most on one \
                      node: {on_one_node}); --cluster puts {GPUS_PER_NODE} on a node",
-                    seat.shape
+                    member.shape
                 ),
             }),
         }
@@ -113,14 +113,14 @@ impl SimulationRun<'_> {
     /// Every member of a gang has a seat, or none has.
     pub(super) fn check_whole(&self) -> Result<(), SimulationError> {
         for (task, job) in self.setup.jobs.iter().enumerate() {
-            if job.gang.is_none_or(|seat| seat.rank != 0) {
+            if job.gang.is_none_or(|member| member.rank != 0) {
                 continue;
             }
             let all = self.companions(task);
-            let seated = all.iter().filter(|task| self.tasks[**task].spot.is_some()).count();
-            if seated != 0 && seated != all.len() {
+            let placed = all.iter().filter(|task| self.tasks[**task].spot.is_some()).count();
+            if placed != 0 && placed != all.len() {
                 return Err(
-                    self.impossible(format!("{seated} of {} start of gang {task}", all.len()))
+                    self.impossible(format!("{placed} of {} start of gang {task}", all.len()))
                 );
             }
         }

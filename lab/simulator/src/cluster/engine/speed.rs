@@ -8,7 +8,7 @@ use tessera_model::share::SmPercent;
 use tessera_placement::{InstanceState, KernelSharer};
 
 use super::card::GpuState;
-use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, seat};
+use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, placing};
 use crate::cluster::contention::{self, ContentionSharer};
 use crate::cluster::job::{SimulatedJob, WHOLE};
 use crate::cluster::number::{float, whole};
@@ -19,8 +19,8 @@ struct ShareRate {
     slowed: Vec<u64>,
     /// Their power over that of the same jobs one after the other, in thousandths.
     power: u64,
-    /// Whether their kernels take turns.
-    in_turns: bool,
+    /// Whether they share kernel by kernel.
+    is_kernel_level: bool,
 }
 
 impl SimulationRun<'_> {
@@ -52,7 +52,7 @@ impl SimulationRun<'_> {
             let whole_slices = self.whole_slices(gpu);
             let there: Vec<(usize, TaskPlacement)> =
                 places.iter().map(|place| working[*place]).collect();
-            let ShareRate { slowed, power, in_turns } =
+            let ShareRate { slowed, power, is_kernel_level } =
                 self.share(gpu, &there, slices, whole_slices);
             let mut drawn = 0_u64;
             for (place, slowed) in places.iter().zip(&slowed) {
@@ -62,11 +62,11 @@ impl SimulationRun<'_> {
                 let pace = base.saturating_mul(*slowed).saturating_mul(bus[*place]) / 1_000;
                 self.go_on(task, pace.max(1));
                 let alone = GpuState::busy_milliwatts(job.power_milliwatts, slices, whole_slices);
-                // In turns each piece of work draws what it draws alone.
-                drawn += if in_turns { alone * 1_000 / (*slowed).max(1) } else { alone };
+                // Under kernel-level sharing each piece of work draws what it draws alone.
+                drawn += if is_kernel_level { alone * 1_000 / (*slowed).max(1) } else { alone };
             }
             let sharing = u64::try_from(places.len()).unwrap_or(1).max(1);
-            busy += if in_turns { drawn } else { drawn / sharing * power / 1_000 };
+            busy += if is_kernel_level { drawn } else { drawn / sharing * power / 1_000 };
         }
         if slots > 1 {
             // More than one slice draws more than its parts do alone, up to the whole GPU's.
@@ -83,13 +83,13 @@ impl SimulationRun<'_> {
         slices: u8,
         whole_slices: u8,
     ) -> ShareRate {
-        let in_turns = |(task, spot): &(usize, TaskPlacement)| {
-            Some(self.turn(*task, spot.turn?, self.cards[gpu].key, slices))
+        let kernel_sharer = |(task, spot): &(usize, TaskPlacement)| {
+            Some(self.kernel_sharer(*task, spot.kernel_priority?, self.cards[gpu].key, slices))
         };
-        let turns: Vec<KernelSharer> = there.iter().filter_map(in_turns).collect();
-        if turns.len() == there.len() {
-            let slowed = self.slowed_in_turns(&turns);
-            return ShareRate { slowed, power: 1_000, in_turns: true };
+        let sharing: Vec<KernelSharer> = there.iter().filter_map(kernel_sharer).collect();
+        if sharing.len() == there.len() {
+            let slowed = self.slowdown_of_kernel_sharers(&sharing);
+            return ShareRate { slowed, power: 1_000, is_kernel_level: true };
         }
         let sharer = |(task, spot): &(usize, TaskPlacement)| {
             let demand = self.setup.jobs[*task].demand;
@@ -97,7 +97,7 @@ impl SimulationRun<'_> {
         };
         let sharers: Vec<ContentionSharer> = there.iter().map(sharer).collect();
         let slowed = contention::under_mps(&sharers, slices, whole_slices);
-        ShareRate { slowed, power: contention::power_under_mps(&sharers), in_turns: false }
+        ShareRate { slowed, power: contention::power_under_mps(&sharers), is_kernel_level: false }
     }
 
     /// Counts a job's progress, and lets it go on at another pace.
@@ -110,7 +110,7 @@ impl SimulationRun<'_> {
         let grows = self.setup.jobs[task].outgrows(memory);
         let until_full = grows.map(|at| at.saturating_sub(WHOLE - left));
         let parts = until_full.map_or(left, |parts| parts.min(left));
-        let ends = self.now + seat::lasts(parts, pace);
+        let ends = self.now + placing::lasts(parts, pace);
         self.tasks[task].stamp += 1;
         let stamp = self.tasks[task].stamp;
         self.schedule(ends, SimulationEvent::Wakes { job: task, stamp });

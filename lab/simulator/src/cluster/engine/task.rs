@@ -35,7 +35,7 @@ pub(super) struct TaskPlacement {
     pub(super) gpu: usize,
     pub(super) slot: Option<Slot>,
     pub(super) sm: Option<SmPercent>,
-    pub(super) turn: Option<Priority>,
+    pub(super) kernel_priority: Option<Priority>,
     pub(super) since: u64,
     pub(super) phase: TaskPhase,
     /// Until when its progress is counted.

@@ -55,7 +55,7 @@ impl SimulationRun<'_> {
 
     /// Returns a seat's compute slices, by its part of them.
     fn held(&self, spot: &TaskPlacement) -> f64 {
-        let part = match (spot.sm, spot.turn) {
+        let part = match (spot.sm, spot.kernel_priority) {
             (Some(sm), _) => f64::from(sm.get()) / 100.0,
             // Who fills gaps has what nobody else could have had; a half is what others may share.
             (None, Some(priority)) if priority > Priority::HIGHEST => 0.5,

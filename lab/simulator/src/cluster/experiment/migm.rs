@@ -19,13 +19,13 @@ fn jobs(mix: &str, seed: u64) -> Vec<SimulatedJob> {
 }
 
 /// Returns how long one job after the other takes, in whatever order.
-fn in_turn(jobs: &[SimulatedJob]) -> f64 {
+fn one_after_another(jobs: &[SimulatedJob]) -> f64 {
     makespan(jobs, GPU, "exclusive").unwrap_or(0.0)
 }
 
 /// Returns how much earlier a policy ends than one job after the other.
 fn gain_of(jobs: &[SimulatedJob], policy: &str) -> f64 {
-    in_turn(jobs) / makespan(jobs, GPU, policy).unwrap_or(f64::INFINITY)
+    one_after_another(jobs) / makespan(jobs, GPU, policy).unwrap_or(f64::INFINITY)
 }
 
 /// X9: Ml3, whose halves are of unequal speed. The paper's scheme A gives each nine jobs; ours sends
@@ -39,7 +39,7 @@ pub(super) fn halves() -> Vec<Finding> {
         "migm-ml3: nine jobs on each half",
         Proof::Exact,
         1.24,
-        in_turn(&jobs) / ends,
+        one_after_another(&jobs) / ends,
         0.03,
     );
     vec![gain("X9", "migm-hm4", 1.70, 0.03), even, gain("X9", "migm-ml3", 1.40, 0.03)]
@@ -148,7 +148,7 @@ pub(super) fn mixes() -> Vec<Finding> {
     for (mix, printed_a, printed_b, [worked_out, low, high]) in MIXES {
         let first = jobs(mix, 1);
         let bound = bound_of(&first, GPU);
-        let (alone, ends) = (in_turn(&first), makespan(&first, GPU, "scheme-a"));
+        let (alone, ends) = (one_after_another(&first), makespan(&first, GPU, "scheme-a"));
         let a = alone / ends.unwrap_or(f64::INFINITY);
         let what = format!("{mix}: scheme A (its parameter is fitted on this)");
         let row = |what: String, expected, found, tolerance| {

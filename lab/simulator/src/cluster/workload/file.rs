@@ -180,14 +180,14 @@ pub fn write(jobs: &[SimulatedJob]) -> String {
             power_w: job.power_milliwatts.map(seconds),
             start_up_s: Some(seconds(job.start_up_ms)),
             restore_s: job.restore_ms.map(seconds),
-            nodes: job.gang.map(|seat| seat.shape.nodes()),
-            gpus_per_node: job.gang.map(|seat| seat.shape.per_node()),
+            nodes: job.gang.map(|member| member.shape.nodes()),
+            gpus_per_node: job.gang.map(|member| member.shape.per_node()),
             ..WorkloadRow::default()
         };
         serde_json::to_string(&row).unwrap_or_default() + "\n"
     };
     // A gang is one line.
-    let first = |job: &&SimulatedJob| job.gang.is_none_or(|seat| seat.rank == 0);
+    let first = |job: &&SimulatedJob| job.gang.is_none_or(|member| member.rank == 0);
     jobs.iter().filter(first).map(line).collect()
 }
 

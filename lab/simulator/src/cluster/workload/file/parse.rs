@@ -34,8 +34,8 @@ pub(super) fn members(row: &WorkloadRow) -> Result<Vec<SimulatedJob>, String> {
     if shape.members() == 1 {
         return Ok(vec![job]);
     }
-    let seat = |rank| SimulatedJob { gang: Some(GangMembership { shape, rank }), ..job.clone() };
-    Ok((0..shape.members()).map(seat).collect())
+    let member = |rank| SimulatedJob { gang: Some(GangMembership { shape, rank }), ..job.clone() };
+    Ok((0..shape.members()).map(member).collect())
 }
 
 fn parse(row: &WorkloadRow) -> Result<SimulatedJob, String> {

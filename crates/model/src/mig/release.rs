@@ -17,7 +17,7 @@ const TRIES_MAX: usize = 4_096;
 /// off after 4,096 sets; then all idle instances are named.
 ///
 /// Source: MIGM, scheme B, step (3), which leaves the choice open; `R` by MIGM §4.
-pub fn make_room(
+pub fn select_instances_to_destroy(
     space: &StateSpace,
     state: MigState,
     idle: &[Slot],

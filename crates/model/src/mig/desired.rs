@@ -53,7 +53,7 @@ pub enum ArrangementError {
     },
     /// The instances cannot coexist on this GPU, at any placement.
     #[error("these instances cannot coexist on the GPU, at any placement")]
-    NoRoom,
+    DoNotFit,
     /// They could, but not with these instances, which must stay.
     #[error("instances that are in use are in the way")]
     InTheWay {
@@ -165,7 +165,7 @@ impl DesiredLayout {
                 }
             }
         }
-        Err(ArrangementError::NoRoom)
+        Err(ArrangementError::DoNotFit)
     }
 
     /// Returns the instances with a start, and the profiles of the others.
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn what_no_gpu_of_the_kind_can_hold_is_refused() {
-        assert_eq!(arrange("8x1g.5gb", &[]), Err(ArrangementError::NoRoom));
+        assert_eq!(arrange("8x1g.5gb", &[]), Err(ArrangementError::DoNotFit));
         assert!(matches!(arrange("9g.99gb", &[]), Err(ArrangementError::UnknownProfile { .. })));
         assert!(matches!(
             arrange("3g.20gb@1", &[]),

@@ -18,13 +18,21 @@ pub(super) fn lasts(parts: u64, pace: u64) -> u64 {
 }
 
 impl SimulationRun<'_> {
-    pub(super) fn seat(&mut self, task: usize, gpu: usize, seat: PlacedJob) {
-        let PlacedJob { slot, sm, turn, .. } = seat;
+    pub(super) fn place_task(&mut self, task: usize, gpu: usize, placed: PlacedJob) {
+        let PlacedJob { slot, sm, kernel_priority, .. } = placed;
         let now = self.now;
         self.running += 1;
         let phase = TaskPhase::Making;
-        let spot =
-            TaskPlacement { gpu, slot, sm, turn, since: now, phase, settled: now, pace: u64::MAX };
+        let spot = TaskPlacement {
+            gpu,
+            slot,
+            sm,
+            kernel_priority,
+            since: now,
+            phase,
+            settled: now,
+            pace: u64::MAX,
+        };
         self.charge(task, &spot);
         self.tasks[task].spot = Some(spot);
     }

@@ -6,7 +6,7 @@ use tessera_placement::{KernelSharer, kernel_sharing};
 use tessera_simulator::kernels::rates::{MeasuredRates, ServiceOrder};
 use tessera_simulator::kernels::{PAIRS as PAIRS_OF_MODELS, TimeNoise, measure};
 
-fn turn(priority: u8, busy: u16) -> KernelSharer {
+fn kernel_sharer(priority: u8, busy: u16) -> KernelSharer {
     KernelSharer {
         priority: Priority::try_from(priority).unwrap(),
         online: false,
@@ -20,7 +20,7 @@ fn ratio(thousandths: u64) -> f64 {
 
 /// The model's word for a job that goes first and one that fills its gaps.
 fn modelled(order: ServiceOrder, busy: [u16; 2]) -> [f64; 2] {
-    let pair = [turn(0, busy[0]), turn(5, busy[1])];
+    let pair = [kernel_sharer(0, busy[0]), kernel_sharer(5, busy[1])];
     let slowed = match order {
         ServiceOrder::Priority => kernel_sharing::by_priority(&pair),
         ServiceOrder::Slices => kernel_sharing::sliced(&pair),

@@ -137,8 +137,8 @@ fn a_recorded_round_is_decided_again_by_what_was_predicted_then() {
         decide_round(policy.as_ref(), &cluster, answers.knowledge(), &mut jobs, Millis::ZERO, 10);
     assert!(matches!(said[0], Decision::Start { .. }));
     let input = RoundInput { cluster: &cluster, queue: &queue, now: Millis::ZERO, starts_max: 10 };
-    let draft = recorder.draft_record(policy.as_ref(), input, answers, &said);
-    let record = recorder.keep_draft(draft);
+    let pending = recorder.prepare_record(policy.as_ref(), input, answers, &said);
+    let record = recorder.keep_record(pending);
     let text = serde_json::to_string(&record).unwrap();
     assert!(text.contains("together"), "{text}");
 
