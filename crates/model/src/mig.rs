@@ -16,6 +16,7 @@ mod cuts;
 mod desired;
 mod geometry;
 mod offer;
+mod operation_times;
 mod plan;
 mod release;
 mod states;

@@ -12,6 +12,7 @@ pub mod colocation;
 pub mod contention;
 mod engine;
 pub mod experiment;
+mod finding;
 pub mod fleet;
 pub mod job;
 pub mod metrics;

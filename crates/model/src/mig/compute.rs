@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::cut::{COMPUTE_SLICES_MAX, ComputeSlot, Cut, NoCut};
 pub use self::name::ComputeName;
 pub use self::rules::{ComputeSize, arrange, offered};
-use super::cost;
+use super::operation_times;
 use crate::units::{Bytes, Millis};
 
 /// Why compute instances cannot coexist in a GPU instance.
@@ -116,7 +116,7 @@ pub fn memory_share(memory: Bytes, compute_slices: u8, slices: u8) -> Bytes {
     Bytes::new(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
-/// One driver operation on a compute instance of a existing GPU instance.
+/// One driver operation on a compute instance of an existing GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ComputeStep {
     /// Destroys the compute instance.
@@ -125,7 +125,7 @@ pub enum ComputeStep {
     Create(ComputeSlot),
 }
 
-/// A compute existing instance, and whether anything runs on it.
+/// An existing compute instance, and whether anything runs on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeOccupant {
     /// Where and how large.
@@ -134,7 +134,7 @@ pub struct ComputeOccupant {
     pub busy: bool,
 }
 
-/// How a existing GPU instance is cut.
+/// How an existing GPU instance is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StandingCut {
     /// Its compute instances.
@@ -162,8 +162,8 @@ fn named(slots: &[ComputeSlot]) -> String {
     slots.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the shortest list of steps to the compute instances of `wanted`: the existing instances in both
-/// is left alone, the rest is destroyed, then what is missing created.
+/// Returns the shortest list of steps to the compute instances of `wanted`: an instance that
+/// both have is left alone, the rest is destroyed, and then what is missing is created.
 ///
 /// # Errors
 ///
@@ -192,8 +192,8 @@ pub fn recut(
 /// moves no memory is a quarter of it is an assumption.
 pub fn recut_time(steps: &[ComputeStep]) -> Millis {
     let whole = |step: &ComputeStep| match step {
-        ComputeStep::Destroy(_) => cost::destruction(),
-        ComputeStep::Create(slot) => cost::creation(slot.slices),
+        ComputeStep::Destroy(_) => operation_times::destruction(),
+        ComputeStep::Create(slot) => operation_times::creation(slot.slices),
     };
     Millis::new(steps.iter().map(|step| whole(step).get()).sum::<u64>() / 4)
 }

@@ -6,7 +6,6 @@ use serde::Serialize;
 use tessera_model::mig::catalog;
 
 use super::bounds::WorkloadBounds;
-use super::engine::SimulationRun;
 use super::number::{count, float, rounded, seconds};
 
 /// What is counted while a run goes on.
@@ -139,36 +138,6 @@ pub struct RunOutcome {
     pub segments: Vec<JobSegment>,
     /// Which instances stood, if asked for.
     pub slices: Vec<InstanceSegment>,
-}
-
-impl SimulationRun<'_> {
-    pub(crate) fn outcome(mut self) -> RunOutcome {
-        let now = self.end_of_time();
-        let jobs: Vec<JobOutcome> = self.job_outcomes();
-        let fleet = self.fleet();
-        let solo: u64 = self.workload().iter().filter_map(|j| j.fastest(&fleet.models())).sum();
-        let room = float(now.max(1)) * count(fleet.keys.len());
-        let mut record = self.take_record();
-        record.close_slices(now);
-        RunOutcome {
-            policy: self.policy_name().to_owned(),
-            jobs,
-            makespan_ms: now,
-            millijoules: self.energy_millijoules(now),
-            reconfigurations: record.reconfigurations,
-            cutting_ms: record.cutting_ms,
-            cutting_millijoules: u64::try_from(record.cutting_microjoules / 1_000)
-                .unwrap_or(u64::MAX),
-            moves: record.moves,
-            moving_ms: record.moving_ms,
-            preemptions: record.preemptions,
-            out_of_memory: record.out_of_memory,
-            system_throughput: float(solo) / room,
-            samples: record.samples,
-            segments: record.segments,
-            slices: record.slices,
-        }
-    }
 }
 
 /// The figures of a run, as they are printed; times in seconds.

@@ -12,7 +12,7 @@ use tessera_lab_learners::{ComparedLearner, sharing};
 use tessera_predict::learn::{LearnerKind, TrainingTable};
 
 use super::colocation;
-use super::experiment::{Finding, Proof, Side};
+use super::finding::{Finding, Proof, Side};
 use super::number::rounded;
 
 const PARVAGPU: &str = include_str!("../../data/parvagpu.csv");
