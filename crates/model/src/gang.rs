@@ -143,8 +143,8 @@ impl GangMember {
     /// It depends only on data that every leader has, so that all members get the same port from any leader.
     /// The next attempt has another port, in case another program uses this one.
     pub fn port(self, attempt: u32) -> u16 {
-        let turn = self.gang.number().wrapping_add(u64::from(attempt));
-        let offset = (turn % PORTS * PORT_STRIDE) % PORTS;
+        let shift = self.gang.number().wrapping_add(u64::from(attempt));
+        let offset = (shift % PORTS * PORT_STRIDE) % PORTS;
         PORTS_FROM.saturating_add(u16::try_from(offset).unwrap_or(0))
     }
 }

@@ -23,7 +23,7 @@ pub struct LeaseTerms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a lease of {length} is too short: the shortest is {}", LeaseTerms::SHORTEST)]
 pub struct LeaseTooShort {
-    /// What was asked for.
+    /// What was requested.
     pub length: Millis,
 }
 
@@ -46,7 +46,7 @@ impl LeaseTerms {
         Ok(Self { length, drift })
     }
 
-    /// Returns how often a node asks for renewal: a thirtieth of the lease, but at least every
+    /// Returns how often a node requests renewal: a thirtieth of the lease, but at least every
     /// 10 s, and no more than five times a second.
     pub fn renew_every(&self) -> Millis {
         Millis::new((self.length.get() / 30).clamp(200, 10_000))

@@ -1,4 +1,4 @@
-//! The words of Tessera: ids, units, what a job asks for, the life of a job and of an
+//! The words of Tessera: ids, units, what a job requests, the life of a job and of an
 //! attempt, and the geometry of partitioned GPUs with its laws.
 //!
 //! Pure: no clock, no randomness, no environment, no I/O. Time and new ids are arguments.

@@ -106,7 +106,7 @@ words! {
         TimedOut = "timed_out",
         /// Ran out of memory; the job may try again with more.
         OutOfMemory = "out_of_memory",
-        /// Killed to make room.
+        /// Killed to free space.
         Preempted = "preempted",
         /// Its node, GPU or shepherd was lost with it.
         Lost = "lost",

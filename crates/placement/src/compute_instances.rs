@@ -3,16 +3,16 @@
 //! No paper cuts GPU instances further. What follows is ours:
 //!
 //! - Only an operator's layout cuts a GPU instance, and only a job that names a compute instance
-//!   runs on one: it shares its memory with whoever is beside it, and nothing but the programs'
+//!   runs on one: it shares its memory with whoever is next to it, and nothing but the programs'
 //!   own modesty divides that. Of the memory, as much is counted for a job as it has of the
 //!   compute slices.
 //! - All compute instances of a GPU instance belong to one user at a time: a fault of the GPU
 //!   instance may hit all of them.
 //! - Jobs fill a GPU instance up before they take the next one, so that whole ones stay free.
-//! - A job that waits holds up those behind it that want the same, and those of other users that
+//! - A job that waits holds up those behind it that request the same, and those of other users that
 //!   would keep its GPU instances from coming free: nobody starves.
 //!
-//! Such jobs compete with no others, so that they are seated before the policy is asked.
+//! Such jobs compete with no others, so that they are placed before the policy is asked.
 
 mod messages;
 
@@ -78,7 +78,7 @@ struct WaitingRequest<'q> {
     user: &'q Arc<str>,
 }
 
-/// What became of a queue, with what it was seated on.
+/// What became of a queue, with what it was placed on.
 #[derive(Debug, Default)]
 pub(crate) struct PlacedParts<'c, 'q> {
     pub(crate) decisions: Vec<Decision>,
@@ -87,7 +87,7 @@ pub(crate) struct PlacedParts<'c, 'q> {
     pub(crate) instances: Vec<CutInstance<'c>>,
 }
 
-/// Seats the jobs of a queue that name compute instances.
+/// Places the jobs of a queue that name compute instances.
 pub fn place_compute_jobs<'q>(
     cluster: &ClusterView,
     queue: &mut dyn Iterator<Item = &'q QueuedJob>,
@@ -127,7 +127,7 @@ pub(crate) fn place_in_order<'c, 'q>(
         }
         let instances = instances.get_or_insert_with(|| cut_instances(cluster));
         let found = best(instances, name, &job.user);
-        // Beside others of its user it takes nothing more; and whom a quota holds holds up nobody.
+        // Next to others of its user it takes nothing more; and whom a quota holds holds up nobody.
         let alone = found.is_none_or(|(index, _)| instances[index].user.is_none());
         if let Some(quotas) = quotas.as_deref().filter(|quotas| alone && quotas.bars(job, 1)) {
             placed.decisions.push(quotas.wait(messages::POLICY, job, 1, None));
@@ -208,7 +208,7 @@ pub(crate) fn is_of(instance: &CutInstance<'_>, name: &ComputeName) -> bool {
     instance.gpu.cuttable(name).is_some_and(|profile| profile.id == instance.slot.profile)
 }
 
-/// Finds the seat that a job takes: beside the most jobs, of equals the first.
+/// Finds the placement that a job takes: next to the most jobs, of equals the first.
 fn best(
     instances: &[CutInstance<'_>],
     name: &ComputeName,

@@ -42,7 +42,7 @@ pub fn decide_round(
         true => Cow::Owned(compute_instances::laid_over(cluster, &instances)),
         false => Cow::Borrowed(cluster),
     };
-    let asked = gangs::GangInput { policy, cluster: &cluster, knowledge, now, starts_max: left };
-    decisions.extend(gangs::decide(asked, others, quotas));
+    let input = gangs::GangInput { policy, cluster: &cluster, knowledge, now, starts_max: left };
+    decisions.extend(gangs::decide(input, others, quotas));
     decisions
 }

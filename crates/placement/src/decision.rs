@@ -56,7 +56,7 @@ impl Decision {
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed
 /// (unless [`StayingJobs`] says otherwise); one in another slot is stopped and goes on there; one that
-/// isn't named goes back to the queue. All reshapes of a round are one change: who is seated by one
+/// isn't named goes back to the queue. All reshapes of a round are one change: who is placed by one
 /// of them and sat on the GPU of another has left that GPU first, so that two may change places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
@@ -74,7 +74,7 @@ pub struct Reshape {
     pub stayers: StayingJobs,
 }
 
-/// What becomes of jobs whose seat a [`Reshape`] leaves as it is.
+/// What becomes of jobs whose placement a [`Reshape`] leaves as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StayingJobs {
     /// They run on: only what has to be is destroyed and created.
@@ -93,14 +93,14 @@ pub struct PlacedJob {
     pub slot: Option<Slot>,
     /// Its part of the instance's multiprocessors under MPS; `None` if it has all of them.
     pub sm: Option<SmPercent>,
-    /// Where its kernels stand in the instance's queue, if they take turns with others' or may come to;
+    /// Where its kernels stand in the instance's queue, if they share kernel by kernel with others' or may come to;
     /// such a job has no part of the multiprocessors.
     #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
     pub kernel_priority: Option<Priority>,
 }
 
 impl PlacedJob {
-    /// Returns the seat of a job that has the instance to itself.
+    /// Returns the placement of a job that has the instance to itself.
     pub const fn alone(job: JobId, slot: Slot) -> Self {
         Self { job, slot: Some(slot), sm: None, kernel_priority: None }
     }

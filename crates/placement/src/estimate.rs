@@ -25,7 +25,7 @@ pub const TASKS_MAX: usize = 20_000;
 /// Runs from which on quantiles are believed as they are.
 const ENOUGH: usize = 5;
 
-/// What of a slice decides about time: its card's model, its profile, and how much of the card's
+/// What of a slice decides about time: its GPU's model, its profile, and how much of the GPU's
 /// compute it has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceKind {
@@ -33,7 +33,7 @@ pub struct SliceKind {
     pub model: String,
     /// The profile's name, or `whole GPU`.
     pub profile: String,
-    /// Its part of the card's compute slices, in thousandths; 1,000 for a whole GPU.
+    /// Its part of the GPU's compute slices, in thousandths; 1,000 for a whole GPU.
     pub part: u16,
 }
 
@@ -126,7 +126,7 @@ impl Prediction {
     /// Between its three points the chance that a run is over by some time grows evenly. Beyond the
     /// upper one nothing is known but that such a run is a long one: there, whatever it has lasted, it
     /// is expected to go on for as long again (the tail of a Pareto distribution of index one), so that
-    /// nobody is promised the room of a job that is long overdue. Of a time limit alone follows only
+    /// nobody is promised the space of a job that is long overdue. Of a time limit alone follows only
     /// when a run ends at the latest.
     #[must_use]
     pub fn after(self, ran: Millis) -> Self {
@@ -164,15 +164,15 @@ impl Prediction {
     }
 
     /// Returns by when a run is over with such a chance, in millionths.
-    fn over_at(&self, chance: u64) -> Millis {
+    fn over_at(&self, probability: u64) -> Millis {
         let between = |from: Millis, to: Millis, gone: u64, whole: u64| {
             from.plus(scaled(to.minus(from), gone, whole))
         };
-        match chance {
-            0..100_000 => scaled(self.low, chance, 100_000),
-            100_000..500_000 => between(self.low, self.expected, chance - 100_000, 400_000),
-            500_000..900_000 => between(self.expected, self.high, chance - 500_000, 400_000),
-            900_000.. => scaled(self.high, 100_000, u64::from(MILLION).saturating_sub(chance)),
+        match probability {
+            0..100_000 => scaled(self.low, probability, 100_000),
+            100_000..500_000 => between(self.low, self.expected, probability - 100_000, 400_000),
+            500_000..900_000 => between(self.expected, self.high, probability - 500_000, 400_000),
+            900_000.. => scaled(self.high, 100_000, u64::from(MILLION).saturating_sub(probability)),
         }
     }
 
@@ -229,16 +229,16 @@ pub trait Estimator: Send + Sync + std::fmt::Debug {
 pub struct Empirical {
     tasks: BTreeMap<String, Task>,
     /// Rises with each lesson: says whose is the oldest.
-    lessons: u64,
+    samples: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Task {
     kinds: BTreeMap<SliceKind, Runs>,
-    lesson: u64,
+    last_sample: u64,
 }
 
-/// The newest runs on one kind of slice, with what they tell: it is asked for far more often than a
+/// The newest runs on one kind of slice, with what they tell: it is requested far more often than a
 /// run ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Runs {
@@ -248,16 +248,16 @@ struct Runs {
 
 impl Empirical {
     fn task(&mut self, task: &str) -> &mut Task {
-        self.lessons += 1;
+        self.samples += 1;
         if !self.tasks.contains_key(task) && self.tasks.len() >= TASKS_MAX {
-            let oldest = self.tasks.iter().min_by_key(|(_, known)| known.lesson);
+            let oldest = self.tasks.iter().min_by_key(|(_, known)| known.last_sample);
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
                 self.tasks.remove(&oldest);
             }
         }
-        let lesson = self.lessons;
+        let last_sample = self.samples;
         let known = self.tasks.entry(task.to_owned()).or_default();
-        known.lesson = lesson;
+        known.last_sample = last_sample;
         known
     }
 }
@@ -288,7 +288,7 @@ impl Estimator for Empirical {
         };
         by_rule(of_model(true), on.part, Basis::OtherSlice).or_else(|| {
             let other = by_rule(of_model(false), on.part, Basis::OtherModel)?;
-            // Nothing says how the models compare: twice as quick, twice as slow.
+            // Nothing states how the models compare: twice as quick, twice as slow.
             Some(other.stretched((1, 2), (1, 1), (2, 1), Basis::OtherModel))
         })
     }

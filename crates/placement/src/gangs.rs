@@ -62,17 +62,17 @@ pub(crate) struct GangInput<'r> {
 /// The decisions of a gang's members stand together, and there is one for each or none. What is given
 /// to gangs is counted in `quotas`; the policy keeps to them by itself.
 pub(crate) fn decide<'q>(
-    asked: GangInput<'q>,
+    input: GangInput<'q>,
     queue: Vec<OrderedJob<'q>>,
     quotas: Option<Quotas<'q>>,
 ) -> Vec<Decision> {
-    let GangInput { policy, knowledge, now, starts_max, .. } = asked;
+    let GangInput { policy, knowledge, now, starts_max, .. } = input;
     let (gangs, others) = Gang::sort_out(queue);
     if gangs.is_empty() {
         let mut queue = others.into_iter();
-        return policy.decide_with(asked.cluster, knowledge, &mut queue, now, starts_max);
+        return policy.decide_with(input.cluster, knowledge, &mut queue, now, starts_max);
     }
-    let mut round = GangRound::new(asked, quotas);
+    let mut round = GangRound::new(input, quotas);
     let (due, later): (Vec<_>, Vec<_>) =
         gangs.into_iter().take(LOOK_AT_MAX).partition(|gang| gang.is_due(now));
     for gang in &due {
@@ -81,27 +81,27 @@ pub(crate) fn decide<'q>(
     let open = round.capacity.view();
     let view = round.closed_for_others(&open);
     let left = round.starts_left();
-    let said = policy.decide_with(&view, knowledge, &mut others.iter().copied(), now, left);
-    round.follow(&said, &others);
+    let decided = policy.decide_with(&view, knowledge, &mut others.iter().copied(), now, left);
+    round.follow(&decided, &others);
     for gang in &later {
-        match round.who_waits_before(gang, &others, &said) {
+        match round.who_waits_before(gang, &others, &decided) {
             Some(before) => round.stand_behind(gang, before),
             None => round.serve(gang, false),
         }
     }
-    let filled = round.fill(&open, &others, &said);
+    let filled = round.fill(&open, &others, &decided);
     let started: BTreeSet<JobId> = filled.iter().filter_map(starts).collect();
-    let told = |decision: &Decision| match decision {
+    let is_reported = |decision: &Decision| match decision {
         Decision::Wait { job, .. } => !started.contains(job),
         Decision::Start { .. } | Decision::Reshape { .. } => true,
     };
     let mut decisions = std::mem::take(&mut round.decisions);
-    decisions.extend(said.into_iter().filter(told));
+    decisions.extend(decided.into_iter().filter(is_reported));
     decisions.extend(filled);
     decisions
 }
 
-/// Whether a cluster could ever seat a gang, by its geometry alone.
+/// Whether a cluster could ever placement a gang, by its geometry alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GangFeasibility {
     /// It could.
@@ -110,23 +110,23 @@ pub enum GangFeasibility {
     Never {
         /// The most GPUs of one node that could each hold a member.
         on_one_node: u32,
-        /// How many nodes have at least as many as it wants on each.
+        /// How many nodes have at least as many as it requests on each.
         nodes: u32,
-        /// A shape with as many members that the cluster could seat, on the fewest nodes.
+        /// A shape with as many members that the cluster could placement, on the fewest nodes.
         instead: Option<GangShape>,
     },
 }
 
-/// Returns whether any round could ever seat a gang: what runs now doesn't matter, and neither does
+/// Returns whether any round could ever placement a gang: what runs now doesn't matter, and neither does
 /// whether nodes are away.
 pub fn gang_could_ever_fit(
     cluster: &ClusterView,
-    ask: &GpuRequest,
+    gpu_request: &GpuRequest,
     shape: GangShape,
 ) -> GangFeasibility {
-    let want = SliceRequest::of(ask, None);
+    let request = SliceRequest::of(gpu_request, None);
     let mut by_node: BTreeMap<_, u32> = BTreeMap::new();
-    for gpu in cluster.gpus.iter().filter(|gpu| holds(gpu, &want)) {
+    for gpu in cluster.gpus.iter().filter(|gpu| holds(gpu, &request)) {
         *by_node.entry(&gpu.node).or_default() += 1;
     }
     let with = |gpus: u32| {
@@ -149,7 +149,7 @@ pub fn gang_could_ever_fit(
 /// A gang that waits, with all of its members.
 #[derive(Debug)]
 pub(crate) struct Gang<'q> {
-    /// Its first member: all ask for the same.
+    /// Its first member: all request the same.
     pub(crate) first: &'q QueuedJob,
     pub(crate) shape: GangShape,
     /// By rank.

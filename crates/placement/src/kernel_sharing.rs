@@ -1,8 +1,8 @@
-//! How jobs get on whose kernels take turns on one slice: a model with a few constants.
+//! How jobs get on whose kernels share kernel by kernel on one slice: a model with a few constants.
 //!
 //! A job is described by how much of its time alone a kernel of it is on the device. Kernels of the
 //! best priority go as if nobody else was there; those of the next fill the gaps between them, those
-//! of the one after that what is left, and so on. Equals take turns as the driver has them by default.
+//! of the one after that what is left, and so on. Equals share kernel by kernel as the driver has them by default.
 //!
 //! Calibrated on FIKIT's ten pairs as this project's kernel queue runs them in real time
 //! (`load-tests/results/kernel-pairs.json`, `docs/benchmarks.md`): the one of high priority took 1.011
@@ -41,11 +41,11 @@ const VALVE: u64 = 20;
 
 /// Slow-down by an equal that is always busy: of somebody who is always busy too, and of everybody,
 /// who finds the device in the other's time slice. Together they are the study's "slightly below 2"
-/// of two that take turns (Villarrubia et al., arXiv 2604.22430, §4).
+/// of two that share kernel by kernel (Villarrubia et al., arXiv 2604.22430, §4).
 const EQUAL_BUSY: u64 = 850;
 const EQUAL_ANY: u64 = 100;
 
-/// A job whose kernels take turns with others'.
+/// A job whose kernels share kernel by kernel with others'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KernelSharer {
     /// Where its kernels stand in the slice's queue: 0 (first) to 9.
@@ -84,7 +84,7 @@ pub fn by_priority(sharers: &[KernelSharer]) -> Vec<u64> {
     let mut used = vec![0; sharers.len()];
     let mut left = 1_000_u64;
     for (depth, level) in levels.iter().enumerate() {
-        let room = if depth == 0 { left } else { (left * FILLED / 1_000).max(VALVE) };
+        let capacity = if depth == 0 { left } else { (left * FILLED / 1_000).max(VALVE) };
         for (at, sharer) in
             sharers.iter().enumerate().filter(|(_, sharer)| sharer.priority == *level)
         {
@@ -96,7 +96,7 @@ pub fn by_priority(sharers: &[KernelSharer]) -> Vec<u64> {
             // more it has to do on its own host, the fewer of its launches queue up behind each other.
             let burst = LATE * (1_000 - left) / left.max(VALVE);
             let waits = host * host / 1_000 * burst / 1_000;
-            slowed[at] = host + waits + (sharer.part() + met) * 1_000 / room;
+            slowed[at] = host + waits + (sharer.part() + met) * 1_000 / capacity;
             used[at] = sharer.part() * 1_000 / slowed[at].max(1);
         }
         let taken = sharers.iter().zip(&used).filter(|(sharer, _)| sharer.priority == *level);
@@ -150,7 +150,7 @@ pub enum SharingGain {
     Slows(Option<usize>, u64),
 }
 
-/// Returns what is to be expected of one more beside those who are there.
+/// Returns what is to be expected of one more next to those who are there.
 pub fn prospect(there: &[KernelSharer], more: KernelSharer) -> SharingGain {
     let all: Vec<KernelSharer> = there.iter().copied().chain([more]).collect();
     if all.iter().any(|sharer| sharer.busy.is_none()) {
@@ -234,7 +234,7 @@ mod tests {
     fn a_filler_is_welcome_and_a_second_service_only_where_it_slows_nobody() {
         let serves = |priority, busy| KernelSharer { online: true, ..sharer(priority, busy) };
         assert!(matches!(prospect(&[serves(0, 300)], sharer(5, 900)), SharingGain::Adds(400..)));
-        // Equals take turns, which costs the service more than it may.
+        // Equals share kernel by kernel, which costs the service more than it may.
         assert!(matches!(
             prospect(&[serves(5, 300)], sharer(5, 900)),
             SharingGain::Slows(Some(0), 1_100..)

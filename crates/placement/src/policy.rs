@@ -63,7 +63,7 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Whether it asks how long jobs take before it seats them: else it may put a job wherever its
+    /// Whether it asks how long jobs take before it placements them: else it may put a job wherever its
     /// memory fits.
     fn asks_times(&self) -> bool {
         true

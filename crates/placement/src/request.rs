@@ -26,12 +26,12 @@ pub enum SliceRequest {
 }
 
 impl SliceRequest {
-    /// Reads an ask. A sharer asks for memory only: that is checked where jobs come in.
-    pub fn of(ask: &GpuRequest, share: Option<&SharingRequest>) -> Self {
+    /// Reads an ask. A sharer requests memory only: that is checked where jobs come in.
+    pub fn of(gpu_request: &GpuRequest, share: Option<&SharingRequest>) -> Self {
         if let Some(sharer) = share {
             return Self::Shared(sharer.clone());
         }
-        match ask {
+        match gpu_request {
             GpuRequest::Unknown => Self::AtLeast(Bytes::ZERO),
             GpuRequest::Memory(bytes) => Self::AtLeast(*bytes),
             GpuRequest::Profile(name) => Self::Named(name.clone()),
@@ -80,7 +80,7 @@ impl SliceRequest {
 
 /// The wants of one round, numbered; asks that no GPU of the cluster can tell apart share one.
 ///
-/// This bounds what a round computes: thousands of jobs ask for a handful of sizes.
+/// This bounds what a round computes: thousands of jobs request a handful of sizes.
 #[derive(Debug)]
 pub struct RequestNumbers {
     steps: Vec<Bytes>,
@@ -93,7 +93,7 @@ pub struct NumberedRequest {
     /// Its index among the wants of the round.
     pub number: usize,
     /// What is wanted; memory rounded up to a size that some GPU has.
-    pub want: SliceRequest,
+    pub request: SliceRequest,
 }
 
 impl RequestNumbers {
@@ -117,20 +117,20 @@ impl RequestNumbers {
         Self { steps: steps.into_iter().collect(), numbers: BTreeMap::new() }
     }
 
-    /// Numbers what a job asks for.
+    /// Numbers what a job requests.
     pub fn size(&mut self, job: &QueuedJob) -> NumberedRequest {
-        let want = match SliceRequest::of(&job.gpu, job.share.as_ref()) {
+        let request = match SliceRequest::of(&job.gpu, job.share.as_ref()) {
             SliceRequest::AtLeast(bytes) => {
                 let step = self.steps.partition_point(|step| *step < bytes);
                 SliceRequest::AtLeast(self.steps.get(step).copied().unwrap_or(Bytes::new(u64::MAX)))
             }
-            want @ (SliceRequest::Named(_)
+            request @ (SliceRequest::Named(_)
             | SliceRequest::Whole
             | SliceRequest::Shared(_)
-            | SliceRequest::Part(_)) => want,
+            | SliceRequest::Part(_)) => request,
         };
         let next = self.numbers.len();
-        let number = *self.numbers.entry(want.clone()).or_insert(next);
-        NumberedRequest { number, want }
+        let number = *self.numbers.entry(request.clone()).or_insert(next);
+        NumberedRequest { number, request }
     }
 }

@@ -37,9 +37,9 @@ pub struct GpuView {
     pub index: u32,
     /// The driver's name for the board.
     pub model: String,
-    /// Memory of the whole card.
+    /// Memory of the whole GPU.
     pub memory: Bytes,
-    /// Streaming multiprocessors of the whole card, if the driver says.
+    /// Streaming multiprocessors of the whole GPU, if the driver says.
     pub sms: Option<u16>,
     /// Reported profiles and placements; `None` where MIG is off or not supported. Left out where
     /// a view is written down: [`crate::record`] writes it once for all GPUs of a kind.
@@ -178,7 +178,7 @@ impl MigView {
         Ok(Self { geometry, space, plain, largest, full, layout_index })
     }
 
-    /// Returns the profile that takes the whole card, as [`Geometry::largest`] finds it.
+    /// Returns the profile that takes the whole GPU, as [`Geometry::largest`] finds it.
     pub fn largest(&self) -> Option<&Profile> {
         self.geometry.profiles.get(self.largest?)
     }

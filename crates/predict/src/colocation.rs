@@ -13,7 +13,7 @@ use crate::number::{float, hash};
 use crate::outcome::Prediction;
 use crate::trained::{TooFewRows, TrainedModel};
 
-/// A forest that is off by more than this part of what it predicts is not worth asking: a job beside
+/// A forest that is off by more than this part of what it predicts is not worth asking: a job next to
 /// another is seldom slower than by half, so that the middle would do nearly as well. Ours.
 const USEFUL: f64 = 0.25;
 
@@ -55,7 +55,7 @@ impl CoRunners {
     }
 }
 
-/// One job beside others.
+/// One job next to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Colocation {
     /// The slice's part of the GPU's compute, in thousandths.
@@ -89,19 +89,19 @@ impl Colocation {
     }
 }
 
-/// A run beside others, and its speed over that of its task alone on such a slice.
+/// A run next to others, and its speed over that of its task alone on such a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColocatedRun {
     /// Which task: rows of one are held out together.
     pub task: u64,
-    /// Beside whom.
+    /// Next to whom.
     #[serde(rename = "company")]
     pub colocation: Colocation,
     /// Its speed, in thousandths of that alone.
     pub speed_per_mille: u32,
 }
 
-/// Predicts speeds beside others.
+/// Predicts speeds next to others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ColocationPredictor {
     /// The model with its version and error.
@@ -131,7 +131,7 @@ impl ColocationPredictor {
         Ok(Self { trained: TrainedModel::learn(LearnerKind::Forest, &table, seed)? })
     }
 
-    /// Tells whether it did well enough on tasks that it had not seen to be asked.
+    /// Returns whether it did well enough on tasks that it had not seen to be asked.
     pub fn is_useful(&self) -> bool {
         self.trained.held_out.relative <= USEFUL
     }
@@ -147,7 +147,7 @@ impl ColocationPredictor {
         let speed = |own: &SharingClient, others: CoRunners| {
             self.predict(&Colocation { slice, own: *own, others }).value.max(1)
         };
-        let beside = |at: usize| {
+        let others = |at: usize| {
             let mut others = CoRunners::default();
             let rest = clients.iter().enumerate().filter(|(other, _)| *other != at);
             rest.for_each(|(_, other)| others.add(other, 1_000));
@@ -156,7 +156,7 @@ impl ColocationPredictor {
         let relative = |(at, own): (usize, &SharingClient)| {
             let alone = speed(own, CoRunners::default());
             // Nobody is quicker for company: that would be noise.
-            (speed(own, beside(at)) * 1_000 / alone).clamp(1, 1_000)
+            (speed(own, others(at)) * 1_000 / alone).clamp(1, 1_000)
         };
         clients.iter().enumerate().map(relative).collect()
     }
@@ -192,27 +192,27 @@ mod tests {
 
     #[test]
     fn busier_company_slows_more_and_none_does_not() {
-        let crowd = ColocationPredictor::learn(&runs(300, |_| true), 1).unwrap();
-        assert!(crowd.is_useful(), "{:?}", crowd.trained.held_out);
+        let forest = ColocationPredictor::learn(&runs(300, |_| true), 1).unwrap();
+        assert!(forest.is_useful(), "{:?}", forest.trained.held_out);
         let (busy, idle) = (client(50, Some(950)), client(50, Some(30)));
 
-        let loud = crowd.together(1_000, &[busy, busy]);
-        let quiet = crowd.together(1_000, &[busy, idle]);
+        let loud = forest.together(1_000, &[busy, busy]);
+        let quiet = forest.together(1_000, &[busy, idle]);
 
         assert!(loud[0] + 200 < quiet[0], "{loud:?} {quiet:?}");
-        assert_eq!(crowd.together(1_000, &[busy]), [1_000]);
-        assert_eq!(crowd.together(1_000, &[]), Vec::<u64>::new());
+        assert_eq!(forest.together(1_000, &[busy]), [1_000]);
+        assert_eq!(forest.together(1_000, &[]), Vec::<u64>::new());
     }
 
     #[test]
     fn somebody_of_whom_nothing_is_known_is_not_taken_to_be_idle() {
-        let crowd = ColocationPredictor::learn(&runs(400, |task| task % 2 == 0), 1).unwrap();
+        let forest = ColocationPredictor::learn(&runs(400, |task| task % 2 == 0), 1).unwrap();
         let busy = client(50, Some(900));
 
-        let beside_idle = crowd.together(1_000, &[busy, client(50, Some(10))])[0];
-        let beside_unknown = crowd.together(1_000, &[busy, client(50, None)])[0];
+        let next_to_idle = forest.together(1_000, &[busy, client(50, Some(10))])[0];
+        let next_to_unknown = forest.together(1_000, &[busy, client(50, None)])[0];
 
-        assert!(beside_unknown + 80 < beside_idle, "{beside_unknown}, {beside_idle}");
+        assert!(next_to_unknown + 80 < next_to_idle, "{next_to_unknown}, {next_to_idle}");
     }
 
     #[test]

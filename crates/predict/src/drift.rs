@@ -1,4 +1,4 @@
-//! Whether predictions still come true.
+//! Whether predictions still are accurate.
 
 use std::collections::VecDeque;
 
@@ -20,10 +20,10 @@ const UNLIKELY: f64 = 0.001;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PredictorTrust {
-    /// They come true as often as they say.
+    /// They are accurate as often as they say.
     #[default]
     Trusted,
-    /// They don't: ask for conservative values until they do again, or a new model is trained.
+    /// They don't: request conservative values until they do again, or a new model is trained.
     Alarmed,
 }
 

@@ -50,7 +50,7 @@ impl TimePredictor {
         for ((task, _), sizes) in &places {
             for (from, to) in sizes.pairs() {
                 let target = float(to.1.median_ms()).ln() - float(from.1.median_ms()).ln();
-                // A row with a time of zero has no logarithm; it teaches nothing.
+                // A row with a time of zero has no logarithm; it is not a sample.
                 let _ = table.push(hash(task.as_bytes()), &row(sizes, from, to.0), target);
             }
         }

@@ -2,7 +2,7 @@
 //! and from models to numbers with intervals.
 //!
 //! - [`jct`]: how long a task takes on a size of slice (gradient-boosted trees, as Dyna-P's eq. 5).
-//! - [`colocation`]: how fast a job is beside co-runners on one slice (random forest with contention
+//! - [`colocation`]: how fast a job is next to co-runners on one slice (random forest with contention
 //!   features, as MMK's §III-A), from what a controller knows of them.
 //! - [`memory`]: the least memory that a task is known to need.
 //! - [`drift`]: whether predictions are still accurate; if not, callers get conservative values.

@@ -4,7 +4,7 @@
 //! estimated; unknown, which starts on the smallest slice and grows.
 //!
 //! Each task is watched by itself ([`crate::drift`]): what one needs says nothing of another. Of one
-//! whose runs leave their intervals the floor is half as much again as the most that it had.
+//! whose runs leave their intervals the estimate is half as much again as the most that it had.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,10 +22,10 @@ pub const RUNS_MAX: usize = 20;
 pub const TASKS_MAX: usize = 100_000;
 
 /// By how much the interval goes beyond the peaks, in thousandths: allocators round, and inputs vary.
-const ROOM: u64 = 50;
+const MARGIN: u64 = 50;
 
-/// What a floor is of which the task's runs don't keep to, in thousandths of the most that it had: on
-/// cards whose slices double in memory that is the next larger slice, more often than not. Ours.
+/// What a estimate is of which the task's runs don't keep to, in thousandths of the most that it had: on
+/// GPUs whose slices double in memory that is the next larger slice, more often than not. Ours.
 const CAUTION: u64 = 1_500;
 
 /// What one run showed.
@@ -42,7 +42,7 @@ struct TaskMemory {
     runs: VecDeque<MemoryEvidence>,
     /// The number of the last run over all tasks.
     last: u64,
-    /// Whether what was foretold of it came true.
+    /// Whether what was predicted of it was accurate.
     watch: DriftWatch,
 }
 
@@ -52,25 +52,25 @@ impl TaskMemory {
     }
 }
 
-/// What a task is foretold to need.
+/// What a task is predicted to need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryEstimate {
     /// How many runs it rests on.
     pub runs: u32,
     /// A run is expected to have this much at least.
     pub low: Bytes,
-    /// What to ask for.
+    /// What to request.
     pub value: Bytes,
     /// A run is expected to have no more.
     pub high: Bytes,
-    /// The largest slice that a run ran out of, if more than that is asked for.
+    /// The largest slice that a run ran out of, if more than that is requested.
     pub ran_out_of: Option<Bytes>,
-    /// Whether it is a cautious one, since what was foretold of the task stopped to come true.
+    /// Whether it is a cautious one, since what was predicted of the task stopped to are accurate.
     pub cautious: bool,
 }
 
 impl MemoryEstimate {
-    /// Tells whether a run kept to it: nobody who ran out of memory did.
+    /// Returns whether a run kept to it: nobody who ran out of memory did.
     pub fn covers(&self, shown: MemoryEvidence) -> bool {
         match shown {
             MemoryEvidence::Peak(peak) => self.low <= peak && peak <= self.high,
@@ -108,7 +108,7 @@ impl MemoryEstimator {
         }
     }
 
-    /// Takes what came of a floor, before the run itself is taken: nothing is known of a task that
+    /// Takes what came of a estimate, before the run itself is taken: nothing is known of a task that
     /// never ran.
     pub fn observe_outcome(
         &mut self,
@@ -123,16 +123,16 @@ impl MemoryEstimator {
         }
     }
 
-    /// Returns how many tasks are given cautious floors.
+    /// Returns how many tasks are given cautious estimates.
     pub const fn alarmed(&self) -> usize {
         self.alarmed
     }
 
-    /// Returns what a task needs: its value is the floor to ask for, the highest peak, and more than
+    /// Returns what a task needs: its value is the estimate to request, the highest peak, and more than
     /// anything that it ran out of; its interval goes from a twentieth below the lowest peak to a
-    /// twentieth above the floor. `None` for a task that never ran.
+    /// twentieth above the estimate. `None` for a task that never ran.
     ///
-    /// The twentieth is not asked for: programs that take whatever memory there is would be given a
+    /// The twentieth is not requested: programs that take whatever memory there is would be given a
     /// larger slice each time.
     pub fn estimate(&self, task: &str) -> Option<MemoryEstimate> {
         let known = self.tasks.get(task)?;
@@ -156,9 +156,9 @@ impl MemoryEstimator {
         let low = low.min(high);
         Some(MemoryEstimate {
             runs: u32::try_from(known.runs.len()).unwrap_or(u32::MAX),
-            low: Bytes::new(low - part(low, ROOM)),
+            low: Bytes::new(low - part(low, MARGIN)),
             value: Bytes::new(value),
-            high: Bytes::new(value.saturating_add(part(value, ROOM))),
+            high: Bytes::new(value.saturating_add(part(value, MARGIN))),
             ran_out_of,
             cautious,
         })

@@ -26,7 +26,7 @@ pub enum PredictionSource {
     Learned,
     /// A rule of thumb: too little is known to learn.
     Scaled,
-    /// The worst that is plausible: predictions have stopped to come true.
+    /// The worst that is plausible: predictions have stopped to are accurate.
     Conservative,
 }
 
@@ -49,7 +49,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Tells whether an outcome lies in the interval.
+    /// Returns whether an outcome lies in the interval.
     pub const fn covers(&self, actual: u64) -> bool {
         self.low <= actual && actual <= self.high
     }

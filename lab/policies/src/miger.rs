@@ -1,21 +1,21 @@
 //! `miger`: online jobs stay on the slice that serves them; offline jobs have the other slices, or
-//! sit beside one online job under MPS.
+//! sit next to one online job under MPS.
 //!
 //! Source: Zhang, Li and Li, *MIGER: Integrating Multi-Instance GPU and Multi-Process Service for
 //! Deep Learning Clusters*, ICPP 2024 (hierarchical scheduling: which GPU; which partitions; who is
-//! beside whom; which parts), as MMK's evaluation compares with it and as its public program does:
+//! next to whom; which parts), as MMK's evaluation compares with it and as its public program does:
 //!
 //! - The cluster's level: the GPU with the fewest jobs that can take one more.
 //! - An online job gets the smallest slice that serves it well, where it leaves the others the
 //!   most, and never moves.
-//! - Offline jobs have a slice each, or are the one offline job beside an online one: with the
-//!   largest part under MPS that leaves the online job its speed. Of all layouts and seats the
+//! - Offline jobs have a slice each, or are the one offline job next to an online one: with the
+//!   largest part under MPS that leaves the online job its speed. Of all layouts and placements the
 //!   GPU gets those in which offline jobs do most. They are stopped and moved for that when a job
 //!   comes, and when nobody waits and slices stand idle.
 //!
 //! Where it had to choose: quality of service isn't printed for our jobs. With a deadline an online
 //! job is served well where it is in time, without one at [`SERVED`] of its speed on a whole GPU.
-//! Beside another it keeps four fifths of its speed on its slice (its authors measured 1.11 to 1.25
+//! Next to another it keeps four fifths of its speed on its slice (its authors measured 1.11 to 1.25
 //! times the time at equal parts). Jobs come in turn. Offline jobs that
 //! would lose their work stay as online ones do, without company where they have a slice alone.
 
@@ -43,11 +43,11 @@ const NAME: &str = "miger";
 /// millionths. Chosen: the paper prints none for these jobs.
 pub const SERVED: i64 = 500_000;
 
-/// Speed that an online job keeps beside another, in thousandths of that alone on its slice. Chosen: 1.25
+/// Speed that an online job keeps next to another, in thousandths of that alone on its slice. Chosen: 1.25
 /// times its time, the upper of the authors' medians at equal parts.
 const KEPT: i64 = 800;
 
-/// A layout with everybody's seats, and what orders it among others.
+/// A layout with everybody's placements, and what orders it among others.
 type RankedLayout<R> = (R, Layout, Vec<PlacedJob>);
 
 /// A job's speed in a slot, and its part of it if it has company.
@@ -143,7 +143,7 @@ struct MigerCache {
 /// Jobs that a GPU refuses alike.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LayoutKind {
-    /// Offline jobs beside offline jobs, by the profiles on which they run.
+    /// Offline jobs next to offline jobs, by the profiles on which they run.
     Runs(Vec<bool>),
     Job(JobId),
 }
@@ -158,17 +158,17 @@ impl Miger {
         (now, starts_max): (Millis, usize),
     ) -> Vec<Decision> {
         let all = cluster.gpus.iter().enumerate();
-        let mut cards: Vec<(usize, PlannedGpu<'_>)> =
+        let mut planned_gpus: Vec<(usize, PlannedGpu<'_>)> =
             all.filter_map(|(gpu, view)| Some((gpu, PlannedGpu::new(view)?))).collect();
         let mut decisions = Vec::new();
         while decisions.len() < starts_max {
             let Some(job) = queue.next() else {
-                let tidied = cards.iter_mut().filter_map(|(gpu, card)| {
+                let tidied = planned_gpus.iter_mut().filter_map(|(gpu, planned)| {
                     let calm = memory.calm.contains(gpu);
                     let tidied =
-                        if calm { None } else { tidy(card, knowledge, &mut memory.scratch) };
+                        if calm { None } else { tidy(planned, knowledge, &mut memory.scratch) };
                     // A GPU that is being changed is looked at when that is over.
-                    if tidied.is_none() && card.open {
+                    if tidied.is_none() && planned.open {
                         memory.calm.insert(*gpu);
                     }
                     tidied
@@ -179,7 +179,7 @@ impl Miger {
                 }));
                 break;
             };
-            match self.arrive(&mut cards, knowledge, job.id, now, memory) {
+            match self.arrive(&mut planned_gpus, knowledge, job.id, now, memory) {
                 Some(reshape) => {
                     let why = because(NAME, "the GPU with the fewest jobs that can take it");
                     decisions.push(Decision::Reshape { reshape, why });
@@ -195,39 +195,41 @@ impl Miger {
 
     fn arrive(
         self,
-        cards: &mut [(usize, PlannedGpu<'_>)],
+        planned_gpus: &mut [(usize, PlannedGpu<'_>)],
         knowledge: Knowledge<'_>,
         job: JobId,
         now: Millis,
         memory: &mut MigerCache,
     ) -> Option<Reshape> {
-        let mut order: Vec<usize> = (0..cards.len()).filter(|at| cards[*at].1.open).collect();
-        order.sort_by_key(|at| cards[*at].1.placements.len());
+        let mut order: Vec<usize> =
+            (0..planned_gpus.len()).filter(|at| planned_gpus[*at].1.open).collect();
+        order.sort_by_key(|at| planned_gpus[*at].1.placements.len());
         let comes_online = shares::fixed(knowledge, job);
         let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
         order.into_iter().find_map(|at| {
-            let (gpu, card) = &mut cards[at];
-            let present = online(card, knowledge);
+            let (gpu, planned) = &mut planned_gpus[at];
+            let present = online(planned, knowledge);
             let kind = if comes_online || !present.is_empty() {
                 LayoutKind::Job(job)
             } else {
-                let of = || row(card, knowledge, job).iter().map(|w| *w != NO_PLACEMENT).collect();
-                LayoutKind::Runs(runs.entry(card.view.model.as_str()).or_insert_with(of).clone())
+                let of =
+                    || row(planned, knowledge, job).iter().map(|w| *w != NO_PLACEMENT).collect();
+                LayoutKind::Runs(runs.entry(planned.view.model.as_str()).or_insert_with(of).clone())
             };
             if memory.refused.get(gpu).is_some_and(|known| known.contains(&kind)) {
                 return None;
             }
             let found = match knowledge.jobs.facts(job).online {
-                true => self.place_online(card, knowledge, job, now, &mut memory.scratch),
+                true => self.place_online(planned, knowledge, job, now, &mut memory.scratch),
                 false => {
-                    let mut offline = offline(card, knowledge);
+                    let mut offline = offline(planned, knowledge);
                     offline.push(job);
-                    place_offline(card, knowledge, &present, &offline, &mut memory.scratch)
+                    place_offline(planned, knowledge, &present, &offline, &mut memory.scratch)
                         .map(|(_, layout, placements)| (layout, placements))
                 }
             };
             match found {
-                Some((layout, placements)) => Some(card.take(layout, placements)),
+                Some((layout, placements)) => Some(planned.take(layout, placements)),
                 None => {
                     memory.refused.entry(*gpu).or_default().insert(kind);
                     None
@@ -239,32 +241,32 @@ impl Miger {
     /// Finds an online job the smallest slice that serves it, where the offline jobs do most.
     fn place_online(
         self,
-        card: &PlannedGpu<'_>,
+        planned: &PlannedGpu<'_>,
         knowledge: Knowledge<'_>,
         job: JobId,
         now: Millis,
         scratch: &mut SearchBuffers,
     ) -> Option<(Layout, Vec<PlacedJob>)> {
-        let present = online(card, knowledge);
-        let offline = offline(card, knowledge);
+        let present = online(planned, knowledge);
+        let offline = offline(planned, knowledge);
         let taken: Layout = present.iter().filter_map(|placed| placed.slot).collect();
         let mut best: Option<RankedLayout<(Reverse<u8>, i64)>> = None;
         let mut tried = Layout::new();
-        for layout in card.mig.full().iter().filter(|layout| taken.is_subset(layout)) {
+        for layout in planned.mig.full().iter().filter(|layout| taken.is_subset(layout)) {
             for slot in layout.iter().filter(|slot| !taken.contains(slot)) {
-                if !tried.insert(*slot) || !self.serves(card, knowledge, job, *slot, now) {
+                if !tried.insert(*slot) || !self.serves(planned, knowledge, job, *slot, now) {
                     continue;
                 }
-                let Some(sm) = shares::online(card, knowledge, *slot, job) else { continue };
+                let Some(sm) = shares::online(planned, knowledge, *slot, job) else { continue };
                 let mut placements = present.clone();
                 placements.push(PlacedJob { sm: Some(sm), ..PlacedJob::alone(job, *slot) });
-                let Some((worth, layout, placements)) =
-                    place_offline(card, knowledge, &placements, &offline, scratch)
+                let Some((score, layout, placements)) =
+                    place_offline(planned, knowledge, &placements, &offline, scratch)
                 else {
                     continue;
                 };
-                let slices = card.profile(*slot).map_or(u8::MAX, |p| p.compute_slices);
-                let rank = (Reverse(slices), worth);
+                let slices = planned.profile(*slot).map_or(u8::MAX, |p| p.compute_slices);
+                let rank = (Reverse(slices), score);
                 if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
                     best = Some((rank, layout, placements));
                 }
@@ -275,23 +277,23 @@ impl Miger {
 
     fn serves(
         self,
-        card: &PlannedGpu<'_>,
+        planned: &PlannedGpu<'_>,
         knowledge: Knowledge<'_>,
         job: JobId,
         slot: Slot,
         now: Millis,
     ) -> bool {
-        let Some(profile) = card.profile(slot) else { return false };
-        let Some(time) = knowledge.predictor.time_alone(job, card.view, profile) else {
+        let Some(profile) = planned.profile(slot) else { return false };
+        let Some(time) = knowledge.predictor.time_alone(job, planned.view, profile) else {
             return false;
         };
-        let whole = card.whole().is_some_and(|whole| whole == slot);
+        let whole = planned.whole().is_some_and(|whole| whole == slot);
         let in_time = |deadline: Millis| now.get().saturating_add(time.get()) <= deadline.get();
         let well = match knowledge.jobs.facts(job).deadline {
             Some(deadline) => in_time(deadline),
-            None => {
-                card.speed(knowledge.predictor, job, slot).is_some_and(|speed| speed >= self.served)
-            }
+            None => planned
+                .speed(knowledge.predictor, job, slot)
+                .is_some_and(|speed| speed >= self.served),
         };
         // The whole GPU is the best that there is.
         well || whole
@@ -306,17 +308,22 @@ fn wait(job: JobId) -> Decision {
     Decision::Wait { job, reason: WaitReason::Resources, why }
 }
 
-fn online(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<PlacedJob> {
-    card.placements.iter().copied().filter(|placed| shares::fixed(knowledge, placed.job)).collect()
+fn online(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<PlacedJob> {
+    planned
+        .placements
+        .iter()
+        .copied()
+        .filter(|placed| shares::fixed(knowledge, placed.job))
+        .collect()
 }
 
-fn offline(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<JobId> {
-    card.jobs().into_iter().filter(|job| !shares::fixed(knowledge, *job)).collect()
+fn offline(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<JobId> {
+    planned.jobs().into_iter().filter(|job| !shares::fixed(knowledge, *job)).collect()
 }
 
-/// Seats all offline jobs around the online ones, so that they do most together.
+/// Places all offline jobs around the online ones, so that they do most together.
 fn place_offline(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     online: &[PlacedJob],
     offline: &[JobId],
@@ -326,7 +333,7 @@ fn place_offline(
         return None;
     }
     if online.is_empty() {
-        return place_alone(card, knowledge, offline, scratch);
+        return place_alone(planned, knowledge, offline, scratch);
     }
     // Who sits on a slice already: one host takes one guest.
     let mut taken: BTreeMap<Slot, Vec<PlacedJob>> = BTreeMap::new();
@@ -335,25 +342,25 @@ fn place_offline(
     }
     let mut known: BTreeMap<(usize, Slot), GuestPlacement> = BTreeMap::new();
     let mut best: Option<RankedLayout<(i64, Reverse<usize>)>> = None;
-    for layout in card.mig.full() {
+    for layout in planned.mig.full() {
         if !taken.keys().all(|slot| layout.contains(slot)) {
             continue;
         }
         let mut way = |job: usize, slot: Slot| {
             *known.entry((job, slot)).or_insert_with(|| match taken.get(&slot) {
-                None => Some((card.speed(knowledge.predictor, offline[job], slot)?, None)),
+                None => Some((planned.speed(knowledge.predictor, offline[job], slot)?, None)),
                 Some(there) if there.len() > 1 => None,
-                Some(there) => beside(card, knowledge, offline[job], there[0], slot),
+                Some(there) => share_with_one(planned, knowledge, offline[job], there[0], slot),
             })
         };
-        let mut worth = |job: usize, slot: Slot| way(job, slot).map(|(speed, _)| speed);
+        let mut score = |job: usize, slot: Slot| way(job, slot).map(|(speed, _)| speed);
         let Some(found) =
-            placement_search::best(layout, offline.len(), JobCoverage::AllJobs, &mut worth)
+            placement_search::best(layout, offline.len(), JobCoverage::AllJobs, &mut score)
         else {
             continue;
         };
-        let steps = card.layout.symmetric_difference(layout).count();
-        let rank = (found.worth, Reverse(steps));
+        let steps = planned.layout.symmetric_difference(layout).count();
+        let rank = (found.score, Reverse(steps));
         if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
             let guests = found.placements.iter().map(|(job, slot)| PlacedJob {
                 job: offline[*job],
@@ -365,40 +372,40 @@ fn place_offline(
             best = Some((rank, layout.clone(), placements));
         }
     }
-    best.map(|((worth, _), layout, placements)| (worth, layout, placements))
+    best.map(|((score, _), layout, placements)| (score, layout, placements))
 }
 
 /// The same where no online job is: each has a slice.
 fn place_alone(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     offline: &[JobId],
     scratch: &mut SearchBuffers,
 ) -> Option<RankedLayout<i64>> {
-    let atlas = card.mig.layout_index();
-    let rows: Vec<Vec<i64>> = offline.iter().map(|job| row(card, knowledge, *job)).collect();
+    let layout_index = planned.mig.layout_index();
+    let rows: Vec<Vec<i64>> = offline.iter().map(|job| row(planned, knowledge, *job)).collect();
     let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
-    let found = atlas.best(&rows, atlas.mask(&card.layout), None, scratch)?;
-    let layout = card.mig.full().get(found.layout)?.clone();
+    let found = layout_index.best(&rows, layout_index.mask(&planned.layout), None, scratch)?;
+    let layout = planned.mig.full().get(found.layout)?.clone();
     let placements = found.placements.into_iter();
     let placements = placements.map(|(job, slot)| PlacedJob::alone(offline[job], slot));
-    Some((found.worth, layout, placements.collect()))
+    Some((found.score, layout, placements.collect()))
 }
 
 /// Returns a job's speed in each slot.
-fn row(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
-    let atlas = card.mig.layout_index();
-    let worth = |id: &ProfileId| {
-        let profile = card.mig.geometry.profile(*id)?;
-        knowledge.predictor.relative_speed(job, card.view, card.mig, profile)
+fn row(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
+    let layout_index = planned.mig.layout_index();
+    let score = |id: &ProfileId| {
+        let profile = planned.mig.geometry.profile(*id)?;
+        knowledge.predictor.relative_speed(job, planned.view, planned.mig, profile)
     };
-    let by_profile = atlas.profiles().iter().map(|id| worth(id).unwrap_or(NO_PLACEMENT));
-    atlas.row(&by_profile.collect::<Vec<_>>())
+    let by_profile = layout_index.profiles().iter().map(|id| score(id).unwrap_or(NO_PLACEMENT));
+    layout_index.row(&by_profile.collect::<Vec<_>>())
 }
 
-/// Returns the speed and the part of an offline job beside an online one that keeps its speed.
-fn beside(
-    card: &PlannedGpu<'_>,
+/// Returns the speed and the part of an offline job next to an online one that keeps its speed.
+fn share_with_one(
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     guest: JobId,
     host: PlacedJob,
@@ -406,28 +413,28 @@ fn beside(
 ) -> GuestPlacement {
     let part = host.sm?;
     let left = SmPercent::try_from(100 - part.get()).ok()?;
-    if !shares::fits(card, knowledge, slot, &[host.job, guest]) {
+    if !shares::fits(planned, knowledge, slot, &[host.job, guest]) {
         return None;
     }
-    let alone = shares::speed(card, knowledge, slot, (host.job, part), &[])?;
-    let kept = shares::speed(card, knowledge, slot, (host.job, part), &[(guest, left)])?;
-    let gained = shares::speed(card, knowledge, slot, (guest, left), &[(host.job, part)])?;
+    let alone = shares::speed(planned, knowledge, slot, (host.job, part), &[])?;
+    let kept = shares::speed(planned, knowledge, slot, (host.job, part), &[(guest, left)])?;
+    let gained = shares::speed(planned, knowledge, slot, (guest, left), &[(host.job, part)])?;
     (kept * 1_000 >= alone * KEPT).then_some((gained, Some(left)))
 }
 
 /// Moves offline jobs to where they do more, if slices stand idle.
 fn tidy(
-    card: &mut PlannedGpu<'_>,
+    planned: &mut PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     scratch: &mut SearchBuffers,
 ) -> Option<Reshape> {
-    let busy = card.busy();
-    let offline = offline(card, knowledge);
-    if !card.open || offline.is_empty() || busy.len() == card.layout.len() {
+    let busy = planned.busy();
+    let offline = offline(planned, knowledge);
+    if !planned.open || offline.is_empty() || busy.len() == planned.layout.len() {
         return None;
     }
     let (_, layout, placements) =
-        place_offline(card, knowledge, &online(card, knowledge), &offline, scratch)?;
-    let moved = placements.iter().any(|placed| !card.placements.contains(placed));
-    moved.then(|| card.take(layout, placements))
+        place_offline(planned, knowledge, &online(planned, knowledge), &offline, scratch)?;
+    let moved = placements.iter().any(|placed| !planned.placements.contains(placed));
+    moved.then(|| planned.take(layout, placements))
 }

@@ -168,16 +168,18 @@ impl Miso {
     ) -> Vec<Decision> {
         memory.layouts.clear();
         let all = cluster.gpus.iter().enumerate();
-        let mut cards: Vec<(usize, PlannedGpu<'_>)> =
+        let mut planned_gpus: Vec<(usize, PlannedGpu<'_>)> =
             all.filter_map(|(gpu, view)| Some((gpu, PlannedGpu::new(view)?))).collect();
         let mut decisions = Vec::new();
         while decisions.len() < starts_max {
             let Some(job) = queue.next() else {
-                let tidied = cards.iter_mut().filter_map(|(_, card)| tidy(card, knowledge, memory));
+                let tidied = planned_gpus
+                    .iter_mut()
+                    .filter_map(|(_, planned)| tidy(planned, knowledge, memory));
                 decisions.extend(tidied.map(|reshape| self.decision(reshape)));
                 break;
             };
-            let Some(reshape) = self.arrive(&mut cards, knowledge, job.id, memory) else {
+            let Some(reshape) = self.arrive(&mut planned_gpus, knowledge, job.id, memory) else {
                 let reason = WaitReason::Resources;
                 decisions.push(Decision::Wait { job: job.id, reason, why: self.wait() });
                 break;
@@ -190,30 +192,31 @@ impl Miso {
     /// Finds a GPU for a job that waits.
     fn arrive(
         &self,
-        cards: &mut [(usize, PlannedGpu<'_>)],
+        planned_gpus: &mut [(usize, PlannedGpu<'_>)],
         knowledge: Knowledge<'_>,
         job: JobId,
         memory: &mut MisoCache,
     ) -> Option<Reshape> {
-        let mut order: Vec<usize> = (0..cards.len()).filter(|i| cards[*i].1.open).collect();
-        order.sort_by_key(|i| cards[*i].1.placements.len());
+        let mut order: Vec<usize> =
+            (0..planned_gpus.len()).filter(|i| planned_gpus[*i].1.open).collect();
+        order.sort_by_key(|i| planned_gpus[*i].1.placements.len());
         // Whether there is a layout depends on where a job runs, not on how fast.
         let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
         for index in order {
-            let (gpu, card) = &mut cards[index];
-            let runs = runs.entry(card.view.model.as_str()).or_insert_with(|| {
-                row(card, knowledge, job).iter().map(|w| *w != NO_PLACEMENT).collect()
+            let (gpu, planned) = &mut planned_gpus[index];
+            let runs = runs.entry(planned.view.model.as_str()).or_insert_with(|| {
+                row(planned, knowledge, job).iter().map(|w| *w != NO_PLACEMENT).collect()
             });
             if memory.refused.get(gpu).is_some_and(|known| known.contains(runs)) {
                 continue;
             }
-            let mut jobs = card.jobs();
+            let mut jobs = planned.jobs();
             jobs.push(job);
-            let Some(assignment) = optimum(card, knowledge, &jobs, memory) else {
+            let Some(assignment) = optimum(planned, knowledge, &jobs, memory) else {
                 memory.refused.entry(*gpu).or_default().insert(runs.clone());
                 continue;
             };
-            let mut reshape = reshape_to(card, &jobs, assignment);
+            let mut reshape = reshape_to(planned, &jobs, assignment);
             if jobs.len() > 1 && self.measures == SpeedMeasurement::UnderMps {
                 reshape.trial = Some(TRIAL);
             }
@@ -241,56 +244,59 @@ impl Miso {
 
 /// Cuts a GPU anew that has an idle slice.
 fn tidy(
-    card: &mut PlannedGpu<'_>,
+    planned: &mut PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     memory: &mut MisoCache,
 ) -> Option<Reshape> {
-    let idle = card.view.instances.iter().any(|i| i.state == InstanceState::Idle);
-    if !card.open || !idle || card.placements.is_empty() {
+    let idle = planned.view.instances.iter().any(|i| i.state == InstanceState::Idle);
+    if !planned.open || !idle || planned.placements.is_empty() {
         return None;
     }
-    let jobs = card.jobs();
-    let assignment = optimum(card, knowledge, &jobs, memory)?;
-    Some(reshape_to(card, &jobs, assignment))
+    let jobs = planned.jobs();
+    let assignment = optimum(planned, knowledge, &jobs, memory)?;
+    Some(reshape_to(planned, &jobs, assignment))
 }
 
-/// Returns what a job is worth in each slot: the least slow-down is the greatest worth.
-fn row(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
-    let atlas = card.mig.layout_index();
-    let worth = |id: &ProfileId| {
-        let profile = card.mig.geometry.profile(*id)?;
-        let speed = knowledge.predictor.relative_speed(job, card.view, card.mig, profile)?;
+/// Returns what a job is score in each slot: the least slow-down is the greatest score.
+fn row(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
+    let layout_index = planned.mig.layout_index();
+    let score = |id: &ProfileId| {
+        let profile = planned.mig.geometry.profile(*id)?;
+        let speed = knowledge.predictor.relative_speed(job, planned.view, planned.mig, profile)?;
         Some(-(1_000_000_000 / speed.max(1)))
     };
-    let by_profile = atlas.profiles().iter().map(|id| worth(id).unwrap_or(NO_PLACEMENT));
-    atlas.row(&by_profile.collect::<Vec<_>>())
+    let by_profile = layout_index.profiles().iter().map(|id| score(id).unwrap_or(NO_PLACEMENT));
+    layout_index.row(&by_profile.collect::<Vec<_>>())
 }
 
 /// Returns the layout with a slice for each job whose mean slow-down is least.
 fn optimum(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     jobs: &[JobId],
     memory: &mut MisoCache,
 ) -> Option<Assignment> {
-    if jobs.len() > placement_search::JOBS_MAX || memory.layouts(card.mig, jobs.len()).is_empty() {
+    if jobs.len() > placement_search::JOBS_MAX || memory.layouts(planned.mig, jobs.len()).is_empty()
+    {
         return None;
     }
-    let atlas = card.mig.layout_index();
-    let rows: Vec<Vec<i64>> = jobs.iter().map(|job| row(card, knowledge, *job)).collect();
+    let layout_index = planned.mig.layout_index();
+    let rows: Vec<Vec<i64>> = jobs.iter().map(|job| row(planned, knowledge, *job)).collect();
     let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
     let mut scratch = std::mem::take(&mut memory.scratch);
     let mut found: Option<(i64, &Layout, Vec<usize>)> = None;
-    for layout in memory.layouts(card.mig, jobs.len()) {
-        let order: Vec<usize> = layout.iter().filter_map(|slot| atlas.number(*slot)).collect();
-        let Some(worth) = scratch.worth(&order, &rows, JobCoverage::AllJobs) else { continue };
-        if found.as_ref().is_none_or(|(best, ..)| worth > *best) {
-            found = Some((worth, layout, order));
+    for layout in memory.layouts(planned.mig, jobs.len()) {
+        let order: Vec<usize> =
+            layout.iter().filter_map(|slot| layout_index.number(*slot)).collect();
+        let Some(score) = scratch.score(&order, &rows, JobCoverage::AllJobs) else { continue };
+        if found.as_ref().is_none_or(|(best, ..)| score > *best) {
+            found = Some((score, layout, order));
         }
     }
-    let assignment = found.map(|(worth, layout, order)| {
-        let placements = atlas.placements_of(&order, &rows, JobCoverage::AllJobs, &mut scratch);
-        Assignment { layout: layout.clone(), placements, worth }
+    let assignment = found.map(|(score, layout, order)| {
+        let placements =
+            layout_index.placements_of(&order, &rows, JobCoverage::AllJobs, &mut scratch);
+        Assignment { layout: layout.clone(), placements, score }
     });
     memory.scratch = scratch;
     assignment
@@ -316,9 +322,9 @@ fn sizes(mig: &MigView, layout: &Layout) -> Vec<u8> {
 }
 
 /// Finds starts for instances of these sizes: the part of a full layout that has them.
-fn arrange(mig: &MigView, wanted: &[u8]) -> Option<Layout> {
+fn arrange(mig: &MigView, sizes: &[u8]) -> Option<Layout> {
     mig.full().iter().find_map(|layout| {
-        let mut left: Vec<u8> = wanted.to_vec();
+        let mut left: Vec<u8> = sizes.to_vec();
         let mut taken = Layout::new();
         for slot in layout {
             let size = mig.geometry.profile(slot.profile)?.compute_slices;
@@ -331,9 +337,9 @@ fn arrange(mig: &MigView, wanted: &[u8]) -> Option<Layout> {
     })
 }
 
-fn reshape_to(card: &mut PlannedGpu<'_>, jobs: &[JobId], assignment: Assignment) -> Reshape {
+fn reshape_to(planned: &mut PlannedGpu<'_>, jobs: &[JobId], assignment: Assignment) -> Reshape {
     let placements = assignment.placements.iter();
     let placements = placements.map(|(job, slot)| PlacedJob::alone(jobs[*job], *slot));
     let placements = placements.collect();
-    Reshape { stayers: StayingJobs::Restart, ..card.take(assignment.layout, placements) }
+    Reshape { stayers: StayingJobs::Restart, ..planned.take(assignment.layout, placements) }
 }

@@ -54,7 +54,7 @@ pub struct Mmk;
 struct WorkingGpu<'c> {
     /// Its place in the view.
     number: usize,
-    card: PlannedGpu<'c>,
+    planned: PlannedGpu<'c>,
     /// Its partitions; nothing until somebody asks.
     parts: Vec<(Slot, ShareConfig)>,
     changed: Option<&'static str>,
@@ -137,8 +137,8 @@ fn decide_from(
     let all = cluster.gpus.iter().enumerate();
     let open = all.filter_map(|(number, view)| Some((number, PlannedGpu::new(view)?)));
     let mut gpus: Vec<WorkingGpu<'_>> = open
-        .filter(|(_, card)| card.open)
-        .map(|(number, card)| WorkingGpu { number, card, parts: Vec::new(), changed: None })
+        .filter(|(_, planned)| planned.open)
+        .map(|(number, planned)| WorkingGpu { number, planned, parts: Vec::new(), changed: None })
         .collect();
     let mut jobs: Vec<&QueuedJob> = queue.collect();
     jobs.sort_by_key(|job| knowledge.jobs.facts(job.id).co_runner.map(|own| own.memory));
@@ -176,12 +176,12 @@ impl WorkingGpu<'_> {
         if !self.parts.is_empty() {
             return;
         }
-        let card = &mut self.card;
-        if card.placements.is_empty() {
-            card.layout = card.whole().into_iter().collect();
+        let planned = &mut self.planned;
+        if planned.placements.is_empty() {
+            planned.layout = planned.whole().into_iter().collect();
         }
         let part = |slot: &Slot| {
-            let placements: Vec<PlacedJob> = card
+            let placements: Vec<PlacedJob> = planned
                 .placements
                 .iter()
                 .copied()
@@ -190,17 +190,17 @@ impl WorkingGpu<'_> {
             (
                 *slot,
                 ShareConfig {
-                    throughput: throughput(card, knowledge, *slot, &placements),
+                    throughput: throughput(planned, knowledge, *slot, &placements),
                     placements,
                 },
             )
         };
-        self.parts = card.layout.iter().map(part).collect();
+        self.parts = planned.layout.iter().map(part).collect();
     }
 
     fn jobs(&self) -> usize {
         match self.parts.is_empty() {
-            true => self.card.placements.len(),
+            true => self.planned.placements.len(),
             false => self.parts.iter().map(|(_, part)| part.placements.len()).sum(),
         }
     }
@@ -224,7 +224,7 @@ impl WorkingGpu<'_> {
         for (slot, part) in &mut self.parts {
             let jobs: Vec<JobId> =
                 part.placements.iter().map(|placed| placed.job).chain([job]).collect();
-            let Some(config) = shares::config(&self.card, knowledge, *slot, &jobs) else {
+            let Some(config) = shares::config(&self.planned, knowledge, *slot, &jobs) else {
                 continue;
             };
             if config.throughput > part.throughput {
@@ -245,7 +245,7 @@ impl WorkingGpu<'_> {
             .flat_map(|(_, part)| part.placements.iter().map(|placed| placed.job))
             .collect();
         // Who was not touched and has nothing left was searched when that came about.
-        if jobs.is_empty() || (self.changed.is_none() && !self.has_room()) {
+        if jobs.is_empty() || (self.changed.is_none() && !self.has_capacity()) {
             return;
         }
         let present: i64 = self.parts.iter().map(|(_, part)| part.throughput).sum();
@@ -258,14 +258,14 @@ impl WorkingGpu<'_> {
         };
         let afresh = self.parts.iter().map(|(slot, part)| {
             let jobs: Vec<JobId> = part.placements.iter().map(|placed| placed.job).collect();
-            Some((*slot, shares::config(&self.card, knowledge, *slot, &jobs)?))
+            Some((*slot, shares::config(&self.planned, knowledge, *slot, &jobs)?))
         });
         afresh.collect::<Option<Vec<_>>>().into_iter().for_each(&mut take);
         let still = jobs.iter().all(|job| !shares::fixed(knowledge, *job));
         if still && jobs.len() <= SEARCHED_MAX {
             let mut known = KnownConfig::new();
-            for layout in combinations(&self.card) {
-                spread(&self.card, knowledge, layout, &jobs, &mut known)
+            for layout in combinations(&self.planned) {
+                spread(&self.planned, knowledge, layout, &jobs, &mut known)
                     .into_iter()
                     .for_each(&mut take);
             }
@@ -277,8 +277,8 @@ impl WorkingGpu<'_> {
         }
     }
 
-    /// Tells whether multiprocessors stand idle: a job has ended.
-    fn has_room(&self) -> bool {
+    /// Returns whether multiprocessors stand idle: a job has ended.
+    fn has_capacity(&self) -> bool {
         let given = |part: &ShareConfig| -> u32 {
             part.placements
                 .iter()
@@ -292,13 +292,13 @@ impl WorkingGpu<'_> {
         let why = because(NAME, self.changed?);
         let layout: Layout = self.parts.iter().map(|(slot, _)| *slot).collect();
         let placements = self.parts.into_iter().flat_map(|(_, part)| part.placements).collect();
-        Some(Decision::Reshape { reshape: self.card.take(layout, placements), why })
+        Some(Decision::Reshape { reshape: self.planned.take(layout, placements), why })
     }
 }
 
 /// Returns what the jobs of a slice do together as they sit.
 fn throughput(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     placements: &[PlacedJob],
@@ -309,13 +309,13 @@ fn throughput(
     let speeds = placements.iter().enumerate().filter_map(|(at, placed)| {
         let others = placements.iter().enumerate().filter(|(other, _)| *other != at);
         let others: Vec<_> = others.map(|(_, placed)| part(placed)).collect();
-        shares::speed(card, knowledge, slot, part(placed), &others)
+        shares::speed(planned, knowledge, slot, part(placed), &others)
     });
     speeds.sum()
 }
 
 /// Returns every combination of partitions, each multiset once: as it stands, if it is one.
-fn combinations<'c>(card: &PlannedGpu<'c>) -> Vec<&'c Layout> {
+fn combinations<'c>(planned: &PlannedGpu<'c>) -> Vec<&'c Layout> {
     let sizes = |layout: &Layout| {
         let mut sizes: Vec<_> = layout.iter().map(|slot| slot.profile).collect();
         sizes.sort_unstable();
@@ -323,13 +323,13 @@ fn combinations<'c>(card: &PlannedGpu<'c>) -> Vec<&'c Layout> {
     };
     let mut seen = BTreeSet::new();
     let (same, other): (Vec<_>, Vec<_>) =
-        card.mig.full().iter().partition(|layout| **layout == card.layout);
+        planned.mig.full().iter().partition(|layout| **layout == planned.layout);
     same.into_iter().chain(other).filter(|layout| seen.insert(sizes(layout))).collect()
 }
 
 /// Puts jobs onto partitions, the largest first, each where it adds most.
 fn spread(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     layout: &Layout,
     jobs: &[JobId],
@@ -347,7 +347,7 @@ fn spread(
                 part.placements.iter().map(|placed| placed.job).chain([job]).collect();
             let key = (slot.profile, jobs);
             if !known.contains_key(&key) {
-                let config = shares::config(card, knowledge, *slot, &key.1);
+                let config = shares::config(planned, knowledge, *slot, &key.1);
                 known.insert(key.clone(), config);
             }
             let Some(config) = known.get(&key).and_then(Clone::clone) else { continue };

@@ -27,51 +27,51 @@ pub(crate) struct ShareConfig {
     pub(crate) throughput: i64,
 }
 
-/// Returns a job's speed on a slice with its part beside others, in millionths of that on the
+/// Returns a job's speed on a slice with its part next to others, in millionths of that on the
 /// whole GPU.
 pub(crate) fn speed(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     job: (JobId, SmPercent),
     others: &[(JobId, SmPercent)],
 ) -> Option<i64> {
     if others.is_empty() && job.1 == SmPercent::WHOLE {
-        return card.speed(knowledge.predictor, job.0, slot);
+        return planned.speed(knowledge.predictor, job.0, slot);
     }
     let here = knowledge.predictor.predict_mps_run(
         job.0,
         job.1,
         others,
-        card.view,
-        card.profile(slot)?,
+        planned.view,
+        planned.profile(slot)?,
     )?;
-    let whole = knowledge.predictor.time_alone(job.0, card.view, card.mig.largest()?)?.get();
+    let whole = knowledge.predictor.time_alone(job.0, planned.view, planned.mig.largest()?)?.get();
     i64::try_from(u128::from(whole) * 1_000_000 / u128::from(here.get().max(1))).ok()
 }
 
 /// Returns the least part with which a fixed job keeps nine tenths of its speed on the slice.
 pub(crate) fn online(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     job: JobId,
 ) -> Option<SmPercent> {
-    let alone = card.speed(knowledge.predictor, job, slot)?;
+    let alone = planned.speed(knowledge.predictor, job, slot)?;
     let enough = |sm: &SmPercent| {
-        speed(card, knowledge, slot, (job, *sm), &[]).is_some_and(|s| s * 1_000 >= alone * KEEPS)
+        speed(planned, knowledge, slot, (job, *sm), &[]).is_some_and(|s| s * 1_000 >= alone * KEEPS)
     };
     Some(steps().find(enough).unwrap_or(SmPercent::WHOLE))
 }
 
-/// Tells whether so many jobs' memory fits on the slice.
+/// Returns whether so many jobs' memory fits on the slice.
 pub(crate) fn fits(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     jobs: &[JobId],
 ) -> bool {
-    let Some(profile) = card.profile(slot) else { return false };
+    let Some(profile) = planned.profile(slot) else { return false };
     let mut left = profile.memory;
     jobs.iter().all(|job| {
         // One that says nothing of its memory has its slice alone.
@@ -84,7 +84,7 @@ pub(crate) fn fits(
     })
 }
 
-/// Tells whether a job's part is given once and for all: somebody waits for its answers, or being
+/// Returns whether a job's part is given once and for all: somebody waits for its answers, or being
 /// stopped would lose its work.
 pub(crate) fn fixed(knowledge: Knowledge<'_>, job: JobId) -> bool {
     let facts = knowledge.jobs.facts(job);
@@ -99,24 +99,24 @@ pub(crate) fn fixed(knowledge: Knowledge<'_>, job: JobId) -> bool {
 /// the last, which its observation (equal thirds beat 50-30-20) speaks against. So each step goes
 /// by what that step gains.
 pub(crate) fn config(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     jobs: &[JobId],
 ) -> Option<ShareConfig> {
-    if jobs.len() > SHARERS_MAX || !fits(card, knowledge, slot, jobs) {
+    if jobs.len() > SHARERS_MAX || !fits(planned, knowledge, slot, jobs) {
         return None;
     }
     let kept = |job: JobId| {
         let known =
-            card.placements.iter().find(|placed| placed.job == job && placed.slot == Some(slot));
+            planned.placements.iter().find(|placed| placed.job == job && placed.slot == Some(slot));
         known.and_then(|placed| placed.sm)
     };
     let lone = |job: JobId| !fixed(knowledge, job) && jobs.len() == 1;
     let mut parts: Vec<(JobId, u8)> = Vec::new();
     for job in jobs {
         let part = match fixed(knowledge, *job) {
-            true => kept(*job).or_else(|| online(card, knowledge, slot, *job))?.get(),
+            true => kept(*job).or_else(|| online(planned, knowledge, slot, *job))?.get(),
             false if lone(*job) => 100,
             false => STEP,
         };
@@ -129,10 +129,10 @@ pub(crate) fn config(
     while given(&parts) + u32::from(STEP) <= 100 {
         let gains =
             (0..parts.len()).filter(|at| !fixed(knowledge, parts[*at].0)).filter_map(|at| {
-                let now = speed_of(card, knowledge, slot, &parts, at)?;
+                let now = speed_of(planned, knowledge, slot, &parts, at)?;
                 let mut more = parts.clone();
                 more[at].1 += STEP;
-                Some((speed_of(card, knowledge, slot, &more, at)? - now, at))
+                Some((speed_of(planned, knowledge, slot, &more, at)? - now, at))
             });
         // Of equal gains to the one with the least, so that equals end with equal parts.
         let best = gains.max_by_key(|(gain, at)| (*gain, 100 - parts[*at].1));
@@ -140,7 +140,7 @@ pub(crate) fn config(
         parts[at].1 += STEP;
     }
     let speeds: Option<Vec<i64>> =
-        (0..parts.len()).map(|at| speed_of(card, knowledge, slot, &parts, at)).collect();
+        (0..parts.len()).map(|at| speed_of(planned, knowledge, slot, &parts, at)).collect();
     let placements = parts.iter().map(|(job, sm)| {
         let sm = SmPercent::try_from(*sm).ok().filter(|_| !lone(*job));
         PlacedJob { sm, ..PlacedJob::alone(*job, slot) }
@@ -149,7 +149,7 @@ pub(crate) fn config(
 }
 
 fn speed_of(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     parts: &[(JobId, u8)],
@@ -162,7 +162,7 @@ fn speed_of(
         .filter(|(other, _)| *other != at)
         .map(|(_, p)| percent(p))
         .collect();
-    speed(card, knowledge, slot, percent(&parts[at])?, &others?)
+    speed(planned, knowledge, slot, percent(&parts[at])?, &others?)
 }
 
 /// The percentages that there are, the least first.

@@ -1,12 +1,12 @@
 //! `static-by-size`: the layout stays as it stands, and a job waits for a slice of the size that it
-//! asks for, as the jobs of Dyna-P's figure 7 do.
+//! requests, as the jobs of Dyna-P's figure 7 do.
 
 use std::rc::Rc;
 
 use tessera_model::{JobId, Millis};
 use tessera_placement::Policy;
 use tessera_placement::decision::Decision;
-use tessera_placement::offer::{Offer, Order, Outlook, Rule};
+use tessera_placement::offer::{FutureFit, Offer, Order, Rule};
 use tessera_placement::policy::SliceManner;
 use tessera_placement::policy::decide_by_rule;
 use tessera_placement::policy::{AsItStands, suits};
@@ -53,13 +53,13 @@ impl Rule for TightestStanding {
     const ORDER: Order = Order::BySize;
 
     fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
-        let tightest = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want));
+        let tightest = gpu.instances.iter().filter(|i| suits(gpu, i, &size.request));
         let memory = tightest.map(|i| i.memory).min()?;
         AsItStands.offer(gpu, size).filter(|offer| offer.rank.memory == memory)
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
-        AsItStands.outlook(gpu, size)
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
+        AsItStands.future_fit(gpu, size)
     }
 
     fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {

@@ -3,17 +3,17 @@
 //!
 //! Source: the baseline that the papers call default sharing: FIKIT (§4, "default GPU sharing mode"),
 //! and time-slicing in the co-execution study (Villarrubia et al., arXiv 2604.22430, §4), by which two
-//! that take turns take slightly less than twice as long. It is what a cluster gives that lets several
+//! that share kernel by kernel take slightly less than twice as long. It is what a cluster gives that lets several
 //! jobs onto a GPU without more (time-slicing replicas of a device plugin). Where they are silent:
-//! jobs come in turn, the head goes to the GPU with the fewest jobs on which its memory fits beside
+//! jobs come in turn, the head goes to the GPU with the fewest jobs on which its memory fits next to
 //! theirs, and as many share a GPU as under `mps-only`, so that the two differ only in the way of
 //! sharing. Everybody stands in the queue at one priority, for which the simulator's model of turns
-//! says what time slices do (`turns.rs`). It mixes users: a baseline for the simulator.
+//! states what time slices do (`turns.rs`). It mixes users: a baseline for the simulator.
 
 use tessera_model::Millis;
 use tessera_model::spec::Priority;
 
-use crate::crowd::WholeGpuSharing;
+use crate::whole_gpu::WholeGpuSharing;
 use tessera_placement::Policy;
 use tessera_placement::decision::{Decision, PlacedJob};
 use tessera_placement::predictor::Knowledge;
@@ -41,11 +41,11 @@ impl Policy for TimeSlicing {
         starts_max: usize,
     ) -> Vec<Decision> {
         let kernel_priority = Some(Priority::DEFAULT);
-        let crowd = WholeGpuSharing {
+        let sharing = WholeGpuSharing {
             policy: self.name(),
             place: &|job, whole| PlacedJob { kernel_priority, ..PlacedJob::alone(job, whole) },
             full: "every GPU has three jobs, or too little memory left",
         };
-        crowd.decide(cluster, queue, starts_max)
+        sharing.decide(cluster, queue, starts_max)
     }
 }

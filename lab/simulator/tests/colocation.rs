@@ -23,7 +23,7 @@ use tessera_simulator::cluster::{SimulationSetup, run, workload};
 struct Watched {
     policy: Tessera,
     wrong: Mutex<Vec<String>>,
-    /// Pairs that were seated, by those who hold the slice, and who of them would be in time.
+    /// Pairs that were placed, by those who hold the slice, and who of them would be in time.
     pairs: Mutex<BTreeSet<(JobId, JobId)>>,
     /// Those who share multiprocessors.
     parts: Mutex<BTreeSet<(JobId, JobId)>>,
@@ -55,11 +55,11 @@ impl Watched {
             }
             for [one, other] in [placements, [placements[1], placements[0]]] {
                 let whole = SmPercent::WHOLE;
-                let beside = [(other.job, other.sm.unwrap_or(whole))];
+                let co_runners = [(other.job, other.sm.unwrap_or(whole))];
                 let sm = one.sm.unwrap_or(whole);
                 let together = knowledge
                     .predictor
-                    .predict_mps_run(one.job, sm, &beside, gpu, profile)
+                    .predict_mps_run(one.job, sm, &co_runners, gpu, profile)
                     .unwrap();
                 let alone = knowledge.predictor.time_alone(one.job, gpu, profile).unwrap();
                 let profiles = gpu.mig.as_ref().unwrap().geometry.profiles.iter();
@@ -68,7 +68,7 @@ impl Watched {
                     Some((size(p), knowledge.predictor.time_alone(one.job, gpu, p)?))
                 });
                 if knowledge.jobs.facts(one.job).online && together > times.min().unwrap().1 {
-                    wrong("an online job is slower than on the slice that it asked for");
+                    wrong("an online job is slower than on the slice that it requested");
                 }
                 self.times(knowledge, now, one.job, [alone, together], &wrong);
             }
@@ -152,7 +152,9 @@ impl Policy for Watched {
             for placements in by_slot.into_values().filter(|placements| placements.len() > 1) {
                 match <[PlacedJob; 2]>::try_from(placements) {
                     Ok(pair) => self.pair(gpu, knowledge, now, pair),
-                    Err(more) => self.wrong.lock().unwrap().push(format!("a crowd: {more:?}")),
+                    Err(more) => {
+                        self.wrong.lock().unwrap().push(format!("too many on one slice: {more:?}"))
+                    }
                 }
             }
         }

@@ -49,8 +49,12 @@ fn gangs(jobs: &[SimulatedJob], outcome: &RunOutcome) -> BTreeMap<usize, Vec<(u6
     for (place, job) in jobs.iter().enumerate() {
         if let Some(placed) = job.gang {
             let first = place - usize::try_from(placed.rank).unwrap();
-            let told = &outcome.jobs[place];
-            gangs.entry(first).or_default().push((told.submit_ms, told.start_ms, told.end_ms));
+            let finished = &outcome.jobs[place];
+            gangs.entry(first).or_default().push((
+                finished.submit_ms,
+                finished.start_ms,
+                finished.end_ms,
+            ));
         }
     }
     gangs

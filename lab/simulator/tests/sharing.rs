@@ -75,8 +75,8 @@ fn mixed(seed: u64, jobs: u64, gap: u64) -> Vec<SimulatedJob> {
         if draw.is_multiple_of(7) {
             job.restore_ms = None;
         }
-        job.asked = Bytes::from_mib(1_000 + draw * 200);
-        (job.memory_at_start, job.memory_at_end) = (job.asked, job.asked);
+        job.requested = Bytes::from_mib(1_000 + draw * 200);
+        (job.memory_at_start, job.memory_at_end) = (job.requested, job.requested);
     }
     jobs
 }

@@ -130,7 +130,7 @@ impl Policy for Watched {
                 if stays_s > deadline.get() {
                     continue;
                 }
-                // Where it goes: to a seat, or to none on a GPU that is reshaped.
+                // Where it goes: to a placement, or to none on a GPU that is reshaped.
                 let mut goes = None;
                 let mut touched = false;
                 for decision in &decisions {

@@ -93,7 +93,7 @@ pub fn list_availability(
 /// cannot coexist.
 ///
 /// Exact: placements of one profile are equally long, so taking them from the left leaves the most
-/// room, and counts and engines are the same at any placement.
+/// space, and counts and engines are the same at any placement.
 pub fn count_creatable(geometry: &Geometry, standing: &[Slot], profile: &Profile) -> u32 {
     let mut filled = standing.to_vec();
     let mut made = 0;

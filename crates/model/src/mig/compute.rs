@@ -25,7 +25,7 @@ pub enum IllegalCut {
     /// The GPU instance offers no such size.
     #[error("no compute instance here has {slices} compute slices; there are {offered:?}")]
     NoSuchSize {
-        /// The size that was asked for.
+        /// The size that was requested.
         slices: u8,
         /// The sizes that exist.
         offered: Vec<u8>,
@@ -35,7 +35,7 @@ pub enum IllegalCut {
     NotAStart {
         /// The size.
         slices: u8,
-        /// The start that was asked for.
+        /// The start that was requested.
         start: u8,
         /// The starts that exist.
         starts: Vec<u8>,
@@ -49,7 +49,7 @@ pub enum IllegalCut {
     /// They are too many or too large together.
     #[error("compute instances of {sizes:?} slices don't fit into {compute_slices} together")]
     DoNotFit {
-        /// The sizes that were asked for.
+        /// The sizes that were requested.
         sizes: Vec<u8>,
         /// What the GPU instance has.
         compute_slices: u8,
@@ -162,7 +162,7 @@ fn named(slots: &[ComputeSlot]) -> String {
     slots.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the shortest list of steps to the compute instances of `wanted`: an instance that
+/// Returns the shortest list of steps to the compute instances of `desired`: an instance that
 /// both have is left alone, the rest is destroyed, and then what is missing is created.
 ///
 /// # Errors
@@ -171,17 +171,17 @@ fn named(slots: &[ComputeSlot]) -> String {
 pub fn recut(
     compute_slices: u8,
     standing: &[ComputeOccupant],
-    wanted: &Cut,
+    desired: &Cut,
 ) -> Result<Vec<ComputeStep>, RecutRefusal> {
-    check_cut(compute_slices, wanted)?;
-    let leaving = || standing.iter().filter(|o| !wanted.contains(o.slot));
+    check_cut(compute_slices, desired)?;
+    let leaving = || standing.iter().filter(|o| !desired.contains(o.slot));
     let slots: Vec<_> = leaving().filter(|o| o.busy).map(|o| o.slot).collect();
     if !slots.is_empty() {
         return Err(RecutRefusal::Busy { slots });
     }
     let present = |slot: &ComputeSlot| standing.iter().any(|o| o.slot == *slot);
     let destroyed = leaving().map(|o| ComputeStep::Destroy(o.slot));
-    let created = wanted.iter().filter(|slot| !present(slot)).map(ComputeStep::Create);
+    let created = desired.iter().filter(|slot| !present(slot)).map(ComputeStep::Create);
     Ok(destroyed.chain(created).collect())
 }
 
@@ -275,11 +275,11 @@ mod tests {
         let busy = ComputeOccupant { slot: ComputeSlot { start: 0, slices: 2 }, busy: true };
 
         let refused = recut(4, &[busy], &cut(&[(0, 1)]));
-        let beside = recut(4, &[busy], &cut(&[(0, 2), (2, 2)])).unwrap();
+        let unchanged = recut(4, &[busy], &cut(&[(0, 2), (2, 2)])).unwrap();
 
         assert_eq!(refused, Err(RecutRefusal::Busy { slots: vec![busy.slot] }));
-        assert_eq!(beside, [ComputeStep::Create(ComputeSlot { start: 2, slices: 2 })]);
-        assert_eq!(recut_time(&beside), Millis::new(30));
+        assert_eq!(unchanged, [ComputeStep::Create(ComputeSlot { start: 2, slices: 2 })]);
+        assert_eq!(recut_time(&unchanged), Millis::new(30));
     }
 
     proptest! {

@@ -13,7 +13,7 @@ use crate::ids::BadId;
 /// Most instances that a layout may name: more than any GPU has memory slices.
 const INSTANCES_MAX: usize = 64;
 
-/// One instance that is asked for.
+/// One instance that is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredInstance {
     /// What it is to be.
@@ -37,13 +37,13 @@ pub enum ArrangementError {
     /// The GPU offers no such profile.
     #[error("the GPU offers no {profile}")]
     UnknownProfile {
-        /// What was asked for.
+        /// What was requested.
         profile: ProfileName,
     },
     /// A placement that was named is none.
     #[error(transparent)]
     Illegal(#[from] IllegalLayout),
-    /// Compute instances that were asked for can't be.
+    /// Compute instances that were requested can't be.
     #[error("{profile} can't be cut so: {problem}")]
     IllegalCut {
         /// Of what GPU instance.
@@ -79,7 +79,7 @@ impl FromStr for DesiredLayout {
         if matches!(text.trim(), "empty" | "none") {
             return Ok(Self::default());
         }
-        let mut wanted = Vec::new();
+        let mut desired = Vec::new();
         for part in text.split(',') {
             let (count, rest) = match part.trim().split_once(['x', '*']) {
                 Some((count, rest)) if count.chars().all(|c| c.is_ascii_digit()) => {
@@ -99,9 +99,9 @@ impl FromStr for DesiredLayout {
             if count == 0 || count > INSTANCES_MAX || several_in_one_place || unclear {
                 return Err(bad());
             }
-            wanted.extend(std::iter::repeat_n(DesiredInstance { profile, start, cut }, count));
+            desired.extend(std::iter::repeat_n(DesiredInstance { profile, start, cut }, count));
         }
-        if wanted.len() > INSTANCES_MAX { Err(bad()) } else { Ok(Self(wanted)) }
+        if desired.len() > INSTANCES_MAX { Err(bad()) } else { Ok(Self(desired)) }
     }
 }
 
@@ -227,8 +227,8 @@ mod tests {
             })
             .collect();
         let reach = |layout: &Layout| space.state(layout).map_or(0, |s| space.reachability(s));
-        let wanted: DesiredLayout = text.parse().unwrap();
-        wanted.arrange(&geometry, &standing, reach).map(|layout| words(&geometry, &layout))
+        let desired: DesiredLayout = text.parse().unwrap();
+        desired.arrange(&geometry, &standing, reach).map(|layout| words(&geometry, &layout))
     }
 
     #[test]

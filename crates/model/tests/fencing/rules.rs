@@ -1,6 +1,6 @@
 //! The rules that can be taken away, one at a time.
 
-/// A fencing rule. Each is one mechanism of the protocol; the model asks for it by name wherever
+/// A fencing rule. Each is one mechanism of the protocol; the model requests it by name wherever
 /// it acts, so that a run can go without it.
 ///
 /// F1 (every move is a compare-and-set) and F12 (results are kept until acknowledged) have no

@@ -41,7 +41,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Attempts that the job may have: a rewind needs room for one that is given out twice.
+    /// Attempts that the job may have: a rewind needs space for one that is given out twice.
     pub fn attempts(&self) -> Attempt {
         if self.rewinds { 3 } else { 2 }
     }

@@ -169,15 +169,15 @@ fn occupied(layout: Layout, held: u16) -> Vec<InstanceOccupant> {
 
 /// Wants the profiles of a layout, and the starts of those instances that `fixed` has a bit for.
 fn like(geometry: &Geometry, layout: &Layout, fixed: u16) -> DesiredLayout {
-    let want = |(i, slot): (usize, &Slot)| DesiredInstance {
+    let desired = |(i, slot): (usize, &Slot)| DesiredInstance {
         profile: geometry.profile(slot.profile).unwrap().name.clone(),
         start: (fixed & (1 << i) != 0).then_some(slot.start),
         cut: Vec::new(),
     };
-    DesiredLayout(layout.iter().enumerate().map(want).collect())
+    DesiredLayout(layout.iter().enumerate().map(desired).collect())
 }
 
-/// Tells whether a layout is one of those that are wanted.
+/// Returns whether a layout is one of those that are wanted.
 fn meets(geometry: &Geometry, layout: &Layout, wanted: &DesiredLayout) -> bool {
     let mut rest: Vec<&Slot> = layout.iter().collect();
     let mut instances: Vec<&DesiredInstance> = wanted.0.iter().collect();

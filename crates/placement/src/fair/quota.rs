@@ -1,7 +1,7 @@
 //! How many compute slices users and accounts may hold at once, whoever gives them away: gangs, the
 //! rules, or the search, none of which knows what the others gave in this round.
 //!
-//! A seat counts with the compute slices of its instance, a shared instance with all of its own,
+//! A placement counts with the compute slices of its instance, a shared instance with all of its own,
 //! however many share it, a GPU that is not partitioned with [`WHOLE`]; a gang with those of all of
 //! its members.
 
@@ -39,7 +39,7 @@ pub(crate) struct Over {
 pub(crate) struct Quotas<'r> {
     cluster: &'r ClusterView,
     jobs: &'r dyn JobTable,
-    /// One GPU of each kind: what a job takes at least is asked for thousands of jobs.
+    /// One GPU of each kind: what a job takes at least is requested thousands of jobs.
     kinds: Vec<&'r GpuView>,
     held: BTreeMap<Arc<str>, u32>,
     /// Places that this round gave away: who gets one after another shares it.
@@ -148,9 +148,9 @@ impl<'r> Quotas<'r> {
 
     /// Takes out the decisions by which somebody would get more than may be, in their order, and
     /// counts the others.
-    pub(crate) fn sift(&mut self, said: &mut Vec<Decision>) -> Over {
+    pub(crate) fn sift(&mut self, decided: &mut Vec<Decision>) -> Over {
         let mut over = Over::default();
-        said.retain(|decision| {
+        decided.retain(|decision| {
             let more = self.more(decision);
             let beyond: BTreeSet<Arc<str>> = more
                 .values()
@@ -232,26 +232,29 @@ impl<'r> Quotas<'r> {
     }
 }
 
-/// Returns the compute slices of the smallest slice of some GPUs that suits a want.
-fn least_slices<'g>(gpus: impl Iterator<Item = &'g GpuView>, want: &SliceRequest) -> Option<u32> {
-    let of_gpu = |gpu: &GpuView| match (gpu.mig.as_deref(), want) {
+/// Returns the compute slices of the smallest slice of some GPUs that suits a request.
+fn least_slices<'g>(
+    gpus: impl Iterator<Item = &'g GpuView>,
+    request: &SliceRequest,
+) -> Option<u32> {
+    let of_gpu = |gpu: &GpuView| match (gpu.mig.as_deref(), request) {
         (Some(mig), SliceRequest::Part(name)) => {
             let whole = gpu.cuttable(name)?;
             mig.geometry.profile(whole.id).map(|profile| u32::from(profile.compute_slices))
         }
         (Some(mig), _) => {
-            let suits = want.tight(mig).into_iter();
+            let suits = request.tight(mig).into_iter();
             suits.map(|profile| u32::from(profile.compute_slices)).min()
         }
-        (None, _) => want.suits_unpartitioned(gpu.memory).then_some(WHOLE),
+        (None, _) => request.suits_unpartitioned(gpu.memory).then_some(WHOLE),
     };
     gpus.filter_map(of_gpu).min()
 }
 
 /// Returns the fewest compute slices that any slice of a cluster has that suits an ask; `None` if none
 /// does.
-pub fn least(cluster: &ClusterView, ask: &GpuRequest) -> Option<u32> {
-    least_slices(kinds(cluster).into_iter(), &SliceRequest::of(ask, None))
+pub fn least(cluster: &ClusterView, gpu_request: &GpuRequest) -> Option<u32> {
+    least_slices(kinds(cluster).into_iter(), &SliceRequest::of(gpu_request, None))
 }
 
 /// Returns one GPU of each kind that no job tells apart.

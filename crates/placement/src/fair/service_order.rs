@@ -99,7 +99,7 @@ fn delay(factor: f64) -> Millis {
     saturating_millis(whole.as_millis())
 }
 
-/// Returns the factors of some accounts beside each other; 1 for what is none.
+/// Returns the factors of some accounts next to each other; 1 for what is none.
 pub(crate) fn factors(accounts: &[Option<Account>]) -> Vec<f64> {
     let known = || accounts.iter().flatten();
     let used: f64 = known().map(|account| secs(account.used)).sum();

@@ -8,7 +8,7 @@ use tessera_model::{GangShape, JobId, Millis};
 
 use super::end_times::EndTimes;
 use crate::numbers::index;
-use crate::offer::{Offer, Outlook, Rule};
+use crate::offer::{FutureFit, Offer, Rule};
 use crate::policy::SliceManner;
 use crate::policy::{AsItStands, MadeToMeasure, Pinned, WholeGpu};
 use crate::predictor::Unknown;
@@ -32,11 +32,11 @@ impl SliceSource {
         }
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
         match self {
-            Self::Measured(rule) => rule.outlook(gpu, size),
-            Self::GpuLayout(rule) => rule.outlook(gpu, size),
-            Self::Whole(rule) => rule.outlook(gpu, size),
+            Self::Measured(rule) => rule.future_fit(gpu, size),
+            Self::GpuLayout(rule) => rule.future_fit(gpu, size),
+            Self::Whole(rule) => rule.future_fit(gpu, size),
         }
     }
 
@@ -49,7 +49,7 @@ impl SliceSource {
     }
 }
 
-/// One member's seat.
+/// One member's placement.
 #[derive(Clone, Debug)]
 pub(super) struct MemberPlacement {
     /// The GPU's place in the cluster.
@@ -62,7 +62,7 @@ pub(super) struct MemberPlacement {
 pub(super) struct ReservedGpus {
     /// Their places in the cluster.
     pub(super) gpus: Vec<usize>,
-    /// From now until it starts; `None` where nothing says when some job in its way ends.
+    /// From now until it starts; `None` where nothing states when some job in its way ends.
     pub(super) wait: Option<Millis>,
     /// Whether it may well start sooner: of some in its way only the limit is known.
     pub(super) at_most: bool,
@@ -70,7 +70,7 @@ pub(super) struct ReservedGpus {
     pub(super) jobs: Vec<JobId>,
 }
 
-/// When a GPU has a seat: the jobs in the way of which nothing is known, and the time until the
+/// When a GPU has a placement: the jobs in the way of which nothing is known, and the time until the
 /// others have ended.
 #[derive(Clone, Debug)]
 struct GpuReadiness {
@@ -155,7 +155,7 @@ impl<'c> CapacitySearch<'c> {
         view
     }
 
-    /// Finds seats for a whole gang, by rank.
+    /// Finds placements for a whole gang, by rank.
     pub(super) fn find_placements(
         &mut self,
         size: &NumberedRequest,
@@ -225,7 +225,7 @@ impl<'c> CapacitySearch<'c> {
         nodes.into_values().collect()
     }
 
-    /// Returns how many seats of a gang could be had now on the nodes that have the most, in the
+    /// Returns how many placements of a gang could be had now on the nodes that have the most, in the
     /// order of nodes.
     pub(super) fn partly(
         &mut self,
@@ -316,7 +316,7 @@ impl<'c> CapacitySearch<'c> {
         if now {
             return Some(none);
         }
-        if self.source.outlook(seen, size) != Outlook::Possible {
+        if self.source.future_fit(seen, size) != FutureFit::Possible {
             return None;
         }
         let way = |jobs: Vec<JobId>| {

@@ -18,7 +18,7 @@ pub(super) struct JobEnd {
     pub(super) by_limit: bool,
 }
 
-/// Tells when jobs end.
+/// Returns when jobs end.
 #[derive(Clone, Copy)]
 pub(super) struct EndTimes<'f> {
     pub(super) jobs: &'f dyn JobTable,

@@ -16,7 +16,7 @@ const LISTED_MAX: usize = 8;
 pub(super) enum GangAhead {
     /// GPUs are kept for it.
     Reserving(JobId),
-    /// It asks for the same.
+    /// It requests the same.
     Same(JobId),
 }
 
@@ -25,7 +25,7 @@ pub(super) struct WaitingGang<'w> {
     pub(super) policy: &'static str,
     pub(super) cluster: &'w ClusterView,
     pub(super) gang: &'w Gang<'w>,
-    /// A GPU of each node with free seats, and how many it could take there.
+    /// A GPU of each node with free placements, and how many it could take there.
     pub(super) partly: &'w [(usize, usize)],
     /// What is kept for it.
     pub(super) kept: Option<&'w ReservedGpus>,
@@ -137,7 +137,7 @@ pub(super) fn behind(policy: &str, gang: &Gang<'_>, before: JobId) -> Explanatio
     }
 }
 
-/// Explains each member's seat, by rank.
+/// Explains each member's placement, by rank.
 pub(super) fn start(
     policy: &str,
     cluster: &ClusterView,

@@ -10,7 +10,7 @@ pub const UNASSIGNED: usize = usize::MAX;
 /// Memory of searches, used again by the next.
 #[derive(Clone, Debug, Default)]
 pub struct SearchBuffers {
-    /// The best worth with each set of jobs seated on the slots so far.
+    /// The best worth with each set of jobs placed on the slots so far.
     sums: Vec<i64>,
     /// Who sat down last, for each slot and set.
     chosen: Vec<usize>,
@@ -19,9 +19,9 @@ pub struct SearchBuffers {
 }
 
 impl SearchBuffers {
-    /// Returns the greatest worth of placement_search jobs on the slots, if it can be done; each job has a
-    /// row with its worth in each slot.
-    pub fn worth(&mut self, order: &[usize], rows: &[&[i64]], must: JobCoverage) -> Option<i64> {
+    /// Returns the greatest score of placement_search jobs on the slots, if it can be done; each job has a
+    /// row with its score in each slot.
+    pub fn score(&mut self, order: &[usize], rows: &[&[i64]], must: JobCoverage) -> Option<i64> {
         self.begin(rows.len());
         for (place, slot) in order.iter().enumerate() {
             let sets = JobSets::at(place, order.len(), rows.len(), must);

@@ -29,7 +29,7 @@ struct LayoutPart {
 /// Memory of searches, used again by the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartSums {
-    /// For each part, the best worth with each set of jobs seated.
+    /// For each part, the best worth with each set of jobs placed.
     sums: Vec<i64>,
     done: Vec<bool>,
 }
@@ -60,12 +60,12 @@ impl Halves {
         Self { layouts: halves.collect(), parts }
     }
 
-    /// Tells what each layout is worth with every job seated, where that can be done.
+    /// Returns what each layout is worth with every job placed, where that can be done.
     pub(crate) fn weigh(
         &self,
         rows: &[&[i64]],
         sums: &mut PartSums,
-        tell: &mut dyn FnMut(usize, i64),
+        report: &mut dyn FnMut(usize, i64),
     ) {
         let count = 1 << rows.len();
         sums.begin(self.parts.len(), count);
@@ -82,7 +82,7 @@ impl Halves {
                 best = best.max(left + right);
             }
             if best > NOTHING {
-                tell(layout, best);
+                report(layout, best);
             }
         }
     }

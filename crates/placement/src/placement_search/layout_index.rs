@@ -29,14 +29,14 @@ pub struct LayoutIndex {
     halves: Halves,
 }
 
-/// The best seats that a search found.
+/// The best placements that a search found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutAssignment {
     /// The layout, by its place among the full ones.
     pub layout: usize,
     /// Jobs by their index among those that were weighed, in the order of the slots.
     pub placements: Vec<(usize, Slot)>,
-    pub worth: i64,
+    pub score: i64,
 }
 
 impl LayoutIndex {
@@ -69,7 +69,7 @@ impl LayoutIndex {
         self.slots.get(number).map(|slot| slot.profile)
     }
 
-    /// Spreads what a job is worth on each of [`Self::profiles`] over the slots.
+    /// Spreads the score of a job on each of [`Self::profiles`] over the slots.
     pub fn row(&self, by_profile: &[i64]) -> Vec<i64> {
         self.profile_of.iter().map(|profile| by_profile[*profile]).collect()
     }
@@ -84,40 +84,40 @@ impl LayoutIndex {
         mask(&self.slots, layout)
     }
 
-    /// Weighs all full layouts: the greatest worth with every job seated, of equals the one that
+    /// Weighs all full layouts: the greatest score with every job placed, of equals the one that
     /// differs least from what stands, of equals the first. Nothing if it would not be worth more
-    /// than `floor`. Each job has a row with its worth in each slot.
+    /// than `minimum`. Each job has a row with its score in each slot.
     pub fn best(
         &self,
         rows: &[&[i64]],
         standing: u128,
-        floor: Option<i64>,
+        minimum: Option<i64>,
         buffers: &mut SearchBuffers,
     ) -> Option<LayoutAssignment> {
-        if floor.is_some_and(|floor| self.most(rows) <= floor) {
+        if minimum.is_some_and(|minimum| self.most(rows) <= minimum) {
             return None;
         }
         let mut best: Option<(i64, u32, usize)> = None;
         let mut sums = std::mem::take(&mut buffers.halves);
-        self.halves.weigh(rows, &mut sums, &mut |layout, worth| {
-            if floor.is_some_and(|floor| worth <= floor) {
+        self.halves.weigh(rows, &mut sums, &mut |layout, score| {
+            if minimum.is_some_and(|minimum| score <= minimum) {
                 return;
             }
             let steps = self.steps(layout, standing);
             let better = best
-                .is_none_or(|(known, least, _)| worth > known || (worth == known && steps < least));
+                .is_none_or(|(known, least, _)| score > known || (score == known && steps < least));
             if better {
-                best = Some((worth, steps, layout));
+                best = Some((score, steps, layout));
             }
         });
         buffers.halves = sums;
-        let (worth, _, layout) = best?;
+        let (score, _, layout) = best?;
         let placements =
             self.placements_of(self.order(layout), rows, JobCoverage::AllJobs, buffers);
-        Some(LayoutAssignment { layout, placements, worth })
+        Some(LayoutAssignment { layout, placements, score })
     }
 
-    /// Returns what jobs are worth at most when each of them is seated, whoever is in whose way.
+    /// Returns what jobs are worth at most when each of them is placed, whoever is in whose way.
     pub fn most(&self, rows: &[&[i64]]) -> i64 {
         let slots = self.roomy.get(rows.len()).map_or(&[][..], Vec::as_slice);
         let best = |row: &&[i64]| slots.iter().map(|slot| row[*slot]).max().unwrap_or(NO_PLACEMENT);

@@ -6,8 +6,8 @@
 //! - Several GPUs: the one with the least memory that is enough, then one that needs no layout
 //!   change, then the first in the cluster's order.
 //! - A GPU with MIG on is merged to its largest profile; idle instances are destroyed for that.
-//!   The job then gets that profile's memory, a little less than the card's.
-//! - A job that names a profile gets a whole GPU of a model that offers the profile: it asked for
+//!   The job then gets that profile's memory, a little less than the GPU's.
+//! - A job that names a profile gets a whole GPU of a model that offers the profile: it requested
 //!   that hardware, and alone on it, it has at least what the profile holds.
 //! - A job that may share a slice gets a whole GPU like everyone, and nobody joins it there.
 //! - A GPU on which anything stands that Tessera must not touch is left out.
@@ -19,7 +19,7 @@ use tessera_model::{Bytes, JobId, Millis};
 
 use super::{Policy, decide_by_rule};
 use crate::decision::Decision;
-use crate::offer::{Company, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::offer::{ColocationRank, FutureFit, Offer, Order, Rank, Rule, Way};
 use crate::policy::SliceManner;
 use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, SliceRequest};
@@ -74,19 +74,19 @@ impl Rule for WholeGpu {
         .map(Rc::new)
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
         let holds = match &gpu.layout {
-            Some(standing) => target(standing, &size.want).is_some(),
-            None => {
-                gpu.unpartitioned().is_some_and(|whole| size.want.suits_unpartitioned(whole.memory))
-            }
+            Some(standing) => target(standing, &size.request).is_some(),
+            None => gpu
+                .unpartitioned()
+                .is_some_and(|whole| size.request.suits_unpartitioned(whole.memory)),
         };
         if !holds {
-            Outlook::Never
+            FutureFit::Never
         } else if gpu.instances.iter().any(|i| i.state.fixed()) {
-            Outlook::InTheWay
+            FutureFit::InTheWay
         } else {
-            Outlook::Possible
+            FutureFit::Possible
         }
     }
 
@@ -100,11 +100,11 @@ impl Rule for WholeGpu {
     }
 }
 
-/// Returns the profile that takes the whole card, if the card suits the want.
-fn target<'c>(standing: &GpuLayout<'c>, want: &SliceRequest) -> Option<&'c Profile> {
+/// Returns the profile that takes the whole GPU, if the GPU suits the request.
+fn target<'c>(standing: &GpuLayout<'c>, request: &SliceRequest) -> Option<&'c Profile> {
     let geometry = &standing.mig.geometry;
     let largest = geometry.largest()?;
-    let enough = match want {
+    let enough = match request {
         SliceRequest::AtLeast(bytes) => largest.memory >= *bytes,
         SliceRequest::Named(name) => geometry.by_name(name).is_some(),
         SliceRequest::Whole => true,
@@ -115,7 +115,7 @@ fn target<'c>(standing: &GpuLayout<'c>, want: &SliceRequest) -> Option<&'c Profi
 }
 
 fn merged(gpu: &WorkingGpu<'_>, standing: &GpuLayout<'_>, size: &NumberedRequest) -> Option<Offer> {
-    let largest = target(standing, &size.want)?;
+    let largest = target(standing, &size.request)?;
     let slot = Slot { start: *largest.starts.first()?, profile: largest.id };
     let layout = standing.mig.all().layout(standing.all);
     let mut steps: Vec<PlanStep> =
@@ -136,12 +136,12 @@ fn merged(gpu: &WorkingGpu<'_>, standing: &GpuLayout<'_>, size: &NumberedRequest
 
 fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> {
     let whole = gpu.unpartitioned()?;
-    let suits = size.want.suits_unpartitioned(whole.memory);
+    let suits = size.request.suits_unpartitioned(whole.memory);
     suits.then(|| Offer { rank: rank(whole.memory, Way::Idle), ..offer(None, Vec::new()) })
 }
 
 const fn rank(memory: Bytes, way: Way) -> Rank {
-    Rank { company: Company::Alone, memory, way, compute_slices: 0, lost_futures: 0 }
+    Rank { colocation: ColocationRank::Alone, memory, way, compute_slices: 0, lost_futures: 0 }
 }
 
 const fn offer(slot: Option<Slot>, steps: Vec<PlanStep>) -> Offer {

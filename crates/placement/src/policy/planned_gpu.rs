@@ -1,4 +1,4 @@
-//! GPUs as the policies see them that seat jobs anew: which job is where, and what may be changed.
+//! GPUs as the policies see them that placement jobs anew: which job is where, and what may be changed.
 
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Profile, Slot};
@@ -62,7 +62,7 @@ impl<'c> PlannedGpu<'c> {
         Some(Self { view, mig, layout, placements, open })
     }
 
-    /// Reads all GPUs that can be seated.
+    /// Reads all GPUs that can be placed.
     pub fn all(cluster: &'c ClusterView) -> Vec<Self> {
         cluster.gpus.iter().filter_map(Self::new).collect()
     }
@@ -93,7 +93,7 @@ impl<'c> PlannedGpu<'c> {
         predictor.relative_speed(job, self.view, self.mig, self.profile(slot)?)
     }
 
-    /// Takes a layout and seats for the rest of the round; nothing else happens here until the
+    /// Takes a layout and placements for the rest of the round; nothing else happens here until the
     /// next.
     pub fn take(&mut self, layout: Layout, placements: Vec<PlacedJob>) -> Reshape {
         self.layout = layout;

@@ -15,7 +15,7 @@
 //!   `R` after); then the cluster's order. The difference, not the ratio: it fills GPUs that are in
 //!   use before it opens an empty one, which keeps whole GPUs for those who need them.
 //! - **Tight** is a matter of memory, since compute is soft (§2.2): of 3g.20gb and 4g.20gb an idle
-//!   one of either kind is taken, and `R` says which one is created. Where it doesn't tell them
+//!   one of either kind is taken, and `R` states which one is created. Where it doesn't tell them
 //!   apart, the one with more compute: nobody else could have had that slice, and the paper's mix
 //!   Ml3 runs on 4g and 3g. Between GPUs such a slice doesn't count.
 //! - **A larger idle slice is never used as it is** on a GPU with MIG on: it is split. While its
@@ -26,7 +26,7 @@
 //!   largest `R` of what stands afterwards: of several idle instances that may go, those whose
 //!   removal opens most. A split leaves the rest of the slice unpartitioned until somebody needs
 //!   it: the shortest plan.
-//! - **`R` beside instances of other profiles** counts the full layouts that plain allocations can
+//! - **`R` next to instances of other profiles** counts the full layouts that plain allocations can
 //!   still lead to around them.
 //! - **Sharers**, of which the paper knows none, join each other by the rules of the module
 //!   `sharing`; their first one gets a slice by the steps above.
@@ -43,7 +43,7 @@ use tessera_model::{JobId, Millis};
 
 use super::{Policy, decide_by_rule};
 use crate::decision::Decision;
-use crate::offer::{Futures, Offer, Order, Outlook, Rank, Rule, Way};
+use crate::offer::{FutureFit, Futures, Offer, Order, Rank, Rule, Way};
 use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
@@ -80,7 +80,7 @@ impl Policy for SchemeB {
 pub struct MadeToMeasure {
     known: BTreeMap<Case, Option<Rc<Offer>>>,
     /// By model, what stays there, and size.
-    outlooks: RefCell<BTreeMap<(usize, MigState, usize), Outlook>>,
+    future_fits: RefCell<BTreeMap<(usize, MigState, usize), FutureFit>>,
     obstacles: RefCell<BTreeMap<Obstacle, Ways>>,
 }
 
@@ -124,26 +124,26 @@ impl Rule for MadeToMeasure {
         self.known.entry(case).or_insert_with(work_out).clone()
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
         let Some(standing) = &gpu.layout else {
             return match gpu.unpartitioned() {
-                None => Outlook::InTheWay,
-                Some(whole) if !size.want.suits_unpartitioned(whole.memory) => Outlook::Never,
+                None => FutureFit::InTheWay,
+                Some(whole) if !size.request.suits_unpartitioned(whole.memory) => FutureFit::Never,
                 Some(whole) => match whole.state {
                     InstanceState::Idle
                     | InstanceState::Taken { .. }
                     | InstanceState::Shared(_)
-                    | InstanceState::Leaving => Outlook::Possible,
+                    | InstanceState::Leaving => FutureFit::Possible,
                     InstanceState::Cut(_)
                     | InstanceState::Foreign
                     | InstanceState::Stuck
-                    | InstanceState::Quarantined => Outlook::InTheWay,
+                    | InstanceState::Quarantined => FutureFit::InTheWay,
                 },
             };
         };
         let case = (standing.model, standing.fixed, size.number);
-        let mut known = self.outlooks.borrow_mut();
-        *known.entry(case).or_insert_with(|| outlook_of(standing, size))
+        let mut known = self.future_fits.borrow_mut();
+        *known.entry(case).or_insert_with(|| future_fit_of(standing, size))
     }
 
     fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {
@@ -183,21 +183,21 @@ impl Rule for MadeToMeasure {
         let usable = tight_slots(standing, size).fold(0, |set, (slot, _)| set | mask(slot));
         let busy = standing.mig.all().layout(standing.busy);
         let free = busy.into_iter().fold(usable, |set, slot| set & !mask(slot)).count_ones();
-        let wanted = tight_slots(standing, size).map(|(_, profile)| profile.memory_slices).min()?;
-        (free >= u32::from(wanted)).then_some((free, wanted))
+        let needed = tight_slots(standing, size).map(|(_, profile)| profile.memory_slices).min()?;
+        (free >= u32::from(needed)).then_some((free, needed))
     }
 }
 
 /// Returns whether a GPU could hold a size once its jobs have ended.
-fn outlook_of(standing: &GpuLayout<'_>, size: &NumberedRequest) -> Outlook {
+fn future_fit_of(standing: &GpuLayout<'_>, size: &NumberedRequest) -> FutureFit {
     let fits = |base: MigState| {
         let mut slots = tight_slots(standing, size);
         slots.any(|(slot, _)| standing.mig.all().allocate(base, slot).is_some())
     };
     match (fits(standing.fixed), fits(MigState::EMPTY)) {
-        (true, _) => Outlook::Possible,
-        (false, true) => Outlook::InTheWay,
-        (false, false) => Outlook::Never,
+        (true, _) => FutureFit::Possible,
+        (false, true) => FutureFit::InTheWay,
+        (false, false) => FutureFit::Never,
     }
 }
 
@@ -209,7 +209,7 @@ fn in_the_way(standing: &GpuLayout<'_>, held: &[Slot], slot: Slot) -> Option<Vec
     let mut gone = Vec::new();
     for (at, other) in held.iter().enumerate() {
         match space.allocate(rest, *other) {
-            Some(beside) => rest = beside,
+            Some(combined) => rest = combined,
             None => gone.push(at),
         }
     }
@@ -221,7 +221,7 @@ fn tight_slots<'c>(
     standing: &GpuLayout<'c>,
     size: &NumberedRequest,
 ) -> impl Iterator<Item = (Slot, &'c Profile)> {
-    size.want.tight(standing.mig).into_iter().flat_map(|profile| {
+    size.request.tight(standing.mig).into_iter().flat_map(|profile| {
         profile
             .starts
             .iter()
@@ -232,10 +232,10 @@ fn tight_slots<'c>(
 /// A GPU with MIG off can't be made to measure: it is the tightest fit that it has.
 fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> {
     let whole = gpu.unpartitioned()?;
-    let fits = whole.state == InstanceState::Idle && size.want.suits_unpartitioned(whole.memory);
+    let fits = whole.state == InstanceState::Idle && size.request.suits_unpartitioned(whole.memory);
     fits.then(|| Offer {
         rank: Rank {
-            company: sharing::company(&size.want, whole.memory),
+            colocation: sharing::rank_colocation(&size.request, whole.memory),
             memory: whole.memory,
             way: Way::Idle,
             compute_slices: 0,
@@ -251,10 +251,10 @@ fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> 
 /// Steps (1) to (3) of scheme B on one GPU.
 fn best_way(standing: &GpuLayout<'_>, changing: bool, size: &NumberedRequest) -> Option<Offer> {
     let slots: Vec<_> = tight_slots(standing, size).collect();
-    let want = &size.want;
-    let idle = || best_of(want, idle_ways(standing, &slots));
-    let create = || best_of(want, create_ways(standing, &slots));
-    let rearrange = || best_of(want, rearrange_ways(standing, &slots));
+    let request = &size.request;
+    let idle = || best_of(request, idle_ways(standing, &slots));
+    let create = || best_of(request, create_ways(standing, &slots));
+    let rearrange = || best_of(request, rearrange_ways(standing, &slots));
     if changing { idle() } else { idle().or_else(create).or_else(rearrange) }
 }
 
@@ -273,7 +273,7 @@ struct Candidate<'c> {
 /// Takes the way with the largest `R`; of equals the one with the fewest steps, then the one
 /// whose destroyed instances opened most, then the most compute slices, then the highest start.
 /// The others are kept for the explanation.
-fn best_of(want: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
+fn best_of(request: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     let cost = |c: &Candidate<'_>| {
         let least_lost = usize::MAX - c.futures.after;
         let least_opened = usize::MAX - c.left_open;
@@ -287,7 +287,7 @@ fn best_of(want: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     let best = ways.next()?;
     Some(Offer {
         rank: Rank {
-            company: sharing::company(want, best.profile.memory),
+            colocation: sharing::rank_colocation(request, best.profile.memory),
             memory: best.profile.memory,
             way: best.way,
             compute_slices,

@@ -51,13 +51,13 @@ fn brief(decision: &Decision) -> String {
     match decision {
         Decision::Start { place, why, .. } => {
             let chosen = why.candidates.iter().find(|candidate| candidate.chosen);
-            let room = match chosen {
+            let target = match chosen {
                 Some(c) => format!("{} of GPU {} of {}", c.profile, c.gpu_index, c.node),
                 None => format!("GPU {}", place.gpu),
             };
             let start = place.slot.map_or_else(String::new, |slot| format!("@{}", slot.start));
             let steps = place.steps.len();
-            format!("it starts on {room}{start}, after {steps} layout steps")
+            format!("it starts on {target}{start}, after {steps} layout steps")
         }
         Decision::Wait { reason, .. } => format!("it waits: {}", reason.word()),
         Decision::Reshape { reshape, .. } => {

@@ -19,7 +19,7 @@ pub struct Tenancy {
     pub user: Arc<str>,
     /// The jobs with their parts.
     pub sharers: Vec<(JobId, SliceShare)>,
-    /// Of those whose kernels take turns, how they get on with each other, as far as that is known.
+    /// Of those whose kernels share kernel by kernel, how they get on with each other, as far as that is known.
     #[serde(rename = "turns", default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_sharers: Vec<(JobId, KernelSharer)>,
     /// Of those under MPS, what predictions know of them.
@@ -67,11 +67,11 @@ impl Tenancy {
         self.clients.retain(|(other, _)| *other != job);
     }
 
-    /// Returns what is to be expected of one more, where kernels take turns.
-    pub fn prospect(&self, asked: &SharingRequest) -> SharingGain {
+    /// Returns what is to be expected of one more, where kernels share kernel by kernel.
+    pub fn prospect(&self, request: &SharingRequest) -> SharingGain {
         let there: Vec<KernelSharer> =
             self.kernel_sharers.iter().map(|(_, kernel_sharer)| *kernel_sharer).collect();
-        match asked.kernel_sharer {
+        match request.kernel_sharer {
             Some(kernel_sharer) if there.len() == self.sharers.len() => {
                 kernel_sharing::prospect(&there, kernel_sharer)
             }
@@ -79,15 +79,15 @@ impl Tenancy {
         }
     }
 
-    /// Returns what is to be expected of one more under MPS; `speeds` tells how fast some are together, in
+    /// Returns what is to be expected of one more under MPS; `speeds` returns how fast some are together, in
     /// thousandths of what each does while nobody else is there.
-    pub fn prospect_beside(
+    pub fn prospect_under_mps(
         &self,
-        asked: &SharingRequest,
+        request: &SharingRequest,
         speeds: impl Fn(&[MpsClient]) -> Option<Vec<u64>>,
     ) -> SharingGain {
         let mut all: Vec<MpsClient> = self.clients.iter().map(|(_, client)| *client).collect();
-        let (there, Some(more)) = (all.len(), asked.client) else { return SharingGain::Unknown };
+        let (there, Some(more)) = (all.len(), request.client) else { return SharingGain::Unknown };
         if there != self.sharers.len() {
             return SharingGain::Unknown;
         }
@@ -120,14 +120,14 @@ impl Tenancy {
         Bytes::new(bytes.fold(0, u64::saturating_add))
     }
 
-    /// Returns whether one more sharer fits beside the others on a slice with this memory.
-    pub fn has_room(&self, asked: &SharingRequest, memory: Bytes) -> bool {
-        let sm = self.sm_percent() + asked.share.sm_percent();
-        let bytes = self.memory().get().saturating_add(asked.share.memory().get());
+    /// Returns whether one more sharer fits next to the others on a slice with this memory.
+    pub fn has_capacity(&self, request: &SharingRequest, memory: Bytes) -> bool {
+        let sm = self.sm_percent() + request.share.sm_percent();
+        let bytes = self.memory().get().saturating_add(request.share.memory().get());
         let count = numbers::saturating_u32(self.sharers.len());
-        let alike = self.sharers.iter().all(|(_, share)| share.goes_with(asked.share));
+        let alike = self.sharers.iter().all(|(_, share)| share.goes_with(request.share));
         alike
-            && self.user == asked.user
+            && self.user == request.user
             && sm <= 100
             && bytes <= memory.get()
             && count < SHARERS_MAX
@@ -142,7 +142,7 @@ pub struct SharingRequest {
     pub user: Arc<str>,
     /// What it may use.
     pub share: SliceShare,
-    /// How its kernels take turns, if they do.
+    /// How its kernels share kernel by kernel, if they do.
     #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
     pub kernel_sharer: Option<KernelSharer>,
     /// What predictions know of it, if it shares under MPS.

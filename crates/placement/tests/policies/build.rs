@@ -98,7 +98,7 @@ pub fn cluster(gpus: impl IntoIterator<Item = GpuView>) -> ClusterView {
 }
 
 /// Jobs numbered from 1.
-pub fn queue(asks: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
+pub fn queue(requests: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
     let job = |(number, gpu): (u64, GpuRequest)| QueuedJob {
         id: JobId::from_number(number),
         gpu,
@@ -108,7 +108,7 @@ pub fn queue(asks: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
         submitted: Millis::new(number),
         gang: None,
     };
-    (1..).zip(asks).map(job).collect()
+    (1..).zip(requests).map(job).collect()
 }
 
 pub fn gib(gib: u64) -> GpuRequest {

@@ -5,9 +5,9 @@ use tessera_placement::GpuView;
 
 use crate::build::*;
 
-fn round(gpus: impl IntoIterator<Item = GpuView>, asks: &[GpuRequest]) -> Vec<String> {
+fn round(gpus: impl IntoIterator<Item = GpuView>, requests: &[GpuRequest]) -> Vec<String> {
     let cluster = cluster(gpus);
-    let decisions = decide("exclusive", &cluster, &queue(asks.iter().cloned()));
+    let decisions = decide("exclusive", &cluster, &queue(requests.iter().cloned()));
     short(&cluster, &decisions)
 }
 

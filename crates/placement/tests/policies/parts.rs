@@ -39,21 +39,22 @@ type Taken = Vec<(JobId, ComputeSlot)>;
 
 const THIRDS: &[(u8, u8)] = &[(0, 1), (1, 1), (2, 1)];
 
-fn asks(jobs: &[(&str, &str)]) -> Vec<QueuedJob> {
-    let mut asked = queue(jobs.iter().map(|(name, _)| GpuRequest::Compute(name.parse().unwrap())));
-    for (job, (_, user)) in asked.iter_mut().zip(jobs) {
+fn compute_queue(jobs: &[(&str, &str)]) -> Vec<QueuedJob> {
+    let mut jobs_asking =
+        queue(jobs.iter().map(|(name, _)| GpuRequest::Compute(name.parse().unwrap())));
+    for (job, (_, user)) in jobs_asking.iter_mut().zip(jobs) {
         job.user = (*user).into();
     }
-    asked
+    jobs_asking
 }
 
-fn told(cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<Decision> {
+fn place_jobs(cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<Decision> {
     compute_instances::place_compute_jobs(cluster, &mut jobs.iter(), 100).decisions
 }
 
-/// `1: 3g.20gb@0/2 on 0` for a seat on compute slice 2.
+/// `1: 3g.20gb@0/2 on 0` for a placement on compute slice 2.
 fn in_short(cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<String> {
-    let decisions = told(cluster, jobs);
+    let decisions = place_jobs(cluster, jobs);
     let part = |decision: &Decision| match decision {
         Decision::Start { place, .. } => format!("/{}", place.part.unwrap().start),
         _ => String::new(),
@@ -69,7 +70,7 @@ fn a_gpu_instance_is_filled_up_before_the_next_one_is_taken() {
         ("3g.20gb", 4, cut_instance(THIRDS, "ada", &[(90, 1)])),
     ])]);
 
-    let jobs = asks(&[("1c.3g.20gb", "ada"); 4]);
+    let jobs = compute_queue(&[("1c.3g.20gb", "ada"); 4]);
 
     assert_eq!(
         in_short(&cluster, &jobs),
@@ -86,7 +87,7 @@ fn a_gpu_instance_is_filled_up_before_the_next_one_is_taken() {
 fn the_explanation_says_that_memory_is_shared_with_whom_and_how_much_is_counted() {
     let cluster = cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "ada", &[(90, 0)]))])]);
 
-    let decisions = told(&cluster, &asks(&[("1c.3g.20gb", "ada")]));
+    let decisions = place_jobs(&cluster, &compute_queue(&[("1c.3g.20gb", "ada")]));
 
     let why = why(&decisions[0]);
     assert_eq!(
@@ -102,8 +103,9 @@ fn the_explanation_says_that_memory_is_shared_with_whom_and_how_much_is_counted(
 fn users_are_never_mixed_on_a_gpu_instance_and_a_waiting_one_gets_his_turn() {
     let one = cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "ada", &[(90, 0)]))])]);
 
-    let jobs = asks(&[("1c.3g.20gb", "bob"), ("1c.3g.20gb", "ada"), ("1c.4g.20gb", "ada")]);
-    let decisions = told(&one, &jobs);
+    let jobs =
+        compute_queue(&[("1c.3g.20gb", "bob"), ("1c.3g.20gb", "ada"), ("1c.4g.20gb", "ada")]);
+    let decisions = place_jobs(&one, &jobs);
 
     assert_eq!(short(&one, &decisions), ["1: resources", "3: mig_fragmentation"]);
     let why = why(&decisions[0]);
@@ -136,7 +138,7 @@ fn a_wait_names_whose_end_or_whose_word_would_help() {
     ] {
         let cluster = cluster(gpus);
 
-        let decisions = told(&cluster, &asks(&[("1c.3g.20gb", "ada")]));
+        let decisions = place_jobs(&cluster, &compute_queue(&[("1c.3g.20gb", "ada")]));
 
         assert_eq!(short(&cluster, &decisions), [format!("1: {reason}")]);
         let would = why(&decisions[0]).would_start_if.clone().unwrap();
@@ -179,23 +181,23 @@ fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
         a100(&[("3g.20gb", 0, cut_instance(THIRDS, "", &[]))]),
         a100(&[("3g.20gb", 0, cut_instance(THIRDS, "", &[]))]),
     ]);
-    let mut jobs = asks(&[("1c.3g.20gb", "ada"); 5]);
+    let mut jobs = compute_queue(&[("1c.3g.20gb", "ada"); 5]);
     jobs[4].gpu = GpuRequest::Unknown;
     let policy = by_name("tessera").unwrap();
     let known = Knowledge { jobs: &Three, ..Knowledge::NONE };
 
-    let said = decide_round(&*policy, &view, known, &mut jobs.iter(), Millis::ZERO, 100);
+    let decided = decide_round(&*policy, &view, known, &mut jobs.iter(), Millis::ZERO, 100);
 
-    let started = said.iter().filter(|d| matches!(d, Decision::Start { .. })).count();
-    assert_eq!(started, 3, "three on one GPU instance, and none on the other: {said:?}");
+    let started = decided.iter().filter(|d| matches!(d, Decision::Start { .. })).count();
+    assert_eq!(started, 3, "three on one GPU instance, and none on the other: {decided:?}");
     let quota = |d: &&Decision| matches!(d, Decision::Wait { reason: WaitReason::Quota, .. });
-    assert_eq!(said.iter().filter(quota).count(), 2, "{said:?}");
+    assert_eq!(decided.iter().filter(quota).count(), 2, "{decided:?}");
 }
 
 #[test]
 fn other_jobs_are_left_to_the_policy_in_their_order() {
     let cluster = cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "", &[]))])]);
-    let mut jobs = asks(&[("1c.3g.20gb", "ada"); 3]);
+    let mut jobs = compute_queue(&[("1c.3g.20gb", "ada"); 3]);
     jobs[0].gpu = GpuRequest::Whole;
     jobs[2].gpu = GpuRequest::Unknown;
 
@@ -240,9 +242,9 @@ proptest! {
         });
         let cluster = cluster(gpus);
         let jobs: Vec<_> = wants.iter().map(|(name, user)| (names[*name], users[*user])).collect();
-        let jobs = asks(&jobs);
+        let jobs = compute_queue(&jobs);
 
-        let decisions = told(&cluster, &jobs);
+        let decisions = place_jobs(&cluster, &jobs);
 
         let mut placements: BTreeMap<(String, Option<Slot>), Taken> = BTreeMap::new();
         for decision in &decisions {
@@ -252,19 +254,19 @@ proptest! {
             let there = gpu.instances.iter().find(|i| i.slot == place.slot).unwrap();
             let InstanceState::Cut(before) = &there.state else { panic!("{there:?}") };
             prop_assert!(before.free().any(|free| free == part), "{part:?} was not free");
-            let asked = jobs.iter().find(|j| j.id == *job).unwrap();
+            let jobs_asking = jobs.iter().find(|j| j.id == *job).unwrap();
             if let Some(tenancy) = &before.tenancy {
-                prop_assert_eq!(&tenancy.user, &asked.user);
+                prop_assert_eq!(&tenancy.user, &jobs_asking.user);
             }
             let placed = placements.entry((place.gpu.to_string(), place.slot)).or_default();
             for (other, taken) in placed.iter() {
                 prop_assert!(!taken.overlaps(part));
                 let other = jobs.iter().find(|j| j.id == *other).unwrap();
-                prop_assert_eq!(&other.user, &asked.user);
+                prop_assert_eq!(&other.user, &jobs_asking.user);
             }
             placed.push((*job, part));
         }
-        let again = told(&cluster, &jobs);
+        let again = place_jobs(&cluster, &jobs);
         prop_assert_eq!(short(&cluster, &again), short(&cluster, &decisions), "it is a function");
     }
 }

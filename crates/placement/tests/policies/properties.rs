@@ -48,7 +48,7 @@ fn hopeless(decision: &Decision) -> bool {
     }
 }
 
-/// Whether the instance holds what was asked for, tight or not.
+/// Whether the instance holds what was requested, tight or not.
 fn satisfies(hardware: &Hardware, decision: &Decision, ask: &GpuRequest, policy: &str) -> bool {
     let Decision::Start { place, .. } = decision else { return true };
     let gpu = hardware.gpu(place);
@@ -126,8 +126,8 @@ proptest! {
             if let Some(head) = head {
                 let all_wait = decisions[head..].iter().all(is_wait);
                 prop_assert!(all_wait, "{policy}");
-                let told = |d: &&Decision| !hopeless(d);
-                prop_assert!(decisions[head + 1..].iter().filter(told).count() <= 1, "{policy}");
+                let is_reported = |d: &&Decision| !hopeless(d);
+                prop_assert!(decisions[head + 1..].iter().filter(is_reported).count() <= 1, "{policy}");
             }
             let looked_at: Vec<_> = decisions.iter().map(id).collect();
             let first: Vec<_> = queue.iter().take(decisions.len()).map(|job| job.id).collect();

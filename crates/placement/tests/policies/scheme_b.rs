@@ -6,10 +6,10 @@ use crate::build::*;
 
 fn round(
     gpus: impl IntoIterator<Item = tessera_placement::GpuView>,
-    asks: &[tessera_model::spec::GpuRequest],
+    requests: &[tessera_model::spec::GpuRequest],
 ) -> Vec<String> {
     let cluster = cluster(gpus);
-    let decisions = decide("scheme-b", &cluster, &queue(asks.iter().cloned()));
+    let decisions = decide("scheme-b", &cluster, &queue(requests.iter().cloned()));
     short(&cluster, &decisions)
 }
 
@@ -45,7 +45,7 @@ fn two_jobs_of_half_the_memory_get_a_3g_and_a_4g() {
 
 #[test]
 fn a_slice_that_others_could_use_is_left_to_them() {
-    // Beside a busy 1g at 3 nothing but a 3g fits the second half.
+    // Next to a busy 1g at 3 nothing but a 3g fits the second half.
     let gpu = a100(&[("1g.5gb", 3, taken(9))]);
 
     assert_eq!(round([gpu], &[gib(16)]), ["1: +3g.20gb@4 3g.20gb@4 on 0"]);

@@ -33,8 +33,8 @@ fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
 }
 
 /// Jobs of `ada` that each want half of a slice and so much memory.
-fn halves(asks: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
-    let mut jobs = queue(asks);
+fn halves(requests: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
+    let mut jobs = queue(requests);
     for number in 1..=jobs.len() {
         sharing(&mut jobs, number, "ada", 50);
     }
@@ -119,7 +119,7 @@ fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() 
 }
 
 /// Two jobs of `ada` on one A100 that share kernel by kernel, and why the second waits or what it joined.
-fn beside(first: KernelSharer, second: KernelSharer) -> String {
+fn summary_of_pair(first: KernelSharer, second: KernelSharer) -> String {
     let state = |number: u64, sharer: KernelSharer| {
         let sharer = kernel_sharing(number, sharer).share.unwrap();
         InstanceState::Shared(Tenancy::begun(JobId::from_number(number), &sharer))
@@ -131,7 +131,7 @@ fn beside(first: KernelSharer, second: KernelSharer) -> String {
 
 #[test]
 fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
-    let summary = beside(kernel_sharer(5, false, 950), kernel_sharer(5, false, 950));
+    let summary = summary_of_pair(kernel_sharer(5, false, 950), kernel_sharer(5, false, 950));
 
     let (_, words) = summary.split_once("it doesn't join job 901: that would add ").unwrap();
     let (percent, rest) = words.split_once(" % of the throughput of a job alone").unwrap();
@@ -141,7 +141,7 @@ fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
 
 #[test]
 fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
-    let summary = beside(kernel_sharer(5, true, 300), kernel_sharer(5, false, 900));
+    let summary = summary_of_pair(kernel_sharer(5, true, 300), kernel_sharer(5, false, 900));
     let slowed = "it doesn't join job 901: job 901, an online job, would take ";
     let (_, words) = summary.split_once(slowed).unwrap_or_else(|| panic!("{summary}"));
     let (percent, rest) = words.split_once(" % longer; ").unwrap();
@@ -149,20 +149,20 @@ fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
     assert!(rest.starts_with("with a better priority its kernels would go first"), "{summary}");
 
     // The newcomer itself, of the same priority as a busy job.
-    let summary = beside(kernel_sharer(5, false, 900), kernel_sharer(5, true, 300));
+    let summary = summary_of_pair(kernel_sharer(5, false, 900), kernel_sharer(5, true, 300));
     assert!(summary.contains("it doesn't join job 901: it, an online job"), "{summary}");
 }
 
 #[test]
 fn who_joins_is_told_whose_slice_it_is_and_what_it_adds() {
-    let summary = beside(kernel_sharer(0, true, 300), kernel_sharer(5, false, 900));
+    let summary = summary_of_pair(kernel_sharer(0, true, 300), kernel_sharer(5, false, 900));
     let joined = "; job 901 of ada has 1 GiB of it under kernel-level sharing, where it adds ";
     assert!(summary.contains(joined), "{summary}");
 
-    let summary = beside(kernel_sharer(0, true, None), kernel_sharer(5, false, 900));
-    let wished =
+    let summary = summary_of_pair(kernel_sharer(0, true, None), kernel_sharer(5, false, 900));
+    let expected =
         "under kernel-level sharing, as its user requested: how busy these jobs are is not known";
-    assert!(summary.contains(wished), "{summary}");
+    assert!(summary.contains(expected), "{summary}");
 }
 
 #[test]
@@ -292,8 +292,8 @@ fn start_all(policy: &str, cluster: &ClusterView, queue: &[QueuedJob]) -> Hardwa
     let mut hardware = Hardware::new(cluster);
     for decision in decide(policy, cluster, queue) {
         let Decision::Start { job, place, .. } = &decision else { continue };
-        let asked = queue.iter().find(|queued| queued.id == *job).unwrap();
-        match &asked.share {
+        let request = queue.iter().find(|queued| queued.id == *job).unwrap();
+        match &request.share {
             Some(sharer) => hardware.start_sharer(*job, sharer, place),
             None => hardware.start(*job, place),
         }
@@ -329,15 +329,15 @@ proptest! {
             let mut hardware = Hardware::new(&cluster);
             for decision in decide(policy, &cluster, &queue) {
                 let Decision::Start { job, place, .. } = &decision else { continue };
-                let asked = queue.iter().find(|queued| queued.id == *job).unwrap();
-                let Some(sharer) = &asked.share else {
+                let request = queue.iter().find(|queued| queued.id == *job).unwrap();
+                let Some(sharer) = &request.share else {
                     hardware.start(*job, place);
                     continue;
                 };
                 let before = tenancies(&hardware.cluster);
-                let room = before.values().any(|(t, memory, open)| *open && t.has_room(sharer, *memory));
+                let has_capacity = before.values().any(|(t, memory, open)| *open && t.has_capacity(sharer, *memory));
                 let joined = before.contains_key(&(place.gpu.clone(), place.slot));
-                prop_assert_eq!(room, joined, "{}: {}", policy, job);
+                prop_assert_eq!(has_capacity, joined, "{}: {}", policy, job);
                 hardware.start_sharer(*job, sharer, place);
             }
         }

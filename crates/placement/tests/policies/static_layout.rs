@@ -6,9 +6,9 @@ use tessera_placement::{GpuView, Policy};
 
 use crate::build::*;
 
-fn round(gpus: impl IntoIterator<Item = GpuView>, asks: &[GpuRequest]) -> Vec<String> {
+fn round(gpus: impl IntoIterator<Item = GpuView>, requests: &[GpuRequest]) -> Vec<String> {
     let cluster = cluster(gpus);
-    let decisions = decide("static", &cluster, &queue(asks.iter().cloned()));
+    let decisions = decide("static", &cluster, &queue(requests.iter().cloned()));
     short(&cluster, &decisions)
 }
 

@@ -35,6 +35,6 @@ fn an_instance_of_another_profile_counts_as_an_obstacle() {
 
     let last = mig.all().allocate(MigState::EMPTY, Slot { start: 6, profile: double }).unwrap();
 
-    // The left half in its six ways, beside it 2g at 4 or two 1g.
+    // The left half in its six ways, next to it 2g at 4 or two 1g.
     assert_eq!(mig.full_layouts(last), Some(12));
 }

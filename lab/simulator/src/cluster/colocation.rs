@@ -27,7 +27,7 @@ static FOREST: LazyLock<SharingPredictor> = LazyLock::new(|| {
 });
 
 /// Answers of the forest that are kept: beyond, all are forgotten. Chosen: about a hundred MiB.
-const TOLD_MAX: usize = 1 << 20;
+const CACHED_MAX: usize = 1 << 20;
 
 /// What the forest said. A policy asks the same of the same jobs in round after round, and walking
 /// all trees each time took seven tenths of a run.
@@ -35,16 +35,16 @@ const TOLD_MAX: usize = 1 << 20;
 pub(super) struct SpeedCache(BTreeMap<SharedJob, u64>);
 
 impl SpeedCache {
-    /// Returns how fast a job is beside others, in thousandths of its speed alone.
-    pub(super) fn speed(&mut self, beside: &SharedJob) -> u64 {
-        if self.0.len() >= TOLD_MAX && !self.0.contains_key(beside) {
+    /// Returns how fast a job is next to others, in thousandths of its speed alone.
+    pub(super) fn speed(&mut self, shared: &SharedJob) -> u64 {
+        if self.0.len() >= CACHED_MAX && !self.0.contains_key(shared) {
             self.0.clear();
         }
-        *self.0.entry(*beside).or_insert_with(|| FOREST.predict(beside).value)
+        *self.0.entry(*shared).or_insert_with(|| FOREST.predict(shared).value)
     }
 }
 
-/// Draws co-locations: one job beside one to three others on a slice of an A100, with demands in
+/// Draws co-locations: one job next to one to three others on a slice of an A100, with demands in
 /// the range of the study's jobs, rounded (tables 2 and 5: SMs 5 to 81 %, bandwidth 0.5 to 45 %).
 pub fn rows(seed: u64, count: u64) -> Vec<MeasuredSharing> {
     let mut rng = SeededRng::named(seed, "colocation");
@@ -73,13 +73,13 @@ fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
     let slowed = contention::under_mps(&sharers, slices, WHOLE)[0];
     // Three of a hundred up or down, chosen: two measurements of the same are never equal.
     let slowed = rng.spread(slowed, 30).max(1_000);
-    let beside = beside(jobs[0].0, jobs[0].1, &jobs[1..], (slices, WHOLE), rng.below(2) == 0);
+    let shared = shared_job(jobs[0].0, jobs[0].1, &jobs[1..], (slices, WHOLE), rng.below(2) == 0);
     let speed_per_mille = u32::try_from(1_000_000 / slowed).unwrap_or(1_000);
-    MeasuredSharing { task, beside, speed_per_mille }
+    MeasuredSharing { task, shared, speed_per_mille }
 }
 
-/// Describes a job beside others; each with its percentage.
-pub(super) fn beside(
+/// Describes a job next to others; each with its percentage.
+pub(super) fn shared_job(
     own: Demand,
     percent: u8,
     others: &[(Demand, u8)],

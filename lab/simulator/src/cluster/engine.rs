@@ -2,11 +2,11 @@
 
 mod act;
 mod alone;
-mod card;
 mod cut;
 mod ending;
 mod forecast;
 mod gangs;
+mod gpu_state;
 mod kernel_sharing;
 mod look;
 mod placing;
@@ -27,7 +27,7 @@ use tessera_placement::{
 };
 
 use self::alone::SoloTimes;
-use self::card::GpuState;
+use self::gpu_state::GpuState;
 pub use self::refused::SimulationError;
 use self::task::{SimulatedTask, TaskPhase, TaskPlacement, kinds};
 use super::fleet::GpuFleet;
@@ -71,7 +71,7 @@ pub struct SimulationRun<'s> {
     events: BinaryHeap<Reverse<(u64, u64, SimulationEvent)>>,
     sequence: u64,
     view: ClusterView,
-    cards: Vec<GpuState>,
+    gpu_states: Vec<GpuState>,
     by_gpu: BTreeMap<tessera_model::GpuId, usize>,
     tasks: Vec<SimulatedTask>,
     /// The user of each job.
@@ -85,15 +85,15 @@ pub struct SimulationRun<'s> {
     stale: BTreeSet<usize>,
     /// Jobs that this round stopped and has given no other place yet.
     preempted: BTreeSet<usize>,
-    asked_at: Option<u64>,
+    round_at: Option<u64>,
     last_wait: BTreeMap<JobId, WaitReason>,
     ended: usize,
     running: usize,
     usage: usage::AccountUsage,
     /// What the kernel queue was found to do, where it is asked.
     rates: RefCell<MeasuredRates>,
-    /// How fast jobs are beside others, as far as the forest was asked.
-    told: RefCell<SpeedCache>,
+    /// How fast jobs are next to others, as far as the forest was asked.
+    speed_cache: RefCell<SpeedCache>,
     /// Whether the workload has gangs: then each round looks at everything.
     gangs: bool,
     record: RunRecord,
@@ -123,7 +123,7 @@ enum SimulationEvent {
 ///
 /// # Errors
 ///
-/// [`SimulationError`] says why the run can't come to its end.
+/// [`SimulationError`] states why the run can't come to its end.
 pub fn run(
     setup: SimulationSetup<'_>,
     progress: &mut dyn FnMut(usize),
@@ -149,7 +149,7 @@ pub fn run(
 impl<'s> SimulationRun<'s> {
     fn new(setup: SimulationSetup<'s>) -> Result<Self, SimulationError> {
         let view = setup.fleet.view.clone();
-        let cards = setup.fleet.keys.iter().map(|key| GpuState::new(key)).collect();
+        let gpu_states = setup.fleet.keys.iter().map(|key| GpuState::new(key)).collect();
         let by_gpu = view.gpus.iter().enumerate().map(|(i, gpu)| (gpu.id.clone(), i)).collect();
         let kinds = kinds(setup.fleet);
         let run = Self {
@@ -159,7 +159,7 @@ impl<'s> SimulationRun<'s> {
             events: BinaryHeap::new(),
             sequence: 0,
             view,
-            cards,
+            gpu_states,
             by_gpu,
             tasks: setup.jobs.iter().map(|job| SimulatedTask::new(job, &kinds)).collect(),
             users: setup.jobs.iter().map(|job| job.user.as_str().into()).collect(),
@@ -168,13 +168,13 @@ impl<'s> SimulationRun<'s> {
             queue: BTreeSet::new(),
             stale: BTreeSet::new(),
             preempted: BTreeSet::new(),
-            asked_at: None,
+            round_at: None,
             last_wait: BTreeMap::new(),
             ended: 0,
             running: 0,
             usage: usage::AccountUsage::of(setup.jobs),
             rates: RefCell::default(),
-            told: RefCell::default(),
+            speed_cache: RefCell::default(),
             gangs: setup.jobs.iter().any(|job| job.gang.is_some()),
             record: RunRecord::default(),
         };
@@ -196,20 +196,20 @@ impl<'s> SimulationRun<'s> {
         let happens = self.events.peek().map(|Reverse((at, _, _))| *at);
         let Some(at) = arrives.into_iter().chain(happens).min() else { return Ok(false) };
         self.now = at;
-        let mut ask = false;
+        let mut is_round_needed = false;
         while let Some((_, job)) = self.arrivals.pop_if(|(when, _)| *when == at) {
             self.enqueue(job);
-            ask = true;
+            is_round_needed = true;
         }
         while let Some(Reverse((when, _, event))) = self.events.peek().copied() {
             if when != at {
                 break;
             }
             self.events.pop();
-            ask |= self.take(event)?;
+            is_round_needed |= self.take(event)?;
         }
         self.rerate();
-        if ask && self.due() {
+        if is_round_needed && self.due() {
             self.round()?;
             self.rerate();
         }
@@ -221,12 +221,12 @@ impl<'s> SimulationRun<'s> {
     fn due(&mut self) -> bool {
         let period = self.setup.round_ms;
         if period == 0 || self.now.is_multiple_of(period) {
-            self.asked_at = Some(self.now);
+            self.round_at = Some(self.now);
             return true;
         }
         let next = (self.now / period + 1) * period;
-        if self.asked_at != Some(next) {
-            self.asked_at = Some(next);
+        if self.round_at != Some(next) {
+            self.round_at = Some(next);
             self.schedule(next, SimulationEvent::Round);
         }
         false
@@ -238,11 +238,11 @@ impl<'s> SimulationRun<'s> {
             SimulationEvent::Wakes { job, stamp } if self.tasks[job].stamp == stamp => {
                 Ok(self.wake(job))
             }
-            SimulationEvent::Cut { gpu, stamp } if self.cards[gpu].stamp == stamp => {
+            SimulationEvent::Cut { gpu, stamp } if self.gpu_states[gpu].stamp == stamp => {
                 self.cut_done(gpu);
                 Ok(true)
             }
-            SimulationEvent::Tried { gpu, stamp } if self.cards[gpu].stamp == stamp => {
+            SimulationEvent::Tried { gpu, stamp } if self.gpu_states[gpu].stamp == stamp => {
                 self.tried(gpu)?;
                 Ok(true)
             }
@@ -273,7 +273,7 @@ impl<'s> SimulationRun<'s> {
         let job = &self.setup.jobs[index];
         QueuedJob {
             id: id(index),
-            gpu: GpuRequest::Memory(self.tasks[index].asked),
+            gpu: GpuRequest::Memory(self.tasks[index].requested),
             user: Arc::clone(&self.users[index]),
             share: None,
             queue_rank: Priority::try_from(job.priority).unwrap_or_default().into(),
@@ -282,7 +282,7 @@ impl<'s> SimulationRun<'s> {
         }
     }
 
-    /// Tells the policy that something changed on a GPU.
+    /// Returns the policy that something changed on a GPU.
     fn touch(&mut self, gpu: usize) {
         if let Some(session) = &mut self.session {
             session.gpu_changed(gpu);

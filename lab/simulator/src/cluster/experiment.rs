@@ -1,4 +1,4 @@
-//! Rows of the papers that anybody can rerun: what is printed there beside what comes out here.
+//! Rows of the papers that anybody can rerun: what is printed there next to what comes out here.
 
 mod coexec;
 mod dyna_p;
@@ -59,7 +59,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|(name, ..)| *name)
 }
 
-/// Tells whether an experiment takes more than some seconds.
+/// Returns whether an experiment takes more than some seconds.
 pub fn is_long(name: &str) -> bool {
     ROWS.iter().any(|(known, long, _)| *known == name && *long)
 }

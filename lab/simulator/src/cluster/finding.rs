@@ -29,7 +29,7 @@ pub enum Side {
     AtLeast,
 }
 
-/// One expected number beside what came out.
+/// One expected number next to what came out.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = ExperimentFinding))]
 pub struct Finding {
@@ -106,19 +106,19 @@ impl Finding {
         Self { side: Side::AtLeast, holds, ..near(id, what, proof, limit, found, 0.0) }
     }
 
-    /// Says how far this is from what no schedule beats.
+    /// States how far this is from what no schedule beats.
     pub(super) fn over(self, bound: f64) -> Self {
         let ratio = self.found / bound;
         self.ratio(ratio)
     }
 
-    /// Says how far the seeds or orders are apart that were run.
+    /// States how far the seeds or orders are apart that were run.
     pub(super) fn over_seeds(self, figures: &[f64]) -> Self {
         let spread = (figures.len() > 1).then(|| rounded(deviation(figures)));
         Self { spread, ..self }
     }
 
-    /// Says why it doesn't come out; nothing if it does.
+    /// States why it doesn't come out; nothing if it does.
     pub(super) fn known(self, why: &'static str) -> Self {
         Self { short: (!self.holds).then_some(why), ..self }
     }

@@ -132,11 +132,11 @@ pub struct RunOutcome {
     pub out_of_memory: u64,
     /// Time alone on the whole GPU of all jobs, over makespan and GPUs.
     pub system_throughput: f64,
-    /// The cluster over time, if asked for.
+    /// The cluster over time, if requested.
     pub samples: Vec<ClusterSample>,
-    /// Who was where, if asked for.
+    /// Who was where, if requested.
     pub segments: Vec<JobSegment>,
-    /// Which instances stood, if asked for.
+    /// Which instances stood, if requested.
     pub slices: Vec<InstanceSegment>,
 }
 

@@ -96,7 +96,7 @@ impl Overheads {
     ///
     /// # Errors
     ///
-    /// [`OverheadsError`] says what would be right.
+    /// [`OverheadsError`] states what would be right.
     pub fn parse(text: &str) -> Result<Self, OverheadsError> {
         let bad = || OverheadsError { text: text.to_owned() };
         let moving = match text {
@@ -110,7 +110,7 @@ impl Overheads {
     ///
     /// # Errors
     ///
-    /// A text that says what is wrong and what would be right.
+    /// A text that states what is wrong and what would be right.
     pub fn from_json(text: &str) -> Result<Self, String> {
         const RIGHT: &str = "write such as {\"moving\": {\"fixed_ms\": 30000}, \"cutting\": \"measured\", \
                              \"start_up_ms\": 10000, \"prediction_error\": 150, \"turns\": \"modelled\"}, each of \

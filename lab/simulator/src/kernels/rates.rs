@@ -42,7 +42,7 @@ pub struct MeasuredRates {
 }
 
 impl MeasuredRates {
-    /// Returns how much longer than alone a job of better priority and one of worse take beside each
+    /// Returns how much longer than alone a job of better priority and one of worse take next to each
     /// other, in thousandths, from the parts of their times alone in which a kernel of them runs.
     pub fn of(&mut self, order: ServiceOrder, busy: [u16; 2]) -> [u64; 2] {
         let [high, low] = busy.map(rounded);

@@ -32,7 +32,7 @@ fn worst(slowed: &[f64]) -> f64 {
     slowed.iter().copied().fold(0.0, f64::max)
 }
 
-/// Every pair of medium jobs, a job beside its own kind too.
+/// Every pair of medium jobs, a job next to its own kind too.
 fn pairs() -> Vec<[CalibrationRow; 2]> {
     let with = |at: usize| MEDIUM[at..].iter().map(move |other| [MEDIUM[at], *other]);
     (0..MEDIUM.len()).flat_map(with).collect()
@@ -162,7 +162,7 @@ fn rule_5_fixed_proportions_hurt_asymmetric_jobs() {
         number(usize::try_from(done.makespan_ms).unwrap()) / 1_000.0
     };
     let (time_sliced, halves) = (ends("exclusive", ""), ends("static", "2g.12gb,2g.12gb"));
-    // HotSpot beside Raytracing: in sequence 87.68 s, on halves 92.24 s, MPS 50/50 61.45 s.
+    // HotSpot next to Raytracing: in sequence 87.68 s, on halves 92.24 s, MPS 50/50 61.45 s.
     assert!(
         (time_sliced - 87.68).abs() < 0.1 && (halves - 92.24).abs() < 0.1,
         "{time_sliced}, {halves}"
@@ -243,7 +243,7 @@ fn rule_8_reconfiguration_is_cheap_touches_only_its_slices_and_goes_one_after_th
     let ends: Vec<u64> = done.jobs.iter().map(|job| job.end_ms).collect();
     assert_eq!(ends, [20_120, 10_110, 15_220], "create 2; create 1; destroy 1, create 2");
     assert_eq!(done.cutting_millijoules, 2_360 + 2_320 + 1_750 + 2_360, "table 6");
-    // Four slices that are asked for at once are made one after the other.
+    // Four slices that are requested at once are made one after the other.
     let jobs = vec![job(0, 5, 10); 4];
     let done = simulated(&jobs, "a30-24gb", "scheme-b", "", LayoutChangeTime::Measured);
     assert_eq!(done.makespan_ms, 10_000 + 4 * 110);

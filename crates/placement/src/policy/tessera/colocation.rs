@@ -1,24 +1,24 @@
 //! Two jobs on one slice, where that is worth more than a slice for each.
 //!
-//! The search of a GPU seats pairs as it seats jobs: who may share is tried as one [`super::pairs::SlotUnit`], in every
-//! slot of every layout, in whichever way ([`SharingMode`]) is predicted to do most there, beside all ways
+//! The search of a GPU placements pairs as it placements jobs: who may share is tried as one [`super::pairs::SlotUnit`], in every
+//! slot of every layout, in whichever way ([`SharingMode`]) is predicted to do most there, next to all ways
 //! in which each has a slot of its own. Two share only if they are of one user, and the memory of both
 //! fits:
 //!
 //! - **Under MPS**, with parts of the multiprocessors that add up to all of them (the co-execution
 //!   study: that evens slow-downs out). Only where it is known what both keep busy: without that
 //!   nothing predicts how they get on, and on the papers' workloads without demands guessed pairs cost
-//!   more than they brought (mean time 1 to 4 % worse). Who serves answers is no slower beside another
-//!   than alone on the smallest slice that holds it, which is what it asked for.
+//!   more than they brought (mean time 1 to 4 % worse). Who serves answers is no slower next to another
+//!   than alone on the smallest slice that holds it, which is what it requested.
 //! - **Kernel by kernel** (FIKIT): one holds the slice by its priority, the other fills its gaps. The
 //!   one that fills is an offline job without a deadline. The one that holds may be anybody; who
 //!   serves answers is slowed by [`super::Tessera::courtesy`] at most. An online job sits in its
 //!   slice's queue from its start, so that nobody has to stop it for the sake of colocation; two online
-//!   jobs never take turns.
+//!   jobs never share kernel by kernel.
 //!
 //! Nobody is made late that would be in time without colocation. Two share a slot only where both together
 //! do so much more than one alone there ([`super::Tessera::together`], [`super::Tessera::filled`]); the
-//! stop of whom that makes change its seat is paid for, and who sits so already keeps its seat. A pair
+//! stop of whom that makes change its placement is paid for, and who sits so already keeps its placement. A pair
 //! stays two: the study's gains fall with each one more.
 
 use tessera_model::mig::Slot;
@@ -65,7 +65,7 @@ impl Search<'_, '_> {
         self.scoring.knowledge.jobs.facts(job).demand.is_some()
     }
 
-    /// Returns whether anything is known of how a job takes turns.
+    /// Returns whether anything is known of how a job shares kernel by kernel.
     pub(super) fn is_kernel_sharer(&self, job: JobId) -> bool {
         self.index.kinds().iter().any(|at| {
             let largest = self.scoring.mig(*at).and_then(|mig| mig.geometry.largest());
@@ -86,11 +86,12 @@ impl Search<'_, '_> {
         !known.online && known.deadline.is_none()
     }
 
-    /// Returns what a job is worth where it sits.
+    /// Returns the score of a job where it sits.
     pub(super) fn score_of_placed(&mut self, at: usize, placed: PlacedJob) -> i64 {
         let Some(slot) = placed.slot else { return 0 };
-        let beside = |other: &&PlacedJob| other.slot == placed.slot && other.job != placed.job;
-        let other = self.placements(at).iter().find(beside).copied();
+        let is_co_runner =
+            |other: &&PlacedJob| other.slot == placed.slot && other.job != placed.job;
+        let other = self.placements(at).iter().find(is_co_runner).copied();
         let other = other.and_then(|other| Some((other.job, SharingMode::of(other)?)));
         match (SharingMode::of(placed), other) {
             (None, _) | (Some(SharingMode::Kernel(_)), None) => {
@@ -101,21 +102,21 @@ impl Search<'_, '_> {
                 }
             }
             (Some(tier), other) => {
-                let worth = self.shared(at, slot, (placed.job, tier), other, CurrentPlace::There);
-                worth.map_or(0, |(_, worth)| worth)
+                let score = self.shared(at, slot, (placed.job, tier), other, CurrentPlace::There);
+                score.map_or(0, |(_, score)| score)
             }
         }
     }
 
-    /// Returns what a job is worth that keeps its part of a slice which nobody else has any more.
+    /// Returns the score of a job that keeps its part of a slice which nobody else has any more.
     pub(super) fn left_behind(&mut self, at: usize, placed: PlacedJob) -> Option<(Slot, i64)> {
         let (slot, sm) = (placed.slot?, placed.sm?);
         let stays = (placed.job, SharingMode::Mps(sm));
-        let (_, worth) = self.shared(at, slot, stays, None, CurrentPlace::There)?;
-        Some((slot, worth))
+        let (_, score) = self.shared(at, slot, stays, None, CurrentPlace::There)?;
+        Some((slot, score))
     }
 
-    /// Returns the seat of a job that has a slice to itself: where it sits already it keeps what it
+    /// Returns the placement of a job that has a slice to itself: where it sits already it keeps what it
     /// has, unless all of the slice is worth a stop to it; who serves answers gets its place in the
     /// slice's queue at once.
     pub(super) fn place(&mut self, at: usize, job: JobId, slot: Slot) -> PlacedJob {
@@ -123,9 +124,9 @@ impl Search<'_, '_> {
         let known = self.index.gpu(at).placements.iter().find(|placed| placed.job == job).copied();
         if let Some(known) = known.filter(|placed| placed.slot == Some(slot)) {
             let number = self.scoring.mig(at).and_then(|mig| mig.layout_index().number(slot));
-            let worth = number.map(|number| self.row(at, job)[number]);
-            let part = self.left_behind(at, known).map(|(_, worth)| worth);
-            if known.sm.is_none() || part == worth {
+            let score = number.map(|number| self.row(at, job)[number]);
+            let part = self.left_behind(at, known).map(|(_, score)| score);
+            if known.sm.is_none() || part == score {
                 return known;
             }
         }
@@ -143,7 +144,7 @@ impl Search<'_, '_> {
         PlacedJob { kernel_priority: queued.map(|_| HOLDS), ..alone }
     }
 
-    /// Returns how fast a job is beside another, in parts of what it is alone on the slice, and what
+    /// Returns how fast a job is next to another, in parts of what it is alone on the slice, and what
     /// it is worth there; `None` if it must not be there.
     pub(super) fn shared(
         &mut self,
@@ -181,8 +182,8 @@ impl Search<'_, '_> {
             return None;
         }
         let whole_time = self.scoring.whole_time(at, job);
-        let worth = self.scoring.worth_of(at, &facts, (here, whole_time), current, profile)?;
-        Some((float(alone) / float(here).max(1.0), worth))
+        let score = self.scoring.score_of(at, &facts, (here, whole_time), current, profile)?;
+        Some((float(alone) / float(here).max(1.0), score))
     }
 
     /// Returns whether a job is served in colocation as it has to be: if somebody waits for its answers, or
@@ -235,7 +236,7 @@ impl Search<'_, '_> {
             (CurrentPlace::There, Some(since)) => {
                 (float(since) + price + CUT_MS - float(self.scoring.now)).max(0.0)
             }
-            (CurrentPlace::There | CurrentPlace::Beside | CurrentPlace::Elsewhere, _) => {
+            (CurrentPlace::There | CurrentPlace::OnSameGpu | CurrentPlace::Elsewhere, _) => {
                 price + CUT_MS
             }
         }

@@ -1,8 +1,8 @@
 //! Jobs that change places between GPUs, where both GPUs together are worth more so.
 //!
-//! A GPU's own search keeps its jobs together, and [`super::making_room`] moves some for the sake of one that
+//! A GPU's own search keeps its jobs together, and [`super::freeing`] moves some for the sake of one that
 //! waits. What is left after both is looked at in pairs of GPUs: one job goes over, or two change
-//! places, and both GPUs are seated anew. The pairs come first in which the jobs that go have
+//! places, and both GPUs are placed anew. The pairs come first in which the jobs that go have
 //! the most to gain by it. An exchange has to clear the same hurdle as any change under running jobs,
 //! with both moves paid for, and nobody is moved at a price above what is left of it.
 //!
@@ -27,7 +27,7 @@ const SEARCHES: usize = 2;
 /// Two GPUs, and who goes over from each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ExchangeOffer {
-    /// What those who go over would gain if they got the best seat there.
+    /// What those who go over would gain if they got the best placement there.
     hoped: i64,
     from: (usize, JobId),
     to: (usize, Option<JobId>),
@@ -146,14 +146,14 @@ impl Search<'_, '_> {
         ExchangeSide { at, kind, movers }
     }
 
-    /// Returns what a job would gain by the best seat of another GPU of each model, with its move
+    /// Returns what a job would gain by the best placement of another GPU of each model, with its move
     /// paid for; nothing where it has none.
     fn hopes(&mut self, at: usize, placed: PlacedJob) -> Vec<Option<i64>> {
         let here = self.score_of_placed(at, placed);
         let kinds = self.index.kinds();
         let hopes = kinds.iter().enumerate().map(|(kind, first)| {
             let row = self.rows.row(&self.scoring, kinds, *first, kind, placed.job, None);
-            let best = row.iter().copied().max().filter(|worth| *worth > 0)?;
+            let best = row.iter().copied().max().filter(|score| *score > 0)?;
             Some(best - here)
         });
         hopes.collect()
@@ -169,14 +169,14 @@ impl Search<'_, '_> {
         theirs.retain(|known| Some(*known) != other);
         theirs.push(job);
         let enough = before + (before / 1_000 * self.scoring.settings.hurdle).max(0);
-        let floor = Some(enough - self.most(a, &ours));
-        let there = self.plan_for(b, &theirs, Some(job), floor)?;
-        let here = self.plan_for(a, &ours, other, Some(enough - there.worth))?;
-        let gain = here.worth + there.worth - before;
+        let minimum = Some(enough - self.most(a, &ours));
+        let there = self.plan_for(b, &theirs, Some(job), minimum)?;
+        let here = self.plan_for(a, &ours, other, Some(enough - there.score))?;
+        let gain = here.score + there.score - before;
         Some(Exchange { gain, offer, plans: [(a, here), (b, there)] })
     }
 
-    /// Returns what seats of these jobs on a GPU are worth at most.
+    /// Returns what placements of these jobs on a GPU are worth at most.
     fn most(&mut self, at: usize, jobs: &[JobId]) -> i64 {
         let rows: Vec<Rc<[i64]>> = jobs.iter().map(|job| self.row(at, *job)).collect();
         let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();

@@ -21,7 +21,7 @@ use crate::view::QueuedJob;
 pub(super) struct AccountQueues {
     account_queues: BTreeMap<Arc<str>, WaitingJobs>,
     accounts: BTreeMap<Key, Arc<str>>,
-    /// Those whose account was not asked for yet.
+    /// Those whose account was not requested yet.
     fresh: BTreeSet<Key>,
 }
 

@@ -22,8 +22,8 @@ pub(super) struct IndexedGpu {
     pub(super) open: bool,
     /// Its model, by number.
     pub(super) kind: usize,
-    /// Seats that it has or was promised in this round.
-    crowd: usize,
+    /// Places that it has or was promised in this round.
+    job_count: usize,
     /// When the last of those who sit there came; zero if nobody sits there, nothing if it can't be
     /// planned for.
     last_came: Option<Millis>,
@@ -109,7 +109,7 @@ impl GpuIndex {
                 }
                 None => (gpu.placements, gpu.open) = (Vec::new(), false),
             }
-            gpu.crowd = gpu.placements.len();
+            gpu.job_count = gpu.placements.len();
             self.remember(at);
         }
     }
@@ -138,10 +138,10 @@ impl GpuIndex {
         &self.kinds
     }
 
-    /// Counts a seat that was promised.
+    /// Counts a placement that was promised.
     pub(super) fn promise(&mut self, at: usize, placements: usize) {
         self.forget(at);
-        self.posts[at].crowd = placements;
+        self.posts[at].job_count = placements;
         self.changed.insert(at);
         self.remember(at);
     }
@@ -179,11 +179,11 @@ impl GpuIndex {
     }
 
     /// Returns one empty GPU of each model, then those with the fewest jobs.
-    pub(super) fn fewest(&self, crowd_max: usize, most: usize) -> Vec<usize> {
+    pub(super) fn fewest(&self, jobs_max: usize, most: usize) -> Vec<usize> {
         let mut order: Vec<usize> =
             self.empty.iter().filter_map(BTreeSet::first).copied().collect();
         order.sort_unstable();
-        let shared = self.fewest.iter().take_while(|(crowd, _)| *crowd < crowd_max);
+        let shared = self.fewest.iter().take_while(|(job_count, _)| *job_count < jobs_max);
         order.extend(shared.map(|(_, at)| *at).take(most));
         order.truncate(most);
         order
@@ -191,7 +191,7 @@ impl GpuIndex {
 
     /// Returns the GPUs with the most jobs, two at least.
     pub(super) fn most_shared(&self, most: usize) -> Vec<usize> {
-        let shared = self.most.iter().take_while(|(Reverse(crowd), _)| *crowd > 1);
+        let shared = self.most.iter().take_while(|(Reverse(job_count), _)| *job_count > 1);
         shared.map(|(_, at)| *at).take(most).collect()
     }
 
@@ -207,12 +207,12 @@ impl GpuIndex {
 
     fn forget(&mut self, at: usize) {
         let gpu = &self.posts[at];
-        let (crowd, idle) = (gpu.crowd, gpu.idle());
+        let (job_count, idle) = (gpu.job_count, gpu.idle());
         if let Some(empty) = self.empty.get_mut(gpu.kind) {
             empty.remove(&at);
         }
-        self.fewest.remove(&(crowd, at));
-        self.most.remove(&(Reverse(crowd), at));
+        self.fewest.remove(&(job_count, at));
+        self.most.remove(&(Reverse(job_count), at));
         self.idle.remove(&(Reverse(idle), at));
         self.holders.remove(&at);
     }
@@ -222,13 +222,13 @@ impl GpuIndex {
         if !gpu.open {
             return;
         }
-        let (crowd, idle, kind) = (gpu.crowd, gpu.idle(), gpu.kind);
-        if crowd == 0 {
+        let (job_count, idle, kind) = (gpu.job_count, gpu.idle(), gpu.kind);
+        if job_count == 0 {
             self.empty[kind].insert(at);
             return;
         }
-        self.fewest.insert((crowd, at));
-        self.most.insert((Reverse(crowd), at));
+        self.fewest.insert((job_count, at));
+        self.most.insert((Reverse(job_count), at));
         if self.posts[at].has_holder() {
             self.holders.insert(at);
         }

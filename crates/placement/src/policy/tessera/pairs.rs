@@ -1,4 +1,4 @@
-//! Pairs among a GPU's jobs, as a search seats them: who could share a slot, in which way, and
+//! Pairs among a GPU's jobs, as a search placements them: who could share a slot, in which way, and
 //! what both are worth there. What holds for them stands in [`super::colocation`].
 
 use std::collections::BTreeMap;
@@ -38,8 +38,8 @@ impl SlotUnit {
         let slot = |job: JobId| placements.iter().find(|placed| placed.job == job)?.slot;
         let mut units: Vec<Self> = Vec::new();
         for (place, job) in jobs.iter().enumerate() {
-            let beside = |other: &&JobId| slot(*job).is_some() && slot(**other) == slot(*job);
-            if let Some(first) = jobs[..place].iter().find(beside) {
+            let is_co_runner = |other: &&JobId| slot(*job).is_some() && slot(**other) == slot(*job);
+            if let Some(first) = jobs[..place].iter().find(is_co_runner) {
                 let unit = units.iter_mut().find(|unit| **unit == Self::One(*first));
                 if let Some(unit) = unit {
                     *unit = Self::Two(*first, *job);
@@ -61,7 +61,7 @@ impl SlotUnit {
     }
 }
 
-/// What two are worth in each slot of a GPU if they share it, and in which way.
+/// What two are score in each slot of a GPU if they share it, and in which way.
 #[derive(Debug)]
 pub(super) struct PairScores {
     pub(super) row: Rc<[i64]>,
@@ -150,7 +150,7 @@ impl Search<'_, '_> {
         ways
     }
 
-    /// Works out what two are worth in each slot of a GPU if they share it.
+    /// Works out what two are score in each slot of a GPU if they share it.
     pub(super) fn pair(&mut self, at: usize, job: JobId, other: JobId) -> Option<Rc<PairScores>> {
         let key = (job, other, at);
         if let Some(pair) = self.pairs.get(&key) {
@@ -183,11 +183,11 @@ impl Search<'_, '_> {
             }
             let mut best: Option<(i64, [SharingMode; 2])> = None;
             for way in &ways {
-                let worth = self.worth_together(at, slot, [job, other], *way, known, home);
-                if let Some(worth) = worth
-                    && best.is_none_or(|(most, _)| worth > most)
+                let score = self.score_together(at, slot, [job, other], *way, known, home);
+                if let Some(score) = score
+                    && best.is_none_or(|(most, _)| score > most)
                 {
-                    best = Some((worth, *way));
+                    best = Some((score, *way));
                 }
             }
             best
@@ -201,17 +201,17 @@ impl Search<'_, '_> {
                 true => best_on(slot, true),
                 false => *by_profile.entry(slot.profile).or_insert_with(|| best_on(slot, false)),
             };
-            row.push(found.map_or(NO_PLACEMENT, |(worth, _)| worth));
+            row.push(found.map_or(NO_PLACEMENT, |(score, _)| score));
             chosen.push(found.map(|(_, way)| way));
         }
         row.iter()
-            .any(|worth| *worth != NO_PLACEMENT)
+            .any(|score| *score != NO_PLACEMENT)
             .then(|| PairScores { row: row.into(), ways: chosen })
     }
 
     /// Returns what two are worth who share a slot in one way; nothing if they may not, or if too
     /// little would be done so.
-    fn worth_together(
+    fn score_together(
         &mut self,
         at: usize,
         slot: Slot,
@@ -222,7 +222,7 @@ impl Search<'_, '_> {
     ) -> Option<i64> {
         let current = |placed: PlacedJob, known: Option<PlacedJob>| match known {
             Some(known) if home && known == placed => CurrentPlace::There,
-            Some(_) => CurrentPlace::Beside,
+            Some(_) => CurrentPlace::OnSameGpu,
             None => CurrentPlace::Elsewhere,
         };
         let first = current(mine.placed_job(job, slot), known[0]);
@@ -237,7 +237,7 @@ impl Search<'_, '_> {
         (sit_so || ours + theirs >= enough).then_some(kept + added)
     }
 
-    /// Returns the seats of two in a slot; nothing if they may not share it.
+    /// Returns the placements of two in a slot; nothing if they may not share it.
     pub(super) fn pair_placements(
         &mut self,
         at: usize,

@@ -16,11 +16,11 @@ use crate::placement_search::{self, NO_PLACEMENT};
 use crate::predictor::Knowledge;
 use crate::view::{ClusterView, GpuView, MigView};
 
-/// What cutting a GPU may keep a job waiting beside its own move, in milliseconds: seven instances
+/// What cutting a GPU may keep a job waiting next to its own move, in milliseconds: seven instances
 /// destroyed and seven created, one after the other (co-execution study, scoring 6), and a little.
 pub(super) const CUT_MS: f64 = 2_000.0;
 
-/// What the worth of jobs in a round is worked out from.
+/// What the score of jobs in a round is worked out from.
 #[derive(Clone, Copy)]
 pub(super) struct Scoring<'c> {
     pub(super) settings: &'c Tessera,
@@ -159,11 +159,11 @@ impl<'c> Scoring<'c> {
         }
     }
 
-    /// Returns what a job is worth on an instance, less what moving there costs; `None` if it
+    /// Returns the score of a job on an instance, less what moving there costs; `None` if it
     /// can't be there, or would be late there and nowhere else.
     ///
     /// `whole_time` is what the job takes on such a GPU's largest instance.
-    fn worth(
+    fn score(
         &self,
         at: usize,
         job: JobId,
@@ -173,11 +173,11 @@ impl<'c> Scoring<'c> {
         on: &Profile,
     ) -> Option<i64> {
         let here = self.knowledge.predictor.time_alone(job, self.view(at), on)?;
-        self.worth_of(at, facts, (here, whole_time), current, on)
+        self.score_of(at, facts, (here, whole_time), current, on)
     }
 
-    /// Returns the same for a job that takes so long `here`, alone or beside others.
-    pub(super) fn worth_of(
+    /// Returns the same for a job that takes so long `here`, alone or next to others.
+    pub(super) fn score_of(
         &self,
         at: usize,
         facts: &ScoredJob,
@@ -218,13 +218,13 @@ pub(super) enum CurrentPlace {
     /// On that very instance.
     There,
     /// On another one of the same GPU.
-    Beside,
+    OnSameGpu,
     /// On no instance of the GPU.
     Elsewhere,
 }
 
 impl ScoreRows {
-    /// Returns what a job is worth in each slot of a GPU; `home` is its own slot there, if it sits
+    /// Returns what a job is score in each slot of a GPU; `home` is its own slot there, if it sits
     /// there.
     pub(super) fn row(
         &mut self,
@@ -257,7 +257,7 @@ impl ScoreRows {
         *self.facts.entry(job).or_insert_with(|| scoring.facts(kinds, job))
     }
 
-    /// Returns what a job is worth where it sits, on an instance that is in no full layout of plain
+    /// Returns the score of a job where it sits, on an instance that is in no full layout of plain
     /// profiles.
     pub(super) fn odd(
         &mut self,
@@ -268,9 +268,9 @@ impl ScoreRows {
     ) -> i64 {
         let facts =
             *self.facts.entry(placed.job).or_insert_with(|| scoring.facts(kinds, placed.job));
-        let worth = || {
+        let score = || {
             let profile = scoring.mig(at)?.geometry.profile(placed.slot?.profile)?;
-            scoring.worth(
+            scoring.score(
                 at,
                 placed.job,
                 &facts,
@@ -279,7 +279,7 @@ impl ScoreRows {
                 profile,
             )
         };
-        worth().unwrap_or(0)
+        score().unwrap_or(0)
     }
 }
 
@@ -291,13 +291,13 @@ fn made(
     home: Option<Option<Slot>>,
 ) -> Vec<i64> {
     let Some(mig) = scoring.mig(at) else { return Vec::new() };
-    let current = if home.is_some() { CurrentPlace::Beside } else { CurrentPlace::Elsewhere };
+    let current = if home.is_some() { CurrentPlace::OnSameGpu } else { CurrentPlace::Elsewhere };
     let whole_time = scoring.whole_time(at, job);
     let of = |id, current| {
         let profile = mig.geometry.profile(id);
-        let worth =
-            profile.and_then(|profile| scoring.worth(at, job, facts, whole_time, current, profile));
-        worth.unwrap_or(NO_PLACEMENT)
+        let score =
+            profile.and_then(|profile| scoring.score(at, job, facts, whole_time, current, profile));
+        score.unwrap_or(NO_PLACEMENT)
     };
     let layout_index = mig.layout_index();
     let by_profile: Vec<i64> = layout_index.profiles().iter().map(|id| of(*id, current)).collect();

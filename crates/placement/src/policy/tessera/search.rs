@@ -21,12 +21,12 @@ use crate::view::{GpuView, QueuedJob};
 /// controller plans for.
 const CALM_MAX: usize = 100_000;
 
-/// Seats of one GPU with what they are worth, less what moving to them costs.
+/// Places of one GPU with what they are worth, less what moving to them costs.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) layout: Layout,
     pub(super) placements: Vec<PlacedJob>,
-    pub(super) worth: i64,
+    pub(super) score: i64,
 }
 
 impl Plan {
@@ -43,14 +43,14 @@ pub(super) struct Search<'c, 'd> {
     /// What two are worth on a GPU if they share a slot of it, as far as that was asked.
     pub(super) pairs: BTreeMap<(JobId, JobId, usize), Option<Rc<PairScores>>>,
     quotas: SearchQuotas,
-    /// What the seats of GPUs are worth as they are.
+    /// What the placements of GPUs are worth as they are.
     present: BTreeMap<usize, i64>,
     /// What GPUs are to become, while jobs are still being added.
     pub(super) promised: BTreeMap<usize, Plan>,
     /// GPUs between which this round moves jobs already.
     pub(super) shifted: BTreeSet<usize>,
-    /// Jobs for which room was to be made.
-    pub(super) rooms: usize,
+    /// Jobs for which space was to be made.
+    pub(super) freed_for: usize,
     /// Searches that are left for that.
     pub(super) effort: usize,
     changes: Vec<(Reshape, String)>,
@@ -72,7 +72,7 @@ impl<'c, 'd> Search<'c, 'd> {
             present: BTreeMap::new(),
             promised: BTreeMap::new(),
             shifted: BTreeSet::new(),
-            rooms: 0,
+            freed_for: 0,
             effort: scoring.settings.effort,
             changes: Vec::new(),
         }
@@ -109,7 +109,7 @@ impl<'c, 'd> Search<'c, 'd> {
         order.into_iter().filter(|at| !kept.contains(at)).find(|at| {
             let kind = self.index.gpu(*at).kind;
             let row = self.rows.row(&self.scoring, self.index.kinds(), *at, kind, job, None);
-            row.iter().any(|worth| *worth > 0)
+            row.iter().any(|score| *score > 0)
         })
     }
 
@@ -118,37 +118,37 @@ impl<'c, 'd> Search<'c, 'd> {
         self.index.close(at);
     }
 
-    /// Finds a place for a job that waits, where it adds most, alone on a slice or beside somebody;
+    /// Finds a place for a job that waits, where it adds most, alone on a slice or next to somebody;
     /// `false` if it adds nothing. `also` is looked at whatever the order.
     ///
     /// The GPU is not changed yet: jobs that come after it in the round may still join it, and
-    /// then all of them are seated anew.
+    /// then all of them are placed anew.
     pub(super) fn place_job(&mut self, job: &QueuedJob, also: Option<usize>) -> bool {
         let settings = self.scoring.settings;
-        let crowd = settings.crowd.min(JOBS_MAX - 1);
+        let jobs_max = settings.jobs_per_gpu_max.min(JOBS_MAX - 1);
         let mut best: Option<(i64, usize, Plan)> = None;
-        let mut order = self.index.fewest(crowd, settings.searched);
+        let mut order = self.index.fewest(jobs_max, settings.searched);
         order.extend(also.filter(|at| self.index.gpu(*at).open && !order.contains(at)));
         for at in order.iter().copied() {
-            let before = self.worth_now(at);
+            let before = self.current_score(at);
             let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
             let Some(plan) = self.plan(at, Some(job.id), None, Some(before + least)) else {
                 continue;
             };
-            best = Some((plan.worth - before, at, plan));
+            best = Some((plan.score - before, at, plan));
         }
         if self.is_sociable(job.id) {
             order.extend(self.shareable());
             order.sort_unstable();
             order.dedup();
             for at in order {
-                let before = self.worth_now(at);
+                let before = self.current_score(at);
                 let mut units = SlotUnit::gathered(&self.jobs(at), self.placements(at));
                 units.push(SlotUnit::One(job.id));
                 for units in self.pairings(&units) {
                     let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
                     let found = self.plan_units(at, &units, Some(job.id), Some(before + least));
-                    best = found.map(|plan| (plan.worth - before, at, plan)).or(best);
+                    best = found.map(|plan| (plan.score - before, at, plan)).or(best);
                 }
             }
         }
@@ -159,16 +159,16 @@ impl<'c, 'd> Search<'c, 'd> {
         true
     }
 
-    /// Returns what a GPU's seats are worth, as they are or as they were promised.
-    pub(super) fn worth_now(&mut self, at: usize) -> i64 {
-        let promised = self.promised.get(&at).map(|plan| plan.worth);
+    /// Returns what a GPU's placements are worth, as they are or as they were promised.
+    pub(super) fn current_score(&mut self, at: usize) -> i64 {
+        let promised = self.promised.get(&at).map(|plan| plan.score);
         promised.unwrap_or_else(|| self.present(at))
     }
 
-    /// Changes the GPUs on which jobs were promised seats.
+    /// Changes the GPUs on which jobs were promised placements.
     pub(super) fn keep_promises(&mut self) {
         for (at, plan) in std::mem::take(&mut self.promised) {
-            let placements = told(&self.scoring, at, &plan.placements);
+            let placements = describe_placements(&self.scoring, at, &plan.placements);
             let view = self.scoring.view(at);
             let gpu = format!("GPU {} of node {}", view.index, view.node);
             let text = match self.shifted.contains(&at) {
@@ -202,21 +202,21 @@ impl<'c, 'd> Search<'c, 'd> {
         let whole = home.map(|placed| placed.slot.filter(|_| placed.sm.is_none()));
         let row = self.rows.row(&self.scoring, self.index.kinds(), at, kind, job, whole);
         let Some(placed) = home.filter(|placed| placed.sm.is_some()) else { return row };
-        let part = self.left_behind(at, placed).and_then(|(slot, worth)| {
-            Some((self.scoring.mig(at)?.layout_index().number(slot)?, worth))
+        let part = self.left_behind(at, placed).and_then(|(slot, score)| {
+            Some((self.scoring.mig(at)?.layout_index().number(slot)?, score))
         });
-        let Some((number, worth)) = part.filter(|(number, worth)| *worth > row[*number]) else {
+        let Some((number, score)) = part.filter(|(number, score)| *score > row[*number]) else {
             return row;
         };
         let mut row = row.to_vec();
-        row[number] = worth;
+        row[number] = score;
         row.into()
     }
 
-    /// Returns what the seats of a GPU are worth as they are.
+    /// Returns what the placements of a GPU are worth as they are.
     pub(super) fn present(&mut self, at: usize) -> i64 {
-        if let Some(worth) = self.present.get(&at) {
-            return *worth;
+        if let Some(score) = self.present.get(&at) {
+            return *score;
         }
         let mut sum = 0;
         for placed in self.index.gpu(at).placements.clone() {
@@ -226,38 +226,38 @@ impl<'c, 'd> Search<'c, 'd> {
         sum
     }
 
-    /// Searches all layouts of a GPU for the best seats of its jobs, with one more or one less;
-    /// nothing if they are not worth more than `floor`.
+    /// Searches all layouts of a GPU for the best placements of its jobs, with one more or one less;
+    /// nothing if they are not worth more than `minimum`.
     pub(super) fn plan(
         &mut self,
         at: usize,
         more: Option<JobId>,
         less: Option<JobId>,
-        floor: Option<i64>,
+        minimum: Option<i64>,
     ) -> Option<Plan> {
         let mut jobs = self.jobs(at);
         jobs.retain(|job| Some(*job) != less);
         jobs.extend(more);
-        self.plan_for(at, &jobs, more, floor)
+        self.plan_for(at, &jobs, more, minimum)
     }
 
-    /// Searches all layouts of a GPU for the best seats of these jobs, of which one may be new;
-    /// nothing if they are not worth more than `floor`.
+    /// Searches all layouts of a GPU for the best placements of these jobs, of which one may be new;
+    /// nothing if they are not worth more than `minimum`.
     pub(super) fn plan_for(
         &mut self,
         at: usize,
         jobs: &[JobId],
         more: Option<JobId>,
-        floor: Option<i64>,
+        minimum: Option<i64>,
     ) -> Option<Plan> {
         let units = SlotUnit::gathered(jobs, self.placements(at));
-        let kept = self.plan_units(at, &units, more, floor);
+        let kept = self.plan_units(at, &units, more, minimum);
         if units.len() == jobs.len() {
             return kept;
         }
         // Whom nobody keeps together may be better off apart.
-        let floor = kept.as_ref().map(|plan| plan.worth).or(floor);
-        self.plan_units(at, &SlotUnit::apart(&units), more, floor).or(kept)
+        let minimum = kept.as_ref().map(|plan| plan.score).or(minimum);
+        self.plan_units(at, &SlotUnit::apart(&units), more, minimum).or(kept)
     }
 
     /// The same for jobs of which some share a slot.
@@ -266,7 +266,7 @@ impl<'c, 'd> Search<'c, 'd> {
         at: usize,
         units: &[SlotUnit],
         more: Option<JobId>,
-        floor: Option<i64>,
+        minimum: Option<i64>,
     ) -> Option<Plan> {
         if units.len() > JOBS_MAX {
             return None;
@@ -285,7 +285,7 @@ impl<'c, 'd> Search<'c, 'd> {
         let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();
         let mig = self.scoring.mig(at)?;
         let standing = mig.layout_index().mask(&self.index.gpu(at).layout);
-        let found = mig.layout_index().best(&rows, standing, floor, self.buffers)?;
+        let found = mig.layout_index().best(&rows, standing, minimum, self.buffers)?;
         let mut placements = Vec::new();
         for (unit, slot) in found.placements {
             match units[unit] {
@@ -296,22 +296,22 @@ impl<'c, 'd> Search<'c, 'd> {
             }
         }
         let layout = mig.full().get(found.layout)?.clone();
-        let plan = Plan { placements, layout, worth: found.worth };
+        let plan = Plan { placements, layout, score: found.score };
         self.allowed(at, &plan).then_some(plan)
     }
 
-    /// Bars a job from slots that its account may not take, beside what a host has there already.
+    /// Bars a job from slots that its account may not take, next to what a host has there already.
     fn bar(&mut self, at: usize, unit: SlotUnit, job: JobId, row: &mut Rc<[i64]>) {
         let Some(left) = self.quota_left(job) else { return };
         let placements = self.placements(at).iter().filter(|placed| unit.has(placed.job));
         let left = left + placements.map(|placed| slices(&self.scoring, at, placed)).sum::<u32>();
         let Some(mig) = self.scoring.mig(at) else { return };
         let mut barred: Vec<i64> = row.to_vec();
-        for (number, worth) in barred.iter_mut().enumerate() {
+        for (number, score) in barred.iter_mut().enumerate() {
             let profile =
                 mig.layout_index().profile(number).and_then(|id| mig.geometry.profile(id));
             if profile.is_none_or(|profile| u32::from(profile.compute_slices) > left) {
-                *worth = NO_PLACEMENT;
+                *score = NO_PLACEMENT;
             }
         }
         *row = barred.into();
@@ -377,7 +377,7 @@ fn holds(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> Vec<Held
 }
 
 /// Names which job is where on a GPU.
-fn told(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> String {
+fn describe_placements(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> String {
     let one = |placed: &PlacedJob| {
         let profile = |slot: Slot| scoring.mig(at)?.geometry.profile(slot.profile);
         match placed.slot.and_then(profile) {
@@ -392,7 +392,7 @@ fn told(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> String {
     }
 }
 
-/// Returns the compute slices of a seat.
+/// Returns the compute slices of a placement.
 fn slices(scoring: &Scoring<'_>, at: usize, placed: &PlacedJob) -> u32 {
     let profile = |slot: Slot| scoring.mig(at)?.geometry.profile(slot.profile);
     placed.slot.and_then(profile).map_or(0, |profile| u32::from(profile.compute_slices))

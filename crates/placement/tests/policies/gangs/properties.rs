@@ -12,20 +12,20 @@ fn shape() -> impl Strategy<Value = (u32, u32)> {
 
 /// Jobs and gangs, by turns.
 pub(crate) fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
-    let ask = prop_oneof![
+    let request = prop_oneof![
         Just(GpuRequest::Unknown),
         (1_u64..40_000).prop_map(build::mib),
         Just(build::named("1g.5gb")),
         Just(GpuRequest::Whole),
     ];
-    let one = (prop::option::of(shape()), ask);
-    prop::collection::vec(one, 0..14).prop_map(|asked| {
+    let one = (prop::option::of(shape()), request);
+    prop::collection::vec(one, 0..14).prop_map(|requests| {
         let (mut queue, mut number) = (Vec::new(), 1);
-        for (shape, ask) in asked {
+        for (shape, request) in requests {
             let jobs = match shape {
-                Some(shape) => gang(number, shape, &ask),
+                Some(shape) => gang(number, shape, &request),
                 None => {
-                    let mut jobs = build::queue([ask]);
+                    let mut jobs = build::queue([request]);
                     jobs[0].id = JobId::from_number(number);
                     jobs[0].submitted = Millis::new(number);
                     jobs
@@ -123,20 +123,20 @@ proptest! {
         for name in all_names() {
             let policy = find_policy(name).unwrap();
 
-            let said = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, starts_max);
+            let decided = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, starts_max);
 
-            let mut told = BTreeSet::new();
-            for decision in &said {
+            let mut reported = BTreeSet::new();
+            for decision in &decided {
                 let job = match decision {
                     Decision::Start { job, .. } | Decision::Wait { job, .. } => *job,
                     Decision::Reshape { .. } => continue,
                 };
-                prop_assert!(told.insert(job), "{}: two decisions about {}", name, job);
+                prop_assert!(reported.insert(job), "{}: two decisions about {}", name, job);
             }
             if by_name(name).is_some() {
-                follow(&cluster, &queue, &said);
+                follow(&cluster, &queue, &decided);
             }
-            prop_assert!(places(&said).len() <= starts_max, "{}", name);
+            prop_assert!(places(&decided).len() <= starts_max, "{}", name);
         }
     }
 
@@ -170,7 +170,7 @@ proptest! {
                 queue.push(job);
             }
 
-            let places = places(&said("scheme-b", &cluster, &queue, Millis::from_secs(step)));
+            let places = places(&decided("scheme-b", &cluster, &queue, Millis::from_secs(step)));
 
             if places.contains_key(&JobId::from_number(1)) {
                 return Ok(());
@@ -226,9 +226,9 @@ proptest! {
             let known_times = Left { limits: known.clone(), began: Some(Millis::ZERO), ..Left::default() };
 
             let policy = by_name("scheme-b").unwrap();
-            let said = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, 256);
+            let decided = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, 256);
 
-            let places = places(&said);
+            let places = places(&decided);
             if places.contains_key(&JobId::from_number(1)) {
                 return Ok(());
             }

@@ -142,8 +142,8 @@ impl<'m> LinearProgram<'m> {
         for done in done.iter().filter(|done| !done.is_empty()) {
             rows.at_most(done, -1.0);
         }
-        let worth = rows.solve(last)?;
-        let price = |row: &usize| worth.get(*row).copied().unwrap_or(0.0).max(0.0);
+        let value = rows.solve(last)?;
+        let price = |row: &usize| value.get(*row).copied().unwrap_or(0.0).max(0.0);
         let mut prices = DualPrices {
             sizes: held_rows.iter().map(|rows| rows.iter().map(price).collect()).collect(),
             jobs: vec![vec![0.0; self.starts.len()]; self.jobs.len()],
@@ -169,7 +169,7 @@ impl<'m> LinearProgram<'m> {
         }
         let second = |interval: usize| {
             let own = prices.jobs.iter().map(|own| own[interval]).sum::<f64>();
-            own + self.market.worth(&prices.sizes[interval])
+            own + self.market.value(&prices.sizes[interval])
         };
         let before = (0..self.starts.len()).filter_map(|at| Some(self.length(at)? * second(at)));
         let left = earned - before.sum::<f64>();
@@ -229,7 +229,7 @@ impl ConstraintRows {
         row
     }
 
-    /// Returns what each row's limit is worth in a solution in which one unknown is least.
+    /// Returns what each row's limit is score in a solution in which one unknown is least.
     fn solve(mut self, least: usize) -> Option<Vec<f64>> {
         for unknown in 0..self.unknowns {
             self.at_most(&[(unknown, -1.0)], 0.0);
@@ -285,10 +285,10 @@ mod tests {
         let jobs = [lasts(0, 100), lasts(50, 50), lasts(50, 50)];
         let least = bound(&jobs);
         assert!(least >= 100.0 - 1e-6, "{least}");
-        let crowd: Vec<SimulatedJob> =
+        let many: Vec<SimulatedJob> =
             std::iter::once(lasts(0, 100)).chain((0..20).map(|_| lasts(50, 50))).collect();
         // 50 s of the first, and 20 jobs: 1,050 s at a rate of 2 × 4/3.
-        let least = bound(&crowd);
+        let least = bound(&many);
         assert!((least - (50.0 + 1_050.0 * 0.75 / 2.0)).abs() < 0.1, "{least}");
     }
 

@@ -26,12 +26,12 @@ impl SimulationRun<'_> {
         for step in &place.steps {
             self.step_layout(gpu, *step)?;
         }
-        let asked = self.tasks[task].asked;
+        let requested = self.tasks[task].requested;
         let free = |i: &&mut InstanceView| i.slot == place.slot && i.state == InstanceState::Idle;
         let Some(instance) = self.view.gpus[gpu].instances.iter_mut().find(free) else {
             return Err(self.impossible(format!("{job:?} goes where no idle instance stands")));
         };
-        if instance.memory < asked {
+        if instance.memory < requested {
             return Err(self.impossible(format!("{job:?} requests more than its instance has")));
         }
         instance.state = InstanceState::Taken { job };
@@ -72,8 +72,8 @@ impl SimulationRun<'_> {
             stayers: StayingJobs::RunOn,
         };
         self.apply(gpu, &first)?;
-        self.cards[gpu].trial_ms = trial.get();
-        self.cards[gpu].after_trial = Some(Reshape { trial: None, ..reshape });
+        self.gpu_states[gpu].trial_ms = trial.get();
+        self.gpu_states[gpu].after_trial = Some(Reshape { trial: None, ..reshape });
         if !self.view.gpus[gpu].changing {
             self.begin_trial(gpu);
         }
@@ -90,8 +90,8 @@ impl SimulationRun<'_> {
     pub(super) fn begin_trial(&mut self, gpu: usize) {
         self.view.gpus[gpu].changing = true;
         self.touch(gpu);
-        self.cards[gpu].stamp += 1;
-        let (stamp, least) = (self.cards[gpu].stamp, self.now + self.cards[gpu].trial_ms);
+        self.gpu_states[gpu].stamp += 1;
+        let (stamp, least) = (self.gpu_states[gpu].stamp, self.now + self.gpu_states[gpu].trial_ms);
         // Who looks only every so often finds a trial over when looking next.
         let period = self.setup.round_ms.max(1);
         let ends = least.div_ceil(period) * period;
@@ -102,7 +102,7 @@ impl SimulationRun<'_> {
     pub(super) fn tried(&mut self, gpu: usize) -> Result<(), SimulationError> {
         self.view.gpus[gpu].changing = false;
         self.touch(gpu);
-        let Some(mut reshape) = self.cards[gpu].after_trial.take() else { return Ok(()) };
+        let Some(mut reshape) = self.gpu_states[gpu].after_trial.take() else { return Ok(()) };
         let tasks = &self.tasks;
         let here =
             |placed: &PlacedJob| tasks[index(placed.job)].spot.is_some_and(|spot| spot.gpu == gpu);
@@ -111,7 +111,7 @@ impl SimulationRun<'_> {
     }
 
     /// Takes those from their GPUs who are to sit on others: whoever changes places with somebody
-    /// has left before either is seated, as in a controller.
+    /// has left before either is placed, as in a controller.
     pub(super) fn part(&mut self, decisions: &[Decision]) {
         let reshapes = || {
             decisions.iter().filter_map(|decision| match decision {
@@ -199,8 +199,8 @@ impl SimulationRun<'_> {
             let profile = placed.slot.and_then(|slot| mig.geometry.profile(slot.profile));
             let runs = profile.is_some_and(|profile| {
                 let time = self.setup.jobs[index(placed.job)]
-                    .time(self.cards[gpu].key, profile.compute_slices);
-                time.is_some() && profile.memory >= task.asked
+                    .time(self.gpu_states[gpu].key, profile.compute_slices);
+                time.is_some() && profile.memory >= task.requested
             });
             if !runs {
                 return Err(
@@ -252,7 +252,7 @@ impl SimulationRun<'_> {
 
     /// Returns how a job shares its instance, if it does.
     fn sharer(&self, gpu: usize, placed: &PlacedJob) -> Option<SharingRequest> {
-        let (task, memory) = (index(placed.job), self.tasks[index(placed.job)].asked);
+        let (task, memory) = (index(placed.job), self.tasks[index(placed.job)].requested);
         let user = self.setup.jobs[task].user.as_str();
         match (placed.sm, placed.kernel_priority) {
             (Some(sm), _) => {
@@ -261,7 +261,7 @@ impl SimulationRun<'_> {
             (None, Some(priority)) => {
                 let slices = self.slices(gpu, placed.slot);
                 let kernel_sharer =
-                    Some(self.kernel_sharer(task, priority, self.cards[gpu].key, slices));
+                    Some(self.kernel_sharer(task, priority, self.gpu_states[gpu].key, slices));
                 let share = SliceShare::Kernel(KernelShare { memory });
                 Some(SharingRequest { kernel_sharer, ..SharingRequest::new(user, share) })
             }

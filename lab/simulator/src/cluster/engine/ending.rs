@@ -10,7 +10,7 @@ impl SimulationRun<'_> {
         let jobs: Vec<JobOutcome> = self.job_outcomes();
         let fleet = self.setup.fleet;
         let solo: u64 = self.setup.jobs.iter().filter_map(|j| j.fastest(&fleet.models())).sum();
-        let room = float(now.max(1)) * count(fleet.keys.len());
+        let capacity_ms = float(now.max(1)) * count(fleet.keys.len());
         let mut record = std::mem::take(&mut self.record);
         record.close_slices(now);
         RunOutcome {
@@ -26,7 +26,7 @@ impl SimulationRun<'_> {
             moving_ms: record.moving_ms,
             preemptions: record.preemptions,
             out_of_memory: record.out_of_memory,
-            system_throughput: float(solo) / room,
+            system_throughput: float(solo) / capacity_ms,
             samples: record.samples,
             segments: record.segments,
             slices: record.slices,
@@ -35,11 +35,11 @@ impl SimulationRun<'_> {
 
     fn energy_millijoules(&mut self, now: u64) -> u64 {
         let sum: u128 = self
-            .cards
+            .gpu_states
             .iter_mut()
-            .map(|card| {
-                card.draw(now, 0);
-                card.microjoules
+            .map(|gpu_state| {
+                gpu_state.draw(now, 0);
+                gpu_state.microjoules
             })
             .sum();
         u64::try_from(sum / 1_000).unwrap_or(u64::MAX)

@@ -44,7 +44,7 @@ impl<'r, 's> RunPredictions<'r, 's> {
     }
 
     fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
-        if self.run.tasks.get(index(job))?.asked > profile.memory {
+        if self.run.tasks.get(index(job))?.requested > profile.memory {
             return None;
         }
         let ms = self.run.alone.time(index(job), &gpu.model, profile.compute_slices)?;
@@ -78,7 +78,7 @@ impl JobTable for RunPredictions<'_, '_> {
             // The papers' jobs share with any other; what users allow matters in the live cluster only.
             co_runner: Some(CoRunner {
                 user: Arc::clone(&self.run.users[index(job)]),
-                memory: task.asked,
+                memory: task.requested,
             }),
         }
     }
@@ -118,8 +118,9 @@ impl Predictor for RunPredictions<'_, '_> {
         let slowed = match (truth.demand, demands) {
             (Some(own), Some(others)) if !others.is_empty() => {
                 let online = truth.class == JobClass::Online;
-                let beside = colocation::beside(own, sm.get(), &others, (slices, whole), online);
-                1_000_000 / self.run.told.borrow_mut().speed(&beside).max(1)
+                let shared =
+                    colocation::shared_job(own, sm.get(), &others, (slices, whole), online);
+                1_000_000 / self.run.speed_cache.borrow_mut().speed(&shared).max(1)
             }
             _ => {
                 let others = others.iter().map(|(other, sm)| (known(*other), sm.get()));

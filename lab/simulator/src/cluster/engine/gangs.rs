@@ -1,4 +1,4 @@
-//! Jobs of several processes in the simulator: seated together, started together, ended together,
+//! Jobs of several processes in the simulator: placed together, started together, ended together,
 //! as the controller does it.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use super::{
 use crate::cluster::fleet::GPUS_PER_NODE;
 use crate::cluster::job::{SimulatedJob, WHOLE};
 
-/// A policy that moves jobs, beside gangs: it doesn't see GPUs on which their members sit, since
+/// A policy that moves jobs, next to gangs: it doesn't see GPUs on which their members sit, since
 /// nobody can be moved whom others wait for, nor those that are kept for them.
 #[derive(Debug)]
 struct WithoutMembers<'p> {
@@ -56,7 +56,7 @@ impl Policy for WithoutMembers<'_> {
     }
 }
 
-/// Returns a job's place in its gang, if it is in one: members stand beside each other.
+/// Returns a job's place in its gang, if it is in one: members stand next to each other.
 pub(super) fn member(job: &SimulatedJob, task: usize) -> Option<GangMember> {
     let member = job.gang?;
     let gang = JobId::from_number(number(task).checked_sub(u64::from(member.rank))?);
@@ -79,8 +79,8 @@ impl SimulationRun<'_> {
         job: &SimulatedJob,
     ) -> Result<(), SimulationError> {
         let Some(member) = job.gang.filter(|member| member.rank == 0) else { return Ok(()) };
-        let asked = GpuRequest::Memory(self.tasks[task].asked);
-        match gang_could_ever_fit(&self.view, &asked, member.shape) {
+        let requested = GpuRequest::Memory(self.tasks[task].requested);
+        match gang_could_ever_fit(&self.view, &requested, member.shape) {
             GangFeasibility::Yes => Ok(()),
             GangFeasibility::Never { on_one_node, nodes, .. } => Err(SimulationError::NoPlace {
                 job: number(task),
@@ -100,17 +100,17 @@ impl SimulationRun<'_> {
         let waiting = self.queue.iter().take(LOOK_AT_MAX);
         let waiting: Vec<QueuedJob> = waiting.map(|(_, job)| self.queued(index(*job))).collect();
         let members = self.setup.jobs.iter().enumerate().filter(|(_, job)| job.gang.is_some());
-        let beside =
+        let with_movers =
             WithoutMembers { policy, members: members.map(|(task, _)| id(task)).collect() };
         let moves = policy.moves()
             || COMPARISON_NAMES.contains(&policy.name())
             || policy.name() == "tessera";
-        let policy: &dyn Policy = if moves { &beside } else { policy };
+        let policy: &dyn Policy = if moves { &with_movers } else { policy };
         let (forecast, now) = (forecast::RunPredictions::new(self), Millis::new(self.now));
         decide_round(policy, &self.view, forecast.knowledge(), &mut waiting.iter(), now, usize::MAX)
     }
 
-    /// Every member of a gang has a seat, or none has.
+    /// Every member of a gang has a placement, or none has.
     pub(super) fn check_whole(&self) -> Result<(), SimulationError> {
         for (task, job) in self.setup.jobs.iter().enumerate() {
             if job.gang.is_none_or(|member| member.rank != 0) {
@@ -150,14 +150,14 @@ impl SimulationRun<'_> {
         true
     }
 
-    /// The others of a job that outgrew its instance lose their work too, and ask for as much.
+    /// The others of a job that outgrew its instance lose their work too, and request as much.
     pub(super) fn set_back_others(&mut self, task: usize) {
-        let asked = self.tasks[task].asked;
+        let requested = self.tasks[task].requested;
         for other in self.companions(task).into_iter().filter(|other| *other != task) {
             self.leave(other);
             let entry = &mut self.tasks[other];
             self.record.lost_parts += u128::from(WHOLE - entry.left);
-            entry.asked = asked;
+            entry.requested = requested;
             entry.left = WHOLE;
             entry.saved = false;
             self.enqueue(other);

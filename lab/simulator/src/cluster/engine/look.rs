@@ -34,7 +34,7 @@ impl SimulationRun<'_> {
             stranded_per_mille: per_mille(stranded, slices),
             waiting: u64::try_from(self.queue.len()).unwrap_or(u64::MAX),
             running: u64::try_from(self.running).unwrap_or(u64::MAX),
-            milliwatts: Some(self.cards.iter().map(|card| card.milliwatts).sum()),
+            milliwatts: Some(self.gpu_states.iter().map(|gpu_state| gpu_state.milliwatts).sum()),
         }
     }
 

@@ -7,7 +7,7 @@ use tessera_model::mig::Slot;
 use tessera_model::share::SmPercent;
 use tessera_placement::{InstanceState, KernelSharer};
 
-use super::card::GpuState;
+use super::gpu_state::GpuState;
 use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, placing};
 use crate::cluster::contention::{self, ContentionSharer};
 use crate::cluster::job::{SimulatedJob, WHOLE};
@@ -58,7 +58,7 @@ impl SimulationRun<'_> {
             for (place, slowed) in places.iter().zip(&slowed) {
                 let (task, spot) = working[*place];
                 let job = &self.setup.jobs[task];
-                let base = base_ms(job, self.cards[gpu].key, slices, spot.sm);
+                let base = base_ms(job, self.gpu_states[gpu].key, slices, spot.sm);
                 let pace = base.saturating_mul(*slowed).saturating_mul(bus[*place]) / 1_000;
                 self.go_on(task, pace.max(1));
                 let alone = GpuState::busy_milliwatts(job.power_milliwatts, slices, whole_slices);
@@ -72,7 +72,7 @@ impl SimulationRun<'_> {
             // More than one slice draws more than its parts do alone, up to the whole GPU's.
             busy = busy * contention::POWER_UNDER_MIG / 1_000;
         }
-        self.cards[gpu].draw(self.now, busy);
+        self.gpu_states[gpu].draw(self.now, busy);
     }
 
     /// Works out how those slow each other who work on one instance.
@@ -84,7 +84,7 @@ impl SimulationRun<'_> {
         whole_slices: u8,
     ) -> ShareRate {
         let kernel_sharer = |(task, spot): &(usize, TaskPlacement)| {
-            Some(self.kernel_sharer(*task, spot.kernel_priority?, self.cards[gpu].key, slices))
+            Some(self.kernel_sharer(*task, spot.kernel_priority?, self.gpu_states[gpu].key, slices))
         };
         let sharing: Vec<KernelSharer> = there.iter().filter_map(kernel_sharer).collect();
         if sharing.len() == there.len() {
@@ -103,7 +103,7 @@ impl SimulationRun<'_> {
     /// Counts a job's progress, and lets it go on at another pace.
     fn go_on(&mut self, task: usize, pace: u64) {
         self.settle(task);
-        let memory = self.room_of(task);
+        let memory = self.memory_of(task);
         let Some(spot) = &mut self.tasks[task].spot else { return };
         spot.pace = pace;
         let left = self.tasks[task].left;
@@ -129,7 +129,7 @@ impl SimulationRun<'_> {
             return false;
         }
         self.settle(task);
-        let outgrown = self.setup.jobs[task].outgrows(self.room_of(task));
+        let outgrown = self.setup.jobs[task].outgrows(self.memory_of(task));
         let left = self.tasks[task].left;
         if left == 0 && outgrown.is_none() {
             return self.done(task);
@@ -142,17 +142,17 @@ impl SimulationRun<'_> {
         false
     }
 
-    /// A job outgrew its instance: its work is lost, and it asks for the next larger memory.
+    /// A job outgrew its instance: its work is lost, and it requests the next larger memory.
     ///
     /// Source: MIGM §3.2 (restart on a bigger slice).
     fn out_of_memory(&mut self, task: usize, spot: TaskPlacement) {
-        let had = self.room_of(task);
+        let had = self.memory_of(task);
         let mig = self.view.gpus[spot.gpu].mig.as_deref();
         let next = mig.and_then(|mig| mig.plain().map(|p| p.memory).find(|m| *m > had));
         self.leave(task);
         let entry = &mut self.tasks[task];
         self.record.lost_parts += u128::from(WHOLE - entry.left);
-        entry.asked = next.unwrap_or(had).max(entry.asked);
+        entry.requested = next.unwrap_or(had).max(entry.requested);
         entry.left = WHOLE;
         entry.saved = false;
         entry.out_of_memory += 1;
@@ -162,13 +162,13 @@ impl SimulationRun<'_> {
     }
 
     /// Returns the memory that a job may grow to where it is: its instance's less its sharers'.
-    fn room_of(&self, task: usize) -> Bytes {
+    fn memory_of(&self, task: usize) -> Bytes {
         let Some(spot) = self.tasks[task].spot else { return Bytes::ZERO };
         let instances = &self.view.gpus[spot.gpu].instances;
         let Some(instance) = instances.iter().find(|i| i.slot == spot.slot) else {
             return Bytes::ZERO;
         };
-        let mine = self.tasks[task].asked.get();
+        let mine = self.tasks[task].requested.get();
         let others = match &instance.state {
             InstanceState::Shared(tenancy) => tenancy.memory().get().saturating_sub(mine),
             InstanceState::Idle
@@ -197,20 +197,20 @@ impl SimulationRun<'_> {
 /// Returns the time of all of a job alone where it is. A capped job of which no demand is known
 /// runs as on so much of the instance, between the sizes that were measured.
 pub(super) fn base_ms(job: &SimulatedJob, model: &str, slices: u8, sm: Option<SmPercent>) -> u64 {
-    // Nobody is seated where there is no time: `check_reshape` and `least_ask` see to that.
+    // Nobody is placed where there is no time: `check_reshape` and `least_request` see to that.
     let alone = job.time(model, slices).unwrap_or(u64::MAX / 4_000_000);
     let Some(sm) = sm.filter(|_| job.demand.is_none()) else { return alone };
     let Some(times) = job.times_on(model) else { return alone };
-    let wanted = f64::from(slices) * f64::from(sm.get()) / 100.0;
-    let below = times.range(..=slices).rev().find(|(size, _)| f64::from(**size) <= wanted);
-    let above = times.iter().find(|(size, _)| f64::from(**size) >= wanted);
+    let slices_used = f64::from(slices) * f64::from(sm.get()) / 100.0;
+    let below = times.range(..=slices).rev().find(|(size, _)| f64::from(**size) <= slices_used);
+    let above = times.iter().find(|(size, _)| f64::from(**size) >= slices_used);
     let speed = |ms: u64| 1.0 / float(ms.max(1));
     let speed = match (below, above) {
         (Some((a, at_a)), Some((b, at_b))) if a != b => {
-            let part = (wanted - f64::from(*a)) / (f64::from(*b) - f64::from(*a));
+            let part = (slices_used - f64::from(*a)) / (f64::from(*b) - f64::from(*a));
             speed(*at_a) * (1.0 - part) + speed(*at_b) * part
         }
-        (None, Some((b, at_b))) => speed(*at_b) * wanted / f64::from(*b),
+        (None, Some((b, at_b))) => speed(*at_b) * slices_used / f64::from(*b),
         (Some((_, at)), _) => speed(*at),
         (None, None) => return alone,
     };

@@ -41,19 +41,19 @@ impl AccountUsage {
 }
 
 impl SimulationRun<'_> {
-    /// Counts a seat that is taken.
+    /// Counts a placement that is taken.
     pub(super) fn charge(&mut self, task: usize, spot: &TaskPlacement) {
         let slices = self.held(spot);
         self.usage.take(&self.setup.jobs[task].user, slices, self.now);
     }
 
-    /// Counts a seat that is given back.
+    /// Counts a placement that is given back.
     pub(super) fn refund(&mut self, task: usize, spot: &TaskPlacement) {
         let slices = self.held(spot);
         self.usage.take(&self.setup.jobs[task].user, -slices, self.now);
     }
 
-    /// Returns a seat's compute slices, by its part of them.
+    /// Returns a placement's compute slices, by its part of them.
     fn held(&self, spot: &TaskPlacement) -> f64 {
         let part = match (spot.sm, spot.kernel_priority) {
             (Some(sm), _) => f64::from(sm.get()) / 100.0,

@@ -97,12 +97,12 @@ impl FiftyJobs {
     }
 }
 
-/// Returns the job asking for the slice of its model's size: small ones for one of one slice, medium and
+/// Returns the job requesting the slice of its model's size: small ones for one of one slice, medium and
 /// large ones for one of two.
 fn by_table_2(job: &SimulatedJob) -> SimulatedJob {
     let small = SMALL.iter().any(|model| job.name.starts_with(model));
-    let asked = if small { job.asked } else { job.asked.max(TWO_SLICES) };
-    SimulatedJob { asked, ..job.clone() }
+    let requested = if small { job.requested } else { job.requested.max(TWO_SLICES) };
+    SimulatedJob { requested, ..job.clone() }
 }
 
 /// 4a: 50 jobs on two A30, in ten orders. The paper doesn't print how its fixed layout gives out slices.

@@ -11,7 +11,7 @@ use crate::kernels::{self, PAIRS, SharingPolicy};
 const TASKS: usize = 60;
 
 /// Combination A as FIKIT's tables 2 and 3 are solved: times alone, in milliseconds. They print totals of
-/// a thousand tasks (38.158, 16.024, 33.126 and 39.098 s) and the low one's mean beside the high one
+/// a thousand tasks (38.158, 16.024, 33.126 and 39.098 s) and the low one's mean next to the high one
 /// (61.391 ms); that FIKIT costs the high one 2.5 % is assumed within its 0.09 to 4.93.
 const SOLO_MS: [f64; 2] = [32.32, 12.97];
 

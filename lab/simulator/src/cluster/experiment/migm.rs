@@ -71,7 +71,7 @@ pub(super) fn needleman_wunsch() -> Vec<Finding> {
     ]
 }
 
-/// What seven instances and starting their processes take beside the jobs, in seconds: what of the printed
+/// What seven instances and starting their processes take next to the jobs, in seconds: what of the printed
 /// 1.92 jobs that are 2.238 times slower don't explain (they give 3.13).
 const SET_UP_S: f64 = 2.21;
 
@@ -91,7 +91,7 @@ pub(super) fn memory() -> Vec<Finding> {
     for (name, full, latest, iterations) in SERIES {
         let mut fired = 0;
         for seed in 1..=20 {
-            let (at, error) = foretold(name, full, iterations, seed);
+            let (at, error) = predicted(name, full, iterations, seed);
             fired = fired.max(at);
             errors.push(error);
         }
@@ -104,9 +104,9 @@ pub(super) fn memory() -> Vec<Finding> {
     findings
 }
 
-/// Returns at which iteration the alarm comes, and how far the peak foretold at a tenth of the
+/// Returns at which iteration the alarm comes, and how far the peak predicted at a tenth of the
 /// iterations is off, in percent.
-fn foretold(name: &str, full: usize, iterations: usize, seed: u64) -> (usize, f64) {
+fn predicted(name: &str, full: usize, iterations: usize, seed: u64) -> (usize, f64) {
     let capacity = 10.0;
     let start = 4.0;
     let slope = (capacity - start) / count(full);
@@ -118,8 +118,8 @@ fn foretold(name: &str, full: usize, iterations: usize, seed: u64) -> (usize, f6
         // Noise of a hundredth either way.
         let noise = (float(rng.below(2_001)) - 1_000.0) / 100_000.0;
         let requested = (start + slope * count(iteration)) * (1.0 + noise);
-        let told = growth.take(requested, 1.0, iterations);
-        if told.is_some_and(|need| need > capacity) {
+        let predicted = growth.take(requested, 1.0, iterations);
+        if predicted.is_some_and(|need| need > capacity) {
             fired = fired.min(iteration);
         }
         if iteration == iterations / 10 {

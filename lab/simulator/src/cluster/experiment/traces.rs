@@ -16,7 +16,7 @@ const CASES: [(&str, &str, u64); 4] = [
     ("acme:jobs=1000,gap=40", "16xa100-40gb", SEEDS),
 ];
 
-/// Every job of a trace ends, no bound is beaten; how well stands beside it.
+/// Every job of a trace ends, no bound is beaten; how well stands next to it.
 pub(super) fn stress() -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, cluster, seeds) in CASES {

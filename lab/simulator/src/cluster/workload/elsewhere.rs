@@ -5,7 +5,7 @@
 //! and above the largest it stays. How many multiprocessors an instance has is what the drivers report
 //! (the catalogue). Among GPUs of one generation, such as A30 and A100, that is about what they do;
 //! those of a newer one are faster for each multiprocessor, so that such times are upper bounds. Memory
-//! is not guessed: a job goes only where what it asks for fits.
+//! is not guessed: a job goes only where what it requests fits.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub fn fill(jobs: &mut [SimulatedJob], models: &[&str]) -> Vec<String> {
                 .filter_map(|(slices, sms)| Some((*slices, at(&points, float(u64::from(*sms)))?)))
                 .collect();
             job.times.insert((*model).to_owned(), times);
-            notes.entry((*model).to_owned()).or_insert_with(|| said(model, &from));
+            notes.entry((*model).to_owned()).or_insert_with(|| describe_scaling(model, &from));
         }
     }
     notes.into_values().collect()
@@ -54,7 +54,7 @@ pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
     })
 }
 
-fn said(model: &str, from: &str) -> String {
+fn describe_scaling(model: &str, from: &str) -> String {
     format!(
         "nothing was measured on {model}: jobs take there as long as on as many multiprocessors of \
          {from}, and are no faster than on all of it"
@@ -125,9 +125,9 @@ mod tests {
             SimulatedJob { times: BTreeMap::from([("*".to_owned(), times)]), ..named.clone() };
 
         assert_eq!(anywhere(std::slice::from_ref(&named), &[miso::MODEL]), None);
-        let told = anywhere(&[named, any], &["a30-24gb", "h100-80gb-sxm"]).unwrap();
-        assert!(told.starts_with("1 of 2 jobs"), "{told}");
-        assert!(told.contains("as fast on a30-24gb and h100-80gb-sxm as"), "{told}");
+        let text = anywhere(&[named, any], &["a30-24gb", "h100-80gb-sxm"]).unwrap();
+        assert!(text.starts_with("1 of 2 jobs"), "{text}");
+        assert!(text.contains("as fast on a30-24gb and h100-80gb-sxm as"), "{text}");
     }
 
     #[test]

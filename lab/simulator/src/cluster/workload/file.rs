@@ -44,7 +44,7 @@ pub struct WorkloadRow {
     /// See `duration_s`; 1 if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_fraction: Option<f64>,
-    /// Memory that it asks for.
+    /// Memory that it requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     /// Memory that it uses at first, if it grows.
@@ -141,7 +141,7 @@ fn from_lines(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
     lines.map(row).collect()
 }
 
-/// Says what is wrong with a line in words that are not those of a programming language.
+/// States what is wrong with a line in words that are not those of a programming language.
 fn plain(bad: &serde_json::Error) -> String {
     let text = bad.to_string();
     // Every line is a document of its own: its "line 1" would contradict the file's line.
@@ -157,7 +157,7 @@ pub fn write(jobs: &[SimulatedJob]) -> String {
     let mib = |bytes: Bytes| Some(bytes.mib());
     let percent = |thousandths: u16| f64::from(thousandths) / 10.0;
     let line = |job: &SimulatedJob| {
-        let grows = job.memory_at_start != job.memory_at_end || job.memory_at_end != job.asked;
+        let grows = job.memory_at_start != job.memory_at_end || job.memory_at_end != job.requested;
         let times = job.times.iter().map(|(model, times)| {
             (model.clone(), times.iter().map(|(n, ms)| (*n, seconds(*ms))).collect())
         });
@@ -169,7 +169,7 @@ pub fn write(jobs: &[SimulatedJob]) -> String {
             priority: Some(job.priority),
             deadline_s: job.deadline_ms.map(seconds),
             times_s: times.collect(),
-            memory_mib: mib(job.asked),
+            memory_mib: mib(job.requested),
             memory_start_mib: grows.then(|| job.memory_at_start.mib()),
             memory_end_mib: grows.then(|| job.memory_at_end.mib()),
             sm_percent: job.demand.map(|d| percent(d.sm)),
@@ -240,6 +240,6 @@ mod tests {
         assert_eq!(job.time("a100-40gb", 7), Some(100_000));
         assert_eq!(job.time("a100-40gb", 4), Some(100_000));
         assert_eq!(job.time("a100-40gb", 1), Some(350_000));
-        assert_eq!(job.asked, Bytes::from_mib(8_192));
+        assert_eq!(job.requested, Bytes::from_mib(8_192));
     }
 }

@@ -71,8 +71,8 @@ pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
         let mut job = lasting(model, length_s);
         if large && number % 16 == 15 {
             // Nothing but a whole GPU holds it.
-            job.asked = Bytes::from_mib(30_000);
-            (job.memory_at_start, job.memory_at_end) = (job.asked, job.asked);
+            job.requested = Bytes::from_mib(30_000);
+            (job.memory_at_start, job.memory_at_end) = (job.requested, job.requested);
         }
         SimulatedJob { submit_ms: number * gap_ms, ..job }
     };
@@ -115,7 +115,7 @@ fn service(rng: &mut SeededRng, job: SimulatedJob) -> SimulatedJob {
         class: JobClass::Online,
         priority: 3,
         times: BTreeMap::from([(miso::MODEL.to_owned(), SliceTimes::from(times))]),
-        asked: Bytes::from_mib(mib),
+        requested: Bytes::from_mib(mib),
         memory_at_start: Bytes::from_mib(mib),
         memory_at_end: Bytes::from_mib(mib),
         deadline_ms: Some(job.submit_ms + lasts * 3 / 2),

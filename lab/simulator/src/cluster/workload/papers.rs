@@ -58,7 +58,7 @@ pub fn plain(name: &str, memory_mib: u64, times: &[(u8, u64)]) -> SimulatedJob {
         priority: 5,
         deadline_ms: None,
         times: BTreeMap::from([("*".to_owned(), times.iter().copied().collect::<SliceTimes>())]),
-        asked: memory,
+        requested: memory,
         memory_at_start: memory,
         memory_at_end: memory,
         demand: None,
@@ -169,7 +169,7 @@ fn fig7() -> Vec<SimulatedJob> {
     ];
     let job = |(name, arrival, deadline, times): &Fig7| {
         let times: Vec<_> = times.iter().map(|(slices, s)| (*slices, s * 1_000)).collect();
-        // The memory of the smallest size that it wants (6 GB a slice of an A30).
+        // The memory of the smallest size that it requests (6 GB a slice of an A30).
         let memory = if times.iter().any(|(slices, _)| *slices == 1) { 4_000 } else { 10_000 };
         SimulatedJob {
             submit_ms: arrival * 1_000,

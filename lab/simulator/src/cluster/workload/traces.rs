@@ -67,7 +67,7 @@ pub fn alibaba(jobs: u64, faster: u64) -> Vec<SimulatedJob> {
                 "*".to_owned(),
                 by_fraction(task.duration_s.min(LONGEST_S), task.gpu_fraction.clamp(0.01, 1.0)),
             )]),
-            asked: memory,
+            requested: memory,
             memory_at_start: memory,
             memory_at_end: memory,
             restore_ms: Some(10_000),
@@ -90,11 +90,11 @@ struct DurationPoint {
 /// `philly`, `acme`), its clusters in equal parts, with exponential gaps.
 pub fn durations(trace: &str, seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut curves: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-    let wanted = |point: &DurationPoint| {
+    let is_selected = |point: &DurationPoint| {
         // Acme's figure draws other clusters for comparison.
         point.trace == trace && (trace != "acme" || ["Seren", "Kalos"].contains(&&*point.cluster))
     };
-    for point in rows::<DurationPoint>(DURATIONS).into_iter().filter(wanted) {
+    for point in rows::<DurationPoint>(DURATIONS).into_iter().filter(is_selected) {
         curves.entry(point.cluster).or_default().push((point.cdf, point.duration_s));
     }
     let curves: Vec<Vec<(f64, f64)>> = curves.into_values().collect();
@@ -164,7 +164,7 @@ pub fn parvagpu(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
             submit_ms: now_ms,
             class: JobClass::Online,
             times: BTreeMap::from([(PARVAGPU_MODEL.to_owned(), times)]),
-            asked: memory,
+            requested: memory,
             memory_at_start: memory,
             memory_at_end: memory,
             start_up_ms: 10_000,

@@ -20,7 +20,7 @@ pub(super) fn rows(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
     }
     let mut rows = Vec::new();
     for (line, record) in (2..).zip(reader.records()) {
-        let record = record.map_err(|e| bad(line, told(&e)))?;
+        let record = record.map_err(|e| bad(line, describe_error(&e)))?;
         let cells: BTreeMap<&str, &str> =
             heads.iter().zip(record.iter()).filter(|(_, cell)| !cell.is_empty()).collect();
         rows.push((line, cells_to_row(&cells).map_err(|what| bad(line, what))?));
@@ -85,7 +85,7 @@ fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<WorkloadRow, String> {
     })
 }
 
-fn told(bad: &::csv::Error) -> String {
+fn describe_error(bad: &::csv::Error) -> String {
     match bad.kind() {
         ::csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
             format!("{len} columns, but the headings are {expected_len}")

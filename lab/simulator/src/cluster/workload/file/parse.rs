@@ -1,4 +1,4 @@
-//! From a row of a file to a job: every fault says what would be right.
+//! From a row of a file to a job: every fault states what would be right.
 
 use std::collections::BTreeMap;
 
@@ -47,9 +47,9 @@ fn parse(row: &WorkloadRow) -> Result<SimulatedJob, String> {
     }
     let fraction = row.gpu_fraction.unwrap_or(1.0);
     let by_fraction = || row.duration_s.map(|_| whole(fraction * FRACTION_OF_MIB));
-    let asked = row.memory_mib.or_else(by_fraction).unwrap_or(0);
-    let start = row.memory_start_mib.unwrap_or(row.memory_end_mib.unwrap_or(asked));
-    let end = row.memory_end_mib.unwrap_or(start.max(asked));
+    let requested = row.memory_mib.or_else(by_fraction).unwrap_or(0);
+    let start = row.memory_start_mib.unwrap_or(row.memory_end_mib.unwrap_or(requested));
+    let end = row.memory_end_mib.unwrap_or(start.max(requested));
     if end < start {
         return Err(format!(
             "memory_end_mib ({end}) is below memory_start_mib ({start}): memory only grows"
@@ -64,7 +64,7 @@ fn parse(row: &WorkloadRow) -> Result<SimulatedJob, String> {
         priority,
         deadline_ms: row.deadline_s.map(ms),
         times,
-        asked: Bytes::from_mib(asked),
+        requested: Bytes::from_mib(requested),
         memory_at_start: Bytes::from_mib(start),
         memory_at_end: Bytes::from_mib(end),
         demand: demand(row)?
@@ -154,7 +154,7 @@ fn times(row: &WorkloadRow) -> Result<BTreeMap<String, SliceTimes>, String> {
     given.collect()
 }
 
-/// Refuses times on what no GPU has: they would never be asked for.
+/// Refuses times on what no GPU has: they would never be requested.
 fn check_model(model: &str, times: &BTreeMap<u8, f64>) -> Result<(), String> {
     if times.is_empty() {
         return Err(format!("times_s has no time for {model}"));
