@@ -155,7 +155,9 @@ impl Simulate {
             )));
         }
         let set = self.set();
-        let named = |name: &str| policy_with(name, &set).map_err(CommandFailure::Usage);
+        let named = |name: &str| {
+            policy_with(name, &set).map_err(|bad| CommandFailure::Usage(bad.to_string()))
+        };
         let policies: Vec<Box<dyn Policy>> =
             names.into_iter().map(named).collect::<Result<_, _>>()?;
         if !set.is_empty() && !policies.iter().any(|policy| is_settable(policy.as_ref())) {

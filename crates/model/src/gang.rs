@@ -158,9 +158,9 @@ pub struct MemberEnd {
     pub follows: bool,
 }
 
-/// Returns the end that decides about the gang: what its retry rules are asked about.
+/// Returns the end that decides about the gang: the one that its retry rules judge.
 ///
-/// Its user's word comes first. Then what came from outside (a node, a GPU, a place that could not
+/// A cancellation by its user comes first. Then what came from outside (a node, a GPU, a place that could not
 /// be had): a program whose peer is gone fails too, mostly before anybody knows that the peer is
 /// lost, and must not pay for that. Then the programs' own failures, the final ones first. All have
 /// to succeed for the gang to succeed.
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_from_outside_is_not_charged_to_the_programs_that_failed_of_it() {
+    fn a_cause_from_outside_is_not_charged_to_the_programs_that_failed_of_it() {
         let ends = [end(Outcome::Failed), end(Outcome::Lost), followed(Outcome::Preempted)];
 
         assert_eq!(decisive(ends), Outcome::Lost);

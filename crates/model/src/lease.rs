@@ -1,5 +1,5 @@
-//! Lease arithmetic: how long a node may run attempts without hearing from the controller, and
-//! when the controller may believe that they are dead.
+//! Lease arithmetic: how long a node may run attempts without a renewal by the controller, and
+//! when the controller may take them for dead.
 //!
 //! Both sides reckon on their own monotonic clock (`CLOCK_BOOTTIME`); only spans are compared.
 //! The node counts from the time it **sent** the renewal, the controller from the time it
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_several_chances_to_renew() {
+    fn a_node_can_renew_several_times() {
         for secs in [2, 10, 300, 3600] {
             let terms = LeaseTerms::from_length(Millis::from_secs(secs)).unwrap();
             assert!(terms.renew_every().get() * 5 <= terms.length.get(), "{secs} s");

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_alone_unless_it_says_otherwise() {
+    fn a_job_is_alone_unless_it_requests_sharing() {
         assert_eq!(SharingMode::parse(None, None, &memory(4)), Ok(SharingMode::Exclusive));
         assert_eq!(
             SharingMode::parse(Some("exclusive"), None, &GpuRequest::Whole),

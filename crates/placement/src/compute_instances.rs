@@ -3,8 +3,8 @@
 //! No paper cuts GPU instances further. What follows is ours:
 //!
 //! - Only an operator's layout cuts a GPU instance, and only a job that names a compute instance
-//!   runs on one: it shares its memory with whoever is next to it, and nothing but the programs'
-//!   own modesty divides that. Of the memory, as much is counted for a job as it has of the
+//!   runs on one: it shares its memory with its co-runners, and nothing enforces how much each
+//!   takes. Of the memory, as much is counted for a job as it has of the
 //!   compute slices.
 //! - All compute instances of a GPU instance belong to one user at a time: a fault of the GPU
 //!   instance may hit all of them.
@@ -12,7 +12,7 @@
 //! - A job that waits holds up those behind it that request the same, and those of other users that
 //!   would keep its GPU instances from coming free: nobody starves.
 //!
-//! Such jobs compete with no others, so that they are placed before the policy is asked.
+//! Such jobs compete with no others, so they are placed before the policy decides.
 
 mod messages;
 
@@ -127,7 +127,7 @@ pub(crate) fn place_in_order<'c, 'q>(
         }
         let instances = instances.get_or_insert_with(|| cut_instances(cluster));
         let found = best(instances, name, &job.user);
-        // Next to others of its user it takes nothing more; and whom a quota holds holds up nobody.
+        // Next to jobs of its user it takes nothing more. A job that a quota holds blocks no other job.
         let alone = found.is_none_or(|(index, _)| instances[index].user.is_none());
         if let Some(quotas) = quotas.as_deref().filter(|quotas| alone && quotas.bars(job, 1)) {
             placed.decisions.push(quotas.wait(messages::POLICY, job, 1, None));
@@ -165,7 +165,7 @@ pub(crate) fn place_in_order<'c, 'q>(
     placed
 }
 
-/// Returns the cluster with what was given away on it, for whoever counts what is held.
+/// Returns the cluster with the placements of this round, by which quotas are counted.
 pub(crate) fn laid_over(cluster: &ClusterView, given: &[CutInstance<'_>]) -> ClusterView {
     let mut view = cluster.clone();
     for cut in given {

@@ -1,4 +1,4 @@
-//! What a policy says, and why.
+//! What a policy decides, and why.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::compute::ComputeSlot;
@@ -55,8 +55,8 @@ impl Decision {
 /// What is to stand and run on one GPU.
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed
-/// (unless [`StayingJobs`] says otherwise); one in another slot is stopped and goes on there; one that
-/// isn't named goes back to the queue. All reshapes of a round are one change: who is placed by one
+/// (unless [`StayingJobs`] states otherwise); one in another slot is stopped and continues there; one that
+/// isn't named goes back to the queue. All reshapes of a round are one change: a job that is placed by one
 /// of them and sat on the GPU of another has left that GPU first, so that two may change places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
@@ -147,8 +147,8 @@ pub enum WaitReason {
     GpuQuarantined,
     /// No node that was ever seen has what it needs.
     BadConstraints,
-    /// Nothing is placed at all, until leases of a time that the store lost have run out; said by
-    /// the leader, never by a policy.
+    /// Nothing is placed at all, until leases of a time that the store lost have run out. Only the
+    /// leader gives this reason, never a policy.
     PlacementHeld,
 }
 
@@ -169,7 +169,7 @@ impl WaitReason {
         }
     }
 
-    /// Whether what a job waits for comes without anybody's doing, so that it is to be left its turn.
+    /// Whether the wait ends without an operator, so that the job keeps its place in the queue.
     pub const fn goes_by_itself(self) -> bool {
         match self {
             Self::Resources

@@ -1,6 +1,6 @@
 //! How long a task takes on a slice, from how long it took before.
 //!
-//! [`Estimator`] is what the controller asks; [`Empirical`] is the one that needs no training:
+//! The controller uses an [`Estimator`]; [`Empirical`] is the one that needs no training:
 //! quantiles of what ran, by task and kind of slice, and a declared rule for slices that the task
 //! was never seen on. The rule is conservative both ways: a larger slice is not quicker than the
 //! largest one seen, a smaller one is slower by as much as it is smaller.
@@ -16,13 +16,13 @@ use tessera_model::Millis;
 use crate::numbers::{saturating_millis, saturating_u32};
 
 /// Runs that are kept of a task on one kind of slice: enough for a tenth's quantile, few enough
-/// that a task that changed is believed after a day.
+/// that a task that changed is trusted after a day.
 pub const RUNS_MAX: usize = 32;
 /// Kinds of slices that are kept of a task: more than the models of a cluster have profiles.
 const KINDS_MAX: usize = 64;
 /// Tasks that are kept; the one that ran longest ago goes first.
 pub const TASKS_MAX: usize = 20_000;
-/// Runs from which on quantiles are believed as they are.
+/// Runs from which on quantiles are used as they are.
 const ENOUGH: usize = 5;
 
 /// What of a slice decides about time: its GPU's model, its profile, and how much of the GPU's
@@ -50,7 +50,7 @@ impl SliceKind {
 pub enum Basis {
     /// Runs of the task on this very kind of slice.
     SameSlice,
-    /// Runs on other slices of the model, by what other tasks taught of how slices compare.
+    /// Runs on other slices of the model, by how slices compare for other tasks.
     Learned,
     /// Runs on other slices of the model, by the rule.
     OtherSlice,
@@ -104,7 +104,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Returns what a user's limit alone says: anything up to it.
+    /// Returns the prediction by a user's limit alone: anything up to it.
     pub const fn by_limit(limit: Millis) -> Self {
         Self { low: Millis::ZERO, expected: limit, high: limit, basis: Basis::TimeLimit, runs: 0 }
     }
@@ -121,9 +121,9 @@ impl Prediction {
         }
     }
 
-    /// Returns what is left of a run that has lasted `ran` so far, with the same chances.
+    /// Returns what is left of a run that has lasted `ran` so far, with the same probabilities.
     ///
-    /// Between its three points the chance that a run is over by some time grows evenly. Beyond the
+    /// Between its three points the probability that a run is over by some time grows evenly. Beyond the
     /// upper one nothing is known but that such a run is a long one: there, whatever it has lasted, it
     /// is expected to go on for as long again (the tail of a Pareto distribution of index one), so that
     /// nobody is promised the space of a job that is long overdue. Of a time limit alone follows only
@@ -149,7 +149,7 @@ impl Prediction {
         Self { low: left(1), expected: left(5), high: left(9), ..self }
     }
 
-    /// Returns the chance that a run is over by then, in millionths; `ran` is below the upper point.
+    /// Returns the probability that a run is over by then, in millionths; `ran` is below the upper point.
     fn over_by(&self, ran: Millis) -> u64 {
         let (from, to, below, part) = if ran < self.low {
             (Millis::ZERO, self.low, 0, 100_000)
@@ -163,7 +163,7 @@ impl Prediction {
         below + saturating_millis(gone).get()
     }
 
-    /// Returns by when a run is over with such a chance, in millionths.
+    /// Returns by when a run is over with such a probability, in millionths.
     fn over_at(&self, probability: u64) -> Millis {
         let between = |from: Millis, to: Millis, gone: u64, whole: u64| {
             from.plus(scaled(to.minus(from), gone, whole))
@@ -211,7 +211,7 @@ fn scaled(time: Millis, by: u64, over: u64) -> Millis {
     saturating_millis(wide)
 }
 
-/// Learns from runs and predicts more of them. Pure: equal lessons in equal order make equal
+/// Learns from runs and predicts more of them. Pure: equal samples in equal order make equal
 /// predictions.
 pub trait Estimator: Send + Sync + std::fmt::Debug {
     /// Takes in how long a whole run took, alone on its slice.
@@ -228,7 +228,7 @@ pub trait Estimator: Send + Sync + std::fmt::Debug {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Empirical {
     tasks: BTreeMap<String, Task>,
-    /// Rises with each lesson: says whose is the oldest.
+    /// Rises with each sample, so that the oldest task is known.
     samples: u64,
 }
 
@@ -238,7 +238,7 @@ struct Task {
     last_sample: u64,
 }
 
-/// The newest runs on one kind of slice, with what they tell: it is requested far more often than a
+/// The newest runs on one kind of slice, with their prediction: it is read far more often than a
 /// run ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Runs {

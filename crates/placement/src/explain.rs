@@ -91,7 +91,7 @@ fn start_summary(
     text
 }
 
-/// Explains a wait behind a job that keeps its turn.
+/// Explains a wait behind a job that keeps its place in the queue.
 pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation {
     let request = RequestText(job);
     Explanation {
@@ -102,7 +102,7 @@ pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation 
     }
 }
 
-/// Why a request can't be met, whatever job ends: worked out once a round for each want, since
+/// Why a request can't be met, whatever job ends: computed once a round for each request, since
 /// thousands of jobs may wait for the same hardware.
 #[derive(Debug)]
 pub(crate) struct Hopeless {
@@ -152,7 +152,7 @@ impl Hopeless {
         Self { summary, would_start_if, candidates, candidates_left_out }
     }
 
-    /// Explains to the first job that wants this.
+    /// Explains the wait of the first job with this request.
     pub(crate) fn explain_first(&self, policy: &str, job: &QueuedJob) -> Explanation {
         Explanation {
             candidates: self.candidates.clone(),

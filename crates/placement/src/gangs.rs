@@ -19,8 +19,8 @@
 //! number grows for them. Another choice has smaller numbers, or is earlier in the order, and there are
 //! finitely many of those. While the choice stays, every job in the way is gone after `L`, and the gang
 //! starts. Where no times are known it waits at most `n L`, with `n` jobs in its way. Before that it waits
-//! for the jobs that are older than itself by more than [`PATIENCE`], and for the due gangs ahead of it. In
-//! turn, only gangs that are younger by at most that go before a job.
+//! for the jobs that are older than itself by more than [`PATIENCE`], and for the due gangs ahead of it. Only
+//! gangs that are younger by at most that go before a job.
 
 mod capacity_search;
 mod end_times;
@@ -84,7 +84,7 @@ pub(crate) fn decide<'q>(
     let decided = policy.decide_with(&view, knowledge, &mut others.iter().copied(), now, left);
     round.follow(&decided, &others);
     for gang in &later {
-        match round.who_waits_before(gang, &others, &decided) {
+        match round.waiting_job_ahead(gang, &others, &decided) {
             Some(before) => round.stand_behind(gang, before),
             None => round.serve(gang, false),
         }
@@ -101,7 +101,7 @@ pub(crate) fn decide<'q>(
     decisions
 }
 
-/// Whether a cluster could ever placement a gang, by its geometry alone.
+/// Whether a cluster could ever place a gang, by its geometry alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GangFeasibility {
     /// It could.
@@ -112,12 +112,12 @@ pub enum GangFeasibility {
         on_one_node: u32,
         /// How many nodes have at least as many as it requests on each.
         nodes: u32,
-        /// A shape with as many members that the cluster could placement, on the fewest nodes.
+        /// A shape with as many members that the cluster could place, on the fewest nodes.
         instead: Option<GangShape>,
     },
 }
 
-/// Returns whether any round could ever placement a gang: what runs now doesn't matter, and neither does
+/// Returns whether any round could ever place a gang: what runs now doesn't matter, and neither does
 /// whether nodes are away.
 pub fn gang_could_ever_fit(
     cluster: &ClusterView,
@@ -156,9 +156,9 @@ pub(crate) struct Gang<'q> {
     pub(crate) members: Vec<JobId>,
     /// How many jobs that are in no gang stand before it.
     behind: usize,
-    /// When it came, as far as its turn is concerned ([`crate::fair`]).
+    /// The time by which it is ordered ([`crate::fair`]).
     ranked_at: Millis,
-    /// When the oldest of those before it came.
+    /// The same of the oldest job before it.
     oldest_before: Option<Millis>,
 }
 

@@ -13,7 +13,7 @@
 //!
 //! FIKIT (§4) prints the same of its own queue: high programs as fast as alone within 5 %, low ones
 //! below 30 % of their speed under default sharing. Of *how busy* a job is it assumes nothing that was
-//! not said: who is not known counts as always busy, so that nothing is promised to fit its gaps.
+//! not stated: an unknown job counts as always busy, so that no filler is expected to fit its gaps.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
@@ -128,7 +128,7 @@ const fn meets(mine: u64, other: u64) -> u64 {
     other * (EQUAL_BUSY * mine / 1_000 + EQUAL_ANY) / 1_000
 }
 
-/// How much longer than alone one may take that serves answers, for the sake of company, in
+/// How much longer than alone an online job may take under co-location, in
 /// thousandths: the kernel queue's own aim (FIKIT's overhead is 0.09 to 4.93 %).
 const COURTESY: u64 = 1_050;
 
@@ -160,7 +160,7 @@ pub fn prospect(there: &[KernelSharer], more: KernelSharer) -> SharingGain {
 }
 
 /// Returns what is to be expected of one more, the last, by how much longer each takes than by itself
-/// before and after it came, in thousandths.
+/// before and after it joined, in thousandths.
 pub(crate) fn weigh(before: &[u64], after: &[u64], online: impl Fn(usize) -> bool) -> SharingGain {
     let slowed = after.iter().enumerate().find(|(at, slowed)| {
         // Who was slowed before is no reason as long as it loses nothing more.
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_fills_the_gaps_of_one_of_whom_nothing_is_known() {
+    fn no_job_fills_the_gaps_of_an_unknown_one() {
         let slowed = by_priority(&[sharer(0, None), sharer(5, 500)]);
         assert!(slowed[1] > 20_000, "only the valve lets it through: {slowed:?}");
     }
 
     #[test]
-    fn two_that_are_always_busy_lose_slightly_less_than_half_by_taking_turns() {
+    fn two_that_are_always_busy_lose_slightly_less_than_half_by_time_slices() {
         assert_eq!(sliced(&[sharer(0, None), sharer(5, None)]), [1_950, 1_950]);
         assert_eq!(sliced(&[sharer(0, 0), sharer(5, 0)]), [1_000, 1_000]);
     }

@@ -21,7 +21,7 @@ pub enum Way {
     Rearrange,
 }
 
-/// With whom a job would be on its instance; the better comes first.
+/// How a job would be co-located on its instance; the better comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ColocationRank {
     /// It joins sharers.
@@ -72,7 +72,7 @@ pub struct Futures {
     pub after: usize,
 }
 
-/// Whom a waiting job holds up.
+/// Which jobs a waiting job holds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Everyone behind it.
@@ -98,7 +98,7 @@ pub enum FutureFit {
 pub trait Rule {
     /// The policy's name.
     const NAME: &'static str;
-    /// Whom a waiting job holds up.
+    /// Which jobs a waiting job holds up.
     const ORDER: Order;
     /// Whether sharers may join each other's slices.
     const JOINS: bool = true;
@@ -112,7 +112,7 @@ pub trait Rule {
     /// Returns the fewest jobs whose end would free space on the GPU: each entry alone suffices.
     fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>>;
 
-    /// Returns how many memory slices are free and how many are wanted, if the GPU has enough
+    /// Returns how many memory slices are free and how many are needed, if the GPU has enough
     /// of them, but not in a shape that may be used.
     fn fragmented(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<(u32, u8)>;
 }

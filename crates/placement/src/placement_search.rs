@@ -101,7 +101,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_other_assignment_is_worth_more(
+        fn no_other_assignment_has_a_higher_score(
             table in proptest::collection::vec(
                 proptest::collection::vec(proptest::option::of(-5_i64..20), 4), 1..5),
             all in proptest::bool::ANY,
@@ -113,7 +113,7 @@ mod tests {
         }
 
         #[test]
-        fn all_layouts_at_once_are_worth_what_each_is_by_itself(
+        fn all_layouts_at_once_score_as_each_does_by_itself(
             key in proptest::sample::select(vec!["a100-40gb", "a30-24gb", "h100-80gb-sxm"]),
             table in proptest::collection::vec(
                 proptest::collection::vec(proptest::option::weighted(0.8, -5_i64..20), 40), 0..8),

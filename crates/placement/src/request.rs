@@ -1,4 +1,4 @@
-//! What a job's ask means on GPUs of different models.
+//! What a job's request means on GPUs of different models.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use tessera_model::spec::GpuRequest;
 
 use crate::view::{ClusterView, MigView, QueuedJob, SharingRequest};
 
-/// An ask, reduced to what decides about places.
+/// A request, reduced to what decides about placements.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SliceRequest {
     /// A place with at least this memory. An unknown need is zero bytes: the smallest slice
@@ -26,7 +26,7 @@ pub enum SliceRequest {
 }
 
 impl SliceRequest {
-    /// Reads an ask. A sharer requests memory only: that is checked where jobs come in.
+    /// Reads a request. A sharer requests memory only: that is checked where jobs come in.
     pub fn of(gpu_request: &GpuRequest, share: Option<&SharingRequest>) -> Self {
         if let Some(sharer) = share {
             return Self::Shared(sharer.clone());
@@ -67,7 +67,7 @@ impl SliceRequest {
 
     /// Returns whether a whole GPU with MIG off and this memory can hold the job.
     ///
-    /// Such a GPU is one instance without a profile, so it suits every ask but a named one.
+    /// Such a GPU is one instance without a profile, so it suits every request but a named one.
     pub fn suits_unpartitioned(&self, memory: Bytes) -> bool {
         match self {
             Self::AtLeast(bytes) => memory >= *bytes,
@@ -78,7 +78,7 @@ impl SliceRequest {
     }
 }
 
-/// The wants of one round, numbered; asks that no GPU of the cluster can tell apart share one.
+/// The requests of one round, numbered; requests that are equal on every GPU of the cluster share one number.
 ///
 /// This bounds what a round computes: thousands of jobs request a handful of sizes.
 #[derive(Debug)]
@@ -87,17 +87,17 @@ pub struct RequestNumbers {
     numbers: BTreeMap<SliceRequest, usize>,
 }
 
-/// One want with its number.
+/// One request with its number.
 #[derive(Clone, Debug)]
 pub struct NumberedRequest {
-    /// Its index among the wants of the round.
+    /// Its index among the requests of the round.
     pub number: usize,
-    /// What is wanted; memory rounded up to a size that some GPU has.
+    /// The request, with memory rounded up to a size that some GPU has.
     pub request: SliceRequest,
 }
 
 impl RequestNumbers {
-    /// Collects the memory sizes that the cluster's GPUs can tell apart.
+    /// Collects the memory sizes that differ on the cluster's GPUs.
     pub fn new(cluster: &ClusterView) -> Self {
         let mut steps = BTreeSet::new();
         let mut last: Option<&MigView> = None;

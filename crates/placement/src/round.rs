@@ -1,7 +1,7 @@
 //! One round: the walk through the queue that all policies share.
 //!
-//! A policy is a [`Rule`]: what one GPU can offer to one request, and whose wait blocks whom. The
-//! walk keeps, for each distinct want, the GPUs ordered by what they offer, and asks the rule
+//! A policy is a [`Rule`]: what one GPU can offer to one request, and which waits block which jobs. The
+//! walk keeps, for each distinct request, the GPUs ordered by what they offer, and applies the rule
 //! again only for GPUs that a decision changed. So a round costs about (starts × log GPUs), not
 //! jobs × GPUs.
 
@@ -21,7 +21,7 @@ use crate::sharing;
 use crate::view::{ClosureKind, ClusterView, QueuedJob};
 use crate::working_state::WorkingState;
 
-/// What can be said of a request before any place is looked for.
+/// What is known of a request before the search for a placement.
 #[derive(Debug)]
 enum Fate {
     Possible,
@@ -138,7 +138,7 @@ impl<R: Rule> Round<'_, R> {
 }
 
 impl Market {
-    /// Looks at what a request can hope for; no GPU is asked yet.
+    /// Classifies a request; no offer is computed yet.
     fn open<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> Self {
         Self {
             fate: fate(rule, state, size),
@@ -150,7 +150,7 @@ impl Market {
     }
 
     /// Explains to a job that it waits whatever job ends. Where another layout would help, it would
-    /// help all jobs of the size: they stand behind the first and are told nothing.
+    /// help all jobs of the size: only the first gets an explanation.
     fn refuse<R: Rule>(&mut self, job: &QueuedJob) -> Option<Decision> {
         let Fate::Waits(reason, hopeless) = &self.fate else { return None };
         let why = match (self.waiting, reason) {
@@ -162,7 +162,7 @@ impl Market {
         Some(Decision::Wait { job: job.id, reason: *reason, why })
     }
 
-    /// Asks the GPUs again that changed since this request was last looked at; all, the first time.
+    /// Computes the offers of GPUs that changed since this request's last offers; of all, the first time.
     fn refresh<R: Rule>(
         &mut self,
         rule: &mut R,
@@ -240,7 +240,7 @@ fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> 
     Fate::Waits(reason, Hopeless::new(R::NAME, state, size, reason))
 }
 
-/// Names what operators said, if nothing but their word keeps the request from its GPUs.
+/// Names the administrative overrides, if nothing else keeps the request from its GPUs.
 fn closed(state: &WorkingState<'_>, size: &NumberedRequest) -> Option<WaitReason> {
     let mut holders = state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.request));
     let first = holders.next()?.view.operator.closed.as_ref()?.how;

@@ -4,15 +4,15 @@
 //! one job a partition, and `exclusive` gives away whole GPUs. What follows is ours, the same for
 //! every policy that has slices at all:
 //!
-//! - A job shares only if it says so, and only with jobs of the same user: under MPS a fault of
+//! - A job shares only if it requests so, and only with jobs of the same user: under MPS a fault of
 //!   one is a fault of all.
 //! - Kernel by kernel, jobs join only their like: every job on the slice must stand in its queue.
 //! - It joins a shared slice that has space, by multiprocessors and memory, before it takes a
 //!   slice of its own: the tightest such slice, then the one with the least memory left over.
-//! - It matters who joins whom: where that is predicted (kernel by kernel from how busy all are,
+//! - The co-runners matter: where their speeds are predicted (kernel by kernel from how busy all are,
 //!   [`crate::kernel_sharing`]; under MPS as is predicted, [`crate::Predictor::predict_speeds`]), the slice is joined
 //!   on which one more adds most, and none on which it adds little or would slow one that serves answers.
-//!   Where it isn't, the user's wish decides.
+//!   Where they aren't, the user's request decides.
 //! - If there is none, it founds one: the tightest slice on which jobs like it fit together, that
 //!   is with `memory * 100 / percent` of memory. Half a slice's multiprocessors go with half its
 //!   memory, so that neither is left over. Where no slice is so large, the largest.
@@ -173,7 +173,7 @@ fn reason(
     }
 }
 
-/// Returns what company a sharer would have on a slice of its own with this memory.
+/// Returns how a sharer would be co-located on a slice of its own with this memory.
 pub(crate) fn rank_colocation(
     request: &SliceRequest,
     memory: tessera_model::Bytes,

@@ -39,7 +39,7 @@ pub struct GpuView {
     pub model: String,
     /// Memory of the whole GPU.
     pub memory: Bytes,
-    /// Streaming multiprocessors of the whole GPU, if the driver says.
+    /// Streaming multiprocessors of the whole GPU, if the driver reports them.
     pub sms: Option<u16>,
     /// Reported profiles and placements; `None` where MIG is off or not supported. Left out where
     /// a view is written down: [`crate::record`] writes it once for all GPUs of a kind.

@@ -15,7 +15,7 @@ use crate::view::{
 pub struct WorkingGpu<'c> {
     /// As the round began.
     pub view: &'c GpuView,
-    /// Who is asked how its sharers do.
+    /// The predictions of how its sharers do.
     pub predictor: &'c dyn Predictor,
     /// What stands or is promised now.
     pub instances: Vec<InstanceView>,

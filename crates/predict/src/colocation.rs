@@ -1,9 +1,9 @@
-//! The same from what a controller knows of jobs, which is less than MMK measures of them.
+//! Predicts speeds of co-located jobs from what a controller knows of jobs.
 //!
 //! MMK (§III-A) profiles what each job uses of multiprocessors, bandwidth and L2 before it runs. A
 //! controller knows how busy some tasks' kernels keep a slice, and of the others nothing. What isn't
 //! known has a column of its own that a tree may split on: it is never a number that looks like a
-//! known one. Company comes and goes while a job runs, so that what is learned from is its average
+//! known one. Co-runners come and go while a job runs, so that what is learned from is their average
 //! over the run. The columns are ours.
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use crate::number::{float, hash};
 use crate::outcome::Prediction;
 use crate::trained::{TooFewRows, TrainedModel};
 
-/// A forest that is off by more than this part of what it predicts is not worth asking: a job next to
+/// A forest that is off by more than this part of what it predicts is not used: a job next to
 /// another is seldom slower than by half, so that the middle would do nearly as well. Ours.
 const USEFUL: f64 = 0.25;
 
@@ -37,7 +37,7 @@ pub struct CoRunners {
     pub count: u64,
     /// Their percentages added up, in thousandths of a percent.
     pub sm: u64,
-    /// What those of whom that is known keep busy, added up, in millionths.
+    /// What those with a known part keep busy, added up, in millionths.
     pub busy: u64,
     /// Of how many that isn't known, in thousandths.
     pub unknown: u64,
@@ -94,7 +94,7 @@ impl Colocation {
 pub struct ColocatedRun {
     /// Which task: rows of one are held out together.
     pub task: u64,
-    /// Next to whom.
+    /// Its co-runners.
     #[serde(rename = "company")]
     pub colocation: Colocation,
     /// Its speed, in thousandths of that alone.
@@ -131,7 +131,7 @@ impl ColocationPredictor {
         Ok(Self { trained: TrainedModel::learn(LearnerKind::Forest, &table, seed)? })
     }
 
-    /// Returns whether it did well enough on tasks that it had not seen to be asked.
+    /// Returns whether it did well enough on tasks that it had not seen to be used.
     pub fn is_useful(&self) -> bool {
         self.trained.held_out.relative <= USEFUL
     }
@@ -155,7 +155,7 @@ impl ColocationPredictor {
         };
         let relative = |(at, own): (usize, &SharingClient)| {
             let alone = speed(own, CoRunners::default());
-            // Nobody is quicker for company: that would be noise.
+            // No job is quicker with co-runners: that would be noise.
             (speed(own, others(at)) * 1_000 / alone).clamp(1, 1_000)
         };
         clients.iter().enumerate().map(relative).collect()
@@ -171,7 +171,7 @@ mod tests {
         SharingClient { online: false, sm_percent, busy }
     }
 
-    /// Runs of tasks that lose by how busy their company is, with whoever's part is known.
+    /// Runs of tasks that lose by how busy their co-runners with a known part are.
     fn runs(tasks: u64, known: impl Fn(u64) -> bool) -> Vec<ColocatedRun> {
         let mut rng = SeededRng::new(3);
         let mut draw = |below: usize| u16::try_from(rng.index_below(below)).unwrap();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn busier_company_slows_more_and_none_does_not() {
+    fn busier_co_runners_slow_more_and_none_do_not() {
         let forest = ColocationPredictor::learn(&runs(300, |_| true), 1).unwrap();
         assert!(forest.is_useful(), "{:?}", forest.trained.held_out);
         let (busy, idle) = (client(50, Some(950)), client(50, Some(30)));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_of_whom_nothing_is_known_is_not_taken_to_be_idle() {
+    fn an_unknown_job_is_not_taken_for_idle() {
         let forest = ColocationPredictor::learn(&runs(400, |task| task % 2 == 0), 1).unwrap();
         let busy = client(50, Some(900));
 
@@ -216,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn a_handful_of_runs_teaches_nothing() {
+    fn a_handful_of_runs_is_too_few_for_training() {
         assert!(ColocationPredictor::learn(&runs(4, |_| true), 1).is_err());
     }
 
     #[test]
-    fn company_counts_by_the_time_that_it_was_there() {
+    fn co_runners_count_by_the_time_that_they_were_there() {
         let mut others = CoRunners::default();
         others.add(&client(40, Some(500)), 250);
         others.add(&client(20, None), 1_000);

@@ -20,10 +20,10 @@ const UNLIKELY: f64 = 0.001;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PredictorTrust {
-    /// They are accurate as often as they say.
+    /// They lie in their intervals as often as they should.
     #[default]
     Trusted,
-    /// They don't: request conservative values until they do again, or a new model is trained.
+    /// They don't: use conservative values until they do again, or a new model is trained.
     Alarmed,
 }
 

@@ -9,7 +9,7 @@
 //!
 //! Nothing here reads a clock, a file or a source of entropy: the same rows give the same model, bit for bit, so
 //! that a version that the store names can be trained again and compared. The learners are ours
-//! ([`learn`]): those on offer draw from a thread's chance or keep their models to themselves, and
+//! ([`learn`]): those on offer draw from a thread's random numbers or hide their models, and
 //! a few hundred lines serve tables of this size.
 
 #![forbid(unsafe_code)]

@@ -3,8 +3,8 @@
 //! MIGM §2.2 names the ways to know it, in this order: declared; learned from earlier runs;
 //! estimated; unknown, which starts on the smallest slice and grows.
 //!
-//! Each task is watched by itself ([`crate::drift`]): what one needs says nothing of another. Of one
-//! whose runs leave their intervals the estimate is half as much again as the most that it had.
+//! Each task is watched by itself ([`crate::drift`]): what one needs doesn't predict another. If a
+//! task's runs leave their intervals, the estimate is half as much again as the most that it had.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,7 +24,7 @@ pub const TASKS_MAX: usize = 100_000;
 /// By how much the interval goes beyond the peaks, in thousandths: allocators round, and inputs vary.
 const MARGIN: u64 = 50;
 
-/// What a estimate is of which the task's runs don't keep to, in thousandths of the most that it had: on
+/// The cautious estimate of a task whose runs leave their intervals, in thousandths of the most that it had: on
 /// GPUs whose slices double in memory that is the next larger slice, more often than not. Ours.
 const CAUTION: u64 = 1_500;
 
@@ -84,7 +84,7 @@ impl MemoryEstimate {
 pub struct MemoryEstimator {
     tasks: BTreeMap<String, TaskMemory>,
     runs: u64,
-    /// How many of the tasks are alarmed: there may be very many, and it is asked often.
+    /// How many of the tasks are alarmed: there may be very many, and it is read often.
     alarmed: usize,
 }
 
@@ -108,7 +108,7 @@ impl MemoryEstimator {
         }
     }
 
-    /// Takes what came of a estimate, before the run itself is taken: nothing is known of a task that
+    /// Takes the outcome of an estimate, before the run itself is taken: nothing is known of a task that
     /// never ran.
     pub fn observe_outcome(
         &mut self,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_the_highest_peak_and_lies_above_what_was_not_enough() {
+    fn an_estimate_is_the_highest_peak_and_above_what_was_not_enough() {
         let mut estimator = MemoryEstimator::default();
         assert!(estimator.estimate("train").is_none());
         estimator.take("train", MemoryEvidence::Peak(gib(3)));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_and_its_interval_hold_what_was_seen() {
+    fn an_estimate_and_its_interval_contain_what_was_seen() {
         let mut estimator = MemoryEstimator::default();
         for mib in [0, 1, 7, 4_000, 3_999, 1 << 40] {
             let peak = Bytes::from_mib(mib);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_is_forgotten_is_doubted_no_more() {
+    fn a_forgotten_task_has_no_alarm() {
         let mut estimator = MemoryEstimator::default();
         while estimator.alarmed() == 0 {
             let estimate = estimator.estimate("grows");

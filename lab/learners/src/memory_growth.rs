@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_without_noise_is_foretold_as_soon_as_it_is_one() {
+    fn a_line_without_noise_is_predicted_as_soon_as_it_is_one() {
         let mut growth = MemoryGrowth::new(1.0);
         let predicted: Vec<Option<f64>> =
             (1..=10).map(|t| growth.take(2.0 + 0.5 * count(t), 1.0, 100)).collect();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_grow_is_not_said_to() {
+    fn what_does_not_grow_is_not_predicted_to() {
         let mut growth = MemoryGrowth::new(0.0);
         let predicted: Vec<f64> = (0..50_u64)
             .filter_map(|t| {

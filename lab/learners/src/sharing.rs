@@ -67,7 +67,7 @@ impl SharedJob {
 pub struct MeasuredSharing {
     /// Which task: rows of one are held out together.
     pub task: u64,
-    /// Next to whom.
+    /// Its co-runners.
     pub shared: SharedJob,
     /// Its speed, in thousandths of that alone on the slice.
     pub speed_per_mille: u32,
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn company_that_uses_more_slows_more() {
+    fn co_runners_that_use_more_slow_more() {
         let mut rng = SeededRng::new(5);
         let mut draw = |below: u32| u32::try_from(rng.index_below(1_000)).unwrap() * below / 1_000;
         let rows: Vec<MeasuredSharing> = (0..1_400)

@@ -43,8 +43,8 @@ const ALPHA: Millis = Millis::new(125);
 pub const BETA: Millis = Millis::ZERO;
 
 /// Part of latency in `F`, in thousandths. The paper calls it tunable and prints no value. From
-/// 0.3 on, jobs that gain little by larger partitions take them all the same, and less runs side
-/// by side than under MISO, whom the paper beats; at 0.1 jobs that would gain don't.
+/// 0.3 on, jobs that gain little by larger partitions take them anyway, and less runs side
+/// by side than under MISO, which the paper beats; at 0.1 jobs that would gain don't.
 const LAMBDA: i64 = 200;
 
 /// Throughput, then the fewest steps.
@@ -161,7 +161,7 @@ fn desired_slices(
     ways.max_by_key(|way| weight(*way)).map(|(slices, _)| slices)
 }
 
-/// What jobs want, and their scores in `T` in each slot of that size; by model, once a round.
+/// The sizes that jobs desire, and their scores in `T` in each slot of that size; by model, once a round.
 #[derive(Default)]
 struct DesiredSizes(BTreeMap<(String, JobId), SizeChoice>);
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cached;
 mod dyna_p;
 mod miger;
 mod miso;

@@ -2,8 +2,8 @@
 //! sit next to one online job under MPS.
 //!
 //! Source: Zhang, Li and Li, *MIGER: Integrating Multi-Instance GPU and Multi-Process Service for
-//! Deep Learning Clusters*, ICPP 2024 (hierarchical scheduling: which GPU; which partitions; who is
-//! next to whom; which parts), as MMK's evaluation compares with it and as its public program does:
+//! Deep Learning Clusters*, ICPP 2024 (hierarchical scheduling: which GPU; which partitions; which
+//! co-runners; which parts), as MMK's evaluation compares with it and as its public program does:
 //!
 //! - The cluster's level: the GPU with the fewest jobs that can take one more.
 //! - An online job gets the smallest slice that serves it well, where it leaves the others the
@@ -16,8 +16,8 @@
 //! Where it had to choose: quality of service isn't printed for our jobs. With a deadline an online
 //! job is served well where it is in time, without one at [`SERVED`] of its speed on a whole GPU.
 //! Next to another it keeps four fifths of its speed on its slice (its authors measured 1.11 to 1.25
-//! times the time at equal parts). Jobs come in turn. Offline jobs that
-//! would lose their work stay as online ones do, without company where they have a slice alone.
+//! times the time at equal parts). Jobs come in the queue's order. Offline jobs that
+//! would lose their work stay as online ones do, without co-runners where they have a slice alone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +26,7 @@ use tessera_model::mig::{Layout, ProfileId, Slot};
 use tessera_model::share::SmPercent;
 use tessera_model::{JobId, Millis};
 
+use crate::cached::{CachedSession, CachingPolicy, RoundCache};
 use crate::shares;
 use tessera_placement::Policy;
 use tessera_placement::decision::{Decision, Explanation, PlacedJob, Reshape, WaitReason};
@@ -33,7 +34,7 @@ use tessera_placement::placement_search::{
     self, JOBS_MAX, JobCoverage, NO_PLACEMENT, SearchBuffers,
 };
 use tessera_placement::policy::planned_gpu::{PlannedGpu, because};
-use tessera_placement::policy::session::{Queue, Session};
+use tessera_placement::policy::session::Session;
 use tessera_placement::predictor::Knowledge;
 use tessera_placement::view::{ClusterView, QueuedJob};
 
@@ -50,7 +51,7 @@ const KEPT: i64 = 800;
 /// A layout with everybody's placements, and what orders it among others.
 type RankedLayout<R> = (R, Layout, Vec<PlacedJob>);
 
-/// A job's speed in a slot, and its part of it if it has company.
+/// A job's speed in a slot, and its part of it if it has co-runners.
 type GuestPlacement = Option<(i64, Option<SmPercent>)>;
 
 /// The policy `miger`.
@@ -83,50 +84,7 @@ impl Policy for Miger {
     }
 
     fn session(&self) -> Option<Box<dyn Session + '_>> {
-        Some(Box::new(MigerSession {
-            policy: *self,
-            queue: Queue::new(),
-            memory: MigerCache::default(),
-        }))
-    }
-}
-
-/// The policy at work.
-#[derive(Debug)]
-struct MigerSession {
-    policy: Miger,
-    queue: Queue,
-    memory: MigerCache,
-}
-
-impl Session for MigerSession {
-    fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert(job.key(), job);
-    }
-
-    fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&job.key());
-        // If it comes back it may need something else.
-        self.memory.refused.values_mut().for_each(|known| {
-            known.remove(&LayoutKind::Job(job.id));
-        });
-    }
-
-    fn gpu_changed(&mut self, gpu: usize) {
-        self.memory.refused.remove(&gpu);
-        self.memory.calm.remove(&gpu);
-    }
-
-    fn round(
-        &mut self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        let mut queue = self.queue.values();
-        let terms = (now, starts_max);
-        self.policy.decide_from(&mut self.memory, cluster, knowledge, &mut queue, terms)
+        Some(Box::new(CachedSession::new(self)))
     }
 }
 
@@ -140,6 +98,19 @@ struct MigerCache {
     scratch: SearchBuffers,
 }
 
+impl RoundCache for MigerCache {
+    fn forget_gpu(&mut self, gpu: usize) {
+        self.refused.remove(&gpu);
+        self.calm.remove(&gpu);
+    }
+
+    fn forget_job(&mut self, job: JobId) {
+        self.refused.values_mut().for_each(|known| {
+            known.remove(&LayoutKind::Job(job));
+        });
+    }
+}
+
 /// Jobs that a GPU refuses alike.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LayoutKind {
@@ -148,9 +119,11 @@ enum LayoutKind {
     Job(JobId),
 }
 
-impl Miger {
+impl CachingPolicy for Miger {
+    type Cache = MigerCache;
+
     fn decide_from(
-        self,
+        &self,
         memory: &mut MigerCache,
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
@@ -192,7 +165,9 @@ impl Miger {
         }
         decisions
     }
+}
 
+impl Miger {
     fn arrive(
         self,
         planned_gpus: &mut [(usize, PlannedGpu<'_>)],

@@ -4,7 +4,7 @@
 //! Source: Li et al., *MISO: Exploiting Multi-Instance GPU Capability on Multi-Tenant GPU
 //! Clusters*, SoCC 2022, §4 (trial under MPS, optimiser over partitions) and its public program.
 //!
-//! - Jobs come in turn (FIFO). The head goes to the GPU with the fewest jobs whose layouts have a
+//! - Jobs come in the queue's order (FIFO). The head goes to the GPU with the fewest jobs whose layouts have a
 //!   slice for each of its jobs and the new one. A job that is alone gets the whole GPU at once.
 //! - Otherwise every job of the GPU is stopped, all run together under MPS for [`TRIAL`], and then
 //!   the GPU gets the layout with one slice a job whose mean slow-down is least.
@@ -30,9 +30,11 @@ use tessera_placement::placement_search::{
     self, Assignment, JobCoverage, NO_PLACEMENT, SearchBuffers,
 };
 use tessera_placement::policy::planned_gpu::{PlannedGpu, because};
-use tessera_placement::policy::session::{Queue, Session};
+use tessera_placement::policy::session::Session;
 use tessera_placement::predictor::Knowledge;
 use tessera_placement::view::{ClusterView, InstanceState, MigView, QueuedJob};
+
+use crate::cached::{CachedSession, CachingPolicy, RoundCache};
 
 /// How long jobs run together before their GPU is cut. Source: MISO's program.
 pub const TRIAL: Millis = Millis::from_secs(30);
@@ -91,51 +93,14 @@ impl Policy for Miso {
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
+        now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        self.decide_from(&mut MisoCache::default(), cluster, knowledge, queue, starts_max)
+        self.decide_from(&mut MisoCache::default(), cluster, knowledge, queue, (now, starts_max))
     }
 
     fn session(&self) -> Option<Box<dyn Session + '_>> {
-        Some(Box::new(MisoSession {
-            policy: self,
-            queue: Queue::new(),
-            memory: MisoCache::default(),
-        }))
-    }
-}
-
-/// The policy at work.
-#[derive(Debug)]
-struct MisoSession<'p> {
-    policy: &'p Miso,
-    queue: Queue,
-    memory: MisoCache,
-}
-
-impl Session for MisoSession<'_> {
-    fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert(job.key(), job);
-    }
-
-    fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&job.key());
-    }
-
-    fn gpu_changed(&mut self, gpu: usize) {
-        self.memory.refused.remove(&gpu);
-    }
-
-    fn round(
-        &mut self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        let mut queue = self.queue.values();
-        self.policy.decide_from(&mut self.memory, cluster, knowledge, &mut queue, starts_max)
+        Some(Box::new(CachedSession::new(self)))
     }
 }
 
@@ -149,6 +114,12 @@ struct MisoCache {
     scratch: SearchBuffers,
 }
 
+impl RoundCache for MisoCache {
+    fn forget_gpu(&mut self, gpu: usize) {
+        self.refused.remove(&gpu);
+    }
+}
+
 impl MisoCache {
     fn layouts(&mut self, mig: &MigView, instances: usize) -> &[Layout] {
         // Equal rules in memory are equal rules; they live as long as the round.
@@ -157,14 +128,16 @@ impl MisoCache {
     }
 }
 
-impl Miso {
+impl CachingPolicy for Miso {
+    type Cache = MisoCache;
+
     fn decide_from(
         &self,
         memory: &mut MisoCache,
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
-        starts_max: usize,
+        (_, starts_max): (Millis, usize),
     ) -> Vec<Decision> {
         memory.layouts.clear();
         let all = cluster.gpus.iter().enumerate();
@@ -188,7 +161,9 @@ impl Miso {
         }
         decisions
     }
+}
 
+impl Miso {
     /// Finds a GPU for a job that waits.
     fn arrive(
         &self,

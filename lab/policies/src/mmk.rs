@@ -16,18 +16,19 @@
 //! nothing else in the algorithm ends the crowding but memory. Parts and partitions are changed
 //! under running jobs only for a gain of [`HURDLE`], since the algorithm prices no checkpoint. Jobs
 //! are put onto a combination's partitions largest first, each where it adds most: the paper
-//! doesn't say which job goes where. It mixes users, as its paper does: for the simulator only.
+//! leaves open which job goes where. It mixes users, as its paper does: for the simulator only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::mig::{Layout, ProfileId, Slot};
 use tessera_model::{JobId, Millis};
 
+use crate::cached::{CachedSession, CachingPolicy, RoundCache};
 use crate::shares::{self, ShareConfig};
 use tessera_placement::Policy;
 use tessera_placement::decision::{Decision, PlacedJob, WaitReason};
 use tessera_placement::policy::planned_gpu::{PlannedGpu, because};
-use tessera_placement::policy::session::{Queue, Session};
+use tessera_placement::policy::session::Session;
 use tessera_placement::predictor::Knowledge;
 use tessera_placement::view::{ClusterView, QueuedJob};
 
@@ -55,7 +56,7 @@ struct WorkingGpu<'c> {
     /// Its place in the view.
     number: usize,
     planned: PlannedGpu<'c>,
-    /// Its partitions; nothing until somebody asks.
+    /// Its partitions; nothing until they are needed.
     parts: Vec<(Slot, ShareConfig)>,
     changed: Option<&'static str>,
 }
@@ -70,22 +71,15 @@ impl Policy for Mmk {
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
+        now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        decide_from(&mut MmkCache::default(), cluster, knowledge, queue, starts_max)
+        self.decide_from(&mut MmkCache::default(), cluster, knowledge, queue, (now, starts_max))
     }
 
     fn session(&self) -> Option<Box<dyn Session + '_>> {
-        Some(Box::new(MmkSession::default()))
+        Some(Box::new(CachedSession::new(self)))
     }
-}
-
-/// The policy at work.
-#[derive(Debug, Default)]
-struct MmkSession {
-    queue: Queue,
-    memory: MmkCache,
 }
 
 /// What need not be worked out again until a GPU changes.
@@ -97,81 +91,74 @@ struct MmkCache {
     calm: BTreeSet<usize>,
 }
 
-impl Session for MmkSession {
-    fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert(job.key(), job);
+impl RoundCache for MmkCache {
+    fn forget_gpu(&mut self, gpu: usize) {
+        self.refused.remove(&gpu);
+        self.calm.remove(&gpu);
     }
 
-    fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&job.key());
-        // If it comes back it may need more memory.
-        self.memory.refused.values_mut().for_each(|known| {
-            known.remove(&job.id);
+    fn forget_job(&mut self, job: JobId) {
+        self.refused.values_mut().for_each(|known| {
+            known.remove(&job);
         });
-    }
-
-    fn gpu_changed(&mut self, gpu: usize) {
-        self.memory.refused.remove(&gpu);
-        self.memory.calm.remove(&gpu);
-    }
-
-    fn round(
-        &mut self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        let mut queue = self.queue.values();
-        decide_from(&mut self.memory, cluster, knowledge, &mut queue, starts_max)
     }
 }
 
-fn decide_from(
-    memory: &mut MmkCache,
-    cluster: &ClusterView,
-    knowledge: Knowledge<'_>,
-    queue: &mut dyn Iterator<Item = &QueuedJob>,
-    starts_max: usize,
-) -> Vec<Decision> {
-    let all = cluster.gpus.iter().enumerate();
-    let open = all.filter_map(|(number, view)| Some((number, PlannedGpu::new(view)?)));
-    let mut gpus: Vec<WorkingGpu<'_>> = open
-        .filter(|(_, planned)| planned.open)
-        .map(|(number, planned)| WorkingGpu { number, planned, parts: Vec::new(), changed: None })
-        .collect();
-    let mut jobs: Vec<&QueuedJob> = queue.collect();
-    jobs.sort_by_key(|job| knowledge.jobs.facts(job.id).co_runner.map(|own| own.memory));
-    let (mut waits, mut started) = (Vec::new(), 0);
-    for job in jobs {
-        if started >= starts_max || waits.len() >= REFUSED_MAX || gpus.is_empty() {
-            break;
+impl CachingPolicy for Mmk {
+    type Cache = MmkCache;
+
+    fn decide_from(
+        &self,
+        memory: &mut MmkCache,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        (_, starts_max): (Millis, usize),
+    ) -> Vec<Decision> {
+        let all = cluster.gpus.iter().enumerate();
+        let open = all.filter_map(|(number, view)| Some((number, PlannedGpu::new(view)?)));
+        let mut gpus: Vec<WorkingGpu<'_>> = open
+            .filter(|(_, planned)| planned.open)
+            .map(|(number, planned)| WorkingGpu {
+                number,
+                planned,
+                parts: Vec::new(),
+                changed: None,
+            })
+            .collect();
+        let mut jobs: Vec<&QueuedJob> = queue.collect();
+        jobs.sort_by_key(|job| knowledge.jobs.facts(job.id).co_runner.map(|own| own.memory));
+        let (mut waits, mut started) = (Vec::new(), 0);
+        for job in jobs {
+            if started >= starts_max || waits.len() >= REFUSED_MAX || gpus.is_empty() {
+                break;
+            }
+            let mut order: Vec<usize> = (0..gpus.len()).collect();
+            order.sort_by_key(|at| gpus[*at].jobs());
+            if order.into_iter().any(|at| gpus[at].takes(knowledge, job.id, memory)) {
+                started += 1;
+                waits.clear();
+            } else {
+                let why = because(NAME, "no slice has its memory left and would do more with it");
+                let reason = WaitReason::Resources;
+                waits.push(Decision::Wait { job: job.id, reason, why });
+            }
         }
-        let mut order: Vec<usize> = (0..gpus.len()).collect();
-        order.sort_by_key(|at| gpus[*at].jobs());
-        if order.into_iter().any(|at| gpus[at].takes(knowledge, job.id, memory)) {
-            started += 1;
-            waits.clear();
-        } else {
-            let why = because(NAME, "no slice has its memory left and would do more with it");
-            let reason = WaitReason::Resources;
-            waits.push(Decision::Wait { job: job.id, reason, why });
+        for gpu in &mut gpus {
+            if gpu.changed.is_some() || !memory.calm.contains(&gpu.number) {
+                gpu.search(knowledge);
+            }
+            if gpu.changed.is_none() {
+                memory.calm.insert(gpu.number);
+            }
         }
+        let changed = gpus.into_iter().filter_map(WorkingGpu::decision);
+        changed.chain(waits).collect()
     }
-    for gpu in &mut gpus {
-        if gpu.changed.is_some() || !memory.calm.contains(&gpu.number) {
-            gpu.search(knowledge);
-        }
-        if gpu.changed.is_none() {
-            memory.calm.insert(gpu.number);
-        }
-    }
-    let changed = gpus.into_iter().filter_map(WorkingGpu::decision);
-    changed.chain(waits).collect()
 }
 
 impl WorkingGpu<'_> {
-    /// Works out what its partitions do, if nobody has asked before.
+    /// Computes what its partitions do, unless that is known.
     fn weigh(&mut self, knowledge: Knowledge<'_>) {
         if !self.parts.is_empty() {
             return;
@@ -244,7 +231,7 @@ impl WorkingGpu<'_> {
             .iter()
             .flat_map(|(_, part)| part.placements.iter().map(|placed| placed.job))
             .collect();
-        // Who was not touched and has nothing left was searched when that came about.
+        // An unchanged GPU with nothing left was searched when that began.
         if jobs.is_empty() || (self.changed.is_none() && !self.has_capacity()) {
             return;
         }

@@ -2,7 +2,7 @@
 //! same, and each may use all of the SMs.
 //!
 //! Source: the MPS baseline of MISO's evaluation (three jobs a GPU, a third of its SMs each) and of
-//! MMK's, whose jobs run "without SM constraints" (`mps-uncapped`). Jobs come in turn; the head goes
+//! MMK's, whose jobs run "without SM constraints" (`mps-uncapped`). Jobs come in the queue's order; the head goes
 //! to the GPU with the fewest jobs on which its memory fits next to theirs. Where they are silent:
 //! parts are given as they are (33 %), so that nobody has to be stopped when a job comes or goes. It
 //! mixes users, as its papers do: a baseline for the simulator, not for a live cluster, where one
@@ -37,7 +37,7 @@ impl Policy for MpsOnly {
         self.name
     }
 
-    fn asks_times(&self) -> bool {
+    fn needs_run_times(&self) -> bool {
         false
     }
 

@@ -33,7 +33,7 @@ impl Policy for SchemeA {
         OneSizePerGpu::NAME
     }
 
-    fn asks_times(&self) -> bool {
+    fn needs_run_times(&self) -> bool {
         false
     }
 

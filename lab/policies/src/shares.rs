@@ -11,8 +11,8 @@ use tessera_placement::predictor::Knowledge;
 /// Parts that are given out, in percent. Source: MMK's `ML`.
 const STEP: u8 = 10;
 
-/// Jobs of one slice at most: as many as were ever measured together, so that no predictor is asked
-/// about company that it never saw (co-execution study: four copies; MMK: three).
+/// Jobs of one slice at most: as many as were ever measured together, so that no predictor gets
+/// co-runners that it never saw (co-execution study: four copies; MMK: three).
 pub(crate) const SHARERS_MAX: usize = 4;
 
 /// Speed that a fixed job keeps on its slice, in thousandths: the rest of the slice is lent out. Chosen: MMK
@@ -74,7 +74,7 @@ pub(crate) fn fits(
     let Some(profile) = planned.profile(slot) else { return false };
     let mut left = profile.memory;
     jobs.iter().all(|job| {
-        // One that says nothing of its memory has its slice alone.
+        // One without known memory has its slice alone.
         let co_runner = knowledge.jobs.facts(*job).co_runner;
         let needs = co_runner.as_ref().map_or(Bytes::ZERO, |own| own.memory);
         let alone = co_runner.is_none() && jobs.len() > 1;
@@ -92,11 +92,11 @@ pub(crate) fn fixed(knowledge: Knowledge<'_>, job: JobId) -> bool {
 }
 
 /// Gives a slice's multiprocessors out: fixed jobs keep their part, and the rest goes in steps to
-/// whom it speeds up most. `None` if their memory doesn't fit or one of them gets no part.
+/// the job that it speeds up most. `None` if their memory doesn't fit or one of them gets no part.
 ///
 /// Source: MMK's `MPSConfig` with `getRemainSM`. The paper orders jobs by predicted throughput
 /// over SM utilisation and hands SMs out in that order; one order for whole parts would starve
-/// the last, which its observation (equal thirds beat 50-30-20) speaks against. So each step goes
+/// the last, against its observation that equal thirds do better than 50-30-20. So each step goes
 /// by what that step gains.
 pub(crate) fn config(
     planned: &PlannedGpu<'_>,

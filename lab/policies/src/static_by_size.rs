@@ -3,16 +3,10 @@
 
 use std::rc::Rc;
 
-use tessera_model::{JobId, Millis};
-use tessera_placement::Policy;
-use tessera_placement::decision::Decision;
+use tessera_model::JobId;
 use tessera_placement::offer::{FutureFit, Offer, Order, Rule};
-use tessera_placement::policy::SliceManner;
-use tessera_placement::policy::decide_by_rule;
-use tessera_placement::policy::{AsItStands, suits};
-use tessera_placement::predictor::Knowledge;
+use tessera_placement::policy::{AsItStands, ByRule, SliceManner, suits};
 use tessera_placement::request::NumberedRequest;
-use tessera_placement::view::{ClusterView, QueuedJob};
 use tessera_placement::working_state::WorkingGpu;
 
 /// The policy `static-by-size`: as `static`, but a job takes no larger instance than the tightest that
@@ -20,33 +14,14 @@ use tessera_placement::working_state::WorkingGpu;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StaticBySize;
 
-impl Policy for StaticBySize {
-    fn name(&self) -> &'static str {
-        TightestStanding::NAME
-    }
-
-    fn asks_times(&self) -> bool {
-        false
-    }
-
-    fn slice_manner(&self) -> SliceManner {
-        SliceManner::AsTheyStand
-    }
-
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        decide_by_rule(TightestStanding, cluster, knowledge.predictor, queue, starts_max)
-    }
+impl ByRule for StaticBySize {
+    type Rule = TightestStanding;
+    const SLICE_MANNER: SliceManner = SliceManner::AsTheyStand;
 }
 
-#[derive(Debug)]
-struct TightestStanding;
+/// Offers no larger instance than the tightest that stands on a GPU.
+#[derive(Debug, Default)]
+pub struct TightestStanding;
 
 impl Rule for TightestStanding {
     const NAME: &'static str = "static-by-size";

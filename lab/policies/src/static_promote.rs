@@ -2,8 +2,8 @@
 //! up when a larger one falls idle.
 //!
 //! Source: MISO's baseline (*StaCon* there; its public program, `exp_static`): a job goes to the
-//! GPU with the largest idle slice, and takes that slice if it is enough; whoever doesn't find one
-//! holds nobody up. When slices stand idle, the smallest running jobs of a GPU are stopped and go
+//! GPU with the largest idle slice, and takes that slice if it is enough; a job that doesn't find one
+//! holds up no other job. When slices stand idle, the smallest running jobs of a GPU are stopped and go
 //! on on its largest idle slices, pair by pair, while that is larger.
 
 use std::cmp::Reverse;
@@ -29,7 +29,7 @@ impl Policy for StaticPromote {
         NAME
     }
 
-    fn asks_times(&self) -> bool {
+    fn needs_run_times(&self) -> bool {
         false
     }
 

@@ -5,10 +5,10 @@
 //! and time-slicing in the co-execution study (Villarrubia et al., arXiv 2604.22430, §4), by which two
 //! that share kernel by kernel take slightly less than twice as long. It is what a cluster gives that lets several
 //! jobs onto a GPU without more (time-slicing replicas of a device plugin). Where they are silent:
-//! jobs come in turn, the head goes to the GPU with the fewest jobs on which its memory fits next to
+//! jobs come in the queue's order, the head goes to the GPU with the fewest jobs on which its memory fits next to
 //! theirs, and as many share a GPU as under `mps-only`, so that the two differ only in the way of
-//! sharing. Everybody stands in the queue at one priority, for which the simulator's model of turns
-//! states what time slices do (`turns.rs`). It mixes users: a baseline for the simulator.
+//! sharing. All jobs have one priority, for which the simulator's model of kernel-level sharing
+//! has the behaviour of time slices (`kernel_sharing.rs`). It mixes users: a baseline for the simulator.
 
 use tessera_model::Millis;
 use tessera_model::spec::Priority;
@@ -28,7 +28,7 @@ impl Policy for TimeSlicing {
         "time-slicing"
     }
 
-    fn asks_times(&self) -> bool {
+    fn needs_run_times(&self) -> bool {
         false
     }
 

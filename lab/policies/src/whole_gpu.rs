@@ -1,4 +1,4 @@
-//! Several jobs on each whole GPU and nothing cut: how the baselines placement that differ only in the way
+//! Several jobs on each whole GPU and nothing cut: how the baselines place that differ only in the way
 //! in which jobs share.
 
 use tessera_model::mig::Slot;
@@ -18,12 +18,12 @@ pub(crate) struct WholeGpuSharing<'c> {
     pub(crate) policy: &'c str,
     /// How a job sits on a whole GPU.
     pub(crate) place: &'c dyn Fn(JobId, Slot) -> PlacedJob,
-    /// What is said of a job that waits.
+    /// The reason for a job that waits.
     pub(crate) full: &'c str,
 }
 
 impl WholeGpuSharing<'_> {
-    /// Places jobs in turn: the head goes to the GPU with the fewest jobs on which its memory fits
+    /// Places jobs in the queue's order: the head goes to the GPU with the fewest jobs on which its memory fits
     /// next to theirs, or waits, and everybody behind it.
     pub(crate) fn decide(
         &self,

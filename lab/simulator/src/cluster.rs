@@ -24,31 +24,42 @@ pub mod workload;
 
 pub use engine::{SimulationError, SimulationRun, SimulationSetup, run};
 
+/// Why no policy can be made of a name and settings.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// The simulator runs no policy of this name.
+    #[error("there is no policy {name:?}: choose of {}", tessera_lab_policies::all_names().join(", "))]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// The policy has no such settings.
+    #[error(transparent)]
+    Settings(#[from] tessera_placement::policy::BadSettings),
+}
+
 /// Finds a policy by its name.
 ///
 /// # Errors
 ///
-/// The names that there are.
-pub fn policy(name: &str) -> Result<Box<dyn tessera_placement::Policy>, String> {
-    tessera_lab_policies::find_policy(name).ok_or_else(|| {
-        let known = tessera_lab_policies::all_names().join(", ");
-        format!("there is no policy {name:?}: choose of {known}")
-    })
+/// [`PolicyError::Unknown`] lists the names that there are.
+pub fn policy(name: &str) -> Result<Box<dyn tessera_placement::Policy>, PolicyError> {
+    tessera_lab_policies::find_policy(name)
+        .ok_or_else(|| PolicyError::Unknown { name: name.to_owned() })
 }
 
 /// Finds a policy by its name and changes settings of it, where it has any.
 ///
 /// # Errors
 ///
-/// The names of policies that there are, or of settings.
+/// [`PolicyError`] lists the names of policies that there are, or of settings.
 pub fn policy_with(
     name: &str,
     set: &serde_json::Map<String, serde_json::Value>,
-) -> Result<Box<dyn tessera_placement::Policy>, String> {
+) -> Result<Box<dyn tessera_placement::Policy>, PolicyError> {
     let known = policy(name)?;
     if set.is_empty() || !tessera_placement::policy::is_settable(known.as_ref()) {
         return Ok(known);
     }
-    let changed = tessera_placement::policy::simulated_with(set).map_err(|bad| bad.to_string())?;
-    Ok(Box::new(changed))
+    Ok(Box::new(tessera_placement::policy::simulated_with(set)?))
 }

@@ -105,7 +105,7 @@ impl Watched {
         self.pairs.lock().unwrap().insert((job, fills.job));
     }
 
-    /// Looks whether company breaks a job's deadline, by its times alone and together.
+    /// Checks whether co-runners break a job's deadline, by its times alone and together.
     fn times(
         &self,
         knowledge: Knowledge<'_>,
@@ -210,7 +210,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn company_slows_no_service_breaks_no_deadline_and_always_fits(
+    fn co_location_slows_no_service_breaks_no_deadline_and_always_fits(
         seed in 1_u64..100_000,
         gap in 5_u64..60,
         gpus in 1_usize..3,
@@ -223,7 +223,7 @@ proptest! {
         let outcome = simulated(&jobs, &fleet, &watched, overheads);
         let wrong = watched.wrong.into_inner().unwrap();
         prop_assert!(wrong.is_empty(), "{wrong:?}");
-        // Predictions are true here, so that whoever had company and was not moved is in time.
+        // Predictions are true here, so that a job with co-runners that was not moved is in time.
         for job in watched.in_time.into_inner().unwrap() {
             let done = &outcome.jobs[usize::try_from(job.number() - 1).unwrap()];
             let stayed = (done.moves, done.preemptions) == (0, 0);

@@ -64,7 +64,7 @@ fn measured_pairs_come_out_within_a_twelfth_but_for_programs_of_a_millisecond() 
 }
 
 #[test]
-fn the_model_says_what_the_queue_does_in_virtual_time() {
+fn the_model_predicts_what_the_queue_does_in_virtual_time() {
     let mut rates = MeasuredRates::default();
     for order in [ServiceOrder::Priority, ServiceOrder::Slices] {
         let mut errors = Vec::new();
@@ -87,7 +87,7 @@ fn the_model_says_what_the_queue_does_in_virtual_time() {
 }
 
 #[test]
-fn a_measured_profile_says_how_busy_its_task_is() {
+fn a_measured_profile_has_how_busy_its_task_is() {
     for pair in PAIRS_OF_MODELS {
         let model = pair.high;
         let noise = TimeNoise { kernels: 20, gaps: 50 };

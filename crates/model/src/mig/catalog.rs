@@ -1,6 +1,6 @@
 //! The published geometry of GPUs that exist, as data: for dry runs, stand-ins and tests.
 //!
-//! A live GPU is never looked up here: its own driver is asked.
+//! A live GPU is never looked up here: its own driver reports its geometry.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_without_known_placements_is_told_apart_from_an_unknown_one() {
+    fn a_model_without_known_placements_differs_from_an_unknown_one() {
         let known = find("rtx-pro-4500-32gb").unwrap_err();
 
         assert_eq!(known, UnknownGpuModel::NoPlacements { key: "rtx-pro-4500-32gb".to_owned() });

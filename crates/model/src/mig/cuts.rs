@@ -96,7 +96,7 @@ fn illegal(profile: &Profile, problem: compute::IllegalCut) -> ArrangementError 
     ArrangementError::IllegalCut { profile: profile.name.clone(), problem }
 }
 
-/// Gives every slot one of what is asked, so that the fewest are changed.
+/// Gives every slot one of the requested divisions, so that the fewest are changed.
 fn assign(
     profile: &Profile,
     slots: &[Slot],
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_names_no_compute_instances_gets_one_over_the_whole() {
+    fn a_request_without_compute_instances_gets_one_over_the_whole() {
         let found = cuts("3g.20gb@0,1g.5gb@6", &[]).unwrap();
 
         assert_eq!(found[&slot("3g.20gb", 0)], cut(&[(0, 3)]));

@@ -31,7 +31,7 @@ pub struct DesiredInstance {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredLayout(pub Vec<DesiredInstance>);
 
-/// Why a wanted layout can't be arranged.
+/// Why a desired layout can't be arranged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrangementError {
     /// The GPU offers no such profile.
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_is_read_and_written_as_people_say_it() {
+    fn a_layout_is_read_and_written_as_users_write_it() {
         for (text, written) in [
             ("3g.20gb, 2g.10gb,1g.5gb@6", "3g.20gb,2g.10gb,1g.5gb@6"),
             ("2x1g.5gb", "1g.5gb,1g.5gb"),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_without_room_for_what_is_busy_names_it() {
+    fn a_layout_without_space_for_busy_instances_names_them() {
         let geometry = a100();
 
         let refused = arrange("7g.40gb", &[("2g.10gb", 4, true), ("1g.5gb", 0, false)]);

@@ -295,7 +295,7 @@ impl Geometry {
                 starts: profile.starts.clone(),
             });
         }
-        // A driver that reports slices past the 64th is not believed: such a placement is none.
+        // Slices past the 64th don't exist, so such a placement is ignored.
         profile.span(slot.start).ok_or_else(|| IllegalLayout::NotAStart {
             name: profile.name.clone(),
             start: slot.start,

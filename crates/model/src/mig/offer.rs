@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_of_nothing_says_what_would_be_right() {
+    fn a_choice_of_nothing_is_refused_with_the_choices() {
         let a30 = catalog::models()["a30-24gb"].geometry();
         let message = |text: &str| a30.offer(text).unwrap_err().to_string();
 

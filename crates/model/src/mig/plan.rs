@@ -42,7 +42,7 @@ pub enum PlanRefusal {
     /// The requested layout is not possible on this GPU.
     #[error("the requested layout is not legal")]
     Illegal(#[from] IllegalLayout),
-    /// The wanted layout has no space for instances that are in use.
+    /// The desired layout has no place for instances that are in use.
     #[error("busy instances have no place in the requested layout: {}", named(slots))]
     Busy {
         /// All of them: each has to end first.

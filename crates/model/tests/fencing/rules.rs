@@ -30,7 +30,7 @@ pub enum Rule {
     ResultFence,
     /// F11: a node that was declared lost kills its old attempts before it gets a new lease.
     KillOnReattach,
-    /// F13: an attempt's identity is minted once and never given out again.
+    /// F13: an attempt's identity is made once and never given out again.
     AttemptUuid,
     /// F14: after the store went back in time, nothing is placed until every lease has run out,
     /// and all generations rise above what agents report.

@@ -77,7 +77,7 @@ pub struct Launch {
 /// What one controller process knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Leader {
-    /// The epoch in which it believes to lead.
+    /// The epoch in which it takes itself for the leader.
     pub epoch: Option<Epoch>,
     pub trusts_itself_until: Tick,
     /// When each node's lease ends, before the drift margin.

@@ -84,7 +84,7 @@ fn what_a_driver_reports_beyond_reason_is_left_out_and_never_overflows() {
 }
 
 #[test]
-fn the_instance_whose_removal_opens_most_makes_room() {
+fn the_instance_whose_removal_opens_most_is_destroyed() {
     let a100 = catalog::models()["a100-40gb"].geometry();
     let space = StateSpace::new(&a100, Some(&a100.plain())).unwrap();
     let slot = |name: &str, start| Slot {
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn room_is_made_by_the_fewest_that_open_most(
+    fn the_fewest_instances_that_open_most_are_destroyed(
         geometry in any_gpu(), forks in forks(), held in any::<u16>(), which in any::<prop::sample::Index>(),
     ) {
         let space = StateSpace::new(&geometry, None).unwrap();

@@ -21,7 +21,7 @@ fn what_was_never_seen_is_not_predicted() {
 }
 
 #[test]
-fn many_runs_tell_their_quantiles_and_one_run_little() {
+fn many_runs_give_quantiles_and_one_run_little() {
     let many: Vec<_> = (10..=20).map(|secs| (500, secs)).collect();
     let known = trained(&many).predict("t", &kind("a", 500)).unwrap();
     let secs = [known.low, known.expected, known.high].map(|time| time.get() / 1_000);
@@ -44,7 +44,7 @@ fn one_strange_run_doesn_t_move_the_expectation() {
 }
 
 #[test]
-fn a_larger_slice_is_not_believed_to_be_quicker_and_a_smaller_one_to_be_slower() {
+fn a_larger_slice_is_not_predicted_to_be_quicker_and_a_smaller_one_is_to_be_slower() {
     let seen = trained(&[(500, 60)]);
 
     let larger = seen.predict("t", &kind("a", 1_000)).unwrap();
@@ -57,7 +57,7 @@ fn a_larger_slice_is_not_believed_to_be_quicker_and_a_smaller_one_to_be_slower()
 }
 
 #[test]
-fn another_model_says_less() {
+fn another_model_predicts_less_certainly() {
     let other = trained(&[(500, 60)]).predict("t", &kind("b", 500)).unwrap();
 
     assert_eq!((other.basis, other.expected), (Basis::OtherModel, Millis::from_secs(60)));
@@ -89,7 +89,7 @@ fn a_run_that_outlives_what_was_expected_is_expected_to_go_on() {
 }
 
 #[test]
-fn a_time_limit_says_only_when_a_run_ends_at_the_latest() {
+fn a_time_limit_predicts_only_when_a_run_ends_at_the_latest() {
     let known = Prediction::by_limit(Millis::from_secs(100)).after(Millis::from_secs(70));
 
     assert_eq!((known.low, known.expected), (Millis::ZERO, Millis::from_secs(30)));
@@ -109,7 +109,7 @@ proptest! {
             let known = seen.predict("t", &kind(model, *part)).unwrap();
             prop_assert!(known.low <= known.expected && known.expected <= known.high);
         }
-        // Among slices that were never seen: what was seen may say anything.
+        // Among slices that were never seen: measured runs may have any order.
         let unseen = parts.iter().filter(|p| runs.iter().all(|(seen, _)| seen != *p));
         let one = runs.iter().all(|(seen, _)| *seen == runs[0].0);
         let times: Vec<_> =
@@ -149,7 +149,7 @@ proptest! {
         let runs: Vec<_> = runs.into_iter().map(|secs| (500, secs)).collect();
         let known = trained(&runs).predict("t", &kind("a", 500)).unwrap();
         let over = |ran: u64| ran + known.after(Millis::new(ran)).expected.get();
-        // A step of a millionth of the chances is what it is rounded to.
+        // A step of a millionth of the probability is what it is rounded to.
         let step = known.high.get() / 10_000 + 2;
         prop_assert!(over(ran) <= over(ran + more) + step);
     }

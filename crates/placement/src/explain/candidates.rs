@@ -13,7 +13,7 @@ use crate::view::{GpuView, InstanceState};
 use crate::working_state::WorkingGpu;
 
 /// Candidates of a start next to the chosen one. Fewer than a waiting job gets: a round may start
-/// a thousand jobs, and people ask why a job waits, seldom why it runs.
+/// a thousand jobs, and users explain waits, seldom starts.
 const ALTERNATIVES_MAX: usize = 4;
 
 /// The candidates of a start: the chosen place, others on the same GPU, then other GPUs.

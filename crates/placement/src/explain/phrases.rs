@@ -63,7 +63,7 @@ pub(crate) fn describe_colocation(
                     "; {noun} {jobs} of {user} {verb} {memory} of it under kernel-level sharing{by}"
                 );
             }
-            // Where nothing is learned of company, there is nothing to tell.
+            // Without predictions of co-runners there is nothing to state.
             let by = prospect.filter(|prospect| *prospect != SharingGain::Unknown);
             let by = by.map_or(String::new(), reckoned);
             format!("; {noun} {jobs} of {user} {verb} {sm} % and {memory} of it{by}")

@@ -1,4 +1,4 @@
-//! How many compute slices users and accounts may hold at once, whoever gives them away: gangs, the
+//! How many compute slices users and accounts may hold at once, whichever part places them: gangs, the
 //! rules, or the search, none of which knows what the others gave in this round.
 //!
 //! A placement counts with the compute slices of its instance, a shared instance with all of its own,
@@ -127,7 +127,7 @@ impl<'r> Quotas<'r> {
         self.limits_for(job).iter().map(|limit| self.left(limit, &self.held)).min()
     }
 
-    /// Whether the least that so many jobs could get together that ask like this one is more than may
+    /// Whether the least that so many jobs with this request could get together is more than may
     /// still be taken.
     pub(crate) fn bars(&self, job: &QueuedJob, members: u32) -> bool {
         let Some(left) = self.left_for(job) else { return false };
@@ -251,13 +251,13 @@ fn least_slices<'g>(
     gpus.filter_map(of_gpu).min()
 }
 
-/// Returns the fewest compute slices that any slice of a cluster has that suits an ask; `None` if none
+/// Returns the fewest compute slices that any slice of a cluster has that suits a request; `None` if none
 /// does.
 pub fn least(cluster: &ClusterView, gpu_request: &GpuRequest) -> Option<u32> {
     least_slices(kinds(cluster).into_iter(), &SliceRequest::of(gpu_request, None))
 }
 
-/// Returns one GPU of each kind that no job tells apart.
+/// Returns one GPU of each kind.
 fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
     let mut kinds: Vec<&GpuView> = Vec::new();
     for gpu in &cluster.gpus {

@@ -4,9 +4,9 @@
 //! factor is `2^-(u/s)`, with `u` its part of the decayed usage of all accounts that wait and `s` its
 //! part of their shares. (Source: the classic fair-share factor of Slurm's multifactor priority.)
 //!
-//! In the order of service a job stands as if it had come later by what its account's factor leaves
-//! of [`DELAY_MAX`]. So among equal priorities nobody is passed by who came more than that after
-//! him, whatever his account has had; and among the jobs of one account the order stays what it was.
+//! In the order of service a job stands as if it had been submitted later by what its account's factor
+//! leaves of [`DELAY_MAX`]. So among equal priorities no job is passed by one that was submitted more
+//! than that after it, whatever its account has used. Among the jobs of one account the order stays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub const DELAY_MAX: Millis = Millis::from_secs(12 * 3_600);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderedJob<'q> {
     pub(crate) job: &'q QueuedJob,
-    /// When it came, as far as its turn is concerned.
+    /// The time by which it is ordered: when it was submitted, and later for accounts with much usage.
     pub(crate) ranked_at: Millis,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn order_jobs<'q>(
         return ordered;
     }
     let delays = delays(accounts, users.values().flatten());
-    // Among one account's jobs of a priority the order stays, whatever the clocks said.
+    // Among one account's jobs of a priority the order stays, whatever the clocks were.
     let mut last: BTreeMap<(&Arc<str>, QueueRank), Millis> = BTreeMap::new();
     for ordered_job in &mut ordered {
         let Some(Some(account)) = users.get(&*ordered_job.job.user) else { continue };

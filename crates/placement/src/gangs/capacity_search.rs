@@ -102,7 +102,7 @@ impl<'c> CapacitySearch<'c> {
         models.dedup();
         Self {
             cluster,
-            // Gangs share with nobody: nothing is asked of company.
+            // Gangs share with nobody, so no co-runners are predicted.
             state: WorkingState::new(cluster, &Unknown),
             source: match manner {
                 SliceManner::MadeToMeasure => {

@@ -29,7 +29,7 @@ pub(super) struct GangRound<'r> {
     started: usize,
     /// What is kept, and for which gang.
     kept: Option<(JobId, ReservedGpus)>,
-    /// What gangs before wait for: whoever wants the same waits as well.
+    /// What earlier gangs wait for: a gang with the same request waits as well.
     waiting: BTreeMap<(SliceRequest, GangShape), Wait<'r>>,
 }
 
@@ -72,7 +72,7 @@ impl<'r> GangRound<'r> {
         self.starts_max.saturating_sub(self.started)
     }
 
-    /// Places a gang, all of it, or tells it what it waits for; the first that is due and finds no
+    /// Places a gang, all of it, or explains what it waits for; the first that is due and finds no
     /// placements has GPUs kept for it.
     pub(super) fn serve(&mut self, gang: &Gang<'_>, due: bool) {
         if self.held_by_quota(gang) {
@@ -275,7 +275,7 @@ impl<'r> GangRound<'r> {
     }
 
     /// Returns the first job before a gang that waits for what comes free by itself.
-    pub(super) fn who_waits_before(
+    pub(super) fn waiting_job_ahead(
         &self,
         gang: &Gang<'_>,
         others: &[&QueuedJob],
@@ -290,7 +290,7 @@ impl<'r> GangRound<'r> {
         before.find(|job| !settled.contains(job))
     }
 
-    /// Explains to a gang that it is not its turn.
+    /// Explains to a gang that another one is ahead.
     pub(super) fn stand_behind(&mut self, gang: &Gang<'_>, before: JobId) {
         let why = messages::behind(self.policy.name(), gang, before);
         self.report_wait(gang, WaitReason::Priority, &why);

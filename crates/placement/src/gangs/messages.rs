@@ -1,4 +1,4 @@
-//! What a gang is told.
+//! The explanations of gangs.
 
 use tessera_model::JobId;
 use tessera_model::mig::Slot;
@@ -90,9 +90,9 @@ impl WaitingGang<'_> {
                     "nodes with suitable GPUs become available".to_owned()
                 }
                 (_, Some(GangAhead::Reserving(gang) | GangAhead::Same(gang))) => {
-                    format!("gang {gang} starts, and {}", self.room())
+                    format!("gang {gang} starts, and {}", self.needed_capacity())
                 }
-                (_, None) => self.room(),
+                (_, None) => self.needed_capacity(),
             };
         };
         let secs = kept.wait.map(|wait| wait.get().div_ceil(1_000));
@@ -108,7 +108,7 @@ impl WaitingGang<'_> {
         }
     }
 
-    fn room(&self) -> String {
+    fn needed_capacity(&self) -> String {
         let shape = self.gang.shape;
         match (shape.nodes(), shape.per_node()) {
             (1, gpus) => format!("{gpus} GPUs of one node have capacity at the same time"),

@@ -10,7 +10,7 @@ pub const UNASSIGNED: usize = usize::MAX;
 /// Memory of searches, used again by the next.
 #[derive(Clone, Debug, Default)]
 pub struct SearchBuffers {
-    /// The best worth with each set of jobs placed on the slots so far.
+    /// The best score with each set of jobs placed on the slots so far.
     sums: Vec<i64>,
     /// Who sat down last, for each slot and set.
     chosen: Vec<usize>,
@@ -19,7 +19,7 @@ pub struct SearchBuffers {
 }
 
 impl SearchBuffers {
-    /// Returns the greatest score of placement_search jobs on the slots, if it can be done; each job has a
+    /// Returns the greatest score of placing jobs on the slots, if it can be done; each job has a
     /// row with its score in each slot.
     pub fn score(&mut self, order: &[usize], rows: &[&[i64]], must: JobCoverage) -> Option<i64> {
         self.begin(rows.len());
@@ -109,8 +109,8 @@ impl SearchBuffers {
     }
 }
 
-/// How many jobs a set may have to be worth a look: no more than slots so far, and if all have to
-/// sit, no fewer than leave a slot for each of the others.
+/// How many jobs a set may have to be looked at: no more than slots so far, and if all must
+/// be placed, no fewer than leave a slot for each of the others.
 #[derive(Clone, Copy, Debug)]
 struct JobSets {
     least: usize,

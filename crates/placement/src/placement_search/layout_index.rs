@@ -9,7 +9,7 @@ use super::buffers::{SearchBuffers, UNASSIGNED};
 use super::halves::Halves;
 use super::{JOBS_MAX, JobCoverage};
 
-/// Worth of a slot in which a job can't be.
+/// The score of a slot in which a job can't be.
 ///
 /// So low that no sum of others reaches it, and so high that sums of it stay numbers.
 pub const NO_PLACEMENT: i64 = -(1 << 58);
@@ -85,8 +85,8 @@ impl LayoutIndex {
     }
 
     /// Weighs all full layouts: the greatest score with every job placed, of equals the one that
-    /// differs least from what stands, of equals the first. Nothing if it would not be worth more
-    /// than `minimum`. Each job has a row with its score in each slot.
+    /// differs least from what stands, of equals the first. Nothing if its score would not be above
+    /// `minimum`. Each job has a row with its score in each slot.
     pub fn best(
         &self,
         rows: &[&[i64]],
@@ -117,7 +117,7 @@ impl LayoutIndex {
         Some(LayoutAssignment { layout, placements, score })
     }
 
-    /// Returns what jobs are worth at most when each of them is placed, whoever is in whose way.
+    /// Returns an upper bound of the score with each job placed, without regard to conflicts.
     pub fn most(&self, rows: &[&[i64]]) -> i64 {
         let slots = self.roomy.get(rows.len()).map_or(&[][..], Vec::as_slice);
         let best = |row: &&[i64]| slots.iter().map(|slot| row[*slot]).max().unwrap_or(NO_PLACEMENT);

@@ -1,4 +1,4 @@
-//! `exclusive`: one job has one whole GPU, in turn.
+//! `exclusive`: each job has one whole GPU, in the queue's order.
 //!
 //! Source: the baseline of MIGM's evaluation ("the whole GPU, one job at a time") and of
 //! Dyna-P's. Where the papers are silent, this policy chose:
@@ -15,48 +15,25 @@
 use std::rc::Rc;
 
 use tessera_model::mig::{PlanStep, Profile, Slot};
-use tessera_model::{Bytes, JobId, Millis};
+use tessera_model::{Bytes, JobId};
 
-use super::{Policy, decide_by_rule};
-use crate::decision::Decision;
+use super::{ByRule, SliceManner};
 use crate::offer::{ColocationRank, FutureFit, Offer, Order, Rank, Rule, Way};
-use crate::policy::SliceManner;
-use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, SliceRequest};
-use crate::view::{ClusterView, QueuedJob};
 use crate::working_state::{GpuLayout, WorkingGpu};
 
 /// The policy `exclusive`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exclusive;
 
-impl Policy for Exclusive {
-    fn name(&self) -> &'static str {
-        WholeGpu::NAME
-    }
-
-    fn asks_times(&self) -> bool {
-        false
-    }
-
-    fn slice_manner(&self) -> SliceManner {
-        SliceManner::WholeGpus
-    }
-
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        decide_by_rule(WholeGpu, cluster, knowledge.predictor, queue, starts_max)
-    }
+impl ByRule for Exclusive {
+    type Rule = WholeGpu;
+    const SLICE_MANNER: SliceManner = SliceManner::WholeGpus;
 }
 
-#[derive(Debug)]
-pub(crate) struct WholeGpu;
+/// Gives each job a GPU on which nothing else runs.
+#[derive(Debug, Default)]
+pub struct WholeGpu;
 
 impl Rule for WholeGpu {
     const NAME: &'static str = "exclusive";

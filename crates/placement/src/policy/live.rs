@@ -1,14 +1,14 @@
 //! `tessera` as a controller runs it: [`Tessera`]'s search for the jobs that are known well enough, and
 //! `scheme-b`'s rules for the others.
 //!
-//! A simulator knows every job; a controller knows some tasks, and most jobs say nothing of how
+//! A simulator knows every job; a controller knows some tasks, and most jobs don't state how
 //! they could be moved. So a job is **weighed** if times of its task are known and it could be
-//! moved again: then a slice that is too large or too small for what comes later can be mended.
+//! moved again: then a slice that turns out too large or too small later can be replaced.
 //! Everyone else gets the tightest slice, in the order of service, as under `scheme-b`.
 //!
 //! - Who runs and can't be moved stays where it is: the search plans around it.
 //! - Where others wait since the slices are taken, the search may free space: weighed jobs that run
-//!   shrink or go elsewhere, if that is worth it.
+//!   shrink or go elsewhere, if that pays.
 //! - While somebody of a better priority waits, nobody of a worse one is weighed.
 //! - Of two slices on which a job was seen to be as quick the smaller one is better ([`THRIFT`]); of
 //!   two on which it is only taken to be, the larger one: it may be quicker there, nobody waits for it,
@@ -37,7 +37,7 @@ use crate::view::{ClusterView, GpuView, InstanceState, MpsClient, QueuedJob};
 const NAME: &str = "tessera";
 
 /// What each compute slice more has to gain a job, in thousandths of its time. Chosen: less than a
-/// measurement is worth, enough to decide between slices on which it is as quick.
+/// measurement's error, enough to decide between slices on which it is as quick.
 const THRIFT: u64 = 5;
 /// What more than its time a larger slice is hoped to gain a job that was never seen there, in
 /// thousandths for a whole GPU. Chosen: enough to decide between equals, no reason to stop anybody.
@@ -193,7 +193,7 @@ impl TesseraLive {
     }
 }
 
-/// Returns one GPU of each model: thousands of jobs are asked about a handful of them.
+/// Returns one GPU of each model: thousands of jobs are predicted for a handful of them.
 fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
     let mut kinds: Vec<&GpuView> = Vec::new();
     for gpu in cluster.gpus.iter().filter(|gpu| gpu.mig.is_some()) {
@@ -261,7 +261,7 @@ const fn waiting(decision: &Decision) -> Option<JobId> {
 
 /// Whether the search may look for space for a job that the rules let wait.
 fn frees_capacity(job: &QueuedJob, decided: &[Decision]) -> bool {
-    // One that names its profile could not be told from one that may have the whole GPU.
+    // One that names its profile could not be distinguished from one that may have the whole GPU.
     job.share.is_none()
         && !matches!(job.gpu, GpuRequest::Profile(_))
         && decided.iter().any(|decision| match decision {
@@ -306,7 +306,7 @@ fn without(cluster: &ClusterView, hidden: &BTreeSet<GpuId>) -> ClusterView {
     seen
 }
 
-/// Places by the rules whom the search left, on GPUs that nothing was decided for yet.
+/// Places by the rules the jobs that the search left, on GPUs that nothing was decided for yet.
 fn leftovers(
     cluster: &ClusterView,
     knowledge: Knowledge<'_>,
@@ -316,11 +316,12 @@ fn leftovers(
     now: Millis,
     starts_max: usize,
 ) -> Vec<Decision> {
-    let may_start = |job: &&&QueuedJob| first.is_none_or(|first| job.queue_rank <= first.queue_rank);
+    let may_start =
+        |job: &&&QueuedJob| first.is_none_or(|first| job.queue_rank <= first.queue_rank);
     let candidates: Vec<&QueuedJob> = left.iter().filter(may_start).copied().collect();
     let mut decided = by_rules(&without(cluster, hidden), knowledge, &candidates, now, starts_max);
     if !hidden.is_empty() {
-        // What the rules say of GPUs that only this round closes would be wrong.
+        // Explanations by the rules about GPUs that only this round closes would be wrong.
         for decision in &mut decided {
             if let Decision::Wait { reason, why, .. } = decision {
                 *reason = WaitReason::Resources;
@@ -339,15 +340,15 @@ fn leftovers(
     decided
 }
 
-/// What the search is told: what is known, and of everyone else that it stays where it is.
+/// The knowledge of the search: what is known, and that all other jobs stay where they are.
 struct Known<'f> {
     knowledge: Knowledge<'f>,
     kinds: &'f [&'f GpuView],
-    /// Those whom the search may placement, of those who wait.
+    /// The waiting jobs that the search may place.
     candidates: HashMap<JobId, &'f QueuedJob>,
-    /// Of whom enough is known, as far as it was asked: each answer takes several questions.
+    /// Whether enough is known of a job, as far as it was computed: each takes several predictions.
     known: RefCell<HashMap<JobId, bool>>,
-    /// What the search takes off a whole GPU's worth for energy, in thousandths.
+    /// What the search takes off a whole GPU's score for energy, in thousandths.
     thrift: u64,
 }
 

@@ -1,4 +1,4 @@
-//! GPUs as the policies see them that placement jobs anew: which job is where, and what may be changed.
+//! GPUs as the policies see them that place jobs anew: which job is where, and what may be changed.
 
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Profile, Slot};
@@ -40,7 +40,7 @@ impl<'c> PlannedGpu<'c> {
                 InstanceState::Shared(tenancy) => {
                     for (job, share) in &tenancy.sharers {
                         let known = tenancy.kernel_sharer(*job).map(|sharer| sharer.priority);
-                        // Whose place in the queue isn't told sits where the rules put it.
+                        // A job of unknown priority has the default one.
                         let kernel_priority =
                             share.is_kernel().then(|| known.unwrap_or(Priority::DEFAULT));
                         placements.push(PlacedJob {

@@ -5,7 +5,7 @@
 //! (4) wait for a running job to end. Never co-locates two jobs on one slice." What (2) creates is
 //! decided by the allocation rule of MIGM §4: of all legal placements the one whose successor has
 //! the largest reachability `R`, over the plain profiles. A job's size follows MIGM §2.2; an
-//! unknown one starts on the smallest slice (case 4). Warp folding has no part here, since no ask
+//! unknown one starts on the smallest slice (case 4). Warp folding has no part here, since no request
 //! names multiprocessors.
 //!
 //! The paper has one GPU of one model, and leaves open what follows. This policy chose:
@@ -15,8 +15,8 @@
 //!   `R` after); then the cluster's order. The difference, not the ratio: it fills GPUs that are in
 //!   use before it opens an empty one, which keeps whole GPUs for those who need them.
 //! - **Tight** is a matter of memory, since compute is soft (§2.2): of 3g.20gb and 4g.20gb an idle
-//!   one of either kind is taken, and `R` states which one is created. Where it doesn't tell them
-//!   apart, the one with more compute: nobody else could have had that slice, and the paper's mix
+//!   one of either kind is taken, and `R` states which one is created. Where both are
+//!   equal, the one with more compute: nobody else could have had that slice, and the paper's mix
 //!   Ml3 runs on 4g and 3g. Between GPUs such a slice doesn't count.
 //! - **A larger idle slice is never used as it is** on a GPU with MIG on: it is split. While its
 //!   GPU is being changed the job waits (`awaiting_repartition`) for that to end. A GPU with MIG
@@ -38,41 +38,23 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use tessera_model::JobId;
 use tessera_model::mig::{MigState, PlanStep, Profile, Slot, select_instances_to_destroy};
-use tessera_model::{JobId, Millis};
 
-use super::{Policy, decide_by_rule};
-use crate::decision::Decision;
+use super::{ByRule, SliceManner};
 use crate::offer::{FutureFit, Futures, Offer, Order, Rank, Rule, Way};
-use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
-use crate::view::{ClusterView, InstanceState, QueuedJob};
+use crate::view::InstanceState;
 use crate::working_state::{GpuLayout, WorkingGpu};
 
 /// The policy `scheme-b`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SchemeB;
 
-impl Policy for SchemeB {
-    fn name(&self) -> &'static str {
-        MadeToMeasure::NAME
-    }
-
-    fn asks_times(&self) -> bool {
-        false
-    }
-
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        decide_by_rule(MadeToMeasure::default(), cluster, knowledge.predictor, queue, starts_max)
-    }
+impl ByRule for SchemeB {
+    type Rule = MadeToMeasure;
+    const SLICE_MANNER: SliceManner = SliceManner::MadeToMeasure;
 }
 
 /// GPUs of one model in one state offer the same, so each such case is worked out once a round.

@@ -24,7 +24,7 @@ pub enum BadSettings {
     },
 }
 
-/// Makes the policy of a name with its settings, as [`Policy::settings`] tells them; those that
+/// Makes the policy of a name with its settings, as [`Policy::settings`] returns them; those that
 /// aren't named are as ever.
 ///
 /// # Errors

@@ -18,49 +18,26 @@
 
 use std::rc::Rc;
 
-use tessera_model::{JobId, Millis};
+use tessera_model::JobId;
 
-use super::{Policy, decide_by_rule};
-use crate::decision::Decision;
+use super::{ByRule, SliceManner};
 use crate::offer::{ColocationRank, FutureFit, Offer, Order, Rank, Rule, Way};
-use crate::policy::SliceManner;
-use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
-use crate::view::{ClusterView, InstanceState, InstanceView, QueuedJob};
+use crate::view::{InstanceState, InstanceView};
 use crate::working_state::WorkingGpu;
 
 /// The policy `static`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StaticLayout;
 
-impl Policy for StaticLayout {
-    fn name(&self) -> &'static str {
-        AsItStands::NAME
-    }
-
-    fn asks_times(&self) -> bool {
-        false
-    }
-
-    fn slice_manner(&self) -> SliceManner {
-        SliceManner::AsTheyStand
-    }
-
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        decide_by_rule(AsItStands, cluster, knowledge.predictor, queue, starts_max)
-    }
+impl ByRule for StaticLayout {
+    type Rule = AsItStands;
+    const SLICE_MANNER: SliceManner = SliceManner::AsTheyStand;
 }
 
 /// Uses the slices that stand, and changes no layout.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AsItStands;
 
 impl Rule for AsItStands {

@@ -68,7 +68,7 @@ use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "tessera";
 
-/// Most jobs of the queue that one round weighs; the rest wait their turn. Chosen by the time of a round.
+/// Most jobs of the queue that one round weighs; the rest wait for a later round. Chosen by the time of a round.
 const WEIGHED_MAX: usize = 64;
 
 /// Most jobs in a row that find no place before a round gives up: those behind them weigh less. Chosen by
@@ -83,7 +83,7 @@ const PRIORITY: f64 = 2.0;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tessera {
-    /// How much more a shorter job's speed is worth: the power of what is left of it.
+    /// How much more a shorter job's speed counts: the power of what is left of it.
     pub shortness: f64,
     /// The same for the order in which jobs that wait are looked at.
     pub eagerness: f64,
@@ -113,7 +113,7 @@ pub struct Tessera {
     /// How much more urgent a job is that by itself, on a whole GPU, takes all the time in which
     /// everything that is known could be done where it costs least of GPUs.
     pub haste: f64,
-    /// How much more such a job's placement is worth, once nobody else seems to come.
+    /// How much more such a job's placement counts, once no other job seems to come.
     pub drive: f64,
     /// For what part of the time that everything still takes no job must have come until then.
     pub quiet: f64,

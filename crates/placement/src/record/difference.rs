@@ -13,7 +13,7 @@ pub(super) fn difference(
 ) -> DecisionDifference {
     let (then, now) = (recorded.get(at), decided.get(at));
     let job = then.or(now).and_then(job_of);
-    // About the same job both may have said something, only not in the same place.
+    // Both may have a decision about the same job, only at another index.
     let about = |list: &[Decision]| list.iter().find(|d| job_of(d) == job).cloned();
     let (then, now) = match job {
         Some(_) => (about(recorded), about(decided)),

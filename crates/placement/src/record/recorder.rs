@@ -18,8 +18,8 @@ use crate::view::{ClusterView, GpuView, QueuedJob};
 
 /// Records rounds, one after another.
 ///
-/// For each round: [`Self::record_answers`], ask the policy, [`Self::prepare_record`]. If the round has
-/// a result, [`Self::keep_record`] and store the record. Otherwise drop the draft: the next record has
+/// For each round: [`Self::record_answers`], let the policy decide, [`Self::prepare_record`]. If the round has
+/// a result, [`Self::keep_record`] and store the record. Otherwise drop it: the next record has
 /// what changed since the last one that was kept.
 #[derive(Debug, Default)]
 pub struct RoundRecorder {
@@ -90,7 +90,7 @@ impl RoundRecorder {
         }
     }
 
-    /// Keeps a draft: the next record has what changed since.
+    /// Keeps a record: the next one has what changed since.
     pub fn keep_record(&mut self, pending: PendingRecord) -> RoundRecord {
         let PendingRecord { record, kinds, new_chain } = pending;
         if new_chain.is_some() {

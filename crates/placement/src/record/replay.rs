@@ -141,7 +141,7 @@ fn textless(decision: &Decision) -> Decision {
 
 impl ReplayedRound {
     /// Returns the first difference between the recorded decisions and those of now; `None` if they are
-    /// equal to the last letter, or no policy was asked.
+    /// equal to the last letter, or no policy was given.
     pub fn difference(&self) -> Option<DecisionDifference> {
         let decided = self.decided.as_ref()?;
         let longest = self.recorded.len().max(decided.len());

@@ -101,7 +101,7 @@ impl Tenancy {
         kernel_sharing::weigh(&slowed(before), &slowed(after), |at| all[at].online)
     }
 
-    /// Returns how one of the jobs takes its turns.
+    /// Returns one of the jobs as a kernel-level sharer.
     pub fn kernel_sharer(&self, job: JobId) -> Option<KernelSharer> {
         self.kernel_sharers
             .iter()

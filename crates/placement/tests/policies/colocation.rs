@@ -1,4 +1,4 @@
-//! Who joins whom under MPS, where it is predicted how they do together.
+//! Co-location under MPS, where speeds are predicted.
 
 use tessera_model::mig::Profile;
 use tessera_model::share::{MpsShare, SliceShare, SmPercent};
@@ -11,7 +11,7 @@ use tessera_placement::{
 
 use crate::build::{IDLE, a100, cluster, gib, queue, short, why};
 
-/// Each does so much less as the others keep busy together; nothing is said where a part isn't known.
+/// Each does so much less as the others keep busy together; without a prediction where a part isn't known.
 #[derive(Clone, Copy, Debug)]
 struct Slowed;
 
@@ -69,7 +69,7 @@ fn outcome_of(policy: &str, cluster: &ClusterView, job: &QueuedJob) -> (String, 
 }
 
 #[test]
-fn a_job_joins_those_beside_whom_it_adds_most() {
+fn a_job_joins_the_co_runners_with_which_it_adds_most() {
     let (loud, quiet) = (has(901, &sharer(false, 600)), has(902, &sharer(false, 100)));
     // The tighter slice is the other one's.
     let cluster = cluster([a100(&[("2g.10gb", 0, loud), ("3g.20gb", 4, quiet)])]);
@@ -85,7 +85,7 @@ fn a_job_joins_those_beside_whom_it_adds_most() {
 }
 
 #[test]
-fn a_job_that_would_add_little_takes_a_slice_of_its_own_and_is_told_so() {
+fn a_job_that_would_add_little_takes_a_slice_of_its_own_with_that_reason() {
     let loud = has(901, &sharer(false, 800));
     let cluster = cluster([a100(&[("2g.10gb", 0, loud), ("1g.5gb", 6, IDLE)])]);
     for policy in ["scheme-b", "static", "tessera"] {
@@ -98,7 +98,7 @@ fn a_job_that_would_add_little_takes_a_slice_of_its_own_and_is_told_so() {
 }
 
 #[test]
-fn nobody_slows_one_that_serves_answers_and_a_waiting_job_is_told_whom_it_would_slow() {
+fn no_job_slows_an_online_job_and_a_waiting_one_gets_the_job_that_it_would_slow() {
     let service = has(901, &sharer(true, 100));
     let cluster = cluster([a100(&[("7g.40gb", 0, service)])]);
 
@@ -113,7 +113,7 @@ fn nobody_slows_one_that_serves_answers_and_a_waiting_job_is_told_whom_it_would_
 }
 
 #[test]
-fn where_nothing_is_predicted_the_users_wish_decides_as_before() {
+fn where_nothing_is_predicted_the_users_request_decides() {
     let unknown = has(901, &sharer(false, None));
     let cluster = cluster([a100(&[("7g.40gb", 0, unknown)])]);
 

@@ -156,7 +156,7 @@ fn nodes_with_the_fewest_gpus_to_spare_are_taken() {
 }
 
 #[test]
-fn what_a_waiting_gang_is_told_has_the_seats_and_who_is_in_the_way() {
+fn the_explanation_of_a_waiting_gang_has_the_free_gpus_and_the_jobs_in_the_way() {
     let cluster = dealt(
         build::cluster([
             full(90),
@@ -179,7 +179,7 @@ fn what_a_waiting_gang_is_told_has_the_seats_and_who_is_in_the_way() {
 }
 
 #[test]
-fn small_jobs_leave_alone_what_is_kept_for_a_gang_that_is_due() {
+fn small_jobs_leave_alone_what_is_reserved_for_a_due_gang() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     queue.extend(
@@ -227,7 +227,7 @@ fn a_job_that_is_predicted_to_end_before_a_gang_could_start_may_use_reserved_gpu
 }
 
 #[test]
-fn time_limits_say_who_has_ended_before_a_gang_could_start() {
+fn time_limits_name_the_jobs_that_must_end_before_a_gang_could_start() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     let small = build::queue([build::gib(4), build::gib(4), build::gib(4), build::gib(4)]);
@@ -257,7 +257,7 @@ fn time_limits_say_who_has_ended_before_a_gang_could_start() {
 }
 
 #[test]
-fn a_prediction_that_is_sooner_than_the_limit_tells_when_a_gang_is_expected_to_start() {
+fn a_prediction_that_is_sooner_than_the_limit_gives_the_expected_start_of_a_gang() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     let queue = gang(1, (1, 2), &GpuRequest::Whole);
     let known = Left {
@@ -280,7 +280,7 @@ fn a_prediction_that_is_sooner_than_the_limit_tells_when_a_gang_is_expected_to_s
 }
 
 #[test]
-fn a_gang_leaves_jobs_before_it_their_turn_until_it_has_waited_long_enough() {
+fn a_gang_passes_no_job_ahead_of_it_until_it_has_waited_long_enough() {
     let mut cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90), full(91)]), 3);
     cluster.gpus.push(GpuView {
         id: "GPU-9".parse().unwrap(),
@@ -393,7 +393,7 @@ fn each_of_several_equal_gangs_learns_which_places_are_left_for_it() {
 }
 
 #[test]
-fn equal_gangs_that_are_not_due_are_told_of_the_one_before_them() {
+fn equal_gangs_that_are_not_due_name_the_one_ahead_of_them() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     // It starts, and so holds nobody up; the gangs behind it are not first in line.
     let mut queue = build::queue([build::gib(4)]);
@@ -412,7 +412,7 @@ fn equal_gangs_that_are_not_due_are_told_of_the_one_before_them() {
 }
 
 #[test]
-fn a_gang_that_no_nodes_could_ever_seat_is_told_that_more_have_to_join() {
+fn a_gang_that_the_nodes_can_never_place_needs_more_nodes() {
     let cluster = empty(2, 2);
     let mut queue = gang(1, (2, 2), &GpuRequest::Whole);
     queue.extend(gang(5, (2, 2), &GpuRequest::Whole));
@@ -436,7 +436,7 @@ fn a_part_of_a_gang_is_not_looked_at() {
 }
 
 #[test]
-fn what_no_cluster_could_seat_is_told_with_a_shape_that_fits() {
+fn what_no_cluster_could_place_is_refused_with_a_shape_that_fits() {
     let cluster = empty(8, 4);
     let fits = |nodes, per_node| {
         gang_could_ever_fit(&cluster, &GpuRequest::Whole, GangShape::new(nodes, per_node).unwrap())

@@ -1,6 +1,6 @@
 //! A cluster that carries decisions out as agents would, and refuses what a driver would.
 //!
-//! Also says, by trying everything, what places a job could have had: an oracle that shares no
+//! Also finds, by trying everything, the places that a job could have had: an oracle that shares no
 //! code with the policies.
 
 use tessera_model::mig::{Geometry, Layout, PlanStep, Slot};

@@ -120,7 +120,7 @@ fn of_slices_on_which_a_job_was_seen_to_be_as_quick_it_gets_the_smallest() {
 }
 
 #[test]
-fn of_slices_on_which_nothing_says_that_it_is_quicker_it_gets_the_largest_that_nobody_needs() {
+fn of_slices_with_equal_predictions_it_gets_the_largest_that_no_job_needs() {
     let view = cluster([a100(&[])]);
     let facts_known = KnownFacts {
         flat: build_set([1, 2]),
@@ -179,7 +179,7 @@ fn a_job_that_can_not_be_moved_gets_the_tightest_slice_however_much_is_known() {
 }
 
 #[test]
-fn a_running_job_makes_room_for_one_that_would_wait() {
+fn a_running_job_gives_way_to_one_that_would_wait() {
     let view = cluster([a100(&[("7g.40gb", 0, taken(9))])]);
 
     let decided = decide(&view, &KnownFacts::of(&[(9, 70_000)]), &queue([gib(4)]));
@@ -190,7 +190,7 @@ fn a_running_job_makes_room_for_one_that_would_wait() {
 }
 
 #[test]
-fn a_running_job_that_can_not_be_moved_makes_no_room() {
+fn a_running_job_that_can_not_be_moved_gives_no_way() {
     let view = cluster([a100(&[("7g.40gb", 0, taken(9))])]);
     let facts_known = KnownFacts { movable: BTreeSet::new(), ..KnownFacts::of(&[(9, 70_000)]) };
 
@@ -274,7 +274,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_can_not_be_moved_stays_and_nobody_sits_twice(
+    fn a_job_that_can_not_be_moved_stays_and_no_job_is_placed_twice(
         cluster in arbitrary::cluster(),
         queue in arbitrary::queue(),
         known in prop::collection::btree_map(residents(), 1_u64..100_000, 0..60),

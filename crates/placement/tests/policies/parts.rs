@@ -1,4 +1,4 @@
-//! Jobs that name compute instances: who gets which, who waits for what, and what never happens.
+//! Jobs that name compute instances: which they get, what they wait for, and what never happens.
 
 use std::collections::BTreeMap;
 
@@ -84,7 +84,7 @@ fn a_gpu_instance_is_filled_up_before_the_next_one_is_taken() {
 }
 
 #[test]
-fn the_explanation_says_that_memory_is_shared_with_whom_and_how_much_is_counted() {
+fn the_explanation_names_the_co_runners_and_the_counted_memory() {
     let cluster = cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "ada", &[(90, 0)]))])]);
 
     let decisions = place_jobs(&cluster, &compute_queue(&[("1c.3g.20gb", "ada")]));
@@ -100,7 +100,7 @@ fn the_explanation_says_that_memory_is_shared_with_whom_and_how_much_is_counted(
 }
 
 #[test]
-fn users_are_never_mixed_on_a_gpu_instance_and_a_waiting_one_gets_his_turn() {
+fn users_are_never_mixed_on_a_gpu_instance_and_a_waiting_one_is_served() {
     let one = cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "ada", &[(90, 0)]))])]);
 
     let jobs =
@@ -208,7 +208,7 @@ fn other_jobs_are_left_to_the_policy_in_their_order() {
 }
 
 #[test]
-fn a_compute_instance_that_no_gpu_offers_is_refused_when_it_is_asked_for() {
+fn a_compute_instance_that_no_gpu_offers_is_refused() {
     let cluster = cluster([a100(&[]), unpartitioned(40_960, IDLE)]);
     let fits = |name: &str| {
         could_ever_fit(
@@ -225,10 +225,10 @@ fn a_compute_instance_that_no_gpu_offers_is_refused_when_it_is_asked_for() {
 }
 
 proptest! {
-    /// Whatever is cut and asked, a compute instance has one job, a GPU instance one user, and
+    /// Whatever is cut and requested, a compute instance has one job, a GPU instance one user, and
     /// nobody who could start waits at the head.
     #[test]
-    fn every_seat_has_one_job_and_every_gpu_instance_one_user(
+    fn every_compute_instance_has_one_job_and_every_gpu_instance_one_user(
         cuts in prop::collection::vec((0..3_usize, 0..4_u8), 0..4),
         wants in prop::collection::vec((0..3_usize, 0..3_usize), 0..24),
     ) {

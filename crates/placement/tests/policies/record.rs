@@ -81,7 +81,7 @@ fn owner(job: JobId) -> (&'static str, u32) {
     [("ada", 0), ("bob", 1), ("cyd", 2)][usize::try_from(job.number() % 3).unwrap()]
 }
 
-/// One round: what is there, who waits, what time it is, and whether it comes to anything.
+/// One round: the cluster, the queue, the time, and whether it has a result.
 type Round = (ClusterView, Vec<QueuedJob>, Millis, bool);
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {

@@ -1,4 +1,4 @@
-//! Jobs that share slices: whom they join, what they found, and what never happens.
+//! Jobs that share slices: which they join, which they begin, and what never happens.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
     InstanceState::Shared(Tenancy::of(user.into(), sharers))
 }
 
-/// Jobs of `ada` that each want half of a slice and so much memory.
+/// Jobs of `ada` that each request half of a slice and so much memory.
 fn halves(requests: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
     let mut jobs = queue(requests);
     for number in 1..=jobs.len() {
@@ -56,7 +56,7 @@ fn two_halves_found_one_slice_on_which_both_fit() {
 }
 
 #[test]
-fn a_third_that_has_no_room_founds_a_slice_of_its_own() {
+fn a_third_sharer_that_does_not_fit_gets_a_slice_of_its_own() {
     let cluster = cluster([a100(&[])]);
 
     let three = decided("scheme-b", &cluster, &halves([gib(4), gib(4), gib(2)]));
@@ -130,7 +130,7 @@ fn summary_of_pair(first: KernelSharer, second: KernelSharer) -> String {
 }
 
 #[test]
-fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
+fn a_job_that_would_hardly_add_anything_gets_the_co_runner_and_the_gain_explained() {
     let summary = summary_of_pair(kernel_sharer(5, false, 950), kernel_sharer(5, false, 950));
 
     let (_, words) = summary.split_once("it doesn't join job 901: that would add ").unwrap();
@@ -140,7 +140,7 @@ fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
 }
 
 #[test]
-fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
+fn a_job_that_would_slow_a_service_gets_which_how_much_and_what_would_help() {
     let summary = summary_of_pair(kernel_sharer(5, true, 300), kernel_sharer(5, false, 900));
     let slowed = "it doesn't join job 901: job 901, an online job, would take ";
     let (_, words) = summary.split_once(slowed).unwrap_or_else(|| panic!("{summary}"));
@@ -154,7 +154,7 @@ fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
 }
 
 #[test]
-fn who_joins_is_told_whose_slice_it_is_and_what_it_adds() {
+fn a_joining_job_gets_the_co_runners_and_its_gain_explained() {
     let summary = summary_of_pair(kernel_sharer(0, true, 300), kernel_sharer(5, false, 900));
     let joined = "; job 901 of ada has 1 GiB of it under kernel-level sharing, where it adds ";
     assert!(summary.contains(joined), "{summary}");
@@ -166,7 +166,7 @@ fn who_joins_is_told_whose_slice_it_is_and_what_it_adds() {
 }
 
 #[test]
-fn the_tightest_shared_slice_with_room_is_joined_before_anything_idle() {
+fn the_tightest_shared_slice_with_capacity_is_joined_before_anything_idle() {
     let cluster = cluster([
         a100(&[("1g.5gb", 0, IDLE), ("3g.20gb", 4, shared("ada", &[(901, 20, 4)]))]),
         a100(&[("2g.10gb", 0, shared("ada", &[(902, 20, 4)])), ("2g.10gb", 2, IDLE)]),
@@ -185,7 +185,7 @@ fn the_tightest_shared_slice_with_room_is_joined_before_anything_idle() {
 }
 
 #[test]
-fn a_waiting_sharer_is_told_whose_end_would_let_it_in() {
+fn a_waiting_sharer_gets_the_job_whose_end_would_let_it_in() {
     let full = shared("ada", &[(901, 60, 4), (902, 40, 4)]);
     let cluster = cluster([a30(&[("4g.24gb", 0, full)])]);
     for policy in ["static", "scheme-b"] {
@@ -232,7 +232,7 @@ fn a_sharer_is_never_placed_on_a_node_without_mps() {
 }
 
 #[test]
-fn jobs_whose_kernels_take_turns_join_their_like_and_nobody_else() {
+fn kernel_level_sharers_join_only_their_like() {
     let standing = cluster([a100(&[
         ("1g.5gb", 0, shared("ada", &[(901, 10, 1)])),
         ("2g.10gb", 2, shared("ada", &[(902, 0, 2)])),
@@ -250,7 +250,7 @@ fn jobs_whose_kernels_take_turns_join_their_like_and_nobody_else() {
 }
 
 #[test]
-fn jobs_whose_kernels_take_turns_need_a_node_with_the_shim() {
+fn kernel_level_sharers_need_a_node_with_the_shim() {
     let none = cluster([GpuView { kernel: false, ..a100(&[("2g.10gb", 0, IDLE)]) }]);
     let mut jobs = queue([gib(4)]);
     sharing(&mut jobs, 1, "ada", 0);
@@ -322,7 +322,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_founds_a_slice_while_one_of_its_user_has_room(
+    fn no_sharer_begins_a_slice_while_one_of_its_user_has_capacity(
         cluster in arbitrary::cluster(), queue in mixed(),
     ) {
         for policy in ["static", "scheme-b"] {

@@ -28,7 +28,7 @@ struct KnownFacts {
     flat: Vec<u64>,
     /// Seconds that a move costs; nobody can be moved if missing.
     price_s: Option<u64>,
-    /// Whose memory, in GiB, leaves space for another of the same user, whom they leave in peace.
+    /// Jobs with little memory, in GiB, and that don't slow another job of the same user.
     shares: BTreeMap<u64, u64>,
     /// Searches after which the time for improving placements is over; none if it never is.
     time_for: Option<usize>,
@@ -123,8 +123,8 @@ fn placed(cluster: &ClusterView, decisions: &[Decision]) -> BTreeMap<u64, u32> {
 }
 
 #[test]
-fn of_two_accounts_the_one_that_had_less_is_served_first() {
-    // Each needs the whole GPU, and the first came first.
+fn of_two_accounts_the_one_that_used_less_is_served_first() {
+    // Each needs the whole GPU, and the first was submitted first.
     let cluster = cluster([a100(&[])]);
     let jobs = queue([gib(30), gib(30)]);
     let accounts = [(1, account("busy", 90, None)), (2, account("idle", 10, None))].into();
@@ -222,7 +222,7 @@ fn a_job_gets_the_gpu_that_others_leave_for_slices_that_stand_idle() {
 }
 
 #[test]
-fn of_two_jobs_as_long_the_one_that_leaves_room_is_served_first() {
+fn of_two_jobs_as_long_the_one_that_leaves_space_is_served_first() {
     let cluster = cluster([a100(&[])]);
     let jobs = queue([gib(30), gib(4)]);
     let facts_known = KnownFacts { whole: vec![1], flat: vec![2], ..KnownFacts::default() };
@@ -398,7 +398,7 @@ fn a_slice_that_two_share_counts_once_against_their_quota() {
 }
 
 #[test]
-fn a_job_whose_account_is_at_its_quota_is_told_so() {
+fn a_job_whose_account_is_at_its_quota_gets_that_reason() {
     let cluster = cluster([a100(&[("2g.10gb", 4, taken(9))])]);
     let jobs = queue([gib(3)]);
     let quota = account("lab", 1, Some(2));

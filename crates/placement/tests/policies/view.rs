@@ -5,7 +5,7 @@ use tessera_model::mig::{MigState, Slot, StateSpace, catalog};
 use crate::build::rules;
 
 #[test]
-fn reachability_beside_plain_instances_is_that_of_the_paper() {
+fn reachability_next_to_plain_instances_is_that_of_the_paper() {
     for key in catalog::models().keys() {
         let mig = rules(key);
         let plain = StateSpace::new(&mig.geometry, Some(&mig.geometry.plain())).unwrap();

@@ -24,7 +24,7 @@ pub struct RunCounters {
     pub memory: u16,
 }
 
-/// One run that came to its end, alone on its slice.
+/// One run that ended by itself, alone on its slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRun {
     /// The task's key.

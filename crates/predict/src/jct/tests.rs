@@ -34,7 +34,7 @@ fn lab(tasks: u64) -> Vec<TaskRun> {
 }
 
 #[test]
-fn one_run_on_one_size_tells_the_others_within_a_tenth() {
+fn one_run_on_one_size_predicts_the_others_within_a_tenth() {
     let mut history = lab(60);
     history.extend(runs("new", 500_000, 300, &[7]));
     let jct = TimePredictor::learn(&history, 1);

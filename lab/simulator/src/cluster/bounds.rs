@@ -1,11 +1,11 @@
-//! What no schedule can beat that gives each slice to one job at a time.
+//! Bounds of all schedules that give each slice to one job at a time.
 //!
 //! The bounds hold for any MIG-only schedule, even one that cuts for nothing;
 //! they don't hold where jobs share a slice. The proofs stand in `docs/policies.md`.
 //!
 //! - **Critical path.** No job ends before it was submitted, started up and ran alone on its best
 //!   instance.
-//! - **Priced work.** Give each instance size a price such that no layout is worth more than its
+//! - **Priced work.** Give each instance size a price such that no layout costs more than its
 //!   GPU. A job's work is the cheapest way to run it; a GPU does at most its score of work a
 //!   second. Any such prices prove a bound; a search over prices makes it tight.
 //! - **Configuration program** ([`config`]), for workloads of up to some hundred jobs.

@@ -21,7 +21,7 @@ const SEED: u64 = 1;
 const SIZES: [u8; 4] = [2, 3, 4, 7];
 const WHOLE: u8 = 7;
 
-/// The forest that policies of the simulator ask about jobs whose demands are known.
+/// The forest that predicts for policies of the simulator, for jobs whose demands are known.
 static FOREST: LazyLock<SharingPredictor> = LazyLock::new(|| {
     SharingPredictor::learn(&rows(SEED, ROWS), SEED).expect("so many rows are enough to learn from")
 });
@@ -29,7 +29,7 @@ static FOREST: LazyLock<SharingPredictor> = LazyLock::new(|| {
 /// Answers of the forest that are kept: beyond, all are forgotten. Chosen: about a hundred MiB.
 const CACHED_MAX: usize = 1 << 20;
 
-/// What the forest said. A policy asks the same of the same jobs in round after round, and walking
+/// The forest's predictions. A policy needs the same ones in round after round, and walking
 /// all trees each time took seven tenths of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SpeedCache(BTreeMap<SharedJob, u64>);
@@ -52,14 +52,13 @@ pub fn rows(seed: u64, count: u64) -> Vec<MeasuredSharing> {
 }
 
 fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
-    let at = usize::try_from(rng.below(4)).unwrap_or(0);
-    let slices = SIZES[at];
-    let others = usize::try_from(1 + rng.below(3)).unwrap_or(1);
+    let slices = SIZES[rng.index_below(SIZES.len())];
+    let others = 1 + rng.index_below(3);
     // Parts in tenths that add up to no more than all of it, as both policies give them out.
     let mut left = 10_u64;
     let jobs: Vec<(Demand, u8)> = (0..=others)
         .map(|place| {
-            let kept = u64::try_from(others - place).unwrap_or(0);
+            let kept = (others - place) as u64;
             let part = 1 + rng.below((left - kept).max(1));
             left -= part;
             let demand = Demand { sm: draw(rng, 800), memory: draw(rng, 430) };

@@ -5,17 +5,17 @@
 //! (`tests/coexec.rs`). A job is described by how much of the SMs and of the memory bandwidth it
 //! keeps busy alone on the GPU.
 //!
-//! - **MPS.** Each pays [`CO_RUNNERS`] for company, growing with the number of sharers, and then the
+//! - **MPS.** Each loses [`CO_RUNNERS`] to its co-runners, growing with the number of sharers, and then the
 //!   worse of two contentions: for bandwidth by how sensitive both are to it, for SMs by how much
 //!   of them the others fill. Caps that add up to 100 % remove the second, and slow a job that
-//!   wants more than its cap.
+//!   needs more than its cap.
 //! - **MIG.** Isolated: a job is slowed by what its slice lacks, as its sensitivity to the missing
 //!   SMs or bandwidth has it.
 //! - **Time-slicing.** Sharers share kernel by kernel.
 
 use tessera_placement::Demand;
 
-use super::number::{float, whole};
+use super::number::{count, whole};
 
 /// Slow-down that one sharer more brings, before any contention. Fitted, with [`MULTIPROCESSORS`], to
 /// pairs that hardly contend (study, figure 12: T_rel 0.68 for SRAD with LavaMD).
@@ -66,7 +66,7 @@ pub fn under_mps(sharers: &[ContentionSharer], slices: u8, whole_slices: u8) -> 
     let apart = caps <= 100;
     let slowed = |me: usize| {
         let others = || sharers.iter().enumerate().filter(move |(other, _)| *other != me);
-        let co_runners = float(u64::try_from(others().count()).unwrap_or(0));
+        let co_runners = count(others().count());
         let known = sharers.iter().all(|s| s.demand.is_some());
         if !known {
             return thousandths(1.0 + UNKNOWN * co_runners);
@@ -96,7 +96,7 @@ pub fn under_mig(demand: Demand, slices: u8, whole_slices: u8) -> u64 {
 
 /// Returns how much longer each of so many jobs takes when they share kernel by kernel, in thousandths.
 pub fn time_slicing(jobs: usize) -> u64 {
-    thousandths(1.0 + TIME_SLICED * super::number::count(jobs.saturating_sub(1)))
+    thousandths(1.0 + TIME_SLICED * count(jobs.saturating_sub(1)))
 }
 
 /// Returns how transfers of jobs on one GPU stretch each of them, in thousandths: the bus is

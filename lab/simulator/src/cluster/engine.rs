@@ -1,4 +1,4 @@
-//! The run: events in the order of time, and a policy that is asked when something happened.
+//! The run: events in the order of time, and a policy that decides when something happened.
 
 mod act;
 mod alone;
@@ -79,7 +79,7 @@ pub struct SimulationRun<'s> {
     alone: SoloTimes<'s>,
     /// The policy at work; taken out while it decides.
     session: Option<Box<dyn Session + 's>>,
-    /// Who waits, in the order of service.
+    /// The waiting jobs, in the order of service.
     queue: BTreeSet<QueueKey>,
     /// GPUs whose jobs' speeds have to be worked out again.
     stale: BTreeSet<usize>,
@@ -90,9 +90,9 @@ pub struct SimulationRun<'s> {
     ended: usize,
     running: usize,
     usage: usage::AccountUsage,
-    /// What the kernel queue was found to do, where it is asked.
+    /// What the kernel queue was measured to do, where it is simulated.
     rates: RefCell<MeasuredRates>,
-    /// How fast jobs are next to others, as far as the forest was asked.
+    /// How fast jobs are next to others, as far as the forest predicted it.
     speed_cache: RefCell<SpeedCache>,
     /// Whether the workload has gangs: then each round looks at everything.
     gangs: bool,
@@ -119,7 +119,7 @@ enum SimulationEvent {
     Round,
 }
 
-/// Runs a workload to its end; `progress` is told the number of jobs that have ended.
+/// Runs a workload to its end; `progress` gets the number of jobs that have ended.
 ///
 /// # Errors
 ///
@@ -129,8 +129,7 @@ pub fn run(
     progress: &mut dyn FnMut(usize),
 ) -> Result<RunOutcome, SimulationError> {
     let mut run = SimulationRun::new(setup)?;
-    let events_max =
-        EVENTS_PER_JOB_MAX * u64::try_from(setup.jobs.len()).unwrap_or(u64::MAX).max(10);
+    let events_max = EVENTS_PER_JOB_MAX * (setup.jobs.len() as u64).max(10);
     let mut events = 0_u64;
     while run.ended < setup.jobs.len() {
         if !run.step()? {
@@ -217,7 +216,7 @@ impl<'s> SimulationRun<'s> {
         Ok(true)
     }
 
-    /// Whether the policy is asked now; if not, a round is scheduled.
+    /// Whether the policy decides now; if not, a round is scheduled.
     fn due(&mut self) -> bool {
         let period = self.setup.round_ms;
         if period == 0 || self.now.is_multiple_of(period) {
@@ -232,7 +231,7 @@ impl<'s> SimulationRun<'s> {
         false
     }
 
-    /// Takes one event; `true` if the policy should be asked.
+    /// Takes one event; `true` if the policy should decide.
     fn take(&mut self, event: SimulationEvent) -> Result<bool, SimulationError> {
         match event {
             SimulationEvent::Wakes { job, stamp } if self.tasks[job].stamp == stamp => {
@@ -289,7 +288,7 @@ impl<'s> SimulationRun<'s> {
         }
     }
 
-    /// Asks the policy and does what it says.
+    /// Runs the policy and carries out its decisions.
     fn round(&mut self) -> Result<(), SimulationError> {
         let Some(mut session) = self.session.take() else { return Ok(()) };
         let decisions = match self.gangs {
@@ -382,7 +381,7 @@ fn id(index: usize) -> JobId {
 }
 
 fn number(index: usize) -> u64 {
-    u64::try_from(index).unwrap_or(u64::MAX).saturating_add(1)
+    index as u64 + 1
 }
 
 fn index(job: JobId) -> usize {

@@ -18,7 +18,7 @@ use super::fleet::GpuFleet;
 use super::job::SimulatedJob;
 use super::metrics::{RunOutcome, Summary};
 use super::number::seconds;
-use super::overheads::{LayoutChangeTime, Overheads};
+use super::overheads::{Overheads, RepartitionTime};
 use super::{SimulationSetup, policy, run};
 
 /// An experiment: its name, whether it takes more than some seconds, and what it does.
@@ -94,7 +94,7 @@ fn runs(trial: &ExperimentTrial<'_>) -> Option<Summary> {
     runs_under(trial, policy(trial.policy).ok()?.as_ref())
 }
 
-/// The same under a policy that is set otherwise than its name says.
+/// The same under a policy with other settings than its name has.
 fn runs_under(trial: &ExperimentTrial<'_>, decides: &dyn Policy) -> Option<Summary> {
     let whole = GpuFleet::parse(trial.cluster).ok()?;
     let outcome = outcome(trial, &whole, decides)?;
@@ -124,7 +124,7 @@ fn outcome(
 
 /// Overheads of tables that leave out what cuts take.
 fn overheads_free() -> Overheads {
-    Overheads { cutting: LayoutChangeTime::Free, ..Overheads::default() }
+    Overheads { cutting: RepartitionTime::Free, ..Overheads::default() }
 }
 
 /// Returns a figure over another, seed by seed.
@@ -146,7 +146,7 @@ fn makespan_cut(jobs: &[SimulatedJob], cluster: &str, under: &str, layout: &str)
     outcome(&trial, &whole, policy(under).ok()?.as_ref()).map(|done| seconds(done.makespan_ms))
 }
 
-/// Returns what no MIG-only schedule of the jobs beats, in seconds.
+/// Returns the bound of all MIG-only schedules of the jobs, in seconds.
 fn bound_of(jobs: &[SimulatedJob], cluster: &str) -> f64 {
     let fleet = GpuFleet::parse(cluster).ok();
     fleet.map_or(0.0, |fleet| WorkloadBounds::new(jobs, &fleet, &overheads_free()).makespan_s)

@@ -29,7 +29,7 @@ pub enum Side {
     AtLeast,
 }
 
-/// One expected number next to what came out.
+/// One expected number next to the measured one.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = ExperimentFinding))]
 pub struct Finding {
@@ -39,7 +39,7 @@ pub struct Finding {
     pub what: String,
     /// What is printed.
     pub expected: f64,
-    /// What came out; a mean where several seeds or orders were run.
+    /// What was measured; a mean where several seeds or orders were run.
     pub found: f64,
     /// The standard deviation of that over them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,9 +50,9 @@ pub struct Finding {
     pub side: Side,
     /// How much it proves.
     pub proof: Proof,
-    /// What came out over what no schedule beats, where there is such a bound.
+    /// What was measured over the bound of all schedules, where there is such a bound.
     pub over_bound: Option<f64>,
-    /// Whether it came out.
+    /// Whether it was reproduced.
     pub holds: bool,
     /// If it didn't, and that is known: why.
     pub short: Option<&'static str>,
@@ -106,7 +106,7 @@ impl Finding {
         Self { side: Side::AtLeast, holds, ..near(id, what, proof, limit, found, 0.0) }
     }
 
-    /// States how far this is from what no schedule beats.
+    /// Adds how far this is from the bound of all schedules.
     pub(super) fn over(self, bound: f64) -> Self {
         let ratio = self.found / bound;
         self.ratio(ratio)

@@ -61,7 +61,7 @@ pub struct SimulatedJob {
     pub start_up_ms: u64,
     /// Time that a restored checkpoint takes; `None` if it can't be stopped and go on.
     pub restore_ms: Option<u64>,
-    /// In how many equal steps it works, if it puts only whole ones aside: whoever stops it loses
+    /// In how many equal steps it works, if it checkpoints only whole ones: a stop loses
     /// what is done of the next. `None`: nothing is lost.
     pub iterations: Option<u64>,
     /// Its place in its gang, if it is one process of several: the others of it stand next to it

@@ -1,4 +1,4 @@
-//! What came out of a run.
+//! The results of a run.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ pub struct JobSegment {
     pub to_ms: u64,
 }
 
-/// One instance that stood for a while, whoever had it.
+/// One instance that existed for a while, whichever job had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct InstanceSegment {
     /// The GPU, counted from 0.

@@ -13,7 +13,7 @@ const HEIGHT: f64 = 260.0;
 const BAR: f64 = 22.0;
 const LABEL: f64 = 110.0;
 
-/// Most points of one curve, GPUs and bars of one chart: more can't be told apart.
+/// Most points of one curve, GPUs and bars of one chart: more can't be distinguished.
 const POINTS_MAX: usize = 1_200;
 const GPUS_MAX: usize = 40;
 const BARS_MAX: usize = 12_000;
@@ -262,7 +262,7 @@ fn bar(segment: &JobSegment, band: f64, end: f64) -> String {
     let JobSegment { job, gpu, start, slices, from_ms, to_ms } = *segment;
     let (x, y, width, height) =
         place(&InstanceSegment { gpu, start, slices, from_ms, to_ms }, band, end);
-    let colour = usize::try_from(job).unwrap_or(0) % COLOURS.len();
+    let colour = (job % COLOURS.len() as u64) as usize;
     format!(
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{}\">\
          <title>job {} on GPU {}, memory slices {} to {}, from {:.1} s to {:.1} s</title></rect>",

@@ -83,7 +83,7 @@ pub const BUILT_IN: &[&str] = &[
 ];
 
 /// Finds a built-in workload: `miso`, `miso:jobs=1000,gap=10`, `poisson:jobs=500,gap=20` and so
-/// on, its chance drawn from `seed`.
+/// on, its random numbers drawn from `seed`.
 ///
 /// # Errors
 ///
@@ -130,11 +130,11 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, WorkloadError> {
     Ok(Workload::new(text, jobs))
 }
 
-/// What a workload was asked to be, as far as nobody has taken it yet.
+/// The parameters of a workload that were not used yet.
 struct WorkloadParameters<'t> {
     workload: &'t str,
     left: Vec<(&'t str, &'t str)>,
-    /// What it takes, for whoever writes something else.
+    /// The parameters that it takes, for error messages.
     takes: Vec<String>,
 }
 

@@ -21,9 +21,9 @@ pub enum LaunchAttempt {
     Launched(KernelLaunch, Option<u64>),
     /// May launch when the grant begins, or when a kernel ends.
     Later(Option<Nanos>),
-    /// Has to ask; the grant that it gives up, if it holds one.
+    /// Has to request a grant; the grant that it gives up, if it holds one.
     Request(KernelLaunch, Option<u64>),
-    /// Has asked already, or has nothing to launch.
+    /// Has requested one already, or has nothing to launch.
     Blocked,
 }
 

@@ -173,7 +173,7 @@ impl SimulatedDevice {
         self.queue.iter().any(|queued| queued.program != program)
     }
 
-    /// Lets the oldest kernel of a wanted program run, if there is one.
+    /// Lets the oldest kernel of a selected program run, if there is one.
     fn switch_to(&mut self, is_next: impl Fn(usize) -> bool) -> bool {
         let place = self.queue.iter().position(|queued| is_next(queued.program));
         let next = place.and_then(|place| self.queue.remove(place));

@@ -112,7 +112,7 @@ impl ProgramModel {
         let mut weights = vec![0; usize::try_from(self.launches).unwrap_or(0)];
         let mut left = self.gaps.min(self.launches);
         while left > 0 {
-            let place = usize::try_from(rng.below(self.launches)).unwrap_or(0);
+            let place = rng.index_below(weights.len());
             if weights[place] == 0 {
                 weights[place] = wide(rng);
                 left -= 1;

@@ -14,8 +14,8 @@ use super::models::{ProgramModel, ProgramPair};
 use super::outcome::float;
 use super::world::SharingPolicy;
 
-/// Parts of time are told apart by so many thousandths: 50 steps each, so that a run of a cluster
-/// asks the queue 2,500 times at most.
+/// Parts of time are rounded to so many thousandths: 50 steps each, so that a run of a cluster
+/// runs the queue 2,500 times at most.
 const STEP: u16 = 20;
 
 /// Tasks of the first program in one run: 1.3 s of virtual time.

@@ -24,7 +24,7 @@ pub enum SharingPolicy {
     Alone,
     /// As drivers share by default: time slices.
     Slices(Nanos),
-    /// As one context runs what its threads launch: in that order, whoever they are.
+    /// As one context runs what its threads launch: in the order of launches.
     Launched,
     /// Through the queue.
     Queue(QueueRules),
@@ -79,7 +79,7 @@ pub struct SharingRun {
     pub latencies: PathLatencies,
     /// What is known of them beforehand.
     pub profiles: [TaskProfile; 2],
-    /// Where chance begins.
+    /// The seed of the random numbers.
     pub seed: u64,
     /// Whether to keep what ran when.
     pub keep_spans: bool,
@@ -100,7 +100,7 @@ enum DueEvent {
     EventArrives(QueueEvent, Nanos),
     /// A message reaches a client.
     ActionArrives(usize, QueueAction),
-    /// A client says that it is there.
+    /// A client sends its heartbeat.
     Alive(usize),
 }
 
@@ -127,7 +127,7 @@ const AHEAD_MAX: u16 = 64;
 /// The same where nothing holds launches back but the driver's own queue of them, which is that deep.
 const DRIVER_AHEAD_MAX: u16 = 1_024;
 
-/// How often a client without anything to say says so: thrice within a session's lease.
+/// How often an idle client sends a heartbeat: thrice within a session's lease.
 const ALIVE_EVERY: Nanos = Nanos::from_millis(300);
 
 impl SharingRun {
@@ -233,7 +233,7 @@ impl SharingWorld<'_> {
             let Some(Reverse((at, key))) = self.due.pop() else { continue };
             self.now = at;
             self.device.advance(at);
-            let slot = usize::try_from(key & 0xFFFF_FFFF).unwrap_or(0);
+            let slot = (key & 0xFFFF_FFFF) as usize;
             self.free.push(slot);
             if let Some(due) = self.what[slot].take() {
                 self.happen(due);
@@ -322,7 +322,7 @@ impl SharingWorld<'_> {
             let ended = self.now.minus(self.clients[at].begun);
             self.done[at].tasks.push(ended);
             if let TaskArrivals::Every(period) = self.clients[at].arrivals {
-                let task = u64::try_from(self.done[at].tasks.len()).unwrap_or(u64::MAX);
+                let task = self.done[at].tasks.len() as u64;
                 next = next.max(period.times(task));
                 // A task that had to wait for the one before began to wait at its own time.
                 self.clients[at].begun = period.times(task);
@@ -360,7 +360,7 @@ impl SharingWorld<'_> {
             );
         }
         let deadline = self.queue.as_ref().map_or(Nanos::MAX, KernelQueue::deadline);
-        // Never at once again: the queue was just asked.
+        // Never at once again: the queue was just called.
         self.tick = deadline.max(self.now.plus(Nanos::new(1)));
     }
 
@@ -397,7 +397,7 @@ impl SharingWorld<'_> {
         });
         self.what[slot] = Some(due);
         self.order += 1;
-        let slot = u64::try_from(slot).unwrap_or(u64::MAX);
+        let slot = slot as u64;
         self.due.push(Reverse((at, (self.order << 32) | slot)));
     }
 

@@ -1,4 +1,4 @@
-//! The study's eight rules that a placement must know, each as the study says it.
+//! The study's eight rules that a placement must know, each as the study states it.
 
 use tessera_simulator::cluster::calibration::{
     CalibrationRow, MEDIUM, MEMORY_BOUND, SMALL, mean, medium, shared, t_rel,
@@ -7,7 +7,7 @@ use tessera_simulator::cluster::contention::{POWER_UNDER_MIG, time_slicing, unde
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::SimulatedJob;
 use tessera_simulator::cluster::metrics::RunOutcome;
-use tessera_simulator::cluster::overheads::{LayoutChangeTime, Overheads};
+use tessera_simulator::cluster::overheads::{Overheads, RepartitionTime};
 use tessera_simulator::cluster::workload::{built_in, papers};
 use tessera_simulator::cluster::{SimulationSetup, policy, run};
 
@@ -50,7 +50,7 @@ fn simulated(
     cluster: &str,
     name: &str,
     layout: &str,
-    cutting: LayoutChangeTime,
+    cutting: RepartitionTime,
 ) -> RunOutcome {
     let mut fleet = GpuFleet::parse(cluster).unwrap();
     if !layout.is_empty() {
@@ -92,7 +92,8 @@ fn rule_1_memory_bound_with_memory_bound_never_under_mps() {
 }
 
 #[test]
-fn rule_2_other_pairs_do_a_little_better_under_mps_than_under_mig_and_both_beat_time_slicing() {
+fn rule_2_other_pairs_do_a_little_better_under_mps_than_under_mig_and_both_than_under_time_slicing()
+{
     for (a, b) in [
         ("SRAD", "LavaMD"),
         ("Sort", "LavaMD"),
@@ -158,7 +159,7 @@ fn rule_4_caps_give_all_multiprocessors_out_among_the_partners_by_demand() {
 fn rule_5_fixed_proportions_hurt_asymmetric_jobs() {
     let jobs = built_in("coexec-pair", 1).unwrap().jobs;
     let ends = |name: &str, layout: &str| {
-        let done = simulated(&jobs, "a30-24gb", name, layout, LayoutChangeTime::Free);
+        let done = simulated(&jobs, "a30-24gb", name, layout, RepartitionTime::Free);
         number(usize::try_from(done.makespan_ms).unwrap()) / 1_000.0
     };
     let (time_sliced, halves) = (ends("exclusive", ""), ends("static", "2g.12gb,2g.12gb"));
@@ -239,17 +240,17 @@ fn rule_8_reconfiguration_is_cheap_touches_only_its_slices_and_goes_one_after_th
     };
     // A neighbour comes, goes, and its slice is made into a larger one: the first notices nothing.
     let jobs = [job(0, 11, 20), job(5, 5, 5), job(12, 11, 3)];
-    let done = simulated(&jobs, "a30-24gb", "scheme-b", "", LayoutChangeTime::Measured);
+    let done = simulated(&jobs, "a30-24gb", "scheme-b", "", RepartitionTime::Measured);
     let ends: Vec<u64> = done.jobs.iter().map(|job| job.end_ms).collect();
     assert_eq!(ends, [20_120, 10_110, 15_220], "create 2; create 1; destroy 1, create 2");
     assert_eq!(done.cutting_millijoules, 2_360 + 2_320 + 1_750 + 2_360, "table 6");
     // Four slices that are requested at once are made one after the other.
     let jobs = vec![job(0, 5, 10); 4];
-    let done = simulated(&jobs, "a30-24gb", "scheme-b", "", LayoutChangeTime::Measured);
+    let done = simulated(&jobs, "a30-24gb", "scheme-b", "", RepartitionTime::Measured);
     assert_eq!(done.makespan_ms, 10_000 + 4 * 110);
     // Another part under MPS takes no time: of two that share the GPU neither is held up.
     let jobs = [job(0, 5, 10), job(2, 5, 10)];
-    let done = simulated(&jobs, "a30-24gb", "mps-only", "", LayoutChangeTime::Measured);
+    let done = simulated(&jobs, "a30-24gb", "mps-only", "", RepartitionTime::Measured);
     assert_eq!((done.reconfigurations, done.cutting_ms), (1, 130), "the whole GPU, once");
     assert_eq!(done.jobs[1].start_ms, 2_000);
 }

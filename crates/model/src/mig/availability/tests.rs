@@ -65,7 +65,7 @@ fn the_fewest_busy_instances_that_end_soonest_are_waited_for() {
 }
 
 #[test]
-fn the_whole_card_waits_for_the_last_and_an_unknown_end_is_said() {
+fn the_whole_gpu_waits_for_the_last_and_an_unknown_end_is_reported() {
     let a100 = a100();
     let (left, right) = (slot(&a100, "4g.20gb", 0), slot(&a100, "3g.20gb", 4));
     let mut instances = vec![busy(left, 900), busy(right, 400)];

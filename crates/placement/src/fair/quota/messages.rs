@@ -23,7 +23,7 @@ impl Quotas<'_> {
         if let Some(both) = self.wait_for_both(policy, job, members, takes, &limits) {
             return both;
         }
-        // What can never be is told first, then what is nearest to it.
+        // What can never be comes first, then what is nearest to it.
         let binds = limits.iter().min_by_key(|limit| {
             let never = least.is_some_and(|least| least > limit.slices);
             (!never, self.left(limit, &self.held))

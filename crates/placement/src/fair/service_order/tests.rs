@@ -24,7 +24,7 @@ impl JobTable for Had {
     }
 }
 
-/// Jobs of users with what these have had, in hours, and when they came, in minutes.
+/// Jobs of users with the users' usage, in hours, and when they were submitted, in minutes.
 fn jobs(of: &[(&'static str, u64, u64)]) -> (Vec<QueuedJob>, Had) {
     let ids = (1..).map(JobId::from_number);
     let one = |(id, (user, _, minutes)): (JobId, &(&'static str, u64, u64))| QueuedJob {
@@ -46,7 +46,7 @@ fn order(jobs: &[QueuedJob], had: &Had) -> Vec<u64> {
 }
 
 #[test]
-fn who_had_less_stands_before_who_came_a_little_sooner() {
+fn less_usage_goes_before_a_slightly_earlier_submit() {
     let (queue, had) = jobs(&[("ada", 90, 0), ("ada", 90, 1), ("bob", 10, 2)]);
 
     assert_eq!(order(&queue, &had), [3, 1, 2]);
@@ -60,7 +60,7 @@ fn who_waited_half_a_day_longer_stands_before_anybody() {
 }
 
 #[test]
-fn nobody_is_set_back_where_all_have_had_their_part() {
+fn no_account_is_delayed_where_all_have_used_their_part() {
     let (queue, had) = jobs(&[("ada", 7, 0), ("bob", 7, 1), ("ada", 7, 2)]);
 
     assert_eq!(order(&queue, &had), [1, 2, 3]);
@@ -68,7 +68,7 @@ fn nobody_is_set_back_where_all_have_had_their_part() {
 
 proptest! {
     #[test]
-    fn accounts_keep_their_order_and_nobody_is_passed_by_who_came_half_a_day_later(
+    fn accounts_keep_their_order_and_no_job_is_passed_by_one_submitted_half_a_day_later(
         of in prop::collection::vec((0_usize..4, 0_u64..3_000), 0..40),
         hours in prop::collection::vec(0_u64..1_000, 4),
     ) {
@@ -91,7 +91,7 @@ proptest! {
 }
 
 #[test]
-fn who_had_its_part_weighs_half_and_who_had_nothing_weighs_all() {
+fn an_account_that_used_its_part_weighs_half_and_an_unused_one_weighs_all() {
     let found = factors(&[account("a", 1, 50), account("b", 1, 50)]);
     assert_eq!(found, [0.5, 0.5]);
     let found = factors(&[account("a", 1, 100), account("b", 1, 0)]);

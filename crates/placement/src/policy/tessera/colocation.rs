@@ -1,14 +1,14 @@
-//! Two jobs on one slice, where that is worth more than a slice for each.
+//! Two jobs on one slice, where that scores higher than a slice for each.
 //!
-//! The search of a GPU placements pairs as it placements jobs: who may share is tried as one [`super::pairs::SlotUnit`], in every
+//! The search of a GPU places pairs as it places jobs: a pair that may share is tried as one [`super::pairs::SlotUnit`], in every
 //! slot of every layout, in whichever way ([`SharingMode`]) is predicted to do most there, next to all ways
 //! in which each has a slot of its own. Two share only if they are of one user, and the memory of both
 //! fits:
 //!
 //! - **Under MPS**, with parts of the multiprocessors that add up to all of them (the co-execution
 //!   study: that evens slow-downs out). Only where it is known what both keep busy: without that
-//!   nothing predicts how they get on, and on the papers' workloads without demands guessed pairs cost
-//!   more than they brought (mean time 1 to 4 % worse). Who serves answers is no slower next to another
+//!   their speeds can't be predicted, and on the papers' workloads without demands guessed pairs cost
+//!   more than they gained (mean time 1 to 4 % worse). An online job is no slower next to another
 //!   than alone on the smallest slice that holds it, which is what it requested.
 //! - **Kernel by kernel** (FIKIT): one holds the slice by its priority, the other fills its gaps. The
 //!   one that fills is an offline job without a deadline. The one that holds may be anybody; who
@@ -18,7 +18,7 @@
 //!
 //! Nobody is made late that would be in time without colocation. Two share a slot only where both together
 //! do so much more than one alone there ([`super::Tessera::together`], [`super::Tessera::filled`]); the
-//! stop of whom that makes change its placement is paid for, and who sits so already keeps its placement. A pair
+//! stop of a job that changes its placement is counted, and a job that shares already keeps its placement. A pair
 //! stays two: the study's gains fall with each one more.
 
 use tessera_model::mig::Slot;
@@ -116,8 +116,8 @@ impl Search<'_, '_> {
         Some((slot, score))
     }
 
-    /// Returns the placement of a job that has a slice to itself: where it sits already it keeps what it
-    /// has, unless all of the slice is worth a stop to it; who serves answers gets its place in the
+    /// Returns the placement of a job that has a slice to itself: where it is already it keeps what it
+    /// has, unless all of the slice is better even with a stop; an online job gets its place in the
     /// slice's queue at once.
     pub(super) fn place(&mut self, at: usize, job: JobId, slot: Slot) -> PlacedJob {
         let alone = PlacedJob::alone(job, slot);
@@ -145,7 +145,7 @@ impl Search<'_, '_> {
     }
 
     /// Returns how fast a job is next to another, in parts of what it is alone on the slice, and what
-    /// it is worth there; `None` if it must not be there.
+    /// its score there; `None` if it must not be there.
     pub(super) fn shared(
         &mut self,
         at: usize,

@@ -1,4 +1,4 @@
-//! Jobs that change places between GPUs, where both GPUs together are worth more so.
+//! Jobs that change places between GPUs, where the scores of both GPUs together rise.
 //!
 //! A GPU's own search keeps its jobs together, and [`super::freeing`] moves some for the sake of one that
 //! waits. What is left after both is looked at in pairs of GPUs: one job goes over, or two change
@@ -18,7 +18,7 @@ use crate::decision::PlacedJob;
 use crate::placement_search::NO_PLACEMENT;
 
 /// Exchanges that one round makes at most. Chosen: each stops up to two jobs, and the next round sees
-/// what came of it.
+/// the result.
 const EXCHANGES_MAX: usize = 4;
 
 /// Searches of one trial: one of each of the two GPUs.
@@ -33,7 +33,7 @@ struct ExchangeOffer {
     to: (usize, Option<JobId>),
 }
 
-/// An offer that was searched, and by how much both GPUs are worth more.
+/// An offer that was searched, and by how much the scores of both GPUs rise.
 struct Exchange {
     gain: i64,
     offer: ExchangeOffer,
@@ -89,7 +89,7 @@ impl Search<'_, '_> {
     /// Returns who might change places, as many as half of the searches that are left are enough
     /// for, those first who hope for most.
     fn offers(&mut self) -> Vec<ExchangeOffer> {
-        // Half of them, so that another pair of GPUs has a turn after this one.
+        // Half of them, so that another pair of GPUs is searched after this one.
         let most = self.effort.div_ceil(2) / SEARCHES;
         if most == 0 {
             return Vec::new();
@@ -176,7 +176,7 @@ impl Search<'_, '_> {
         Some(Exchange { gain, offer, plans: [(a, here), (b, there)] })
     }
 
-    /// Returns what placements of these jobs on a GPU are worth at most.
+    /// Returns an upper bound of the scores of these jobs' placements on a GPU.
     fn most(&mut self, at: usize, jobs: &[JobId]) -> i64 {
         let rows: Vec<Rc<[i64]>> = jobs.iter().map(|job| self.row(at, *job)).collect();
         let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();

@@ -1,10 +1,10 @@
-//! Room for a job that finds none: those in its way move to other GPUs.
+//! Slices for a job that finds none: the jobs in its way move to other GPUs.
 //!
 //! A GPU's own search keeps all of its jobs there. So a job that needs a whole GPU waits until one
 //! is empty, while slices stand idle on all of them. Here its jobs are sent elsewhere, one after
-//! the other, those first that are worth least; each goes where it adds most. As soon as the job has a
-//! placement, all placements of these GPUs together have to be worth more than before, with every move paid
-//! for, by as much as any other change under running jobs. Of all GPUs tried the best is taken.
+//! the other, those with the lowest score first; each goes where it adds most. As soon as the job has a
+//! placement, all placements of these GPUs together must have a higher score than before, with every move
+//! counted, by as much as any other change under running jobs. Of all GPUs tried the best is taken.
 //! Nobody is moved at a price above what is left of it: it ends sooner than that.
 //!
 //! No GPU takes part twice in a round: each plan is made for what stands.
@@ -14,14 +14,14 @@ use tessera_model::JobId;
 use super::search::{Plan, Search};
 use crate::view::QueuedJob;
 
-/// Jobs that one GPU gives away at most. Chosen: each costs a stop, and more than half of a full GPU was
-/// never worth it.
+/// Jobs that one GPU gives away at most. Chosen: each costs a stop, and more than half of a full GPU
+/// never paid.
 const LEAVE_MAX: usize = 4;
 
 /// Jobs that find no place for which a round tries to free space. Chosen: those behind them weigh less.
 const FREED_FOR_MAX: usize = 4;
 
-/// What becomes of GPUs, the one that is left first, and by how much they are worth more.
+/// What becomes of GPUs, the one that is left first, and by how much their scores rise.
 struct FreeingPlan {
     gain: i64,
     plans: Vec<(usize, Plan)>,
@@ -90,7 +90,7 @@ impl Search<'_, '_> {
         None
     }
 
-    /// Returns the jobs of a GPU, last the one that is worth least.
+    /// Returns the jobs of a GPU, last the one with the lowest score.
     fn leaving_last(&mut self, at: usize) -> Vec<JobId> {
         let mut jobs: Vec<(i64, JobId)> = Vec::new();
         for job in self.jobs(at) {

@@ -24,7 +24,7 @@ pub(super) struct IndexedGpu {
     pub(super) kind: usize,
     /// Places that it has or was promised in this round.
     job_count: usize,
-    /// When the last of those who sit there came; zero if nobody sits there, nothing if it can't be
+    /// The last arrival of its jobs; zero if it has none, nothing if it can't be
     /// planned for.
     last_came: Option<Millis>,
 }
@@ -101,7 +101,8 @@ impl GpuIndex {
                     (gpu.layout, gpu.placements, gpu.open) =
                         (planned.layout, planned.placements, planned.open);
                     if view.available && view.operator.pinned.is_none() {
-                        let came = gpu.placements.iter().filter_map(|placed| jobs.since(placed.job));
+                        let came =
+                            gpu.placements.iter().filter_map(|placed| jobs.since(placed.job));
                         let came = came.max().unwrap_or(Millis::ZERO);
                         gpu.last_came = Some(came);
                         self.calm.insert((came, at));

@@ -18,11 +18,11 @@ use crate::view::QueuedJob;
 use tessera_model::spec::{Priority, QueueRank};
 
 /// GPUs whose jobs are looked at: of more, as many are, evenly spread. Chosen: what is left of some hundred
-/// jobs tells that of all, and thousands would take most of a round.
+/// jobs stands for that of all, and thousands would take most of a round.
 const SURVEYED_MAX: usize = 64;
 
-/// How steeply the score of a placement grows with its job's part of what is to come. Whoever takes half
-/// of that is in time on half a GPU: worth much more is only the placement of who needs nearly all of one.
+/// How steeply the score of a placement grows with its job's part of what is to come. A job with half
+/// of that is in time on half a GPU: only a job that needs nearly all of one scores much higher.
 const STEEP: i32 = 4;
 
 /// The same for jobs that serve answers: more may still come next to them, so that what they seem to
@@ -66,7 +66,7 @@ impl Horizon {
         Millis::new(whole_ms(self.whole).max(1_000))
     }
 
-    /// Returns by how much more a job's placement is worth, from what is left of the job. Somebody waits
+    /// Returns by how much more a job's placement counts, from what is left of the job. Somebody waits
     /// for an `online` job's answers all the time: it isn't kept small for as long as others come.
     pub(super) fn drive(&self, settings: &Tessera, left_ms: Option<f64>, online: bool) -> f64 {
         let part = left_ms.filter(|_| self.end > 0.0).map_or(0.0, |left| left / self.end);

@@ -41,7 +41,7 @@ impl Search<'_, '_> {
     }
 
     /// Cuts GPUs anew where that pays: those on which slices stand idle, and within the effort those
-    /// with the most jobs, which by now may be worth more on each other's slices.
+    /// with the most jobs, which by now may score higher on each other's slices.
     pub(super) fn tidy(&mut self) {
         let searched = self.scoring.settings.searched;
         let idle = self.index.most_idle(searched);

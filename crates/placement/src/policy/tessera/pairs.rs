@@ -1,5 +1,5 @@
-//! Pairs among a GPU's jobs, as a search placements them: who could share a slot, in which way, and
-//! what both are worth there. What holds for them stands in [`super::colocation`].
+//! Pairs among a GPU's jobs, as a search places them: which jobs could share a slot, in which way, and
+//! their score there. [`super::colocation`] has the rules for them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -209,7 +209,7 @@ impl Search<'_, '_> {
             .then(|| PairScores { row: row.into(), ways: chosen })
     }
 
-    /// Returns what two are worth who share a slot in one way; nothing if they may not, or if too
+    /// Returns the score of two jobs that share a slot in one way; nothing if they may not, or if too
     /// little would be done so.
     fn score_together(
         &mut self,

@@ -1,4 +1,4 @@
-//! What a job is worth where, at one moment.
+//! The score of a job in each place, at one moment.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -60,7 +60,7 @@ impl ScoredJob {
     }
 }
 
-/// What jobs are worth, worked out once a round.
+/// The scores of jobs, computed once a round.
 #[derive(Default)]
 pub(super) struct ScoreRows {
     facts: BTreeMap<JobId, ScoredJob>,
@@ -88,7 +88,7 @@ impl<'c> Scoring<'c> {
         JobWeight { weight, left: left.unwrap_or_default() }
     }
 
-    /// Returns what is left of a job and what is done of it; nothing if nothing says so.
+    /// Returns what is left of a job and what is done of it; nothing if that is unknown.
     pub(super) fn ahead(&self, kinds: &[usize], job: JobId) -> Option<Ahead> {
         let (all, done) = self.on_whole(kinds, job, &self.knowledge.jobs.facts(job))?;
         let work = self.work_ms(kinds, job).unwrap_or(all);

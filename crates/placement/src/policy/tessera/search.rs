@@ -21,7 +21,7 @@ use crate::view::{GpuView, QueuedJob};
 /// controller plans for.
 const CALM_MAX: usize = 100_000;
 
-/// Places of one GPU with what they are worth, less what moving to them costs.
+/// Placements of one GPU with their score, less what moving to them costs.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) layout: Layout,
@@ -40,10 +40,10 @@ pub(super) struct Search<'c, 'd> {
     pub(super) index: &'d mut GpuIndex,
     buffers: &'d mut SearchBuffers,
     pub(super) rows: ScoreRows,
-    /// What two are worth on a GPU if they share a slot of it, as far as that was asked.
+    /// The score of two jobs that share a slot of a GPU, as far as it was computed.
     pub(super) pairs: BTreeMap<(JobId, JobId, usize), Option<Rc<PairScores>>>,
     quotas: SearchQuotas,
-    /// What the placements of GPUs are worth as they are.
+    /// The scores of GPUs' placements as they are.
     present: BTreeMap<usize, i64>,
     /// What GPUs are to become, while jobs are still being added.
     pub(super) promised: BTreeMap<usize, Plan>,
@@ -159,7 +159,7 @@ impl<'c, 'd> Search<'c, 'd> {
         true
     }
 
-    /// Returns what a GPU's placements are worth, as they are or as they were promised.
+    /// Returns the score of a GPU's placements, as they are or as they are planned.
     pub(super) fn current_score(&mut self, at: usize) -> i64 {
         let promised = self.promised.get(&at).map(|plan| plan.score);
         promised.unwrap_or_else(|| self.present(at))
@@ -213,7 +213,7 @@ impl<'c, 'd> Search<'c, 'd> {
         row.into()
     }
 
-    /// Returns what the placements of a GPU are worth as they are.
+    /// Returns the score of a GPU's placements as they are.
     pub(super) fn present(&mut self, at: usize) -> i64 {
         if let Some(score) = self.present.get(&at) {
             return *score;
@@ -227,7 +227,7 @@ impl<'c, 'd> Search<'c, 'd> {
     }
 
     /// Searches all layouts of a GPU for the best placements of its jobs, with one more or one less;
-    /// nothing if they are not worth more than `minimum`.
+    /// nothing if their score is not above `minimum`.
     pub(super) fn plan(
         &mut self,
         at: usize,
@@ -242,7 +242,7 @@ impl<'c, 'd> Search<'c, 'd> {
     }
 
     /// Searches all layouts of a GPU for the best placements of these jobs, of which one may be new;
-    /// nothing if they are not worth more than `minimum`.
+    /// nothing if their score is not above `minimum`.
     pub(super) fn plan_for(
         &mut self,
         at: usize,
@@ -255,7 +255,7 @@ impl<'c, 'd> Search<'c, 'd> {
         if units.len() == jobs.len() {
             return kept;
         }
-        // Whom nobody keeps together may be better off apart.
+        // Jobs that may be apart can have a higher score apart.
         let minimum = kept.as_ref().map(|plan| plan.score).or(minimum);
         self.plan_units(at, &SlotUnit::apart(&units), more, minimum).or(kept)
     }

@@ -10,7 +10,7 @@ fn shape() -> impl Strategy<Value = (u32, u32)> {
     prop::sample::select(vec![(1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 4)])
 }
 
-/// Jobs and gangs, by turns.
+/// Jobs and gangs, mixed.
 pub(crate) fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
     let request = prop_oneof![
         Just(GpuRequest::Unknown),
@@ -147,7 +147,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         // Six GPUs on two nodes, all taken; small jobs come all the time, and nothing is known of
-        // how long anybody takes. Whoever runs takes at most 50 steps.
+        // how long any job takes. A running job takes at most 50 steps.
         let longest = 50;
         let mut running: Vec<Option<u64>> = ends.iter().map(|end| Some(*end)).collect();
         let mut queue = gang(1, shape, &GpuRequest::Whole);
@@ -191,7 +191,7 @@ proptest! {
         parts in prop::collection::vec(1_u64..=100, 1..200),
         small in prop::collection::vec(1_u64..60, 1..60),
     ) {
-        // Four GPUs, all taken; everybody has a limit and may end before it. The gang wants all.
+        // Four GPUs, all taken; every job has a limit and may end before it. The gang requests all.
         let last = limits.iter().copied().max().unwrap();
         let mut parts = parts.into_iter().cycle();
         let mut lasts = |limit: u64| (limit * parts.next().unwrap()).div_ceil(100);
@@ -222,7 +222,7 @@ proptest! {
             let limit = |job: &QueuedJob| small[usize::try_from(job.id.number()).unwrap() % small.len()];
             let waiting = queue.iter().filter(|job| job.gang.is_none());
             known.extend(waiting.map(|job| (job.id, Millis::from_secs(limit(job)))));
-            // Whoever runs began when the clock did: its limit is counted from there.
+            // A running job began when the clock did: its limit is counted from there.
             let known_times = Left { limits: known.clone(), began: Some(Millis::ZERO), ..Left::default() };
 
             let policy = by_name("scheme-b").unwrap();

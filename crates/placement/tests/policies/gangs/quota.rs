@@ -134,7 +134,7 @@ fn of_a_user_and_an_account_the_tighter_holds_and_is_named() {
 }
 
 #[test]
-fn whom_both_the_users_and_the_accounts_quota_hold_is_told_of_both_and_what_ends_both() {
+fn a_job_that_two_quotas_hold_gets_both_and_what_ends_both() {
     let users = [(1, "ada"), (2, "ada"), (3, "ada"), (90, "ada"), (91, "bob")];
     let mut cluster = empty(4, 4);
     cluster.gpus[0].instances = full(90).instances;
@@ -164,7 +164,7 @@ fn whom_both_the_users_and_the_accounts_quota_hold_is_told_of_both_and_what_ends
 }
 
 #[test]
-fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
+fn a_gang_that_its_account_delays_lets_other_gangs_go_first() {
     /// Ada had nearly all there was.
     struct Had;
     impl JobTable for Had {
@@ -270,7 +270,7 @@ fn shared(mut queue: Vec<QueuedJob>, which: &BTreeSet<u64>) -> Vec<QueuedJob> {
 
 proptest! {
     #[test]
-    fn nobody_gets_more_than_a_quota_whatever_asks_together(
+    fn no_user_gets_more_than_a_quota_whatever_is_requested_together(
         cluster in arbitrary::cluster(),
         queue in mixed(),
         each in 1_u32..5,

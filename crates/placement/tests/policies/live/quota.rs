@@ -59,7 +59,7 @@ fn held_after(
 }
 
 #[test]
-fn an_account_gets_no_more_than_its_quota_and_is_told_so() {
+fn an_account_gets_no_more_than_its_quota_with_that_reason() {
     let view = cluster([a100(&[("3g.20gb", 4, taken(9))])]);
     let facts_known = KnownFacts {
         accounts: accounts(&[(9, "ada", 4), (1, "ada", 4), (2, "ada", 4), (3, "bob", 9)]),
@@ -90,7 +90,7 @@ fn an_account_gets_no_more_than_its_quota_and_is_told_so() {
 }
 
 #[test]
-fn who_asks_for_more_than_the_quota_is_told_what_it_would_have_to_be() {
+fn a_request_beyond_the_quota_gets_the_quota_that_it_needs() {
     let view = cluster([a100(&[])]);
     let facts_known = KnownFacts { accounts: accounts(&[(1, "ada", 4)]), ..KnownFacts::default() };
 

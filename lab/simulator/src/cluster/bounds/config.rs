@@ -1,4 +1,4 @@
-//! The configuration program: what no MIG-only schedule beats that also knows that a job is on one
+//! The configuration program: a bound of all MIG-only schedules that also knows that a job is on one
 //! slice at a time.
 //!
 //! Time is cut at some of the releases. In each interval a GPU stands so long in each layout, and a
@@ -8,7 +8,7 @@
 //! cut, which can only lower the bound. The first ones lie closest: as long as few jobs are there,
 //! GPUs stand idle that nobody could use, and who takes them for busy promises too little.
 //!
-//! What the solver says is not taken on trust: its dual solution is a set of [`DualPrices`], any of
+//! The solver's result is not taken on trust: its dual solution is a set of [`DualPrices`], any of
 //! which prove a bound ([`LinearProgram::proves`]; both in `docs/policies.md`).
 
 use clarabel::algebra::CscMatrix;
@@ -55,7 +55,7 @@ struct LinearProgram<'m> {
     starts: Vec<f64>,
 }
 
-/// What a second is worth, in any unit: all numbers are zero or more.
+/// The price of a second, in any unit: all numbers are zero or more.
 struct DualPrices {
     /// On an instance of each size, by interval.
     sizes: Vec<Vec<f64>>,
@@ -66,7 +66,7 @@ struct DualPrices {
 impl<'m> LinearProgram<'m> {
     /// Sets it up with as many intervals as it may have; nothing if even the fewest are too many.
     fn of(market: &'m SlicePrices, jobs: &[SimulatedJob], overheads: &Overheads) -> Option<Self> {
-        // Each job has an unknown in an interval at least: of a million nothing more is asked.
+        // Each job has an unknown in an interval at least: a million is too many.
         if jobs.len() > UNKNOWNS_MAX {
             return None;
         }
@@ -154,7 +154,7 @@ impl<'m> LinearProgram<'m> {
         Some(prices)
     }
 
-    /// Returns what prices prove, in seconds; nothing if they make the last interval worth nothing.
+    /// Returns what prices prove, in seconds; nothing if they make the last interval free.
     fn proves(&self, prices: &DualPrices) -> Option<f64> {
         let mut earned = 0.0;
         for (job, own) in self.jobs.iter().zip(&prices.jobs) {

@@ -98,7 +98,7 @@ impl SimulationRun<'_> {
         self.schedule(ends, SimulationEvent::Tried { gpu, stamp });
     }
 
-    /// A trial is over: whoever hasn't ended meanwhile gets the slice that was chosen.
+    /// A trial is over: jobs that haven't ended meanwhile get the slices that were chosen.
     pub(super) fn tried(&mut self, gpu: usize) -> Result<(), SimulationError> {
         self.view.gpus[gpu].changing = false;
         self.touch(gpu);
@@ -110,7 +110,7 @@ impl SimulationRun<'_> {
         self.apply(gpu, &reshape)
     }
 
-    /// Takes those from their GPUs who are to sit on others: whoever changes places with somebody
+    /// Takes jobs from their GPUs that are placed on others: a job that changes places with another
     /// has left before either is placed, as in a controller.
     pub(super) fn part(&mut self, decisions: &[Decision]) {
         let reshapes = || {

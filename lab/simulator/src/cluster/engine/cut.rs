@@ -5,7 +5,7 @@ use tessera_placement::{InstanceState, InstanceView};
 
 use super::gpu_state::GpuState;
 use super::{SimulationError, SimulationEvent, SimulationRun};
-use crate::cluster::overheads::LayoutChangeTime;
+use crate::cluster::overheads::RepartitionTime;
 
 impl SimulationRun<'_> {
     /// Destroys or creates one instance in the view; time passes elsewhere.
@@ -38,14 +38,14 @@ impl SimulationRun<'_> {
             return None;
         }
         Some(match self.setup.overheads.cutting {
-            LayoutChangeTime::Measured => mig::predicted(&mig.geometry, steps).get(),
-            LayoutChangeTime::Free => 0,
+            RepartitionTime::Measured => mig::predicted(&mig.geometry, steps).get(),
+            RepartitionTime::Free => 0,
         })
     }
 
     /// Counts what making and destroying instances draws next to an idle GPU.
     pub(super) fn draw_steps(&mut self, gpu: usize, steps: &[PlanStep]) {
-        if self.setup.overheads.cutting == LayoutChangeTime::Free {
+        if self.setup.overheads.cutting == RepartitionTime::Free {
             return;
         }
         let mig = self.view.gpus[gpu].mig.as_deref();

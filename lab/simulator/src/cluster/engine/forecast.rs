@@ -1,4 +1,4 @@
-//! What the policy is told of jobs: the truth, or the truth and an error.
+//! What the policy knows of jobs: the truth, or the truth and an error.
 
 use std::sync::Arc;
 
@@ -97,7 +97,7 @@ impl Predictor for RunPredictions<'_, '_> {
         self.time(job, gpu, profile).map(RunTime::measured)
     }
 
-    /// The forest says so of jobs whose demands are known (MMK, §III-A); of others the rule that
+    /// By the forest for jobs whose demands are known (MMK, §III-A); for others by the rule that
     /// stands in for it.
     fn predict_mps_run(
         &self,
@@ -135,7 +135,7 @@ impl Predictor for RunPredictions<'_, '_> {
         Some(Millis::new(u64::try_from(ms).ok()?.max(1)))
     }
 
-    /// The model says so of jobs whose parts of busy time are known, or the queue where it is asked.
+    /// By the model for jobs whose parts of busy time are known, or by the simulated queue.
     fn predict_kernel_shared_run(
         &self,
         job: JobId,

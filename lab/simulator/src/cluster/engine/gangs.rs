@@ -20,7 +20,7 @@ use crate::cluster::fleet::GPUS_PER_NODE;
 use crate::cluster::job::{SimulatedJob, WHOLE};
 
 /// A policy that moves jobs, next to gangs: it doesn't see GPUs on which their members sit, since
-/// nobody can be moved whom others wait for, nor those that are kept for them.
+/// a job that others wait for can't be moved, nor those that are kept for them.
 #[derive(Debug)]
 struct WithoutMembers<'p> {
     policy: &'p dyn Policy,
@@ -151,7 +151,7 @@ impl SimulationRun<'_> {
     }
 
     /// The others of a job that outgrew its instance lose their work too, and request as much.
-    pub(super) fn set_back_others(&mut self, task: usize) {
+    pub(super) fn restart_others(&mut self, task: usize) {
         let requested = self.tasks[task].requested;
         for other in self.companions(task).into_iter().filter(|other| *other != task) {
             self.leave(other);

@@ -16,7 +16,7 @@ const SLICE_MILLIWATTS: u64 = 17_000;
 #[derive(Clone, Debug)]
 pub(super) struct GpuState {
     pub(super) key: &'static str,
-    /// Grows with each cut, so that events of older ones are told apart.
+    /// Grows with each cut, so that events of older ones are ignored.
     pub(super) stamp: u32,
     /// What is to stand after the trial that is under way.
     pub(super) after_trial: Option<Reshape>,

@@ -10,7 +10,7 @@ use crate::cluster::overheads::KernelSharingModel;
 use crate::kernels::rates::ServiceOrder;
 
 impl SimulationRun<'_> {
-    /// Returns how a job takes its turns on an instance of so many compute slices.
+    /// Returns a job as a kernel-level sharer of an instance of so many compute slices.
     pub(super) fn kernel_sharer(
         &self,
         task: usize,

@@ -79,7 +79,7 @@ impl SimulationRun<'_> {
         self.tasks[task].stamp += 1;
         let keeps = self.setup.overheads.move_ms(&self.setup.jobs[task]).is_some();
         if keeps {
-            // Who was launched has to be launched again, whether or not it has work to put aside.
+            // A launched job has to be launched again, whether or not it has work to checkpoint.
             self.tasks[task].saved |= spot.phase != TaskPhase::Making;
             let done = WHOLE - self.tasks[task].left;
             let kept = self.setup.jobs[task].kept(done);

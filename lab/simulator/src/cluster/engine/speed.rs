@@ -65,7 +65,7 @@ impl SimulationRun<'_> {
                 // Under kernel-level sharing each piece of work draws what it draws alone.
                 drawn += if is_kernel_level { alone * 1_000 / (*slowed).max(1) } else { alone };
             }
-            let sharing = u64::try_from(places.len()).unwrap_or(1).max(1);
+            let sharing = (places.len() as u64).max(1);
             busy += if is_kernel_level { drawn } else { drawn / sharing * power / 1_000 };
         }
         if slots > 1 {
@@ -116,7 +116,7 @@ impl SimulationRun<'_> {
         self.schedule(ends, SimulationEvent::Wakes { job: task, stamp });
     }
 
-    /// A job comes to its next point; `true` if the policy should be asked.
+    /// A job comes to its next point; `true` if the policy should decide.
     pub(super) fn wake(&mut self, task: usize) -> bool {
         let Some(spot) = self.tasks[task].spot else { return false };
         if let TaskPhase::Loading(_) = spot.phase {
@@ -158,7 +158,7 @@ impl SimulationRun<'_> {
         entry.out_of_memory += 1;
         self.record.out_of_memory += 1;
         self.enqueue(task);
-        self.set_back_others(task);
+        self.restart_others(task);
     }
 
     /// Returns the memory that a job may grow to where it is: its instance's less its sharers'.

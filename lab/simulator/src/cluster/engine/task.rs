@@ -139,7 +139,7 @@ impl SimulationRun<'_> {
         index: usize,
         job: &SimulatedJob,
     ) -> Result<(), SimulationError> {
-        if self.setup.policy.asks_times() {
+        if self.setup.policy.needs_run_times() {
             return Ok(());
         }
         let requested = self.tasks[index].requested;

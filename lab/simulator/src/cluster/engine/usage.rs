@@ -1,4 +1,4 @@
-//! What users have had lately, for policies that share fairly.
+//! Recent usage of users, for policies with fair share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::cluster::job::SimulatedJob;
 /// nearly forgiven. The same as a controller's default (`usage-half-life`).
 const HALF_LIFE: Millis = Millis::from_secs(86_400);
 
-/// All users; empty where there is but one, with whom nobody has to share.
+/// All users; empty where there is but one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccountUsage {
     users: BTreeMap<String, DecayedUsage>,

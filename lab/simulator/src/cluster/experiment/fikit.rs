@@ -110,7 +110,7 @@ impl PrintedPair {
 }
 
 /// The ten combinations: ranges as printed. What default sharing is between two programs the paper
-/// doesn't say: time slices between two contexts, whose length is fitted on combination A's mean; or one
+/// leaves open: time slices between two contexts, whose length is fitted on combination A's mean; or one
 /// line of launches, as in one context, which holds as many as the driver's queue does.
 pub(super) fn combinations() -> Vec<Finding> {
     let pairs: Vec<PrintedPair> = PAIRS.iter().map(PrintedPair::new).collect();

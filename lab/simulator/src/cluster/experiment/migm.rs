@@ -76,7 +76,7 @@ pub(super) fn needleman_wunsch() -> Vec<Finding> {
 const SET_UP_S: f64 = 2.21;
 
 /// A printed series: capacity of the slice in iterations until it is full, the latest iteration at
-/// which the forecast must say so, and how many iterations the job has.
+/// which the forecast must predict it, and how many iterations the job has.
 const SERIES: [(&str, usize, usize, usize); 4] = [
     ("Qwen2-7B", 94, 6, 130),
     ("Llama-3 3B", 72, 6, 100),
@@ -84,7 +84,7 @@ const SERIES: [(&str, usize, usize, usize); 4] = [
     ("FLAN-T5", 27, 21, 60),
 ];
 
-/// X11: series that grow evenly with noise, and when the forecast says that they don't fit.
+/// X11: series that grow evenly with noise, and when the forecast predicts that they don't fit.
 pub(super) fn memory() -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut errors = Vec::new();

@@ -5,7 +5,7 @@ use crate::cluster::calibration::mean;
 use crate::cluster::metrics::Summary;
 use crate::cluster::workload::built_in;
 
-/// Seeds of what is drawn from curves; Alibaba's tasks come as they came.
+/// Seeds of what is drawn from curves; Alibaba's tasks arrive as recorded.
 const SEEDS: u64 = 3;
 
 /// Workload, cluster, and how many seeds.

@@ -1,7 +1,7 @@
 //! What jobs keep busy of the multiprocessors, read back from how they were measured: the model of
 //! contention solved for its demand.
 //!
-//! Neither table tells multiprocessors and memory bandwidth apart, so that all of a slow-down is put
+//! Neither table separates multiprocessors and memory bandwidth, so that all of a slow-down is put
 //! to the multiprocessors' account.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::traces::measured_pairs;
 use crate::cluster::contention::{CO_RUNNERS, MISSING_MULTIPROCESSORS, MULTIPROCESSORS};
 use crate::cluster::number::whole;
 
-/// Most that a job is taken to keep busy: from there on the model of contention tells none apart (its own
+/// Most that a job is taken to keep busy: from there on the model of contention has equal results (its own
 /// limit, by which nobody is slowed without bounds).
 const BUSY_MAX: f64 = 0.95;
 
@@ -23,7 +23,7 @@ pub(super) fn of_a_pair(slowed: f64) -> Demand {
     demand(odds / (1.0 + odds))
 }
 
-/// Returns the demand with which a job loses as much on slices as its speeds there say (1 on the whole
+/// Returns the demand with which a job loses as much on slices as by its speeds there (1 on the whole
 /// GPU of seven slices), on average over the sizes that were measured.
 pub(super) fn of_slices(speeds: &[(u8, f64)]) -> Option<Demand> {
     let each: Vec<f64> = speeds

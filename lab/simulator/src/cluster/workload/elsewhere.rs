@@ -14,7 +14,7 @@ use tessera_model::mig::catalog;
 use crate::cluster::job::{SimulatedJob, SliceTimes};
 use crate::cluster::number::{float, whole};
 
-/// Gives jobs times on these models where they have none, and says so, once for each model.
+/// Gives jobs times on these models where they have none, and notes it once for each model.
 pub fn fill(jobs: &mut [SimulatedJob], models: &[&str]) -> Vec<String> {
     let mut notes = BTreeMap::new();
     for model in models {
@@ -36,7 +36,7 @@ pub fn fill(jobs: &mut [SimulatedJob], models: &[&str]) -> Vec<String> {
     notes.into_values().collect()
 }
 
-/// Says that jobs have the same times on every one of these models, if some do: what stands under `*`
+/// Notes that jobs have the same times on every one of these models, if some do: what stands under `*`
 /// names no GPU on which it was measured.
 pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
     let named = |job: &SimulatedJob, model: &str| job.times.contains_key(model);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn times_for_any_gpu_are_said_to_be_the_same_on_all_of_them() {
+    fn times_for_any_gpu_are_noted_as_equal_on_all_of_them() {
         let named = miso::job("mobilenet_train64", 100).unwrap();
         let times = named.times[miso::MODEL].clone();
         let any =
@@ -131,7 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_gpu_is_no_faster_than_all_that_was_measured_and_no_size_beats_a_larger_one() {
+    fn a_larger_gpu_is_no_faster_than_all_that_was_measured_and_no_size_is_faster_than_a_larger_one()
+     {
         for model in catalog::models().keys() {
             let mut jobs = vec![miso::job("resnet_train128", 100).unwrap()];
             let fastest = jobs[0].fastest(&[miso::MODEL]);

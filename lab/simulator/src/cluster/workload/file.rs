@@ -2,6 +2,7 @@
 
 mod csv;
 mod parse;
+mod problem;
 
 use std::collections::BTreeMap;
 
@@ -77,7 +78,7 @@ pub struct WorkloadRow {
     /// Time that its checkpoint takes to restore; missing: it can't be moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_s: Option<f64>,
-    /// In how many equal steps it works: only whole ones are put aside.
+    /// In how many equal steps it works: only whole ones are checkpointed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iterations: Option<u64>,
     /// On how many nodes it runs; 1 if missing.
@@ -120,7 +121,7 @@ pub fn rows(name: &str, text: &str) -> Result<Vec<(WorkloadRow, Vec<SimulatedJob
     }
     let parsed = |(line, row): (usize, WorkloadRow)| match parse::members(&row) {
         Ok(jobs) => Ok((row, jobs)),
-        Err(what) => Err(LineError { line, what }),
+        Err(problem) => Err(LineError { line, what: problem.to_string() }),
     };
     rows.into_iter().map(parsed).collect()
 }

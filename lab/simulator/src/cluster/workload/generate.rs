@@ -108,7 +108,7 @@ pub fn serving(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
 
 fn service(rng: &mut SeededRng, job: SimulatedJob) -> SimulatedJob {
     let lasts = job.fastest(&[miso::MODEL]).unwrap_or(1);
-    let mib = SERVICES_MIB[usize::try_from(rng.below(4)).unwrap_or(0)];
+    let mib = SERVICES_MIB[rng.index_below(SERVICES_MIB.len())];
     let times = [1, 2, 3, 4, 7].map(|slices| (slices, lasts));
     SimulatedJob {
         name: "service".to_owned(),
@@ -137,8 +137,7 @@ fn kept_busy(rng: &mut SeededRng, job: SimulatedJob, least: u64, more: u64) -> S
 }
 
 fn drawn(rng: &mut SeededRng) -> SimulatedJob {
-    let count = u64::try_from(MIXTURE.len()).unwrap_or(1);
-    let at = usize::try_from(rng.below(count)).unwrap_or(0);
+    let at = rng.index_below(MIXTURE.len());
     let (short, long) = LENGTHS_S;
     let length_s = short * (long / short).powf(even(rng));
     lasting(MIXTURE[at], length_s)
@@ -146,8 +145,7 @@ fn drawn(rng: &mut SeededRng) -> SimulatedJob {
 
 /// Returns a job of the mixture that lasts so long on a whole GPU.
 pub(super) fn of_mixture(rng: &mut SeededRng, length_s: f64) -> SimulatedJob {
-    let count = u64::try_from(MIXTURE.len()).unwrap_or(1);
-    let at = usize::try_from(rng.below(count)).unwrap_or(0);
+    let at = rng.index_below(MIXTURE.len());
     lasting(MIXTURE[at], length_s)
 }
 
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_have_the_mean_that_was_asked_for() {
+    fn gaps_have_the_requested_mean() {
         let jobs = poisson(1, 4_000, 20_000);
         let mean_ms = jobs.last().unwrap().submit_ms / 4_000;
         assert!((19_000..21_000).contains(&mean_ms), "{mean_ms} ms");

@@ -1,4 +1,4 @@
-//! The papers' mixes, as far as their data are printed; the rest is said to be a proxy.
+//! The papers' mixes, as far as their data are printed; the rest is marked as a proxy.
 
 use std::collections::BTreeMap;
 
@@ -146,16 +146,14 @@ fn shuffled(mut jobs: Vec<SimulatedJob>, seed: u64) -> Vec<SimulatedJob> {
 
 fn mix<T>(of: &mut [T], rng: &mut SeededRng) {
     for last in (1..of.len()).rev() {
-        let bound = u64::try_from(last + 1).unwrap_or(1);
-        let other = usize::try_from(rng.below(bound)).unwrap_or(0);
-        of.swap(last, other);
+        of.swap(last, rng.index_below(last + 1));
     }
 }
 
 /// Name, arrival, deadline, and times by size, in seconds.
 type Fig7 = (&'static str, u64, u64, &'static [(u8, u64)]);
 
-/// Dyna-P's figure 7. A job that wants a size has a time there and on larger ones.
+/// Dyna-P's figure 7. A job that requests a size has a time there and on larger ones.
 fn fig7() -> Vec<SimulatedJob> {
     let rows: [Fig7; 8] = [
         ("A", 0, 100, &[(1, 30)]),
@@ -301,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mix_has_as_many_jobs_as_its_paper_says() {
+    fn every_mix_has_as_many_jobs_as_in_its_paper() {
         let counts = [
             ("dyna-p-50", 50),
             ("dyna-p-fig7", 8),
