@@ -3,7 +3,7 @@
 //!
 //! Both sides reckon on their own monotonic clock (`CLOCK_BOOTTIME`); only spans are compared.
 //! The node counts from the time it **sent** the renewal, the controller from the time it
-//! **processed** it, and the controller adds the drift bound: so the node's deadline always
+//! **processed** it. The controller adds the drift bound, so the node's deadline always
 //! comes first (rule F6).
 
 use serde::{Deserialize, Serialize};

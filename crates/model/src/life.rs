@@ -285,8 +285,8 @@ pub struct RetryRules {
     pub on_lost: OnLost,
 }
 
-/// How many times a job may end without its own fault before it is held for a person to look:
-/// a job that kills every node it runs on must not go round for ever.
+/// How many times a job may end without its own fault before it is held for a person to look.
+/// A job that kills every node it runs on must not be repeated for ever.
 pub const UNCHARGED_ENDS_MAX: u32 = 16;
 
 impl RetryRules {

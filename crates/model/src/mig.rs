@@ -1,6 +1,6 @@
 //! MIG geometry: which instances a GPU may hold, where, and which states can follow.
 //!
-//! A GPU instance occupies the memory slices `start .. start + size`; two instances may not
+//! A GPU instance occupies the memory slices `start .. start + size`. Two instances may not
 //! overlap, a profile may have at most `max_instances` of them, and the media engines are a
 //! budget of the whole GPU. Everything here works on geometry that was **read** from a GPU
 //! (or from [`catalog`], for dry runs and stand-ins); nothing is assumed of a model.

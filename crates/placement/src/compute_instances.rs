@@ -3,7 +3,7 @@
 //! No paper cuts GPU instances further. What follows is ours:
 //!
 //! - Only an operator's layout cuts a GPU instance, and only a job that names a compute instance
-//!   runs on one: it shares its memory with its co-runners, and nothing enforces how much each
+//!   runs on one. It shares its memory with its co-runners, and nothing enforces how much each
 //!   takes. Of the memory, as much is counted for a job as it has of the
 //!   compute slices.
 //! - All compute instances of a GPU instance belong to one user at a time: a fault of the GPU

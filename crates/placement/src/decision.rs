@@ -55,9 +55,9 @@ impl Decision {
 /// What is to stand and run on one GPU.
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed
-/// (unless [`StayingJobs`] states otherwise); one in another slot is stopped and continues there; one that
-/// isn't named goes back to the queue. All reshapes of a round are one change: a job that is placed by one
-/// of them and sat on the GPU of another has left that GPU first, so that two may change places.
+/// (unless [`StayingJobs`] states otherwise). One in another slot is stopped and continues there. One that
+/// isn't named goes back to the queue. All reshapes of a round are one change, so that two jobs may
+/// change places: a job leaves its old GPU before it is placed on another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
     /// The GPU.
@@ -93,7 +93,7 @@ pub struct PlacedJob {
     pub slot: Option<Slot>,
     /// Its part of the instance's multiprocessors under MPS; `None` if it has all of them.
     pub sm: Option<SmPercent>,
-    /// Where its kernels stand in the instance's queue, if they share kernel by kernel with others' or may come to;
+    /// Where its kernels stand in the instance's queue, under kernel-level sharing, also before there is a co-runner;
     /// such a job has no part of the multiprocessors.
     #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
     pub kernel_priority: Option<Priority>,

@@ -1,11 +1,11 @@
 //! How long a task takes on a slice, from how long it took before.
 //!
-//! The controller uses an [`Estimator`]; [`Empirical`] is the one that needs no training:
+//! The controller uses an [`Estimator`]. [`Empirical`] is the one that needs no training. It has
 //! quantiles of what ran, by task and kind of slice, and a declared rule for slices that the task
 //! was never seen on. The rule is conservative both ways: a larger slice is not quicker than the
 //! largest one seen, a smaller one is slower by as much as it is smaller.
 //!
-//! What is left of a run depends on how long it has lasted ([`Prediction::after`]): the longer a run
+//! What is left of a run depends on how long it has lasted ([`Prediction::after`]). The longer a run
 //! outlives what was expected of it, the longer it is expected to go on.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -124,9 +124,9 @@ impl Prediction {
     /// Returns what is left of a run that has lasted `ran` so far, with the same probabilities.
     ///
     /// Between its three points the probability that a run is over by some time grows evenly. Beyond the
-    /// upper one nothing is known but that such a run is a long one: there, whatever it has lasted, it
-    /// is expected to go on for as long again (the tail of a Pareto distribution of index one), so that
-    /// nobody is promised the space of a job that is long overdue. Of a time limit alone follows only
+    /// upper one nothing is known but that such a run is a long one. There it is expected to go on for
+    /// as long again as it has lasted (the tail of a Pareto distribution of index one). So the space of a
+    /// job that is long overdue is given to no other job. Of a time limit alone follows only
     /// when a run ends at the latest.
     #[must_use]
     pub fn after(self, ran: Millis) -> Self {

@@ -42,7 +42,7 @@ pub(crate) fn largest_of(gpu: &GpuView) -> Option<Bytes> {
     }
 }
 
-/// Returns whether any GPU could ever hold a job, by its geometry alone: what stands or runs on it
+/// Returns whether any GPU could ever hold a job, by its geometry alone. What stands or runs on it
 /// now doesn't matter, so the answer is the same for every policy.
 pub fn could_ever_fit(
     cluster: &ClusterView,

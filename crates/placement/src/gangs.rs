@@ -6,11 +6,11 @@
 //! - **Placement.** A member gets what the policy would give a job with the same request, on a GPU of its
 //!   own. The members of one node group run on one node. Gangs get GPUs of one model where that is
 //!   possible, on the nodes that have the fewest such places to spare.
-//! - **Order.** A gang is *due* if no other job is ahead of it in the order of service, or if it has waited
-//!   [`PATIENCE`] and no job ahead of it is older by more than that. Due gangs are placed before the
+//! - **Order.** A gang is *due* if no other job is ahead of it in the order of service. It is also due if it
+//!   has waited [`PATIENCE`] and no job ahead of it is older by more than that. Due gangs are placed before the
 //!   policy decides. The others are placed after it, on what is left, if no job ahead of them waits.
-//! - **No starvation.** For the first due gang that finds no places, GPUs are reserved: those on which it
-//!   can start the soonest, by the predicted ends of the jobs in its way, and their time limits. Only jobs
+//! - **No starvation.** For the first due gang that finds no places, GPUs are reserved. They are those on which
+//!   it can start the soonest, by the predicted ends of the jobs in its way, and their time limits. Only jobs
 //!   that end by then start there.
 //!
 //! **The bound.** Let `L` be the longest time that any job stays in one place. The reservation is chosen

@@ -1,14 +1,14 @@
-//! How jobs get on whose kernels share kernel by kernel on one slice: a model with a few constants.
+//! Speeds under kernel-level sharing on one slice: a model with a few constants.
 //!
 //! A job is described by how much of its time alone a kernel of it is on the device. Kernels of the
-//! best priority go as if nobody else was there; those of the next fill the gaps between them, those
-//! of the one after that what is left, and so on. Equals share kernel by kernel as the driver has them by default.
+//! best priority go as if no other job was there. Those of the next fill the gaps between them, those
+//! of the one after that what is left, and so on. Equals share time slices, as the driver has it by default.
 //!
 //! Calibrated on FIKIT's ten pairs as this project's kernel queue runs them in real time
-//! (`load-tests/results/kernel-pairs.json`, `docs/benchmarks.md`): the one of high priority took 1.011
-//! to 1.033 of its time alone, 1.055 in the pair of programs of a millisecond or two (F); the one of
-//! low priority used 0.55 to 0.72 of the time in which the device was idle, which is 81 to 91 % of what
-//! an omniscient filler would. `lab/simulator/tests/sharers.rs` holds the model against those pairs and
+//! (`load-tests/results/kernel-pairs.json`, `docs/benchmarks.md`). The one of high priority took 1.011
+//! to 1.033 of its time alone, and 1.055 in the pair of programs of a millisecond or two (F). The one of
+//! low priority used 0.55 to 0.72 of the time in which the device was idle. That is 81 to 91 % of what
+//! an omniscient filler would use. `lab/simulator/tests/kernel_sharing.rs` holds the model against those pairs and
 //! against the queue itself in virtual time.
 //!
 //! FIKIT (§4) prints the same of its own queue: high programs as fast as alone within 5 %, low ones
@@ -41,11 +41,11 @@ const VALVE: u64 = 20;
 
 /// Slow-down by an equal that is always busy: of somebody who is always busy too, and of everybody,
 /// who finds the device in the other's time slice. Together they are the study's "slightly below 2"
-/// of two that share kernel by kernel (Villarrubia et al., arXiv 2604.22430, §4).
+/// of two that share in time slices (Villarrubia et al., arXiv 2604.22430, §4).
 const EQUAL_BUSY: u64 = 850;
 const EQUAL_ANY: u64 = 100;
 
-/// A job whose kernels share kernel by kernel with others'.
+/// A job under kernel-level sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KernelSharer {
     /// Where its kernels stand in the slice's queue: 0 (first) to 9.
@@ -65,7 +65,7 @@ impl KernelSharer {
 }
 
 /// Returns how busy a job is on a slice, from how busy it is on a whole GPU and its times alone on
-/// both: between kernels it works on the host, which takes as long wherever the kernels run.
+/// both. Between kernels it works on the host, which takes as long wherever the kernels run.
 pub fn on_slice(busy: u16, whole: Millis, here: Millis) -> u16 {
     let host = whole.get().saturating_mul(1_000_u64.saturating_sub(u64::from(busy)));
     let idle = host.checked_div(here.get()).unwrap_or(0).min(1_000);
@@ -132,8 +132,8 @@ const fn meets(mine: u64, other: u64) -> u64 {
 /// thousandths: the kernel queue's own aim (FIKIT's overhead is 0.09 to 4.93 %).
 const COURTESY: u64 = 1_050;
 
-/// What one more has to add to what those on a slice do together, in thousandths of a job alone: as
-/// `tessera` has it of two (1.3 times what one does).
+/// What one more has to add to what those on a slice do together, in thousandths of a job alone. It is
+/// that of `tessera` for two (1.3 times what one does).
 const ADDS: u64 = 300;
 
 /// What is to be expected of one more on a slice that others share.
@@ -150,7 +150,7 @@ pub enum SharingGain {
     Slows(Option<usize>, u64),
 }
 
-/// Returns what is to be expected of one more next to those who are there.
+/// Returns what is to be expected of one more co-runner.
 pub fn prospect(there: &[KernelSharer], more: KernelSharer) -> SharingGain {
     let all: Vec<KernelSharer> = there.iter().copied().chain([more]).collect();
     if all.iter().any(|sharer| sharer.busy.is_none()) {
@@ -234,7 +234,7 @@ mod tests {
     fn a_filler_is_welcome_and_a_second_service_only_where_it_slows_nobody() {
         let serves = |priority, busy| KernelSharer { online: true, ..sharer(priority, busy) };
         assert!(matches!(prospect(&[serves(0, 300)], sharer(5, 900)), SharingGain::Adds(400..)));
-        // Equals share kernel by kernel, which costs the service more than it may.
+        // Equals share time slices, which costs the service more than it may.
         assert!(matches!(
             prospect(&[serves(5, 300)], sharer(5, 900)),
             SharingGain::Slows(Some(0), 1_100..)

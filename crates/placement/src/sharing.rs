@@ -8,7 +8,7 @@
 //!   one is a fault of all.
 //! - Kernel by kernel, jobs join only their like: every job on the slice must stand in its queue.
 //! - It joins a shared slice that has space, by multiprocessors and memory, before it takes a
-//!   slice of its own: the tightest such slice, then the one with the least memory left over.
+//!   slice of its own. It takes the tightest such slice, then the one with the least memory left over.
 //! - The co-runners matter: where their speeds are predicted (kernel by kernel from how busy all are,
 //!   [`crate::kernel_sharing`]; under MPS as is predicted, [`crate::Predictor::predict_speeds`]), the slice is joined
 //!   on which one more adds most, and none on which it adds little or would slow one that serves answers.

@@ -242,7 +242,7 @@ pub enum InstanceState {
     /// Jobs of one user share it.
     Shared(Tenancy),
     /// An operator partitioned it into compute instances, which only jobs use that name them. Policies
-    /// leave it alone until its layout changes.
+    /// leave it alone until its layout is another one.
     Cut(ComputeInstancesView),
     /// It is used or was made from outside Tessera: planned around, never touched.
     Foreign,

@@ -13,7 +13,7 @@ use crate::number::{float, hash};
 use crate::outcome::Prediction;
 use crate::trained::{TooFewRows, TrainedModel};
 
-/// A forest that is off by more than this part of what it predicts is not used: a job next to
+/// A forest that is off by more than this part of what it predicts is not used. A job next to
 /// another is seldom slower than by half, so that the middle would do nearly as well. Ours.
 const USEFUL: f64 = 0.25;
 

@@ -43,7 +43,7 @@ impl DriftWatch {
     /// Takes one outcome: whether it lay in its interval. Returns what to make of predictions now.
     ///
     /// The alarm is raised where so many misses among the last [`WINDOW`] are less likely than
-    /// one in a thousand, and taken back when a whole window misses no more than it may.
+    /// one in a thousand. It is taken back when a whole window misses no more than it may.
     pub fn take(&mut self, covered: bool) -> PredictorTrust {
         self.hits.push_back(covered);
         if self.hits.len() > WINDOW {

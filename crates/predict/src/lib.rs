@@ -7,8 +7,8 @@
 //! - [`memory`]: the least memory that a task is known to need.
 //! - [`drift`]: whether predictions are still accurate; if not, callers get conservative values.
 //!
-//! Nothing here reads a clock, a file or a source of entropy: the same rows give the same model, bit for bit, so
-//! that a version that the store names can be trained again and compared. The learners are ours
+//! Nothing here reads a clock, a file or a source of entropy. The same rows give the same model, bit for bit.
+//! So a version that the store names can be trained again and compared. The learners are ours
 //! ([`learn`]): those on offer draw from a thread's random numbers or hide their models, and
 //! a few hundred lines serve tables of this size.
 

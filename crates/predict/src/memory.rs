@@ -24,7 +24,7 @@ pub const TASKS_MAX: usize = 100_000;
 /// By how much the interval goes beyond the peaks, in thousandths: allocators round, and inputs vary.
 const MARGIN: u64 = 50;
 
-/// The cautious estimate of a task whose runs leave their intervals, in thousandths of the most that it had: on
+/// The cautious estimate of a task whose runs leave their intervals, in thousandths of the most that it had. On
 /// GPUs whose slices double in memory that is the next larger slice, more often than not. Ours.
 const CAUTION: u64 = 1_500;
 
@@ -128,8 +128,8 @@ impl MemoryEstimator {
         self.alarmed
     }
 
-    /// Returns what a task needs: its value is the estimate to request, the highest peak, and more than
-    /// anything that it ran out of; its interval goes from a twentieth below the lowest peak to a
+    /// Returns what a task needs. Its value is the estimate to request: the highest peak, and more than
+    /// anything that it ran out of. Its interval goes from a twentieth below the lowest peak to a
     /// twentieth above the estimate. `None` for a task that never ran.
     ///
     /// The twentieth is not requested: programs that take whatever memory there is would be given a

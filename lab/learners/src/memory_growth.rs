@@ -1,7 +1,7 @@
 //! Memory that grows while a job runs: what it will need in the end, from its first iterations.
 //!
 //! Source: MIGM §3.2, Algorithm 1. Requested memory is a line in the iterations, and so is the
-//! inverse of the ratio of memory that is used again; the physical need at the last iteration is
+//! inverse of the ratio of memory that is used again. The physical need at the last iteration is
 //! one over the other. The forecast adds `z` residual deviations of a 99 % interval. It counts
 //! once it stops moving; by how much it may move isn't printed ([`TOLERANCE`]).
 

@@ -6,18 +6,18 @@
 //!
 //! - **NumberedRequest.** A job requests the partition with the largest `F = λ·ΔLat + (1−λ)·ΔMT` of those that
 //!   hold it in time for its deadline; of equals the smallest. The paper takes its bases from
-//!   the largest batch that a partition holds; one job has one batch here, so its smallest
+//!   the largest batch that a partition holds. One job has one batch here, so its smallest
 //!   partition is the base: `ΔLat = 1 − t(g)/t(base)`, and `ΔMT` counts throughput per slice.
 //!   `λ` is not printed: 0.2, with which the proxy of its 50 jobs comes out ([`LAMBDA`]).
 //! - **Window.** GPUs in ascending order of fragmentation `1 − allocated/total` above zero; on
-//!   each the window is the next `|G|` jobs of the queue, however few slices are free (else a job
-//!   that fits none would keep those behind it out), and of all subsets and layouts that
+//!   each the window is the next `|G|` jobs of the queue, however few slices are free. (Else a job
+//!   that fits none would keep those behind it out.) Of all subsets and layouts that
 //!   leave running jobs alone the one with the largest throughput `m·ΣRT` is taken. The search is
 //!   exact: it goes through sets of jobs instead of branching and bounding, with the same result.
 //! - **Reconfiguration last.** Of equal layouts the one with the fewest steps: as it is, merge or
 //!   split. Running jobs are moved only for the head of the queue, if that costs at most
-//!   [`BETA`] more than waiting and breaks no deadline: `C_r − C_w ≤ β`, read as the text has it
-//!   (equation 11 and line 27 of Algorithm 2 contradict each other). `C_r` is the fixed cost and
+//!   [`BETA`] more than waiting and breaks no deadline: `C_r − C_w ≤ β`. It is read as the text has it,
+//!   since equation 11 and line 27 of Algorithm 2 contradict each other. `C_r` is the fixed cost and
 //!   the dearest move, `C_w` the time until the jobs in the way would have ended.
 
 use std::cmp::Reverse;
@@ -44,7 +44,7 @@ pub const BETA: Millis = Millis::ZERO;
 
 /// Part of latency in `F`, in thousandths. The paper calls it tunable and prints no value. From
 /// 0.3 on, jobs that gain little by larger partitions take them anyway, and less runs side
-/// by side than under MISO, which the paper beats; at 0.1 jobs that would gain don't.
+/// by side than under MISO. At 0.1 jobs that would gain don't take them.
 const LAMBDA: i64 = 200;
 
 /// Throughput, then the fewest steps.

@@ -6,7 +6,7 @@
 //!
 //! - Jobs come in the queue's order (FIFO). The head goes to the GPU with the fewest jobs whose layouts have a
 //!   slice for each of its jobs and the new one. A job that is alone gets the whole GPU at once.
-//! - Otherwise every job of the GPU is stopped, all run together under MPS for [`TRIAL`], and then
+//! - Otherwise every job of the GPU is stopped, and all run together under MPS for [`TRIAL`]. Then
 //!   the GPU gets the layout with one slice a job whose mean slow-down is least.
 //! - When nobody waits and a job has ended, its GPU gets the best layout for those that are left,
 //!   who are stopped and go on.
@@ -232,7 +232,7 @@ fn tidy(
     Some(reshape_to(planned, &jobs, assignment))
 }
 
-/// Returns what a job is score in each slot: the least slow-down is the greatest score.
+/// Returns a job's score in each slot: the least slow-down is the greatest score.
 fn row(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
     let layout_index = planned.mig.layout_index();
     let score = |id: &ProfileId| {

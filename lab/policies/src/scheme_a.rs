@@ -5,7 +5,7 @@
 //! is needed, run all jobs of that size, reconfigure. It is a scheme for batches: it reorders, and
 //! where jobs keep arriving, small ones pass large ones for ever. Where it had to choose:
 //!
-//! - Jobs go to whichever slice falls idle first: on the mix Ml3, whose slices are a 4g and a 3g, that
+//! - Jobs go to whichever slice falls idle first. On the mix Ml3, whose slices are a 4g and a 3g, that
 //!   gains 1.40 instead of the 1.24 of the paper, which splits a class evenly by count.
 //! - Several GPUs: each takes jobs of the one size that runs on it; an empty one takes the
 //!   smallest size that waits. So GPUs may be at different sizes.

@@ -95,7 +95,7 @@ pub(crate) fn fixed(knowledge: Knowledge<'_>, job: JobId) -> bool {
 /// the job that it speeds up most. `None` if their memory doesn't fit or one of them gets no part.
 ///
 /// Source: MMK's `MPSConfig` with `getRemainSM`. The paper orders jobs by predicted throughput
-/// over SM utilisation and hands SMs out in that order; one order for whole parts would starve
+/// over SM utilisation and hands SMs out in that order. One order for whole parts would starve
 /// the last, against its observation that equal thirds do better than 50-30-20. So each step goes
 /// by what that step gains.
 pub(crate) fn config(

@@ -1,8 +1,8 @@
 //! `static-promote`: the layout stays as it stands; jobs start on the largest idle slice and move
 //! up when a larger one falls idle.
 //!
-//! Source: MISO's baseline (*StaCon* there; its public program, `exp_static`): a job goes to the
-//! GPU with the largest idle slice, and takes that slice if it is enough; a job that doesn't find one
+//! Source: MISO's baseline (*StaCon* there; its public program, `exp_static`). A job goes to the
+//! GPU with the largest idle slice, and takes that slice if it is enough. A job that doesn't find one
 //! holds up no other job. When slices stand idle, the smallest running jobs of a GPU are stopped and go
 //! on on its largest idle slices, pair by pair, while that is larger.
 

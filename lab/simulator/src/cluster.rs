@@ -1,10 +1,10 @@
-//! A whole cluster in virtual time: jobs that arrive, GPUs that are cut and cut again, and the
-//! policies of `tessera-placement` that decide, with the view that a controller gives them.
+//! A whole cluster in virtual time. Jobs arrive, GPUs are cut and cut again, and the
+//! policies of `tessera-placement` decide with the view that a controller gives them.
 //!
 //! Discrete events, whole milliseconds, no clock and no randomness but the seed: the same workload,
-//! cluster, policy and seed give the same run, bit for bit. What a job is stands in [`job`], how
-//! sharers slow each other in [`contention`], what moves and cuts cost in [`overheads`], what is
-//! measured in [`metrics`], and what no schedule can beat in [`bounds`].
+//! cluster, policy and seed give the same run, bit for bit. [`job`] defines jobs, and
+//! [`contention`] how sharers slow each other. [`overheads`] has the cost of moves and cuts,
+//! [`metrics`] what is measured, and [`bounds`] the bounds of all schedules.
 
 pub mod bounds;
 pub mod calibration;

@@ -1,4 +1,4 @@
-//! The model of jobs whose kernels share kernel by kernel, against what was measured and against the queue.
+//! The model of kernel-level sharing, against what was measured and against the queue.
 
 use tessera_kernel_queue::TaskProfile;
 use tessera_model::spec::Priority;

@@ -75,7 +75,7 @@ pub struct ProfileAvailability {
 /// Returns for each profile of the geometry, in its order, what can be created.
 ///
 /// Among sets of equally few busy instances the one that is expected to end first is named,
-/// unknown ends last; then the one that costs the fewest idle instances; then the lowest start.
+/// unknown ends last. Then the one that costs the fewest idle instances counts, then the lowest start.
 ///
 /// # Errors
 ///

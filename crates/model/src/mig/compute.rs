@@ -162,7 +162,7 @@ fn named(slots: &[ComputeSlot]) -> String {
     slots.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the shortest list of steps to the compute instances of `desired`: an instance that
+/// Returns the shortest list of steps to the compute instances of `desired`. An instance that
 /// both have is left alone, the rest is destroyed, and then what is missing is created.
 ///
 /// # Errors

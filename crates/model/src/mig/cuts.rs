@@ -15,7 +15,7 @@ type Found = (usize, Vec<(Slot, Cut)>);
 
 impl DesiredLayout {
     /// Finds the compute instances of each GPU instance of `layout`, which was arranged for these
-    /// instances: such that busy ones stay, and the fewest GPU instances have to be cut anew.
+    /// instances. Busy ones stay, and the fewest GPU instances have to be cut anew.
     ///
     /// # Errors
     ///
@@ -67,8 +67,8 @@ impl DesiredLayout {
     }
 }
 
-/// Finds starts for the compute instances of one GPU instance; `None` if busy ones are in the way:
-/// a GPU instance is cut anew only while nothing runs on any part of it.
+/// Finds starts for the compute instances of one GPU instance; `None` if busy ones are in the way.
+/// A GPU instance is cut anew only while nothing runs on any part of it.
 fn place(
     profile: &Profile,
     sizes: &[u8],
@@ -123,8 +123,8 @@ fn assign(
     Ok(best)
 }
 
-/// Adds to the steps of a plan between layouts what makes the compute instances: a creation with
-/// several is one step, and the existing instances and is cut otherwise is cut anew, last.
+/// Adds to the steps of a plan between layouts what makes the compute instances. A creation with
+/// several is one step. Existing instances with other compute instances are cut anew, last.
 pub fn cut_steps(
     geometry: &Geometry,
     steps: Vec<PlanStep>,

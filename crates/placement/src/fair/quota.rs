@@ -1,9 +1,9 @@
-//! How many compute slices users and accounts may hold at once, whichever part places them: gangs, the
-//! rules, or the search, none of which knows what the others gave in this round.
+//! How many compute slices users and accounts may hold at once, whichever part places them. Gangs, the
+//! rules and the search don't know what the others gave in this round.
 //!
 //! A placement counts with the compute slices of its instance, a shared instance with all of its own,
-//! however many share it, a GPU that is not partitioned with [`WHOLE`]; a gang with those of all of
-//! its members.
+//! however many share it. A GPU that is not partitioned counts with [`WHOLE`], and a gang with those
+//! of all of its members.
 
 mod messages;
 

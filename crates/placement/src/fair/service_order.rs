@@ -1,7 +1,7 @@
 //! Fair share: whose jobs are looked at first.
 //!
-//! An account that has had more than its part weighs less, by half for each time that part: the
-//! factor is `2^-(u/s)`, with `u` its part of the decayed usage of all accounts that wait and `s` its
+//! An account that has used more than its part weighs less, by half for each time that part. The
+//! factor is `2^-(u/s)`, with `u` its part of the recent usage of all accounts that wait and `s` its
 //! part of their shares. (Source: the classic fair-share factor of Slurm's multifactor priority.)
 //!
 //! In the order of service a job stands as if it had been submitted later by what its account's factor
@@ -19,8 +19,8 @@ use crate::facts::{Account, JobTable};
 use crate::numbers::saturating_millis;
 use crate::view::QueuedJob;
 
-/// As if how much later the jobs of an account come at most that has had far more than its part: half
-/// a day, after which a starving job is anybody's first.
+/// The longest delay of an account's jobs, for one that has used far more than its part: half a day.
+/// After that a starving job is first.
 pub const DELAY_MAX: Millis = Millis::from_secs(12 * 3_600);
 
 /// A job of the queue.
@@ -99,7 +99,7 @@ fn delay(factor: f64) -> Millis {
     saturating_millis(whole.as_millis())
 }
 
-/// Returns the factors of some accounts next to each other; 1 for what is none.
+/// Returns the factors of some accounts compared with each other; 1 for what is none.
 pub(crate) fn factors(accounts: &[Option<Account>]) -> Vec<f64> {
     let known = || accounts.iter().flatten();
     let used: f64 = known().map(|account| secs(account.used)).sum();

@@ -80,8 +80,8 @@ impl SearchBuffers {
     }
 
     /// Places one job on one more slot, or none. Sets go from large to small, so that each
-    /// is worked out from what was there before the slot; of equals the job with the highest
-    /// number sits, as it leaves the smallest set.
+    /// is computed from what was there before the slot. Of equals the job with the highest
+    /// number is placed, as it leaves the smallest set.
     fn sit(
         &mut self,
         slot: usize,
@@ -109,8 +109,8 @@ impl SearchBuffers {
     }
 }
 
-/// How many jobs a set may have to be looked at: no more than slots so far, and if all must
-/// be placed, no fewer than leave a slot for each of the others.
+/// How many jobs a set may have to be looked at. It has no more than slots so far. If all must
+/// be placed, it has no fewer than leave a slot for each of the others.
 #[derive(Clone, Copy, Debug)]
 struct JobSets {
     least: usize,

@@ -4,10 +4,10 @@
 //! Dyna-P's. Where the papers are silent, this policy chose:
 //!
 //! - Several GPUs: the one with the least memory that is enough, then one that needs no layout
-//!   change, then the first in the cluster's order.
+//!   plan, then the first in the cluster's order.
 //! - A GPU with MIG on is merged to its largest profile; idle instances are destroyed for that.
 //!   The job then gets that profile's memory, a little less than the GPU's.
-//! - A job that names a profile gets a whole GPU of a model that offers the profile: it requested
+//! - A job that names a profile gets a whole GPU of a model that offers the profile. It requested
 //!   that hardware, and alone on it, it has at least what the profile holds.
 //! - A job that may share a slice gets a whole GPU like everyone, and nobody joins it there.
 //! - A GPU on which anything stands that Tessera must not touch is left out.

@@ -3,16 +3,16 @@
 //!
 //! A simulator knows every job; a controller knows some tasks, and most jobs don't state how
 //! they could be moved. So a job is **weighed** if times of its task are known and it could be
-//! moved again: then a slice that turns out too large or too small later can be replaced.
+//! moved again. Then a slice that turns out too large or too small later can be replaced.
 //! Everyone else gets the tightest slice, in the order of service, as under `scheme-b`.
 //!
 //! - Who runs and can't be moved stays where it is: the search plans around it.
 //! - Where others wait since the slices are taken, the search may free space: weighed jobs that run
 //!   shrink or go elsewhere, if that pays.
 //! - While somebody of a better priority waits, nobody of a worse one is weighed.
-//! - Of two slices on which a job was seen to be as quick the smaller one is better ([`THRIFT`]); of
-//!   two on which it is only taken to be, the larger one: it may be quicker there, nobody waits for it,
-//!   and what it takes there is known from then on.
+//! - Of two slices on which a job was seen to be as quick the smaller one is better ([`THRIFT`]). Of
+//!   two on which it is only taken to be, the larger one is better. It may be quicker there, no job waits
+//!   for it, and what it takes there is known from then on.
 //! - A weighed job for which the search finds nothing is placed by the rules.
 //! - Nobody gets what its account may not take ([`crate::fair`]): the round is decided anew without those.
 

@@ -88,7 +88,7 @@ pub struct Tessera {
     /// The same for the order in which jobs that wait are looked at.
     pub eagerness: f64,
     /// The time after which a job that waits weighs twice as much; no longer than the time in which
-    /// everything that is known could be done, since next to that such a wait is a long one.
+    /// everything that is known could be done, since compared with that such a wait is a long one.
     pub ageing: Millis,
     /// How much better a GPU's placements must get for jobs to be stopped, in thousandths.
     pub hurdle: i64,
@@ -100,8 +100,8 @@ pub struct Tessera {
     /// What of its score a job forgoes for a whole GPU rather than none of it, in parts of one: how
     /// much energy counts.
     pub thrift: f64,
-    /// How much faster two jobs of one user must be together on a slice than one of them alone there,
-    /// for the second to join where it finds no slice of its own.
+    /// How much faster two jobs of one user must be together on a slice than one of them alone there.
+    /// Only then the second joins where it finds no slice of its own.
     pub together: f64,
     /// The same where one holds the slice and the other fills its gaps, kernel by kernel.
     pub filled: f64,
@@ -117,7 +117,7 @@ pub struct Tessera {
     pub drive: f64,
     /// For what part of the time that everything still takes no job must have come until then.
     pub quiet: f64,
-    /// Searches of one GPU that a round may spend on moving others out of a job's way: a count and
+    /// Searches of one GPU that a round may spend on moving others out of a job's way. It is a count and
     /// not a time, so that the same round decides the same again.
     pub effort: usize,
 }

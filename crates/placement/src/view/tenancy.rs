@@ -19,7 +19,7 @@ pub struct Tenancy {
     pub user: Arc<str>,
     /// The jobs with their parts.
     pub sharers: Vec<(JobId, SliceShare)>,
-    /// Of those whose kernels share kernel by kernel, how they get on with each other, as far as that is known.
+    /// Of kernel-level sharers, how busy they are, as far as that is known.
     #[serde(rename = "turns", default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_sharers: Vec<(JobId, KernelSharer)>,
     /// Of those under MPS, what predictions know of them.
@@ -67,7 +67,7 @@ impl Tenancy {
         self.clients.retain(|(other, _)| *other != job);
     }
 
-    /// Returns what is to be expected of one more, where kernels share kernel by kernel.
+    /// Returns what is to be expected of one more, under kernel-level sharing.
     pub fn prospect(&self, request: &SharingRequest) -> SharingGain {
         let there: Vec<KernelSharer> =
             self.kernel_sharers.iter().map(|(_, kernel_sharer)| *kernel_sharer).collect();
@@ -142,7 +142,7 @@ pub struct SharingRequest {
     pub user: Arc<str>,
     /// What it may use.
     pub share: SliceShare,
-    /// How its kernels share kernel by kernel, if they do.
+    /// Its kernel-level sharing, if it requests that.
     #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
     pub kernel_sharer: Option<KernelSharer>,
     /// What predictions know of it, if it shares under MPS.

@@ -184,8 +184,8 @@ fn released_work(submits: &[f64], work: &[f64]) -> f64 {
     moments.iter().step_by(stride).map(after).fold(0.0, f64::max)
 }
 
-/// Returns the mean flow time of the shortest-remaining-first schedule of the work on one machine:
-/// the least of any schedule on it (Schrage 1968), and so of any on the cluster.
+/// Returns the mean flow time of the shortest-remaining-first schedule of the work on one machine.
+/// It is the least of any schedule on it (Schrage 1968), and so of any on the cluster.
 fn shortest_first(submits: &[f64], work: &[f64]) -> f64 {
     let mut order: Vec<usize> = (0..submits.len()).collect();
     order.sort_by(|a, b| submits[*a].total_cmp(&submits[*b]));

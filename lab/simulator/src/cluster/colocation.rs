@@ -44,7 +44,7 @@ impl SpeedCache {
     }
 }
 
-/// Draws co-locations: one job next to one to three others on a slice of an A100, with demands in
+/// Draws co-locations: one job next to one to three others on a slice of an A100. Demands are in
 /// the range of the study's jobs, rounded (tables 2 and 5: SMs 5 to 81 %, bandwidth 0.5 to 45 %).
 pub fn rows(seed: u64, count: u64) -> Vec<MeasuredSharing> {
     let mut rng = SeededRng::named(seed, "colocation");

@@ -2,16 +2,16 @@
 //!
 //! Calibrated, not derived: four constants fit the printed pairs of the co-execution study
 //! (Villarrubia et al., arXiv 2604.22430, tables 2 and 5 and figure 12), and its rules come out
-//! (`tests/coexec.rs`). A job is described by how much of the SMs and of the memory bandwidth it
+//! (`tests/coexec`). A job is described by how much of the SMs and of the memory bandwidth it
 //! keeps busy alone on the GPU.
 //!
-//! - **MPS.** Each loses [`CO_RUNNERS`] to its co-runners, growing with the number of sharers, and then the
-//!   worse of two contentions: for bandwidth by how sensitive both are to it, for SMs by how much
-//!   of them the others fill. Caps that add up to 100 % remove the second, and slow a job that
+//! - **MPS.** Each loses [`CO_RUNNERS`] to its co-runners, growing with the number of sharers, and then to the
+//!   worse of two contentions. For bandwidth it grows with how sensitive both are to it, for SMs with
+//!   how much of them the others fill. Caps that add up to 100 % remove the second, and slow a job that
 //!   needs more than its cap.
 //! - **MIG.** Isolated: a job is slowed by what its slice lacks, as its sensitivity to the missing
 //!   SMs or bandwidth has it.
-//! - **Time-slicing.** Sharers share kernel by kernel.
+//! - **Time-slicing.** Sharers run in time slices, one after the other.
 
 use tessera_placement::Demand;
 
@@ -45,7 +45,7 @@ const MISSING_BANDWIDTH: f64 = 0.74;
 /// Source: MISO's program (`coloc_penalty`).
 const UNKNOWN: f64 = 0.15;
 
-/// What each that shares kernel by kernel adds to the time of one. Chosen within the study's "slightly below 2" for
+/// What each further job adds to the time of one in time slices. Chosen within the study's "slightly below 2" for
 /// two.
 const TIME_SLICED: f64 = 0.95;
 
@@ -94,7 +94,7 @@ pub fn under_mig(demand: Demand, slices: u8, whole_slices: u8) -> u64 {
     thousandths(1.0 + missing * compute.max(memory))
 }
 
-/// Returns how much longer each of so many jobs takes when they share kernel by kernel, in thousandths.
+/// Returns how much longer each of so many jobs takes when they run in time slices, in thousandths.
 pub fn time_slicing(jobs: usize) -> u64 {
     thousandths(1.0 + TIME_SLICED * count(jobs.saturating_sub(1)))
 }

@@ -1,4 +1,4 @@
-//! Rows of the papers that anybody can rerun: what is printed there next to what comes out here.
+//! Rows of the papers that anybody can rerun: the printed value and the one measured here.
 
 mod coexec;
 mod dyna_p;

@@ -1,8 +1,8 @@
 //! How fast two jobs are that share a slice kernel by kernel, from the queue itself in virtual time.
 //!
-//! Of a job only how busy it is is known, so that both are given the shape of FIKIT's pair A: tasks
-//! of 8 ms with 80 launches of 40 kernels, as long at the mean as that pair's and as are the gaps
-//! between them, so that a job that is busier has fewer. That shape is an assumption; the parts of time are the jobs'
+//! Of a job only how busy it is is known, so both get the shape of FIKIT's pair A: tasks
+//! of 8 ms with 80 launches of 40 kernels. Kernels and the gaps between them are as long at the mean
+//! as that pair's, so a job that is busier has fewer gaps. That shape is an assumption; the parts of time are the jobs'
 //! own.
 
 use std::collections::BTreeMap;

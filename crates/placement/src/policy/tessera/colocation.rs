@@ -1,23 +1,23 @@
 //! Two jobs on one slice, where that scores higher than a slice for each.
 //!
 //! The search of a GPU places pairs as it places jobs: a pair that may share is tried as one [`super::pairs::SlotUnit`], in every
-//! slot of every layout, in whichever way ([`SharingMode`]) is predicted to do most there, next to all ways
-//! in which each has a slot of its own. Two share only if they are of one user, and the memory of both
+//! slot of every layout. It shares in the way ([`SharingMode`]) that is predicted to do most there. The search
+//! also tries all ways in which each has a slot of its own. Two share only if they are of one user, and the memory of both
 //! fits:
 //!
 //! - **Under MPS**, with parts of the multiprocessors that add up to all of them (the co-execution
 //!   study: that evens slow-downs out). Only where it is known what both keep busy: without that
-//!   their speeds can't be predicted, and on the papers' workloads without demands guessed pairs cost
+//!   their speeds can't be predicted. On the papers' workloads without demands guessed pairs cost
 //!   more than they gained (mean time 1 to 4 % worse). An online job is no slower next to another
 //!   than alone on the smallest slice that holds it, which is what it requested.
 //! - **Kernel by kernel** (FIKIT): one holds the slice by its priority, the other fills its gaps. The
 //!   one that fills is an offline job without a deadline. The one that holds may be anybody; who
 //!   serves answers is slowed by [`super::Tessera::courtesy`] at most. An online job sits in its
-//!   slice's queue from its start, so that nobody has to stop it for the sake of colocation; two online
+//!   slice's queue from its start, so that it is never stopped for co-location. Two online
 //!   jobs never share kernel by kernel.
 //!
 //! Nobody is made late that would be in time without colocation. Two share a slot only where both together
-//! do so much more than one alone there ([`super::Tessera::together`], [`super::Tessera::filled`]); the
+//! do so much more than one alone there ([`super::Tessera::together`], [`super::Tessera::filled`]). The
 //! stop of a job that changes its placement is counted, and a job that shares already keeps its placement. A pair
 //! stays two: the study's gains fall with each one more.
 
@@ -65,7 +65,7 @@ impl Search<'_, '_> {
         self.scoring.knowledge.jobs.facts(job).demand.is_some()
     }
 
-    /// Returns whether anything is known of how a job shares kernel by kernel.
+    /// Returns whether a job is known as a kernel-level sharer.
     pub(super) fn is_kernel_sharer(&self, job: JobId) -> bool {
         self.index.kinds().iter().any(|at| {
             let largest = self.scoring.mig(*at).and_then(|mig| mig.geometry.largest());
@@ -116,8 +116,8 @@ impl Search<'_, '_> {
         Some((slot, score))
     }
 
-    /// Returns the placement of a job that has a slice to itself: where it is already it keeps what it
-    /// has, unless all of the slice is better even with a stop; an online job gets its place in the
+    /// Returns the placement of a job that has a slice to itself. Where it is already it keeps what it
+    /// has, unless all of the slice is better even with a stop. An online job gets its place in the
     /// slice's queue at once.
     pub(super) fn place(&mut self, at: usize, job: JobId, slot: Slot) -> PlacedJob {
         let alone = PlacedJob::alone(job, slot);
@@ -144,7 +144,7 @@ impl Search<'_, '_> {
         PlacedJob { kernel_priority: queued.map(|_| HOLDS), ..alone }
     }
 
-    /// Returns how fast a job is next to another, in parts of what it is alone on the slice, and what
+    /// Returns how fast a job is next to another, in parts of what it is alone on the slice, and
     /// its score there; `None` if it must not be there.
     pub(super) fn shared(
         &mut self,

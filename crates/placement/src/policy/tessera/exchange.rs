@@ -4,7 +4,7 @@
 //! waits. What is left after both is looked at in pairs of GPUs: one job goes over, or two change
 //! places, and both GPUs are placed anew. The pairs come first in which the jobs that go have
 //! the most to gain by it. An exchange has to clear the same hurdle as any change under running jobs,
-//! with both moves paid for, and nobody is moved at a price above what is left of it.
+//! with both moves counted. No job is moved at a price above what is left of it.
 //!
 //! Each trial costs two searches of one GPU; they are taken from what the round has left of
 //! [`super::Tessera::effort`].

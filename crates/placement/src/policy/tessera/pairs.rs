@@ -61,7 +61,7 @@ impl SlotUnit {
     }
 }
 
-/// What two are score in each slot of a GPU if they share it, and in which way.
+/// The score of two in each slot of a GPU if they share it, and in which way.
 #[derive(Debug)]
 pub(super) struct PairScores {
     pub(super) row: Rc<[i64]>,
@@ -150,7 +150,7 @@ impl Search<'_, '_> {
         ways
     }
 
-    /// Works out what two are score in each slot of a GPU if they share it.
+    /// Computes the score of two in each slot of a GPU if they share it.
     pub(super) fn pair(&mut self, at: usize, job: JobId, other: JobId) -> Option<Rc<PairScores>> {
         let key = (job, other, at);
         if let Some(pair) = self.pairs.get(&key) {

@@ -16,8 +16,8 @@ use crate::placement_search::{self, NO_PLACEMENT};
 use crate::predictor::Knowledge;
 use crate::view::{ClusterView, GpuView, MigView};
 
-/// What cutting a GPU may keep a job waiting next to its own move, in milliseconds: seven instances
-/// destroyed and seven created, one after the other (co-execution study, scoring 6), and a little.
+/// What cutting a GPU may keep a job waiting in addition to its own move, in milliseconds. It is seven instances
+/// destroyed and seven created, one after the other (co-execution study, table 6), and a little.
 pub(super) const CUT_MS: f64 = 2_000.0;
 
 /// What the score of jobs in a round is worked out from.
@@ -224,7 +224,7 @@ pub(super) enum CurrentPlace {
 }
 
 impl ScoreRows {
-    /// Returns what a job is score in each slot of a GPU; `home` is its own slot there, if it sits
+    /// Returns a job's score in each slot of a GPU; `home` is its own slot there, if it sits
     /// there.
     pub(super) fn row(
         &mut self,

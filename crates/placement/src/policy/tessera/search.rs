@@ -291,7 +291,7 @@ impl<'c, 'd> Search<'c, 'd> {
             match units[unit] {
                 SlotUnit::One(job) => placements.push(self.place(at, job, slot)),
                 SlotUnit::Two(job, other) => {
-                    placements.extend(self.pair_placements(at, job, other, slot)?)
+                    placements.extend(self.pair_placements(at, job, other, slot)?);
                 }
             }
         }

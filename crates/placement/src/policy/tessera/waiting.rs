@@ -52,7 +52,7 @@ impl RemainingWork {
     }
 }
 
-/// What a job's urgency is worked out from, next to its wait.
+/// What a job's urgency is computed from, in addition to its wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobWeight {
     /// What it weighs by its shortness and priority.
@@ -87,9 +87,9 @@ impl UrgencyClock {
         1.0 + float(self.now.minus(since)) / float(self.ageing).max(1.0)
     }
 
-    /// Returns by what factor anybody's urgency can have grown since another round next to
-    /// [`Self::aged`] since then: the horizon may have come nearer, by which long jobs are more urgent
-    /// and everybody ages faster.
+    /// Returns by what factor anybody's urgency can have grown since another round, in addition to
+    /// [`Self::aged`]. The horizon may have come nearer, by which long jobs are more urgent
+    /// and all jobs age faster.
     fn hastened(&self, then: &Self) -> f64 {
         let grown = (then.horizon.max(1.0) / self.horizon.max(1.0)).max(1.0).powi(STEEPNESS);
         let faster = (float(then.ageing) / float(self.ageing).max(1.0)).max(1.0);

@@ -2,7 +2,7 @@
 //! slice at a time.
 //!
 //! Time is cut at some of the releases. In each interval a GPU stands so long in each layout, and a
-//! job is so long on each size; a size holds no more jobs than there are such slices, a job is in one
+//! job is so long on each size. A size holds no more jobs than there are such slices, a job is in one
 //! place at a time, and each job gets done. Any schedule gives such numbers, so that the least end
 //! of the last interval bounds every makespan. Releases are rounded down to those at which time is
 //! cut, which can only lower the bound. The first ones lie closest: as long as few jobs are there,
@@ -229,7 +229,7 @@ impl ConstraintRows {
         row
     }
 
-    /// Returns what each row's limit is score in a solution in which one unknown is least.
+    /// Returns the price of each row's limit in a solution in which one unknown is least.
     fn solve(mut self, least: usize) -> Option<Vec<f64>> {
         for unknown in 0..self.unknowns {
             self.at_most(&[(unknown, -1.0)], 0.0);

@@ -43,7 +43,7 @@ impl SimulationRun<'_> {
         })
     }
 
-    /// Counts what making and destroying instances draws next to an idle GPU.
+    /// Counts what making and destroying instances draws in addition to an idle GPU.
     pub(super) fn draw_steps(&mut self, gpu: usize, steps: &[PlanStep]) {
         if self.setup.overheads.cutting == RepartitionTime::Free {
             return;

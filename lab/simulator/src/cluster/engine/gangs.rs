@@ -19,8 +19,8 @@ use super::{
 use crate::cluster::fleet::GPUS_PER_NODE;
 use crate::cluster::job::{SimulatedJob, WHOLE};
 
-/// A policy that moves jobs, next to gangs: it doesn't see GPUs on which their members sit, since
-/// a job that others wait for can't be moved, nor those that are kept for them.
+/// A policy that moves jobs, next to gangs. It sees neither GPUs on which their members run, since
+/// a job that others wait for can't be moved, nor those that are reserved for them.
 #[derive(Debug)]
 struct WithoutMembers<'p> {
     policy: &'p dyn Policy,

@@ -1,4 +1,4 @@
-//! One simulated GPU next to its view: its cut that is under way, and its energy.
+//! What one simulated GPU has in addition to its view: its cut that is under way, and its energy.
 
 use tessera_placement::Reshape;
 
@@ -52,7 +52,7 @@ impl GpuState {
         self.milliwatts = IDLE_MILLIWATTS + busy_milliwatts;
     }
 
-    /// Returns what making an instance draws next to an idle GPU.
+    /// Returns what making an instance draws in addition to an idle GPU.
     ///
     /// Source: co-execution study, table 6 (A30, for 1, 2 and 4 slices).
     pub(super) const fn creation_microjoules(slices: u8) -> u128 {

@@ -1,4 +1,4 @@
-//! Jobs whose kernels share kernel by kernel on an instance: how busy they are there, and how that slows them.
+//! Kernel-level sharing on an instance: how busy jobs are there, and how that slows them.
 
 use tessera_model::Millis;
 use tessera_model::spec::Priority;

@@ -81,8 +81,8 @@ pub(super) fn kinds(fleet: &GpuFleet) -> Vec<GpuKind<'_>> {
     first.into_iter().collect()
 }
 
-/// Returns what a job requests: more than the memory of any instance on which it has no time, since
-/// a policy that looks at memory only must not put it there.
+/// Returns what a job requests. It is more than the memory of any instance on which it has no time,
+/// since a policy that looks at memory only must not put it there.
 fn least_request(job: &SimulatedJob, kinds: &[GpuKind<'_>]) -> Bytes {
     let mut requested = job.requested;
     for (key, gpu) in kinds.iter().filter(|(key, _)| job.times_on(key).is_some()) {

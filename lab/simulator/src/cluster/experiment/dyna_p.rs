@@ -106,7 +106,7 @@ fn by_table_2(job: &SimulatedJob) -> SimulatedJob {
 }
 
 /// 4a: 50 jobs on two A30, in ten orders. The paper doesn't print how its fixed layout gives out slices.
-/// Where jobs take whatever is idle it is as fast as `dyna-p`, in any order; so it is read as giving
+/// Where jobs take whatever is idle it is as fast as `dyna-p`, in any order. So it is read as giving
 /// each model the slice of its size in table 2 (small, or medium and large), which is why there are two
 /// sizes.
 pub(super) fn fifty() -> Vec<Finding> {

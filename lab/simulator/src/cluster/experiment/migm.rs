@@ -71,7 +71,7 @@ pub(super) fn needleman_wunsch() -> Vec<Finding> {
     ]
 }
 
-/// What seven instances and starting their processes take next to the jobs, in seconds: what of the printed
+/// What seven instances and starting their processes take in addition to the jobs, in seconds: what of the printed
 /// 1.92 jobs that are 2.238 times slower don't explain (they give 3.13).
 const SET_UP_S: f64 = 2.21;
 

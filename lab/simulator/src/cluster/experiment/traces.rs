@@ -16,7 +16,7 @@ const CASES: [(&str, &str, u64); 4] = [
     ("acme:jobs=1000,gap=40", "16xa100-40gb", SEEDS),
 ];
 
-/// Every job of a trace ends, no bound is beaten; how well stands next to it.
+/// Every job of a trace ends, and no bound is broken; the results are listed as well.
 pub(super) fn stress() -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, cluster, seeds) in CASES {

@@ -1,10 +1,10 @@
 //! Times of measured jobs on GPU models on which nobody measured them.
 //!
 //! An instance takes as long as one of the measured GPU with as many multiprocessors would: between
-//! two that were measured the speed grows evenly with them, below the smallest it falls in proportion,
+//! two that were measured the speed grows evenly with them. Below the smallest it falls in proportion,
 //! and above the largest it stays. How many multiprocessors an instance has is what the drivers report
-//! (the catalogue). Among GPUs of one generation, such as A30 and A100, that is about what they do;
-//! those of a newer one are faster for each multiprocessor, so that such times are upper bounds. Memory
+//! (the catalogue). Among GPUs of one generation, such as A30 and A100, that is about what they do.
+//! Those of a newer one are faster for each multiprocessor, so that such times are upper bounds. Memory
 //! is not guessed: a job goes only where what it requests fits.
 
 use std::collections::BTreeMap;

@@ -55,7 +55,7 @@ pub fn bursts(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     (0..jobs).map(next).collect()
 }
 
-/// Built to cut GPUs to pieces: waves of small long jobs, and between them jobs that need half a
+/// Built to cut GPUs to pieces. Between waves of small long jobs there are jobs that need half a
 /// GPU or a whole one while small ones are still spread about. Its shares and lengths were chosen.
 pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut rng = SeededRng::named(seed, "fragments");
@@ -91,7 +91,7 @@ const SERVICES_MIB: [u64; 4] = [4_000, 8_000, 16_000, 26_000];
 /// keep their slices busy.
 ///
 /// A service's kernels run 15 to 45 % of its time and are as quick on any slice, as ParvaGPU measured of
-/// most networks that answer one request at a time (its profile: 1g over 7g 0.9 to 1.1 at batch 1).
+/// most networks that answer one request at a time. (In its profile 1g is 0.9 to 1.1 of 7g at batch 1.)
 /// Offline jobs are MISO's, busy 80 to 100 % of their time. A service's deadline is half as much again
 /// as it needs. Of both all figures but MISO's are drawn.
 pub fn serving(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {

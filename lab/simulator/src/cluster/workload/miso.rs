@@ -37,8 +37,8 @@ static MEASURED: LazyLock<MisoData> =
 const CAPACITY_MIB: [(u8, u64); 5] =
     [(1, 4_864), (2, 9_856), (3, 19_968), (4, 19_968), (7, 40_192)];
 
-/// Returns MISO's trace, repeated as often as needed, with arrivals as its authors draw them: in a
-/// drawn order, with Poisson gaps, the first third of the jobs twice as dense.
+/// Returns MISO's trace, repeated as often as needed, with arrivals as its authors draw them. They have a
+/// drawn order and Poisson gaps, and the first third of the jobs is twice as dense.
 ///
 /// The same seeds give the authors' arrivals: with their bounds that is tested.
 pub fn jobs(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
@@ -92,7 +92,7 @@ pub fn job(model: &str, iterations: u64) -> Option<SimulatedJob> {
 }
 
 /// Returns what a model needs. The memory that was measured on the whole GPU is what TensorFlow
-/// took, not what it needs: the smallest slice that ran it bounds that from above, the next
+/// took, not what it needs. The smallest slice that ran it bounds that from above, the next
 /// smaller from below.
 fn memory_mib(model: &MisoModel) -> u64 {
     let smallest = model.batch_s.keys().next().copied().unwrap_or(7);

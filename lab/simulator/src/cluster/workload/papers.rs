@@ -93,13 +93,13 @@ fn ht1() -> Vec<SimulatedJob> {
 }
 
 /// What a slice costs a small job (as in Hm2) and one that needs half of the memory (as in Hm4),
-/// in ten-thousandths of its time on the whole GPU: worked out of MIGM's gains there, 6.20 of 50 jobs in
+/// in ten-thousandths of its time on the whole GPU. It follows from MIGM's gains there: 6.20 of 50 jobs in
 /// 8 rounds (50/8t) and 1.7 of 25 jobs on each half (50/25t).
 const ON_A_SEVENTH: u64 = 10_081;
 const ON_A_HALF: u64 = 11_765;
 
 /// MIGM's Ht2 and Ht3: so much of the sequential time is in jobs that need the whole GPU (fitted
-/// on scheme A), the rest evenly among the other jobs (proxy: the paper prints no times). On their
+/// on scheme A). The rest is evenly among the other jobs (proxy: the paper prints no times). On their
 /// slices these are as much slower as those of the mixes of one kind are.
 fn by_class(small: u64, half: u64, full: u64, full_per_mille: u64) -> Vec<SimulatedJob> {
     let total_ms = 1_800_000;

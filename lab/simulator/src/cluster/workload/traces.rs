@@ -135,7 +135,7 @@ struct SpeedRow {
 const SERVED_S: (f64, f64) = (30.0, 1_800.0);
 
 /// Returns inference jobs with ParvaGPU's measured speeds: a model, a batch, and so many requests
-/// that it lasts half a minute to half an hour on a whole A100-80GB; exponential gaps.
+/// that it lasts half a minute to half an hour on a whole A100-80GB. Gaps are exponential.
 pub fn parvagpu(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut kinds: BTreeMap<(String, u32), BTreeMap<u8, f64>> = BTreeMap::new();
     for row in rows::<SpeedRow>(PARVAGPU) {
@@ -190,7 +190,7 @@ pub(super) fn measured_pairs() -> BTreeMap<(String, u32), f64> {
     speeds.iter().filter_map(pair).collect()
 }
 
-/// Returns memory that an A100-80GB's slice of this size holds and no smaller one, in MiB: chosen between
+/// Returns memory that an A100-80GB's slice of this size holds and no smaller one, in MiB. It is chosen between
 /// those, since ParvaGPU's table has where a model ran and not its memory.
 const fn held_by(slices: u8) -> u64 {
     match slices {
