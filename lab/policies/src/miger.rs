@@ -90,7 +90,7 @@ impl Policy for Miger {
 
 /// What need not be worked out again until a GPU changes.
 #[derive(Debug, Default)]
-struct MigerCache {
+pub(crate) struct MigerCache {
     /// What a GPU as it is has no place for. For online jobs that lasts: a deadline only comes nearer.
     refused: BTreeMap<usize, BTreeSet<LayoutKind>>,
     /// GPUs whose jobs do no more on other slices.
@@ -113,7 +113,7 @@ impl RoundCache for MigerCache {
 
 /// Jobs that a GPU refuses alike.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum LayoutKind {
+pub(crate) enum LayoutKind {
     /// Offline jobs next to offline jobs, by the profiles on which they run.
     Runs(Vec<bool>),
     Job(JobId),

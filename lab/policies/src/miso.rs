@@ -106,7 +106,7 @@ impl Policy for Miso {
 
 /// What need not be worked out again.
 #[derive(Debug, Default)]
-struct MisoCache {
+pub(crate) struct MisoCache {
     /// Jobs that a GPU as it is has no layout for, by the profiles on which they run.
     refused: BTreeMap<usize, BTreeSet<Vec<bool>>>,
     /// The layouts of this round's models with so many instances.

@@ -84,7 +84,7 @@ impl Policy for Mmk {
 
 /// What need not be worked out again until a GPU changes.
 #[derive(Debug, Default)]
-struct MmkCache {
+pub(crate) struct MmkCache {
     /// Jobs with which a GPU as it is would do no more.
     refused: BTreeMap<usize, BTreeSet<JobId>>,
     /// GPUs whose jobs do no more on other partitions, or with other parts.
