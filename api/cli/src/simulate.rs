@@ -18,7 +18,7 @@ use tessera_placement::policy::is_settable;
 use tessera_simulator::cluster::bounds::WorkloadBounds;
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::metrics::{RunOutcome, Summary};
-use tessera_simulator::cluster::overheads::{Overheads, Turns};
+use tessera_simulator::cluster::overheads::{KernelSharingModel, Overheads};
 use tessera_simulator::cluster::workload::{self, Workload};
 use tessera_simulator::cluster::{SimulationSetup, policy_with, report, run};
 use time::OffsetDateTime;
@@ -27,7 +27,7 @@ use utoipa::ToSchema;
 pub(super) use self::bar::SimulationProgress;
 use self::check::ReplayPolicy;
 use self::period::{HistoryPeriod, HistoryTime};
-use self::values::{parse_duration_ms, parse_seed, parse_setting, parse_turns};
+use self::values::{parse_duration_ms, parse_kernel_sharing, parse_seed, parse_setting};
 use super::failure::CommandFailure;
 use super::session::{CommandSession, print, table};
 
@@ -77,8 +77,8 @@ pub struct Simulate {
     overheads: String,
     /// How kernel-level sharing is simulated: modelled, queue (runs the kernel queue for each pair)
     /// or slices (the driver's time slices, without a queue); by default as in --overheads
-    #[arg(long, value_name = "WAY", value_parser = parse_turns)]
-    turns: Option<Turns>,
+    #[arg(long, value_name = "WAY", value_parser = parse_kernel_sharing)]
+    kernel_sharing: Option<KernelSharingModel>,
     /// Interval of scheduling rounds, such as 10s; by default a round after each event
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ms, allow_hyphen_values = true)]
     round: Option<u64>,
@@ -278,7 +278,10 @@ impl Simulate {
 
     fn overheads(&self) -> Result<Overheads, CommandFailure> {
         let known = self.named_overheads()?;
-        Ok(Overheads { turns: self.turns.unwrap_or(known.turns), ..known })
+        Ok(Overheads {
+            kernel_sharing: self.kernel_sharing.unwrap_or(known.kernel_sharing),
+            ..known
+        })
     }
 
     fn named_overheads(&self) -> Result<Overheads, CommandFailure> {

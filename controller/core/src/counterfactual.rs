@@ -66,7 +66,7 @@ pub(crate) fn start_placement(decision: Decision, job: JobId) -> Option<JobPlace
     match decision {
         Decision::Start { job: of, place, .. } => (of == job).then_some(place),
         Decision::Reshape { reshape, .. } => {
-            let placed = reshape.seats.iter().find(|seat| seat.job == job)?;
+            let placed = reshape.placements.iter().find(|seat| seat.job == job)?;
             Some(JobPlacement {
                 gpu: reshape.gpu,
                 slot: placed.slot,

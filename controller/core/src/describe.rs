@@ -290,7 +290,7 @@ fn describe_profiles(gpu: &GpuState, geometry: &Geometry) -> Vec<api::ProfileVie
         compute_slices: profile.compute_slices,
         memory_slices: profile.memory_slices,
         starts: profile.starts.clone(),
-        fits_now: mig::room_for(geometry, &standing, profile),
+        fits_now: mig::count_creatable(geometry, &standing, profile),
     };
     geometry.profiles.iter().map(view).collect()
 }

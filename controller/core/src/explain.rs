@@ -37,7 +37,9 @@ pub(crate) fn wait_of(decision: &Decision, job: JobId) -> Option<(WaitReason, Ex
 pub(crate) fn places_job(decision: &Decision, job: JobId) -> bool {
     match decision {
         Decision::Start { job: of, .. } => *of == job,
-        Decision::Reshape { reshape, .. } => reshape.seats.iter().any(|placed| placed.job == job),
+        Decision::Reshape { reshape, .. } => {
+            reshape.placements.iter().any(|placed| placed.job == job)
+        }
         Decision::Wait { .. } => false,
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn service_order(
 
 pub(crate) fn set_service_order(share: Option<&mut SharingRequest>, turn: KernelSharer) {
     if let Some(sharer) = share.filter(|sharer| sharer.share.is_kernel()) {
-        sharer.turn = Some(turn);
+        sharer.kernel_sharer = Some(turn);
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
             ClusterState::new(5, controller, LeaseTerms::default(), policy, snapshot, Millis::ZERO);
         let told = |cluster: &ClusterState| -> Vec<Option<(bool, Option<u16>)>> {
             let turn = |waiting: &crate::state::queue::WaitingJob| {
-                let turn = waiting.job.share.as_ref()?.turn?;
+                let turn = waiting.job.share.as_ref()?.kernel_sharer?;
                 Some((turn.online, turn.busy))
             };
             cluster.queue.waiting.values().map(turn).collect()

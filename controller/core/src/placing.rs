@@ -8,7 +8,7 @@ use crate::rows::transitions::WaitReasonRow;
 use crate::state::ClusterState;
 use std::collections::BTreeMap;
 use tessera_model::{JobId, Millis};
-use tessera_placement::record::{RoundDraft, RoundInput};
+use tessera_placement::record::{PendingRecord, RoundInput};
 use tessera_placement::{ClusterView, Decision, Explanation, QueuedJob, WaitReason, decide_round};
 use uuid::Uuid;
 
@@ -26,7 +26,7 @@ impl ClusterState {
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
         round: &mut Round,
-    ) -> Option<RoundDraft> {
+    ) -> Option<PendingRecord> {
         if self.queue.waiting.is_empty() {
             if self.attempts.live.is_empty() || !self.planner.is_review_due(now) {
                 return None;
@@ -70,7 +70,7 @@ impl ClusterState {
     }
 
     /// Runs the policy for the head of the queue, and records its inputs and decisions.
-    fn run_policy(&self, view: &ClusterView, now: Millis) -> (Vec<Decision>, RoundDraft) {
+    fn run_policy(&self, view: &ClusterView, now: Millis) -> (Vec<Decision>, PendingRecord) {
         let look_at = match view.gpus.iter().any(|gpu| gpu.available) {
             true => LOOK_AT_MAX,
             false => LOOK_AT_WITHOUT_GPUS,
@@ -83,7 +83,7 @@ impl ClusterState {
         let decisions =
             decide_round(policy, view, answers.knowledge(), &mut candidates, now, STARTS_MAX);
         let input = RoundInput { cluster: view, queue: &queue, now, starts_max: STARTS_MAX };
-        let record = self.planner.recorder.draft_record(policy, input, answers, &decisions);
+        let record = self.planner.recorder.prepare_record(policy, input, answers, &decisions);
         (decisions, record)
     }
 

@@ -90,7 +90,7 @@ impl ClusterState {
         }
         for live in self.attempts.live.values_mut() {
             set_mps_client(live.share.as_mut(), busy, &live.facts);
-            let launched = live.share.as_ref().and_then(|sharer| sharer.turn);
+            let launched = live.share.as_ref().and_then(|sharer| sharer.kernel_sharer);
             let Some(priority) = launched.map(|turn| turn.priority) else { continue };
             let order = service_order(busy, &live.facts, priority);
             set_service_order(live.share.as_mut(), order);

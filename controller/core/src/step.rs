@@ -33,7 +33,7 @@ impl ClusterState {
         let record = self.place_waiting_jobs(now, new_id, &mut round);
         self.order_plans(now, new_id, &mut round.plans);
         if let Some(record) = record.filter(|_| !round.is_empty()) {
-            round.record = Some(Arc::new(self.planner.recorder.keep_draft(record)));
+            round.record = Some(Arc::new(self.planner.recorder.keep_record(record)));
         }
         round
     }

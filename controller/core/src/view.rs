@@ -10,7 +10,9 @@ use tessera_frames::cluster::{InstanceReport, InstanceTrouble, MigReport};
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::Cut;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
-use tessera_placement::{ClusterView, ComputeSeats, GpuView, InstanceState, InstanceView, Tenancy};
+use tessera_placement::{
+    ClusterView, ComputeInstancesView, GpuView, InstanceState, InstanceView, Tenancy,
+};
 
 /// Whether the attempts on a GPU were placed for its present MIG mode. Until the others have
 /// ended, what they hold is not known.
@@ -98,7 +100,7 @@ fn cut_state_of(instance: &InstanceReport, held: Option<InstanceState>) -> Insta
             for part in instance.parts.iter().filter(|part| part.slice.is_some()) {
                 cut.insert(part.slot);
             }
-            InstanceState::Cut(ComputeSeats { cut, tenancy })
+            InstanceState::Cut(ComputeInstancesView { cut, tenancy })
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Jobs of several processes that start together and end together.
 //!
-//! A process can use one MIG device only, so that a job over several GPUs is several processes:
+//! A process can use one MIG device only, so a job over several GPUs is several processes. They are
 //! the members of a **gang**, each with a slice (or a GPU) of its own. They are numbered by rank;
 //! those of one node group sit on distinct GPUs of one node. All of them get their places in one
-//! round or none does, and when one fails, is cancelled or lost, all are ended and go where their
-//! retry rules send them, together.
+//! round or none does. When one fails, is cancelled or lost, all are ended together and follow
+//! their retry rules together.
 
 use std::fmt;
 
@@ -143,8 +143,8 @@ impl GangMember {
     /// It depends only on data that every leader has, so that all members get the same port from any leader.
     /// The next attempt has another port, in case another program uses this one.
     pub fn port(self, attempt: u32) -> u16 {
-        let turn = self.gang.number().wrapping_add(u64::from(attempt));
-        let offset = (turn % PORTS * PORT_STRIDE) % PORTS;
+        let shift = self.gang.number().wrapping_add(u64::from(attempt));
+        let offset = (shift % PORTS * PORT_STRIDE) % PORTS;
         PORTS_FROM.saturating_add(u16::try_from(offset).unwrap_or(0))
     }
 }
@@ -158,11 +158,11 @@ pub struct MemberEnd {
     pub follows: bool,
 }
 
-/// Returns the end that decides about the gang: what its retry rules are asked about.
+/// Returns the end that decides about the gang: the one that its retry rules judge.
 ///
-/// Its user's word comes first. Then what came from outside (a node, a GPU, a place that could not
-/// be had): a program whose peer is gone fails too, mostly before anybody knows that the peer is
-/// lost, and must not pay for that. Then the programs' own failures, the final ones first. All have
+/// A cancellation by its user comes first. Then a cause from outside: a node, a GPU, or a missing
+/// placement. A program whose peer is gone fails too, mostly before the loss of the peer is known,
+/// and must not be charged for that. Then the programs' own failures, the final ones first. All have
 /// to succeed for the gang to succeed.
 pub fn decisive(ends: impl IntoIterator<Item = MemberEnd>) -> Outcome {
     let weight = |end: &MemberEnd| match end.outcome {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_from_outside_is_not_charged_to_the_programs_that_failed_of_it() {
+    fn a_cause_from_outside_is_not_charged_to_the_programs_that_failed_of_it() {
         let ends = [end(Outcome::Failed), end(Outcome::Lost), followed(Outcome::Preempted)];
 
         assert_eq!(decisive(ends), Outcome::Lost);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a {kind}: expected {expected}")]
 pub struct BadId {
-    /// The kind of id that was wanted.
+    /// The kind of id that was expected.
     pub kind: &'static str,
     /// What was given.
     pub text: String,
@@ -27,7 +27,7 @@ macro_rules! uuid_id {
         pub struct $name(uuid::Uuid);
 
         impl $name {
-            /// Wraps a UUID that was minted elsewhere.
+            /// Wraps a UUID that was made elsewhere.
             pub const fn from_uuid(uuid: uuid::Uuid) -> Self {
                 Self(uuid)
             }
@@ -82,7 +82,7 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// One run of a job. Minted when the placement is decided (UUIDv7), never reused: results
+    /// One run of a job. Made when the placement is decided (UUIDv7), never reused: results
     /// name it, and so fence out the results of older runs (rule F13).
     AttemptId,
     "att"

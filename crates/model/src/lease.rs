@@ -1,9 +1,9 @@
-//! Lease arithmetic: how long a node may run attempts without hearing from the controller, and
-//! when the controller may believe that they are dead.
+//! Lease arithmetic: how long a node may run attempts without a renewal by the controller, and
+//! when the controller may take them for dead.
 //!
 //! Both sides reckon on their own monotonic clock (`CLOCK_BOOTTIME`); only spans are compared.
 //! The node counts from the time it **sent** the renewal, the controller from the time it
-//! **processed** it, and the controller adds the drift bound: so the node's deadline always
+//! **processed** it. The controller adds the drift bound, so the node's deadline always
 //! comes first (rule F6).
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub struct LeaseTerms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a lease of {length} is too short: the shortest is {}", LeaseTerms::SHORTEST)]
 pub struct LeaseTooShort {
-    /// What was asked for.
+    /// What was requested.
     pub length: Millis,
 }
 
@@ -46,7 +46,7 @@ impl LeaseTerms {
         Ok(Self { length, drift })
     }
 
-    /// Returns how often a node asks for renewal: a thirtieth of the lease, but at least every
+    /// Returns how often a node requests renewal: a thirtieth of the lease, but at least every
     /// 10 s, and no more than five times a second.
     pub fn renew_every(&self) -> Millis {
         Millis::new((self.length.get() / 30).clamp(200, 10_000))
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_several_chances_to_renew() {
+    fn a_node_can_renew_several_times() {
         for secs in [2, 10, 300, 3600] {
             let terms = LeaseTerms::from_length(Millis::from_secs(secs)).unwrap();
             assert!(terms.renew_every().get() * 5 <= terms.length.get(), "{secs} s");

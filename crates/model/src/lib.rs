@@ -1,4 +1,4 @@
-//! The words of Tessera: ids, units, what a job asks for, the life of a job and of an
+//! The words of Tessera: ids, units, what a job requests, the life of a job and of an
 //! attempt, and the geometry of partitioned GPUs with its laws.
 //!
 //! Pure: no clock, no randomness, no environment, no I/O. Time and new ids are arguments.
@@ -9,10 +9,10 @@
 pub mod backoff;
 pub mod gang;
 pub mod ids;
-pub mod keep;
 pub mod lease;
 pub mod life;
 pub mod mig;
+pub mod retention;
 pub mod share;
 pub mod spec;
 pub mod task;
@@ -23,5 +23,5 @@ pub use ids::{
     AttemptId, BootId, ControllerId, DecisionId, GpuId, JobId, JobRef, NodeId, NodeIdentity,
     NodeName, PlanId, SliceId, SubmissionId,
 };
-pub use keep::RetentionTime;
+pub use retention::RetentionTime;
 pub use units::{Bytes, Millis};

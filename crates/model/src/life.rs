@@ -80,7 +80,7 @@ words! {
         Starting = "starting",
         /// Its program runs.
         Running = "running",
-        /// Was asked to end while it had a live attempt; the attempt is being ended.
+        /// It was cancelled while it had a live attempt; the attempt is being ended.
         Stopping = "stopping",
         /// Ended with exit status 0.
         Succeeded = "succeeded",
@@ -106,7 +106,7 @@ words! {
         TimedOut = "timed_out",
         /// Ran out of memory; the job may try again with more.
         OutOfMemory = "out_of_memory",
-        /// Killed to make room.
+        /// Killed to free space.
         Preempted = "preempted",
         /// Its node, GPU or shepherd was lost with it.
         Lost = "lost",
@@ -160,7 +160,7 @@ impl JobState {
 /// What happens to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEvent {
-    /// Its user wants it to wait.
+    /// Its user holds it.
     Hold,
     /// Its user lets it go on.
     Release,
@@ -170,13 +170,13 @@ pub enum JobEvent {
     Launch,
     /// The agent reports that the program runs.
     Started,
-    /// Its user wants it to end.
+    /// Its user cancels it.
     Cancel,
     /// Its attempt ended.
     Ended {
         /// How.
         outcome: Outcome,
-        /// What its retry rules say to that ([`RetryRules::verdict`]).
+        /// The verdict of its retry rules ([`RetryRules::verdict`]).
         verdict: RetryVerdict,
     },
 }
@@ -228,7 +228,7 @@ impl JobState {
                 after_end(outcome, verdict)
             }
             // The program may have ended by itself before the signal came; that end counts.
-            // Whatever else ended the attempt, the user wanted the job gone.
+            // Whatever else ended the attempt, the user cancelled the job.
             (S::Stopping, E::Ended { outcome, verdict: _ }) => match outcome {
                 Outcome::Succeeded => S::Succeeded,
                 Outcome::TimedOut => S::TimedOut,
@@ -285,8 +285,8 @@ pub struct RetryRules {
     pub on_lost: OnLost,
 }
 
-/// How many times a job may end without its own fault before it is held for a person to look:
-/// a job that kills every node it runs on must not go round for ever.
+/// How many times a job may end without its own fault before it is held for a person to look.
+/// A job that kills every node it runs on must not be repeated for ever.
 pub const UNCHARGED_ENDS_MAX: u32 = 16;
 
 impl RetryRules {

@@ -81,7 +81,7 @@ impl MpsShare {
     }
 }
 
-/// What one job of the kernel tier takes of its slice: its kernels take turns with the others', so
+/// What one job of the kernel tier takes of its slice: its kernels share the device with the others', so
 /// that only memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KernelShare {
@@ -147,7 +147,7 @@ impl SliceShare {
         }
     }
 
-    /// Returns the percent of multiprocessors that it takes from others: none, if they take turns.
+    /// Returns the percent of multiprocessors that it takes from others: none under kernel-level sharing.
     pub fn sm_percent(self) -> u32 {
         self.sm().map_or(0, |sm| u32::from(sm.get()))
     }
@@ -158,7 +158,7 @@ impl SliceShare {
     }
 
     /// Returns the memory of a slice on which such jobs fit together: see [`MpsShare::roomy`].
-    /// Kernels that take turns fill each other's gaps, for which two are enough.
+    /// Under kernel-level sharing, kernels fill each other's gaps, for which two are enough.
     pub fn roomy(self) -> Bytes {
         match self {
             Self::Mps(share) => share.roomy(),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_alone_unless_it_says_otherwise() {
+    fn a_job_is_alone_unless_it_requests_sharing() {
         assert_eq!(SharingMode::parse(None, None, &memory(4)), Ok(SharingMode::Exclusive));
         assert_eq!(
             SharingMode::parse(Some("exclusive"), None, &GpuRequest::Whole),

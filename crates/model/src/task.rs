@@ -10,8 +10,8 @@ use crate::spec::JobProgram;
 /// Longest key that is kept as it is: it goes into frames and rows.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// Returns a task's key: never empty, at most [`KEY_BYTES_MAX`] bytes. What is too long is told
-/// apart by a checksum of the whole.
+/// Returns a task's key: never empty, at most [`KEY_BYTES_MAX`] bytes. Longer keys end with a
+/// checksum of the whole.
 ///
 /// Keys of different users never meet: what one user calls `train` is not another's.
 pub fn task_key(user: &str, named: Option<&str>, program: &JobProgram) -> String {

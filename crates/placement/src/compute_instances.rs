@@ -3,16 +3,16 @@
 //! No paper cuts GPU instances further. What follows is ours:
 //!
 //! - Only an operator's layout cuts a GPU instance, and only a job that names a compute instance
-//!   runs on one: it shares its memory with whoever is beside it, and nothing but the programs'
-//!   own modesty divides that. Of the memory, as much is counted for a job as it has of the
+//!   runs on one. It shares its memory with its co-runners, and nothing enforces how much each
+//!   takes. Of the memory, as much is counted for a job as it has of the
 //!   compute slices.
 //! - All compute instances of a GPU instance belong to one user at a time: a fault of the GPU
 //!   instance may hit all of them.
 //! - Jobs fill a GPU instance up before they take the next one, so that whole ones stay free.
-//! - A job that waits holds up those behind it that want the same, and those of other users that
+//! - A job that waits holds up those behind it that request the same, and those of other users that
 //!   would keep its GPU instances from coming free: nobody starves.
 //!
-//! Such jobs compete with no others, so that they are seated before the policy is asked.
+//! Such jobs compete with no others, so they are placed before the policy decides.
 
 mod messages;
 
@@ -29,7 +29,7 @@ use crate::decision::{Decision, JobPlacement, WaitReason};
 
 use crate::fair::{OrderedJob, Quotas};
 use crate::view::{
-    ClosureKind, ClusterView, ComputeSeats, GpuView, InstanceState, QueuedJob, Tenancy,
+    ClosureKind, ClusterView, ComputeInstancesView, GpuView, InstanceState, QueuedJob, Tenancy,
 };
 
 /// What became of the head of a queue.
@@ -48,7 +48,7 @@ pub struct ComputePlacements<'q> {
 pub(crate) struct CutInstance<'c> {
     pub(crate) gpu: &'c GpuView,
     pub(crate) slot: Slot,
-    seats: ComputeSeats,
+    compute: ComputeInstancesView,
     /// Who has it, after this round's starts.
     pub(crate) user: Option<Arc<str>>,
     /// Which job is where, after this round's starts.
@@ -59,12 +59,12 @@ impl CutInstance<'_> {
     /// Returns the compute instances of a size that are free.
     fn free(&self, slices: u8) -> impl Iterator<Item = ComputeSlot> {
         let free = |slot: &ComputeSlot| self.taken.iter().all(|(_, taken)| !taken.overlaps(*slot));
-        self.seats.cut.iter().filter(move |slot| slot.slices == slices).filter(free)
+        self.compute.cut.iter().filter(move |slot| slot.slices == slices).filter(free)
     }
 
     /// Returns whether it has compute instances of a size.
     pub(crate) fn has(&self, slices: u8) -> bool {
-        self.seats.cut.iter().any(|slot| slot.slices == slices)
+        self.compute.cut.iter().any(|slot| slot.slices == slices)
     }
 
     fn lets(&self, user: &Arc<str>) -> bool {
@@ -78,7 +78,7 @@ struct WaitingRequest<'q> {
     user: &'q Arc<str>,
 }
 
-/// What became of a queue, with what it was seated on.
+/// What became of a queue, with what it was placed on.
 #[derive(Debug, Default)]
 pub(crate) struct PlacedParts<'c, 'q> {
     pub(crate) decisions: Vec<Decision>,
@@ -87,50 +87,50 @@ pub(crate) struct PlacedParts<'c, 'q> {
     pub(crate) instances: Vec<CutInstance<'c>>,
 }
 
-/// Seats the jobs of a queue that name compute instances.
-pub fn seat<'q>(
+/// Places the jobs of a queue that name compute instances.
+pub fn place_compute_jobs<'q>(
     cluster: &ClusterView,
     queue: &mut dyn Iterator<Item = &'q QueuedJob>,
     starts_max: usize,
 ) -> ComputePlacements<'q> {
-    let turns = queue.map(|job| OrderedJob { job, came: job.submitted }).collect();
+    let ordered = queue.map(|job| OrderedJob { job, ranked_at: job.submitted }).collect();
     let PlacedParts { decisions, started, others, .. } =
-        place_in_order(cluster, turns, None, starts_max);
+        place_in_order(cluster, ordered, None, starts_max);
     ComputePlacements {
         decisions,
         started,
-        others: others.into_iter().map(|turn| turn.job).collect(),
+        others: others.into_iter().map(|ordered_job| ordered_job.job).collect(),
     }
 }
 
-/// Does as [`seat`], in this order, and within quotas.
+/// Does as [`place_compute_jobs`], in this order, and within quotas.
 pub(crate) fn place_in_order<'c, 'q>(
     cluster: &'c ClusterView,
     queue: Vec<OrderedJob<'q>>,
     mut quotas: Option<&mut Quotas<'_>>,
     starts_max: usize,
 ) -> PlacedParts<'c, 'q> {
-    let mut seated = PlacedParts::default();
+    let mut placed = PlacedParts::default();
     let mut instances = None;
     let mut heads: Vec<WaitingRequest<'q>> = Vec::new();
-    for turn in queue {
-        let job = turn.job;
+    for ordered_job in queue {
+        let job = ordered_job.job;
         let GpuRequest::Compute(name) = &job.gpu else {
-            seated.others.push(turn);
+            placed.others.push(ordered_job);
             continue;
         };
         let held_up = heads.iter().any(|head| {
             head.name == name || (head.name.profile == name.profile && *head.user != job.user)
         });
-        if held_up || seated.started >= starts_max {
+        if held_up || placed.started >= starts_max {
             continue;
         }
         let instances = instances.get_or_insert_with(|| cut_instances(cluster));
         let found = best(instances, name, &job.user);
-        // Beside others of its user it takes nothing more; and whom a quota holds holds up nobody.
+        // Next to jobs of its user it takes nothing more. A job that a quota holds blocks no other job.
         let alone = found.is_none_or(|(index, _)| instances[index].user.is_none());
         if let Some(quotas) = quotas.as_deref().filter(|quotas| alone && quotas.bars(job, 1)) {
-            seated.decisions.push(quotas.wait(messages::POLICY, job, 1, None));
+            placed.decisions.push(quotas.wait(messages::POLICY, job, 1, None));
             continue;
         }
         match found {
@@ -150,22 +150,22 @@ pub(crate) fn place_in_order<'c, 'q>(
                 if let Some(quotas) = &mut quotas {
                     quotas.count(&start);
                 }
-                seated.decisions.push(start);
-                seated.started += 1;
+                placed.decisions.push(start);
+                placed.started += 1;
             }
             None => {
                 let reason = reason(cluster, instances, name);
                 let why = messages::wait(job, name, cluster, instances, reason);
-                seated.decisions.push(Decision::Wait { job: job.id, reason, why });
+                placed.decisions.push(Decision::Wait { job: job.id, reason, why });
                 heads.push(WaitingRequest { name, user: &job.user });
             }
         }
     }
-    seated.instances = instances.unwrap_or_default();
-    seated
+    placed.instances = instances.unwrap_or_default();
+    placed
 }
 
-/// Returns the cluster with what was given away on it, for whoever counts what is held.
+/// Returns the cluster with the placements of this round, by which quotas are counted.
 pub(crate) fn laid_over(cluster: &ClusterView, given: &[CutInstance<'_>]) -> ClusterView {
     let mut view = cluster.clone();
     for cut in given {
@@ -177,9 +177,9 @@ pub(crate) fn laid_over(cluster: &ClusterView, given: &[CutInstance<'_>]) -> Clu
             (*job, SliceShare::Compute(ComputeShare { slot: *slot, memory: Bytes::ZERO }))
         };
         for instance in instances.filter(|instance| instance.slot == Some(cut.slot)) {
-            if let InstanceState::Cut(seats) = &mut instance.state {
+            if let InstanceState::Cut(compute) = &mut instance.state {
                 let sharers = cut.taken.iter().map(sits).collect();
-                seats.tenancy = Some(Tenancy::of(Arc::clone(user), sharers));
+                compute.tenancy = Some(Tenancy::of(Arc::clone(user), sharers));
             }
         }
     }
@@ -190,13 +190,13 @@ pub(crate) fn laid_over(cluster: &ClusterView, given: &[CutInstance<'_>]) -> Clu
 fn cut_instances(cluster: &ClusterView) -> Vec<CutInstance<'_>> {
     let of = |gpu| {
         move |instance: &crate::view::InstanceView| {
-            let InstanceState::Cut(seats) = &instance.state else { return None };
+            let InstanceState::Cut(compute) = &instance.state else { return None };
             Some(CutInstance {
                 gpu,
                 slot: instance.slot?,
-                seats: seats.clone(),
-                user: seats.tenancy.as_ref().map(|tenancy| Arc::clone(&tenancy.user)),
-                taken: seats.taken().collect(),
+                compute: compute.clone(),
+                user: compute.tenancy.as_ref().map(|tenancy| Arc::clone(&tenancy.user)),
+                taken: compute.taken().collect(),
             })
         }
     };
@@ -208,7 +208,7 @@ pub(crate) fn is_of(instance: &CutInstance<'_>, name: &ComputeName) -> bool {
     instance.gpu.cuttable(name).is_some_and(|profile| profile.id == instance.slot.profile)
 }
 
-/// Finds the seat that a job takes: beside the most jobs, of equals the first.
+/// Finds the placement that a job takes: next to the most jobs, of equals the first.
 fn best(
     instances: &[CutInstance<'_>],
     name: &ComputeName,
@@ -217,10 +217,10 @@ fn best(
     let open = instances.iter().enumerate().filter(|(_, instance)| {
         instance.gpu.available && is_of(instance, name) && instance.lets(user)
     });
-    let seats = open.filter_map(|(index, instance)| {
+    let placements = open.filter_map(|(index, instance)| {
         Some((Reverse(instance.taken.len()), index, instance.free(name.slices).next()?))
     });
-    seats.min().map(|(_, index, part)| (index, part))
+    placements.min().map(|(_, index, part)| (index, part))
 }
 
 fn reason(cluster: &ClusterView, instances: &[CutInstance<'_>], name: &ComputeName) -> WaitReason {

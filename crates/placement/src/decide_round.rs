@@ -22,23 +22,27 @@ pub fn decide_round(
     now: Millis,
     starts_max: usize,
 ) -> Vec<Decision> {
-    let turns = order_jobs(queue, knowledge.jobs, policy.shares_fairly());
+    let ordered = order_jobs(queue, knowledge.jobs, policy.shares_fairly());
     let names_parts =
         |job: &QueuedJob| matches!(job.gpu, tessera_model::spec::GpuRequest::Compute(_));
-    let special = turns.iter().any(|turn| turn.job.gang.is_some() || names_parts(turn.job));
+    let special = ordered
+        .iter()
+        .any(|ordered_job| ordered_job.job.gang.is_some() || names_parts(ordered_job.job));
     // Where there is nobody else, the policy sees to it alone.
     let mut quotas = match special {
-        true => Quotas::of(cluster, knowledge.jobs, turns.iter().map(|turn| turn.job)),
+        true => {
+            Quotas::of(cluster, knowledge.jobs, ordered.iter().map(|ordered_job| ordered_job.job))
+        }
         false => None,
     };
     let compute_instances::PlacedParts { mut decisions, started, others, instances } =
-        compute_instances::place_in_order(cluster, turns, quotas.as_mut(), starts_max);
+        compute_instances::place_in_order(cluster, ordered, quotas.as_mut(), starts_max);
     let left = starts_max.saturating_sub(started);
     let cluster = match quotas.is_some() && started > 0 {
         true => Cow::Owned(compute_instances::laid_over(cluster, &instances)),
         false => Cow::Borrowed(cluster),
     };
-    let asked = gangs::GangInput { policy, cluster: &cluster, knowledge, now, starts_max: left };
-    decisions.extend(gangs::decide(asked, others, quotas));
+    let input = gangs::GangInput { policy, cluster: &cluster, knowledge, now, starts_max: left };
+    decisions.extend(gangs::decide(input, others, quotas));
     decisions
 }

@@ -1,4 +1,4 @@
-//! What a policy says, and why.
+//! What a policy decides, and why.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::compute::ComputeSlot;
@@ -55,9 +55,9 @@ impl Decision {
 /// What is to stand and run on one GPU.
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed
-/// (unless [`StayingJobs`] says otherwise); one in another slot is stopped and goes on there; one that
-/// isn't named goes back to the queue. All reshapes of a round are one change: who is seated by one
-/// of them and sat on the GPU of another has left that GPU first, so that two may change places.
+/// (unless [`StayingJobs`] states otherwise). One in another slot is stopped and continues there. One that
+/// isn't named goes back to the queue. All reshapes of a round are one change, so that two jobs may
+/// change places: a job leaves its old GPU before it is placed on another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
     /// The GPU.
@@ -65,7 +65,8 @@ pub struct Reshape {
     /// Every instance that is to stand; empty for a GPU with MIG off.
     pub layout: Layout,
     /// Who is to run where.
-    pub seats: Vec<PlacedJob>,
+    #[serde(rename = "seats")]
+    pub placements: Vec<PlacedJob>,
     /// How long all of them first run together under MPS on the whole GPU, to be measured
     /// (MISO); none where nothing has to be measured.
     pub trial: Option<Millis>,
@@ -73,7 +74,7 @@ pub struct Reshape {
     pub stayers: StayingJobs,
 }
 
-/// What becomes of jobs whose seat a [`Reshape`] leaves as it is.
+/// What becomes of jobs whose placement a [`Reshape`] leaves as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StayingJobs {
     /// They run on: only what has to be is destroyed and created.
@@ -92,21 +93,21 @@ pub struct PlacedJob {
     pub slot: Option<Slot>,
     /// Its part of the instance's multiprocessors under MPS; `None` if it has all of them.
     pub sm: Option<SmPercent>,
-    /// Where its kernels stand in the instance's queue, if they take turns with others' or may come to;
+    /// Where its kernels stand in the instance's queue, under kernel-level sharing, also before there is a co-runner;
     /// such a job has no part of the multiprocessors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn: Option<Priority>,
+    #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
+    pub kernel_priority: Option<Priority>,
 }
 
 impl PlacedJob {
-    /// Returns the seat of a job that has the instance to itself.
+    /// Returns the placement of a job that has the instance to itself.
     pub const fn alone(job: JobId, slot: Slot) -> Self {
-        Self { job, slot: Some(slot), sm: None, turn: None }
+        Self { job, slot: Some(slot), sm: None, kernel_priority: None }
     }
 
     /// Returns whether another job may sit on the same instance.
     pub const fn shares(&self) -> bool {
-        self.sm.is_some() || self.turn.is_some()
+        self.sm.is_some() || self.kernel_priority.is_some()
     }
 }
 
@@ -146,8 +147,8 @@ pub enum WaitReason {
     GpuQuarantined,
     /// No node that was ever seen has what it needs.
     BadConstraints,
-    /// Nothing is placed at all, until leases of a time that the store lost have run out; said by
-    /// the leader, never by a policy.
+    /// Nothing is placed at all, until leases of a time that the store lost have run out. Only the
+    /// leader gives this reason, never a policy.
     PlacementHeld,
 }
 
@@ -168,7 +169,7 @@ impl WaitReason {
         }
     }
 
-    /// Whether what a job waits for comes without anybody's doing, so that it is to be left its turn.
+    /// Whether the wait ends without an operator, so that the job keeps its place in the queue.
     pub const fn goes_by_itself(self) -> bool {
         match self {
             Self::Resources

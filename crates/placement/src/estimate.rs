@@ -1,11 +1,11 @@
 //! How long a task takes on a slice, from how long it took before.
 //!
-//! [`Estimator`] is what the controller asks; [`Empirical`] is the one that needs no training:
+//! The controller uses an [`Estimator`]. [`Empirical`] is the one that needs no training. It has
 //! quantiles of what ran, by task and kind of slice, and a declared rule for slices that the task
 //! was never seen on. The rule is conservative both ways: a larger slice is not quicker than the
 //! largest one seen, a smaller one is slower by as much as it is smaller.
 //!
-//! What is left of a run depends on how long it has lasted ([`Prediction::after`]): the longer a run
+//! What is left of a run depends on how long it has lasted ([`Prediction::after`]). The longer a run
 //! outlives what was expected of it, the longer it is expected to go on.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,16 +16,16 @@ use tessera_model::Millis;
 use crate::numbers::{saturating_millis, saturating_u32};
 
 /// Runs that are kept of a task on one kind of slice: enough for a tenth's quantile, few enough
-/// that a task that changed is believed after a day.
+/// that a task that changed is trusted after a day.
 pub const RUNS_MAX: usize = 32;
 /// Kinds of slices that are kept of a task: more than the models of a cluster have profiles.
 const KINDS_MAX: usize = 64;
 /// Tasks that are kept; the one that ran longest ago goes first.
 pub const TASKS_MAX: usize = 20_000;
-/// Runs from which on quantiles are believed as they are.
+/// Runs from which on quantiles are used as they are.
 const ENOUGH: usize = 5;
 
-/// What of a slice decides about time: its card's model, its profile, and how much of the card's
+/// What of a slice decides about time: its GPU's model, its profile, and how much of the GPU's
 /// compute it has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceKind {
@@ -33,7 +33,7 @@ pub struct SliceKind {
     pub model: String,
     /// The profile's name, or `whole GPU`.
     pub profile: String,
-    /// Its part of the card's compute slices, in thousandths; 1,000 for a whole GPU.
+    /// Its part of the GPU's compute slices, in thousandths; 1,000 for a whole GPU.
     pub part: u16,
 }
 
@@ -50,7 +50,7 @@ impl SliceKind {
 pub enum Basis {
     /// Runs of the task on this very kind of slice.
     SameSlice,
-    /// Runs on other slices of the model, by what other tasks taught of how slices compare.
+    /// Runs on other slices of the model, by how slices compare for other tasks.
     Learned,
     /// Runs on other slices of the model, by the rule.
     OtherSlice,
@@ -104,7 +104,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Returns what a user's limit alone says: anything up to it.
+    /// Returns the prediction by a user's limit alone: anything up to it.
     pub const fn by_limit(limit: Millis) -> Self {
         Self { low: Millis::ZERO, expected: limit, high: limit, basis: Basis::TimeLimit, runs: 0 }
     }
@@ -121,12 +121,12 @@ impl Prediction {
         }
     }
 
-    /// Returns what is left of a run that has lasted `ran` so far, with the same chances.
+    /// Returns what is left of a run that has lasted `ran` so far, with the same probabilities.
     ///
-    /// Between its three points the chance that a run is over by some time grows evenly. Beyond the
-    /// upper one nothing is known but that such a run is a long one: there, whatever it has lasted, it
-    /// is expected to go on for as long again (the tail of a Pareto distribution of index one), so that
-    /// nobody is promised the room of a job that is long overdue. Of a time limit alone follows only
+    /// Between its three points the probability that a run is over by some time grows evenly. Beyond the
+    /// upper one nothing is known but that such a run is a long one. There it is expected to go on for
+    /// as long again as it has lasted (the tail of a Pareto distribution of index one). So the space of a
+    /// job that is long overdue is given to no other job. Of a time limit alone follows only
     /// when a run ends at the latest.
     #[must_use]
     pub fn after(self, ran: Millis) -> Self {
@@ -149,7 +149,7 @@ impl Prediction {
         Self { low: left(1), expected: left(5), high: left(9), ..self }
     }
 
-    /// Returns the chance that a run is over by then, in millionths; `ran` is below the upper point.
+    /// Returns the probability that a run is over by then, in millionths; `ran` is below the upper point.
     fn over_by(&self, ran: Millis) -> u64 {
         let (from, to, below, part) = if ran < self.low {
             (Millis::ZERO, self.low, 0, 100_000)
@@ -163,16 +163,16 @@ impl Prediction {
         below + saturating_millis(gone).get()
     }
 
-    /// Returns by when a run is over with such a chance, in millionths.
-    fn over_at(&self, chance: u64) -> Millis {
+    /// Returns by when a run is over with such a probability, in millionths.
+    fn over_at(&self, probability: u64) -> Millis {
         let between = |from: Millis, to: Millis, gone: u64, whole: u64| {
             from.plus(scaled(to.minus(from), gone, whole))
         };
-        match chance {
-            0..100_000 => scaled(self.low, chance, 100_000),
-            100_000..500_000 => between(self.low, self.expected, chance - 100_000, 400_000),
-            500_000..900_000 => between(self.expected, self.high, chance - 500_000, 400_000),
-            900_000.. => scaled(self.high, 100_000, u64::from(MILLION).saturating_sub(chance)),
+        match probability {
+            0..100_000 => scaled(self.low, probability, 100_000),
+            100_000..500_000 => between(self.low, self.expected, probability - 100_000, 400_000),
+            500_000..900_000 => between(self.expected, self.high, probability - 500_000, 400_000),
+            900_000.. => scaled(self.high, 100_000, u64::from(MILLION).saturating_sub(probability)),
         }
     }
 
@@ -211,7 +211,7 @@ fn scaled(time: Millis, by: u64, over: u64) -> Millis {
     saturating_millis(wide)
 }
 
-/// Learns from runs and predicts more of them. Pure: equal lessons in equal order make equal
+/// Learns from runs and predicts more of them. Pure: equal samples in equal order make equal
 /// predictions.
 pub trait Estimator: Send + Sync + std::fmt::Debug {
     /// Takes in how long a whole run took, alone on its slice.
@@ -228,17 +228,17 @@ pub trait Estimator: Send + Sync + std::fmt::Debug {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Empirical {
     tasks: BTreeMap<String, Task>,
-    /// Rises with each lesson: says whose is the oldest.
-    lessons: u64,
+    /// Rises with each sample, so that the oldest task is known.
+    samples: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Task {
     kinds: BTreeMap<SliceKind, Runs>,
-    lesson: u64,
+    last_sample: u64,
 }
 
-/// The newest runs on one kind of slice, with what they tell: it is asked for far more often than a
+/// The newest runs on one kind of slice, with their prediction: it is read far more often than a
 /// run ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Runs {
@@ -248,16 +248,16 @@ struct Runs {
 
 impl Empirical {
     fn task(&mut self, task: &str) -> &mut Task {
-        self.lessons += 1;
+        self.samples += 1;
         if !self.tasks.contains_key(task) && self.tasks.len() >= TASKS_MAX {
-            let oldest = self.tasks.iter().min_by_key(|(_, known)| known.lesson);
+            let oldest = self.tasks.iter().min_by_key(|(_, known)| known.last_sample);
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
                 self.tasks.remove(&oldest);
             }
         }
-        let lesson = self.lessons;
+        let last_sample = self.samples;
         let known = self.tasks.entry(task.to_owned()).or_default();
-        known.lesson = lesson;
+        known.last_sample = last_sample;
         known
     }
 }
@@ -288,7 +288,7 @@ impl Estimator for Empirical {
         };
         by_rule(of_model(true), on.part, Basis::OtherSlice).or_else(|| {
             let other = by_rule(of_model(false), on.part, Basis::OtherModel)?;
-            // Nothing says how the models compare: twice as quick, twice as slow.
+            // Nothing states how the models compare: twice as quick, twice as slow.
             Some(other.stretched((1, 2), (1, 1), (2, 1), Basis::OtherModel))
         })
     }

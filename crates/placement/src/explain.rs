@@ -12,7 +12,7 @@ use self::phrases::{GpuOfNode, InstanceText, PlaceText, RequestText, gpus, liste
 use crate::decision::{Explanation, PlacementCandidate, WaitReason};
 use crate::feasibility;
 use crate::numbers::saturating_u32;
-use crate::offer::{Offer, Outlook, Rule, Way};
+use crate::offer::{FutureFit, Offer, Rule, Way};
 use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
 use crate::view::{GpuView, QueuedJob};
@@ -30,17 +30,17 @@ pub(crate) fn start<'o>(
     let mut ranked = ranked.filter_map(|(gpu, offer)| Some((&state.gpus[gpu], offer?)));
     let (gpu, offer) = ranked.next().expect("a start is explained by the offer that it took");
     let others = gpus - 1 + offer.others.len();
-    let mut company = phrases::company(gpu, size, offer);
+    let mut colocation = phrases::describe_colocation(gpu, size, offer);
     if offer.rank.way != Way::Join
         && let Some(declined) = sharing::declined(state.gpus.iter(), size)
     {
-        company.push_str("; ");
-        company.push_str(&declined);
+        colocation.push_str("; ");
+        colocation.push_str(&declined);
     }
     let candidates = candidates::of_start(gpu, offer, ranked);
     Explanation {
         policy: policy.to_owned(),
-        summary: start_summary(job, size, gpu.view, offer, others) + &company,
+        summary: start_summary(job, size, gpu.view, offer, others) + &colocation,
         would_start_if: None,
         candidates_left_out: saturating_u32(1 + others - candidates.len()),
         candidates,
@@ -91,18 +91,18 @@ fn start_summary(
     text
 }
 
-/// Explains a wait behind a job that keeps its turn.
+/// Explains a wait behind a job that keeps its place in the queue.
 pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation {
-    let asked = RequestText(job);
+    let request = RequestText(job);
     Explanation {
         policy: policy.to_owned(),
-        summary: format!("{asked}: job {head} is ahead in the queue and still waits"),
+        summary: format!("{request}: job {head} is ahead in the queue and still waits"),
         would_start_if: Some(format!("job {head} starts or leaves the queue")),
         ..Explanation::default()
     }
 }
 
-/// Why a want can't be met, whatever job ends: worked out once a round for each want, since
+/// Why a request can't be met, whatever job ends: computed once a round for each request, since
 /// thousands of jobs may wait for the same hardware.
 #[derive(Debug)]
 pub(crate) struct Hopeless {
@@ -121,7 +121,7 @@ impl Hopeless {
         reason: WaitReason,
     ) -> Self {
         let holders: Vec<_> =
-            state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
+            state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.request)).collect();
         let (summary, would_start_if) = if holders.is_empty() {
             never(state, size)
         } else if reason == WaitReason::MigFragmentation {
@@ -152,17 +152,17 @@ impl Hopeless {
         Self { summary, would_start_if, candidates, candidates_left_out }
     }
 
-    /// Explains to the first job that wants this.
-    pub(crate) fn tell(&self, policy: &str, job: &QueuedJob) -> Explanation {
+    /// Explains the wait of the first job with this request.
+    pub(crate) fn explain_first(&self, policy: &str, job: &QueuedJob) -> Explanation {
         Explanation {
             candidates: self.candidates.clone(),
             candidates_left_out: self.candidates_left_out,
-            ..self.tell_again(policy, job)
+            ..self.explain_again(policy, job)
         }
     }
 
     /// Explains to another one: without the candidates, which the first one lists.
-    pub(crate) fn tell_again(&self, policy: &str, job: &QueuedJob) -> Explanation {
+    pub(crate) fn explain_again(&self, policy: &str, job: &QueuedJob) -> Explanation {
         Explanation {
             policy: policy.to_owned(),
             summary: format!("{}: {}", RequestText(job), self.summary),
@@ -176,7 +176,7 @@ impl Hopeless {
 
 fn never(state: &WorkingState<'_>, size: &NumberedRequest) -> (String, String) {
     let largest = state.gpus.iter().filter_map(|gpu| feasibility::largest_of(gpu.view)).max();
-    match (&size.want, largest) {
+    match (&size.request, largest) {
         (_, None) => {
             ("no GPU has been reported yet".to_owned(), "a node with a GPU joins".to_owned())
         }
@@ -253,7 +253,7 @@ fn once_each<'t>(texts: impl Iterator<Item = &'t String>) -> Vec<String> {
     once
 }
 
-/// Finds out why a want can't be met now, and explains it.
+/// Finds out why a request can't be met now, and explains it.
 pub(crate) fn wait<R: Rule>(
     rule: &mut R,
     state: &WorkingState<'_>,
@@ -261,11 +261,11 @@ pub(crate) fn wait<R: Rule>(
     size: &NumberedRequest,
 ) -> (WaitReason, Explanation) {
     let holders: Vec<_> =
-        state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want)).collect();
+        state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.request)).collect();
     let possible: Vec<_> = holders
         .iter()
         .copied()
-        .filter(|gpu| gpu.view.available && rule.outlook(gpu, size) == Outlook::Possible)
+        .filter(|gpu| gpu.view.available && rule.future_fit(gpu, size) == FutureFit::Possible)
         .collect();
     let (reason, mut summary, would_start_if) = obstacle(rule, &possible, size);
     if let Some(declined) = sharing::declined(possible.iter().copied(), size) {
@@ -285,7 +285,7 @@ pub(crate) fn wait<R: Rule>(
     (reason, why)
 }
 
-/// Returns what keeps the want from the GPUs that could hold it: the obstacle that goes soonest.
+/// Returns what keeps the request from the GPUs that could hold it: the obstacle that goes soonest.
 fn obstacle<R: Rule>(
     rule: &mut R,
     possible: &[&WorkingGpu<'_>],
@@ -300,16 +300,16 @@ fn obstacle<R: Rule>(
             Some(format!("the layout plan of {name} ends")),
         );
     }
-    let who = who_must_end(rule, possible, size);
+    let who = list_blocking_jobs(rule, possible, size);
     let shaped_wrong =
         possible.iter().find_map(|gpu| Some((gpu.view, rule.fragmented(gpu, size)?)));
-    if let Some((view, (free, wanted))) = shaped_wrong {
+    if let Some((view, (free, needed))) = shaped_wrong {
         let (profile, _) = tight_fit(view, size);
         let name = GpuOfNode(view);
         return (
             WaitReason::MigFragmentation,
             format!(
-                "{free} memory slices of {name} are free and {wanted} are needed, but running jobs leave no valid position for {profile}"
+                "{free} memory slices of {name} are free and {needed} are needed, but running jobs leave no valid position for {profile}"
             ),
             who,
         );
@@ -323,7 +323,7 @@ fn obstacle<R: Rule>(
 }
 
 /// Names the running jobs of which one, or the smallest set, must end.
-fn who_must_end<R: Rule>(
+fn list_blocking_jobs<R: Rule>(
     rule: &R,
     gpus: &[&WorkingGpu<'_>],
     size: &NumberedRequest,

@@ -1,4 +1,4 @@
-//! Who may have how much at once, and whose turn it is: the same for gangs, for jobs that name compute
+//! Quotas and the order of service: the same for gangs, for jobs that name compute
 //! instances, and for a policy's own.
 
 mod quota;

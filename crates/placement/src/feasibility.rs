@@ -17,7 +17,7 @@ pub enum Feasibility {
     Yes,
     /// Only GPUs that are unavailable now could.
     OnlyUnavailable,
-    /// The job wants to share a slice, and no node that was ever seen can do that.
+    /// The job requests to share a slice, and no node that was ever seen can do that.
     NoSharing,
     /// None could.
     Never {
@@ -29,7 +29,7 @@ pub enum Feasibility {
 }
 
 /// Returns the most memory that one job can get: the largest plain profile of the partitioned
-/// GPUs, or the card's memory where MIG is off. `None` if no GPU was ever seen.
+/// GPUs, or the GPU's memory where MIG is off. `None` if no GPU was ever seen.
 pub fn largest_possible(cluster: &ClusterView) -> Option<Bytes> {
     cluster.gpus.iter().filter_map(largest_of).max()
 }
@@ -42,17 +42,21 @@ pub(crate) fn largest_of(gpu: &GpuView) -> Option<Bytes> {
     }
 }
 
-/// Returns whether any GPU could ever hold a job, by its geometry alone: what stands or runs on it
+/// Returns whether any GPU could ever hold a job, by its geometry alone. What stands or runs on it
 /// now doesn't matter, so the answer is the same for every policy.
-pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuRequest, share: SharingMode) -> Feasibility {
+pub fn could_ever_fit(
+    cluster: &ClusterView,
+    gpu_request: &GpuRequest,
+    share: SharingMode,
+) -> Feasibility {
     let sharer = share.part().map(|share| SharingRequest::new("", share));
     if let Some(sharer) = &sharer
         && !cluster.gpus.iter().any(|gpu| gpu.shares(sharer.share))
     {
         return Feasibility::NoSharing;
     }
-    let want = SliceRequest::of(ask, sharer.as_ref());
-    let mut holders = cluster.gpus.iter().filter(|gpu| holds(gpu, &want)).peekable();
+    let request = SliceRequest::of(gpu_request, sharer.as_ref());
+    let mut holders = cluster.gpus.iter().filter(|gpu| holds(gpu, &request)).peekable();
     if holders.peek().is_none() {
         return Feasibility::Never {
             largest: largest_possible(cluster),
@@ -63,8 +67,8 @@ pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuRequest, share: SharingMod
 }
 
 /// Returns whether an instance of the profile is enough for a job that has it to itself.
-pub fn could_hold(ask: &GpuRequest, mig: &MigView, profile: &Profile) -> bool {
-    match ask {
+pub fn could_hold(gpu_request: &GpuRequest, mig: &MigView, profile: &Profile) -> bool {
+    match gpu_request {
         GpuRequest::Unknown => true,
         GpuRequest::Memory(bytes) => profile.memory >= *bytes,
         GpuRequest::Profile(name) => profile.name == *name,
@@ -74,19 +78,19 @@ pub fn could_hold(ask: &GpuRequest, mig: &MigView, profile: &Profile) -> bool {
     }
 }
 
-/// Returns whether the GPU's geometry has a place for the want.
-pub(crate) fn holds(gpu: &GpuView, want: &SliceRequest) -> bool {
-    if let SliceRequest::Shared(sharer) = want
+/// Returns whether the GPU's geometry has a place for the request.
+pub(crate) fn holds(gpu: &GpuView, request: &SliceRequest) -> bool {
+    if let SliceRequest::Shared(sharer) = request
         && !gpu.shares(sharer.share)
     {
         return false;
     }
-    if let SliceRequest::Part(name) = want {
+    if let SliceRequest::Part(name) = request {
         return gpu.cuttable(name).is_some();
     }
     match &gpu.mig {
-        Some(mig) => !want.tight(mig).is_empty(),
-        None => want.suits_unpartitioned(gpu.memory),
+        Some(mig) => !request.tight(mig).is_empty(),
+        None => request.suits_unpartitioned(gpu.memory),
     }
 }
 

@@ -6,11 +6,11 @@
 //! - **Placement.** A member gets what the policy would give a job with the same request, on a GPU of its
 //!   own. The members of one node group run on one node. Gangs get GPUs of one model where that is
 //!   possible, on the nodes that have the fewest such places to spare.
-//! - **Order.** A gang is *due* if no other job is ahead of it in the order of service, or if it has waited
-//!   [`PATIENCE`] and no job ahead of it is older by more than that. Due gangs are placed before the
+//! - **Order.** A gang is *due* if no other job is ahead of it in the order of service. It is also due if it
+//!   has waited [`PATIENCE`] and no job ahead of it is older by more than that. Due gangs are placed before the
 //!   policy decides. The others are placed after it, on what is left, if no job ahead of them waits.
-//! - **No starvation.** For the first due gang that finds no places, GPUs are reserved: those on which it
-//!   can start the soonest, by the predicted ends of the jobs in its way, and their time limits. Only jobs
+//! - **No starvation.** For the first due gang that finds no places, GPUs are reserved. They are those on which
+//!   it can start the soonest, by the predicted ends of the jobs in its way, and their time limits. Only jobs
 //!   that end by then start there.
 //!
 //! **The bound.** Let `L` be the longest time that any job stays in one place. The reservation is chosen
@@ -19,8 +19,8 @@
 //! number grows for them. Another choice has smaller numbers, or is earlier in the order, and there are
 //! finitely many of those. While the choice stays, every job in the way is gone after `L`, and the gang
 //! starts. Where no times are known it waits at most `n L`, with `n` jobs in its way. Before that it waits
-//! for the jobs that are older than itself by more than [`PATIENCE`], and for the due gangs ahead of it. In
-//! turn, only gangs that are younger by at most that go before a job.
+//! for the jobs that are older than itself by more than [`PATIENCE`], and for the due gangs ahead of it. Only
+//! gangs that are younger by at most that go before a job.
 
 mod capacity_search;
 mod end_times;
@@ -62,17 +62,17 @@ pub(crate) struct GangInput<'r> {
 /// The decisions of a gang's members stand together, and there is one for each or none. What is given
 /// to gangs is counted in `quotas`; the policy keeps to them by itself.
 pub(crate) fn decide<'q>(
-    asked: GangInput<'q>,
+    input: GangInput<'q>,
     queue: Vec<OrderedJob<'q>>,
     quotas: Option<Quotas<'q>>,
 ) -> Vec<Decision> {
-    let GangInput { policy, knowledge, now, starts_max, .. } = asked;
+    let GangInput { policy, knowledge, now, starts_max, .. } = input;
     let (gangs, others) = Gang::sort_out(queue);
     if gangs.is_empty() {
         let mut queue = others.into_iter();
-        return policy.decide_with(asked.cluster, knowledge, &mut queue, now, starts_max);
+        return policy.decide_with(input.cluster, knowledge, &mut queue, now, starts_max);
     }
-    let mut round = GangRound::new(asked, quotas);
+    let mut round = GangRound::new(input, quotas);
     let (due, later): (Vec<_>, Vec<_>) =
         gangs.into_iter().take(LOOK_AT_MAX).partition(|gang| gang.is_due(now));
     for gang in &due {
@@ -81,27 +81,27 @@ pub(crate) fn decide<'q>(
     let open = round.capacity.view();
     let view = round.closed_for_others(&open);
     let left = round.starts_left();
-    let said = policy.decide_with(&view, knowledge, &mut others.iter().copied(), now, left);
-    round.follow(&said, &others);
+    let decided = policy.decide_with(&view, knowledge, &mut others.iter().copied(), now, left);
+    round.follow(&decided, &others);
     for gang in &later {
-        match round.who_waits_before(gang, &others, &said) {
+        match round.waiting_job_ahead(gang, &others, &decided) {
             Some(before) => round.stand_behind(gang, before),
             None => round.serve(gang, false),
         }
     }
-    let filled = round.fill(&open, &others, &said);
+    let filled = round.fill(&open, &others, &decided);
     let started: BTreeSet<JobId> = filled.iter().filter_map(starts).collect();
-    let told = |decision: &Decision| match decision {
+    let is_reported = |decision: &Decision| match decision {
         Decision::Wait { job, .. } => !started.contains(job),
         Decision::Start { .. } | Decision::Reshape { .. } => true,
     };
     let mut decisions = std::mem::take(&mut round.decisions);
-    decisions.extend(said.into_iter().filter(told));
+    decisions.extend(decided.into_iter().filter(is_reported));
     decisions.extend(filled);
     decisions
 }
 
-/// Whether a cluster could ever seat a gang, by its geometry alone.
+/// Whether a cluster could ever place a gang, by its geometry alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GangFeasibility {
     /// It could.
@@ -110,23 +110,23 @@ pub enum GangFeasibility {
     Never {
         /// The most GPUs of one node that could each hold a member.
         on_one_node: u32,
-        /// How many nodes have at least as many as it wants on each.
+        /// How many nodes have at least as many as it requests on each.
         nodes: u32,
-        /// A shape with as many members that the cluster could seat, on the fewest nodes.
+        /// A shape with as many members that the cluster could place, on the fewest nodes.
         instead: Option<GangShape>,
     },
 }
 
-/// Returns whether any round could ever seat a gang: what runs now doesn't matter, and neither does
+/// Returns whether any round could ever place a gang: what runs now doesn't matter, and neither does
 /// whether nodes are away.
 pub fn gang_could_ever_fit(
     cluster: &ClusterView,
-    ask: &GpuRequest,
+    gpu_request: &GpuRequest,
     shape: GangShape,
 ) -> GangFeasibility {
-    let want = SliceRequest::of(ask, None);
+    let request = SliceRequest::of(gpu_request, None);
     let mut by_node: BTreeMap<_, u32> = BTreeMap::new();
-    for gpu in cluster.gpus.iter().filter(|gpu| holds(gpu, &want)) {
+    for gpu in cluster.gpus.iter().filter(|gpu| holds(gpu, &request)) {
         *by_node.entry(&gpu.node).or_default() += 1;
     }
     let with = |gpus: u32| {
@@ -149,16 +149,16 @@ pub fn gang_could_ever_fit(
 /// A gang that waits, with all of its members.
 #[derive(Debug)]
 pub(crate) struct Gang<'q> {
-    /// Its first member: all ask for the same.
+    /// Its first member: all request the same.
     pub(crate) first: &'q QueuedJob,
     pub(crate) shape: GangShape,
     /// By rank.
     pub(crate) members: Vec<JobId>,
     /// How many jobs that are in no gang stand before it.
     behind: usize,
-    /// When it came, as far as its turn is concerned ([`crate::fair`]).
-    came: Millis,
-    /// When the oldest of those before it came.
+    /// The time by which it is ordered ([`crate::fair`]).
+    ranked_at: Millis,
+    /// The same of the oldest job before it.
     oldest_before: Option<Millis>,
 }
 
@@ -169,10 +169,11 @@ impl<'q> Gang<'q> {
         let (mut gangs, mut others): (Vec<Gang<'q>>, Vec<&'q QueuedJob>) = Default::default();
         let mut places: BTreeMap<JobId, usize> = BTreeMap::new();
         let mut oldest_before = None;
-        for OrderedJob { job, came } in queue {
+        for OrderedJob { job, ranked_at } in queue {
             let Some(member) = job.gang else {
                 others.push(job);
-                oldest_before = Some(oldest_before.map_or(came, |at: Millis| at.min(came)));
+                oldest_before =
+                    Some(oldest_before.map_or(ranked_at, |at: Millis| at.min(ranked_at)));
                 continue;
             };
             let place = *places.entry(member.gang).or_insert_with(|| {
@@ -183,7 +184,7 @@ impl<'q> Gang<'q> {
                     shape: member.shape,
                     members,
                     behind,
-                    came,
+                    ranked_at,
                     oldest_before,
                 });
                 gangs.len() - 1
@@ -197,7 +198,7 @@ impl<'q> Gang<'q> {
 
     fn is_due(&self, now: Millis) -> bool {
         let Some(oldest) = self.oldest_before else { return true };
-        now.minus(self.came) >= PATIENCE && oldest.plus(PATIENCE) >= self.came
+        now.minus(self.ranked_at) >= PATIENCE && oldest.plus(PATIENCE) >= self.ranked_at
     }
 
     pub(crate) const fn size(&self) -> usize {

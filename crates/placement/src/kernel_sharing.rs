@@ -1,19 +1,19 @@
-//! How jobs get on whose kernels take turns on one slice: a model with a few constants.
+//! Speeds under kernel-level sharing on one slice: a model with a few constants.
 //!
 //! A job is described by how much of its time alone a kernel of it is on the device. Kernels of the
-//! best priority go as if nobody else was there; those of the next fill the gaps between them, those
-//! of the one after that what is left, and so on. Equals take turns as the driver has them by default.
+//! best priority go as if no other job was there. Those of the next fill the gaps between them, those
+//! of the one after that what is left, and so on. Equals share time slices, as the driver has it by default.
 //!
 //! Calibrated on FIKIT's ten pairs as this project's kernel queue runs them in real time
-//! (`load-tests/results/kernel-pairs.json`, `docs/benchmarks.md`): the one of high priority took 1.011
-//! to 1.033 of its time alone, 1.055 in the pair of programs of a millisecond or two (F); the one of
-//! low priority used 0.55 to 0.72 of the time in which the device was idle, which is 81 to 91 % of what
-//! an omniscient filler would. `lab/simulator/tests/turns.rs` holds the model against those pairs and
+//! (`load-tests/results/kernel-pairs.json`, `docs/benchmarks.md`). The one of high priority took 1.011
+//! to 1.033 of its time alone, and 1.055 in the pair of programs of a millisecond or two (F). The one of
+//! low priority used 0.55 to 0.72 of the time in which the device was idle. That is 81 to 91 % of what
+//! an omniscient filler would use. `lab/simulator/tests/kernel_sharing.rs` holds the model against those pairs and
 //! against the queue itself in virtual time.
 //!
 //! FIKIT (§4) prints the same of its own queue: high programs as fast as alone within 5 %, low ones
 //! below 30 % of their speed under default sharing. Of *how busy* a job is it assumes nothing that was
-//! not said: who is not known counts as always busy, so that nothing is promised to fit its gaps.
+//! not stated: an unknown job counts as always busy, so that no filler is expected to fit its gaps.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
@@ -41,11 +41,11 @@ const VALVE: u64 = 20;
 
 /// Slow-down by an equal that is always busy: of somebody who is always busy too, and of everybody,
 /// who finds the device in the other's time slice. Together they are the study's "slightly below 2"
-/// of two that take turns (Villarrubia et al., arXiv 2604.22430, §4).
-const IN_TURN: u64 = 850;
-const IN_THE_WAY: u64 = 100;
+/// of two that share in time slices (Villarrubia et al., arXiv 2604.22430, §4).
+const EQUAL_BUSY: u64 = 850;
+const EQUAL_ANY: u64 = 100;
 
-/// A job whose kernels take turns with others'.
+/// A job under kernel-level sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KernelSharer {
     /// Where its kernels stand in the slice's queue: 0 (first) to 9.
@@ -65,7 +65,7 @@ impl KernelSharer {
 }
 
 /// Returns how busy a job is on a slice, from how busy it is on a whole GPU and its times alone on
-/// both: between kernels it works on the host, which takes as long wherever the kernels run.
+/// both. Between kernels it works on the host, which takes as long wherever the kernels run.
 pub fn on_slice(busy: u16, whole: Millis, here: Millis) -> u16 {
     let host = whole.get().saturating_mul(1_000_u64.saturating_sub(u64::from(busy)));
     let idle = host.checked_div(here.get()).unwrap_or(0).min(1_000);
@@ -76,32 +76,34 @@ pub fn on_slice(busy: u16, whole: Millis, here: Millis) -> u16 {
 
 /// Returns how much longer each takes than alone on the same slice, in thousandths, where a queue
 /// has kernels go by priority.
-pub fn by_priority(turns: &[KernelSharer]) -> Vec<u64> {
-    let mut levels: Vec<Priority> = turns.iter().map(|turn| turn.priority).collect();
+pub fn by_priority(sharers: &[KernelSharer]) -> Vec<u64> {
+    let mut levels: Vec<Priority> = sharers.iter().map(|sharer| sharer.priority).collect();
     levels.sort_unstable();
     levels.dedup();
-    let mut slowed = vec![1_000; turns.len()];
-    let mut used = vec![0; turns.len()];
+    let mut slowed = vec![1_000; sharers.len()];
+    let mut used = vec![0; sharers.len()];
     let mut left = 1_000_u64;
     for (depth, level) in levels.iter().enumerate() {
-        let room = if depth == 0 { left } else { (left * FILLED / 1_000).max(VALVE) };
-        for (at, turn) in turns.iter().enumerate().filter(|(_, turn)| turn.priority == *level) {
-            let equals = turns.iter().enumerate();
+        let capacity = if depth == 0 { left } else { (left * FILLED / 1_000).max(VALVE) };
+        for (at, sharer) in
+            sharers.iter().enumerate().filter(|(_, sharer)| sharer.priority == *level)
+        {
+            let equals = sharers.iter().enumerate();
             let met = equals.filter(|(other, equal)| *other != at && equal.priority == *level);
-            let met: u64 = met.map(|(_, equal)| meets(turn.part(), equal.part())).sum();
-            let host = 1_000 - turn.part();
+            let met: u64 = met.map(|(_, equal)| meets(sharer.part(), equal.part())).sum();
+            let host = 1_000 - sharer.part();
             // A launch that comes amid a burst waits for its end, whatever gap there is after it: the
             // more it has to do on its own host, the fewer of its launches queue up behind each other.
             let burst = LATE * (1_000 - left) / left.max(VALVE);
             let waits = host * host / 1_000 * burst / 1_000;
-            slowed[at] = host + waits + (turn.part() + met) * 1_000 / room;
-            used[at] = turn.part() * 1_000 / slowed[at].max(1);
+            slowed[at] = host + waits + (sharer.part() + met) * 1_000 / capacity;
+            used[at] = sharer.part() * 1_000 / slowed[at].max(1);
         }
-        let taken = turns.iter().zip(&used).filter(|(turn, _)| turn.priority == *level);
+        let taken = sharers.iter().zip(&used).filter(|(sharer, _)| sharer.priority == *level);
         left = left.saturating_sub(taken.map(|(_, used)| used).sum());
     }
-    for (at, turn) in turns.iter().enumerate() {
-        let below = turns.iter().zip(&used).filter(|(other, _)| other.priority > turn.priority);
+    for (at, sharer) in sharers.iter().enumerate() {
+        let below = sharers.iter().zip(&used).filter(|(other, _)| other.priority > sharer.priority);
         let (mut any, mut filled) = (false, 0);
         for (_, used) in below {
             (any, filled) = (true, filled + used);
@@ -114,24 +116,24 @@ pub fn by_priority(turns: &[KernelSharer]) -> Vec<u64> {
 }
 
 /// The same where the driver shares the device by default, in time slices that know no priority.
-pub fn sliced(turns: &[KernelSharer]) -> Vec<u64> {
+pub fn sliced(sharers: &[KernelSharer]) -> Vec<u64> {
     let alike = Priority::DEFAULT;
-    let turns: Vec<KernelSharer> =
-        turns.iter().map(|turn| KernelSharer { priority: alike, ..*turn }).collect();
-    by_priority(&turns)
+    let sharers: Vec<KernelSharer> =
+        sharers.iter().map(|sharer| KernelSharer { priority: alike, ..*sharer }).collect();
+    by_priority(&sharers)
 }
 
 /// Returns what a job that is so busy loses to an equal that is so busy.
 const fn meets(mine: u64, other: u64) -> u64 {
-    other * (IN_TURN * mine / 1_000 + IN_THE_WAY) / 1_000
+    other * (EQUAL_BUSY * mine / 1_000 + EQUAL_ANY) / 1_000
 }
 
-/// How much longer than alone one may take that serves answers, for the sake of company, in
+/// How much longer than alone an online job may take under co-location, in
 /// thousandths: the kernel queue's own aim (FIKIT's overhead is 0.09 to 4.93 %).
 const COURTESY: u64 = 1_050;
 
-/// What one more has to add to what those on a slice do together, in thousandths of a job alone: as
-/// `tessera` has it of two (1.3 times what one does).
+/// What one more has to add to what those on a slice do together, in thousandths of a job alone. It is
+/// that of `tessera` for two (1.3 times what one does).
 const ADDS: u64 = 300;
 
 /// What is to be expected of one more on a slice that others share.
@@ -148,17 +150,17 @@ pub enum SharingGain {
     Slows(Option<usize>, u64),
 }
 
-/// Returns what is to be expected of one more beside those who are there.
+/// Returns what is to be expected of one more co-runner.
 pub fn prospect(there: &[KernelSharer], more: KernelSharer) -> SharingGain {
     let all: Vec<KernelSharer> = there.iter().copied().chain([more]).collect();
-    if all.iter().any(|turn| turn.busy.is_none()) {
+    if all.iter().any(|sharer| sharer.busy.is_none()) {
         return SharingGain::Unknown;
     }
     weigh(&by_priority(there), &by_priority(&all), |at| all[at].online)
 }
 
 /// Returns what is to be expected of one more, the last, by how much longer each takes than by itself
-/// before and after it came, in thousandths.
+/// before and after it joined, in thousandths.
 pub(crate) fn weigh(before: &[u64], after: &[u64], online: impl Fn(usize) -> bool) -> SharingGain {
     let slowed = after.iter().enumerate().find(|(at, slowed)| {
         // Who was slowed before is no reason as long as it loses nothing more.
@@ -178,15 +180,15 @@ pub(crate) fn weigh(before: &[u64], after: &[u64], online: impl Fn(usize) -> boo
 mod tests {
     use super::*;
 
-    fn turn(priority: u8, busy: impl Into<Option<u16>>) -> KernelSharer {
+    fn sharer(priority: u8, busy: impl Into<Option<u16>>) -> KernelSharer {
         let priority = Priority::try_from(priority).unwrap();
         KernelSharer { priority, online: false, busy: busy.into() }
     }
 
     #[test]
     fn who_is_alone_is_not_slowed() {
-        assert_eq!(by_priority(&[turn(0, 400)]), [1_000]);
-        assert_eq!(sliced(&[turn(9, None)]), [1_000]);
+        assert_eq!(by_priority(&[sharer(0, 400)]), [1_000]);
+        assert_eq!(sliced(&[sharer(9, None)]), [1_000]);
         assert!(by_priority(&[]).is_empty());
     }
 
@@ -194,7 +196,7 @@ mod tests {
     fn the_first_runs_as_if_alone_and_the_others_share_its_gaps() {
         for busy in (0..=1_000).step_by(50) {
             for other in (0..=1_000).step_by(50) {
-                let slowed = by_priority(&[turn(5, other), turn(0, busy)]);
+                let slowed = by_priority(&[sharer(5, other), sharer(0, busy)]);
                 assert!((1_000..=1_050).contains(&slowed[1]), "{busy}, {other}: {slowed:?}");
                 // The device's time is not given away twice, but for what the valve lets through.
                 let used =
@@ -202,20 +204,20 @@ mod tests {
                 assert!(used <= 1_000 + VALVE, "{busy}, {other}: {slowed:?} use {used}");
             }
         }
-        let three = by_priority(&[turn(0, 200), turn(4, 300), turn(9, 300)]);
+        let three = by_priority(&[sharer(0, 200), sharer(4, 300), sharer(9, 300)]);
         assert!(three[0] < three[1] && three[1] < three[2], "{three:?}");
     }
 
     #[test]
-    fn nobody_fills_the_gaps_of_one_of_whom_nothing_is_known() {
-        let slowed = by_priority(&[turn(0, None), turn(5, 500)]);
+    fn no_job_fills_the_gaps_of_an_unknown_one() {
+        let slowed = by_priority(&[sharer(0, None), sharer(5, 500)]);
         assert!(slowed[1] > 20_000, "only the valve lets it through: {slowed:?}");
     }
 
     #[test]
-    fn two_that_are_always_busy_lose_slightly_less_than_half_by_taking_turns() {
-        assert_eq!(sliced(&[turn(0, None), turn(5, None)]), [1_950, 1_950]);
-        assert_eq!(sliced(&[turn(0, 0), turn(5, 0)]), [1_000, 1_000]);
+    fn two_that_are_always_busy_lose_slightly_less_than_half_by_time_slices() {
+        assert_eq!(sliced(&[sharer(0, None), sharer(5, None)]), [1_950, 1_950]);
+        assert_eq!(sliced(&[sharer(0, 0), sharer(5, 0)]), [1_000, 1_000]);
     }
 
     #[test]
@@ -230,21 +232,21 @@ mod tests {
 
     #[test]
     fn a_filler_is_welcome_and_a_second_service_only_where_it_slows_nobody() {
-        let serves = |priority, busy| KernelSharer { online: true, ..turn(priority, busy) };
-        assert!(matches!(prospect(&[serves(0, 300)], turn(5, 900)), SharingGain::Adds(400..)));
-        // Equals take turns, which costs the service more than it may.
+        let serves = |priority, busy| KernelSharer { online: true, ..sharer(priority, busy) };
+        assert!(matches!(prospect(&[serves(0, 300)], sharer(5, 900)), SharingGain::Adds(400..)));
+        // Equals share time slices, which costs the service more than it may.
         assert!(matches!(
-            prospect(&[serves(5, 300)], turn(5, 900)),
+            prospect(&[serves(5, 300)], sharer(5, 900)),
             SharingGain::Slows(Some(0), 1_100..)
         ));
         assert!(matches!(
             prospect(&[serves(3, 300)], serves(3, 300)),
             SharingGain::Slows(Some(0), _)
         ));
-        assert!(matches!(prospect(&[turn(0, 600)], serves(3, 300)), SharingGain::Slows(None, _)));
+        assert!(matches!(prospect(&[sharer(0, 600)], serves(3, 300)), SharingGain::Slows(None, _)));
         // No gaps, nothing to fill.
-        assert!(matches!(prospect(&[turn(0, 950)], turn(5, 900)), SharingGain::Little(..100)));
-        assert_eq!(prospect(&[turn(0, None)], turn(5, 900)), SharingGain::Unknown);
-        assert_eq!(prospect(&[], turn(5, 900)), SharingGain::Adds(1_000));
+        assert!(matches!(prospect(&[sharer(0, 950)], sharer(5, 900)), SharingGain::Little(..100)));
+        assert_eq!(prospect(&[sharer(0, None)], sharer(5, 900)), SharingGain::Unknown);
+        assert_eq!(prospect(&[], sharer(5, 900)), SharingGain::Adds(1_000));
     }
 }

@@ -43,6 +43,6 @@ pub use policy::{Policy, by_name};
 pub use predictor::{Knowledge, Predictor, RunTime, SearchBudget, Unknown, Unlimited};
 
 pub use view::{
-    AdminOverride, ClosureKind, ClusterView, ComputeSeats, GpuClosure, GpuView, InstanceState,
-    InstanceView, MigView, MpsClient, QueueKey, QueuedJob, SharingRequest, Tenancy,
+    AdminOverride, ClosureKind, ClusterView, ComputeInstancesView, GpuClosure, GpuView,
+    InstanceState, InstanceView, MigView, MpsClient, QueueKey, QueuedJob, SharingRequest, Tenancy,
 };

@@ -21,9 +21,9 @@ pub enum Way {
     Rearrange,
 }
 
-/// With whom a job would be on its instance; the better comes first.
+/// How a job would be co-located on its instance; the better comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Company {
+pub enum ColocationRank {
     /// It joins sharers.
     Joins,
     /// It has the instance to itself, for now or for good.
@@ -37,7 +37,7 @@ pub enum Company {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     /// Whether it uses what is shared already.
-    pub company: Company,
+    pub colocation: ColocationRank,
     /// Memory of the instance: the tighter the better.
     pub memory: Bytes,
     /// What has to be done first.
@@ -48,7 +48,7 @@ pub struct Rank {
     pub lost_futures: usize,
 }
 
-/// The best that one GPU has for one want.
+/// The best that one GPU has for one request.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The order of the choice; the smallest is taken.
@@ -72,18 +72,18 @@ pub struct Futures {
     pub after: usize,
 }
 
-/// Whom a waiting job holds up.
+/// Which jobs a waiting job holds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Everyone behind it.
-    InTurn,
-    /// Those behind it that want the same.
+    Queue,
+    /// Those behind it that request the same.
     BySize,
 }
 
-/// Whether a GPU could hold a want once every job on it had ended.
+/// Whether a GPU could hold a request once every job on it had ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlook {
+pub enum FutureFit {
     /// It could.
     Possible,
     /// Only if its layout were another one, which the policy doesn't change.
@@ -98,21 +98,21 @@ pub enum Outlook {
 pub trait Rule {
     /// The policy's name.
     const NAME: &'static str;
-    /// Whom a waiting job holds up.
+    /// Which jobs a waiting job holds up.
     const ORDER: Order;
     /// Whether sharers may join each other's slices.
     const JOINS: bool = true;
 
-    /// Returns the best that an available GPU has for the want now.
+    /// Returns the best that an available GPU has for the request now.
     fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>>;
 
-    /// Returns whether the GPU could ever hold the want.
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook;
+    /// Returns whether the GPU could ever hold the request.
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit;
 
-    /// Returns the fewest jobs whose end would make room on the GPU: each entry alone suffices.
+    /// Returns the fewest jobs whose end would free space on the GPU: each entry alone suffices.
     fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>>;
 
-    /// Returns how many memory slices are free and how many are wanted, if the GPU has enough
+    /// Returns how many memory slices are free and how many are needed, if the GPU has enough
     /// of them, but not in a shape that may be used.
     fn fragmented(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<(u32, u8)>;
 }

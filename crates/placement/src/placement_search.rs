@@ -17,18 +17,18 @@ pub use self::layout_index::{LayoutIndex, NO_PLACEMENT};
 /// Most jobs that one search weighs for one GPU: beyond, the sets would be too many.
 pub const JOBS_MAX: usize = 10;
 
-/// An assignment with its worth.
+/// An assignment with its score.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     /// The slots of the layout.
     pub layout: Layout,
     /// Jobs by their index among those that were weighed.
-    pub seats: Vec<(usize, Slot)>,
+    pub placements: Vec<(usize, Slot)>,
     /// The score of the assignment, the sum over its jobs.
-    pub worth: i64,
+    pub score: i64,
 }
 
-/// Whether every job has to have a seat.
+/// Whether every job has to have a placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobCoverage {
     /// Every job must have a slot.
@@ -37,31 +37,31 @@ pub enum JobCoverage {
     AnyJobs,
 }
 
-/// Returns the assignment of jobs to slots with the greatest worth; `worth` yields nothing where a
+/// Returns the assignment of jobs to slots with the greatest score; `score` yields nothing where a
 /// job can't run in a slot. Of equals the first in the order of slots and jobs. Where many layouts
 /// are weighed, [`LayoutIndex`] is faster.
 pub fn best(
     layout: &Layout,
     jobs: usize,
     must: JobCoverage,
-    worth: &mut dyn FnMut(usize, Slot) -> Option<i64>,
+    score: &mut dyn FnMut(usize, Slot) -> Option<i64>,
 ) -> Option<Assignment> {
     let jobs = jobs.min(JOBS_MAX);
     let slots: Vec<Slot> = layout.iter().copied().collect();
     let mut rows = vec![vec![NO_PLACEMENT; slots.len()]; jobs];
     for (place, slot) in slots.iter().enumerate() {
         for (job, row) in rows.iter_mut().enumerate() {
-            row[place] = worth(job, *slot).unwrap_or(NO_PLACEMENT);
+            row[place] = score(job, *slot).unwrap_or(NO_PLACEMENT);
         }
     }
     let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
     let order: Vec<usize> = (0..slots.len()).collect();
     let mut buffers = SearchBuffers::default();
-    let worth = buffers.worth(&order, &rows, must)?;
-    let taken = slots.iter().zip(buffers.seats(&order, &rows, must));
-    let seats =
+    let score = buffers.score(&order, &rows, must)?;
+    let taken = slots.iter().zip(buffers.assign_slots(&order, &rows, must));
+    let placements =
         taken.filter(|(_, job)| **job != UNASSIGNED).map(|(slot, job)| (*job, *slot)).collect();
-    Some(Assignment { layout: layout.clone(), seats, worth })
+    Some(Assignment { layout: layout.clone(), placements, score })
 }
 
 /// Returns a job's speed on an instance in millionths of its speed on the GPU's largest one, from both times.
@@ -92,16 +92,16 @@ mod tests {
             return (!all || taken == everyone).then_some(0);
         };
         let skip = by_hand(table, slot + 1, taken, all);
-        let seat = row.iter().enumerate().filter(|(job, _)| taken & (1 << job) == 0);
-        let seats = seat.filter_map(|(job, worth)| {
-            Some((*worth)? + by_hand(table, slot + 1, taken | 1 << job, all)?)
+        let placed = row.iter().enumerate().filter(|(job, _)| taken & (1 << job) == 0);
+        let placements = placed.filter_map(|(job, score)| {
+            Some((*score)? + by_hand(table, slot + 1, taken | 1 << job, all)?)
         });
-        seats.chain(skip).max()
+        placements.chain(skip).max()
     }
 
     proptest::proptest! {
         #[test]
-        fn no_other_assignment_is_worth_more(
+        fn no_other_assignment_has_a_higher_score(
             table in proptest::collection::vec(
                 proptest::collection::vec(proptest::option::of(-5_i64..20), 4), 1..5),
             all in proptest::bool::ANY,
@@ -109,15 +109,15 @@ mod tests {
             let layout = slots(u8::try_from(table.len()).unwrap());
             let must = if all { JobCoverage::AllJobs } else { JobCoverage::AnyJobs };
             let found = best(&layout, 4, must, &mut |job, slot| table[usize::from(slot.start)][job]);
-            proptest::prop_assert_eq!(found.map(|f| f.worth), by_hand(&table, 0, 0, all));
+            proptest::prop_assert_eq!(found.map(|f| f.score), by_hand(&table, 0, 0, all));
         }
 
         #[test]
-        fn all_layouts_at_once_are_worth_what_each_is_by_itself(
+        fn all_layouts_at_once_score_as_each_does_by_itself(
             key in proptest::sample::select(vec!["a100-40gb", "a30-24gb", "h100-80gb-sxm"]),
             table in proptest::collection::vec(
                 proptest::collection::vec(proptest::option::weighted(0.8, -5_i64..20), 40), 0..8),
-            floor in proptest::option::of(0_i64..60),
+            minimum in proptest::option::of(0_i64..60),
         ) {
             let model = tessera_model::mig::catalog::find(key).unwrap();
             let mig = MigView::new(model.geometry()).unwrap();
@@ -126,16 +126,16 @@ mod tests {
                 table.iter().map(|row| row.iter().map(|w| w.unwrap_or(NO_PLACEMENT)).collect()).collect();
             let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
             let each = mig.full().iter().filter_map(|layout| {
-                let mut worth = |job: usize, slot| table[job][number(slot)];
-                best(layout, table.len(), JobCoverage::AllJobs, &mut worth)
+                let mut score = |job: usize, slot| table[job][number(slot)];
+                best(layout, table.len(), JobCoverage::AllJobs, &mut score)
             });
-            let most = each.map(|found| found.worth).max().filter(|w| floor.is_none_or(|f| *w > f));
-            let found = mig.layout_index().best(&rows, 0, floor, &mut SearchBuffers::default());
-            proptest::prop_assert_eq!(found.as_ref().map(|f| f.worth), most);
+            let most = each.map(|found| found.score).max().filter(|w| minimum.is_none_or(|f| *w > f));
+            let found = mig.layout_index().best(&rows, 0, minimum, &mut SearchBuffers::default());
+            proptest::prop_assert_eq!(found.as_ref().map(|f| f.score), most);
             if let Some(found) = found {
-                let sum: i64 = found.seats.iter().map(|(job, slot)| rows[*job][number(*slot)]).sum();
-                proptest::prop_assert_eq!(sum, found.worth);
-                proptest::prop_assert_eq!(found.seats.len(), rows.len());
+                let sum: i64 = found.placements.iter().map(|(job, slot)| rows[*job][number(*slot)]).sum();
+                proptest::prop_assert_eq!(sum, found.score);
+                proptest::prop_assert_eq!(found.placements.len(), rows.len());
             }
         }
     }

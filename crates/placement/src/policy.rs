@@ -1,5 +1,6 @@
 //! The policies, one file each, behind one trait.
 
+mod by_rule;
 mod exclusive;
 mod live;
 mod pinned;
@@ -18,8 +19,9 @@ use crate::decision::Decision;
 use crate::predictor::Knowledge;
 use crate::view::{ClusterView, QueuedJob};
 
+pub use by_rule::ByRule;
 pub use exclusive::Exclusive;
-pub(crate) use exclusive::WholeGpu;
+pub use exclusive::WholeGpu;
 pub use live::TesseraLive;
 pub use pinned::{Pinned, decide_by_rule};
 pub use scheme_b::MadeToMeasure;
@@ -45,7 +47,7 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// Returns the name that configuration and decisions use.
     fn name(&self) -> &'static str;
 
-    /// Whether it may move running jobs ([`Decision::Reshape`]): then it is asked now and then
+    /// Whether it may move running jobs ([`Decision::Reshape`]): then it decides now and then
     /// although nobody waits.
     fn moves(&self) -> bool {
         false
@@ -63,9 +65,9 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// Whether it asks how long jobs take before it seats them: else it may put a job wherever its
+    /// Whether it needs to know how long jobs take before it places them: else it may put a job wherever its
     /// memory fits.
-    fn asks_times(&self) -> bool {
+    fn needs_run_times(&self) -> bool {
         true
     }
 
@@ -124,7 +126,7 @@ pub struct PolicyOptions {
 }
 
 impl PolicyOptions {
-    /// What holds if nothing is said.
+    /// The options that hold by default.
     pub const DEFAULT: Self = Self { energy_percent: 25 };
 }
 

@@ -5,7 +5,7 @@
 //! predictions). The first record of a **chain** has everything. A [`RoundReplay`] reads the records of
 //! a chain, has each round decided again, and reports where the two differ.
 //!
-//! - **Only what was seen.** The answers that the policy asked for are kept ([`AnswerRecorder`]). Their
+//! - **Only what was seen.** The answers that the policy requested are kept ([`AnswerRecorder`]). Their
 //!   source, and what was learned later, doesn't matter.
 //! - **Bit for bit.** Decisions are compared as they are stored, with every word and number of the
 //!   explanations. The [`RoundRecord::digest`] is stored together with the record.
@@ -35,7 +35,7 @@ use crate::view::{GpuView, QueuedJob};
 pub use answer_recorder::AnswerRecorder;
 pub use answers::NewAnswers;
 pub use gpu_kind::GpuKindRecord;
-pub use recorder::{RoundDraft, RoundInput, RoundRecorder};
+pub use recorder::{PendingRecord, RoundInput, RoundRecorder};
 pub use replay::{BadRecord, DecisionDifference, ReplayedRound, RoundReplay};
 
 /// Version of the format. Version 2 has the keys of version 1, and explanations in other words. The keys
@@ -45,7 +45,7 @@ pub const FORMAT: u16 = 2;
 /// The oldest version that can be read.
 pub const FORMAT_MIN: u16 = 1;
 /// Most records of a chain. The first record costs as much as some hundred others, and a reader has to
-/// read all records before the one that it wants.
+/// read all records before the one that it requests.
 pub const CHAIN_MAX: u64 = 1_000;
 /// Longest time that a chain covers: quiet clusters must not keep old records for months.
 pub const CHAIN_SPAN: Millis = Millis::from_secs(3_600);
@@ -103,7 +103,7 @@ pub struct RoundRecord {
     /// Jobs that no longer wait.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs_gone: Vec<JobId>,
-    /// Facts and predictions that the policy asked for, as far as they are new.
+    /// Facts and predictions that the policy requested, as far as they are new.
     #[serde(rename = "told", default)]
     pub answers: NewAnswers,
     /// The decisions, in order.

@@ -1,4 +1,4 @@
-//! What a job's ask means on GPUs of different models.
+//! What a job's request means on GPUs of different models.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use tessera_model::spec::GpuRequest;
 
 use crate::view::{ClusterView, MigView, QueuedJob, SharingRequest};
 
-/// An ask, reduced to what decides about places.
+/// A request, reduced to what decides about placements.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SliceRequest {
     /// A place with at least this memory. An unknown need is zero bytes: the smallest slice
@@ -26,12 +26,12 @@ pub enum SliceRequest {
 }
 
 impl SliceRequest {
-    /// Reads an ask. A sharer asks for memory only: that is checked where jobs come in.
-    pub fn of(ask: &GpuRequest, share: Option<&SharingRequest>) -> Self {
+    /// Reads a request. A sharer requests memory only: that is checked where jobs come in.
+    pub fn of(gpu_request: &GpuRequest, share: Option<&SharingRequest>) -> Self {
         if let Some(sharer) = share {
             return Self::Shared(sharer.clone());
         }
-        match ask {
+        match gpu_request {
             GpuRequest::Unknown => Self::AtLeast(Bytes::ZERO),
             GpuRequest::Memory(bytes) => Self::AtLeast(*bytes),
             GpuRequest::Profile(name) => Self::Named(name.clone()),
@@ -67,7 +67,7 @@ impl SliceRequest {
 
     /// Returns whether a whole GPU with MIG off and this memory can hold the job.
     ///
-    /// Such a GPU is one instance without a profile, so it suits every ask but a named one.
+    /// Such a GPU is one instance without a profile, so it suits every request but a named one.
     pub fn suits_unpartitioned(&self, memory: Bytes) -> bool {
         match self {
             Self::AtLeast(bytes) => memory >= *bytes,
@@ -78,26 +78,26 @@ impl SliceRequest {
     }
 }
 
-/// The wants of one round, numbered; asks that no GPU of the cluster can tell apart share one.
+/// The requests of one round, numbered; requests that are equal on every GPU of the cluster share one number.
 ///
-/// This bounds what a round computes: thousands of jobs ask for a handful of sizes.
+/// This bounds what a round computes: thousands of jobs request a handful of sizes.
 #[derive(Debug)]
 pub struct RequestNumbers {
     steps: Vec<Bytes>,
     numbers: BTreeMap<SliceRequest, usize>,
 }
 
-/// One want with its number.
+/// One request with its number.
 #[derive(Clone, Debug)]
 pub struct NumberedRequest {
-    /// Its index among the wants of the round.
+    /// Its index among the requests of the round.
     pub number: usize,
-    /// What is wanted; memory rounded up to a size that some GPU has.
-    pub want: SliceRequest,
+    /// The request, with memory rounded up to a size that some GPU has.
+    pub request: SliceRequest,
 }
 
 impl RequestNumbers {
-    /// Collects the memory sizes that the cluster's GPUs can tell apart.
+    /// Collects the memory sizes that differ on the cluster's GPUs.
     pub fn new(cluster: &ClusterView) -> Self {
         let mut steps = BTreeSet::new();
         let mut last: Option<&MigView> = None;
@@ -117,20 +117,20 @@ impl RequestNumbers {
         Self { steps: steps.into_iter().collect(), numbers: BTreeMap::new() }
     }
 
-    /// Numbers what a job asks for.
+    /// Numbers what a job requests.
     pub fn size(&mut self, job: &QueuedJob) -> NumberedRequest {
-        let want = match SliceRequest::of(&job.gpu, job.share.as_ref()) {
+        let request = match SliceRequest::of(&job.gpu, job.share.as_ref()) {
             SliceRequest::AtLeast(bytes) => {
                 let step = self.steps.partition_point(|step| *step < bytes);
                 SliceRequest::AtLeast(self.steps.get(step).copied().unwrap_or(Bytes::new(u64::MAX)))
             }
-            want @ (SliceRequest::Named(_)
+            request @ (SliceRequest::Named(_)
             | SliceRequest::Whole
             | SliceRequest::Shared(_)
-            | SliceRequest::Part(_)) => want,
+            | SliceRequest::Part(_)) => request,
         };
         let next = self.numbers.len();
-        let number = *self.numbers.entry(want.clone()).or_insert(next);
-        NumberedRequest { number, want }
+        let number = *self.numbers.entry(request.clone()).or_insert(next);
+        NumberedRequest { number, request }
     }
 }

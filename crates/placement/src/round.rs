@@ -1,7 +1,7 @@
 //! One round: the walk through the queue that all policies share.
 //!
-//! A policy is a [`Rule`]: what one GPU can offer to one want, and whose wait blocks whom. The
-//! walk keeps, for each distinct want, the GPUs ordered by what they offer, and asks the rule
+//! A policy is a [`Rule`]: what one GPU can offer to one request, and which waits block which jobs. The
+//! walk keeps, for each distinct request, the GPUs ordered by what they offer, and applies the rule
 //! again only for GPUs that a decision changed. So a round costs about (starts × log GPUs), not
 //! jobs × GPUs.
 
@@ -14,25 +14,25 @@ use tessera_model::JobId;
 use crate::decision::{Decision, Explanation, JobPlacement, WaitReason};
 use crate::explain::{self, Hopeless};
 use crate::feasibility;
-use crate::offer::{Offer, Order, Outlook, Rank, Rule};
+use crate::offer::{FutureFit, Offer, Order, Rank, Rule};
 use crate::predictor::Predictor;
 use crate::request::{NumberedRequest, RequestNumbers};
 use crate::sharing;
 use crate::view::{ClosureKind, ClusterView, QueuedJob};
 use crate::working_state::WorkingState;
 
-/// What can be said of a want before any place is looked for.
+/// What is known of a request before the search for a placement.
 #[derive(Debug)]
 enum Fate {
     Possible,
     Waits(WaitReason, Hopeless),
 }
 
-/// The GPUs in the order in which one want would take them.
+/// The GPUs in the order in which one request would take them.
 #[derive(Debug)]
 struct Market {
     fate: Fate,
-    /// The first job that waits for this want.
+    /// The first job that waits for this request.
     waiting: Option<JobId>,
     offers: Vec<Option<Rc<Offer>>>,
     order: BTreeSet<(Rank, usize)>,
@@ -89,7 +89,7 @@ impl<R: Rule> Round<'_, R> {
         }
         let market = &mut self.markets[size.number];
         if let Fate::Waits(..) = market.fate {
-            self.decisions.extend(market.turn_away::<R>(job));
+            self.decisions.extend(market.refuse::<R>(job));
             return ControlFlow::Continue(());
         }
         if let Some(head) = self.head {
@@ -109,7 +109,7 @@ impl<R: Rule> Round<'_, R> {
             None => {
                 market.waiting = Some(job.id);
                 self.head = match R::ORDER {
-                    Order::InTurn => Some(job.id),
+                    Order::Queue => Some(job.id),
                     Order::BySize => None,
                 };
                 let (reason, why) = explain::wait(&mut self.rule, &self.state, job, &size);
@@ -138,7 +138,7 @@ impl<R: Rule> Round<'_, R> {
 }
 
 impl Market {
-    /// Looks at what a want can hope for; no GPU is asked yet.
+    /// Classifies a request; no offer is computed yet.
     fn open<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> Self {
         Self {
             fate: fate(rule, state, size),
@@ -150,19 +150,19 @@ impl Market {
     }
 
     /// Explains to a job that it waits whatever job ends. Where another layout would help, it would
-    /// help all jobs of the size: they stand behind the first and are told nothing.
-    fn turn_away<R: Rule>(&mut self, job: &QueuedJob) -> Option<Decision> {
+    /// help all jobs of the size: only the first gets an explanation.
+    fn refuse<R: Rule>(&mut self, job: &QueuedJob) -> Option<Decision> {
         let Fate::Waits(reason, hopeless) = &self.fate else { return None };
         let why = match (self.waiting, reason) {
-            (None, _) => hopeless.tell(R::NAME, job),
+            (None, _) => hopeless.explain_first(R::NAME, job),
             (Some(_), WaitReason::MigFragmentation) => return None,
-            (Some(_), _) => hopeless.tell_again(R::NAME, job),
+            (Some(_), _) => hopeless.explain_again(R::NAME, job),
         };
         self.waiting.get_or_insert(job.id);
         Some(Decision::Wait { job: job.id, reason: *reason, why })
     }
 
-    /// Asks the GPUs again that changed since this want was last looked at; all, the first time.
+    /// Computes the offers of GPUs that changed since this request's last offers; of all, the first time.
     fn refresh<R: Rule>(
         &mut self,
         rule: &mut R,
@@ -173,17 +173,17 @@ impl Market {
         if self.offers.is_empty() {
             self.offers = vec![None; state.gpus.len()];
             for gpu in 0..state.gpus.len() {
-                self.ask(rule, state, size, gpu);
+                self.find_offer(rule, state, size, gpu);
             }
         } else {
             for gpu in &changed[self.read..] {
-                self.ask(rule, state, size, *gpu);
+                self.find_offer(rule, state, size, *gpu);
             }
         }
         self.read = changed.len();
     }
 
-    fn ask<R: Rule>(
+    fn find_offer<R: Rule>(
         &mut self,
         rule: &mut R,
         state: &WorkingState<'_>,
@@ -213,7 +213,7 @@ impl Market {
     }
 }
 
-/// Returns whether a want can ever be met, and if not, why.
+/// Returns whether a request can ever be met, and if not, why.
 fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> Fate {
     // Where no GPU was ever seen, nothing can be called impossible: the first may hold it.
     let mut reason = match state.gpus.is_empty() {
@@ -221,13 +221,13 @@ fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> 
         false => WaitReason::BadConstraints,
     };
     for gpu in &state.gpus {
-        if !feasibility::holds(gpu.view, &size.want) {
+        if !feasibility::holds(gpu.view, &size.request) {
             continue;
         }
-        match (gpu.view.available, rule.outlook(gpu, size)) {
-            (true, Outlook::Possible) => return Fate::Possible,
-            (true, Outlook::OtherLayout) => reason = WaitReason::MigFragmentation,
-            (true, Outlook::InTheWay | Outlook::Never) | (false, _) => {
+        match (gpu.view.available, rule.future_fit(gpu, size)) {
+            (true, FutureFit::Possible) => return Fate::Possible,
+            (true, FutureFit::OtherLayout) => reason = WaitReason::MigFragmentation,
+            (true, FutureFit::InTheWay | FutureFit::Never) | (false, _) => {
                 if reason == WaitReason::BadConstraints {
                     reason = WaitReason::NodeUnavailable;
                 }
@@ -240,9 +240,9 @@ fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> 
     Fate::Waits(reason, Hopeless::new(R::NAME, state, size, reason))
 }
 
-/// Names what operators said, if nothing but their word keeps the want from its GPUs.
+/// Names the administrative overrides, if nothing else keeps the request from its GPUs.
 fn closed(state: &WorkingState<'_>, size: &NumberedRequest) -> Option<WaitReason> {
-    let mut holders = state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.want));
+    let mut holders = state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.request));
     let first = holders.next()?.view.operator.closed.as_ref()?.how;
     let rest: Option<Vec<ClosureKind>> =
         holders.map(|gpu| gpu.view.operator.closed.as_ref().map(|closed| closed.how)).collect();

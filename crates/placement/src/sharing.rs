@@ -4,15 +4,15 @@
 //! one job a partition, and `exclusive` gives away whole GPUs. What follows is ours, the same for
 //! every policy that has slices at all:
 //!
-//! - A job shares only if it says so, and only with jobs of the same user: under MPS a fault of
+//! - A job shares only if it requests so, and only with jobs of the same user: under MPS a fault of
 //!   one is a fault of all.
 //! - Kernel by kernel, jobs join only their like: every job on the slice must stand in its queue.
-//! - It joins a shared slice that has room, by multiprocessors and memory, before it takes a
-//!   slice of its own: the tightest such slice, then the one with the least memory left over.
-//! - It matters who joins whom: where that is predicted (kernel by kernel from how busy all are,
+//! - It joins a shared slice that has space, by multiprocessors and memory, before it takes a
+//!   slice of its own. It takes the tightest such slice, then the one with the least memory left over.
+//! - The co-runners matter: where their speeds are predicted (kernel by kernel from how busy all are,
 //!   [`crate::kernel_sharing`]; under MPS as is predicted, [`crate::Predictor::predict_speeds`]), the slice is joined
 //!   on which one more adds most, and none on which it adds little or would slow one that serves answers.
-//!   Where it isn't, the user's wish decides.
+//!   Where they aren't, the user's request decides.
 //! - If there is none, it founds one: the tightest slice on which jobs like it fit together, that
 //!   is with `memory * 100 / percent` of memory. Half a slice's multiprocessors go with half its
 //!   memory, so that neither is left over. Where no slice is so large, the largest.
@@ -24,18 +24,18 @@ use std::rc::Rc;
 use tessera_model::JobId;
 
 use crate::kernel_sharing::SharingGain;
-use crate::offer::{Company, Offer, Rank, Rule, Way};
+use crate::offer::{ColocationRank, Offer, Rank, Rule, Way};
 use crate::request::{NumberedRequest, SliceRequest};
 use crate::view::{InstanceState, InstanceView, SharingRequest, Tenancy};
 use crate::working_state::WorkingGpu;
 
-/// Returns the best that a GPU has for a want: room beside sharers, or what the rule finds.
+/// Returns the best that a GPU has for a request: space next to sharers, or what the rule finds.
 pub fn best_offer<R: Rule>(
     rule: &mut R,
     gpu: &WorkingGpu<'_>,
     size: &NumberedRequest,
 ) -> Option<Rc<Offer>> {
-    if let SliceRequest::Shared(sharer) = &size.want
+    if let SliceRequest::Shared(sharer) = &size.request
         && !gpu.view.shares(sharer.share)
     {
         return None;
@@ -46,11 +46,11 @@ pub fn best_offer<R: Rule>(
 
 /// Returns the shared slice of a GPU that a sharer would join.
 pub(crate) fn join(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
-    let SliceRequest::Shared(sharer) = &size.want else { return None };
+    let SliceRequest::Shared(sharer) = &size.request else { return None };
     if !gpu.view.shares(sharer.share) {
         return None;
     }
-    let open = tenancies(gpu, sharer).filter(|(i, tenancy)| tenancy.has_room(sharer, i.memory));
+    let open = tenancies(gpu, sharer).filter(|(i, tenancy)| tenancy.has_capacity(sharer, i.memory));
     let welcome =
         open.filter_map(|(i, tenancy)| Some((i, tenancy, adds(gpu, i, tenancy, sharer)?)));
     let (instance, ..) = welcome.min_by_key(|(instance, tenancy, adds)| {
@@ -59,7 +59,7 @@ pub(crate) fn join(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Of
     })?;
     Some(Rc::new(Offer {
         rank: Rank {
-            company: Company::Joins,
+            colocation: ColocationRank::Joins,
             memory: instance.memory,
             way: Way::Join,
             compute_slices: 0,
@@ -104,19 +104,20 @@ pub(crate) fn prospect(
     if profile.is_none() && instance.slot.is_some() {
         return SharingGain::Unknown;
     }
-    tenancy
-        .prospect_beside(sharer, |clients| gpu.predictor.predict_speeds(clients, gpu.view, profile))
+    tenancy.prospect_under_mps(sharer, |clients| {
+        gpu.predictor.predict_speeds(clients, gpu.view, profile)
+    })
 }
 
 /// Returns the sharers whose end alone would let another one in.
 pub(crate) fn blockers(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {
-    let SliceRequest::Shared(sharer) = &size.want else { return Vec::new() };
+    let SliceRequest::Shared(sharer) = &size.request else { return Vec::new() };
     let mut found = Vec::new();
     for (instance, tenancy) in tenancies(gpu, sharer) {
         for (job, _) in &tenancy.sharers {
             let mut without = tenancy.clone();
             without.remove(*job);
-            if without.has_room(sharer, instance.memory)
+            if without.has_capacity(sharer, instance.memory)
                 && adds(gpu, instance, &without, sharer).is_some()
             {
                 found.push(vec![*job]);
@@ -126,16 +127,16 @@ pub(crate) fn blockers(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<
     found
 }
 
-/// Explains why a sharer doesn't join a slice that has room for it: the first such slice of these GPUs.
+/// Explains why a sharer doesn't join a slice that has space for it: the first such slice of these GPUs.
 pub(crate) fn declined<'g, 'c: 'g>(
     gpus: impl Iterator<Item = &'g WorkingGpu<'c>>,
     size: &NumberedRequest,
 ) -> Option<String> {
-    let SliceRequest::Shared(sharer) = &size.want else { return None };
+    let SliceRequest::Shared(sharer) = &size.request else { return None };
     let mut gpus = gpus.filter(|gpu| gpu.view.available && gpu.view.shares(sharer.share));
     gpus.find_map(|gpu| {
         let mut open = tenancies(gpu, sharer)
-            .filter(|(instance, tenancy)| tenancy.has_room(sharer, instance.memory));
+            .filter(|(instance, tenancy)| tenancy.has_capacity(sharer, instance.memory));
         open.find_map(|(instance, tenancy)| reason(gpu, instance, tenancy, sharer))
     })
 }
@@ -172,15 +173,18 @@ fn reason(
     }
 }
 
-/// Tells what company a sharer would have on a slice of its own with this memory.
-pub(crate) fn company(want: &SliceRequest, memory: tessera_model::Bytes) -> Company {
-    match want {
-        SliceRequest::Shared(sharer) if memory < sharer.share.roomy() => Company::Cramped,
+/// Returns how a sharer would be co-located on a slice of its own with this memory.
+pub(crate) fn rank_colocation(
+    request: &SliceRequest,
+    memory: tessera_model::Bytes,
+) -> ColocationRank {
+    match request {
+        SliceRequest::Shared(sharer) if memory < sharer.share.roomy() => ColocationRank::Cramped,
         SliceRequest::Shared(_)
         | SliceRequest::AtLeast(_)
         | SliceRequest::Named(_)
         | SliceRequest::Whole
-        | SliceRequest::Part(_) => Company::Alone,
+        | SliceRequest::Part(_) => ColocationRank::Alone,
     }
 }
 

@@ -37,9 +37,9 @@ pub struct GpuView {
     pub index: u32,
     /// The driver's name for the board.
     pub model: String,
-    /// Memory of the whole card.
+    /// Memory of the whole GPU.
     pub memory: Bytes,
-    /// Streaming multiprocessors of the whole card, if the driver says.
+    /// Streaming multiprocessors of the whole GPU, if the driver reports them.
     pub sms: Option<u16>,
     /// Reported profiles and placements; `None` where MIG is off or not supported. Left out where
     /// a view is written down: [`crate::record`] writes it once for all GPUs of a kind.
@@ -178,7 +178,7 @@ impl MigView {
         Ok(Self { geometry, space, plain, largest, full, layout_index })
     }
 
-    /// Returns the profile that takes the whole card, as [`Geometry::largest`] finds it.
+    /// Returns the profile that takes the whole GPU, as [`Geometry::largest`] finds it.
     pub fn largest(&self) -> Option<&Profile> {
         self.geometry.profiles.get(self.largest?)
     }
@@ -242,8 +242,8 @@ pub enum InstanceState {
     /// Jobs of one user share it.
     Shared(Tenancy),
     /// An operator partitioned it into compute instances, which only jobs use that name them. Policies
-    /// leave it alone until its layout changes.
-    Cut(ComputeSeats),
+    /// leave it alone until its layout is another one.
+    Cut(ComputeInstancesView),
     /// It is used or was made from outside Tessera: planned around, never touched.
     Foreign,
     /// It can't be used or destroyed until a person looks.
@@ -268,14 +268,14 @@ impl InstanceState {
 
 /// The compute instances of one GPU instance, and the jobs on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ComputeSeats {
+pub struct ComputeInstancesView {
     /// Those that may be taken or are.
     pub cut: Cut,
     /// The jobs there, all jobs of one user: what fails on a GPU instance may hit all of them.
     pub tenancy: Option<Tenancy>,
 }
 
-impl ComputeSeats {
+impl ComputeInstancesView {
     /// Returns the jobs with their compute instances.
     pub fn taken(&self) -> impl Iterator<Item = (JobId, ComputeSlot)> {
         let sharers = self.tenancy.iter().flat_map(|tenancy| &tenancy.sharers);

@@ -15,7 +15,7 @@ use crate::view::{
 pub struct WorkingGpu<'c> {
     /// As the round began.
     pub view: &'c GpuView,
-    /// Who is asked how its sharers do.
+    /// The predictions of how its sharers do.
     pub predictor: &'c dyn Predictor,
     /// What stands or is promised now.
     pub instances: Vec<InstanceView>,
@@ -154,7 +154,7 @@ impl WorkingGpu<'_> {
             Some(InstanceState::Shared(tenancy)) => {
                 tenancy.sharers.iter().map(|(job, _)| *job).collect()
             }
-            Some(InstanceState::Cut(seats)) => seats.taken().map(|(job, _)| job).collect(),
+            Some(InstanceState::Cut(compute)) => compute.taken().map(|(job, _)| job).collect(),
             Some(
                 InstanceState::Idle
                 | InstanceState::Foreign

@@ -1,9 +1,9 @@
-//! The same from what a controller knows of jobs, which is less than MMK measures of them.
+//! Predicts speeds of co-located jobs from what a controller knows of jobs.
 //!
 //! MMK (§III-A) profiles what each job uses of multiprocessors, bandwidth and L2 before it runs. A
 //! controller knows how busy some tasks' kernels keep a slice, and of the others nothing. What isn't
 //! known has a column of its own that a tree may split on: it is never a number that looks like a
-//! known one. Company comes and goes while a job runs, so that what is learned from is its average
+//! known one. Co-runners come and go while a job runs, so that what is learned from is their average
 //! over the run. The columns are ours.
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use crate::number::{float, hash};
 use crate::outcome::Prediction;
 use crate::trained::{TooFewRows, TrainedModel};
 
-/// A forest that is off by more than this part of what it predicts is not worth asking: a job beside
+/// A forest that is off by more than this part of what it predicts is not used. A job next to
 /// another is seldom slower than by half, so that the middle would do nearly as well. Ours.
 const USEFUL: f64 = 0.25;
 
@@ -37,7 +37,7 @@ pub struct CoRunners {
     pub count: u64,
     /// Their percentages added up, in thousandths of a percent.
     pub sm: u64,
-    /// What those of whom that is known keep busy, added up, in millionths.
+    /// What those with a known part keep busy, added up, in millionths.
     pub busy: u64,
     /// Of how many that isn't known, in thousandths.
     pub unknown: u64,
@@ -55,7 +55,7 @@ impl CoRunners {
     }
 }
 
-/// One job beside others.
+/// One job next to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Colocation {
     /// The slice's part of the GPU's compute, in thousandths.
@@ -89,18 +89,19 @@ impl Colocation {
     }
 }
 
-/// A run beside others, and its speed over that of its task alone on such a slice.
+/// A run next to others, and its speed over that of its task alone on such a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColocatedRun {
     /// Which task: rows of one are held out together.
     pub task: u64,
-    /// Beside whom.
-    pub company: Colocation,
+    /// Its co-runners.
+    #[serde(rename = "company")]
+    pub colocation: Colocation,
     /// Its speed, in thousandths of that alone.
     pub speed_per_mille: u32,
 }
 
-/// Predicts speeds beside others.
+/// Predicts speeds next to others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ColocationPredictor {
     /// The model with its version and error.
@@ -109,8 +110,8 @@ pub struct ColocationPredictor {
 
 impl ColocatedRun {
     /// Notes a run of a task.
-    pub fn of(task: &str, company: Colocation, speed_per_mille: u32) -> Self {
-        Self { task: hash(task.as_bytes()), company, speed_per_mille }
+    pub fn of(task: &str, colocation: Colocation, speed_per_mille: u32) -> Self {
+        Self { task: hash(task.as_bytes()), colocation, speed_per_mille }
     }
 }
 
@@ -125,19 +126,19 @@ impl ColocationPredictor {
         let mut table = TrainingTable::new(COLUMNS);
         for row in rows {
             let speed = f64::from(row.speed_per_mille) / 1_000.0;
-            table.push(row.task, &row.company.row(), speed).map_err(|_| few)?;
+            table.push(row.task, &row.colocation.row(), speed).map_err(|_| few)?;
         }
         Ok(Self { trained: TrainedModel::learn(LearnerKind::Forest, &table, seed)? })
     }
 
-    /// Tells whether it did well enough on tasks that it had not seen to be asked.
+    /// Returns whether it did well enough on tasks that it had not seen to be used.
     pub fn is_useful(&self) -> bool {
         self.trained.held_out.relative <= USEFUL
     }
 
     /// Predicts a job's speed, in thousandths of that alone on the slice.
-    pub fn predict(&self, company: &Colocation) -> Prediction {
-        self.trained.predict_speed(&company.row())
+    pub fn predict(&self, colocation: &Colocation) -> Prediction {
+        self.trained.predict_speed(&colocation.row())
     }
 
     /// Predicts the speed of each of those on a slice of such a part of a GPU, in thousandths of what
@@ -146,7 +147,7 @@ impl ColocationPredictor {
         let speed = |own: &SharingClient, others: CoRunners| {
             self.predict(&Colocation { slice, own: *own, others }).value.max(1)
         };
-        let beside = |at: usize| {
+        let others = |at: usize| {
             let mut others = CoRunners::default();
             let rest = clients.iter().enumerate().filter(|(other, _)| *other != at);
             rest.for_each(|(_, other)| others.add(other, 1_000));
@@ -154,8 +155,8 @@ impl ColocationPredictor {
         };
         let relative = |(at, own): (usize, &SharingClient)| {
             let alone = speed(own, CoRunners::default());
-            // Nobody is quicker for company: that would be noise.
-            (speed(own, beside(at)) * 1_000 / alone).clamp(1, 1_000)
+            // No job is quicker with co-runners: that would be noise.
+            (speed(own, others(at)) * 1_000 / alone).clamp(1, 1_000)
         };
         clients.iter().enumerate().map(relative).collect()
     }
@@ -170,7 +171,7 @@ mod tests {
         SharingClient { online: false, sm_percent, busy }
     }
 
-    /// Runs of tasks that lose by how busy their company is, with whoever's part is known.
+    /// Runs of tasks that lose by how busy their co-runners with a known part are.
     fn runs(tasks: u64, known: impl Fn(u64) -> bool) -> Vec<ColocatedRun> {
         let mut rng = SeededRng::new(3);
         let mut draw = |below: usize| u16::try_from(rng.index_below(below)).unwrap();
@@ -182,45 +183,45 @@ mod tests {
                 let with = u64::from(draw(2)) * 1_000;
                 others.add(&client(50, known(task).then_some(met)), with);
                 let lost = u32::from(own) * u32::from(met) / 2_000 * u32::from(with > 0);
-                let company = Colocation { slice: 1_000, own: client(50, Some(own)), others };
-                rows.push(ColocatedRun { task, company, speed_per_mille: 1_000 - lost });
+                let colocation = Colocation { slice: 1_000, own: client(50, Some(own)), others };
+                rows.push(ColocatedRun { task, colocation, speed_per_mille: 1_000 - lost });
             }
         }
         rows
     }
 
     #[test]
-    fn busier_company_slows_more_and_none_does_not() {
-        let crowd = ColocationPredictor::learn(&runs(300, |_| true), 1).unwrap();
-        assert!(crowd.is_useful(), "{:?}", crowd.trained.held_out);
+    fn busier_co_runners_slow_more_and_none_do_not() {
+        let forest = ColocationPredictor::learn(&runs(300, |_| true), 1).unwrap();
+        assert!(forest.is_useful(), "{:?}", forest.trained.held_out);
         let (busy, idle) = (client(50, Some(950)), client(50, Some(30)));
 
-        let loud = crowd.together(1_000, &[busy, busy]);
-        let quiet = crowd.together(1_000, &[busy, idle]);
+        let loud = forest.together(1_000, &[busy, busy]);
+        let quiet = forest.together(1_000, &[busy, idle]);
 
         assert!(loud[0] + 200 < quiet[0], "{loud:?} {quiet:?}");
-        assert_eq!(crowd.together(1_000, &[busy]), [1_000]);
-        assert_eq!(crowd.together(1_000, &[]), Vec::<u64>::new());
+        assert_eq!(forest.together(1_000, &[busy]), [1_000]);
+        assert_eq!(forest.together(1_000, &[]), Vec::<u64>::new());
     }
 
     #[test]
-    fn somebody_of_whom_nothing_is_known_is_not_taken_to_be_idle() {
-        let crowd = ColocationPredictor::learn(&runs(400, |task| task % 2 == 0), 1).unwrap();
+    fn an_unknown_job_is_not_taken_for_idle() {
+        let forest = ColocationPredictor::learn(&runs(400, |task| task % 2 == 0), 1).unwrap();
         let busy = client(50, Some(900));
 
-        let beside_idle = crowd.together(1_000, &[busy, client(50, Some(10))])[0];
-        let beside_unknown = crowd.together(1_000, &[busy, client(50, None)])[0];
+        let next_to_idle = forest.together(1_000, &[busy, client(50, Some(10))])[0];
+        let next_to_unknown = forest.together(1_000, &[busy, client(50, None)])[0];
 
-        assert!(beside_unknown + 80 < beside_idle, "{beside_unknown}, {beside_idle}");
+        assert!(next_to_unknown + 80 < next_to_idle, "{next_to_unknown}, {next_to_idle}");
     }
 
     #[test]
-    fn a_handful_of_runs_teaches_nothing() {
+    fn a_handful_of_runs_is_too_few_for_training() {
         assert!(ColocationPredictor::learn(&runs(4, |_| true), 1).is_err());
     }
 
     #[test]
-    fn company_counts_by_the_time_that_it_was_there() {
+    fn co_runners_count_by_the_time_that_they_were_there() {
         let mut others = CoRunners::default();
         others.add(&client(40, Some(500)), 250);
         others.add(&client(20, None), 1_000);

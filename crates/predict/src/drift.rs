@@ -1,4 +1,4 @@
-//! Whether predictions still come true.
+//! Whether predictions still are accurate.
 
 use std::collections::VecDeque;
 
@@ -20,10 +20,10 @@ const UNLIKELY: f64 = 0.001;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PredictorTrust {
-    /// They come true as often as they say.
+    /// They lie in their intervals as often as they should.
     #[default]
     Trusted,
-    /// They don't: ask for conservative values until they do again, or a new model is trained.
+    /// They don't: use conservative values until they do again, or a new model is trained.
     Alarmed,
 }
 
@@ -43,7 +43,7 @@ impl DriftWatch {
     /// Takes one outcome: whether it lay in its interval. Returns what to make of predictions now.
     ///
     /// The alarm is raised where so many misses among the last [`WINDOW`] are less likely than
-    /// one in a thousand, and taken back when a whole window misses no more than it may.
+    /// one in a thousand. It is taken back when a whole window misses no more than it may.
     pub fn take(&mut self, covered: bool) -> PredictorTrust {
         self.hits.push_back(covered);
         if self.hits.len() > WINDOW {

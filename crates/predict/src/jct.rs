@@ -4,7 +4,7 @@
 //! one run (activity of the graphics engine, of DRAM and of tensor cores, memory in use, time).
 //!
 //! Where it had to choose: what is learned is the **ratio** of two sizes' times, from every pair of
-//! sizes on which a task ran on the same GPU model, so that a task of seconds teaches about one of
+//! sizes on which a task ran on the same GPU model. So a task of seconds is a sample for one of
 //! hours. Earlier runs on the very size come first. A ratio never leaves what slices can do: a
 //! smaller one is not faster, and a larger one not by more than its size and half again. Without a
 //! model the study's rule for slices stands in (what a slice lacks, as the job needs it).
@@ -50,7 +50,7 @@ impl TimePredictor {
         for ((task, _), sizes) in &places {
             for (from, to) in sizes.pairs() {
                 let target = float(to.1.median_ms()).ln() - float(from.1.median_ms()).ln();
-                // A row with a time of zero has no logarithm; it teaches nothing.
+                // A row with a time of zero has no logarithm; it is not a sample.
                 let _ = table.push(hash(task.as_bytes()), &row(sizes, from, to.0), target);
             }
         }

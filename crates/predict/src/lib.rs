@@ -2,14 +2,14 @@
 //! and from models to numbers with intervals.
 //!
 //! - [`jct`]: how long a task takes on a size of slice (gradient-boosted trees, as Dyna-P's eq. 5).
-//! - [`colocation`]: how fast a job is beside co-runners on one slice (random forest with contention
+//! - [`colocation`]: how fast a job is next to co-runners on one slice (random forest with contention
 //!   features, as MMK's §III-A), from what a controller knows of them.
 //! - [`memory`]: the least memory that a task is known to need.
 //! - [`drift`]: whether predictions are still accurate; if not, callers get conservative values.
 //!
-//! Nothing here reads a clock, a file or a source of entropy: the same rows give the same model, bit for bit, so
-//! that a version that the store names can be trained again and compared. The learners are ours
-//! ([`learn`]): those on offer draw from a thread's chance or keep their models to themselves, and
+//! Nothing here reads a clock, a file or a source of entropy. The same rows give the same model, bit for bit.
+//! So a version that the store names can be trained again and compared. The learners are ours
+//! ([`learn`]): those on offer draw from a thread's random numbers or hide their models, and
 //! a few hundred lines serve tables of this size.
 
 #![forbid(unsafe_code)]

@@ -3,8 +3,8 @@
 //! MIGM §2.2 names the ways to know it, in this order: declared; learned from earlier runs;
 //! estimated; unknown, which starts on the smallest slice and grows.
 //!
-//! Each task is watched by itself ([`crate::drift`]): what one needs says nothing of another. Of one
-//! whose runs leave their intervals the floor is half as much again as the most that it had.
+//! Each task is watched by itself ([`crate::drift`]): what one needs doesn't predict another. If a
+//! task's runs leave their intervals, the estimate is half as much again as the most that it had.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,10 +22,10 @@ pub const RUNS_MAX: usize = 20;
 pub const TASKS_MAX: usize = 100_000;
 
 /// By how much the interval goes beyond the peaks, in thousandths: allocators round, and inputs vary.
-const ROOM: u64 = 50;
+const MARGIN: u64 = 50;
 
-/// What a floor is of which the task's runs don't keep to, in thousandths of the most that it had: on
-/// cards whose slices double in memory that is the next larger slice, more often than not. Ours.
+/// The cautious estimate of a task whose runs leave their intervals, in thousandths of the most that it had. On
+/// GPUs whose slices double in memory that is the next larger slice, more often than not. Ours.
 const CAUTION: u64 = 1_500;
 
 /// What one run showed.
@@ -42,7 +42,7 @@ struct TaskMemory {
     runs: VecDeque<MemoryEvidence>,
     /// The number of the last run over all tasks.
     last: u64,
-    /// Whether what was foretold of it came true.
+    /// Whether what was predicted of it was accurate.
     watch: DriftWatch,
 }
 
@@ -52,25 +52,25 @@ impl TaskMemory {
     }
 }
 
-/// What a task is foretold to need.
+/// What a task is predicted to need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryEstimate {
     /// How many runs it rests on.
     pub runs: u32,
     /// A run is expected to have this much at least.
     pub low: Bytes,
-    /// What to ask for.
+    /// What to request.
     pub value: Bytes,
     /// A run is expected to have no more.
     pub high: Bytes,
-    /// The largest slice that a run ran out of, if more than that is asked for.
+    /// The largest slice that a run ran out of, if more than that is requested.
     pub ran_out_of: Option<Bytes>,
-    /// Whether it is a cautious one, since what was foretold of the task stopped to come true.
+    /// Whether it is a cautious one, since what was predicted of the task stopped to are accurate.
     pub cautious: bool,
 }
 
 impl MemoryEstimate {
-    /// Tells whether a run kept to it: nobody who ran out of memory did.
+    /// Returns whether a run kept to it: nobody who ran out of memory did.
     pub fn covers(&self, shown: MemoryEvidence) -> bool {
         match shown {
             MemoryEvidence::Peak(peak) => self.low <= peak && peak <= self.high,
@@ -84,7 +84,7 @@ impl MemoryEstimate {
 pub struct MemoryEstimator {
     tasks: BTreeMap<String, TaskMemory>,
     runs: u64,
-    /// How many of the tasks are alarmed: there may be very many, and it is asked often.
+    /// How many of the tasks are alarmed: there may be very many, and it is read often.
     alarmed: usize,
 }
 
@@ -108,28 +108,33 @@ impl MemoryEstimator {
         }
     }
 
-    /// Takes what came of a floor, before the run itself is taken: nothing is known of a task that
+    /// Takes the outcome of an estimate, before the run itself is taken: nothing is known of a task that
     /// never ran.
-    pub fn came(&mut self, task: &str, told: &MemoryEstimate, shown: MemoryEvidence) {
+    pub fn observe_outcome(
+        &mut self,
+        task: &str,
+        estimate: &MemoryEstimate,
+        shown: MemoryEvidence,
+    ) {
         if let Some(known) = self.tasks.get_mut(task) {
             self.alarmed -= usize::from(known.is_alarmed());
-            known.watch.take(told.covers(shown));
+            known.watch.take(estimate.covers(shown));
             self.alarmed += usize::from(known.is_alarmed());
         }
     }
 
-    /// Returns how many tasks are given cautious floors.
+    /// Returns how many tasks are given cautious estimates.
     pub const fn alarmed(&self) -> usize {
         self.alarmed
     }
 
-    /// Returns what a task needs: its value is the floor to ask for, the highest peak, and more than
-    /// anything that it ran out of; its interval goes from a twentieth below the lowest peak to a
-    /// twentieth above the floor. `None` for a task that never ran.
+    /// Returns what a task needs. Its value is the estimate to request: the highest peak, and more than
+    /// anything that it ran out of. Its interval goes from a twentieth below the lowest peak to a
+    /// twentieth above the estimate. `None` for a task that never ran.
     ///
-    /// The twentieth is not asked for: programs that take whatever memory there is would be given a
+    /// The twentieth is not requested: programs that take whatever memory there is would be given a
     /// larger slice each time.
-    pub fn floor(&self, task: &str) -> Option<MemoryEstimate> {
+    pub fn estimate(&self, task: &str) -> Option<MemoryEstimate> {
         let known = self.tasks.get(task)?;
         let (mut high, mut low, mut ran_out_of) = (0_u64, u64::MAX, None);
         for run in &known.runs {
@@ -151,9 +156,9 @@ impl MemoryEstimator {
         let low = low.min(high);
         Some(MemoryEstimate {
             runs: u32::try_from(known.runs.len()).unwrap_or(u32::MAX),
-            low: Bytes::new(low - part(low, ROOM)),
+            low: Bytes::new(low - part(low, MARGIN)),
             value: Bytes::new(value),
-            high: Bytes::new(value.saturating_add(part(value, ROOM))),
+            high: Bytes::new(value.saturating_add(part(value, MARGIN))),
             ran_out_of,
             cautious,
         })
@@ -161,13 +166,13 @@ impl MemoryEstimator {
 }
 
 impl From<MemoryEstimate> for Prediction {
-    fn from(floor: MemoryEstimate) -> Self {
+    fn from(estimate: MemoryEstimate) -> Self {
         Self {
             quantity: PredictedQuantity::MemoryBytes,
-            value: floor.value.get(),
-            low: floor.low.get(),
-            high: floor.high.get(),
-            source: if floor.cautious {
+            value: estimate.value.get(),
+            low: estimate.low.get(),
+            high: estimate.high.get(),
+            source: if estimate.cautious {
                 PredictionSource::Conservative
             } else {
                 PredictionSource::Measured
@@ -191,31 +196,31 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_the_highest_peak_and_lies_above_what_was_not_enough() {
-        let mut floors = MemoryEstimator::default();
-        assert!(floors.floor("train").is_none());
-        floors.take("train", MemoryEvidence::Peak(gib(3)));
-        floors.take("train", MemoryEvidence::Peak(gib(4)));
-        let floor = floors.floor("train").unwrap();
-        assert_eq!((floor.runs, floor.value, floor.cautious), (2, gib(4), false));
-        assert!(floor.low < gib(3) && floor.low > Bytes::from_mib(2_900));
-        assert!(floor.high > gib(4) && floor.high < gib(5));
-        floors.take("train", MemoryEvidence::OutOf(gib(10)));
-        let floor = floors.floor("train").unwrap();
-        assert!(floor.value > gib(10) && floor.ran_out_of == Some(gib(10)), "{floor:?}");
-        floors.take("train", MemoryEvidence::Peak(gib(12)));
-        assert_eq!(floors.floor("train").unwrap().ran_out_of, None);
+    fn an_estimate_is_the_highest_peak_and_above_what_was_not_enough() {
+        let mut estimator = MemoryEstimator::default();
+        assert!(estimator.estimate("train").is_none());
+        estimator.take("train", MemoryEvidence::Peak(gib(3)));
+        estimator.take("train", MemoryEvidence::Peak(gib(4)));
+        let estimate = estimator.estimate("train").unwrap();
+        assert_eq!((estimate.runs, estimate.value, estimate.cautious), (2, gib(4), false));
+        assert!(estimate.low < gib(3) && estimate.low > Bytes::from_mib(2_900));
+        assert!(estimate.high > gib(4) && estimate.high < gib(5));
+        estimator.take("train", MemoryEvidence::OutOf(gib(10)));
+        let estimate = estimator.estimate("train").unwrap();
+        assert!(estimate.value > gib(10) && estimate.ran_out_of == Some(gib(10)), "{estimate:?}");
+        estimator.take("train", MemoryEvidence::Peak(gib(12)));
+        assert_eq!(estimator.estimate("train").unwrap().ran_out_of, None);
     }
 
     #[test]
     fn a_task_whose_runs_leave_their_intervals_gets_half_as_much_again_until_they_keep_to_that() {
-        let mut floors = MemoryEstimator::default();
+        let mut estimator = MemoryEstimator::default();
         let mut run = |task: &str, shown: MemoryEvidence| {
-            if let Some(told) = floors.floor(task) {
-                floors.came(task, &told, shown);
+            if let Some(estimate) = estimator.estimate(task) {
+                estimator.observe_outcome(task, &estimate, shown);
             }
-            floors.take(task, shown);
-            (floors.floor(task).unwrap(), floors.alarmed())
+            estimator.take(task, shown);
+            (estimator.estimate(task).unwrap(), estimator.alarmed())
         };
         run("steady", MemoryEvidence::Peak(gib(8)));
         // Each needs more than any before it.
@@ -226,58 +231,60 @@ mod tests {
             );
         }
 
-        let (floor, alarmed) = run("grows", MemoryEvidence::OutOf(gib(5)));
+        let (estimate, alarmed) = run("grows", MemoryEvidence::OutOf(gib(5)));
 
-        assert!(floor.cautious && alarmed == 1);
-        assert!(floor.value > Bytes::from_mib(7_680) && floor.value < gib(8), "{floor:?}");
+        assert!(estimate.cautious && alarmed == 1);
+        assert!(estimate.value > Bytes::from_mib(7_680) && estimate.value < gib(8), "{estimate:?}");
         assert!(!run("steady", MemoryEvidence::Peak(gib(8))).0.cautious, "others are not doubted");
         for _ in 0..crate::drift::WINDOW {
             run("grows", MemoryEvidence::Peak(gib(5)));
         }
-        let (floor, alarmed) = run("grows", MemoryEvidence::Peak(gib(5)));
-        assert_eq!((floor.value, floor.cautious, alarmed), (gib(5), false, 0));
+        let (estimate, alarmed) = run("grows", MemoryEvidence::Peak(gib(5)));
+        assert_eq!((estimate.value, estimate.cautious, alarmed), (gib(5), false, 0));
     }
 
     #[test]
-    fn a_floor_and_its_interval_hold_what_was_seen() {
-        let mut floors = MemoryEstimator::default();
+    fn an_estimate_and_its_interval_contain_what_was_seen() {
+        let mut estimator = MemoryEstimator::default();
         for mib in [0, 1, 7, 4_000, 3_999, 1 << 40] {
             let peak = Bytes::from_mib(mib);
-            floors.take("any", MemoryEvidence::Peak(peak));
-            let floor = floors.floor("any").unwrap();
+            estimator.take("any", MemoryEvidence::Peak(peak));
+            let estimate = estimator.estimate("any").unwrap();
             assert!(
-                floor.covers(MemoryEvidence::Peak(peak)) && floor.low <= floor.value,
-                "{floor:?}"
+                estimate.covers(MemoryEvidence::Peak(peak)) && estimate.low <= estimate.value,
+                "{estimate:?}"
             );
-            assert!(floor.value <= floor.high && !floor.covers(MemoryEvidence::OutOf(peak)));
+            assert!(
+                estimate.value <= estimate.high && !estimate.covers(MemoryEvidence::OutOf(peak))
+            );
         }
     }
 
     #[test]
     fn what_a_program_needed_long_ago_is_forgotten() {
-        let mut floors = MemoryEstimator::default();
-        floors.take("train", MemoryEvidence::Peak(gib(30)));
+        let mut estimator = MemoryEstimator::default();
+        estimator.take("train", MemoryEvidence::Peak(gib(30)));
         for _ in 0..RUNS_MAX {
-            floors.take("train", MemoryEvidence::Peak(gib(2)));
+            estimator.take("train", MemoryEvidence::Peak(gib(2)));
         }
-        assert_eq!(floors.floor("train").unwrap().value, gib(2));
+        assert_eq!(estimator.estimate("train").unwrap().value, gib(2));
     }
 
     #[test]
-    fn a_task_that_is_forgotten_is_doubted_no_more() {
-        let mut floors = MemoryEstimator::default();
-        while floors.alarmed() == 0 {
-            let told = floors.floor("grows");
-            if let Some(told) = told {
-                floors.came("grows", &told, MemoryEvidence::OutOf(gib(5)));
+    fn a_forgotten_task_has_no_alarm() {
+        let mut estimator = MemoryEstimator::default();
+        while estimator.alarmed() == 0 {
+            let estimate = estimator.estimate("grows");
+            if let Some(estimate) = estimate {
+                estimator.observe_outcome("grows", &estimate, MemoryEvidence::OutOf(gib(5)));
             }
-            floors.take("grows", MemoryEvidence::Peak(gib(1)));
+            estimator.take("grows", MemoryEvidence::Peak(gib(1)));
         }
 
         (0..TASKS_MAX)
-            .for_each(|task| floors.take(&task.to_string(), MemoryEvidence::Peak(gib(1))));
+            .for_each(|task| estimator.take(&task.to_string(), MemoryEvidence::Peak(gib(1))));
 
-        assert!(floors.floor("grows").is_none());
-        assert_eq!(floors.alarmed(), 0);
+        assert!(estimator.estimate("grows").is_none());
+        assert_eq!(estimator.alarmed(), 0);
     }
 }

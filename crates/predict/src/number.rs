@@ -8,7 +8,7 @@ pub const fn float(count: u64) -> f64 {
 
 /// Returns a length as a real number.
 pub fn count(length: usize) -> f64 {
-    float(u64::try_from(length).unwrap_or(u64::MAX))
+    float(length as u64)
 }
 
 /// Rounds a number to the nearest whole one, at most 2^63 - 1; negative numbers, infinities and NaN

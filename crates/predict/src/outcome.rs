@@ -1,4 +1,4 @@
-//! What is predicted, and what came of it: plain values that a store keeps.
+//! Predictions and their outcomes: plain values that a store keeps.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub enum PredictionSource {
     Learned,
     /// A rule of thumb: too little is known to learn.
     Scaled,
-    /// The worst that is plausible: predictions have stopped to come true.
+    /// The worst that is plausible: predictions have stopped to are accurate.
     Conservative,
 }
 
@@ -43,13 +43,13 @@ pub struct Prediction {
     pub high: u64,
     /// Where it comes from.
     pub source: PredictionSource,
-    /// Fingerprint of the model that said it ([`crate::Version::fingerprint`]); zero where no
+    /// Fingerprint of the model that predicted it ([`crate::Version::fingerprint`]); zero where no
     /// model did.
     pub model: u64,
 }
 
 impl Prediction {
-    /// Tells whether an outcome lies in the interval.
+    /// Returns whether an outcome lies in the interval.
     pub const fn covers(&self, actual: u64) -> bool {
         self.low <= actual && actual <= self.high
     }
@@ -60,11 +60,11 @@ impl Prediction {
     }
 }
 
-/// A prediction with what came of it.
+/// A prediction with its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PredictionOutcome {
-    /// What was said.
+    /// The prediction.
     pub predicted: Prediction,
-    /// What came, in the same unit.
+    /// The outcome, in the same unit.
     pub actual: u64,
 }

@@ -37,8 +37,10 @@ impl SeededRng {
 
     /// Returns an index into a list of `length` entries, which is not empty.
     pub fn index_below(&mut self, length: usize) -> usize {
-        let bound = u64::try_from(length).unwrap_or(u64::MAX).max(1);
-        usize::try_from(self.below(bound)).unwrap_or(0)
+        let drawn = self.below((length as u64).max(1));
+        #[expect(clippy::cast_possible_truncation, reason = "it is below `length`, a usize")]
+        let index = drawn as usize;
+        index
     }
 
     /// Returns a number from 0 to 1.

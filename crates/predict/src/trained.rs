@@ -125,7 +125,7 @@ pub fn learn_with_error<M>(
     let size = test.rows().map(|(_, target)| target.abs()).sum::<f64>() / rows;
     let covered = count(errors.iter().filter(|error| **error <= margin).count()) / rows;
     let held_out = HeldOutError {
-        rows: u64::try_from(errors.len()).unwrap_or(u64::MAX),
+        rows: errors.len() as u64,
         absolute,
         relative: absolute / size.max(1e-12),
         covered,
@@ -139,7 +139,7 @@ fn version(kind: LearnerKind, table: &TrainingTable, seed: u64) -> ModelVersion 
     for (row, target) in table.rows() {
         row.iter().chain([&target]).for_each(|cell| bytes.extend(cell.to_bits().to_le_bytes()));
     }
-    ModelVersion { fingerprint: hash(&bytes), rows: u64::try_from(table.len()).unwrap_or(u64::MAX) }
+    ModelVersion { fingerprint: hash(&bytes), rows: table.len() as u64 }
 }
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handful_of_rows_teaches_nothing_and_says_so() {
+    fn a_handful_of_rows_is_refused_for_training() {
         let refused = TrainedModel::learn(LearnerKind::Forest, &noisy(12, 0.1), 1).unwrap_err();
         assert_eq!(refused.rows, 12);
     }

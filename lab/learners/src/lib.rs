@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_learner_beats_the_mean_and_those_of_curves_beat_the_line() {
+    fn every_learner_has_less_error_than_the_mean_and_those_of_curves_less_than_the_line() {
         // The mean alone is off by 0.27.
         let line = error(ComparedLearner::Linear);
         assert!(line < 0.15, "{line}");

@@ -1,7 +1,7 @@
 //! Memory that grows while a job runs: what it will need in the end, from its first iterations.
 //!
 //! Source: MIGM §3.2, Algorithm 1. Requested memory is a line in the iterations, and so is the
-//! inverse of the ratio of memory that is used again; the physical need at the last iteration is
+//! inverse of the ratio of memory that is used again. The physical need at the last iteration is
 //! one over the other. The forecast adds `z` residual deviations of a 99 % interval. It counts
 //! once it stops moving; by how much it may move isn't printed ([`TOLERANCE`]).
 
@@ -98,30 +98,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_without_noise_is_foretold_as_soon_as_it_is_one() {
+    fn a_line_without_noise_is_predicted_as_soon_as_it_is_one() {
         let mut growth = MemoryGrowth::new(1.0);
-        let told: Vec<Option<f64>> =
+        let predicted: Vec<Option<f64>> =
             (1..=10).map(|t| growth.take(2.0 + 0.5 * count(t), 1.0, 100)).collect();
-        assert_eq!(told.iter().position(Option::is_some), Some(LEAST));
-        assert!((told[9].unwrap() - 53.0).abs() < 1e-6);
+        assert_eq!(predicted.iter().position(Option::is_some), Some(LEAST));
+        assert!((predicted[9].unwrap() - 53.0).abs() < 1e-6);
     }
 
     #[test]
     fn memory_used_again_is_needed_once() {
         let mut growth = MemoryGrowth::new(0.0);
         // Twice as much is requested as is there at once.
-        let told = (1..=10).filter_map(|t| growth.take(2.0 * count(t), 0.5, 100)).last();
-        assert!((told.unwrap() - 100.0).abs() < 1e-6);
+        let predicted = (1..=10).filter_map(|t| growth.take(2.0 * count(t), 0.5, 100)).last();
+        assert!((predicted.unwrap() - 100.0).abs() < 1e-6);
     }
 
     #[test]
-    fn what_does_not_grow_is_not_said_to() {
+    fn what_does_not_grow_is_not_predicted_to() {
         let mut growth = MemoryGrowth::new(0.0);
-        let told: Vec<f64> = (0..50_u64)
+        let predicted: Vec<f64> = (0..50_u64)
             .filter_map(|t| {
                 growth.take(8.0 + 0.01 * count(usize::try_from(t % 3).unwrap()), 1.0, 200)
             })
             .collect();
-        assert!(told.iter().skip(5).all(|need| (7.9..8.2).contains(need)), "{told:?}");
+        assert!(predicted.iter().skip(5).all(|need| (7.9..8.2).contains(need)), "{predicted:?}");
     }
 }

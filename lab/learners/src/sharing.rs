@@ -1,17 +1,17 @@
-//! How fast a job is beside others on one slice.
+//! How fast a job is next to others on one slice.
 //!
 //! Source: MMK, §III-A: random forest; inputs are the job's class, its MPS percentage, its own use
 //! of multiprocessors, memory bandwidth and L2, and the *contention features*: what of the three
 //! the others of its partition use. The part of the GPU that the partition is comes on top: the
 //! paper trains one forest a partition size. So do two columns that a tree would have to build
 //! from the others step by step: how far a job's use exceeds its percentage, and the bandwidth
-//! that all ask for.
+//! that all request.
 
 use serde::{Deserialize, Serialize};
 use tessera_predict::learn::{LearnerKind, RowError, TrainingTable};
 use tessera_predict::{Prediction, TooFewRows, TrainedModel};
 
-/// What is kept busy of a slice, in thousandths; several jobs may ask for more than one thousand.
+/// What is kept busy of a slice, in thousandths; several jobs may request more than one thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceUse {
     /// Streaming multiprocessors.
@@ -22,7 +22,7 @@ pub struct SliceUse {
     pub l2: u32,
 }
 
-/// One job beside others.
+/// One job next to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SharedJob {
     /// Whether somebody waits for its answers.
@@ -62,13 +62,13 @@ impl SharedJob {
     }
 }
 
-/// What was measured: a job beside others, and its speed over that alone on the slice.
+/// What was measured: a job next to others, and its speed over that alone on the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredSharing {
     /// Which task: rows of one are held out together.
     pub task: u64,
-    /// Beside whom.
-    pub beside: SharedJob,
+    /// Its co-runners.
+    pub shared: SharedJob,
     /// Its speed, in thousandths of that alone on the slice.
     pub speed_per_mille: u32,
 }
@@ -88,7 +88,7 @@ pub struct SharingPredictor {
 pub fn table(rows: &[MeasuredSharing]) -> Result<TrainingTable, RowError> {
     let mut table = TrainingTable::new(COLUMNS);
     for row in rows {
-        table.push(row.task, &row.beside.row(), f64::from(row.speed_per_mille) / 1_000.0)?;
+        table.push(row.task, &row.shared.row(), f64::from(row.speed_per_mille) / 1_000.0)?;
     }
     Ok(table)
 }
@@ -106,8 +106,8 @@ impl SharingPredictor {
     }
 
     /// Predicts a job's speed, in thousandths of that alone on the slice.
-    pub fn predict(&self, beside: &SharedJob) -> Prediction {
-        self.trained.predict_speed(&beside.row())
+    pub fn predict(&self, shared: &SharedJob) -> Prediction {
+        self.trained.predict_speed(&shared.row())
     }
 }
 
@@ -118,14 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn company_that_uses_more_slows_more() {
+    fn co_runners_that_use_more_slow_more() {
         let mut rng = SeededRng::new(5);
         let mut draw = |below: u32| u32::try_from(rng.index_below(1_000)).unwrap() * below / 1_000;
         let rows: Vec<MeasuredSharing> = (0..1_400)
             .map(|task| {
                 let own = SliceUse { sm: draw(900), bandwidth: draw(500), l2: draw(500) };
                 let occupied = SliceUse { sm: draw(900), bandwidth: draw(500), l2: draw(500) };
-                let beside = SharedJob {
+                let shared = SharedJob {
                     online: false,
                     slice: 1_000,
                     sm_percent: 50,
@@ -134,17 +134,17 @@ mod tests {
                     others: 1,
                 };
                 let contended = own.bandwidth * occupied.bandwidth / 250;
-                MeasuredSharing { task, beside, speed_per_mille: 1_000 - contended.min(600) }
+                MeasuredSharing { task, shared, speed_per_mille: 1_000 - contended.min(600) }
             })
             .collect();
         let sharing = SharingPredictor::learn(&rows, 1).unwrap();
         assert!(sharing.trained.held_out.relative < 0.04, "{:?}", sharing.trained.held_out);
-        let beside = |bandwidth| {
+        let next_to = |bandwidth| {
             let own = SliceUse { sm: 400, bandwidth: 400, l2: 200 };
             let occupied = SliceUse { sm: 400, bandwidth, l2: 200 };
             SharedJob { online: false, slice: 1_000, sm_percent: 50, own, occupied, others: 1 }
         };
-        let (quiet, loud) = (sharing.predict(&beside(50)), sharing.predict(&beside(450)));
+        let (quiet, loud) = (sharing.predict(&next_to(50)), sharing.predict(&next_to(450)));
         assert!(quiet.value > loud.value + 200, "{quiet:?} {loud:?}");
         assert!(quiet.low <= quiet.value && quiet.value <= quiet.high);
     }

@@ -4,20 +4,20 @@
 //! Source: Adufu and Kim, *Dyna-P*: Batch-aware Partition Predictor (Algorithm 1), scheduler with
 //! branch and bound (Algorithms 2 and 3), Reconfiguration-Last Placement (eq. 11).
 //!
-//! - **NumberedRequest.** A job wants the partition with the largest `F = λ·ΔLat + (1−λ)·ΔMT` of those that
+//! - **NumberedRequest.** A job requests the partition with the largest `F = λ·ΔLat + (1−λ)·ΔMT` of those that
 //!   hold it in time for its deadline; of equals the smallest. The paper takes its bases from
-//!   the largest batch that a partition holds; one job has one batch here, so its smallest
+//!   the largest batch that a partition holds. One job has one batch here, so its smallest
 //!   partition is the base: `ΔLat = 1 − t(g)/t(base)`, and `ΔMT` counts throughput per slice.
 //!   `λ` is not printed: 0.2, with which the proxy of its 50 jobs comes out ([`LAMBDA`]).
 //! - **Window.** GPUs in ascending order of fragmentation `1 − allocated/total` above zero; on
-//!   each the window is the next `|G|` jobs of the queue, however few slices are free (else a job
-//!   that fits none would keep those behind it out), and of all subsets and layouts that
+//!   each the window is the next `|G|` jobs of the queue, however few slices are free. (Else a job
+//!   that fits none would keep those behind it out.) Of all subsets and layouts that
 //!   leave running jobs alone the one with the largest throughput `m·ΣRT` is taken. The search is
 //!   exact: it goes through sets of jobs instead of branching and bounding, with the same result.
 //! - **Reconfiguration last.** Of equal layouts the one with the fewest steps: as it is, merge or
 //!   split. Running jobs are moved only for the head of the queue, if that costs at most
-//!   [`BETA`] more than waiting and breaks no deadline: `C_r − C_w ≤ β`, read as the text has it
-//!   (equation 11 and line 27 of Algorithm 2 contradict each other). `C_r` is the fixed cost and
+//!   [`BETA`] more than waiting and breaks no deadline: `C_r − C_w ≤ β`. It is read as the text has it,
+//!   since equation 11 and line 27 of Algorithm 2 contradict each other. `C_r` is the fixed cost and
 //!   the dearest move, `C_w` the time until the jobs in the way would have ended.
 
 use std::cmp::Reverse;
@@ -43,12 +43,12 @@ const ALPHA: Millis = Millis::new(125);
 pub const BETA: Millis = Millis::ZERO;
 
 /// Part of latency in `F`, in thousandths. The paper calls it tunable and prints no value. From
-/// 0.3 on, jobs that gain little by larger partitions take them all the same, and less runs side
-/// by side than under MISO, whom the paper beats; at 0.1 jobs that would gain don't.
+/// 0.3 on, jobs that gain little by larger partitions take them anyway, and less runs side
+/// by side than under MISO. At 0.1 jobs that would gain don't take them.
 const LAMBDA: i64 = 200;
 
 /// Throughput, then the fewest steps.
-type WishRank = (i64, Reverse<u32>);
+type SizeRank = (i64, Reverse<u32>);
 
 /// Jobs of the window with their slots.
 type TakenSlots = Vec<(usize, Slot)>;
@@ -70,22 +70,24 @@ impl Policy for DynaP {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let mut cards = PlannedGpu::all(cluster);
+        let mut planned_gpus = PlannedGpu::all(cluster);
         let mut waiting: Vec<JobId> = queue.map(|job| job.id).collect();
-        let mut order: Vec<usize> = (0..cards.len()).filter(|at| cards[*at].open).collect();
-        order.sort_by_key(|at| fragmentation(&cards[*at]));
+        let mut order: Vec<usize> =
+            (0..planned_gpus.len()).filter(|at| planned_gpus[*at].open).collect();
+        order.sort_by_key(|at| fragmentation(&planned_gpus[*at]));
         let mut decisions = Vec::new();
-        let mut sizes = RequestNumbers::default();
+        let mut sizes = DesiredSizes::default();
         let mut left = starts_max;
         for at in order {
             if waiting.is_empty() || left == 0 {
                 break;
             }
-            let card = &mut cards[at];
-            if slices(card, &card.busy()) >= whole_slices(card) {
+            let planned = &mut planned_gpus[at];
+            if slices(planned, &planned.busy()) >= whole_slices(planned) {
                 continue;
             }
-            let Some((reshape, started)) = fill(card, knowledge, &waiting, now, left, &mut sizes)
+            let Some((reshape, started)) =
+                fill(planned, knowledge, &waiting, now, left, &mut sizes)
             else {
                 continue;
             };
@@ -96,7 +98,7 @@ impl Policy for DynaP {
             decisions.push(Decision::Reshape { reshape, why: because(NAME, text) });
         }
         if let Some(head) = waiting.first() {
-            decisions.push(match reconfigure(&mut cards, knowledge, *head, now) {
+            decisions.push(match reconfigure(&mut planned_gpus, knowledge, *head, now) {
                 Some(reshape) => {
                     let text = "moving the jobs in the way costs less than waiting for them";
                     Decision::Reshape { reshape, why: because(NAME, text) }
@@ -115,26 +117,31 @@ impl Policy for DynaP {
 }
 
 /// `FM`, in thousandths; what stands empty comes last.
-fn fragmentation(card: &PlannedGpu<'_>) -> usize {
-    let allocated = (card.seats.len() * 1_000).checked_div(card.layout.len());
+fn fragmentation(planned: &PlannedGpu<'_>) -> usize {
+    let allocated = (planned.placements.len() * 1_000).checked_div(planned.layout.len());
     1_000 - allocated.unwrap_or(0).min(1_000)
 }
 
-fn slices(card: &PlannedGpu<'_>, layout: &Layout) -> u8 {
-    layout.iter().filter_map(|slot| card.profile(*slot)).map(|p| p.compute_slices).sum()
+fn slices(planned: &PlannedGpu<'_>, layout: &Layout) -> u8 {
+    layout.iter().filter_map(|slot| planned.profile(*slot)).map(|p| p.compute_slices).sum()
 }
 
-fn whole_slices(card: &PlannedGpu<'_>) -> u8 {
-    card.mig.largest().map_or(1, |p| p.compute_slices)
+fn whole_slices(planned: &PlannedGpu<'_>) -> u8 {
+    planned.mig.largest().map_or(1, |p| p.compute_slices)
 }
 
-/// Returns the compute slices that a job wants on such a GPU.
-fn wanted(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId, now: Millis) -> Option<u8> {
-    let ways: Vec<(u8, u64)> = card
+/// Returns the compute slices that a job requests on such a GPU.
+fn desired_slices(
+    planned: &PlannedGpu<'_>,
+    knowledge: Knowledge<'_>,
+    job: JobId,
+    now: Millis,
+) -> Option<u8> {
+    let ways: Vec<(u8, u64)> = planned
         .mig
         .plain()
         .filter_map(|p| {
-            Some((p.compute_slices, knowledge.predictor.time_alone(job, card.view, p)?.get()))
+            Some((p.compute_slices, knowledge.predictor.time_alone(job, planned.view, p)?.get()))
         })
         .collect();
     let (base_slices, base) = ways.first().copied()?;
@@ -154,93 +161,100 @@ fn wanted(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId, now: Mill
     ways.max_by_key(|way| weight(*way)).map(|(slices, _)| slices)
 }
 
-/// What jobs want, and their worth in `T` in each slot of that size; by model, once a round.
+/// The sizes that jobs desire, and their scores in `T` in each slot of that size; by model, once a round.
 #[derive(Default)]
-struct RequestNumbers(BTreeMap<(String, JobId), SizeChoice>);
+struct DesiredSizes(BTreeMap<(String, JobId), SizeChoice>);
 
-/// The size that a job wants, and its worth in each slot.
+/// The size that a job requests, and its score in each slot.
 type SizeChoice = (Option<u8>, Rc<[i64]>);
 
-impl RequestNumbers {
+impl DesiredSizes {
     fn of(
         &mut self,
-        card: &PlannedGpu<'_>,
+        planned: &PlannedGpu<'_>,
         knowledge: Knowledge<'_>,
         job: JobId,
         now: Millis,
     ) -> SizeChoice {
-        let known = self.0.entry((card.view.model.clone(), job)).or_insert_with(|| {
-            let size = wanted(card, knowledge, job, now);
-            let worth = |slot: &Slot| {
-                let slices = card.profile(*slot)?.compute_slices;
+        let known = self.0.entry((planned.view.model.clone(), job)).or_insert_with(|| {
+            let size = desired_slices(planned, knowledge, job, now);
+            let score = |slot: &Slot| {
+                let slices = planned.profile(*slot)?.compute_slices;
                 // The share of the GPU in use and the speeds, both of which `T` multiplies.
-                let worth =
-                    || Some(card.speed(knowledge.predictor, job, *slot)? + i64::from(slices));
-                (Some(slices) == size).then(worth).flatten()
+                let score =
+                    || Some(planned.speed(knowledge.predictor, job, *slot)? + i64::from(slices));
+                (Some(slices) == size).then(score).flatten()
             };
-            let slots = card.mig.layout_index().slots().iter();
-            (size, slots.map(|slot| worth(slot).unwrap_or(NO_PLACEMENT)).collect())
+            let slots = planned.mig.layout_index().slots().iter();
+            (size, slots.map(|slot| score(slot).unwrap_or(NO_PLACEMENT)).collect())
         });
         known.clone()
     }
 }
 
-/// Seats jobs of the window beside those that run.
+/// Places jobs of the window next to those that run.
 fn fill(
-    card: &mut PlannedGpu<'_>,
+    planned: &mut PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     waiting: &[JobId],
     now: Millis,
     most: usize,
-    sizes: &mut RequestNumbers,
+    sizes: &mut DesiredSizes,
 ) -> Option<(Reshape, Vec<JobId>)> {
-    let busy = card.busy();
-    let window = waiting.len().min(usize::from(whole_slices(card))).min(JOBS_MAX);
+    let busy = planned.busy();
+    let window = waiting.len().min(usize::from(whole_slices(planned))).min(JOBS_MAX);
     let jobs = &waiting[..window];
-    let room = whole_slices(card).saturating_sub(slices(card, &busy));
-    let wants: Vec<_> = jobs.iter().map(|job| sizes.of(card, knowledge, *job, now)).collect();
-    if !wants.iter().any(|(size, _)| size.is_some_and(|size| size <= room)) {
+    let free_slices = whole_slices(planned).saturating_sub(slices(planned, &busy));
+    let desired: Vec<_> = jobs.iter().map(|job| sizes.of(planned, knowledge, *job, now)).collect();
+    if !desired.iter().any(|(size, _)| size.is_some_and(|size| size <= free_slices)) {
         return None;
     }
-    let atlas = card.mig.layout_index();
+    let layout_index = planned.mig.layout_index();
     let free = |slot: &Slot| !busy.contains(slot);
-    let rows: Vec<Vec<i64>> = wants
+    let rows: Vec<Vec<i64>> = desired
         .iter()
         .map(|(_, row)| {
-            let worth = row.iter().zip(atlas.slots());
-            worth.map(|(worth, slot)| if free(slot) { *worth } else { NO_PLACEMENT }).collect()
+            let score = row.iter().zip(layout_index.slots());
+            score.map(|(score, slot)| if free(slot) { *score } else { NO_PLACEMENT }).collect()
         })
         .collect();
     let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
-    let (taken, standing) = (atlas.mask(&busy), atlas.mask(&card.layout));
+    let (taken, standing) = (layout_index.mask(&busy), layout_index.mask(&planned.layout));
     let mut scratch = SearchBuffers::default();
-    let mut best: Option<(WishRank, usize, TakenSlots)> = None;
-    for place in atlas.with(taken) {
-        let Some(sum) = scratch.worth(atlas.order(place), &rows, JobCoverage::AnyJobs) else {
+    let mut best: Option<(SizeRank, usize, TakenSlots)> = None;
+    for place in layout_index.with(taken) {
+        let Some(sum) = scratch.score(layout_index.order(place), &rows, JobCoverage::AnyJobs)
+        else {
             continue;
         };
         if sum <= 0 {
             continue;
         }
-        let mut seats = atlas.seated(atlas.order(place), &rows, JobCoverage::AnyJobs, &mut scratch);
-        seats.truncate(most);
-        let here: Layout = seats.iter().map(|(_, slot)| *slot).chain(busy.clone()).collect();
-        let rank = (sum * i64::from(slices(card, &here)), Reverse(atlas.steps(place, standing)));
+        let mut placements = layout_index.placements_of(
+            layout_index.order(place),
+            &rows,
+            JobCoverage::AnyJobs,
+            &mut scratch,
+        );
+        placements.truncate(most);
+        let here: Layout = placements.iter().map(|(_, slot)| *slot).chain(busy.clone()).collect();
+        let rank =
+            (sum * i64::from(slices(planned, &here)), Reverse(layout_index.steps(place, standing)));
         if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
-            best = Some((rank, place, seats));
+            best = Some((rank, place, placements));
         }
     }
     let (_, place, new) = best?;
     let started: Vec<JobId> = new.iter().map(|(job, _)| jobs[*job]).collect();
     let new = new.iter().map(|(job, slot)| PlacedJob::alone(jobs[*job], *slot));
-    let seats = card.seats.iter().copied().chain(new).collect();
-    let layout = card.mig.full().get(place)?.clone();
-    Some((card.take(layout, seats), started))
+    let placements = planned.placements.iter().copied().chain(new).collect();
+    let layout = planned.mig.full().get(place)?.clone();
+    Some((planned.take(layout, placements), started))
 }
 
 /// Moves running jobs for the head of the queue, if that pays.
 fn reconfigure(
-    cards: &mut [PlannedGpu<'_>],
+    planned_gpus: &mut [PlannedGpu<'_>],
     knowledge: Knowledge<'_>,
     head: JobId,
     now: Millis,
@@ -248,90 +262,116 @@ fn reconfigure(
     let mut best: Option<(u64, usize, Layout, Vec<PlacedJob>)> = None;
     let mut scratch = SearchBuffers::default();
     let mut sizes: BTreeMap<&str, Option<u8>> = BTreeMap::new();
-    for (at, card) in cards.iter().enumerate().filter(|(_, card)| card.open) {
-        let size = sizes.entry(card.view.model.as_str());
-        let size = *size.or_insert_with(|| wanted(card, knowledge, head, now));
-        let room = whole_slices(card).saturating_sub(slices(card, &card.busy()));
+    for (at, planned) in planned_gpus.iter().enumerate().filter(|(_, planned)| planned.open) {
+        let size = sizes.entry(planned.view.model.as_str());
+        let size = *size.or_insert_with(|| desired_slices(planned, knowledge, head, now));
+        let free_slices = whole_slices(planned).saturating_sub(slices(planned, &planned.busy()));
         // Everybody keeps the size that it has, so that this many have to be free.
-        let Some(size) = size.filter(|size| *size <= room) else { continue };
-        if card.seats.len() >= JOBS_MAX {
+        let Some(size) = size.filter(|size| *size <= free_slices) else { continue };
+        if planned.placements.len() >= JOBS_MAX {
             continue;
         }
-        let atlas = card.mig.layout_index();
-        let mut rows: Vec<Vec<i64>> =
-            card.seats.iter().map(|seat| moves(card, knowledge, seat, now)).collect();
-        rows.push(enters(card, knowledge, head, size, now));
+        let layout_index = planned.mig.layout_index();
+        let mut rows: Vec<Vec<i64>> = planned
+            .placements
+            .iter()
+            .map(|placed| moves(planned, knowledge, placed, now))
+            .collect();
+        rows.push(enters(planned, knowledge, head, size, now));
         let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
-        let job = |number: usize| card.seats.get(number).map_or(head, |seat| seat.job);
-        for place in atlas.with(0) {
-            if scratch.worth(atlas.order(place), &rows, JobCoverage::AllJobs).is_none() {
+        let job = |number: usize| planned.placements.get(number).map_or(head, |placed| placed.job);
+        for place in layout_index.with(0) {
+            if scratch.score(layout_index.order(place), &rows, JobCoverage::AllJobs).is_none() {
                 continue;
             }
-            let seats = atlas.seated(atlas.order(place), &rows, JobCoverage::AllJobs, &mut scratch);
-            let seats: Vec<PlacedJob> =
-                seats.iter().map(|(number, slot)| PlacedJob::alone(job(*number), *slot)).collect();
-            let stopped =
-                seats.iter().filter(|seat| seat.job != head && !card.seats.contains(seat));
-            let prices =
-                stopped.clone().filter_map(|seat| knowledge.jobs.facts(seat.job).migration_price);
+            let placements = layout_index.placements_of(
+                layout_index.order(place),
+                &rows,
+                JobCoverage::AllJobs,
+                &mut scratch,
+            );
+            let placements: Vec<PlacedJob> = placements
+                .iter()
+                .map(|(number, slot)| PlacedJob::alone(job(*number), *slot))
+                .collect();
+            let stopped = placements
+                .iter()
+                .filter(|placed| placed.job != head && !planned.placements.contains(placed));
+            let prices = stopped
+                .clone()
+                .filter_map(|placed| knowledge.jobs.facts(placed.job).migration_price);
             let cost = ALPHA.get() + prices.map(Millis::get).max().unwrap_or(0);
-            let waits =
-                stopped.filter_map(|seat| left(card, knowledge, seat.job)).min().unwrap_or(0);
+            let waits = stopped
+                .filter_map(|placed| left(planned, knowledge, placed.job))
+                .min()
+                .unwrap_or(0);
             let pays = cost <= waits.saturating_add(BETA.get());
             if pays && best.as_ref().is_none_or(|(known, ..)| cost < *known) {
-                best = Some((cost, at, card.mig.full().get(place)?.clone(), seats));
+                best = Some((cost, at, planned.mig.full().get(place)?.clone(), placements));
             }
         }
     }
-    let (_, at, layout, seats) = best?;
-    Some(cards[at].take(layout, seats))
+    let (_, at, layout, placements) = best?;
+    Some(planned_gpus[at].take(layout, placements))
 }
 
 /// Returns where a job that runs may be: where it is, or, if it can be moved and is in time there,
 /// on another slot of the same size.
 fn moves(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
-    seat: &PlacedJob,
+    placed: &PlacedJob,
     now: Millis,
 ) -> Vec<i64> {
-    let size = seat.slot.and_then(|slot| card.profile(slot)).map(|p| p.compute_slices);
-    let worth = |slot: &Slot| {
-        if seat.slot == Some(*slot) {
+    let size = placed.slot.and_then(|slot| planned.profile(slot)).map(|p| p.compute_slices);
+    let score = |slot: &Slot| {
+        if placed.slot == Some(*slot) {
             return Some(1);
         }
-        let price = knowledge.jobs.facts(seat.job).migration_price?.get();
-        let fits = Some(card.profile(*slot)?.compute_slices) == size;
-        (fits && in_time(card, knowledge, seat.job, *slot, now, price)).then_some(0)
+        let price = knowledge.jobs.facts(placed.job).migration_price?.get();
+        let fits = Some(planned.profile(*slot)?.compute_slices) == size;
+        (fits && in_time(planned, knowledge, placed.job, *slot, now, price)).then_some(0)
     };
-    card.mig.layout_index().slots().iter().map(|slot| worth(slot).unwrap_or(NO_PLACEMENT)).collect()
+    planned
+        .mig
+        .layout_index()
+        .slots()
+        .iter()
+        .map(|slot| score(slot).unwrap_or(NO_PLACEMENT))
+        .collect()
 }
 
 /// Returns where a job that waits may be: on slots of its size.
 fn enters(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     job: JobId,
     size: u8,
     now: Millis,
 ) -> Vec<i64> {
-    let worth = |slot: &Slot| {
-        let fits = card.profile(*slot)?.compute_slices == size;
-        (fits && in_time(card, knowledge, job, *slot, now, 0)).then_some(0)
+    let score = |slot: &Slot| {
+        let fits = planned.profile(*slot)?.compute_slices == size;
+        (fits && in_time(planned, knowledge, job, *slot, now, 0)).then_some(0)
     };
-    card.mig.layout_index().slots().iter().map(|slot| worth(slot).unwrap_or(NO_PLACEMENT)).collect()
+    planned
+        .mig
+        .layout_index()
+        .slots()
+        .iter()
+        .map(|slot| score(slot).unwrap_or(NO_PLACEMENT))
+        .collect()
 }
 
 /// Returns how long a job that runs there still takes.
-fn left(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Option<u64> {
-    let slot = card.seats.iter().find(|seat| seat.job == job)?.slot?;
-    let all = knowledge.predictor.time_alone(job, card.view, card.profile(slot)?)?.get();
+fn left(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Option<u64> {
+    let slot = planned.placements.iter().find(|placed| placed.job == job)?.slot?;
+    let all = knowledge.predictor.time_alone(job, planned.view, planned.profile(slot)?)?.get();
     let left = 1_000_000 - u64::from(knowledge.jobs.facts(job).done?);
     Some(all / 1_000 * left / 1_000)
 }
 
 fn in_time(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     job: JobId,
     slot: Slot,
@@ -339,7 +379,8 @@ fn in_time(
     price: u64,
 ) -> bool {
     let Some(deadline) = knowledge.jobs.facts(job).deadline else { return true };
-    let time = card.profile(slot).and_then(|p| knowledge.predictor.time_alone(job, card.view, p));
+    let time =
+        planned.profile(slot).and_then(|p| knowledge.predictor.time_alone(job, planned.view, p));
     let Some(time) = time else { return false };
     let left = 1_000_000 - u64::from(knowledge.jobs.facts(job).done.unwrap_or(0));
     now.get() + price + time.get() / 1_000 * left / 1_000 <= deadline.get()

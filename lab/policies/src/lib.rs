@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-mod crowd;
+mod cached;
 mod dyna_p;
 mod miger;
 mod miso;
@@ -17,6 +17,7 @@ mod shares;
 mod static_by_size;
 mod static_promote;
 mod time_slicing;
+mod whole_gpu;
 
 use tessera_placement::policy::{NAMES, Policy, Tessera, by_name};
 

@@ -1,23 +1,23 @@
 //! `miger`: online jobs stay on the slice that serves them; offline jobs have the other slices, or
-//! sit beside one online job under MPS.
+//! sit next to one online job under MPS.
 //!
 //! Source: Zhang, Li and Li, *MIGER: Integrating Multi-Instance GPU and Multi-Process Service for
-//! Deep Learning Clusters*, ICPP 2024 (hierarchical scheduling: which GPU; which partitions; who is
-//! beside whom; which parts), as MMK's evaluation compares with it and as its public program does:
+//! Deep Learning Clusters*, ICPP 2024 (hierarchical scheduling: which GPU; which partitions; which
+//! co-runners; which parts), as MMK's evaluation compares with it and as its public program does:
 //!
 //! - The cluster's level: the GPU with the fewest jobs that can take one more.
 //! - An online job gets the smallest slice that serves it well, where it leaves the others the
 //!   most, and never moves.
-//! - Offline jobs have a slice each, or are the one offline job beside an online one: with the
-//!   largest part under MPS that leaves the online job its speed. Of all layouts and seats the
+//! - Offline jobs have a slice each, or are the one offline job next to an online one: with the
+//!   largest part under MPS that leaves the online job its speed. Of all layouts and placements the
 //!   GPU gets those in which offline jobs do most. They are stopped and moved for that when a job
 //!   comes, and when nobody waits and slices stand idle.
 //!
 //! Where it had to choose: quality of service isn't printed for our jobs. With a deadline an online
 //! job is served well where it is in time, without one at [`SERVED`] of its speed on a whole GPU.
-//! Beside another it keeps four fifths of its speed on its slice (its authors measured 1.11 to 1.25
-//! times the time at equal parts). Jobs come in turn. Offline jobs that
-//! would lose their work stay as online ones do, without company where they have a slice alone.
+//! Next to another it keeps four fifths of its speed on its slice (its authors measured 1.11 to 1.25
+//! times the time at equal parts). Jobs come in the queue's order. Offline jobs that
+//! would lose their work stay as online ones do, without co-runners where they have a slice alone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +26,7 @@ use tessera_model::mig::{Layout, ProfileId, Slot};
 use tessera_model::share::SmPercent;
 use tessera_model::{JobId, Millis};
 
+use crate::cached::{CachedSession, CachingPolicy, RoundCache};
 use crate::shares;
 use tessera_placement::Policy;
 use tessera_placement::decision::{Decision, Explanation, PlacedJob, Reshape, WaitReason};
@@ -33,7 +34,7 @@ use tessera_placement::placement_search::{
     self, JOBS_MAX, JobCoverage, NO_PLACEMENT, SearchBuffers,
 };
 use tessera_placement::policy::planned_gpu::{PlannedGpu, because};
-use tessera_placement::policy::session::{Queue, Session};
+use tessera_placement::policy::session::Session;
 use tessera_placement::predictor::Knowledge;
 use tessera_placement::view::{ClusterView, QueuedJob};
 
@@ -43,14 +44,14 @@ const NAME: &str = "miger";
 /// millionths. Chosen: the paper prints none for these jobs.
 pub const SERVED: i64 = 500_000;
 
-/// Speed that an online job keeps beside another, in thousandths of that alone on its slice. Chosen: 1.25
+/// Speed that an online job keeps next to another, in thousandths of that alone on its slice. Chosen: 1.25
 /// times its time, the upper of the authors' medians at equal parts.
 const KEPT: i64 = 800;
 
-/// A layout with everybody's seats, and what orders it among others.
+/// A layout with everybody's placements, and what orders it among others.
 type RankedLayout<R> = (R, Layout, Vec<PlacedJob>);
 
-/// A job's speed in a slot, and its part of it if it has company.
+/// A job's speed in a slot, and its part of it if it has co-runners.
 type GuestPlacement = Option<(i64, Option<SmPercent>)>;
 
 /// The policy `miger`.
@@ -83,56 +84,13 @@ impl Policy for Miger {
     }
 
     fn session(&self) -> Option<Box<dyn Session + '_>> {
-        Some(Box::new(MigerSession {
-            policy: *self,
-            queue: Queue::new(),
-            memory: MigerCache::default(),
-        }))
-    }
-}
-
-/// The policy at work.
-#[derive(Debug)]
-struct MigerSession {
-    policy: Miger,
-    queue: Queue,
-    memory: MigerCache,
-}
-
-impl Session for MigerSession {
-    fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert(job.key(), job);
-    }
-
-    fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&job.key());
-        // If it comes back it may need something else.
-        self.memory.refused.values_mut().for_each(|known| {
-            known.remove(&LayoutKind::Job(job.id));
-        });
-    }
-
-    fn gpu_changed(&mut self, gpu: usize) {
-        self.memory.refused.remove(&gpu);
-        self.memory.calm.remove(&gpu);
-    }
-
-    fn round(
-        &mut self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        let mut queue = self.queue.values();
-        let terms = (now, starts_max);
-        self.policy.decide_from(&mut self.memory, cluster, knowledge, &mut queue, terms)
+        Some(Box::new(CachedSession::new(self)))
     }
 }
 
 /// What need not be worked out again until a GPU changes.
 #[derive(Debug, Default)]
-struct MigerCache {
+pub(crate) struct MigerCache {
     /// What a GPU as it is has no place for. For online jobs that lasts: a deadline only comes nearer.
     refused: BTreeMap<usize, BTreeSet<LayoutKind>>,
     /// GPUs whose jobs do no more on other slices.
@@ -140,17 +98,32 @@ struct MigerCache {
     scratch: SearchBuffers,
 }
 
+impl RoundCache for MigerCache {
+    fn forget_gpu(&mut self, gpu: usize) {
+        self.refused.remove(&gpu);
+        self.calm.remove(&gpu);
+    }
+
+    fn forget_job(&mut self, job: JobId) {
+        self.refused.values_mut().for_each(|known| {
+            known.remove(&LayoutKind::Job(job));
+        });
+    }
+}
+
 /// Jobs that a GPU refuses alike.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum LayoutKind {
-    /// Offline jobs beside offline jobs, by the profiles on which they run.
+pub(crate) enum LayoutKind {
+    /// Offline jobs next to offline jobs, by the profiles on which they run.
     Runs(Vec<bool>),
     Job(JobId),
 }
 
-impl Miger {
+impl CachingPolicy for Miger {
+    type Cache = MigerCache;
+
     fn decide_from(
-        self,
+        &self,
         memory: &mut MigerCache,
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
@@ -158,17 +131,17 @@ impl Miger {
         (now, starts_max): (Millis, usize),
     ) -> Vec<Decision> {
         let all = cluster.gpus.iter().enumerate();
-        let mut cards: Vec<(usize, PlannedGpu<'_>)> =
+        let mut planned_gpus: Vec<(usize, PlannedGpu<'_>)> =
             all.filter_map(|(gpu, view)| Some((gpu, PlannedGpu::new(view)?))).collect();
         let mut decisions = Vec::new();
         while decisions.len() < starts_max {
             let Some(job) = queue.next() else {
-                let tidied = cards.iter_mut().filter_map(|(gpu, card)| {
+                let tidied = planned_gpus.iter_mut().filter_map(|(gpu, planned)| {
                     let calm = memory.calm.contains(gpu);
                     let tidied =
-                        if calm { None } else { tidy(card, knowledge, &mut memory.scratch) };
+                        if calm { None } else { tidy(planned, knowledge, &mut memory.scratch) };
                     // A GPU that is being changed is looked at when that is over.
-                    if tidied.is_none() && card.open {
+                    if tidied.is_none() && planned.open {
                         memory.calm.insert(*gpu);
                     }
                     tidied
@@ -179,7 +152,7 @@ impl Miger {
                 }));
                 break;
             };
-            match self.arrive(&mut cards, knowledge, job.id, now, memory) {
+            match self.arrive(&mut planned_gpus, knowledge, job.id, now, memory) {
                 Some(reshape) => {
                     let why = because(NAME, "the GPU with the fewest jobs that can take it");
                     decisions.push(Decision::Reshape { reshape, why });
@@ -192,42 +165,46 @@ impl Miger {
         }
         decisions
     }
+}
 
+impl Miger {
     fn arrive(
         self,
-        cards: &mut [(usize, PlannedGpu<'_>)],
+        planned_gpus: &mut [(usize, PlannedGpu<'_>)],
         knowledge: Knowledge<'_>,
         job: JobId,
         now: Millis,
         memory: &mut MigerCache,
     ) -> Option<Reshape> {
-        let mut order: Vec<usize> = (0..cards.len()).filter(|at| cards[*at].1.open).collect();
-        order.sort_by_key(|at| cards[*at].1.seats.len());
+        let mut order: Vec<usize> =
+            (0..planned_gpus.len()).filter(|at| planned_gpus[*at].1.open).collect();
+        order.sort_by_key(|at| planned_gpus[*at].1.placements.len());
         let comes_online = shares::fixed(knowledge, job);
         let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
         order.into_iter().find_map(|at| {
-            let (gpu, card) = &mut cards[at];
-            let present = online(card, knowledge);
+            let (gpu, planned) = &mut planned_gpus[at];
+            let present = online(planned, knowledge);
             let kind = if comes_online || !present.is_empty() {
                 LayoutKind::Job(job)
             } else {
-                let of = || row(card, knowledge, job).iter().map(|w| *w != NO_PLACEMENT).collect();
-                LayoutKind::Runs(runs.entry(card.view.model.as_str()).or_insert_with(of).clone())
+                let of =
+                    || row(planned, knowledge, job).iter().map(|w| *w != NO_PLACEMENT).collect();
+                LayoutKind::Runs(runs.entry(planned.view.model.as_str()).or_insert_with(of).clone())
             };
             if memory.refused.get(gpu).is_some_and(|known| known.contains(&kind)) {
                 return None;
             }
             let found = match knowledge.jobs.facts(job).online {
-                true => self.seat_online(card, knowledge, job, now, &mut memory.scratch),
+                true => self.place_online(planned, knowledge, job, now, &mut memory.scratch),
                 false => {
-                    let mut offline = offline(card, knowledge);
+                    let mut offline = offline(planned, knowledge);
                     offline.push(job);
-                    seat_offline(card, knowledge, &present, &offline, &mut memory.scratch)
-                        .map(|(_, layout, seats)| (layout, seats))
+                    place_offline(planned, knowledge, &present, &offline, &mut memory.scratch)
+                        .map(|(_, layout, placements)| (layout, placements))
                 }
             };
             match found {
-                Some((layout, seats)) => Some(card.take(layout, seats)),
+                Some((layout, placements)) => Some(planned.take(layout, placements)),
                 None => {
                     memory.refused.entry(*gpu).or_default().insert(kind);
                     None
@@ -237,61 +214,61 @@ impl Miger {
     }
 
     /// Finds an online job the smallest slice that serves it, where the offline jobs do most.
-    fn seat_online(
+    fn place_online(
         self,
-        card: &PlannedGpu<'_>,
+        planned: &PlannedGpu<'_>,
         knowledge: Knowledge<'_>,
         job: JobId,
         now: Millis,
         scratch: &mut SearchBuffers,
     ) -> Option<(Layout, Vec<PlacedJob>)> {
-        let present = online(card, knowledge);
-        let offline = offline(card, knowledge);
-        let taken: Layout = present.iter().filter_map(|seat| seat.slot).collect();
+        let present = online(planned, knowledge);
+        let offline = offline(planned, knowledge);
+        let taken: Layout = present.iter().filter_map(|placed| placed.slot).collect();
         let mut best: Option<RankedLayout<(Reverse<u8>, i64)>> = None;
         let mut tried = Layout::new();
-        for layout in card.mig.full().iter().filter(|layout| taken.is_subset(layout)) {
+        for layout in planned.mig.full().iter().filter(|layout| taken.is_subset(layout)) {
             for slot in layout.iter().filter(|slot| !taken.contains(slot)) {
-                if !tried.insert(*slot) || !self.serves(card, knowledge, job, *slot, now) {
+                if !tried.insert(*slot) || !self.serves(planned, knowledge, job, *slot, now) {
                     continue;
                 }
-                let Some(sm) = shares::online(card, knowledge, *slot, job) else { continue };
-                let mut seats = present.clone();
-                seats.push(PlacedJob { sm: Some(sm), ..PlacedJob::alone(job, *slot) });
-                let Some((worth, layout, seats)) =
-                    seat_offline(card, knowledge, &seats, &offline, scratch)
+                let Some(sm) = shares::online(planned, knowledge, *slot, job) else { continue };
+                let mut placements = present.clone();
+                placements.push(PlacedJob { sm: Some(sm), ..PlacedJob::alone(job, *slot) });
+                let Some((score, layout, placements)) =
+                    place_offline(planned, knowledge, &placements, &offline, scratch)
                 else {
                     continue;
                 };
-                let slices = card.profile(*slot).map_or(u8::MAX, |p| p.compute_slices);
-                let rank = (Reverse(slices), worth);
+                let slices = planned.profile(*slot).map_or(u8::MAX, |p| p.compute_slices);
+                let rank = (Reverse(slices), score);
                 if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
-                    best = Some((rank, layout, seats));
+                    best = Some((rank, layout, placements));
                 }
             }
         }
-        best.map(|(_, layout, seats)| (layout, seats))
+        best.map(|(_, layout, placements)| (layout, placements))
     }
 
     fn serves(
         self,
-        card: &PlannedGpu<'_>,
+        planned: &PlannedGpu<'_>,
         knowledge: Knowledge<'_>,
         job: JobId,
         slot: Slot,
         now: Millis,
     ) -> bool {
-        let Some(profile) = card.profile(slot) else { return false };
-        let Some(time) = knowledge.predictor.time_alone(job, card.view, profile) else {
+        let Some(profile) = planned.profile(slot) else { return false };
+        let Some(time) = knowledge.predictor.time_alone(job, planned.view, profile) else {
             return false;
         };
-        let whole = card.whole().is_some_and(|whole| whole == slot);
+        let whole = planned.whole().is_some_and(|whole| whole == slot);
         let in_time = |deadline: Millis| now.get().saturating_add(time.get()) <= deadline.get();
         let well = match knowledge.jobs.facts(job).deadline {
             Some(deadline) => in_time(deadline),
-            None => {
-                card.speed(knowledge.predictor, job, slot).is_some_and(|speed| speed >= self.served)
-            }
+            None => planned
+                .speed(knowledge.predictor, job, slot)
+                .is_some_and(|speed| speed >= self.served),
         };
         // The whole GPU is the best that there is.
         well || whole
@@ -306,17 +283,22 @@ fn wait(job: JobId) -> Decision {
     Decision::Wait { job, reason: WaitReason::Resources, why }
 }
 
-fn online(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<PlacedJob> {
-    card.seats.iter().copied().filter(|seat| shares::fixed(knowledge, seat.job)).collect()
+fn online(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<PlacedJob> {
+    planned
+        .placements
+        .iter()
+        .copied()
+        .filter(|placed| shares::fixed(knowledge, placed.job))
+        .collect()
 }
 
-fn offline(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<JobId> {
-    card.jobs().into_iter().filter(|job| !shares::fixed(knowledge, *job)).collect()
+fn offline(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<JobId> {
+    planned.jobs().into_iter().filter(|job| !shares::fixed(knowledge, *job)).collect()
 }
 
-/// Seats all offline jobs around the online ones, so that they do most together.
-fn seat_offline(
-    card: &PlannedGpu<'_>,
+/// Places all offline jobs around the online ones, so that they do most together.
+fn place_offline(
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     online: &[PlacedJob],
     offline: &[JobId],
@@ -326,79 +308,79 @@ fn seat_offline(
         return None;
     }
     if online.is_empty() {
-        return seat_alone(card, knowledge, offline, scratch);
+        return place_alone(planned, knowledge, offline, scratch);
     }
     // Who sits on a slice already: one host takes one guest.
     let mut taken: BTreeMap<Slot, Vec<PlacedJob>> = BTreeMap::new();
-    for seat in online {
-        taken.entry(seat.slot?).or_default().push(*seat);
+    for placed in online {
+        taken.entry(placed.slot?).or_default().push(*placed);
     }
     let mut known: BTreeMap<(usize, Slot), GuestPlacement> = BTreeMap::new();
     let mut best: Option<RankedLayout<(i64, Reverse<usize>)>> = None;
-    for layout in card.mig.full() {
+    for layout in planned.mig.full() {
         if !taken.keys().all(|slot| layout.contains(slot)) {
             continue;
         }
         let mut way = |job: usize, slot: Slot| {
             *known.entry((job, slot)).or_insert_with(|| match taken.get(&slot) {
-                None => Some((card.speed(knowledge.predictor, offline[job], slot)?, None)),
+                None => Some((planned.speed(knowledge.predictor, offline[job], slot)?, None)),
                 Some(there) if there.len() > 1 => None,
-                Some(there) => beside(card, knowledge, offline[job], there[0], slot),
+                Some(there) => share_with_one(planned, knowledge, offline[job], there[0], slot),
             })
         };
-        let mut worth = |job: usize, slot: Slot| way(job, slot).map(|(speed, _)| speed);
+        let mut score = |job: usize, slot: Slot| way(job, slot).map(|(speed, _)| speed);
         let Some(found) =
-            placement_search::best(layout, offline.len(), JobCoverage::AllJobs, &mut worth)
+            placement_search::best(layout, offline.len(), JobCoverage::AllJobs, &mut score)
         else {
             continue;
         };
-        let steps = card.layout.symmetric_difference(layout).count();
-        let rank = (found.worth, Reverse(steps));
+        let steps = planned.layout.symmetric_difference(layout).count();
+        let rank = (found.score, Reverse(steps));
         if best.as_ref().is_none_or(|(known, ..)| rank > *known) {
-            let guests = found.seats.iter().map(|(job, slot)| PlacedJob {
+            let guests = found.placements.iter().map(|(job, slot)| PlacedJob {
                 job: offline[*job],
                 slot: Some(*slot),
                 sm: way(*job, *slot).and_then(|(_, sm)| sm),
-                turn: None,
+                kernel_priority: None,
             });
-            let seats = online.iter().copied().chain(guests).collect();
-            best = Some((rank, layout.clone(), seats));
+            let placements = online.iter().copied().chain(guests).collect();
+            best = Some((rank, layout.clone(), placements));
         }
     }
-    best.map(|((worth, _), layout, seats)| (worth, layout, seats))
+    best.map(|((score, _), layout, placements)| (score, layout, placements))
 }
 
 /// The same where no online job is: each has a slice.
-fn seat_alone(
-    card: &PlannedGpu<'_>,
+fn place_alone(
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     offline: &[JobId],
     scratch: &mut SearchBuffers,
 ) -> Option<RankedLayout<i64>> {
-    let atlas = card.mig.layout_index();
-    let rows: Vec<Vec<i64>> = offline.iter().map(|job| row(card, knowledge, *job)).collect();
+    let layout_index = planned.mig.layout_index();
+    let rows: Vec<Vec<i64>> = offline.iter().map(|job| row(planned, knowledge, *job)).collect();
     let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
-    let found = atlas.best(&rows, atlas.mask(&card.layout), None, scratch)?;
-    let layout = card.mig.full().get(found.layout)?.clone();
-    let seats = found.seats.into_iter();
-    let seats = seats.map(|(job, slot)| PlacedJob::alone(offline[job], slot));
-    Some((found.worth, layout, seats.collect()))
+    let found = layout_index.best(&rows, layout_index.mask(&planned.layout), None, scratch)?;
+    let layout = planned.mig.full().get(found.layout)?.clone();
+    let placements = found.placements.into_iter();
+    let placements = placements.map(|(job, slot)| PlacedJob::alone(offline[job], slot));
+    Some((found.score, layout, placements.collect()))
 }
 
 /// Returns a job's speed in each slot.
-fn row(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
-    let atlas = card.mig.layout_index();
-    let worth = |id: &ProfileId| {
-        let profile = card.mig.geometry.profile(*id)?;
-        knowledge.predictor.relative_speed(job, card.view, card.mig, profile)
+fn row(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
+    let layout_index = planned.mig.layout_index();
+    let score = |id: &ProfileId| {
+        let profile = planned.mig.geometry.profile(*id)?;
+        knowledge.predictor.relative_speed(job, planned.view, planned.mig, profile)
     };
-    let by_profile = atlas.profiles().iter().map(|id| worth(id).unwrap_or(NO_PLACEMENT));
-    atlas.row(&by_profile.collect::<Vec<_>>())
+    let by_profile = layout_index.profiles().iter().map(|id| score(id).unwrap_or(NO_PLACEMENT));
+    layout_index.row(&by_profile.collect::<Vec<_>>())
 }
 
-/// Returns the speed and the part of an offline job beside an online one that keeps its speed.
-fn beside(
-    card: &PlannedGpu<'_>,
+/// Returns the speed and the part of an offline job next to an online one that keeps its speed.
+fn share_with_one(
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     guest: JobId,
     host: PlacedJob,
@@ -406,28 +388,28 @@ fn beside(
 ) -> GuestPlacement {
     let part = host.sm?;
     let left = SmPercent::try_from(100 - part.get()).ok()?;
-    if !shares::fits(card, knowledge, slot, &[host.job, guest]) {
+    if !shares::fits(planned, knowledge, slot, &[host.job, guest]) {
         return None;
     }
-    let alone = shares::speed(card, knowledge, slot, (host.job, part), &[])?;
-    let kept = shares::speed(card, knowledge, slot, (host.job, part), &[(guest, left)])?;
-    let gained = shares::speed(card, knowledge, slot, (guest, left), &[(host.job, part)])?;
+    let alone = shares::speed(planned, knowledge, slot, (host.job, part), &[])?;
+    let kept = shares::speed(planned, knowledge, slot, (host.job, part), &[(guest, left)])?;
+    let gained = shares::speed(planned, knowledge, slot, (guest, left), &[(host.job, part)])?;
     (kept * 1_000 >= alone * KEPT).then_some((gained, Some(left)))
 }
 
 /// Moves offline jobs to where they do more, if slices stand idle.
 fn tidy(
-    card: &mut PlannedGpu<'_>,
+    planned: &mut PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     scratch: &mut SearchBuffers,
 ) -> Option<Reshape> {
-    let busy = card.busy();
-    let offline = offline(card, knowledge);
-    if !card.open || offline.is_empty() || busy.len() == card.layout.len() {
+    let busy = planned.busy();
+    let offline = offline(planned, knowledge);
+    if !planned.open || offline.is_empty() || busy.len() == planned.layout.len() {
         return None;
     }
-    let (_, layout, seats) =
-        seat_offline(card, knowledge, &online(card, knowledge), &offline, scratch)?;
-    let moved = seats.iter().any(|seat| !card.seats.contains(seat));
-    moved.then(|| card.take(layout, seats))
+    let (_, layout, placements) =
+        place_offline(planned, knowledge, &online(planned, knowledge), &offline, scratch)?;
+    let moved = placements.iter().any(|placed| !planned.placements.contains(placed));
+    moved.then(|| planned.take(layout, placements))
 }

@@ -4,9 +4,9 @@
 //! Source: Li et al., *MISO: Exploiting Multi-Instance GPU Capability on Multi-Tenant GPU
 //! Clusters*, SoCC 2022, §4 (trial under MPS, optimiser over partitions) and its public program.
 //!
-//! - Jobs come in turn (FIFO). The head goes to the GPU with the fewest jobs whose layouts have a
+//! - Jobs come in the queue's order (FIFO). The head goes to the GPU with the fewest jobs whose layouts have a
 //!   slice for each of its jobs and the new one. A job that is alone gets the whole GPU at once.
-//! - Otherwise every job of the GPU is stopped, all run together under MPS for [`TRIAL`], and then
+//! - Otherwise every job of the GPU is stopped, and all run together under MPS for [`TRIAL`]. Then
 //!   the GPU gets the layout with one slice a job whose mean slow-down is least.
 //! - When nobody waits and a job has ended, its GPU gets the best layout for those that are left,
 //!   who are stopped and go on.
@@ -30,9 +30,11 @@ use tessera_placement::placement_search::{
     self, Assignment, JobCoverage, NO_PLACEMENT, SearchBuffers,
 };
 use tessera_placement::policy::planned_gpu::{PlannedGpu, because};
-use tessera_placement::policy::session::{Queue, Session};
+use tessera_placement::policy::session::Session;
 use tessera_placement::predictor::Knowledge;
 use tessera_placement::view::{ClusterView, InstanceState, MigView, QueuedJob};
+
+use crate::cached::{CachedSession, CachingPolicy, RoundCache};
 
 /// How long jobs run together before their GPU is cut. Source: MISO's program.
 pub const TRIAL: Millis = Millis::from_secs(30);
@@ -91,62 +93,31 @@ impl Policy for Miso {
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
+        now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        self.decide_from(&mut MisoCache::default(), cluster, knowledge, queue, starts_max)
+        self.decide_from(&mut MisoCache::default(), cluster, knowledge, queue, (now, starts_max))
     }
 
     fn session(&self) -> Option<Box<dyn Session + '_>> {
-        Some(Box::new(MisoSession {
-            policy: self,
-            queue: Queue::new(),
-            memory: MisoCache::default(),
-        }))
-    }
-}
-
-/// The policy at work.
-#[derive(Debug)]
-struct MisoSession<'p> {
-    policy: &'p Miso,
-    queue: Queue,
-    memory: MisoCache,
-}
-
-impl Session for MisoSession<'_> {
-    fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert(job.key(), job);
-    }
-
-    fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&job.key());
-    }
-
-    fn gpu_changed(&mut self, gpu: usize) {
-        self.memory.refused.remove(&gpu);
-    }
-
-    fn round(
-        &mut self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        let mut queue = self.queue.values();
-        self.policy.decide_from(&mut self.memory, cluster, knowledge, &mut queue, starts_max)
+        Some(Box::new(CachedSession::new(self)))
     }
 }
 
 /// What need not be worked out again.
 #[derive(Debug, Default)]
-struct MisoCache {
+pub(crate) struct MisoCache {
     /// Jobs that a GPU as it is has no layout for, by the profiles on which they run.
     refused: BTreeMap<usize, BTreeSet<Vec<bool>>>,
     /// The layouts of this round's models with so many instances.
     layouts: BTreeMap<(usize, usize), Vec<Layout>>,
     scratch: SearchBuffers,
+}
+
+impl RoundCache for MisoCache {
+    fn forget_gpu(&mut self, gpu: usize) {
+        self.refused.remove(&gpu);
+    }
 }
 
 impl MisoCache {
@@ -157,27 +128,31 @@ impl MisoCache {
     }
 }
 
-impl Miso {
+impl CachingPolicy for Miso {
+    type Cache = MisoCache;
+
     fn decide_from(
         &self,
         memory: &mut MisoCache,
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
-        starts_max: usize,
+        (_, starts_max): (Millis, usize),
     ) -> Vec<Decision> {
         memory.layouts.clear();
         let all = cluster.gpus.iter().enumerate();
-        let mut cards: Vec<(usize, PlannedGpu<'_>)> =
+        let mut planned_gpus: Vec<(usize, PlannedGpu<'_>)> =
             all.filter_map(|(gpu, view)| Some((gpu, PlannedGpu::new(view)?))).collect();
         let mut decisions = Vec::new();
         while decisions.len() < starts_max {
             let Some(job) = queue.next() else {
-                let tidied = cards.iter_mut().filter_map(|(_, card)| tidy(card, knowledge, memory));
+                let tidied = planned_gpus
+                    .iter_mut()
+                    .filter_map(|(_, planned)| tidy(planned, knowledge, memory));
                 decisions.extend(tidied.map(|reshape| self.decision(reshape)));
                 break;
             };
-            let Some(reshape) = self.arrive(&mut cards, knowledge, job.id, memory) else {
+            let Some(reshape) = self.arrive(&mut planned_gpus, knowledge, job.id, memory) else {
                 let reason = WaitReason::Resources;
                 decisions.push(Decision::Wait { job: job.id, reason, why: self.wait() });
                 break;
@@ -186,34 +161,37 @@ impl Miso {
         }
         decisions
     }
+}
 
+impl Miso {
     /// Finds a GPU for a job that waits.
     fn arrive(
         &self,
-        cards: &mut [(usize, PlannedGpu<'_>)],
+        planned_gpus: &mut [(usize, PlannedGpu<'_>)],
         knowledge: Knowledge<'_>,
         job: JobId,
         memory: &mut MisoCache,
     ) -> Option<Reshape> {
-        let mut order: Vec<usize> = (0..cards.len()).filter(|i| cards[*i].1.open).collect();
-        order.sort_by_key(|i| cards[*i].1.seats.len());
+        let mut order: Vec<usize> =
+            (0..planned_gpus.len()).filter(|i| planned_gpus[*i].1.open).collect();
+        order.sort_by_key(|i| planned_gpus[*i].1.placements.len());
         // Whether there is a layout depends on where a job runs, not on how fast.
         let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
         for index in order {
-            let (gpu, card) = &mut cards[index];
-            let runs = runs.entry(card.view.model.as_str()).or_insert_with(|| {
-                row(card, knowledge, job).iter().map(|w| *w != NO_PLACEMENT).collect()
+            let (gpu, planned) = &mut planned_gpus[index];
+            let runs = runs.entry(planned.view.model.as_str()).or_insert_with(|| {
+                row(planned, knowledge, job).iter().map(|w| *w != NO_PLACEMENT).collect()
             });
             if memory.refused.get(gpu).is_some_and(|known| known.contains(runs)) {
                 continue;
             }
-            let mut jobs = card.jobs();
+            let mut jobs = planned.jobs();
             jobs.push(job);
-            let Some(seating) = optimum(card, knowledge, &jobs, memory) else {
+            let Some(assignment) = optimum(planned, knowledge, &jobs, memory) else {
                 memory.refused.entry(*gpu).or_default().insert(runs.clone());
                 continue;
             };
-            let mut reshape = seat(card, &jobs, seating);
+            let mut reshape = reshape_to(planned, &jobs, assignment);
             if jobs.len() > 1 && self.measures == SpeedMeasurement::UnderMps {
                 reshape.trial = Some(TRIAL);
             }
@@ -223,7 +201,7 @@ impl Miso {
     }
 
     fn decision(&self, reshape: Reshape) -> Decision {
-        let jobs = reshape.seats.len();
+        let jobs = reshape.placements.len();
         let after = if reshape.trial.is_some() { ", after a trial under MPS" } else { "" };
         let text =
             format!("of the layouts with {jobs} slices this one slows its jobs least{after}");
@@ -241,59 +219,62 @@ impl Miso {
 
 /// Cuts a GPU anew that has an idle slice.
 fn tidy(
-    card: &mut PlannedGpu<'_>,
+    planned: &mut PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     memory: &mut MisoCache,
 ) -> Option<Reshape> {
-    let idle = card.view.instances.iter().any(|i| i.state == InstanceState::Idle);
-    if !card.open || !idle || card.seats.is_empty() {
+    let idle = planned.view.instances.iter().any(|i| i.state == InstanceState::Idle);
+    if !planned.open || !idle || planned.placements.is_empty() {
         return None;
     }
-    let jobs = card.jobs();
-    let seating = optimum(card, knowledge, &jobs, memory)?;
-    Some(seat(card, &jobs, seating))
+    let jobs = planned.jobs();
+    let assignment = optimum(planned, knowledge, &jobs, memory)?;
+    Some(reshape_to(planned, &jobs, assignment))
 }
 
-/// Returns what a job is worth in each slot: the least slow-down is the greatest worth.
-fn row(card: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
-    let atlas = card.mig.layout_index();
-    let worth = |id: &ProfileId| {
-        let profile = card.mig.geometry.profile(*id)?;
-        let speed = knowledge.predictor.relative_speed(job, card.view, card.mig, profile)?;
+/// Returns a job's score in each slot: the least slow-down is the greatest score.
+fn row(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i64> {
+    let layout_index = planned.mig.layout_index();
+    let score = |id: &ProfileId| {
+        let profile = planned.mig.geometry.profile(*id)?;
+        let speed = knowledge.predictor.relative_speed(job, planned.view, planned.mig, profile)?;
         Some(-(1_000_000_000 / speed.max(1)))
     };
-    let by_profile = atlas.profiles().iter().map(|id| worth(id).unwrap_or(NO_PLACEMENT));
-    atlas.row(&by_profile.collect::<Vec<_>>())
+    let by_profile = layout_index.profiles().iter().map(|id| score(id).unwrap_or(NO_PLACEMENT));
+    layout_index.row(&by_profile.collect::<Vec<_>>())
 }
 
 /// Returns the layout with a slice for each job whose mean slow-down is least.
 fn optimum(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     jobs: &[JobId],
     memory: &mut MisoCache,
 ) -> Option<Assignment> {
-    if jobs.len() > placement_search::JOBS_MAX || memory.layouts(card.mig, jobs.len()).is_empty() {
+    if jobs.len() > placement_search::JOBS_MAX || memory.layouts(planned.mig, jobs.len()).is_empty()
+    {
         return None;
     }
-    let atlas = card.mig.layout_index();
-    let rows: Vec<Vec<i64>> = jobs.iter().map(|job| row(card, knowledge, *job)).collect();
+    let layout_index = planned.mig.layout_index();
+    let rows: Vec<Vec<i64>> = jobs.iter().map(|job| row(planned, knowledge, *job)).collect();
     let rows: Vec<&[i64]> = rows.iter().map(Vec::as_slice).collect();
     let mut scratch = std::mem::take(&mut memory.scratch);
     let mut found: Option<(i64, &Layout, Vec<usize>)> = None;
-    for layout in memory.layouts(card.mig, jobs.len()) {
-        let order: Vec<usize> = layout.iter().filter_map(|slot| atlas.number(*slot)).collect();
-        let Some(worth) = scratch.worth(&order, &rows, JobCoverage::AllJobs) else { continue };
-        if found.as_ref().is_none_or(|(best, ..)| worth > *best) {
-            found = Some((worth, layout, order));
+    for layout in memory.layouts(planned.mig, jobs.len()) {
+        let order: Vec<usize> =
+            layout.iter().filter_map(|slot| layout_index.number(*slot)).collect();
+        let Some(score) = scratch.score(&order, &rows, JobCoverage::AllJobs) else { continue };
+        if found.as_ref().is_none_or(|(best, ..)| score > *best) {
+            found = Some((score, layout, order));
         }
     }
-    let seating = found.map(|(worth, layout, order)| {
-        let seats = atlas.seated(&order, &rows, JobCoverage::AllJobs, &mut scratch);
-        Assignment { layout: layout.clone(), seats, worth }
+    let assignment = found.map(|(score, layout, order)| {
+        let placements =
+            layout_index.placements_of(&order, &rows, JobCoverage::AllJobs, &mut scratch);
+        Assignment { layout: layout.clone(), placements, score }
     });
     memory.scratch = scratch;
-    seating
+    assignment
 }
 
 /// The layouts that MISO chooses from, with so many instances, each multiset once.
@@ -316,9 +297,9 @@ fn sizes(mig: &MigView, layout: &Layout) -> Vec<u8> {
 }
 
 /// Finds starts for instances of these sizes: the part of a full layout that has them.
-fn arrange(mig: &MigView, wanted: &[u8]) -> Option<Layout> {
+fn arrange(mig: &MigView, sizes: &[u8]) -> Option<Layout> {
     mig.full().iter().find_map(|layout| {
-        let mut left: Vec<u8> = wanted.to_vec();
+        let mut left: Vec<u8> = sizes.to_vec();
         let mut taken = Layout::new();
         for slot in layout {
             let size = mig.geometry.profile(slot.profile)?.compute_slices;
@@ -331,9 +312,9 @@ fn arrange(mig: &MigView, wanted: &[u8]) -> Option<Layout> {
     })
 }
 
-fn seat(card: &mut PlannedGpu<'_>, jobs: &[JobId], seating: Assignment) -> Reshape {
-    let seats = seating.seats.iter();
-    let seats = seats.map(|(job, slot)| PlacedJob::alone(jobs[*job], *slot));
-    let seats = seats.collect();
-    Reshape { stayers: StayingJobs::Restart, ..card.take(seating.layout, seats) }
+fn reshape_to(planned: &mut PlannedGpu<'_>, jobs: &[JobId], assignment: Assignment) -> Reshape {
+    let placements = assignment.placements.iter();
+    let placements = placements.map(|(job, slot)| PlacedJob::alone(jobs[*job], *slot));
+    let placements = placements.collect();
+    Reshape { stayers: StayingJobs::Restart, ..planned.take(assignment.layout, placements) }
 }

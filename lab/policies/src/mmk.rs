@@ -16,18 +16,19 @@
 //! nothing else in the algorithm ends the crowding but memory. Parts and partitions are changed
 //! under running jobs only for a gain of [`HURDLE`], since the algorithm prices no checkpoint. Jobs
 //! are put onto a combination's partitions largest first, each where it adds most: the paper
-//! doesn't say which job goes where. It mixes users, as its paper does: for the simulator only.
+//! leaves open which job goes where. It mixes users, as its paper does: for the simulator only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::mig::{Layout, ProfileId, Slot};
 use tessera_model::{JobId, Millis};
 
+use crate::cached::{CachedSession, CachingPolicy, RoundCache};
 use crate::shares::{self, ShareConfig};
 use tessera_placement::Policy;
 use tessera_placement::decision::{Decision, PlacedJob, WaitReason};
 use tessera_placement::policy::planned_gpu::{PlannedGpu, because};
-use tessera_placement::policy::session::{Queue, Session};
+use tessera_placement::policy::session::Session;
 use tessera_placement::predictor::Knowledge;
 use tessera_placement::view::{ClusterView, QueuedJob};
 
@@ -54,8 +55,8 @@ pub struct Mmk;
 struct WorkingGpu<'c> {
     /// Its place in the view.
     number: usize,
-    card: PlannedGpu<'c>,
-    /// Its partitions; nothing until somebody asks.
+    planned: PlannedGpu<'c>,
+    /// Its partitions; nothing until they are needed.
     parts: Vec<(Slot, ShareConfig)>,
     changed: Option<&'static str>,
 }
@@ -70,128 +71,124 @@ impl Policy for Mmk {
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
+        now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        decide_from(&mut MmkCache::default(), cluster, knowledge, queue, starts_max)
+        self.decide_from(&mut MmkCache::default(), cluster, knowledge, queue, (now, starts_max))
     }
 
     fn session(&self) -> Option<Box<dyn Session + '_>> {
-        Some(Box::new(MmkSession::default()))
+        Some(Box::new(CachedSession::new(self)))
     }
-}
-
-/// The policy at work.
-#[derive(Debug, Default)]
-struct MmkSession {
-    queue: Queue,
-    memory: MmkCache,
 }
 
 /// What need not be worked out again until a GPU changes.
 #[derive(Debug, Default)]
-struct MmkCache {
+pub(crate) struct MmkCache {
     /// Jobs with which a GPU as it is would do no more.
     refused: BTreeMap<usize, BTreeSet<JobId>>,
     /// GPUs whose jobs do no more on other partitions, or with other parts.
     calm: BTreeSet<usize>,
 }
 
-impl Session for MmkSession {
-    fn enqueue(&mut self, job: QueuedJob) {
-        self.queue.insert(job.key(), job);
+impl RoundCache for MmkCache {
+    fn forget_gpu(&mut self, gpu: usize) {
+        self.refused.remove(&gpu);
+        self.calm.remove(&gpu);
     }
 
-    fn dequeue(&mut self, job: &QueuedJob) {
-        self.queue.remove(&job.key());
-        // If it comes back it may need more memory.
-        self.memory.refused.values_mut().for_each(|known| {
-            known.remove(&job.id);
+    fn forget_job(&mut self, job: JobId) {
+        self.refused.values_mut().for_each(|known| {
+            known.remove(&job);
         });
-    }
-
-    fn gpu_changed(&mut self, gpu: usize) {
-        self.memory.refused.remove(&gpu);
-        self.memory.calm.remove(&gpu);
-    }
-
-    fn round(
-        &mut self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        let mut queue = self.queue.values();
-        decide_from(&mut self.memory, cluster, knowledge, &mut queue, starts_max)
     }
 }
 
-fn decide_from(
-    memory: &mut MmkCache,
-    cluster: &ClusterView,
-    knowledge: Knowledge<'_>,
-    queue: &mut dyn Iterator<Item = &QueuedJob>,
-    starts_max: usize,
-) -> Vec<Decision> {
-    let all = cluster.gpus.iter().enumerate();
-    let open = all.filter_map(|(number, view)| Some((number, PlannedGpu::new(view)?)));
-    let mut gpus: Vec<WorkingGpu<'_>> = open
-        .filter(|(_, card)| card.open)
-        .map(|(number, card)| WorkingGpu { number, card, parts: Vec::new(), changed: None })
-        .collect();
-    let mut jobs: Vec<&QueuedJob> = queue.collect();
-    jobs.sort_by_key(|job| knowledge.jobs.facts(job.id).co_runner.map(|own| own.memory));
-    let (mut waits, mut started) = (Vec::new(), 0);
-    for job in jobs {
-        if started >= starts_max || waits.len() >= REFUSED_MAX || gpus.is_empty() {
-            break;
+impl CachingPolicy for Mmk {
+    type Cache = MmkCache;
+
+    fn decide_from(
+        &self,
+        memory: &mut MmkCache,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        (_, starts_max): (Millis, usize),
+    ) -> Vec<Decision> {
+        let all = cluster.gpus.iter().enumerate();
+        let open = all.filter_map(|(number, view)| Some((number, PlannedGpu::new(view)?)));
+        let mut gpus: Vec<WorkingGpu<'_>> = open
+            .filter(|(_, planned)| planned.open)
+            .map(|(number, planned)| WorkingGpu {
+                number,
+                planned,
+                parts: Vec::new(),
+                changed: None,
+            })
+            .collect();
+        let mut jobs: Vec<&QueuedJob> = queue.collect();
+        jobs.sort_by_key(|job| knowledge.jobs.facts(job.id).co_runner.map(|own| own.memory));
+        let (mut waits, mut started) = (Vec::new(), 0);
+        for job in jobs {
+            if started >= starts_max || waits.len() >= REFUSED_MAX || gpus.is_empty() {
+                break;
+            }
+            let mut order: Vec<usize> = (0..gpus.len()).collect();
+            order.sort_by_key(|at| gpus[*at].jobs());
+            if order.into_iter().any(|at| gpus[at].takes(knowledge, job.id, memory)) {
+                started += 1;
+                waits.clear();
+            } else {
+                let why = because(NAME, "no slice has its memory left and would do more with it");
+                let reason = WaitReason::Resources;
+                waits.push(Decision::Wait { job: job.id, reason, why });
+            }
         }
-        let mut order: Vec<usize> = (0..gpus.len()).collect();
-        order.sort_by_key(|at| gpus[*at].jobs());
-        if order.into_iter().any(|at| gpus[at].takes(knowledge, job.id, memory)) {
-            started += 1;
-            waits.clear();
-        } else {
-            let why = because(NAME, "no slice has its memory left and would do more with it");
-            let reason = WaitReason::Resources;
-            waits.push(Decision::Wait { job: job.id, reason, why });
+        for gpu in &mut gpus {
+            if gpu.changed.is_some() || !memory.calm.contains(&gpu.number) {
+                gpu.search(knowledge);
+            }
+            if gpu.changed.is_none() {
+                memory.calm.insert(gpu.number);
+            }
         }
+        let changed = gpus.into_iter().filter_map(WorkingGpu::decision);
+        changed.chain(waits).collect()
     }
-    for gpu in &mut gpus {
-        if gpu.changed.is_some() || !memory.calm.contains(&gpu.number) {
-            gpu.search(knowledge);
-        }
-        if gpu.changed.is_none() {
-            memory.calm.insert(gpu.number);
-        }
-    }
-    let changed = gpus.into_iter().filter_map(WorkingGpu::decision);
-    changed.chain(waits).collect()
 }
 
 impl WorkingGpu<'_> {
-    /// Works out what its partitions do, if nobody has asked before.
+    /// Computes what its partitions do, unless that is known.
     fn weigh(&mut self, knowledge: Knowledge<'_>) {
         if !self.parts.is_empty() {
             return;
         }
-        let card = &mut self.card;
-        if card.seats.is_empty() {
-            card.layout = card.whole().into_iter().collect();
+        let planned = &mut self.planned;
+        if planned.placements.is_empty() {
+            planned.layout = planned.whole().into_iter().collect();
         }
         let part = |slot: &Slot| {
-            let seats: Vec<PlacedJob> =
-                card.seats.iter().copied().filter(|seat| seat.slot == Some(*slot)).collect();
-            (*slot, ShareConfig { throughput: throughput(card, knowledge, *slot, &seats), seats })
+            let placements: Vec<PlacedJob> = planned
+                .placements
+                .iter()
+                .copied()
+                .filter(|placed| placed.slot == Some(*slot))
+                .collect();
+            (
+                *slot,
+                ShareConfig {
+                    throughput: throughput(planned, knowledge, *slot, &placements),
+                    placements,
+                },
+            )
         };
-        self.parts = card.layout.iter().map(part).collect();
+        self.parts = planned.layout.iter().map(part).collect();
     }
 
     fn jobs(&self) -> usize {
         match self.parts.is_empty() {
-            true => self.card.seats.len(),
-            false => self.parts.iter().map(|(_, part)| part.seats.len()).sum(),
+            true => self.planned.placements.len(),
+            false => self.parts.iter().map(|(_, part)| part.placements.len()).sum(),
         }
     }
 
@@ -212,8 +209,9 @@ impl WorkingGpu<'_> {
     /// Puts a job onto the first partition with its memory, if the GPU does more then.
     fn join(&mut self, knowledge: Knowledge<'_>, job: JobId) -> bool {
         for (slot, part) in &mut self.parts {
-            let jobs: Vec<JobId> = part.seats.iter().map(|seat| seat.job).chain([job]).collect();
-            let Some(config) = shares::config(&self.card, knowledge, *slot, &jobs) else {
+            let jobs: Vec<JobId> =
+                part.placements.iter().map(|placed| placed.job).chain([job]).collect();
+            let Some(config) = shares::config(&self.planned, knowledge, *slot, &jobs) else {
                 continue;
             };
             if config.throughput > part.throughput {
@@ -231,10 +229,10 @@ impl WorkingGpu<'_> {
         let jobs: Vec<JobId> = self
             .parts
             .iter()
-            .flat_map(|(_, part)| part.seats.iter().map(|seat| seat.job))
+            .flat_map(|(_, part)| part.placements.iter().map(|placed| placed.job))
             .collect();
-        // Who was not touched and has nothing left was searched when that came about.
-        if jobs.is_empty() || (self.changed.is_none() && !self.has_room()) {
+        // An unchanged GPU with nothing left was searched when that began.
+        if jobs.is_empty() || (self.changed.is_none() && !self.has_capacity()) {
             return;
         }
         let present: i64 = self.parts.iter().map(|(_, part)| part.throughput).sum();
@@ -246,15 +244,15 @@ impl WorkingGpu<'_> {
             }
         };
         let afresh = self.parts.iter().map(|(slot, part)| {
-            let jobs: Vec<JobId> = part.seats.iter().map(|seat| seat.job).collect();
-            Some((*slot, shares::config(&self.card, knowledge, *slot, &jobs)?))
+            let jobs: Vec<JobId> = part.placements.iter().map(|placed| placed.job).collect();
+            Some((*slot, shares::config(&self.planned, knowledge, *slot, &jobs)?))
         });
         afresh.collect::<Option<Vec<_>>>().into_iter().for_each(&mut take);
         let still = jobs.iter().all(|job| !shares::fixed(knowledge, *job));
         if still && jobs.len() <= SEARCHED_MAX {
             let mut known = KnownConfig::new();
-            for layout in combinations(&self.card) {
-                spread(&self.card, knowledge, layout, &jobs, &mut known)
+            for layout in combinations(&self.planned) {
+                spread(&self.planned, knowledge, layout, &jobs, &mut known)
                     .into_iter()
                     .for_each(&mut take);
             }
@@ -266,10 +264,13 @@ impl WorkingGpu<'_> {
         }
     }
 
-    /// Tells whether multiprocessors stand idle: a job has ended.
-    fn has_room(&self) -> bool {
+    /// Returns whether multiprocessors stand idle: a job has ended.
+    fn has_capacity(&self) -> bool {
         let given = |part: &ShareConfig| -> u32 {
-            part.seats.iter().map(|seat| seat.sm.map_or(100, |sm| u32::from(sm.get()))).sum()
+            part.placements
+                .iter()
+                .map(|placed| placed.sm.map_or(100, |sm| u32::from(sm.get())))
+                .sum()
         };
         self.parts.iter().any(|(_, part)| given(part) < 100)
     }
@@ -277,30 +278,31 @@ impl WorkingGpu<'_> {
     fn decision(mut self) -> Option<Decision> {
         let why = because(NAME, self.changed?);
         let layout: Layout = self.parts.iter().map(|(slot, _)| *slot).collect();
-        let seats = self.parts.into_iter().flat_map(|(_, part)| part.seats).collect();
-        Some(Decision::Reshape { reshape: self.card.take(layout, seats), why })
+        let placements = self.parts.into_iter().flat_map(|(_, part)| part.placements).collect();
+        Some(Decision::Reshape { reshape: self.planned.take(layout, placements), why })
     }
 }
 
 /// Returns what the jobs of a slice do together as they sit.
 fn throughput(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
-    seats: &[PlacedJob],
+    placements: &[PlacedJob],
 ) -> i64 {
-    let part =
-        |seat: &PlacedJob| (seat.job, seat.sm.unwrap_or(tessera_model::share::SmPercent::WHOLE));
-    let speeds = seats.iter().enumerate().filter_map(|(at, seat)| {
-        let others = seats.iter().enumerate().filter(|(other, _)| *other != at);
-        let others: Vec<_> = others.map(|(_, seat)| part(seat)).collect();
-        shares::speed(card, knowledge, slot, part(seat), &others)
+    let part = |placed: &PlacedJob| {
+        (placed.job, placed.sm.unwrap_or(tessera_model::share::SmPercent::WHOLE))
+    };
+    let speeds = placements.iter().enumerate().filter_map(|(at, placed)| {
+        let others = placements.iter().enumerate().filter(|(other, _)| *other != at);
+        let others: Vec<_> = others.map(|(_, placed)| part(placed)).collect();
+        shares::speed(planned, knowledge, slot, part(placed), &others)
     });
     speeds.sum()
 }
 
 /// Returns every combination of partitions, each multiset once: as it stands, if it is one.
-fn combinations<'c>(card: &PlannedGpu<'c>) -> Vec<&'c Layout> {
+fn combinations<'c>(planned: &PlannedGpu<'c>) -> Vec<&'c Layout> {
     let sizes = |layout: &Layout| {
         let mut sizes: Vec<_> = layout.iter().map(|slot| slot.profile).collect();
         sizes.sort_unstable();
@@ -308,19 +310,19 @@ fn combinations<'c>(card: &PlannedGpu<'c>) -> Vec<&'c Layout> {
     };
     let mut seen = BTreeSet::new();
     let (same, other): (Vec<_>, Vec<_>) =
-        card.mig.full().iter().partition(|layout| **layout == card.layout);
+        planned.mig.full().iter().partition(|layout| **layout == planned.layout);
     same.into_iter().chain(other).filter(|layout| seen.insert(sizes(layout))).collect()
 }
 
 /// Puts jobs onto partitions, the largest first, each where it adds most.
 fn spread(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     layout: &Layout,
     jobs: &[JobId],
     known: &mut KnownConfig,
 ) -> Option<Vec<(Slot, ShareConfig)>> {
-    let empty = || ShareConfig { seats: Vec::new(), throughput: 0 };
+    let empty = || ShareConfig { placements: Vec::new(), throughput: 0 };
     let mut parts: Vec<(Slot, ShareConfig)> = layout.iter().map(|slot| (*slot, empty())).collect();
     let mut order = jobs.to_vec();
     let memory = |job: &JobId| knowledge.jobs.facts(*job).co_runner.map(|own| own.memory);
@@ -328,10 +330,11 @@ fn spread(
     for job in order {
         let mut best: Option<(i64, usize, ShareConfig)> = None;
         for (at, (slot, part)) in parts.iter().enumerate() {
-            let jobs: Vec<JobId> = part.seats.iter().map(|seat| seat.job).chain([job]).collect();
+            let jobs: Vec<JobId> =
+                part.placements.iter().map(|placed| placed.job).chain([job]).collect();
             let key = (slot.profile, jobs);
             if !known.contains_key(&key) {
-                let config = shares::config(card, knowledge, *slot, &key.1);
+                let config = shares::config(planned, knowledge, *slot, &key.1);
                 known.insert(key.clone(), config);
             }
             let Some(config) = known.get(&key).and_then(Clone::clone) else { continue };
@@ -343,7 +346,7 @@ fn spread(
         let (_, at, mut config) = best?;
         // Slices of one profile are alike, wherever they stand.
         let slot = Some(parts[at].0);
-        config.seats.iter_mut().for_each(|seat| seat.slot = slot);
+        config.placements.iter_mut().for_each(|placed| placed.slot = slot);
         parts[at].1 = config;
     }
     Some(parts)

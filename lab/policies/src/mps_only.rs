@@ -2,8 +2,8 @@
 //! same, and each may use all of the SMs.
 //!
 //! Source: the MPS baseline of MISO's evaluation (three jobs a GPU, a third of its SMs each) and of
-//! MMK's, whose jobs run "without SM constraints" (`mps-uncapped`). Jobs come in turn; the head goes
-//! to the GPU with the fewest jobs on which its memory fits beside theirs. Where they are silent:
+//! MMK's, whose jobs run "without SM constraints" (`mps-uncapped`). Jobs come in the queue's order; the head goes
+//! to the GPU with the fewest jobs on which its memory fits next to theirs. Where they are silent:
 //! parts are given as they are (33 %), so that nobody has to be stopped when a job comes or goes. It
 //! mixes users, as its papers do: a baseline for the simulator, not for a live cluster, where one
 //! user's fault would be everyone's.
@@ -11,7 +11,7 @@
 use tessera_model::Millis;
 use tessera_model::share::SmPercent;
 
-use crate::crowd::WholeGpuSharing;
+use crate::whole_gpu::WholeGpuSharing;
 use tessera_placement::Policy;
 use tessera_placement::decision::{Decision, PlacedJob};
 use tessera_placement::predictor::Knowledge;
@@ -37,7 +37,7 @@ impl Policy for MpsOnly {
         self.name
     }
 
-    fn asks_times(&self) -> bool {
+    fn needs_run_times(&self) -> bool {
         false
     }
 
@@ -50,11 +50,11 @@ impl Policy for MpsOnly {
         starts_max: usize,
     ) -> Vec<Decision> {
         let sm = SmPercent::try_from(self.part).ok();
-        let crowd = WholeGpuSharing {
+        let sharing = WholeGpuSharing {
             policy: self.name,
-            seat: &|job, whole| PlacedJob { sm, ..PlacedJob::alone(job, whole) },
+            place: &|job, whole| PlacedJob { sm, ..PlacedJob::alone(job, whole) },
             full: "no GPU has a third of its SMs and the memory left",
         };
-        crowd.decide(cluster, queue, starts_max)
+        sharing.decide(cluster, queue, starts_max)
     }
 }

@@ -5,7 +5,7 @@
 //! is needed, run all jobs of that size, reconfigure. It is a scheme for batches: it reorders, and
 //! where jobs keep arriving, small ones pass large ones for ever. Where it had to choose:
 //!
-//! - Jobs go to whichever slice falls idle first: on the mix Ml3, whose slices are a 4g and a 3g, that
+//! - Jobs go to whichever slice falls idle first. On the mix Ml3, whose slices are a 4g and a 3g, that
 //!   gains 1.40 instead of the 1.24 of the paper, which splits a class evenly by count.
 //! - Several GPUs: each takes jobs of the one size that runs on it; an empty one takes the
 //!   smallest size that waits. So GPUs may be at different sizes.
@@ -16,7 +16,7 @@ use tessera_model::{Bytes, JobId, Millis};
 
 use tessera_placement::Policy;
 use tessera_placement::decision::Decision;
-use tessera_placement::offer::{Offer, Order, Outlook, Rule};
+use tessera_placement::offer::{FutureFit, Offer, Order, Rule};
 use tessera_placement::policy::MadeToMeasure;
 use tessera_placement::policy::decide_by_rule;
 use tessera_placement::predictor::Knowledge;
@@ -33,7 +33,7 @@ impl Policy for SchemeA {
         OneSizePerGpu::NAME
     }
 
-    fn asks_times(&self) -> bool {
+    fn needs_run_times(&self) -> bool {
         false
     }
 
@@ -47,7 +47,7 @@ impl Policy for SchemeA {
     ) -> Vec<Decision> {
         let mut sizes = RequestNumbers::new(cluster);
         let mut sorted: Vec<(Bytes, &QueuedJob)> =
-            queue.map(|job| (needs(&sizes.size(job).want), job)).collect();
+            queue.map(|job| (needs(&sizes.size(job).request), job)).collect();
         sorted.sort_by_key(|(bytes, _)| *bytes);
         let mut sorted = sorted.into_iter().map(|(_, job)| job);
         decide_by_rule(
@@ -60,8 +60,8 @@ impl Policy for SchemeA {
     }
 }
 
-fn needs(want: &SliceRequest) -> Bytes {
-    match want {
+fn needs(request: &SliceRequest) -> Bytes {
+    match request {
         SliceRequest::AtLeast(bytes) => *bytes,
         SliceRequest::Shared(sharer) => sharer.share.roomy(),
         SliceRequest::Named(_) | SliceRequest::Whole | SliceRequest::Part(_) => {
@@ -82,7 +82,7 @@ impl Rule for OneSizePerGpu {
 
     fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
         if let Some(standing) = &gpu.layout {
-            let memory = size.want.tight(standing.mig).first()?.memory;
+            let memory = size.request.tight(standing.mig).first()?.memory;
             let other =
                 |i: &&tessera_placement::view::InstanceView| i.state.busy() && i.memory != memory;
             if gpu.instances.iter().find(other).is_some() {
@@ -92,8 +92,8 @@ impl Rule for OneSizePerGpu {
         self.ways.offer(gpu, size)
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
-        self.ways.outlook(gpu, size)
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
+        self.ways.future_fit(gpu, size)
     }
 
     fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {

@@ -11,8 +11,8 @@ use tessera_placement::predictor::Knowledge;
 /// Parts that are given out, in percent. Source: MMK's `ML`.
 const STEP: u8 = 10;
 
-/// Jobs of one slice at most: as many as were ever measured together, so that no predictor is asked
-/// about company that it never saw (co-execution study: four copies; MMK: three).
+/// Jobs of one slice at most: as many as were ever measured together, so that no predictor gets
+/// co-runners that it never saw (co-execution study: four copies; MMK: three).
 pub(crate) const SHARERS_MAX: usize = 4;
 
 /// Speed that a fixed job keeps on its slice, in thousandths: the rest of the slice is lent out. Chosen: MMK
@@ -22,59 +22,59 @@ const KEEPS: i64 = 900;
 /// Who sits on one slice, and how fast all of them are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShareConfig {
-    pub(crate) seats: Vec<PlacedJob>,
+    pub(crate) placements: Vec<PlacedJob>,
     /// The sum of speeds, in millionths of each one's on the whole GPU.
     pub(crate) throughput: i64,
 }
 
-/// Returns a job's speed on a slice with its part beside others, in millionths of that on the
+/// Returns a job's speed on a slice with its part next to others, in millionths of that on the
 /// whole GPU.
 pub(crate) fn speed(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     job: (JobId, SmPercent),
     others: &[(JobId, SmPercent)],
 ) -> Option<i64> {
     if others.is_empty() && job.1 == SmPercent::WHOLE {
-        return card.speed(knowledge.predictor, job.0, slot);
+        return planned.speed(knowledge.predictor, job.0, slot);
     }
     let here = knowledge.predictor.predict_mps_run(
         job.0,
         job.1,
         others,
-        card.view,
-        card.profile(slot)?,
+        planned.view,
+        planned.profile(slot)?,
     )?;
-    let whole = knowledge.predictor.time_alone(job.0, card.view, card.mig.largest()?)?.get();
+    let whole = knowledge.predictor.time_alone(job.0, planned.view, planned.mig.largest()?)?.get();
     i64::try_from(u128::from(whole) * 1_000_000 / u128::from(here.get().max(1))).ok()
 }
 
 /// Returns the least part with which a fixed job keeps nine tenths of its speed on the slice.
 pub(crate) fn online(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     job: JobId,
 ) -> Option<SmPercent> {
-    let alone = card.speed(knowledge.predictor, job, slot)?;
+    let alone = planned.speed(knowledge.predictor, job, slot)?;
     let enough = |sm: &SmPercent| {
-        speed(card, knowledge, slot, (job, *sm), &[]).is_some_and(|s| s * 1_000 >= alone * KEEPS)
+        speed(planned, knowledge, slot, (job, *sm), &[]).is_some_and(|s| s * 1_000 >= alone * KEEPS)
     };
     Some(steps().find(enough).unwrap_or(SmPercent::WHOLE))
 }
 
-/// Tells whether so many jobs' memory fits on the slice.
+/// Returns whether so many jobs' memory fits on the slice.
 pub(crate) fn fits(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     jobs: &[JobId],
 ) -> bool {
-    let Some(profile) = card.profile(slot) else { return false };
+    let Some(profile) = planned.profile(slot) else { return false };
     let mut left = profile.memory;
     jobs.iter().all(|job| {
-        // One that says nothing of its memory has its slice alone.
+        // One without known memory has its slice alone.
         let co_runner = knowledge.jobs.facts(*job).co_runner;
         let needs = co_runner.as_ref().map_or(Bytes::ZERO, |own| own.memory);
         let alone = co_runner.is_none() && jobs.len() > 1;
@@ -84,7 +84,7 @@ pub(crate) fn fits(
     })
 }
 
-/// Tells whether a job's part is given once and for all: somebody waits for its answers, or being
+/// Returns whether a job's part is given once and for all: somebody waits for its answers, or being
 /// stopped would lose its work.
 pub(crate) fn fixed(knowledge: Knowledge<'_>, job: JobId) -> bool {
     let facts = knowledge.jobs.facts(job);
@@ -92,30 +92,31 @@ pub(crate) fn fixed(knowledge: Knowledge<'_>, job: JobId) -> bool {
 }
 
 /// Gives a slice's multiprocessors out: fixed jobs keep their part, and the rest goes in steps to
-/// whom it speeds up most. `None` if their memory doesn't fit or one of them gets no part.
+/// the job that it speeds up most. `None` if their memory doesn't fit or one of them gets no part.
 ///
 /// Source: MMK's `MPSConfig` with `getRemainSM`. The paper orders jobs by predicted throughput
-/// over SM utilisation and hands SMs out in that order; one order for whole parts would starve
-/// the last, which its observation (equal thirds beat 50-30-20) speaks against. So each step goes
+/// over SM utilisation and hands SMs out in that order. One order for whole parts would starve
+/// the last, against its observation that equal thirds do better than 50-30-20. So each step goes
 /// by what that step gains.
 pub(crate) fn config(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     jobs: &[JobId],
 ) -> Option<ShareConfig> {
-    if jobs.len() > SHARERS_MAX || !fits(card, knowledge, slot, jobs) {
+    if jobs.len() > SHARERS_MAX || !fits(planned, knowledge, slot, jobs) {
         return None;
     }
     let kept = |job: JobId| {
-        let known = card.seats.iter().find(|seat| seat.job == job && seat.slot == Some(slot));
-        known.and_then(|seat| seat.sm)
+        let known =
+            planned.placements.iter().find(|placed| placed.job == job && placed.slot == Some(slot));
+        known.and_then(|placed| placed.sm)
     };
     let lone = |job: JobId| !fixed(knowledge, job) && jobs.len() == 1;
     let mut parts: Vec<(JobId, u8)> = Vec::new();
     for job in jobs {
         let part = match fixed(knowledge, *job) {
-            true => kept(*job).or_else(|| online(card, knowledge, slot, *job))?.get(),
+            true => kept(*job).or_else(|| online(planned, knowledge, slot, *job))?.get(),
             false if lone(*job) => 100,
             false => STEP,
         };
@@ -128,10 +129,10 @@ pub(crate) fn config(
     while given(&parts) + u32::from(STEP) <= 100 {
         let gains =
             (0..parts.len()).filter(|at| !fixed(knowledge, parts[*at].0)).filter_map(|at| {
-                let now = speed_of(card, knowledge, slot, &parts, at)?;
+                let now = speed_of(planned, knowledge, slot, &parts, at)?;
                 let mut more = parts.clone();
                 more[at].1 += STEP;
-                Some((speed_of(card, knowledge, slot, &more, at)? - now, at))
+                Some((speed_of(planned, knowledge, slot, &more, at)? - now, at))
             });
         // Of equal gains to the one with the least, so that equals end with equal parts.
         let best = gains.max_by_key(|(gain, at)| (*gain, 100 - parts[*at].1));
@@ -139,16 +140,16 @@ pub(crate) fn config(
         parts[at].1 += STEP;
     }
     let speeds: Option<Vec<i64>> =
-        (0..parts.len()).map(|at| speed_of(card, knowledge, slot, &parts, at)).collect();
-    let seats = parts.iter().map(|(job, sm)| {
+        (0..parts.len()).map(|at| speed_of(planned, knowledge, slot, &parts, at)).collect();
+    let placements = parts.iter().map(|(job, sm)| {
         let sm = SmPercent::try_from(*sm).ok().filter(|_| !lone(*job));
         PlacedJob { sm, ..PlacedJob::alone(*job, slot) }
     });
-    Some(ShareConfig { seats: seats.collect(), throughput: speeds?.into_iter().sum() })
+    Some(ShareConfig { placements: placements.collect(), throughput: speeds?.into_iter().sum() })
 }
 
 fn speed_of(
-    card: &PlannedGpu<'_>,
+    planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
     slot: Slot,
     parts: &[(JobId, u8)],
@@ -161,7 +162,7 @@ fn speed_of(
         .filter(|(other, _)| *other != at)
         .map(|(_, p)| percent(p))
         .collect();
-    speed(card, knowledge, slot, percent(&parts[at])?, &others?)
+    speed(planned, knowledge, slot, percent(&parts[at])?, &others?)
 }
 
 /// The percentages that there are, the least first.

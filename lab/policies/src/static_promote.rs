@@ -1,9 +1,9 @@
 //! `static-promote`: the layout stays as it stands; jobs start on the largest idle slice and move
 //! up when a larger one falls idle.
 //!
-//! Source: MISO's baseline (*StaCon* there; its public program, `exp_static`): a job goes to the
-//! GPU with the largest idle slice, and takes that slice if it is enough; whoever doesn't find one
-//! holds nobody up. When slices stand idle, the smallest running jobs of a GPU are stopped and go
+//! Source: MISO's baseline (*StaCon* there; its public program, `exp_static`). A job goes to the
+//! GPU with the largest idle slice, and takes that slice if it is enough. A job that doesn't find one
+//! holds up no other job. When slices stand idle, the smallest running jobs of a GPU are stopped and go
 //! on on its largest idle slices, pair by pair, while that is larger.
 
 use std::cmp::Reverse;
@@ -29,7 +29,7 @@ impl Policy for StaticPromote {
         NAME
     }
 
-    fn asks_times(&self) -> bool {
+    fn needs_run_times(&self) -> bool {
         false
     }
 
@@ -45,22 +45,24 @@ impl Policy for StaticPromote {
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let mut cards = PlannedGpu::all(cluster);
-        let before: Vec<Vec<PlacedJob>> = cards.iter().map(|card| card.seats.clone()).collect();
+        let mut planned_gpus = PlannedGpu::all(cluster);
+        let before: Vec<Vec<PlacedJob>> =
+            planned_gpus.iter().map(|planned| planned.placements.clone()).collect();
         let mut waits = Vec::new();
         let mut starts = 0;
         for job in queue {
-            let largest =
-                |card: &PlannedGpu<'_>| card.open.then(|| idle(card).first().copied()).flatten();
-            let best = (0..cards.len())
-                .filter_map(|at| Some((at, largest(&cards[at])?)))
-                .min_by_key(|(at, slot)| (Reverse(slices(&cards[*at], *slot)), *at));
+            let largest = |planned: &PlannedGpu<'_>| {
+                planned.open.then(|| idle(planned).first().copied()).flatten()
+            };
+            let best = (0..planned_gpus.len())
+                .filter_map(|at| Some((at, largest(&planned_gpus[at])?)))
+                .min_by_key(|(at, slot)| (Reverse(slices(&planned_gpus[*at], *slot)), *at));
             let fits = best.filter(|(at, slot)| {
-                cards[*at].speed(knowledge.predictor, job.id, *slot).is_some()
+                planned_gpus[*at].speed(knowledge.predictor, job.id, *slot).is_some()
             });
             match fits {
                 Some((at, slot)) if starts < starts_max => {
-                    cards[at].seats.push(PlacedJob::alone(job.id, slot));
+                    planned_gpus[at].placements.push(PlacedJob::alone(job.id, slot));
                     starts += 1;
                 }
                 _ => {
@@ -73,9 +75,9 @@ impl Policy for StaticPromote {
                 break;
             }
         }
-        let changed = cards.iter_mut().zip(before).filter_map(|(card, before)| {
-            promote(card, knowledge);
-            (card.seats != before).then(|| reshaped(card))
+        let changed = planned_gpus.iter_mut().zip(before).filter_map(|(planned, before)| {
+            promote(planned, knowledge);
+            (planned.placements != before).then(|| reshaped(planned))
         });
         let starts = changed.map(|reshape| {
             let why = because(NAME, "the largest slice that stands idle");
@@ -85,37 +87,38 @@ impl Policy for StaticPromote {
     }
 }
 
-fn reshaped(card: &mut PlannedGpu<'_>) -> Reshape {
-    let (layout, seats) = (card.layout.clone(), card.seats.clone());
-    card.take(layout, seats)
+fn reshaped(planned: &mut PlannedGpu<'_>) -> Reshape {
+    let (layout, placements) = (planned.layout.clone(), planned.placements.clone());
+    planned.take(layout, placements)
 }
 
 /// Returns the idle slots, the largest first.
-fn idle(card: &PlannedGpu<'_>) -> Vec<Slot> {
-    let busy = card.busy();
-    let mut idle: Vec<Slot> = card.layout.iter().copied().filter(|s| !busy.contains(s)).collect();
-    idle.sort_by_key(|slot| (Reverse(slices(card, *slot)), *slot));
+fn idle(planned: &PlannedGpu<'_>) -> Vec<Slot> {
+    let busy = planned.busy();
+    let mut idle: Vec<Slot> =
+        planned.layout.iter().copied().filter(|s| !busy.contains(s)).collect();
+    idle.sort_by_key(|slot| (Reverse(slices(planned, *slot)), *slot));
     idle
 }
 
-fn slices(card: &PlannedGpu<'_>, slot: Slot) -> u8 {
-    card.profile(slot).map_or(0, |p| p.compute_slices)
+fn slices(planned: &PlannedGpu<'_>, slot: Slot) -> u8 {
+    planned.profile(slot).map_or(0, |p| p.compute_slices)
 }
 
-fn promote(card: &mut PlannedGpu<'_>, knowledge: Knowledge<'_>) {
-    if !card.open {
+fn promote(planned: &mut PlannedGpu<'_>, knowledge: Knowledge<'_>) {
+    if !planned.open {
         return;
     }
-    let idle = idle(card);
-    let mut order: Vec<usize> = (0..card.seats.len()).collect();
-    order.sort_by_key(|at| card.seats[*at].slot.map(|slot| slices(card, slot)));
+    let idle = idle(planned);
+    let mut order: Vec<usize> = (0..planned.placements.len()).collect();
+    order.sort_by_key(|at| planned.placements[*at].slot.map(|slot| slices(planned, slot)));
     for (to, at) in idle.into_iter().zip(order) {
-        let Some(from) = card.seats[at].slot else { continue };
-        let job = card.seats[at].job;
-        let larger = slices(card, to) > slices(card, from);
-        if !larger || card.speed(knowledge.predictor, job, to).is_none() {
+        let Some(from) = planned.placements[at].slot else { continue };
+        let job = planned.placements[at].job;
+        let larger = slices(planned, to) > slices(planned, from);
+        if !larger || planned.speed(knowledge.predictor, job, to).is_none() {
             break;
         }
-        card.seats[at].slot = Some(to);
+        planned.placements[at].slot = Some(to);
     }
 }

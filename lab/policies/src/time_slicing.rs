@@ -1,19 +1,19 @@
-//! `time-slicing`: nothing is cut; up to three jobs share each whole GPU as the driver has it by
-//! default, in time slices that know no priority and keep nobody's kernels apart.
+//! `time-slicing`: nothing is cut. Up to three jobs share each whole GPU as the driver has it by
+//! default, in time slices that know no priority and keep no job's kernels apart.
 //!
 //! Source: the baseline that the papers call default sharing: FIKIT (§4, "default GPU sharing mode"),
 //! and time-slicing in the co-execution study (Villarrubia et al., arXiv 2604.22430, §4), by which two
-//! that take turns take slightly less than twice as long. It is what a cluster gives that lets several
+//! that share in time slices take slightly less than twice as long. It is what a cluster gives that lets several
 //! jobs onto a GPU without more (time-slicing replicas of a device plugin). Where they are silent:
-//! jobs come in turn, the head goes to the GPU with the fewest jobs on which its memory fits beside
-//! theirs, and as many share a GPU as under `mps-only`, so that the two differ only in the way of
-//! sharing. Everybody stands in the queue at one priority, for which the simulator's model of turns
-//! says what time slices do (`turns.rs`). It mixes users: a baseline for the simulator.
+//! jobs come in the queue's order, the head goes to the GPU with the fewest jobs on which its memory fits next to
+//! theirs. As many share a GPU as under `mps-only`, so that the two differ only in the way of
+//! sharing. All jobs have one priority, for which the simulator's model of kernel-level sharing
+//! has the behaviour of time slices (`kernel_sharing.rs`). It mixes users: a baseline for the simulator.
 
 use tessera_model::Millis;
 use tessera_model::spec::Priority;
 
-use crate::crowd::WholeGpuSharing;
+use crate::whole_gpu::WholeGpuSharing;
 use tessera_placement::Policy;
 use tessera_placement::decision::{Decision, PlacedJob};
 use tessera_placement::predictor::Knowledge;
@@ -28,7 +28,7 @@ impl Policy for TimeSlicing {
         "time-slicing"
     }
 
-    fn asks_times(&self) -> bool {
+    fn needs_run_times(&self) -> bool {
         false
     }
 
@@ -40,12 +40,12 @@ impl Policy for TimeSlicing {
         _now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let turn = Some(Priority::DEFAULT);
-        let crowd = WholeGpuSharing {
+        let kernel_priority = Some(Priority::DEFAULT);
+        let sharing = WholeGpuSharing {
             policy: self.name(),
-            seat: &|job, whole| PlacedJob { turn, ..PlacedJob::alone(job, whole) },
+            place: &|job, whole| PlacedJob { kernel_priority, ..PlacedJob::alone(job, whole) },
             full: "every GPU has three jobs, or too little memory left",
         };
-        crowd.decide(cluster, queue, starts_max)
+        sharing.decide(cluster, queue, starts_max)
     }
 }

@@ -10,7 +10,7 @@ use tessera_simulator::cluster::bounds::WorkloadBounds;
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::{JobClass, SimulatedJob};
 use tessera_simulator::cluster::metrics::{RunOutcome, Summary};
-use tessera_simulator::cluster::overheads::{LayoutChangeTime, Overheads};
+use tessera_simulator::cluster::overheads::{Overheads, RepartitionTime};
 use tessera_simulator::cluster::workload::{self, file};
 use tessera_simulator::cluster::{SimulationError, SimulationSetup, policy, run};
 
@@ -46,7 +46,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn every_job_ends_once_and_no_bound_is_beaten(
+    fn every_job_ends_once_and_no_bound_is_broken(
         seed in 0_u64..1_000,
         kind in prop::sample::select(vec!["poisson", "bursts", "fragments"]),
         gap in 5_u64..60,
@@ -123,7 +123,7 @@ proptest! {
     ) {
         let mut jobs = built_in(&format!("{kind}:jobs=80,gap={gap}"), seed);
         for (place, job) in jobs.iter_mut().enumerate() {
-            // Whom miger keeps where it is, some of them with a deadline.
+            // Jobs that miger keeps where they are, some of them with a deadline.
             if place % online == 0 {
                 job.class = JobClass::Online;
                 job.deadline_ms = (place % 2 == 0).then_some(job.submit_ms + 2_000_000);
@@ -218,7 +218,7 @@ fn tessera_breaks_no_deadline_that_it_could_have_kept_by_leaving_jobs_alone() {
 }
 
 fn free() -> Overheads {
-    Overheads { cutting: LayoutChangeTime::Free, ..Overheads::default() }
+    Overheads { cutting: RepartitionTime::Free, ..Overheads::default() }
 }
 
 /// Puts the one job onto a seventh, and from a moment on onto the whole GPU.
@@ -247,10 +247,10 @@ impl Policy for Restless {
         let gpu = &cluster.gpus[0];
         let job = tessera_model::JobId::from_number(1);
         let mig = gpu.mig.as_ref().unwrap();
-        let seat = |profile: &Profile| Slot { start: profile.starts[0], profile: profile.id };
+        let placed = |profile: &Profile| Slot { start: profile.starts[0], profile: profile.id };
         let slot = match knowledge.jobs.facts(job).since {
-            None => mig.plain().min_by_key(|p| p.compute_slices).map(seat),
-            Some(_) if now >= self.from => mig.geometry.largest().map(seat),
+            None => mig.plain().min_by_key(|p| p.compute_slices).map(placed),
+            Some(_) if now >= self.from => mig.geometry.largest().map(placed),
             Some(_) => None,
         };
         let Some(slot) = slot.filter(|slot| !gpu.changing && !taken(gpu, *slot)) else {
@@ -259,7 +259,7 @@ impl Policy for Restless {
         let reshape = Reshape {
             gpu: gpu.id.clone(),
             layout: [slot].into(),
-            seats: vec![PlacedJob::alone(job, slot)],
+            placements: vec![PlacedJob::alone(job, slot)],
             trial: None,
             stayers: StayingJobs::RunOn,
         };
@@ -322,7 +322,7 @@ fn who_is_moved_amid_an_iteration_does_it_again() {
         done.makespan_ms
     };
     // The first cut takes 0.11 s and the second, at 25 s, 0.245 s: of 100 s 24.89 s are done then. Of
-    // ten steps two are put aside, of two none, of a hundred 24.
+    // ten steps two are checkpointed, of two none, of a hundred 24.
     assert_eq!(ends(None), 25_000 + 245 + 100_000 - 24_890);
     assert_eq!(ends(Some(10)), 25_000 + 245 + 80_000);
     assert_eq!(ends(Some(2)), 25_000 + 245 + 100_000);

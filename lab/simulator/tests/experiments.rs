@@ -7,7 +7,7 @@ use tessera_simulator::cluster::overheads::Overheads;
 use tessera_simulator::cluster::{SimulationSetup, experiment, policy, report, run, workload};
 
 #[test]
-fn every_experiment_comes_out_or_says_why_not() {
+fn every_experiment_holds_or_states_why_not() {
     let mut short = 0;
     let mut all = 0;
     for name in experiment::names().filter(|name| !experiment::is_long(name)) {

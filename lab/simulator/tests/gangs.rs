@@ -47,10 +47,14 @@ fn mixed(seed: u64, small: u64, gap: u64, gangs: &[(u64, u32, u32)]) -> Vec<Simu
 fn gangs(jobs: &[SimulatedJob], outcome: &RunOutcome) -> BTreeMap<usize, Vec<(u64, u64, u64)>> {
     let mut gangs: BTreeMap<usize, Vec<_>> = BTreeMap::new();
     for (place, job) in jobs.iter().enumerate() {
-        if let Some(seat) = job.gang {
-            let first = place - usize::try_from(seat.rank).unwrap();
-            let told = &outcome.jobs[place];
-            gangs.entry(first).or_default().push((told.submit_ms, told.start_ms, told.end_ms));
+        if let Some(placed) = job.gang {
+            let first = place - usize::try_from(placed.rank).unwrap();
+            let finished = &outcome.jobs[place];
+            gangs.entry(first).or_default().push((
+                finished.submit_ms,
+                finished.start_ms,
+                finished.end_ms,
+            ));
         }
     }
     gangs

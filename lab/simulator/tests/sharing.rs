@@ -39,16 +39,19 @@ impl Policy for Checked {
             let Decision::Reshape { reshape, .. } = decision else { continue };
             let gpu = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
             let mut given: BTreeMap<Slot, (u32, u64)> = BTreeMap::new();
-            for seat in &reshape.seats {
-                let part = given.entry(seat.slot.unwrap()).or_default();
-                part.0 += seat.sm.map_or(100, |sm| u32::from(sm.get()));
-                part.1 += knowledge.jobs.facts(seat.job).co_runner.unwrap().memory.get();
+            for placed in &reshape.placements {
+                let part = given.entry(placed.slot.unwrap()).or_default();
+                part.0 += placed.sm.map_or(100, |sm| u32::from(sm.get()));
+                part.1 += knowledge.jobs.facts(placed.job).co_runner.unwrap().memory.get();
             }
             for (slot, (percent, bytes)) in given {
                 let profile = gpu.mig.as_ref().unwrap().geometry.profile(slot.profile).unwrap();
                 if percent > 100 || bytes > profile.memory.get() {
-                    let seats = &reshape.seats;
-                    self.wrong.lock().unwrap().push(format!("{percent} % of {slot:?}: {seats:?}"));
+                    let placements = &reshape.placements;
+                    self.wrong
+                        .lock()
+                        .unwrap()
+                        .push(format!("{percent} % of {slot:?}: {placements:?}"));
                 }
             }
         }
@@ -72,8 +75,8 @@ fn mixed(seed: u64, jobs: u64, gap: u64) -> Vec<SimulatedJob> {
         if draw.is_multiple_of(7) {
             job.restore_ms = None;
         }
-        job.asked = Bytes::from_mib(1_000 + draw * 200);
-        (job.memory_at_start, job.memory_at_end) = (job.asked, job.asked);
+        job.requested = Bytes::from_mib(1_000 + draw * 200);
+        (job.memory_at_start, job.memory_at_end) = (job.requested, job.requested);
     }
     jobs
 }

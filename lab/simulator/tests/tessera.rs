@@ -130,15 +130,16 @@ impl Policy for Watched {
                 if stays_s > deadline.get() {
                     continue;
                 }
-                // Where it goes: to a seat, or to none on a GPU that is reshaped.
+                // Where it goes: to a placement, or to none on a GPU that is reshaped.
                 let mut goes = None;
                 let mut touched = false;
                 for decision in &decisions {
                     let Decision::Reshape { reshape, .. } = decision else { continue };
                     touched |= reshape.gpu == gpu.id;
-                    if let Some(seat) = reshape.seats.iter().find(|seat| seat.job == job) {
+                    if let Some(placed) = reshape.placements.iter().find(|placed| placed.job == job)
+                    {
                         let to = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
-                        goes = Some((to, seat.slot));
+                        goes = Some((to, placed.slot));
                     }
                 }
                 let stays = !touched

@@ -234,8 +234,8 @@ fn record(
             decide_round(policy, cluster, answers.knowledge(), &mut shown, NOW, STARTS_MAX);
         let deciding_took = begun.elapsed();
         let input = RoundInput { cluster, queue: &queue, now: NOW, starts_max: STARTS_MAX };
-        let prepared = recorder.draft_record(policy, input, answers, &decisions);
-        let record = recorder.keep_draft(prepared);
+        let prepared = recorder.prepare_record(policy, input, answers, &decisions);
+        let record = recorder.keep_record(prepared);
         writing.push(begun.elapsed() - deciding_took);
         deciding.push(deciding_took);
         sizes.push(serde_json::to_vec(&record)?.len());

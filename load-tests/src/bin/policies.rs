@@ -211,7 +211,7 @@ fn policies(arguments: &Arguments) -> anyhow::Result<Vec<Box<dyn Policy>>> {
         if !arguments.policy.is_empty() && !arguments.policy.iter().any(|p| p == name) {
             continue;
         }
-        chosen.push(policy_with(name, &set).map_err(anyhow::Error::msg)?);
+        chosen.push(policy_with(name, &set)?);
     }
     Ok(chosen)
 }

@@ -1,4 +1,4 @@
-use tessera_model::mig::{Slot, catalog, room_for};
+use tessera_model::mig::{Slot, catalog, count_creatable};
 
 use super::*;
 use tessera_api_types::ProfileView;
@@ -48,7 +48,7 @@ fn a100(instances: Vec<InstanceDetails>) -> GpuDetails {
         |i: &InstanceDetails| Some(Slot { start: i.start, profile: by_name(&i.profile)?.id });
     let standing: Vec<Slot> = instances.iter().filter_map(slot).collect();
     let fitting = |profile: ProfileView| {
-        let fits_now = room_for(&geometry, &standing, by_name(&profile.name).unwrap());
+        let fits_now = count_creatable(&geometry, &standing, by_name(&profile.name).unwrap());
         ProfileView { fits_now, ..profile }
     };
     GpuDetails {

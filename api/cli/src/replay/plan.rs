@@ -109,7 +109,7 @@ fn request(
     terms: &ReplayTerms,
 ) -> SubmitRequest {
     let user = row.user.clone().filter(|_| terms.users).unwrap_or_else(|| terms.user.clone());
-    let requested = row.memory_mib.filter(|mib| *mib > 0).map(|_| job.asked.get());
+    let requested = row.memory_mib.filter(|mib| *mib > 0).map(|_| job.requested.get());
     let class = match job.class {
         JobClass::Online => "online",
         JobClass::Offline => "offline",
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(jobs.len(), 5);
         for (job, from) in jobs.iter().zip(&workload.jobs) {
             assert_eq!(job.request.name, Some(format!("replay-{}", from.name)));
-            assert_eq!(job.request.gpu_memory_bytes, Some(from.asked.get()));
+            assert_eq!(job.request.gpu_memory_bytes, Some(from.requested.get()));
             assert_eq!(job.request.priority, Some(5));
             for (profile, slices) in [("1g.5gb", 1), ("3g.20gb", 3), ("7g.40gb", 7)] {
                 let Some(ms) = from.time("a100-40gb", slices) else { continue };

@@ -246,7 +246,7 @@ fn job(
         priority: past.priority,
         deadline_ms: None,
         times,
-        asked: requested,
+        requested,
         memory_at_start: used,
         memory_at_end: used,
         demand: None,

@@ -1,14 +1,14 @@
 //! Values of `simulate`'s options that are given as text.
 
 use serde_json::Value;
-use tessera_simulator::cluster::overheads::{self, Turns};
+use tessera_simulator::cluster::overheads::{self, KernelSharingModel};
 
 /// A value of an option of `simulate` that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSimulateOption {
-    /// `--turns` names no way to interleave kernels.
+    /// `--kernel-sharing` names no way to interleave kernels.
     #[error("{text:?} is unknown: expected modelled, queue or slices")]
-    UnknownTurns {
+    UnknownKernelSharing {
         /// What was given.
         text: String,
     },
@@ -30,9 +30,9 @@ pub enum BadSimulateOption {
 }
 
 /// Parses how kernels of several jobs are interleaved.
-pub fn parse_turns(text: &str) -> Result<Turns, BadSimulateOption> {
+pub fn parse_kernel_sharing(text: &str) -> Result<KernelSharingModel, BadSimulateOption> {
     let named = serde_json::from_value(Value::String(text.to_owned()));
-    named.map_err(|_| BadSimulateOption::UnknownTurns { text: text.to_owned() })
+    named.map_err(|_| BadSimulateOption::UnknownKernelSharing { text: text.to_owned() })
 }
 
 /// Parses a duration to milliseconds.

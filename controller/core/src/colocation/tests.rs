@@ -37,9 +37,12 @@ fn a_runs_speed_is_its_time_alone_over_what_it_took_and_company_counts_while_it_
 
     let [(came, row)] = &known[..] else { panic!("{known:?}") };
     assert_eq!((came.attempt, came.speed, came.co_runners), (runs[0].attempt, 750, 500));
-    assert_eq!((row.company.others.count, row.company.others.sm), (500, 25_000));
-    assert_eq!(row.company.others.unknown, 500, "nobody measured it, and it doesn't count as idle");
-    assert_eq!((row.company.slice, row.speed_per_mille), (428, 750));
+    assert_eq!((row.colocation.others.count, row.colocation.others.sm), (500, 25_000));
+    assert_eq!(
+        row.colocation.others.unknown, 500,
+        "nobody measured it, and it doesn't count as idle"
+    );
+    assert_eq!((row.colocation.slice, row.speed_per_mille), (428, 750));
 }
 
 #[test]

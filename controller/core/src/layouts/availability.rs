@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tessera_frames::cluster::MigReport;
 use tessera_model::mig::{self, Geometry, InstanceUse, OccupiedInstance, Slot};
 use tessera_model::{GpuId, JobId, Millis};
-use tessera_placement::{ComputeSeats, InstanceState};
+use tessera_placement::{ComputeInstancesView, InstanceState};
 
 pub(crate) fn jobs_of(state: &InstanceState) -> Vec<JobId> {
     match state {
@@ -22,9 +22,9 @@ pub(crate) fn instance_use(state: &InstanceState, ends: &BTreeMap<JobId, Millis>
     match state {
         InstanceState::Idle => InstanceUse::Idle,
         InstanceState::Taken { job } => InstanceUse::Busy { until: ends.get(job).copied() },
-        InstanceState::Cut(ComputeSeats { tenancy: None, .. }) => InstanceUse::Idle,
+        InstanceState::Cut(ComputeInstancesView { tenancy: None, .. }) => InstanceUse::Idle,
         InstanceState::Shared(tenancy)
-        | InstanceState::Cut(ComputeSeats { tenancy: Some(tenancy), .. }) => {
+        | InstanceState::Cut(ComputeInstancesView { tenancy: Some(tenancy), .. }) => {
             // Free when the last of them has ended; unknown if one has no limit.
             let all = tenancy.sharers.iter().map(|(job, _)| ends.get(job).copied());
             let until: Option<Vec<_>> = all.collect();
@@ -42,7 +42,7 @@ pub(crate) fn free_space_text(geometry: &Geometry, standing: &[Slot]) -> String 
         .map(|slot| OccupiedInstance { slot: *slot, hold: InstanceUse::Stuck })
         .collect();
     let plain = geometry.plain();
-    let fits: Vec<_> = mig::outlook(geometry, &occupied)
+    let fits: Vec<_> = mig::list_availability(geometry, &occupied)
         .unwrap_or_default()
         .into_iter()
         .filter(|availability| availability.now > 0 && plain.contains(&availability.profile))
@@ -77,7 +77,7 @@ impl ClusterState {
                 Some(OccupiedInstance { slot: view.slot?, hold: instance_use(&view.state, ends) })
             })
             .collect();
-        let profiles = mig::outlook(geometry, &occupied)
+        let profiles = mig::list_availability(geometry, &occupied)
             .map_err(|problem| refused(RefusalKind::InTheWay, problem.to_string()))?;
         let name = |id| geometry.profile(id).map_or_else(String::new, |p| p.name.to_string());
         let plain = geometry.plain();

@@ -208,12 +208,15 @@ impl NodeInventory {
             ArrangementError::Illegal(problem) => {
                 refused(RefusalKind::Impossible, format!("{name}: {problem}"))
             }
-            ArrangementError::NoRoom => OperatorRefusal {
+            ArrangementError::DoNotFit => OperatorRefusal {
                 expected: Some(format!(
                     "what the empty GPU can hold: {}",
                     free_space_text(geometry, &[])
                 )),
-                ..refused(RefusalKind::Impossible, format!("{name}: {}", ArrangementError::NoRoom))
+                ..refused(
+                    RefusalKind::Impossible,
+                    format!("{name}: {}", ArrangementError::DoNotFit),
+                )
             },
             ArrangementError::TooMany => {
                 refused(RefusalKind::Impossible, format!("{name}: {}", ArrangementError::TooMany))

@@ -54,7 +54,7 @@ impl ClusterState {
         let mut left: Vec<_> = reshapes.into_iter().take(left_for).collect();
         loop {
             let mut placed = BTreeSet::new();
-            let once = left.iter().flat_map(|(reshape, _)| &reshape.seats);
+            let once = left.iter().flat_map(|(reshape, _)| &reshape.placements);
             let once = once.map(|seat| seat.job).all(|job| placed.insert(job));
             let mut gpus = BTreeSet::new();
             if !once || !left.iter().all(|(reshape, _)| gpus.insert(reshape.gpu.clone())) {
@@ -91,7 +91,7 @@ impl ClusterState {
         }
         let geometry = self.legal_geometry(reshape)?;
         let (mut slots, mut leaving) = (Vec::new(), BTreeSet::new());
-        for seat in &reshape.seats {
+        for seat in &reshape.placements {
             let slot = seat.slot.filter(|_| !seat.shares())?;
             let Some(attempt) = self.attempts.by_job.get(&seat.job) else {
                 self.check_slot_suits(seat.job, id, slot)?;
@@ -111,7 +111,8 @@ impl ClusterState {
         }
         for (attempt, live) in self.attempts.live.iter().filter(|(_, live)| live.gpu == *id) {
             if placed.contains(&live.job) {
-                let stays = reshape.seats.iter().any(|s| s.job == live.job && s.slot == live.slot);
+                let stays =
+                    reshape.placements.iter().any(|s| s.job == live.job && s.slot == live.slot);
                 if !stays && !leaving.contains(attempt) && !self.is_movable(*attempt, now) {
                     return None;
                 }
@@ -131,7 +132,7 @@ impl ClusterState {
         let layout: Vec<_> = reshape.layout.iter().copied().collect();
         geometry.check(&layout).ok()?;
         let mut slots = BTreeSet::new();
-        let known = reshape.seats.iter().all(|seat| {
+        let known = reshape.placements.iter().all(|seat| {
             seat.slot.is_some_and(|slot| reshape.layout.contains(&slot) && slots.insert(slot))
         });
         known.then_some(geometry)

@@ -254,7 +254,7 @@ fn reshape(layout: &[Slot], seats: &[(u64, Slot)]) -> Reshape {
     Reshape {
         gpu: GPU.parse().unwrap(),
         layout: layout.iter().copied().collect::<Layout>(),
-        seats: seats.iter().map(seat).collect(),
+        placements: seats.iter().map(seat).collect(),
         trial: None,
         stayers: StayingJobs::RunOn,
     }

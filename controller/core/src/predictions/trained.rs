@@ -129,14 +129,14 @@ impl RunEstimator {
     pub(crate) fn learn_memory(&mut self, sample: &MemorySample) {
         let memory = Arc::make_mut(&mut self.memory);
         if let Some(prediction) = &sample.prediction {
-            memory.came(&sample.task, prediction, sample.evidence);
+            memory.observe_outcome(&sample.task, prediction, sample.evidence);
         }
         memory.take(&sample.task, sample.evidence);
     }
 
     /// Returns the memory that a task needs, by its newest runs.
     pub(crate) fn memory_estimate(&self, task: &str) -> Option<MemoryEstimate> {
-        self.memory.floor(task)
+        self.memory.estimate(task)
     }
 
     /// Returns how many tasks get cautious memory estimates, since their runs exceeded earlier

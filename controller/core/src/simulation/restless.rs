@@ -40,9 +40,9 @@ impl Policy for Restless {
             false => Vec::new(),
         };
         let named = |job: JobId| {
-            reshapes
-                .iter()
-                .any(|(reshape, _): &(Reshape, _)| reshape.seats.iter().any(|seat| seat.job == job))
+            reshapes.iter().any(|(reshape, _): &(Reshape, _)| {
+                reshape.placements.iter().any(|seat| seat.job == job)
+            })
         };
         let mut rest = queue.iter().copied().filter(|job| !named(job.id));
         let mut said = SchemeB.decide(cluster, &mut rest, now, starts_max);
@@ -114,6 +114,6 @@ fn reshape(
         seats.push(seat(job, slots.swap_remove(random.index(slots.len()))));
     }
     let (gpu, trial, stayers) = (gpu.id.clone(), None, StayingJobs::RunOn);
-    let reshape = Reshape { gpu, layout, seats, trial, stayers };
+    let reshape = Reshape { gpu, layout, placements: seats, trial, stayers };
     Some((reshape, Explanation { summary: "by lot".to_owned(), ..Explanation::default() }))
 }

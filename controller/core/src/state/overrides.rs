@@ -8,7 +8,7 @@ use tessera_frames::cluster::MigReport;
 use tessera_model::GpuId;
 use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Geometry, Slot};
-use tessera_placement::{ComputeSeats, InstanceState, InstanceView, Tenancy};
+use tessera_placement::{ComputeInstancesView, InstanceState, InstanceView, Tenancy};
 
 /// The overrides that administrators set and that stay in force until they are cleared.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +29,7 @@ pub(crate) fn closed_compute_instances(tenancy: Tenancy) -> InstanceState {
         cut.insert(slot);
         cut
     });
-    InstanceState::Cut(ComputeSeats { cut, tenancy: Some(tenancy) })
+    InstanceState::Cut(ComputeInstancesView { cut, tenancy: Some(tenancy) })
 }
 
 /// Returns the refusal of an administrator's command.
@@ -55,7 +55,7 @@ impl OverrideTable {
                 view.state = match &view.state {
                     InstanceState::Taken { job } => InstanceState::Taken { job: *job },
                     InstanceState::Shared(tenancy) => closed_to_others(tenancy),
-                    InstanceState::Cut(ComputeSeats { tenancy: Some(tenancy), .. }) => {
+                    InstanceState::Cut(ComputeInstancesView { tenancy: Some(tenancy), .. }) => {
                         closed_compute_instances(tenancy.clone())
                     }
                     _ => InstanceState::Quarantined,

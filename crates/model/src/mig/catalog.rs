@@ -1,6 +1,6 @@
 //! The published geometry of GPUs that exist, as data: for dry runs, stand-ins and tests.
 //!
-//! A live GPU is never looked up here: its own driver is asked.
+//! A live GPU is never looked up here: its own driver reports its geometry.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -90,10 +90,10 @@ pub fn models() -> &'static BTreeMap<String, GpuModel> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownGpuModel {
     /// Nothing is called that.
-    #[error("no GPU model {asked:?}; {}", suggested(near))]
+    #[error("no GPU model {given:?}; {}", suggested(near))]
     Unknown {
-        /// What was asked for.
-        asked: String,
+        /// What was requested.
+        given: String,
         /// Keys that look like it; every key, if none does.
         near: Vec<String>,
     },
@@ -115,19 +115,18 @@ fn suggested(near: &[String]) -> String {
 /// # Errors
 ///
 /// [`UnknownGpuModel`] names the keys that come near.
-pub fn find(asked: &str) -> Result<&'static GpuModel, UnknownGpuModel> {
-    let wanted = asked.trim().to_ascii_lowercase();
-    let named = |m: &&GpuModel| m.names.iter().any(|name| name.to_ascii_lowercase() == wanted);
-    if let Some(model) = models().get(&wanted).or_else(|| models().values().find(named)) {
+pub fn find(given: &str) -> Result<&'static GpuModel, UnknownGpuModel> {
+    let name = given.trim().to_ascii_lowercase();
+    let named = |m: &&GpuModel| m.names.iter().any(|known| known.to_ascii_lowercase() == name);
+    if let Some(model) = models().get(&name).or_else(|| models().values().find(named)) {
         return Ok(model);
     }
-    if let Some(key) = KEYS.iter().find(|key| **key == wanted) {
+    if let Some(key) = KEYS.iter().find(|key| **key == name) {
         return Err(UnknownGpuModel::NoPlacements { key: key.clone() });
     }
-    let near: Vec<String> =
-        models().keys().filter(|key| looks_like(key, &wanted)).cloned().collect();
+    let near: Vec<String> = models().keys().filter(|key| looks_like(key, &name)).cloned().collect();
     let near = if near.is_empty() { models().keys().cloned().collect() } else { near };
-    Err(UnknownGpuModel::Unknown { asked: asked.to_owned(), near })
+    Err(UnknownGpuModel::Unknown { given: given.to_owned(), near })
 }
 
 /// Every key of the catalogue, those without placements too.
@@ -136,13 +135,11 @@ static KEYS: LazyLock<Vec<String>> = LazyLock::new(|| {
     file.gpus.into_iter().map(|gpu| gpu.key).collect()
 });
 
-/// Whether a key begins as `wanted` does, holds it, or differs from it in a third of its letters at most.
-fn looks_like(key: &str, wanted: &str) -> bool {
+/// Whether a key begins as `name` does, holds it, or differs from it in a third of its letters at most.
+fn looks_like(key: &str, name: &str) -> bool {
     let family = |text: &str| text.split('-').next().unwrap_or_default().to_owned();
-    let same_family = !wanted.is_empty() && family(key) == family(wanted);
-    same_family
-        || (wanted.len() >= 3 && key.contains(wanted))
-        || distance(key, wanted) * 3 <= wanted.len()
+    let same_family = !name.is_empty() && family(key) == family(name);
+    same_family || (name.len() >= 3 && key.contains(name)) || distance(key, name) * 3 <= name.len()
 }
 
 /// Levenshtein's distance.
@@ -291,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_slip_of_the_pen_is_answered_with_what_comes_near() {
-        let near = |asked: &str| match find(asked).unwrap_err() {
+        let near = |given: &str| match find(given).unwrap_err() {
             UnknownGpuModel::Unknown { near, .. } => near,
             UnknownGpuModel::NoPlacements { key } => panic!("{key} is known"),
         };
@@ -303,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_without_known_placements_is_told_apart_from_an_unknown_one() {
+    fn a_model_without_known_placements_differs_from_an_unknown_one() {
         let known = find("rtx-pro-4500-32gb").unwrap_err();
 
         assert_eq!(known, UnknownGpuModel::NoPlacements { key: "rtx-pro-4500-32gb".to_owned() });

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::cut::{COMPUTE_SLICES_MAX, ComputeSlot, Cut, NoCut};
 pub use self::name::ComputeName;
 pub use self::rules::{ComputeSize, arrange, offered};
-use super::cost;
+use super::operation_times;
 use crate::units::{Bytes, Millis};
 
 /// Why compute instances cannot coexist in a GPU instance.
@@ -25,7 +25,7 @@ pub enum IllegalCut {
     /// The GPU instance offers no such size.
     #[error("no compute instance here has {slices} compute slices; there are {offered:?}")]
     NoSuchSize {
-        /// The size that was asked for.
+        /// The size that was requested.
         slices: u8,
         /// The sizes that exist.
         offered: Vec<u8>,
@@ -35,7 +35,7 @@ pub enum IllegalCut {
     NotAStart {
         /// The size.
         slices: u8,
-        /// The start that was asked for.
+        /// The start that was requested.
         start: u8,
         /// The starts that exist.
         starts: Vec<u8>,
@@ -48,8 +48,8 @@ pub enum IllegalCut {
     },
     /// They are too many or too large together.
     #[error("compute instances of {sizes:?} slices don't fit into {compute_slices} together")]
-    NoRoom {
-        /// The sizes that were asked for.
+    DoNotFit {
+        /// The sizes that were requested.
         sizes: Vec<u8>,
         /// What the GPU instance has.
         compute_slices: u8,
@@ -116,7 +116,7 @@ pub fn memory_share(memory: Bytes, compute_slices: u8, slices: u8) -> Bytes {
     Bytes::new(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
-/// One driver operation on a compute instance of a existing GPU instance.
+/// One driver operation on a compute instance of an existing GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ComputeStep {
     /// Destroys the compute instance.
@@ -125,7 +125,7 @@ pub enum ComputeStep {
     Create(ComputeSlot),
 }
 
-/// A compute existing instance, and whether anything runs on it.
+/// An existing compute instance, and whether anything runs on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeOccupant {
     /// Where and how large.
@@ -134,7 +134,7 @@ pub struct ComputeOccupant {
     pub busy: bool,
 }
 
-/// How a existing GPU instance is cut.
+/// How an existing GPU instance is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StandingCut {
     /// Its compute instances.
@@ -162,8 +162,8 @@ fn named(slots: &[ComputeSlot]) -> String {
     slots.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the shortest list of steps to the compute instances of `wanted`: the existing instances in both
-/// is left alone, the rest is destroyed, then what is missing created.
+/// Returns the shortest list of steps to the compute instances of `desired`. An instance that
+/// both have is left alone, the rest is destroyed, and then what is missing is created.
 ///
 /// # Errors
 ///
@@ -171,17 +171,17 @@ fn named(slots: &[ComputeSlot]) -> String {
 pub fn recut(
     compute_slices: u8,
     standing: &[ComputeOccupant],
-    wanted: &Cut,
+    desired: &Cut,
 ) -> Result<Vec<ComputeStep>, RecutRefusal> {
-    check_cut(compute_slices, wanted)?;
-    let leaving = || standing.iter().filter(|o| !wanted.contains(o.slot));
+    check_cut(compute_slices, desired)?;
+    let leaving = || standing.iter().filter(|o| !desired.contains(o.slot));
     let slots: Vec<_> = leaving().filter(|o| o.busy).map(|o| o.slot).collect();
     if !slots.is_empty() {
         return Err(RecutRefusal::Busy { slots });
     }
     let present = |slot: &ComputeSlot| standing.iter().any(|o| o.slot == *slot);
     let destroyed = leaving().map(|o| ComputeStep::Destroy(o.slot));
-    let created = wanted.iter().filter(|slot| !present(slot)).map(ComputeStep::Create);
+    let created = desired.iter().filter(|slot| !present(slot)).map(ComputeStep::Create);
     Ok(destroyed.chain(created).collect())
 }
 
@@ -192,8 +192,8 @@ pub fn recut(
 /// moves no memory is a quarter of it is an assumption.
 pub fn recut_time(steps: &[ComputeStep]) -> Millis {
     let whole = |step: &ComputeStep| match step {
-        ComputeStep::Destroy(_) => cost::destruction(),
-        ComputeStep::Create(slot) => cost::creation(slot.slices),
+        ComputeStep::Destroy(_) => operation_times::destruction(),
+        ComputeStep::Create(slot) => operation_times::creation(slot.slices),
     };
     Millis::new(steps.iter().map(|step| whole(step).get()).sum::<u64>() / 4)
 }
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(found(&[2, 1], &cut(&[(5, 1)]), &none), Ok(Some(cut(&[(0, 2), (5, 1)]))));
         assert_eq!(found(&[3, 3], &none, &cut(&[(4, 3)])), Ok(Some(cut(&[(0, 3), (4, 3)]))));
         assert_eq!(found(&[7], &none, &cut(&[(4, 3)])), Ok(None));
-        assert!(matches!(found(&[4, 4], &none, &none), Err(IllegalCut::NoRoom { .. })));
+        assert!(matches!(found(&[4, 4], &none, &none), Err(IllegalCut::DoNotFit { .. })));
         assert!(matches!(found(&[5], &none, &none), Err(IllegalCut::NoSuchSize { slices: 5, .. })));
         let seven = found(&[1; 7], &none, &none).unwrap().unwrap();
         assert_eq!((seven.len(), seven.to_string().as_str()), (7, "1c+1c+1c+1c+1c+1c+1c"));
@@ -275,11 +275,11 @@ mod tests {
         let busy = ComputeOccupant { slot: ComputeSlot { start: 0, slices: 2 }, busy: true };
 
         let refused = recut(4, &[busy], &cut(&[(0, 1)]));
-        let beside = recut(4, &[busy], &cut(&[(0, 2), (2, 2)])).unwrap();
+        let unchanged = recut(4, &[busy], &cut(&[(0, 2), (2, 2)])).unwrap();
 
         assert_eq!(refused, Err(RecutRefusal::Busy { slots: vec![busy.slot] }));
-        assert_eq!(beside, [ComputeStep::Create(ComputeSlot { start: 2, slices: 2 })]);
-        assert_eq!(recut_time(&beside), Millis::new(30));
+        assert_eq!(unchanged, [ComputeStep::Create(ComputeSlot { start: 2, slices: 2 })]);
+        assert_eq!(recut_time(&unchanged), Millis::new(30));
     }
 
     proptest! {

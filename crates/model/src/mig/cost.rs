@@ -1,41 +1,12 @@
-//! How long partition operations take, and with them a plan.
+//! How long a plan takes, by the times of its operations.
 
 use std::collections::BTreeMap;
 
 use super::compute::{ComputeOccupant, StandingCut, recut, recut_time};
 use super::geometry::{Geometry, Slot};
+pub use super::operation_times::{creation, destruction};
 use super::plan::PlanStep;
 use crate::units::Millis;
-
-/// Returns the time of creating an instance of `slices` compute slices, GPU instance and
-/// compute instance together.
-///
-/// # Source
-///
-/// Co-execution study, table 6: 0.11, 0.12 and 0.13 s for 1, 2 and 4 slices. Three slices are
-/// interpolated; above four the last slope (5 ms a slice) goes on: an extrapolation, 0.145 s
-/// for seven.
-pub const fn creation(slices: u8) -> Millis {
-    Millis::new(match slices {
-        0 | 1 => 110,
-        2 => 120,
-        3 => 125,
-        4 => 130,
-        5 => 135,
-        6 => 140,
-        7 => 145,
-        _ => 150,
-    })
-}
-
-/// Returns the time of destroying an instance, compute instance and GPU instance together.
-///
-/// # Source
-///
-/// Co-execution study, table 6: 0.10 s at every size measured.
-pub const fn destruction() -> Millis {
-    Millis::new(100)
-}
 
 /// Returns the predicted time of one step.
 ///
@@ -55,7 +26,7 @@ pub fn step_time(geometry: &Geometry, step: PlanStep) -> Millis {
 }
 
 /// Returns the predicted time of a plan: the sum of its steps, since the operations on one GPU
-/// run one after the other even if they are asked for together.
+/// run one after the other even if they are requested together.
 ///
 /// The study measured an idle A30 and gives no spread: take it for the order of magnitude.
 ///
@@ -91,13 +62,6 @@ pub fn predicted_over(
 mod tests {
     use super::*;
     use crate::mig::catalog;
-
-    #[test]
-    fn creations_take_the_studys_times() {
-        for (slices, millis) in [(1, 110), (2, 120), (3, 125), (4, 130), (7, 145), (8, 150)] {
-            assert_eq!(creation(slices), Millis::new(millis), "{slices} slices");
-        }
-    }
 
     #[test]
     fn a_plan_takes_as_long_as_its_steps_one_after_the_other() {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::compute::{self, Cut, NoCut, StandingCut};
+use super::desired::{ArrangementError, DesiredLayout};
 use super::geometry::{Geometry, Layout, Profile, Slot};
 use super::plan::PlanStep;
-use super::wanted::{ArrangementError, DesiredLayout};
 
 /// The compute instances of every GPU instance of a layout.
 pub type Cuts = BTreeMap<Slot, Cut>;
@@ -15,7 +15,7 @@ type Found = (usize, Vec<(Slot, Cut)>);
 
 impl DesiredLayout {
     /// Finds the compute instances of each GPU instance of `layout`, which was arranged for these
-    /// instances: such that busy ones stay, and the fewest GPU instances have to be cut anew.
+    /// instances. Busy ones stay, and the fewest GPU instances have to be cut anew.
     ///
     /// # Errors
     ///
@@ -44,21 +44,21 @@ impl DesiredLayout {
         slots: &[Slot],
         standing: &BTreeMap<Slot, StandingCut>,
     ) -> Result<Vec<(Slot, Cut)>, ArrangementError> {
-        let mine = || self.0.iter().filter(|wanted| wanted.profile == profile.name);
+        let mine = || self.0.iter().filter(|desired| desired.profile == profile.name);
         let named = |slot: &Slot| mine().find(|w| w.start == Some(slot.start));
         let fixed = slots.iter().filter_map(|slot| Some((*slot, named(slot)?.cut.as_slice())));
         let open: Vec<Slot> = slots.iter().filter(|slot| named(slot).is_none()).copied().collect();
-        let mut asked: Vec<&[u8]> =
+        let mut requested: Vec<&[u8]> =
             mine().filter(|w| w.start.is_none()).map(|w| w.cut.as_slice()).collect();
         // The same one after the other, so that equals are tried once.
-        asked.sort_unstable();
+        requested.sort_unstable();
         let there = |slot: Slot| standing.get(&slot).copied().unwrap_or_default();
         let mut found = Vec::new();
         for (slot, sizes) in fixed {
             let cut = place(profile, sizes, there(slot))?;
             found.push((slot, cut.ok_or(ArrangementError::InTheWay { busy: vec![slot] })?));
         }
-        let rest = assign(profile, &open, &asked, &there)?.ok_or_else(|| {
+        let rest = assign(profile, &open, &requested, &there)?.ok_or_else(|| {
             let busy = |slot: &&Slot| !there(**slot).busy.is_empty();
             ArrangementError::InTheWay { busy: open.iter().filter(busy).copied().collect() }
         })?;
@@ -67,8 +67,8 @@ impl DesiredLayout {
     }
 }
 
-/// Finds starts for the compute instances of one GPU instance; `None` if busy ones are in the way:
-/// a GPU instance is cut anew only while nothing runs on any part of it.
+/// Finds starts for the compute instances of one GPU instance; `None` if busy ones are in the way.
+/// A GPU instance is cut anew only while nothing runs on any part of it.
 fn place(
     profile: &Profile,
     sizes: &[u8],
@@ -96,22 +96,22 @@ fn illegal(profile: &Profile, problem: compute::IllegalCut) -> ArrangementError 
     ArrangementError::IllegalCut { profile: profile.name.clone(), problem }
 }
 
-/// Gives every slot one of what is asked, so that the fewest are changed.
+/// Gives every slot one of the requested divisions, so that the fewest are changed.
 fn assign(
     profile: &Profile,
     slots: &[Slot],
-    asked: &[&[u8]],
+    requested: &[&[u8]],
     there: &impl Fn(Slot) -> StandingCut,
 ) -> Result<Option<Found>, ArrangementError> {
     let Some((slot, rest)) = slots.split_first() else { return Ok(Some((0, Vec::new()))) };
     let mut best: Option<Found> = None;
-    for (index, sizes) in asked.iter().enumerate() {
-        if index > 0 && asked[index - 1] == *sizes {
+    for (index, sizes) in requested.iter().enumerate() {
+        if index > 0 && requested[index - 1] == *sizes {
             continue;
         }
         let standing = there(*slot);
         let Some(cut) = place(profile, sizes, standing)? else { continue };
-        let mut others = asked.to_vec();
+        let mut others = requested.to_vec();
         others.remove(index);
         let Some((changed, mut found)) = assign(profile, rest, &others, there)? else { continue };
         let changed = changed + usize::from(cut != standing.cut);
@@ -123,8 +123,8 @@ fn assign(
     Ok(best)
 }
 
-/// Adds to the steps of a plan between layouts what makes the compute instances: a creation with
-/// several is one step, and the existing instances and is cut otherwise is cut anew, last.
+/// Adds to the steps of a plan between layouts what makes the compute instances. A creation with
+/// several is one step. Existing instances with other compute instances are cut anew, last.
 pub fn cut_steps(
     geometry: &Geometry,
     steps: Vec<PlanStep>,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     fn cuts(text: &str, standing: &[(Slot, Cut, Cut)]) -> Result<Cuts, ArrangementError> {
-        let wanted: DesiredLayout = text.parse().unwrap();
+        let desired: DesiredLayout = text.parse().unwrap();
         let occupants: Vec<_> = standing
             .iter()
             .map(|(slot, _, busy)| super::super::InstanceOccupant {
@@ -175,16 +175,16 @@ mod tests {
                 busy: !busy.is_empty(),
             })
             .collect();
-        let layout = wanted.arrange(&a100(), &occupants, |_| 0)?;
+        let layout = desired.arrange(&a100(), &occupants, |_| 0)?;
         let standing = standing
             .iter()
             .map(|(slot, cut, busy)| (*slot, StandingCut { cut: *cut, busy: *busy }))
             .collect();
-        wanted.cuts(&a100(), &layout, &standing)
+        desired.cuts(&a100(), &layout, &standing)
     }
 
     #[test]
-    fn whoever_names_no_compute_instances_gets_one_over_the_whole() {
+    fn a_request_without_compute_instances_gets_one_over_the_whole() {
         let found = cuts("3g.20gb@0,1g.5gb@6", &[]).unwrap();
 
         assert_eq!(found[&slot("3g.20gb", 0)], cut(&[(0, 3)]));
@@ -232,9 +232,9 @@ mod tests {
         let (new, old) = (slot("3g.20gb", 0), slot("3g.20gb", 4));
         let thirds = cut(&[(0, 1), (1, 1), (2, 1)]);
         let standing = [(old, StandingCut { cut: cut(&[(0, 3)]), busy: Cut::default() })].into();
-        let wanted = [(new, thirds), (old, cut(&[(0, 1), (1, 1)]))].into();
+        let desired = [(new, thirds), (old, cut(&[(0, 1), (1, 1)]))].into();
 
-        let steps = cut_steps(&a100(), vec![PlanStep::Create(new)], &standing, &wanted);
+        let steps = cut_steps(&a100(), vec![PlanStep::Create(new)], &standing, &desired);
 
         assert_eq!(steps, [PlanStep::Cut(new, thirds), PlanStep::Cut(old, cut(&[(0, 1), (1, 1)]))]);
         let whole = [(new, cut(&[(0, 3)]))].into();

@@ -175,7 +175,7 @@ pub enum IllegalLayout {
     /// The GPU has no such profile.
     #[error("this GPU has no profile with id {}", profile.0)]
     UnknownProfile {
-        /// The id that was asked for.
+        /// The id that was requested.
         profile: ProfileId,
     },
     /// The profile may not start there.
@@ -183,7 +183,7 @@ pub enum IllegalLayout {
     NotAStart {
         /// The profile.
         name: ProfileName,
-        /// The start that was asked for.
+        /// The start that was requested.
         start: u8,
         /// The starts that exist.
         starts: Vec<u8>,
@@ -205,10 +205,10 @@ pub enum IllegalLayout {
         max: u8,
     },
     /// The instances need more media engines than the GPU has.
-    #[error("the instances need more media engines than the GPU has ({wanted:?} of {budget:?})")]
+    #[error("the instances need more media engines than the GPU has ({needed:?} of {budget:?})")]
     MediaEngines {
         /// Sum over the instances.
-        wanted: MediaEngines,
+        needed: MediaEngines,
         /// The engines of the whole GPU.
         budget: MediaEngines,
     },
@@ -295,7 +295,7 @@ impl Geometry {
                 starts: profile.starts.clone(),
             });
         }
-        // A driver that reports slices past the 64th is not believed: such a placement is none.
+        // Slices past the 64th don't exist, so such a placement is ignored.
         profile.span(slot.start).ok_or_else(|| IllegalLayout::NotAStart {
             name: profile.name.clone(),
             start: slot.start,
@@ -346,7 +346,7 @@ impl Geometry {
         if media.within(budget) {
             Ok(())
         } else {
-            Err(IllegalLayout::MediaEngines { wanted: media, budget })
+            Err(IllegalLayout::MediaEngines { needed: media, budget })
         }
     }
 }

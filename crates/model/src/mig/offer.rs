@@ -105,12 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_of_nothing_says_what_would_be_right() {
+    fn a_choice_of_nothing_is_refused_with_the_choices() {
         let a30 = catalog::models()["a30-24gb"].geometry();
-        let said = |text: &str| a30.offer(text).unwrap_err().to_string();
+        let message = |text: &str| a30.offer(text).unwrap_err().to_string();
 
-        assert!(said("plane").contains("expected plain, double, me"));
-        assert!(said("1g.5gb").contains("it has 1g.6gb, 1g.6gb+me"));
-        assert_eq!(said("double"), "this GPU has no profile of the kind \"double\"");
+        assert!(message("plane").contains("expected plain, double, me"));
+        assert!(message("1g.5gb").contains("it has 1g.6gb, 1g.6gb+me"));
+        assert_eq!(message("double"), "this GPU has no profile of the kind \"double\"");
     }
 }

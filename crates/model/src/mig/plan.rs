@@ -42,7 +42,7 @@ pub enum PlanRefusal {
     /// The requested layout is not possible on this GPU.
     #[error("the requested layout is not legal")]
     Illegal(#[from] IllegalLayout),
-    /// The wanted layout has no room for instances that are in use.
+    /// The desired layout has no place for instances that are in use.
     #[error("busy instances have no place in the requested layout: {}", named(slots))]
     Busy {
         /// All of them: each has to end first.
@@ -55,7 +55,7 @@ fn named(slots: &[Slot]) -> String {
     slots.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the shortest list of steps from the existing instances to `wanted`: every instance
+/// Returns the shortest list of steps from the existing instances to `desired`: every instance
 /// that both have is left alone, the others are destroyed, then the missing ones created.
 ///
 /// Any order of the creates is legal, since each stage is a subset of a legal layout; they go
@@ -63,21 +63,21 @@ fn named(slots: &[Slot]) -> String {
 ///
 /// # Errors
 ///
-/// [`PlanRefusal::Illegal`] if `wanted` is not possible, [`PlanRefusal::Busy`] if it leaves out
+/// [`PlanRefusal::Illegal`] if `desired` is not possible, [`PlanRefusal::Busy`] if it leaves out
 /// instances that are in use.
 pub fn plan(
     geometry: &Geometry,
     standing: &[InstanceOccupant],
-    wanted: &Layout,
+    desired: &Layout,
 ) -> Result<Vec<PlanStep>, PlanRefusal> {
-    geometry.check(wanted)?;
-    let leaving = || standing.iter().filter(|o| !wanted.contains(&o.slot));
+    geometry.check(desired)?;
+    let leaving = || standing.iter().filter(|o| !desired.contains(&o.slot));
     let busy: Vec<Slot> = leaving().filter(|o| o.busy).map(|o| o.slot).collect();
     if !busy.is_empty() {
         return Err(PlanRefusal::Busy { slots: busy });
     }
     let present = |slot: &Slot| standing.iter().any(|o| o.slot == *slot);
     let destroyed = leaving().map(|o| PlanStep::Destroy(o.slot));
-    let created = wanted.iter().filter(|slot| !present(slot)).copied().map(PlanStep::Create);
+    let created = desired.iter().filter(|slot| !present(slot)).copied().map(PlanStep::Create);
     Ok(destroyed.chain(created).collect())
 }

@@ -1,7 +1,7 @@
 //! The partition state machine of one geometry: states, successors, reachability.
 //!
-//! A state is a set of placements, one bit each. Legality is closed downward (taking an instance
-//! away never makes a legal state illegal), so the full configurations that can be reached from
+//! A state is a set of placements, one bit each. Legality is closed downward: taking an instance
+//! away never makes a legal state illegal. So the full configurations that can be reached from
 //! a state by allocations alone are exactly the full configurations that contain it. Every state,
 //! its successors and its reachability `R` are worked out once, in [`table`]; from then on each
 //! question is a read of an array.

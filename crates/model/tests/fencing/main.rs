@@ -197,7 +197,7 @@ fn without_f6_a_slow_clock_outlives_the_controllers_patience() {
 }
 
 #[test]
-fn without_f7_a_delayed_launch_reaches_a_node_that_came_back() {
+fn without_f7_a_delayed_launch_reaches_a_node_that_returned() {
     assert_breaks_after(Rule::NodeGeneration, Bounds { ticks: 4, ..CALM }, 13);
 }
 

@@ -1,6 +1,6 @@
 //! The rules that can be taken away, one at a time.
 
-/// A fencing rule. Each is one mechanism of the protocol; the model asks for it by name wherever
+/// A fencing rule. Each is one mechanism of the protocol; the model requests it by name wherever
 /// it acts, so that a run can go without it.
 ///
 /// F1 (every move is a compare-and-set) and F12 (results are kept until acknowledged) have no
@@ -30,7 +30,7 @@ pub enum Rule {
     ResultFence,
     /// F11: a node that was declared lost kills its old attempts before it gets a new lease.
     KillOnReattach,
-    /// F13: an attempt's identity is minted once and never given out again.
+    /// F13: an attempt's identity is made once and never given out again.
     AttemptUuid,
     /// F14: after the store went back in time, nothing is placed until every lease has run out,
     /// and all generations rise above what agents report.

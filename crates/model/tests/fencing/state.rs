@@ -41,7 +41,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Attempts that the job may have: a rewind needs room for one that is given out twice.
+    /// Attempts that the job may have: a rewind needs space for one that is given out twice.
     pub fn attempts(&self) -> Attempt {
         if self.rewinds { 3 } else { 2 }
     }
@@ -77,7 +77,7 @@ pub struct Launch {
 /// What one controller process knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Leader {
-    /// The epoch in which it believes to lead.
+    /// The epoch in which it takes itself for the leader.
     pub epoch: Option<Epoch>,
     pub trusts_itself_until: Tick,
     /// When each node's lease ends, before the drift margin.

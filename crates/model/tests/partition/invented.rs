@@ -44,7 +44,7 @@ pub fn any_gpu() -> impl Strategy<Value = Geometry> {
     prop_oneof![prop::sample::select(known), small()]
 }
 
-/// A card of sixteen slices on which eight sizes may start anywhere: 94 placements, and far too
+/// A GPU of sixteen slices on which eight sizes may start anywhere: 94 placements, and far too
 /// many states to list.
 pub fn vast() -> Geometry {
     let sizes = [1, 2, 3, 4, 6, 8, 12, 16];

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tessera_model::mig::{
     Geometry, Layout, MigState, ReachabilityMeasure, Slot, StateSpace, TooManyPlacements, catalog,
-    make_room,
+    select_instances_to_destroy,
 };
 
 use crate::invented::{any_gpu, arrive, arrived, forks, profile, slots, vast};
@@ -84,7 +84,7 @@ fn what_a_driver_reports_beyond_reason_is_left_out_and_never_overflows() {
 }
 
 #[test]
-fn the_instance_whose_removal_opens_most_makes_room() {
+fn the_instance_whose_removal_opens_most_is_destroyed() {
     let a100 = catalog::models()["a100-40gb"].geometry();
     let space = StateSpace::new(&a100, Some(&a100.plain())).unwrap();
     let slot = |name: &str, start| Slot {
@@ -96,14 +96,14 @@ fn the_instance_whose_removal_opens_most_makes_room() {
     let state = space.state(&Layout::from(ones)).unwrap();
     let wanted = slot("2g.10gb", 4);
 
-    let gone = make_room(&space, state, &ones, wanted).unwrap();
+    let gone = select_instances_to_destroy(&space, state, &ones, wanted).unwrap();
 
     assert_eq!(gone, [slot("1g.5gb", 4), slot("1g.5gb", 5)], "what lies in the way, and no more");
     let full = Layout::from([slot("4g.20gb", 0), slot("3g.20gb", 4)]);
     let state = space.state(&full).unwrap();
     let idle: Vec<_> = full.iter().copied().collect();
     for wanted in [slot("1g.5gb", 6), slot("1g.5gb", 0)] {
-        let gone = make_room(&space, state, &idle, wanted).unwrap();
+        let gone = select_instances_to_destroy(&space, state, &idle, wanted).unwrap();
         let after = |gone: &[Slot]| {
             let rest = gone.iter().try_fold(state, |state, slot| space.free(state, *slot))?;
             Some(space.reachability(space.allocate(rest, wanted)?))
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn room_is_made_by_the_fewest_that_open_most(
+    fn the_fewest_instances_that_open_most_are_destroyed(
         geometry in any_gpu(), forks in forks(), held in any::<u16>(), which in any::<prop::sample::Index>(),
     ) {
         let space = StateSpace::new(&geometry, None).unwrap();
@@ -160,7 +160,7 @@ proptest! {
         let slot = *which.get(&all);
         prop_assume!(!layout.contains(&slot));
 
-        let found = make_room(&space, state, &idle, slot);
+        let found = select_instances_to_destroy(&space, state, &idle, slot);
 
         // Every set of idle instances, as `(how many, R lost, which)`.
         let expected = (0_u32..1 << idle.len())

@@ -32,7 +32,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn on_invented_gpus_the_table_says_what_listing_every_layout_says(geometry in small()) {
+    fn on_invented_gpus_the_table_equals_the_list_of_every_layout(geometry in small()) {
         let layouts = layouts(&geometry);
         let all = slots(&geometry);
         let full: Vec<&Layout> = layouts

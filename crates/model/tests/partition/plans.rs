@@ -99,7 +99,7 @@ fn a_search_among_too_many_layouts_is_given_up_with_a_word() {
     assert_eq!(many, Err(ArrangementError::TooMany));
 }
 
-/// Finds the layout of what is wanted, and the plan to it.
+/// Finds the desired layout, and the plan to it.
 fn arrange(
     geometry: &Geometry,
     standing: &[InstanceOccupant],
@@ -167,17 +167,17 @@ fn occupied(layout: Layout, held: u16) -> Vec<InstanceOccupant> {
     number.map(|(i, slot)| InstanceOccupant { slot, busy: held & (1 << i) != 0 }).collect()
 }
 
-/// Wants the profiles of a layout, and the starts of those instances that `fixed` has a bit for.
+/// Requests the profiles of a layout, and the starts of those instances that `fixed` has a bit for.
 fn like(geometry: &Geometry, layout: &Layout, fixed: u16) -> DesiredLayout {
-    let want = |(i, slot): (usize, &Slot)| DesiredInstance {
+    let desired = |(i, slot): (usize, &Slot)| DesiredInstance {
         profile: geometry.profile(slot.profile).unwrap().name.clone(),
         start: (fixed & (1 << i) != 0).then_some(slot.start),
         cut: Vec::new(),
     };
-    DesiredLayout(layout.iter().enumerate().map(want).collect())
+    DesiredLayout(layout.iter().enumerate().map(desired).collect())
 }
 
-/// Tells whether a layout is one of those that are wanted.
+/// Returns whether a layout is one of the desired ones.
 fn meets(geometry: &Geometry, layout: &Layout, wanted: &DesiredLayout) -> bool {
     let mut rest: Vec<&Slot> = layout.iter().collect();
     let mut instances: Vec<&DesiredInstance> = wanted.0.iter().collect();

@@ -24,15 +24,15 @@ pub(crate) fn start(
     let instance = &instances[chosen];
     let (gpu, slot) = (instance.gpu, instance.slot);
     let (whole, share) = memory(instance, name);
-    let beside: Vec<_> = instance.taken.iter().map(|(job, _)| job.to_string()).collect();
-    let beside = match beside.len() {
+    let others: Vec<_> = instance.taken.iter().map(|(job, _)| job.to_string()).collect();
+    let others = match others.len() {
         0 => "it has no co-runners yet".to_owned(),
-        1 => format!("its co-runner is job {} of {}", beside[0], job.user),
-        _ => format!("its co-runners are jobs {} of {}", listed(&beside, "and"), job.user),
+        1 => format!("its co-runner is job {} of {}", others[0], job.user),
+        _ => format!("its co-runners are jobs {} of {}", listed(&others, "and"), job.user),
     };
     let summary = format!(
         "{}: it gets {part} of {} of {}; {share} of the {whole} of memory are counted for it, but \
-         co-runners can use all of it; {beside}",
+         co-runners can use all of it; {others}",
         RequestText(job),
         InstanceText { gpu, slot },
         GpuOfNode(gpu),
@@ -79,7 +79,7 @@ pub(crate) fn wait(
     explanation(format!("{}: {summary}", RequestText(job)), would_start_if, candidates.collect())
 }
 
-/// Everything of the kind is in use, or beside jobs of others.
+/// Everything of the kind is in use, or next to jobs of others.
 fn taken(
     job: &QueuedJob,
     name: &ComputeName,
@@ -97,9 +97,9 @@ fn taken(
             there().count(),
         ));
     }
-    let seats = there().filter(own).flat_map(|instance| &instance.taken);
+    let placements = there().filter(own).flat_map(|instance| &instance.taken);
     let mut one: Vec<JobId> =
-        seats.filter(|(_, part)| part.slices == name.slices).map(|(job, _)| *job).collect();
+        placements.filter(|(_, part)| part.slices == name.slices).map(|(job, _)| *job).collect();
     one.sort_unstable();
     let all = there().filter(|instance| !own(instance)).min_by_key(|instance| instance.taken.len());
     let numbers = |jobs: &[JobId], last| {
@@ -150,13 +150,13 @@ fn unavailable<'c>(
         );
     }
     let closed = views.iter().find_map(|gpu| gpu.operator.closed.as_ref());
-    let said = closed.map(|closed| format!(": {}", closed.words)).unwrap_or_default();
+    let because = closed.map(|closed| format!(": {}", closed.words)).unwrap_or_default();
     let until = closed.map_or_else(
         || format!("{} becomes available", gpus(views.iter().copied(), "or")),
         |closed| closed.until.clone(),
     );
     let where_ = gpus(views.iter().copied(), "and");
-    (format!("only {where_} can provide {name}, and none is available{said}"), Some(until))
+    (format!("only {where_} can provide {name}, and none is available{because}"), Some(until))
 }
 
 /// Returns the memory of a GPU instance, and what of it is counted for a compute instance.

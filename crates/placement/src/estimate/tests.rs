@@ -6,7 +6,7 @@ fn kind(model: &str, part: u16) -> SliceKind {
     SliceKind { model: model.to_owned(), profile: format!("p{part}"), part }
 }
 
-fn taught(runs: &[(u16, u64)]) -> Empirical {
+fn trained(runs: &[(u16, u64)]) -> Empirical {
     let mut empirical = Empirical::default();
     for (part, secs) in runs {
         empirical.learn("t", &kind("a", *part), Millis::from_secs(*secs));
@@ -17,18 +17,18 @@ fn taught(runs: &[(u16, u64)]) -> Empirical {
 #[test]
 fn what_was_never_seen_is_not_predicted() {
     assert_eq!(Empirical::default().predict("t", &kind("a", 1_000)), None);
-    assert_eq!(taught(&[(500, 60)]).predict("other", &kind("a", 500)), None);
+    assert_eq!(trained(&[(500, 60)]).predict("other", &kind("a", 500)), None);
 }
 
 #[test]
-fn many_runs_tell_their_quantiles_and_one_run_little() {
+fn many_runs_give_quantiles_and_one_run_little() {
     let many: Vec<_> = (10..=20).map(|secs| (500, secs)).collect();
-    let known = taught(&many).predict("t", &kind("a", 500)).unwrap();
+    let known = trained(&many).predict("t", &kind("a", 500)).unwrap();
     let secs = [known.low, known.expected, known.high].map(|time| time.get() / 1_000);
     assert_eq!(secs, [11, 15, 19]);
     assert_eq!((known.basis, known.runs), (Basis::SameSlice, 11));
 
-    let one = taught(&[(500, 60)]).predict("t", &kind("a", 500)).unwrap();
+    let one = trained(&[(500, 60)]).predict("t", &kind("a", 500)).unwrap();
     let secs = [one.low, one.expected, one.high].map(|time| time.get() / 1_000);
     assert_eq!(secs, [30, 60, 120]);
 }
@@ -38,14 +38,14 @@ fn one_strange_run_doesn_t_move_the_expectation() {
     let mut runs = vec![(500, 60); 8];
     runs.push((500, 86_400));
 
-    let known = taught(&runs).predict("t", &kind("a", 500)).unwrap();
+    let known = trained(&runs).predict("t", &kind("a", 500)).unwrap();
 
     assert_eq!(known.expected, Millis::from_secs(60));
 }
 
 #[test]
-fn a_larger_slice_is_not_believed_to_be_quicker_and_a_smaller_one_to_be_slower() {
-    let seen = taught(&[(500, 60)]);
+fn a_larger_slice_is_not_predicted_to_be_quicker_and_a_smaller_one_is_to_be_slower() {
+    let seen = trained(&[(500, 60)]);
 
     let larger = seen.predict("t", &kind("a", 1_000)).unwrap();
     let smaller = seen.predict("t", &kind("a", 250)).unwrap();
@@ -57,8 +57,8 @@ fn a_larger_slice_is_not_believed_to_be_quicker_and_a_smaller_one_to_be_slower()
 }
 
 #[test]
-fn another_model_says_less() {
-    let other = taught(&[(500, 60)]).predict("t", &kind("b", 500)).unwrap();
+fn another_model_predicts_less_certainly() {
+    let other = trained(&[(500, 60)]).predict("t", &kind("b", 500)).unwrap();
 
     assert_eq!((other.basis, other.expected), (Basis::OtherModel, Millis::from_secs(60)));
     assert_eq!((other.low, other.high), (Millis::from_secs(15), Millis::from_secs(240)));
@@ -79,7 +79,7 @@ fn a_task_that_ran_longest_ago_is_forgotten_first() {
 #[test]
 fn a_run_that_outlives_what_was_expected_is_expected_to_go_on() {
     let runs: Vec<_> = (1..=32).map(|_| (500, 60)).chain([(500, 120); 4]).collect();
-    let known = taught(&runs).predict("t", &kind("a", 500)).unwrap();
+    let known = trained(&runs).predict("t", &kind("a", 500)).unwrap();
     let left = |secs: u64| known.after(Millis::from_secs(secs)).expected.get().div_ceil(1_000);
 
     assert_eq!(left(0), 60);
@@ -89,7 +89,7 @@ fn a_run_that_outlives_what_was_expected_is_expected_to_go_on() {
 }
 
 #[test]
-fn a_time_limit_says_only_when_a_run_ends_at_the_latest() {
+fn a_time_limit_predicts_only_when_a_run_ends_at_the_latest() {
     let known = Prediction::by_limit(Millis::from_secs(100)).after(Millis::from_secs(70));
 
     assert_eq!((known.low, known.expected), (Millis::ZERO, Millis::from_secs(30)));
@@ -102,14 +102,14 @@ proptest! {
         parts in prop::collection::vec(1_u16..=1_000, 2..8),
         model in prop::sample::select(&["a", "b"][..]),
     ) {
-        let seen = taught(&runs);
+        let seen = trained(&runs);
         let mut parts = parts;
         parts.sort_unstable();
         for part in &parts {
             let known = seen.predict("t", &kind(model, *part)).unwrap();
             prop_assert!(known.low <= known.expected && known.expected <= known.high);
         }
-        // Among slices that were never seen: what was seen may say anything.
+        // Among slices that were never seen: measured runs may have any order.
         let unseen = parts.iter().filter(|p| runs.iter().all(|(seen, _)| seen != *p));
         let one = runs.iter().all(|(seen, _)| *seen == runs[0].0);
         let times: Vec<_> =
@@ -121,7 +121,7 @@ proptest! {
     fn what_is_left_and_what_is_allowed_is_never_more(
         secs in 1_u64..1_000_000, ran in 0_u64..1_000_000, limit in 1_u64..1_000_000,
     ) {
-        let known = taught(&[(500, secs)]).predict("t", &kind("a", 500)).unwrap();
+        let known = trained(&[(500, secs)]).predict("t", &kind("a", 500)).unwrap();
         let limit = Millis::from_secs(limit);
         let less = known.after(Millis::from_secs(ran)).within(Some(limit));
         prop_assert!(less.expected <= limit && less.high <= limit);
@@ -133,7 +133,7 @@ proptest! {
         runs in prop::collection::vec(1_u64..100_000, 1..12), ran in 0_u64..10_000_000,
     ) {
         let runs: Vec<_> = runs.into_iter().map(|secs| (500, secs)).collect();
-        let known = taught(&runs).predict("t", &kind("a", 500)).unwrap();
+        let known = trained(&runs).predict("t", &kind("a", 500)).unwrap();
         let left = known.after(Millis::new(ran));
         prop_assert!(left.low <= left.expected && left.expected <= left.high, "{left:?}");
         prop_assert!(left.expected > Millis::ZERO);
@@ -147,9 +147,9 @@ proptest! {
         ran in 0_u64..1_000_000_000, more in 0_u64..1_000_000_000,
     ) {
         let runs: Vec<_> = runs.into_iter().map(|secs| (500, secs)).collect();
-        let known = taught(&runs).predict("t", &kind("a", 500)).unwrap();
+        let known = trained(&runs).predict("t", &kind("a", 500)).unwrap();
         let over = |ran: u64| ran + known.after(Millis::new(ran)).expected.get();
-        // A step of a millionth of the chances is what it is rounded to.
+        // A step of a millionth of the probability is what it is rounded to.
         let step = known.high.get() / 10_000 + 2;
         prop_assert!(over(ran) <= over(ran + more) + step);
     }

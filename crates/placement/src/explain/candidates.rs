@@ -6,42 +6,45 @@ use tessera_model::mig::Slot;
 use super::phrases::{profile_name, slot_memory, tight_fit};
 use crate::decision::{CANDIDATES_MAX, PlacementCandidate};
 use crate::numbers::saturating_u32;
-use crate::offer::{Offer, Outlook, Rule};
+use crate::offer::{FutureFit, Offer, Rule};
 use crate::request::NumberedRequest;
 use crate::sharing;
 use crate::view::{GpuView, InstanceState};
 use crate::working_state::WorkingGpu;
 
-/// Candidates of a start beside the chosen one. Fewer than a waiting job gets: a round may start
-/// a thousand jobs, and people ask why a job waits, seldom why it runs.
-const RIVALS_MAX: usize = 4;
+/// Candidates of a start next to the chosen one. Fewer than a waiting job gets: a round may start
+/// a thousand jobs, and users explain waits, seldom starts.
+const ALTERNATIVES_MAX: usize = 4;
 
 /// The candidates of a start: the chosen place, others on the same GPU, then other GPUs.
 pub(crate) fn of_start<'g, 'c: 'g, 'o>(
     gpu: &'g WorkingGpu<'c>,
     chosen: &'o Offer,
-    rivals: impl Iterator<Item = (&'g WorkingGpu<'c>, &'o Offer)>,
+    alternatives: impl Iterator<Item = (&'g WorkingGpu<'c>, &'o Offer)>,
 ) -> Vec<PlacementCandidate> {
-    let mut rows = Vec::with_capacity(1 + RIVALS_MAX);
+    let mut rows = Vec::with_capacity(1 + ALTERNATIVES_MAX);
     rows.push(of_offer(gpu.view, chosen, "chosen"));
-    for (slot, after) in chosen.others.iter().take(RIVALS_MAX / 2) {
+    for (slot, after) in chosen.others.iter().take(ALTERNATIVES_MAX / 2) {
         let fewer = chosen.futures.is_some_and(|chosen| *after < chosen.after);
         let verdict = if fewer { "fewer_futures" } else { "later_in_order" };
         let memory = slot_memory(gpu.view, Some(*slot));
         rows.push(row(gpu.view, Some(*slot), memory, verdict, Some(*after)));
     }
-    let room = 1 + RIVALS_MAX - rows.len();
-    let rivals = rivals.take(room);
-    rows.extend(rivals.map(|(gpu, rival)| of_offer(gpu.view, rival, beaten_by(rival, chosen))));
+    let left = 1 + ALTERNATIVES_MAX - rows.len();
+    let alternatives = alternatives.take(left);
+    rows.extend(
+        alternatives
+            .map(|(gpu, alternative)| of_offer(gpu.view, alternative, behind(alternative, chosen))),
+    );
     rows
 }
 
-fn beaten_by(rival: &Offer, chosen: &Offer) -> &'static str {
-    if rival.rank.memory > chosen.rank.memory {
+fn behind(alternative: &Offer, chosen: &Offer) -> &'static str {
+    if alternative.rank.memory > chosen.rank.memory {
         "larger_than_needed"
-    } else if rival.rank.way > chosen.rank.way {
+    } else if alternative.rank.way > chosen.rank.way {
         "needs_repartition"
-    } else if rival.rank.lost_futures > chosen.rank.lost_futures {
+    } else if alternative.rank.lost_futures > chosen.rank.lost_futures {
         "fewer_futures"
     } else {
         "later_in_order"
@@ -101,7 +104,7 @@ pub(crate) fn of_wait<'g, 'c: 'g>(
     (rows.collect(), left_out)
 }
 
-/// Returns what keeps a GPU from holding a want now.
+/// Returns what keeps a GPU from holding a request now.
 pub(crate) fn verdict<R: Rule>(
     rule: &mut R,
     gpu: &WorkingGpu<'_>,
@@ -109,7 +112,7 @@ pub(crate) fn verdict<R: Rule>(
 ) -> &'static str {
     if !gpu.view.available {
         away(gpu.view)
-    } else if rule.outlook(gpu, size) != Outlook::Possible {
+    } else if rule.future_fit(gpu, size) != FutureFit::Possible {
         in_the_way(gpu)
     } else if offers_once_changed(rule, gpu, size) {
         "changing"
@@ -123,7 +126,7 @@ pub(crate) fn away(gpu: &GpuView) -> &'static str {
     gpu.operator.closed.as_ref().map_or("unavailable", |closed| closed.how.word())
 }
 
-/// Returns what stands in the way on a GPU that can't hold a want even when its jobs end.
+/// Returns what stands in the way on a GPU that can't hold a request even when its jobs end.
 pub(crate) fn in_the_way(gpu: &WorkingGpu<'_>) -> &'static str {
     let any = |state: &InstanceState| gpu.instances.iter().any(|i| i.state == *state);
     if any(&InstanceState::Stuck) {

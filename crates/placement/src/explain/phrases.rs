@@ -38,7 +38,11 @@ impl fmt::Display for RequestText<'_> {
 }
 
 /// "; jobs 3 and 4 of ada have 70 % and 8 GiB of it", where a sharer joins.
-pub(crate) fn company(gpu: &WorkingGpu<'_>, size: &NumberedRequest, offer: &Offer) -> String {
+pub(crate) fn describe_colocation(
+    gpu: &WorkingGpu<'_>,
+    size: &NumberedRequest,
+    offer: &Offer,
+) -> String {
     let instance = gpu.instances.iter().find(|i| i.slot == offer.slot);
     match instance.map(|i| &i.state) {
         Some(InstanceState::Shared(tenancy)) if offer.rank.way == Way::Join => {
@@ -49,7 +53,7 @@ pub(crate) fn company(gpu: &WorkingGpu<'_>, size: &NumberedRequest, offer: &Offe
             let of = |sharer: &SharingRequest| {
                 instance.map(|i| sharing::prospect(gpu, i, tenancy, sharer))
             };
-            let prospect = match &size.want {
+            let prospect = match &size.request {
                 SliceRequest::Shared(sharer) => of(sharer),
                 _ => None,
             };
@@ -59,7 +63,7 @@ pub(crate) fn company(gpu: &WorkingGpu<'_>, size: &NumberedRequest, offer: &Offe
                     "; {noun} {jobs} of {user} {verb} {memory} of it under kernel-level sharing{by}"
                 );
             }
-            // Where nothing is learned of company, there is nothing to tell.
+            // Without predictions of co-runners there is nothing to state.
             let by = prospect.filter(|prospect| *prospect != SharingGain::Unknown);
             let by = by.map_or(String::new(), reckoned);
             format!("; {noun} {jobs} of {user} {verb} {sm} % and {memory} of it{by}")
@@ -156,13 +160,13 @@ pub(crate) fn slot_memory(gpu: &GpuView, slot: Option<Slot>) -> Bytes {
         .map_or(gpu.memory, |profile| profile.memory)
 }
 
-/// Returns the name of what fits a want tightly on a GPU, and its memory.
+/// Returns the name of what fits a request tightly on a GPU, and its memory.
 pub(crate) fn tight_fit(gpu: &GpuView, size: &NumberedRequest) -> (String, Bytes) {
-    let named = |mig: &crate::view::MigView, want: &SliceRequest| {
-        want.tight(mig).first().map(|p| (p.name.to_string(), p.memory))
+    let named = |mig: &crate::view::MigView, request: &SliceRequest| {
+        request.tight(mig).first().map(|p| (p.name.to_string(), p.memory))
     };
     gpu.mig
         .as_deref()
-        .and_then(|mig| named(mig, &size.want))
+        .and_then(|mig| named(mig, &size.request))
         .unwrap_or_else(|| (WHOLE_GPU.to_owned(), gpu.memory))
 }

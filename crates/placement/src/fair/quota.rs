@@ -1,9 +1,9 @@
-//! How many compute slices users and accounts may hold at once, whoever gives them away: gangs, the
-//! rules, or the search, none of which knows what the others gave in this round.
+//! How many compute slices users and accounts may hold at once, whichever part places them. Gangs, the
+//! rules and the search don't know what the others gave in this round.
 //!
-//! A seat counts with the compute slices of its instance, a shared instance with all of its own,
-//! however many share it, a GPU that is not partitioned with [`WHOLE`]; a gang with those of all of
-//! its members.
+//! A placement counts with the compute slices of its instance, a shared instance with all of its own,
+//! however many share it. A GPU that is not partitioned counts with [`WHOLE`], and a gang with those
+//! of all of its members.
 
 mod messages;
 
@@ -39,7 +39,7 @@ pub(crate) struct Over {
 pub(crate) struct Quotas<'r> {
     cluster: &'r ClusterView,
     jobs: &'r dyn JobTable,
-    /// One GPU of each kind: what a job takes at least is asked for thousands of jobs.
+    /// One GPU of each kind: what a job takes at least is requested thousands of jobs.
     kinds: Vec<&'r GpuView>,
     held: BTreeMap<Arc<str>, u32>,
     /// Places that this round gave away: who gets one after another shares it.
@@ -127,7 +127,7 @@ impl<'r> Quotas<'r> {
         self.limits_for(job).iter().map(|limit| self.left(limit, &self.held)).min()
     }
 
-    /// Whether the least that so many jobs could get together that ask like this one is more than may
+    /// Whether the least that so many jobs with this request could get together is more than may
     /// still be taken.
     pub(crate) fn bars(&self, job: &QueuedJob, members: u32) -> bool {
         let Some(left) = self.left_for(job) else { return false };
@@ -148,9 +148,9 @@ impl<'r> Quotas<'r> {
 
     /// Takes out the decisions by which somebody would get more than may be, in their order, and
     /// counts the others.
-    pub(crate) fn sift(&mut self, said: &mut Vec<Decision>) -> Over {
+    pub(crate) fn sift(&mut self, decided: &mut Vec<Decision>) -> Over {
         let mut over = Over::default();
-        said.retain(|decision| {
+        decided.retain(|decision| {
             let more = self.more(decision);
             let beyond: BTreeSet<Arc<str>> = more
                 .values()
@@ -208,7 +208,7 @@ impl<'r> Quotas<'r> {
                     instance.slot == place.slot
                         && match &instance.state {
                             InstanceState::Shared(tenancy) => !tenancy.sharers.is_empty(),
-                            InstanceState::Cut(seats) => seats.tenancy.is_some(),
+                            InstanceState::Cut(compute) => compute.tenancy.is_some(),
                             _ => false,
                         }
                 });
@@ -223,8 +223,8 @@ impl<'r> Quotas<'r> {
                         count(job, slices(gpu, instance.slot), -1);
                     }
                 }
-                for seat in &reshape.seats {
-                    count(seat.job, slices(gpu, seat.slot), 1);
+                for placed in &reshape.placements {
+                    count(placed.job, slices(gpu, placed.slot), 1);
                 }
             }
         }
@@ -232,29 +232,32 @@ impl<'r> Quotas<'r> {
     }
 }
 
-/// Returns the compute slices of the smallest slice of some GPUs that suits a want.
-fn least_slices<'g>(gpus: impl Iterator<Item = &'g GpuView>, want: &SliceRequest) -> Option<u32> {
-    let of_gpu = |gpu: &GpuView| match (gpu.mig.as_deref(), want) {
+/// Returns the compute slices of the smallest slice of some GPUs that suits a request.
+fn least_slices<'g>(
+    gpus: impl Iterator<Item = &'g GpuView>,
+    request: &SliceRequest,
+) -> Option<u32> {
+    let of_gpu = |gpu: &GpuView| match (gpu.mig.as_deref(), request) {
         (Some(mig), SliceRequest::Part(name)) => {
             let whole = gpu.cuttable(name)?;
             mig.geometry.profile(whole.id).map(|profile| u32::from(profile.compute_slices))
         }
         (Some(mig), _) => {
-            let suits = want.tight(mig).into_iter();
+            let suits = request.tight(mig).into_iter();
             suits.map(|profile| u32::from(profile.compute_slices)).min()
         }
-        (None, _) => want.suits_unpartitioned(gpu.memory).then_some(WHOLE),
+        (None, _) => request.suits_unpartitioned(gpu.memory).then_some(WHOLE),
     };
     gpus.filter_map(of_gpu).min()
 }
 
-/// Returns the fewest compute slices that any slice of a cluster has that suits an ask; `None` if none
+/// Returns the fewest compute slices that any slice of a cluster has that suits a request; `None` if none
 /// does.
-pub fn least(cluster: &ClusterView, ask: &GpuRequest) -> Option<u32> {
-    least_slices(kinds(cluster).into_iter(), &SliceRequest::of(ask, None))
+pub fn least(cluster: &ClusterView, gpu_request: &GpuRequest) -> Option<u32> {
+    least_slices(kinds(cluster).into_iter(), &SliceRequest::of(gpu_request, None))
 }
 
-/// Returns one GPU of each kind that no job tells apart.
+/// Returns one GPU of each kind.
 fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
     let mut kinds: Vec<&GpuView> = Vec::new();
     for gpu in &cluster.gpus {
@@ -275,7 +278,9 @@ fn named(decision: &Decision) -> Vec<JobId> {
     match decision {
         Decision::Start { job, .. } => vec![*job],
         Decision::Wait { .. } => Vec::new(),
-        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+        Decision::Reshape { reshape, .. } => {
+            reshape.placements.iter().map(|placed| placed.job).collect()
+        }
     }
 }
 
@@ -304,7 +309,7 @@ pub fn held(cluster: &ClusterView) -> impl Iterator<Item = (JobId, u32)> {
                 InstanceState::Taken { job } => Some(*job),
                 // All of them are one user's.
                 InstanceState::Shared(tenancy) => first(tenancy),
-                InstanceState::Cut(seats) => seats.tenancy.as_ref().and_then(first),
+                InstanceState::Cut(compute) => compute.tenancy.as_ref().and_then(first),
                 InstanceState::Idle
                 | InstanceState::Foreign
                 | InstanceState::Stuck

@@ -1,12 +1,12 @@
 //! Fair share: whose jobs are looked at first.
 //!
-//! An account that has had more than its part weighs less, by half for each time that part: the
-//! factor is `2^-(u/s)`, with `u` its part of the decayed usage of all accounts that wait and `s` its
+//! An account that has used more than its part weighs less, by half for each time that part. The
+//! factor is `2^-(u/s)`, with `u` its part of the recent usage of all accounts that wait and `s` its
 //! part of their shares. (Source: the classic fair-share factor of Slurm's multifactor priority.)
 //!
-//! In the order of service a job stands as if it had come later by what its account's factor leaves
-//! of [`DELAY_MAX`]. So among equal priorities nobody is passed by who came more than that after
-//! him, whatever his account has had; and among the jobs of one account the order stays what it was.
+//! In the order of service a job stands as if it had been submitted later by what its account's factor
+//! leaves of [`DELAY_MAX`]. So among equal priorities no job is passed by one that was submitted more
+//! than that after it, whatever its account has used. Among the jobs of one account the order stays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::facts::{Account, JobTable};
 use crate::numbers::saturating_millis;
 use crate::view::QueuedJob;
 
-/// As if how much later the jobs of an account come at most that has had far more than its part: half
-/// a day, after which a starving job is anybody's first.
+/// The longest delay of an account's jobs, for one that has used far more than its part: half a day.
+/// After that a starving job is first.
 pub const DELAY_MAX: Millis = Millis::from_secs(12 * 3_600);
 
 /// A job of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderedJob<'q> {
     pub(crate) job: &'q QueuedJob,
-    /// When it came, as far as its turn is concerned.
-    pub(crate) came: Millis,
+    /// The time by which it is ordered: when it was submitted, and later for accounts with much usage.
+    pub(crate) ranked_at: Millis,
 }
 
 /// Puts a queue into the order of service: by priority, then by what accounts have had. `fairly` is
@@ -38,35 +38,37 @@ pub(crate) fn order_jobs<'q>(
     jobs: &dyn JobTable,
     fairly: bool,
 ) -> Vec<OrderedJob<'q>> {
-    let mut turns: Vec<OrderedJob<'q>> =
-        queue.map(|job| OrderedJob { job, came: job.submitted }).collect();
+    let mut ordered: Vec<OrderedJob<'q>> =
+        queue.map(|job| OrderedJob { job, ranked_at: job.submitted }).collect();
     if !fairly {
-        return turns;
+        return ordered;
     }
     let mut users: BTreeMap<&str, Option<Account>> = BTreeMap::new();
-    for turn in &turns {
-        let user = &*turn.job.user;
+    for ordered_job in &ordered {
+        let user = &*ordered_job.job.user;
         if !users.contains_key(user) {
-            users.insert(user, jobs.account(turn.job.id));
+            users.insert(user, jobs.account(ordered_job.job.id));
         }
     }
     let names = users.values().flatten().map(|account| Arc::clone(&account.name));
     let accounts: BTreeMap<Arc<str>, Option<Account>> = names.map(|name| (name, None)).collect();
     if accounts.len() < 2 {
-        return turns;
+        return ordered;
     }
     let delays = delays(accounts, users.values().flatten());
-    // Among one account's jobs of a priority the order stays, whatever the clocks said.
+    // Among one account's jobs of a priority the order stays, whatever the clocks were.
     let mut last: BTreeMap<(&Arc<str>, QueueRank), Millis> = BTreeMap::new();
-    for turn in &mut turns {
-        let Some(Some(account)) = users.get(&*turn.job.user) else { continue };
+    for ordered_job in &mut ordered {
+        let Some(Some(account)) = users.get(&*ordered_job.job.user) else { continue };
         let delay = delays.get(&account.name).copied().unwrap_or_default();
-        let latest = last.entry((&account.name, turn.job.queue_rank)).or_default();
-        turn.came = turn.came.plus(delay).max(*latest);
-        *latest = turn.came;
+        let latest = last.entry((&account.name, ordered_job.job.queue_rank)).or_default();
+        ordered_job.ranked_at = ordered_job.ranked_at.plus(delay).max(*latest);
+        *latest = ordered_job.ranked_at;
     }
-    turns.sort_by_key(|turn| (turn.job.queue_rank, turn.came, turn.job.id));
-    turns
+    ordered.sort_by_key(|ordered_job| {
+        (ordered_job.job.queue_rank, ordered_job.ranked_at, ordered_job.job.id)
+    });
+    ordered
 }
 
 /// Returns a queue in the order in which a policy serves it.
@@ -75,8 +77,8 @@ pub fn order_queue<'q>(
     queue: &mut dyn Iterator<Item = &'q QueuedJob>,
     jobs: &dyn JobTable,
 ) -> Vec<&'q QueuedJob> {
-    let turns = order_jobs(queue, jobs, fairly);
-    turns.into_iter().map(|turn| turn.job).collect()
+    let ordered = order_jobs(queue, jobs, fairly);
+    ordered.into_iter().map(|ordered_job| ordered_job.job).collect()
 }
 
 fn delays<'a>(
@@ -97,7 +99,7 @@ fn delay(factor: f64) -> Millis {
     saturating_millis(whole.as_millis())
 }
 
-/// Returns the factors of some accounts beside each other; 1 for what is none.
+/// Returns the factors of some accounts compared with each other; 1 for what is none.
 pub(crate) fn factors(accounts: &[Option<Account>]) -> Vec<f64> {
     let known = || accounts.iter().flatten();
     let used: f64 = known().map(|account| secs(account.used)).sum();

@@ -62,7 +62,7 @@ mod tests {
     const DAY: Millis = Millis::from_secs(86_400);
 
     #[test]
-    fn what_was_had_is_half_forgotten_after_a_half_life() {
+    fn usage_weighs_half_after_a_half_life() {
         let hour = Millis::from_secs(3_600);
         let mut had = DecayedUsage::default();
         had.take(7.0, Millis::ZERO, DAY);

@@ -8,7 +8,7 @@ use tessera_model::{GangShape, JobId, Millis};
 
 use super::end_times::EndTimes;
 use crate::numbers::index;
-use crate::offer::{Offer, Outlook, Rule};
+use crate::offer::{FutureFit, Offer, Rule};
 use crate::policy::SliceManner;
 use crate::policy::{AsItStands, MadeToMeasure, Pinned, WholeGpu};
 use crate::predictor::Unknown;
@@ -32,11 +32,11 @@ impl SliceSource {
         }
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
         match self {
-            Self::Measured(rule) => rule.outlook(gpu, size),
-            Self::GpuLayout(rule) => rule.outlook(gpu, size),
-            Self::Whole(rule) => rule.outlook(gpu, size),
+            Self::Measured(rule) => rule.future_fit(gpu, size),
+            Self::GpuLayout(rule) => rule.future_fit(gpu, size),
+            Self::Whole(rule) => rule.future_fit(gpu, size),
         }
     }
 
@@ -49,7 +49,7 @@ impl SliceSource {
     }
 }
 
-/// One member's seat.
+/// One member's placement.
 #[derive(Clone, Debug)]
 pub(super) struct MemberPlacement {
     /// The GPU's place in the cluster.
@@ -62,7 +62,7 @@ pub(super) struct MemberPlacement {
 pub(super) struct ReservedGpus {
     /// Their places in the cluster.
     pub(super) gpus: Vec<usize>,
-    /// From now until it starts; `None` where nothing says when some job in its way ends.
+    /// From now until it starts; `None` where nothing states when some job in its way ends.
     pub(super) wait: Option<Millis>,
     /// Whether it may well start sooner: of some in its way only the limit is known.
     pub(super) at_most: bool,
@@ -70,7 +70,7 @@ pub(super) struct ReservedGpus {
     pub(super) jobs: Vec<JobId>,
 }
 
-/// When a GPU has a seat: the jobs in the way of which nothing is known, and the time until the
+/// When a GPU has a placement: the jobs in the way of which nothing is known, and the time until the
 /// others have ended.
 #[derive(Clone, Debug)]
 struct GpuReadiness {
@@ -102,7 +102,7 @@ impl<'c> CapacitySearch<'c> {
         models.dedup();
         Self {
             cluster,
-            // Gangs share with nobody: nothing is asked of company.
+            // Gangs share with nobody, so no co-runners are predicted.
             state: WorkingState::new(cluster, &Unknown),
             source: match manner {
                 SliceManner::MadeToMeasure => {
@@ -155,8 +155,8 @@ impl<'c> CapacitySearch<'c> {
         view
     }
 
-    /// Finds seats for a whole gang, by rank.
-    pub(super) fn seats(
+    /// Finds placements for a whole gang, by rank.
+    pub(super) fn find_placements(
         &mut self,
         size: &NumberedRequest,
         shape: GangShape,
@@ -176,8 +176,8 @@ impl<'c> CapacitySearch<'c> {
             offers.map(|offer| offer.rank.memory.get()).fold(0, u64::saturating_add)
         };
         let best = found.into_iter().min_by_key(memory)?;
-        let seat = |gpu: usize| Some(MemberPlacement { gpu, offer: offers[gpu].clone()? });
-        best.into_iter().map(seat).collect()
+        let placed = |gpu: usize| Some(MemberPlacement { gpu, offer: offers[gpu].clone()? });
+        best.into_iter().map(placed).collect()
     }
 
     fn offers(&mut self, size: &NumberedRequest) -> Vec<Option<Rc<Offer>>> {
@@ -206,15 +206,15 @@ impl<'c> CapacitySearch<'c> {
             return None;
         }
         nodes.truncate(index(shape.nodes()));
-        let mut seats = Vec::new();
+        let mut placements = Vec::new();
         nodes.sort_by_key(|gpus| gpus[0]);
         for mut gpus in nodes {
             gpus.sort_by_key(|gpu| (offers[*gpu].as_ref().map(|offer| offer.rank), *gpu));
             gpus.truncate(per_node);
             gpus.sort_unstable();
-            seats.extend(gpus);
+            placements.extend(gpus);
         }
-        Some(seats)
+        Some(placements)
     }
 
     fn by_node(&self, gpus: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
@@ -225,7 +225,7 @@ impl<'c> CapacitySearch<'c> {
         nodes.into_values().collect()
     }
 
-    /// Returns how many seats of a gang could be had now on the nodes that have the most, in the
+    /// Returns how many placements of a gang could be had now on the nodes that have the most, in the
     /// order of nodes.
     pub(super) fn partly(
         &mut self,
@@ -239,7 +239,7 @@ impl<'c> CapacitySearch<'c> {
             .into_iter()
             .map(|gpus| (gpus[0], gpus.len().min(index(shape.per_node()))))
             .collect();
-        nodes.sort_by_key(|(first, seats)| (usize::MAX - seats, *first));
+        nodes.sort_by_key(|(first, placements)| (usize::MAX - placements, *first));
         nodes.truncate(index(shape.nodes()));
         nodes.sort_unstable();
         nodes
@@ -261,7 +261,8 @@ impl<'c> CapacitySearch<'c> {
             let suits = |gpu: &usize| self.cluster.gpus[*gpu].model == **model;
             self.soonest(&readies, shape, suits)
         };
-        let of_one_model = self.models.iter().filter_map(of_one).min_by_key(|seats| cost_of(seats));
+        let of_one_model =
+            self.models.iter().filter_map(of_one).min_by_key(|placements| cost_of(placements));
         let best = of_one_model.or_else(|| self.soonest(&readies, shape, |_| true))?;
         let (unknown, wait) = cost_of(&best);
         let mut jobs: Vec<_> = best.iter().flat_map(|ready| ready.jobs.iter().copied()).collect();
@@ -315,7 +316,7 @@ impl<'c> CapacitySearch<'c> {
         if now {
             return Some(none);
         }
-        if self.source.outlook(seen, size) != Outlook::Possible {
+        if self.source.future_fit(seen, size) != FutureFit::Possible {
             return None;
         }
         let way = |jobs: Vec<JobId>| {
@@ -331,7 +332,7 @@ impl<'c> CapacitySearch<'c> {
     }
 }
 
-fn cost_of(seats: &[GpuReadiness]) -> (usize, Millis) {
-    let unknown = seats.iter().map(|ready| ready.cost.0).sum();
-    (unknown, seats.iter().map(|ready| ready.cost.1).max().unwrap_or_default())
+fn cost_of(placements: &[GpuReadiness]) -> (usize, Millis) {
+    let unknown = placements.iter().map(|ready| ready.cost.0).sum();
+    (unknown, placements.iter().map(|ready| ready.cost.1).max().unwrap_or_default())
 }

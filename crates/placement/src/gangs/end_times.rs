@@ -1,4 +1,4 @@
-//! When jobs end: as is predicted, and at the latest when their users said.
+//! When jobs end: by predictions, and at the latest by their time limits.
 
 use tessera_model::mig::{Profile, ProfileId};
 use tessera_model::{JobId, Millis};
@@ -18,7 +18,7 @@ pub(super) struct JobEnd {
     pub(super) by_limit: bool,
 }
 
-/// Tells when jobs end.
+/// Returns when jobs end.
 #[derive(Clone, Copy)]
 pub(super) struct EndTimes<'f> {
     pub(super) jobs: &'f dyn JobTable,

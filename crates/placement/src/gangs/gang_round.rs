@@ -29,25 +29,25 @@ pub(super) struct GangRound<'r> {
     started: usize,
     /// What is kept, and for which gang.
     kept: Option<(JobId, ReservedGpus)>,
-    /// What gangs before wait for: whoever wants the same waits as well.
+    /// What earlier gangs wait for: a gang with the same request waits as well.
     waiting: BTreeMap<(SliceRequest, GangShape), Wait<'r>>,
 }
 
-/// Why gangs wait that want the same.
+/// Why gangs wait that request the same.
 struct Wait<'r> {
     /// The first of them.
     first: JobId,
     reason: WaitReason,
     /// What operators closed, if that is why.
     closed: Option<&'r GpuClosure>,
-    /// A GPU of each node with free seats, and how many they could take there; unknown since some were
+    /// A GPU of each node with free placements, and how many they could take there; unknown since some were
     /// kept for the first.
     partly: Option<Vec<(usize, usize)>>,
 }
 
 impl<'r> GangRound<'r> {
-    pub(super) fn new(asked: GangInput<'r>, quotas: Option<Quotas<'r>>) -> Self {
-        let GangInput { policy, cluster, knowledge, now, starts_max } = asked;
+    pub(super) fn new(input: GangInput<'r>, quotas: Option<Quotas<'r>>) -> Self {
+        let GangInput { policy, cluster, knowledge, now, starts_max } = input;
         Self {
             policy,
             cluster,
@@ -72,30 +72,30 @@ impl<'r> GangRound<'r> {
         self.starts_max.saturating_sub(self.started)
     }
 
-    /// Seats a gang, all of it, or tells it what it waits for; the first that is due and finds no
-    /// seats has GPUs kept for it.
+    /// Places a gang, all of it, or explains what it waits for; the first that is due and finds no
+    /// placements has GPUs kept for it.
     pub(super) fn serve(&mut self, gang: &Gang<'_>, due: bool) {
         if self.held_by_quota(gang) {
             return;
         }
         let size = self.capacity.size(gang.first);
-        let asks = (size.want.clone(), gang.shape);
-        if let Some(wait) = self.waiting.remove(&asks) {
+        let key = (size.request.clone(), gang.shape);
+        if let Some(wait) = self.waiting.remove(&key) {
             let wait = self.wait_as_well(gang, &size, wait);
-            self.waiting.insert(asks, wait);
+            self.waiting.insert(key, wait);
             return;
         }
         if gang.size() > self.starts_left() {
             return;
         }
-        if let Some(seats) = self.capacity.seats(&size, gang.shape) {
-            return match self.beyond_quota(gang, &seats) {
+        if let Some(placements) = self.capacity.find_placements(&size, gang.shape) {
+            return match self.beyond_quota(gang, &placements) {
                 Some(takes) => self.hold(gang, Some(takes)),
-                None => self.start(gang, &seats),
+                None => self.start(gang, &placements),
             };
         }
         let wait = self.wait(gang, &size, due);
-        self.waiting.insert(asks, wait);
+        self.waiting.insert(key, wait);
     }
 
     /// Explains to a gang what it waits for, and keeps GPUs for it if it is the first that is due.
@@ -120,7 +120,7 @@ impl<'r> GangRound<'r> {
             closed,
         };
         let why = text.explain();
-        self.tell(gang, reason, &why);
+        self.report_wait(gang, reason, &why);
         let first = gang.members[0];
         let partly = kept.is_none().then_some(partly);
         if let Some(kept) = kept {
@@ -153,7 +153,7 @@ impl<'r> GangRound<'r> {
             closed,
         };
         let why = text.explain();
-        self.tell(gang, reason, &why);
+        self.report_wait(gang, reason, &why);
         Wait { first, reason, closed, partly: Some(partly) }
     }
 
@@ -168,11 +168,12 @@ impl<'r> GangRound<'r> {
         bars
     }
 
-    /// Returns how many compute slices some seats have together, if that is more than may be taken.
-    fn beyond_quota(&self, gang: &Gang<'_>, seats: &[MemberPlacement]) -> Option<u32> {
+    /// Returns how many compute slices some placements have together, if that is more than may be taken.
+    fn beyond_quota(&self, gang: &Gang<'_>, placements: &[MemberPlacement]) -> Option<u32> {
         let left = self.quotas.as_ref()?.left_for(gang.first)?;
-        let slices = |seat: &MemberPlacement| slices(&self.cluster.gpus[seat.gpu], seat.offer.slot);
-        let takes = seats.iter().map(slices).sum();
+        let slices =
+            |placed: &MemberPlacement| slices(&self.cluster.gpus[placed.gpu], placed.offer.slot);
+        let takes = placements.iter().map(slices).sum();
         (takes > left).then_some(takes)
     }
 
@@ -183,10 +184,10 @@ impl<'r> GangRound<'r> {
         else {
             return;
         };
-        self.tell(gang, reason, &why);
+        self.report_wait(gang, reason, &why);
     }
 
-    fn tell(&mut self, gang: &Gang<'_>, reason: WaitReason, why: &Explanation) {
+    fn report_wait(&mut self, gang: &Gang<'_>, reason: WaitReason, why: &Explanation) {
         let one = |job: &JobId| Decision::Wait { job: *job, reason, why: why.clone() };
         self.decisions.extend(gang.members.iter().map(one));
     }
@@ -197,12 +198,12 @@ impl<'r> GangRound<'r> {
         }
     }
 
-    fn start(&mut self, gang: &Gang<'_>, seats: &[MemberPlacement]) {
-        let why = messages::start(self.policy.name(), self.cluster, gang, seats);
-        for ((job, seat), why) in gang.members.iter().zip(seats).zip(why) {
-            let (slot, steps) = (seat.offer.slot, seat.offer.steps.clone());
-            self.capacity.take(*job, None, seat.gpu, slot, &steps);
-            let gpu = self.cluster.gpus[seat.gpu].id.clone();
+    fn start(&mut self, gang: &Gang<'_>, placements: &[MemberPlacement]) {
+        let why = messages::start(self.policy.name(), self.cluster, gang, placements);
+        for ((job, placed), why) in gang.members.iter().zip(placements).zip(why) {
+            let (slot, steps) = (placed.offer.slot, placed.offer.steps.clone());
+            self.capacity.take(*job, None, placed.gpu, slot, &steps);
+            let gpu = self.cluster.gpus[placed.gpu].id.clone();
             let place = JobPlacement { gpu, slot, steps, part: None };
             let start = Decision::Start { job: *job, place, why };
             self.count(&start);
@@ -211,7 +212,7 @@ impl<'r> GangRound<'r> {
         self.started += gang.size();
     }
 
-    /// Explains why no seats are found, and what operators closed, if that is why.
+    /// Explains why no placements are found, and what operators closed, if that is why.
     fn reason(
         &self,
         size: &NumberedRequest,
@@ -219,7 +220,8 @@ impl<'r> GangRound<'r> {
     ) -> (WaitReason, Option<&'r GpuClosure>) {
         let fits = |gpus: &dyn Fn(&GpuView) -> bool| {
             let mut nodes = BTreeMap::new();
-            for gpu in self.cluster.gpus.iter().filter(|gpu| holds(gpu, &size.want) && gpus(gpu)) {
+            for gpu in self.cluster.gpus.iter().filter(|gpu| holds(gpu, &size.request) && gpus(gpu))
+            {
                 *nodes.entry(&gpu.node).or_insert(0_u32) += 1;
             }
             let enough = nodes.values().filter(|gpus| **gpus >= gang.shape.per_node()).count();
@@ -273,14 +275,14 @@ impl<'r> GangRound<'r> {
     }
 
     /// Returns the first job before a gang that waits for what comes free by itself.
-    pub(super) fn who_waits_before(
+    pub(super) fn waiting_job_ahead(
         &self,
         gang: &Gang<'_>,
         others: &[&QueuedJob],
-        said: &[Decision],
+        decided: &[Decision],
     ) -> Option<JobId> {
-        let mut settled: BTreeSet<JobId> = said.iter().flat_map(seated).collect();
-        settled.extend(said.iter().filter_map(|decision| match decision {
+        let mut settled: BTreeSet<JobId> = decided.iter().flat_map(placed_jobs).collect();
+        settled.extend(decided.iter().filter_map(|decision| match decision {
             Decision::Wait { job, reason, .. } if !reason.goes_by_itself() => Some(*job),
             Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
         }));
@@ -288,21 +290,21 @@ impl<'r> GangRound<'r> {
         before.find(|job| !settled.contains(job))
     }
 
-    /// Explains to a gang that it is not its turn.
+    /// Explains to a gang that another one is ahead.
     pub(super) fn stand_behind(&mut self, gang: &Gang<'_>, before: JobId) {
         let why = messages::behind(self.policy.name(), gang, before);
-        self.tell(gang, WaitReason::Priority, &why);
+        self.report_wait(gang, WaitReason::Priority, &why);
     }
 
     /// Lays over the cluster what the policy decided.
-    pub(super) fn follow(&mut self, said: &[Decision], others: &[&QueuedJob]) {
-        for decision in said {
+    pub(super) fn follow(&mut self, decided: &[Decision], others: &[&QueuedJob]) {
+        for decision in decided {
             self.count(decision);
             match decision {
                 Decision::Start { job, place, .. } => {
                     let Some(gpu) = self.place_of(&place.gpu) else { continue };
-                    let asked = others.iter().find(|other| other.id == *job);
-                    let share = asked.and_then(|asked| asked.share.as_ref());
+                    let queued = others.iter().find(|other| other.id == *job);
+                    let share = queued.and_then(|queued| queued.share.as_ref());
                     self.capacity.take(*job, share, gpu, place.slot, &place.steps);
                     self.started += 1;
                 }
@@ -326,7 +328,7 @@ impl<'r> GangRound<'r> {
         &mut self,
         open: &ClusterView,
         others: &[&QueuedJob],
-        said: &[Decision],
+        decided: &[Decision],
     ) -> Vec<Decision> {
         let Some((_, ReservedGpus { gpus, wait: Some(wait), .. })) = &self.kept else {
             return Vec::new();
@@ -335,7 +337,7 @@ impl<'r> GangRound<'r> {
         for (gpu, seen) in view.gpus.iter_mut().enumerate() {
             seen.available &= gpus.contains(&gpu);
         }
-        let placed: BTreeSet<JobId> = said.iter().flat_map(seated).collect();
+        let placed: BTreeSet<JobId> = decided.iter().flat_map(placed_jobs).collect();
         let fits = |job: &&&QueuedJob| {
             !placed.contains(&job.id)
                 && gpus.iter().any(|gpu| self.in_time(job, &view.gpus[*gpu], *wait))
@@ -382,10 +384,12 @@ impl<'r> GangRound<'r> {
 }
 
 /// Returns the jobs that a decision gives places.
-fn seated(decision: &Decision) -> Vec<JobId> {
+fn placed_jobs(decision: &Decision) -> Vec<JobId> {
     match decision {
         Decision::Start { job, .. } => vec![*job],
-        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+        Decision::Reshape { reshape, .. } => {
+            reshape.placements.iter().map(|placed| placed.job).collect()
+        }
         Decision::Wait { .. } => Vec::new(),
     }
 }

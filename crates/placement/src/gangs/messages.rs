@@ -1,4 +1,4 @@
-//! What a gang is told.
+//! The explanations of gangs.
 
 use tessera_model::JobId;
 use tessera_model::mig::Slot;
@@ -16,7 +16,7 @@ const LISTED_MAX: usize = 8;
 pub(super) enum GangAhead {
     /// GPUs are kept for it.
     Reserving(JobId),
-    /// It asks for the same.
+    /// It requests the same.
     Same(JobId),
 }
 
@@ -25,7 +25,7 @@ pub(super) struct WaitingGang<'w> {
     pub(super) policy: &'static str,
     pub(super) cluster: &'w ClusterView,
     pub(super) gang: &'w Gang<'w>,
-    /// A GPU of each node with free seats, and how many it could take there.
+    /// A GPU of each node with free placements, and how many it could take there.
     pub(super) partly: &'w [(usize, usize)],
     /// What is kept for it.
     pub(super) kept: Option<&'w ReservedGpus>,
@@ -37,9 +37,9 @@ pub(super) struct WaitingGang<'w> {
 
 impl WaitingGang<'_> {
     pub(super) fn explain(&self) -> Explanation {
-        let free: usize = self.partly.iter().map(|(_, seats)| seats).sum();
-        let of_node = |(gpu, seats): &(usize, usize)| {
-            format!("{seats} on node {}", self.cluster.gpus[*gpu].node)
+        let free: usize = self.partly.iter().map(|(_, placements)| placements).sum();
+        let of_node = |(gpu, placements): &(usize, usize)| {
+            format!("{placements} on node {}", self.cluster.gpus[*gpu].node)
         };
         let there = match self.partly {
             [] => String::new(),
@@ -90,9 +90,9 @@ impl WaitingGang<'_> {
                     "nodes with suitable GPUs become available".to_owned()
                 }
                 (_, Some(GangAhead::Reserving(gang) | GangAhead::Same(gang))) => {
-                    format!("gang {gang} starts, and {}", self.room())
+                    format!("gang {gang} starts, and {}", self.needed_capacity())
                 }
-                (_, None) => self.room(),
+                (_, None) => self.needed_capacity(),
             };
         };
         let secs = kept.wait.map(|wait| wait.get().div_ceil(1_000));
@@ -108,7 +108,7 @@ impl WaitingGang<'_> {
         }
     }
 
-    fn room(&self) -> String {
+    fn needed_capacity(&self) -> String {
         let shape = self.gang.shape;
         match (shape.nodes(), shape.per_node()) {
             (1, gpus) => format!("{gpus} GPUs of one node have capacity at the same time"),
@@ -137,22 +137,22 @@ pub(super) fn behind(policy: &str, gang: &Gang<'_>, before: JobId) -> Explanatio
     }
 }
 
-/// Explains each member's seat, by rank.
+/// Explains each member's placement, by rank.
 pub(super) fn start(
     policy: &str,
     cluster: &ClusterView,
     gang: &Gang<'_>,
-    seats: &[MemberPlacement],
+    placements: &[MemberPlacement],
 ) -> Vec<Explanation> {
     let nodes: Vec<String> = {
         let mut nodes: Vec<_> =
-            seats.iter().map(|seat| cluster.gpus[seat.gpu].node.to_string()).collect();
+            placements.iter().map(|placed| cluster.gpus[placed.gpu].node.to_string()).collect();
         nodes.dedup();
         nodes
     };
-    let one = |(rank, seat): (usize, &MemberPlacement)| {
-        let gpu = &cluster.gpus[seat.gpu];
-        let (slot, memory) = (seat.offer.slot, seat.offer.rank.memory);
+    let one = |(rank, placed): (usize, &MemberPlacement)| {
+        let gpu = &cluster.gpus[placed.gpu];
+        let (slot, memory) = (placed.offer.slot, placed.offer.rank.memory);
         let candidate = PlacementCandidate {
             gpu: gpu.id.clone(),
             node: gpu.node.clone(),
@@ -179,7 +179,7 @@ pub(super) fn start(
             candidates_left_out: 0,
         }
     };
-    seats.iter().enumerate().map(one).collect()
+    placements.iter().enumerate().map(one).collect()
 }
 
 fn named(gpu: &GpuView) -> String {

@@ -10,7 +10,7 @@ pub const UNASSIGNED: usize = usize::MAX;
 /// Memory of searches, used again by the next.
 #[derive(Clone, Debug, Default)]
 pub struct SearchBuffers {
-    /// The best worth with each set of jobs seated on the slots so far.
+    /// The best score with each set of jobs placed on the slots so far.
     sums: Vec<i64>,
     /// Who sat down last, for each slot and set.
     chosen: Vec<usize>,
@@ -19,9 +19,9 @@ pub struct SearchBuffers {
 }
 
 impl SearchBuffers {
-    /// Returns the greatest worth of placement_search jobs on the slots, if it can be done; each job has a
-    /// row with its worth in each slot.
-    pub fn worth(&mut self, order: &[usize], rows: &[&[i64]], must: JobCoverage) -> Option<i64> {
+    /// Returns the greatest score of placing jobs on the slots, if it can be done; each job has a
+    /// row with its score in each slot.
+    pub fn score(&mut self, order: &[usize], rows: &[&[i64]], must: JobCoverage) -> Option<i64> {
         self.begin(rows.len());
         for (place, slot) in order.iter().enumerate() {
             let sets = JobSets::at(place, order.len(), rows.len(), must);
@@ -31,7 +31,12 @@ impl SearchBuffers {
     }
 
     /// Returns who sits on which slot in that placement_search.
-    pub fn seats(&mut self, order: &[usize], rows: &[&[i64]], must: JobCoverage) -> &[usize] {
+    pub fn assign_slots(
+        &mut self,
+        order: &[usize],
+        rows: &[&[i64]],
+        must: JobCoverage,
+    ) -> &[usize] {
         self.begin(rows.len());
         let count = self.sums.len();
         let mut chosen = std::mem::take(&mut self.chosen);
@@ -75,8 +80,8 @@ impl SearchBuffers {
     }
 
     /// Places one job on one more slot, or none. Sets go from large to small, so that each
-    /// is worked out from what was there before the slot; of equals the job with the highest
-    /// number sits, as it leaves the smallest set.
+    /// is computed from what was there before the slot. Of equals the job with the highest
+    /// number is placed, as it leaves the smallest set.
     fn sit(
         &mut self,
         slot: usize,
@@ -104,8 +109,8 @@ impl SearchBuffers {
     }
 }
 
-/// How many jobs a set may have to be worth a look: no more than slots so far, and if all have to
-/// sit, no fewer than leave a slot for each of the others.
+/// How many jobs a set may have to be looked at. It has no more than slots so far. If all must
+/// be placed, it has no fewer than leave a slot for each of the others.
 #[derive(Clone, Copy, Debug)]
 struct JobSets {
     least: usize,

@@ -1,11 +1,11 @@
-//! What all full layouts are worth, from their halves: layouts are put together from a few left
+//! The scores of all full layouts, from their halves: layouts are put together from a few left
 //! and right parts, so that each part is worked out once.
 
 use std::collections::BTreeMap;
 
 use super::layout_index::NO_PLACEMENT;
 
-/// What is below is no worth: sums with [`NO_PLACEMENT`] in them.
+/// What is below is no score: sums with [`NO_PLACEMENT`] in them.
 const NOTHING: i64 = NO_PLACEMENT / 2;
 
 /// The parts of full layouts.
@@ -29,7 +29,7 @@ struct LayoutPart {
 /// Memory of searches, used again by the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartSums {
-    /// For each part, the best worth with each set of jobs seated.
+    /// For each part, the best score with each set of jobs placed.
     sums: Vec<i64>,
     done: Vec<bool>,
 }
@@ -60,12 +60,12 @@ impl Halves {
         Self { layouts: halves.collect(), parts }
     }
 
-    /// Tells what each layout is worth with every job seated, where that can be done.
+    /// Returns each layout's score with every job placed, where that can be done.
     pub(crate) fn weigh(
         &self,
         rows: &[&[i64]],
         sums: &mut PartSums,
-        tell: &mut dyn FnMut(usize, i64),
+        report: &mut dyn FnMut(usize, i64),
     ) {
         let count = 1 << rows.len();
         sums.begin(self.parts.len(), count);
@@ -82,7 +82,7 @@ impl Halves {
                 best = best.max(left + right);
             }
             if best > NOTHING {
-                tell(layout, best);
+                report(layout, best);
             }
         }
     }

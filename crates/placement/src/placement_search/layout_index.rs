@@ -9,7 +9,7 @@ use super::buffers::{SearchBuffers, UNASSIGNED};
 use super::halves::Halves;
 use super::{JOBS_MAX, JobCoverage};
 
-/// Worth of a slot in which a job can't be.
+/// The score of a slot in which a job can't be.
 ///
 /// So low that no sum of others reaches it, and so high that sums of it stay numbers.
 pub const NO_PLACEMENT: i64 = -(1 << 58);
@@ -29,14 +29,14 @@ pub struct LayoutIndex {
     halves: Halves,
 }
 
-/// The best seats that a search found.
+/// The best placements that a search found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutAssignment {
     /// The layout, by its place among the full ones.
     pub layout: usize,
     /// Jobs by their index among those that were weighed, in the order of the slots.
-    pub seats: Vec<(usize, Slot)>,
-    pub worth: i64,
+    pub placements: Vec<(usize, Slot)>,
+    pub score: i64,
 }
 
 impl LayoutIndex {
@@ -69,7 +69,7 @@ impl LayoutIndex {
         self.slots.get(number).map(|slot| slot.profile)
     }
 
-    /// Spreads what a job is worth on each of [`Self::profiles`] over the slots.
+    /// Spreads the score of a job on each of [`Self::profiles`] over the slots.
     pub fn row(&self, by_profile: &[i64]) -> Vec<i64> {
         self.profile_of.iter().map(|profile| by_profile[*profile]).collect()
     }
@@ -84,39 +84,40 @@ impl LayoutIndex {
         mask(&self.slots, layout)
     }
 
-    /// Weighs all full layouts: the greatest worth with every job seated, of equals the one that
-    /// differs least from what stands, of equals the first. Nothing if it would not be worth more
-    /// than `floor`. Each job has a row with its worth in each slot.
+    /// Weighs all full layouts: the greatest score with every job placed, of equals the one that
+    /// differs least from what stands, of equals the first. Nothing if its score would not be above
+    /// `minimum`. Each job has a row with its score in each slot.
     pub fn best(
         &self,
         rows: &[&[i64]],
         standing: u128,
-        floor: Option<i64>,
+        minimum: Option<i64>,
         buffers: &mut SearchBuffers,
     ) -> Option<LayoutAssignment> {
-        if floor.is_some_and(|floor| self.most(rows) <= floor) {
+        if minimum.is_some_and(|minimum| self.most(rows) <= minimum) {
             return None;
         }
         let mut best: Option<(i64, u32, usize)> = None;
         let mut sums = std::mem::take(&mut buffers.halves);
-        self.halves.weigh(rows, &mut sums, &mut |layout, worth| {
-            if floor.is_some_and(|floor| worth <= floor) {
+        self.halves.weigh(rows, &mut sums, &mut |layout, score| {
+            if minimum.is_some_and(|minimum| score <= minimum) {
                 return;
             }
             let steps = self.steps(layout, standing);
             let better = best
-                .is_none_or(|(known, least, _)| worth > known || (worth == known && steps < least));
+                .is_none_or(|(known, least, _)| score > known || (score == known && steps < least));
             if better {
-                best = Some((worth, steps, layout));
+                best = Some((score, steps, layout));
             }
         });
         buffers.halves = sums;
-        let (worth, _, layout) = best?;
-        let seats = self.seated(self.order(layout), rows, JobCoverage::AllJobs, buffers);
-        Some(LayoutAssignment { layout, seats, worth })
+        let (score, _, layout) = best?;
+        let placements =
+            self.placements_of(self.order(layout), rows, JobCoverage::AllJobs, buffers);
+        Some(LayoutAssignment { layout, placements, score })
     }
 
-    /// Returns what jobs are worth at most when each of them is seated, whoever is in whose way.
+    /// Returns an upper bound of the score with each job placed, without regard to conflicts.
     pub fn most(&self, rows: &[&[i64]]) -> i64 {
         let slots = self.roomy.get(rows.len()).map_or(&[][..], Vec::as_slice);
         let best = |row: &&[i64]| slots.iter().map(|slot| row[*slot]).max().unwrap_or(NO_PLACEMENT);
@@ -145,16 +146,16 @@ impl LayoutIndex {
     }
 
     /// Returns which job is where in the best placement_search on slots that are given by number.
-    pub fn seated(
+    pub fn placements_of(
         &self,
         order: &[usize],
         rows: &[&[i64]],
         must: JobCoverage,
         buffers: &mut SearchBuffers,
     ) -> Vec<(usize, Slot)> {
-        let taken = order.iter().zip(buffers.seats(order, rows, must));
-        let seats = taken.filter(|(_, job)| **job != UNASSIGNED);
-        seats.map(|(slot, job)| (*job, self.slots[*slot])).collect()
+        let taken = order.iter().zip(buffers.assign_slots(order, rows, must));
+        let placements = taken.filter(|(_, job)| **job != UNASSIGNED);
+        placements.map(|(slot, job)| (*job, self.slots[*slot])).collect()
     }
 }
 

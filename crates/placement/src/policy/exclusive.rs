@@ -1,13 +1,13 @@
-//! `exclusive`: one job has one whole GPU, in turn.
+//! `exclusive`: each job has one whole GPU, in the queue's order.
 //!
 //! Source: the baseline of MIGM's evaluation ("the whole GPU, one job at a time") and of
 //! Dyna-P's. Where the papers are silent, this policy chose:
 //!
 //! - Several GPUs: the one with the least memory that is enough, then one that needs no layout
-//!   change, then the first in the cluster's order.
+//!   plan, then the first in the cluster's order.
 //! - A GPU with MIG on is merged to its largest profile; idle instances are destroyed for that.
-//!   The job then gets that profile's memory, a little less than the card's.
-//! - A job that names a profile gets a whole GPU of a model that offers the profile: it asked for
+//!   The job then gets that profile's memory, a little less than the GPU's.
+//! - A job that names a profile gets a whole GPU of a model that offers the profile. It requested
 //!   that hardware, and alone on it, it has at least what the profile holds.
 //! - A job that may share a slice gets a whole GPU like everyone, and nobody joins it there.
 //! - A GPU on which anything stands that Tessera must not touch is left out.
@@ -15,52 +15,29 @@
 use std::rc::Rc;
 
 use tessera_model::mig::{PlanStep, Profile, Slot};
-use tessera_model::{Bytes, JobId, Millis};
+use tessera_model::{Bytes, JobId};
 
-use super::{Policy, decide_by_rule};
-use crate::decision::Decision;
-use crate::offer::{Company, Offer, Order, Outlook, Rank, Rule, Way};
-use crate::policy::SliceManner;
-use crate::predictor::Knowledge;
+use super::{ByRule, SliceManner};
+use crate::offer::{ColocationRank, FutureFit, Offer, Order, Rank, Rule, Way};
 use crate::request::{NumberedRequest, SliceRequest};
-use crate::view::{ClusterView, QueuedJob};
 use crate::working_state::{GpuLayout, WorkingGpu};
 
 /// The policy `exclusive`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exclusive;
 
-impl Policy for Exclusive {
-    fn name(&self) -> &'static str {
-        WholeGpu::NAME
-    }
-
-    fn asks_times(&self) -> bool {
-        false
-    }
-
-    fn slice_manner(&self) -> SliceManner {
-        SliceManner::WholeGpus
-    }
-
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        decide_by_rule(WholeGpu, cluster, knowledge.predictor, queue, starts_max)
-    }
+impl ByRule for Exclusive {
+    type Rule = WholeGpu;
+    const SLICE_MANNER: SliceManner = SliceManner::WholeGpus;
 }
 
-#[derive(Debug)]
-pub(crate) struct WholeGpu;
+/// Gives each job a GPU on which nothing else runs.
+#[derive(Debug, Default)]
+pub struct WholeGpu;
 
 impl Rule for WholeGpu {
     const NAME: &'static str = "exclusive";
-    const ORDER: Order = Order::InTurn;
+    const ORDER: Order = Order::Queue;
     const JOINS: bool = false;
 
     fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
@@ -74,19 +51,19 @@ impl Rule for WholeGpu {
         .map(Rc::new)
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
         let holds = match &gpu.layout {
-            Some(standing) => target(standing, &size.want).is_some(),
-            None => {
-                gpu.unpartitioned().is_some_and(|whole| size.want.suits_unpartitioned(whole.memory))
-            }
+            Some(standing) => target(standing, &size.request).is_some(),
+            None => gpu
+                .unpartitioned()
+                .is_some_and(|whole| size.request.suits_unpartitioned(whole.memory)),
         };
         if !holds {
-            Outlook::Never
+            FutureFit::Never
         } else if gpu.instances.iter().any(|i| i.state.fixed()) {
-            Outlook::InTheWay
+            FutureFit::InTheWay
         } else {
-            Outlook::Possible
+            FutureFit::Possible
         }
     }
 
@@ -100,11 +77,11 @@ impl Rule for WholeGpu {
     }
 }
 
-/// Returns the profile that takes the whole card, if the card suits the want.
-fn target<'c>(standing: &GpuLayout<'c>, want: &SliceRequest) -> Option<&'c Profile> {
+/// Returns the profile that takes the whole GPU, if the GPU suits the request.
+fn target<'c>(standing: &GpuLayout<'c>, request: &SliceRequest) -> Option<&'c Profile> {
     let geometry = &standing.mig.geometry;
     let largest = geometry.largest()?;
-    let enough = match want {
+    let enough = match request {
         SliceRequest::AtLeast(bytes) => largest.memory >= *bytes,
         SliceRequest::Named(name) => geometry.by_name(name).is_some(),
         SliceRequest::Whole => true,
@@ -115,7 +92,7 @@ fn target<'c>(standing: &GpuLayout<'c>, want: &SliceRequest) -> Option<&'c Profi
 }
 
 fn merged(gpu: &WorkingGpu<'_>, standing: &GpuLayout<'_>, size: &NumberedRequest) -> Option<Offer> {
-    let largest = target(standing, &size.want)?;
+    let largest = target(standing, &size.request)?;
     let slot = Slot { start: *largest.starts.first()?, profile: largest.id };
     let layout = standing.mig.all().layout(standing.all);
     let mut steps: Vec<PlanStep> =
@@ -136,12 +113,12 @@ fn merged(gpu: &WorkingGpu<'_>, standing: &GpuLayout<'_>, size: &NumberedRequest
 
 fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> {
     let whole = gpu.unpartitioned()?;
-    let suits = size.want.suits_unpartitioned(whole.memory);
+    let suits = size.request.suits_unpartitioned(whole.memory);
     suits.then(|| Offer { rank: rank(whole.memory, Way::Idle), ..offer(None, Vec::new()) })
 }
 
 const fn rank(memory: Bytes, way: Way) -> Rank {
-    Rank { company: Company::Alone, memory, way, compute_slices: 0, lost_futures: 0 }
+    Rank { colocation: ColocationRank::Alone, memory, way, compute_slices: 0, lost_futures: 0 }
 }
 
 const fn offer(slot: Option<Slot>, steps: Vec<PlanStep>) -> Offer {

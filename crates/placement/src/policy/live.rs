@@ -1,18 +1,18 @@
 //! `tessera` as a controller runs it: [`Tessera`]'s search for the jobs that are known well enough, and
 //! `scheme-b`'s rules for the others.
 //!
-//! A simulator knows every job; a controller knows some tasks, and most jobs say nothing of how
+//! A simulator knows every job; a controller knows some tasks, and most jobs don't state how
 //! they could be moved. So a job is **weighed** if times of its task are known and it could be
-//! moved again: then a slice that is too large or too small for what comes later can be mended.
+//! moved again. Then a slice that turns out too large or too small later can be replaced.
 //! Everyone else gets the tightest slice, in the order of service, as under `scheme-b`.
 //!
 //! - Who runs and can't be moved stays where it is: the search plans around it.
-//! - Where others wait since the slices are taken, the search may make room: weighed jobs that run
-//!   shrink or go elsewhere, if that is worth it.
+//! - Where others wait since the slices are taken, the search may free space: weighed jobs that run
+//!   shrink or go elsewhere, if that pays.
 //! - While somebody of a better priority waits, nobody of a worse one is weighed.
-//! - Of two slices on which a job was seen to be as quick the smaller one is better ([`THRIFT`]); of
-//!   two on which it is only taken to be, the larger one: it may be quicker there, nobody waits for it,
-//!   and what it takes there is known from then on.
+//! - Of two slices on which a job was seen to be as quick the smaller one is better ([`THRIFT`]). Of
+//!   two on which it is only taken to be, the larger one is better. It may be quicker there, no job waits
+//!   for it, and what it takes there is known from then on.
 //! - A weighed job for which the search finds nothing is placed by the rules.
 //! - Nobody gets what its account may not take ([`crate::fair`]): the round is decided anew without those.
 
@@ -37,7 +37,7 @@ use crate::view::{ClusterView, GpuView, InstanceState, MpsClient, QueuedJob};
 const NAME: &str = "tessera";
 
 /// What each compute slice more has to gain a job, in thousandths of its time. Chosen: less than a
-/// measurement is worth, enough to decide between slices on which it is as quick.
+/// measurement's error, enough to decide between slices on which it is as quick.
 const THRIFT: u64 = 5;
 /// What more than its time a larger slice is hoped to gain a job that was never seen there, in
 /// thousandths for a whole GPU. Chosen: enough to decide between equals, no reason to stop anybody.
@@ -82,7 +82,7 @@ impl Policy for TesseraLive {
     }
 
     fn settings(&self) -> Value {
-        settings::told(&self.0)
+        settings::to_json(&self.0)
     }
 
     fn decide_with(
@@ -101,9 +101,9 @@ impl Policy for TesseraLive {
         let wait = |job| quotas.wait(NAME, job, 1, None);
         let mut held: Vec<Decision> = held.into_iter().map(wait).collect();
         for tries in 1_usize.. {
-            let mut said = self.round(cluster, knowledge, &open, now, starts_max);
+            let mut decided = self.round(cluster, knowledge, &open, now, starts_max);
             let mut counted = quotas.clone();
-            let over = counted.sift(&mut said);
+            let over = counted.sift(&mut decided);
             let before = open.len();
             open.retain(|job| {
                 let stays = !over.jobs.contains(&job.id);
@@ -116,9 +116,9 @@ impl Policy for TesseraLive {
                 continue;
             }
             // What else was decided for those GPUs may rest on what was not allowed.
-            said.retain(|decision| decision.gpu().is_none_or(|gpu| !over.gpus.contains(gpu)));
-            said.extend(held);
-            return said;
+            decided.retain(|decision| decision.gpu().is_none_or(|gpu| !over.gpus.contains(gpu)));
+            decided.extend(held);
+            return decided;
         }
         held
     }
@@ -146,46 +146,54 @@ impl TesseraLive {
         let kinds = kinds(cluster);
         let (weighed, plain): (Vec<_>, Vec<_>) =
             queue.iter().copied().partition(|job| is_weighed(&kinds, knowledge, job));
-        let mut said = by_rules(cluster, knowledge, &plain, now, starts_max);
-        let waits: BTreeSet<JobId> = said.iter().filter_map(waiting).collect();
+        let mut decided = by_rules(cluster, knowledge, &plain, now, starts_max);
+        let waits: BTreeSet<JobId> = decided.iter().filter_map(waiting).collect();
         let first = plain.iter().find(|job| waits.contains(&job.id));
-        let turn: Vec<&QueuedJob> = weighed
+        let candidates: Vec<&QueuedJob> = weighed
             .iter()
             .filter(|job| first.is_none_or(|first| job.queue_rank <= first.queue_rank))
-            .chain(first.filter(|job| makes_room(job, &said)))
+            .chain(first.filter(|job| frees_capacity(job, &decided)))
             .copied()
             .collect();
-        let idle = turn.is_empty() && (first.is_some() || !weighed.is_empty());
+        let idle = candidates.is_empty() && (first.is_some() || !weighed.is_empty());
         if idle || (weighed.is_empty() && !anybody_moves(cluster, knowledge)) {
-            return said;
+            return decided;
         }
-        let seen = without(cluster, &touched(&said));
-        let mut next = turn.iter().copied().take(WEIGHED_MAX);
+        let seen = without(cluster, &touched(&decided));
+        let mut next = candidates.iter().copied().take(WEIGHED_MAX);
         let known = Known {
             knowledge,
             kinds: &kinds,
-            turn: next.clone().map(|job| (job.id, job)).collect(),
+            candidates: next.clone().map(|job| (job.id, job)).collect(),
             known: RefCell::default(),
             thrift: self.0.thrift_thousandths(),
         };
         let searched = Knowledge { jobs: &known, predictor: &known, budget: knowledge.budget };
-        let room = starts_max.saturating_sub(said.len());
-        let found = self.0.decide_with(&seen, searched, &mut next, now, room);
+        let left_to_start = starts_max.saturating_sub(decided.len());
+        let found = self.0.decide_with(&seen, searched, &mut next, now, left_to_start);
         let found: Vec<_> =
             found.into_iter().filter(|d| matches!(d, Decision::Reshape { .. })).collect();
-        let seated: BTreeSet<JobId> = found.iter().flat_map(seated).collect();
-        said.retain(|decision| waiting(decision).is_none_or(|job| !seated.contains(&job)));
+        let placed: BTreeSet<JobId> = found.iter().flat_map(placed_jobs).collect();
+        decided.retain(|decision| waiting(decision).is_none_or(|job| !placed.contains(&job)));
         let left: Vec<&QueuedJob> =
-            weighed.into_iter().filter(|job| !seated.contains(&job.id)).collect();
+            weighed.into_iter().filter(|job| !placed.contains(&job.id)).collect();
         let hidden: BTreeSet<GpuId> =
-            touched(&said).into_iter().chain(found.iter().filter_map(reshaped)).collect();
-        said.extend(found);
-        said.extend(leftovers(cluster, knowledge, &left, first.copied(), &hidden, now, starts_max));
-        said
+            touched(&decided).into_iter().chain(found.iter().filter_map(reshaped)).collect();
+        decided.extend(found);
+        decided.extend(leftovers(
+            cluster,
+            knowledge,
+            &left,
+            first.copied(),
+            &hidden,
+            now,
+            starts_max,
+        ));
+        decided
     }
 }
 
-/// Returns one GPU of each model: thousands of jobs are asked about a handful of them.
+/// Returns one GPU of each model: thousands of jobs are predicted for a handful of them.
 fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
     let mut kinds: Vec<&GpuView> = Vec::new();
     for gpu in cluster.gpus.iter().filter(|gpu| gpu.mig.is_some()) {
@@ -233,15 +241,15 @@ fn by_rules(
         return Vec::new();
     }
     let mut queue = jobs.iter().copied();
-    let mut said = SchemeB.decide_with(cluster, knowledge, &mut queue, now, starts_max);
-    for decision in &mut said {
+    let mut decided = SchemeB.decide_with(cluster, knowledge, &mut queue, now, starts_max);
+    for decision in &mut decided {
         match decision {
             Decision::Start { why, .. }
             | Decision::Wait { why, .. }
             | Decision::Reshape { why, .. } => NAME.clone_into(&mut why.policy),
         }
     }
-    said
+    decided
 }
 
 const fn waiting(decision: &Decision) -> Option<JobId> {
@@ -251,12 +259,12 @@ const fn waiting(decision: &Decision) -> Option<JobId> {
     }
 }
 
-/// Whether the search may look for room for a job that the rules let wait.
-fn makes_room(job: &QueuedJob, said: &[Decision]) -> bool {
-    // One that names its profile could not be told from one that may have the whole GPU.
+/// Whether the search may look for space for a job that the rules let wait.
+fn frees_capacity(job: &QueuedJob, decided: &[Decision]) -> bool {
+    // One that names its profile could not be distinguished from one that may have the whole GPU.
     job.share.is_none()
         && !matches!(job.gpu, GpuRequest::Profile(_))
-        && said.iter().any(|decision| match decision {
+        && decided.iter().any(|decision| match decision {
             Decision::Wait { job: waits, reason, .. } => {
                 *waits == job.id
                     && matches!(reason, WaitReason::Resources | WaitReason::MigFragmentation)
@@ -265,8 +273,8 @@ fn makes_room(job: &QueuedJob, said: &[Decision]) -> bool {
         })
 }
 
-fn touched(said: &[Decision]) -> BTreeSet<GpuId> {
-    let started = said.iter().filter_map(|decision| match decision {
+fn touched(decided: &[Decision]) -> BTreeSet<GpuId> {
+    let started = decided.iter().filter_map(|decision| match decision {
         Decision::Start { place, .. } => Some(place.gpu.clone()),
         Decision::Wait { .. } | Decision::Reshape { .. } => None,
     });
@@ -280,9 +288,11 @@ fn reshaped(decision: &Decision) -> Option<GpuId> {
     }
 }
 
-fn seated(decision: &Decision) -> Vec<JobId> {
+fn placed_jobs(decision: &Decision) -> Vec<JobId> {
     match decision {
-        Decision::Reshape { reshape, .. } => reshape.seats.iter().map(|seat| seat.job).collect(),
+        Decision::Reshape { reshape, .. } => {
+            reshape.placements.iter().map(|placed| placed.job).collect()
+        }
         Decision::Start { .. } | Decision::Wait { .. } => Vec::new(),
     }
 }
@@ -296,7 +306,7 @@ fn without(cluster: &ClusterView, hidden: &BTreeSet<GpuId>) -> ClusterView {
     seen
 }
 
-/// Places by the rules whom the search left, on GPUs that nothing was decided for yet.
+/// Places by the rules the jobs that the search left, on GPUs that nothing was decided for yet.
 fn leftovers(
     cluster: &ClusterView,
     knowledge: Knowledge<'_>,
@@ -306,12 +316,13 @@ fn leftovers(
     now: Millis,
     starts_max: usize,
 ) -> Vec<Decision> {
-    let in_turn = |job: &&&QueuedJob| first.is_none_or(|first| job.queue_rank <= first.queue_rank);
-    let turn: Vec<&QueuedJob> = left.iter().filter(in_turn).copied().collect();
-    let mut said = by_rules(&without(cluster, hidden), knowledge, &turn, now, starts_max);
+    let may_start =
+        |job: &&&QueuedJob| first.is_none_or(|first| job.queue_rank <= first.queue_rank);
+    let candidates: Vec<&QueuedJob> = left.iter().filter(may_start).copied().collect();
+    let mut decided = by_rules(&without(cluster, hidden), knowledge, &candidates, now, starts_max);
     if !hidden.is_empty() {
-        // What the rules say of GPUs that only this round closes would be wrong.
-        for decision in &mut said {
+        // Explanations by the rules about GPUs that only this round closes would be wrong.
+        for decision in &mut decided {
             if let Decision::Wait { reason, why, .. } = decision {
                 *reason = WaitReason::Resources;
                 *why = Explanation {
@@ -326,24 +337,24 @@ fn leftovers(
             }
         }
     }
-    said
+    decided
 }
 
-/// What the search is told: what is known, and of everyone else that it stays where it is.
+/// The knowledge of the search: what is known, and that all other jobs stay where they are.
 struct Known<'f> {
     knowledge: Knowledge<'f>,
     kinds: &'f [&'f GpuView],
-    /// Those whom the search may seat, of those who wait.
-    turn: HashMap<JobId, &'f QueuedJob>,
-    /// Of whom enough is known, as far as it was asked: each answer takes several questions.
+    /// The waiting jobs that the search may place.
+    candidates: HashMap<JobId, &'f QueuedJob>,
+    /// Whether enough is known of a job, as far as it was computed: each takes several predictions.
     known: RefCell<HashMap<JobId, bool>>,
-    /// What the search takes off a whole GPU's worth for energy, in thousandths.
+    /// What the search takes off a whole GPU's score for energy, in thousandths.
     thrift: u64,
 }
 
 impl Known<'_> {
-    fn asked(&self, job: JobId) -> Option<&QueuedJob> {
-        self.turn.get(&job).copied()
+    fn candidate(&self, job: JobId) -> Option<&QueuedJob> {
+        self.candidates.get(&job).copied()
     }
 
     fn is_known(&self, job: JobId) -> bool {
@@ -357,7 +368,9 @@ impl Known<'_> {
 
     fn looks_known(&self, job: JobId) -> bool {
         can_be_weighed(&self.knowledge.jobs.facts(job))
-            && self.asked(job).is_none_or(|asked| is_weighed(self.kinds, self.knowledge, asked))
+            && self
+                .candidate(job)
+                .is_none_or(|candidate| is_weighed(self.kinds, self.knowledge, candidate))
     }
 }
 
@@ -370,7 +383,7 @@ impl JobTable for Known<'_> {
         let facts = self.knowledge.jobs.facts(job);
         let is_known = self.is_known(job);
         // A running job has begun, so that going elsewhere has its price.
-        let least = u32::from(self.asked(job).is_none());
+        let least = u32::from(self.candidate(job).is_none());
         let done = facts.done.filter(|_| is_known).unwrap_or(0).max(least);
         let migration_price = facts.migration_price.filter(|_| is_known);
         JobFacts { done: Some(done), migration_price, ..facts }
@@ -399,8 +412,8 @@ impl Predictor for Known<'_> {
             let time = Millis::new(own.time.get().saturating_mul(thousandths) / 1_000);
             return Some(RunTime { time, ..own });
         }
-        let suits = match (self.asked(job), gpu.mig.as_deref()) {
-            (Some(asked), Some(mig)) => SliceRequest::of(&asked.gpu, None)
+        let suits = match (self.candidate(job), gpu.mig.as_deref()) {
+            (Some(candidate), Some(mig)) => SliceRequest::of(&candidate.gpu, None)
                 .tight(mig)
                 .iter()
                 .any(|tight| tight.id == profile.id),

@@ -6,7 +6,7 @@ use tessera_model::JobId;
 
 use super::static_layout::AsItStands;
 use crate::decision::Decision;
-use crate::offer::{Offer, Order, Outlook, Rule};
+use crate::offer::{FutureFit, Offer, Order, Rule};
 use crate::predictor::Predictor;
 use crate::request::NumberedRequest;
 use crate::round;
@@ -30,8 +30,8 @@ impl<R: Rule> Rule for Pinned<R> {
         if pinned(gpu) { AsItStands.offer(gpu, size) } else { self.0.offer(gpu, size) }
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
-        if pinned(gpu) { AsItStands.outlook(gpu, size) } else { self.0.outlook(gpu, size) }
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
+        if pinned(gpu) { AsItStands.future_fit(gpu, size) } else { self.0.future_fit(gpu, size) }
     }
 
     fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {

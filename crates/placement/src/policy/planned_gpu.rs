@@ -1,4 +1,4 @@
-//! GPUs as the policies see them that seat jobs anew: which job is where, and what may be changed.
+//! GPUs as the policies see them that place jobs anew: which job is where, and what may be changed.
 
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Profile, Slot};
@@ -18,7 +18,7 @@ pub struct PlannedGpu<'c> {
     /// What stands.
     pub layout: Layout,
     /// The jobs there.
-    pub seats: Vec<PlacedJob>,
+    pub placements: Vec<PlacedJob>,
     /// Whether its layout and its jobs may be changed in this round.
     pub open: bool,
 }
@@ -27,7 +27,7 @@ impl<'c> PlannedGpu<'c> {
     /// Reads a GPU. One with MIG off, or with instances that nobody may touch, is left alone.
     pub fn new(view: &'c GpuView) -> Option<Self> {
         let mig = view.mig.as_deref()?;
-        let mut seats = Vec::new();
+        let mut placements = Vec::new();
         let mut layout = Layout::new();
         for instance in &view.instances {
             layout.extend(instance.slot);
@@ -35,14 +35,20 @@ impl<'c> PlannedGpu<'c> {
             match &instance.state {
                 InstanceState::Idle => {}
                 InstanceState::Taken { job } => {
-                    seats.push(PlacedJob { job: *job, slot, sm: None, turn: None });
+                    placements.push(PlacedJob { job: *job, slot, sm: None, kernel_priority: None });
                 }
                 InstanceState::Shared(tenancy) => {
                     for (job, share) in &tenancy.sharers {
-                        let known = tenancy.turn(*job).map(|turn| turn.priority);
-                        // Whose place in the queue isn't told sits where the rules put it.
-                        let turn = share.is_kernel().then(|| known.unwrap_or(Priority::DEFAULT));
-                        seats.push(PlacedJob { job: *job, slot, sm: share.sm(), turn });
+                        let known = tenancy.kernel_sharer(*job).map(|sharer| sharer.priority);
+                        // A job of unknown priority has the default one.
+                        let kernel_priority =
+                            share.is_kernel().then(|| known.unwrap_or(Priority::DEFAULT));
+                        placements.push(PlacedJob {
+                            job: *job,
+                            slot,
+                            sm: share.sm(),
+                            kernel_priority,
+                        });
                     }
                 }
                 InstanceState::Cut(_)
@@ -53,22 +59,22 @@ impl<'c> PlannedGpu<'c> {
             }
         }
         let open = view.available && !view.changing && view.operator.pinned.is_none();
-        Some(Self { view, mig, layout, seats, open })
+        Some(Self { view, mig, layout, placements, open })
     }
 
-    /// Reads all GPUs that can be seated.
+    /// Reads all GPUs that can be placed.
     pub fn all(cluster: &'c ClusterView) -> Vec<Self> {
         cluster.gpus.iter().filter_map(Self::new).collect()
     }
 
     /// Returns the jobs on the GPU.
     pub fn jobs(&self) -> Vec<JobId> {
-        self.seats.iter().map(|seat| seat.job).collect()
+        self.placements.iter().map(|placed| placed.job).collect()
     }
 
     /// Returns the slots on which somebody sits.
     pub fn busy(&self) -> Layout {
-        self.seats.iter().filter_map(|seat| seat.slot).collect()
+        self.placements.iter().filter_map(|placed| placed.slot).collect()
     }
 
     /// Returns the profile of a slot.
@@ -87,16 +93,16 @@ impl<'c> PlannedGpu<'c> {
         predictor.relative_speed(job, self.view, self.mig, self.profile(slot)?)
     }
 
-    /// Takes a layout and seats for the rest of the round; nothing else happens here until the
+    /// Takes a layout and placements for the rest of the round; nothing else happens here until the
     /// next.
-    pub fn take(&mut self, layout: Layout, seats: Vec<PlacedJob>) -> Reshape {
+    pub fn take(&mut self, layout: Layout, placements: Vec<PlacedJob>) -> Reshape {
         self.layout = layout;
-        self.seats = seats;
+        self.placements = placements;
         self.open = false;
         Reshape {
             gpu: self.view.id.clone(),
             layout: self.layout.clone(),
-            seats: self.seats.clone(),
+            placements: self.placements.clone(),
             trial: None,
             stayers: StayingJobs::RunOn,
         }

@@ -5,7 +5,7 @@
 //! (4) wait for a running job to end. Never co-locates two jobs on one slice." What (2) creates is
 //! decided by the allocation rule of MIGM §4: of all legal placements the one whose successor has
 //! the largest reachability `R`, over the plain profiles. A job's size follows MIGM §2.2; an
-//! unknown one starts on the smallest slice (case 4). Warp folding has no part here, since no ask
+//! unknown one starts on the smallest slice (case 4). Warp folding has no part here, since no request
 //! names multiprocessors.
 //!
 //! The paper has one GPU of one model, and leaves open what follows. This policy chose:
@@ -15,8 +15,8 @@
 //!   `R` after); then the cluster's order. The difference, not the ratio: it fills GPUs that are in
 //!   use before it opens an empty one, which keeps whole GPUs for those who need them.
 //! - **Tight** is a matter of memory, since compute is soft (§2.2): of 3g.20gb and 4g.20gb an idle
-//!   one of either kind is taken, and `R` says which one is created. Where it doesn't tell them
-//!   apart, the one with more compute: nobody else could have had that slice, and the paper's mix
+//!   one of either kind is taken, and `R` states which one is created. Where both are
+//!   equal, the one with more compute: nobody else could have had that slice, and the paper's mix
 //!   Ml3 runs on 4g and 3g. Between GPUs such a slice doesn't count.
 //! - **A larger idle slice is never used as it is** on a GPU with MIG on: it is split. While its
 //!   GPU is being changed the job waits (`awaiting_repartition`) for that to end. A GPU with MIG
@@ -26,7 +26,7 @@
 //!   largest `R` of what stands afterwards: of several idle instances that may go, those whose
 //!   removal opens most. A split leaves the rest of the slice unpartitioned until somebody needs
 //!   it: the shortest plan.
-//! - **`R` beside instances of other profiles** counts the full layouts that plain allocations can
+//! - **`R` next to instances of other profiles** counts the full layouts that plain allocations can
 //!   still lead to around them.
 //! - **Sharers**, of which the paper knows none, join each other by the rules of the module
 //!   `sharing`; their first one gets a slice by the steps above.
@@ -38,41 +38,23 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use tessera_model::mig::{MigState, PlanStep, Profile, Slot, make_room};
-use tessera_model::{JobId, Millis};
+use tessera_model::JobId;
+use tessera_model::mig::{MigState, PlanStep, Profile, Slot, select_instances_to_destroy};
 
-use super::{Policy, decide_by_rule};
-use crate::decision::Decision;
-use crate::offer::{Futures, Offer, Order, Outlook, Rank, Rule, Way};
-use crate::predictor::Knowledge;
+use super::{ByRule, SliceManner};
+use crate::offer::{FutureFit, Futures, Offer, Order, Rank, Rule, Way};
 use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
-use crate::view::{ClusterView, InstanceState, QueuedJob};
+use crate::view::InstanceState;
 use crate::working_state::{GpuLayout, WorkingGpu};
 
 /// The policy `scheme-b`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SchemeB;
 
-impl Policy for SchemeB {
-    fn name(&self) -> &'static str {
-        MadeToMeasure::NAME
-    }
-
-    fn asks_times(&self) -> bool {
-        false
-    }
-
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        decide_by_rule(MadeToMeasure::default(), cluster, knowledge.predictor, queue, starts_max)
-    }
+impl ByRule for SchemeB {
+    type Rule = MadeToMeasure;
+    const SLICE_MANNER: SliceManner = SliceManner::MadeToMeasure;
 }
 
 /// GPUs of one model in one state offer the same, so each such case is worked out once a round.
@@ -80,7 +62,7 @@ impl Policy for SchemeB {
 pub struct MadeToMeasure {
     known: BTreeMap<Case, Option<Rc<Offer>>>,
     /// By model, what stays there, and size.
-    outlooks: RefCell<BTreeMap<(usize, MigState, usize), Outlook>>,
+    future_fits: RefCell<BTreeMap<(usize, MigState, usize), FutureFit>>,
     obstacles: RefCell<BTreeMap<Obstacle, Ways>>,
 }
 
@@ -107,7 +89,7 @@ struct Case {
 
 impl Rule for MadeToMeasure {
     const NAME: &'static str = "scheme-b";
-    const ORDER: Order = Order::InTurn;
+    const ORDER: Order = Order::Queue;
 
     fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
         let Some(standing) = &gpu.layout else {
@@ -124,26 +106,26 @@ impl Rule for MadeToMeasure {
         self.known.entry(case).or_insert_with(work_out).clone()
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
         let Some(standing) = &gpu.layout else {
             return match gpu.unpartitioned() {
-                None => Outlook::InTheWay,
-                Some(whole) if !size.want.suits_unpartitioned(whole.memory) => Outlook::Never,
+                None => FutureFit::InTheWay,
+                Some(whole) if !size.request.suits_unpartitioned(whole.memory) => FutureFit::Never,
                 Some(whole) => match whole.state {
                     InstanceState::Idle
                     | InstanceState::Taken { .. }
                     | InstanceState::Shared(_)
-                    | InstanceState::Leaving => Outlook::Possible,
+                    | InstanceState::Leaving => FutureFit::Possible,
                     InstanceState::Cut(_)
                     | InstanceState::Foreign
                     | InstanceState::Stuck
-                    | InstanceState::Quarantined => Outlook::InTheWay,
+                    | InstanceState::Quarantined => FutureFit::InTheWay,
                 },
             };
         };
         let case = (standing.model, standing.fixed, size.number);
-        let mut known = self.outlooks.borrow_mut();
-        *known.entry(case).or_insert_with(|| outlook_of(standing, size))
+        let mut known = self.future_fits.borrow_mut();
+        *known.entry(case).or_insert_with(|| future_fit_of(standing, size))
     }
 
     fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {
@@ -183,21 +165,21 @@ impl Rule for MadeToMeasure {
         let usable = tight_slots(standing, size).fold(0, |set, (slot, _)| set | mask(slot));
         let busy = standing.mig.all().layout(standing.busy);
         let free = busy.into_iter().fold(usable, |set, slot| set & !mask(slot)).count_ones();
-        let wanted = tight_slots(standing, size).map(|(_, profile)| profile.memory_slices).min()?;
-        (free >= u32::from(wanted)).then_some((free, wanted))
+        let needed = tight_slots(standing, size).map(|(_, profile)| profile.memory_slices).min()?;
+        (free >= u32::from(needed)).then_some((free, needed))
     }
 }
 
 /// Returns whether a GPU could hold a size once its jobs have ended.
-fn outlook_of(standing: &GpuLayout<'_>, size: &NumberedRequest) -> Outlook {
+fn future_fit_of(standing: &GpuLayout<'_>, size: &NumberedRequest) -> FutureFit {
     let fits = |base: MigState| {
         let mut slots = tight_slots(standing, size);
         slots.any(|(slot, _)| standing.mig.all().allocate(base, slot).is_some())
     };
     match (fits(standing.fixed), fits(MigState::EMPTY)) {
-        (true, _) => Outlook::Possible,
-        (false, true) => Outlook::InTheWay,
-        (false, false) => Outlook::Never,
+        (true, _) => FutureFit::Possible,
+        (false, true) => FutureFit::InTheWay,
+        (false, false) => FutureFit::Never,
     }
 }
 
@@ -209,7 +191,7 @@ fn in_the_way(standing: &GpuLayout<'_>, held: &[Slot], slot: Slot) -> Option<Vec
     let mut gone = Vec::new();
     for (at, other) in held.iter().enumerate() {
         match space.allocate(rest, *other) {
-            Some(beside) => rest = beside,
+            Some(combined) => rest = combined,
             None => gone.push(at),
         }
     }
@@ -221,7 +203,7 @@ fn tight_slots<'c>(
     standing: &GpuLayout<'c>,
     size: &NumberedRequest,
 ) -> impl Iterator<Item = (Slot, &'c Profile)> {
-    size.want.tight(standing.mig).into_iter().flat_map(|profile| {
+    size.request.tight(standing.mig).into_iter().flat_map(|profile| {
         profile
             .starts
             .iter()
@@ -232,10 +214,10 @@ fn tight_slots<'c>(
 /// A GPU with MIG off can't be made to measure: it is the tightest fit that it has.
 fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> {
     let whole = gpu.unpartitioned()?;
-    let fits = whole.state == InstanceState::Idle && size.want.suits_unpartitioned(whole.memory);
+    let fits = whole.state == InstanceState::Idle && size.request.suits_unpartitioned(whole.memory);
     fits.then(|| Offer {
         rank: Rank {
-            company: sharing::company(&size.want, whole.memory),
+            colocation: sharing::rank_colocation(&size.request, whole.memory),
             memory: whole.memory,
             way: Way::Idle,
             compute_slices: 0,
@@ -251,10 +233,10 @@ fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> 
 /// Steps (1) to (3) of scheme B on one GPU.
 fn best_way(standing: &GpuLayout<'_>, changing: bool, size: &NumberedRequest) -> Option<Offer> {
     let slots: Vec<_> = tight_slots(standing, size).collect();
-    let want = &size.want;
-    let idle = || best_of(want, idle_ways(standing, &slots));
-    let create = || best_of(want, create_ways(standing, &slots));
-    let rearrange = || best_of(want, rearrange_ways(standing, &slots));
+    let request = &size.request;
+    let idle = || best_of(request, idle_ways(standing, &slots));
+    let create = || best_of(request, create_ways(standing, &slots));
+    let rearrange = || best_of(request, rearrange_ways(standing, &slots));
     if changing { idle() } else { idle().or_else(create).or_else(rearrange) }
 }
 
@@ -273,7 +255,7 @@ struct Candidate<'c> {
 /// Takes the way with the largest `R`; of equals the one with the fewest steps, then the one
 /// whose destroyed instances opened most, then the most compute slices, then the highest start.
 /// The others are kept for the explanation.
-fn best_of(want: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
+fn best_of(request: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     let cost = |c: &Candidate<'_>| {
         let least_lost = usize::MAX - c.futures.after;
         let least_opened = usize::MAX - c.left_open;
@@ -287,7 +269,7 @@ fn best_of(want: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     let best = ways.next()?;
     Some(Offer {
         rank: Rank {
-            company: sharing::company(want, best.profile.memory),
+            colocation: sharing::rank_colocation(request, best.profile.memory),
             memory: best.profile.memory,
             way: best.way,
             compute_slices,
@@ -345,7 +327,7 @@ fn rearrange_ways<'c>(
         .iter()
         .filter_map(|(slot, profile)| {
             let taken = space.allocate(standing.busy, *slot)?;
-            let gone = make_room(space, standing.all, &idle, *slot)?;
+            let gone = select_instances_to_destroy(space, standing.all, &idle, *slot)?;
             let rest = gone.iter().try_fold(standing.all, |all, slot| space.free(all, *slot))?;
             let left_open = standing.futures(space.allocate(rest, *slot)?);
             let steps =

@@ -2,8 +2,8 @@
 //!
 //! [`Policy::decide_with`] looks at the whole cluster each time; with thousands of GPUs and a
 //! million rounds that is most of the time. A session is informed what changed, and remembers only
-//! what it could work out again: its decisions are those of `decide_with` (a property test says
-//! so).
+//! what it could compute again: its decisions are those of `decide_with` (a property test checks
+//! that).
 
 use std::collections::BTreeMap;
 
@@ -20,9 +20,9 @@ pub const LOOK_AT_MAX: usize = 10_000;
 
 /// A policy at work.
 ///
-/// The caller tells of every job that comes to wait or no longer does, and of every GPU of the
-/// view that changed since the last round. A waiting job of which something else is knowledge than
-/// when it came is to be taken away and brought again.
+/// The caller reports every job that comes to wait or no longer does, and every GPU of the
+/// view that changed since the last round. A waiting job whose facts changed is to be dequeued
+/// and enqueued again.
 pub trait Session: std::fmt::Debug {
     /// A job waits from now on.
     fn enqueue(&mut self, job: QueuedJob);

@@ -24,12 +24,12 @@ pub enum BadSettings {
     },
 }
 
-/// Makes the policy of a name with its settings, as [`Policy::settings`] tells them; those that
+/// Makes the policy of a name with its settings, as [`Policy::settings`] returns them; those that
 /// aren't named are as ever.
 ///
 /// # Errors
 ///
-/// [`BadSettings`] says which name is wrong, and which there are.
+/// [`BadSettings`] states which name is wrong, and which there are.
 pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, BadSettings> {
     let refused = |what: String| BadSettings::Refused { policy: name.to_owned(), what };
     let known = on_terms(name, PolicyOptions::DEFAULT)
@@ -61,9 +61,9 @@ pub fn is_settable(policy: &dyn Policy) -> bool {
 ///
 /// # Errors
 ///
-/// [`BadSettings::Refused`] says which name is wrong, and which there are.
+/// [`BadSettings::Refused`] states which name is wrong, and which there are.
 pub fn simulated_with(set: &Map<String, Value>) -> Result<Tessera, BadSettings> {
-    let mut all = told(&Tessera::default());
+    let mut all = to_json(&Tessera::default());
     if let Some(all) = all.as_object_mut() {
         all.extend(set.clone());
     }
@@ -75,6 +75,6 @@ pub fn simulated_with(set: &Map<String, Value>) -> Result<Tessera, BadSettings> 
 }
 
 /// Returns settings by name.
-pub(super) fn told(settings: &impl Serialize) -> Value {
+pub(super) fn to_json(settings: &impl Serialize) -> Value {
     serde_json::to_value(settings).unwrap_or_default()
 }

@@ -5,62 +5,39 @@
 //! silent, this policy chose:
 //!
 //! - **Order.** Jobs are served in the queue's order, and a job that finds nothing holds up only
-//!   those that ask for the same. That delays nobody: as layouts never change, what a later job
+//!   those that request the same. That delays nobody: as layouts never change, what a later job
 //!   takes is an instance that no earlier waiting job could have used, then or after waiting.
 //!   Dyna-P's figure 7 has the case: at t = 30 job C waits for a 2g while 1g partitions are free.
 //! - **Tightest fit.** The idle instance with the least memory that is enough, then the fewest
 //!   compute slices, then the cluster's order. A larger one than needed is accepted: nothing
 //!   smaller can be made here, and the slice would stand idle. `static-by-size` of the
-//!   laboratory doesn't: there a job waits for a slice of the size that it asks for.
+//!   laboratory doesn't: there a job waits for a slice of the size that it requests.
 //! - **A whole GPU** is an instance of the largest profile, or a GPU with MIG off.
 //! - **No such instance anywhere**, though another layout would have one: the job waits as
-//!   `mig_fragmentation`, and holds up only those that ask for the same.
+//!   `mig_fragmentation`, and holds up only those that request the same.
 
 use std::rc::Rc;
 
-use tessera_model::{JobId, Millis};
+use tessera_model::JobId;
 
-use super::{Policy, decide_by_rule};
-use crate::decision::Decision;
-use crate::offer::{Company, Offer, Order, Outlook, Rank, Rule, Way};
-use crate::policy::SliceManner;
-use crate::predictor::Knowledge;
+use super::{ByRule, SliceManner};
+use crate::offer::{ColocationRank, FutureFit, Offer, Order, Rank, Rule, Way};
 use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
-use crate::view::{ClusterView, InstanceState, InstanceView, QueuedJob};
+use crate::view::{InstanceState, InstanceView};
 use crate::working_state::WorkingGpu;
 
 /// The policy `static`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StaticLayout;
 
-impl Policy for StaticLayout {
-    fn name(&self) -> &'static str {
-        AsItStands::NAME
-    }
-
-    fn asks_times(&self) -> bool {
-        false
-    }
-
-    fn slice_manner(&self) -> SliceManner {
-        SliceManner::AsTheyStand
-    }
-
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        _now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        decide_by_rule(AsItStands, cluster, knowledge.predictor, queue, starts_max)
-    }
+impl ByRule for StaticLayout {
+    type Rule = AsItStands;
+    const SLICE_MANNER: SliceManner = SliceManner::AsTheyStand;
 }
 
 /// Uses the slices that stand, and changes no layout.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AsItStands;
 
 impl Rule for AsItStands {
@@ -71,12 +48,12 @@ impl Rule for AsItStands {
         gpu.instances
             .iter()
             .filter(|instance| instance.state == InstanceState::Idle)
-            .filter(|instance| suits(gpu, instance, &size.want))
-            .min_by_key(|i| (preference(&size.want, i), compute_slices(gpu, i), i.slot))
+            .filter(|instance| suits(gpu, instance, &size.request))
+            .min_by_key(|i| (preference(&size.request, i), compute_slices(gpu, i), i.slot))
             .map(|instance| {
                 Rc::new(Offer {
                     rank: Rank {
-                        company: sharing::company(&size.want, instance.memory),
+                        colocation: sharing::rank_colocation(&size.request, instance.memory),
                         memory: instance.memory,
                         way: Way::Idle,
                         compute_slices: compute_slices(gpu, instance),
@@ -90,19 +67,19 @@ impl Rule for AsItStands {
             })
     }
 
-    fn outlook(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Outlook {
-        let mut fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want)).peekable();
+    fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
+        let mut fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.request)).peekable();
         if fitting.peek().is_none() {
-            Outlook::OtherLayout
+            FutureFit::OtherLayout
         } else if fitting.any(|i| !i.state.fixed()) {
-            Outlook::Possible
+            FutureFit::Possible
         } else {
-            Outlook::InTheWay
+            FutureFit::InTheWay
         }
     }
 
     fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {
-        let fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.want));
+        let fitting = gpu.instances.iter().filter(|i| suits(gpu, i, &size.request));
         fitting.map(|i| gpu.holders(i.slot)).filter(|jobs| !jobs.is_empty()).collect()
     }
 
@@ -112,12 +89,12 @@ impl Rule for AsItStands {
 }
 
 /// Whether an instance can hold the job.
-pub fn suits(gpu: &WorkingGpu<'_>, instance: &InstanceView, want: &SliceRequest) -> bool {
+pub fn suits(gpu: &WorkingGpu<'_>, instance: &InstanceView, request: &SliceRequest) -> bool {
     let Some(slot) = instance.slot else {
-        return gpu.view.mig.is_none() && want.suits_unpartitioned(instance.memory);
+        return gpu.view.mig.is_none() && request.suits_unpartitioned(instance.memory);
     };
     let Some(geometry) = gpu.view.mig.as_deref().map(|mig| &mig.geometry) else { return false };
-    match want {
+    match request {
         SliceRequest::AtLeast(bytes) => instance.memory >= *bytes,
         SliceRequest::Named(name) => {
             geometry.profile(slot.profile).is_some_and(|p| p.name == *name)
@@ -128,13 +105,13 @@ pub fn suits(gpu: &WorkingGpu<'_>, instance: &InstanceView, want: &SliceRequest)
     }
 }
 
-/// The tightest instance first; for a sharer the tightest on which its likes fit beside it, then
+/// The tightest instance first; for a sharer the tightest on which its likes fit next to it, then
 /// the largest of the others.
-fn preference(want: &SliceRequest, instance: &InstanceView) -> (Company, u64) {
+fn preference(request: &SliceRequest, instance: &InstanceView) -> (ColocationRank, u64) {
     let bytes = instance.memory.get();
-    match sharing::company(want, instance.memory) {
-        Company::Cramped => (Company::Cramped, u64::MAX - bytes),
-        company @ (Company::Joins | Company::Alone) => (company, bytes),
+    match sharing::rank_colocation(request, instance.memory) {
+        ColocationRank::Cramped => (ColocationRank::Cramped, u64::MAX - bytes),
+        colocation @ (ColocationRank::Joins | ColocationRank::Alone) => (colocation, bytes),
     }
 }
 

@@ -11,8 +11,8 @@
 //! - **Long jobs in time.** A job that alone takes a good part of the time that all known work needs is
 //!   begun earlier ([`Tessera::haste`]), and scores more once no more jobs seem to come ([`horizon`]).
 //!   Begun last or kept small, it would run on alone.
-//! - **Making room.** A job that finds no good place may get one that other jobs leave for other GPUs
-//!   ([`making_room`]), within [`Tessera::effort`].
+//! - **Freeing slices.** A job that finds no good place may get one that other jobs leave for other GPUs
+//!   ([`freeing`]), within [`Tessera::effort`].
 //! - **Exchange.** Jobs on different GPUs swap places where both GPUs score more then ([`exchange`]),
 //!   within the rest of the same effort.
 //! - **No starvation.** For the oldest job that has waited for [`Tessera::patience`] a GPU is reserved
@@ -37,10 +37,10 @@
 mod colocation;
 mod exchange;
 mod fairness;
+mod freeing;
 mod gpu_index;
 mod horizon;
 mod improving;
-mod making_room;
 mod overdue;
 mod pairs;
 mod rounding;
@@ -68,7 +68,7 @@ use crate::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "tessera";
 
-/// Most jobs of the queue that one round weighs; the rest wait their turn. Chosen by the time of a round.
+/// Most jobs of the queue that one round weighs; the rest wait for a later round. Chosen by the time of a round.
 const WEIGHED_MAX: usize = 64;
 
 /// Most jobs in a row that find no place before a round gives up: those behind them weigh less. Chosen by
@@ -83,24 +83,25 @@ const PRIORITY: f64 = 2.0;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tessera {
-    /// How much more a shorter job's speed is worth: the power of what is left of it.
+    /// How much more a shorter job's speed counts: the power of what is left of it.
     pub shortness: f64,
     /// The same for the order in which jobs that wait are looked at.
     pub eagerness: f64,
     /// The time after which a job that waits weighs twice as much; no longer than the time in which
-    /// everything that is known could be done, since beside that such a wait is a long one.
+    /// everything that is known could be done, since compared with that such a wait is a long one.
     pub ageing: Millis,
-    /// How much better a GPU's seats must get for jobs to be stopped, in thousandths.
+    /// How much better a GPU's placements must get for jobs to be stopped, in thousandths.
     pub hurdle: i64,
     /// GPUs that are searched for each job.
     pub searched: usize,
     /// Jobs of one GPU at most.
-    pub crowd: usize,
-    /// What of its worth a job forgoes for a whole GPU rather than none of it, in parts of one: how
+    #[serde(rename = "crowd")]
+    pub jobs_per_gpu_max: usize,
+    /// What of its score a job forgoes for a whole GPU rather than none of it, in parts of one: how
     /// much energy counts.
     pub thrift: f64,
-    /// How much faster two jobs of one user must be together on a slice than one of them alone there,
-    /// for the second to join where it finds no slice of its own.
+    /// How much faster two jobs of one user must be together on a slice than one of them alone there.
+    /// Only then the second joins where it finds no slice of its own.
     pub together: f64,
     /// The same where one holds the slice and the other fills its gaps, kernel by kernel.
     pub filled: f64,
@@ -112,11 +113,11 @@ pub struct Tessera {
     /// How much more urgent a job is that by itself, on a whole GPU, takes all the time in which
     /// everything that is known could be done where it costs least of GPUs.
     pub haste: f64,
-    /// How much more such a job's seat is worth, once nobody else seems to come.
+    /// How much more such a job's placement counts, once no other job seems to come.
     pub drive: f64,
     /// For what part of the time that everything still takes no job must have come until then.
     pub quiet: f64,
-    /// Searches of one GPU that a round may spend on moving others out of a job's way: a count and
+    /// Searches of one GPU that a round may spend on moving others out of a job's way. It is a count and
     /// not a time, so that the same round decides the same again.
     pub effort: usize,
 }
@@ -134,7 +135,7 @@ impl Default for Tessera {
             ageing: Millis::from_secs(3_600),
             hurdle: 50,
             searched: 10,
-            crowd: 7,
+            jobs_per_gpu_max: 7,
             thrift: f64::from(PolicyOptions::DEFAULT.energy_percent) / 100.0,
             together: 1.3,
             filled: 1.3,
@@ -246,7 +247,7 @@ impl Session for TesseraSession<'_> {
             let waiting = &self.waiting;
             (served, waits) = overdue::serve(&mut search, waiting, self.settings, now, starts_max);
             started = served.len();
-            served.extend(waits.iter().filter_map(told));
+            served.extend(waits.iter().filter_map(decided_job));
         }
         if search.any_open() {
             let order = order(&mut self.waiting, &mut self.account_queues, &search);
@@ -254,7 +255,7 @@ impl Session for TesseraSession<'_> {
                 if started >= starts_max || refused >= REFUSED_MAX || !search.any_open() {
                     break;
                 }
-                if search.seat(&job, None) || search.make_room(&job) {
+                if search.place_job(&job, None) || search.free_slices_for(&job) {
                     started += 1;
                     refused = 0;
                 } else {
@@ -306,7 +307,7 @@ fn order(
     urgent.into_iter().map(|(_, job)| job).collect()
 }
 
-const fn told(decision: &Decision) -> Option<JobId> {
+const fn decided_job(decision: &Decision) -> Option<JobId> {
     match decision {
         Decision::Wait { job, .. } | Decision::Start { job, .. } => Some(*job),
         Decision::Reshape { .. } => None,

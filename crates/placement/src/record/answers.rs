@@ -1,4 +1,4 @@
-//! The facts and predictions that a policy asked for in a round, with their answers.
+//! The facts and predictions that a policy requested in a round, with their answers.
 
 use std::collections::BTreeMap;
 

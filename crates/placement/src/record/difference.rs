@@ -13,7 +13,7 @@ pub(super) fn difference(
 ) -> DecisionDifference {
     let (then, now) = (recorded.get(at), decided.get(at));
     let job = then.or(now).and_then(job_of);
-    // About the same job both may have said something, only not in the same place.
+    // Both may have a decision about the same job, only at another index.
     let about = |list: &[Decision]| list.iter().find(|d| job_of(d) == job).cloned();
     let (then, now) = match job {
         Some(_) => (about(recorded), about(decided)),
@@ -51,25 +51,25 @@ fn brief(decision: &Decision) -> String {
     match decision {
         Decision::Start { place, why, .. } => {
             let chosen = why.candidates.iter().find(|candidate| candidate.chosen);
-            let room = match chosen {
+            let target = match chosen {
                 Some(c) => format!("{} of GPU {} of {}", c.profile, c.gpu_index, c.node),
                 None => format!("GPU {}", place.gpu),
             };
             let start = place.slot.map_or_else(String::new, |slot| format!("@{}", slot.start));
             let steps = place.steps.len();
-            format!("it starts on {room}{start}, after {steps} layout steps")
+            format!("it starts on {target}{start}, after {steps} layout steps")
         }
         Decision::Wait { reason, .. } => format!("it waits: {}", reason.word()),
         Decision::Reshape { reshape, .. } => {
-            let seats: Vec<String> = reshape
-                .seats
+            let placements: Vec<String> = reshape
+                .placements
                 .iter()
-                .map(|seat| match seat.slot {
-                    Some(slot) => format!("job {} at {}", seat.job, slot.start),
-                    None => format!("job {}", seat.job),
+                .map(|placed| match placed.slot {
+                    Some(slot) => format!("job {} at {}", placed.job, slot.start),
+                    None => format!("job {}", placed.job),
                 })
                 .collect();
-            format!("GPU {} gets a new layout: {}", reshape.gpu, seats.join(", "))
+            format!("GPU {} gets a new layout: {}", reshape.gpu, placements.join(", "))
         }
     }
 }

@@ -7,7 +7,7 @@ use tessera_model::mig::Geometry;
 
 use crate::view::{ClusterView, GpuView, MigView};
 
-/// GPUs that no prediction tells apart: one model with one geometry.
+/// GPUs with equal predictions: one model with one geometry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GpuKind {
     pub(super) model: String,

@@ -11,7 +11,7 @@ use crate::facts::{Account, JobFacts, JobTable};
 use crate::predictor::{Knowledge, Predictor, RunTime, SearchBudget};
 use crate::view::{GpuView, MpsClient};
 
-/// Repeats recorded answers. Nothing is known of what was not asked then.
+/// Repeats recorded answers. What was not recorded is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordedAnswers<'a> {
     pub(super) kinds: &'a [GpuKind],

@@ -18,8 +18,8 @@ use crate::view::{ClusterView, GpuView, QueuedJob};
 
 /// Records rounds, one after another.
 ///
-/// For each round: [`Self::record_answers`], ask the policy, [`Self::draft_record`]. If the round has
-/// a result, [`Self::keep_draft`] and store the record. Otherwise drop the draft: the next record has
+/// For each round: [`Self::record_answers`], let the policy decide, [`Self::prepare_record`]. If the round has
+/// a result, [`Self::keep_record`] and store the record. Otherwise drop it: the next record has
 /// what changed since the last one that was kept.
 #[derive(Debug, Default)]
 pub struct RoundRecorder {
@@ -28,7 +28,7 @@ pub struct RoundRecorder {
 
 /// A record of a round that may have no result, and then is not kept.
 #[derive(Debug)]
-pub struct RoundDraft {
+pub struct PendingRecord {
     record: RoundRecord,
     kinds: Vec<GpuKind>,
     /// The chain that it begins, if it begins one.
@@ -68,31 +68,31 @@ impl RoundRecorder {
     }
 
     /// Makes the record of a round from its input, the answers that the policy got, and its decisions.
-    pub fn draft_record(
+    pub fn prepare_record(
         &self,
         policy: &dyn Policy,
         input: RoundInput<'_>,
         answers: AnswerRecorder<'_>,
         decisions: &[Decision],
-    ) -> RoundDraft {
+    ) -> PendingRecord {
         let (kinds, answers) = answers.into_parts();
         match self.open_chain(input.now) {
             Some(state) => {
                 let record = record_of(state, input, (&kinds, &answers), decisions);
-                RoundDraft { record, kinds, new_chain: None }
+                PendingRecord { record, kinds, new_chain: None }
             }
             None => {
                 let chain = ChainState::new(DecidingPolicy::describe(policy), input.now);
                 let mut record = record_of(&chain, input, (&kinds, &answers), decisions);
                 record.policy = Some(chain.policy.clone());
-                RoundDraft { record, kinds, new_chain: Some(chain) }
+                PendingRecord { record, kinds, new_chain: Some(chain) }
             }
         }
     }
 
-    /// Keeps a draft: the next record has what changed since.
-    pub fn keep_draft(&mut self, draft: RoundDraft) -> RoundRecord {
-        let RoundDraft { record, kinds, new_chain } = draft;
+    /// Keeps a record: the next one has what changed since.
+    pub fn keep_record(&mut self, pending: PendingRecord) -> RoundRecord {
+        let PendingRecord { record, kinds, new_chain } = pending;
         if new_chain.is_some() {
             self.state = new_chain;
         }

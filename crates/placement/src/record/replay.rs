@@ -100,15 +100,15 @@ impl RoundReplay {
         }
         let gap = BadRecord::Gap { expected: 0, found: record.number };
         let mut state = self.state.take().ok_or(gap)?;
-        let said = state.apply_input(record)?;
+        let stored = state.apply_input(record)?;
         let mut decided = policy.map(|policy| {
             let known = RecordedAnswers { kinds: &state.kinds, answers: &state.answers };
             let mut queue = state.queue.iter();
             decide_round(policy, &state.cluster, known.knowledge(), &mut queue, now, starts_max)
         });
         let mut digest_now = decided.as_ref().map(|now| digest(&abridged(&state.waits, now)));
-        let digest_then = digest(&said);
-        let recorded = state.complete_decisions(said)?;
+        let digest_then = digest(&stored);
+        let recorded = state.complete_decisions(stored)?;
         if let Some(now) = decided.as_mut().filter(|_| format < FORMAT)
             && differ_in_texts_only(&recorded, now)
         {
@@ -141,7 +141,7 @@ fn textless(decision: &Decision) -> Decision {
 
 impl ReplayedRound {
     /// Returns the first difference between the recorded decisions and those of now; `None` if they are
-    /// equal to the last letter, or no policy was asked.
+    /// equal to the last letter, or no policy was given.
     pub fn difference(&self) -> Option<DecisionDifference> {
         let decided = self.decided.as_ref()?;
         let longest = self.recorded.len().max(decided.len());

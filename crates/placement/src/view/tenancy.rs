@@ -19,9 +19,9 @@ pub struct Tenancy {
     pub user: Arc<str>,
     /// The jobs with their parts.
     pub sharers: Vec<(JobId, SliceShare)>,
-    /// Of those whose kernels take turns, how they get on with each other, as far as that is known.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub turns: Vec<(JobId, KernelSharer)>,
+    /// Of kernel-level sharers, how busy they are, as far as that is known.
+    #[serde(rename = "turns", default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_sharers: Vec<(JobId, KernelSharer)>,
     /// Of those under MPS, what predictions know of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<(JobId, MpsClient)>,
@@ -43,7 +43,7 @@ pub struct MpsClient {
 impl Tenancy {
     /// Returns one of whose sharers nothing is known but their parts.
     pub fn of(user: Arc<str>, sharers: Vec<(JobId, SliceShare)>) -> Self {
-        Self { user, sharers, turns: Vec::new(), clients: Vec::new() }
+        Self { user, sharers, kernel_sharers: Vec::new(), clients: Vec::new() }
     }
 
     /// Begins one with its first sharer.
@@ -56,37 +56,38 @@ impl Tenancy {
     /// Adds a job.
     pub fn add(&mut self, job: JobId, sharer: &SharingRequest) {
         self.sharers.push((job, sharer.share));
-        self.turns.extend(sharer.turn.map(|turn| (job, turn)));
+        self.kernel_sharers.extend(sharer.kernel_sharer.map(|kernel_sharer| (job, kernel_sharer)));
         self.clients.extend(sharer.client.map(|client| (job, client)));
     }
 
     /// Removes a job.
     pub fn remove(&mut self, job: JobId) {
         self.sharers.retain(|(other, _)| *other != job);
-        self.turns.retain(|(other, _)| *other != job);
+        self.kernel_sharers.retain(|(other, _)| *other != job);
         self.clients.retain(|(other, _)| *other != job);
     }
 
-    /// Returns what is to be expected of one more, where kernels take turns.
-    pub fn prospect(&self, asked: &SharingRequest) -> SharingGain {
-        let there: Vec<KernelSharer> = self.turns.iter().map(|(_, turn)| *turn).collect();
-        match asked.turn {
-            Some(turn) if there.len() == self.sharers.len() => {
-                kernel_sharing::prospect(&there, turn)
+    /// Returns what is to be expected of one more, under kernel-level sharing.
+    pub fn prospect(&self, request: &SharingRequest) -> SharingGain {
+        let there: Vec<KernelSharer> =
+            self.kernel_sharers.iter().map(|(_, kernel_sharer)| *kernel_sharer).collect();
+        match request.kernel_sharer {
+            Some(kernel_sharer) if there.len() == self.sharers.len() => {
+                kernel_sharing::prospect(&there, kernel_sharer)
             }
             _ => SharingGain::Unknown,
         }
     }
 
-    /// Returns what is to be expected of one more under MPS; `speeds` tells how fast some are together, in
+    /// Returns what is to be expected of one more under MPS; `speeds` returns how fast some are together, in
     /// thousandths of what each does while nobody else is there.
-    pub fn prospect_beside(
+    pub fn prospect_under_mps(
         &self,
-        asked: &SharingRequest,
+        request: &SharingRequest,
         speeds: impl Fn(&[MpsClient]) -> Option<Vec<u64>>,
     ) -> SharingGain {
         let mut all: Vec<MpsClient> = self.clients.iter().map(|(_, client)| *client).collect();
-        let (there, Some(more)) = (all.len(), asked.client) else { return SharingGain::Unknown };
+        let (there, Some(more)) = (all.len(), request.client) else { return SharingGain::Unknown };
         if there != self.sharers.len() {
             return SharingGain::Unknown;
         }
@@ -100,9 +101,12 @@ impl Tenancy {
         kernel_sharing::weigh(&slowed(before), &slowed(after), |at| all[at].online)
     }
 
-    /// Returns how one of the jobs takes its turns.
-    pub fn turn(&self, job: JobId) -> Option<KernelSharer> {
-        self.turns.iter().find(|(known, _)| *known == job).map(|(_, turn)| *turn)
+    /// Returns one of the jobs as a kernel-level sharer.
+    pub fn kernel_sharer(&self, job: JobId) -> Option<KernelSharer> {
+        self.kernel_sharers
+            .iter()
+            .find(|(known, _)| *known == job)
+            .map(|(_, kernel_sharer)| *kernel_sharer)
     }
 
     /// Returns the percentages that are given away, added up.
@@ -116,14 +120,14 @@ impl Tenancy {
         Bytes::new(bytes.fold(0, u64::saturating_add))
     }
 
-    /// Returns whether one more sharer fits beside the others on a slice with this memory.
-    pub fn has_room(&self, asked: &SharingRequest, memory: Bytes) -> bool {
-        let sm = self.sm_percent() + asked.share.sm_percent();
-        let bytes = self.memory().get().saturating_add(asked.share.memory().get());
+    /// Returns whether one more sharer fits next to the others on a slice with this memory.
+    pub fn has_capacity(&self, request: &SharingRequest, memory: Bytes) -> bool {
+        let sm = self.sm_percent() + request.share.sm_percent();
+        let bytes = self.memory().get().saturating_add(request.share.memory().get());
         let count = numbers::saturating_u32(self.sharers.len());
-        let alike = self.sharers.iter().all(|(_, share)| share.goes_with(asked.share));
+        let alike = self.sharers.iter().all(|(_, share)| share.goes_with(request.share));
         alike
-            && self.user == asked.user
+            && self.user == request.user
             && sm <= 100
             && bytes <= memory.get()
             && count < SHARERS_MAX
@@ -138,9 +142,9 @@ pub struct SharingRequest {
     pub user: Arc<str>,
     /// What it may use.
     pub share: SliceShare,
-    /// How its kernels take turns, if they do.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn: Option<KernelSharer>,
+    /// Its kernel-level sharing, if it requests that.
+    #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
+    pub kernel_sharer: Option<KernelSharer>,
     /// What predictions know of it, if it shares under MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<MpsClient>,
@@ -149,6 +153,6 @@ pub struct SharingRequest {
 impl SharingRequest {
     /// Returns a job of which nothing is known but its part.
     pub fn new(user: impl Into<Arc<str>>, share: SliceShare) -> Self {
-        Self { user: user.into(), share, turn: None, client: None }
+        Self { user: user.into(), share, kernel_sharer: None, client: None }
     }
 }

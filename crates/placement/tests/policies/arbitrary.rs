@@ -24,10 +24,10 @@ pub fn cluster() -> impl Strategy<Value = ClusterView> {
 
 /// Up to forty jobs.
 pub fn queue() -> impl Strategy<Value = Vec<QueuedJob>> {
-    prop::collection::vec(ask(), 0..40).prop_map(build::queue)
+    prop::collection::vec(gpu_request(), 0..40).prop_map(build::queue)
 }
 
-fn ask() -> impl Strategy<Value = GpuRequest> {
+fn gpu_request() -> impl Strategy<Value = GpuRequest> {
     prop_oneof![
         2 => Just(GpuRequest::Unknown),
         6 => (1_u64..30_000).prop_map(build::mib),

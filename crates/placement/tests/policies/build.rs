@@ -33,7 +33,7 @@ pub fn rules(key: &str) -> Arc<MigView> {
 /// An instance by the name of its profile, its first slice and what it does.
 pub type Standing<'a> = (&'a str, u8, InstanceState);
 
-/// A GPU of the catalogue with MIG on, on a node of its own until told otherwise.
+/// A GPU of the catalogue with MIG on, on a node of its own by default.
 pub fn gpu(key: &str, standing: &[Standing<'_>]) -> GpuView {
     let mig = rules(key);
     let instances = standing
@@ -98,7 +98,7 @@ pub fn cluster(gpus: impl IntoIterator<Item = GpuView>) -> ClusterView {
 }
 
 /// Jobs numbered from 1.
-pub fn queue(asks: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
+pub fn queue(requests: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
     let job = |(number, gpu): (u64, GpuRequest)| QueuedJob {
         id: JobId::from_number(number),
         gpu,
@@ -108,7 +108,7 @@ pub fn queue(asks: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
         submitted: Millis::new(number),
         gang: None,
     };
-    (1..).zip(asks).map(job).collect()
+    (1..).zip(requests).map(job).collect()
 }
 
 pub fn gib(gib: u64) -> GpuRequest {
@@ -158,7 +158,7 @@ pub fn short(cluster: &ClusterView, decisions: &[Decision]) -> Vec<String> {
         Decision::Start { job, place, .. } => format!("{job}: {}", short_place(cluster, place)),
         Decision::Wait { job, reason, .. } => format!("{job}: {}", reason.word()),
         Decision::Reshape { reshape, .. } => {
-            format!("{}: {} seats", reshape.gpu, reshape.seats.len())
+            format!("{}: {} seats", reshape.gpu, reshape.placements.len())
         }
     };
     decisions.iter().map(one).collect()

@@ -5,14 +5,14 @@ use tessera_placement::GpuView;
 
 use crate::build::*;
 
-fn round(gpus: impl IntoIterator<Item = GpuView>, asks: &[GpuRequest]) -> Vec<String> {
+fn round(gpus: impl IntoIterator<Item = GpuView>, requests: &[GpuRequest]) -> Vec<String> {
     let cluster = cluster(gpus);
-    let decisions = decide("exclusive", &cluster, &queue(asks.iter().cloned()));
+    let decisions = decide("exclusive", &cluster, &queue(requests.iter().cloned()));
     short(&cluster, &decisions)
 }
 
 #[test]
-fn every_job_gets_a_gpu_of_its_own_in_turn() {
+fn every_job_gets_a_gpu_of_its_own_in_the_order_of_the_queue() {
     assert_eq!(
         round(
             [unpartitioned(40_960, IDLE), unpartitioned(40_960, IDLE)],

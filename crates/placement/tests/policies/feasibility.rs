@@ -7,7 +7,7 @@ use tessera_placement::{ClusterView, Feasibility, largest_possible};
 use crate::build::*;
 
 #[test]
-fn the_largest_place_is_the_largest_profile_or_a_card_with_mig_off() {
+fn the_largest_place_is_the_largest_profile_or_a_gpu_with_mig_off() {
     let mixed = cluster([a100(&[]), a30(&[])]);
     let with_whole = cluster([a100(&[]), unpartitioned(81_920, IDLE)]);
 
@@ -26,7 +26,7 @@ fn what_runs_now_does_not_matter() {
 }
 
 #[test]
-fn hardware_that_is_away_is_told_apart_from_hardware_that_never_was() {
+fn hardware_that_is_away_differs_from_hardware_that_never_was() {
     let cluster = cluster([a30(&[]), away(a100(&[]))]);
 
     assert_eq!(could_ever_fit(&cluster, &gib(20)), Feasibility::Yes);

@@ -81,7 +81,7 @@ fn gang(first: u64, (nodes, per_node): (u32, u32), gpu: &GpuRequest) -> Vec<Queu
         .collect()
 }
 
-fn said(policy: &str, cluster: &ClusterView, queue: &[QueuedJob], now: Millis) -> Vec<Decision> {
+fn decided(policy: &str, cluster: &ClusterView, queue: &[QueuedJob], now: Millis) -> Vec<Decision> {
     let policy = by_name(policy).unwrap();
     let known = Left::default();
     decide_round(&*policy, cluster, Knowledge::of(&known), &mut queue.iter(), now, 256)
@@ -130,7 +130,7 @@ fn a_gang_over_two_nodes_gets_its_groups_on_one_node_each() {
     let cluster = empty(6, 3);
     let queue = gang(1, (2, 2), &GpuRequest::Whole);
 
-    let places = places(&said("scheme-b", &cluster, &queue, Millis::ZERO));
+    let places = places(&decided("scheme-b", &cluster, &queue, Millis::ZERO));
 
     let node = |job: u64| {
         let place = &places[&JobId::from_number(job)];
@@ -147,7 +147,7 @@ fn nodes_with_the_fewest_gpus_to_spare_are_taken() {
     cluster.gpus.iter_mut().for_each(|gpu| gpu.model = "a".to_owned());
 
     let places =
-        places(&said("scheme-b", &cluster, &gang(1, (1, 2), &GpuRequest::Whole), Millis::ZERO));
+        places(&decided("scheme-b", &cluster, &gang(1, (1, 2), &GpuRequest::Whole), Millis::ZERO));
 
     let on = |place: &JobPlacement| {
         cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap().node.clone()
@@ -156,7 +156,7 @@ fn nodes_with_the_fewest_gpus_to_spare_are_taken() {
 }
 
 #[test]
-fn what_a_waiting_gang_is_told_has_the_seats_and_who_is_in_the_way() {
+fn the_explanation_of_a_waiting_gang_has_the_free_gpus_and_the_jobs_in_the_way() {
     let cluster = dealt(
         build::cluster([
             full(90),
@@ -167,9 +167,9 @@ fn what_a_waiting_gang_is_told_has_the_seats_and_who_is_in_the_way() {
         2,
     );
 
-    let said = said("scheme-b", &cluster, &gang(1, (2, 2), &GpuRequest::Whole), Millis::ZERO);
+    let decided = decided("scheme-b", &cluster, &gang(1, (2, 2), &GpuRequest::Whole), Millis::ZERO);
 
-    let (reason, summary, would) = waits(&said, 4);
+    let (reason, summary, would) = waits(&decided, 4);
     assert_eq!(reason, WaitReason::Resources);
     assert!(
         summary.contains("2 of 4 places are free now (1 on node n0 and 1 on node n1)"),
@@ -179,7 +179,7 @@ fn what_a_waiting_gang_is_told_has_the_seats_and_who_is_in_the_way() {
 }
 
 #[test]
-fn small_jobs_leave_alone_what_is_kept_for_a_gang_that_is_due() {
+fn small_jobs_leave_alone_what_is_reserved_for_a_due_gang() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     queue.extend(
@@ -189,14 +189,14 @@ fn small_jobs_leave_alone_what_is_kept_for_a_gang_that_is_due() {
     );
 
     for policy in NAMES {
-        let said = said(policy, &cluster, &queue, Millis::ZERO);
+        let decided = decided(policy, &cluster, &queue, Millis::ZERO);
 
-        assert_eq!(places(&said), BTreeMap::new(), "{policy}");
-        let (reason, summary, _) = waits(&said, 10);
+        assert_eq!(places(&decided), BTreeMap::new(), "{policy}");
+        let (reason, summary, _) = waits(&decided, 10);
         assert_eq!(reason, WaitReason::Resources, "{policy}: {summary}");
         // Under the others the layout of the taken GPU could be another one some day.
-        let told = *policy == "static" || summary.contains("reserved for gang 1");
-        assert!(told, "{policy}: {summary}");
+        let is_reported = *policy == "static" || summary.contains("reserved for gang 1");
+        assert!(is_reported, "{policy}: {summary}");
     }
 }
 
@@ -214,7 +214,7 @@ fn a_job_that_is_predicted_to_end_before_a_gang_could_start_may_use_reserved_gpu
     let known = Left { times: Left::by_job([(90, 600), (10, 500), (11, 700)]), ..Left::default() };
     let policy = by_name("scheme-b").unwrap();
 
-    let said = decide_round(
+    let decided = decide_round(
         &*policy,
         &cluster,
         Knowledge::of(&known),
@@ -223,11 +223,11 @@ fn a_job_that_is_predicted_to_end_before_a_gang_could_start_may_use_reserved_gpu
         256,
     );
 
-    assert_eq!(started(&said), [10]);
+    assert_eq!(started(&decided), [10]);
 }
 
 #[test]
-fn time_limits_say_who_has_ended_before_a_gang_could_start() {
+fn time_limits_name_the_jobs_that_must_end_before_a_gang_could_start() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     let small = build::queue([build::gib(4), build::gib(4), build::gib(4), build::gib(4)]);
@@ -246,17 +246,18 @@ fn time_limits_say_who_has_ended_before_a_gang_could_start() {
     let policy = by_name("scheme-b").unwrap();
 
     let now = Millis::from_secs(500);
-    let said = decide_round(&*policy, &cluster, Knowledge::of(&known), &mut queue.iter(), now, 256);
+    let decided =
+        decide_round(&*policy, &cluster, Knowledge::of(&known), &mut queue.iter(), now, 256);
 
-    assert_eq!(started(&said), [10, 13]);
-    let (_, _, would) = waits(&said, 1);
+    assert_eq!(started(&decided), [10, 13]);
+    let (_, _, would) = waits(&decided, 1);
     assert_eq!(would, "job 90 ends (in 600 s at the latest, by time limits)");
-    let (_, _, would) = waits(&said, 12);
+    let (_, _, would) = waits(&decided, 12);
     assert_eq!(would, "gang 1 starts, or the job has a time limit (--time) that ends before that");
 }
 
 #[test]
-fn a_prediction_that_is_sooner_than_the_limit_tells_when_a_gang_is_expected_to_start() {
+fn a_prediction_that_is_sooner_than_the_limit_gives_the_expected_start_of_a_gang() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     let queue = gang(1, (1, 2), &GpuRequest::Whole);
     let known = Left {
@@ -266,7 +267,7 @@ fn a_prediction_that_is_sooner_than_the_limit_tells_when_a_gang_is_expected_to_s
     };
     let policy = by_name("scheme-b").unwrap();
 
-    let said = decide_round(
+    let decided = decide_round(
         &*policy,
         &cluster,
         Knowledge::of(&known),
@@ -275,11 +276,11 @@ fn a_prediction_that_is_sooner_than_the_limit_tells_when_a_gang_is_expected_to_s
         256,
     );
 
-    assert_eq!(waits(&said, 1).2, "job 90 ends (expected in 300 s)");
+    assert_eq!(waits(&decided, 1).2, "job 90 ends (expected in 300 s)");
 }
 
 #[test]
-fn a_gang_leaves_jobs_before_it_their_turn_until_it_has_waited_long_enough() {
+fn a_gang_passes_no_job_ahead_of_it_until_it_has_waited_long_enough() {
     let mut cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90), full(91)]), 3);
     cluster.gpus.push(GpuView {
         id: "GPU-9".parse().unwrap(),
@@ -289,8 +290,8 @@ fn a_gang_leaves_jobs_before_it_their_turn_until_it_has_waited_long_enough() {
     let mut queue = build::queue([GpuRequest::Whole, GpuRequest::Whole, GpuRequest::Whole]);
     queue.extend(gang(4, (2, 1), &GpuRequest::Whole));
 
-    let before = said("scheme-b", &cluster, &queue, Millis::ZERO);
-    let after = said("scheme-b", &cluster, &queue, PATIENCE.plus(Millis::new(10)));
+    let before = decided("scheme-b", &cluster, &queue, Millis::ZERO);
+    let after = decided("scheme-b", &cluster, &queue, PATIENCE.plus(Millis::new(10)));
 
     assert_eq!(waits(&before, 4).0, WaitReason::Priority);
     let started: Vec<u64> = places(&after).keys().map(|job| job.number()).collect();
@@ -305,9 +306,9 @@ fn a_gang_waits_behind_a_job_that_has_waited_much_longer() {
     let late = PATIENCE.plus(Millis::from_secs(60));
     queue.iter_mut().filter(|job| job.gang.is_some()).for_each(|job| job.submitted = late);
 
-    let said = said("scheme-b", &cluster, &queue, late.plus(PATIENCE).plus(PATIENCE));
+    let decided = decided("scheme-b", &cluster, &queue, late.plus(PATIENCE).plus(PATIENCE));
 
-    assert_eq!(waits(&said, 4).0, WaitReason::Priority);
+    assert_eq!(waits(&decided, 4).0, WaitReason::Priority);
 }
 
 #[test]
@@ -316,10 +317,10 @@ fn a_gang_behind_a_job_learns_which_job_and_when_it_no_longer_waits_for_it() {
     let mut queue = build::queue([GpuRequest::Whole, GpuRequest::Whole]);
     queue.extend(gang(3, (1, 2), &GpuRequest::Whole));
 
-    let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
+    let decided = decided("scheme-b", &cluster, &queue, Millis::ZERO);
 
     // Job 1 starts; job 2 waits for a GPU.
-    let (reason, summary, would) = waits(&said, 3);
+    let (reason, summary, would) = waits(&decided, 3);
     assert_eq!(reason, WaitReason::Priority);
     assert!(
         summary.ends_with("requested, and job 2, which is ahead in the queue, still waits"),
@@ -350,11 +351,11 @@ fn a_gang_behind_a_gang_learns_that_gpus_are_reserved_for_the_other_and_what_it_
         let mut queue = gang(1, (2, 2), &GpuRequest::Whole);
         queue.extend(gang(5, shape, &build::gib(30)));
 
-        let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
+        let decided = decided("scheme-b", &cluster, &queue, Millis::ZERO);
 
-        let (_, first, _) = waits(&said, 1);
+        let (_, first, _) = waits(&decided, 1);
         assert!(first.contains("reserved for it: GPU 0 of node n0"), "{first}");
-        let (_, summary, would) = waits(&said, 5);
+        let (_, summary, would) = waits(&decided, 5);
         let kept = "; GPUs are reserved for gang 1, which is ahead in the queue";
         assert!(summary.ends_with(kept), "{shape:?}: {summary}");
         assert_eq!(would, needs);
@@ -371,12 +372,12 @@ fn each_of_several_equal_gangs_learns_which_places_are_left_for_it() {
 
     // `static` has no slices here.
     for policy in NAMES.iter().filter(|policy| **policy != "static") {
-        let said = said(policy, &cluster, &queue, Millis::ZERO);
+        let decided = decided(policy, &cluster, &queue, Millis::ZERO);
 
-        let (_, first, _) = waits(&said, 1);
+        let (_, first, _) = waits(&decided, 1);
         assert!(first.contains("1 of 2 places are free now"), "{policy}: {first}");
         for job in [3, 4, 5, 6] {
-            let (reason, summary, would) = waits(&said, job);
+            let (reason, summary, would) = waits(&decided, job);
             assert_eq!(reason, WaitReason::Resources, "{policy}");
             assert!(summary.contains("1 of 2 places are free now (1 on node n1)"), "{summary}");
             assert!(
@@ -392,16 +393,16 @@ fn each_of_several_equal_gangs_learns_which_places_are_left_for_it() {
 }
 
 #[test]
-fn equal_gangs_that_are_not_due_are_told_of_the_one_before_them() {
+fn equal_gangs_that_are_not_due_name_the_one_ahead_of_them() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     // It starts, and so holds nobody up; the gangs behind it are not first in line.
     let mut queue = build::queue([build::gib(4)]);
     queue.extend(gang(2, (1, 2), &GpuRequest::Whole));
     queue.extend(gang(4, (1, 2), &GpuRequest::Whole));
 
-    let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
+    let decided = decided("scheme-b", &cluster, &queue, Millis::ZERO);
 
-    let (reason, summary, would) = waits(&said, 5);
+    let (reason, summary, would) = waits(&decided, 5);
     assert_eq!(reason, WaitReason::Resources);
     assert!(
         summary.ends_with("gang 2, which is ahead in the queue, requests the same"),
@@ -411,15 +412,15 @@ fn equal_gangs_that_are_not_due_are_told_of_the_one_before_them() {
 }
 
 #[test]
-fn a_gang_that_no_nodes_could_ever_seat_is_told_that_more_have_to_join() {
+fn a_gang_that_the_nodes_can_never_place_needs_more_nodes() {
     let cluster = empty(2, 2);
     let mut queue = gang(1, (2, 2), &GpuRequest::Whole);
     queue.extend(gang(5, (2, 2), &GpuRequest::Whole));
 
-    let said = said("scheme-b", &cluster, &queue, Millis::ZERO);
+    let decided = decided("scheme-b", &cluster, &queue, Millis::ZERO);
 
     for job in [1, 5] {
-        let (reason, summary, would) = waits(&said, job);
+        let (reason, summary, would) = waits(&decided, job);
         assert_eq!(reason, WaitReason::BadConstraints);
         assert!(summary.ends_with("too few suitable GPUs"), "{summary}");
         assert_eq!(would, "nodes with more suitable GPUs join");
@@ -431,11 +432,11 @@ fn a_part_of_a_gang_is_not_looked_at() {
     let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     queue.pop();
 
-    assert_eq!(said("scheme-b", &empty(4, 4), &queue, Millis::ZERO), []);
+    assert_eq!(decided("scheme-b", &empty(4, 4), &queue, Millis::ZERO), []);
 }
 
 #[test]
-fn what_no_cluster_could_seat_is_told_with_a_shape_that_fits() {
+fn what_no_cluster_could_place_is_refused_with_a_shape_that_fits() {
     let cluster = empty(8, 4);
     let fits = |nodes, per_node| {
         gang_could_ever_fit(&cluster, &GpuRequest::Whole, GangShape::new(nodes, per_node).unwrap())

@@ -1,6 +1,6 @@
 //! A cluster that carries decisions out as agents would, and refuses what a driver would.
 //!
-//! Also says, by trying everything, what places a job could have had: an oracle that shares no
+//! Also finds, by trying everything, the places that a job could have had: an oracle that shares no
 //! code with the policies.
 
 use tessera_model::mig::{Geometry, Layout, PlanStep, Slot};
@@ -47,7 +47,7 @@ impl Hardware {
     }
 
     /// As [`Self::start`], for a job that may share: its slice is idle, or its sharers are of its
-    /// user and leave room.
+    /// user and leave space.
     pub fn start_sharer(&mut self, job: JobId, sharer: &SharingRequest, place: &JobPlacement) {
         let gpu = self.cluster.gpus.iter_mut().find(|gpu| gpu.id == place.gpu).unwrap();
         assert!(gpu.shares(sharer.share), "{job} shares on a node that can't");

@@ -18,7 +18,7 @@ use crate::build::{self, IDLE, a100, cluster, gib, queue, short, taken};
 
 /// What is known of some jobs: seconds on a compute slice, and whether they may move.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct KnownFacts {
     times: BTreeMap<JobId, u64>,
     movable: BTreeSet<JobId>,
     begun: BTreeSet<JobId>,
@@ -30,7 +30,7 @@ struct Told {
     accounts: BTreeMap<JobId, (&'static str, u32)>,
 }
 
-impl Told {
+impl KnownFacts {
     fn of(jobs: &[(u64, u64)]) -> Self {
         let id = |number: &u64| JobId::from_number(*number);
         Self {
@@ -41,7 +41,7 @@ impl Told {
     }
 }
 
-impl JobTable for Told {
+impl JobTable for KnownFacts {
     fn facts(&self, job: JobId) -> JobFacts {
         JobFacts {
             done: self.times.get(&job).map(|_| u32::from(self.begun.contains(&job))),
@@ -57,7 +57,7 @@ impl JobTable for Told {
     }
 }
 
-impl Predictor for Told {
+impl Predictor for KnownFacts {
     fn predict_run(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<RunTime> {
         let secs = self.times.get(&job)?;
         let slices = if self.flat.contains(&job) { 1 } else { u64::from(profile.compute_slices) };
@@ -66,10 +66,10 @@ impl Predictor for Told {
     }
 }
 
-fn decide(cluster: &ClusterView, told: &Told, queue: &[QueuedJob]) -> Vec<Decision> {
+fn decide(cluster: &ClusterView, facts_known: &KnownFacts, queue: &[QueuedJob]) -> Vec<Decision> {
     by_name("tessera").unwrap().decide_with(
         cluster,
-        Knowledge::of(told),
+        Knowledge::of(facts_known),
         &mut queue.iter(),
         Millis::from_secs(10),
         usize::MAX,
@@ -92,61 +92,65 @@ fn profiles(cluster: &ClusterView, reshape: &Reshape) -> BTreeMap<u64, String> {
     let geometry = &gpu.mig.as_ref().unwrap().geometry;
     let name =
         |slot: tessera_model::mig::Slot| geometry.profile(slot.profile).unwrap().name.to_string();
-    reshape.seats.iter().map(|seat| (seat.job.number(), name(seat.slot.unwrap()))).collect()
+    reshape
+        .placements
+        .iter()
+        .map(|placed| (placed.job.number(), name(placed.slot.unwrap())))
+        .collect()
 }
 
 #[test]
 fn a_job_that_can_be_moved_and_is_quicker_on_more_gets_more_while_nobody_needs_it() {
     let view = cluster([a100(&[])]);
 
-    let said = decide(&view, &Told::of(&[(1, 7_000)]), &queue([gib(4)]));
+    let decided = decide(&view, &KnownFacts::of(&[(1, 7_000)]), &queue([gib(4)]));
 
-    let all = reshapes(&said);
+    let all = reshapes(&decided);
     assert_eq!(profiles(&view, all[0])[&1], "7g.40gb");
 }
 
 #[test]
 fn of_slices_on_which_a_job_was_seen_to_be_as_quick_it_gets_the_smallest() {
     let view = cluster([a100(&[])]);
-    let told = Told { flat: build_set([1]), ..Told::of(&[(1, 7_000)]) };
+    let facts_known = KnownFacts { flat: build_set([1]), ..KnownFacts::of(&[(1, 7_000)]) };
 
-    let said = decide(&view, &told, &queue([gib(4)]));
+    let decided = decide(&view, &facts_known, &queue([gib(4)]));
 
-    assert_eq!(profiles(&view, reshapes(&said)[0])[&1], "1g.5gb");
+    assert_eq!(profiles(&view, reshapes(&decided)[0])[&1], "1g.5gb");
 }
 
 #[test]
-fn of_slices_on_which_nothing_says_that_it_is_quicker_it_gets_the_largest_that_nobody_needs() {
+fn of_slices_with_equal_predictions_it_gets_the_largest_that_no_job_needs() {
     let view = cluster([a100(&[])]);
-    let told = Told {
+    let facts_known = KnownFacts {
         flat: build_set([1, 2]),
         seen_on: [1].into(),
-        ..Told::of(&[(1, 7_000), (2, 7_000)])
+        ..KnownFacts::of(&[(1, 7_000), (2, 7_000)])
     };
 
-    let alone = decide(&view, &told, &queue([gib(4)]));
-    let both = decide(&view, &told, &queue([gib(4), gib(4)]));
+    let alone = decide(&view, &facts_known, &queue([gib(4)]));
+    let both = decide(&view, &facts_known, &queue([gib(4), gib(4)]));
 
     assert_eq!(profiles(&view, reshapes(&alone)[0])[&1], "7g.40gb");
-    let seats = profiles(&view, reshapes(&both)[0]);
-    let mut seats: Vec<_> = seats.values().map(String::as_str).collect();
-    seats.sort_unstable();
-    assert_eq!(seats, ["3g.20gb", "4g.20gb"], "a guess costs nobody a place");
+    let placements = profiles(&view, reshapes(&both)[0]);
+    let mut placements: Vec<_> = placements.values().map(String::as_str).collect();
+    placements.sort_unstable();
+    assert_eq!(placements, ["3g.20gb", "4g.20gb"], "a guess costs nobody a place");
 }
 
 #[test]
 fn nobody_is_stopped_for_a_guess() {
     let view = cluster([a100(&[("1g.5gb", 0, taken(1))])]);
-    let told = Told {
+    let facts_known = KnownFacts {
         flat: build_set([1]),
         seen_on: [1].into(),
         begun: build_set([1]),
-        ..Told::of(&[(1, 700_000)])
+        ..KnownFacts::of(&[(1, 700_000)])
     };
 
-    let said = decide(&view, &told, &[]);
+    let decided = decide(&view, &facts_known, &[]);
 
-    assert_eq!(reshapes(&said), Vec::<&Reshape>::new());
+    assert_eq!(reshapes(&decided), Vec::<&Reshape>::new());
 }
 
 fn build_set<const N: usize>(jobs: [u64; N]) -> BTreeSet<JobId> {
@@ -157,42 +161,42 @@ fn build_set<const N: usize>(jobs: [u64; N]) -> BTreeSet<JobId> {
 fn a_job_of_which_nothing_is_known_gets_the_tightest_slice() {
     let view = cluster([a100(&[])]);
 
-    let said = decide(&view, &Told::default(), &queue([gib(4)]));
+    let decided = decide(&view, &KnownFacts::default(), &queue([gib(4)]));
 
-    assert_eq!(short(&view, &said), ["1: +1g.5gb@6 1g.5gb@6 on 0"]);
-    let Decision::Start { why, .. } = &said[0] else { panic!("{said:?}") };
+    assert_eq!(short(&view, &decided), ["1: +1g.5gb@6 1g.5gb@6 on 0"]);
+    let Decision::Start { why, .. } = &decided[0] else { panic!("{decided:?}") };
     assert_eq!(why.policy, "tessera");
 }
 
 #[test]
 fn a_job_that_can_not_be_moved_gets_the_tightest_slice_however_much_is_known() {
     let view = cluster([a100(&[])]);
-    let told = Told { movable: BTreeSet::new(), ..Told::of(&[(1, 7_000)]) };
+    let facts_known = KnownFacts { movable: BTreeSet::new(), ..KnownFacts::of(&[(1, 7_000)]) };
 
-    let said = decide(&view, &told, &queue([gib(4)]));
+    let decided = decide(&view, &facts_known, &queue([gib(4)]));
 
-    assert_eq!(short(&view, &said), ["1: +1g.5gb@6 1g.5gb@6 on 0"]);
+    assert_eq!(short(&view, &decided), ["1: +1g.5gb@6 1g.5gb@6 on 0"]);
 }
 
 #[test]
-fn a_running_job_makes_room_for_one_that_would_wait() {
+fn a_running_job_gives_way_to_one_that_would_wait() {
     let view = cluster([a100(&[("7g.40gb", 0, taken(9))])]);
 
-    let said = decide(&view, &Told::of(&[(9, 70_000)]), &queue([gib(4)]));
+    let decided = decide(&view, &KnownFacts::of(&[(9, 70_000)]), &queue([gib(4)]));
 
-    let seats = profiles(&view, reshapes(&said)[0]);
-    assert_eq!(seats[&1], "1g.5gb");
-    assert_ne!(seats[&9], "7g.40gb");
+    let placements = profiles(&view, reshapes(&decided)[0]);
+    assert_eq!(placements[&1], "1g.5gb");
+    assert_ne!(placements[&9], "7g.40gb");
 }
 
 #[test]
-fn a_running_job_that_can_not_be_moved_makes_no_room() {
+fn a_running_job_that_can_not_be_moved_gives_no_way() {
     let view = cluster([a100(&[("7g.40gb", 0, taken(9))])]);
-    let told = Told { movable: BTreeSet::new(), ..Told::of(&[(9, 70_000)]) };
+    let facts_known = KnownFacts { movable: BTreeSet::new(), ..KnownFacts::of(&[(9, 70_000)]) };
 
-    let said = decide(&view, &told, &queue([gib(4)]));
+    let decided = decide(&view, &facts_known, &queue([gib(4)]));
 
-    assert_eq!(short(&view, &said), ["1: resources"]);
+    assert_eq!(short(&view, &decided), ["1: resources"]);
 }
 
 #[test]
@@ -203,11 +207,11 @@ fn nobody_of_a_worse_priority_is_weighed_while_another_waits() {
     jobs[0].queue_rank.priority = Priority::try_from(0).unwrap();
     let view_full = cluster([a100(&[("7g.40gb", 0, taken(9))]), a100(&[("7g.40gb", 0, taken(8))])]);
 
-    let said = decide(&view_full, &Told::of(&[(2, 700)]), &jobs);
-    assert_eq!(short(&view_full, &said), ["1: resources"], "job 2 stands behind");
+    let decided = decide(&view_full, &KnownFacts::of(&[(2, 700)]), &jobs);
+    assert_eq!(short(&view_full, &decided), ["1: resources"], "job 2 stands behind");
 
-    let said = decide(&view, &Told::of(&[(2, 700)]), &jobs);
-    assert!(short(&view, &said).iter().any(|line| line.contains("7g.40gb@0")), "{said:?}");
+    let decided = decide(&view, &KnownFacts::of(&[(2, 700)]), &jobs);
+    assert!(short(&view, &decided).iter().any(|line| line.contains("7g.40gb@0")), "{decided:?}");
 }
 
 #[test]
@@ -235,9 +239,10 @@ fn a_slice_on_which_a_job_is_as_quick_is_enough() {
     let policy = by_name("tessera").unwrap();
 
     let queue = queue([gib(4)]);
-    let said = policy.decide_with(&view, Knowledge::of(&Even), &mut queue.iter(), Millis::ZERO, 9);
+    let decided =
+        policy.decide_with(&view, Knowledge::of(&Even), &mut queue.iter(), Millis::ZERO, 9);
 
-    assert_eq!(profiles(&view, reshapes(&said)[0])[&1], "1g.5gb");
+    assert_eq!(profiles(&view, reshapes(&decided)[0])[&1], "1g.5gb");
 }
 
 /// Jobs of the queue, and jobs that run.
@@ -263,26 +268,26 @@ proptest! {
     fn where_nothing_is_known_it_is_scheme_b(
         cluster in arbitrary::cluster(), queue in arbitrary::queue(),
     ) {
-        let own = decide(&cluster, &Told::default(), &queue);
+        let own = decide(&cluster, &KnownFacts::default(), &queue);
         let rules = build::decide("scheme-b", &cluster, &queue);
         prop_assert_eq!(short(&cluster, &own), short(&cluster, &rules));
     }
 
     #[test]
-    fn whoever_can_not_be_moved_stays_and_nobody_sits_twice(
+    fn a_job_that_can_not_be_moved_stays_and_no_job_is_placed_twice(
         cluster in arbitrary::cluster(),
         queue in arbitrary::queue(),
         known in prop::collection::btree_map(residents(), 1_u64..100_000, 0..60),
         stiff in prop::collection::btree_set(residents(), 0..30),
     ) {
         let cluster = numbered(cluster);
-        let mut told = Told::of(&known.into_iter().collect::<Vec<_>>());
-        told.movable.retain(|job| !stiff.contains(&job.number()));
+        let mut facts_known = KnownFacts::of(&known.into_iter().collect::<Vec<_>>());
+        facts_known.movable.retain(|job| !stiff.contains(&job.number()));
 
-        let said = decide(&cluster, &told, &queue);
+        let decided = decide(&cluster, &facts_known, &queue);
 
         let mut named = BTreeSet::new();
-        for decision in &said {
+        for decision in &decided {
             match decision {
                 Decision::Start { job, .. } | Decision::Wait { job, .. } => {
                     prop_assert!(named.insert(*job), "{job} is decided twice");
@@ -290,9 +295,9 @@ proptest! {
                 Decision::Reshape { reshape, .. } => {
                     let gpu = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
                     prop_assert!(gpu.available && !gpu.changing);
-                    for seat in &reshape.seats {
-                        prop_assert!(named.insert(seat.job), "{} is decided twice", seat.job);
-                        prop_assert!(reshape.layout.contains(&seat.slot.unwrap()));
+                    for placed in &reshape.placements {
+                        prop_assert!(named.insert(placed.job), "{} is decided twice", placed.job);
+                        prop_assert!(reshape.layout.contains(&placed.slot.unwrap()));
                     }
                 }
             }
@@ -300,10 +305,10 @@ proptest! {
         for gpu in &cluster.gpus {
             for instance in &gpu.instances {
                 let InstanceState::Taken { job } = instance.state else { continue };
-                let seats = reshapes(&said).into_iter().flat_map(|r| r.seats.iter().map(move |s| (&r.gpu, s)));
-                for (on, seat) in seats.filter(|(_, seat)| seat.job == job) {
-                    let stays = *on == gpu.id && seat.slot == instance.slot;
-                    prop_assert!(stays || told.movable.contains(&job), "{job} was moved");
+                let placements = reshapes(&decided).into_iter().flat_map(|r| r.placements.iter().map(move |s| (&r.gpu, s)));
+                for (on, placed) in placements.filter(|(_, placed)| placed.job == job) {
+                    let stays = *on == gpu.id && placed.slot == instance.slot;
+                    prop_assert!(stays || facts_known.movable.contains(&job), "{job} was moved");
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 mod arbitrary;
 mod build;
-mod company;
+mod colocation;
 mod exclusive;
 mod feasibility;
 mod gangs;

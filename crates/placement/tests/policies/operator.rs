@@ -1,4 +1,4 @@
-//! What operators said: drained, quarantined and pinned GPUs.
+//! Administrative overrides: drained, quarantined and pinned GPUs.
 
 use proptest::prelude::*;
 use tessera_model::spec::GpuRequest::{Unknown, Whole};
@@ -32,7 +32,7 @@ fn pinned(gpu: GpuView) -> GpuView {
 }
 
 #[test]
-fn a_job_that_only_drained_gpus_could_hold_is_told_who_drained_them() {
+fn a_job_that_only_drained_gpus_could_hold_learns_who_drained_them() {
     let cluster = cluster([drained(a100(&[])), drained(a100(&[]))]);
     for policy in NAMES {
         let decisions = decide(policy, &cluster, &queue([Whole]));
@@ -46,7 +46,7 @@ fn a_job_that_only_drained_gpus_could_hold_is_told_who_drained_them() {
 }
 
 #[test]
-fn a_quarantine_and_a_lost_node_are_told_apart() {
+fn a_quarantine_and_a_lost_node_have_different_reasons() {
     let words = "GPU 0 of node a is quarantined (XID 79, by bob)";
     let gpu = closed(a100(&[]), ClosureKind::Quarantined, words, "GPU 0 of node a is cleared");
     let alone = cluster([gpu.clone()]);
@@ -93,7 +93,7 @@ fn a_pinned_layout_is_used_as_it_stands_by_every_policy() {
 }
 
 #[test]
-fn a_job_that_a_pinned_layout_can_never_hold_is_told_who_pinned_it() {
+fn a_job_that_a_pinned_layout_can_never_hold_learns_who_pinned_it() {
     let cluster = cluster([pinned(a100(&[("1g.5gb", 0, IDLE)]))]);
 
     let decisions = decide("scheme-b", &cluster, &queue([named("2g.10gb")]));

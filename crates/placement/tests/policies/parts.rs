@@ -1,4 +1,4 @@
-//! Jobs that name compute instances: who gets which, who waits for what, and what never happens.
+//! Jobs that name compute instances: which they get, what they wait for, and what never happens.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tessera_model::spec::GpuRequest;
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    Account, AdminOverride, ClosureKind, ClusterView, ComputeSeats, Decision, Feasibility,
+    Account, AdminOverride, ClosureKind, ClusterView, ComputeInstancesView, Decision, Feasibility,
     GpuClosure, GpuView, InstanceState, JobFacts, JobTable, Knowledge, QueuedJob, Tenancy,
     WaitReason, by_name, compute_instances, could_ever_fit, decide_round,
 };
@@ -23,7 +23,7 @@ fn cut(parts: &[(u8, u8)]) -> Cut {
 }
 
 /// A GPU instance with these compute instances, and `user`'s jobs on the first slices of some.
-fn seats(parts: &[(u8, u8)], user: &str, jobs: &[(u64, u8)]) -> InstanceState {
+fn cut_instance(parts: &[(u8, u8)], user: &str, jobs: &[(u64, u8)]) -> InstanceState {
     let cut = cut(parts);
     let part = |(job, start): &(u64, u8)| {
         let slot = cut.iter().find(|slot| slot.start == *start).unwrap();
@@ -31,7 +31,7 @@ fn seats(parts: &[(u8, u8)], user: &str, jobs: &[(u64, u8)]) -> InstanceState {
     };
     let sharers: Vec<_> = jobs.iter().map(part).collect();
     let tenancy = (!sharers.is_empty()).then(|| Tenancy::of(user.into(), sharers));
-    InstanceState::Cut(ComputeSeats { cut, tenancy })
+    InstanceState::Cut(ComputeInstancesView { cut, tenancy })
 }
 
 /// Who took which compute instance.
@@ -39,21 +39,22 @@ type Taken = Vec<(JobId, ComputeSlot)>;
 
 const THIRDS: &[(u8, u8)] = &[(0, 1), (1, 1), (2, 1)];
 
-fn asks(jobs: &[(&str, &str)]) -> Vec<QueuedJob> {
-    let mut asked = queue(jobs.iter().map(|(name, _)| GpuRequest::Compute(name.parse().unwrap())));
-    for (job, (_, user)) in asked.iter_mut().zip(jobs) {
+fn compute_queue(jobs: &[(&str, &str)]) -> Vec<QueuedJob> {
+    let mut jobs_asking =
+        queue(jobs.iter().map(|(name, _)| GpuRequest::Compute(name.parse().unwrap())));
+    for (job, (_, user)) in jobs_asking.iter_mut().zip(jobs) {
         job.user = (*user).into();
     }
-    asked
+    jobs_asking
 }
 
-fn told(cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<Decision> {
-    compute_instances::seat(cluster, &mut jobs.iter(), 100).decisions
+fn place_jobs(cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<Decision> {
+    compute_instances::place_compute_jobs(cluster, &mut jobs.iter(), 100).decisions
 }
 
-/// `1: 3g.20gb@0/2 on 0` for a seat on compute slice 2.
+/// `1: 3g.20gb@0/2 on 0` for a placement on compute slice 2.
 fn in_short(cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<String> {
-    let decisions = told(cluster, jobs);
+    let decisions = place_jobs(cluster, jobs);
     let part = |decision: &Decision| match decision {
         Decision::Start { place, .. } => format!("/{}", place.part.unwrap().start),
         _ => String::new(),
@@ -65,11 +66,11 @@ fn in_short(cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<String> {
 #[test]
 fn a_gpu_instance_is_filled_up_before_the_next_one_is_taken() {
     let cluster = cluster([a100(&[
-        ("3g.20gb", 0, seats(THIRDS, "", &[])),
-        ("3g.20gb", 4, seats(THIRDS, "ada", &[(90, 1)])),
+        ("3g.20gb", 0, cut_instance(THIRDS, "", &[])),
+        ("3g.20gb", 4, cut_instance(THIRDS, "ada", &[(90, 1)])),
     ])]);
 
-    let jobs = asks(&[("1c.3g.20gb", "ada"); 4]);
+    let jobs = compute_queue(&[("1c.3g.20gb", "ada"); 4]);
 
     assert_eq!(
         in_short(&cluster, &jobs),
@@ -83,10 +84,10 @@ fn a_gpu_instance_is_filled_up_before_the_next_one_is_taken() {
 }
 
 #[test]
-fn the_explanation_says_that_memory_is_shared_with_whom_and_how_much_is_counted() {
-    let cluster = cluster([a100(&[("3g.20gb", 0, seats(THIRDS, "ada", &[(90, 0)]))])]);
+fn the_explanation_names_the_co_runners_and_the_counted_memory() {
+    let cluster = cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "ada", &[(90, 0)]))])]);
 
-    let decisions = told(&cluster, &asks(&[("1c.3g.20gb", "ada")]));
+    let decisions = place_jobs(&cluster, &compute_queue(&[("1c.3g.20gb", "ada")]));
 
     let why = why(&decisions[0]);
     assert_eq!(
@@ -99,11 +100,12 @@ fn the_explanation_says_that_memory_is_shared_with_whom_and_how_much_is_counted(
 }
 
 #[test]
-fn users_are_never_mixed_on_a_gpu_instance_and_a_waiting_one_gets_his_turn() {
-    let one = cluster([a100(&[("3g.20gb", 0, seats(THIRDS, "ada", &[(90, 0)]))])]);
+fn users_are_never_mixed_on_a_gpu_instance_and_a_waiting_one_is_served() {
+    let one = cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "ada", &[(90, 0)]))])]);
 
-    let jobs = asks(&[("1c.3g.20gb", "bob"), ("1c.3g.20gb", "ada"), ("1c.4g.20gb", "ada")]);
-    let decisions = told(&one, &jobs);
+    let jobs =
+        compute_queue(&[("1c.3g.20gb", "bob"), ("1c.3g.20gb", "ada"), ("1c.4g.20gb", "ada")]);
+    let decisions = place_jobs(&one, &jobs);
 
     assert_eq!(short(&one, &decisions), ["1: resources", "3: mig_fragmentation"]);
     let why = why(&decisions[0]);
@@ -114,7 +116,7 @@ fn users_are_never_mixed_on_a_gpu_instance_and_a_waiting_one_gets_his_turn() {
 
 #[test]
 fn a_wait_names_whose_end_or_whose_word_would_help() {
-    let full = seats(THIRDS, "ada", &[(90, 0), (91, 1), (92, 2)]);
+    let full = cut_instance(THIRDS, "ada", &[(90, 0), (91, 1), (92, 2)]);
     let closed = AdminOverride {
         closed: Some(GpuClosure {
             how: ClosureKind::Drained,
@@ -123,7 +125,7 @@ fn a_wait_names_whose_end_or_whose_word_would_help() {
         }),
         pinned: None,
     };
-    let there = a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))]);
+    let there = a100(&[("3g.20gb", 0, cut_instance(THIRDS, "", &[]))]);
     let drained = GpuView { available: false, operator: closed, ..there.clone() };
     for (gpus, reason, until) in [
         (vec![a100(&[("3g.20gb", 0, full)])], "resources", "job 90, 91 or 92 ends"),
@@ -136,7 +138,7 @@ fn a_wait_names_whose_end_or_whose_word_would_help() {
     ] {
         let cluster = cluster(gpus);
 
-        let decisions = told(&cluster, &asks(&[("1c.3g.20gb", "ada")]));
+        let decisions = place_jobs(&cluster, &compute_queue(&[("1c.3g.20gb", "ada")]));
 
         assert_eq!(short(&cluster, &decisions), [format!("1: {reason}")]);
         let would = why(&decisions[0]).would_start_if.clone().unwrap();
@@ -146,7 +148,8 @@ fn a_wait_names_whose_end_or_whose_word_would_help() {
 
 #[test]
 fn what_an_operator_cut_is_no_policys_to_use_or_to_destroy() {
-    let cluster = cluster([a100(&[("3g.20gb", 0, seats(THIRDS, "", &[])), ("4g.20gb", 4, IDLE)])]);
+    let cluster =
+        cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "", &[])), ("4g.20gb", 4, IDLE)])]);
     for policy in NAMES {
         for ask in ["1g.5gb", "3g.20gb", "7g.40gb"] {
             let jobs = queue([GpuRequest::Profile(ask.parse().unwrap())]);
@@ -175,37 +178,37 @@ fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
         }
     }
     let view = cluster([
-        a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))]),
-        a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))]),
+        a100(&[("3g.20gb", 0, cut_instance(THIRDS, "", &[]))]),
+        a100(&[("3g.20gb", 0, cut_instance(THIRDS, "", &[]))]),
     ]);
-    let mut jobs = asks(&[("1c.3g.20gb", "ada"); 5]);
+    let mut jobs = compute_queue(&[("1c.3g.20gb", "ada"); 5]);
     jobs[4].gpu = GpuRequest::Unknown;
     let policy = by_name("tessera").unwrap();
     let known = Knowledge { jobs: &Three, ..Knowledge::NONE };
 
-    let said = decide_round(&*policy, &view, known, &mut jobs.iter(), Millis::ZERO, 100);
+    let decided = decide_round(&*policy, &view, known, &mut jobs.iter(), Millis::ZERO, 100);
 
-    let started = said.iter().filter(|d| matches!(d, Decision::Start { .. })).count();
-    assert_eq!(started, 3, "three on one GPU instance, and none on the other: {said:?}");
+    let started = decided.iter().filter(|d| matches!(d, Decision::Start { .. })).count();
+    assert_eq!(started, 3, "three on one GPU instance, and none on the other: {decided:?}");
     let quota = |d: &&Decision| matches!(d, Decision::Wait { reason: WaitReason::Quota, .. });
-    assert_eq!(said.iter().filter(quota).count(), 2, "{said:?}");
+    assert_eq!(decided.iter().filter(quota).count(), 2, "{decided:?}");
 }
 
 #[test]
 fn other_jobs_are_left_to_the_policy_in_their_order() {
-    let cluster = cluster([a100(&[("3g.20gb", 0, seats(THIRDS, "", &[]))])]);
-    let mut jobs = asks(&[("1c.3g.20gb", "ada"); 3]);
+    let cluster = cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "", &[]))])]);
+    let mut jobs = compute_queue(&[("1c.3g.20gb", "ada"); 3]);
     jobs[0].gpu = GpuRequest::Whole;
     jobs[2].gpu = GpuRequest::Unknown;
 
-    let seated = compute_instances::seat(&cluster, &mut jobs.iter(), 100);
+    let placed = compute_instances::place_compute_jobs(&cluster, &mut jobs.iter(), 100);
 
-    assert_eq!((seated.started, seated.decisions.len()), (1, 1));
-    assert_eq!(seated.others, [&jobs[0], &jobs[2]]);
+    assert_eq!((placed.started, placed.decisions.len()), (1, 1));
+    assert_eq!(placed.others, [&jobs[0], &jobs[2]]);
 }
 
 #[test]
-fn a_compute_instance_that_no_gpu_offers_is_refused_when_it_is_asked_for() {
+fn a_compute_instance_that_no_gpu_offers_is_refused() {
     let cluster = cluster([a100(&[]), unpartitioned(40_960, IDLE)]);
     let fits = |name: &str| {
         could_ever_fit(
@@ -222,10 +225,10 @@ fn a_compute_instance_that_no_gpu_offers_is_refused_when_it_is_asked_for() {
 }
 
 proptest! {
-    /// Whatever is cut and asked, a compute instance has one job, a GPU instance one user, and
+    /// Whatever is cut and requested, a compute instance has one job, a GPU instance one user, and
     /// nobody who could start waits at the head.
     #[test]
-    fn every_seat_has_one_job_and_every_gpu_instance_one_user(
+    fn every_compute_instance_has_one_job_and_every_gpu_instance_one_user(
         cuts in prop::collection::vec((0..3_usize, 0..4_u8), 0..4),
         wants in prop::collection::vec((0..3_usize, 0..3_usize), 0..24),
     ) {
@@ -235,15 +238,15 @@ proptest! {
         let gpus = cuts.iter().map(|(kind, taken)| {
             let first = kinds[*kind][0].0;
             let jobs: &[(u64, u8)] = if *taken == 0 { &[(900, first)] } else { &[] };
-            a100(&[("3g.20gb", 0, seats(kinds[*kind], "ada", jobs))])
+            a100(&[("3g.20gb", 0, cut_instance(kinds[*kind], "ada", jobs))])
         });
         let cluster = cluster(gpus);
         let jobs: Vec<_> = wants.iter().map(|(name, user)| (names[*name], users[*user])).collect();
-        let jobs = asks(&jobs);
+        let jobs = compute_queue(&jobs);
 
-        let decisions = told(&cluster, &jobs);
+        let decisions = place_jobs(&cluster, &jobs);
 
-        let mut seats: BTreeMap<(String, Option<Slot>), Taken> = BTreeMap::new();
+        let mut placements: BTreeMap<(String, Option<Slot>), Taken> = BTreeMap::new();
         for decision in &decisions {
             let Decision::Start { job, place, .. } = decision else { continue };
             let part = place.part.unwrap();
@@ -251,19 +254,19 @@ proptest! {
             let there = gpu.instances.iter().find(|i| i.slot == place.slot).unwrap();
             let InstanceState::Cut(before) = &there.state else { panic!("{there:?}") };
             prop_assert!(before.free().any(|free| free == part), "{part:?} was not free");
-            let asked = jobs.iter().find(|j| j.id == *job).unwrap();
+            let jobs_asking = jobs.iter().find(|j| j.id == *job).unwrap();
             if let Some(tenancy) = &before.tenancy {
-                prop_assert_eq!(&tenancy.user, &asked.user);
+                prop_assert_eq!(&tenancy.user, &jobs_asking.user);
             }
-            let seat = seats.entry((place.gpu.to_string(), place.slot)).or_default();
-            for (other, taken) in seat.iter() {
+            let placed = placements.entry((place.gpu.to_string(), place.slot)).or_default();
+            for (other, taken) in placed.iter() {
                 prop_assert!(!taken.overlaps(part));
                 let other = jobs.iter().find(|j| j.id == *other).unwrap();
-                prop_assert_eq!(&other.user, &asked.user);
+                prop_assert_eq!(&other.user, &jobs_asking.user);
             }
-            seat.push((*job, part));
+            placed.push((*job, part));
         }
-        let again = told(&cluster, &jobs);
+        let again = place_jobs(&cluster, &jobs);
         prop_assert_eq!(short(&cluster, &again), short(&cluster, &decisions), "it is a function");
     }
 }

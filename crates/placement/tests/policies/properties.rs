@@ -21,7 +21,7 @@ fn id(decision: &Decision) -> JobId {
     }
 }
 
-fn ask(queue: &[QueuedJob], job: JobId) -> &GpuRequest {
+fn gpu_request(queue: &[QueuedJob], job: JobId) -> &GpuRequest {
     &queue.iter().find(|queued| queued.id == job).unwrap().gpu
 }
 
@@ -48,14 +48,19 @@ fn hopeless(decision: &Decision) -> bool {
     }
 }
 
-/// Whether the instance holds what was asked for, tight or not.
-fn satisfies(hardware: &Hardware, decision: &Decision, ask: &GpuRequest, policy: &str) -> bool {
+/// Whether the instance holds what was requested, tight or not.
+fn satisfies(
+    hardware: &Hardware,
+    decision: &Decision,
+    gpu_request: &GpuRequest,
+    policy: &str,
+) -> bool {
     let Decision::Start { place, .. } = decision else { return true };
     let gpu = hardware.gpu(place);
     let instance = gpu.instances.iter().find(|i| i.slot == place.slot).unwrap();
     let profile =
         place.slot.map(|s| gpu.mig.as_ref().unwrap().geometry.profile(s.profile).unwrap());
-    match ask {
+    match gpu_request {
         GpuRequest::Unknown => true,
         GpuRequest::Memory(bytes) => instance.memory >= *bytes,
         // A whole GPU of a model that offers the profile, for `exclusive`.
@@ -78,7 +83,7 @@ proptest! {
             for decision in decide(policy, &cluster, &queue) {
                 let Decision::Start { job, place, .. } = &decision else { continue };
                 hardware.start(*job, place);
-                prop_assert!(satisfies(&hardware, &decision, ask(&queue, *job), policy));
+                prop_assert!(satisfies(&hardware, &decision, gpu_request(&queue, *job), policy));
             }
         }
     }
@@ -126,8 +131,8 @@ proptest! {
             if let Some(head) = head {
                 let all_wait = decisions[head..].iter().all(is_wait);
                 prop_assert!(all_wait, "{policy}");
-                let told = |d: &&Decision| !hopeless(d);
-                prop_assert!(decisions[head + 1..].iter().filter(told).count() <= 1, "{policy}");
+                let is_reported = |d: &&Decision| !hopeless(d);
+                prop_assert!(decisions[head + 1..].iter().filter(is_reported).count() <= 1, "{policy}");
             }
             let looked_at: Vec<_> = decisions.iter().map(id).collect();
             let first: Vec<_> = queue.iter().take(decisions.len()).map(|job| job.id).collect();
@@ -144,7 +149,7 @@ proptest! {
                 Decision::Reshape { .. } => prop_assert!(false, "{:?}", decision),
                 Decision::Wait { reason: WaitReason::Priority, .. } => {}
                 Decision::Wait { job, .. } => {
-                    prop_assert_eq!(hardware.places(ask(&queue, *job)), []);
+                    prop_assert_eq!(hardware.places(gpu_request(&queue, *job)), []);
                 }
             }
         }
@@ -157,7 +162,7 @@ proptest! {
         let mut hardware = Hardware::new(&cluster);
         for decision in decide("scheme-b", &cluster, &queue) {
             let Decision::Start { job, place, .. } = &decision else { continue };
-            let best = hardware.places(ask(&queue, *job)).into_iter().min();
+            let best = hardware.places(gpu_request(&queue, *job)).into_iter().min();
 
             hardware.start(*job, place);
 
@@ -185,7 +190,7 @@ proptest! {
                 let space = StateSpace::new(&mig.geometry, Some(&mig.geometry.plain())).unwrap();
                 if let Some(state) = space.state(&standing(gpu, |_| true)) {
                     let reach = |slot| Some(space.reachability(space.allocate(state, slot)?));
-                    let tight = tight_slots(&mig.geometry, ask(&queue, *job));
+                    let tight = tight_slots(&mig.geometry, gpu_request(&queue, *job));
                     let best = tight.into_iter().filter_map(|(slot, _)| reach(slot)).max();
                     if space.allocate(state, slot).is_some() {
                         prop_assert_eq!(reach(slot), best);
@@ -261,12 +266,12 @@ proptest! {
     }
 
     #[test]
-    fn what_is_said_to_fit_never_gets_refused_as_impossible(
+    fn what_fits_by_the_check_is_never_refused_as_impossible(
         cluster in cluster(), queue in queue(),
     ) {
         for policy in NAMES {
             for decision in decide(policy, &cluster, &queue) {
-                let possible = could_ever_fit(&cluster, ask(&queue, id(&decision)));
+                let possible = could_ever_fit(&cluster, gpu_request(&queue, id(&decision)));
                 let never = matches!(possible, tessera_placement::Feasibility::Never { .. });
                 let refused =
                     matches!(decision, Decision::Wait { reason: WaitReason::BadConstraints, .. });

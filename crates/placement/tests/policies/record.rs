@@ -81,7 +81,7 @@ fn owner(job: JobId) -> (&'static str, u32) {
     [("ada", 0), ("bob", 1), ("cyd", 2)][usize::try_from(job.number() % 3).unwrap()]
 }
 
-/// One round: what is there, who waits, what time it is, and whether it comes to anything.
+/// One round: the cluster, the queue, the time, and whether it has a result.
 type Round = (ClusterView, Vec<QueuedJob>, Millis, bool);
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
@@ -126,16 +126,16 @@ fn decide(
     let plainly = decide_round(policy, cluster, knowledge, &mut queue.iter().copied(), *now, 16);
     assert_eq!(decisions, plainly, "recording changes nothing");
     let input = RoundInput { cluster, queue: &queue, now: *now, starts_max: 16 };
-    let draft = recorder.draft_record(policy, input, answers, &decisions);
-    (decisions, kept.then(|| recorder.keep_draft(draft)))
+    let pending = recorder.prepare_record(policy, input, answers, &decisions);
+    (decisions, kept.then(|| recorder.keep_record(pending)))
 }
 
 fn stored(record: &RoundRecord) -> RoundRecord {
     serde_json::from_str(&serde_json::to_string(record).unwrap()).unwrap()
 }
 
-fn replayed(tape: &mut RoundReplay, record: &RoundRecord, policy: &dyn Policy) -> ReplayedRound {
-    tape.read_record(stored(record), Some(policy)).unwrap()
+fn replayed(replay: &mut RoundReplay, record: &RoundRecord, policy: &dyn Policy) -> ReplayedRound {
+    replay.read_record(stored(record), Some(policy)).unwrap()
 }
 
 proptest! {
@@ -146,12 +146,12 @@ proptest! {
         rounds in rounds(), name in prop::sample::select(NAMES),
     ) {
         let policy = by_name(name).unwrap();
-        let (mut recorder, mut tape) = (RoundRecorder::default(), RoundReplay::default());
+        let (mut recorder, mut replay) = (RoundRecorder::default(), RoundReplay::default());
         for round in &rounds {
             let (decisions, record) = decide(&mut recorder, policy.as_ref(), round);
             let Some(record) = record else { continue };
 
-            let again = replayed(&mut tape, &record, policy.as_ref());
+            let again = replayed(&mut replay, &record, policy.as_ref());
 
             prop_assert_eq!(&again.recorded, &decisions, "recorded decisions are complete");
             prop_assert_eq!(again.decided.as_ref(), Some(&decisions));
@@ -209,9 +209,9 @@ fn another_setting_is_found_where_it_matters() {
     let (decisions, record) = decide(&mut RoundRecorder::default(), live.as_ref(), &busy());
     let record = record.unwrap();
     assert!(decisions.iter().any(|d| matches!(d, Decision::Reshape { .. })), "{decisions:?}");
-    let mut tape = RoundReplay::default();
-    replayed(&mut tape, &record, live.as_ref());
-    let decides = tape.policy().unwrap().clone();
+    let mut replay = RoundReplay::default();
+    replayed(&mut replay, &record, live.as_ref());
+    let decides = replay.policy().unwrap().clone();
     assert_eq!(decides.policy, "tessera");
     let restored = with_settings(&decides.policy, &decides.settings).unwrap();
     assert_eq!(restored.settings(), decides.settings);
@@ -240,16 +240,16 @@ fn a_chain_with_a_missing_link_is_not_read_on() {
     let mut recorder = RoundRecorder::default();
     let mut next = || decide(&mut recorder, policy.as_ref(), &busy()).1.unwrap();
     let (first, _lost, third) = (next(), next(), next());
-    let mut tape = RoundReplay::default();
+    let mut replay = RoundReplay::default();
 
     assert_eq!(
         RoundReplay::default().read_record(third.clone(), None),
         Err(BadRecord::Gap { expected: 0, found: 2 })
     );
-    tape.read_record(first, None).unwrap();
-    assert_eq!(tape.read_record(third, None), Err(BadRecord::Gap { expected: 1, found: 2 }));
+    replay.read_record(first, None).unwrap();
+    assert_eq!(replay.read_record(third, None), Err(BadRecord::Gap { expected: 1, found: 2 }));
     let newer = RoundRecord { format: 99, ..next() };
-    assert_eq!(tape.read_record(newer, None), Err(BadRecord::Gap { expected: 0, found: 3 }));
+    assert_eq!(replay.read_record(newer, None), Err(BadRecord::Gap { expected: 0, found: 3 }));
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn format_1() -> impl Iterator<Item = (&'static str, RoundRecord)> {
 
 #[test]
 fn rounds_of_format_1_are_decided_again_but_for_the_words_of_explanations() {
-    let (mut tape, mut rounds, mut reshapes) = (RoundReplay::default(), 0, 0);
+    let (mut replay, mut rounds, mut reshapes) = (RoundReplay::default(), 0, 0);
     let mut policy = None;
     for (digest, record) in format_1() {
         assert_eq!(record.format, 1);
@@ -307,7 +307,7 @@ fn rounds_of_format_1_are_decided_again_but_for_the_words_of_explanations() {
             policy = Some(with_settings(&decides.policy, &decides.settings).unwrap());
         }
 
-        let again = tape.read_record(record, policy.as_deref()).unwrap();
+        let again = replay.read_record(record, policy.as_deref()).unwrap();
 
         assert_eq!(again.difference(), None, "round {rounds}");
         let again_digest = again.digest.unwrap().map(|byte| format!("{byte:02x}")).concat();

@@ -6,10 +6,10 @@ use crate::build::*;
 
 fn round(
     gpus: impl IntoIterator<Item = tessera_placement::GpuView>,
-    asks: &[tessera_model::spec::GpuRequest],
+    requests: &[tessera_model::spec::GpuRequest],
 ) -> Vec<String> {
     let cluster = cluster(gpus);
-    let decisions = decide("scheme-b", &cluster, &queue(asks.iter().cloned()));
+    let decisions = decide("scheme-b", &cluster, &queue(requests.iter().cloned()));
     short(&cluster, &decisions)
 }
 
@@ -24,8 +24,8 @@ fn a_job_of_unknown_size_starts_on_the_smallest_slice() {
 }
 
 #[test]
-fn the_memory_of_a_slice_is_what_the_driver_reports_not_what_its_name_says() {
-    // 2g.10gb holds 9.63 GiB, so 10 GiB want the next larger one.
+fn the_memory_of_a_slice_is_what_the_driver_reports_not_its_name() {
+    // 2g.10gb holds 9.63 GiB, so 10 GiB need the next larger one.
     assert_eq!(round([a100(&[])], &[gib(10)]), ["1: +3g.20gb@4 3g.20gb@4 on 0"]);
     assert_eq!(round([a100(&[])], &[mib(9_856)]), ["1: +2g.10gb@4 2g.10gb@4 on 0"]);
 }
@@ -45,7 +45,7 @@ fn two_jobs_of_half_the_memory_get_a_3g_and_a_4g() {
 
 #[test]
 fn a_slice_that_others_could_use_is_left_to_them() {
-    // Beside a busy 1g at 3 nothing but a 3g fits the second half.
+    // Next to a busy 1g at 3 nothing but a 3g fits the second half.
     let gpu = a100(&[("1g.5gb", 3, taken(9))]);
 
     assert_eq!(round([gpu], &[gib(16)]), ["1: +3g.20gb@4 3g.20gb@4 on 0"]);
@@ -78,7 +78,7 @@ fn a_larger_idle_slice_is_not_used_where_a_tight_one_can_be_made() {
 }
 
 #[test]
-fn a_larger_idle_slice_is_split_where_no_room_is_left() {
+fn a_larger_idle_slice_is_split_where_no_free_space_is_left() {
     let gpu = a100(&[("7g.40gb", 0, IDLE)]);
 
     assert_eq!(round([gpu], &[Unknown]), ["1: -7g.40gb@0 +1g.5gb@6 1g.5gb@6 on 0"]);
@@ -264,7 +264,7 @@ fn a_wait_names_the_smallest_set_of_jobs_where_one_is_not_enough() {
 }
 
 #[test]
-fn a_start_says_what_it_keeps_open_and_what_else_was_weighed() {
+fn a_start_explains_what_it_keeps_open_and_what_else_was_weighed() {
     let cluster = cluster([a100(&[]), a100(&[])]);
 
     let decisions = decide("scheme-b", &cluster, &queue([mib(4_800)]));

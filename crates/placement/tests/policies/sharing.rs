@@ -1,4 +1,4 @@
-//! Jobs that share slices: whom they join, what they found, and what never happens.
+//! Jobs that share slices: which they join, which they begin, and what never happens.
 
 use std::collections::BTreeMap;
 
@@ -32,9 +32,9 @@ fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
     InstanceState::Shared(Tenancy::of(user.into(), sharers))
 }
 
-/// Jobs of `ada` that each want half of a slice and so much memory.
-fn halves(asks: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
-    let mut jobs = queue(asks);
+/// Jobs of `ada` that each request half of a slice and so much memory.
+fn halves(requests: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
+    let mut jobs = queue(requests);
     for number in 1..=jobs.len() {
         sharing(&mut jobs, number, "ada", 50);
     }
@@ -56,7 +56,7 @@ fn two_halves_found_one_slice_on_which_both_fit() {
 }
 
 #[test]
-fn a_third_that_has_no_room_founds_a_slice_of_its_own() {
+fn a_third_sharer_that_does_not_fit_gets_a_slice_of_its_own() {
     let cluster = cluster([a100(&[])]);
 
     let three = decided("scheme-b", &cluster, &halves([gib(4), gib(4), gib(2)]));
@@ -78,25 +78,26 @@ fn users_are_never_mixed_and_exclusive_jobs_never_joined() {
 }
 
 /// A job of `ada` that shares kernel by kernel, with 1 GiB.
-fn taking_turns(number: u64, turn: KernelSharer) -> QueuedJob {
+fn kernel_sharing(number: u64, sharer: KernelSharer) -> QueuedJob {
     let mut jobs = queue((0..number).map(|_| gib(1)));
     let mut job = jobs.pop().unwrap();
     let share = SliceShare::Kernel(KernelShare { memory: Bytes::from_mib(1_024) });
-    job.share = Some(SharingRequest { turn: Some(turn), ..SharingRequest::new("ada", share) });
+    job.share =
+        Some(SharingRequest { kernel_sharer: Some(sharer), ..SharingRequest::new("ada", share) });
     job
 }
 
-fn turn(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> KernelSharer {
+fn kernel_sharer(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> KernelSharer {
     KernelSharer { priority: Priority::try_from(priority).unwrap(), online, busy: busy.into() }
 }
 
 #[test]
 fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() {
-    let service = taking_turns(1, turn(0, true, 300));
-    let busy = taking_turns(2, turn(5, false, 950));
-    let filler = taking_turns(3, turn(5, false, 1_000));
-    let second = taking_turns(4, turn(0, true, 300));
-    let unknown = taking_turns(5, turn(5, false, None));
+    let service = kernel_sharing(1, kernel_sharer(0, true, 300));
+    let busy = kernel_sharing(2, kernel_sharer(5, false, 950));
+    let filler = kernel_sharing(3, kernel_sharer(5, false, 1_000));
+    let second = kernel_sharing(4, kernel_sharer(0, true, 300));
+    let unknown = kernel_sharing(5, kernel_sharer(5, false, None));
     let jobs = [service, busy, filler, second, unknown];
     for policy in ["scheme-b", "tessera"] {
         let cluster = cluster([a100(&[])]);
@@ -118,19 +119,19 @@ fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() 
 }
 
 /// Two jobs of `ada` on one A100 that share kernel by kernel, and why the second waits or what it joined.
-fn beside(first: KernelSharer, second: KernelSharer) -> String {
-    let state = |number: u64, turn: KernelSharer| {
-        let sharer = taking_turns(number, turn).share.unwrap();
+fn summary_of_pair(first: KernelSharer, second: KernelSharer) -> String {
+    let state = |number: u64, sharer: KernelSharer| {
+        let sharer = kernel_sharing(number, sharer).share.unwrap();
         InstanceState::Shared(Tenancy::begun(JobId::from_number(number), &sharer))
     };
     let cluster = cluster([a100(&[("7g.40gb", 0, state(901, first))])]);
-    let decisions = decide("scheme-b", &cluster, &[taking_turns(1, second)]);
+    let decisions = decide("scheme-b", &cluster, &[kernel_sharing(1, second)]);
     why(&decisions[0]).summary.clone()
 }
 
 #[test]
-fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
-    let summary = beside(turn(5, false, 950), turn(5, false, 950));
+fn a_job_that_would_hardly_add_anything_gets_the_co_runner_and_the_gain_explained() {
+    let summary = summary_of_pair(kernel_sharer(5, false, 950), kernel_sharer(5, false, 950));
 
     let (_, words) = summary.split_once("it doesn't join job 901: that would add ").unwrap();
     let (percent, rest) = words.split_once(" % of the throughput of a job alone").unwrap();
@@ -139,8 +140,8 @@ fn a_job_that_would_hardly_add_anything_is_told_with_whom_and_how_little() {
 }
 
 #[test]
-fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
-    let summary = beside(turn(5, true, 300), turn(5, false, 900));
+fn a_job_that_would_slow_a_service_gets_which_how_much_and_what_would_help() {
+    let summary = summary_of_pair(kernel_sharer(5, true, 300), kernel_sharer(5, false, 900));
     let slowed = "it doesn't join job 901: job 901, an online job, would take ";
     let (_, words) = summary.split_once(slowed).unwrap_or_else(|| panic!("{summary}"));
     let (percent, rest) = words.split_once(" % longer; ").unwrap();
@@ -148,24 +149,24 @@ fn who_would_slow_a_service_is_told_which_by_how_much_and_what_would_help() {
     assert!(rest.starts_with("with a better priority its kernels would go first"), "{summary}");
 
     // The newcomer itself, of the same priority as a busy job.
-    let summary = beside(turn(5, false, 900), turn(5, true, 300));
+    let summary = summary_of_pair(kernel_sharer(5, false, 900), kernel_sharer(5, true, 300));
     assert!(summary.contains("it doesn't join job 901: it, an online job"), "{summary}");
 }
 
 #[test]
-fn who_joins_is_told_whose_slice_it_is_and_what_it_adds() {
-    let summary = beside(turn(0, true, 300), turn(5, false, 900));
+fn a_joining_job_gets_the_co_runners_and_its_gain_explained() {
+    let summary = summary_of_pair(kernel_sharer(0, true, 300), kernel_sharer(5, false, 900));
     let joined = "; job 901 of ada has 1 GiB of it under kernel-level sharing, where it adds ";
     assert!(summary.contains(joined), "{summary}");
 
-    let summary = beside(turn(0, true, None), turn(5, false, 900));
-    let wished =
+    let summary = summary_of_pair(kernel_sharer(0, true, None), kernel_sharer(5, false, 900));
+    let expected =
         "under kernel-level sharing, as its user requested: how busy these jobs are is not known";
-    assert!(summary.contains(wished), "{summary}");
+    assert!(summary.contains(expected), "{summary}");
 }
 
 #[test]
-fn the_tightest_shared_slice_with_room_is_joined_before_anything_idle() {
+fn the_tightest_shared_slice_with_capacity_is_joined_before_anything_idle() {
     let cluster = cluster([
         a100(&[("1g.5gb", 0, IDLE), ("3g.20gb", 4, shared("ada", &[(901, 20, 4)]))]),
         a100(&[("2g.10gb", 0, shared("ada", &[(902, 20, 4)])), ("2g.10gb", 2, IDLE)]),
@@ -184,7 +185,7 @@ fn the_tightest_shared_slice_with_room_is_joined_before_anything_idle() {
 }
 
 #[test]
-fn a_waiting_sharer_is_told_whose_end_would_let_it_in() {
+fn a_waiting_sharer_gets_the_job_whose_end_would_let_it_in() {
     let full = shared("ada", &[(901, 60, 4), (902, 40, 4)]);
     let cluster = cluster([a30(&[("4g.24gb", 0, full)])]);
     for policy in ["static", "scheme-b"] {
@@ -231,7 +232,7 @@ fn a_sharer_is_never_placed_on_a_node_without_mps() {
 }
 
 #[test]
-fn jobs_whose_kernels_take_turns_join_their_like_and_nobody_else() {
+fn kernel_level_sharers_join_only_their_like() {
     let standing = cluster([a100(&[
         ("1g.5gb", 0, shared("ada", &[(901, 10, 1)])),
         ("2g.10gb", 2, shared("ada", &[(902, 0, 2)])),
@@ -249,7 +250,7 @@ fn jobs_whose_kernels_take_turns_join_their_like_and_nobody_else() {
 }
 
 #[test]
-fn jobs_whose_kernels_take_turns_need_a_node_with_the_shim() {
+fn kernel_level_sharers_need_a_node_with_the_shim() {
     let none = cluster([GpuView { kernel: false, ..a100(&[("2g.10gb", 0, IDLE)]) }]);
     let mut jobs = queue([gib(4)]);
     sharing(&mut jobs, 1, "ada", 0);
@@ -291,8 +292,8 @@ fn start_all(policy: &str, cluster: &ClusterView, queue: &[QueuedJob]) -> Hardwa
     let mut hardware = Hardware::new(cluster);
     for decision in decide(policy, cluster, queue) {
         let Decision::Start { job, place, .. } = &decision else { continue };
-        let asked = queue.iter().find(|queued| queued.id == *job).unwrap();
-        match &asked.share {
+        let request = queue.iter().find(|queued| queued.id == *job).unwrap();
+        match &request.share {
             Some(sharer) => hardware.start_sharer(*job, sharer, place),
             None => hardware.start(*job, place),
         }
@@ -321,22 +322,22 @@ proptest! {
     }
 
     #[test]
-    fn nobody_founds_a_slice_while_one_of_its_user_has_room(
+    fn no_sharer_begins_a_slice_while_one_of_its_user_has_capacity(
         cluster in arbitrary::cluster(), queue in mixed(),
     ) {
         for policy in ["static", "scheme-b"] {
             let mut hardware = Hardware::new(&cluster);
             for decision in decide(policy, &cluster, &queue) {
                 let Decision::Start { job, place, .. } = &decision else { continue };
-                let asked = queue.iter().find(|queued| queued.id == *job).unwrap();
-                let Some(sharer) = &asked.share else {
+                let request = queue.iter().find(|queued| queued.id == *job).unwrap();
+                let Some(sharer) = &request.share else {
                     hardware.start(*job, place);
                     continue;
                 };
                 let before = tenancies(&hardware.cluster);
-                let room = before.values().any(|(t, memory, open)| *open && t.has_room(sharer, *memory));
+                let has_capacity = before.values().any(|(t, memory, open)| *open && t.has_capacity(sharer, *memory));
                 let joined = before.contains_key(&(place.gpu.clone(), place.slot));
-                prop_assert_eq!(room, joined, "{}: {}", policy, job);
+                prop_assert_eq!(has_capacity, joined, "{}: {}", policy, job);
                 hardware.start_sharer(*job, sharer, place);
             }
         }

@@ -6,9 +6,9 @@ use tessera_placement::{GpuView, Policy};
 
 use crate::build::*;
 
-fn round(gpus: impl IntoIterator<Item = GpuView>, asks: &[GpuRequest]) -> Vec<String> {
+fn round(gpus: impl IntoIterator<Item = GpuView>, requests: &[GpuRequest]) -> Vec<String> {
     let cluster = cluster(gpus);
-    let decisions = decide("static", &cluster, &queue(asks.iter().cloned()));
+    let decisions = decide("static", &cluster, &queue(requests.iter().cloned()));
     short(&cluster, &decisions)
 }
 
@@ -33,7 +33,7 @@ fn a_larger_instance_is_used_rather_than_left_idle() {
 }
 
 #[test]
-fn by_size_a_larger_instance_is_left_to_those_that_want_it() {
+fn by_size_a_larger_instance_is_left_to_those_that_request_it() {
     let view = cluster([stacon()]);
     let jobs = queue([Unknown, Unknown, Unknown, gib(10), gib(10)]);
 
@@ -77,7 +77,7 @@ fn a_layout_is_never_changed() {
 }
 
 #[test]
-fn a_job_without_an_instance_is_told_which_layout_stands_in_its_way() {
+fn a_job_without_an_instance_gets_the_layout_in_its_way_explained() {
     let cluster = cluster([stacon()]);
 
     let decisions = decide("static", &cluster, &queue([gib(20)]));

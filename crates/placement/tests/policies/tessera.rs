@@ -16,7 +16,7 @@ use crate::build::{a100, cluster, gib, queue, taken};
 
 /// Jobs that scale with their slice, by number: minutes on a whole GPU, and whose they are.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct KnownFacts {
     minutes: BTreeMap<u64, u64>,
     accounts: BTreeMap<u64, Account>,
     since: BTreeMap<u64, u64>,
@@ -28,13 +28,13 @@ struct Told {
     flat: Vec<u64>,
     /// Seconds that a move costs; nobody can be moved if missing.
     price_s: Option<u64>,
-    /// Whose memory, in GiB, leaves room for another of the same user, whom they leave in peace.
+    /// Jobs with little memory, in GiB, and that don't slow another job of the same user.
     shares: BTreeMap<u64, u64>,
-    /// Searches after which the time for improving seats is over; none if it never is.
+    /// Searches after which the time for improving placements is over; none if it never is.
     time_for: Option<usize>,
 }
 
-impl Told {
+impl KnownFacts {
     fn time(&self, job: JobId, profile: &Profile) -> Option<Millis> {
         let minutes = self.minutes.get(&job.number()).copied().unwrap_or(10);
         let of = |jobs: &[u64]| jobs.contains(&job.number());
@@ -45,7 +45,7 @@ impl Told {
     }
 }
 
-impl JobTable for Told {
+impl JobTable for KnownFacts {
     fn facts(&self, job: JobId) -> JobFacts {
         let shares = self.shares.get(&job.number());
         let co_runner =
@@ -65,7 +65,7 @@ impl JobTable for Told {
     }
 }
 
-impl Predictor for Told {
+impl Predictor for KnownFacts {
     fn predict_run(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<RunTime> {
         self.time(job, profile).map(RunTime::measured)
     }
@@ -82,15 +82,15 @@ impl Predictor for Told {
     }
 }
 
-impl SearchBudget for Told {
+impl SearchBudget for KnownFacts {
     fn allows(&self, searches: usize) -> bool {
         self.time_for.is_none_or(|most| searches < most)
     }
 }
 
 /// Returns what policies may know.
-fn known(told: &Told) -> Knowledge<'_> {
-    Knowledge::of(told).within(told)
+fn known(facts_known: &KnownFacts) -> Knowledge<'_> {
+    Knowledge::of(facts_known).within(facts_known)
 }
 
 fn account(name: &str, hours: u64, quota: Option<u32>) -> Account {
@@ -98,34 +98,39 @@ fn account(name: &str, hours: u64, quota: Option<u32>) -> Account {
     Account { name: name.into(), shares: 1, used, quota, member: None }
 }
 
-fn decide(told: &Told, cluster: &ClusterView, queue: &[QueuedJob], now: Millis) -> Vec<Decision> {
-    Tessera::default().decide_with(cluster, known(told), &mut queue.iter(), now, usize::MAX)
+fn decide(
+    facts_known: &KnownFacts,
+    cluster: &ClusterView,
+    queue: &[QueuedJob],
+    now: Millis,
+) -> Vec<Decision> {
+    Tessera::default().decide_with(cluster, known(facts_known), &mut queue.iter(), now, usize::MAX)
 }
 
-/// The jobs that are given seats, with their compute slices.
-fn seated(cluster: &ClusterView, decisions: &[Decision]) -> BTreeMap<u64, u32> {
-    let mut seated = BTreeMap::new();
+/// The jobs that are given placements, with their compute slices.
+fn placed(cluster: &ClusterView, decisions: &[Decision]) -> BTreeMap<u64, u32> {
+    let mut placed = BTreeMap::new();
     for decision in decisions {
         let Decision::Reshape { reshape, .. } = decision else { continue };
         let gpu = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
-        for seat in &reshape.seats {
-            let slot = seat.slot.unwrap();
+        for job in &reshape.placements {
+            let slot = job.slot.unwrap();
             let profile = gpu.mig.as_ref().unwrap().geometry.profile(slot.profile).unwrap();
-            seated.insert(seat.job.number(), u32::from(profile.compute_slices));
+            placed.insert(job.job.number(), u32::from(profile.compute_slices));
         }
     }
-    seated
+    placed
 }
 
 #[test]
-fn of_two_accounts_the_one_that_had_less_is_served_first() {
-    // Each needs the whole GPU, and the first came first.
+fn of_two_accounts_the_one_that_used_less_is_served_first() {
+    // Each needs the whole GPU, and the first was submitted first.
     let cluster = cluster([a100(&[])]);
     let jobs = queue([gib(30), gib(30)]);
     let accounts = [(1, account("busy", 90, None)), (2, account("idle", 10, None))].into();
-    let told = Told { accounts, whole: vec![1, 2], ..Told::default() };
-    let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
-    assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
+    let facts_known = KnownFacts { accounts, whole: vec![1, 2], ..KnownFacts::default() };
+    let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(10));
+    assert_eq!(placed(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
 }
 
 #[test]
@@ -133,9 +138,9 @@ fn of_two_jobs_the_one_of_higher_priority_is_served_first() {
     let cluster = cluster([a100(&[])]);
     let mut jobs = queue([gib(30), gib(30)]);
     jobs[1].queue_rank.priority = 0_u8.try_into().unwrap();
-    let told = Told { whole: vec![1, 2], ..Told::default() };
-    let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
-    assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
+    let facts_known = KnownFacts { whole: vec![1, 2], ..KnownFacts::default() };
+    let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(10));
+    assert_eq!(placed(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
 }
 
 #[test]
@@ -143,22 +148,23 @@ fn of_two_jobs_of_a_priority_the_one_with_the_smaller_nice_value_is_served_first
     let cluster = cluster([a100(&[])]);
     let mut jobs = queue([gib(30), gib(30)]);
     jobs[0].queue_rank.nice = 100.try_into().unwrap();
-    let told = Told { whole: vec![1, 2], ..Told::default() };
-    let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
-    assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
+    let facts_known = KnownFacts { whole: vec![1, 2], ..KnownFacts::default() };
+    let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(10));
+    assert_eq!(placed(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
 }
 
 #[test]
 fn a_gpu_is_reserved_for_the_oldest_job_once_it_has_waited_too_long() {
-    // Both GPUs have a job and room. The whole GPU that job 1 needs is nowhere; job 2 fits.
+    // Both GPUs have a job and space. The whole GPU that job 1 needs is nowhere; job 2 fits.
     let cluster = cluster([a100(&[("3g.20gb", 4, taken(8))]), a100(&[("3g.20gb", 4, taken(9))])]);
     let jobs = queue([gib(30), gib(4)]);
-    let mut told = Told { since: [(8, 100), (9, 500)].into(), ..Told::default() };
-    told.minutes = [(1, 30), (2, 1)].into();
-    told.whole = vec![1];
+    let mut facts_known =
+        KnownFacts { since: [(8, 100), (9, 500)].into(), ..KnownFacts::default() };
+    facts_known.minutes = [(1, 30), (2, 1)].into();
+    facts_known.whole = vec![1];
     let decide = |now| {
         let policy = Tessera { patience: Millis::from_secs(3_600), ..Tessera::default() };
-        policy.decide_with(&cluster, known(&told), &mut jobs.iter(), now, usize::MAX)
+        policy.decide_with(&cluster, known(&facts_known), &mut jobs.iter(), now, usize::MAX)
     };
     let gpus = |decisions: &[Decision]| -> Vec<String> {
         let of = |decision: &Decision| match decision {
@@ -185,42 +191,43 @@ fn a_gpu_is_reserved_for_the_oldest_job_once_it_has_waited_too_long() {
 
 #[test]
 fn a_job_gets_the_gpu_that_others_leave_for_slices_that_stand_idle() {
-    // Job 1 needs all of a GPU; jobs 8 and 9 have room for each other.
+    // Job 1 needs all of a GPU; jobs 8 and 9 have space for each other.
     let cluster = cluster([a100(&[("3g.20gb", 4, taken(8))]), a100(&[("3g.20gb", 4, taken(9))])]);
     let jobs = queue([gib(30)]);
     let since = [(8, 100), (9, 500)].into();
     let minutes = [(1, 30), (8, 60), (9, 60)].into();
-    let told = Told { since, minutes, whole: vec![1], price_s: Some(10), ..Told::default() };
-    let decide = |told: &Told, effort| {
+    let facts_known =
+        KnownFacts { since, minutes, whole: vec![1], price_s: Some(10), ..KnownFacts::default() };
+    let decide = |facts_known: &KnownFacts, effort| {
         let policy = Tessera { effort, ..Tessera::default() };
         let decisions = policy.decide_with(
             &cluster,
-            known(told),
+            known(facts_known),
             &mut jobs.iter(),
             Millis::new(1_000),
             usize::MAX,
         );
-        seated(&cluster, &decisions)
+        placed(&cluster, &decisions)
     };
 
-    let found = decide(&told, Tessera::default().effort);
+    let found = decide(&facts_known, Tessera::default().effort);
 
     assert_eq!(found.get(&1), Some(&7), "{found:?}");
     assert!(found.contains_key(&8) && found.contains_key(&9), "nobody is sent away: {found:?}");
-    assert!(decide(&told, 0).is_empty(), "no effort, no room");
-    let pinned = Told { price_s: None, ..told.clone() };
+    assert!(decide(&facts_known, 0).is_empty(), "no effort, no room");
+    let pinned = KnownFacts { price_s: None, ..facts_known.clone() };
     assert!(decide(&pinned, 500).is_empty(), "who would lose its work stays");
-    let dear = Told { price_s: Some(40_000), ..told };
+    let dear = KnownFacts { price_s: Some(40_000), ..facts_known };
     assert!(decide(&dear, 500).is_empty(), "a move that costs more than it brings is not made");
 }
 
 #[test]
-fn of_two_jobs_as_long_the_one_that_leaves_room_is_served_first() {
+fn of_two_jobs_as_long_the_one_that_leaves_space_is_served_first() {
     let cluster = cluster([a100(&[])]);
     let jobs = queue([gib(30), gib(4)]);
-    let told = Told { whole: vec![1], flat: vec![2], ..Told::default() };
-    let decisions = decide(&told, &cluster, &jobs, Millis::new(10));
-    assert_eq!(seated(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
+    let facts_known = KnownFacts { whole: vec![1], flat: vec![2], ..KnownFacts::default() };
+    let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(10));
+    assert_eq!(placed(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
 }
 
 #[test]
@@ -231,23 +238,30 @@ fn jobs_change_places_where_both_gpus_do_more_so() {
     let minutes = [(6, 4), (7, 4), (8, 400), (9, 400)].into();
     let since = [(6, 100), (7, 100), (8, 100), (9, 100)].into();
     let half = vec![6, 7, 8, 9];
-    let told = Told { minutes, since, half, price_s: Some(1), ..Told::default() };
-    let decide = |told: &Told, effort| {
+    let facts_known =
+        KnownFacts { minutes, since, half, price_s: Some(1), ..KnownFacts::default() };
+    let decide = |facts_known: &KnownFacts, effort| {
         let policy = Tessera { effort, ..Tessera::default() };
         let mut nobody = std::iter::empty();
-        policy.decide_with(&cluster, known(told), &mut nobody, Millis::new(1_000), usize::MAX)
+        policy.decide_with(
+            &cluster,
+            known(facts_known),
+            &mut nobody,
+            Millis::new(1_000),
+            usize::MAX,
+        )
     };
 
-    let decisions = decide(&told, Tessera::default().effort);
+    let decisions = decide(&facts_known, Tessera::default().effort);
 
-    let slices = seated(&cluster, &decisions);
+    let slices = placed(&cluster, &decisions);
     assert_eq!(slices, [(6, 4), (7, 4), (8, 3), (9, 3)].into(), "{decisions:?}");
-    assert!(decide(&told, 0).is_empty(), "no effort, no exchange");
-    let hurried = Told { time_for: Some(0), ..told.clone() };
+    assert!(decide(&facts_known, 0).is_empty(), "no effort, no exchange");
+    let hurried = KnownFacts { time_for: Some(0), ..facts_known.clone() };
     assert!(decide(&hurried, 500).is_empty(), "no time, no exchange");
-    let pinned = Told { price_s: None, ..told.clone() };
+    let pinned = KnownFacts { price_s: None, ..facts_known.clone() };
     assert!(decide(&pinned, 500).is_empty(), "who would lose its work stays");
-    let dear = Told { price_s: Some(200), ..told };
+    let dear = KnownFacts { price_s: Some(200), ..facts_known };
     assert!(decide(&dear, 500).is_empty(), "two moves that cost more than they bring");
 }
 
@@ -256,18 +270,19 @@ fn the_longest_job_gets_more_once_nobody_else_comes() {
     let cluster = cluster([a100(&[("4g.20gb", 0, taken(8)), ("3g.20gb", 4, taken(9))])]);
     let minutes = [(8, 100), (9, 400)].into();
     let since = [(8, 100), (9, 100)].into();
-    let told = Told { minutes, since, price_s: Some(5), ..Told::default() };
+    let facts_known = KnownFacts { minutes, since, price_s: Some(5), ..KnownFacts::default() };
     let slices_of_longest = |now: u64| {
-        let decisions = decide(&told, &cluster, &[], Millis::from_secs(60 * now));
-        seated(&cluster, &decisions).get(&9).copied().unwrap_or(3)
+        let decisions = decide(&facts_known, &cluster, &[], Millis::from_secs(60 * now));
+        placed(&cluster, &decisions).get(&9).copied().unwrap_or(3)
     };
 
     // Both together take 500 minutes of a whole GPU: a fifth of that has to pass.
     assert_eq!(slices_of_longest(1), 3);
     assert_eq!(slices_of_longest(101), 4);
     // Somebody has only just come.
-    let told = Told { since: [(8, 60_000 * 100), (9, 100)].into(), ..told.clone() };
-    let decisions = decide(&told, &cluster, &[], Millis::from_secs(60 * 101));
+    let facts_known =
+        KnownFacts { since: [(8, 60_000 * 100), (9, 100)].into(), ..facts_known.clone() };
+    let decisions = decide(&facts_known, &cluster, &[], Millis::from_secs(60 * 101));
     assert!(decisions.is_empty(), "{decisions:?}");
 }
 
@@ -297,10 +312,10 @@ proptest! {
         let cluster = cluster(gpus);
         let since = sits.keys().map(|job| (*job, 100)).collect();
         let minutes = (1..).zip(minutes).collect();
-        let told = Told { minutes, since, whole: whole.clone(), price_s: Some(price_s), ..Told::default() };
+        let facts_known = KnownFacts { minutes, since, whole: whole.clone(), price_s: Some(price_s), ..KnownFacts::default() };
         let jobs = queue((1..10).map(|job| if whole.contains(&job) { gib(30) } else { gib(3) }));
 
-        let decisions = decide(&told, &cluster, &jobs, Millis::new(1_000));
+        let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(1_000));
 
         let mut after = sits.clone();
         let reshapes = || decisions.iter().filter_map(|decision| match decision {
@@ -311,9 +326,9 @@ proptest! {
         let reshaped: Vec<usize> = reshapes().map(|reshape| place(&reshape.gpu)).collect();
         after.retain(|_, gpu| !reshaped.contains(gpu));
         for reshape in reshapes() {
-            for seat in &reshape.seats {
-                let twice = after.insert(seat.job.number(), place(&reshape.gpu));
-                prop_assert_eq!(twice, None, "{:?} sits twice", seat.job);
+            for placed in &reshape.placements {
+                let twice = after.insert(placed.job.number(), place(&reshape.gpu));
+                prop_assert_eq!(twice, None, "{:?} sits twice", placed.job);
             }
         }
         let distinct: std::collections::BTreeSet<&usize> = reshaped.iter().collect();
@@ -333,20 +348,20 @@ proptest! {
         let names = ["a", "b", "c"];
         let of = |number: usize| account(names[number], 1, quotas[number]);
         let running = [(100, of(0)), (101, of(1))].into();
-        let mut told = Told { accounts: running, ..Told::default() };
+        let mut facts_known = KnownFacts { accounts: running, ..KnownFacts::default() };
         for (number, (owner, minutes)) in (1..).zip(&jobs) {
-            told.accounts.insert(number, of(*owner));
-            told.minutes.insert(number, *minutes);
+            facts_known.accounts.insert(number, of(*owner));
+            facts_known.minutes.insert(number, *minutes);
         }
 
-        let decisions = decide(&told, &cluster, &waiting, Millis::new(100));
+        let decisions = decide(&facts_known, &cluster, &waiting, Millis::new(100));
 
-        let mut has = seated(&cluster, &decisions);
+        let mut has = placed(&cluster, &decisions);
         has.entry(100).or_insert(1);
         has.entry(101).or_insert(2);
         let mut held: BTreeMap<&str, u32> = BTreeMap::new();
         for (job, slices) in &has {
-            *held.entry(&told.accounts[job].name).or_default() += slices;
+            *held.entry(&facts_known.accounts[job].name).or_default() += slices;
         }
         for (number, quota) in quotas.iter().enumerate() {
             // What runs already is nobody's fault.
@@ -363,19 +378,19 @@ fn a_slice_that_two_share_counts_once_against_their_quota() {
     let jobs = queue([gib(6), gib(6)]);
     let decided = |quota: u32| {
         let quota = account("lab", 1, Some(quota));
-        let told = Told {
+        let facts_known = KnownFacts {
             accounts: [(1, quota.clone()), (2, quota)].into(),
             half: vec![1, 2],
             shares: [(1, 6), (2, 6)].into(),
-            ..Told::default()
+            ..KnownFacts::default()
         };
         let cluster = cluster([a100(&[])]);
-        let decisions = decide(&told, &cluster, &jobs, Millis::new(5));
-        let seats = decisions.into_iter().flat_map(|decision| match decision {
-            Decision::Reshape { reshape, .. } => reshape.seats,
+        let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(5));
+        let placements = decisions.into_iter().flat_map(|decision| match decision {
+            Decision::Reshape { reshape, .. } => reshape.placements,
             Decision::Start { .. } | Decision::Wait { .. } => Vec::new(),
         });
-        seats.map(|seat| (seat.job.number(), seat.slot)).collect::<Vec<_>>()
+        placements.map(|placed| (placed.job.number(), placed.slot)).collect::<Vec<_>>()
     };
     let [(_, slot), (_, other)] = decided(4)[..] else { panic!("{:?}", decided(4)) };
     assert_eq!(slot, other, "one slice of four for both");
@@ -383,12 +398,13 @@ fn a_slice_that_two_share_counts_once_against_their_quota() {
 }
 
 #[test]
-fn a_job_whose_account_is_at_its_quota_is_told_so() {
+fn a_job_whose_account_is_at_its_quota_gets_that_reason() {
     let cluster = cluster([a100(&[("2g.10gb", 4, taken(9))])]);
     let jobs = queue([gib(3)]);
     let quota = account("lab", 1, Some(2));
-    let told = Told { accounts: [(1, quota.clone()), (9, quota)].into(), ..Told::default() };
-    let decisions = decide(&told, &cluster, &jobs, Millis::new(5));
+    let facts_known =
+        KnownFacts { accounts: [(1, quota.clone()), (9, quota)].into(), ..KnownFacts::default() };
+    let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(5));
     let Some(Decision::Wait { why, .. }) = decisions.first() else { panic!("{decisions:?}") };
     assert!(why.summary.contains("hold 2 of their limit of 2 compute slices"), "{}", why.summary);
     let idle = InstanceState::Idle;

@@ -5,7 +5,7 @@ use tessera_model::mig::{MigState, Slot, StateSpace, catalog};
 use crate::build::rules;
 
 #[test]
-fn reachability_beside_plain_instances_is_that_of_the_paper() {
+fn reachability_next_to_plain_instances_is_that_of_the_paper() {
     for key in catalog::models().keys() {
         let mig = rules(key);
         let plain = StateSpace::new(&mig.geometry, Some(&mig.geometry.plain())).unwrap();
@@ -35,6 +35,6 @@ fn an_instance_of_another_profile_counts_as_an_obstacle() {
 
     let last = mig.all().allocate(MigState::EMPTY, Slot { start: 6, profile: double }).unwrap();
 
-    // The left half in its six ways, beside it 2g at 4 or two 1g.
+    // The left half in its six ways, next to it 2g at 4 or two 1g.
     assert_eq!(mig.full_layouts(last), Some(12));
 }

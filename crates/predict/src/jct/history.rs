@@ -24,7 +24,7 @@ pub struct RunCounters {
     pub memory: u16,
 }
 
-/// One run that came to its end, alone on its slice.
+/// One run that ended by itself, alone on its slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRun {
     /// The task's key.
@@ -87,8 +87,8 @@ impl ModelHistory {
 
     /// Returns the size with runs that is nearest by its logarithm, of equals the larger.
     pub(super) fn nearest(&self, slices: u8) -> Option<(u8, &SizeHistory)> {
-        let wanted = f64::from(slices.max(1)).ln();
-        let distance = |known: u8| (f64::from(known.max(1)).ln() - wanted).abs();
+        let target = f64::from(slices.max(1)).ln();
+        let distance = |known: u8| (f64::from(known.max(1)).ln() - target).abs();
         let all = self.by_slices.iter().rev().map(|(slices, place)| (*slices, place));
         all.min_by(|a, b| distance(a.0).total_cmp(&distance(b.0)))
     }

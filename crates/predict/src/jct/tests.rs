@@ -34,24 +34,25 @@ fn lab(tasks: u64) -> Vec<TaskRun> {
 }
 
 #[test]
-fn one_run_on_one_size_tells_the_others_within_a_tenth() {
+fn one_run_on_one_size_predicts_the_others_within_a_tenth() {
     let mut history = lab(60);
     history.extend(runs("new", 500_000, 300, &[7]));
     let jct = TimePredictor::learn(&history, 1);
     assert!(jct.ratios().unwrap().held_out.relative < 0.15, "{:?}", jct.ratios());
     for truth in runs("new", 500_000, 300, &[1, 2, 3, 4]) {
-        let said = jct.time("new", "a100-40gb", truth.slices, PredictorTrust::Trusted).unwrap();
-        assert_eq!(said.source, PredictionSource::Learned);
-        assert!(said.relative_error(truth.ms) < 0.1, "{truth:?} {said:?}");
-        assert!(said.low <= said.value && said.value <= said.high);
+        let predicted =
+            jct.time("new", "a100-40gb", truth.slices, PredictorTrust::Trusted).unwrap();
+        assert_eq!(predicted.source, PredictionSource::Learned);
+        assert!(predicted.relative_error(truth.ms) < 0.1, "{truth:?} {predicted:?}");
+        assert!(predicted.low <= predicted.value && predicted.value <= predicted.high);
     }
 }
 
 #[test]
 fn runs_on_the_very_size_come_first() {
     let jct = TimePredictor::learn(&runs("mine", 100_000, 0, &[2, 7]), 1);
-    let said = jct.time("mine", "a100-40gb", 2, PredictorTrust::Trusted).unwrap();
-    assert_eq!((said.source, said.value), (PredictionSource::Measured, 350_000));
+    let predicted = jct.time("mine", "a100-40gb", 2, PredictorTrust::Trusted).unwrap();
+    assert_eq!((predicted.source, predicted.value), (PredictionSource::Measured, 350_000));
     assert!(jct.time("mine", "h100", 2, PredictorTrust::Trusted).is_none());
     assert!(jct.time("yours", "a100-40gb", 2, PredictorTrust::Trusted).is_none());
 }
@@ -59,9 +60,9 @@ fn runs_on_the_very_size_come_first() {
 #[test]
 fn with_little_history_the_rule_for_slices_stands_in() {
     let jct = TimePredictor::learn(&runs("mine", 100_000, 200, &[7]), 1);
-    let said = jct.time("mine", "a100-40gb", 1, PredictorTrust::Trusted).unwrap();
-    assert_eq!(said.source, PredictionSource::Scaled);
-    assert!(said.value > 400_000 && said.value <= said.high, "{said:?}");
+    let predicted = jct.time("mine", "a100-40gb", 1, PredictorTrust::Trusted).unwrap();
+    assert_eq!(predicted.source, PredictionSource::Scaled);
+    assert!(predicted.value > 400_000 && predicted.value <= predicted.high, "{predicted:?}");
 }
 
 #[test]
@@ -87,13 +88,13 @@ proptest::proptest! {
         let jct = TimePredictor::learn(&runs("any", whole, serial, &[SIZES[from]]), 1);
         for trust in [PredictorTrust::Trusted, PredictorTrust::Alarmed] {
             let base = jct.time("any", "a100-40gb", SIZES[from], PredictorTrust::Trusted).unwrap().value;
-            let said = jct.time("any", "a100-40gb", SIZES[to], trust).unwrap();
-            proptest::prop_assert!(said.low <= said.value && said.value <= said.high);
+            let predicted = jct.time("any", "a100-40gb", SIZES[to], trust).unwrap();
+            proptest::prop_assert!(predicted.low <= predicted.value && predicted.value <= predicted.high);
             if to < from {
-                proptest::prop_assert!(said.value + 1 >= base);
+                proptest::prop_assert!(predicted.value + 1 >= base);
             }
             if to > from {
-                proptest::prop_assert!(said.value <= base + 1);
+                proptest::prop_assert!(predicted.value <= base + 1);
             }
         }
     }

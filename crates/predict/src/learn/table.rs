@@ -75,7 +75,7 @@ impl TrainingTable {
         self.targets.len()
     }
 
-    /// Tells whether there are none.
+    /// Returns whether there are none.
     pub const fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }

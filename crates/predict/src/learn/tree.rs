@@ -131,8 +131,8 @@ fn split(
     rng: &mut SeededRng,
 ) -> Option<(usize, u8)> {
     let sum: f64 = rows.iter().map(|row| targets[*row]).sum();
-    let worth = |sum: f64, rows: usize| sum * sum / (count(rows) + rule.shrink).max(1e-9);
-    let whole = worth(sum, rows.len());
+    let gain_of = |sum: f64, rows: usize| sum * sum / (count(rows) + rule.shrink).max(1e-9);
+    let whole = gain_of(sum, rows.len());
     let mut best: Option<(f64, usize, u8)> = None;
     for column in drawn(binned.cuts.len(), rule.columns, rng) {
         let bins = binned.cuts[column].len() + 1;
@@ -150,7 +150,7 @@ fn split(
             if *count == 0 || seen < rule.leaf_min || rows.len() - seen < rule.leaf_min {
                 continue;
             }
-            let gain = worth(below, seen) + worth(sum - below, rows.len() - seen) - whole;
+            let gain = gain_of(below, seen) + gain_of(sum - below, rows.len() - seen) - whole;
             let bin = u8::try_from(bin).unwrap_or(u8::MAX);
             if gain > 1e-12 && best.is_none_or(|(known, ..)| gain > known) {
                 best = Some((gain, column, bin));
@@ -161,15 +161,15 @@ fn split(
 }
 
 /// Draws so many of the columns, without repeating one.
-fn drawn(all: usize, wanted: usize, rng: &mut SeededRng) -> Vec<usize> {
+fn drawn(all: usize, count_drawn: usize, rng: &mut SeededRng) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..all).collect();
-    if wanted >= all {
+    if count_drawn >= all {
         return columns;
     }
-    for at in 0..wanted {
+    for at in 0..count_drawn {
         let other = at + rng.index_below(all - at);
         columns.swap(at, other);
     }
-    columns.truncate(wanted);
+    columns.truncate(count_drawn);
     columns
 }

@@ -1,12 +1,12 @@
-//! What no schedule can beat that gives each slice to one job at a time.
+//! Bounds of all schedules that give each slice to one job at a time.
 //!
 //! The bounds hold for any MIG-only schedule, even one that cuts for nothing;
 //! they don't hold where jobs share a slice. The proofs stand in `docs/policies.md`.
 //!
 //! - **Critical path.** No job ends before it was submitted, started up and ran alone on its best
 //!   instance.
-//! - **Priced work.** Give each instance size a price such that no layout is worth more than its
-//!   GPU. A job's work is the cheapest way to run it; a GPU does at most its worth of work a
+//! - **Priced work.** Give each instance size a price such that no layout costs more than its
+//!   GPU. A job's work is the cheapest way to run it; a GPU does at most its score of work a
 //!   second. Any such prices prove a bound; a search over prices makes it tight.
 //! - **Configuration program** ([`config`]), for workloads of up to some hundred jobs.
 
@@ -50,7 +50,7 @@ impl WorkloadBounds {
         let stride = jobs.len().div_ceil(SEARCHED_MAX).max(1);
         let sample: Vec<Vec<Option<f64>>> = table.iter().step_by(stride).cloned().collect();
         let prices = market.search(&sample);
-        let speed = market.worth(&prices);
+        let speed = market.value(&prices);
         let work: Vec<f64> = table.iter().map(|times| cheapest(&prices, times) / speed).collect();
         let submits: Vec<f64> = jobs.iter().map(|job| seconds(job.submit_ms)).collect();
         let alone: Vec<f64> = jobs
@@ -127,7 +127,7 @@ impl SlicePrices {
     }
 
     /// Returns the most work that the cluster does in a second at these prices.
-    fn worth(&self, prices: &[f64]) -> f64 {
+    fn value(&self, prices: &[f64]) -> f64 {
         let of = |counts: &Vec<f64>| counts.iter().zip(prices).map(|(n, p)| n * p).sum::<f64>();
         let best = |layouts: &[Vec<f64>]| layouts.iter().map(of).fold(0.0, f64::max);
         let sum: f64 = self.models.iter().map(|(gpus, layouts)| gpus * best(layouts)).sum();
@@ -138,7 +138,7 @@ impl SlicePrices {
     fn search(&self, table: &[Vec<Option<f64>>]) -> Vec<f64> {
         let proves = |prices: &[f64]| {
             let work: f64 = table.iter().map(|times| cheapest(prices, times)).sum();
-            work / self.worth(prices)
+            work / self.value(prices)
         };
         let mut prices: Vec<f64> = self.sizes.iter().map(|(_, s, _)| f64::from(*s)).collect();
         let mut best = proves(&prices);
@@ -184,8 +184,8 @@ fn released_work(submits: &[f64], work: &[f64]) -> f64 {
     moments.iter().step_by(stride).map(after).fold(0.0, f64::max)
 }
 
-/// Returns the mean flow time of the shortest-remaining-first schedule of the work on one machine:
-/// the least of any schedule on it (Schrage 1968), and so of any on the cluster.
+/// Returns the mean flow time of the shortest-remaining-first schedule of the work on one machine.
+/// It is the least of any schedule on it (Schrage 1968), and so of any on the cluster.
 fn shortest_first(submits: &[f64], work: &[f64]) -> f64 {
     let mut order: Vec<usize> = (0..submits.len()).collect();
     order.sort_by(|a, b| submits[*a].total_cmp(&submits[*b]));

@@ -21,30 +21,30 @@ const SEED: u64 = 1;
 const SIZES: [u8; 4] = [2, 3, 4, 7];
 const WHOLE: u8 = 7;
 
-/// The forest that policies of the simulator ask about jobs whose demands are known.
+/// The forest that predicts for policies of the simulator, for jobs whose demands are known.
 static FOREST: LazyLock<SharingPredictor> = LazyLock::new(|| {
     SharingPredictor::learn(&rows(SEED, ROWS), SEED).expect("so many rows are enough to learn from")
 });
 
 /// Answers of the forest that are kept: beyond, all are forgotten. Chosen: about a hundred MiB.
-const TOLD_MAX: usize = 1 << 20;
+const CACHED_MAX: usize = 1 << 20;
 
-/// What the forest said. A policy asks the same of the same jobs in round after round, and walking
+/// The forest's predictions. A policy needs the same ones in round after round, and walking
 /// all trees each time took seven tenths of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SpeedCache(BTreeMap<SharedJob, u64>);
 
 impl SpeedCache {
-    /// Returns how fast a job is beside others, in thousandths of its speed alone.
-    pub(super) fn speed(&mut self, beside: &SharedJob) -> u64 {
-        if self.0.len() >= TOLD_MAX && !self.0.contains_key(beside) {
+    /// Returns how fast a job is next to others, in thousandths of its speed alone.
+    pub(super) fn speed(&mut self, shared: &SharedJob) -> u64 {
+        if self.0.len() >= CACHED_MAX && !self.0.contains_key(shared) {
             self.0.clear();
         }
-        *self.0.entry(*beside).or_insert_with(|| FOREST.predict(beside).value)
+        *self.0.entry(*shared).or_insert_with(|| FOREST.predict(shared).value)
     }
 }
 
-/// Draws co-locations: one job beside one to three others on a slice of an A100, with demands in
+/// Draws co-locations: one job next to one to three others on a slice of an A100. Demands are in
 /// the range of the study's jobs, rounded (tables 2 and 5: SMs 5 to 81 %, bandwidth 0.5 to 45 %).
 pub fn rows(seed: u64, count: u64) -> Vec<MeasuredSharing> {
     let mut rng = SeededRng::named(seed, "colocation");
@@ -52,14 +52,13 @@ pub fn rows(seed: u64, count: u64) -> Vec<MeasuredSharing> {
 }
 
 fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
-    let at = usize::try_from(rng.below(4)).unwrap_or(0);
-    let slices = SIZES[at];
-    let others = usize::try_from(1 + rng.below(3)).unwrap_or(1);
+    let slices = SIZES[rng.index_below(SIZES.len())];
+    let others = 1 + rng.index_below(3);
     // Parts in tenths that add up to no more than all of it, as both policies give them out.
     let mut left = 10_u64;
     let jobs: Vec<(Demand, u8)> = (0..=others)
         .map(|place| {
-            let kept = u64::try_from(others - place).unwrap_or(0);
+            let kept = (others - place) as u64;
             let part = 1 + rng.below((left - kept).max(1));
             left -= part;
             let demand = Demand { sm: draw(rng, 800), memory: draw(rng, 430) };
@@ -73,13 +72,13 @@ fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
     let slowed = contention::under_mps(&sharers, slices, WHOLE)[0];
     // Three of a hundred up or down, chosen: two measurements of the same are never equal.
     let slowed = rng.spread(slowed, 30).max(1_000);
-    let beside = beside(jobs[0].0, jobs[0].1, &jobs[1..], (slices, WHOLE), rng.below(2) == 0);
+    let shared = shared_job(jobs[0].0, jobs[0].1, &jobs[1..], (slices, WHOLE), rng.below(2) == 0);
     let speed_per_mille = u32::try_from(1_000_000 / slowed).unwrap_or(1_000);
-    MeasuredSharing { task, beside, speed_per_mille }
+    MeasuredSharing { task, shared, speed_per_mille }
 }
 
-/// Describes a job beside others; each with its percentage.
-pub(super) fn beside(
+/// Describes a job next to others; each with its percentage.
+pub(super) fn shared_job(
     own: Demand,
     percent: u8,
     others: &[(Demand, u8)],

@@ -2,28 +2,28 @@
 //!
 //! Calibrated, not derived: four constants fit the printed pairs of the co-execution study
 //! (Villarrubia et al., arXiv 2604.22430, tables 2 and 5 and figure 12), and its rules come out
-//! (`tests/coexec.rs`). A job is described by how much of the SMs and of the memory bandwidth it
+//! (`tests/coexec`). A job is described by how much of the SMs and of the memory bandwidth it
 //! keeps busy alone on the GPU.
 //!
-//! - **MPS.** Each pays [`COMPANY`] for company, growing with the number of sharers, and then the
-//!   worse of two contentions: for bandwidth by how sensitive both are to it, for SMs by how much
-//!   of them the others fill. Caps that add up to 100 % remove the second, and slow a job that
-//!   wants more than its cap.
+//! - **MPS.** Each loses [`CO_RUNNERS`] to its co-runners, growing with the number of sharers, and then to the
+//!   worse of two contentions. For bandwidth it grows with how sensitive both are to it, for SMs with
+//!   how much of them the others fill. Caps that add up to 100 % remove the second, and slow a job that
+//!   needs more than its cap.
 //! - **MIG.** Isolated: a job is slowed by what its slice lacks, as its sensitivity to the missing
 //!   SMs or bandwidth has it.
-//! - **Time-slicing.** Sharers take turns.
+//! - **Time-slicing.** Sharers run in time slices, one after the other.
 
 use tessera_placement::Demand;
 
-use super::number::{float, whole};
+use super::number::{count, whole};
 
 /// Slow-down that one sharer more brings, before any contention. Fitted, with [`MULTIPROCESSORS`], to
 /// pairs that hardly contend (study, figure 12: T_rel 0.68 for SRAD with LavaMD).
-pub(super) const COMPANY: f64 = 0.1;
+pub(super) const CO_RUNNERS: f64 = 0.1;
 
 /// How it grows with the number of others: four small copies of a job lose what they had gained
 /// as a pair (study: T_rel 0.6 for two, 0.8 for four). Fitted to that.
-const COMPANY_GROWTH: f64 = 2.7;
+const CO_RUNNER_GROWTH: f64 = 2.7;
 
 /// Slow-down of one memory-bound job by another. Fitted (study: T_rel 1.3 for Sort with Sort).
 const BANDWIDTH: f64 = 1.5;
@@ -45,9 +45,9 @@ const MISSING_BANDWIDTH: f64 = 0.74;
 /// Source: MISO's program (`coloc_penalty`).
 const UNKNOWN: f64 = 0.15;
 
-/// What each that takes turns adds to the time of one. Chosen within the study's "slightly below 2" for
+/// What each further job adds to the time of one in time slices. Chosen within the study's "slightly below 2" for
 /// two.
-const TURNS: f64 = 0.95;
+const TIME_SLICED: f64 = 0.95;
 
 /// One of those that share an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,24 +61,24 @@ pub struct ContentionSharer {
 /// Returns how much longer each sharer takes than alone on the same instance, in thousandths.
 /// `slices` of `whole_slices` of the GPU's compute are the instance's.
 pub fn under_mps(sharers: &[ContentionSharer], slices: u8, whole_slices: u8) -> Vec<u64> {
-    let room = f64::from(slices.max(1)) / f64::from(whole_slices.max(1));
+    let part_of_gpu = f64::from(slices.max(1)) / f64::from(whole_slices.max(1));
     let caps: u32 = sharers.iter().map(|s| u32::from(s.cap)).sum();
     let apart = caps <= 100;
     let slowed = |me: usize| {
         let others = || sharers.iter().enumerate().filter(move |(other, _)| *other != me);
-        let company = float(u64::try_from(others().count()).unwrap_or(0));
+        let co_runners = count(others().count());
         let known = sharers.iter().all(|s| s.demand.is_some());
         if !known {
-            return thousandths(1.0 + UNKNOWN * company);
+            return thousandths(1.0 + UNKNOWN * co_runners);
         }
         let mine = sharers[me];
-        let bandwidth: f64 = others().map(|(_, o)| sensitivity(o, room)).sum();
-        let filled: f64 = others().map(|(_, o)| odds(busy(o, room).min(cap(o)))).sum();
-        let memory = BANDWIDTH * sensitivity(&mine, room) * bandwidth;
+        let bandwidth: f64 = others().map(|(_, o)| sensitivity(o, part_of_gpu)).sum();
+        let filled: f64 = others().map(|(_, o)| odds(busy(o, part_of_gpu).min(cap(o)))).sum();
+        let memory = BANDWIDTH * sensitivity(&mine, part_of_gpu) * bandwidth;
         let compute = if apart { 0.0 } else { MULTIPROCESSORS * filled };
-        let starved = if apart { (busy(&mine, room) / cap(&mine)).max(1.0) } else { 1.0 };
-        let lonely = company < 0.5;
-        let base = if lonely { 0.0 } else { COMPANY * company.powf(COMPANY_GROWTH) };
+        let starved = if apart { (busy(&mine, part_of_gpu) / cap(&mine)).max(1.0) } else { 1.0 };
+        let lonely = co_runners < 0.5;
+        let base = if lonely { 0.0 } else { CO_RUNNERS * co_runners.powf(CO_RUNNER_GROWTH) };
         thousandths(starved * (1.0 + base + memory.max(compute)))
     };
     (0..sharers.len()).map(slowed).collect()
@@ -94,9 +94,9 @@ pub fn under_mig(demand: Demand, slices: u8, whole_slices: u8) -> u64 {
     thousandths(1.0 + missing * compute.max(memory))
 }
 
-/// Returns how much longer each of so many jobs takes when they take turns, in thousandths.
+/// Returns how much longer each of so many jobs takes when they run in time slices, in thousandths.
 pub fn time_slicing(jobs: usize) -> u64 {
-    thousandths(1.0 + TURNS * super::number::count(jobs.saturating_sub(1)))
+    thousandths(1.0 + TIME_SLICED * count(jobs.saturating_sub(1)))
 }
 
 /// Returns how transfers of jobs on one GPU stretch each of them, in thousandths: the bus is
@@ -105,8 +105,8 @@ pub fn time_slicing(jobs: usize) -> u64 {
 ///
 /// Source: MIGM, Needleman-Wunsch (seven at once: each 2.24x slower).
 pub fn over_pcie(transfers: &[u16]) -> Vec<u64> {
-    let asked: u64 = transfers.iter().map(|part| u64::from(*part)).sum();
-    let stretch = asked.max(1_000);
+    let demand: u64 = transfers.iter().map(|part| u64::from(*part)).sum();
+    let stretch = demand.max(1_000);
     let slowed = |part: &u16| {
         let part = u64::from(*part).min(1_000);
         1_000 - part + part * stretch / 1_000
@@ -134,18 +134,18 @@ pub fn power_under_mps(sharers: &[ContentionSharer]) -> u64 {
 /// The same for jobs on slices of their own. Source: study, figure 12: 1.15 typically.
 pub const POWER_UNDER_MIG: u64 = 1_150;
 
-fn busy(sharer: &ContentionSharer, room: f64) -> f64 {
+fn busy(sharer: &ContentionSharer, part_of_gpu: f64) -> f64 {
     let sm = sharer.demand.map_or(0, |d| d.sm);
-    (f64::from(sm) / 1_000.0 / room).min(0.95)
+    (f64::from(sm) / 1_000.0 / part_of_gpu).min(0.95)
 }
 
 fn cap(sharer: &ContentionSharer) -> f64 {
     f64::from(sharer.cap.max(1)) / 100.0
 }
 
-fn sensitivity(sharer: &ContentionSharer, room: f64) -> f64 {
+fn sensitivity(sharer: &ContentionSharer, part_of_gpu: f64) -> f64 {
     let memory = sharer.demand.map_or(0, |d| d.memory);
-    (f64::from(memory) / 1_000.0 / room / MEMORY_BOUND).powi(2).min(1.0)
+    (f64::from(memory) / 1_000.0 / part_of_gpu / MEMORY_BOUND).powi(2).min(1.0)
 }
 
 fn odds(part: f64) -> f64 {

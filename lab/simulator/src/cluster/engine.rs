@@ -1,18 +1,18 @@
-//! The run: events in the order of time, and a policy that is asked when something happened.
+//! The run: events in the order of time, and a policy that decides when something happened.
 
 mod act;
 mod alone;
-mod card;
 mod cut;
 mod ending;
 mod forecast;
 mod gangs;
+mod gpu_state;
+mod kernel_sharing;
 mod look;
+mod placing;
 mod refused;
-mod seat;
 mod speed;
 mod task;
-mod turns;
 mod usage;
 
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ use tessera_placement::{
 };
 
 use self::alone::SoloTimes;
-use self::card::GpuState;
+use self::gpu_state::GpuState;
 pub use self::refused::SimulationError;
 use self::task::{SimulatedTask, TaskPhase, TaskPlacement, kinds};
 use super::fleet::GpuFleet;
@@ -71,7 +71,7 @@ pub struct SimulationRun<'s> {
     events: BinaryHeap<Reverse<(u64, u64, SimulationEvent)>>,
     sequence: u64,
     view: ClusterView,
-    cards: Vec<GpuState>,
+    gpu_states: Vec<GpuState>,
     by_gpu: BTreeMap<tessera_model::GpuId, usize>,
     tasks: Vec<SimulatedTask>,
     /// The user of each job.
@@ -79,21 +79,21 @@ pub struct SimulationRun<'s> {
     alone: SoloTimes<'s>,
     /// The policy at work; taken out while it decides.
     session: Option<Box<dyn Session + 's>>,
-    /// Who waits, in the order of service.
+    /// The waiting jobs, in the order of service.
     queue: BTreeSet<QueueKey>,
     /// GPUs whose jobs' speeds have to be worked out again.
     stale: BTreeSet<usize>,
     /// Jobs that this round stopped and has given no other place yet.
     preempted: BTreeSet<usize>,
-    asked_at: Option<u64>,
+    round_at: Option<u64>,
     last_wait: BTreeMap<JobId, WaitReason>,
     ended: usize,
     running: usize,
     usage: usage::AccountUsage,
-    /// What the kernel queue was found to do, where it is asked.
+    /// What the kernel queue was measured to do, where it is simulated.
     rates: RefCell<MeasuredRates>,
-    /// How fast jobs are beside others, as far as the forest was asked.
-    told: RefCell<SpeedCache>,
+    /// How fast jobs are next to others, as far as the forest predicted it.
+    speed_cache: RefCell<SpeedCache>,
     /// Whether the workload has gangs: then each round looks at everything.
     gangs: bool,
     record: RunRecord,
@@ -119,18 +119,17 @@ enum SimulationEvent {
     Round,
 }
 
-/// Runs a workload to its end; `progress` is told the number of jobs that have ended.
+/// Runs a workload to its end; `progress` gets the number of jobs that have ended.
 ///
 /// # Errors
 ///
-/// [`SimulationError`] says why the run can't come to its end.
+/// [`SimulationError`] states why the run can't come to its end.
 pub fn run(
     setup: SimulationSetup<'_>,
     progress: &mut dyn FnMut(usize),
 ) -> Result<RunOutcome, SimulationError> {
     let mut run = SimulationRun::new(setup)?;
-    let events_max =
-        EVENTS_PER_JOB_MAX * u64::try_from(setup.jobs.len()).unwrap_or(u64::MAX).max(10);
+    let events_max = EVENTS_PER_JOB_MAX * (setup.jobs.len() as u64).max(10);
     let mut events = 0_u64;
     while run.ended < setup.jobs.len() {
         if !run.step()? {
@@ -149,7 +148,7 @@ pub fn run(
 impl<'s> SimulationRun<'s> {
     fn new(setup: SimulationSetup<'s>) -> Result<Self, SimulationError> {
         let view = setup.fleet.view.clone();
-        let cards = setup.fleet.keys.iter().map(|key| GpuState::new(key)).collect();
+        let gpu_states = setup.fleet.keys.iter().map(|key| GpuState::new(key)).collect();
         let by_gpu = view.gpus.iter().enumerate().map(|(i, gpu)| (gpu.id.clone(), i)).collect();
         let kinds = kinds(setup.fleet);
         let run = Self {
@@ -159,7 +158,7 @@ impl<'s> SimulationRun<'s> {
             events: BinaryHeap::new(),
             sequence: 0,
             view,
-            cards,
+            gpu_states,
             by_gpu,
             tasks: setup.jobs.iter().map(|job| SimulatedTask::new(job, &kinds)).collect(),
             users: setup.jobs.iter().map(|job| job.user.as_str().into()).collect(),
@@ -168,13 +167,13 @@ impl<'s> SimulationRun<'s> {
             queue: BTreeSet::new(),
             stale: BTreeSet::new(),
             preempted: BTreeSet::new(),
-            asked_at: None,
+            round_at: None,
             last_wait: BTreeMap::new(),
             ended: 0,
             running: 0,
             usage: usage::AccountUsage::of(setup.jobs),
             rates: RefCell::default(),
-            told: RefCell::default(),
+            speed_cache: RefCell::default(),
             gangs: setup.jobs.iter().any(|job| job.gang.is_some()),
             record: RunRecord::default(),
         };
@@ -196,20 +195,20 @@ impl<'s> SimulationRun<'s> {
         let happens = self.events.peek().map(|Reverse((at, _, _))| *at);
         let Some(at) = arrives.into_iter().chain(happens).min() else { return Ok(false) };
         self.now = at;
-        let mut ask = false;
+        let mut is_round_needed = false;
         while let Some((_, job)) = self.arrivals.pop_if(|(when, _)| *when == at) {
             self.enqueue(job);
-            ask = true;
+            is_round_needed = true;
         }
         while let Some(Reverse((when, _, event))) = self.events.peek().copied() {
             if when != at {
                 break;
             }
             self.events.pop();
-            ask |= self.take(event)?;
+            is_round_needed |= self.take(event)?;
         }
         self.rerate();
-        if ask && self.due() {
+        if is_round_needed && self.due() {
             self.round()?;
             self.rerate();
         }
@@ -217,32 +216,32 @@ impl<'s> SimulationRun<'s> {
         Ok(true)
     }
 
-    /// Whether the policy is asked now; if not, a round is scheduled.
+    /// Whether the policy decides now; if not, a round is scheduled.
     fn due(&mut self) -> bool {
         let period = self.setup.round_ms;
         if period == 0 || self.now.is_multiple_of(period) {
-            self.asked_at = Some(self.now);
+            self.round_at = Some(self.now);
             return true;
         }
         let next = (self.now / period + 1) * period;
-        if self.asked_at != Some(next) {
-            self.asked_at = Some(next);
+        if self.round_at != Some(next) {
+            self.round_at = Some(next);
             self.schedule(next, SimulationEvent::Round);
         }
         false
     }
 
-    /// Takes one event; `true` if the policy should be asked.
+    /// Takes one event; `true` if the policy should decide.
     fn take(&mut self, event: SimulationEvent) -> Result<bool, SimulationError> {
         match event {
             SimulationEvent::Wakes { job, stamp } if self.tasks[job].stamp == stamp => {
                 Ok(self.wake(job))
             }
-            SimulationEvent::Cut { gpu, stamp } if self.cards[gpu].stamp == stamp => {
+            SimulationEvent::Cut { gpu, stamp } if self.gpu_states[gpu].stamp == stamp => {
                 self.cut_done(gpu);
                 Ok(true)
             }
-            SimulationEvent::Tried { gpu, stamp } if self.cards[gpu].stamp == stamp => {
+            SimulationEvent::Tried { gpu, stamp } if self.gpu_states[gpu].stamp == stamp => {
                 self.tried(gpu)?;
                 Ok(true)
             }
@@ -273,7 +272,7 @@ impl<'s> SimulationRun<'s> {
         let job = &self.setup.jobs[index];
         QueuedJob {
             id: id(index),
-            gpu: GpuRequest::Memory(self.tasks[index].asked),
+            gpu: GpuRequest::Memory(self.tasks[index].requested),
             user: Arc::clone(&self.users[index]),
             share: None,
             queue_rank: Priority::try_from(job.priority).unwrap_or_default().into(),
@@ -282,14 +281,14 @@ impl<'s> SimulationRun<'s> {
         }
     }
 
-    /// Tells the policy that something changed on a GPU.
+    /// Returns the policy that something changed on a GPU.
     fn touch(&mut self, gpu: usize) {
         if let Some(session) = &mut self.session {
             session.gpu_changed(gpu);
         }
     }
 
-    /// Asks the policy and does what it says.
+    /// Runs the policy and carries out its decisions.
     fn round(&mut self) -> Result<(), SimulationError> {
         let Some(mut session) = self.session.take() else { return Ok(()) };
         let decisions = match self.gangs {
@@ -382,7 +381,7 @@ fn id(index: usize) -> JobId {
 }
 
 fn number(index: usize) -> u64 {
-    u64::try_from(index).unwrap_or(u64::MAX).saturating_add(1)
+    index as u64 + 1
 }
 
 fn index(job: JobId) -> usize {

@@ -1,4 +1,4 @@
-//! Rows of the papers that anybody can rerun: what is printed there beside what comes out here.
+//! Rows of the papers that anybody can rerun: the printed value and the one measured here.
 
 mod coexec;
 mod dyna_p;
@@ -12,68 +12,14 @@ mod traces;
 use tessera_placement::Policy;
 
 use super::bounds::WorkloadBounds;
-use super::calibration::deviation;
+use super::finding::near;
+pub use super::finding::{Finding, Proof, Side};
 use super::fleet::GpuFleet;
 use super::job::SimulatedJob;
 use super::metrics::{RunOutcome, Summary};
-use super::number::{rounded, seconds};
-use super::overheads::{LayoutChangeTime, Overheads};
+use super::number::seconds;
+use super::overheads::{Overheads, RepartitionTime};
 use super::{SimulationSetup, policy, run};
-
-/// How much a comparison proves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Proof {
-    /// The paper prints enough to check digits.
-    Exact,
-    /// One parameter was fitted on one printed number; this is another.
-    Calibrated,
-    /// The paper's inputs are not public: a stand-in, so only ratios and orders mean something.
-    Proxy,
-}
-
-/// Which side of the expected number is as good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Side {
-    /// Neither.
-    Near,
-    /// Less.
-    AtMost,
-    /// More.
-    AtLeast,
-}
-
-/// One expected number beside what came out.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = ExperimentFinding))]
-pub struct Finding {
-    /// Which experiment.
-    pub id: &'static str,
-    /// What is compared.
-    pub what: String,
-    /// What is printed.
-    pub expected: f64,
-    /// What came out; a mean where several seeds or orders were run.
-    pub found: f64,
-    /// The standard deviation of that over them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spread: Option<f64>,
-    /// How far they may be apart.
-    pub tolerance: f64,
-    /// Which side of it is as good.
-    pub side: Side,
-    /// How much it proves.
-    pub proof: Proof,
-    /// What came out over what no schedule beats, where there is such a bound.
-    pub over_bound: Option<f64>,
-    /// Whether it came out.
-    pub holds: bool,
-    /// If it didn't, and that is known: why.
-    pub short: Option<&'static str>,
-}
 
 /// An experiment: its name, whether it takes more than some seconds, and what it does.
 type ExperimentEntry = (&'static str, bool, fn() -> Vec<Finding>);
@@ -113,7 +59,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|(name, ..)| *name)
 }
 
-/// Tells whether an experiment takes more than some seconds.
+/// Returns whether an experiment takes more than some seconds.
 pub fn is_long(name: &str) -> bool {
     ROWS.iter().any(|(known, long, _)| *known == name && *long)
 }
@@ -121,76 +67,6 @@ pub fn is_long(name: &str) -> bool {
 /// Runs one experiment; `None` if there is none of that name.
 pub fn of(name: &str) -> Option<Vec<Finding>> {
     ROWS.iter().find(|(known, ..)| *known == name).map(|(_, _, does)| does())
-}
-
-/// Compares a number that is to be near another.
-pub(super) fn near(
-    id: &'static str,
-    what: impl Into<String>,
-    proof: Proof,
-    expected: f64,
-    found: f64,
-    tolerance: f64,
-) -> Finding {
-    let holds = (found - expected).abs() <= tolerance + 1e-9;
-    Finding {
-        id,
-        what: what.into(),
-        expected: rounded(expected),
-        found: rounded(found),
-        spread: None,
-        tolerance: rounded(tolerance),
-        side: Side::Near,
-        proof,
-        over_bound: None,
-        holds,
-        short: None,
-    }
-}
-
-impl Finding {
-    fn at_most(
-        id: &'static str,
-        what: impl Into<String>,
-        proof: Proof,
-        limit: f64,
-        found: f64,
-    ) -> Self {
-        let holds = found <= limit + 1e-9;
-        Self { side: Side::AtMost, holds, ..near(id, what, proof, limit, found, 0.0) }
-    }
-
-    fn at_least(
-        id: &'static str,
-        what: impl Into<String>,
-        proof: Proof,
-        limit: f64,
-        found: f64,
-    ) -> Self {
-        let holds = found >= limit - 1e-9;
-        Self { side: Side::AtLeast, holds, ..near(id, what, proof, limit, found, 0.0) }
-    }
-
-    /// Says how far this is from what no schedule beats.
-    fn over(self, bound: f64) -> Self {
-        let ratio = self.found / bound;
-        self.ratio(ratio)
-    }
-
-    /// Says how far the seeds or orders are apart that were run.
-    fn over_seeds(self, figures: &[f64]) -> Self {
-        let spread = (figures.len() > 1).then(|| rounded(deviation(figures)));
-        Self { spread, ..self }
-    }
-
-    /// Says why it doesn't come out; nothing if it does.
-    fn known(self, why: &'static str) -> Self {
-        Self { short: (!self.holds).then_some(why), ..self }
-    }
-
-    fn ratio(self, over_bound: f64) -> Self {
-        Self { over_bound: Some(rounded(over_bound)), ..self }
-    }
 }
 
 /// One run.
@@ -218,7 +94,7 @@ fn runs(trial: &ExperimentTrial<'_>) -> Option<Summary> {
     runs_under(trial, policy(trial.policy).ok()?.as_ref())
 }
 
-/// The same under a policy that is set otherwise than its name says.
+/// The same under a policy with other settings than its name has.
 fn runs_under(trial: &ExperimentTrial<'_>, decides: &dyn Policy) -> Option<Summary> {
     let whole = GpuFleet::parse(trial.cluster).ok()?;
     let outcome = outcome(trial, &whole, decides)?;
@@ -248,7 +124,7 @@ fn outcome(
 
 /// Overheads of tables that leave out what cuts take.
 fn overheads_free() -> Overheads {
-    Overheads { cutting: LayoutChangeTime::Free, ..Overheads::default() }
+    Overheads { cutting: RepartitionTime::Free, ..Overheads::default() }
 }
 
 /// Returns a figure over another, seed by seed.
@@ -270,7 +146,7 @@ fn makespan_cut(jobs: &[SimulatedJob], cluster: &str, under: &str, layout: &str)
     outcome(&trial, &whole, policy(under).ok()?.as_ref()).map(|done| seconds(done.makespan_ms))
 }
 
-/// Returns what no MIG-only schedule of the jobs beats, in seconds.
+/// Returns the bound of all MIG-only schedules of the jobs, in seconds.
 fn bound_of(jobs: &[SimulatedJob], cluster: &str) -> f64 {
     let fleet = GpuFleet::parse(cluster).ok();
     fleet.map_or(0.0, |fleet| WorkloadBounds::new(jobs, &fleet, &overheads_free()).makespan_s)

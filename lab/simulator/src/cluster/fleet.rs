@@ -49,7 +49,7 @@ pub enum LayoutError {
         /// What there is.
         known: Vec<String>,
     },
-    /// They can't stand beside each other.
+    /// They can't stand next to each other.
     #[error(
         "a GPU of {model} can't be cut into {profiles}; `tessera mig states {model}` has what can stand"
     )]
@@ -66,7 +66,7 @@ impl GpuFleet {
     ///
     /// # Errors
     ///
-    /// [`FleetError`] names the part and says what would be right.
+    /// [`FleetError`] names the part and states what would be right.
     pub fn parse(text: &str) -> Result<Self, FleetError> {
         let mut keys = Vec::new();
         for part in text.split(',').map(str::trim) {
@@ -132,7 +132,7 @@ impl GpuFleet {
     pub fn cut(&mut self, profiles: &str) -> Result<(), LayoutError> {
         for gpu in &mut self.view.gpus {
             let Some(mig) = gpu.mig.as_deref() else { continue };
-            let mut wanted = Vec::new();
+            let mut requested = Vec::new();
             for name in profiles.split(',').map(str::trim) {
                 let named = name.parse().ok().and_then(|name| mig.geometry.by_name(&name));
                 let profile = named.ok_or_else(|| LayoutError::Profile {
@@ -140,9 +140,9 @@ impl GpuFleet {
                     name: name.to_owned(),
                     known: mig.plain().map(|profile| profile.name.to_string()).collect(),
                 })?;
-                wanted.push(profile.id);
+                requested.push(profile.id);
             }
-            let layout = arranged(mig, &wanted).ok_or_else(|| LayoutError::Together {
+            let layout = arranged(mig, &requested).ok_or_else(|| LayoutError::Together {
                 model: gpu.model.clone(),
                 profiles: profiles.to_owned(),
             })?;
@@ -167,9 +167,9 @@ impl GpuFleet {
 }
 
 /// Finds starts for instances of these profiles: the part of a full layout that has them.
-fn arranged(mig: &MigView, wanted: &[ProfileId]) -> Option<Layout> {
+fn arranged(mig: &MigView, requested: &[ProfileId]) -> Option<Layout> {
     mig.full().iter().find_map(|layout| {
-        let mut left = wanted.to_vec();
+        let mut left = requested.to_vec();
         let mut taken = Layout::new();
         for slot in layout {
             if let Some(at) = left.iter().position(|id| *id == slot.profile) {

@@ -43,8 +43,8 @@ pub struct SimulatedJob {
     /// Time alone, start-up left out, by GPU model (catalogue key); under `*` for every model
     /// that isn't named.
     pub times: BTreeMap<String, SliceTimes>,
-    /// What it asks for.
-    pub asked: Bytes,
+    /// What it requests.
+    pub requested: Bytes,
     /// What it uses at its start.
     pub memory_at_start: Bytes,
     /// What it uses at its end; memory grows evenly in between.
@@ -61,10 +61,10 @@ pub struct SimulatedJob {
     pub start_up_ms: u64,
     /// Time that a restored checkpoint takes; `None` if it can't be stopped and go on.
     pub restore_ms: Option<u64>,
-    /// In how many equal steps it works, if it puts only whole ones aside: whoever stops it loses
+    /// In how many equal steps it works, if it checkpoints only whole ones: a stop loses
     /// what is done of the next. `None`: nothing is lost.
     pub iterations: Option<u64>,
-    /// Its place in its gang, if it is one process of several: the others of it stand beside it
+    /// Its place in its gang, if it is one process of several: the others of it stand next to it
     /// in the workload, by rank.
     pub gang: Option<GangMembership>,
 }
@@ -145,7 +145,7 @@ pub(crate) mod tests {
                 "*".to_owned(),
                 BTreeMap::from([(1, 50_000), (2, 30_000), (4, 16_000), (7, 10_000)]),
             )]),
-            asked: Bytes::from_mib(4_000),
+            requested: Bytes::from_mib(4_000),
             memory_at_start: Bytes::from_mib(4_000),
             memory_at_end: Bytes::from_mib(4_000),
             demand: None,

@@ -1,4 +1,4 @@
-//! What came out of a run.
+//! The results of a run.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,6 @@ use serde::Serialize;
 use tessera_model::mig::catalog;
 
 use super::bounds::WorkloadBounds;
-use super::engine::SimulationRun;
 use super::number::{count, float, rounded, seconds};
 
 /// What is counted while a run goes on.
@@ -61,7 +60,7 @@ pub struct JobSegment {
     pub to_ms: u64,
 }
 
-/// One instance that stood for a while, whoever had it.
+/// One instance that existed for a while, whichever job had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct InstanceSegment {
     /// The GPU, counted from 0.
@@ -133,42 +132,12 @@ pub struct RunOutcome {
     pub out_of_memory: u64,
     /// Time alone on the whole GPU of all jobs, over makespan and GPUs.
     pub system_throughput: f64,
-    /// The cluster over time, if asked for.
+    /// The cluster over time, if requested.
     pub samples: Vec<ClusterSample>,
-    /// Who was where, if asked for.
+    /// Who was where, if requested.
     pub segments: Vec<JobSegment>,
-    /// Which instances stood, if asked for.
+    /// Which instances stood, if requested.
     pub slices: Vec<InstanceSegment>,
-}
-
-impl SimulationRun<'_> {
-    pub(crate) fn outcome(mut self) -> RunOutcome {
-        let now = self.end_of_time();
-        let jobs: Vec<JobOutcome> = self.job_outcomes();
-        let fleet = self.fleet();
-        let solo: u64 = self.workload().iter().filter_map(|j| j.fastest(&fleet.models())).sum();
-        let room = float(now.max(1)) * count(fleet.keys.len());
-        let mut record = self.take_record();
-        record.close_slices(now);
-        RunOutcome {
-            policy: self.policy_name().to_owned(),
-            jobs,
-            makespan_ms: now,
-            millijoules: self.energy_millijoules(now),
-            reconfigurations: record.reconfigurations,
-            cutting_ms: record.cutting_ms,
-            cutting_millijoules: u64::try_from(record.cutting_microjoules / 1_000)
-                .unwrap_or(u64::MAX),
-            moves: record.moves,
-            moving_ms: record.moving_ms,
-            preemptions: record.preemptions,
-            out_of_memory: record.out_of_memory,
-            system_throughput: float(solo) / room,
-            samples: record.samples,
-            segments: record.segments,
-            slices: record.slices,
-        }
-    }
 }
 
 /// The figures of a run, as they are printed; times in seconds.

@@ -20,7 +20,7 @@ pub enum MigrationCost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum LayoutChangeTime {
+pub enum RepartitionTime {
     /// The co-execution study's times ([`tessera_model::mig::cost`]).
     #[default]
     Measured,
@@ -28,16 +28,16 @@ pub enum LayoutChangeTime {
     Free,
 }
 
-/// How jobs get on whose kernels take turns on a slice.
+/// How the speeds of jobs under kernel-level sharing are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Turns {
+pub enum KernelSharingModel {
     /// By priority, as the model has it ([`tessera_placement::kernel_sharing`]).
     #[default]
     Modelled,
     /// By priority; of two the kernel queue itself is run in virtual time
-    /// ([`crate::kernels::rates`]). Of more the model says.
+    /// ([`crate::kernels::rates`]). More than two follow the model.
     Queue,
     /// Without a queue, as drivers share by default: in time slices that know no priority.
     Slices,
@@ -53,7 +53,7 @@ pub struct Overheads {
     pub moving: MigrationCost,
     /// Cutting a GPU.
     #[serde(default)]
-    pub cutting: LayoutChangeTime,
+    pub cutting: RepartitionTime,
     /// Start-up of every job, in milliseconds; each job's own if missing.
     #[serde(default)]
     pub start_up_ms: Option<u64>,
@@ -61,19 +61,19 @@ pub struct Overheads {
     /// this to 1 plus this, by the seed, the job and the size.
     #[serde(default)]
     pub prediction_error: u16,
-    /// How kernels take turns.
-    #[serde(default)]
-    pub turns: Turns,
+    /// How kernel-level sharing is simulated.
+    #[serde(rename = "turns", default)]
+    pub kernel_sharing: KernelSharingModel,
 }
 
 impl Default for Overheads {
     fn default() -> Self {
         Self {
             moving: MigrationCost::Recover,
-            cutting: LayoutChangeTime::Measured,
+            cutting: RepartitionTime::Measured,
             start_up_ms: None,
             prediction_error: 0,
-            turns: Turns::Modelled,
+            kernel_sharing: KernelSharingModel::Modelled,
         }
     }
 }
@@ -91,12 +91,33 @@ pub struct OverheadsError {
     pub text: String,
 }
 
+/// Why a file has no overheads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OverheadsFileError {
+    /// It is not JSON with these keys.
+    #[error(
+        "{problem}; write such as {{\"moving\": {{\"fixed_ms\": 30000}}, \"cutting\": \"measured\", \
+         \"start_up_ms\": 10000, \"prediction_error\": 150, \"turns\": \"modelled\"}}, each of which may be \
+         left out"
+    )]
+    NoOverheads {
+        /// What is wrong.
+        problem: String,
+    },
+    /// Predictions can't be off by more than their own size.
+    #[error("prediction_error is {found}: thousandths of the time, at most {ERROR_MAX}")]
+    PredictionError {
+        /// The value.
+        found: u16,
+    },
+}
+
 impl Overheads {
     /// Reads `recover`, or the time that every move takes.
     ///
     /// # Errors
     ///
-    /// [`OverheadsError`] says what would be right.
+    /// [`OverheadsError`] states what would be right.
     pub fn parse(text: &str) -> Result<Self, OverheadsError> {
         let bad = || OverheadsError { text: text.to_owned() };
         let moving = match text {
@@ -110,20 +131,15 @@ impl Overheads {
     ///
     /// # Errors
     ///
-    /// A text that says what is wrong and what would be right.
-    pub fn from_json(text: &str) -> Result<Self, String> {
-        const RIGHT: &str = "write such as {\"moving\": {\"fixed_ms\": 30000}, \"cutting\": \"measured\", \
-                             \"start_up_ms\": 10000, \"prediction_error\": 150, \"turns\": \"modelled\"}, each of \
-                             which may be left out";
+    /// [`OverheadsFileError`] states what is wrong and what would be right.
+    pub fn from_json(text: &str) -> Result<Self, OverheadsFileError> {
         let known: Self = serde_json::from_str(text).map_err(|bad| {
-            let bad = bad.to_string().replace("expected u64", "expected a whole number");
-            format!("{bad}; {RIGHT}")
+            let problem = bad.to_string().replace("expected u64", "expected a whole number");
+            OverheadsFileError::NoOverheads { problem }
         })?;
         match known.prediction_error {
             0..=ERROR_MAX => Ok(known),
-            more => Err(format!(
-                "prediction_error is {more}: thousandths of the time, at most {ERROR_MAX}"
-            )),
+            found => Err(OverheadsFileError::PredictionError { found }),
         }
     }
 
@@ -168,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_overheads_says_what_differs_and_a_bad_one_is_told_what_would_be_right() {
+    fn a_file_of_overheads_names_what_differs_and_a_bad_one_is_refused_with_the_right_form() {
         let known = Overheads::from_json("{\"prediction_error\": 150}").unwrap();
         assert_eq!(known, Overheads { prediction_error: 150, ..Overheads::default() });
         for bad in ["", "{\"moving\": {\"fixd_ms\": 3}}", "{\"moving\": {\"fixed_ms\": -1}}"] {
-            let refused = Overheads::from_json(bad).unwrap_err();
+            let refused = Overheads::from_json(bad).unwrap_err().to_string();
             assert!(refused.contains("{\"fixed_ms\": 30000}"), "{bad}: {refused}");
         }
-        let refused = Overheads::from_json("{\"prediction_error\": 1001}").unwrap_err();
+        let refused = Overheads::from_json("{\"prediction_error\": 1001}").unwrap_err().to_string();
         assert!(refused.contains("at most 1000"), "{refused}");
     }
 }

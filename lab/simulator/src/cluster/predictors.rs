@@ -1,7 +1,7 @@
 //! MMK's Table IV on our data: which learner predicts speeds under sharing best.
 //!
 //! Two tables of co-locations. *Measured*: ParvaGPU's profile of eleven inference models on an
-//! A100-80GB, each beside one to four processes of its own kind under MPS. *Generated*: 1,400 draws
+//! A100-80GB, each next to one to four processes of its own kind under MPS. *Generated*: 1,400 draws
 //! from the study's model of contention ([`super::colocation`]). Rows are parted at random as the
 //! paper does, so that a model may be seen on other sizes and batches.
 
@@ -12,7 +12,7 @@ use tessera_lab_learners::{ComparedLearner, sharing};
 use tessera_predict::learn::{LearnerKind, TrainingTable};
 
 use super::colocation;
-use super::experiment::{Finding, Proof, Side};
+use super::finding::{Finding, Proof, Side};
 use super::number::rounded;
 
 const PARVAGPU: &str = include_str!("../../data/parvagpu.csv");
@@ -61,7 +61,7 @@ pub fn generated(seed: u64) -> TrainingTable {
     sharing::table(&rows).unwrap_or_default()
 }
 
-/// Returns ParvaGPU's co-locations: speed beside others over that alone, by size, batch, number of
+/// Returns ParvaGPU's co-locations: speed next to others over that alone, by size, batch, number of
 /// others, rate alone, and what the job and the others fill of the GPU.
 ///
 /// How full a job fills a slice wasn't measured; how much it gains from a larger one was, and
@@ -96,7 +96,7 @@ pub fn measured() -> TrainingTable {
             (others + 1.0).ln(),
             whole / here,
         ];
-        // A rate that is no number teaches nothing.
+        // A rate that is no number is not a sample.
         let _ = table.push(number, &cells, row.throughput_req_s / here);
     }
     table
@@ -107,7 +107,7 @@ fn gained(rate: &dyn Fn(u8) -> Option<f64>, whole: f64) -> f64 {
     rate(4).map_or(0.5, |four| (whole / four - 1.0) / 0.75)
 }
 
-/// Sets the forest beside the other learners on both tables, as the paper's Table IV does: errors
+/// Compares the forest with the other learners on both tables, as the paper's Table IV does: errors
 /// of 3.51 % (random forest), 4.65 % (perceptron), 20.01 % (linear) and 27.08 % (support vectors).
 /// Its rows are not published, so that only the order can be compared.
 pub fn findings() -> Vec<Finding> {
@@ -116,7 +116,7 @@ pub fn findings() -> Vec<Finding> {
         let errors = compare(table, 1);
         let of = |kind| errors.iter().find(|error| error.kind == kind).map(|error| error.relative);
         let forest = of(FOREST).unwrap_or(f64::INFINITY);
-        let beside = [(ComparedLearner::Perceptron, 4.65), (ComparedLearner::Linear, 20.01), (ComparedLearner::Svr, 27.08)];
+        let others = [(ComparedLearner::Perceptron, 4.65), (ComparedLearner::Linear, 20.01), (ComparedLearner::Svr, 27.08)];
         let one = |(kind, printed): (ComparedLearner, f64)| {
             let error = of(kind).unwrap_or(0.0);
             let found = forest / error.max(1e-9);
@@ -137,7 +137,7 @@ pub fn findings() -> Vec<Finding> {
                 short: None,
             }
         };
-        beside.map(one)
+        others.map(one)
     });
     rows.collect()
 }

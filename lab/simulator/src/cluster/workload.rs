@@ -35,7 +35,7 @@ pub enum WorkloadError {
     /// Nothing is called that.
     #[error("no built-in workload {name:?}; there are {}, or give a .jsonl or .csv file", known.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// What was requested.
         name: String,
         /// What there is.
         known: Vec<&'static str>,
@@ -83,21 +83,21 @@ pub const BUILT_IN: &[&str] = &[
 ];
 
 /// Finds a built-in workload: `miso`, `miso:jobs=1000,gap=10`, `poisson:jobs=500,gap=20` and so
-/// on, its chance drawn from `seed`.
+/// on, its random numbers drawn from `seed`.
 ///
 /// # Errors
 ///
-/// [`WorkloadError`] says what there is.
+/// [`WorkloadError`] states what there is.
 pub fn built_in(text: &str, seed: u64) -> Result<Workload, WorkloadError> {
     let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
-    let mut asked = WorkloadParameters::parse(name, parameters)?;
+    let mut given = WorkloadParameters::parse(name, parameters)?;
     let jobs = match name {
         "miso" => {
-            let (jobs, gap) = (asked.jobs(100, JOBS_MAX)?, asked.gap_ms(60_000)?);
+            let (jobs, gap) = (given.jobs(100, JOBS_MAX)?, given.gap_ms(60_000)?);
             miso::jobs(seed, jobs, gap)
         }
         "poisson" | "bursts" | "fragments" | "serving" => {
-            let (jobs, gap) = (asked.jobs(200, JOBS_MAX)?, asked.gap_ms(30_000)?);
+            let (jobs, gap) = (given.jobs(200, JOBS_MAX)?, given.gap_ms(30_000)?);
             match name {
                 "poisson" => generate::poisson(seed, jobs, gap),
                 "bursts" => generate::bursts(seed, jobs, gap),
@@ -106,19 +106,19 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, WorkloadError> {
             }
         }
         "parvagpu" => {
-            let (jobs, gap) = (asked.jobs(200, JOBS_MAX)?, asked.gap_ms(10_000)?);
+            let (jobs, gap) = (given.jobs(200, JOBS_MAX)?, given.gap_ms(10_000)?);
             traces::parvagpu(seed, jobs, gap)
         }
         "helios" | "philly" | "acme" => {
-            let (jobs, gap) = (asked.jobs(500, JOBS_MAX)?, asked.gap_ms(30_000)?);
+            let (jobs, gap) = (given.jobs(500, JOBS_MAX)?, given.gap_ms(30_000)?);
             traces::durations(name, seed, jobs, gap)
         }
         "alibaba" => {
-            let jobs = asked.jobs(1_000, traces::alibaba_jobs())?;
-            traces::alibaba(jobs, asked.number("faster", 1, FASTER_MAX)?)
+            let jobs = given.jobs(1_000, traces::alibaba_jobs())?;
+            traces::alibaba(jobs, given.number("faster", 1, FASTER_MAX)?)
         }
         "dyna-p-5000" => {
-            let (jobs, gap) = (asked.jobs(5_000, 5_000)?, asked.gap_ms(4_750)?);
+            let (jobs, gap) = (given.jobs(5_000, 5_000)?, given.gap_ms(4_750)?);
             traces::dyna_p(jobs, gap)
         }
         _ => papers::jobs(name, seed).ok_or_else(|| WorkloadError::Unknown {
@@ -126,15 +126,15 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, WorkloadError> {
             known: BUILT_IN.to_vec(),
         })?,
     };
-    asked.done()?;
+    given.done()?;
     Ok(Workload::new(text, jobs))
 }
 
-/// What a workload was asked to be, as far as nobody has taken it yet.
+/// The parameters of a workload that were not used yet.
 struct WorkloadParameters<'t> {
     workload: &'t str,
     left: Vec<(&'t str, &'t str)>,
-    /// What it takes, for whoever writes something else.
+    /// The parameters that it takes, for error messages.
     takes: Vec<String>,
 }
 
@@ -146,16 +146,16 @@ const FASTER_MAX: u64 = 1_000_000;
 
 impl<'t> WorkloadParameters<'t> {
     fn parse(workload: &'t str, text: &'t str) -> Result<Self, WorkloadError> {
-        let mut asked = Self { workload, left: Vec::new(), takes: Vec::new() };
+        let mut given = Self { workload, left: Vec::new(), takes: Vec::new() };
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let right = "write name=number, such as jobs=1000";
-            let (name, value) = part.split_once('=').ok_or_else(|| asked.bad(part, right))?;
-            if asked.left.iter().any(|(known, _)| *known == name) {
-                return Err(asked.bad(part, "it is given twice: write it once"));
+            let (name, value) = part.split_once('=').ok_or_else(|| given.bad(part, right))?;
+            if given.left.iter().any(|(known, _)| *known == name) {
+                return Err(given.bad(part, "it is given twice: write it once"));
             }
-            asked.left.push((name, value));
+            given.left.push((name, value));
         }
-        Ok(asked)
+        Ok(given)
     }
 
     fn bad(&self, part: impl Into<String>, right: impl Into<String>) -> WorkloadError {
@@ -169,7 +169,7 @@ impl<'t> WorkloadParameters<'t> {
         Some(self.left.remove(at).1)
     }
 
-    /// Returns how many jobs are asked for, of those that there are.
+    /// Returns how many jobs are requested, of those that there are.
     fn jobs(&mut self, default: u64, most: u64) -> Result<u64, WorkloadError> {
         self.number("jobs", default, most)
     }

@@ -21,9 +21,9 @@ pub enum LaunchAttempt {
     Launched(KernelLaunch, Option<u64>),
     /// May launch when the grant begins, or when a kernel ends.
     Later(Option<Nanos>),
-    /// Has to ask; the grant that it gives up, if it holds one.
-    Ask(KernelLaunch, Option<u64>),
-    /// Has asked already, or has nothing to launch.
+    /// Has to request a grant; the grant that it gives up, if it holds one.
+    Request(KernelLaunch, Option<u64>),
+    /// Has requested one already, or has nothing to launch.
     Blocked,
 }
 
@@ -47,7 +47,7 @@ pub struct SimulatedClient {
     purse: GrantBudget,
     course: ProgramCourse,
     pending: Option<KernelLaunch>,
-    asked: bool,
+    has_requested: bool,
 }
 
 impl SimulatedClient {
@@ -64,7 +64,7 @@ impl SimulatedClient {
             purse: GrantBudget::default(),
             course,
             pending: None,
-            asked: false,
+            has_requested: false,
         }
     }
 
@@ -91,18 +91,18 @@ impl SimulatedClient {
             LaunchDecision::Request => {
                 let beyond = self.purse.grant().map(|grant| grant.number);
                 self.purse.clear();
-                if self.asked && beyond.is_none() {
+                if self.has_requested && beyond.is_none() {
                     return LaunchAttempt::Blocked;
                 }
-                self.asked = true;
-                LaunchAttempt::Ask(launch, beyond)
+                self.has_requested = true;
+                LaunchAttempt::Request(launch, beyond)
             }
         }
     }
 
     fn go(&mut self, launch: KernelLaunch, grant: Option<u64>) -> LaunchAttempt {
         self.pending = None;
-        self.asked = false;
+        self.has_requested = false;
         self.in_flight += 1;
         if let AfterLaunch::AfterDevice(gap) = launch.next {
             self.then = Some(ArrivalPlan { gap, is_last: launch.is_last });

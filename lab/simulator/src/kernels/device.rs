@@ -88,8 +88,8 @@ impl SimulatedDevice {
         if self.queue.is_empty() {
             self.begin_slice();
         }
-        let rivals = self.queue.iter().filter(|queued| queued.program != program);
-        let ahead = rivals.fold(Nanos::ZERO, |sum, queued| sum.plus(queued.left));
+        let contenders = self.queue.iter().filter(|queued| queued.program != program);
+        let ahead = contenders.fold(Nanos::ZERO, |sum, queued| sum.plus(queued.left));
         if ahead > Nanos::ZERO {
             let waits = &mut self.behind[program];
             waits.kernels += 1;
@@ -104,7 +104,9 @@ impl SimulatedDevice {
         let Some(head) = self.queue.front() else { return Nanos::MAX };
         let end = self.now.plus(head.left);
         match self.order {
-            DeviceOrder::Slices { .. } if self.has_rival(head.program) => end.min(self.slice_end),
+            DeviceOrder::Slices { .. } if self.has_contender(head.program) => {
+                end.min(self.slice_end)
+            }
             DeviceOrder::Slices { .. } | DeviceOrder::Launched => end,
         }
     }
@@ -126,8 +128,8 @@ impl SimulatedDevice {
         if let DeviceOrder::Slices { .. } = self.order {
             if self.slice_end <= to {
                 self.begin_slice();
-                self.turn_to(|next| next != program);
-            } else if is_over && !self.turn_to(|next| next == program) {
+                self.switch_to(|next| next != program);
+            } else if is_over && !self.switch_to(|next| next == program) {
                 self.begin_slice();
             }
         }
@@ -167,13 +169,13 @@ impl SimulatedDevice {
         }
     }
 
-    fn has_rival(&self, program: usize) -> bool {
+    fn has_contender(&self, program: usize) -> bool {
         self.queue.iter().any(|queued| queued.program != program)
     }
 
-    /// Lets the oldest kernel of a wanted program run, if there is one.
-    fn turn_to(&mut self, wanted: impl Fn(usize) -> bool) -> bool {
-        let place = self.queue.iter().position(|queued| wanted(queued.program));
+    /// Lets the oldest kernel of a selected program run, if there is one.
+    fn switch_to(&mut self, is_next: impl Fn(usize) -> bool) -> bool {
+        let place = self.queue.iter().position(|queued| is_next(queued.program));
         let next = place.and_then(|place| self.queue.remove(place));
         next.inspect(|next| self.queue.push_front(*next)).is_some()
     }

@@ -78,7 +78,7 @@ impl PairBench {
     pub fn low_every(&self, policy: SharingPolicy, period: Nanos) -> SharingOutcome {
         let arrivals = [TaskArrivals::Continuous, TaskArrivals::Every(period)];
         let mut run = self.run(policy, arrivals, (1, self.tasks));
-        run.limit = period.times(2 * u64::try_from(self.tasks).unwrap_or(u64::MAX));
+        run.limit = period.times(2 * self.tasks as u64);
         run.go()
     }
 
@@ -122,14 +122,14 @@ impl PairBench {
     }
 }
 
-/// The high program in company against the high program alone.
+/// The high program with a co-runner against the high program alone.
 #[derive(Clone, Debug)]
 pub struct PairComparison {
     /// Mean time of a high task alone, in milliseconds.
     pub alone_ms: f64,
-    /// In company.
+    /// With a co-runner.
     pub high_ms: f64,
-    /// In company over alone.
+    /// With a co-runner over alone.
     pub high_ratio: f64,
     /// Share of the time that an omniscient filler's kernels run.
     pub ideal_fraction: f64,

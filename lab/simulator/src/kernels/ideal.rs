@@ -7,7 +7,7 @@ use super::device::KernelSpan;
 use super::program::{AfterLaunch, KernelLaunch, ProgramCourse};
 
 /// Returns how long the low program's kernels could run in the gaps of `alone`, the high one's
-/// run without company, if each was launched exactly when it ends before its gap does.
+/// run without a co-runner. Each is launched exactly when it ends before its gap does.
 ///
 /// Its launches keep their order, so taking each as early as it fits is the best there is. Its
 /// host is held at each launch as the product holds it, and does the same work between launches;

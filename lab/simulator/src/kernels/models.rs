@@ -1,10 +1,10 @@
 //! Programs modelled on the networks of FIKIT's ten pairs A to J (§4.1).
 //!
-//! What is published: the pairs, and for pair A totals from which follow the time alone of both
+//! The pairs are published. For pair A totals are, too, from which follow the time alone of both
 //! (32.32 ms and 12.97 ms), and that keypointrcnn keeps the device busy for 9.69 ms of it. No
-//! kernel times or gaps of any network are published, so everything else here is a proxy, chosen
-//! once by what such networks look like (detectors: many small kernels and many returns to the
-//! host; backbones: one burst of kernels) and never tuned to a result.
+//! kernel times or gaps of any network are published, so everything else here is a proxy. It was chosen
+//! once by what such networks look like and never tuned to a result. Detectors have many small kernels
+//! and many returns to the host, backbones one burst of kernels.
 
 use super::program::{ProgramStep, SimulatedProgram};
 use tessera_predict::random::SeededRng;
@@ -112,7 +112,7 @@ impl ProgramModel {
         let mut weights = vec![0; usize::try_from(self.launches).unwrap_or(0)];
         let mut left = self.gaps.min(self.launches);
         while left > 0 {
-            let place = usize::try_from(rng.below(self.launches)).unwrap_or(0);
+            let place = rng.index_below(weights.len());
             if weights[place] == 0 {
                 weights[place] = wide(rng);
                 left -= 1;

@@ -1,6 +1,7 @@
-//! What came of a run.
+//! The outcome of a run.
 
 use tessera_kernel_queue::{Nanos, QueueCounters};
+use tessera_predict::number::{self, count};
 
 use super::device::{KernelSpan, KernelWaits};
 
@@ -20,7 +21,7 @@ pub struct CompletedTasks {
     pub counters: QueueCounters,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub struct SharingOutcome {
     /// The programs: high priority, low priority.
@@ -43,19 +44,17 @@ impl CompletedTasks {
     pub fn variation(&self) -> f64 {
         let mean = self.mean();
         let squares = self.tasks.iter().map(|task| (float(*task) - mean).powi(2));
-        let count = float(Nanos::new(u64::try_from(self.tasks.len()).unwrap_or(u64::MAX)));
-        (squares.sum::<f64>() / count.max(1.0)).sqrt() / mean
+        let tasks = count(self.tasks.len());
+        (squares.sum::<f64>() / tasks.max(1.0)).sqrt() / mean
     }
 }
 
 fn mean(times: &[Nanos]) -> f64 {
     let sum = times.iter().fold(Nanos::ZERO, |sum, time| sum.plus(*time));
-    float(sum) / float(Nanos::new(u64::try_from(times.len()).unwrap_or(u64::MAX))).max(1.0)
+    float(sum) / count(times.len()).max(1.0)
 }
 
 /// Returns a time as a floating-point number of nanoseconds; exact below 104 days.
 pub fn float(time: Nanos) -> f64 {
-    let high = u32::try_from(time.get() >> 32).unwrap_or(u32::MAX);
-    let low = u32::try_from(time.get() & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-    f64::from(high) * 4_294_967_296.0 + f64::from(low)
+    number::float(time.get())
 }

@@ -104,7 +104,7 @@ pub enum AfterLaunch {
 
 /// A program as it runs: hands out one launch after the other.
 ///
-/// The times are drawn in the order of launches, so they are the same whoever shares the device.
+/// The times are drawn in the order of launches, so they are the same whichever programs share the device.
 #[derive(Clone, Debug)]
 pub struct ProgramCourse {
     program: SimulatedProgram,

@@ -1,8 +1,8 @@
 //! How fast two jobs are that share a slice kernel by kernel, from the queue itself in virtual time.
 //!
-//! Of a job only how busy it is is known, so that both are given the shape of FIKIT's pair A: tasks
-//! of 8 ms with 80 launches of 40 kernels, as long at the mean as that pair's and as are the gaps
-//! between them, so that a job that is busier has fewer. That shape is an assumption; the parts of time are the jobs'
+//! Of a job only how busy it is is known, so both get the shape of FIKIT's pair A: tasks
+//! of 8 ms with 80 launches of 40 kernels. Kernels and the gaps between them are as long at the mean
+//! as that pair's, so a job that is busier has fewer gaps. That shape is an assumption; the parts of time are the jobs'
 //! own.
 
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use super::models::{ProgramModel, ProgramPair};
 use super::outcome::float;
 use super::world::SharingPolicy;
 
-/// Parts of time are told apart by so many thousandths: 50 steps each, so that a run of a cluster
-/// asks the queue 2,500 times at most.
+/// Parts of time are rounded to so many thousandths: 50 steps each, so that a run of a cluster
+/// runs the queue 2,500 times at most.
 const STEP: u16 = 20;
 
 /// Tasks of the first program in one run: 1.3 s of virtual time.
@@ -42,7 +42,7 @@ pub struct MeasuredRates {
 }
 
 impl MeasuredRates {
-    /// Returns how much longer than alone a job of better priority and one of worse take beside each
+    /// Returns how much longer than alone a job of better priority and one of worse take next to each
     /// other, in thousandths, from the parts of their times alone in which a kernel of them runs.
     pub fn of(&mut self, order: ServiceOrder, busy: [u16; 2]) -> [u64; 2] {
         let [high, low] = busy.map(rounded);

@@ -24,7 +24,7 @@ pub enum SharingPolicy {
     Alone,
     /// As drivers share by default: time slices.
     Slices(Nanos),
-    /// As one context runs what its threads launch: in that order, whoever they are.
+    /// As one context runs what its threads launch: in the order of launches.
     Launched,
     /// Through the queue.
     Queue(QueueRules),
@@ -34,7 +34,7 @@ pub enum SharingPolicy {
 #[derive(Clone, Copy, Debug)]
 pub struct PathLatencies {
     /// From a client to the queue.
-    pub tell: Nanos,
+    pub send: Nanos,
     /// From the queue to a client.
     pub grant: Nanos,
     /// From a launch to the device.
@@ -49,7 +49,7 @@ impl Default for PathLatencies {
     /// Unix sockets on one machine and an idle driver, rounded up.
     fn default() -> Self {
         Self {
-            tell: Nanos::from_micros(10),
+            send: Nanos::from_micros(10),
             grant: Nanos::from_micros(10),
             start: Nanos::from_micros(3),
             notice: Nanos::from_micros(2),
@@ -79,7 +79,7 @@ pub struct SharingRun {
     pub latencies: PathLatencies,
     /// What is known of them beforehand.
     pub profiles: [TaskProfile; 2],
-    /// Where chance begins.
+    /// The seed of the random numbers.
     pub seed: u64,
     /// Whether to keep what ran when.
     pub keep_spans: bool,
@@ -97,10 +97,10 @@ enum DueEvent {
     /// A host looks at its grant again.
     Look(usize),
     /// A message reaches the queue, stamped.
-    Told(QueueEvent, Nanos),
+    EventArrives(QueueEvent, Nanos),
     /// A message reaches a client.
-    Heard(usize, QueueAction),
-    /// A client says that it is there.
+    ActionArrives(usize, QueueAction),
+    /// A client sends its heartbeat.
     Alive(usize),
 }
 
@@ -127,7 +127,7 @@ const AHEAD_MAX: u16 = 64;
 /// The same where nothing holds launches back but the driver's own queue of them, which is that deep.
 const DRIVER_AHEAD_MAX: u16 = 1_024;
 
-/// How often a client without anything to say says so: thrice within a session's lease.
+/// How often an idle client sends a heartbeat: thrice within a session's lease.
 const ALIVE_EVERY: Nanos = Nanos::from_millis(300);
 
 impl SharingRun {
@@ -194,8 +194,8 @@ impl SharingWorld<'_> {
             Join { session, task, priority, class: Class::Offline, share_thousandths: 1_000 };
         for action in queue.step(QueueEvent::Join(join), Nanos::ZERO) {
             if let QueueAction::Role { session, role } = action {
-                let whom = usize::from(*session == self.clients[1].session);
-                self.clients[whom].role = Some(*role);
+                let client_index = usize::from(*session == self.clients[1].session);
+                self.clients[client_index].role = Some(*role);
             }
         }
         for kernel in 0..program.kernels() {
@@ -217,7 +217,7 @@ impl SharingWorld<'_> {
             if self.tick < change.min(next) {
                 self.now = first;
                 self.device.advance(first);
-                self.told(QueueEvent::Tick, first);
+                self.handle_event(QueueEvent::Tick, first);
                 continue;
             }
             if change <= next {
@@ -233,7 +233,7 @@ impl SharingWorld<'_> {
             let Some(Reverse((at, key))) = self.due.pop() else { continue };
             self.now = at;
             self.device.advance(at);
-            let slot = usize::try_from(key & 0xFFFF_FFFF).unwrap_or(0);
+            let slot = (key & 0xFFFF_FFFF) as usize;
             self.free.push(slot);
             if let Some(due) = self.what[slot].take() {
                 self.happen(due);
@@ -250,10 +250,10 @@ impl SharingWorld<'_> {
             DueEvent::Reach(at, took) => self.device.push(at, took, self.now),
             DueEvent::Notice(at) => self.notice(at),
             DueEvent::Look(at) => self.attempt(at),
-            DueEvent::Told(event, stamp) => self.told(event, stamp),
-            DueEvent::Heard(at, action) => self.heard(at, action),
+            DueEvent::EventArrives(event, stamp) => self.handle_event(event, stamp),
+            DueEvent::ActionArrives(at, action) => self.handle_action(at, action),
             DueEvent::Alive(at) => {
-                self.tell(QueueEvent::Alive { session: self.clients[at].session });
+                self.send(QueueEvent::Alive { session: self.clients[at].session });
                 self.plan(self.now.plus(ALIVE_EVERY), DueEvent::Alive(at));
             }
         }
@@ -272,9 +272,9 @@ impl SharingWorld<'_> {
         match self.clients[at].attempt(self.gate, now) {
             LaunchAttempt::Blocked | LaunchAttempt::Later(None) => {}
             LaunchAttempt::Later(Some(from)) => self.plan(from, DueEvent::Look(at)),
-            LaunchAttempt::Ask(KernelLaunch { number: launch, kernel, .. }, beyond) => {
+            LaunchAttempt::Request(KernelLaunch { number: launch, kernel, .. }, beyond) => {
                 let kernel = KernelIndex::new(kernel);
-                self.tell(QueueEvent::Request { session, launch, kernel, beyond });
+                self.send(QueueEvent::Request { session, launch, kernel, beyond });
             }
             LaunchAttempt::Launched(launch, grant) => self.launched(at, launch, grant),
         }
@@ -284,12 +284,12 @@ impl SharingWorld<'_> {
         let session = self.clients[at].session;
         let kernel = KernelIndex::new(launch.kernel);
         if let Some(grant) = grant {
-            self.tell(QueueEvent::Started { session, launch: launch.number, kernel, grant });
+            self.send(QueueEvent::Started { session, launch: launch.number, kernel, grant });
         } else if self.clients[at].role.is_some_and(Role::is_holder) {
             let page = self.run.latencies.page && self.early_stop();
             self.gate.launches += u64::from(page);
             let count = if page { self.gate.launches } else { 0 };
-            self.tell(QueueEvent::Launch { session, launch: launch.number, kernel, count });
+            self.send(QueueEvent::Launch { session, launch: launch.number, kernel, count });
         }
         self.plan(self.now.plus(self.run.latencies.start), DueEvent::Reach(at, launch.took));
         if let AfterLaunch::After(work) = launch.next {
@@ -306,23 +306,23 @@ impl SharingWorld<'_> {
         let client = &mut self.clients[at];
         let session = client.session;
         client.in_flight -= 1;
-        let asks = client.role == Some(Role::Fill);
+        let is_filler = client.role == Some(Role::Fill);
         let then = if client.in_flight == 0 { client.then.take() } else { None };
-        let returns = if then.is_some() && asks { client.give_back() } else { None };
+        let returns = if then.is_some() && is_filler { client.give_back() } else { None };
         let Some(then) = then else {
-            if asks {
-                self.tell(QueueEvent::Done { session });
+            if is_filler {
+                self.send(QueueEvent::Done { session });
             }
             self.attempt(at);
             return;
         };
-        self.tell(QueueEvent::Sync { session, returns });
+        self.send(QueueEvent::Sync { session, returns });
         let mut next = self.now.plus(then.gap);
         if then.is_last {
             let ended = self.now.minus(self.clients[at].begun);
             self.done[at].tasks.push(ended);
             if let TaskArrivals::Every(period) = self.clients[at].arrivals {
-                let task = u64::try_from(self.done[at].tasks.len()).unwrap_or(u64::MAX);
+                let task = self.done[at].tasks.len() as u64;
                 next = next.max(period.times(task));
                 // A task that had to wait for the one before began to wait at its own time.
                 self.clients[at].begun = period.times(task);
@@ -333,7 +333,7 @@ impl SharingWorld<'_> {
         self.plan(next, DueEvent::Come(at));
     }
 
-    fn told(&mut self, event: QueueEvent, stamp: Nanos) {
+    fn handle_event(&mut self, event: QueueEvent, stamp: Nanos) {
         let Some(queue) = &mut self.queue else { return };
         let actions = queue.step(event, stamp).to_vec();
         for action in actions {
@@ -353,15 +353,18 @@ impl SharingWorld<'_> {
                 | QueueAction::Remeasure { session, .. }
                 | QueueAction::Dropped { session } => session,
             };
-            let whom = usize::from(session == self.clients[1].session);
-            self.plan(self.now.plus(self.run.latencies.grant), DueEvent::Heard(whom, action));
+            let client_index = usize::from(session == self.clients[1].session);
+            self.plan(
+                self.now.plus(self.run.latencies.grant),
+                DueEvent::ActionArrives(client_index, action),
+            );
         }
         let deadline = self.queue.as_ref().map_or(Nanos::MAX, KernelQueue::deadline);
-        // Never at once again: the queue was just asked.
+        // Never at once again: the queue was just called.
         self.tick = deadline.max(self.now.plus(Nanos::new(1)));
     }
 
-    fn heard(&mut self, at: usize, action: QueueAction) {
+    fn handle_action(&mut self, at: usize, action: QueueAction) {
         match action {
             QueueAction::Role { role, .. } => self.clients[at].role = Some(role),
             QueueAction::Grant { grant, .. } => self.clients[at].receive(grant),
@@ -376,10 +379,10 @@ impl SharingWorld<'_> {
         self.attempt(at);
     }
 
-    fn tell(&mut self, event: QueueEvent) {
+    fn send(&mut self, event: QueueEvent) {
         if self.queue.is_some() {
             let stamp = self.now;
-            self.plan(self.now.plus(self.run.latencies.tell), DueEvent::Told(event, stamp));
+            self.plan(self.now.plus(self.run.latencies.send), DueEvent::EventArrives(event, stamp));
         }
     }
 
@@ -394,7 +397,7 @@ impl SharingWorld<'_> {
         });
         self.what[slot] = Some(due);
         self.order += 1;
-        let slot = u64::try_from(slot).unwrap_or(u64::MAX);
+        let slot = slot as u64;
         self.due.push(Reverse((at, (self.order << 32) | slot)));
     }
 

@@ -1,4 +1,4 @@
-//! The study's eight rules that a placement must know, each as the study says it.
+//! The study's eight rules that a placement must know, each as the study states it.
 
 use tessera_simulator::cluster::calibration::{
     CalibrationRow, MEDIUM, MEMORY_BOUND, SMALL, mean, medium, shared, t_rel,
@@ -7,7 +7,7 @@ use tessera_simulator::cluster::contention::{POWER_UNDER_MIG, time_slicing, unde
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::SimulatedJob;
 use tessera_simulator::cluster::metrics::RunOutcome;
-use tessera_simulator::cluster::overheads::{LayoutChangeTime, Overheads};
+use tessera_simulator::cluster::overheads::{Overheads, RepartitionTime};
 use tessera_simulator::cluster::workload::{built_in, papers};
 use tessera_simulator::cluster::{SimulationSetup, policy, run};
 
@@ -32,7 +32,7 @@ fn worst(slowed: &[f64]) -> f64 {
     slowed.iter().copied().fold(0.0, f64::max)
 }
 
-/// Every pair of medium jobs, a job beside its own kind too.
+/// Every pair of medium jobs, a job next to its own kind too.
 fn pairs() -> Vec<[CalibrationRow; 2]> {
     let with = |at: usize| MEDIUM[at..].iter().map(move |other| [MEDIUM[at], *other]);
     (0..MEDIUM.len()).flat_map(with).collect()
@@ -50,7 +50,7 @@ fn simulated(
     cluster: &str,
     name: &str,
     layout: &str,
-    cutting: LayoutChangeTime,
+    cutting: RepartitionTime,
 ) -> RunOutcome {
     let mut fleet = GpuFleet::parse(cluster).unwrap();
     if !layout.is_empty() {
@@ -72,14 +72,14 @@ fn simulated(
 
 #[test]
 fn rule_1_memory_bound_with_memory_bound_never_under_mps() {
-    let turns = ratio(time_slicing(2));
-    assert!((1.9..2.0).contains(&turns), "taking turns stays below 2: {turns}");
+    let time_sliced = ratio(time_slicing(2));
+    assert!((1.9..2.0).contains(&time_sliced), "time slices stay below 2: {time_sliced}");
     for a in MEMORY_BOUND {
         for b in MEMORY_BOUND {
             let rows = [row(a), row(b)];
             let slowed = plain(&rows);
             assert!(slowed.iter().all(|s| (2.0..=2.65).contains(s)), "{a}, {b}: {slowed:?}");
-            assert!(slowed.iter().all(|s| *s > turns), "{a}, {b}: turns are better");
+            assert!(slowed.iter().all(|s| *s > time_sliced), "{a}, {b}: time slices are better");
             assert!(t_rel(&rows, &slowed) > 1.0, "{a}, {b}: one after the other is better");
             // Provisioned MPS: "a little better, still poor".
             let caps = STEPS.map(|cap| worst(&shared(&rows, &[cap, 100 - cap])));
@@ -92,7 +92,8 @@ fn rule_1_memory_bound_with_memory_bound_never_under_mps() {
 }
 
 #[test]
-fn rule_2_other_pairs_do_a_little_better_under_mps_than_under_mig_and_both_beat_time_slicing() {
+fn rule_2_other_pairs_do_a_little_better_under_mps_than_under_mig_and_both_than_under_time_slicing()
+{
     for (a, b) in [
         ("SRAD", "LavaMD"),
         ("Sort", "LavaMD"),
@@ -103,8 +104,8 @@ fn rule_2_other_pairs_do_a_little_better_under_mps_than_under_mig_and_both_beat_
         let rows = [row(a), row(b)];
         let mps = t_rel(&rows, &plain(&rows));
         let mig = t_rel(&rows, &halves(&rows));
-        let turns = t_rel(&rows, &[ratio(time_slicing(2)); 2]);
-        assert!(mps < mig && mig < turns - 0.08, "{a}, {b}: {mps}, {mig}, {turns}");
+        let time_sliced = t_rel(&rows, &[ratio(time_slicing(2)); 2]);
+        assert!(mps < mig && mig < time_sliced - 0.08, "{a}, {b}: {mps}, {mig}, {time_sliced}");
     }
 }
 
@@ -158,12 +159,15 @@ fn rule_4_caps_give_all_multiprocessors_out_among_the_partners_by_demand() {
 fn rule_5_fixed_proportions_hurt_asymmetric_jobs() {
     let jobs = built_in("coexec-pair", 1).unwrap().jobs;
     let ends = |name: &str, layout: &str| {
-        let done = simulated(&jobs, "a30-24gb", name, layout, LayoutChangeTime::Free);
+        let done = simulated(&jobs, "a30-24gb", name, layout, RepartitionTime::Free);
         number(usize::try_from(done.makespan_ms).unwrap()) / 1_000.0
     };
-    let (turns, halves) = (ends("exclusive", ""), ends("static", "2g.12gb,2g.12gb"));
-    // HotSpot beside Raytracing: in sequence 87.68 s, on halves 92.24 s, MPS 50/50 61.45 s.
-    assert!((turns - 87.68).abs() < 0.1 && (halves - 92.24).abs() < 0.1, "{turns}, {halves}");
+    let (time_sliced, halves) = (ends("exclusive", ""), ends("static", "2g.12gb,2g.12gb"));
+    // HotSpot next to Raytracing: in sequence 87.68 s, on halves 92.24 s, MPS 50/50 61.45 s.
+    assert!(
+        (time_sliced - 87.68).abs() < 0.1 && (halves - 92.24).abs() < 0.1,
+        "{time_sliced}, {halves}"
+    );
     let sharers: Vec<_> = jobs
         .iter()
         .map(|job| tessera_simulator::cluster::contention::ContentionSharer {
@@ -177,7 +181,7 @@ fn rule_5_fixed_proportions_hurt_asymmetric_jobs() {
     assert!((mps - 61.45).abs() < 0.03 * 61.45, "{mps} under MPS");
     // Policies that know the jobs don't cut the GPU into halves for good.
     for name in ["mmk", "tessera"] {
-        assert!(ends(name, "") < 0.85 * turns, "{name}: {} s", ends(name, ""));
+        assert!(ends(name, "") < 0.85 * time_sliced, "{name}: {} s", ends(name, ""));
     }
 }
 
@@ -236,17 +240,17 @@ fn rule_8_reconfiguration_is_cheap_touches_only_its_slices_and_goes_one_after_th
     };
     // A neighbour comes, goes, and its slice is made into a larger one: the first notices nothing.
     let jobs = [job(0, 11, 20), job(5, 5, 5), job(12, 11, 3)];
-    let done = simulated(&jobs, "a30-24gb", "scheme-b", "", LayoutChangeTime::Measured);
+    let done = simulated(&jobs, "a30-24gb", "scheme-b", "", RepartitionTime::Measured);
     let ends: Vec<u64> = done.jobs.iter().map(|job| job.end_ms).collect();
     assert_eq!(ends, [20_120, 10_110, 15_220], "create 2; create 1; destroy 1, create 2");
     assert_eq!(done.cutting_millijoules, 2_360 + 2_320 + 1_750 + 2_360, "table 6");
-    // Four slices that are asked for at once are made one after the other.
+    // Four slices that are requested at once are made one after the other.
     let jobs = vec![job(0, 5, 10); 4];
-    let done = simulated(&jobs, "a30-24gb", "scheme-b", "", LayoutChangeTime::Measured);
+    let done = simulated(&jobs, "a30-24gb", "scheme-b", "", RepartitionTime::Measured);
     assert_eq!(done.makespan_ms, 10_000 + 4 * 110);
     // Another part under MPS takes no time: of two that share the GPU neither is held up.
     let jobs = [job(0, 5, 10), job(2, 5, 10)];
-    let done = simulated(&jobs, "a30-24gb", "mps-only", "", LayoutChangeTime::Measured);
+    let done = simulated(&jobs, "a30-24gb", "mps-only", "", RepartitionTime::Measured);
     assert_eq!((done.reconfigurations, done.cutting_ms), (1, 130), "the whole GPU, once");
     assert_eq!(done.jobs[1].start_ms, 2_000);
 }

@@ -209,14 +209,14 @@ fn a_new_leader_gives_the_cautious_floors_that_the_one_before_gave() {
     let mut floors = tessera_predict::memory::MemoryEstimator::default();
     let mut memories = Vec::new();
     for peak in 1..=6 {
-        let (evidence, prediction) = (MemoryEvidence::Peak(gib(peak)), floors.floor(&task));
+        let (evidence, prediction) = (MemoryEvidence::Peak(gib(peak)), floors.estimate(&task));
         memories.push(MemorySample { task: task.clone(), evidence, prediction });
         if let Some(prediction) = &prediction {
-            floors.came(&task, prediction, evidence);
+            floors.observe_outcome(&task, prediction, evidence);
         }
         floors.take(&task, evidence);
     }
-    let expected = floors.floor(&task).unwrap();
+    let expected = floors.estimate(&task).unwrap();
     assert!(expected.cautious);
 
     let mut cluster = cluster_of_two();

@@ -39,7 +39,7 @@ impl fmt::Display for ComputeSlot {
 
 /// The compute instances of one GPU instance; at most one begins on each compute slice.
 ///
-/// Whether they can coexist is for [`super::check_cut`] to tell.
+/// [`super::check_cut`] checks whether they can coexist.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -132,7 +132,7 @@ impl TryFrom<Vec<ComputeSlot>> for Cut {
 }
 
 impl fmt::Display for Cut {
-    /// Writes the sizes by start, as people say them: `1c+1c+2c`.
+    /// Writes the sizes by start, as users write them: `1c+1c+2c`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, slot) in self.iter().enumerate() {
             write!(f, "{}{}c", if place == 0 { "" } else { "+" }, slot.slices)?;

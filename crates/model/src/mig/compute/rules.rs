@@ -69,7 +69,7 @@ pub fn arrange(
     let mut all = Vec::new();
     extend(compute_slices, &sizes, Cut::default(), &mut all);
     if all.is_empty() {
-        return Err(IllegalCut::NoRoom { sizes, compute_slices });
+        return Err(IllegalCut::DoNotFit { sizes, compute_slices });
     }
     let kept = |cut: &Cut| cut.iter().filter(|slot| standing.contains(*slot)).count();
     let fits = all.into_iter().filter(|cut| busy.iter().all(|slot| cut.contains(slot)));

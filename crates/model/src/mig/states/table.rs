@@ -88,8 +88,8 @@ impl StateTable {
             let Some(highest) = above_highest(set).checked_sub(1) else { continue };
             let Some(rest) = self.toggle(state, highest) else { continue };
             for bit in (0..highest).filter(|bit| set & (1 << bit) == 0) {
-                let beside = self.toggle(rest, bit).and_then(|next| self.toggle(next, highest));
-                if let Some(with) = beside {
+                let swapped = self.toggle(rest, bit).and_then(|next| self.toggle(next, highest));
+                if let Some(with) = swapped {
                     self.join(state, with, bit);
                 }
             }

@@ -1,4 +1,4 @@
-//! What controllers do, the leader and those who believe to be it.
+//! What controllers do, the leader and those that take themselves for it.
 
 use super::{Move, Moves};
 use crate::rules::Rule;
@@ -56,7 +56,7 @@ fn elect(moves: &mut Moves<'_>, controller: Controller) {
     }
     let mut epoch = state.store.epoch + 1;
     if moves.bounds.rewinds && moves.rules.hold(Rule::RewindHold) {
-        // F14: agents tell of the highest epoch that they have seen.
+        // F14: agents report the highest epoch that they have seen.
         let seen = state.agents.iter().map(|agent| agent.epoch_seen).max();
         epoch = epoch.max(seen.map_or(0, |seen| seen + 1));
     }

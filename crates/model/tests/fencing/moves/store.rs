@@ -32,7 +32,7 @@ fn rewind(moves: &mut Moves<'_>, standby: &Store) {
             leader.to_send = None;
         }
         if mints {
-            // F13: what was minted is never minted again, whatever the store remembers.
+            // F13: an identity is never made again, whatever the store remembers.
             after.store.next_attempt = after.last_attempt + 1;
         }
         if holds {

@@ -23,7 +23,7 @@ impl Quotas<'_> {
         if let Some(both) = self.wait_for_both(policy, job, members, takes, &limits) {
             return both;
         }
-        // What can never be is told first, then what is nearest to it.
+        // What can never be comes first, then what is nearest to it.
         let binds = limits.iter().min_by_key(|limit| {
             let never = least.is_some_and(|least| least > limit.slices);
             (!never, self.left(limit, &self.held))
@@ -31,7 +31,7 @@ impl Quotas<'_> {
         let (name, quota) =
             binds.map_or_else(|| (Arc::clone(&job.user), 0), |l| (Arc::clone(&l.name), l.slices));
         let held = self.held.get(&name).copied().unwrap_or(0);
-        let wants = wants(members, takes);
+        let request = requested_slices(members, takes);
         let never = least.is_some_and(|least| least > quota);
         let (then, would_start_if) = match (never, takes) {
             (true, _) => (
@@ -50,7 +50,7 @@ impl Quotas<'_> {
             policy: policy.to_owned(),
             summary: format!(
                 "jobs of {name} hold {held} of their limit of {quota} compute slices, and \
-                 {wants}{then}"
+                 {request}{then}"
             ),
             would_start_if: Some(would_start_if),
             ..Explanation::default()
@@ -101,7 +101,7 @@ impl Quotas<'_> {
                 user.name,
                 of_user.0,
                 user.slices,
-                wants(members, takes)
+                requested_slices(members, takes)
             ),
             would_start_if: Some(format!(
                 "{end}, or the quotas are raised to {} and {}",
@@ -113,7 +113,7 @@ impl Quotas<'_> {
     }
 }
 
-fn wants(members: u32, takes: Option<u32>) -> String {
+fn requested_slices(members: u32, takes: Option<u32>) -> String {
     let this = if members > 1 { format!("this gang of {members}") } else { "this job".to_owned() };
     match takes {
         Some(takes) => format!("{this} needs at least {takes} more"),

@@ -24,7 +24,7 @@ impl JobTable for Had {
     }
 }
 
-/// Jobs of users with what these have had, in hours, and when they came, in minutes.
+/// Jobs of users with the users' usage, in hours, and when they were submitted, in minutes.
 fn jobs(of: &[(&'static str, u64, u64)]) -> (Vec<QueuedJob>, Had) {
     let ids = (1..).map(JobId::from_number);
     let one = |(id, (user, _, minutes)): (JobId, &(&'static str, u64, u64))| QueuedJob {
@@ -41,12 +41,12 @@ fn jobs(of: &[(&'static str, u64, u64)]) -> (Vec<QueuedJob>, Had) {
 }
 
 fn order(jobs: &[QueuedJob], had: &Had) -> Vec<u64> {
-    let turns = order_jobs(&mut jobs.iter(), had, true);
-    turns.iter().map(|turn| turn.job.id.number()).collect()
+    let ordered = order_jobs(&mut jobs.iter(), had, true);
+    ordered.iter().map(|ordered_job| ordered_job.job.id.number()).collect()
 }
 
 #[test]
-fn who_had_less_stands_before_who_came_a_little_sooner() {
+fn less_usage_goes_before_a_slightly_earlier_submit() {
     let (queue, had) = jobs(&[("ada", 90, 0), ("ada", 90, 1), ("bob", 10, 2)]);
 
     assert_eq!(order(&queue, &had), [3, 1, 2]);
@@ -60,7 +60,7 @@ fn who_waited_half_a_day_longer_stands_before_anybody() {
 }
 
 #[test]
-fn nobody_is_set_back_where_all_have_had_their_part() {
+fn no_account_is_delayed_where_all_have_used_their_part() {
     let (queue, had) = jobs(&[("ada", 7, 0), ("bob", 7, 1), ("ada", 7, 2)]);
 
     assert_eq!(order(&queue, &had), [1, 2, 3]);
@@ -68,20 +68,20 @@ fn nobody_is_set_back_where_all_have_had_their_part() {
 
 proptest! {
     #[test]
-    fn accounts_keep_their_order_and_nobody_is_passed_by_who_came_half_a_day_later(
+    fn accounts_keep_their_order_and_no_job_is_passed_by_one_submitted_half_a_day_later(
         of in prop::collection::vec((0_usize..4, 0_u64..3_000), 0..40),
         hours in prop::collection::vec(0_u64..1_000, 4),
     ) {
         let users = ["ada", "bob", "cyd", "dan"];
-        let mut of: Vec<_> = of.into_iter().map(|(at, came)| (users[at], hours[at], came)).collect();
-        of.sort_by_key(|(_, _, came)| *came);
+        let mut of: Vec<_> = of.into_iter().map(|(at, ranked_at)| (users[at], hours[at], ranked_at)).collect();
+        of.sort_by_key(|(_, _, ranked_at)| *ranked_at);
         let (queue, had) = jobs(&of);
 
-        let turns = order_jobs(&mut queue.iter(), &had, true);
+        let ordered = order_jobs(&mut queue.iter(), &had, true);
 
-        prop_assert_eq!(turns.len(), queue.len());
-        for (at, one) in turns.iter().enumerate() {
-            for before in &turns[..at] {
+        prop_assert_eq!(ordered.len(), queue.len());
+        for (at, one) in ordered.iter().enumerate() {
+            for before in &ordered[..at] {
                 let (one, before) = (one.job, before.job);
                 prop_assert!(one.user != before.user || before.id < one.id);
                 prop_assert!(before.submitted <= one.submitted.plus(DELAY_MAX));
@@ -91,7 +91,7 @@ proptest! {
 }
 
 #[test]
-fn who_had_its_part_weighs_half_and_who_had_nothing_weighs_all() {
+fn an_account_that_used_its_part_weighs_half_and_an_unused_one_weighs_all() {
     let found = factors(&[account("a", 1, 50), account("b", 1, 50)]);
     assert_eq!(found, [0.5, 0.5]);
     let found = factors(&[account("a", 1, 100), account("b", 1, 0)]);

@@ -1,24 +1,24 @@
-//! Two jobs on one slice, where that is worth more than a slice for each.
+//! Two jobs on one slice, where that scores higher than a slice for each.
 //!
-//! The search of a GPU seats pairs as it seats jobs: who may share is tried as one [`super::pairs::SlotUnit`], in every
-//! slot of every layout, in whichever way ([`SharingMode`]) is predicted to do most there, beside all ways
-//! in which each has a slot of its own. Two share only if they are of one user, and the memory of both
+//! The search of a GPU places pairs as it places jobs: a pair that may share is tried as one [`super::pairs::SlotUnit`], in every
+//! slot of every layout. It shares in the way ([`SharingMode`]) that is predicted to do most there. The search
+//! also tries all ways in which each has a slot of its own. Two share only if they are of one user, and the memory of both
 //! fits:
 //!
 //! - **Under MPS**, with parts of the multiprocessors that add up to all of them (the co-execution
 //!   study: that evens slow-downs out). Only where it is known what both keep busy: without that
-//!   nothing predicts how they get on, and on the papers' workloads without demands guessed pairs cost
-//!   more than they brought (mean time 1 to 4 % worse). Who serves answers is no slower beside another
-//!   than alone on the smallest slice that holds it, which is what it asked for.
+//!   their speeds can't be predicted. On the papers' workloads without demands guessed pairs cost
+//!   more than they gained (mean time 1 to 4 % worse). An online job is no slower next to another
+//!   than alone on the smallest slice that holds it, which is what it requested.
 //! - **Kernel by kernel** (FIKIT): one holds the slice by its priority, the other fills its gaps. The
 //!   one that fills is an offline job without a deadline. The one that holds may be anybody; who
 //!   serves answers is slowed by [`super::Tessera::courtesy`] at most. An online job sits in its
-//!   slice's queue from its start, so that nobody has to stop it for the sake of colocation; two online
-//!   jobs never take turns.
+//!   slice's queue from its start, so that it is never stopped for co-location. Two online
+//!   jobs never share kernel by kernel.
 //!
 //! Nobody is made late that would be in time without colocation. Two share a slot only where both together
-//! do so much more than one alone there ([`super::Tessera::together`], [`super::Tessera::filled`]); the
-//! stop of whom that makes change its seat is paid for, and who sits so already keeps its seat. A pair
+//! do so much more than one alone there ([`super::Tessera::together`], [`super::Tessera::filled`]). The
+//! stop of a job that changes its placement is counted, and a job that shares already keeps its placement. A pair
 //! stays two: the study's gains fall with each one more.
 
 use tessera_model::mig::Slot;
@@ -42,19 +42,19 @@ pub(super) enum SharingMode {
     /// A part of its multiprocessors.
     Mps(SmPercent),
     /// A place in its queue.
-    Turn(Priority),
+    Kernel(Priority),
 }
 
 impl SharingMode {
-    pub(super) fn of(seat: PlacedJob) -> Option<Self> {
-        seat.sm.map(Self::Mps).or(seat.turn.map(Self::Turn))
+    pub(super) fn of(placed: PlacedJob) -> Option<Self> {
+        placed.sm.map(Self::Mps).or(placed.kernel_priority.map(Self::Kernel))
     }
 
-    pub(super) const fn seat(self, job: JobId, slot: Slot) -> PlacedJob {
+    pub(super) const fn placed_job(self, job: JobId, slot: Slot) -> PlacedJob {
         let alone = PlacedJob::alone(job, slot);
         match self {
             Self::Mps(sm) => PlacedJob { sm: Some(sm), ..alone },
-            Self::Turn(priority) => PlacedJob { turn: Some(priority), ..alone },
+            Self::Kernel(priority) => PlacedJob { kernel_priority: Some(priority), ..alone },
         }
     }
 }
@@ -65,8 +65,8 @@ impl Search<'_, '_> {
         self.scoring.knowledge.jobs.facts(job).demand.is_some()
     }
 
-    /// Returns whether anything is known of how a job takes turns.
-    pub(super) fn takes_turns(&self, job: JobId) -> bool {
+    /// Returns whether a job is known as a kernel-level sharer.
+    pub(super) fn is_kernel_sharer(&self, job: JobId) -> bool {
         self.index.kinds().iter().any(|at| {
             let largest = self.scoring.mig(*at).and_then(|mig| mig.geometry.largest());
             largest.is_some_and(|largest| {
@@ -86,46 +86,47 @@ impl Search<'_, '_> {
         !known.online && known.deadline.is_none()
     }
 
-    /// Returns what a job is worth where it sits.
-    pub(super) fn seated(&mut self, at: usize, seat: PlacedJob) -> i64 {
-        let Some(slot) = seat.slot else { return 0 };
-        let beside = |other: &&PlacedJob| other.slot == seat.slot && other.job != seat.job;
-        let other = self.seats(at).iter().find(beside).copied();
+    /// Returns the score of a job where it sits.
+    pub(super) fn score_of_placed(&mut self, at: usize, placed: PlacedJob) -> i64 {
+        let Some(slot) = placed.slot else { return 0 };
+        let is_co_runner =
+            |other: &&PlacedJob| other.slot == placed.slot && other.job != placed.job;
+        let other = self.placements(at).iter().find(is_co_runner).copied();
         let other = other.and_then(|other| Some((other.job, SharingMode::of(other)?)));
-        match (SharingMode::of(seat), other) {
-            (None, _) | (Some(SharingMode::Turn(_)), None) => {
+        match (SharingMode::of(placed), other) {
+            (None, _) | (Some(SharingMode::Kernel(_)), None) => {
                 let number = self.scoring.mig(at).and_then(|mig| mig.layout_index().number(slot));
                 match number {
-                    Some(number) => self.row(at, seat.job)[number].max(0),
-                    None => self.rows.odd(&self.scoring, self.index.kinds(), at, seat),
+                    Some(number) => self.row(at, placed.job)[number].max(0),
+                    None => self.rows.odd(&self.scoring, self.index.kinds(), at, placed),
                 }
             }
             (Some(tier), other) => {
-                let worth = self.shared(at, slot, (seat.job, tier), other, CurrentPlace::There);
-                worth.map_or(0, |(_, worth)| worth)
+                let score = self.shared(at, slot, (placed.job, tier), other, CurrentPlace::There);
+                score.map_or(0, |(_, score)| score)
             }
         }
     }
 
-    /// Returns what a job is worth that keeps its part of a slice which nobody else has any more.
-    pub(super) fn left_behind(&mut self, at: usize, seat: PlacedJob) -> Option<(Slot, i64)> {
-        let (slot, sm) = (seat.slot?, seat.sm?);
-        let stays = (seat.job, SharingMode::Mps(sm));
-        let (_, worth) = self.shared(at, slot, stays, None, CurrentPlace::There)?;
-        Some((slot, worth))
+    /// Returns the score of a job that keeps its part of a slice which nobody else has any more.
+    pub(super) fn left_behind(&mut self, at: usize, placed: PlacedJob) -> Option<(Slot, i64)> {
+        let (slot, sm) = (placed.slot?, placed.sm?);
+        let stays = (placed.job, SharingMode::Mps(sm));
+        let (_, score) = self.shared(at, slot, stays, None, CurrentPlace::There)?;
+        Some((slot, score))
     }
 
-    /// Returns the seat of a job that has a slice to itself: where it sits already it keeps what it
-    /// has, unless all of the slice is worth a stop to it; who serves answers gets its place in the
+    /// Returns the placement of a job that has a slice to itself. Where it is already it keeps what it
+    /// has, unless all of the slice is better even with a stop. An online job gets its place in the
     /// slice's queue at once.
     pub(super) fn place(&mut self, at: usize, job: JobId, slot: Slot) -> PlacedJob {
         let alone = PlacedJob::alone(job, slot);
-        let known = self.index.gpu(at).seats.iter().find(|seat| seat.job == job).copied();
-        if let Some(known) = known.filter(|seat| seat.slot == Some(slot)) {
+        let known = self.index.gpu(at).placements.iter().find(|placed| placed.job == job).copied();
+        if let Some(known) = known.filter(|placed| placed.slot == Some(slot)) {
             let number = self.scoring.mig(at).and_then(|mig| mig.layout_index().number(slot));
-            let worth = number.map(|number| self.row(at, job)[number]);
-            let part = self.left_behind(at, known).map(|(_, worth)| worth);
-            if known.sm.is_none() || part == worth {
+            let score = number.map(|number| self.row(at, job)[number]);
+            let part = self.left_behind(at, known).map(|(_, score)| score);
+            if known.sm.is_none() || part == score {
                 return known;
             }
         }
@@ -140,18 +141,18 @@ impl Search<'_, '_> {
                 profile,
             )
         });
-        PlacedJob { turn: queued.map(|_| HOLDS), ..alone }
+        PlacedJob { kernel_priority: queued.map(|_| HOLDS), ..alone }
     }
 
-    /// Returns how fast a job is beside another, in parts of what it is alone on the slice, and what
-    /// it is worth there; `None` if it must not be there.
+    /// Returns how fast a job is next to another, in parts of what it is alone on the slice, and
+    /// its score there; `None` if it must not be there.
     pub(super) fn shared(
         &mut self,
         at: usize,
         slot: Slot,
         (job, tier): (JobId, SharingMode),
         other: Option<(JobId, SharingMode)>,
-        seated: CurrentPlace,
+        current: CurrentPlace,
     ) -> Option<(f64, i64)> {
         let facts = self.rows.facts(&self.scoring, self.index.kinds(), job);
         let profile = self.scoring.mig(at)?.geometry.profile(slot.profile)?;
@@ -160,15 +161,15 @@ impl Search<'_, '_> {
             SharingMode::Mps(sm) => {
                 let part = |(other, tier)| match tier {
                     SharingMode::Mps(sm) => Some((other, sm)),
-                    SharingMode::Turn(_) => None,
+                    SharingMode::Kernel(_) => None,
                 };
                 let others: Vec<_> = other.into_iter().filter_map(part).collect();
                 let here = predictor.predict_mps_run(job, sm, &others, view, profile)?;
                 (predictor.time_alone(job, view, profile)?, here)
             }
-            SharingMode::Turn(priority) => {
+            SharingMode::Kernel(priority) => {
                 let place = |(other, tier)| match tier {
-                    SharingMode::Turn(priority) => Some((other, priority)),
+                    SharingMode::Kernel(priority) => Some((other, priority)),
                     SharingMode::Mps(_) => None,
                 };
                 let others: Vec<_> = other.into_iter().filter_map(place).collect();
@@ -177,12 +178,12 @@ impl Search<'_, '_> {
                 (predictor.predict_kernel_shared_run(job, priority, &[], view, profile)?, here)
             }
         };
-        if other.is_some() && !self.is_served(at, (job, tier), (alone, here), &facts, seated) {
+        if other.is_some() && !self.is_served(at, (job, tier), (alone, here), &facts, current) {
             return None;
         }
         let whole_time = self.scoring.whole_time(at, job);
-        let worth = self.scoring.worth_of(at, &facts, (here, whole_time), seated, profile)?;
-        Some((float(alone) / float(here).max(1.0), worth))
+        let score = self.scoring.score_of(at, &facts, (here, whole_time), current, profile)?;
+        Some((float(alone) / float(here).max(1.0), score))
     }
 
     /// Returns whether a job is served in colocation as it has to be: if somebody waits for its answers, or
@@ -193,12 +194,12 @@ impl Search<'_, '_> {
         (job, tier): (JobId, SharingMode),
         (alone, here): (Millis, Millis),
         facts: &ScoredJob,
-        seated: CurrentPlace,
+        current: CurrentPlace,
     ) -> bool {
         let known = self.scoring.knowledge.jobs.facts(job);
         if known.online {
             let enough = match tier {
-                SharingMode::Turn(_) => Some(float(alone) * self.scoring.settings.courtesy),
+                SharingMode::Kernel(_) => Some(float(alone) * self.scoring.settings.courtesy),
                 SharingMode::Mps(_) => self.smallest_time(at, job).map(float),
             };
             if enough.is_none_or(|enough| float(here) > enough) {
@@ -206,7 +207,7 @@ impl Search<'_, '_> {
             }
         }
         let Some(deadline) = known.deadline else { return true };
-        let begins = float(self.scoring.now) + self.begins_in_ms(job, seated);
+        let begins = float(self.scoring.now) + self.begins_in_ms(job, current);
         let late = |time: Millis| begins + float(time) * facts.left() > float(deadline);
         late(alone) || !late(here)
     }
@@ -228,14 +229,14 @@ impl Search<'_, '_> {
 
     /// Returns for how long a job may not work yet, in milliseconds: its GPU may have to be cut, and it
     /// to be restored.
-    fn begins_in_ms(&self, job: JobId, seated: CurrentPlace) -> f64 {
+    fn begins_in_ms(&self, job: JobId, current: CurrentPlace) -> f64 {
         let known = self.scoring.knowledge.jobs.facts(job);
         let price = known.migration_price.map_or(0.0, float);
-        match (seated, known.since) {
+        match (current, known.since) {
             (CurrentPlace::There, Some(since)) => {
                 (float(since) + price + CUT_MS - float(self.scoring.now)).max(0.0)
             }
-            (CurrentPlace::There | CurrentPlace::Beside | CurrentPlace::Elsewhere, _) => {
+            (CurrentPlace::There | CurrentPlace::OnSameGpu | CurrentPlace::Elsewhere, _) => {
                 price + CUT_MS
             }
         }

@@ -1,10 +1,10 @@
-//! Jobs that change places between GPUs, where both GPUs together are worth more so.
+//! Jobs that change places between GPUs, where the scores of both GPUs together rise.
 //!
-//! A GPU's own search keeps its jobs together, and [`super::making_room`] moves some for the sake of one that
+//! A GPU's own search keeps its jobs together, and [`super::freeing`] moves some for the sake of one that
 //! waits. What is left after both is looked at in pairs of GPUs: one job goes over, or two change
-//! places, and both GPUs are seated anew. The pairs come first in which the jobs that go have
+//! places, and both GPUs are placed anew. The pairs come first in which the jobs that go have
 //! the most to gain by it. An exchange has to clear the same hurdle as any change under running jobs,
-//! with both moves paid for, and nobody is moved at a price above what is left of it.
+//! with both moves counted. No job is moved at a price above what is left of it.
 //!
 //! Each trial costs two searches of one GPU; they are taken from what the round has left of
 //! [`super::Tessera::effort`].
@@ -18,7 +18,7 @@ use crate::decision::PlacedJob;
 use crate::placement_search::NO_PLACEMENT;
 
 /// Exchanges that one round makes at most. Chosen: each stops up to two jobs, and the next round sees
-/// what came of it.
+/// the result.
 const EXCHANGES_MAX: usize = 4;
 
 /// Searches of one trial: one of each of the two GPUs.
@@ -27,13 +27,13 @@ const SEARCHES: usize = 2;
 /// Two GPUs, and who goes over from each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ExchangeOffer {
-    /// What those who go over would gain if they got the best seat there.
+    /// What those who go over would gain if they got the best placement there.
     hoped: i64,
     from: (usize, JobId),
     to: (usize, Option<JobId>),
 }
 
-/// An offer that was searched, and by how much both GPUs are worth more.
+/// An offer that was searched, and by how much the scores of both GPUs rise.
 struct Exchange {
     gain: i64,
     offer: ExchangeOffer,
@@ -89,7 +89,7 @@ impl Search<'_, '_> {
     /// Returns who might change places, as many as half of the searches that are left are enough
     /// for, those first who hope for most.
     fn offers(&mut self) -> Vec<ExchangeOffer> {
-        // Half of them, so that another pair of GPUs has a turn after this one.
+        // Half of them, so that another pair of GPUs is searched after this one.
         let most = self.effort.div_ceil(2) / SEARCHES;
         if most == 0 {
             return Vec::new();
@@ -97,7 +97,7 @@ impl Search<'_, '_> {
         let searched = self.scoring.settings.searched;
         let mut gpus = self.index.most_idle(searched);
         for at in self.index.fewest(usize::MAX, searched) {
-            if !gpus.contains(&at) && !self.index.gpu(at).seats.is_empty() {
+            if !gpus.contains(&at) && !self.index.gpu(at).placements.is_empty() {
                 gpus.push(at);
             }
         }
@@ -131,29 +131,29 @@ impl Search<'_, '_> {
 
     /// Returns a GPU with the jobs that may leave it.
     fn side(&mut self, at: usize) -> ExchangeSide {
-        let (kind, seats) = (self.index.gpu(at).kind, self.index.gpu(at).seats.clone());
+        let (kind, placements) = (self.index.gpu(at).kind, self.index.gpu(at).placements.clone());
         let mut movers = Vec::new();
         // Who shares a slice is left alone: a search gives each job one of its own.
-        if !seats.iter().any(PlacedJob::shares) {
-            for seat in seats {
-                if self.scoring.outlasts_move(self.index.kinds(), seat.job)
-                    && self.quota_left(seat.job).is_none()
+        if !placements.iter().any(PlacedJob::shares) {
+            for placed in placements {
+                if self.scoring.outlasts_move(self.index.kinds(), placed.job)
+                    && self.quota_left(placed.job).is_none()
                 {
-                    movers.push(MovableJob { job: seat.job, hopes: self.hopes(at, seat) });
+                    movers.push(MovableJob { job: placed.job, hopes: self.hopes(at, placed) });
                 }
             }
         }
         ExchangeSide { at, kind, movers }
     }
 
-    /// Returns what a job would gain by the best seat of another GPU of each model, with its move
+    /// Returns what a job would gain by the best placement of another GPU of each model, with its move
     /// paid for; nothing where it has none.
-    fn hopes(&mut self, at: usize, seat: PlacedJob) -> Vec<Option<i64>> {
-        let here = self.seated(at, seat);
+    fn hopes(&mut self, at: usize, placed: PlacedJob) -> Vec<Option<i64>> {
+        let here = self.score_of_placed(at, placed);
         let kinds = self.index.kinds();
         let hopes = kinds.iter().enumerate().map(|(kind, first)| {
-            let row = self.rows.row(&self.scoring, kinds, *first, kind, seat.job, None);
-            let best = row.iter().copied().max().filter(|worth| *worth > 0)?;
+            let row = self.rows.row(&self.scoring, kinds, *first, kind, placed.job, None);
+            let best = row.iter().copied().max().filter(|score| *score > 0)?;
             Some(best - here)
         });
         hopes.collect()
@@ -169,14 +169,14 @@ impl Search<'_, '_> {
         theirs.retain(|known| Some(*known) != other);
         theirs.push(job);
         let enough = before + (before / 1_000 * self.scoring.settings.hurdle).max(0);
-        let floor = Some(enough - self.most(a, &ours));
-        let there = self.plan_for(b, &theirs, Some(job), floor)?;
-        let here = self.plan_for(a, &ours, other, Some(enough - there.worth))?;
-        let gain = here.worth + there.worth - before;
+        let minimum = Some(enough - self.most(a, &ours));
+        let there = self.plan_for(b, &theirs, Some(job), minimum)?;
+        let here = self.plan_for(a, &ours, other, Some(enough - there.score))?;
+        let gain = here.score + there.score - before;
         Some(Exchange { gain, offer, plans: [(a, here), (b, there)] })
     }
 
-    /// Returns what seats of these jobs on a GPU are worth at most.
+    /// Returns an upper bound of the scores of these jobs' placements on a GPU.
     fn most(&mut self, at: usize, jobs: &[JobId]) -> i64 {
         let rows: Vec<Rc<[i64]>> = jobs.iter().map(|job| self.row(at, *job)).collect();
         let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();

@@ -21,7 +21,7 @@ use crate::view::QueuedJob;
 pub(super) struct AccountQueues {
     account_queues: BTreeMap<Arc<str>, WaitingJobs>,
     accounts: BTreeMap<Key, Arc<str>>,
-    /// Those whose account was not asked for yet.
+    /// Those whose account was not requested yet.
     fresh: BTreeSet<Key>,
 }
 
@@ -92,17 +92,17 @@ impl SearchQuotas {
         Rc::clone(self.limits.entry(job).or_insert_with(limits))
     }
 
-    /// Returns how many slices may still be taken under a limit. `seats` is who has what as the round
+    /// Returns how many slices may still be taken under a limit. `placements` is who has what as the round
     /// begins; it is read once, and only if somebody has a quota.
     pub(super) fn left(
         &mut self,
         jobs: &dyn JobTable,
         limit: &SliceLimit,
-        seats: &mut dyn Iterator<Item = Held>,
+        placements: &mut dyn Iterator<Item = Held>,
     ) -> u32 {
         if self.held.is_none() {
             let mut held: BTreeMap<Arc<str>, u32> = BTreeMap::new();
-            for (job, slices) in seats {
+            for (job, slices) in placements {
                 for limit in &*self.limits(jobs, job) {
                     *held.entry(Arc::clone(&limit.name)).or_default() += slices;
                 }
@@ -120,10 +120,10 @@ impl SearchQuotas {
         jobs: &dyn JobTable,
         before: &[Held],
         after: &[Held],
-        seats: &mut dyn Iterator<Item = Held>,
+        placements: &mut dyn Iterator<Item = Held>,
     ) -> bool {
         for (limit, more) in self.changes(jobs, before, after).into_values() {
-            let left = self.left(jobs, &limit, seats);
+            let left = self.left(jobs, &limit, placements);
             if more > i64::from(left) && more > 0 {
                 return false;
             }

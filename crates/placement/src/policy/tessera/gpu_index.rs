@@ -17,34 +17,36 @@ pub(super) struct IndexedGpu {
     /// What stands.
     pub(super) layout: Layout,
     /// The jobs there.
-    pub(super) seats: Vec<PlacedJob>,
+    pub(super) placements: Vec<PlacedJob>,
     /// Whether it may be changed in this round.
     pub(super) open: bool,
     /// Its model, by number.
     pub(super) kind: usize,
-    /// Seats that it has or was promised in this round.
-    crowd: usize,
-    /// When the last of those who sit there came; zero if nobody sits there, nothing if it can't be
+    /// Places that it has or was promised in this round.
+    job_count: usize,
+    /// The last arrival of its jobs; zero if it has none, nothing if it can't be
     /// planned for.
     last_came: Option<Millis>,
 }
 
 impl IndexedGpu {
     pub(super) fn jobs(&self) -> Vec<JobId> {
-        self.seats.iter().map(|seat| seat.job).collect()
+        self.placements.iter().map(|placed| placed.job).collect()
     }
 
     fn has_holder(&self) -> bool {
-        let alone =
-            |seat: &PlacedJob| self.seats.iter().filter(|s| s.slot == seat.slot).count() == 1;
-        self.seats.iter().any(|seat| seat.turn.is_some() && alone(seat))
+        let alone = |placed: &PlacedJob| {
+            self.placements.iter().filter(|s| s.slot == placed.slot).count() == 1
+        };
+        self.placements.iter().any(|placed| placed.kernel_priority.is_some() && alone(placed))
     }
 
     fn idle(&self) -> usize {
-        let part = |slot| self.seats.iter().filter(|seat| seat.slot == slot).count() < 2;
-        let idle = |slot: &&Slot| !self.seats.iter().any(|seat| seat.slot == Some(**slot));
+        let part = |slot| self.placements.iter().filter(|placed| placed.slot == slot).count() < 2;
+        let idle = |slot: &&Slot| !self.placements.iter().any(|placed| placed.slot == Some(**slot));
         // Who was left behind by its guest has a part of a slice that could be whole.
-        let parts = self.seats.iter().filter(|seat| seat.sm.is_some() && part(seat.slot));
+        let parts =
+            self.placements.iter().filter(|placed| placed.sm.is_some() && part(placed.slot));
         self.layout.iter().filter(idle).count() + parts.count()
     }
 }
@@ -96,18 +98,19 @@ impl GpuIndex {
             }
             match PlannedGpu::new(view) {
                 Some(planned) => {
-                    (gpu.layout, gpu.seats, gpu.open) =
-                        (planned.layout, planned.seats, planned.open);
+                    (gpu.layout, gpu.placements, gpu.open) =
+                        (planned.layout, planned.placements, planned.open);
                     if view.available && view.operator.pinned.is_none() {
-                        let came = gpu.seats.iter().filter_map(|seat| jobs.since(seat.job));
+                        let came =
+                            gpu.placements.iter().filter_map(|placed| jobs.since(placed.job));
                         let came = came.max().unwrap_or(Millis::ZERO);
                         gpu.last_came = Some(came);
                         self.calm.insert((came, at));
                     }
                 }
-                None => (gpu.seats, gpu.open) = (Vec::new(), false),
+                None => (gpu.placements, gpu.open) = (Vec::new(), false),
             }
-            gpu.crowd = gpu.seats.len();
+            gpu.job_count = gpu.placements.len();
             self.remember(at);
         }
     }
@@ -136,10 +139,10 @@ impl GpuIndex {
         &self.kinds
     }
 
-    /// Counts a seat that was promised.
-    pub(super) fn promise(&mut self, at: usize, seats: usize) {
+    /// Counts a placement that was promised.
+    pub(super) fn promise(&mut self, at: usize, placements: usize) {
         self.forget(at);
-        self.posts[at].crowd = seats;
+        self.posts[at].job_count = placements;
         self.changed.insert(at);
         self.remember(at);
     }
@@ -163,8 +166,8 @@ impl GpuIndex {
     }
 
     /// Returns who sits on every GPU.
-    pub(super) fn seats(&self) -> impl Iterator<Item = (usize, &[PlacedJob])> {
-        self.posts.iter().enumerate().map(|(at, gpu)| (at, gpu.seats.as_slice()))
+    pub(super) fn placements(&self) -> impl Iterator<Item = (usize, &[PlacedJob])> {
+        self.posts.iter().enumerate().map(|(at, gpu)| (at, gpu.placements.as_slice()))
     }
 
     pub(super) fn any_open(&self) -> bool {
@@ -177,11 +180,11 @@ impl GpuIndex {
     }
 
     /// Returns one empty GPU of each model, then those with the fewest jobs.
-    pub(super) fn fewest(&self, crowd_max: usize, most: usize) -> Vec<usize> {
+    pub(super) fn fewest(&self, jobs_max: usize, most: usize) -> Vec<usize> {
         let mut order: Vec<usize> =
             self.empty.iter().filter_map(BTreeSet::first).copied().collect();
         order.sort_unstable();
-        let shared = self.fewest.iter().take_while(|(crowd, _)| *crowd < crowd_max);
+        let shared = self.fewest.iter().take_while(|(job_count, _)| *job_count < jobs_max);
         order.extend(shared.map(|(_, at)| *at).take(most));
         order.truncate(most);
         order
@@ -189,7 +192,7 @@ impl GpuIndex {
 
     /// Returns the GPUs with the most jobs, two at least.
     pub(super) fn most_shared(&self, most: usize) -> Vec<usize> {
-        let shared = self.most.iter().take_while(|(Reverse(crowd), _)| *crowd > 1);
+        let shared = self.most.iter().take_while(|(Reverse(job_count), _)| *job_count > 1);
         shared.map(|(_, at)| *at).take(most).collect()
     }
 
@@ -205,12 +208,12 @@ impl GpuIndex {
 
     fn forget(&mut self, at: usize) {
         let gpu = &self.posts[at];
-        let (crowd, idle) = (gpu.crowd, gpu.idle());
+        let (job_count, idle) = (gpu.job_count, gpu.idle());
         if let Some(empty) = self.empty.get_mut(gpu.kind) {
             empty.remove(&at);
         }
-        self.fewest.remove(&(crowd, at));
-        self.most.remove(&(Reverse(crowd), at));
+        self.fewest.remove(&(job_count, at));
+        self.most.remove(&(Reverse(job_count), at));
         self.idle.remove(&(Reverse(idle), at));
         self.holders.remove(&at);
     }
@@ -220,17 +223,17 @@ impl GpuIndex {
         if !gpu.open {
             return;
         }
-        let (crowd, idle, kind) = (gpu.crowd, gpu.idle(), gpu.kind);
-        if crowd == 0 {
+        let (job_count, idle, kind) = (gpu.job_count, gpu.idle(), gpu.kind);
+        if job_count == 0 {
             self.empty[kind].insert(at);
             return;
         }
-        self.fewest.insert((crowd, at));
-        self.most.insert((Reverse(crowd), at));
+        self.fewest.insert((job_count, at));
+        self.most.insert((Reverse(job_count), at));
         if self.posts[at].has_holder() {
             self.holders.insert(at);
         }
-        if idle > 0 && !self.posts[at].seats.is_empty() {
+        if idle > 0 && !self.posts[at].placements.is_empty() {
             self.idle.insert((Reverse(idle), at));
         }
     }

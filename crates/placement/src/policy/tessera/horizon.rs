@@ -2,8 +2,8 @@
 //!
 //! A job that by itself takes about as long as everything else has to have its large slice in time, or
 //! it runs on alone in the end. That is known only once nobody else comes: while jobs keep
-//! coming there is enough to do beside it, and what it takes from shorter ones is lost to them. So
-//! the worth of its seat grows ([`Tessera::drive`]) as far as it has been quiet: no job has come
+//! coming there is enough to do next to it, and what it takes from shorter ones is lost to them. So
+//! the score of its placement grows ([`Tessera::drive`]) as far as it has been quiet: no job has come
 //! for a good part of the time that everything still takes ([`Tessera::quiet`]). Of jobs that serve
 //! answers it grows at once.
 
@@ -18,14 +18,14 @@ use crate::view::QueuedJob;
 use tessera_model::spec::{Priority, QueueRank};
 
 /// GPUs whose jobs are looked at: of more, as many are, evenly spread. Chosen: what is left of some hundred
-/// jobs tells that of all, and thousands would take most of a round.
+/// jobs stands for that of all, and thousands would take most of a round.
 const SURVEYED_MAX: usize = 64;
 
-/// How steeply the worth of a seat grows with its job's part of what is to come. Whoever takes half
-/// of that is in time on half a GPU: worth much more is only the seat of who needs nearly all of one.
+/// How steeply the score of a placement grows with its job's part of what is to come. A job with half
+/// of that is in time on half a GPU: only a job that needs nearly all of one scores much higher.
 const STEEP: i32 = 4;
 
-/// The same for jobs that serve answers: more may still come beside them, so that what they seem to
+/// The same for jobs that serve answers: more may still come next to them, so that what they seem to
 /// be a part of is too little.
 const STEEP_ONLINE: i32 = 8;
 
@@ -66,7 +66,7 @@ impl Horizon {
         Millis::new(whole_ms(self.whole).max(1_000))
     }
 
-    /// Returns by how much more a job's seat is worth, from what is left of the job. Somebody waits
+    /// Returns by how much more a job's placement counts, from what is left of the job. Somebody waits
     /// for an `online` job's answers all the time: it isn't kept small for as long as others come.
     pub(super) fn drive(&self, settings: &Tessera, left_ms: Option<f64>, online: bool) -> f64 {
         let part = left_ms.filter(|_| self.end > 0.0).map_or(0.0, |left| left / self.end);
@@ -76,7 +76,7 @@ impl Horizon {
     }
 }
 
-/// Returns what says how urgent a job is by its shortness and priority.
+/// Returns what states how urgent a job is by its shortness and priority.
 pub(super) fn weighing<'t>(
     scoring: &'t Scoring<'_>,
     kinds: &'t [usize],
@@ -114,12 +114,12 @@ impl Survey {
         let mut surveyed = 0_u128;
         for at in (0..gpus).step_by(step) {
             surveyed += 1;
-            for seat in &search.index.gpu(at).seats {
-                let ahead = search.scoring.ahead(kinds, seat.job);
+            for placed in &search.index.gpu(at).placements {
+                let ahead = search.scoring.ahead(kinds, placed.job);
                 let left = ahead.map(|ahead| ahead.left).unwrap_or_default();
                 found.left = found.left.plus(left);
                 found.longest_ms = found.longest_ms.max(left.whole_ms);
-                found.youngest = found.youngest.min(age(&search.scoring, seat.job, ahead));
+                found.youngest = found.youngest.min(age(&search.scoring, placed.job, ahead));
             }
         }
         // The others are taken for like them.

@@ -1,4 +1,4 @@
-//! Better seats for jobs that run, where nobody waits: on GPUs that fell idle, and on their own.
+//! Better placements for jobs that run, where nobody waits: on GPUs that fell idle, and on their own.
 
 use tessera_model::JobId;
 
@@ -31,7 +31,7 @@ impl Search<'_, '_> {
             for job in self.index.gpu(source).jobs() {
                 let Some(there) = self.plan(target, Some(job), None, None) else { continue };
                 let Some(rest) = self.plan(source, None, Some(job), None) else { continue };
-                let gain = there.worth + rest.worth - before;
+                let gain = there.score + rest.score - before;
                 if self.clears(gain, before) && best.is_none_or(|(known, ..)| gain > known) {
                     best = Some((gain, job, source));
                 }
@@ -41,7 +41,7 @@ impl Search<'_, '_> {
     }
 
     /// Cuts GPUs anew where that pays: those on which slices stand idle, and within the effort those
-    /// with the most jobs, which by now may be worth more on each other's slices.
+    /// with the most jobs, which by now may score higher on each other's slices.
     pub(super) fn tidy(&mut self) {
         let searched = self.scoring.settings.searched;
         let idle = self.index.most_idle(searched);
@@ -54,21 +54,21 @@ impl Search<'_, '_> {
             }
             let before = self.present(at);
             let Some(plan) = self.gathered(at) else { continue };
-            if self.clears(plan.worth - before, before) {
+            if self.clears(plan.score - before, before) {
                 self.charge(at, &plan);
                 self.commit(at, plan, "the new slices fit its jobs better".to_owned());
             }
         }
     }
 
-    /// Searches the best seats of a GPU's jobs with two of them in one slot, as often as that adds.
+    /// Searches the best placements of a GPU's jobs with two of them in one slot, as often as that adds.
     fn gathered(&mut self, at: usize) -> Option<Plan> {
         let mut best = self.plan(at, None, None, None)?;
-        let mut units = SlotUnit::gathered(&best.jobs(), &best.seats);
+        let mut units = SlotUnit::gathered(&best.jobs(), &best.placements);
         loop {
             let mut better = None;
             for way in self.pairings(&units) {
-                if let Some(plan) = self.plan_units(at, &way, None, Some(best.worth)) {
+                if let Some(plan) = self.plan_units(at, &way, None, Some(best.score)) {
                     best = plan;
                     better = Some(way);
                 }
@@ -80,7 +80,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Takes searches from what the round may spend on improving seats; `None` if nothing is left,
+    /// Takes searches from what the round may spend on improving placements; `None` if nothing is left,
     /// of the count or of the time.
     pub(super) fn spend(&mut self, searches: usize) -> Option<()> {
         let left = self.effort.checked_sub(searches)?;

@@ -1,9 +1,9 @@
 //! Jobs that have waited too long: a GPU is kept free for the oldest of them.
 //!
-//! **The bound.** Whoever has waited [`super::Tessera::patience`] is overdue. For the oldest overdue
+//! **The bound.** A job that has waited [`super::Tessera::patience`] is overdue. For the oldest overdue
 //! job a GPU is kept on which nothing starts and to which nothing moves: of those that could hold
 //! it, the one whose last arrival is longest ago. Let `L` be the longest that any job sits in one
-//! place. Say the job becomes the oldest overdue one at `t`, when the last arrival on its GPU was at
+//! place. Suppose that the job becomes the oldest overdue one at `t`, when the last arrival on its GPU was at
 //! `a ≤ t`. Nothing arrives there any more, so that its last arrival can only become older; and the
 //! choice goes to another GPU only if that one's last arrival is older still. So at any time
 //! everybody on the chosen GPU has come at `a` or before, and is gone by `a + L`: from `t + L` on
@@ -29,8 +29,8 @@ use crate::view::QueuedJob;
 /// idle for the sake of order, fewer would serve large clusters' overdue jobs one at a time.
 const GPUS_PER_PLACE: usize = 32;
 
-/// Serves the oldest of those that are overdue, or keeps GPUs for them. Returns who was started
-/// and what the others are told.
+/// Serves the oldest overdue jobs, or keeps GPUs for them. Returns the started jobs
+/// and the decisions about the others.
 pub(super) fn serve(
     search: &mut Search<'_, '_>,
     waiting: &WaitingJobs,
@@ -50,7 +50,7 @@ pub(super) fn serve(
             continue;
         }
         let Some(gpu) = search.calmest(job.id, &kept) else { continue };
-        if search.seat(job, Some(gpu)) {
+        if search.place_job(job, Some(gpu)) {
             started.push(job.id);
             continue;
         }

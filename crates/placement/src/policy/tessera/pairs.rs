@@ -1,5 +1,5 @@
-//! Pairs among a GPU's jobs, as a search seats them: who could share a slot, in which way, and
-//! what both are worth there. What holds for them stands in [`super::colocation`].
+//! Pairs among a GPU's jobs, as a search places them: which jobs could share a slot, in which way, and
+//! their score there. [`super::colocation`] has the rules for them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -34,12 +34,12 @@ impl SlotUnit {
     }
 
     /// Gathers jobs into those that share a slot as they sit, and the others.
-    pub(super) fn gathered(jobs: &[JobId], seats: &[PlacedJob]) -> Vec<Self> {
-        let slot = |job: JobId| seats.iter().find(|seat| seat.job == job)?.slot;
+    pub(super) fn gathered(jobs: &[JobId], placements: &[PlacedJob]) -> Vec<Self> {
+        let slot = |job: JobId| placements.iter().find(|placed| placed.job == job)?.slot;
         let mut units: Vec<Self> = Vec::new();
         for (place, job) in jobs.iter().enumerate() {
-            let beside = |other: &&JobId| slot(*job).is_some() && slot(**other) == slot(*job);
-            if let Some(first) = jobs[..place].iter().find(beside) {
+            let is_co_runner = |other: &&JobId| slot(*job).is_some() && slot(**other) == slot(*job);
+            if let Some(first) = jobs[..place].iter().find(is_co_runner) {
                 let unit = units.iter_mut().find(|unit| **unit == Self::One(*first));
                 if let Some(unit) = unit {
                     *unit = Self::Two(*first, *job);
@@ -61,7 +61,7 @@ impl SlotUnit {
     }
 }
 
-/// What two are worth in each slot of a GPU if they share it, and in which way.
+/// The score of two in each slot of a GPU if they share it, and in which way.
 #[derive(Debug)]
 pub(super) struct PairScores {
     pub(super) row: Rc<[i64]>,
@@ -98,7 +98,7 @@ impl Search<'_, '_> {
     /// Returns whether a job may share a slice at all, as far as it is concerned.
     pub(super) fn is_sociable(&self, job: JobId) -> bool {
         let known = self.scoring.knowledge.jobs.facts(job).co_runner.is_some();
-        known && (self.shares_parts(job) || self.takes_turns(job))
+        known && (self.shares_parts(job) || self.is_kernel_sharer(job))
     }
 
     /// Returns the GPUs on which a host is looked for: those with the most jobs, and some on which
@@ -117,9 +117,9 @@ impl Search<'_, '_> {
     }
 
     /// Returns who sits on a GPU, or was promised to.
-    pub(super) fn seats(&self, at: usize) -> &[PlacedJob] {
-        let promised = self.promised.get(&at).map(|plan| &plan.seats);
-        promised.unwrap_or(&self.index.gpu(at).seats)
+    pub(super) fn placements(&self, at: usize) -> &[PlacedJob] {
+        let promised = self.promised.get(&at).map(|plan| &plan.placements);
+        promised.unwrap_or(&self.index.gpu(at).placements)
     }
 
     /// Returns the ways in which two could share, as far as both allow it; `now` is how they sit, if
@@ -134,23 +134,23 @@ impl Search<'_, '_> {
             let sm = |part: u8| SmPercent::try_from(part).ok().map(SharingMode::Mps);
             Some([sm(part)?, sm(100_u8.checked_sub(part)?)?])
         };
-        let turns = [
-            [SharingMode::Turn(HOLDS), SharingMode::Turn(FILLS)],
-            [SharingMode::Turn(FILLS), SharingMode::Turn(HOLDS)],
+        let kernel_sharers = [
+            [SharingMode::Kernel(HOLDS), SharingMode::Kernel(FILLS)],
+            [SharingMode::Kernel(FILLS), SharingMode::Kernel(HOLDS)],
         ];
-        let known = PARTS.into_iter().filter_map(share).chain(turns);
+        let known = PARTS.into_iter().filter_map(share).chain(kernel_sharers);
         let mut ways: Vec<[SharingMode; 2]> = now.into_iter().collect();
         ways.extend(known.filter(|way| Some(*way) != now));
         let allowed = |way: &[SharingMode; 2]| match way {
-            [SharingMode::Turn(HOLDS), _] => self.may_fill(other),
-            [SharingMode::Turn(_), _] => self.may_fill(job),
+            [SharingMode::Kernel(HOLDS), _] => self.may_fill(other),
+            [SharingMode::Kernel(_), _] => self.may_fill(job),
             [SharingMode::Mps(_), _] => self.shares_parts(job) && self.shares_parts(other),
         };
         ways.retain(|way| Some(*way) == now || allowed(way));
         ways
     }
 
-    /// Works out what two are worth in each slot of a GPU if they share it.
+    /// Computes the score of two in each slot of a GPU if they share it.
     pub(super) fn pair(&mut self, at: usize, job: JobId, other: JobId) -> Option<Rc<PairScores>> {
         let key = (job, other, at);
         if let Some(pair) = self.pairs.get(&key) {
@@ -167,7 +167,8 @@ impl Search<'_, '_> {
         let jobs = self.scoring.knowledge.jobs;
         let memory = |job: JobId| jobs.facts(job).co_runner.map(|own| own.memory.get());
         let needed = memory(job)? + memory(other)?;
-        let posted = |job: JobId| self.index.gpu(at).seats.iter().find(|s| s.job == job).copied();
+        let posted =
+            |job: JobId| self.index.gpu(at).placements.iter().find(|s| s.job == job).copied();
         let known = [posted(job), posted(other)];
         let together = |[a, b]: [Option<PlacedJob>; 2]| {
             let (a, b) = (a?, b?);
@@ -182,16 +183,16 @@ impl Search<'_, '_> {
             }
             let mut best: Option<(i64, [SharingMode; 2])> = None;
             for way in &ways {
-                let worth = self.worth_together(at, slot, [job, other], *way, known, home);
-                if let Some(worth) = worth
-                    && best.is_none_or(|(most, _)| worth > most)
+                let score = self.score_together(at, slot, [job, other], *way, known, home);
+                if let Some(score) = score
+                    && best.is_none_or(|(most, _)| score > most)
                 {
-                    best = Some((worth, *way));
+                    best = Some((score, *way));
                 }
             }
             best
         };
-        let homes = known.map(|seat| seat.and_then(|seat| seat.slot));
+        let homes = known.map(|placed| placed.and_then(|placed| placed.slot));
         let mut by_profile = BTreeMap::new();
         let (mut row, mut chosen) = (Vec::new(), Vec::new());
         for number in 0..layout_index.slots().len() {
@@ -200,17 +201,17 @@ impl Search<'_, '_> {
                 true => best_on(slot, true),
                 false => *by_profile.entry(slot.profile).or_insert_with(|| best_on(slot, false)),
             };
-            row.push(found.map_or(NO_PLACEMENT, |(worth, _)| worth));
+            row.push(found.map_or(NO_PLACEMENT, |(score, _)| score));
             chosen.push(found.map(|(_, way)| way));
         }
         row.iter()
-            .any(|worth| *worth != NO_PLACEMENT)
+            .any(|score| *score != NO_PLACEMENT)
             .then(|| PairScores { row: row.into(), ways: chosen })
     }
 
-    /// Returns what two are worth who share a slot in one way; nothing if they may not, or if too
+    /// Returns the score of two jobs that share a slot in one way; nothing if they may not, or if too
     /// little would be done so.
-    fn worth_together(
+    fn score_together(
         &mut self,
         at: usize,
         slot: Slot,
@@ -219,25 +220,25 @@ impl Search<'_, '_> {
         known: [Option<PlacedJob>; 2],
         home: bool,
     ) -> Option<i64> {
-        let seated = |seat: PlacedJob, known: Option<PlacedJob>| match known {
-            Some(known) if home && known == seat => CurrentPlace::There,
-            Some(_) => CurrentPlace::Beside,
+        let current = |placed: PlacedJob, known: Option<PlacedJob>| match known {
+            Some(known) if home && known == placed => CurrentPlace::There,
+            Some(_) => CurrentPlace::OnSameGpu,
             None => CurrentPlace::Elsewhere,
         };
-        let first = seated(mine.seat(job, slot), known[0]);
-        let second = seated(yours.seat(other, slot), known[1]);
+        let first = current(mine.placed_job(job, slot), known[0]);
+        let second = current(yours.placed_job(other, slot), known[1]);
         let (ours, kept) = self.shared(at, slot, (job, mine), Some((other, yours)), first)?;
         let (theirs, added) = self.shared(at, slot, (other, yours), Some((job, mine)), second)?;
         let enough = match mine {
             SharingMode::Mps(_) => self.scoring.settings.together,
-            SharingMode::Turn(_) => self.scoring.settings.filled,
+            SharingMode::Kernel(_) => self.scoring.settings.filled,
         };
         let sit_so = first == CurrentPlace::There && second == CurrentPlace::There;
         (sit_so || ours + theirs >= enough).then_some(kept + added)
     }
 
-    /// Returns the seats of two in a slot; nothing if they may not share it.
-    pub(super) fn pair_seats(
+    /// Returns the placements of two in a slot; nothing if they may not share it.
+    pub(super) fn pair_placements(
         &mut self,
         at: usize,
         job: JobId,
@@ -246,6 +247,6 @@ impl Search<'_, '_> {
     ) -> Option<[PlacedJob; 2]> {
         let number = self.scoring.mig(at)?.layout_index().number(slot)?;
         let [mine, yours] = self.pair(at, job, other)?.ways.get(number).copied().flatten()?;
-        Some([mine.seat(job, slot), yours.seat(other, slot)])
+        Some([mine.placed_job(job, slot), yours.placed_job(other, slot)])
     }
 }

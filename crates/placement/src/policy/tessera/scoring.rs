@@ -1,4 +1,4 @@
-//! What a job is worth where, at one moment.
+//! The score of a job in each place, at one moment.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,11 +16,11 @@ use crate::placement_search::{self, NO_PLACEMENT};
 use crate::predictor::Knowledge;
 use crate::view::{ClusterView, GpuView, MigView};
 
-/// What cutting a GPU may keep a job waiting beside its own move, in milliseconds: seven instances
-/// destroyed and seven created, one after the other (co-execution study, scoring 6), and a little.
+/// What cutting a GPU may keep a job waiting in addition to its own move, in milliseconds. It is seven instances
+/// destroyed and seven created, one after the other (co-execution study, table 6), and a little.
 pub(super) const CUT_MS: f64 = 2_000.0;
 
-/// What the worth of jobs in a round is worked out from.
+/// What the score of jobs in a round is worked out from.
 #[derive(Clone, Copy)]
 pub(super) struct Scoring<'c> {
     pub(super) settings: &'c Tessera,
@@ -60,7 +60,7 @@ impl ScoredJob {
     }
 }
 
-/// What jobs are worth, worked out once a round.
+/// The scores of jobs, computed once a round.
 #[derive(Default)]
 pub(super) struct ScoreRows {
     facts: BTreeMap<JobId, ScoredJob>,
@@ -88,7 +88,7 @@ impl<'c> Scoring<'c> {
         JobWeight { weight, left: left.unwrap_or_default() }
     }
 
-    /// Returns what is left of a job and what is done of it; nothing if nothing says so.
+    /// Returns what is left of a job and what is done of it; nothing if that is unknown.
     pub(super) fn ahead(&self, kinds: &[usize], job: JobId) -> Option<Ahead> {
         let (all, done) = self.on_whole(kinds, job, &self.knowledge.jobs.facts(job))?;
         let work = self.work_ms(kinds, job).unwrap_or(all);
@@ -159,41 +159,41 @@ impl<'c> Scoring<'c> {
         }
     }
 
-    /// Returns what a job is worth on an instance, less what moving there costs; `None` if it
+    /// Returns the score of a job on an instance, less what moving there costs; `None` if it
     /// can't be there, or would be late there and nowhere else.
     ///
     /// `whole_time` is what the job takes on such a GPU's largest instance.
-    fn worth(
+    fn score(
         &self,
         at: usize,
         job: JobId,
         facts: &ScoredJob,
         whole_time: Option<Millis>,
-        seat: CurrentPlace,
+        current: CurrentPlace,
         on: &Profile,
     ) -> Option<i64> {
         let here = self.knowledge.predictor.time_alone(job, self.view(at), on)?;
-        self.worth_of(at, facts, (here, whole_time), seat, on)
+        self.score_of(at, facts, (here, whole_time), current, on)
     }
 
-    /// Returns the same for a job that takes so long `here`, alone or beside others.
-    pub(super) fn worth_of(
+    /// Returns the same for a job that takes so long `here`, alone or next to others.
+    pub(super) fn score_of(
         &self,
         at: usize,
         facts: &ScoredJob,
         (here, whole_time): (Millis, Option<Millis>),
-        seat: CurrentPlace,
+        current: CurrentPlace,
         on: &Profile,
     ) -> Option<i64> {
         let speed = placement_search::speed_of(here, whole_time?)?;
         let done = facts.done?;
         let left = float(here) * (1.0 - done);
-        let price = match (seat == CurrentPlace::There, facts.begun) {
+        let price = match (current == CurrentPlace::There, facts.begun) {
             (true, _) | (false, false) => 0.0,
             (false, true) => float(facts.migration_price?),
         };
         let kept = left / (left + price).max(1.0);
-        if seat != CurrentPlace::There {
+        if current != CurrentPlace::There {
             let late = |left: f64| {
                 let ends = float(self.now) + left;
                 facts.deadline.is_some_and(|deadline| ends > float(deadline))
@@ -218,13 +218,13 @@ pub(super) enum CurrentPlace {
     /// On that very instance.
     There,
     /// On another one of the same GPU.
-    Beside,
+    OnSameGpu,
     /// On no instance of the GPU.
     Elsewhere,
 }
 
 impl ScoreRows {
-    /// Returns what a job is worth in each slot of a GPU; `home` is its own slot there, if it sits
+    /// Returns a job's score in each slot of a GPU; `home` is its own slot there, if it sits
     /// there.
     pub(super) fn row(
         &mut self,
@@ -257,28 +257,29 @@ impl ScoreRows {
         *self.facts.entry(job).or_insert_with(|| scoring.facts(kinds, job))
     }
 
-    /// Returns what a job is worth where it sits, on an instance that is in no full layout of plain
+    /// Returns the score of a job where it sits, on an instance that is in no full layout of plain
     /// profiles.
     pub(super) fn odd(
         &mut self,
         scoring: &Scoring<'_>,
         kinds: &[usize],
         at: usize,
-        seat: PlacedJob,
+        placed: PlacedJob,
     ) -> i64 {
-        let facts = *self.facts.entry(seat.job).or_insert_with(|| scoring.facts(kinds, seat.job));
-        let worth = || {
-            let profile = scoring.mig(at)?.geometry.profile(seat.slot?.profile)?;
-            scoring.worth(
+        let facts =
+            *self.facts.entry(placed.job).or_insert_with(|| scoring.facts(kinds, placed.job));
+        let score = || {
+            let profile = scoring.mig(at)?.geometry.profile(placed.slot?.profile)?;
+            scoring.score(
                 at,
-                seat.job,
+                placed.job,
                 &facts,
-                scoring.whole_time(at, seat.job),
+                scoring.whole_time(at, placed.job),
                 CurrentPlace::There,
                 profile,
             )
         };
-        worth().unwrap_or(0)
+        score().unwrap_or(0)
     }
 }
 
@@ -290,16 +291,16 @@ fn made(
     home: Option<Option<Slot>>,
 ) -> Vec<i64> {
     let Some(mig) = scoring.mig(at) else { return Vec::new() };
-    let seated = if home.is_some() { CurrentPlace::Beside } else { CurrentPlace::Elsewhere };
+    let current = if home.is_some() { CurrentPlace::OnSameGpu } else { CurrentPlace::Elsewhere };
     let whole_time = scoring.whole_time(at, job);
-    let of = |id, seated| {
+    let of = |id, current| {
         let profile = mig.geometry.profile(id);
-        let worth =
-            profile.and_then(|profile| scoring.worth(at, job, facts, whole_time, seated, profile));
-        worth.unwrap_or(NO_PLACEMENT)
+        let score =
+            profile.and_then(|profile| scoring.score(at, job, facts, whole_time, current, profile));
+        score.unwrap_or(NO_PLACEMENT)
     };
     let layout_index = mig.layout_index();
-    let by_profile: Vec<i64> = layout_index.profiles().iter().map(|id| of(*id, seated)).collect();
+    let by_profile: Vec<i64> = layout_index.profiles().iter().map(|id| of(*id, current)).collect();
     let mut row = layout_index.row(&by_profile);
     if let Some(slot) = home.flatten()
         && let Some(number) = layout_index.number(slot)

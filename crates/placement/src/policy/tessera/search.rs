@@ -21,17 +21,17 @@ use crate::view::{GpuView, QueuedJob};
 /// controller plans for.
 const CALM_MAX: usize = 100_000;
 
-/// Seats of one GPU with what they are worth, less what moving to them costs.
+/// Placements of one GPU with their score, less what moving to them costs.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) layout: Layout,
-    pub(super) seats: Vec<PlacedJob>,
-    pub(super) worth: i64,
+    pub(super) placements: Vec<PlacedJob>,
+    pub(super) score: i64,
 }
 
 impl Plan {
     pub(super) fn jobs(&self) -> Vec<JobId> {
-        self.seats.iter().map(|seat| seat.job).collect()
+        self.placements.iter().map(|placed| placed.job).collect()
     }
 }
 
@@ -40,17 +40,17 @@ pub(super) struct Search<'c, 'd> {
     pub(super) index: &'d mut GpuIndex,
     buffers: &'d mut SearchBuffers,
     pub(super) rows: ScoreRows,
-    /// What two are worth on a GPU if they share a slot of it, as far as that was asked.
+    /// The score of two jobs that share a slot of a GPU, as far as it was computed.
     pub(super) pairs: BTreeMap<(JobId, JobId, usize), Option<Rc<PairScores>>>,
     quotas: SearchQuotas,
-    /// What the seats of GPUs are worth as they are.
+    /// The scores of GPUs' placements as they are.
     present: BTreeMap<usize, i64>,
     /// What GPUs are to become, while jobs are still being added.
     pub(super) promised: BTreeMap<usize, Plan>,
     /// GPUs between which this round moves jobs already.
     pub(super) shifted: BTreeSet<usize>,
-    /// Jobs for which room was to be made.
-    pub(super) rooms: usize,
+    /// Jobs for which space was to be made.
+    pub(super) freed_for: usize,
     /// Searches that are left for that.
     pub(super) effort: usize,
     changes: Vec<(Reshape, String)>,
@@ -72,7 +72,7 @@ impl<'c, 'd> Search<'c, 'd> {
             present: BTreeMap::new(),
             promised: BTreeMap::new(),
             shifted: BTreeSet::new(),
-            rooms: 0,
+            freed_for: 0,
             effort: scoring.settings.effort,
             changes: Vec::new(),
         }
@@ -109,7 +109,7 @@ impl<'c, 'd> Search<'c, 'd> {
         order.into_iter().filter(|at| !kept.contains(at)).find(|at| {
             let kind = self.index.gpu(*at).kind;
             let row = self.rows.row(&self.scoring, self.index.kinds(), *at, kind, job, None);
-            row.iter().any(|worth| *worth > 0)
+            row.iter().any(|score| *score > 0)
         })
     }
 
@@ -118,66 +118,70 @@ impl<'c, 'd> Search<'c, 'd> {
         self.index.close(at);
     }
 
-    /// Finds a place for a job that waits, where it adds most, alone on a slice or beside somebody;
+    /// Finds a place for a job that waits, where it adds most, alone on a slice or next to somebody;
     /// `false` if it adds nothing. `also` is looked at whatever the order.
     ///
     /// The GPU is not changed yet: jobs that come after it in the round may still join it, and
-    /// then all of them are seated anew.
-    pub(super) fn seat(&mut self, job: &QueuedJob, also: Option<usize>) -> bool {
+    /// then all of them are placed anew.
+    pub(super) fn place_job(&mut self, job: &QueuedJob, also: Option<usize>) -> bool {
         let settings = self.scoring.settings;
-        let crowd = settings.crowd.min(JOBS_MAX - 1);
+        let jobs_max = settings.jobs_per_gpu_max.min(JOBS_MAX - 1);
         let mut best: Option<(i64, usize, Plan)> = None;
-        let mut order = self.index.fewest(crowd, settings.searched);
+        let mut order = self.index.fewest(jobs_max, settings.searched);
         order.extend(also.filter(|at| self.index.gpu(*at).open && !order.contains(at)));
         for at in order.iter().copied() {
-            let before = self.worth_now(at);
+            let before = self.current_score(at);
             let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
             let Some(plan) = self.plan(at, Some(job.id), None, Some(before + least)) else {
                 continue;
             };
-            best = Some((plan.worth - before, at, plan));
+            best = Some((plan.score - before, at, plan));
         }
         if self.is_sociable(job.id) {
             order.extend(self.shareable());
             order.sort_unstable();
             order.dedup();
             for at in order {
-                let before = self.worth_now(at);
-                let mut units = SlotUnit::gathered(&self.jobs(at), self.seats(at));
+                let before = self.current_score(at);
+                let mut units = SlotUnit::gathered(&self.jobs(at), self.placements(at));
                 units.push(SlotUnit::One(job.id));
                 for units in self.pairings(&units) {
                     let least = best.as_ref().map_or(0, |(gain, ..)| *gain);
                     let found = self.plan_units(at, &units, Some(job.id), Some(before + least));
-                    best = found.map(|plan| (plan.worth - before, at, plan)).or(best);
+                    best = found.map(|plan| (plan.score - before, at, plan)).or(best);
                 }
             }
         }
         let Some((_, at, plan)) = best else { return false };
         self.charge(at, &plan);
-        self.index.promise(at, plan.seats.len());
+        self.index.promise(at, plan.placements.len());
         self.promised.insert(at, plan);
         true
     }
 
-    /// Returns what a GPU's seats are worth, as they are or as they were promised.
-    pub(super) fn worth_now(&mut self, at: usize) -> i64 {
-        let promised = self.promised.get(&at).map(|plan| plan.worth);
+    /// Returns the score of a GPU's placements, as they are or as they are planned.
+    pub(super) fn current_score(&mut self, at: usize) -> i64 {
+        let promised = self.promised.get(&at).map(|plan| plan.score);
         promised.unwrap_or_else(|| self.present(at))
     }
 
-    /// Changes the GPUs on which jobs were promised seats.
+    /// Changes the GPUs on which jobs were promised placements.
     pub(super) fn keep_promises(&mut self) {
         for (at, plan) in std::mem::take(&mut self.promised) {
-            let seats = told(&self.scoring, at, &plan.seats);
+            let placements = describe_placements(&self.scoring, at, &plan.placements);
             let view = self.scoring.view(at);
             let gpu = format!("GPU {} of node {}", view.index, view.node);
             let text = match self.shifted.contains(&at) {
                 true => {
-                    format!("jobs move to other GPUs so that one more fits; {gpu} then has {seats}")
+                    format!(
+                        "jobs move to other GPUs so that one more fits; {gpu} then has {placements}"
+                    )
                 }
                 false => {
                     let layouts = self.scoring.mig(at).map_or(0, |mig| mig.full().len());
-                    format!("the best placement in the {layouts} full layouts of {gpu}: {seats}")
+                    format!(
+                        "the best placement in the {layouts} full layouts of {gpu}: {placements}"
+                    )
                 }
             };
             self.commit(at, plan, text);
@@ -193,67 +197,67 @@ impl<'c, 'd> Search<'c, 'd> {
     pub(super) fn row(&mut self, at: usize, job: JobId) -> Rc<[i64]> {
         let gpu = self.index.gpu(at);
         let kind = gpu.kind;
-        let home = gpu.seats.iter().find(|seat| seat.job == job).copied();
+        let home = gpu.placements.iter().find(|placed| placed.job == job).copied();
         // Who has a part of a slice has to be stopped to have all of it.
-        let whole = home.map(|seat| seat.slot.filter(|_| seat.sm.is_none()));
+        let whole = home.map(|placed| placed.slot.filter(|_| placed.sm.is_none()));
         let row = self.rows.row(&self.scoring, self.index.kinds(), at, kind, job, whole);
-        let Some(seat) = home.filter(|seat| seat.sm.is_some()) else { return row };
-        let part = self.left_behind(at, seat).and_then(|(slot, worth)| {
-            Some((self.scoring.mig(at)?.layout_index().number(slot)?, worth))
+        let Some(placed) = home.filter(|placed| placed.sm.is_some()) else { return row };
+        let part = self.left_behind(at, placed).and_then(|(slot, score)| {
+            Some((self.scoring.mig(at)?.layout_index().number(slot)?, score))
         });
-        let Some((number, worth)) = part.filter(|(number, worth)| *worth > row[*number]) else {
+        let Some((number, score)) = part.filter(|(number, score)| *score > row[*number]) else {
             return row;
         };
         let mut row = row.to_vec();
-        row[number] = worth;
+        row[number] = score;
         row.into()
     }
 
-    /// Returns what the seats of a GPU are worth as they are.
+    /// Returns the score of a GPU's placements as they are.
     pub(super) fn present(&mut self, at: usize) -> i64 {
-        if let Some(worth) = self.present.get(&at) {
-            return *worth;
+        if let Some(score) = self.present.get(&at) {
+            return *score;
         }
         let mut sum = 0;
-        for seat in self.index.gpu(at).seats.clone() {
-            sum += self.seated(at, seat);
+        for placed in self.index.gpu(at).placements.clone() {
+            sum += self.score_of_placed(at, placed);
         }
         self.present.insert(at, sum);
         sum
     }
 
-    /// Searches all layouts of a GPU for the best seats of its jobs, with one more or one less;
-    /// nothing if they are not worth more than `floor`.
+    /// Searches all layouts of a GPU for the best placements of its jobs, with one more or one less;
+    /// nothing if their score is not above `minimum`.
     pub(super) fn plan(
         &mut self,
         at: usize,
         more: Option<JobId>,
         less: Option<JobId>,
-        floor: Option<i64>,
+        minimum: Option<i64>,
     ) -> Option<Plan> {
         let mut jobs = self.jobs(at);
         jobs.retain(|job| Some(*job) != less);
         jobs.extend(more);
-        self.plan_for(at, &jobs, more, floor)
+        self.plan_for(at, &jobs, more, minimum)
     }
 
-    /// Searches all layouts of a GPU for the best seats of these jobs, of which one may be new;
-    /// nothing if they are not worth more than `floor`.
+    /// Searches all layouts of a GPU for the best placements of these jobs, of which one may be new;
+    /// nothing if their score is not above `minimum`.
     pub(super) fn plan_for(
         &mut self,
         at: usize,
         jobs: &[JobId],
         more: Option<JobId>,
-        floor: Option<i64>,
+        minimum: Option<i64>,
     ) -> Option<Plan> {
-        let units = SlotUnit::gathered(jobs, self.seats(at));
-        let kept = self.plan_units(at, &units, more, floor);
+        let units = SlotUnit::gathered(jobs, self.placements(at));
+        let kept = self.plan_units(at, &units, more, minimum);
         if units.len() == jobs.len() {
             return kept;
         }
-        // Whom nobody keeps together may be better off apart.
-        let floor = kept.as_ref().map(|plan| plan.worth).or(floor);
-        self.plan_units(at, &SlotUnit::apart(&units), more, floor).or(kept)
+        // Jobs that may be apart can have a higher score apart.
+        let minimum = kept.as_ref().map(|plan| plan.score).or(minimum);
+        self.plan_units(at, &SlotUnit::apart(&units), more, minimum).or(kept)
     }
 
     /// The same for jobs of which some share a slot.
@@ -262,7 +266,7 @@ impl<'c, 'd> Search<'c, 'd> {
         at: usize,
         units: &[SlotUnit],
         more: Option<JobId>,
-        floor: Option<i64>,
+        minimum: Option<i64>,
     ) -> Option<Plan> {
         if units.len() > JOBS_MAX {
             return None;
@@ -281,31 +285,33 @@ impl<'c, 'd> Search<'c, 'd> {
         let rows: Vec<&[i64]> = rows.iter().map(|row| &**row).collect();
         let mig = self.scoring.mig(at)?;
         let standing = mig.layout_index().mask(&self.index.gpu(at).layout);
-        let found = mig.layout_index().best(&rows, standing, floor, self.buffers)?;
-        let mut seats = Vec::new();
-        for (unit, slot) in found.seats {
+        let found = mig.layout_index().best(&rows, standing, minimum, self.buffers)?;
+        let mut placements = Vec::new();
+        for (unit, slot) in found.placements {
             match units[unit] {
-                SlotUnit::One(job) => seats.push(self.place(at, job, slot)),
-                SlotUnit::Two(job, other) => seats.extend(self.pair_seats(at, job, other, slot)?),
+                SlotUnit::One(job) => placements.push(self.place(at, job, slot)),
+                SlotUnit::Two(job, other) => {
+                    placements.extend(self.pair_placements(at, job, other, slot)?);
+                }
             }
         }
         let layout = mig.full().get(found.layout)?.clone();
-        let plan = Plan { seats, layout, worth: found.worth };
+        let plan = Plan { placements, layout, score: found.score };
         self.allowed(at, &plan).then_some(plan)
     }
 
-    /// Bars a job from slots that its account may not take, beside what a host has there already.
+    /// Bars a job from slots that its account may not take, next to what a host has there already.
     fn bar(&mut self, at: usize, unit: SlotUnit, job: JobId, row: &mut Rc<[i64]>) {
         let Some(left) = self.quota_left(job) else { return };
-        let seats = self.seats(at).iter().filter(|seat| unit.has(seat.job));
-        let left = left + seats.map(|seat| slices(&self.scoring, at, seat)).sum::<u32>();
+        let placements = self.placements(at).iter().filter(|placed| unit.has(placed.job));
+        let left = left + placements.map(|placed| slices(&self.scoring, at, placed)).sum::<u32>();
         let Some(mig) = self.scoring.mig(at) else { return };
         let mut barred: Vec<i64> = row.to_vec();
-        for (number, worth) in barred.iter_mut().enumerate() {
+        for (number, score) in barred.iter_mut().enumerate() {
             let profile =
                 mig.layout_index().profile(number).and_then(|id| mig.geometry.profile(id));
             if profile.is_none_or(|profile| u32::from(profile.compute_slices) > left) {
-                *worth = NO_PLACEMENT;
+                *score = NO_PLACEMENT;
             }
         }
         *row = barred.into();
@@ -321,23 +327,25 @@ impl<'c, 'd> Search<'c, 'd> {
         let jobs = self.scoring.knowledge.jobs;
         let limits = self.quotas.limits(jobs, job);
         let (scoring, index) = (&self.scoring, &*self.index);
-        let mut seats = index.seats().flat_map(|(at, seats)| holds(scoring, at, seats));
-        let mut left = |limit: &SliceLimit| self.quotas.left(jobs, limit, &mut seats);
+        let mut placements =
+            index.placements().flat_map(|(at, placements)| holds(scoring, at, placements));
+        let mut left = |limit: &SliceLimit| self.quotas.left(jobs, limit, &mut placements);
         let found = limits.iter().map(|limit| (left(limit), limit.clone()));
         found.min_by_key(|(left, _)| *left)
     }
 
     pub(super) fn allowed(&mut self, at: usize, plan: &Plan) -> bool {
-        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.seats));
+        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.placements));
         let (scoring, index) = (&self.scoring, &*self.index);
-        let mut seats = index.seats().flat_map(|(at, seats)| holds(scoring, at, seats));
-        self.quotas.allows(scoring.knowledge.jobs, &before, &after, &mut seats)
+        let mut placements =
+            index.placements().flat_map(|(at, placements)| holds(scoring, at, placements));
+        self.quotas.allows(scoring.knowledge.jobs, &before, &after, &mut placements)
     }
 
     /// Returns what everybody has on a GPU, or was promised there.
     fn held(&self, at: usize) -> Vec<Held> {
-        let promised = self.promised.get(&at).map(|plan| &plan.seats);
-        holds(&self.scoring, at, promised.unwrap_or(&self.index.gpu(at).seats))
+        let promised = self.promised.get(&at).map(|plan| &plan.placements);
+        holds(&self.scoring, at, promised.unwrap_or(&self.index.gpu(at).placements))
     }
 
     pub(super) const fn clears(&self, gain: i64, before: i64) -> bool {
@@ -346,46 +354,46 @@ impl<'c, 'd> Search<'c, 'd> {
 
     /// Counts what accounts take by a plan.
     pub(super) fn charge(&mut self, at: usize, plan: &Plan) {
-        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.seats));
+        let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.placements));
         self.quotas.take(self.scoring.knowledge.jobs, &before, &after);
     }
 
     pub(super) fn commit(&mut self, at: usize, plan: Plan, text: String) {
         self.index.close(at);
         let gpu = self.scoring.view(at).id.clone();
-        let Plan { layout, seats, .. } = plan;
-        let reshape = Reshape { gpu, layout, seats, trial: None, stayers: StayingJobs::RunOn };
+        let Plan { layout, placements, .. } = plan;
+        let reshape = Reshape { gpu, layout, placements, trial: None, stayers: StayingJobs::RunOn };
         self.changes.push((reshape, text));
     }
 }
 
 /// Returns what everybody on a GPU has of its compute slices; what two of a user share counts once.
-fn holds(scoring: &Scoring<'_>, at: usize, seats: &[PlacedJob]) -> Vec<Held> {
-    let shared = |(place, seat): (usize, &PlacedJob)| {
-        let first = !seats[..place].iter().any(|other| other.slot == seat.slot);
-        (seat.job, if first { slices(scoring, at, seat) } else { 0 })
+fn holds(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> Vec<Held> {
+    let shared = |(place, placed): (usize, &PlacedJob)| {
+        let first = !placements[..place].iter().any(|other| other.slot == placed.slot);
+        (placed.job, if first { slices(scoring, at, placed) } else { 0 })
     };
-    seats.iter().enumerate().map(shared).collect()
+    placements.iter().enumerate().map(shared).collect()
 }
 
 /// Names which job is where on a GPU.
-fn told(scoring: &Scoring<'_>, at: usize, seats: &[PlacedJob]) -> String {
-    let one = |seat: &PlacedJob| {
+fn describe_placements(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> String {
+    let one = |placed: &PlacedJob| {
         let profile = |slot: Slot| scoring.mig(at)?.geometry.profile(slot.profile);
-        match seat.slot.and_then(profile) {
-            Some(profile) => format!("job {} on {}", seat.job, profile.name),
-            None => format!("job {} on all of it", seat.job),
+        match placed.slot.and_then(profile) {
+            Some(profile) => format!("job {} on {}", placed.job, profile.name),
+            None => format!("job {} on all of it", placed.job),
         }
     };
-    match seats.iter().map(one).collect::<Vec<_>>().as_slice() {
+    match placements.iter().map(one).collect::<Vec<_>>().as_slice() {
         [] => "no jobs".to_owned(),
         [only] => only.clone(),
         [most @ .., last] => format!("{} and {last}", most.join(", ")),
     }
 }
 
-/// Returns the compute slices of a seat.
-fn slices(scoring: &Scoring<'_>, at: usize, seat: &PlacedJob) -> u32 {
+/// Returns the compute slices of a placement.
+fn slices(scoring: &Scoring<'_>, at: usize, placed: &PlacedJob) -> u32 {
     let profile = |slot: Slot| scoring.mig(at)?.geometry.profile(slot.profile);
-    seat.slot.and_then(profile).map_or(0, |profile| u32::from(profile.compute_slices))
+    placed.slot.and_then(profile).map_or(0, |profile| u32::from(profile.compute_slices))
 }

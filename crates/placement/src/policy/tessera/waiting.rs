@@ -1,7 +1,7 @@
 //! The jobs that wait, the most urgent first, without sorting all of them in every round.
 //!
 //! How urgent a job is grows evenly with its wait, from what it weighs. A short list holds those
-//! that were the most urgent when it was made, and those that came since. Nobody else can have
+//! that were the most urgent when it was made, and those that arrived since. Nobody else can have
 //! become more urgent than the most urgent of the others was then, grown by what any job grows:
 //! while the list has enough jobs above that, it is as good as all of them.
 //!
@@ -52,7 +52,7 @@ impl RemainingWork {
     }
 }
 
-/// What a job's urgency is worked out from, beside its wait.
+/// What a job's urgency is computed from, in addition to its wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobWeight {
     /// What it weighs by its shortness and priority.
@@ -87,9 +87,9 @@ impl UrgencyClock {
         1.0 + float(self.now.minus(since)) / float(self.ageing).max(1.0)
     }
 
-    /// Returns by what factor anybody's urgency can have grown since another round beside
-    /// [`Self::aged`] since then: the horizon may have come nearer, by which long jobs are more urgent
-    /// and everybody ages faster.
+    /// Returns by what factor anybody's urgency can have grown since another round, in addition to
+    /// [`Self::aged`]. The horizon may have come nearer, by which long jobs are more urgent
+    /// and all jobs age faster.
     fn hastened(&self, then: &Self) -> f64 {
         let grown = (then.horizon.max(1.0) / self.horizon.max(1.0)).max(1.0).powi(STEEPNESS);
         let faster = (float(then.ageing) / float(self.ageing).max(1.0)).max(1.0);
@@ -101,11 +101,11 @@ impl UrgencyClock {
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaitingJobs {
     queue: Queue,
-    /// What each weighs, once that was asked.
+    /// What each weighs, once that was computed.
     weights: BTreeMap<Key, JobWeight>,
     /// Those of which it was not.
     fresh: BTreeSet<Key>,
-    /// What is left of all that were asked.
+    /// What is left of all that were weighed.
     left: RemainingWork,
     list: BTreeSet<Key>,
     /// All of them, the oldest first.
@@ -146,7 +146,7 @@ impl WaitingJobs {
         self.list.remove(&key);
     }
 
-    /// Asks what those weigh who came since, and returns what is left of all who wait.
+    /// Weighs the jobs that arrived since, and returns what is left of all waiting jobs.
     pub(super) fn weigh(
         &mut self,
         weigh: &mut dyn FnMut(&QueuedJob) -> JobWeight,
@@ -160,7 +160,7 @@ impl WaitingJobs {
         self.left
     }
 
-    /// Returns when the last of them came.
+    /// Returns when the last of them arrived.
     pub(super) fn newest(&self) -> Option<Millis> {
         self.ages.last().map(|(submitted, _)| *submitted)
     }

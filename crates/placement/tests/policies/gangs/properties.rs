@@ -10,22 +10,22 @@ fn shape() -> impl Strategy<Value = (u32, u32)> {
     prop::sample::select(vec![(1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 4)])
 }
 
-/// Jobs and gangs, by turns.
+/// Jobs and gangs, mixed.
 pub(crate) fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
-    let ask = prop_oneof![
+    let request = prop_oneof![
         Just(GpuRequest::Unknown),
         (1_u64..40_000).prop_map(build::mib),
         Just(build::named("1g.5gb")),
         Just(GpuRequest::Whole),
     ];
-    let one = (prop::option::of(shape()), ask);
-    prop::collection::vec(one, 0..14).prop_map(|asked| {
+    let one = (prop::option::of(shape()), request);
+    prop::collection::vec(one, 0..14).prop_map(|requests| {
         let (mut queue, mut number) = (Vec::new(), 1);
-        for (shape, ask) in asked {
+        for (shape, request) in requests {
             let jobs = match shape {
-                Some(shape) => gang(number, shape, &ask),
+                Some(shape) => gang(number, shape, &request),
                 None => {
-                    let mut jobs = build::queue([ask]);
+                    let mut jobs = build::queue([request]);
                     jobs[0].id = JobId::from_number(number);
                     jobs[0].submitted = Millis::new(number);
                     jobs
@@ -82,18 +82,19 @@ fn follow(cluster: &ClusterView, queue: &[QueuedJob], decisions: &[Decision]) {
     let places = places(decisions);
     for first in queue.iter().filter(|job| job.gang.is_some_and(|member| member.rank == 0)) {
         let member = first.gang.unwrap();
-        let seats: Vec<&JobPlacement> = member.all().filter_map(|job| places.get(&job)).collect();
-        if seats.is_empty() {
+        let placements: Vec<&JobPlacement> =
+            member.all().filter_map(|job| places.get(&job)).collect();
+        if placements.is_empty() {
             continue;
         }
         let per_node = usize::try_from(member.shape.per_node()).unwrap();
-        assert_eq!(seats.len(), member.all().count(), "a partial gang: {seats:?}");
-        let gpus: BTreeSet<_> = seats.iter().map(|place| place.gpu.clone()).collect();
-        assert_eq!(gpus.len(), seats.len(), "two members on one GPU");
+        assert_eq!(placements.len(), member.all().count(), "a partial gang: {placements:?}");
+        let gpus: BTreeSet<_> = placements.iter().map(|place| place.gpu.clone()).collect();
+        assert_eq!(gpus.len(), placements.len(), "two members on one GPU");
         let node = |place: &&JobPlacement| {
             cluster.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap().node.to_string()
         };
-        let nodes: BTreeSet<_> = seats
+        let nodes: BTreeSet<_> = placements
             .chunks(per_node)
             .map(|group| {
                 let nodes: BTreeSet<_> = group.iter().map(node).collect();
@@ -101,7 +102,7 @@ fn follow(cluster: &ClusterView, queue: &[QueuedJob], decisions: &[Decision]) {
                 nodes.into_iter().next().unwrap()
             })
             .collect();
-        assert_eq!(nodes.len(), seats.len() / per_node, "two groups on one node");
+        assert_eq!(nodes.len(), placements.len() / per_node, "two groups on one node");
     }
 }
 
@@ -122,20 +123,20 @@ proptest! {
         for name in all_names() {
             let policy = find_policy(name).unwrap();
 
-            let said = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, starts_max);
+            let decided = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, starts_max);
 
-            let mut told = BTreeSet::new();
-            for decision in &said {
+            let mut reported = BTreeSet::new();
+            for decision in &decided {
                 let job = match decision {
                     Decision::Start { job, .. } | Decision::Wait { job, .. } => *job,
                     Decision::Reshape { .. } => continue,
                 };
-                prop_assert!(told.insert(job), "{}: two decisions about {}", name, job);
+                prop_assert!(reported.insert(job), "{}: two decisions about {}", name, job);
             }
             if by_name(name).is_some() {
-                follow(&cluster, &queue, &said);
+                follow(&cluster, &queue, &decided);
             }
-            prop_assert!(places(&said).len() <= starts_max, "{}", name);
+            prop_assert!(places(&decided).len() <= starts_max, "{}", name);
         }
     }
 
@@ -146,7 +147,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         // Six GPUs on two nodes, all taken; small jobs come all the time, and nothing is known of
-        // how long anybody takes. Whoever runs takes at most 50 steps.
+        // how long any job takes. A running job takes at most 50 steps.
         let longest = 50;
         let mut running: Vec<Option<u64>> = ends.iter().map(|end| Some(*end)).collect();
         let mut queue = gang(1, shape, &GpuRequest::Whole);
@@ -169,7 +170,7 @@ proptest! {
                 queue.push(job);
             }
 
-            let places = places(&said("scheme-b", &cluster, &queue, Millis::from_secs(step)));
+            let places = places(&decided("scheme-b", &cluster, &queue, Millis::from_secs(step)));
 
             if places.contains_key(&JobId::from_number(1)) {
                 return Ok(());
@@ -190,7 +191,7 @@ proptest! {
         parts in prop::collection::vec(1_u64..=100, 1..200),
         small in prop::collection::vec(1_u64..60, 1..60),
     ) {
-        // Four GPUs, all taken; everybody has a limit and may end before it. The gang wants all.
+        // Four GPUs, all taken; every job has a limit and may end before it. The gang requests all.
         let last = limits.iter().copied().max().unwrap();
         let mut parts = parts.into_iter().cycle();
         let mut lasts = |limit: u64| (limit * parts.next().unwrap()).div_ceil(100);
@@ -221,13 +222,13 @@ proptest! {
             let limit = |job: &QueuedJob| small[usize::try_from(job.id.number()).unwrap() % small.len()];
             let waiting = queue.iter().filter(|job| job.gang.is_none());
             known.extend(waiting.map(|job| (job.id, Millis::from_secs(limit(job)))));
-            // Whoever runs began when the clock did: its limit is counted from there.
+            // A running job began when the clock did: its limit is counted from there.
             let known_times = Left { limits: known.clone(), began: Some(Millis::ZERO), ..Left::default() };
 
             let policy = by_name("scheme-b").unwrap();
-            let said = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, 256);
+            let decided = decide_round(&*policy, &cluster, Knowledge::of(&known_times), &mut queue.iter(), now, 256);
 
-            let places = places(&said);
+            let places = places(&decided);
             if places.contains_key(&JobId::from_number(1)) {
                 return Ok(());
             }

@@ -62,7 +62,7 @@ impl Predictor for Quotas {
     }
 }
 
-fn decided(cluster: &ClusterView, queue: &[QueuedJob], quotas: &Quotas) -> Vec<Decision> {
+fn decide_all(cluster: &ClusterView, queue: &[QueuedJob], quotas: &Quotas) -> Vec<Decision> {
     let policy = by_name("tessera").unwrap();
     let late = PATIENCE.plus(PATIENCE);
     decide_round(&*policy, cluster, Knowledge::of(quotas), &mut queue.iter(), late, 256)
@@ -82,7 +82,7 @@ fn a_gang_counts_with_all_of_its_members_and_keeps_nobody_waiting_under_its_quot
     let mut cluster = empty(4, 4);
     cluster.gpus[0].instances = full(90).instances;
 
-    let held = decided(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 20)]));
+    let held = decide_all(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 20)]));
 
     assert_eq!(places(&held).keys().map(|job| job.number()).collect::<Vec<_>>(), [3]);
     for member in [1, 2] {
@@ -98,7 +98,7 @@ fn a_gang_counts_with_all_of_its_members_and_keeps_nobody_waiting_under_its_quot
             "jobs of ada that hold 1 compute slice end, or the quota is raised to 21"
         );
     }
-    let free = decided(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 21)]));
+    let free = decide_all(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 21)]));
     assert_eq!(places(&free).len(), 3);
 }
 
@@ -108,10 +108,10 @@ fn nothing_is_kept_for_a_gang_that_its_quota_holds() {
     cluster.gpus[0].instances = full(90).instances;
     let users = [(1, "ada"), (2, "ada"), (3, "bob")];
 
-    let kept = decided(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 14)]));
+    let kept = decide_all(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 14)]));
     assert!(places(&kept).is_empty(), "its two GPUs are kept for the gang");
 
-    let held = decided(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 13)]));
+    let held = decide_all(&cluster, &gang_and_one(), &Quotas::of(&users, &[("ada", 13)]));
     assert_eq!(places(&held).len(), 1);
     let (_, summary, would) = waits(&held, 1);
     assert!(summary.ends_with("14 more: it can never start under this quota"), "{summary}");
@@ -126,7 +126,7 @@ fn of_a_user_and_an_account_the_tighter_holds_and_is_named() {
     let mut cluster = empty(4, 4);
     cluster.gpus[0].instances = full(90).instances;
 
-    let held = decided(&cluster, &gang_and_one(), &quotas);
+    let held = decide_all(&cluster, &gang_and_one(), &quotas);
 
     let (reason, summary, _) = waits(&held, 1);
     assert_eq!(reason, WaitReason::Quota);
@@ -134,19 +134,19 @@ fn of_a_user_and_an_account_the_tighter_holds_and_is_named() {
 }
 
 #[test]
-fn whom_both_the_users_and_the_accounts_quota_hold_is_told_of_both_and_what_ends_both() {
+fn a_job_that_two_quotas_hold_gets_both_and_what_ends_both() {
     let users = [(1, "ada"), (2, "ada"), (3, "ada"), (90, "ada"), (91, "bob")];
     let mut cluster = empty(4, 4);
     cluster.gpus[0].instances = full(90).instances;
     cluster.gpus[1].instances = full(91).instances;
-    let told = |ada: u32, lab: u32| {
+    let explained = |ada: u32, lab: u32| {
         let mut quotas = Quotas::of(&users, &[("ada", ada)]);
         quotas.account = (["ada", "bob"].into(), Some(lab));
-        let (_, summary, would) = waits(&decided(&cluster, &gang_and_one(), &quotas), 1);
+        let (_, summary, would) = waits(&decide_all(&cluster, &gang_and_one(), &quotas), 1);
         (summary, would)
     };
 
-    let (summary, would) = told(20, 27);
+    let (summary, would) = explained(20, 27);
     assert_eq!(
         summary,
         "jobs of account lab hold 14 of their limit of 27 compute slices, those of ada \
@@ -156,7 +156,7 @@ fn whom_both_the_users_and_the_accounts_quota_hold_is_told_of_both_and_what_ends
         would,
         "jobs of ada that hold 1 compute slice end, or the quotas are raised to 28 and 21"
     );
-    let (_, would) = told(20, 24);
+    let (_, would) = explained(20, 24);
     assert!(
         would.starts_with("jobs of account lab that hold 4 compute slices end, of them 1 of ada,"),
         "{would}"
@@ -164,7 +164,7 @@ fn whom_both_the_users_and_the_accounts_quota_hold_is_told_of_both_and_what_ends
 }
 
 #[test]
-fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
+fn a_gang_that_its_account_delays_lets_other_gangs_go_first() {
     /// Ada had nearly all there was.
     struct Had;
     impl JobTable for Had {
@@ -184,7 +184,7 @@ fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
     queue.extend(later);
     let started = |policy: &str| -> Vec<u64> {
         let policy = by_name(policy).unwrap();
-        let said = decide_round(
+        let decided = decide_round(
             &*policy,
             &empty(2, 2),
             Knowledge { jobs: &Had, ..Knowledge::NONE },
@@ -192,7 +192,7 @@ fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
             Millis::new(9),
             256,
         );
-        places(&said).keys().map(|job| job.number()).collect()
+        places(&decided).keys().map(|job| job.number()).collect()
     };
 
     assert_eq!(started("tessera"), [5, 6]);
@@ -204,33 +204,36 @@ fn whom_the_accounts_have_set_back_lets_others_gangs_go_first() {
 }
 
 /// Returns what everybody holds, by whose limit it counts, once the decisions are carried out.
-fn held(cluster: &ClusterView, quotas: &Quotas, said: &[Decision]) -> BTreeMap<String, u32> {
+fn held(cluster: &ClusterView, quotas: &Quotas, decided: &[Decision]) -> BTreeMap<String, u32> {
     let slices = |gpu: &GpuView, slot: Option<tessera_model::mig::Slot>| match (&gpu.mig, slot) {
         (Some(mig), Some(slot)) => {
             u32::from(mig.geometry.profile(slot.profile).unwrap().compute_slices)
         }
         _ => 7,
     };
-    let mut seats: BTreeMap<JobId, (tessera_model::GpuId, Option<tessera_model::mig::Slot>, u32)> =
-        BTreeMap::new();
+    let mut placements: BTreeMap<
+        JobId,
+        (tessera_model::GpuId, Option<tessera_model::mig::Slot>, u32),
+    > = BTreeMap::new();
     for gpu in &cluster.gpus {
         for instance in &gpu.instances {
             if let InstanceState::Taken { job } = &instance.state {
-                seats.insert(*job, (gpu.id.clone(), instance.slot, slices(gpu, instance.slot)));
+                placements
+                    .insert(*job, (gpu.id.clone(), instance.slot, slices(gpu, instance.slot)));
             }
         }
     }
     let gpu = |id: &tessera_model::GpuId| cluster.gpus.iter().find(|gpu| gpu.id == *id).unwrap();
-    for decision in said {
+    for decision in decided {
         match decision {
             Decision::Start { job, place, .. } => {
                 let slices = slices(gpu(&place.gpu), place.slot);
-                seats.insert(*job, (place.gpu.clone(), place.slot, slices));
+                placements.insert(*job, (place.gpu.clone(), place.slot, slices));
             }
             Decision::Reshape { reshape, .. } => {
-                for seat in &reshape.seats {
-                    let slices = slices(gpu(&reshape.gpu), seat.slot);
-                    seats.insert(seat.job, (reshape.gpu.clone(), seat.slot, slices));
+                for placed in &reshape.placements {
+                    let slices = slices(gpu(&reshape.gpu), placed.slot);
+                    placements.insert(placed.job, (reshape.gpu.clone(), placed.slot, slices));
                 }
             }
             Decision::Wait { .. } => {}
@@ -238,7 +241,7 @@ fn held(cluster: &ClusterView, quotas: &Quotas, said: &[Decision]) -> BTreeMap<S
     }
     let mut held: BTreeMap<String, u32> = BTreeMap::new();
     let mut counted = BTreeSet::new();
-    for (job, (gpu, slot, slices)) in seats {
+    for (job, (gpu, slot, slices)) in placements {
         // A slice that several share counts once.
         if !counted.insert((gpu, slot)) {
             continue;
@@ -267,7 +270,7 @@ fn shared(mut queue: Vec<QueuedJob>, which: &BTreeSet<u64>) -> Vec<QueuedJob> {
 
 proptest! {
     #[test]
-    fn nobody_gets_more_than_a_quota_whatever_asks_together(
+    fn no_user_gets_more_than_a_quota_whatever_is_requested_together(
         cluster in arbitrary::cluster(),
         queue in mixed(),
         each in 1_u32..5,
@@ -304,9 +307,9 @@ proptest! {
         let queue = shared(queue, &sharers);
         let before = held(&cluster, &quotas, &[]);
 
-        let said = decided(&cluster, &queue, &quotas);
+        let decided = decide_all(&cluster, &queue, &quotas);
 
-        for (name, holds) in held(&cluster, &quotas, &said) {
+        for (name, holds) in held(&cluster, &quotas, &decided) {
             let limit = match name.as_str() {
                 "account lab" => of_account,
                 user => quotas.of_users.get(user).copied(),

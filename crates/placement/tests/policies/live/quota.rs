@@ -7,9 +7,9 @@ fn accounts(of: &[(u64, &'static str, u32)]) -> BTreeMap<JobId, (&'static str, u
 }
 
 /// Makes each job its account's: all jobs of a user have one account.
-fn owned(mut queue: Vec<QueuedJob>, told: &Told) -> Vec<QueuedJob> {
+fn owned(mut queue: Vec<QueuedJob>, facts_known: &KnownFacts) -> Vec<QueuedJob> {
     for job in &mut queue {
-        job.user = told.accounts.get(&job.id).map_or("nobody", |(name, _)| name).into();
+        job.user = facts_known.accounts.get(&job.id).map_or("nobody", |(name, _)| name).into();
     }
     queue
 }
@@ -17,38 +17,41 @@ fn owned(mut queue: Vec<QueuedJob>, told: &Told) -> Vec<QueuedJob> {
 /// Returns the compute slices of every account once the decisions are carried out.
 fn held_after(
     cluster: &ClusterView,
-    told: &Told,
-    said: &[Decision],
+    facts_known: &KnownFacts,
+    decided: &[Decision],
 ) -> BTreeMap<&'static str, u32> {
-    let mut seats: BTreeMap<JobId, u32> = BTreeMap::new();
+    let mut placements: BTreeMap<JobId, u32> = BTreeMap::new();
     let slices = |gpu: &GpuView, slot: tessera_model::mig::Slot| {
         u32::from(gpu.mig.as_ref().unwrap().geometry.profile(slot.profile).unwrap().compute_slices)
     };
     for gpu in &cluster.gpus {
         for instance in &gpu.instances {
             if let (InstanceState::Taken { job }, Some(slot)) = (&instance.state, instance.slot) {
-                seats.insert(*job, slices(gpu, slot));
+                placements.insert(*job, slices(gpu, slot));
             }
         }
     }
-    for decision in said {
+    for decision in decided {
         let gpu =
             |id: &tessera_model::GpuId| cluster.gpus.iter().find(|gpu| gpu.id == *id).unwrap();
         match decision {
             Decision::Start { job, place, .. } => {
                 // Sharers' parts are counted with their slice, which others may have.
                 let slot = place.slot.map_or(7, |slot| slices(gpu(&place.gpu), slot));
-                seats.insert(*job, slot);
+                placements.insert(*job, slot);
             }
-            Decision::Reshape { reshape, .. } => seats.extend(
-                reshape.seats.iter().map(|s| (s.job, slices(gpu(&reshape.gpu), s.slot.unwrap()))),
+            Decision::Reshape { reshape, .. } => placements.extend(
+                reshape
+                    .placements
+                    .iter()
+                    .map(|s| (s.job, slices(gpu(&reshape.gpu), s.slot.unwrap()))),
             ),
             Decision::Wait { .. } => {}
         }
     }
     let mut held: BTreeMap<&'static str, u32> = BTreeMap::new();
-    for (job, slices) in seats {
-        if let Some((name, _)) = told.accounts.get(&job) {
+    for (job, slices) in placements {
+        if let Some((name, _)) = facts_known.accounts.get(&job) {
             *held.entry(name).or_default() += slices;
         }
     }
@@ -56,20 +59,21 @@ fn held_after(
 }
 
 #[test]
-fn an_account_gets_no_more_than_its_quota_and_is_told_so() {
+fn an_account_gets_no_more_than_its_quota_with_that_reason() {
     let view = cluster([a100(&[("3g.20gb", 4, taken(9))])]);
-    let told = Told {
+    let facts_known = KnownFacts {
         accounts: accounts(&[(9, "ada", 4), (1, "ada", 4), (2, "ada", 4), (3, "bob", 9)]),
-        ..Told::default()
+        ..KnownFacts::default()
     };
 
-    let said = decide(&view, &told, &owned(queue([gib(4), gib(4), gib(4)]), &told));
+    let decided =
+        decide(&view, &facts_known, &owned(queue([gib(4), gib(4), gib(4)]), &facts_known));
 
-    let shown = short(&view, &said);
+    let shown = short(&view, &decided);
     assert!(shown.iter().any(|line| line.starts_with("1: +1g.5gb")), "{shown:?}");
     assert!(shown.iter().any(|line| line.starts_with("3: +1g.5gb")), "{shown:?}");
     let Some(Decision::Wait { reason, why, .. }) =
-        said.iter().find(|d| matches!(d, Decision::Wait { job, .. } if job.number() == 2))
+        decided.iter().find(|d| matches!(d, Decision::Wait { job, .. } if job.number() == 2))
     else {
         panic!("{shown:?}")
     };
@@ -86,26 +90,27 @@ fn an_account_gets_no_more_than_its_quota_and_is_told_so() {
 }
 
 #[test]
-fn who_asks_for_more_than_the_quota_is_told_what_it_would_have_to_be() {
+fn a_request_beyond_the_quota_gets_the_quota_that_it_needs() {
     let view = cluster([a100(&[])]);
-    let told = Told { accounts: accounts(&[(1, "ada", 4)]), ..Told::default() };
+    let facts_known = KnownFacts { accounts: accounts(&[(1, "ada", 4)]), ..KnownFacts::default() };
 
-    let said = decide(&view, &told, &queue([GpuRequest::Whole]));
+    let decided = decide(&view, &facts_known, &queue([GpuRequest::Whole]));
 
-    let [Decision::Wait { why, .. }] = &said[..] else { panic!("{said:?}") };
+    let [Decision::Wait { why, .. }] = &decided[..] else { panic!("{decided:?}") };
     assert_eq!(why.would_start_if.as_deref(), Some("the quota of ada is raised to 7"));
 }
 
 #[test]
 fn a_job_that_its_quota_holds_keeps_nobody_behind_it_waiting() {
     let view = cluster([a100(&[])]);
-    let told = Told { accounts: accounts(&[(1, "ada", 1), (2, "bob", 7)]), ..Told::default() };
+    let facts_known =
+        KnownFacts { accounts: accounts(&[(1, "ada", 1), (2, "bob", 7)]), ..KnownFacts::default() };
 
-    let said = decide(&view, &told, &owned(queue([gib(15), gib(15)]), &told));
+    let decided = decide(&view, &facts_known, &owned(queue([gib(15), gib(15)]), &facts_known));
 
     let started =
-        said.iter().any(|d| matches!(d, Decision::Start { job, .. } if job.number() == 2));
-    assert!(started, "{:?}", short(&view, &said));
+        decided.iter().any(|d| matches!(d, Decision::Start { job, .. } if job.number() == 2));
+    assert!(started, "{:?}", short(&view, &decided));
 }
 
 proptest! {
@@ -120,24 +125,24 @@ proptest! {
         whose in prop::collection::btree_map(residents(), 0_usize..3, 0..80),
     ) {
         let cluster = numbered(cluster);
-        let mut told = Told::of(&known.into_iter().collect::<Vec<_>>());
+        let mut facts_known = KnownFacts::of(&known.into_iter().collect::<Vec<_>>());
         let name = |at: usize| (["ada", "bob", "cyd"][at], quotas[at]);
-        told.accounts =
+        facts_known.accounts =
             whose.into_iter().map(|(job, at)| (JobId::from_number(job), name(at))).collect();
-        let queue = owned(queue, &told);
-        let slices_of = |said: &[Decision]| held_after(&cluster, &told, said);
+        let queue = owned(queue, &facts_known);
+        let slices_of = |decided: &[Decision]| held_after(&cluster, &facts_known, decided);
         let before = slices_of(&[]);
 
-        let said = decide(&cluster, &told, &queue);
+        let decided = decide(&cluster, &facts_known, &queue);
 
-        for (account, holds) in slices_of(&said) {
-            let quota = told.accounts.values().find(|(name, _)| *name == account).unwrap().1;
+        for (account, holds) in slices_of(&decided) {
+            let quota = facts_known.accounts.values().find(|(name, _)| *name == account).unwrap().1;
             let had = before.get(account).copied().unwrap_or(0);
             prop_assert!(holds <= quota.max(had), "{account} holds {holds} of {quota}, had {had}");
         }
-        for decision in &said {
+        for decision in &decided {
             if let Decision::Wait { job, reason, .. } = decision {
-                prop_assert!(reason.word() != "quota" || told.accounts.contains_key(job));
+                prop_assert!(reason.word() != "quota" || facts_known.accounts.contains_key(job));
             }
         }
     }

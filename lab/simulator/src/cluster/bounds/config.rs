@@ -1,14 +1,14 @@
-//! The configuration program: what no MIG-only schedule beats that also knows that a job is on one
+//! The configuration program: a bound of all MIG-only schedules that also knows that a job is on one
 //! slice at a time.
 //!
 //! Time is cut at some of the releases. In each interval a GPU stands so long in each layout, and a
-//! job is so long on each size; a size holds no more jobs than there are such slices, a job is in one
+//! job is so long on each size. A size holds no more jobs than there are such slices, a job is in one
 //! place at a time, and each job gets done. Any schedule gives such numbers, so that the least end
 //! of the last interval bounds every makespan. Releases are rounded down to those at which time is
 //! cut, which can only lower the bound. The first ones lie closest: as long as few jobs are there,
 //! GPUs stand idle that nobody could use, and who takes them for busy promises too little.
 //!
-//! What the solver says is not taken on trust: its dual solution is a set of [`DualPrices`], any of
+//! The solver's result is not taken on trust: its dual solution is a set of [`DualPrices`], any of
 //! which prove a bound ([`LinearProgram::proves`]; both in `docs/policies.md`).
 
 use clarabel::algebra::CscMatrix;
@@ -55,7 +55,7 @@ struct LinearProgram<'m> {
     starts: Vec<f64>,
 }
 
-/// What a second is worth, in any unit: all numbers are zero or more.
+/// The price of a second, in any unit: all numbers are zero or more.
 struct DualPrices {
     /// On an instance of each size, by interval.
     sizes: Vec<Vec<f64>>,
@@ -66,7 +66,7 @@ struct DualPrices {
 impl<'m> LinearProgram<'m> {
     /// Sets it up with as many intervals as it may have; nothing if even the fewest are too many.
     fn of(market: &'m SlicePrices, jobs: &[SimulatedJob], overheads: &Overheads) -> Option<Self> {
-        // Each job has an unknown in an interval at least: of a million nothing more is asked.
+        // Each job has an unknown in an interval at least: a million is too many.
         if jobs.len() > UNKNOWNS_MAX {
             return None;
         }
@@ -142,8 +142,8 @@ impl<'m> LinearProgram<'m> {
         for done in done.iter().filter(|done| !done.is_empty()) {
             rows.at_most(done, -1.0);
         }
-        let worth = rows.solve(last)?;
-        let price = |row: &usize| worth.get(*row).copied().unwrap_or(0.0).max(0.0);
+        let value = rows.solve(last)?;
+        let price = |row: &usize| value.get(*row).copied().unwrap_or(0.0).max(0.0);
         let mut prices = DualPrices {
             sizes: held_rows.iter().map(|rows| rows.iter().map(price).collect()).collect(),
             jobs: vec![vec![0.0; self.starts.len()]; self.jobs.len()],
@@ -154,7 +154,7 @@ impl<'m> LinearProgram<'m> {
         Some(prices)
     }
 
-    /// Returns what prices prove, in seconds; nothing if they make the last interval worth nothing.
+    /// Returns what prices prove, in seconds; nothing if they make the last interval free.
     fn proves(&self, prices: &DualPrices) -> Option<f64> {
         let mut earned = 0.0;
         for (job, own) in self.jobs.iter().zip(&prices.jobs) {
@@ -169,7 +169,7 @@ impl<'m> LinearProgram<'m> {
         }
         let second = |interval: usize| {
             let own = prices.jobs.iter().map(|own| own[interval]).sum::<f64>();
-            own + self.market.worth(&prices.sizes[interval])
+            own + self.market.value(&prices.sizes[interval])
         };
         let before = (0..self.starts.len()).filter_map(|at| Some(self.length(at)? * second(at)));
         let left = earned - before.sum::<f64>();
@@ -229,7 +229,7 @@ impl ConstraintRows {
         row
     }
 
-    /// Returns what each row's limit is worth in a solution in which one unknown is least.
+    /// Returns the price of each row's limit in a solution in which one unknown is least.
     fn solve(mut self, least: usize) -> Option<Vec<f64>> {
         for unknown in 0..self.unknowns {
             self.at_most(&[(unknown, -1.0)], 0.0);
@@ -285,10 +285,10 @@ mod tests {
         let jobs = [lasts(0, 100), lasts(50, 50), lasts(50, 50)];
         let least = bound(&jobs);
         assert!(least >= 100.0 - 1e-6, "{least}");
-        let crowd: Vec<SimulatedJob> =
+        let many: Vec<SimulatedJob> =
             std::iter::once(lasts(0, 100)).chain((0..20).map(|_| lasts(50, 50))).collect();
         // 50 s of the first, and 20 jobs: 1,050 s at a rate of 2 × 4/3.
-        let least = bound(&crowd);
+        let least = bound(&many);
         assert!((least - (50.0 + 1_050.0 * 0.75 / 2.0)).abs() < 0.1, "{least}");
     }
 

@@ -26,18 +26,22 @@ impl SimulationRun<'_> {
         for step in &place.steps {
             self.step_layout(gpu, *step)?;
         }
-        let asked = self.tasks[task].asked;
+        let requested = self.tasks[task].requested;
         let free = |i: &&mut InstanceView| i.slot == place.slot && i.state == InstanceState::Idle;
         let Some(instance) = self.view.gpus[gpu].instances.iter_mut().find(free) else {
             return Err(self.impossible(format!("{job:?} goes where no idle instance stands")));
         };
-        if instance.memory < asked {
+        if instance.memory < requested {
             return Err(self.impossible(format!("{job:?} requests more than its instance has")));
         }
         instance.state = InstanceState::Taken { job };
         self.touch(gpu);
         self.dequeue(task);
-        self.seat(task, gpu, PlacedJob { job, slot: place.slot, sm: None, turn: None });
+        self.place_task(
+            task,
+            gpu,
+            PlacedJob { job, slot: place.slot, sm: None, kernel_priority: None },
+        );
         self.draw_steps(gpu, &place.steps);
         let takes = self.steps_ms(gpu, &place.steps);
         self.cut(gpu, takes);
@@ -55,21 +59,21 @@ impl SimulationRun<'_> {
         }
         let Some(trial) = reshape.trial else { return self.apply(gpu, &reshape) };
         let whole = self.whole_slot(gpu)?;
-        let together = |seat: &PlacedJob| PlacedJob {
+        let together = |placed: &PlacedJob| PlacedJob {
             slot: Some(whole),
             sm: Some(SmPercent::DEFAULT),
-            ..*seat
+            ..*placed
         };
         let first = Reshape {
             layout: [whole].into(),
-            seats: reshape.seats.iter().map(together).collect(),
+            placements: reshape.placements.iter().map(together).collect(),
             gpu: reshape.gpu.clone(),
             trial: None,
             stayers: StayingJobs::RunOn,
         };
         self.apply(gpu, &first)?;
-        self.cards[gpu].trial_ms = trial.get();
-        self.cards[gpu].after_trial = Some(Reshape { trial: None, ..reshape });
+        self.gpu_states[gpu].trial_ms = trial.get();
+        self.gpu_states[gpu].after_trial = Some(Reshape { trial: None, ..reshape });
         if !self.view.gpus[gpu].changing {
             self.begin_trial(gpu);
         }
@@ -86,28 +90,28 @@ impl SimulationRun<'_> {
     pub(super) fn begin_trial(&mut self, gpu: usize) {
         self.view.gpus[gpu].changing = true;
         self.touch(gpu);
-        self.cards[gpu].stamp += 1;
-        let (stamp, least) = (self.cards[gpu].stamp, self.now + self.cards[gpu].trial_ms);
+        self.gpu_states[gpu].stamp += 1;
+        let (stamp, least) = (self.gpu_states[gpu].stamp, self.now + self.gpu_states[gpu].trial_ms);
         // Who looks only every so often finds a trial over when looking next.
         let period = self.setup.round_ms.max(1);
         let ends = least.div_ceil(period) * period;
         self.schedule(ends, SimulationEvent::Tried { gpu, stamp });
     }
 
-    /// A trial is over: whoever hasn't ended meanwhile gets the slice that was chosen.
+    /// A trial is over: jobs that haven't ended meanwhile get the slices that were chosen.
     pub(super) fn tried(&mut self, gpu: usize) -> Result<(), SimulationError> {
         self.view.gpus[gpu].changing = false;
         self.touch(gpu);
-        let Some(mut reshape) = self.cards[gpu].after_trial.take() else { return Ok(()) };
+        let Some(mut reshape) = self.gpu_states[gpu].after_trial.take() else { return Ok(()) };
         let tasks = &self.tasks;
         let here =
-            |seat: &PlacedJob| tasks[index(seat.job)].spot.is_some_and(|spot| spot.gpu == gpu);
-        reshape.seats.retain(here);
+            |placed: &PlacedJob| tasks[index(placed.job)].spot.is_some_and(|spot| spot.gpu == gpu);
+        reshape.placements.retain(here);
         self.apply(gpu, &reshape)
     }
 
-    /// Takes those from their GPUs who are to sit on others: whoever changes places with somebody
-    /// has left before either is seated, as in a controller.
+    /// Takes jobs from their GPUs that are placed on others: a job that changes places with another
+    /// has left before either is placed, as in a controller.
     pub(super) fn part(&mut self, decisions: &[Decision]) {
         let reshapes = || {
             decisions.iter().filter_map(|decision| match decision {
@@ -119,7 +123,7 @@ impl SimulationRun<'_> {
             reshapes().filter_map(|reshape| self.by_gpu.get(&reshape.gpu).copied()).collect();
         for reshape in reshapes() {
             let to = self.by_gpu.get(&reshape.gpu).copied();
-            for task in reshape.seats.iter().map(|seat| index(seat.job)) {
+            for task in reshape.placements.iter().map(|placed| index(placed.job)) {
                 let spot = self.tasks.get(task).and_then(|known| known.spot);
                 let away = spot.filter(|s| Some(s.gpu) != to && reshaped.contains(&s.gpu));
                 let Some(spot) = away else { continue };
@@ -134,20 +138,22 @@ impl SimulationRun<'_> {
     fn apply(&mut self, gpu: usize, reshape: &Reshape) -> Result<(), SimulationError> {
         self.check_reshape(gpu, reshape)?;
         self.touch(gpu);
-        let seats: BTreeMap<usize, PlacedJob> =
-            reshape.seats.iter().map(|seat| (index(seat.job), *seat)).collect();
+        let placements: BTreeMap<usize, PlacedJob> =
+            reshape.placements.iter().map(|placed| (index(placed.job), *placed)).collect();
         let stands: Vec<_> = self.view.gpus[gpu].instances.iter().filter_map(|i| i.slot).collect();
         for task in self.jobs_on(gpu) {
             let spot = self.tasks[task].spot;
             let may_stay = reshape.stayers == StayingJobs::RunOn;
             let stays = may_stay
-                && seats.get(&task).is_some_and(|seat| {
-                    spot.is_some_and(|s| (s.slot, s.sm, s.turn) == (seat.slot, seat.sm, seat.turn))
-                        && seat.slot.is_none_or(|slot| stands.contains(&slot))
+                && placements.get(&task).is_some_and(|placed| {
+                    spot.is_some_and(|s| {
+                        (s.slot, s.sm, s.kernel_priority)
+                            == (placed.slot, placed.sm, placed.kernel_priority)
+                    }) && placed.slot.is_none_or(|slot| stands.contains(&slot))
                 });
             if !stays {
                 self.stop(task);
-                if !seats.contains_key(&task) {
+                if !placements.contains_key(&task) {
                     self.preempted.insert(task);
                     self.enqueue(task);
                 }
@@ -165,7 +171,7 @@ impl SimulationRun<'_> {
         }
         self.draw_steps(gpu, &steps);
         let takes = self.steps_ms(gpu, &steps);
-        self.take_seats(gpu, &seats);
+        self.apply_placements(gpu, &placements);
         self.cut(gpu, takes);
         if !self.view.gpus[gpu].changing {
             let making = self.jobs_on(gpu);
@@ -180,57 +186,62 @@ impl SimulationRun<'_> {
         if mig.all().state(&reshape.layout).is_none() {
             return Err(self.impossible(format!("the layout {:?} can't stand", reshape.layout)));
         }
-        for seat in &reshape.seats {
-            let Some(task) = self.tasks.get(index(seat.job)) else {
-                return Err(self.impossible(format!("{:?} doesn't exist", seat.job)));
+        for placed in &reshape.placements {
+            let Some(task) = self.tasks.get(index(placed.job)) else {
+                return Err(self.impossible(format!("{:?} doesn't exist", placed.job)));
             };
             if task.ended.is_some() || task.spot.is_some_and(|spot| spot.gpu != gpu) {
-                return Err(self.impossible(format!("{:?} is not there to be placed", seat.job)));
+                return Err(self.impossible(format!("{:?} is not there to be placed", placed.job)));
             }
-            if seat.slot.is_none_or(|slot| !reshape.layout.contains(&slot)) {
-                return Err(self.impossible(format!("{:?} sits on no instance", seat.job)));
+            if placed.slot.is_none_or(|slot| !reshape.layout.contains(&slot)) {
+                return Err(self.impossible(format!("{:?} sits on no instance", placed.job)));
             }
-            let profile = seat.slot.and_then(|slot| mig.geometry.profile(slot.profile));
+            let profile = placed.slot.and_then(|slot| mig.geometry.profile(slot.profile));
             let runs = profile.is_some_and(|profile| {
-                let time = self.setup.jobs[index(seat.job)]
-                    .time(self.cards[gpu].key, profile.compute_slices);
-                time.is_some() && profile.memory >= task.asked
+                let time = self.setup.jobs[index(placed.job)]
+                    .time(self.gpu_states[gpu].key, profile.compute_slices);
+                time.is_some() && profile.memory >= task.requested
             });
             if !runs {
-                return Err(self.impossible(format!("{:?} doesn't run on its instance", seat.job)));
+                return Err(
+                    self.impossible(format!("{:?} doesn't run on its instance", placed.job))
+                );
             }
-            let alone = reshape.seats.iter().filter(|other| other.slot == seat.slot).count() == 1;
-            if !seat.shares() && !alone {
-                return Err(self.impossible(format!("{:?} shares without a part", seat.job)));
+            let alone =
+                reshape.placements.iter().filter(|other| other.slot == placed.slot).count() == 1;
+            if !placed.shares() && !alone {
+                return Err(self.impossible(format!("{:?} shares without a part", placed.job)));
             }
             let other = |other: &PlacedJob| {
-                other.slot == seat.slot && other.sm.is_some() != seat.sm.is_some()
+                other.slot == placed.slot && other.sm.is_some() != placed.sm.is_some()
             };
-            if reshape.seats.iter().any(other) || (seat.sm.is_some() && seat.turn.is_some()) {
-                return Err(self.impossible(format!("{:?} shares in another way", seat.job)));
+            if reshape.placements.iter().any(other)
+                || (placed.sm.is_some() && placed.kernel_priority.is_some())
+            {
+                return Err(self.impossible(format!("{:?} shares in another way", placed.job)));
             }
         }
         Ok(())
     }
 
-    fn take_seats(&mut self, gpu: usize, seats: &BTreeMap<usize, PlacedJob>) {
-        for (task, seat) in seats {
+    fn apply_placements(&mut self, gpu: usize, placements: &BTreeMap<usize, PlacedJob>) {
+        for (task, placed) in placements {
             if self.tasks[*task].spot.is_none() {
                 self.dequeue(*task);
-                self.seat(*task, gpu, *seat);
+                self.place_task(*task, gpu, *placed);
             }
         }
         let mut states = BTreeMap::new();
-        for seat in seats.values() {
-            let Some(sharer) = self.sharer(gpu, seat) else {
-                states.insert(seat.slot, InstanceState::Taken { job: seat.job });
+        for placed in placements.values() {
+            let Some(sharer) = self.sharer(gpu, placed) else {
+                states.insert(placed.slot, InstanceState::Taken { job: placed.job });
                 continue;
             };
-            match states.get_mut(&seat.slot) {
-                Some(InstanceState::Shared(tenancy)) => tenancy.add(seat.job, &sharer),
+            match states.get_mut(&placed.slot) {
+                Some(InstanceState::Shared(tenancy)) => tenancy.add(placed.job, &sharer),
                 _ => {
-                    let tenancy = Tenancy::begun(seat.job, &sharer);
-                    states.insert(seat.slot, InstanceState::Shared(tenancy));
+                    let tenancy = Tenancy::begun(placed.job, &sharer);
+                    states.insert(placed.slot, InstanceState::Shared(tenancy));
                 }
             }
         }
@@ -240,18 +251,19 @@ impl SimulationRun<'_> {
     }
 
     /// Returns how a job shares its instance, if it does.
-    fn sharer(&self, gpu: usize, seat: &PlacedJob) -> Option<SharingRequest> {
-        let (task, memory) = (index(seat.job), self.tasks[index(seat.job)].asked);
+    fn sharer(&self, gpu: usize, placed: &PlacedJob) -> Option<SharingRequest> {
+        let (task, memory) = (index(placed.job), self.tasks[index(placed.job)].requested);
         let user = self.setup.jobs[task].user.as_str();
-        match (seat.sm, seat.turn) {
+        match (placed.sm, placed.kernel_priority) {
             (Some(sm), _) => {
                 Some(SharingRequest::new(user, SliceShare::Mps(MpsShare { sm, memory })))
             }
             (None, Some(priority)) => {
-                let slices = self.slices(gpu, seat.slot);
-                let turn = Some(self.turn(task, priority, self.cards[gpu].key, slices));
+                let slices = self.slices(gpu, placed.slot);
+                let kernel_sharer =
+                    Some(self.kernel_sharer(task, priority, self.gpu_states[gpu].key, slices));
                 let share = SliceShare::Kernel(KernelShare { memory });
-                Some(SharingRequest { turn, ..SharingRequest::new(user, share) })
+                Some(SharingRequest { kernel_sharer, ..SharingRequest::new(user, share) })
             }
             (None, None) => None,
         }

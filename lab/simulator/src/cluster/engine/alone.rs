@@ -1,5 +1,5 @@
-//! Times of jobs alone, laid out so that they are found without looking anything up: policies ask
-//! for them more often than for anything else.
+//! Times of jobs alone, laid out so that they are found without looking anything up: policies use
+//! them more often than anything else.
 
 use super::super::job::SimulatedJob;
 use crate::cluster::fleet::GpuFleet;
@@ -39,7 +39,7 @@ impl<'s> SoloTimes<'s> {
         Self { jobs, models, times }
     }
 
-    /// Returns what [`SimulatedJob::time`] says of a job by its number in the workload.
+    /// Returns [`SimulatedJob::time`] of a job by its number in the workload.
     pub(super) fn time(&self, job: usize, model: &str, slices: u8) -> Option<u64> {
         let size = usize::from(slices);
         match self.models.iter().position(|known| *known == model) {

@@ -3,9 +3,9 @@
 use tessera_model::mig::{self, PlanStep, Slot};
 use tessera_placement::{InstanceState, InstanceView};
 
-use super::card::GpuState;
+use super::gpu_state::GpuState;
 use super::{SimulationError, SimulationEvent, SimulationRun};
-use crate::cluster::overheads::LayoutChangeTime;
+use crate::cluster::overheads::RepartitionTime;
 
 impl SimulationRun<'_> {
     /// Destroys or creates one instance in the view; time passes elsewhere.
@@ -38,14 +38,14 @@ impl SimulationRun<'_> {
             return None;
         }
         Some(match self.setup.overheads.cutting {
-            LayoutChangeTime::Measured => mig::predicted(&mig.geometry, steps).get(),
-            LayoutChangeTime::Free => 0,
+            RepartitionTime::Measured => mig::predicted(&mig.geometry, steps).get(),
+            RepartitionTime::Free => 0,
         })
     }
 
-    /// Counts what making and destroying instances draws beside an idle GPU.
+    /// Counts what making and destroying instances draws in addition to an idle GPU.
     pub(super) fn draw_steps(&mut self, gpu: usize, steps: &[PlanStep]) {
-        if self.setup.overheads.cutting == LayoutChangeTime::Free {
+        if self.setup.overheads.cutting == RepartitionTime::Free {
             return;
         }
         let mig = self.view.gpus[gpu].mig.as_deref();
@@ -61,7 +61,7 @@ impl SimulationRun<'_> {
                 PlanStep::Destroy(slot) => GpuState::destruction_microjoules(slices(slot)),
             })
             .sum();
-        self.cards[gpu].microjoules += drawn;
+        self.gpu_states[gpu].microjoules += drawn;
         self.record.cutting_microjoules += drawn;
     }
 
@@ -70,12 +70,12 @@ impl SimulationRun<'_> {
         let Some(takes) = takes else { return };
         self.record.reconfigurations += 1;
         self.record.cutting_ms += takes;
-        let begins = self.cards[gpu].cut_until.max(self.now);
-        self.cards[gpu].cut_until = begins + takes;
-        self.cards[gpu].stamp += 1;
+        let begins = self.gpu_states[gpu].cut_until.max(self.now);
+        self.gpu_states[gpu].cut_until = begins + takes;
+        self.gpu_states[gpu].stamp += 1;
         self.view.gpus[gpu].changing = true;
         self.touch(gpu);
-        let stamp = self.cards[gpu].stamp;
+        let stamp = self.gpu_states[gpu].stamp;
         self.schedule(begins + takes, SimulationEvent::Cut { gpu, stamp });
     }
 
@@ -85,7 +85,7 @@ impl SimulationRun<'_> {
         for task in self.jobs_on(gpu) {
             self.load(task);
         }
-        if self.cards[gpu].after_trial.is_some() {
+        if self.gpu_states[gpu].after_trial.is_some() {
             self.begin_trial(gpu);
         }
     }

@@ -1,45 +1,51 @@
-//! What is left to tell of a run that is over.
+//! The outcome of a run that is over.
 
 use super::{SimulationRun, number};
-use crate::cluster::fleet::GpuFleet;
-use crate::cluster::job::SimulatedJob;
-use crate::cluster::metrics::{JobOutcome, RunRecord};
+use crate::cluster::metrics::{JobOutcome, RunOutcome};
+use crate::cluster::number::{count, float};
 
-impl<'s> SimulationRun<'s> {
-    pub(crate) const fn fleet(&self) -> &'s GpuFleet {
-        self.setup.fleet
+impl SimulationRun<'_> {
+    pub(super) fn outcome(mut self) -> RunOutcome {
+        let now = self.tasks.iter().filter_map(|task| task.ended).max().unwrap_or(0);
+        let jobs: Vec<JobOutcome> = self.job_outcomes();
+        let fleet = self.setup.fleet;
+        let solo: u64 = self.setup.jobs.iter().filter_map(|j| j.fastest(&fleet.models())).sum();
+        let capacity_ms = float(now.max(1)) * count(fleet.keys.len());
+        let mut record = std::mem::take(&mut self.record);
+        record.close_slices(now);
+        RunOutcome {
+            policy: self.setup.policy.name().to_owned(),
+            jobs,
+            makespan_ms: now,
+            millijoules: self.energy_millijoules(now),
+            reconfigurations: record.reconfigurations,
+            cutting_ms: record.cutting_ms,
+            cutting_millijoules: u64::try_from(record.cutting_microjoules / 1_000)
+                .unwrap_or(u64::MAX),
+            moves: record.moves,
+            moving_ms: record.moving_ms,
+            preemptions: record.preemptions,
+            out_of_memory: record.out_of_memory,
+            system_throughput: float(solo) / capacity_ms,
+            samples: record.samples,
+            segments: record.segments,
+            slices: record.slices,
+        }
     }
 
-    pub(crate) const fn workload(&self) -> &'s [SimulatedJob] {
-        self.setup.jobs
-    }
-
-    pub(crate) fn policy_name(&self) -> &'static str {
-        self.setup.policy.name()
-    }
-
-    /// When the last job was done.
-    pub(crate) fn end_of_time(&self) -> u64 {
-        self.tasks.iter().filter_map(|task| task.ended).max().unwrap_or(0)
-    }
-
-    pub(crate) fn take_record(&mut self) -> RunRecord {
-        std::mem::take(&mut self.record)
-    }
-
-    pub(crate) fn energy_millijoules(&mut self, now: u64) -> u64 {
+    fn energy_millijoules(&mut self, now: u64) -> u64 {
         let sum: u128 = self
-            .cards
+            .gpu_states
             .iter_mut()
-            .map(|card| {
-                card.draw(now, 0);
-                card.microjoules
+            .map(|gpu_state| {
+                gpu_state.draw(now, 0);
+                gpu_state.microjoules
             })
             .sum();
         u64::try_from(sum / 1_000).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn job_outcomes(&self) -> Vec<JobOutcome> {
+    fn job_outcomes(&self) -> Vec<JobOutcome> {
         let jobs = self.setup.jobs.iter().zip(&self.tasks).enumerate();
         jobs.map(|(place, (job, task))| {
             let end_ms = task.ended.unwrap_or(self.now);

@@ -1,4 +1,4 @@
-//! What the policy is told of jobs: the truth, or the truth and an error.
+//! What the policy knows of jobs: the truth, or the truth and an error.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl<'r, 's> RunPredictions<'r, 's> {
     }
 
     fn time(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
-        if self.run.tasks.get(index(job))?.asked > profile.memory {
+        if self.run.tasks.get(index(job))?.requested > profile.memory {
             return None;
         }
         let ms = self.run.alone.time(index(job), &gpu.model, profile.compute_slices)?;
@@ -61,8 +61,8 @@ impl JobTable for RunPredictions<'_, '_> {
         };
         let mut left = task.left;
         if let Some(spot) = task.spot.filter(|spot| spot.phase == TaskPhase::Works) {
-            left =
-                left.saturating_sub(super::seat::progress(self.run.now - spot.settled, spot.pace));
+            left = left
+                .saturating_sub(super::placing::progress(self.run.now - spot.settled, spot.pace));
         }
         let restore = self.run.setup.overheads.move_ms(truth);
         JobFacts {
@@ -78,7 +78,7 @@ impl JobTable for RunPredictions<'_, '_> {
             // The papers' jobs share with any other; what users allow matters in the live cluster only.
             co_runner: Some(CoRunner {
                 user: Arc::clone(&self.run.users[index(job)]),
-                memory: task.asked,
+                memory: task.requested,
             }),
         }
     }
@@ -97,7 +97,7 @@ impl Predictor for RunPredictions<'_, '_> {
         self.time(job, gpu, profile).map(RunTime::measured)
     }
 
-    /// The forest says so of jobs whose demands are known (MMK, §III-A); of others the rule that
+    /// By the forest for jobs whose demands are known (MMK, §III-A); for others by the rule that
     /// stands in for it.
     fn predict_mps_run(
         &self,
@@ -118,8 +118,9 @@ impl Predictor for RunPredictions<'_, '_> {
         let slowed = match (truth.demand, demands) {
             (Some(own), Some(others)) if !others.is_empty() => {
                 let online = truth.class == JobClass::Online;
-                let beside = colocation::beside(own, sm.get(), &others, (slices, whole), online);
-                1_000_000 / self.run.told.borrow_mut().speed(&beside).max(1)
+                let shared =
+                    colocation::shared_job(own, sm.get(), &others, (slices, whole), online);
+                1_000_000 / self.run.speed_cache.borrow_mut().speed(&shared).max(1)
             }
             _ => {
                 let others = others.iter().map(|(other, sm)| (known(*other), sm.get()));
@@ -134,7 +135,7 @@ impl Predictor for RunPredictions<'_, '_> {
         Some(Millis::new(u64::try_from(ms).ok()?.max(1)))
     }
 
-    /// The model says so of jobs whose parts of busy time are known, or the queue where it is asked.
+    /// By the model for jobs whose parts of busy time are known, or by the simulated queue.
     fn predict_kernel_shared_run(
         &self,
         job: JobId,
@@ -145,12 +146,12 @@ impl Predictor for RunPredictions<'_, '_> {
     ) -> Option<Millis> {
         let alone = self.time(job, gpu, profile)?;
         let all = [(job, priority)].into_iter().chain(others.iter().copied());
-        let turns = all.map(|(job, priority)| {
+        let sharers = all.map(|(job, priority)| {
             self.run.setup.jobs.get(index(job))?.busy?;
-            Some(self.run.turn(index(job), priority, &gpu.model, profile.compute_slices))
+            Some(self.run.kernel_sharer(index(job), priority, &gpu.model, profile.compute_slices))
         });
-        let turns: Vec<KernelSharer> = turns.collect::<Option<_>>()?;
-        let slowed = self.run.slowed_in_turns(&turns).first().copied()?;
+        let sharers: Vec<KernelSharer> = sharers.collect::<Option<_>>()?;
+        let slowed = self.run.slowdown_of_kernel_sharers(&sharers).first().copied()?;
         Some(Millis::new(alone.get().saturating_mul(slowed) / 1_000))
     }
 }

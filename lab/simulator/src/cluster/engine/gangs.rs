@@ -1,4 +1,4 @@
-//! Jobs of several processes in the simulator: seated together, started together, ended together,
+//! Jobs of several processes in the simulator: placed together, started together, ended together,
 //! as the controller does it.
 
 use std::collections::BTreeSet;
@@ -19,8 +19,8 @@ use super::{
 use crate::cluster::fleet::GPUS_PER_NODE;
 use crate::cluster::job::{SimulatedJob, WHOLE};
 
-/// A policy that moves jobs, beside gangs: it doesn't see GPUs on which their members sit, since
-/// nobody can be moved whom others wait for, nor those that are kept for them.
+/// A policy that moves jobs, next to gangs. It sees neither GPUs on which their members run, since
+/// a job that others wait for can't be moved, nor those that are reserved for them.
 #[derive(Debug)]
 struct WithoutMembers<'p> {
     policy: &'p dyn Policy,
@@ -56,11 +56,11 @@ impl Policy for WithoutMembers<'_> {
     }
 }
 
-/// Returns a job's place in its gang, if it is in one: members stand beside each other.
+/// Returns a job's place in its gang, if it is in one: members stand next to each other.
 pub(super) fn member(job: &SimulatedJob, task: usize) -> Option<GangMember> {
-    let seat = job.gang?;
-    let gang = JobId::from_number(number(task).checked_sub(u64::from(seat.rank))?);
-    Some(GangMember { gang, shape: seat.shape, rank: seat.rank })
+    let member = job.gang?;
+    let gang = JobId::from_number(number(task).checked_sub(u64::from(member.rank))?);
+    Some(GangMember { gang, shape: member.shape, rank: member.rank })
 }
 
 impl SimulationRun<'_> {
@@ -78,9 +78,9 @@ impl SimulationRun<'_> {
         task: usize,
         job: &SimulatedJob,
     ) -> Result<(), SimulationError> {
-        let Some(seat) = job.gang.filter(|seat| seat.rank == 0) else { return Ok(()) };
-        let asked = GpuRequest::Memory(self.tasks[task].asked);
-        match gang_could_ever_fit(&self.view, &asked, seat.shape) {
+        let Some(member) = job.gang.filter(|member| member.rank == 0) else { return Ok(()) };
+        let requested = GpuRequest::Memory(self.tasks[task].requested);
+        match gang_could_ever_fit(&self.view, &requested, member.shape) {
             GangFeasibility::Yes => Ok(()),
             GangFeasibility::Never { on_one_node, nodes, .. } => Err(SimulationError::NoPlace {
                 job: number(task),
@@ -88,7 +88,7 @@ impl SimulationRun<'_> {
                 why: format!(
                     "it requests {}; nodes with as many that hold it: {nodes} (the most on one \
                      node: {on_one_node}); --cluster puts {GPUS_PER_NODE} on a node",
-                    seat.shape
+                    member.shape
                 ),
             }),
         }
@@ -100,27 +100,27 @@ impl SimulationRun<'_> {
         let waiting = self.queue.iter().take(LOOK_AT_MAX);
         let waiting: Vec<QueuedJob> = waiting.map(|(_, job)| self.queued(index(*job))).collect();
         let members = self.setup.jobs.iter().enumerate().filter(|(_, job)| job.gang.is_some());
-        let beside =
+        let with_movers =
             WithoutMembers { policy, members: members.map(|(task, _)| id(task)).collect() };
         let moves = policy.moves()
             || COMPARISON_NAMES.contains(&policy.name())
             || policy.name() == "tessera";
-        let policy: &dyn Policy = if moves { &beside } else { policy };
+        let policy: &dyn Policy = if moves { &with_movers } else { policy };
         let (forecast, now) = (forecast::RunPredictions::new(self), Millis::new(self.now));
         decide_round(policy, &self.view, forecast.knowledge(), &mut waiting.iter(), now, usize::MAX)
     }
 
-    /// Every member of a gang has a seat, or none has.
+    /// Every member of a gang has a placement, or none has.
     pub(super) fn check_whole(&self) -> Result<(), SimulationError> {
         for (task, job) in self.setup.jobs.iter().enumerate() {
-            if job.gang.is_none_or(|seat| seat.rank != 0) {
+            if job.gang.is_none_or(|member| member.rank != 0) {
                 continue;
             }
             let all = self.companions(task);
-            let seated = all.iter().filter(|task| self.tasks[**task].spot.is_some()).count();
-            if seated != 0 && seated != all.len() {
+            let placed = all.iter().filter(|task| self.tasks[**task].spot.is_some()).count();
+            if placed != 0 && placed != all.len() {
                 return Err(
-                    self.impossible(format!("{seated} of {} start of gang {task}", all.len()))
+                    self.impossible(format!("{placed} of {} start of gang {task}", all.len()))
                 );
             }
         }
@@ -150,14 +150,14 @@ impl SimulationRun<'_> {
         true
     }
 
-    /// The others of a job that outgrew its instance lose their work too, and ask for as much.
-    pub(super) fn set_back_others(&mut self, task: usize) {
-        let asked = self.tasks[task].asked;
+    /// The others of a job that outgrew its instance lose their work too, and request as much.
+    pub(super) fn restart_others(&mut self, task: usize) {
+        let requested = self.tasks[task].requested;
         for other in self.companions(task).into_iter().filter(|other| *other != task) {
             self.leave(other);
             let entry = &mut self.tasks[other];
             self.record.lost_parts += u128::from(WHOLE - entry.left);
-            entry.asked = asked;
+            entry.requested = requested;
             entry.left = WHOLE;
             entry.saved = false;
             self.enqueue(other);

@@ -8,7 +8,7 @@ use super::SimulationRun;
 use crate::cluster::metrics::{ClusterSample, InstanceSegment, RunRecord};
 
 impl SimulationRun<'_> {
-    /// Counts compute slices in use, those that stand idle or are cut to pieces, and who waits.
+    /// Counts compute slices in use, those that stand idle or are cut to pieces, and the waiting jobs.
     pub(super) fn look(&self) -> ClusterSample {
         let (mut slices, mut used, mut stranded) = (0_u64, 0_u64, 0_u64);
         for gpu in &self.view.gpus {
@@ -32,9 +32,9 @@ impl SimulationRun<'_> {
             at_ms: self.now,
             used_per_mille: per_mille(used, slices),
             stranded_per_mille: per_mille(stranded, slices),
-            waiting: u64::try_from(self.queue.len()).unwrap_or(u64::MAX),
-            running: u64::try_from(self.running).unwrap_or(u64::MAX),
-            milliwatts: Some(self.cards.iter().map(|card| card.milliwatts).sum()),
+            waiting: self.queue.len() as u64,
+            running: self.running as u64,
+            milliwatts: Some(self.gpu_states.iter().map(|gpu_state| gpu_state.milliwatts).sum()),
         }
     }
 

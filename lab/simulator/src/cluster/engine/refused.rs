@@ -38,7 +38,7 @@ pub enum SimulationError {
         jobs: usize,
         /// The first of them.
         first: u64,
-        /// What the policy last said.
+        /// The policy's last reason.
         why: String,
     },
     /// The policy never comes to an end.
@@ -51,7 +51,7 @@ pub enum SimulationError {
         /// When.
         at_ms: u64,
     },
-    /// The policy said what can't be done.
+    /// The policy decided what can't be done.
     #[error("{policy} decided what can't be done: {what}")]
     Impossible {
         /// The policy.

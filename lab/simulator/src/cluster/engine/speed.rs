@@ -7,8 +7,8 @@ use tessera_model::mig::Slot;
 use tessera_model::share::SmPercent;
 use tessera_placement::{InstanceState, KernelSharer};
 
-use super::card::GpuState;
-use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, seat};
+use super::gpu_state::GpuState;
+use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, placing};
 use crate::cluster::contention::{self, ContentionSharer};
 use crate::cluster::job::{SimulatedJob, WHOLE};
 use crate::cluster::number::{float, whole};
@@ -19,8 +19,8 @@ struct ShareRate {
     slowed: Vec<u64>,
     /// Their power over that of the same jobs one after the other, in thousandths.
     power: u64,
-    /// Whether their kernels take turns.
-    in_turns: bool,
+    /// Whether they share kernel by kernel.
+    is_kernel_level: bool,
 }
 
 impl SimulationRun<'_> {
@@ -52,27 +52,27 @@ impl SimulationRun<'_> {
             let whole_slices = self.whole_slices(gpu);
             let there: Vec<(usize, TaskPlacement)> =
                 places.iter().map(|place| working[*place]).collect();
-            let ShareRate { slowed, power, in_turns } =
+            let ShareRate { slowed, power, is_kernel_level } =
                 self.share(gpu, &there, slices, whole_slices);
             let mut drawn = 0_u64;
             for (place, slowed) in places.iter().zip(&slowed) {
                 let (task, spot) = working[*place];
                 let job = &self.setup.jobs[task];
-                let base = base_ms(job, self.cards[gpu].key, slices, spot.sm);
+                let base = base_ms(job, self.gpu_states[gpu].key, slices, spot.sm);
                 let pace = base.saturating_mul(*slowed).saturating_mul(bus[*place]) / 1_000;
                 self.go_on(task, pace.max(1));
                 let alone = GpuState::busy_milliwatts(job.power_milliwatts, slices, whole_slices);
-                // In turns each piece of work draws what it draws alone.
-                drawn += if in_turns { alone * 1_000 / (*slowed).max(1) } else { alone };
+                // Under kernel-level sharing each piece of work draws what it draws alone.
+                drawn += if is_kernel_level { alone * 1_000 / (*slowed).max(1) } else { alone };
             }
-            let sharing = u64::try_from(places.len()).unwrap_or(1).max(1);
-            busy += if in_turns { drawn } else { drawn / sharing * power / 1_000 };
+            let sharing = (places.len() as u64).max(1);
+            busy += if is_kernel_level { drawn } else { drawn / sharing * power / 1_000 };
         }
         if slots > 1 {
             // More than one slice draws more than its parts do alone, up to the whole GPU's.
             busy = busy * contention::POWER_UNDER_MIG / 1_000;
         }
-        self.cards[gpu].draw(self.now, busy);
+        self.gpu_states[gpu].draw(self.now, busy);
     }
 
     /// Works out how those slow each other who work on one instance.
@@ -83,13 +83,13 @@ impl SimulationRun<'_> {
         slices: u8,
         whole_slices: u8,
     ) -> ShareRate {
-        let in_turns = |(task, spot): &(usize, TaskPlacement)| {
-            Some(self.turn(*task, spot.turn?, self.cards[gpu].key, slices))
+        let kernel_sharer = |(task, spot): &(usize, TaskPlacement)| {
+            Some(self.kernel_sharer(*task, spot.kernel_priority?, self.gpu_states[gpu].key, slices))
         };
-        let turns: Vec<KernelSharer> = there.iter().filter_map(in_turns).collect();
-        if turns.len() == there.len() {
-            let slowed = self.slowed_in_turns(&turns);
-            return ShareRate { slowed, power: 1_000, in_turns: true };
+        let sharing: Vec<KernelSharer> = there.iter().filter_map(kernel_sharer).collect();
+        if sharing.len() == there.len() {
+            let slowed = self.slowdown_of_kernel_sharers(&sharing);
+            return ShareRate { slowed, power: 1_000, is_kernel_level: true };
         }
         let sharer = |(task, spot): &(usize, TaskPlacement)| {
             let demand = self.setup.jobs[*task].demand;
@@ -97,26 +97,26 @@ impl SimulationRun<'_> {
         };
         let sharers: Vec<ContentionSharer> = there.iter().map(sharer).collect();
         let slowed = contention::under_mps(&sharers, slices, whole_slices);
-        ShareRate { slowed, power: contention::power_under_mps(&sharers), in_turns: false }
+        ShareRate { slowed, power: contention::power_under_mps(&sharers), is_kernel_level: false }
     }
 
     /// Counts a job's progress, and lets it go on at another pace.
     fn go_on(&mut self, task: usize, pace: u64) {
         self.settle(task);
-        let memory = self.room_of(task);
+        let memory = self.memory_of(task);
         let Some(spot) = &mut self.tasks[task].spot else { return };
         spot.pace = pace;
         let left = self.tasks[task].left;
         let grows = self.setup.jobs[task].outgrows(memory);
         let until_full = grows.map(|at| at.saturating_sub(WHOLE - left));
         let parts = until_full.map_or(left, |parts| parts.min(left));
-        let ends = self.now + seat::lasts(parts, pace);
+        let ends = self.now + placing::lasts(parts, pace);
         self.tasks[task].stamp += 1;
         let stamp = self.tasks[task].stamp;
         self.schedule(ends, SimulationEvent::Wakes { job: task, stamp });
     }
 
-    /// A job comes to its next point; `true` if the policy should be asked.
+    /// A job comes to its next point; `true` if the policy should decide.
     pub(super) fn wake(&mut self, task: usize) -> bool {
         let Some(spot) = self.tasks[task].spot else { return false };
         if let TaskPhase::Loading(_) = spot.phase {
@@ -129,7 +129,7 @@ impl SimulationRun<'_> {
             return false;
         }
         self.settle(task);
-        let outgrown = self.setup.jobs[task].outgrows(self.room_of(task));
+        let outgrown = self.setup.jobs[task].outgrows(self.memory_of(task));
         let left = self.tasks[task].left;
         if left == 0 && outgrown.is_none() {
             return self.done(task);
@@ -142,33 +142,33 @@ impl SimulationRun<'_> {
         false
     }
 
-    /// A job outgrew its instance: its work is lost, and it asks for the next larger memory.
+    /// A job outgrew its instance: its work is lost, and it requests the next larger memory.
     ///
     /// Source: MIGM §3.2 (restart on a bigger slice).
     fn out_of_memory(&mut self, task: usize, spot: TaskPlacement) {
-        let had = self.room_of(task);
+        let had = self.memory_of(task);
         let mig = self.view.gpus[spot.gpu].mig.as_deref();
         let next = mig.and_then(|mig| mig.plain().map(|p| p.memory).find(|m| *m > had));
         self.leave(task);
         let entry = &mut self.tasks[task];
         self.record.lost_parts += u128::from(WHOLE - entry.left);
-        entry.asked = next.unwrap_or(had).max(entry.asked);
+        entry.requested = next.unwrap_or(had).max(entry.requested);
         entry.left = WHOLE;
         entry.saved = false;
         entry.out_of_memory += 1;
         self.record.out_of_memory += 1;
         self.enqueue(task);
-        self.set_back_others(task);
+        self.restart_others(task);
     }
 
     /// Returns the memory that a job may grow to where it is: its instance's less its sharers'.
-    fn room_of(&self, task: usize) -> Bytes {
+    fn memory_of(&self, task: usize) -> Bytes {
         let Some(spot) = self.tasks[task].spot else { return Bytes::ZERO };
         let instances = &self.view.gpus[spot.gpu].instances;
         let Some(instance) = instances.iter().find(|i| i.slot == spot.slot) else {
             return Bytes::ZERO;
         };
-        let mine = self.tasks[task].asked.get();
+        let mine = self.tasks[task].requested.get();
         let others = match &instance.state {
             InstanceState::Shared(tenancy) => tenancy.memory().get().saturating_sub(mine),
             InstanceState::Idle
@@ -197,20 +197,20 @@ impl SimulationRun<'_> {
 /// Returns the time of all of a job alone where it is. A capped job of which no demand is known
 /// runs as on so much of the instance, between the sizes that were measured.
 pub(super) fn base_ms(job: &SimulatedJob, model: &str, slices: u8, sm: Option<SmPercent>) -> u64 {
-    // Nobody is seated where there is no time: `check_reshape` and `least_ask` see to that.
+    // Nobody is placed where there is no time: `check_reshape` and `least_request` see to that.
     let alone = job.time(model, slices).unwrap_or(u64::MAX / 4_000_000);
     let Some(sm) = sm.filter(|_| job.demand.is_none()) else { return alone };
     let Some(times) = job.times_on(model) else { return alone };
-    let wanted = f64::from(slices) * f64::from(sm.get()) / 100.0;
-    let below = times.range(..=slices).rev().find(|(size, _)| f64::from(**size) <= wanted);
-    let above = times.iter().find(|(size, _)| f64::from(**size) >= wanted);
+    let slices_used = f64::from(slices) * f64::from(sm.get()) / 100.0;
+    let below = times.range(..=slices).rev().find(|(size, _)| f64::from(**size) <= slices_used);
+    let above = times.iter().find(|(size, _)| f64::from(**size) >= slices_used);
     let speed = |ms: u64| 1.0 / float(ms.max(1));
     let speed = match (below, above) {
         (Some((a, at_a)), Some((b, at_b))) if a != b => {
-            let part = (wanted - f64::from(*a)) / (f64::from(*b) - f64::from(*a));
+            let part = (slices_used - f64::from(*a)) / (f64::from(*b) - f64::from(*a));
             speed(*at_a) * (1.0 - part) + speed(*at_b) * part
         }
-        (None, Some((b, at_b))) => speed(*at_b) * wanted / f64::from(*b),
+        (None, Some((b, at_b))) => speed(*at_b) * slices_used / f64::from(*b),
         (Some((_, at)), _) => speed(*at),
         (None, None) => return alone,
     };

@@ -17,7 +17,7 @@ use crate::cluster::job::{SimulatedJob, WHOLE};
 pub(super) struct SimulatedTask {
     /// What is left of it, in parts of [`WHOLE`].
     pub(super) left: u64,
-    pub(super) asked: Bytes,
+    pub(super) requested: Bytes,
     pub(super) spot: Option<TaskPlacement>,
     pub(super) stamp: u32,
     pub(super) first_start: Option<u64>,
@@ -35,7 +35,7 @@ pub(super) struct TaskPlacement {
     pub(super) gpu: usize,
     pub(super) slot: Option<Slot>,
     pub(super) sm: Option<SmPercent>,
-    pub(super) turn: Option<Priority>,
+    pub(super) kernel_priority: Option<Priority>,
     pub(super) since: u64,
     pub(super) phase: TaskPhase,
     /// Until when its progress is counted.
@@ -57,7 +57,7 @@ impl SimulatedTask {
     pub(super) fn new(job: &SimulatedJob, kinds: &[GpuKind<'_>]) -> Self {
         Self {
             left: WHOLE,
-            asked: least_ask(job, kinds),
+            requested: least_request(job, kinds),
             spot: None,
             stamp: 0,
             first_start: None,
@@ -81,17 +81,17 @@ pub(super) fn kinds(fleet: &GpuFleet) -> Vec<GpuKind<'_>> {
     first.into_iter().collect()
 }
 
-/// Returns what a job asks for: more than the memory of any instance on which it has no time, since
-/// a policy that looks at memory only must not put it there.
-fn least_ask(job: &SimulatedJob, kinds: &[GpuKind<'_>]) -> Bytes {
-    let mut asked = job.asked;
+/// Returns what a job requests. It is more than the memory of any instance on which it has no time,
+/// since a policy that looks at memory only must not put it there.
+fn least_request(job: &SimulatedJob, kinds: &[GpuKind<'_>]) -> Bytes {
+    let mut requested = job.requested;
     for (key, gpu) in kinds.iter().filter(|(key, _)| job.times_on(key).is_some()) {
         let Some(mig) = gpu.mig.as_deref() else { continue };
         for profile in mig.plain().filter(|p| job.time(key, p.compute_slices).is_none()) {
-            asked = asked.max(Bytes::new(profile.memory.get().saturating_add(1)));
+            requested = requested.max(Bytes::new(profile.memory.get().saturating_add(1)));
         }
     }
-    asked
+    requested
 }
 
 impl SimulationRun<'_> {
@@ -102,7 +102,7 @@ impl SimulationRun<'_> {
         index: usize,
         job: &SimulatedJob,
     ) -> Result<(), SimulationError> {
-        let needs = job.memory_at_end.max(job.memory_at_start).max(self.tasks[index].asked);
+        let needs = job.memory_at_end.max(job.memory_at_start).max(self.tasks[index].requested);
         let no_place = |why: String| SimulationError::NoPlace {
             job: number(index),
             name: job.name.clone(),
@@ -139,13 +139,13 @@ impl SimulationRun<'_> {
         index: usize,
         job: &SimulatedJob,
     ) -> Result<(), SimulationError> {
-        if self.setup.policy.asks_times() {
+        if self.setup.policy.needs_run_times() {
             return Ok(());
         }
-        let asked = self.tasks[index].asked;
+        let requested = self.tasks[index].requested;
         let holds = |gpu: &GpuView| {
             let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
-            largest.is_some_and(|largest| largest.memory >= asked)
+            largest.is_some_and(|largest| largest.memory >= requested)
         };
         let mut timeless = kinds.iter().filter(|(model, _)| job.times_on(model).is_none());
         match timeless.find(|(_, gpu)| holds(gpu)) {
@@ -160,7 +160,7 @@ impl SimulationRun<'_> {
     }
 }
 
-/// Says what a job needs that no instance has, and what the largest has.
+/// States what a job needs that no instance has, and what the largest has.
 fn too_small(kinds: &[GpuKind<'_>], needs: Bytes) -> String {
     let largest = kinds
         .iter()

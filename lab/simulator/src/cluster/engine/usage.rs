@@ -1,4 +1,4 @@
-//! What users have had lately, for policies that share fairly.
+//! Recent usage of users, for policies with fair share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::cluster::job::SimulatedJob;
 /// nearly forgiven. The same as a controller's default (`usage-half-life`).
 const HALF_LIFE: Millis = Millis::from_secs(86_400);
 
-/// All users; empty where there is but one, with whom nobody has to share.
+/// All users; empty where there is but one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccountUsage {
     users: BTreeMap<String, DecayedUsage>,
@@ -41,21 +41,21 @@ impl AccountUsage {
 }
 
 impl SimulationRun<'_> {
-    /// Counts a seat that is taken.
+    /// Counts a placement that is taken.
     pub(super) fn charge(&mut self, task: usize, spot: &TaskPlacement) {
         let slices = self.held(spot);
         self.usage.take(&self.setup.jobs[task].user, slices, self.now);
     }
 
-    /// Counts a seat that is given back.
+    /// Counts a placement that is given back.
     pub(super) fn refund(&mut self, task: usize, spot: &TaskPlacement) {
         let slices = self.held(spot);
         self.usage.take(&self.setup.jobs[task].user, -slices, self.now);
     }
 
-    /// Returns a seat's compute slices, by its part of them.
+    /// Returns a placement's compute slices, by its part of them.
     fn held(&self, spot: &TaskPlacement) -> f64 {
-        let part = match (spot.sm, spot.turn) {
+        let part = match (spot.sm, spot.kernel_priority) {
             (Some(sm), _) => f64::from(sm.get()) / 100.0,
             // Who fills gaps has what nobody else could have had; a half is what others may share.
             (None, Some(priority)) if priority > Priority::HIGHEST => 0.5,

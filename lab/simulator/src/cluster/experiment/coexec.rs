@@ -117,11 +117,11 @@ pub(super) fn rules() -> Vec<Finding> {
             pairs.extend(shared(&two(a, b), &[100, 100]));
         }
     }
-    let turns = float(time_slicing(2)) / 1_000.0;
+    let time_sliced = float(time_slicing(2)) / 1_000.0;
     let mut findings = vec![
         fitted("memory-bound pairs under MPS, slow-down".into(), 2.25, mean(&pairs), 0.35),
         fitted("memory-bound jobs on halves, slow-down".into(), 1.75, mean(&halves), 0.25),
-        fitted("two time-sliced jobs, slow-down".into(), 1.95, turns, 0.05),
+        fitted("two time-sliced jobs, slow-down".into(), 1.95, time_sliced, 0.05),
     ];
     for (a, b, printed) in
         [("SRAD", "LavaMD", 0.68), ("Sort", "Sort", 1.3), ("Enformer", "Enformer", 1.3)]

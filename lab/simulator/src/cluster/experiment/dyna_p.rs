@@ -97,16 +97,16 @@ impl FiftyJobs {
     }
 }
 
-/// Returns the job asking for the slice of its model's size: small ones for one of one slice, medium and
+/// Returns the job requesting the slice of its model's size: small ones for one of one slice, medium and
 /// large ones for one of two.
 fn by_table_2(job: &SimulatedJob) -> SimulatedJob {
     let small = SMALL.iter().any(|model| job.name.starts_with(model));
-    let asked = if small { job.asked } else { job.asked.max(TWO_SLICES) };
-    SimulatedJob { asked, ..job.clone() }
+    let requested = if small { job.requested } else { job.requested.max(TWO_SLICES) };
+    SimulatedJob { requested, ..job.clone() }
 }
 
 /// 4a: 50 jobs on two A30, in ten orders. The paper doesn't print how its fixed layout gives out slices.
-/// Where jobs take whatever is idle it is as fast as `dyna-p`, in turn or not; so it is read as giving
+/// Where jobs take whatever is idle it is as fast as `dyna-p`, in any order. So it is read as giving
 /// each model the slice of its size in table 2 (small, or medium and large), which is why there are two
 /// sizes.
 pub(super) fn fifty() -> Vec<Finding> {

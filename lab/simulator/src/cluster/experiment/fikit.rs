@@ -11,8 +11,8 @@ use crate::kernels::{self, PAIRS, SharingPolicy};
 const TASKS: usize = 60;
 
 /// Combination A as FIKIT's tables 2 and 3 are solved: times alone, in milliseconds. They print totals of
-/// a thousand tasks (38.158, 16.024, 33.126 and 39.098 s) and the low one's mean beside the high one
-/// (61.391 ms); that FIKIT costs the high one 2.5 % is assumed within its 0.09 to 4.93.
+/// a thousand tasks (38.158, 16.024, 33.126 and 39.098 s) and the low one's mean next to the high one
+/// (61.391 ms). That FIKIT costs the high one 2.5 % is assumed within its 0.09 to 4.93.
 const SOLO_MS: [f64; 2] = [32.32, 12.97];
 
 /// Means while both run, in milliseconds: default sharing, and FIKIT.
@@ -110,7 +110,7 @@ impl PrintedPair {
 }
 
 /// The ten combinations: ranges as printed. What default sharing is between two programs the paper
-/// doesn't say: time slices between two contexts, whose length is fitted on combination A's mean; or one
+/// leaves open: time slices between two contexts, whose length is fitted on combination A's mean. Or it is one
 /// line of launches, as in one context, which holds as many as the driver's queue does.
 pub(super) fn combinations() -> Vec<Finding> {
     let pairs: Vec<PrintedPair> = PAIRS.iter().map(PrintedPair::new).collect();

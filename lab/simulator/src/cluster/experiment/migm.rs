@@ -19,13 +19,13 @@ fn jobs(mix: &str, seed: u64) -> Vec<SimulatedJob> {
 }
 
 /// Returns how long one job after the other takes, in whatever order.
-fn in_turn(jobs: &[SimulatedJob]) -> f64 {
+fn one_after_another(jobs: &[SimulatedJob]) -> f64 {
     makespan(jobs, GPU, "exclusive").unwrap_or(0.0)
 }
 
 /// Returns how much earlier a policy ends than one job after the other.
 fn gain_of(jobs: &[SimulatedJob], policy: &str) -> f64 {
-    in_turn(jobs) / makespan(jobs, GPU, policy).unwrap_or(f64::INFINITY)
+    one_after_another(jobs) / makespan(jobs, GPU, policy).unwrap_or(f64::INFINITY)
 }
 
 /// X9: Ml3, whose halves are of unequal speed. The paper's scheme A gives each nine jobs; ours sends
@@ -39,7 +39,7 @@ pub(super) fn halves() -> Vec<Finding> {
         "migm-ml3: nine jobs on each half",
         Proof::Exact,
         1.24,
-        in_turn(&jobs) / ends,
+        one_after_another(&jobs) / ends,
         0.03,
     );
     vec![gain("X9", "migm-hm4", 1.70, 0.03), even, gain("X9", "migm-ml3", 1.40, 0.03)]
@@ -71,12 +71,12 @@ pub(super) fn needleman_wunsch() -> Vec<Finding> {
     ]
 }
 
-/// What seven instances and starting their processes take beside the jobs, in seconds: what of the printed
+/// What seven instances and starting their processes take in addition to the jobs, in seconds: what of the printed
 /// 1.92 jobs that are 2.238 times slower don't explain (they give 3.13).
 const SET_UP_S: f64 = 2.21;
 
 /// A printed series: capacity of the slice in iterations until it is full, the latest iteration at
-/// which the forecast must say so, and how many iterations the job has.
+/// which the forecast must predict it, and how many iterations the job has.
 const SERIES: [(&str, usize, usize, usize); 4] = [
     ("Qwen2-7B", 94, 6, 130),
     ("Llama-3 3B", 72, 6, 100),
@@ -84,14 +84,14 @@ const SERIES: [(&str, usize, usize, usize); 4] = [
     ("FLAN-T5", 27, 21, 60),
 ];
 
-/// X11: series that grow evenly with noise, and when the forecast says that they don't fit.
+/// X11: series that grow evenly with noise, and when the forecast predicts that they don't fit.
 pub(super) fn memory() -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut errors = Vec::new();
     for (name, full, latest, iterations) in SERIES {
         let mut fired = 0;
         for seed in 1..=20 {
-            let (at, error) = foretold(name, full, iterations, seed);
+            let (at, error) = predicted(name, full, iterations, seed);
             fired = fired.max(at);
             errors.push(error);
         }
@@ -104,9 +104,9 @@ pub(super) fn memory() -> Vec<Finding> {
     findings
 }
 
-/// Returns at which iteration the alarm comes, and how far the peak foretold at a tenth of the
+/// Returns at which iteration the alarm comes, and how far the peak predicted at a tenth of the
 /// iterations is off, in percent.
-fn foretold(name: &str, full: usize, iterations: usize, seed: u64) -> (usize, f64) {
+fn predicted(name: &str, full: usize, iterations: usize, seed: u64) -> (usize, f64) {
     let capacity = 10.0;
     let start = 4.0;
     let slope = (capacity - start) / count(full);
@@ -118,8 +118,8 @@ fn foretold(name: &str, full: usize, iterations: usize, seed: u64) -> (usize, f6
         // Noise of a hundredth either way.
         let noise = (float(rng.below(2_001)) - 1_000.0) / 100_000.0;
         let requested = (start + slope * count(iteration)) * (1.0 + noise);
-        let told = growth.take(requested, 1.0, iterations);
-        if told.is_some_and(|need| need > capacity) {
+        let predicted = growth.take(requested, 1.0, iterations);
+        if predicted.is_some_and(|need| need > capacity) {
             fired = fired.min(iteration);
         }
         if iteration == iterations / 10 {
@@ -148,7 +148,7 @@ pub(super) fn mixes() -> Vec<Finding> {
     for (mix, printed_a, printed_b, [worked_out, low, high]) in MIXES {
         let first = jobs(mix, 1);
         let bound = bound_of(&first, GPU);
-        let (alone, ends) = (in_turn(&first), makespan(&first, GPU, "scheme-a"));
+        let (alone, ends) = (one_after_another(&first), makespan(&first, GPU, "scheme-a"));
         let a = alone / ends.unwrap_or(f64::INFINITY);
         let what = format!("{mix}: scheme A (its parameter is fitted on this)");
         let row = |what: String, expected, found, tolerance| {

@@ -36,7 +36,7 @@ const MOVES: &str = "over 100 seeds static-promote is 1.4 % low and the spread o
                      30 s cost it less than they cost its authors. No reason was found (its \
                      controller's pauses in trials change nothing)";
 
-/// What came out, seed by seed.
+/// The results, seed by seed.
 #[derive(Clone, Default)]
 struct SeedResults {
     jct_s: Vec<f64>,

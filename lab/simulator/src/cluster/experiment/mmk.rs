@@ -38,7 +38,7 @@ const WELL_SERVED: Miger = Miger { served: 800_000 };
 /// What MPS's mean is of the default's (evaluation: 25 % below).
 const FITTED: f64 = 0.75;
 
-/// What came out of a policy on so many GPUs, order by order.
+/// The results of a policy on so many GPUs, order by order.
 struct JobOrders {
     jct_s: Vec<f64>,
     makespan_s: Vec<f64>,

@@ -5,7 +5,7 @@ use crate::cluster::calibration::mean;
 use crate::cluster::metrics::Summary;
 use crate::cluster::workload::built_in;
 
-/// Seeds of what is drawn from curves; Alibaba's tasks come as they came.
+/// Seeds of what is drawn from curves; Alibaba's tasks arrive as recorded.
 const SEEDS: u64 = 3;
 
 /// Workload, cluster, and how many seeds.
@@ -16,7 +16,7 @@ const CASES: [(&str, &str, u64); 4] = [
     ("acme:jobs=1000,gap=40", "16xa100-40gb", SEEDS),
 ];
 
-/// Every job of a trace ends, no bound is beaten; how well stands beside it.
+/// Every job of a trace ends, and no bound is broken; the results are listed as well.
 pub(super) fn stress() -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, cluster, seeds) in CASES {

@@ -1,7 +1,7 @@
 //! What jobs keep busy of the multiprocessors, read back from how they were measured: the model of
 //! contention solved for its demand.
 //!
-//! Neither table tells multiprocessors and memory bandwidth apart, so that all of a slow-down is put
+//! Neither table separates multiprocessors and memory bandwidth, so that all of a slow-down is put
 //! to the multiprocessors' account.
 
 use std::collections::BTreeMap;
@@ -9,21 +9,21 @@ use std::collections::BTreeMap;
 use tessera_placement::Demand;
 
 use super::traces::measured_pairs;
-use crate::cluster::contention::{COMPANY, MISSING_MULTIPROCESSORS, MULTIPROCESSORS};
+use crate::cluster::contention::{CO_RUNNERS, MISSING_MULTIPROCESSORS, MULTIPROCESSORS};
 use crate::cluster::number::whole;
 
-/// Most that a job is taken to keep busy: from there on the model of contention tells none apart (its own
+/// Most that a job is taken to keep busy: from there on the model of contention has equal results (its own
 /// limit, by which nobody is slowed without bounds).
 const BUSY_MAX: f64 = 0.95;
 
 /// Returns the demand with which two of a kind that share a whole GPU without caps slow each other so
 /// much.
 pub(super) fn of_a_pair(slowed: f64) -> Demand {
-    let odds = ((slowed - 1.0 - COMPANY) / MULTIPROCESSORS).max(0.0);
+    let odds = ((slowed - 1.0 - CO_RUNNERS) / MULTIPROCESSORS).max(0.0);
     demand(odds / (1.0 + odds))
 }
 
-/// Returns the demand with which a job loses as much on slices as its speeds there say (1 on the whole
+/// Returns the demand with which a job loses as much on slices as by its speeds there (1 on the whole
 /// GPU of seven slices), on average over the sizes that were measured.
 pub(super) fn of_slices(speeds: &[(u8, f64)]) -> Option<Demand> {
     let each: Vec<f64> = speeds
@@ -69,13 +69,13 @@ mod tests {
     fn a_demand_gives_back_the_slow_down_that_it_was_read_from() {
         for slowed in [1.1, 1.3, 1.8, 1.95] {
             let sharer = ContentionSharer { demand: Some(of_a_pair(slowed)), cap: 100 };
-            let told = float(under_mps(&[sharer, sharer], 7, 7)[0]) / 1_000.0;
-            assert!((told - slowed).abs() < 0.02, "{told} for {slowed}");
+            let modelled = float(under_mps(&[sharer, sharer], 7, 7)[0]) / 1_000.0;
+            assert!((modelled - slowed).abs() < 0.02, "{modelled} for {slowed}");
         }
         for speed in [0.54, 0.75, 1.0] {
             let demand = of_slices(&[(3, speed)]).unwrap();
-            let told = float(under_mig(demand, 3, 7)) / 1_000.0;
-            assert!((told - 1.0 / speed).abs() < 0.02, "{told} for {speed}");
+            let modelled = float(under_mig(demand, 3, 7)) / 1_000.0;
+            assert!((modelled - 1.0 / speed).abs() < 0.02, "{modelled} for {speed}");
         }
     }
 

@@ -1,11 +1,11 @@
 //! Times of measured jobs on GPU models on which nobody measured them.
 //!
 //! An instance takes as long as one of the measured GPU with as many multiprocessors would: between
-//! two that were measured the speed grows evenly with them, below the smallest it falls in proportion,
+//! two that were measured the speed grows evenly with them. Below the smallest it falls in proportion,
 //! and above the largest it stays. How many multiprocessors an instance has is what the drivers report
-//! (the catalogue). Among GPUs of one generation, such as A30 and A100, that is about what they do;
-//! those of a newer one are faster for each multiprocessor, so that such times are upper bounds. Memory
-//! is not guessed: a job goes only where what it asks for fits.
+//! (the catalogue). Among GPUs of one generation, such as A30 and A100, that is about what they do.
+//! Those of a newer one are faster for each multiprocessor, so that such times are upper bounds. Memory
+//! is not guessed: a job goes only where what it requests fits.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use tessera_model::mig::catalog;
 use crate::cluster::job::{SimulatedJob, SliceTimes};
 use crate::cluster::number::{float, whole};
 
-/// Gives jobs times on these models where they have none, and says so, once for each model.
+/// Gives jobs times on these models where they have none, and notes it once for each model.
 pub fn fill(jobs: &mut [SimulatedJob], models: &[&str]) -> Vec<String> {
     let mut notes = BTreeMap::new();
     for model in models {
@@ -30,13 +30,13 @@ pub fn fill(jobs: &mut [SimulatedJob], models: &[&str]) -> Vec<String> {
                 .filter_map(|(slices, sms)| Some((*slices, at(&points, float(u64::from(*sms)))?)))
                 .collect();
             job.times.insert((*model).to_owned(), times);
-            notes.entry((*model).to_owned()).or_insert_with(|| said(model, &from));
+            notes.entry((*model).to_owned()).or_insert_with(|| describe_scaling(model, &from));
         }
     }
     notes.into_values().collect()
 }
 
-/// Says that jobs have the same times on every one of these models, if some do: what stands under `*`
+/// Notes that jobs have the same times on every one of these models, if some do: what stands under `*`
 /// names no GPU on which it was measured.
 pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
     let named = |job: &SimulatedJob, model: &str| job.times.contains_key(model);
@@ -54,7 +54,7 @@ pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
     })
 }
 
-fn said(model: &str, from: &str) -> String {
+fn describe_scaling(model: &str, from: &str) -> String {
     format!(
         "nothing was measured on {model}: jobs take there as long as on as many multiprocessors of \
          {from}, and are no faster than on all of it"
@@ -118,20 +118,21 @@ mod tests {
     }
 
     #[test]
-    fn times_for_any_gpu_are_said_to_be_the_same_on_all_of_them() {
+    fn times_for_any_gpu_are_noted_as_equal_on_all_of_them() {
         let named = miso::job("mobilenet_train64", 100).unwrap();
         let times = named.times[miso::MODEL].clone();
         let any =
             SimulatedJob { times: BTreeMap::from([("*".to_owned(), times)]), ..named.clone() };
 
         assert_eq!(anywhere(std::slice::from_ref(&named), &[miso::MODEL]), None);
-        let told = anywhere(&[named, any], &["a30-24gb", "h100-80gb-sxm"]).unwrap();
-        assert!(told.starts_with("1 of 2 jobs"), "{told}");
-        assert!(told.contains("as fast on a30-24gb and h100-80gb-sxm as"), "{told}");
+        let text = anywhere(&[named, any], &["a30-24gb", "h100-80gb-sxm"]).unwrap();
+        assert!(text.starts_with("1 of 2 jobs"), "{text}");
+        assert!(text.contains("as fast on a30-24gb and h100-80gb-sxm as"), "{text}");
     }
 
     #[test]
-    fn a_larger_gpu_is_no_faster_than_all_that_was_measured_and_no_size_beats_a_larger_one() {
+    fn a_larger_gpu_is_no_faster_than_all_that_was_measured_and_no_size_is_faster_than_a_larger_one()
+     {
         for model in catalog::models().keys() {
             let mut jobs = vec![miso::job("resnet_train128", 100).unwrap()];
             let fastest = jobs[0].fastest(&[miso::MODEL]);

@@ -2,6 +2,7 @@
 
 mod csv;
 mod parse;
+mod problem;
 
 use std::collections::BTreeMap;
 
@@ -44,7 +45,7 @@ pub struct WorkloadRow {
     /// See `duration_s`; 1 if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_fraction: Option<f64>,
-    /// Memory that it asks for.
+    /// Memory that it requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     /// Memory that it uses at first, if it grows.
@@ -77,7 +78,7 @@ pub struct WorkloadRow {
     /// Time that its checkpoint takes to restore; missing: it can't be moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_s: Option<f64>,
-    /// In how many equal steps it works: only whole ones are put aside.
+    /// In how many equal steps it works: only whole ones are checkpointed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iterations: Option<u64>,
     /// On how many nodes it runs; 1 if missing.
@@ -120,7 +121,7 @@ pub fn rows(name: &str, text: &str) -> Result<Vec<(WorkloadRow, Vec<SimulatedJob
     }
     let parsed = |(line, row): (usize, WorkloadRow)| match parse::members(&row) {
         Ok(jobs) => Ok((row, jobs)),
-        Err(what) => Err(LineError { line, what }),
+        Err(problem) => Err(LineError { line, what: problem.to_string() }),
     };
     rows.into_iter().map(parsed).collect()
 }
@@ -141,7 +142,7 @@ fn from_lines(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
     lines.map(row).collect()
 }
 
-/// Says what is wrong with a line in words that are not those of a programming language.
+/// States what is wrong with a line in words that are not those of a programming language.
 fn plain(bad: &serde_json::Error) -> String {
     let text = bad.to_string();
     // Every line is a document of its own: its "line 1" would contradict the file's line.
@@ -157,7 +158,7 @@ pub fn write(jobs: &[SimulatedJob]) -> String {
     let mib = |bytes: Bytes| Some(bytes.mib());
     let percent = |thousandths: u16| f64::from(thousandths) / 10.0;
     let line = |job: &SimulatedJob| {
-        let grows = job.memory_at_start != job.memory_at_end || job.memory_at_end != job.asked;
+        let grows = job.memory_at_start != job.memory_at_end || job.memory_at_end != job.requested;
         let times = job.times.iter().map(|(model, times)| {
             (model.clone(), times.iter().map(|(n, ms)| (*n, seconds(*ms))).collect())
         });
@@ -169,7 +170,7 @@ pub fn write(jobs: &[SimulatedJob]) -> String {
             priority: Some(job.priority),
             deadline_s: job.deadline_ms.map(seconds),
             times_s: times.collect(),
-            memory_mib: mib(job.asked),
+            memory_mib: mib(job.requested),
             memory_start_mib: grows.then(|| job.memory_at_start.mib()),
             memory_end_mib: grows.then(|| job.memory_at_end.mib()),
             sm_percent: job.demand.map(|d| percent(d.sm)),
@@ -180,14 +181,14 @@ pub fn write(jobs: &[SimulatedJob]) -> String {
             power_w: job.power_milliwatts.map(seconds),
             start_up_s: Some(seconds(job.start_up_ms)),
             restore_s: job.restore_ms.map(seconds),
-            nodes: job.gang.map(|seat| seat.shape.nodes()),
-            gpus_per_node: job.gang.map(|seat| seat.shape.per_node()),
+            nodes: job.gang.map(|member| member.shape.nodes()),
+            gpus_per_node: job.gang.map(|member| member.shape.per_node()),
             ..WorkloadRow::default()
         };
         serde_json::to_string(&row).unwrap_or_default() + "\n"
     };
     // A gang is one line.
-    let first = |job: &&SimulatedJob| job.gang.is_none_or(|seat| seat.rank == 0);
+    let first = |job: &&SimulatedJob| job.gang.is_none_or(|member| member.rank == 0);
     jobs.iter().filter(first).map(line).collect()
 }
 
@@ -240,6 +241,6 @@ mod tests {
         assert_eq!(job.time("a100-40gb", 7), Some(100_000));
         assert_eq!(job.time("a100-40gb", 4), Some(100_000));
         assert_eq!(job.time("a100-40gb", 1), Some(350_000));
-        assert_eq!(job.asked, Bytes::from_mib(8_192));
+        assert_eq!(job.requested, Bytes::from_mib(8_192));
     }
 }

@@ -55,7 +55,7 @@ pub fn bursts(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     (0..jobs).map(next).collect()
 }
 
-/// Built to cut GPUs to pieces: waves of small long jobs, and between them jobs that need half a
+/// Built to cut GPUs to pieces. Between waves of small long jobs there are jobs that need half a
 /// GPU or a whole one while small ones are still spread about. Its shares and lengths were chosen.
 pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut rng = SeededRng::named(seed, "fragments");
@@ -71,8 +71,8 @@ pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
         let mut job = lasting(model, length_s);
         if large && number % 16 == 15 {
             // Nothing but a whole GPU holds it.
-            job.asked = Bytes::from_mib(30_000);
-            (job.memory_at_start, job.memory_at_end) = (job.asked, job.asked);
+            job.requested = Bytes::from_mib(30_000);
+            (job.memory_at_start, job.memory_at_end) = (job.requested, job.requested);
         }
         SimulatedJob { submit_ms: number * gap_ms, ..job }
     };
@@ -91,7 +91,7 @@ const SERVICES_MIB: [u64; 4] = [4_000, 8_000, 16_000, 26_000];
 /// keep their slices busy.
 ///
 /// A service's kernels run 15 to 45 % of its time and are as quick on any slice, as ParvaGPU measured of
-/// most networks that answer one request at a time (its profile: 1g over 7g 0.9 to 1.1 at batch 1).
+/// most networks that answer one request at a time. (In its profile 1g is 0.9 to 1.1 of 7g at batch 1.)
 /// Offline jobs are MISO's, busy 80 to 100 % of their time. A service's deadline is half as much again
 /// as it needs. Of both all figures but MISO's are drawn.
 pub fn serving(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
@@ -108,14 +108,14 @@ pub fn serving(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
 
 fn service(rng: &mut SeededRng, job: SimulatedJob) -> SimulatedJob {
     let lasts = job.fastest(&[miso::MODEL]).unwrap_or(1);
-    let mib = SERVICES_MIB[usize::try_from(rng.below(4)).unwrap_or(0)];
+    let mib = SERVICES_MIB[rng.index_below(SERVICES_MIB.len())];
     let times = [1, 2, 3, 4, 7].map(|slices| (slices, lasts));
     SimulatedJob {
         name: "service".to_owned(),
         class: JobClass::Online,
         priority: 3,
         times: BTreeMap::from([(miso::MODEL.to_owned(), SliceTimes::from(times))]),
-        asked: Bytes::from_mib(mib),
+        requested: Bytes::from_mib(mib),
         memory_at_start: Bytes::from_mib(mib),
         memory_at_end: Bytes::from_mib(mib),
         deadline_ms: Some(job.submit_ms + lasts * 3 / 2),
@@ -137,8 +137,7 @@ fn kept_busy(rng: &mut SeededRng, job: SimulatedJob, least: u64, more: u64) -> S
 }
 
 fn drawn(rng: &mut SeededRng) -> SimulatedJob {
-    let count = u64::try_from(MIXTURE.len()).unwrap_or(1);
-    let at = usize::try_from(rng.below(count)).unwrap_or(0);
+    let at = rng.index_below(MIXTURE.len());
     let (short, long) = LENGTHS_S;
     let length_s = short * (long / short).powf(even(rng));
     lasting(MIXTURE[at], length_s)
@@ -146,8 +145,7 @@ fn drawn(rng: &mut SeededRng) -> SimulatedJob {
 
 /// Returns a job of the mixture that lasts so long on a whole GPU.
 pub(super) fn of_mixture(rng: &mut SeededRng, length_s: f64) -> SimulatedJob {
-    let count = u64::try_from(MIXTURE.len()).unwrap_or(1);
-    let at = usize::try_from(rng.below(count)).unwrap_or(0);
+    let at = rng.index_below(MIXTURE.len());
     lasting(MIXTURE[at], length_s)
 }
 
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_have_the_mean_that_was_asked_for() {
+    fn gaps_have_the_requested_mean() {
         let jobs = poisson(1, 4_000, 20_000);
         let mean_ms = jobs.last().unwrap().submit_ms / 4_000;
         assert!((19_000..21_000).contains(&mean_ms), "{mean_ms} ms");

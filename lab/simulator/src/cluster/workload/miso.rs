@@ -37,22 +37,22 @@ static MEASURED: LazyLock<MisoData> =
 const CAPACITY_MIB: [(u8, u64); 5] =
     [(1, 4_864), (2, 9_856), (3, 19_968), (4, 19_968), (7, 40_192)];
 
-/// Returns MISO's trace, repeated as often as needed, with arrivals as its authors draw them: in a
-/// drawn order, with Poisson gaps, the first third of the jobs twice as dense.
+/// Returns MISO's trace, repeated as often as needed, with arrivals as its authors draw them. They have a
+/// drawn order and Poisson gaps, and the first third of the jobs is twice as dense.
 ///
 /// The same seeds give the authors' arrivals: with their bounds that is tested.
 pub fn jobs(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let small = u32::try_from(seed).unwrap_or(u32::MAX - 1);
     let count = usize::try_from(jobs).unwrap_or(usize::MAX);
     let order = MersenneTwister::python(small).shuffled(count);
-    let mut chance = MersenneTwister::numpy(small.wrapping_add(1));
+    let mut rng = MersenneTwister::numpy(small.wrapping_add(1));
     let gap_s = float(gap_ms) / 1_000.0;
     let mut now_s = 0;
     let mut drawn = Vec::with_capacity(count);
     for (place, number) in order.into_iter().enumerate() {
         let dense = place <= count / 3;
         let mean = if dense { gap_s / 2.0 } else { gap_s };
-        now_s += if mean >= 10.0 { chance.poisson(mean) } else { chance.small_poisson(mean) };
+        now_s += if mean >= 10.0 { rng.poisson(mean) } else { rng.small_poisson(mean) };
         let (model, iterations) = &MEASURED.trace[number % MEASURED.trace.len()];
         let job = job(model, *iterations).expect("the trace names measured models only");
         drawn.push(SimulatedJob { submit_ms: now_s * 1_000, ..job });
@@ -68,7 +68,7 @@ pub fn job(model: &str, iterations: u64) -> Option<SimulatedJob> {
         .iter()
         .map(|(slices, batch)| (*slices, whole(batch * float(iterations) * 1_000.0)))
         .collect();
-    let asked = Bytes::from_mib(memory_mib(measured));
+    let requested = Bytes::from_mib(memory_mib(measured));
     Some(SimulatedJob {
         name: model.to_owned(),
         user: "miso".to_owned(),
@@ -77,9 +77,9 @@ pub fn job(model: &str, iterations: u64) -> Option<SimulatedJob> {
         priority: 5,
         deadline_ms: None,
         times: BTreeMap::from([(MODEL.to_owned(), times)]),
-        asked,
-        memory_at_start: asked,
-        memory_at_end: asked,
+        requested,
+        memory_at_start: requested,
+        memory_at_end: requested,
         demand: None,
         busy: None,
         transfer: 0,
@@ -92,7 +92,7 @@ pub fn job(model: &str, iterations: u64) -> Option<SimulatedJob> {
 }
 
 /// Returns what a model needs. The memory that was measured on the whole GPU is what TensorFlow
-/// took, not what it needs: the smallest slice that ran it bounds that from above, the next
+/// took, not what it needs. The smallest slice that ran it bounds that from above, the next
 /// smaller from below.
 fn memory_mib(model: &MisoModel) -> u64 {
     let smallest = model.batch_s.keys().next().copied().unwrap_or(7);
@@ -133,7 +133,7 @@ mod tests {
         for (name, model) in &MEASURED.models {
             let job = job(name, 10).unwrap();
             for (slices, mib) in CAPACITY_MIB {
-                let fits = Bytes::from_mib(mib) >= job.asked;
+                let fits = Bytes::from_mib(mib) >= job.requested;
                 assert_eq!(fits, model.batch_s.contains_key(&slices), "{name} on {slices}g");
             }
         }

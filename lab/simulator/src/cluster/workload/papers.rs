@@ -1,4 +1,4 @@
-//! The papers' mixes, as far as their data are printed; the rest is said to be a proxy.
+//! The papers' mixes, as far as their data are printed; the rest is marked as a proxy.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ pub fn plain(name: &str, memory_mib: u64, times: &[(u8, u64)]) -> SimulatedJob {
         priority: 5,
         deadline_ms: None,
         times: BTreeMap::from([("*".to_owned(), times.iter().copied().collect::<SliceTimes>())]),
-        asked: memory,
+        requested: memory,
         memory_at_start: memory,
         memory_at_end: memory,
         demand: None,
@@ -93,13 +93,13 @@ fn ht1() -> Vec<SimulatedJob> {
 }
 
 /// What a slice costs a small job (as in Hm2) and one that needs half of the memory (as in Hm4),
-/// in ten-thousandths of its time on the whole GPU: worked out of MIGM's gains there, 6.20 of 50 jobs in
+/// in ten-thousandths of its time on the whole GPU. It follows from MIGM's gains there: 6.20 of 50 jobs in
 /// 8 rounds (50/8t) and 1.7 of 25 jobs on each half (50/25t).
 const ON_A_SEVENTH: u64 = 10_081;
 const ON_A_HALF: u64 = 11_765;
 
 /// MIGM's Ht2 and Ht3: so much of the sequential time is in jobs that need the whole GPU (fitted
-/// on scheme A), the rest evenly among the other jobs (proxy: the paper prints no times). On their
+/// on scheme A). The rest is evenly among the other jobs (proxy: the paper prints no times). On their
 /// slices these are as much slower as those of the mixes of one kind are.
 fn by_class(small: u64, half: u64, full: u64, full_per_mille: u64) -> Vec<SimulatedJob> {
     let total_ms = 1_800_000;
@@ -146,16 +146,14 @@ fn shuffled(mut jobs: Vec<SimulatedJob>, seed: u64) -> Vec<SimulatedJob> {
 
 fn mix<T>(of: &mut [T], rng: &mut SeededRng) {
     for last in (1..of.len()).rev() {
-        let bound = u64::try_from(last + 1).unwrap_or(1);
-        let other = usize::try_from(rng.below(bound)).unwrap_or(0);
-        of.swap(last, other);
+        of.swap(last, rng.index_below(last + 1));
     }
 }
 
 /// Name, arrival, deadline, and times by size, in seconds.
 type Fig7 = (&'static str, u64, u64, &'static [(u8, u64)]);
 
-/// Dyna-P's figure 7. A job that wants a size has a time there and on larger ones.
+/// Dyna-P's figure 7. A job that requests a size has a time there and on larger ones.
 fn fig7() -> Vec<SimulatedJob> {
     let rows: [Fig7; 8] = [
         ("A", 0, 100, &[(1, 30)]),
@@ -169,7 +167,7 @@ fn fig7() -> Vec<SimulatedJob> {
     ];
     let job = |(name, arrival, deadline, times): &Fig7| {
         let times: Vec<_> = times.iter().map(|(slices, s)| (*slices, s * 1_000)).collect();
-        // The memory of the smallest size that it wants (6 GB a slice of an A30).
+        // The memory of the smallest size that it requests (6 GB a slice of an A30).
         let memory = if times.iter().any(|(slices, _)| *slices == 1) { 4_000 } else { 10_000 };
         SimulatedJob {
             submit_ms: arrival * 1_000,
@@ -301,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mix_has_as_many_jobs_as_its_paper_says() {
+    fn every_mix_has_as_many_jobs_as_in_its_paper() {
         let counts = [
             ("dyna-p-50", 50),
             ("dyna-p-fig7", 8),

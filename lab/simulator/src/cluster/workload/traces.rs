@@ -45,7 +45,7 @@ struct AlibabaTask {
 /// Returns how many tasks there are for [`alibaba`].
 pub fn alibaba_jobs() -> u64 {
     let tasks = rows::<AlibabaTask>(ALIBABA).into_iter().filter(|task| task.gpus == 1);
-    u64::try_from(tasks.count()).unwrap_or(u64::MAX)
+    tasks.count() as u64
 }
 
 /// Returns tasks of Alibaba's 2023 trace that ran on one GPU or a part of one, at most so many,
@@ -67,7 +67,7 @@ pub fn alibaba(jobs: u64, faster: u64) -> Vec<SimulatedJob> {
                 "*".to_owned(),
                 by_fraction(task.duration_s.min(LONGEST_S), task.gpu_fraction.clamp(0.01, 1.0)),
             )]),
-            asked: memory,
+            requested: memory,
             memory_at_start: memory,
             memory_at_end: memory,
             restore_ms: Some(10_000),
@@ -90,11 +90,11 @@ struct DurationPoint {
 /// `philly`, `acme`), its clusters in equal parts, with exponential gaps.
 pub fn durations(trace: &str, seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut curves: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-    let wanted = |point: &DurationPoint| {
+    let is_selected = |point: &DurationPoint| {
         // Acme's figure draws other clusters for comparison.
         point.trace == trace && (trace != "acme" || ["Seren", "Kalos"].contains(&&*point.cluster))
     };
-    for point in rows::<DurationPoint>(DURATIONS).into_iter().filter(wanted) {
+    for point in rows::<DurationPoint>(DURATIONS).into_iter().filter(is_selected) {
         curves.entry(point.cluster).or_default().push((point.cdf, point.duration_s));
     }
     let curves: Vec<Vec<(f64, f64)>> = curves.into_values().collect();
@@ -102,8 +102,7 @@ pub fn durations(trace: &str, seed: u64, jobs: u64, gap_ms: u64) -> Vec<Simulate
     let mut now_ms = 0;
     let next = |_| {
         now_ms += whole(-even(&mut rng).ln() * float(gap_ms));
-        let clusters = u64::try_from(curves.len()).unwrap_or(1).max(1);
-        let curve = usize::try_from(rng.below(clusters)).ok().and_then(|at| curves.get(at));
+        let curve = curves.get(rng.index_below(curves.len()));
         let part = even(&mut rng);
         let length_s = curve.map_or(60.0, |curve| at(curve, part)).clamp(1.0, LONGEST_S);
         SimulatedJob { submit_ms: now_ms, ..of_mixture(&mut rng, length_s) }
@@ -136,7 +135,7 @@ struct SpeedRow {
 const SERVED_S: (f64, f64) = (30.0, 1_800.0);
 
 /// Returns inference jobs with ParvaGPU's measured speeds: a model, a batch, and so many requests
-/// that it lasts half a minute to half an hour on a whole A100-80GB; exponential gaps.
+/// that it lasts half a minute to half an hour on a whole A100-80GB. Gaps are exponential.
 pub fn parvagpu(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut kinds: BTreeMap<(String, u32), BTreeMap<u8, f64>> = BTreeMap::new();
     for row in rows::<SpeedRow>(PARVAGPU) {
@@ -150,9 +149,7 @@ pub fn parvagpu(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut now_ms = 0;
     let next = |_| {
         now_ms += whole(-even(&mut rng).ln() * float(gap_ms));
-        let count = u64::try_from(kinds.len()).unwrap_or(1).max(1);
-        let drawn = usize::try_from(rng.below(count)).unwrap_or(0);
-        let ((model, batch), speeds) = &kinds[drawn];
+        let ((model, batch), speeds) = &kinds[rng.index_below(kinds.len())];
         let (short, long) = SERVED_S;
         let requests = speeds[&7] * short * (long / short).powf(even(&mut rng));
         let times: SliceTimes = speeds
@@ -164,7 +161,7 @@ pub fn parvagpu(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
             submit_ms: now_ms,
             class: JobClass::Online,
             times: BTreeMap::from([(PARVAGPU_MODEL.to_owned(), times)]),
-            asked: memory,
+            requested: memory,
             memory_at_start: memory,
             memory_at_end: memory,
             start_up_ms: 10_000,
@@ -193,8 +190,8 @@ pub(super) fn measured_pairs() -> BTreeMap<(String, u32), f64> {
     speeds.iter().filter_map(pair).collect()
 }
 
-/// Returns memory that an A100-80GB's slice of this size holds and no smaller one, in MiB: chosen between
-/// those, since ParvaGPU's table says where a model ran and not what it had.
+/// Returns memory that an A100-80GB's slice of this size holds and no smaller one, in MiB. It is chosen between
+/// those, since ParvaGPU's table has where a model ran and not its memory.
 const fn held_by(slices: u8) -> u64 {
     match slices {
         1 => 8_000,
@@ -242,7 +239,7 @@ mod tests {
     use crate::cluster::metrics::quantile;
 
     #[test]
-    fn jobs_last_as_their_traces_say() {
+    fn jobs_last_as_in_their_traces() {
         for (trace, least_s, most_s) in
             [("helios", 60, 900), ("philly", 300, 2_400), ("acme", 30, 600)]
         {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::problem::RowProblem;
 use super::{LineError, WorkloadRow};
 use crate::cluster::job::JobClass;
 use crate::cluster::number::whole;
@@ -20,33 +21,43 @@ pub(super) fn rows(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
     }
     let mut rows = Vec::new();
     for (line, record) in (2..).zip(reader.records()) {
-        let record = record.map_err(|e| bad(line, told(&e)))?;
+        let record = record.map_err(|e| bad(line, describe_error(&e)))?;
         let cells: BTreeMap<&str, &str> =
             heads.iter().zip(record.iter()).filter(|(_, cell)| !cell.is_empty()).collect();
-        rows.push((line, cells_to_row(&cells).map_err(|what| bad(line, what))?));
+        rows.push((line, cells_to_row(&cells).map_err(|what| bad(line, what.to_string()))?));
     }
     Ok(rows)
 }
 
-fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<WorkloadRow, String> {
+fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<WorkloadRow, RowProblem> {
     let number = |column: &str| match cells.get(column) {
         None => Ok(None),
         Some(text) => match text.parse::<f64>() {
             Ok(value) if value.is_finite() => Ok(Some(value)),
-            _ => Err(format!("{column} is {text:?}: write a number, such as 90 or 1.5")),
+            _ => Err(RowProblem::NoNumber { column: column.to_owned(), text: (*text).to_owned() }),
         },
     };
     let count = |column: &str| match number(column)? {
         None => Ok(None),
         Some(value) if value >= 0.0 && value.fract() == 0.0 => Ok(Some(whole(value))),
-        Some(value) => Err(format!("{column} is {value}: write a whole number, such as 8")),
+        Some(value) => Err(RowProblem::NotWhole { column: column.to_owned(), value }),
+    };
+    let small_count = |column: &str| match count(column)? {
+        None => Ok(None),
+        Some(value) => u32::try_from(value).map(Some).map_err(|_| RowProblem::TooLarge {
+            column: column.to_owned(),
+            value,
+            max: u32::MAX,
+        }),
     };
     let mut times = BTreeMap::new();
     for (column, text) in cells {
         let slices = column.strip_prefix('t').and_then(|rest| rest.strip_suffix("_s"));
         let Some(slices) = slices.and_then(|slices| slices.parse::<u8>().ok()) else { continue };
-        let value =
-            text.parse().map_err(|_| format!("{column} is {text:?}: write seconds, such as 90"))?;
+        let value = text.parse().map_err(|_| RowProblem::NoSeconds {
+            column: (*column).to_owned(),
+            text: (*text).to_owned(),
+        })?;
         times.insert(slices, value);
     }
     let text = |column: &str| cells.get(column).map(|text| (*text).to_owned());
@@ -55,12 +66,13 @@ fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<WorkloadRow, String> {
         Some("online") => JobClass::Online,
         // Alibaba's trace has a third class, which nobody waits for either.
         None | Some("offline" | "burstable") => JobClass::Offline,
-        Some(other) => return Err(format!("class is {other:?}: online, offline or burstable")),
+        Some(other) => return Err(RowProblem::Class { class: other.to_owned() }),
     };
-    let priority = count("priority")?.map(|p| u8::try_from(p).unwrap_or(u8::MAX));
+    let priority = |priority| u8::try_from(priority).map_err(|_| RowProblem::Priority { priority });
+    let priority = count("priority")?.map(priority).transpose()?;
     Ok(WorkloadRow {
         name: text("name").or_else(|| text("job_id")).unwrap_or_default(),
-        submit_s: number("submit_s")?.ok_or("there is no submit_s: write when the job comes")?,
+        submit_s: number("submit_s")?.ok_or(RowProblem::NoSubmitTime)?,
         user: text("user"),
         class,
         priority,
@@ -80,12 +92,12 @@ fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<WorkloadRow, String> {
         start_up_s: number("start_up_s")?,
         restore_s: number("restore_s")?,
         iterations: count("iterations")?,
-        nodes: count("nodes")?.map(|nodes| u32::try_from(nodes).unwrap_or(u32::MAX)),
-        gpus_per_node: count("gpus_per_node")?.map(|gpus| u32::try_from(gpus).unwrap_or(u32::MAX)),
+        nodes: small_count("nodes")?,
+        gpus_per_node: small_count("gpus_per_node")?,
     })
 }
 
-fn told(bad: &::csv::Error) -> String {
+fn describe_error(bad: &::csv::Error) -> String {
     match bad.kind() {
         ::csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
             format!("{len} columns, but the headings are {expected_len}")

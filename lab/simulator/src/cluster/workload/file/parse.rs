@@ -1,4 +1,4 @@
-//! From a row of a file to a job: every fault says what would be right.
+//! From a row of a file to a job: every fault states what would be right.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use tessera_model::{Bytes, GangShape};
 use tessera_placement::Demand;
 
 use super::WorkloadRow;
+use super::problem::RowProblem;
 use crate::cluster::job::{GangMembership, SimulatedJob, SliceTimes};
 use crate::cluster::number::whole;
 
@@ -18,42 +19,40 @@ const FRACTION_OF_MIB: f64 = 16_384.0;
 const FRACTION_OF_SLICES: u8 = 7;
 
 /// Longest time that makes sense, a hundred years: more is a unit mistaken.
-const SECS_MAX: f64 = 3.2e9;
+pub(super) const SECS_MAX: f64 = 3.2e9;
 
 /// Most that a GPU may draw: more than any does, and little enough to be added up.
-const WATTS_MAX: f64 = 100_000.0;
+pub(super) const WATTS_MAX: f64 = 100_000.0;
 
 /// Most steps of a job: each is a thousand of the parts in which progress is counted.
-const ITERATIONS_MAX: u64 = 1_000_000_000;
+pub(super) const ITERATIONS_MAX: u64 = 1_000_000_000;
 
 /// Returns a row's processes: one, or those of a gang by rank.
-pub(super) fn members(row: &WorkloadRow) -> Result<Vec<SimulatedJob>, String> {
+pub(super) fn members(row: &WorkloadRow) -> Result<Vec<SimulatedJob>, RowProblem> {
     let (nodes, per_node) = (row.nodes.unwrap_or(1), row.gpus_per_node.unwrap_or(1));
-    let shape = GangShape::new(nodes, per_node).map_err(|bad| bad.to_string())?;
+    let shape = GangShape::new(nodes, per_node)?;
     let job = parse(row)?;
     if shape.members() == 1 {
         return Ok(vec![job]);
     }
-    let seat = |rank| SimulatedJob { gang: Some(GangMembership { shape, rank }), ..job.clone() };
-    Ok((0..shape.members()).map(seat).collect())
+    let member = |rank| SimulatedJob { gang: Some(GangMembership { shape, rank }), ..job.clone() };
+    Ok((0..shape.members()).map(member).collect())
 }
 
-fn parse(row: &WorkloadRow) -> Result<SimulatedJob, String> {
+fn parse(row: &WorkloadRow) -> Result<SimulatedJob, RowProblem> {
     check_numbers(row)?;
     let times = times(row)?;
     let priority = row.priority.unwrap_or(5);
     if priority > 9 {
-        return Err(format!("priority is {priority}: 0 (highest) to 9"));
+        return Err(RowProblem::Priority { priority: priority.into() });
     }
     let fraction = row.gpu_fraction.unwrap_or(1.0);
     let by_fraction = || row.duration_s.map(|_| whole(fraction * FRACTION_OF_MIB));
-    let asked = row.memory_mib.or_else(by_fraction).unwrap_or(0);
-    let start = row.memory_start_mib.unwrap_or(row.memory_end_mib.unwrap_or(asked));
-    let end = row.memory_end_mib.unwrap_or(start.max(asked));
+    let requested = row.memory_mib.or_else(by_fraction).unwrap_or(0);
+    let start = row.memory_start_mib.unwrap_or(row.memory_end_mib.unwrap_or(requested));
+    let end = row.memory_end_mib.unwrap_or(start.max(requested));
     if end < start {
-        return Err(format!(
-            "memory_end_mib ({end}) is below memory_start_mib ({start}): memory only grows"
-        ));
+        return Err(RowProblem::ShrinkingMemory { start, end });
     }
     let thousandths = |percent: f64| u16::try_from(whole(percent * 10.0)).unwrap_or(1_000);
     Ok(SimulatedJob {
@@ -64,7 +63,7 @@ fn parse(row: &WorkloadRow) -> Result<SimulatedJob, String> {
         priority,
         deadline_ms: row.deadline_s.map(ms),
         times,
-        asked: Bytes::from_mib(asked),
+        requested: Bytes::from_mib(requested),
         memory_at_start: Bytes::from_mib(start),
         memory_at_end: Bytes::from_mib(end),
         demand: demand(row)?
@@ -79,7 +78,7 @@ fn parse(row: &WorkloadRow) -> Result<SimulatedJob, String> {
     })
 }
 
-fn check_numbers(row: &WorkloadRow) -> Result<(), String> {
+fn check_numbers(row: &WorkloadRow) -> Result<(), RowProblem> {
     for (field, value) in [
         ("submit_s", Some(row.submit_s)),
         ("duration_s", row.duration_s),
@@ -88,7 +87,7 @@ fn check_numbers(row: &WorkloadRow) -> Result<(), String> {
         ("restore_s", row.restore_s),
     ] {
         if let Some(value) = value.filter(|value| !(0.0..=SECS_MAX).contains(value)) {
-            return Err(format!("{field} is {value:?}: write seconds from 0 to {SECS_MAX}"));
+            return Err(RowProblem::Seconds { field, value });
         }
     }
     for (field, value) in [
@@ -99,21 +98,19 @@ fn check_numbers(row: &WorkloadRow) -> Result<(), String> {
         ("transfer_percent", row.transfer_percent),
     ] {
         if let Some(value) = value.filter(|value| !(0.0..=100.0).contains(value)) {
-            return Err(format!("{field} is {value}: a percentage is 0 to 100"));
+            return Err(RowProblem::Percentage { field, value });
         }
     }
     if let Some(power) = row.power_w.filter(|power| !(0.0..=WATTS_MAX).contains(power)) {
-        return Err(format!("power_w is {power}: write watts from 0 to {WATTS_MAX}"));
+        return Err(RowProblem::Power { power });
     }
     let steps = row.iterations.filter(|steps| !(1..=ITERATIONS_MAX).contains(steps));
-    steps.map_or(Ok(()), |steps| {
-        Err(format!("iterations is {steps}: write a whole number from 1 to {ITERATIONS_MAX}"))
-    })
+    steps.map_or(Ok(()), |steps| Err(RowProblem::Iterations { steps }))
 }
 
 /// Returns what a job keeps busy of multiprocessors and memory, in percent. L2 and DRAM are one
 /// resource to the model of contention, as the study names both as one cause: the worse counts.
-fn demand(row: &WorkloadRow) -> Result<Option<(f64, f64)>, String> {
+fn demand(row: &WorkloadRow) -> Result<Option<(f64, f64)>, RowProblem> {
     let memory = match (row.bandwidth_percent, row.l2_percent) {
         (Some(bandwidth), Some(l2)) => Some(bandwidth.max(l2)),
         (bandwidth, l2) => bandwidth.or(l2),
@@ -121,23 +118,19 @@ fn demand(row: &WorkloadRow) -> Result<Option<(f64, f64)>, String> {
     match (row.sm_percent, memory) {
         (Some(sm), Some(memory)) => Ok(Some((sm, memory))),
         (None, None) => Ok(None),
-        (Some(_), None) => {
-            Err("sm_percent needs bandwidth_percent (or l2_percent) with it".to_owned())
-        }
-        (None, Some(_)) => {
-            Err("bandwidth_percent and l2_percent need sm_percent with them".to_owned())
-        }
+        (Some(_), None) => Err(RowProblem::MultiprocessorsAlone),
+        (None, Some(_)) => Err(RowProblem::MemoryAlone),
     }
 }
 
-fn times(row: &WorkloadRow) -> Result<BTreeMap<String, SliceTimes>, String> {
+fn times(row: &WorkloadRow) -> Result<BTreeMap<String, SliceTimes>, RowProblem> {
     if row.times_s.is_empty() {
         let Some(duration) = row.duration_s else {
-            return Err("it has neither times_s (or t1_s, t2_s …) nor duration_s".to_owned());
+            return Err(RowProblem::NoTimes);
         };
         let fraction = row.gpu_fraction.unwrap_or(1.0);
         if !(fraction > 0.0 && fraction <= 1.0) {
-            return Err(format!("gpu_fraction is {fraction}: above 0, at most 1"));
+            return Err(RowProblem::Fraction { fraction });
         }
         return Ok([("*".to_owned(), by_fraction(duration, fraction))].into());
     }
@@ -145,34 +138,35 @@ fn times(row: &WorkloadRow) -> Result<BTreeMap<String, SliceTimes>, String> {
         check_model(model, times)?;
         let bad = times.iter().find(|(_, s)| !(**s > 0.0 && **s <= SECS_MAX));
         match bad {
-            Some((slices, s)) => Err(format!(
-                "{s} s on {slices} slices of {model}: write seconds above 0, at most {SECS_MAX}"
-            )),
+            Some((slices, secs)) => {
+                Err(RowProblem::Time { secs: *secs, slices: *slices, model: model.clone() })
+            }
             None => Ok((model.clone(), times.iter().map(|(n, s)| (*n, ms(*s).max(1))).collect())),
         }
     });
     given.collect()
 }
 
-/// Refuses times on what no GPU has: they would never be asked for.
-fn check_model(model: &str, times: &BTreeMap<u8, f64>) -> Result<(), String> {
+/// Refuses times on what no GPU has: they would never be requested.
+fn check_model(model: &str, times: &BTreeMap<u8, f64>) -> Result<(), RowProblem> {
     if times.is_empty() {
-        return Err(format!("times_s has no time for {model}"));
+        return Err(RowProblem::NoTimeFor { model: model.to_owned() });
     }
     if model == "*" {
         return Ok(());
     }
-    let known = catalog::find(model).map_err(|unknown| format!("times_s: {unknown}"))?;
+    let known = catalog::find(model)?;
     let geometry = known.geometry();
     let mut sizes: Vec<u8> = geometry.profiles.iter().map(|p| p.compute_slices).collect();
     sizes.sort_unstable();
     sizes.dedup();
     match times.keys().find(|slices| !sizes.contains(slices)) {
         None => Ok(()),
-        Some(slices) => Err(format!(
-            "times_s: {model} has no instance of {slices} compute slices, but of {}",
-            sizes.iter().map(u8::to_string).collect::<Vec<_>>().join(", ")
-        )),
+        Some(slices) => Err(RowProblem::NoInstance {
+            model: model.to_owned(),
+            slices: *slices,
+            sizes: sizes.iter().map(u8::to_string).collect::<Vec<_>>().join(", "),
+        }),
     }
 }
 

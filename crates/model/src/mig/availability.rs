@@ -75,26 +75,26 @@ pub struct ProfileAvailability {
 /// Returns for each profile of the geometry, in its order, what can be created.
 ///
 /// Among sets of equally few busy instances the one that is expected to end first is named,
-/// unknown ends last; then the one that costs the fewest idle instances; then the lowest start.
+/// unknown ends last. Then the one that costs the fewest idle instances counts, then the lowest start.
 ///
 /// # Errors
 ///
-/// [`IllegalLayout`] if `tenants` cannot coexist in this geometry.
-pub fn outlook(
+/// [`IllegalLayout`] if `instances` cannot coexist in this geometry.
+pub fn list_availability(
     geometry: &Geometry,
-    tenants: &[OccupiedInstance],
+    instances: &[OccupiedInstance],
 ) -> Result<Vec<ProfileAvailability>, IllegalLayout> {
-    geometry.check(tenants.iter().map(|t| &t.slot))?;
-    let crowd = Crowd { geometry, tenants };
-    Ok(geometry.profiles.iter().map(|profile| crowd.outlook(profile)).collect())
+    geometry.check(instances.iter().map(|t| &t.slot))?;
+    let search = InstanceSearch { geometry, instances };
+    Ok(geometry.profiles.iter().map(|profile| search.find_availability(profile)).collect())
 }
 
 /// Counts how many instances of one profile of the geometry fit in addition to `standing`; none if those
 /// cannot coexist.
 ///
 /// Exact: placements of one profile are equally long, so taking them from the left leaves the most
-/// room, and counts and engines are the same at any placement.
-pub fn room_for(geometry: &Geometry, standing: &[Slot], profile: &Profile) -> u32 {
+/// space, and counts and engines are the same at any placement.
+pub fn count_creatable(geometry: &Geometry, standing: &[Slot], profile: &Profile) -> u32 {
     let mut filled = standing.to_vec();
     let mut made = 0;
     for slot in placements(profile) {
@@ -109,23 +109,23 @@ pub fn room_for(geometry: &Geometry, standing: &[Slot], profile: &Profile) -> u3
 }
 
 /// The existing instances on one GPU.
-struct Crowd<'g> {
+struct InstanceSearch<'g> {
     geometry: &'g Geometry,
-    tenants: &'g [OccupiedInstance],
+    instances: &'g [OccupiedInstance],
 }
 
-impl Crowd<'_> {
-    fn outlook(&self, profile: &Profile) -> ProfileAvailability {
+impl InstanceSearch<'_> {
+    fn find_availability(&self, profile: &Profile) -> ProfileAvailability {
         let everything = self.slots(|_| true);
         let lasting = self.slots(|hold| hold != InstanceUse::Idle);
-        let now = room_for(self.geometry, &everything, profile);
-        let after_idle = room_for(self.geometry, &lasting, profile);
+        let now = count_creatable(self.geometry, &everything, profile);
+        let after_idle = count_creatable(self.geometry, &lasting, profile);
         let first = if now > 0 { FirstOpening::Now } else { self.first(profile) };
         ProfileAvailability { profile: profile.id, now, after_idle, first }
     }
 
     fn slots(&self, keep: impl Fn(InstanceUse) -> bool) -> Vec<Slot> {
-        self.tenants.iter().filter(|t| keep(t.hold)).map(|t| t.slot).collect()
+        self.instances.iter().filter(|t| keep(t.hold)).map(|t| t.slot).collect()
     }
 
     fn first(&self, profile: &Profile) -> FirstOpening {
@@ -142,8 +142,8 @@ impl Crowd<'_> {
         let by_busy = ways().filter_map(|slot| {
             let gone = self.fewest(&stuck, &busy, slot)?;
             let left: Vec<_> = busy.iter().filter(|b| !gone.contains(b)).copied().collect();
-            let beside = self.fewest(&[stuck.clone(), left].concat(), &idle, slot)?;
-            Some((gone, beside))
+            let as_well = self.fewest(&[stuck.clone(), left].concat(), &idle, slot)?;
+            Some((gone, as_well))
         });
         let unknown_last = |ready: Option<Millis>| (ready.is_none(), ready);
         let best = by_busy
@@ -158,7 +158,7 @@ impl Crowd<'_> {
 
     /// Returns when the last of these instances is expected to end.
     fn ready(&self, slots: &[Slot]) -> Option<Millis> {
-        let until = |slot: &Slot| match self.tenants.iter().find(|t| t.slot == *slot)?.hold {
+        let until = |slot: &Slot| match self.instances.iter().find(|t| t.slot == *slot)?.hold {
             InstanceUse::Busy { until } => until,
             InstanceUse::Idle => Some(Millis::ZERO),
             InstanceUse::Stuck => None,

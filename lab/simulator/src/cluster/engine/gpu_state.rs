@@ -1,4 +1,4 @@
-//! One simulated GPU beside its view: its cut that is under way, and its energy.
+//! What one simulated GPU has in addition to its view: its cut that is under way, and its energy.
 
 use tessera_placement::Reshape;
 
@@ -16,7 +16,7 @@ const SLICE_MILLIWATTS: u64 = 17_000;
 #[derive(Clone, Debug)]
 pub(super) struct GpuState {
     pub(super) key: &'static str,
-    /// Grows with each cut, so that events of older ones are told apart.
+    /// Grows with each cut, so that events of older ones are ignored.
     pub(super) stamp: u32,
     /// What is to stand after the trial that is under way.
     pub(super) after_trial: Option<Reshape>,
@@ -52,7 +52,7 @@ impl GpuState {
         self.milliwatts = IDLE_MILLIWATTS + busy_milliwatts;
     }
 
-    /// Returns what making an instance draws beside an idle GPU.
+    /// Returns what making an instance draws in addition to an idle GPU.
     ///
     /// Source: co-execution study, table 6 (A30, for 1, 2 and 4 slices).
     pub(super) const fn creation_microjoules(slices: u8) -> u128 {

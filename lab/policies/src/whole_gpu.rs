@@ -1,4 +1,4 @@
-//! Several jobs on each whole GPU and nothing cut: how the baselines seat that differ only in the way
+//! Several jobs on each whole GPU and nothing cut: how the baselines place that differ only in the way
 //! in which jobs share.
 
 use tessera_model::mig::Slot;
@@ -17,22 +17,22 @@ pub(crate) struct WholeGpuSharing<'c> {
     /// The policy.
     pub(crate) policy: &'c str,
     /// How a job sits on a whole GPU.
-    pub(crate) seat: &'c dyn Fn(JobId, Slot) -> PlacedJob,
-    /// What is said of a job that waits.
+    pub(crate) place: &'c dyn Fn(JobId, Slot) -> PlacedJob,
+    /// The reason for a job that waits.
     pub(crate) full: &'c str,
 }
 
 impl WholeGpuSharing<'_> {
-    /// Seats jobs in turn: the head goes to the GPU with the fewest jobs on which its memory fits
-    /// beside theirs, or waits, and everybody behind it.
+    /// Places jobs in the queue's order: the head goes to the GPU with the fewest jobs on which its memory fits
+    /// next to theirs, or waits, and everybody behind it.
     pub(crate) fn decide(
         &self,
         cluster: &ClusterView,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let mut cards = PlannedGpu::all(cluster);
-        let mut left: Vec<Bytes> = cards.iter().map(free_memory).collect();
+        let mut planned_gpus = PlannedGpu::all(cluster);
+        let mut left: Vec<Bytes> = planned_gpus.iter().map(free_memory).collect();
         let mut changed = std::collections::BTreeSet::new();
         let mut decisions = Vec::new();
         let mut starts = 0;
@@ -45,24 +45,25 @@ impl WholeGpuSharing<'_> {
                 | GpuRequest::Whole
                 | GpuRequest::Compute(_) => Bytes::ZERO,
             };
-            let room = (0..cards.len())
-                .filter(|at| cards[*at].open && cards[*at].seats.len() < SHARERS)
+            let target = (0..planned_gpus.len())
+                .filter(|at| planned_gpus[*at].open && planned_gpus[*at].placements.len() < SHARERS)
                 .filter(|at| left[*at] >= needs)
-                .min_by_key(|at| (cards[*at].seats.len(), *at));
-            let Some((at, whole)) = room.and_then(|at| Some((at, cards[at].whole()?))) else {
+                .min_by_key(|at| (planned_gpus[*at].placements.len(), *at));
+            let Some((at, whole)) = target.and_then(|at| Some((at, planned_gpus[at].whole()?)))
+            else {
                 let why = because(self.policy, self.full);
                 decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Resources, why });
                 break;
             };
-            cards[at].seats.push((self.seat)(job.id, whole));
+            planned_gpus[at].placements.push((self.place)(job.id, whole));
             left[at] = Bytes::new(left[at].get() - needs.get());
             changed.insert(at);
             starts += 1;
         }
         let starts = changed.into_iter().filter_map(|at| {
-            let card = &mut cards[at];
-            let (layout, seats) = ([card.whole()?].into(), card.seats.clone());
-            let reshape: Reshape = card.take(layout, seats);
+            let planned = &mut planned_gpus[at];
+            let (layout, placements) = ([planned.whole()?].into(), planned.placements.clone());
+            let reshape: Reshape = planned.take(layout, placements);
             let why = because(self.policy, "it shares the GPU with the fewest jobs");
             Some(Decision::Reshape { reshape, why })
         });
@@ -70,9 +71,9 @@ impl WholeGpuSharing<'_> {
     }
 }
 
-fn free_memory(card: &PlannedGpu<'_>) -> Bytes {
-    let whole = card.mig.largest().map_or(Bytes::ZERO, |p| p.memory);
-    let taken = card.view.instances.iter().map(|instance| match &instance.state {
+fn free_memory(planned: &PlannedGpu<'_>) -> Bytes {
+    let whole = planned.mig.largest().map_or(Bytes::ZERO, |p| p.memory);
+    let taken = planned.view.instances.iter().map(|instance| match &instance.state {
         InstanceState::Shared(tenancy) => tenancy.memory().get(),
         InstanceState::Idle => 0,
         InstanceState::Taken { .. }

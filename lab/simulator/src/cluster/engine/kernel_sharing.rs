@@ -1,4 +1,4 @@
-//! Jobs whose kernels take turns on an instance: how busy they are there, and how that slows them.
+//! Kernel-level sharing on an instance: how busy jobs are there, and how that slows them.
 
 use tessera_model::Millis;
 use tessera_model::spec::Priority;
@@ -6,12 +6,12 @@ use tessera_placement::{KernelSharer, kernel_sharing};
 
 use super::SimulationRun;
 use crate::cluster::job::{JobClass, SimulatedJob};
-use crate::cluster::overheads::Turns;
+use crate::cluster::overheads::KernelSharingModel;
 use crate::kernels::rates::ServiceOrder;
 
 impl SimulationRun<'_> {
-    /// Returns how a job takes its turns on an instance of so many compute slices.
-    pub(super) fn turn(
+    /// Returns a job as a kernel-level sharer of an instance of so many compute slices.
+    pub(super) fn kernel_sharer(
         &self,
         task: usize,
         priority: Priority,
@@ -27,16 +27,18 @@ impl SimulationRun<'_> {
     }
 
     /// Returns how much longer each takes than alone, in thousandths.
-    pub(super) fn slowed_in_turns(&self, sharers: &[KernelSharer]) -> Vec<u64> {
-        match (self.setup.overheads.turns, sharers) {
-            (Turns::Queue, [one, other]) => self.by_the_queue(one, other).to_vec(),
-            (Turns::Modelled | Turns::Queue, _) => kernel_sharing::by_priority(sharers),
-            (Turns::Slices, _) => kernel_sharing::sliced(sharers),
+    pub(super) fn slowdown_of_kernel_sharers(&self, sharers: &[KernelSharer]) -> Vec<u64> {
+        match (self.setup.overheads.kernel_sharing, sharers) {
+            (KernelSharingModel::Queue, [one, other]) => self.by_the_queue(one, other).to_vec(),
+            (KernelSharingModel::Modelled | KernelSharingModel::Queue, _) => {
+                kernel_sharing::by_priority(sharers)
+            }
+            (KernelSharingModel::Slices, _) => kernel_sharing::sliced(sharers),
         }
     }
 
     fn by_the_queue(&self, one: &KernelSharer, other: &KernelSharer) -> [u64; 2] {
-        let busy = |turn: &KernelSharer| turn.busy.unwrap_or(1_000);
+        let busy = |sharer: &KernelSharer| sharer.busy.unwrap_or(1_000);
         let mut rates = self.rates.borrow_mut();
         match one.priority.cmp(&other.priority) {
             std::cmp::Ordering::Less => rates.of(ServiceOrder::Priority, [busy(one), busy(other)]),

@@ -1,4 +1,4 @@
-//! Who joins whom under MPS, where it is predicted how they do together.
+//! Co-location under MPS, where speeds are predicted.
 
 use tessera_model::mig::Profile;
 use tessera_model::share::{MpsShare, SliceShare, SmPercent};
@@ -11,7 +11,7 @@ use tessera_placement::{
 
 use crate::build::{IDLE, a100, cluster, gib, queue, short, why};
 
-/// Each does so much less as the others keep busy together; nothing is said where a part isn't known.
+/// Each does so much less as the others keep busy together; without a prediction where a part isn't known.
 #[derive(Clone, Copy, Debug)]
 struct Slowed;
 
@@ -60,21 +60,21 @@ fn waits(sharer: SharingRequest) -> QueuedJob {
     job
 }
 
-fn decided(policy: &str, cluster: &ClusterView, job: &QueuedJob) -> (String, String) {
+fn outcome_of(policy: &str, cluster: &ClusterView, job: &QueuedJob) -> (String, String) {
     let policy = by_name(policy).unwrap();
     let mut jobs = [job].into_iter();
-    let said =
+    let decided =
         decide_round(policy.as_ref(), cluster, Knowledge::of(&Slowed), &mut jobs, Millis::ZERO, 10);
-    (short(cluster, &said).join(" "), why(&said[0]).summary.clone())
+    (short(cluster, &decided).join(" "), why(&decided[0]).summary.clone())
 }
 
 #[test]
-fn a_job_joins_those_beside_whom_it_adds_most() {
+fn a_job_joins_the_co_runners_with_which_it_adds_most() {
     let (loud, quiet) = (has(901, &sharer(false, 600)), has(902, &sharer(false, 100)));
     // The tighter slice is the other one's.
     let cluster = cluster([a100(&[("2g.10gb", 0, loud), ("3g.20gb", 4, quiet)])]);
     for policy in ["scheme-b", "static", "tessera"] {
-        let (place, summary) = decided(policy, &cluster, &waits(sharer(false, 200)));
+        let (place, summary) = outcome_of(policy, &cluster, &waits(sharer(false, 200)));
 
         assert_eq!(place, "1: 3g.20gb@4 on 0", "{policy}");
         assert!(
@@ -85,11 +85,11 @@ fn a_job_joins_those_beside_whom_it_adds_most() {
 }
 
 #[test]
-fn a_job_that_would_add_little_takes_a_slice_of_its_own_and_is_told_so() {
+fn a_job_that_would_add_little_takes_a_slice_of_its_own_with_that_reason() {
     let loud = has(901, &sharer(false, 800));
     let cluster = cluster([a100(&[("2g.10gb", 0, loud), ("1g.5gb", 6, IDLE)])]);
     for policy in ["scheme-b", "static", "tessera"] {
-        let (place, summary) = decided(policy, &cluster, &waits(sharer(false, 100)));
+        let (place, summary) = outcome_of(policy, &cluster, &waits(sharer(false, 100)));
 
         assert_eq!(place, "1: 1g.5gb@6 on 0", "{policy}");
         let words = "it doesn't join job 901: that would add 10 % of the throughput of a job alone";
@@ -98,26 +98,26 @@ fn a_job_that_would_add_little_takes_a_slice_of_its_own_and_is_told_so() {
 }
 
 #[test]
-fn nobody_slows_one_that_serves_answers_and_a_waiting_job_is_told_whom_it_would_slow() {
+fn no_job_slows_an_online_job_and_a_waiting_one_gets_the_job_that_it_would_slow() {
     let service = has(901, &sharer(true, 100));
     let cluster = cluster([a100(&[("7g.40gb", 0, service)])]);
 
-    let (waits_for, summary) = decided("scheme-b", &cluster, &waits(sharer(false, 300)));
+    let (waits_for, summary) = outcome_of("scheme-b", &cluster, &waits(sharer(false, 300)));
 
     assert_eq!(waits_for, "1: resources");
     let words = "it doesn't join job 901: job 901, an online job, would take 42 % longer";
     assert!(summary.contains(words), "{summary}");
     assert!(!summary.contains("priority"), "it helps nobody under MPS: {summary}");
-    let (joins, _) = decided("scheme-b", &cluster, &waits(sharer(false, 40)));
+    let (joins, _) = outcome_of("scheme-b", &cluster, &waits(sharer(false, 40)));
     assert_eq!(joins, "1: 7g.40gb@0 on 0", "5 % is what it may lose");
 }
 
 #[test]
-fn where_nothing_is_predicted_the_users_wish_decides_as_before() {
+fn where_nothing_is_predicted_the_users_request_decides() {
     let unknown = has(901, &sharer(false, None));
     let cluster = cluster([a100(&[("7g.40gb", 0, unknown)])]);
 
-    let (joins, summary) = decided("scheme-b", &cluster, &waits(sharer(false, 900)));
+    let (joins, summary) = outcome_of("scheme-b", &cluster, &waits(sharer(false, 900)));
 
     assert_eq!(joins, "1: 7g.40gb@0 on 0");
     assert!(summary.ends_with("job 901 of ada has 30 % and 1 GiB of it"), "{summary}");
@@ -133,12 +133,12 @@ fn a_recorded_round_is_decided_again_by_what_was_predicted_then() {
     let mut recorder = RoundRecorder::default();
     let answers = recorder.record_answers(Knowledge::of(&Slowed), &cluster, Millis::ZERO);
     let mut jobs = queue.into_iter();
-    let said =
+    let decided =
         decide_round(policy.as_ref(), &cluster, answers.knowledge(), &mut jobs, Millis::ZERO, 10);
-    assert!(matches!(said[0], Decision::Start { .. }));
+    assert!(matches!(decided[0], Decision::Start { .. }));
     let input = RoundInput { cluster: &cluster, queue: &queue, now: Millis::ZERO, starts_max: 10 };
-    let draft = recorder.draft_record(policy.as_ref(), input, answers, &said);
-    let record = recorder.keep_draft(draft);
+    let pending = recorder.prepare_record(policy.as_ref(), input, answers, &decided);
+    let record = recorder.keep_record(pending);
     let text = serde_json::to_string(&record).unwrap();
     assert!(text.contains("together"), "{text}");
 
@@ -146,5 +146,5 @@ fn a_recorded_round_is_decided_again_by_what_was_predicted_then() {
     let again = RoundReplay::default().read_record(stored, Some(policy.as_ref())).unwrap();
 
     assert_eq!(again.decided.as_ref(), Some(&again.recorded));
-    assert_eq!(again.recorded, said);
+    assert_eq!(again.recorded, decided);
 }

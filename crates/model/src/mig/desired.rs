@@ -13,7 +13,7 @@ use crate::ids::BadId;
 /// Most instances that a layout may name: more than any GPU has memory slices.
 const INSTANCES_MAX: usize = 64;
 
-/// One instance that is asked for.
+/// One instance that is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredInstance {
     /// What it is to be.
@@ -31,19 +31,19 @@ pub struct DesiredInstance {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredLayout(pub Vec<DesiredInstance>);
 
-/// Why a wanted layout can't be arranged.
+/// Why a desired layout can't be arranged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrangementError {
     /// The GPU offers no such profile.
     #[error("the GPU offers no {profile}")]
     UnknownProfile {
-        /// What was asked for.
+        /// What was requested.
         profile: ProfileName,
     },
     /// A placement that was named is none.
     #[error(transparent)]
     Illegal(#[from] IllegalLayout),
-    /// Compute instances that were asked for can't be.
+    /// Compute instances that were requested can't be.
     #[error("{profile} can't be cut so: {problem}")]
     IllegalCut {
         /// Of what GPU instance.
@@ -53,7 +53,7 @@ pub enum ArrangementError {
     },
     /// The instances cannot coexist on this GPU, at any placement.
     #[error("these instances cannot coexist on the GPU, at any placement")]
-    NoRoom,
+    DoNotFit,
     /// They could, but not with these instances, which must stay.
     #[error("instances that are in use are in the way")]
     InTheWay {
@@ -79,7 +79,7 @@ impl FromStr for DesiredLayout {
         if matches!(text.trim(), "empty" | "none") {
             return Ok(Self::default());
         }
-        let mut wanted = Vec::new();
+        let mut desired = Vec::new();
         for part in text.split(',') {
             let (count, rest) = match part.trim().split_once(['x', '*']) {
                 Some((count, rest)) if count.chars().all(|c| c.is_ascii_digit()) => {
@@ -99,9 +99,9 @@ impl FromStr for DesiredLayout {
             if count == 0 || count > INSTANCES_MAX || several_in_one_place || unclear {
                 return Err(bad());
             }
-            wanted.extend(std::iter::repeat_n(DesiredInstance { profile, start, cut }, count));
+            desired.extend(std::iter::repeat_n(DesiredInstance { profile, start, cut }, count));
         }
-        if wanted.len() > INSTANCES_MAX { Err(bad()) } else { Ok(Self(wanted)) }
+        if desired.len() > INSTANCES_MAX { Err(bad()) } else { Ok(Self(desired)) }
     }
 }
 
@@ -165,7 +165,7 @@ impl DesiredLayout {
                 }
             }
         }
-        Err(ArrangementError::NoRoom)
+        Err(ArrangementError::DoNotFit)
     }
 
     /// Returns the instances with a start, and the profiles of the others.
@@ -227,12 +227,12 @@ mod tests {
             })
             .collect();
         let reach = |layout: &Layout| space.state(layout).map_or(0, |s| space.reachability(s));
-        let wanted: DesiredLayout = text.parse().unwrap();
-        wanted.arrange(&geometry, &standing, reach).map(|layout| words(&geometry, &layout))
+        let desired: DesiredLayout = text.parse().unwrap();
+        desired.arrange(&geometry, &standing, reach).map(|layout| words(&geometry, &layout))
     }
 
     #[test]
-    fn a_layout_is_read_and_written_as_people_say_it() {
+    fn a_layout_is_read_and_written_as_users_write_it() {
         for (text, written) in [
             ("3g.20gb, 2g.10gb,1g.5gb@6", "3g.20gb,2g.10gb,1g.5gb@6"),
             ("2x1g.5gb", "1g.5gb,1g.5gb"),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_without_room_for_what_is_busy_names_it() {
+    fn a_layout_without_space_for_busy_instances_names_them() {
         let geometry = a100();
 
         let refused = arrange("7g.40gb", &[("2g.10gb", 4, true), ("1g.5gb", 0, false)]);
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn what_no_gpu_of_the_kind_can_hold_is_refused() {
-        assert_eq!(arrange("8x1g.5gb", &[]), Err(ArrangementError::NoRoom));
+        assert_eq!(arrange("8x1g.5gb", &[]), Err(ArrangementError::DoNotFit));
         assert!(matches!(arrange("9g.99gb", &[]), Err(ArrangementError::UnknownProfile { .. })));
         assert!(matches!(
             arrange("3g.20gb@1", &[]),

@@ -18,13 +18,21 @@ pub(super) fn lasts(parts: u64, pace: u64) -> u64 {
 }
 
 impl SimulationRun<'_> {
-    pub(super) fn seat(&mut self, task: usize, gpu: usize, seat: PlacedJob) {
-        let PlacedJob { slot, sm, turn, .. } = seat;
+    pub(super) fn place_task(&mut self, task: usize, gpu: usize, placed: PlacedJob) {
+        let PlacedJob { slot, sm, kernel_priority, .. } = placed;
         let now = self.now;
         self.running += 1;
         let phase = TaskPhase::Making;
-        let spot =
-            TaskPlacement { gpu, slot, sm, turn, since: now, phase, settled: now, pace: u64::MAX };
+        let spot = TaskPlacement {
+            gpu,
+            slot,
+            sm,
+            kernel_priority,
+            since: now,
+            phase,
+            settled: now,
+            pace: u64::MAX,
+        };
         self.charge(task, &spot);
         self.tasks[task].spot = Some(spot);
     }
@@ -71,7 +79,7 @@ impl SimulationRun<'_> {
         self.tasks[task].stamp += 1;
         let keeps = self.setup.overheads.move_ms(&self.setup.jobs[task]).is_some();
         if keeps {
-            // Who was launched has to be launched again, whether or not it has work to put aside.
+            // A launched job has to be launched again, whether or not it has work to checkpoint.
             self.tasks[task].saved |= spot.phase != TaskPhase::Making;
             let done = WHOLE - self.tasks[task].left;
             let kept = self.setup.jobs[task].kept(done);

@@ -11,9 +11,9 @@ fn slot(geometry: &Geometry, name: &str, start: u8) -> Slot {
     Slot { start, profile: geometry.by_name(&name.parse().unwrap()).unwrap().id }
 }
 
-fn of(geometry: &Geometry, tenants: &[OccupiedInstance], name: &str) -> ProfileAvailability {
+fn of(geometry: &Geometry, instances: &[OccupiedInstance], name: &str) -> ProfileAvailability {
     let id = geometry.by_name(&name.parse().unwrap()).unwrap().id;
-    let all = outlook(geometry, tenants).unwrap();
+    let all = list_availability(geometry, instances).unwrap();
     all.into_iter().find(|o| o.profile == id).unwrap()
 }
 
@@ -36,7 +36,7 @@ fn an_empty_gpu_takes_as_many_of_each_profile_as_it_may_hold() {
 fn idle_instances_in_the_way_are_named_and_no_others() {
     let a100 = a100();
     let small = slot(&a100, "1g.5gb", 1);
-    let tenants = [
+    let instances = [
         OccupiedInstance { slot: small, hold: InstanceUse::Idle },
         OccupiedInstance {
             slot: slot(&a100, "1g.5gb", 6),
@@ -44,7 +44,7 @@ fn idle_instances_in_the_way_are_named_and_no_others() {
         },
     ];
 
-    let found = of(&a100, &tenants, "4g.20gb");
+    let found = of(&a100, &instances, "4g.20gb");
 
     assert_eq!((found.now, found.after_idle), (0, 1));
     assert_eq!(found.first, FirstOpening::AfterIdle { idle: vec![small] });
@@ -65,14 +65,14 @@ fn the_fewest_busy_instances_that_end_soonest_are_waited_for() {
 }
 
 #[test]
-fn the_whole_card_waits_for_the_last_and_an_unknown_end_is_said() {
+fn the_whole_gpu_waits_for_the_last_and_an_unknown_end_is_reported() {
     let a100 = a100();
     let (left, right) = (slot(&a100, "4g.20gb", 0), slot(&a100, "3g.20gb", 4));
-    let mut tenants = vec![busy(left, 900), busy(right, 400)];
+    let mut instances = vec![busy(left, 900), busy(right, 400)];
 
-    let known = of(&a100, &tenants, "7g.40gb").first;
-    tenants[0].hold = InstanceUse::Busy { until: None };
-    let unknown = of(&a100, &tenants, "7g.40gb").first;
+    let known = of(&a100, &instances, "7g.40gb").first;
+    instances[0].hold = InstanceUse::Busy { until: None };
+    let unknown = of(&a100, &instances, "7g.40gb").first;
 
     let both = vec![left, right];
     let ready = Some(Millis::new(900));
@@ -84,10 +84,13 @@ fn the_whole_card_waits_for_the_last_and_an_unknown_end_is_said() {
 fn a_stuck_instance_is_for_a_person() {
     let a100 = a100();
     let stuck = slot(&a100, "1g.5gb", 5);
-    let tenants = [OccupiedInstance { slot: stuck, hold: InstanceUse::Stuck }];
+    let instances = [OccupiedInstance { slot: stuck, hold: InstanceUse::Stuck }];
 
-    assert_eq!(of(&a100, &tenants, "7g.40gb").first, FirstOpening::Blocked { stuck: vec![stuck] });
-    assert_eq!(of(&a100, &tenants, "3g.20gb").now, 1);
+    assert_eq!(
+        of(&a100, &instances, "7g.40gb").first,
+        FirstOpening::Blocked { stuck: vec![stuck] }
+    );
+    assert_eq!(of(&a100, &instances, "3g.20gb").now, 1);
 }
 
 #[test]
@@ -104,16 +107,16 @@ fn an_engine_that_is_taken_elsewhere_is_waited_for_too() {
 #[test]
 fn a_layout_of_another_gpu_is_refused() {
     let a100 = a100();
-    let tenants = [OccupiedInstance {
+    let instances = [OccupiedInstance {
         slot: Slot { start: 7, profile: ProfileId(19) },
         hold: InstanceUse::Idle,
     }];
 
-    assert!(matches!(outlook(&a100, &tenants), Err(IllegalLayout::NotAStart { .. })));
+    assert!(matches!(list_availability(&a100, &instances), Err(IllegalLayout::NotAStart { .. })));
 }
 
-/// Any legal crowd on any GPU of the catalogue.
-fn crowd() -> impl Strategy<Value = (Geometry, Vec<OccupiedInstance>)> {
+/// Any legal set of instances on any GPU of the catalogue.
+fn any_instances() -> impl Strategy<Value = (Geometry, Vec<OccupiedInstance>)> {
     let keys: Vec<_> = catalog::models().keys().cloned().collect();
     let hold = prop_oneof![
         Just(InstanceUse::Idle),
@@ -125,22 +128,22 @@ fn crowd() -> impl Strategy<Value = (Geometry, Vec<OccupiedInstance>)> {
     (prop::sample::select(keys), picks).prop_map(|(key, picks)| {
         let geometry = catalog::models()[&key].geometry();
         let all: Vec<Slot> = geometry.profiles.iter().flat_map(placements).collect();
-        let mut tenants: Vec<OccupiedInstance> = Vec::new();
+        let mut instances: Vec<OccupiedInstance> = Vec::new();
         for (index, hold) in picks {
             let slot = *index.get(&all);
-            if geometry.check(tenants.iter().map(|t| &t.slot).chain([&slot])).is_ok() {
-                tenants.push(OccupiedInstance { slot, hold });
+            if geometry.check(instances.iter().map(|t| &t.slot).chain([&slot])).is_ok() {
+                instances.push(OccupiedInstance { slot, hold });
             }
         }
-        (geometry, tenants)
+        (geometry, instances)
     })
 }
 
 /// The size of the smallest set of busy instances without which an instance of `profile` fits
 /// once every idle one is gone, by trying every set.
-fn oracle(geometry: &Geometry, tenants: &[OccupiedInstance], profile: &Profile) -> Option<u32> {
+fn oracle(geometry: &Geometry, instances: &[OccupiedInstance], profile: &Profile) -> Option<u32> {
     let slots = |keep: &dyn Fn(InstanceUse) -> bool| -> Vec<Slot> {
-        tenants.iter().filter(|t| keep(t.hold)).map(|t| t.slot).collect()
+        instances.iter().filter(|t| keep(t.hold)).map(|t| t.slot).collect()
     };
     let busy = slots(&|hold| matches!(hold, InstanceUse::Busy { .. }));
     let stuck = slots(&|hold| hold == InstanceUse::Stuck);
@@ -158,10 +161,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn the_outlook_agrees_with_trying_every_set((geometry, tenants) in crowd()) {
-        for (found, profile) in outlook(&geometry, &tenants).unwrap().iter().zip(&geometry.profiles) {
+    fn the_availability_agrees_with_trying_every_set((geometry, instances) in any_instances()) {
+        for (found, profile) in list_availability(&geometry, &instances).unwrap().iter().zip(&geometry.profiles) {
             prop_assert!(found.now <= found.after_idle);
-            let fewest = oracle(&geometry, &tenants, profile);
+            let fewest = oracle(&geometry, &instances, profile);
             match &found.first {
                 FirstOpening::Now => prop_assert!(found.now > 0),
                 FirstOpening::AfterIdle { idle } => {
@@ -173,7 +176,7 @@ proptest! {
                     prop_assert_eq!(fewest.map(|n| n as usize), Some(busy.len()));
                     let gone = |slot: &Slot| busy.contains(slot) || idle.contains(slot);
                     let rest: Vec<Slot> =
-                        tenants.iter().map(|t| t.slot).filter(|s| !gone(s)).collect();
+                        instances.iter().map(|t| t.slot).filter(|s| !gone(s)).collect();
                     let fits = |slot| geometry.check(rest.iter().chain([&slot])).is_ok();
                     prop_assert!(placements(profile).any(fits));
                 }

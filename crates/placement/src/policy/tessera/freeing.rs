@@ -1,10 +1,10 @@
-//! Room for a job that finds none: those in its way move to other GPUs.
+//! Slices for a job that finds none: the jobs in its way move to other GPUs.
 //!
 //! A GPU's own search keeps all of its jobs there. So a job that needs a whole GPU waits until one
 //! is empty, while slices stand idle on all of them. Here its jobs are sent elsewhere, one after
-//! the other, those first that are worth least; each goes where it adds most. As soon as the job has a
-//! seat, all seats of these GPUs together have to be worth more than before, with every move paid
-//! for, by as much as any other change under running jobs. Of all GPUs tried the best is taken.
+//! the other, those with the lowest score first; each goes where it adds most. As soon as the job has a
+//! placement, all placements of these GPUs together must have a higher score than before, with moves
+//! counted, by as much as any other change under running jobs. Of all GPUs tried the best is taken.
 //! Nobody is moved at a price above what is left of it: it ends sooner than that.
 //!
 //! No GPU takes part twice in a round: each plan is made for what stands.
@@ -14,28 +14,28 @@ use tessera_model::JobId;
 use super::search::{Plan, Search};
 use crate::view::QueuedJob;
 
-/// Jobs that one GPU gives away at most. Chosen: each costs a stop, and more than half of a full GPU was
-/// never worth it.
+/// Jobs that one GPU gives away at most. Chosen: each costs a stop, and more than half of a full GPU
+/// never paid.
 const LEAVE_MAX: usize = 4;
 
-/// Jobs that find no place for which a round tries to make room. Chosen: those behind them weigh less.
-const ROOMS_MAX: usize = 4;
+/// Jobs that find no place for which a round tries to free space. Chosen: those behind them weigh less.
+const FREED_FOR_MAX: usize = 4;
 
-/// What becomes of GPUs, the one that is left first, and by how much they are worth more.
-struct RoomPlan {
+/// What becomes of GPUs, the one that is left first, and by how much their scores rise.
+struct FreeingPlan {
     gain: i64,
     plans: Vec<(usize, Plan)>,
 }
 
 impl Search<'_, '_> {
-    /// Seats a job where others make room for it; `false` if that pays nowhere.
-    pub(super) fn make_room(&mut self, job: &QueuedJob) -> bool {
+    /// Places a job where others free space for it; `false` if that pays nowhere.
+    pub(super) fn free_slices_for(&mut self, job: &QueuedJob) -> bool {
         // Accounts with quotas get what a search of one GPU gives them.
-        if self.rooms == ROOMS_MAX || self.quota_left(job.id).is_some() {
+        if self.freed_for == FREED_FOR_MAX || self.quota_left(job.id).is_some() {
             return false;
         }
-        self.rooms += 1;
-        let mut best: Option<RoomPlan> = None;
+        self.freed_for += 1;
+        let mut best: Option<FreeingPlan> = None;
         for at in self.index.fewest(usize::MAX, self.scoring.settings.searched) {
             if self.shifted.contains(&at) {
                 continue;
@@ -46,20 +46,20 @@ impl Search<'_, '_> {
                 (known, found) => found.or(known),
             };
         }
-        let Some(RoomPlan { plans, .. }) = best else { return false };
+        let Some(FreeingPlan { plans, .. }) = best else { return false };
         for (at, plan) in plans {
             self.charge(at, &plan);
-            self.index.promise(at, plan.seats.len());
+            self.index.promise(at, plan.placements.len());
             self.shifted.insert(at);
             self.promised.insert(at, plan);
         }
         true
     }
 
-    /// Sends jobs away from a GPU until the job has a seat there.
-    fn cleared(&mut self, at: usize, job: JobId) -> Option<RoomPlan> {
+    /// Sends jobs away from a GPU until the job has a placement there.
+    fn cleared(&mut self, at: usize, job: JobId) -> Option<FreeingPlan> {
         let mut stay = self.leaving_last(at);
-        let mut before = self.worth_now(at);
+        let mut before = self.current_score(at);
         let mut after = 0;
         let mut plans: Vec<(usize, Plan)> = Vec::new();
         for _ in 0..LEAVE_MAX {
@@ -70,12 +70,12 @@ impl Search<'_, '_> {
             let (to, plan) = self.elsewhere(at, next, &plans)?;
             match plans.iter_mut().find(|(known, _)| *known == to) {
                 Some((_, known)) => {
-                    after += plan.worth - known.worth;
+                    after += plan.score - known.score;
                     *known = plan;
                 }
                 None => {
-                    before += self.worth_now(to);
-                    after += plan.worth;
+                    before += self.current_score(to);
+                    after += plan.score;
                     plans.push((to, plan));
                 }
             }
@@ -83,14 +83,14 @@ impl Search<'_, '_> {
             let mut jobs = stay.clone();
             jobs.push(job);
             let Some(plan) = self.plan_for(at, &jobs, Some(job), None) else { continue };
-            let gain = after + plan.worth - before;
+            let gain = after + plan.score - before;
             plans.insert(0, (at, plan));
-            return (gain > 0 && self.clears(gain, before)).then_some(RoomPlan { gain, plans });
+            return (gain > 0 && self.clears(gain, before)).then_some(FreeingPlan { gain, plans });
         }
         None
     }
 
-    /// Returns the jobs of a GPU, last the one that is worth least.
+    /// Returns the jobs of a GPU, last the one with the lowest score.
     fn leaving_last(&mut self, at: usize) -> Vec<JobId> {
         let mut jobs: Vec<(i64, JobId)> = Vec::new();
         for job in self.jobs(at) {
@@ -109,7 +109,7 @@ impl Search<'_, '_> {
     ) -> Option<(usize, Plan)> {
         let settings = self.scoring.settings;
         let mut order = self.index.most_idle(settings.searched);
-        for at in self.index.fewest(settings.crowd, settings.searched) {
+        for at in self.index.fewest(settings.jobs_per_gpu_max, settings.searched) {
             if !order.contains(&at) {
                 order.push(at);
             }
@@ -121,12 +121,12 @@ impl Search<'_, '_> {
             }
             self.spend(1)?;
             let planned = plans.iter().find(|(known, _)| *known == at).map(|(_, plan)| plan);
-            let was = planned.map_or_else(|| self.worth_now(at), |plan| plan.worth);
+            let was = planned.map_or_else(|| self.current_score(at), |plan| plan.score);
             let mut jobs = planned.map_or_else(|| self.jobs(at), Plan::jobs);
             jobs.push(job);
-            let floor = best.as_ref().map(|(gain, ..)| was + gain);
-            let Some(plan) = self.plan_for(at, &jobs, Some(job), floor) else { continue };
-            best = Some((plan.worth - was, at, plan));
+            let minimum = best.as_ref().map(|(gain, ..)| was + gain);
+            let Some(plan) = self.plan_for(at, &jobs, Some(job), minimum) else { continue };
+            best = Some((plan.score - was, at, plan));
         }
         best.map(|(_, at, plan)| (at, plan))
     }

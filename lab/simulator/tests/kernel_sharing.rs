@@ -1,4 +1,4 @@
-//! The model of jobs whose kernels take turns, against what was measured and against the queue.
+//! The model of kernel-level sharing, against what was measured and against the queue.
 
 use tessera_kernel_queue::TaskProfile;
 use tessera_model::spec::Priority;
@@ -6,7 +6,7 @@ use tessera_placement::{KernelSharer, kernel_sharing};
 use tessera_simulator::kernels::rates::{MeasuredRates, ServiceOrder};
 use tessera_simulator::kernels::{PAIRS as PAIRS_OF_MODELS, TimeNoise, measure};
 
-fn turn(priority: u8, busy: u16) -> KernelSharer {
+fn kernel_sharer(priority: u8, busy: u16) -> KernelSharer {
     KernelSharer {
         priority: Priority::try_from(priority).unwrap(),
         online: false,
@@ -20,7 +20,7 @@ fn ratio(thousandths: u64) -> f64 {
 
 /// The model's word for a job that goes first and one that fills its gaps.
 fn modelled(order: ServiceOrder, busy: [u16; 2]) -> [f64; 2] {
-    let pair = [turn(0, busy[0]), turn(5, busy[1])];
+    let pair = [kernel_sharer(0, busy[0]), kernel_sharer(5, busy[1])];
     let slowed = match order {
         ServiceOrder::Priority => kernel_sharing::by_priority(&pair),
         ServiceOrder::Slices => kernel_sharing::sliced(&pair),
@@ -64,7 +64,7 @@ fn measured_pairs_come_out_within_a_twelfth_but_for_programs_of_a_millisecond() 
 }
 
 #[test]
-fn the_model_says_what_the_queue_does_in_virtual_time() {
+fn the_model_predicts_what_the_queue_does_in_virtual_time() {
     let mut rates = MeasuredRates::default();
     for order in [ServiceOrder::Priority, ServiceOrder::Slices] {
         let mut errors = Vec::new();
@@ -87,7 +87,7 @@ fn the_model_says_what_the_queue_does_in_virtual_time() {
 }
 
 #[test]
-fn a_measured_profile_says_how_busy_its_task_is() {
+fn a_measured_profile_has_how_busy_its_task_is() {
     for pair in PAIRS_OF_MODELS {
         let model = pair.high;
         let noise = TimeNoise { kernels: 20, gaps: 50 };

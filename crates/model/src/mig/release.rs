@@ -9,15 +9,15 @@ use super::subsets::{Subsets, split};
 const TRIES_MAX: usize = 4_096;
 
 /// Returns the fewest of the `idle` instances of `state` that have to go so that `slot` can be
-/// allocated, by start; of equally few, those that leave the largest `R` once `slot` stands, and
+/// allocated, by start. Of equally few it takes those that leave the largest `R` once `slot` stands,
 /// then those with the lowest starts. `None` if no set of them is enough.
 ///
-/// The release rule for several instances: what lies in the way has to go, and where counts or
+/// The release rule for several instances: what lies in the way has to go. Where counts or
 /// engines leave a choice, it falls on the instances whose removal opens most. The search is cut
 /// off after 4,096 sets; then all idle instances are named.
 ///
 /// Source: MIGM, scheme B, step (3), which leaves the choice open; `R` by MIGM §4.
-pub fn make_room(
+pub fn select_instances_to_destroy(
     space: &StateSpace,
     state: MigState,
     idle: &[Slot],

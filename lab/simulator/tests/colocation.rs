@@ -15,7 +15,7 @@ use tessera_placement::{
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::{JobClass, SimulatedJob};
 use tessera_simulator::cluster::metrics::RunOutcome;
-use tessera_simulator::cluster::overheads::{Overheads, Turns};
+use tessera_simulator::cluster::overheads::{KernelSharingModel, Overheads};
 use tessera_simulator::cluster::{SimulationSetup, run, workload};
 
 /// `tessera`, each of whose pairs is held against the laws.
@@ -23,7 +23,7 @@ use tessera_simulator::cluster::{SimulationSetup, run, workload};
 struct Watched {
     policy: Tessera,
     wrong: Mutex<Vec<String>>,
-    /// Pairs that were seated, by those who hold the slice, and who of them would be in time.
+    /// Pairs that were placed, by those who hold the slice, and who of them would be in time.
     pairs: Mutex<BTreeSet<(JobId, JobId)>>,
     /// Those who share multiprocessors.
     parts: Mutex<BTreeSet<(JobId, JobId)>>,
@@ -31,28 +31,35 @@ struct Watched {
 }
 
 impl Watched {
-    fn pair(&self, gpu: &GpuView, knowledge: Knowledge<'_>, now: Millis, seats: [PlacedJob; 2]) {
-        let wrong = |what: &str| self.wrong.lock().unwrap().push(format!("{what}: {seats:?}"));
-        let profile = gpu.mig.as_ref().unwrap().geometry.profile(seats[0].slot.unwrap().profile);
+    fn pair(
+        &self,
+        gpu: &GpuView,
+        knowledge: Knowledge<'_>,
+        now: Millis,
+        placements: [PlacedJob; 2],
+    ) {
+        let wrong = |what: &str| self.wrong.lock().unwrap().push(format!("{what}: {placements:?}"));
+        let profile =
+            gpu.mig.as_ref().unwrap().geometry.profile(placements[0].slot.unwrap().profile);
         let profile = profile.unwrap();
-        let brought = seats.map(|seat| knowledge.jobs.facts(seat.job).co_runner.unwrap());
+        let brought = placements.map(|placed| knowledge.jobs.facts(placed.job).co_runner.unwrap());
         if brought[0].user != brought[1].user {
             wrong("two users");
         }
         if brought[0].memory.get() + brought[1].memory.get() > profile.memory.get() {
             wrong("more memory than there is");
         }
-        if seats.iter().any(|seat| seat.sm.is_some()) {
-            if seats.iter().any(|seat| seat.turn.is_some()) {
+        if placements.iter().any(|placed| placed.sm.is_some()) {
+            if placements.iter().any(|placed| placed.kernel_priority.is_some()) {
                 wrong("two ways at once");
             }
-            for [one, other] in [seats, [seats[1], seats[0]]] {
+            for [one, other] in [placements, [placements[1], placements[0]]] {
                 let whole = SmPercent::WHOLE;
-                let beside = [(other.job, other.sm.unwrap_or(whole))];
+                let co_runners = [(other.job, other.sm.unwrap_or(whole))];
                 let sm = one.sm.unwrap_or(whole);
                 let together = knowledge
                     .predictor
-                    .predict_mps_run(one.job, sm, &beside, gpu, profile)
+                    .predict_mps_run(one.job, sm, &co_runners, gpu, profile)
                     .unwrap();
                 let alone = knowledge.predictor.time_alone(one.job, gpu, profile).unwrap();
                 let profiles = gpu.mig.as_ref().unwrap().geometry.profiles.iter();
@@ -61,18 +68,18 @@ impl Watched {
                     Some((size(p), knowledge.predictor.time_alone(one.job, gpu, p)?))
                 });
                 if knowledge.jobs.facts(one.job).online && together > times.min().unwrap().1 {
-                    wrong("an online job is slower than on the slice that it asked for");
+                    wrong("an online job is slower than on the slice that it requested");
                 }
                 self.times(knowledge, now, one.job, [alone, together], &wrong);
             }
-            self.parts.lock().unwrap().insert((seats[0].job, seats[1].job));
+            self.parts.lock().unwrap().insert((placements[0].job, placements[1].job));
             return;
         }
-        let (holds, fills) = match seats[0].turn < seats[1].turn {
-            true => (seats[0], seats[1]),
-            false => (seats[1], seats[0]),
+        let (holds, fills) = match placements[0].kernel_priority < placements[1].kernel_priority {
+            true => (placements[0], placements[1]),
+            false => (placements[1], placements[0]),
         };
-        if holds.turn.is_none() || holds.turn == fills.turn {
+        if holds.kernel_priority.is_none() || holds.kernel_priority == fills.kernel_priority {
             wrong("nobody goes first");
         }
         if knowledge.jobs.facts(fills.job).online
@@ -80,7 +87,8 @@ impl Watched {
         {
             wrong("one fills gaps for whom somebody waits");
         }
-        let place = |seat: PlacedJob| (seat.job, seat.turn.unwrap_or(Priority::DEFAULT));
+        let place =
+            |placed: PlacedJob| (placed.job, placed.kernel_priority.unwrap_or(Priority::DEFAULT));
         let (job, priority) = place(holds);
         let time = |others: &[(JobId, Priority)]| {
             knowledge
@@ -97,7 +105,7 @@ impl Watched {
         self.pairs.lock().unwrap().insert((job, fills.job));
     }
 
-    /// Looks whether company breaks a job's deadline, by its times alone and together.
+    /// Checks whether co-runners break a job's deadline, by its times alone and together.
     fn times(
         &self,
         knowledge: Knowledge<'_>,
@@ -138,13 +146,15 @@ impl Policy for Watched {
             let Decision::Reshape { reshape, .. } = decision else { continue };
             let gpu = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
             let mut by_slot: BTreeMap<_, Vec<PlacedJob>> = BTreeMap::new();
-            for seat in &reshape.seats {
-                by_slot.entry(seat.slot.unwrap()).or_default().push(*seat);
+            for placed in &reshape.placements {
+                by_slot.entry(placed.slot.unwrap()).or_default().push(*placed);
             }
-            for seats in by_slot.into_values().filter(|seats| seats.len() > 1) {
-                match <[PlacedJob; 2]>::try_from(seats) {
+            for placements in by_slot.into_values().filter(|placements| placements.len() > 1) {
+                match <[PlacedJob; 2]>::try_from(placements) {
                     Ok(pair) => self.pair(gpu, knowledge, now, pair),
-                    Err(more) => self.wrong.lock().unwrap().push(format!("a crowd: {more:?}")),
+                    Err(more) => {
+                        self.wrong.lock().unwrap().push(format!("too many on one slice: {more:?}"))
+                    }
                 }
             }
         }
@@ -200,20 +210,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn company_slows_no_service_breaks_no_deadline_and_always_fits(
+    fn co_location_slows_no_service_breaks_no_deadline_and_always_fits(
         seed in 1_u64..100_000,
         gap in 5_u64..60,
         gpus in 1_usize..3,
-        turns in prop::sample::select(vec![Turns::Modelled, Turns::Slices, Turns::Queue]),
+        kernel_sharing in prop::sample::select(vec![KernelSharingModel::Modelled, KernelSharingModel::Slices, KernelSharingModel::Queue]),
     ) {
         let jobs = jobs(seed, 50, gap);
         let watched = Watched::default();
-        let overheads = Overheads { turns, ..Overheads::default() };
+        let overheads = Overheads { kernel_sharing, ..Overheads::default() };
         let fleet = format!("{gpus}xa100-40gb");
         let outcome = simulated(&jobs, &fleet, &watched, overheads);
         let wrong = watched.wrong.into_inner().unwrap();
         prop_assert!(wrong.is_empty(), "{wrong:?}");
-        // Predictions are true here, so that whoever had company and was not moved is in time.
+        // Predictions are true here, so that a job with co-runners that was not moved is in time.
         for job in watched.in_time.into_inner().unwrap() {
             let done = &outcome.jobs[usize::try_from(job.number() - 1).unwrap()];
             let stayed = (done.moves, done.preemptions) == (0, 0);
@@ -273,15 +283,18 @@ fn the_queue_keeps_a_service_from_what_default_sharing_costs_it() {
     };
     let text = [line(0, "online", 24_000, 30), line(1, "offline", 12_000, 100)].join("\n");
     let jobs = workload::file::read("w.jsonl", &text).unwrap().jobs;
-    let ends = |turns: Turns| {
-        let overheads = Overheads { turns, ..Overheads::default() };
+    let ends = |kernel_sharing: KernelSharingModel| {
+        let overheads = Overheads { kernel_sharing, ..Overheads::default() };
         // What it takes from a service is to count for no more than what it gives.
         let policy = Tessera { courtesy: 2.0, filled: 1.0, drive: 0.0, ..Tessera::default() };
         let outcome = simulated(&jobs, "a100-40gb", &policy, overheads);
         outcome.jobs.iter().map(|job| job.end_ms).collect::<Vec<_>>()
     };
-    let (modelled, queue, slices) =
-        (ends(Turns::Modelled), ends(Turns::Queue), ends(Turns::Slices));
+    let (modelled, queue, slices) = (
+        ends(KernelSharingModel::Modelled),
+        ends(KernelSharingModel::Queue),
+        ends(KernelSharingModel::Slices),
+    );
     for queued in [&modelled, &queue] {
         // As if alone, and half of the other's work done meanwhile.
         assert!((1_000_000..1_050_000).contains(&queued[0]), "{queued:?}");
