@@ -369,7 +369,6 @@ impl DriverState {
             }
             let busy = board.device().busy(context.client);
             let percent = busy.saturating_sub(busy_then).saturating_mul(100) / passed.max(1);
-            #[expect(clippy::cast_possible_truncation, reason = "at most 100")]
             let percent = percent.min(100) as u8;
             if percent != reported {
                 // A node that can't be written gets the load next time.
