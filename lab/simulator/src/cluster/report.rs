@@ -262,6 +262,7 @@ fn bar(segment: &JobSegment, band: f64, end: f64) -> String {
     let JobSegment { job, gpu, start, slices, from_ms, to_ms } = *segment;
     let (x, y, width, height) =
         place(&InstanceSegment { gpu, start, slices, from_ms, to_ms }, band, end);
+    #[expect(clippy::cast_possible_truncation, reason = "it is below the number of colours")]
     let colour = (job % COLOURS.len() as u64) as usize;
     format!(
         "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{}\">\
