@@ -153,7 +153,7 @@ impl Policy for Watched {
                 match <[PlacedJob; 2]>::try_from(placements) {
                     Ok(pair) => self.pair(gpu, knowledge, now, pair),
                     Err(more) => {
-                        self.wrong.lock().unwrap().push(format!("too many on one slice: {more:?}"))
+                        self.wrong.lock().unwrap().push(format!("too many on one slice: {more:?}"));
                     }
                 }
             }
