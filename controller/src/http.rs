@@ -13,7 +13,7 @@ mod guard;
 mod health;
 mod history;
 mod jobs;
-mod kernels;
+mod kernel_routes;
 mod layouts;
 mod live;
 mod logs;

@@ -16,7 +16,7 @@ pub mod clock;
 pub mod figures;
 pub mod http;
 pub mod identity;
-pub mod kernels;
+pub mod kernel_reports;
 pub mod memory;
 pub mod ports;
 pub mod requests;

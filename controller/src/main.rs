@@ -14,7 +14,7 @@ use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
 use tessera_controller::figures::FigureCache;
 use tessera_controller::identity::{self, DataFolder};
-use tessera_controller::kernels::KernelReports;
+use tessera_controller::kernel_reports::KernelReports;
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness};
 use tessera_controller::settings::{Command, Settings, Verb};

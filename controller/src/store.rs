@@ -9,7 +9,7 @@ pub mod connect;
 pub mod database;
 mod gangs;
 pub mod job_updates;
-pub mod kernels;
+pub mod kernel_profiles;
 pub mod layout_plans;
 pub mod leader;
 pub mod nodes;

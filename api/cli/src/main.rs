@@ -16,7 +16,7 @@ mod explain;
 mod failure;
 mod gpus;
 mod jobs;
-mod kernels;
+mod kernels_command;
 mod logs;
 mod mig;
 mod operator;
@@ -112,7 +112,7 @@ enum CliCommand {
     /// List placement decisions, or show one
     Decisions(decisions::DecisionList),
     /// List tasks with measured kernels, or the kernels of one task
-    Kernels(kernels::Kernels),
+    Kernels(kernels_command::Kernels),
     /// Show the accuracy of predictions, and the models in use
     Predictions(predictions::PredictionList),
     /// Show recent usage, held slices and quotas of accounts and users

@@ -6,13 +6,13 @@
 mod attempts;
 mod explain;
 mod jobs;
-mod kernels;
 mod nodes;
 mod operator;
 mod past;
 mod predictions;
 mod series;
 mod submit;
+mod task_kernels;
 mod usage;
 
 use std::collections::BTreeMap;
@@ -27,7 +27,6 @@ pub use self::explain::{AlternativeView, CandidateView, JobExplanation};
 pub use self::jobs::{
     GangView, JobCounts, JobDetail, JobEventView, JobEvents, JobFilter, JobPage, JobView,
 };
-pub use self::kernels::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
 pub use self::nodes::{
     ComputeView, FaultView, GpuDetails, GpuListing, InstanceDetails, LayoutPlan, LayoutPlans,
     MigModeRequest, NodeDetails, NodeListing, ProfileView, SharerView,
@@ -48,6 +47,7 @@ pub use self::series::{
     AttemptSeries, ClusterSeries, GpuSeries, JobFigures, JobSeries, SeriesPoint, SeriesQuery,
 };
 pub use self::submit::{ArrayRange, GangRequest, SubmitRequest, SubmitResponse, UpdateRequest};
+pub use self::task_kernels::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
 pub use self::usage::{AccountUsage, UsageReport, UserUsage};
 
 /// The cluster at a glance.

@@ -14,7 +14,7 @@ use super::agent_link::{AgentLink, LinkClosed, LinkFrames, LinkOpened, LinkRenew
 use super::intake::Chain;
 use super::placer::Placer;
 use crate::figures::FigureCache;
-use crate::kernels::{KernelReports, NodeKernelReports};
+use crate::kernel_reports::{KernelReports, NodeKernelReports};
 
 /// How long a peer may take to shake hands and send its hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);

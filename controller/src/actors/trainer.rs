@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::intake::Chain;
 use super::prediction_metrics;
 use crate::ports::ToPlacer;
-use crate::store::kernels::{self, ReadTo};
+use crate::store::kernel_profiles::{self, ReadTo};
 use crate::store::predictions::{self, ModelSubject, SampleCount};
 use crate::store::{self, ConnectOptions, Connection, StoreError};
 use tessera_control::colocation::{self, ColocationModel};
@@ -82,7 +82,8 @@ impl KernelWatch {
     async fn report_changes(&mut self) -> Result<PlacerGone, StoreError> {
         let mut connection = store::connect(&self.options).await?;
         loop {
-            let (tasks, read) = kernels::read_busy_tasks(&mut connection, &self.read).await?;
+            let (tasks, read) =
+                kernel_profiles::read_busy_tasks(&mut connection, &self.read).await?;
             let more = read != self.read;
             if !tasks.is_empty()
                 && self.placer.send(ToPlacer::RecordTaskLoad { tasks }).await.is_err()

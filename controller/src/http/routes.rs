@@ -9,8 +9,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::openapi::Doc;
 use super::{
-    cluster, cluster_events, commands, doctor, explain, health, history, jobs, kernels, layouts,
-    live, logs, overrides, predictions, series, submit, usage, wait,
+    cluster, cluster_events, commands, doctor, explain, health, history, jobs, kernel_routes,
+    layouts, live, logs, overrides, predictions, series, submit, usage, wait,
 };
 
 /// Adds every route to an application.
@@ -70,8 +70,8 @@ where
         .service(overrides::pin)
         .service(overrides::unpin)
         .service(cluster_events::list_cluster_events)
-        .service(kernels::list_kernel_tasks)
-        .service(kernels::show_task_kernels)
+        .service(kernel_routes::list_kernel_tasks)
+        .service(kernel_routes::show_task_kernels)
         .service(predictions::show_predictions)
         .service(usage::show_usage)
         .service(layouts::show_layout)

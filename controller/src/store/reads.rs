@@ -10,7 +10,7 @@ mod counts;
 mod decisions;
 mod events;
 mod jobs;
-mod kernels;
+mod kernel_views;
 mod layout_plans;
 mod numbers;
 mod page;
@@ -224,7 +224,7 @@ impl Reads {
     ///
     /// As [`Self::jobs`].
     pub async fn kernel_tasks(&self) -> Result<KernelTasks, StoreError> {
-        self.run(move |mut at| async move { kernels::tasks(&mut at).await }).await
+        self.run(move |mut at| async move { kernel_views::tasks(&mut at).await }).await
     }
 
     /// Returns what is known of one task's kernels.
@@ -233,7 +233,7 @@ impl Reads {
     ///
     /// As [`Self::jobs`].
     pub async fn kernel_task(&self, task: String) -> Result<Option<TaskKernels>, StoreError> {
-        self.run(move |mut at| async move { kernels::task(&mut at, &task).await }).await
+        self.run(move |mut at| async move { kernel_views::task(&mut at, &task).await }).await
     }
 
     /// Returns one layout plan.

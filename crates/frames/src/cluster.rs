@@ -9,7 +9,7 @@ mod attempt;
 mod doctor;
 mod gpu;
 mod health;
-mod kernels;
+mod kernel_profiles;
 mod launch;
 mod logs;
 mod plan;
@@ -26,7 +26,7 @@ pub use gpu::{
     ComputeInstanceReport, GpuHealth, GpuReport, InstanceReport, InstanceTrouble, MigReport,
 };
 pub use health::{FAULT_ATTEMPTS_MAX, FAULTS_MAX, FaultAction, FaultCause, GpuFault, Quarantine};
-pub use kernels::{
+pub use kernel_profiles::{
     KernelFigures, KernelTally, PIECE_BYTES_MAX, PIECES_BYTES_MAX, PieceAssembly, ProfilePiece,
     TALLIES_MAX, pieces,
 };

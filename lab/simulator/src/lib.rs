@@ -6,4 +6,4 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
-pub mod kernels;
+pub mod kernel_device;

@@ -1,8 +1,8 @@
 //! FIKIT's ten pairs in virtual time: what sharing costs the high program and gives the low one.
 
 use tessera_kernel_queue::{GapPredictor, Nanos, QueueRules};
-use tessera_simulator::kernels::experiment::{PairBench, PairComparison};
-use tessera_simulator::kernels::{PAIRS, SharingPolicy};
+use tessera_simulator::kernel_device::experiment::{PairBench, PairComparison};
+use tessera_simulator::kernel_device::{PAIRS, SharingPolicy};
 
 const TASKS: usize = 40;
 const SEED: u64 = 7;

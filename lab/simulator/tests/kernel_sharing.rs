@@ -3,8 +3,8 @@
 use tessera_kernel_queue::TaskProfile;
 use tessera_model::spec::Priority;
 use tessera_placement::{KernelSharer, kernel_sharing};
-use tessera_simulator::kernels::rates::{MeasuredRates, ServiceOrder};
-use tessera_simulator::kernels::{PAIRS as PAIRS_OF_MODELS, TimeNoise, measure};
+use tessera_simulator::kernel_device::rates::{MeasuredRates, ServiceOrder};
+use tessera_simulator::kernel_device::{PAIRS as PAIRS_OF_MODELS, TimeNoise, measure};
 
 fn kernel_sharer(priority: u8, busy: u16) -> KernelSharer {
     KernelSharer {

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use tessera_kernel_queue::{Nanos, QueueRules};
 use tessera_load_tests::machine;
 use tessera_load_tests::players::{Played, Setting, Stage};
-use tessera_simulator::kernels::{PAIRS, ProgramPair};
+use tessera_simulator::kernel_device::{PAIRS, ProgramPair};
 
 use pair::{RUN_IN_MIN, RUN_MIN, counted, enough, ideal, program, shown, spread};
 

@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 
 use super::predictions;
 use crate::store::columns::{RowRef, bigint, job_number};
-use crate::store::{StoreError, kernels};
+use crate::store::{StoreError, kernel_profiles};
 
 /// Where the output of one attempt lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub(super) async fn of_job(
         attempt.memory_prediction = memory.remove(&attempt.id);
         attempt.colocation_prediction = colocations.remove(&attempt.id);
     }
-    for (id, figures) in kernels::tallies_of_job(at, bigint(job)).await? {
+    for (id, figures) in kernel_profiles::tallies_of_job(at, bigint(job)).await? {
         let id = id.to_string();
         if let Some(attempt) = attempts.iter_mut().find(|attempt| attempt.id == id) {
             attempt.kernel = Some(kernel_use(&figures));

@@ -35,7 +35,7 @@ use super::job::SimulatedJob;
 use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
 use super::overheads::Overheads;
 use crate::cluster::colocation::SpeedCache;
-use crate::kernels::rates::MeasuredRates;
+use crate::kernel_device::rates::MeasuredRates;
 
 /// Most events of one run. Chosen: far more than any workload needs, so that a policy that moves jobs
 /// for ever is found out.

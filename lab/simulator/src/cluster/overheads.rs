@@ -37,7 +37,7 @@ pub enum KernelSharingModel {
     #[default]
     Modelled,
     /// By priority; of two the kernel queue itself is run in virtual time
-    /// ([`crate::kernels::rates`]). More than two follow the model.
+    /// ([`crate::kernel_device::rates`]). More than two follow the model.
     Queue,
     /// Without a queue, as drivers share by default: in time slices that know no priority.
     Slices,

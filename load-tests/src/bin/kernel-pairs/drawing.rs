@@ -2,7 +2,7 @@
 
 use tessera_load_tests::players::Played;
 use tessera_load_tests::timeline::{RanProgram, Timeline, TimelineLane, TimelineSpan};
-use tessera_simulator::kernels::ProgramPair;
+use tessera_simulator::kernel_device::ProgramPair;
 
 /// How much of each run is drawn, in nanoseconds.
 const SHOWN: u64 = 120_000_000;

@@ -9,10 +9,10 @@ use tessera_agent_core::kernel::AttemptTally;
 use tessera_kernel_queue::{Nanos, QueueRules};
 use tessera_load_tests::players::{Played, Program, seconds, total};
 use tessera_simulator::cluster::number::count;
-use tessera_simulator::kernels::device::KernelSpan;
-use tessera_simulator::kernels::ideal::omniscient;
-use tessera_simulator::kernels::program::ProgramCourse;
-use tessera_simulator::kernels::{ProgramModel, ProgramPair, TimeNoise};
+use tessera_simulator::kernel_device::device::KernelSpan;
+use tessera_simulator::kernel_device::ideal::omniscient;
+use tessera_simulator::kernel_device::program::ProgramCourse;
+use tessera_simulator::kernel_device::{ProgramModel, ProgramPair, TimeNoise};
 
 /// Least that a run of the high program shall last by its model, and its run-in.
 pub const RUN_MIN: Duration = Duration::from_secs(2);

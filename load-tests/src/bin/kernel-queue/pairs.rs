@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use tessera_kernel_queue::{GapPredictor, Nanos, QueueRules};
-use tessera_simulator::kernels::experiment::{PairBench, PairComparison, SLICE};
-use tessera_simulator::kernels::{PAIRS, SharingPolicy};
+use tessera_simulator::kernel_device::experiment::{PairBench, PairComparison, SLICE};
+use tessera_simulator::kernel_device::{PAIRS, SharingPolicy};
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
 

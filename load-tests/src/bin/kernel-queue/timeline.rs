@@ -2,9 +2,9 @@
 
 use tessera_kernel_queue::{Nanos, QueueRules};
 use tessera_load_tests::timeline::{RanProgram, Timeline, TimelineLane, TimelineSpan};
-use tessera_simulator::kernels::device::KernelSpan;
-use tessera_simulator::kernels::experiment::{PairBench, SLICE};
-use tessera_simulator::kernels::{PAIRS, SharingPolicy};
+use tessera_simulator::kernel_device::device::KernelSpan;
+use tessera_simulator::kernel_device::experiment::{PairBench, SLICE};
+use tessera_simulator::kernel_device::{PAIRS, SharingPolicy};
 
 /// How much of the run is drawn.
 const SHOWN: Nanos = Nanos::from_millis(6);

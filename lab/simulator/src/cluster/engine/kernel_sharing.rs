@@ -7,7 +7,7 @@ use tessera_placement::{KernelSharer, kernel_sharing};
 use super::SimulationRun;
 use crate::cluster::job::{JobClass, SimulatedJob};
 use crate::cluster::overheads::KernelSharingModel;
-use crate::kernels::rates::ServiceOrder;
+use crate::kernel_device::rates::ServiceOrder;
 
 impl SimulationRun<'_> {
     /// Returns a job as a kernel-level sharer of an instance of so many compute slices.

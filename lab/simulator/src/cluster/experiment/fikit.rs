@@ -4,8 +4,8 @@ use tessera_kernel_queue::QueueRules;
 
 use super::{Finding, Proof, near};
 use crate::cluster::number::{count, float};
-use crate::kernels::experiment::{PairBench, SLICE};
-use crate::kernels::{self, PAIRS, SharingPolicy};
+use crate::kernel_device::experiment::{PairBench, SLICE};
+use crate::kernel_device::{self, PAIRS, SharingPolicy};
 
 /// Tasks of the high program in one run. Chosen.
 const TASKS: usize = 60;
@@ -59,7 +59,7 @@ pub(super) fn combination_a() -> Vec<Finding> {
     findings.push(row("low, FIKIT: replay, s", Proof::Exact, 39.10, fikit[1]));
     let bench = PairBench::new(&PAIRS[0], 50, TASKS, 7);
     let both = bench.both(SharingPolicy::Slices(SLICE));
-    let mean = |of: &kernels::SharingOutcome, at: usize| of.programs[at].mean() / 1e6;
+    let mean = |of: &kernel_device::SharingOutcome, at: usize| of.programs[at].mean() / 1e6;
     let what = "high while both run, time slices, ms";
     findings.push(row(what, Proof::Calibrated, SHARED_MS[0], mean(&both, 0)));
     let queue = bench.both(SharingPolicy::Queue(QueueRules::default()));
@@ -87,12 +87,12 @@ struct PrintedPair {
 }
 
 impl PrintedPair {
-    fn new(pair: &kernels::ProgramPair) -> Self {
+    fn new(pair: &kernel_device::ProgramPair) -> Self {
         let bench = PairBench::new(pair, 50, TASKS, 7);
         let queue = bench.both(SharingPolicy::Queue(QueueRules::default()));
         let (slices, line) =
             (bench.both(SharingPolicy::Slices(SLICE)), bench.both(SharingPolicy::Launched));
-        let ratio = |shared: &kernels::SharingOutcome, at: usize| {
+        let ratio = |shared: &kernel_device::SharingOutcome, at: usize| {
             shared.programs[at].mean() / queue.programs[at].mean()
         };
         let gaps = 1.0 - float(pair.high.busy_us) / float(pair.high.alone_us);

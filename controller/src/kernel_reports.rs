@@ -10,7 +10,7 @@ use tessera_kernel_queue::ProfileDelta;
 use tessera_model::NodeId;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::store::{self, Pool, StoreError, kernels};
+use crate::store::{self, Pool, StoreError, kernel_profiles};
 
 /// Most statements about kernels at once: a bound of their load on the database.
 const AT_ONCE: usize = 2;
@@ -88,7 +88,7 @@ impl NodeKernelReports {
         };
         self.reports.run_statement(move |pool| async move {
             let mut connection = store::acquire(&pool).await?;
-            kernels::add_report(&mut connection, node, number, &task, &learned).await?;
+            kernel_profiles::add_report(&mut connection, node, number, &task, &learned).await?;
             let _ = outbox.send(ToAgent::KernelReportAck { number }).await;
             Ok(())
         });
@@ -99,7 +99,7 @@ impl NodeKernelReports {
         let outbox = self.outbox.clone();
         self.reports.run_statement(move |pool| async move {
             let mut connection = store::acquire(&pool).await?;
-            let known = kernels::read_profile(&mut connection, &task).await?;
+            let known = kernel_profiles::read_profile(&mut connection, &task).await?;
             drop(connection);
             let bytes = known.and_then(|known| serde_json::to_vec(&known).ok()).unwrap_or_default();
             if bytes.len() > PIECES_BYTES_MAX {
@@ -124,7 +124,7 @@ impl NodeKernelReports {
         let node = self.node;
         self.reports.run_statement(move |pool| async move {
             let mut connection = store::acquire(&pool).await?;
-            kernels::record_tallies(&mut connection, node, &batch).await
+            kernel_profiles::record_tallies(&mut connection, node, &batch).await
         });
     }
 }

@@ -3,7 +3,7 @@
 #[path = "http_api/database.rs"]
 mod database;
 
-use tessera_controller::store::{connect, kernels};
+use tessera_controller::store::{connect, kernel_profiles};
 use tessera_kernel_queue::{Dims, KernelId, Nanos, ProfileDelta, TaskProfile};
 use tessera_model::NodeId;
 
@@ -26,7 +26,7 @@ fn node(number: u128) -> NodeId {
 async fn reports_of_two_nodes_add_up_to_the_bit_and_count_once_each() {
     let mut connection = connect(&database::fresh().await).await.unwrap();
     let task = "ada: train";
-    assert_eq!(kernels::read_profile(&mut connection, task).await.unwrap(), None);
+    assert_eq!(kernel_profiles::read_profile(&mut connection, task).await.unwrap(), None);
     let samples = |seed: u64| -> Vec<(u8, u64)> {
         (0..40).map(|n| (u8::try_from(n % 7).unwrap(), 1_000_000 + seed * 977 + n * n)).collect()
     };
@@ -39,10 +39,11 @@ async fn reports_of_two_nodes_add_up_to_the_bit_and_count_once_each() {
         note(&mut expected, &new);
         let learned = ProfileDelta::between(&base, &now);
         for _ in 0..2 {
-            let told = kernels::add_report(&mut connection, node(who), number, task, &learned);
+            let told =
+                kernel_profiles::add_report(&mut connection, node(who), number, task, &learned);
             told.await.unwrap();
         }
-        base = kernels::read_profile(&mut connection, task).await.unwrap().unwrap();
+        base = kernel_profiles::read_profile(&mut connection, task).await.unwrap().unwrap();
     }
 
     let means = |profile: &TaskProfile| {
@@ -60,7 +61,7 @@ async fn profiles_that_changed_in_one_moment_are_all_read() {
     known.kernel_mut(index).unwrap().gap.add(Nanos::new(3_000_000));
     known.close_measuring();
     let bytes = serde_json::to_vec(&known).unwrap();
-    let tasks = 2 * kernels::BUSY_MAX + 7;
+    let tasks = 2 * kernel_profiles::BUSY_MAX + 7;
     sqlx::query(
         "INSERT INTO kernel_profiles (task_key, profile, kernels, measured) \
          SELECT 'ada: ' || number, $1, 1, true FROM generate_series(1, $2) AS number",
@@ -71,10 +72,10 @@ async fn profiles_that_changed_in_one_moment_are_all_read() {
     .await
     .unwrap();
 
-    let mut read = kernels::ReadTo::default();
+    let mut read = kernel_profiles::ReadTo::default();
     let mut found = std::collections::BTreeSet::new();
     loop {
-        let (busy, next) = kernels::read_busy_tasks(&mut connection, &read).await.unwrap();
+        let (busy, next) = kernel_profiles::read_busy_tasks(&mut connection, &read).await.unwrap();
         for (task, _) in busy {
             assert!(found.insert(task.clone()), "{task} was read twice");
         }
@@ -90,7 +91,7 @@ async fn profiles_that_changed_in_one_moment_are_all_read() {
         .execute(&mut connection)
         .await
         .unwrap();
-    let (busy, _) = kernels::read_busy_tasks(&mut connection, &read).await.unwrap();
+    let (busy, _) = kernel_profiles::read_busy_tasks(&mut connection, &read).await.unwrap();
     assert_eq!(busy.len(), 1);
     assert_eq!(busy[0].0, "ada: 9");
 }

@@ -6,7 +6,7 @@ use tessera_kernel_queue::mean::Mean;
 use tessera_kernel_queue::{KernelProfile, Nanos};
 
 use crate::store::columns::RowRef;
-use crate::store::{StoreError, kernels};
+use crate::store::{StoreError, kernel_profiles};
 
 /// Most tasks in one answer.
 const TASKS_MAX: i64 = 1_000;
@@ -41,7 +41,7 @@ pub(super) async fn task(
     at: &mut PgConnection,
     task: &str,
 ) -> Result<Option<TaskKernels>, StoreError> {
-    let Some(profile) = kernels::read_profile(at, task).await? else { return Ok(None) };
+    let Some(profile) = kernel_profiles::read_profile(at, task).await? else { return Ok(None) };
     let mut kernels: Vec<_> = profile.kernels().iter().map(view).collect();
     let weight = |kernel: &KernelView| {
         kernel.took.as_ref().map_or(0.0, |took| took.mean_us * f64::from(took.samples))
