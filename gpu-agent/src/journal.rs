@@ -1,8 +1,8 @@
-//! The journal's file and the thread that writes it: whatever has queued up goes to the disk
-//! with one sync, so that many launches at once cost as much as one.
+//! The journal's file and the thread that writes it. Whatever has queued up goes to the disk with
+//! one sync, so that many launches at once cost as much as one.
 //!
-//! The file is extended in chunks of zeros: a sync within a chunk writes data alone, where one
-//! that makes the file longer has the file system commit its own journal too.
+//! The file is extended in chunks of zeros. A sync within a chunk writes data alone, where one that
+//! makes the file longer has the file system commit its own journal too.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -21,8 +21,8 @@ use tessera_agent_core::ledger::{self, AttemptLedger, HEADER, JournalRecord};
 pub const FILE_NAME: &str = "journal";
 /// The journal grows by this much at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// How long a record of [`SyncUrgency::Soon`] may wait for others: about as long as a round of the
-/// controller takes, so that under load it shares the sync of the next launches.
+/// How long a record of [`SyncUrgency::Soon`] may wait for others. That is about as long as a round
+/// of the controller takes, so that under load the record shares the sync of the next launches.
 const SOON: Duration = Duration::from_millis(10);
 /// A journal longer than this is written anew, with what still counts.
 const COMPACT_BYTES: u64 = 8 * 1024 * 1024;

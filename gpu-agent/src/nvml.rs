@@ -1,8 +1,8 @@
 //! GPUs, through NVIDIA's management library.
 //!
-//! The library may hang for ever in the kernel, crash, or be missing: its calls are made in a
-//! process of their own ([`worker`]), which [`client`] queries with a deadline for each request and
-//! replaces when it doesn't answer. Nothing else in the agent waits for it.
+//! The library may hang for ever in the kernel, crash, or be missing. So its calls are made in a
+//! process of their own ([`worker`]). [`client`] queries that process with a deadline for each
+//! request and replaces it when it doesn't answer. Nothing else in the agent waits for it.
 
 pub mod calls;
 pub mod checkup;

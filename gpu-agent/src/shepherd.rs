@@ -1,11 +1,11 @@
 //! The process that an attempt runs under: it outlives the agent, keeps the lease, and knows
 //! how the attempt ended.
 //!
-//! One shepherd has at most one live attempt. Shepherds are kept in a pool and used again once
-//! an attempt's exit record is on disk: a start then costs one `clone3` and one `execve`, not
-//! two of each, and no memory of the agent is copied. A zygote that forks a shepherd for each
-//! attempt was the other choice; it costs one fork more each time, and its death would take the
-//! ability to start anything with it, where the death of a pooled shepherd costs one attempt.
+//! One shepherd has at most one live attempt. Shepherds are kept in a pool and used again once an
+//! attempt's exit record is on disk. A start then costs one `clone3` and one `execve`, not two of
+//! each, and no memory of the agent is copied. The other choice was a zygote that forks a shepherd
+//! for each attempt. It costs one fork more each time. Its death would take the ability to start
+//! anything with it, where the death of a pooled shepherd costs one attempt.
 //!
 //! A shepherd lives in the data folder:
 //!

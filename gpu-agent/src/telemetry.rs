@@ -1,9 +1,9 @@
 //! The sampling of a node's GPUs: when to look, what to keep, what to report. What the samples
 //! mean is decided in [`tessera_agent_core::telemetry`].
 //!
-//! One task for all GPUs. It queries the driver through the same worker as everybody else, but
-//! only when nobody else does, and nothing waits for it: a slow driver costs samples, never a
-//! launch or a layout step.
+//! One task for all GPUs. It queries the driver through the same worker as everybody else, but only
+//! when nobody else does. Nothing waits for it: a slow driver costs samples, never a launch or a
+//! layout step.
 
 mod files;
 mod job_files;

@@ -1,4 +1,4 @@
-//! Every call of the library × every code that it can return: each has a defined outcome, breaks
+//! Every call of the library × every code that it can return. Each has a defined outcome, breaks
 //! nothing that is in use, and leaves nothing behind once it is over (G1).
 
 use std::os::unix::fs::PermissionsExt as _;

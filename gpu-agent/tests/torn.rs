@@ -1,6 +1,6 @@
-//! Writes that a crash tore: the agent is killed with `SIGKILL`, the end of its journal and the
-//! newest copy of its GPU's file are damaged as a power cut would, and the next agent must find its
-//! attempts and trust the driver.
+//! Writes that a crash tore. The agent is killed with `SIGKILL`. The end of its journal and the
+//! newest copy of its GPU's file are damaged as a power cut would damage them. The next agent must
+//! find its attempts and trust the driver.
 
 mod common;
 

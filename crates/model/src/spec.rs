@@ -1,4 +1,4 @@
-//! What a user asks for, parsed once at the edge: nothing behind it checks these fields again.
+//! What a user requests, parsed once at the edge: nothing behind it checks these fields again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::mig::compute::ComputeName;
 use crate::share::{CheckpointSignal, SharingMode};
 use crate::units::{Bytes, Millis};
 
-/// A request that breaks a rule, told so that its author can mend it.
+/// A request that breaks a rule, reported so that its author can fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}; {expected}")]
 pub struct BadField {
@@ -72,7 +72,7 @@ impl Default for Priority {
 impl Priority {
     /// The highest.
     pub const HIGHEST: Self = Self(0);
-    /// Where a job stands that asked for nothing.
+    /// Where a job stands that requested nothing.
     pub const DEFAULT: Self = Self(5);
 
     /// Returns the number, 0 to 9.
@@ -105,7 +105,7 @@ impl From<Priority> for u8 {
 /// By how much a job stands back behind others of its priority, like Slurm's `--nice`: 0 to
 /// 2,147,483,645.
 ///
-/// There are no negative values: nobody gets ahead of other users' jobs by asking.
+/// There are no negative values: nobody gets ahead of other users' jobs by requesting it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -218,7 +218,7 @@ impl TimeLimitUpdate {
         }
     }
 
-    /// Reads a limit that is there: `null` says that there is none any more.
+    /// Reads a limit that is there: `null` means that there is none any more.
     fn deserialize_some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
         Self::deserialize(from).map(Some)
     }
@@ -283,7 +283,7 @@ pub enum JobProgram {
     Command(Vec<String>),
 }
 
-/// How much of a GPU a job asks for.
+/// How much of a GPU a job requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GpuRequest {
     /// Its user doesn't know: the smallest slice (MIGM §2.2, case 4).
@@ -343,21 +343,21 @@ pub struct RunSpec {
     pub checkpoint_signal: Option<CheckpointSignal>,
 }
 
-/// A job, as its user wants it: every field has passed every check that needs no cluster state.
+/// A job, as its user requests it: every field has passed every check that needs no cluster state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// What people call it.
     pub name: String,
-    /// Who submitted it, as the client says.
+    /// Who submitted it, as the client states.
     pub user: String,
-    /// How each attempt is run. It is stored beside the other fields, not below them.
+    /// How each attempt is run. It is stored next to the other fields, not below them.
     #[serde(flatten)]
     pub run: RunSpec,
-    /// How much of a GPU it wants.
+    /// How much of a GPU it requests.
     pub gpu: GpuRequest,
     /// Latency or throughput.
     pub class: Class,
-    /// What orders it in the queue. It is stored beside the other fields, not below them.
+    /// What orders it in the queue. It is stored next to the other fields, not below them.
     #[serde(flatten)]
     pub queue_rank: QueueRank,
     /// How often it may run again.
@@ -397,7 +397,7 @@ pub struct RawJobSpec {
     pub gpu_memory_bytes: Option<u64>,
     /// A MIG profile.
     pub gpu_profile: Option<String>,
-    /// Whether the job wants a whole GPU.
+    /// Whether the job requests a whole GPU.
     pub gpu_whole: bool,
     /// Longest run time in seconds.
     pub time_limit_secs: Option<u64>,
@@ -427,7 +427,7 @@ pub struct RawJobSpec {
     pub gang: Option<(u32, u32)>,
 }
 
-/// Grace after `SIGTERM` where a job asks for none, as batch schedulers give.
+/// Grace after `SIGTERM` where a job requests none, as batch schedulers give.
 const DEFAULT_GRACE: Millis = Millis::from_secs(30);
 /// Longest grace: a node can't wait for ever to get its slice back.
 const GRACE_SECS_MAX: u64 = 3_600;
@@ -604,7 +604,7 @@ fn parse_gpu(
             "a positive number of bytes, or leave it out for the smallest slice",
         )),
         (Some(bytes), None, false) => Ok(GpuRequest::Memory(Bytes::new(bytes))),
-        (None, Some(name), false) => ask_by_name(&name),
+        (None, Some(name), false) => request_by_name(&name),
         _ => Err(BadField::new(
             "gpu_memory_bytes",
             "a job gives its size in one way",
@@ -618,7 +618,7 @@ fn parse_gpu(
 /// # Errors
 ///
 /// [`BadField`] if it is neither.
-pub fn ask_by_name(name: &str) -> Result<GpuRequest, BadField> {
+pub fn request_by_name(name: &str) -> Result<GpuRequest, BadField> {
     let compute = || name.parse().map(GpuRequest::Compute).ok();
     name.parse().map(GpuRequest::Profile).ok().or_else(compute).ok_or_else(|| {
         BadField::new(

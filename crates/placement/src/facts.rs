@@ -106,8 +106,9 @@ pub trait JobTable {
         self.facts(job).migration_price
     }
 
-    /// Returns the account of a job, which is the same for all jobs of a user. `None` where usage is
-    /// not kept, so that all jobs are equal. Apart from the facts, since few jobs of a user are asked.
+    /// Returns the account of a job, which is the same for all jobs of a user. `None` where usage
+    /// is not kept, so that all jobs are equal. It is apart from the facts, since it is requested
+    /// for few jobs of a user.
     fn account(&self, job: JobId) -> Option<Account>;
 }
 

@@ -9,10 +9,10 @@
 //! - Kernel by kernel, jobs join only their like: every job on the slice must stand in its queue.
 //! - It joins a shared slice that has space, by multiprocessors and memory, before it takes a
 //!   slice of its own. It takes the tightest such slice, then the one with the least memory left over.
-//! - The co-runners matter: where their speeds are predicted (kernel by kernel from how busy all are,
-//!   [`crate::kernel_sharing`]; under MPS as is predicted, [`crate::Predictor::predict_speeds`]), the slice is joined
-//!   on which one more adds most, and none on which it adds little or would slow one that serves answers.
-//!   Where they aren't, the user's request decides.
+//! - The co-runners matter where their speeds are predicted: kernel by kernel from how busy all are
+//!   ([`crate::kernel_sharing`]), under MPS as is predicted ([`crate::Predictor::predict_speeds`]).
+//!   Then the slice is joined on which one more adds most, and none on which it adds little or
+//!   would slow one that serves answers. Where they aren't predicted, the user's request decides.
 //! - If there is none, it founds one: the tightest slice on which jobs like it fit together, that
 //!   is with `memory * 100 / percent` of memory. Half a slice's multiprocessors go with half its
 //!   memory, so that neither is left over. Where no slice is so large, the largest.

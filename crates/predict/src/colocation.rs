@@ -141,8 +141,8 @@ impl ColocationPredictor {
         self.trained.predict_speed(&colocation.row())
     }
 
-    /// Predicts the speed of each of those on a slice of such a part of a GPU, in thousandths of what
-    /// it does there with its percentage while nobody else is there.
+    /// Predicts the speed of each of those on a slice of such a part of a GPU. It is in thousandths
+    /// of what each does there with its percentage while nobody else is there.
     pub fn together(&self, slice: u16, clients: &[SharingClient]) -> Vec<u64> {
         let speed = |own: &SharingClient, others: CoRunners| {
             self.predict(&Colocation { slice, own: *own, others }).value.max(1)

@@ -1,10 +1,15 @@
 //! Every attempt of a node, from its launch order to the controller's acknowledgement.
 //!
-//! Rules of the fencing protocol that live here: launches need this node's generation (F7) and
-//! a lease; a tombstone refuses a launch for ever (F8); an attempt is journalled before it is
-//! started, and an order that is repeated is only reported (F9); ends are kept until they are
-//! acknowledged (F12). Nothing is started twice: every way out of [`Attempts::launch`] other
-//! than the journal's leaves a tombstone.
+//! Rules of the fencing protocol that live here:
+//!
+//! - Launches need this node's generation (F7) and a lease.
+//! - A tombstone refuses a launch for ever (F8).
+//! - An attempt is journalled before it is started, and an order that is repeated is only reported
+//!   (F9).
+//! - Ends are kept until they are acknowledged (F12).
+//!
+//! Nothing is started twice: every way out of [`Attempts::launch`] other than the journal's leaves
+//! a tombstone.
 
 mod faults;
 mod recovery;

@@ -1,4 +1,4 @@
-//! Which instance an error struck: the driver names it by a small number that it gives anew to
+//! Which instance an error struck. The driver names it by a small number that it gives anew to
 //! later instances, so that the number only means something together with a time. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -30,9 +30,9 @@ impl InstanceNumbers {
 
     /// Returns the slot whose instance had this number at a time.
     ///
-    /// A layout counts from the moment at which it was read: only idle instances are destroyed
-    /// and nothing runs on a new one before it was read, so that an error in between belongs to
-    /// the layout before.
+    /// A layout counts from the moment at which it was read. Only idle instances are destroyed and
+    /// nothing runs on a new one before it was read, so that an error in between belongs to the
+    /// layout before.
     pub fn slot(&self, number: u32, at: Millis) -> Option<Slot> {
         let then = self.layouts.iter().rev().find(|(since, _)| *since <= at);
         // An error from before the first look: what stood then is the best that is known.

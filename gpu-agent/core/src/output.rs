@@ -7,9 +7,9 @@ use tessera_model::{JobId, NodeName};
 
 /// Returns the absolute path that `pattern` names.
 ///
-/// `%j` is the job's number, `%A` the array's or gang's (the job's, outside of both), `%a` the index
-/// or rank (0 outside of both), `%x` the name, `%u` the user, `%N` the node, `%r` the restarts, `%%` a
-/// percent sign. Anything else after a percent sign is left as it is.
+/// `%j` is the job's number, `%A` the array's or gang's (the job's, outside of both), `%a` the
+/// index or rank (0 outside of both). `%x` is the name, `%u` the user, `%N` the node, `%r` the
+/// restarts, `%%` a percent sign. Anything else after a percent sign is left as it is.
 pub fn expand(pattern: &str, order: &LaunchOrder, node: &NodeName, base: &Path) -> String {
     let mut name = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern.chars();

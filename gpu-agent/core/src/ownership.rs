@@ -226,8 +226,8 @@ pub fn restore(
     steps
 }
 
-/// Whether an instance of the node's lacks compute instances of what a step makes, as it does
-/// when an agent was killed while it made them; what has more or others is somebody's own doing.
+/// Whether an instance of the node's lacks compute instances of what a step makes, as it does when
+/// an agent was killed while it made them. What has more or others is somebody's own doing.
 fn lacks(instance: &InstanceFacts, step: PlanStep) -> bool {
     let missing = |cut: Cut| {
         let parts = parts_of(instance);

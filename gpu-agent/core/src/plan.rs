@@ -1,8 +1,9 @@
 //! Carrying out a layout plan, one verified step at a time. Pure.
 //!
-//! Before each step the place that it is about is read: a step whose goal stands already is skipped,
-//! so that a plan may be repeated after a crash; and an instance that any process uses is never
-//! touched (P7). Afterwards what the driver then reports of that place is compared with the goal.
+//! Before each step the place that it is about is read. A step whose goal stands already is
+//! skipped, so that a plan may be repeated after a crash. An instance that any process uses is
+//! never touched (P7). Afterwards what the driver then reports of that place is compared with the
+//! goal.
 
 use tessera_frames::cluster::PlanEnd;
 use tessera_model::Millis;

@@ -1,8 +1,8 @@
 //! A small file that is rewritten often: two copies in one file, overwritten alternately.
 //!
-//! A crash while one copy is written leaves the other. The file neither grows nor moves, so that
-//! a sync writes data alone, where one that replaces a file has the file system commit its own
-//! journal twice, for the new file and for its name; and a full disk can't refuse it.
+//! A crash while one copy is written leaves the other. The file neither grows nor moves, so that a
+//! sync writes data alone. A sync that replaces a file has the file system commit its own journal
+//! twice, for the new file and for its name. Nor can a full disk refuse to overwrite a copy.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -142,8 +142,8 @@ impl AgentNode {
     }
 }
 
-/// Makes sure that nobody uses the port at which a gang is to meet on this node: a refused launch
-/// costs the gang nothing, and its next try meets at another one.
+/// Makes sure that nobody uses the port at which a gang is to meet on this node. A refused launch
+/// costs the gang nothing, and its next try meets at another port.
 fn check_port(order: &LaunchOrder) -> Result<(), PlacementRefusal> {
     let Some(gang) = order.gang.as_ref().filter(|gang| gang.rank == 0) else { return Ok(()) };
     match TcpListener::bind((Ipv4Addr::UNSPECIFIED, gang.port)) {

@@ -1,5 +1,5 @@
-//! The end of a program's error output, where it is_value that GPU memory ran out: no driver reports that an
-//! allocation failed, and the program ends like any other that gives up.
+//! The end of a program's error output, where it states that GPU memory ran out. No driver reports
+//! that an allocation failed, and the program ends like any other that gives up.
 
 use std::fs::OpenOptions;
 use std::io::{Read as _, Seek as _, SeekFrom};

@@ -1,10 +1,10 @@
 //! The control group that a shepherd's attempts are born in, and the sweep that stands in for
 //! it on machines without.
 //!
-//! A group belongs to a shepherd, not to an attempt: making and removing one each time would
-//! cost more than the start itself. It is emptied with `cgroup.kill` after an attempt that left
-//! something behind, and then never used again: kernels from 6.14 on kill whatever is cloned
-//! into a group that was ever killed, since they compare its count of kills with the parent's.
+//! A group belongs to a shepherd, not to an attempt: making and removing one each time would cost
+//! more than the start itself. It is emptied with `cgroup.kill` after an attempt that left
+//! something behind, and then never used again. Kernels from 6.14 on kill whatever is cloned into a
+//! group that was ever killed, since they compare its count of kills with the parent's.
 
 use std::cell::Cell;
 use std::fs::File;

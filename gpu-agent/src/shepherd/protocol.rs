@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use crate::sys::identity::ProcessIdentity;
 
-/// Raised with each change. Frames are only added at the end; a hello and how attempts are ended stay
-/// as they are, so that an agent can be replaced while attempts run: a shepherd of an earlier version
-/// keeps its attempt, gets no other, and is sent nothing that it doesn't know
+/// Raised with each change. Frames are only added at the end. A hello and how attempts are ended
+/// stay as they are, so that an agent can be replaced while attempts run. A shepherd of an earlier
+/// version keeps its attempt, gets no other, and is sent nothing that it doesn't know
 /// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
 /// attempt: half of an upgrade.
 pub const VERSION: u16 = 4;

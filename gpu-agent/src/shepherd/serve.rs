@@ -29,11 +29,11 @@ use crate::sys::identity::ProcessIdentity;
 use tessera_agent_core::shepherd::verdict::Signalled;
 use tessera_agent_core::shepherd::{HeldAttempt, KillReason};
 
-/// How often the lease page is read at least: a new generation, and the end of a suspend, are
+/// How often the lease page is read at least. A new generation, and the end of a suspend, are
 /// noticed within this time even if no agent is there to send it.
 const PAGE_READ_EVERY: Millis = Millis::from_secs(5);
-/// How long the agent may take to journal an end before the shepherd puts it on disk itself, and
-/// how often a record that could not be written is tried again.
+/// How long the agent may take to journal an end before the shepherd puts it on disk itself. A
+/// record that could not be written is tried again as often.
 const KEEP_AFTER: Millis = Millis::from_secs(5);
 /// Most ends that a shepherd holds: with one more it takes no attempt until the agent has
 /// journalled some, or it has put them on disk.
@@ -309,7 +309,7 @@ impl Shepherd {
         self.end(StoredExitRecord { attempt: held.attempt, job: held.job, record }, held);
     }
 
-    /// Reports an end, and holds it until it is on disk (rule F12): an agent that lives journals
+    /// Reports an end, and holds it until it is on disk (rule F12). An agent that lives journals
     /// the ends of many attempts with one sync; without one the shepherd writes its own file.
     fn end(&mut self, kept: StoredExitRecord, held: HeldAttempt) {
         let reported = FromShepherd::Ended { attempt: kept.attempt, record: kept.record.clone() };

@@ -1,6 +1,6 @@
 //! Accounts on disk. They outlive the agent's process at any moment, and a failure of the machine
-//! at the ends of attempts: what is reported to the controller of an attempt is synced first, all ends
-//! between two samples of a GPU together. In between they are moved into place each second and
+//! at the ends of attempts. What is reported to the controller of an attempt is synced first, all
+//! ends between two samples of a GPU together. In between they are moved into place each second and
 //! synced every half minute: a sync each second would cost more than what a failing machine loses.
 
 use std::fs;

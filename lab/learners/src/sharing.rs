@@ -1,11 +1,11 @@
 //! How fast a job is next to others on one slice.
 //!
-//! Source: MMK, §III-A: random forest; inputs are the job's class, its MPS percentage, its own use
-//! of multiprocessors, memory bandwidth and L2, and the *contention features*: what of the three
-//! the others of its partition use. The part of the GPU that the partition is comes on top: the
-//! paper trains one forest a partition size. So do two columns that a tree would have to build
-//! from the others step by step: how far a job's use exceeds its percentage, and the bandwidth
-//! that all request.
+//! Source: MMK, §III-A: random forest. Inputs are the job's class, its MPS percentage, its own use
+//! of multiprocessors, memory bandwidth and L2, and the *contention features*. Those are what of
+//! the three the others of its partition use. The part of the GPU that the partition is comes on
+//! top: the paper trains one forest a partition size. So do two columns that a tree would have to
+//! build from the others step by step. They are how far a job's use exceeds its percentage, and the
+//! bandwidth that all request.
 
 use serde::{Deserialize, Serialize};
 use tessera_predict::learn::{LearnerKind, RowError, TrainingTable};

@@ -3,7 +3,8 @@
 //!
 //! Source: Zhang, Li and Li, *MIGER: Integrating Multi-Instance GPU and Multi-Process Service for
 //! Deep Learning Clusters*, ICPP 2024 (hierarchical scheduling: which GPU; which partitions; which
-//! co-runners; which parts), as MMK's evaluation compares with it and as its public program does:
+//! co-runners; which parts). What follows is as MMK's evaluation compares with it and as its public
+//! program does:
 //!
 //! - The cluster's level: the GPU with the fewest jobs that can take one more.
 //! - An online job gets the smallest slice that serves it well, where it leaves the others the

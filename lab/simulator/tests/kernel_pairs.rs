@@ -12,8 +12,8 @@ fn compare(gap_noise: u64, rules: QueueRules) -> Vec<(char, PairComparison)> {
     PAIRS.iter().map(|pair| (pair.letter, of(pair))).collect()
 }
 
-/// The longest that a kernel can be of which the nominal time is given: 2 % spread, four of
-/// them, and what it takes to start it and to notice its end.
+/// The longest that a kernel can be of which the nominal time is given. Four times the 2 % spread
+/// are added, and what it takes to start it and to notice its end.
 fn longest(nominal_us: f64) -> f64 {
     nominal_us * 1.08 + 5.0
 }

@@ -1,9 +1,9 @@
 //! Faults on demand: what goes wrong, where, and when.
 //!
-//! A fault list has one fault a line; empty lines and lines that begin with `#` are skipped.
-//! The file `faults` in the node's folder is read again at each call, so that a test can change
-//! it while programs run (write it with [`SimulatedNode::set_faults`], or to another name and rename it).
-//! `TESSERA_SIM_FAULTS` holds faults of one process, separated by line ends or `;`.
+//! A fault list has one fault a line; empty lines and lines that begin with `#` are skipped. The
+//! file `faults` in the node's folder is read again at each call, so that a test can change it
+//! while programs run. Write it with [`SimulatedNode::set_faults`], or to another name and rename
+//! it. `TESSERA_SIM_FAULTS` holds faults of one process, separated by line ends or `;`.
 //!
 //! ```text
 //! call=nvmlDeviceCreateGpuInstanceWithPlacement nth=2 code=23
@@ -50,8 +50,8 @@
 //! that is taken out of the file is forgotten, and starts anew when it comes back. Calls that
 //! meet a line of the environment are counted by their process.
 //!
-//! A line that can't be read makes initialisation fail, and each later call if it comes then:
-//! a fault list that does nothing would make a test pass that tested nothing.
+//! A line that can't be read makes initialisation fail, and each later call if it comes then. A
+//! fault list that does nothing would make a test pass that tested nothing.
 
 mod injector;
 mod rule;

@@ -13,10 +13,11 @@
 //! | `TESSERA_SIM_FAULTS` | faults of this process, in the grammar of [`faults`] | none |
 //! | `TESSERA_SIM_VERBOSE` | set to have the stand-in name itself on stderr | silent |
 //!
-//! The folder holds `device.json` (the state), `faults` (see [`faults`]), `fault-counts.json`,
-//! lock files, and what other programs look at: device files that clients hold open under `dev`,
-//! the table of their minors under `proc`, and `boot_id`, which [`node::Node::reboot`] renews. Nothing in it is tied to the machine but the processes it names, so all
-//! processes of a node must share one process-id namespace.
+//! The folder holds `device.json` (the state), `faults` (see [`faults`]), `fault-counts.json`, lock
+//! files, and what other programs look at. The last are device files that clients hold open under
+//! `dev`, the table of their minors under `proc`, and `boot_id`, which [`node::Node::reboot`]
+//! renews. Nothing in it is tied to the machine but the processes it names, so all processes of a
+//! node must share one process-id namespace.
 //!
 //! # What is known and what is not
 //!

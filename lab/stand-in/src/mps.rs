@@ -1,8 +1,8 @@
 //! A stand-in for NVIDIA's Multi-Process Service: control daemon, server and clients.
 //!
-//! One program, `nvidia-cuda-mps-control`, is all three of NVIDIA's roles. `-d` starts a daemon
-//! for the folder in `CUDA_MPS_PIPE_DIRECTORY`; without arguments the program reads commands from
-//! standard input and hands them to the daemon; the daemon starts its servers from the program
+//! One program, `nvidia-cuda-mps-control`, is all three of NVIDIA's roles. `-d` starts a daemon for
+//! the folder in `CUDA_MPS_PIPE_DIRECTORY`. Without arguments the program reads commands from
+//! standard input and hands them to the daemon. The daemon starts its servers from the program
 //! itself. Clients are [`client::Client`]s in processes of their own.
 //!
 //! Sources: the manual page of `nvidia-cuda-mps-control`, the MPS document's sections on error
@@ -20,12 +20,17 @@
 //! | every command ends with status 0, also one that fails: only its output shows it | the same words |
 //! | `start_server` answers before the server is there | the log shows later what became of it |
 //!
-//! Its answers to each command, its files and its logs are those of NVIDIA's own programs, as
-//! far as these can be recorded without a GPU: `lab/stand-in/tests/mps_transcript` holds what they
+//! Its answers to each command, its files and its logs are those of NVIDIA's own programs, as far
+//! as these can be recorded without a GPU. `lab/stand-in/tests/mps_transcript` holds what they
 //! printed, [`transcript`] the questions, [`release`] what differs between them. What no source
-//! states and is ours: answers about servers and clients that run (`ps`, and `0` as the last line
-//! of a `terminate_client` that succeeded), the line that names a faulting client, and the probability
-//! of 30 % above. Both logs state in their first line that they are a stand-in's.
+//! states and is ours:
+//!
+//! - answers about servers and clients that run (`ps`, and `0` as the last line of a
+//!   `terminate_client` that succeeded);
+//! - the line that names a faulting client;
+//! - the probability of 30 % above.
+//!
+//! Both logs state in their first line that they are a stand-in's.
 
 pub mod client;
 mod command;

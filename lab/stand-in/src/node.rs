@@ -1,10 +1,10 @@
 //! A simulated node as a folder that processes share.
 //!
-//! The state is one file. A writer holds `device.lock`, writes the whole state next to the file
-//! and renames it into place, so a process that is killed at any point leaves either the old
-//! state or the new one, and readers need no lock. Operations that take time hold the lock of
-//! their GPU meanwhile, and the file's lock only at the instant of the change: the GPU's other
-//! operations wait, as on a GPU, while reads and other GPUs go on.
+//! The state is one file. A writer holds `device.lock`, writes the whole state next to the file and
+//! renames it into place. So a process that is killed at any point leaves either the old state or
+//! the new one, and readers need no lock. Operations that take time hold the lock of their GPU
+//! meanwhile, and the file's lock only at the instant of the change. The GPU's other operations
+//! wait, as on a GPU, while reads and other GPUs go on.
 
 use std::fs::{self, File};
 use std::io;
@@ -260,8 +260,8 @@ impl SimulatedNode {
     }
 }
 
-/// Returns how long the machine has been up, in milliseconds: what energy is counted by, since
-/// the wall clock may be moved back, and a counter of energy never runs backwards.
+/// Returns how long the machine has been up, in milliseconds. Energy is counted by that, since the
+/// wall clock may be moved back, and a counter of energy never runs backwards.
 pub fn running_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     // The kernel counts this clock from the start of the machine.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tessera_model::Bytes;
 use tessera_model::gang::GANG_MEMBERS_MAX;
-use tessera_model::spec::{GpuRequest, ask_by_name};
+use tessera_model::spec::{GpuRequest, request_by_name};
 
 /// A request for GPU resources that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ impl FromStr for NamedGpu {
     type Err = tessera_model::spec::BadField;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        ask_by_name(text).map(Self)
+        request_by_name(text).map(Self)
     }
 }
 
@@ -113,7 +113,7 @@ fn count_and_kind(text: &str, rest: &str) -> Result<CountedGpus, BadGpuRequest> 
     }
     let (kind, count) = rest.split_once(':').unwrap_or((rest, "1"));
     let count = in_range(count.parse().map_err(|_| bad(FORM))?)?;
-    let kind = ask_by_name(kind).map_err(|_| bad(MODEL))?;
+    let kind = request_by_name(kind).map_err(|_| bad(MODEL))?;
     Ok(CountedGpus { count, kind: Some(kind) })
 }
 

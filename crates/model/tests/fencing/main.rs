@@ -1,8 +1,8 @@
 //! A model of the fencing rules F1 to F15, checked state by state.
 //!
-//! One job, two nodes, two controllers. Messages are lost, delayed, reordered and repeated; agents
-//! and controllers crash between any two moves; clocks are off by up to D; the store may go back
-//! to an earlier state once. Two invariants must hold in every run:
+//! One job, two nodes, two controllers. Messages are lost, delayed, reordered and repeated. Agents
+//! and controllers crash between any two moves. Clocks are off by up to D, and the store may go
+//! back to an earlier state once. Two invariants must hold in every run:
 //!
 //! - I1: the job never has two live processes;
 //! - I2: the job has no live process once it is final.

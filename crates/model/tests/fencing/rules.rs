@@ -4,7 +4,7 @@
 /// it acts, so that a run can go without it.
 ///
 /// F1 (every move is a compare-and-set) and F12 (results are kept until acknowledged) have no
-/// entry: without F1 there is no model, and F12 is about losing a result, not about two processes.
+/// entry. Without F1 there is no model, and F12 is about losing a result, not about two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// F2: a move's transaction checks, under a lock that a takeover waits for, that its leader is

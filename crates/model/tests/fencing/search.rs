@@ -64,8 +64,8 @@ impl Outcome {
 /// Visits every state that can be reached, nearest first, up to `states_max`.
 ///
 /// A counterexample is therefore a shortest one. States are remembered by a 128-bit fingerprint
-/// together with their predecessor's: with ten million states the odds that two share one, and
-/// so a state is missed, are about 1 in 10^24.
+/// together with their predecessor's. With ten million states the odds that two share one, and so a
+/// state is missed, are about 1 in 10^24.
 pub fn breadth_first(rules: Rules, bounds: Bounds, states_max: usize) -> Outcome {
     let initial = State::initial();
     let origin = fingerprint(&initial);
@@ -121,8 +121,8 @@ fn retrace(
 
 /// Takes random walks until one breaks an invariant.
 ///
-/// Each walk draws its own weight for each kind of move (swarm testing: Groce et al., ISSTA 2012),
-/// so that some walks hardly ever crash anything and others do little else.
+/// Each walk draws its own weight for each kind of move (swarm testing: Groce et al., ISSTA 2012).
+/// So some walks hardly ever crash anything and others do little else.
 pub fn random_walks(rules: Rules, bounds: Bounds, seed: u64, walks: u32) -> Outcome {
     let mut random = Random::new(seed);
     let mut reached = Reached::default();

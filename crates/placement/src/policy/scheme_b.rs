@@ -1,19 +1,24 @@
 //! `scheme-b`: MIGM's scheme B, in order, on slices made to measure.
 //!
-//! Source: MIGM, scheme B: "For the head job: (1) an idle slice that fits tightly; else (2) create
-//! one; else (3) merge idle neighbours or split a bigger idle slice to make the tightest fit; else
-//! (4) wait for a running job to end. Never co-locates two jobs on one slice." What (2) creates is
-//! decided by the allocation rule of MIGM §4: of all legal placements the one whose successor has
-//! the largest reachability `R`, over the plain profiles. A job's size follows MIGM §2.2; an
-//! unknown one starts on the smallest slice (case 4). Warp folding has no part here, since no request
-//! names multiprocessors.
+//! Source: MIGM, scheme B: "For the head job":
+//!
+//! 1. "an idle slice that fits tightly";
+//! 2. "else create one";
+//! 3. "else merge idle neighbours or split a bigger idle slice to make the tightest fit";
+//! 4. "else wait for a running job to end".
+//!
+//! "Never co-locates two jobs on one slice." What (2) creates is decided by the allocation rule of
+//! MIGM §4: of all legal placements the one whose successor has the largest reachability `R`, over
+//! the plain profiles. A job's size follows MIGM §2.2; an unknown one starts on the smallest slice
+//! (case 4). Warp folding has no part here, since no request names multiprocessors.
 //!
 //! The paper has one GPU of one model, and leaves open what follows. This policy chose:
 //!
-//! - **Which GPU.** The least memory that is enough, whatever must be done for it; then (1) before
-//!   (2) before (3); then the fewest compute slices; then the fewest lost futures (`R` before less
-//!   `R` after); then the cluster's order. The difference, not the ratio: it fills GPUs that are in
-//!   use before it opens an empty one, which keeps whole GPUs for those who need them.
+//! - **Which GPU.** The least memory that is enough, whatever must be done for it. Then (1) before
+//!   (2) before (3), and then the fewest compute slices. Then the fewest lost futures (`R` before
+//!   less `R` after), and last the cluster's order. Futures count by the difference, not the ratio:
+//!   it fills GPUs that are in use before it opens an empty one, which keeps whole GPUs for those
+//!   who need them.
 //! - **Tight** is a matter of memory, since compute is soft (§2.2): of 3g.20gb and 4g.20gb an idle
 //!   one of either kind is taken, and `R` states which one is created. Where both are
 //!   equal, the one with more compute: nobody else could have had that slice, and the paper's mix
@@ -252,9 +257,9 @@ struct Candidate<'c> {
     left_open: usize,
 }
 
-/// Takes the way with the largest `R`; of equals the one with the fewest steps, then the one
-/// whose destroyed instances opened most, then the most compute slices, then the highest start.
-/// The others are kept for the explanation.
+/// Takes the way with the largest `R`. Of equals it takes the one with the fewest steps, then the
+/// one whose destroyed instances opened most. Then come the most compute slices, then the highest
+/// start. The others are kept for the explanation.
 fn best_of(request: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     let cost = |c: &Candidate<'_>| {
         let least_lost = usize::MAX - c.futures.after;

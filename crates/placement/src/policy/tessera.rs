@@ -8,9 +8,9 @@
 //!   job is and the less of a GPU it needs, the higher. It doubles with each step of priority and grows
 //!   as the job waits. Where usage is kept it is multiplied by the account's fair-share factor
 //!   ([`fairness`]).
-//! - **Long jobs in time.** A job that alone takes a good part of the time that all known work needs is
-//!   begun earlier ([`Tessera::haste`]), and scores more once no more jobs seem to come ([`horizon`]).
-//!   Begun last or kept small, it would run on alone.
+//! - **Long jobs in time.** A job that alone takes a good part of the time that all known work
+//!   needs is begun earlier ([`Tessera::haste`]). It scores more once no more jobs seem to come
+//!   ([`horizon`]). Begun last or kept small, it would run on alone.
 //! - **Freeing slices.** A job that finds no good place may get one that other jobs leave for other GPUs
 //!   ([`freeing`]), within [`Tessera::effort`].
 //! - **Exchange.** Jobs on different GPUs swap places where both GPUs score more then ([`exchange`]),
@@ -87,8 +87,9 @@ pub struct Tessera {
     pub shortness: f64,
     /// The same for the order in which jobs that wait are looked at.
     pub eagerness: f64,
-    /// The time after which a job that waits weighs twice as much; no longer than the time in which
-    /// everything that is known could be done, since compared with that such a wait is a long one.
+    /// The time after which a job that waits weighs twice as much. It is no longer than the time in
+    /// which everything that is known could be done, since compared with that such a wait is a long
+    /// one.
     pub ageing: Millis,
     /// How much better a GPU's placements must get for jobs to be stopped, in thousandths.
     pub hurdle: i64,
@@ -110,8 +111,9 @@ pub struct Tessera {
     pub courtesy: f64,
     /// After which wait a GPU is kept free for a job, if it is the oldest.
     pub patience: Millis,
-    /// How much more urgent a job is that by itself, on a whole GPU, takes all the time in which
-    /// everything that is known could be done where it costs least of GPUs.
+    /// How much more urgent a job is that by itself, on a whole GPU, takes as long as all known
+    /// work. That is the time in which everything that is known could be done where it costs least
+    /// of GPUs.
     pub haste: f64,
     /// How much more such a job's placement counts, once no other job seems to come.
     pub drive: f64,
@@ -123,11 +125,15 @@ pub struct Tessera {
 }
 
 impl Default for Tessera {
-    /// What holds if nothing is set. All of it was chosen: `shortness`, `eagerness` and `hurdle` on seeds 1
-    /// to 3, `haste`, `drive`, `quiet`, `thrift` and `effort` on seeds 101 to 110
-    /// and on altered copies of the papers' mixes (`docs/policies.md`); `searched`, `crowd` (an A100 has
-    /// seven slices) and `effort` by the time of a round as well. `ageing` and `patience` are
-    /// what a user is taken to bear.
+    /// What holds if nothing is set. All of it was chosen:
+    ///
+    /// - `shortness`, `eagerness` and `hurdle` on seeds 1 to 3;
+    /// - `haste`, `drive`, `quiet`, `thrift` and `effort` on seeds 101 to 110 and on altered copies
+    ///   of the papers' mixes (`docs/policies.md`);
+    /// - `searched`, `crowd` (an A100 has seven slices) and `effort` by the time of a round as
+    ///   well.
+    ///
+    /// `ageing` and `patience` are what a user is taken to bear.
     fn default() -> Self {
         Self {
             shortness: 0.3,

@@ -41,7 +41,7 @@ impl<'k> AnswerRecorder<'k> {
         (self.kinds, self.answers.into_inner())
     }
 
-    fn ask_once<K: Ord, V: Clone>(
+    fn answer_once<K: Ord, V: Clone>(
         &self,
         of: impl Fn(&mut Answers) -> &mut BTreeMap<K, V>,
         key: K,
@@ -58,7 +58,7 @@ impl<'k> AnswerRecorder<'k> {
 
 impl JobTable for AnswerRecorder<'_> {
     fn facts(&self, job: JobId) -> JobFacts {
-        self.ask_once(|answers| &mut answers.facts, job, || self.knowledge.jobs.facts(job))
+        self.answer_once(|answers| &mut answers.facts, job, || self.knowledge.jobs.facts(job))
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
@@ -83,7 +83,7 @@ impl Predictor for AnswerRecorder<'_> {
         let ask = || self.knowledge.predictor.predict_run(job, gpu, profile);
         let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
         let recorded = || RecordedRun::of(ask());
-        self.ask_once(|answers| &mut answers.runs, (job, kind, profile.id), recorded).run()
+        self.answer_once(|answers| &mut answers.runs, (job, kind, profile.id), recorded).run()
     }
 
     fn predict_mps_run(
@@ -98,7 +98,7 @@ impl Predictor for AnswerRecorder<'_> {
         let ask = || predictor.predict_mps_run(job, sm, co_runners, gpu, profile);
         let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
         let key = ((job, kind, profile.id), sm, co_runners.to_vec());
-        self.ask_once(|answers| &mut answers.mps_runs, key, ask)
+        self.answer_once(|answers| &mut answers.mps_runs, key, ask)
     }
 
     fn predict_kernel_shared_run(
@@ -113,7 +113,7 @@ impl Predictor for AnswerRecorder<'_> {
         let ask = || predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile);
         let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
         let key = ((job, kind, profile.id), priority, co_runners.to_vec());
-        self.ask_once(|answers| &mut answers.kernel_shared_runs, key, ask)
+        self.answer_once(|answers| &mut answers.kernel_shared_runs, key, ask)
     }
 
     fn predict_speeds(
@@ -125,13 +125,13 @@ impl Predictor for AnswerRecorder<'_> {
         let ask = || self.knowledge.predictor.predict_speeds(clients, gpu, profile);
         let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
         let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
-        self.ask_once(|answers| &mut answers.speeds, key, ask)
+        self.answer_once(|answers| &mut answers.speeds, key, ask)
     }
 }
 
 impl SearchBudget for AnswerRecorder<'_> {
     fn allows(&self, searches: usize) -> bool {
         let ask = || self.knowledge.budget.allows(searches);
-        self.ask_once(|answers| &mut answers.budget, searches, ask)
+        self.answer_once(|answers| &mut answers.budget, searches, ask)
     }
 }

@@ -3,9 +3,9 @@
 //! The rule has two parts, after the way in which the co-execution study measures power (`e =
 //! P_rel · T_rel`, the GPU's idle power included, 32 W of it on an A30):
 //!
-//! - What the GPU draws even when idle is borne by those who **hold** it, by the share of its
-//!   multiprocessors that they hold and for as long as they do; the share that nobody holds
-//!   stays with the GPU. An attempt that has the whole GPU thus bears exactly what the
+//! - What the GPU draws even when idle is borne by those who **hold** it. Each bears it by the
+//!   share of its multiprocessors that it holds and for as long as it does. The share that nobody
+//!   holds stays with the GPU. An attempt that has the whole GPU thus bears exactly what the
 //!   counter reports, as the study's figures for single programs do.
 //! - What it draws beyond that is borne by those who are **active**, by their activity.
 //!

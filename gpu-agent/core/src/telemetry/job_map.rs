@@ -1,9 +1,9 @@
 //! The files from which DCGM's exporter learns which jobs a GPU or an instance has.
 //!
-//! One file a GPU with MIG off, named by its index (`0`), or an instance, named by the indices
-//! of its GPU and of the driver's GPU instance (`0.3`); one job's number a line. A place without
-//! jobs has no file: older exporters drop the figures of a place whose file is empty. A GPU in
-//! MIG mode has no file of its own: its figures are those of no single job.
+//! One file a GPU with MIG off, named by its index (`0`), or an instance, named by the indices of
+//! its GPU and of the driver's GPU instance (`0.3`). Each line has one job's number. A place
+//! without jobs has no file: older exporters drop the figures of a place whose file is empty. A GPU
+//! in MIG mode has no file of its own: its figures are those of no single job.
 //!
 //! # Source
 //!

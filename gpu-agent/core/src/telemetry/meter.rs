@@ -4,8 +4,9 @@
 //! Which attempts are active is measured differently from GPU to GPU, and the best source is taken:
 //!
 //! - MIG off: by the driver's load of each process (`nvmlDeviceGetProcessUtilization`).
-//! - MIG on, or a driver that doesn't report loads: an attempt counts as busy while one of its processes
-//!   holds a context, with the share of the multiprocessors that its instance has.
+//! - MIG on, or a driver that doesn't report loads: an attempt counts as busy while one of its
+//!   processes holds a context. It counts with the share of the multiprocessors that its instance
+//!   has.
 //!
 //! An attempt that came and went between two samples counts as busy for as long as it was there.
 

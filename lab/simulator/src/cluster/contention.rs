@@ -1,9 +1,9 @@
 //! How jobs that share a GPU slow each other: a model of two resources.
 //!
-//! Calibrated, not derived: four constants fit the printed pairs of the co-execution study
+//! Calibrated, not derived. Four constants fit the printed pairs of the co-execution study
 //! (Villarrubia et al., arXiv 2604.22430, tables 2 and 5 and figure 12), and its rules come out
-//! (`tests/coexec`). A job is described by how much of the SMs and of the memory bandwidth it
-//! keeps busy alone on the GPU.
+//! (`tests/coexec`). A job is described by how much of the SMs and of the memory bandwidth it keeps
+//! busy alone on the GPU.
 //!
 //! - **MPS.** Each loses [`CO_RUNNERS`] to its co-runners, growing with the number of sharers, and then to the
 //!   worse of two contentions. For bandwidth it grows with how sensitive both are to it, for SMs with

@@ -1,10 +1,10 @@
 //! Programs modelled on the networks of FIKIT's ten pairs A to J (§4.1).
 //!
-//! The pairs are published. For pair A totals are, too, from which follow the time alone of both
-//! (32.32 ms and 12.97 ms), and that keypointrcnn keeps the device busy for 9.69 ms of it. No
-//! kernel times or gaps of any network are published, so everything else here is a proxy. It was chosen
-//! once by what such networks look like and never tuned to a result. Detectors have many small kernels
-//! and many returns to the host, backbones one burst of kernels.
+//! The pairs are published. For pair A totals are published, too. From them follow the time alone
+//! of both (32.32 ms and 12.97 ms), and that keypointrcnn keeps the device busy for 9.69 ms of it.
+//! No kernel times or gaps of any network are published, so everything else here is a proxy. It was
+//! chosen once by what such networks look like and never tuned to a result. Detectors have many
+//! small kernels and many returns to the host, backbones one burst of kernels.
 
 use super::program::{ProgramStep, SimulatedProgram};
 use tessera_predict::random::SeededRng;

@@ -42,8 +42,9 @@ pub struct MeasuredRates {
 }
 
 impl MeasuredRates {
-    /// Returns how much longer than alone a job of better priority and one of worse take next to each
-    /// other, in thousandths, from the parts of their times alone in which a kernel of them runs.
+    /// Returns how much longer than alone a job of better priority and one of worse take next to
+    /// each other, in thousandths. `busy` has the part of each one's time alone in which a kernel
+    /// of it runs.
     pub fn of(&mut self, order: ServiceOrder, busy: [u16; 2]) -> [u64; 2] {
         let [high, low] = busy.map(rounded);
         *self.known.entry((order, high, low)).or_insert_with(|| run(order, [high, low]))

@@ -1,8 +1,8 @@
 //! Values on their way to and from C.
 //!
-//! Layouts are those of `cuda.h` of CUDA 12.4 to 13.5 on 64-bit machines. The one promise that
-//! the types make comes from the driver's own contract: a pointer that is not null points to
-//! memory of its type that the caller lets the driver use.
+//! Layouts are those of `cuda.h` of CUDA 12.4 to 13.5 on 64-bit machines. The one promise that the
+//! types make comes from the driver's own contract. A pointer that is not null points to memory of
+//! its type that the caller lets the driver use.
 
 use std::ffi::{CStr, c_char, c_void};
 

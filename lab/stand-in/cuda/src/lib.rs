@@ -1,11 +1,11 @@
 //! CUDA's driver for GPUs that aren't there: `libcuda.so.1`, with the driver's own C interface.
 //!
 //! A stand-in with a timed device. It computes nothing but what module images request
-//! ([`tessera_stand_in::cuda::image`]), but it takes the time that they name, on a device that
-//! processes share by the rules of [`tessera_stand_in::cuda::schedule`]: what was launched runs to its
-//! end, contexts alternate, clients of an MPS server run at the same time. Memory is the
-//! node's ([`tessera_stand_in::node`]), so NVML's stand-in shows who has how much of it and who is
-//! busy. It is set up by the variables of [`tessera_stand_in::cuda`].
+//! ([`tessera_stand_in::cuda::image`]), but it takes the time that they name. Processes share its
+//! device by the rules of [`tessera_stand_in::cuda::schedule`]: what was launched runs to its end,
+//! contexts alternate, clients of an MPS server run at the same time. Memory is the node's
+//! ([`tessera_stand_in::node`]), so NVML's stand-in shows who has how much of it and who is busy.
+//! It is set up by the variables of [`tessera_stand_in::cuda`].
 //!
 //! The 167 functions of `tier-a.tsv` are simulated; each other of `symbols.tsv` returns 801, not
 //! supported, once on stderr and always in the trace. A function newer than the driver's version

@@ -1,6 +1,6 @@
 //! Handles: numbers that name things of one kind, never addresses.
 //!
-//! A number that was freed is the next to be handed out, as a driver's addresses come back: so
+//! A number that was freed is the next to be handed out, as a driver's addresses come back. So
 //! programs that keep what they know of a handle beyond its life are wrong here too.
 
 use std::ptr;

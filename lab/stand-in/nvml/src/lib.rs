@@ -1,18 +1,19 @@
 //! NVML for GPUs that aren't there: `libnvidia-ml.so.1`, with NVML's own C interface.
 //!
-//! A stand-in. It never makes up success: it enforces the rules of the device model
-//! ([`tessera_stand_in::device`]) with the codes that `nvml.h` documents, takes as long as the
+//! A stand-in. It never makes up success. It enforces the rules of the device model
+//! ([`tessera_stand_in::device`]) with the codes that `nvml.h` documents. It takes as long as the
 //! hardware was measured to take ([`tessera_stand_in::latency`]), and fails on demand
 //! ([`tessera_stand_in::faults`]). What it exports is listed in `NAMES`; programs that request
-//! anything else find no symbol, as in a driver that is older than they are. It is set up by
-//! the environment variables of [`tessera_stand_in`].
+//! anything else find no symbol, as in a driver that is older than they are. It is set up by the
+//! environment variables of [`tessera_stand_in`].
 //!
 //! Handles are numbers, never addresses: one that is stale or made up gives
 //! `NVML_ERROR_INVALID_ARGUMENT`. No function unwinds; a bug in here gives
 //! `NVML_ERROR_UNKNOWN`.
 //!
-//! Where it knows less than a driver: nothing needs root (a fault with code 4 stands in for
-//! that), and an event set sees the XID errors of the fault list only.
+//! Where it knows less than a driver:
+//! - nothing needs root (a fault with code 4 stands in for that);
+//! - an event set sees the XID errors of the fault list only.
 
 #![allow(non_snake_case, reason = "NVML's names are not ours")]
 

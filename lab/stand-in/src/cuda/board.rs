@@ -1,8 +1,8 @@
 //! The device in a file that processes share.
 //!
-//! The file has two places for the device and a header that states which one counts. A writer
-//! holds the file's lock, which the kernel takes back when the process ends, writes the other
-//! place and then the header: a process that is killed at any point leaves a whole device.
+//! The file has two places for the device and a header that states which one counts. A writer holds
+//! the file's lock, which the kernel takes back when the process ends. It writes the other place
+//! and then the header: a process that is killed at any point leaves a whole device.
 
 use std::fs::File;
 use std::io;

@@ -280,8 +280,8 @@ impl DeviceSchedule {
     }
 
     /// Returns when the first of these jobs of a client will be over if nobody submits anything
-    /// more, or a time before it if that takes more than `steps` changes; `None` if none of them
-    /// ever ends by itself.
+    /// more. It is a time before that if it takes more than `steps` changes, and `None` if none of
+    /// them ever ends by itself.
     pub fn foresee(&self, client: ClientId, jobs: &[u64], steps: usize) -> Option<u64> {
         let mut ahead = self.clone();
         for _ in 0..steps {

@@ -35,10 +35,14 @@ const SMS_UNKNOWN: u32 = 16;
 
 /// Returns the devices that a process sees, by `CUDA_VISIBLE_DEVICES`.
 ///
-/// As the driver has it: entries are indices or UUIDs, of GPUs also their beginning; the first
-/// that names nothing ends the list; one that comes twice makes it empty; and a process sees one
-/// MIG device at most, and then no GPU. Unset, it is all GPUs that are not cut up, or else the
-/// first MIG device.
+/// As the driver has it:
+///
+/// - Entries are indices or UUIDs, of GPUs also their beginning.
+/// - The first that names nothing ends the list.
+/// - One that comes twice makes it empty.
+/// - A process sees one MIG device at most, and then no GPU.
+///
+/// Unset, it is all GPUs that are not cut up, or else the first MIG device.
 pub fn devices(state: &DeviceState, variable: Option<&str>) -> Vec<VisibleDevice> {
     let places = match variable {
         None => every(state),

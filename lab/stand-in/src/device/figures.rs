@@ -54,8 +54,8 @@ impl DeviceState {
         self.slice_percents(gpu) / slices
     }
 
-    /// Returns how busy each process keeps a GPU whose MIG mode is off, in percent, by pid: the
-    /// load that it states, cut in proportion where all together state more than there is.
+    /// Returns how busy each process keeps a GPU whose MIG mode is off, in percent, by pid. That is
+    /// the load that it states, cut in proportion where all together state more than there is.
     pub fn process_loads(&self, gpu: usize) -> BTreeMap<u32, u64> {
         let mut stated = BTreeMap::new();
         for claim in self.claims.iter().filter(|c| c.place == ClaimPlace::Gpu(gpu)) {

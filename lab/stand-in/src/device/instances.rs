@@ -122,9 +122,9 @@ impl DeviceGpu {
         })
     }
 
-    /// Numbers instances as drivers do: each size has a range of its own (on an A100 0 for the
-    /// whole GPU, from 1 for halves, from 3 for quarters, from 7 for eighths), and within it
-    /// the lowest free number is taken, whatever the slot.
+    /// Numbers instances as drivers do. Each size has a range of its own (on an A100 0 for the
+    /// whole GPU, from 1 for halves, from 3 for quarters, from 7 for eighths). Within it the lowest
+    /// free number is taken, whatever the slot.
     fn next_instance_id(&self, slot: Slot) -> u32 {
         let size = self.profile(slot.profile.0).map_or(1, |p| p.profile.memory_slices);
         let parts = self.whole().profile.memory_slices / size.max(1);

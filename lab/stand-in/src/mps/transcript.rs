@@ -1,5 +1,5 @@
-//! The answers of a control program to a fixed list of commands, written down so that two programs can
-//! be compared: NVIDIA's own on a machine without GPUs, and the stand-in.
+//! The answers of a control program to a fixed list of commands. They are written down so that two
+//! programs can be compared: NVIDIA's own on a machine without GPUs, and the stand-in.
 //!
 //! What differs between two runs of one program is left out: dates, process ids, folders, and in
 //! the log the lines about connections, whose order NVIDIA's threads don't keep.

@@ -42,8 +42,8 @@ fn every_documented_case_goes_as_documented() {
     }
 }
 
-/// Tries a step. A step that names no start is refused only if the driver finds no place by
-/// itself and refuses every place that is named, and done only if it finds one.
+/// Tries a step. A step that names no start is refused only if the driver finds no place by itself
+/// and refuses every place that is named. It is done only if the driver finds one.
 fn attempt(rig: &Rig, step: &Step) -> bool {
     let profile = rig
         .model(0)

@@ -1,8 +1,8 @@
 //! Fair share between accounts: whose jobs are looked at first, and how much an account may hold.
 //!
-//! An account's factor ([`crate::fair::factor`]) multiplies the urgency of all its jobs, so that among
-//! an account's own jobs the order stays what it was; and since a wait grows without end, no account is
-//! shut out for ever.
+//! An account's factor ([`crate::fair::factor`]) multiplies the urgency of all its jobs, so that
+//! among an account's own jobs the order stays what it was. Since a wait grows without end, no
+//! account is shut out for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

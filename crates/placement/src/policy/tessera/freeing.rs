@@ -2,10 +2,11 @@
 //!
 //! A GPU's own search keeps all of its jobs there. So a job that needs a whole GPU waits until one
 //! is empty, while slices stand idle on all of them. Here its jobs are sent elsewhere, one after
-//! the other, those with the lowest score first; each goes where it adds most. As soon as the job has a
-//! placement, all placements of these GPUs together must have a higher score than before, with moves
-//! counted, by as much as any other change under running jobs. Of all GPUs tried the best is taken.
-//! Nobody is moved at a price above what is left of it: it ends sooner than that.
+//! the other, those with the lowest score first; each goes where it adds most. As soon as the job
+//! has a placement, all placements of these GPUs together must have a higher score than before,
+//! with moves counted. It must be higher by as much as for any other change under running jobs. Of
+//! all GPUs tried the best is taken. Nobody is moved at a price above what is left of it: it ends
+//! sooner than that.
 //!
 //! No GPU takes part twice in a round: each plan is made for what stands.
 

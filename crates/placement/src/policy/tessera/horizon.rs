@@ -1,11 +1,11 @@
 //! What is to come: how long all that is known takes, and whether more seems to come.
 //!
-//! A job that by itself takes about as long as everything else has to have its large slice in time, or
-//! it runs on alone in the end. That is known only once nobody else comes: while jobs keep
+//! A job that by itself takes about as long as everything else has to have its large slice in time,
+//! or it runs on alone in the end. That is known only once nobody else comes. While jobs keep
 //! coming there is enough to do next to it, and what it takes from shorter ones is lost to them. So
-//! the score of its placement grows ([`Tessera::drive`]) as far as it has been quiet: no job has come
-//! for a good part of the time that everything still takes ([`Tessera::quiet`]). Of jobs that serve
-//! answers it grows at once.
+//! the score of its placement grows ([`Tessera::drive`]) as far as it has been quiet. Quiet means
+//! that no job has come for a good part of the time that everything still takes
+//! ([`Tessera::quiet`]). Of jobs that serve answers it grows at once.
 
 use tessera_model::{JobId, Millis};
 
@@ -133,7 +133,7 @@ impl Survey {
     }
 }
 
-/// Returns how long ago a job that runs was submitted at least, in milliseconds: its present
+/// Returns how long ago a job that runs was submitted at least, in milliseconds. Its present
 /// attempt is as old, and what it has done took so long even on a whole GPU.
 fn age(scoring: &Scoring<'_>, job: JobId, ahead: Option<Ahead>) -> f64 {
     let attempt = scoring

@@ -40,8 +40,8 @@ impl Search<'_, '_> {
         best.map(|(_, job, source)| (job, source))
     }
 
-    /// Cuts GPUs anew where that pays: those on which slices stand idle, and within the effort those
-    /// with the most jobs, which by now may score higher on each other's slices.
+    /// Cuts GPUs anew where that pays: those on which slices stand idle, and within the effort
+    /// those with the most jobs. Such jobs may by now score higher on each other's slices.
     pub(super) fn tidy(&mut self) {
         let searched = self.scoring.settings.searched;
         let idle = self.index.most_idle(searched);

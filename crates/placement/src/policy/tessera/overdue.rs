@@ -1,18 +1,18 @@
 //! Jobs that have waited too long: a GPU is kept free for the oldest of them.
 //!
-//! **The bound.** A job that has waited [`super::Tessera::patience`] is overdue. For the oldest overdue
-//! job a GPU is kept on which nothing starts and to which nothing moves: of those that could hold
-//! it, the one whose last arrival is longest ago. Let `L` be the longest that any job sits in one
-//! place. Suppose that the job becomes the oldest overdue one at `t`, when the last arrival on its GPU was at
-//! `a ≤ t`. Nothing arrives there any more, so that its last arrival can only become older; and the
-//! choice goes to another GPU only if that one's last arrival is older still. So at any time
-//! everybody on the chosen GPU has come at `a` or before, and is gone by `a + L`: from `t + L` on
-//! the chosen GPU is empty, and the job starts there. With `k` jobs that are overdue before it, each
-//! of which takes at most `L`, **no job waits longer than `patience + (k + 1) L`**, whatever comes
-//! after it and however wrong predictions are: none is used. Cuts are part of `L`; GPUs that go
-//! away, that operators close or on which strangers sit are none to be kept, and the bound holds
-//! as long as one that can hold the job stays. It is a bound for accounts without a quota: who has
-//! one may wait for its own jobs.
+//! **The bound.** A job that has waited [`super::Tessera::patience`] is overdue. For the oldest
+//! overdue job a GPU is kept on which nothing starts and to which nothing moves. Of those that
+//! could hold it, this is the one whose last arrival is longest ago. Let `L` be the longest that
+//! any job sits in one place. Suppose that the job becomes the oldest overdue one at `t`, when the
+//! last arrival on its GPU was at `a ≤ t`. Nothing arrives there any more, so that its last arrival
+//! can only become older; and the choice goes to another GPU only if that one's last arrival is
+//! older still. So at any time everybody on the chosen GPU has come at `a` or before, and is gone
+//! by `a + L`. From `t + L` on the chosen GPU is empty, and the job starts there. With `k` jobs
+//! that are overdue before it, each of which takes at most `L`, **no job waits longer than
+//! `patience + (k + 1) L`**. That holds whatever comes after it and however wrong predictions are:
+//! none is used. Cuts are part of `L`. GPUs that go away, that operators close or on which
+//! strangers sit are none to be kept. The bound holds as long as one that can hold the job stays.
+//! It is a bound for accounts without a quota: who has one may wait for its own jobs.
 //!
 //! Larger clusters keep a GPU for each of the next oldest as well, one in [`GPUS_PER_PLACE`].
 

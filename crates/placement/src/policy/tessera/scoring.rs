@@ -224,8 +224,7 @@ pub(super) enum CurrentPlace {
 }
 
 impl ScoreRows {
-    /// Returns a job's score in each slot of a GPU; `home` is its own slot there, if it sits
-    /// there.
+    /// Returns a job's score in each slot of a GPU; `home` is its own slot there, if it has one.
     pub(super) fn row(
         &mut self,
         scoring: &Scoring<'_>,

@@ -2,13 +2,13 @@
 //!
 //! How urgent a job is grows evenly with its wait, from what it weighs. A short list holds those
 //! that were the most urgent when it was made, and those that arrived since. Nobody else can have
-//! become more urgent than the most urgent of the others was then, grown by what any job grows:
-//! while the list has enough jobs above that, it is as good as all of them.
+//! become more urgent than the most urgent of the others was then, grown by what any job grows.
+//! While the list has enough jobs above that, it is as good as all of them.
 //!
 //! A job that by itself takes a good part of the time in which everything can be done
-//! ([`UrgencyClock::horizon`]) is more urgent than its shortness makes it: begun last, it alone would run
-//! on while everybody else's GPUs stand idle. The horizon moves from round to round, and what it
-//! can add to anybody since the list was made is added to what the others can have become.
+//! ([`UrgencyClock::horizon`]) is more urgent than its shortness makes it. Begun last, it alone
+//! would run on while everybody else's GPUs stand idle. The horizon moves from round to round, and
+//! what it can add to anybody since the list was made is added to what the others can have become.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -191,9 +191,9 @@ fn cut(releases: &[u64], intervals: usize) -> Vec<u64> {
     starts
 }
 
-/// Returns for how many seconds a job keeps an instance of each size from others, if all of it is done
-/// there: its time, and what it takes at least until it works, be it for the first time or after a
-/// move.
+/// Returns for how many seconds a job keeps an instance of each size from others, if all of it is
+/// done there. That is its time, and what it takes at least until it works, be it for the first
+/// time or after a move.
 fn occupied(market: &SlicePrices, job: &SimulatedJob, overheads: &Overheads) -> Vec<Option<f64>> {
     let starts = overheads.start_ms(job);
     let begins = seconds(overheads.move_ms(job).map_or(starts, |moves| moves.min(starts)));

@@ -71,8 +71,8 @@ pub(super) fn needleman_wunsch() -> Vec<Finding> {
     ]
 }
 
-/// What seven instances and starting their processes take in addition to the jobs, in seconds: what of the printed
-/// 1.92 jobs that are 2.238 times slower don't explain (they give 3.13).
+/// What seven instances and starting their processes take in addition to the jobs, in seconds. It
+/// is what jobs that are 2.238 times slower don't explain of the printed 1.92 (they give 3.13).
 const SET_UP_S: f64 = 2.21;
 
 /// A printed series: capacity of the slice in iterations until it is full, the latest iteration at

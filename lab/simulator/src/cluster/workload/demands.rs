@@ -23,8 +23,8 @@ pub(super) fn of_a_pair(slowed: f64) -> Demand {
     demand(odds / (1.0 + odds))
 }
 
-/// Returns the demand with which a job loses as much on slices as by its speeds there (1 on the whole
-/// GPU of seven slices), on average over the sizes that were measured.
+/// Returns the demand with which a job loses as much on slices as by its speeds there, on average
+/// over the sizes that were measured. A speed is 1 on the whole GPU of seven slices.
 pub(super) fn of_slices(speeds: &[(u8, f64)]) -> Option<Demand> {
     let each: Vec<f64> = speeds
         .iter()

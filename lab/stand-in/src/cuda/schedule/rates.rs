@@ -1,13 +1,13 @@
 //! How fast kernels run at the same time.
 //!
-//! SMs go out in the order in which kernels began: a later one gets what the earlier leave, up
-//! to what it needs and what its client's active thread percentage allows, and waits if they
-//! leave nothing. A kernel that fills the device therefore starves its partner unless both are
-//! capped (co-execution study, rule 3).
+//! SMs go out in the order in which kernels began. A later one gets what the earlier leave, up to
+//! what it needs and what its client's active thread percentage allows, and waits if they leave
+//! nothing. A kernel that fills the device therefore starves its partner unless both are capped
+//! (co-execution study, rule 3).
 //!
-//! Memory slows each of them by what the others draw too. The form is ours; its one constant is
-//! set so that two of the study's memory-bound jobs (a quarter of the bandwidth each) slow each
-//! other 2.5 times, the most that the study saw (rule 1), while a job that computes costs them
+//! Memory slows each of them by what the others draw too. The form is ours. Its one constant is set
+//! so that two of the study's memory-bound jobs (a quarter of the bandwidth each) slow each other
+//! 2.5 times. That is the most that the study saw (rule 1), while a job that computes costs them
 //! little (rule 2).
 
 use super::{DeviceClientState, DeviceWork};
