@@ -139,3 +139,9 @@ pub(super) fn moment_ms(unix: Millis) -> Option<i64> {
 pub(super) fn json_text<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("plain data has a JSON form")
 }
+
+/// Returns the number of rows of a batch, for `LIMIT`. It cuts nothing off: it states to PostgreSQL's planner how
+/// many rows [`json_text`] has. For a function it expects 100, and would then read all of `jobs` for each batch.
+pub(super) fn batch_size<T>(rows: &[T]) -> i64 {
+    bigint(rows.len() as u64)
+}

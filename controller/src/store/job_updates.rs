@@ -8,7 +8,7 @@ use tessera_model::JobId;
 use tessera_model::spec::JobUpdate;
 use uuid::Uuid;
 
-use super::columns::{job_number, json_text};
+use super::columns::{batch_size, job_number, json_text};
 use super::{StoreError, change_rows};
 use tessera_control::rows::updates::UpdatedJob;
 
@@ -38,7 +38,7 @@ pub async fn update_jobs(
         WITH u AS (
             SELECT *
               FROM json_to_recordset($1::text::json)
-                AS u (job bigint, attempt uuid, updates jsonb, text text)
+                AS u (job bigint, attempt uuid, updates jsonb, text text) LIMIT $2
         ), e AS (
             INSERT INTO job_events (job, state, text)
             SELECT u.job, j.state, u.text FROM u JOIN jobs AS j ON j.job = u.job
@@ -50,6 +50,7 @@ pub async fn update_jobs(
            AND jobs.state IN ('placing', 'starting', 'running')
         "#,
         json_text(&rows),
+        batch_size(&rows),
     );
     change_rows(action, combined.len(), statement.execute(connection)).await
 }

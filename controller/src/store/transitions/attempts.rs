@@ -7,7 +7,7 @@ use tessera_placement::{Explanation, JobPlacement};
 use uuid::Uuid;
 
 use crate::store::columns::{
-    attempt_keys, bigint, integer, job_number, json_text, moment_ms, row_count,
+    attempt_keys, batch_size, bigint, integer, job_number, json_text, moment_ms, row_count,
 };
 use crate::store::{StoreError, change_rows, tenancies};
 use tessera_control::rows::transitions::{
@@ -154,6 +154,7 @@ pub async fn record_ends(
                       ended_ms bigint, exit_code text, detail text, user_ms bigint,
                       system_ms bigint, max_rss bigint, ran_ms bigint, checkpoint_ms bigint,
                       useful_ms bigint, done_ppm integer, ran_out_of bigint)
+             LIMIT $2
         ), a AS (
             UPDATE attempts
                SET live = false, state = u.outcome,
@@ -197,6 +198,7 @@ pub async fn record_ends(
         SELECT (SELECT COUNT(*) FROM a) AS "attempts!", (SELECT COUNT(*) FROM j) AS "jobs!"
         "#,
         json_text(&rows),
+        batch_size(&rows),
     )
     .fetch_one(&mut *connection)
     .await
@@ -281,8 +283,11 @@ pub async fn record_migrations(
         r#"
         WITH u AS (
             SELECT u.*
-              FROM json_to_recordset($1::text::json)
-                AS u (job bigint, attempt uuid, decision uuid, placement json, explanation json)
+              FROM (SELECT *
+                      FROM json_to_recordset($1::text::json)
+                        AS u (job bigint, attempt uuid, decision uuid, placement jsonb,
+                              explanation jsonb)
+                     LIMIT $4) AS u
               JOIN jobs AS j ON j.job = u.job AND j.attempt = u.attempt AND j.state = 'running'
         ), e AS (
             INSERT INTO job_events (job, state, text)
@@ -296,6 +301,7 @@ pub async fn record_migrations(
         json_text(&rows),
         policy,
         bigint(epoch),
+        batch_size(&rows),
     );
     change_rows(action, batch.len(), statement.execute(connection)).await
 }

@@ -12,7 +12,7 @@ use tessera_model::spec::JobUpdate;
 use tessera_placement::Explanation;
 use uuid::Uuid;
 
-use crate::store::columns::{RowRef, attempt_keys, bigint, job_number, json_text};
+use crate::store::columns::{RowRef, attempt_keys, batch_size, bigint, job_number, json_text};
 use crate::store::{StoreError, change_rows};
 use tessera_control::rows::transitions::{ResharedJob, WaitReasonRow, WaitingJobCommand};
 
@@ -36,7 +36,7 @@ pub async fn record_waits(
         INSERT INTO decisions (decision, job, outcome, reason, policy, epoch, explanation)
         SELECT u.decision, u.job, 'wait', u.reason, $2, $3, u.explanation
           FROM json_to_recordset($1::text::json)
-            AS u (decision uuid, job bigint, reason text, explanation json)
+            AS u (decision uuid, job bigint, reason text, explanation jsonb)
         "#,
         json_text(&rows),
         policy,
@@ -129,6 +129,7 @@ pub async fn command_waiting_jobs(
               FROM json_to_recordset($1::text::json)
                 AS u (job bigint, to_state text, sm_percent smallint, text text,
                       updates jsonb)
+             LIMIT $2
         ), m AS (
             UPDATE jobs
                SET state = COALESCE(u.to_state, jobs.state),
@@ -147,6 +148,7 @@ pub async fn command_waiting_jobs(
         SELECT m.job, m.state FROM m
         "#,
         json_text(&rows),
+        batch_size(&rows),
     )
     .fetch_all(connection)
     .await

@@ -6,7 +6,7 @@ use tessera_model::life::JobState;
 use tessera_placement::{Explanation, JobPlacement};
 use uuid::Uuid;
 
-use crate::store::columns::{bigint, integer, job_number, json_text};
+use crate::store::columns::{batch_size, bigint, integer, job_number, json_text};
 use crate::store::predictions::PredictionRecord;
 use crate::store::{StoreError, change_rows, colocations, tenancies};
 use tessera_control::rows::transitions::Reservation;
@@ -40,8 +40,9 @@ pub async fn reserve_slices(
                 AS u (attempt uuid, job bigint, number integer, state text, node uuid,
                       generation bigint, gpu text, gpu_index integer, start smallint,
                       profile_id integer, profile text, slice text, decision uuid,
-                      placement json, explanation json, sm_percent smallint, share_bytes bigint,
-                      compute_start smallint, compute_slices smallint)
+                      placement jsonb, explanation jsonb, sm_percent smallint,
+                      share_bytes bigint, compute_start smallint, compute_slices smallint)
+             LIMIT $6
         ), a AS (
             INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
                                   start, profile_id, profile, slice, decision, sm_percent,
@@ -84,6 +85,7 @@ pub async fn reserve_slices(
         bigint(epoch),
         json_text(&slots),
         json_text(&predictions),
+        batch_size(&attempts),
     );
     change_rows(action, batch.len(), statement.execute(&mut *connection)).await?;
     colocations::insert_predictions(connection, batch).await?;
