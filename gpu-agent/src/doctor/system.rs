@@ -138,6 +138,7 @@ fn is_ours(pid: u32, data: Option<&Path>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
@@ -149,8 +150,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let daemon = folder.path().join("nvidia-cuda-mps-control");
         fs::copy("/bin/cat", &daemon).unwrap();
-        let mut child = Command::new(&daemon).stdin(Stdio::piped()).spawn().unwrap();
+        let mut command = Command::new(&daemon);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
+        // A new process has its parent's name for a moment: it has its own once it answers.
+        child.stdin.as_mut().unwrap().write_all(b"a").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let seen = || {
             let found = processes().into_iter().find(|(number, _)| *number == pid);
             found.and_then(|(pid, name)| matters(pid, name, None))
