@@ -264,7 +264,7 @@ mod tests {
         reader.buffer.extend_from_slice(RECORD.replace("77", "80").as_bytes());
         reader.report_errors(&notices).await.unwrap();
         assert!(matches!(received.try_recv(), Ok(DriverNotice::Noticed(n)) if n.xid == 31));
-        assert!(received.try_recv().is_err(), "the older one is not told of");
+        assert!(received.try_recv().is_err(), "the older line is not reported");
 
         let mut again = LogReader::new(&first);
         let both = [RECORD.replace("77", "80"), RECORD.replace("77", "81")].concat();

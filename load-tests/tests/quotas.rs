@@ -42,7 +42,7 @@ fn usage(cluster: &Cluster) -> UsageReport {
 
 fn account(cluster: &Cluster, name: &str) -> AccountUsage {
     let reported = usage(cluster).accounts;
-    reported.into_iter().find(|account| account.account == name).expect("the account is told")
+    reported.into_iter().find(|account| account.account == name).expect("the account is reported")
 }
 
 fn tessera(cluster: &Cluster, words: &[&str]) -> Output {

@@ -235,7 +235,10 @@ mod tests {
 
         assert!(estimate.cautious && alarmed == 1);
         assert!(estimate.value > Bytes::from_mib(7_680) && estimate.value < gib(8), "{estimate:?}");
-        assert!(!run("steady", MemoryEvidence::Peak(gib(8))).0.cautious, "others are not doubted");
+        assert!(
+            !run("steady", MemoryEvidence::Peak(gib(8))).0.cautious,
+            "other tasks keep their confidence"
+        );
         for _ in 0..crate::drift::WINDOW {
             run("grows", MemoryEvidence::Peak(gib(5)));
         }

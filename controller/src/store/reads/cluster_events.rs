@@ -83,7 +83,7 @@ pub(super) async fn expected_ends(
             (Some(known), None) | (None, Some(known)) => known,
             (None, None) => return None,
         };
-        // The node's clock may have been set back between the start and the end of a task.
+        // The node's clock may have gone backwards between the start and the end of a task.
         let end = |started: Millis| started.plus(elapsed(span));
         let job = row.job("job", found.job);
         Some(job.and_then(|job| Ok((job, row.millis("started_at", found.started).map(end)?))))

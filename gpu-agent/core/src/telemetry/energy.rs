@@ -112,7 +112,7 @@ impl EnergyLedger {
         if active.iter().any(|weight| *weight > 0) || shares.other > 0 {
             self.give(moving, &active, shares.other, Remainder::Other, shares);
         } else {
-            // Nobody was seen at work, but the GPU was: whoever held it kept it awake.
+            // No process was seen at work, but the GPU was: the attempts that held it kept it awake.
             let free = if held.iter().any(|weight| *weight > 0) { 0 } else { 1 };
             self.give(moving, &held, free, Remainder::Idle, shares);
         }

@@ -85,7 +85,7 @@ fn what_came_of_foretold_memory_is_counted_once_a_run() {
     ends(&mut cluster, 90, well());
     had(&mut cluster, 90, gib(9));
     let before = cluster.take_memory_outcomes();
-    assert_eq!(before, OutcomeCounts::default(), "of the first run nothing was foretold");
+    assert_eq!(before, OutcomeCounts::default(), "nothing was predicted of the first run");
     let reservation = placed(&mut cluster, 1);
     assert!(reservation.memory.is_some());
 
