@@ -177,7 +177,7 @@ impl ShepherdPool {
 
     /// Clears up after a shepherd whose connection ended; returns the attempt that it had.
     ///
-    /// Nothing of the attempt runs any more when this returns, save what is being killed.
+    /// Nothing of the attempt runs any more when this returns, save what hangs in the kernel for seconds.
     pub fn bury(&mut self, id: Uuid) -> Option<AttemptId> {
         let handle = self.handles.remove(&id)?;
         self.idle.retain(|idle| *idle != id);

@@ -8,14 +8,18 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 
 /// The group in which agents make those of their shepherds.
 const PARENT: &str = "tessera-jobs";
+
+/// How long killed processes may take to end. Chosen: a busy machine takes milliseconds.
+const GONE_WITHIN: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// One shepherd's control group (version 2).
 #[derive(Debug)]
@@ -108,7 +112,8 @@ fn kill(path: &Path) {
     let _ = std::fs::write(path.join("cgroup.kill"), "1");
 }
 
-/// Kills what a dead shepherd left behind in its group, and removes the group.
+/// Kills what a dead shepherd left behind in its group, waits until it is gone, and removes the group. A process
+/// that was killed holds its files and its GPU until it has ended, and the next attempt may begin at once.
 pub fn kill_orphans(parent: &Path, name: &str) {
     let replacement = format!("{name}.");
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -116,8 +121,27 @@ pub fn kill_orphans(parent: &Path, name: &str) {
         let ours = found.to_str().is_some_and(|f| f == name || f.starts_with(&replacement));
         if ours {
             kill(&entry.path());
+            await_empty(&entry.path());
             let _ = std::fs::remove_dir(entry.path());
         }
+    }
+}
+
+/// Waits until nothing runs in a group, for [`GONE_WITHIN`] at most: what is left then hangs in the kernel, and no
+/// signal reaches it.
+fn await_empty(path: &Path) {
+    let Ok(mut events) = File::open(path.join("cgroup.events")) else { return };
+    let begun = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec;
+    let elapsed = || rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec - begun;
+    while elapsed() <= GONE_WITHIN.tv_sec {
+        let mut text = String::new();
+        let read = events.rewind().and_then(|()| events.read_to_string(&mut text));
+        if read.is_err() || text.lines().any(|line| line == "populated 0") {
+            return;
+        }
+        // The kernel reports a change of the file so.
+        let mut changed = [PollFd::new(&events, PollFlags::PRI)];
+        let _ = poll(&mut changed, Some(&GONE_WITHIN));
     }
 }
 

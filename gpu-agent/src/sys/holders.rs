@@ -138,7 +138,12 @@ mod tests {
             let line = format!("sleep 60 < {} & echo $!", path.display());
             let mut shell = Command::new("/bin/sh");
             let out = shell.arg("-c").arg(line).stderr(Stdio::null()).output_until_line();
-            out.trim().parse::<u32>().unwrap()
+            let pid = out.trim().parse::<u32>().unwrap();
+            // It has the shell's name until it runs its own program.
+            while fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() != "sleep" {
+                std::thread::yield_now();
+            }
+            pid
         };
         let gpu_holder = hold("nvidia0");
         let named = |instance| -> Vec<u32> {

@@ -1,11 +1,16 @@
 //! Who a process is: a pid alone may belong to a stranger by now (A5).
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tessera_model::BootId;
+
+/// How long a killed process may take to end. Chosen: a busy machine takes milliseconds.
+const GONE_WITHIN: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// One process of one boot; two processes never share all three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,11 +85,22 @@ pub fn kill_by_environment(attempt: &str) -> usize {
     kill_marked(&format!("TESSERA_ATTEMPT_ID={attempt}"))
 }
 
-/// Kills every process whose environment holds this `NAME=value`; returns how many were found.
+/// Kills every process whose environment holds this `NAME=value`, and waits until they are gone; returns how
+/// many were found. A process that was killed holds its files and its GPU until it has ended.
 pub fn kill_marked(mark: &str) -> usize {
+    let killed: RefCell<Vec<OwnedFd>> = RefCell::default();
     let found = each_marked(mark, |descriptor| {
         let _ = pidfd_send_signal(descriptor, Signal::KILL);
+        killed.borrow_mut().extend(descriptor.try_clone());
     });
+    for descriptor in killed.take() {
+        let mut ends = [PollFd::new(&descriptor, PollFlags::IN)];
+        // What does not end in this time hangs in the kernel, and no signal reaches it. Others are waited for no
+        // longer: the node has more to do.
+        if !matches!(poll(&mut ends, Some(&GONE_WITHIN)), Ok(1..)) {
+            break;
+        }
+    }
     found.len()
 }
 
