@@ -266,7 +266,7 @@ fn drain(cluster: &Cluster, acked: usize) {
     assert_eq!(sum, counts.total, "{counts:?}");
     // Every submit was repeated until it was acknowledged: there is nothing else.
     assert_eq!(counts.total, acked as u64, "jobs that nobody submitted, or jobs that are gone");
-    assert_eq!(counts.by_state.get("succeeded"), Some(&counts.total), "{counts:?}");
+    // That each of them succeeded is checked job by job, with the attempts of the one that did not.
 }
 
 fn every_acknowledged_job_ended_once(cluster: &Cluster, acked: &BTreeMap<u64, String>) -> usize {

@@ -1,5 +1,6 @@
 //! Recorded rounds of a real controller, decided again by the command.
 
+use std::fs;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -117,8 +118,19 @@ fn what_scheme_b_decided_is_decided_again_and_static_decides_otherwise() {
 #[test]
 fn what_tessera_decided_is_decided_again_and_another_setting_is_found() {
     let cluster = replays("tessera");
+    // Two jobs wait for the same slice. The better priority goes first, unless both have waited for long.
+    let gate = cluster.scratch().join("open");
+    let until_open = format!("while [ ! -e {} ]; do sleep 0.02; done", gate.display());
+    let holder = cluster.submit(&of("ada", 30, &until_open)).job_id;
+    cluster.wait_job(holder, SOON, "running");
+    let older = cluster.submit(&of("ada", 30, "true")).job_id;
+    let better = SubmitRequest { priority: Some(1), ..of("ada", 30, "true") };
+    let better = cluster.submit(&better).job_id;
+    fs::write(&gate, "").unwrap();
+    cluster.wait_job(better, SOON, "succeeded");
+    cluster.wait_job(older, SOON, "succeeded");
 
-    let (code, check) = checked(&cluster, "live", &["--set", "crowd=0"]);
+    let (code, check) = checked(&cluster, "live", &["--set", "patience=0"]);
 
     assert_eq!(code, Some(1), "{check}");
     assert!(check["equal"].as_u64() < check["rounds"].as_u64(), "{check}");

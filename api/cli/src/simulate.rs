@@ -18,7 +18,7 @@ use tessera_placement::policy::is_settable;
 use tessera_simulator::cluster::bounds::WorkloadBounds;
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::metrics::{RunOutcome, Summary};
-use tessera_simulator::cluster::overheads::{KernelSharingModel, Overheads};
+use tessera_simulator::cluster::overheads::{KernelSharingModel, Overheads, RunTimeKnowledge};
 use tessera_simulator::cluster::workload::{self, Workload};
 use tessera_simulator::cluster::{SimulationSetup, policy_with, report, run};
 use time::OffsetDateTime;
@@ -27,7 +27,9 @@ use utoipa::ToSchema;
 pub(super) use self::bar::SimulationProgress;
 use self::check::ReplayPolicy;
 use self::period::{HistoryPeriod, HistoryTime};
-use self::values::{parse_duration_ms, parse_kernel_sharing, parse_seed, parse_setting};
+use self::values::{
+    parse_duration_ms, parse_kernel_sharing, parse_run_time_knowledge, parse_seed, parse_setting,
+};
 use super::failure::CommandFailure;
 use super::session::{CommandSession, print, table};
 
@@ -79,6 +81,13 @@ pub struct Simulate {
     /// or slices (the driver's time slices, without a queue); by default as in --overheads
     #[arg(long, value_name = "WAY", value_parser = parse_kernel_sharing)]
     kernel_sharing: Option<KernelSharingModel>,
+    /// What the policies know of run times: known, learned (during the run, as a controller learns, from
+    /// nothing) or unknown; by default as in --overheads
+    #[arg(long, value_name = "KNOWLEDGE", value_parser = parse_run_time_knowledge)]
+    times: Option<RunTimeKnowledge>,
+    /// How many of a hundred jobs can be migrated, of those that the workload lets migrate
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    movable: Option<u8>,
     /// Interval of scheduling rounds, such as 10s; by default a round after each event
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ms, allow_hyphen_values = true)]
     round: Option<u64>,
@@ -175,7 +184,10 @@ impl Simulate {
             scene.fleet.cut(layout).map_err(CommandFailure::usage)?;
         }
         let overheads = self.overheads()?;
-        let SimulationScene { workload, fleet, cluster, recorded, notes } = scene;
+        let SimulationScene { mut workload, fleet, cluster, recorded, notes } = scene;
+        if let Some(movable) = self.movable {
+            workload::limit_movable(&mut workload.jobs, movable, self.seed);
+        }
         if let Some(file) = &self.save {
             let text = workload::file::write(&workload.jobs);
             std::fs::write(file, text).map_err(|bad| unwritten(file, &bad))?;
@@ -280,6 +292,7 @@ impl Simulate {
         let known = self.named_overheads()?;
         Ok(Overheads {
             kernel_sharing: self.kernel_sharing.unwrap_or(known.kernel_sharing),
+            times: self.times.unwrap_or(known.times),
             ..known
         })
     }

@@ -52,6 +52,7 @@ impl JobTable for ClusterForecast<'_> {
         JobFacts {
             done: self.done(&known),
             since: known.since(),
+            submitted: known.live.map(|live| live.submitted),
             limit: facts.limit.map(|limit| limit.plus(facts.grace)),
             migration_price: self.price_of_migration(job, &known),
             online: facts.online,

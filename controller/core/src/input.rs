@@ -78,8 +78,27 @@ pub enum Input {
     Tick,
 }
 
+impl Input {
+    /// Whether it changes nothing but that more jobs wait, or time passes.
+    pub(crate) const fn only_adds_jobs(&self) -> bool {
+        matches!(self, Self::Submitted(_) | Self::Tick)
+    }
+
+    /// Returns the jobs that come with it.
+    pub(crate) fn new_jobs(&self) -> impl Iterator<Item = JobId> {
+        let jobs = match self {
+            Self::Submitted(jobs) => jobs.as_slice(),
+            _ => &[],
+        };
+        jobs.iter().map(|job| job.job)
+    }
+}
+
 impl ClusterState {
     pub(crate) fn handle_input(&mut self, input: Input, now: Millis, round: &mut Round) {
+        if !input.only_adds_jobs() {
+            self.planner.settled.unsettle();
+        }
         match input {
             Input::Submitted(jobs) => {
                 for job in jobs {

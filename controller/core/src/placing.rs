@@ -19,6 +19,37 @@ pub(crate) const LOOK_AT_MAX: usize = 5_000;
 const LOOK_AT_WITHOUT_GPUS: usize = 64;
 
 impl ClusterState {
+    /// Whether the policy need not run: nothing changed since it ran but that jobs came, and each of them
+    /// requests what nobody could get. The policy sees them within a second.
+    pub(crate) fn is_settled(&self, arrived: &[JobId], now: Millis) -> bool {
+        let refused = |job: &JobId| {
+            // One that a user cancelled meanwhile is not there.
+            self.queue.queued(*job).is_none_or(|waiting| {
+                !self.predictions.knows_runs_of(&waiting.facts)
+                    && self.planner.settled.refuses(now, &waiting.job, &waiting.facts)
+            })
+        };
+        self.planner.settled.lasts(now) && arrived.iter().all(refused)
+    }
+
+    /// Remembers the jobs that the policy left in the queue. Where it may have left some for another round, or for
+    /// their quotas, nothing is settled: the place may be free for another user.
+    fn settle(&mut self, decisions: &[Decision], now: Millis) {
+        let mut looked_at = self.queue.waiting.values().take(LOOK_AT_MAX);
+        let waits_for_place = |decision: &Decision| matches!(decision, Decision::Wait { reason, .. } if *reason != WaitReason::Quota);
+        if !decisions.iter().all(waits_for_place)
+            || looked_at.any(|waiting| waiting.job.gang.is_some())
+        {
+            self.planner.settled.unsettle();
+            return;
+        }
+        let looked_at = self.queue.waiting.values().take(LOOK_AT_MAX);
+        // A job whose times are known may leave a free slice to others, for which that would do.
+        let unknown = looked_at.filter(|waiting| !self.predictions.knows_runs_of(&waiting.facts));
+        let left = unknown.map(|waiting| (&waiting.job, &*waiting.facts));
+        self.planner.settled.settle(now, left);
+    }
+
     /// Runs the policy, and turns its decisions into reservations. Returns a record of inputs and
     /// decisions if the policy was run.
     pub(crate) fn place_waiting_jobs(
@@ -39,6 +70,7 @@ impl ClusterState {
         }
         let view = self.view(now);
         let (decisions, record) = self.run_policy(&view, now);
+        self.settle(&decisions, now);
         let mut reshapes = Vec::new();
         let mut gangs: BTreeMap<JobId, Vec<PlacedMember>> = BTreeMap::new();
         for decision in decisions {

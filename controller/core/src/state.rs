@@ -26,6 +26,7 @@ pub(crate) mod overrides;
 pub(crate) mod planner;
 pub(crate) mod predictions;
 pub(crate) mod queue;
+pub(crate) mod settled;
 
 /// The leader's state of the cluster. Each part has one owner.
 #[derive(Debug)]

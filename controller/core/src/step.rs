@@ -5,7 +5,7 @@ use crate::plans::make_ready;
 use crate::round::Round;
 use crate::state::ClusterState;
 use std::sync::Arc;
-use tessera_model::Millis;
+use tessera_model::{JobId, Millis};
 use uuid::Uuid;
 
 impl ClusterState {
@@ -20,6 +20,7 @@ impl ClusterState {
     ) -> Round {
         let mut round = Round::default();
         self.clock.round_at = now;
+        let arrived: Vec<JobId> = inputs.iter().flat_map(Input::new_jobs).collect();
         for input in inputs {
             self.handle_input(input, now, &mut round);
         }
@@ -30,7 +31,13 @@ impl ClusterState {
         self.give_up_impossible(&mut round);
         self.plan_requested_layouts(now, new_id, &mut round);
         self.place_kept_jobs(now, new_id, &mut round);
-        let record = self.place_waiting_jobs(now, new_id, &mut round);
+        if !round.is_empty() {
+            self.planner.settled.unsettle();
+        }
+        let record = match self.is_settled(&arrived, now) {
+            true => None,
+            false => self.place_waiting_jobs(now, new_id, &mut round),
+        };
         self.order_plans(now, new_id, &mut round.plans);
         if let Some(record) = record.filter(|_| !round.is_empty()) {
             round.record = Some(Arc::new(self.planner.recorder.keep_record(record)));

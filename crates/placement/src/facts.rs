@@ -69,6 +69,8 @@ pub struct JobFacts {
     pub done: Option<u32>,
     /// When its present attempt began; `None` if it doesn't run.
     pub since: Option<Millis>,
+    /// When it was submitted, where that is known.
+    pub submitted: Option<Millis>,
     /// Longest time from the begin of an attempt to its end: the user's time limit, and the time that
     /// stopping takes.
     pub limit: Option<Millis>,

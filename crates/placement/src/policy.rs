@@ -2,7 +2,6 @@
 
 mod by_rule;
 mod exclusive;
-mod live;
 mod pinned;
 pub mod planned_gpu;
 mod scheme_b;
@@ -22,7 +21,6 @@ use crate::view::{ClusterView, QueuedJob};
 pub use by_rule::ByRule;
 pub use exclusive::Exclusive;
 pub use exclusive::WholeGpu;
-pub use live::TesseraLive;
 pub use pinned::{Pinned, decide_by_rule};
 pub use scheme_b::MadeToMeasure;
 pub use scheme_b::SchemeB;
@@ -135,7 +133,7 @@ pub fn on_terms(name: &str, terms: PolicyOptions) -> Option<Box<dyn Policy>> {
     match name {
         "tessera" => {
             let thousandths = u16::from(terms.energy_percent).saturating_mul(10);
-            Some(Box::new(TesseraLive::with_thrift(thousandths)))
+            Some(Box::new(Tessera::with_thrift(thousandths)))
         }
         _ => by_name(name),
     }
@@ -147,7 +145,7 @@ pub fn by_name(name: &str) -> Option<Box<dyn Policy>> {
         "exclusive" => Some(Box::new(Exclusive)),
         "static" => Some(Box::new(StaticLayout)),
         "scheme-b" => Some(Box::new(SchemeB)),
-        "tessera" => Some(Box::new(TesseraLive::default())),
+        "tessera" => Some(Box::new(Tessera::default())),
         _ => None,
     }
 }

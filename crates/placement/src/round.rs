@@ -23,9 +23,16 @@ use crate::working_state::WorkingState;
 
 /// What is known of a request before the search for a placement.
 #[derive(Debug)]
-enum Fate {
+pub(crate) enum Fate {
     Possible,
     Waits(WaitReason, Hopeless),
+}
+
+impl Fate {
+    /// Whether the end of jobs alone would make a place for the request.
+    pub(crate) const fn is_possible(&self) -> bool {
+        matches!(self, Self::Possible)
+    }
 }
 
 /// The GPUs in the order in which one request would take them.
@@ -149,17 +156,11 @@ impl Market {
         }
     }
 
-    /// Explains to a job that it waits whatever job ends. Where another layout would help, it would
-    /// help all jobs of the size: only the first gets an explanation.
+    /// Explains to a job that it waits whatever job ends.
     fn refuse<R: Rule>(&mut self, job: &QueuedJob) -> Option<Decision> {
-        let Fate::Waits(reason, hopeless) = &self.fate else { return None };
-        let why = match (self.waiting, reason) {
-            (None, _) => hopeless.explain_first(R::NAME, job),
-            (Some(_), WaitReason::MigFragmentation) => return None,
-            (Some(_), _) => hopeless.explain_again(R::NAME, job),
-        };
+        let decision = refuse::<R>(&self.fate, job, self.waiting.is_some());
         self.waiting.get_or_insert(job.id);
-        Some(Decision::Wait { job: job.id, reason: *reason, why })
+        decision
     }
 
     /// Computes the offers of GPUs that changed since this request's last offers; of all, the first time.
@@ -213,8 +214,20 @@ impl Market {
     }
 }
 
+/// Explains to a job that it waits whatever job ends. Where another layout would help, it would help all
+/// jobs with the request: only the first gets an explanation.
+pub(crate) fn refuse<R: Rule>(fate: &Fate, job: &QueuedJob, again: bool) -> Option<Decision> {
+    let Fate::Waits(reason, hopeless) = fate else { return None };
+    let why = match (again, reason) {
+        (false, _) => hopeless.explain_first(R::NAME, job),
+        (true, WaitReason::MigFragmentation) => return None,
+        (true, _) => hopeless.explain_again(R::NAME, job),
+    };
+    Some(Decision::Wait { job: job.id, reason: *reason, why })
+}
+
 /// Returns whether a request can ever be met, and if not, why.
-fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> Fate {
+pub(crate) fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> Fate {
     // Where no GPU was ever seen, nothing can be called impossible: the first may hold it.
     let mut reason = match state.gpus.is_empty() {
         true => WaitReason::NodeUnavailable,

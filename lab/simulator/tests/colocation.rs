@@ -277,7 +277,7 @@ fn the_queue_keeps_a_service_from_what_default_sharing_costs_it() {
     let line = |submit: u64, class: &str, memory: u64, busy: u64| {
         format!(
             r#"{{"submit_s": {submit}, "class": "{class}", "memory_mib": {memory}, "busy_percent": {busy},
-                "times_s": {{"*": {{"1": 1000, "7": 1000}}}}}}"#
+                "restore_s": 30, "times_s": {{"*": {{"1": 1000, "7": 1000}}}}}}"#
         )
         .replace('\n', "")
     };

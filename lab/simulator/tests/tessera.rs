@@ -11,7 +11,7 @@ use tessera_placement::{
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::SimulatedJob;
 use tessera_simulator::cluster::metrics::RunOutcome;
-use tessera_simulator::cluster::overheads::{MigrationCost, Overheads};
+use tessera_simulator::cluster::overheads::{MigrationCost, Overheads, RunTimeKnowledge};
 use tessera_simulator::cluster::workload;
 use tessera_simulator::cluster::{SimulationSetup, run};
 
@@ -54,10 +54,15 @@ proptest! {
         gap in 4_u64..30,
         gpus in 1_usize..4,
         error in 0_u16..600,
+        movable in prop::sample::select(vec![0, 50, 100]),
+        times in prop::sample::select(vec![
+            RunTimeKnowledge::Known, RunTimeKnowledge::Learned, RunTimeKnowledge::Unknown,
+        ]),
     ) {
-        let jobs = crowded(seed, 120, gap);
+        let mut jobs = crowded(seed, 120, gap);
+        workload::limit_movable(&mut jobs, movable, seed);
         // Predictions that are wrong by more than half must not matter.
-        let overheads = Overheads { prediction_error: error, ..Overheads::default() };
+        let overheads = Overheads { prediction_error: error, times, ..Overheads::default() };
         let outcome = simulated(&jobs, &format!("{gpus}xa100-40gb"), &impatient(), overheads);
         let stay = outcome.segments.iter().map(|s| s.to_ms - s.from_ms).max().unwrap();
         // A GPU that is being cut is not given away: a cut before and a cut after.

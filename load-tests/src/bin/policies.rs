@@ -35,6 +35,16 @@ struct Arguments {
     /// Only these policies.
     #[arg(long, value_delimiter = ',')]
     policy: Vec<String>,
+    /// What policies know of run times: known, learned (online, from nothing) or unknown.
+    #[arg(long, default_value = "known")]
+    times: String,
+    /// How many of a hundred jobs can be moved.
+    #[arg(long, default_value_t = 100)]
+    movable: u8,
+    /// Other workloads on other GPUs than the cases', as `WORKLOAD@GPUS`; a workload may be a file such as
+    /// `batch-SEED.jsonl`.
+    #[arg(long, value_delimiter = ';')]
+    also: Vec<String>,
     /// Other settings of `tessera`, for experiments, as `name=number`.
     #[arg(long, value_delimiter = ',')]
     set: Vec<String>,
@@ -47,10 +57,10 @@ struct Arguments {
 }
 
 /// One row of the table: a workload on a cluster.
-struct Case {
-    name: &'static str,
-    workload: &'static str,
-    cluster: &'static str,
+struct Case<'a> {
+    name: &'a str,
+    workload: &'a str,
+    cluster: &'a str,
     layout: &'static str,
     overheads: &'static str,
     round_ms: u64,
@@ -65,7 +75,7 @@ const STATIC: &str = "3g.20gb,2g.10gb,2g.10gb";
 /// MISO's program looks at its cluster every ten seconds.
 const MISO_ROUND_MS: u64 = 10_000;
 
-const CASES: &[Case] = &[
+const CASES: &[Case<'static>] = &[
     Case {
         name: "miso-100-recover",
         workload: "miso",
@@ -162,12 +172,7 @@ const CASES: &[Case] = &[
     case("serving", "serving:jobs=300,gap=150", "4xa100-40gb", 5),
 ];
 
-const fn case(
-    name: &'static str,
-    workload: &'static str,
-    cluster: &'static str,
-    seeds_max: u64,
-) -> Case {
+const fn case<'a>(name: &'a str, workload: &'a str, cluster: &'a str, seeds_max: u64) -> Case<'a> {
     let (layout, overheads) = (STATIC, "recover");
     Case { name, workload, cluster, layout, overheads, round_ms: 0, seeds_max, authors: &[] }
 }
@@ -190,6 +195,11 @@ fn main() -> anyhow::Result<()> {
     for case in CASES.iter().filter(|case| case.name.contains(&arguments.only)) {
         rows.push(table(case, &arguments)?);
     }
+    for also in &arguments.also {
+        let (workload, cluster) =
+            also.split_once('@').context("--also is written WORKLOAD@GPUS")?;
+        rows.push(table(&case(also, workload, cluster, u64::MAX), &arguments)?);
+    }
     if let Some(svg) = &arguments.svg {
         std::fs::write(svg, drawing::draw(&rows))?;
     }
@@ -202,6 +212,16 @@ fn main() -> anyhow::Result<()> {
         std::fs::write(out, serde_json::to_string_pretty(&result)? + "\n")?;
     }
     Ok(())
+}
+
+/// Reads a workload: a built-in one, or a file, in whose name `SEED` stands for the seed.
+fn jobs_of(workload: &str, seed: u64) -> anyhow::Result<Vec<SimulatedJob>> {
+    if !workload.ends_with(".jsonl") {
+        return Ok(workload::built_in(workload, seed)?.jobs);
+    }
+    let file = workload.replace("SEED", &seed.to_string());
+    let text = std::fs::read_to_string(&file).with_context(|| file.clone())?;
+    Ok(workload::file::read(&file, &text)?.jobs)
 }
 
 fn policies(arguments: &Arguments) -> anyhow::Result<Vec<Box<dyn Policy>>> {
@@ -232,15 +252,20 @@ fn online_s(jobs: &[SimulatedJob], outcome: &RunOutcome) -> Option<f64> {
     (!times.is_empty()).then(|| times.iter().sum::<f64>() / count(times.len()))
 }
 
-fn table(case: &Case, arguments: &Arguments) -> anyhow::Result<Value> {
-    let overheads = Overheads::parse(case.overheads)?;
+fn table(case: &Case<'_>, arguments: &Arguments) -> anyhow::Result<Value> {
+    let mut overheads = Overheads::parse(case.overheads)?;
+    overheads.times = serde_json::from_value(json!(arguments.times))
+        .context("--times is known, learned or unknown")?;
     let seeds = arguments.seeds.min(case.seeds_max);
     let mut by_policy: BTreeMap<usize, Runs> = BTreeMap::new();
     for seed in arguments.first_seed..arguments.first_seed + seeds {
-        let jobs = workload::built_in(case.workload, seed)?.jobs;
+        let mut jobs = jobs_of(case.workload, seed)?;
+        workload::limit_movable(&mut jobs, arguments.movable, seed);
         let free = GpuFleet::parse(case.cluster)?;
         let mut cut = free.clone();
-        cut.cut(case.layout)?;
+        if arguments.policy.is_empty() || arguments.policy.iter().any(|p| p.starts_with("static")) {
+            cut.cut(case.layout)?;
+        }
         let bounds = WorkloadBounds::new(&jobs, &free, &overheads);
         for (place, policy) in policies(arguments)?.iter().enumerate() {
             let fleet = if policy.name().starts_with("static") { &cut } else { &free };
@@ -287,7 +312,7 @@ fn table(case: &Case, arguments: &Arguments) -> anyhow::Result<Value> {
     }))
 }
 
-fn row(case: &Case, runs: &Runs) -> Option<Value> {
+fn row(case: &Case<'_>, runs: &Runs) -> Option<Value> {
     let Runs { policy: name, summaries: runs, online_s, took_s, .. } = runs;
     let online =
         (!online_s.is_empty()).then(|| online_s.iter().sum::<f64>() / count(online_s.len()));

@@ -1,7 +1,7 @@
 //! Values of `simulate`'s options that are given as text.
 
 use serde_json::Value;
-use tessera_simulator::cluster::overheads::{self, KernelSharingModel};
+use tessera_simulator::cluster::overheads::{self, KernelSharingModel, RunTimeKnowledge};
 
 /// A value of an option of `simulate` that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,6 +9,12 @@ pub enum BadSimulateOption {
     /// `--kernel-sharing` names no way to interleave kernels.
     #[error("{text:?} is unknown: expected modelled, queue or slices")]
     UnknownKernelSharing {
+        /// What was given.
+        text: String,
+    },
+    /// `--times` names nothing that policies can know.
+    #[error("{text:?} is unknown: expected known, learned or unknown")]
+    UnknownKnowledge {
         /// What was given.
         text: String,
     },
@@ -33,6 +39,12 @@ pub enum BadSimulateOption {
 pub fn parse_kernel_sharing(text: &str) -> Result<KernelSharingModel, BadSimulateOption> {
     let named = serde_json::from_value(Value::String(text.to_owned()));
     named.map_err(|_| BadSimulateOption::UnknownKernelSharing { text: text.to_owned() })
+}
+
+/// Parses what policies know of run times.
+pub fn parse_run_time_knowledge(text: &str) -> Result<RunTimeKnowledge, BadSimulateOption> {
+    let named = serde_json::from_value(Value::String(text.to_owned()));
+    named.map_err(|_| BadSimulateOption::UnknownKnowledge { text: text.to_owned() })
 }
 
 /// Parses a duration to milliseconds.

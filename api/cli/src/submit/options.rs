@@ -37,8 +37,8 @@ pub struct JobOptions {
     /// Working directory; by default the current one
     #[arg(short = 'D', long, value_name = "DIR")]
     pub chdir: Option<PathBuf>,
-    /// GPU memory that the job needs, such as 10G; `auto` (the default) starts on the smallest
-    /// slice
+    /// GPU memory that the job needs, such as 10G; with `auto` (the default) any slice is large enough
+    /// at first
     #[arg(long, value_name = "SIZE")]
     pub vram: Option<VramOption>,
     /// MIG profile, such as 1g.5gb; or a compute instance of one, such as 1c.3g.20gb, if an operator

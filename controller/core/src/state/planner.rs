@@ -1,5 +1,6 @@
 //! The placement policy, with what it needs besides the cluster: a time budget and a recorder.
 
+use super::settled::SettledQueue;
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_model::Millis;
@@ -18,6 +19,8 @@ pub(crate) struct Planner {
     pub(crate) improve_for: Duration,
     /// When the policy last ran although no job waited.
     pub(crate) reviewed_at: Option<Millis>,
+    /// The requests for which nothing could start, since the policy last ran.
+    pub(crate) settled: SettledQueue,
 }
 
 /// Measures time from a start of its own.
@@ -50,6 +53,7 @@ impl Planner {
             stopwatch: Arc::new(Standstill),
             improve_for: IMPROVE_FOR,
             reviewed_at: None,
+            settled: SettledQueue::default(),
         }
     }
 
@@ -67,6 +71,7 @@ impl Planner {
             stopwatch: Arc::clone(&self.stopwatch),
             improve_for: self.improve_for,
             reviewed_at: self.reviewed_at,
+            settled: SettledQueue::default(),
         }
     }
 }

@@ -87,6 +87,11 @@ impl Predictions {
         }
     }
 
+    /// Whether runs of a job's task are known, on whatever slices.
+    pub(crate) fn knows_runs_of(&self, facts: &TaskFacts) -> bool {
+        !facts.task.is_empty() && self.estimator.predict(&facts.task, &any_place()).is_some()
+    }
+
     /// Predicts a whole run of a job on such a slice.
     pub(crate) fn predict(&self, facts: &TaskFacts, on: &SliceKind) -> Option<Prediction> {
         let known = match facts.task.is_empty() {

@@ -238,7 +238,7 @@ impl StateSpace {
     }
 
     /// Returns whether two placements share a memory slice, so that they never coexist.
-    pub(super) fn exclude(&self, a: Slot, b: Slot) -> bool {
+    pub fn exclude(&self, a: Slot, b: Slot) -> bool {
         match (self.places.bit(a), self.places.bit(b)) {
             (Some(a), Some(b)) => self.places.overlap(a, b),
             (None, _) | (_, None) => false,

@@ -219,12 +219,23 @@ impl<'r> Quotas<'r> {
             Decision::Reshape { reshape, .. } => {
                 let Some(gpu) = gpu_of(&reshape.gpu) else { return more };
                 for instance in &gpu.instances {
-                    if let InstanceState::Taken { job } = instance.state {
+                    let holder = match &instance.state {
+                        InstanceState::Taken { job } => Some(*job),
+                        InstanceState::Shared(tenancy) => {
+                            tenancy.sharers.first().map(|(job, _)| *job)
+                        }
+                        _ => None,
+                    };
+                    if let Some(job) = holder {
                         count(job, slices(gpu, instance.slot), -1);
                     }
                 }
+                let mut given: BTreeSet<Option<Slot>> = BTreeSet::new();
+                // Those who share an instance are of one user, and it counts once.
                 for placed in &reshape.placements {
-                    count(placed.job, slices(gpu, placed.slot), 1);
+                    if given.insert(placed.slot) {
+                        count(placed.job, slices(gpu, placed.slot), 1);
+                    }
                 }
             }
         }

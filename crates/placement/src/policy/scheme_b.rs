@@ -238,10 +238,19 @@ fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> 
 /// Steps (1) to (3) of scheme B on one GPU.
 fn best_way(standing: &GpuLayout<'_>, changing: bool, size: &NumberedRequest) -> Option<Offer> {
     let slots: Vec<_> = tight_slots(standing, size).collect();
-    let request = &size.request;
-    let idle = || best_of(request, idle_ways(standing, &slots));
-    let create = || best_of(request, create_ways(standing, &slots));
-    let rearrange = || best_of(request, rearrange_ways(standing, &slots));
+    best_way_among(standing, changing, &size.request, &slots)
+}
+
+/// The same among some of the slots that fit.
+pub(super) fn best_way_among(
+    standing: &GpuLayout<'_>,
+    changing: bool,
+    request: &SliceRequest,
+    slots: &[(Slot, &Profile)],
+) -> Option<Offer> {
+    let idle = || best_of(request, idle_ways(standing, slots));
+    let create = || best_of(request, create_ways(standing, slots));
+    let rearrange = || best_of(request, rearrange_ways(standing, slots));
     if changing { idle() } else { idle().or_else(create).or_else(rearrange) }
 }
 

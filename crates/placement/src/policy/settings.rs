@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{NAMES, Policy, PolicyOptions, Tessera, TesseraLive, on_terms};
+use super::{NAMES, Policy, PolicyOptions, Tessera, on_terms};
 
 /// Why no policy can be made of a name and settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +43,7 @@ pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, Ba
             }
             let set: Tessera =
                 serde_json::from_value(all).map_err(|bad| refused(bad.to_string()))?;
-            Ok(Box::new(TesseraLive::new(set)))
+            Ok(Box::new(set))
         }
         (_, Value::Object(none)) if none.is_empty() => Ok(known),
         _ => Err(refused("nothing can be set of it".to_owned())),

@@ -41,14 +41,17 @@ mod freeing;
 mod gpu_index;
 mod horizon;
 mod improving;
+mod mixed;
 mod overdue;
 mod pairs;
 mod rounding;
 mod scoring;
 mod search;
+mod stay;
 mod waiting;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tessera_model::{JobId, Millis};
 
 use self::fairness::AccountQueues;
@@ -56,15 +59,17 @@ use self::gpu_index::GpuIndex;
 use self::horizon::{Horizon, weighing};
 use self::scoring::Scoring;
 use self::search::Search;
+use self::stay::StayInput;
 use self::waiting::{UrgencyClock, WaitingJobs};
 use super::planned_gpu::because;
-use super::{Policy, PolicyOptions, SchemeB};
+use super::{Policy, PolicyOptions, settings};
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::facts::SliceLimit;
+use crate::fair::Quotas;
 use crate::placement_search::SearchBuffers;
 use crate::policy::session::{LOOK_AT_MAX, Session};
 use crate::predictor::Knowledge;
-use crate::view::{ClusterView, QueuedJob};
+use crate::view::{ClusterView, QueueKey, QueuedJob};
 
 const NAME: &str = "tessera";
 
@@ -74,6 +79,13 @@ const WEIGHED_MAX: usize = 64;
 /// Most jobs in a row that find no place before a round gives up: those behind them weigh less. Chosen by
 /// the time of a round.
 const REFUSED_MAX: usize = 8;
+
+/// Jobs with near deadlines that one round places before others. Chosen by the time of a round.
+const DUE_MAX: usize = 16;
+
+/// How often a round is decided at most, each time without more jobs that their quotas hold. Chosen by the
+/// time of a round: the rest waits for the next one.
+const TRIES_MAX: usize = 4;
 
 /// How much more urgent a job is for each step of its priority. Chosen: five steps are a factor of 32, as
 /// much as a job of a minute is before one of two hours.
@@ -156,6 +168,12 @@ impl Default for Tessera {
 }
 
 impl Tessera {
+    /// Has a job forgo up to so much of its speed, in thousandths, for a slice that is a whole GPU smaller:
+    /// how much energy counts. By default 250.
+    pub fn with_thrift(thousandths: u16) -> Self {
+        Self { thrift: f64::from(thousandths.min(1_000)) / 1_000.0, ..Self::default() }
+    }
+
     /// Returns [`Self::thrift`] in thousandths.
     pub(super) fn thrift_thousandths(&self) -> u64 {
         rounding::whole_thousandths(self.thrift.clamp(0.0, 1.0))
@@ -171,7 +189,91 @@ impl Policy for Tessera {
         true
     }
 
+    fn shares_fairly(&self) -> bool {
+        true
+    }
+
+    fn settings(&self) -> Value {
+        settings::to_json(self)
+    }
+
     fn decide_with(
+        &self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        queue: &mut dyn Iterator<Item = &QueuedJob>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let jobs: Vec<&QueuedJob> = queue.collect();
+        self.decide_within_quotas(cluster, knowledge, &jobs, now, starts_max)
+    }
+
+    fn session(&self) -> Option<Box<dyn Session + '_>> {
+        Some(Box::new(TesseraSession::new(self)))
+    }
+}
+
+impl Tessera {
+    /// Decides a round anew without the jobs that their quotas hold, until it gives nobody too much.
+    fn decide_within_quotas(
+        &self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        jobs: &[&QueuedJob],
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let Some(quotas) = Quotas::of(cluster, knowledge.jobs, jobs.iter().copied()) else {
+            return self.decide_freely(cluster, knowledge, jobs, None, now, starts_max);
+        };
+        let (held, mut open): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| quotas.bars(job, 1));
+        let wait = |job| quotas.wait(NAME, job, 1, None);
+        let mut held: Vec<Decision> = held.into_iter().map(wait).collect();
+        for tries in 1_usize.. {
+            let mut decided =
+                self.decide_freely(cluster, knowledge, &open, Some(&quotas), now, starts_max);
+            let mut counted = quotas.clone();
+            let over = counted.sift(&mut decided);
+            let before = open.len();
+            open.retain(|job| {
+                let stays = !over.jobs.contains(&job.id);
+                if !stays {
+                    held.push(counted.wait(NAME, job, 1, None));
+                }
+                stays
+            });
+            if open.len() < before && tries < TRIES_MAX {
+                continue;
+            }
+            // What else was decided for those GPUs may rest on what was not allowed.
+            decided.retain(|decision| decision.gpu().is_none_or(|gpu| !over.gpus.contains(gpu)));
+            decided.extend(held);
+            return decided;
+        }
+        held
+    }
+
+    /// Decides a round, quotas apart.
+    fn decide_freely(
+        &self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        jobs: &[&QueuedJob],
+        quotas: Option<&Quotas<'_>>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        if mixed::all_weighed(cluster, knowledge, jobs.iter().copied()) {
+            return self.search(cluster, knowledge, &mut jobs.iter().copied(), now, starts_max);
+        }
+        let (thrift, patience) = (self.thrift, self.patience);
+        let input = StayInput { cluster, knowledge, quotas, thrift, patience, now };
+        mixed::decide(self, input, jobs, starts_max)
+    }
+
+    /// Decides a round by the exact search alone: for jobs that can be moved, and whose times are known.
+    fn search(
         &self,
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
@@ -182,11 +284,7 @@ impl Policy for Tessera {
         let mut work = TesseraSession::new(self);
         work.waiting = WaitingJobs::of(queue);
         work.waiting.queue().values().for_each(|job| work.account_queues.insert(job));
-        work.round(cluster, knowledge, now, starts_max)
-    }
-
-    fn session(&self) -> Option<Box<dyn Session + '_>> {
-        Some(Box::new(TesseraSession::new(self)))
+        work.search(cluster, knowledge, now, starts_max)
     }
 }
 
@@ -198,6 +296,12 @@ struct TesseraSession<'s> {
     account_queues: AccountQueues,
     index: GpuIndex,
     buffers: SearchBuffers,
+    /// Jobs that came since the last round.
+    arrived: Vec<QueueKey>,
+    /// Whether some job is placed for its whole run.
+    mixed: bool,
+    /// Whether MIG is on for all GPUs.
+    partitioned: Option<bool>,
 }
 
 impl<'s> TesseraSession<'s> {
@@ -208,6 +312,9 @@ impl<'s> TesseraSession<'s> {
             account_queues: AccountQueues::default(),
             index: GpuIndex::default(),
             buffers: SearchBuffers::default(),
+            arrived: Vec::new(),
+            mixed: false,
+            partitioned: None,
         }
     }
 }
@@ -215,6 +322,7 @@ impl<'s> TesseraSession<'s> {
 impl Session for TesseraSession<'_> {
     fn enqueue(&mut self, job: QueuedJob) {
         self.account_queues.insert(&job);
+        self.arrived.push(job.key());
         self.waiting.insert(job);
     }
 
@@ -234,12 +342,42 @@ impl Session for TesseraSession<'_> {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        let queue = self.waiting.queue();
-        let queued = queue.len();
-        if queue.values().next().is_some_and(|job| knowledge.jobs.facts(job.id).done.is_none()) {
-            let mut queue = queue.values().take(LOOK_AT_MAX);
-            return SchemeB.decide_with(cluster, knowledge, &mut queue, now, starts_max);
+        if self.is_searched(cluster, knowledge) {
+            return self.search(cluster, knowledge, now, starts_max);
         }
+        let jobs: Vec<&QueuedJob> = self.waiting.queue().values().take(LOOK_AT_MAX).collect();
+        self.settings.decide_within_quotas(cluster, knowledge, &jobs, now, starts_max)
+    }
+}
+
+impl TesseraSession<'_> {
+    /// Whether the search alone decides. Each job is checked once, as it comes. If all were weighed since, there
+    /// are no others.
+    fn is_searched(&mut self, cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
+        if self.mixed {
+            let queue = self.waiting.queue().values();
+            self.mixed = !mixed::all_weighed(cluster, knowledge, queue);
+            self.arrived.clear();
+            return !self.mixed;
+        }
+        let arrived = std::mem::take(&mut self.arrived);
+        let queue = self.waiting.queue();
+        let new = arrived.iter().filter_map(|key| queue.get(key));
+        let all = || cluster.gpus.iter().all(|gpu| gpu.mig.is_some());
+        let partitioned = *self.partitioned.get_or_insert_with(all);
+        self.mixed = !partitioned || !mixed::are_weighed(cluster, knowledge, new);
+        !self.mixed
+    }
+
+    /// Decides a round by the exact search.
+    fn search(
+        &mut self,
+        cluster: &ClusterView,
+        knowledge: Knowledge<'_>,
+        now: Millis,
+        starts_max: usize,
+    ) -> Vec<Decision> {
+        let queued = self.waiting.queue().len();
         self.index.read(cluster, knowledge.jobs);
         let horizon = Horizon::default();
         let scoring = Scoring { settings: self.settings, cluster, knowledge, now, horizon };
@@ -254,6 +392,21 @@ impl Session for TesseraSession<'_> {
             (served, waits) = overdue::serve(&mut search, waiting, self.settings, now, starts_max);
             started = served.len();
             served.extend(waits.iter().filter_map(decided_job));
+        }
+        if search.any_open() {
+            let kinds = search.kinds();
+            let due = self.waiting.earliest_deadlines(now).take(DUE_MAX);
+            let due: Vec<QueuedJob> =
+                due.filter(|job| search.scoring.is_pressed(&kinds, job.id)).cloned().collect();
+            for job in due.iter().filter(|job| !served.contains(&job.id)).collect::<Vec<_>>() {
+                if started >= starts_max || !search.any_open() {
+                    break;
+                }
+                if search.place_job(job, None) || search.free_slices_for(job) {
+                    started += 1;
+                    served.push(job.id);
+                }
+            }
         }
         if search.any_open() {
             let order = order(&mut self.waiting, &mut self.account_queues, &search);

@@ -73,6 +73,8 @@ pub struct NewAnswers {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     since: Vec<(JobId, Option<Millis>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    submitted: Vec<(JobId, Option<Millis>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     limits: Vec<(JobId, Option<Millis>)>,
     #[serde(rename = "move_prices", skip_serializing_if = "Vec::is_empty")]
     migration_prices: Vec<(JobId, Option<Millis>)>,
@@ -122,6 +124,7 @@ impl Answers {
         for (job, old, facts) in paired(&before.facts, &self.facts, &unknown) {
             push(&mut new.done, job, &old.done, &facts.done);
             push(&mut new.since, job, &old.since, &facts.since);
+            push(&mut new.submitted, job, &old.submitted, &facts.submitted);
             push(&mut new.limits, job, &old.limit, &facts.limit);
             push(&mut new.migration_prices, job, &old.migration_price, &facts.migration_price);
             push(&mut new.deadlines, job, &old.deadline, &facts.deadline);
@@ -142,6 +145,7 @@ impl Answers {
         }
         self.set(&new.done, |facts, done| facts.done = done);
         self.set(&new.since, |facts, since| facts.since = since);
+        self.set(&new.submitted, |facts, submitted| facts.submitted = submitted);
         self.set(&new.limits, |facts, limit| facts.limit = limit);
         self.set(&new.migration_prices, |facts, price| facts.migration_price = price);
         self.set(&new.deadlines, |facts, deadline| facts.deadline = deadline);

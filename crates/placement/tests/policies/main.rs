@@ -15,5 +15,6 @@ mod record;
 mod scheme_b;
 mod sharing;
 mod static_layout;
+mod stay;
 mod tessera;
 mod view;

@@ -111,12 +111,18 @@ fn decide(
 fn placed(cluster: &ClusterView, decisions: &[Decision]) -> BTreeMap<u64, u32> {
     let mut placed = BTreeMap::new();
     for decision in decisions {
-        let Decision::Reshape { reshape, .. } = decision else { continue };
-        let gpu = cluster.gpus.iter().find(|gpu| gpu.id == reshape.gpu).unwrap();
-        for job in &reshape.placements {
-            let slot = job.slot.unwrap();
-            let profile = gpu.mig.as_ref().unwrap().geometry.profile(slot.profile).unwrap();
-            placed.insert(job.job.number(), u32::from(profile.compute_slices));
+        let (on, jobs) = match decision {
+            Decision::Reshape { reshape, .. } => {
+                let jobs = reshape.placements.iter().map(|placed| (placed.job, placed.slot));
+                (&reshape.gpu, jobs.collect())
+            }
+            Decision::Start { job, place, .. } => (&place.gpu, vec![(*job, place.slot)]),
+            Decision::Wait { .. } => continue,
+        };
+        let gpu = cluster.gpus.iter().find(|gpu| gpu.id == *on).unwrap();
+        for (job, slot) in jobs {
+            let profile = slot.and_then(|s| gpu.mig.as_ref()?.geometry.profile(s.profile)).unwrap();
+            placed.insert(job.number(), u32::from(profile.compute_slices));
         }
     }
     placed
@@ -126,7 +132,8 @@ fn placed(cluster: &ClusterView, decisions: &[Decision]) -> BTreeMap<u64, u32> {
 fn of_two_accounts_the_one_that_used_less_is_served_first() {
     // Each needs the whole GPU, and the first was submitted first.
     let cluster = cluster([a100(&[])]);
-    let jobs = queue([gib(30), gib(30)]);
+    let mut jobs = queue([gib(30), gib(30)]);
+    (jobs[0].user, jobs[1].user) = ("busy".into(), "idle".into());
     let accounts = [(1, account("busy", 90, None)), (2, account("idle", 10, None))].into();
     let facts_known = KnownFacts { accounts, whole: vec![1, 2], ..KnownFacts::default() };
     let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(10));
@@ -162,8 +169,10 @@ fn a_gpu_is_reserved_for_the_oldest_job_once_it_has_waited_too_long() {
         KnownFacts { since: [(8, 100), (9, 500)].into(), ..KnownFacts::default() };
     facts_known.minutes = [(1, 30), (2, 1)].into();
     facts_known.whole = vec![1];
+    facts_known.price_s = Some(10);
     let decide = |now| {
-        let policy = Tessera { patience: Millis::from_secs(3_600), ..Tessera::default() };
+        let policy =
+            Tessera { patience: Millis::from_secs(3_600), effort: 0, ..Tessera::default() };
         policy.decide_with(&cluster, known(&facts_known), &mut jobs.iter(), now, usize::MAX)
     };
     let gpus = |decisions: &[Decision]| -> Vec<String> {
@@ -225,7 +234,9 @@ fn a_job_gets_the_gpu_that_others_leave_for_slices_that_stand_idle() {
 fn of_two_jobs_as_long_the_one_that_leaves_space_is_served_first() {
     let cluster = cluster([a100(&[])]);
     let jobs = queue([gib(30), gib(4)]);
-    let facts_known = KnownFacts { whole: vec![1], flat: vec![2], ..KnownFacts::default() };
+    let price_s = Some(10);
+    let facts_known =
+        KnownFacts { whole: vec![1], flat: vec![2], price_s, ..KnownFacts::default() };
     let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(10));
     assert_eq!(placed(&cluster, &decisions).into_keys().collect::<Vec<_>>(), [2]);
 }
@@ -344,8 +355,11 @@ proptest! {
     ) {
         let standing = [("1g.5gb", 6, taken(100)), ("2g.10gb", 2, taken(101))];
         let cluster = cluster((0..gpus).map(|at| if at == 0 { a100(&standing) } else { a100(&[]) }));
-        let waiting = queue(jobs.iter().map(|_| gib(3)));
+        let mut waiting = queue(jobs.iter().map(|_| gib(3)));
         let names = ["a", "b", "c"];
+        for (job, (owner, _)) in waiting.iter_mut().zip(&jobs) {
+            job.user = names[*owner].into();
+        }
         let of = |number: usize| account(names[number], 1, quotas[number]);
         let running = [(100, of(0)), (101, of(1))].into();
         let mut facts_known = KnownFacts { accounts: running, ..KnownFacts::default() };
@@ -382,6 +396,7 @@ fn a_slice_that_two_share_counts_once_against_their_quota() {
             accounts: [(1, quota.clone()), (2, quota)].into(),
             half: vec![1, 2],
             shares: [(1, 6), (2, 6)].into(),
+            price_s: Some(10),
             ..KnownFacts::default()
         };
         let cluster = cluster([a100(&[])]);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    ClusterView, Decision, Policy, QueueKey, QueuedJob, Session, WaitReason, session,
+    ClusterView, Decision, Empirical, Policy, QueueKey, QueuedJob, Session, WaitReason, session,
 };
 
 use self::alone::SoloTimes;
@@ -90,6 +90,8 @@ pub struct SimulationRun<'s> {
     ended: usize,
     running: usize,
     usage: usage::AccountUsage,
+    /// What was learned from the jobs that ended, where policies know no more.
+    learned: Empirical,
     /// What the kernel queue was measured to do, where it is simulated.
     rates: RefCell<MeasuredRates>,
     /// How fast jobs are next to others, as far as the forest predicted it.
@@ -172,6 +174,7 @@ impl<'s> SimulationRun<'s> {
             ended: 0,
             running: 0,
             usage: usage::AccountUsage::of(setup.jobs),
+            learned: Empirical::default(),
             rates: RefCell::default(),
             speed_cache: RefCell::default(),
             gangs: setup.jobs.iter().any(|job| job.gang.is_some()),

@@ -43,6 +43,21 @@ pub enum KernelSharingModel {
     Slices,
 }
 
+/// What policies know of run times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RunTimeKnowledge {
+    /// The true time of each job on each slice, with the error of predictions.
+    #[default]
+    Known,
+    /// What a controller learns during the run, from nothing: the times of earlier jobs of the same user
+    /// with the same name, by the estimator of the controller.
+    Learned,
+    /// Nothing.
+    Unknown,
+}
+
 /// The overheads of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -61,6 +76,9 @@ pub struct Overheads {
     /// this to 1 plus this, by the seed, the job and the size.
     #[serde(default)]
     pub prediction_error: u16,
+    /// What policies know of run times.
+    #[serde(default)]
+    pub times: RunTimeKnowledge,
     /// How kernel-level sharing is simulated.
     #[serde(rename = "turns", default)]
     pub kernel_sharing: KernelSharingModel,
@@ -73,6 +91,7 @@ impl Default for Overheads {
             cutting: RepartitionTime::Measured,
             start_up_ms: None,
             prediction_error: 0,
+            times: RunTimeKnowledge::Known,
             kernel_sharing: KernelSharingModel::Modelled,
         }
     }

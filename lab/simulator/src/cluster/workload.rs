@@ -52,6 +52,17 @@ pub enum WorkloadError {
     },
 }
 
+/// Lets only so many of a hundred jobs be stopped and go on elsewhere, of those that could be. Which ones
+/// is drawn from the seed.
+pub fn limit_movable(jobs: &mut [SimulatedJob], percent: u8, seed: u64) {
+    let mut rng = tessera_predict::random::SeededRng::new(seed ^ 0x6D6F_7665);
+    for job in jobs {
+        if rng.below(100) >= u64::from(percent) {
+            job.restore_ms = None;
+        }
+    }
+}
+
 /// Names of the built-in workloads.
 pub const BUILT_IN: &[&str] = &[
     "miso",

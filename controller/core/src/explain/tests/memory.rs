@@ -47,7 +47,10 @@ fn well() -> ExitRecord {
 fn cluster_of_two() -> ClusterState {
     let running = [(90, 0, "7g.40gb", None), (91, 1, "7g.40gb", None)];
     let waiting = vec![fresh(1, "ada", GpuRequest::Unknown), fresh(2, "bob", GpuRequest::Unknown)];
-    cluster(2, &running, waiting, Accounts::default())
+    let mut cluster = cluster(2, &running, waiting, Accounts::default());
+    // It takes the smallest slice that fits, which shows what a job asked for.
+    cluster.planner.policy = Arc::new(tessera_placement::policy::SchemeB);
+    cluster
 }
 
 fn placed(cluster: &mut ClusterState, number: u64) -> Reservation {
@@ -159,6 +162,7 @@ fn a_run_that_ran_out_of_its_slice_teaches_that_its_task_needs_more() {
     let running = [(90, 0, "1g.5gb", None), (91, 1, "7g.40gb", None)];
     let waiting = vec![fresh(1, "ada", GpuRequest::Unknown)];
     let mut cluster = cluster(2, &running, waiting, Accounts::default());
+    cluster.planner.policy = Arc::new(tessera_placement::policy::SchemeB);
     let record = |exit| ExitRecord {
         exit: Some(exit),
         ..record_without_exit(Outcome::OutOfMemory, String::new())

@@ -181,8 +181,7 @@ impl Search<'_, '_> {
         if other.is_some() && !self.is_served(at, (job, tier), (alone, here), &facts, current) {
             return None;
         }
-        let whole_time = self.scoring.whole_time(at, job);
-        let score = self.scoring.score_of(at, &facts, (here, whole_time), current, profile)?;
+        let score = self.scoring.score_of(at, &facts, here, current, profile)?;
         Some((float(alone) / float(here).max(1.0), score))
     }
 

@@ -174,9 +174,22 @@ impl GpuIndex {
         !self.fewest.is_empty() || self.empty.iter().any(|at| !at.is_empty())
     }
 
-    /// Returns the first empty GPU.
-    pub(super) fn first_empty(&self) -> Option<usize> {
-        self.empty.iter().filter_map(BTreeSet::first).min().copied()
+    /// Returns the first empty GPU of each model.
+    pub(super) fn empty_of_each_kind(&self) -> Vec<usize> {
+        let mut first: Vec<usize> =
+            self.empty.iter().filter_map(BTreeSet::first).copied().collect();
+        first.sort_unstable();
+        first
+    }
+
+    /// Returns open GPUs of other models than one GPU's that have jobs.
+    pub(super) fn of_other_kinds(&self, at: usize, most: usize) -> Vec<usize> {
+        if self.kinds.len() < 2 {
+            return Vec::new();
+        }
+        let kind = self.posts[at].kind;
+        let others = self.fewest.iter().map(|(_, other)| *other);
+        others.filter(|other| self.posts[*other].kind != kind).take(most).collect()
     }
 
     /// Returns one empty GPU of each model, then those with the fewest jobs.

@@ -1,5 +1,7 @@
 //! Better placements for jobs that run, where nobody waits: on GPUs that fell idle, and on their own.
 
+use std::cmp::Reverse;
+
 use tessera_model::JobId;
 
 use super::pairs::SlotUnit;
@@ -13,8 +15,11 @@ impl Search<'_, '_> {
     /// Moves jobs to GPUs that are idle while others are shared.
     pub(super) fn spread(&mut self) {
         for _ in 0..SPREAD_MAX {
-            let Some(target) = self.index.first_empty() else { return };
-            let Some((job, source)) = self.best_move(target) else { return };
+            let best = self.index.empty_of_each_kind().into_iter().filter_map(|target| {
+                let (gain, job, source) = self.best_move(target)?;
+                Some((gain, Reverse(target), job, source))
+            });
+            let Some((_, Reverse(target), job, source)) = best.max() else { return };
             let Some(rest) = self.plan(source, None, Some(job), None) else { return };
             let Some(there) = self.plan(target, Some(job), None, None) else { return };
             self.charge(source, &rest);
@@ -24,9 +29,17 @@ impl Search<'_, '_> {
         }
     }
 
-    fn best_move(&mut self, target: usize) -> Option<(JobId, usize)> {
+    fn best_move(&mut self, target: usize) -> Option<(i64, JobId, usize)> {
         let mut best: Option<(i64, JobId, usize)> = None;
-        for source in self.index.most_shared(self.scoring.settings.searched) {
+        let searched = self.scoring.settings.searched;
+        let mut sources = self.index.most_shared(searched);
+        // On another model even a job that has its GPU to itself may be faster.
+        for source in self.index.of_other_kinds(target, searched) {
+            if !sources.contains(&source) {
+                sources.push(source);
+            }
+        }
+        for source in sources {
             let before = self.present(source);
             for job in self.index.gpu(source).jobs() {
                 let Some(there) = self.plan(target, Some(job), None, None) else { continue };
@@ -37,7 +50,7 @@ impl Search<'_, '_> {
                 }
             }
         }
-        best.map(|(_, job, source)| (job, source))
+        best
     }
 
     /// Cuts GPUs anew where that pays: those on which slices stand idle, and within the effort

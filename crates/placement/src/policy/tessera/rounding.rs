@@ -22,6 +22,16 @@ pub(super) const fn float_sum(sum: u128) -> f64 {
     limited as f64
 }
 
+/// Returns a time in whole milliseconds.
+pub(super) const fn float_ms(ms: u64) -> f64 {
+    ms as f64
+}
+
+/// Returns a count.
+pub(super) const fn float_count(count: usize) -> f64 {
+    count as f64
+}
+
 pub(super) const fn float_of(score: i64) -> f64 {
     score as f64
 }

@@ -20,6 +20,13 @@ use crate::view::{ClusterView, GpuView, MigView};
 /// destroyed and seven created, one after the other (co-execution study, table 6), and a little.
 pub(super) const CUT_MS: f64 = 2_000.0;
 
+/// How much more the placement of a job counts that has no time to spare. Chosen: such a job may take the
+/// place of any other.
+const URGE: f64 = 4.0;
+
+/// How much time a job has to spare that is placed before others, in multiples of what is left of it. Chosen.
+const PRESSED: f64 = 0.5;
+
 /// What the score of jobs in a round is worked out from.
 #[derive(Clone, Copy)]
 pub(super) struct Scoring<'c> {
@@ -43,7 +50,9 @@ pub(super) struct Ahead {
 pub(super) struct ScoredJob {
     pub(super) weight: f64,
     done: Option<f64>,
-    /// What is left of it on a whole GPU, in milliseconds.
+    /// What all of it takes on the whole GPU on which it is fastest.
+    whole_time: Option<Millis>,
+    /// What is left of it there, in milliseconds.
     left_ms: Option<f64>,
     /// Whether it runs, or has run and kept what it did.
     begun: bool,
@@ -85,7 +94,8 @@ impl<'c> Scoring<'c> {
         let left = self.ahead(kinds, job).map(|ahead| ahead.left);
         let cost = left.map(|left| (float_sum(left.whole_ms) * float_sum(left.work_ms)).sqrt());
         let weight = short(cost).powf(self.settings.eagerness);
-        JobWeight { weight, left: left.unwrap_or_default() }
+        let deadline = self.knowledge.jobs.facts(job).deadline;
+        JobWeight { weight, left: left.unwrap_or_default(), deadline }
     }
 
     /// Returns what is left of a job and what is done of it; nothing if that is unknown.
@@ -105,17 +115,22 @@ impl<'c> Scoring<'c> {
 
     /// Returns what all of a job takes on a whole GPU, in milliseconds, and what part is done.
     fn on_whole(&self, kinds: &[usize], job: JobId, known: &JobFacts) -> Option<(f64, f64)> {
-        let all = kinds.iter().find_map(|at| {
+        Some((float(self.whole_time(kinds, job)?), done_of(known)?))
+    }
+
+    /// Returns how long a job takes on the whole GPU on which it is fastest.
+    fn whole_time(&self, kinds: &[usize], job: JobId) -> Option<Millis> {
+        let times = kinds.iter().filter_map(|at| {
             let largest = self.mig(*at)?.largest()?;
             self.knowledge.predictor.time_alone(job, self.view(*at), largest)
-        })?;
-        Some((float(all), done_of(known)?))
+        });
+        times.min()
     }
 
     /// Returns what all of a job takes on the instance where that is least, as the time that a whole
     /// GPU has for as much of itself, in milliseconds.
     fn work_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
-        kinds.iter().find_map(|at| {
+        let least = kinds.iter().filter_map(|at| {
             let mig = self.mig(*at)?;
             let largest = mig.largest()?;
             let cost = |id| {
@@ -127,7 +142,8 @@ impl<'c> Scoring<'c> {
                 Some(float(time) * compute.max(memory))
             };
             mig.layout_index().profiles().iter().filter_map(|id| cost(*id)).reduce(f64::min)
-        })
+        });
+        least.reduce(f64::min)
     }
 
     /// Returns whether a job has more left, on a whole GPU, than a move of it costs.
@@ -137,20 +153,36 @@ impl<'c> Scoring<'c> {
         price.zip(self.left_ms(kinds, job, &known)).is_some_and(|(price, left)| price < left)
     }
 
-    pub(super) fn whole_time(&self, at: usize, job: JobId) -> Option<Millis> {
-        self.knowledge.predictor.time_alone(job, self.view(at), self.mig(at)?.largest()?)
+    /// Returns by how much more a job's placement counts that has to be done soon: the less time it has to
+    /// spare, the more. What is late anyway counts no more than other jobs.
+    fn urge(&self, left_ms: Option<f64>, deadline: Option<Millis>) -> f64 {
+        let Some((left, deadline)) = left_ms.zip(deadline) else { return 1.0 };
+        let spare = float(deadline) - float(self.now) - left;
+        if spare < 0.0 { 1.0 } else { 1.0 + URGE / (1.0 + (spare / left.max(1.0)).powi(2)) }
+    }
+
+    /// Whether a job has to begin soon to be done by its deadline.
+    pub(super) fn is_pressed(&self, kinds: &[usize], job: JobId) -> bool {
+        let known = self.knowledge.jobs.facts(job);
+        let left = self.left_ms(kinds, job, &known).zip(known.deadline);
+        left.is_some_and(|(left, deadline)| {
+            let spare = float(deadline) - float(self.now) - left;
+            (0.0..=PRESSED * left).contains(&spare)
+        })
     }
 
     fn facts(&self, kinds: &[usize], job: JobId) -> ScoredJob {
         let known = self.knowledge.jobs.facts(job);
-        let on_whole = self.on_whole(kinds, job, &known);
-        let left_ms = on_whole.map(|(all, done)| all * (1.0 - done));
+        let whole_time = self.whole_time(kinds, job);
         let done = done_of(&known);
+        let left_ms = whole_time.zip(done).map(|(all, done)| float(all) * (1.0 - done));
         let weight = short(left_ms).powf(self.settings.shortness);
         let driven = self.horizon.drive(self.settings, left_ms, known.online);
+        let driven = driven * self.urge(left_ms, known.deadline);
         ScoredJob {
             weight: weight * driven,
             done,
+            whole_time,
             left_ms,
             // Who runs has to be launched again wherever it goes, with work done or without.
             begun: done.is_some_and(|done| done > 0.0) || known.since.is_some(),
@@ -161,19 +193,16 @@ impl<'c> Scoring<'c> {
 
     /// Returns the score of a job on an instance, less what moving there costs; `None` if it
     /// can't be there, or would be late there and nowhere else.
-    ///
-    /// `whole_time` is what the job takes on such a GPU's largest instance.
     fn score(
         &self,
         at: usize,
         job: JobId,
         facts: &ScoredJob,
-        whole_time: Option<Millis>,
         current: CurrentPlace,
         on: &Profile,
     ) -> Option<i64> {
         let here = self.knowledge.predictor.time_alone(job, self.view(at), on)?;
-        self.score_of(at, facts, (here, whole_time), current, on)
+        self.score_of(at, facts, here, current, on)
     }
 
     /// Returns the same for a job that takes so long `here`, alone or next to others.
@@ -181,11 +210,11 @@ impl<'c> Scoring<'c> {
         &self,
         at: usize,
         facts: &ScoredJob,
-        (here, whole_time): (Millis, Option<Millis>),
+        here: Millis,
         current: CurrentPlace,
         on: &Profile,
     ) -> Option<i64> {
-        let speed = placement_search::speed_of(here, whole_time?)?;
+        let speed = placement_search::speed_of(here, facts.whole_time?)?;
         let done = facts.done?;
         let left = float(here) * (1.0 - done);
         let price = match (current == CurrentPlace::There, facts.begun) {
@@ -269,14 +298,7 @@ impl ScoreRows {
             *self.facts.entry(placed.job).or_insert_with(|| scoring.facts(kinds, placed.job));
         let score = || {
             let profile = scoring.mig(at)?.geometry.profile(placed.slot?.profile)?;
-            scoring.score(
-                at,
-                placed.job,
-                &facts,
-                scoring.whole_time(at, placed.job),
-                CurrentPlace::There,
-                profile,
-            )
+            scoring.score(at, placed.job, &facts, CurrentPlace::There, profile)
         };
         score().unwrap_or(0)
     }
@@ -291,11 +313,9 @@ fn made(
 ) -> Vec<i64> {
     let Some(mig) = scoring.mig(at) else { return Vec::new() };
     let current = if home.is_some() { CurrentPlace::OnSameGpu } else { CurrentPlace::Elsewhere };
-    let whole_time = scoring.whole_time(at, job);
     let of = |id, current| {
         let profile = mig.geometry.profile(id);
-        let score =
-            profile.and_then(|profile| scoring.score(at, job, facts, whole_time, current, profile));
+        let score = profile.and_then(|profile| scoring.score(at, job, facts, current, profile));
         score.unwrap_or(NO_PLACEMENT)
     };
     let layout_index = mig.layout_index();

@@ -12,7 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tessera_model::Millis;
+use tessera_model::spec::QueueRank;
+use tessera_model::{JobId, Millis};
 
 use super::rounding::{float, float_sum};
 use crate::policy::session::Queue;
@@ -59,6 +60,8 @@ pub(super) struct JobWeight {
     pub(super) weight: f64,
     /// What is left of it.
     pub(super) left: RemainingWork,
+    /// When it has to be done.
+    pub(super) deadline: Option<Millis>,
 }
 
 /// What all jobs' urgencies are worked out from in one round.
@@ -108,6 +111,8 @@ pub(super) struct WaitingJobs {
     /// What is left of all that were weighed.
     left: RemainingWork,
     list: BTreeSet<Key>,
+    /// Those with deadlines that were weighed, the earliest first.
+    deadlines: BTreeSet<(Millis, Key)>,
     /// All of them, the oldest first.
     ages: BTreeSet<(Millis, Key)>,
     /// How urgent anybody off the list can have been, and when; nothing if all are on it.
@@ -141,6 +146,7 @@ impl WaitingJobs {
         self.ages.remove(&(job.submitted, key));
         self.fresh.remove(&key);
         if let Some(weight) = self.weights.remove(&key) {
+            weight.deadline.map(|deadline| self.deadlines.remove(&(deadline, key)));
             self.left = self.left.less(weight.left);
         }
         self.list.remove(&key);
@@ -155,6 +161,7 @@ impl WaitingJobs {
             let Some(job) = self.queue.get(&key) else { continue };
             let weight = weigh(job);
             self.left = self.left.plus(weight.left);
+            self.deadlines.extend(weight.deadline.map(|deadline| (deadline, key)));
             self.weights.insert(key, weight);
         }
         self.left
@@ -167,6 +174,13 @@ impl WaitingJobs {
 
     pub(super) const fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    /// Returns the jobs whose deadlines are still to come, the earliest first.
+    pub(super) fn earliest_deadlines(&self, now: Millis) -> impl Iterator<Item = &QueuedJob> {
+        let first = (now, (QueueRank::default(), JobId::from_number(0)));
+        let due = self.deadlines.range(first..).map(|(_, key)| key);
+        due.filter_map(|key| self.queue.get(key))
     }
 
     /// Returns the jobs, the oldest first.

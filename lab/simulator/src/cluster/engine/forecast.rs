@@ -7,14 +7,15 @@ use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    Account, CoRunner, Demand, GpuView, JobFacts, JobTable, KernelSharer, Knowledge, Predictor,
-    RunTime,
+    Account, Basis, CoRunner, Demand, Estimator, GpuView, JobFacts, JobTable, KernelSharer,
+    Knowledge, Prediction, Predictor, RunTime, SliceKind,
 };
 
 use super::{SimulationRun, TaskPhase, index, speed};
 use crate::cluster::colocation;
 use crate::cluster::contention::{self, ContentionSharer};
 use crate::cluster::job::{JobClass, WHOLE};
+use crate::cluster::overheads::RunTimeKnowledge;
 use tessera_predict::random::SeededRng;
 
 /// The run as policies may know it.
@@ -47,9 +48,98 @@ impl<'r, 's> RunPredictions<'r, 's> {
         if self.run.tasks.get(index(job))?.requested > profile.memory {
             return None;
         }
+        match self.run.setup.overheads.times {
+            RunTimeKnowledge::Unknown => return None,
+            RunTimeKnowledge::Learned => {
+                return Some(self.run.learned_run(job, gpu, profile)?.time);
+            }
+            RunTimeKnowledge::Known => {}
+        }
         let ms = self.run.alone.time(index(job), &gpu.model, profile.compute_slices)?;
         Some(Millis::new((ms * self.error(job, profile.compute_slices) / 1_000).max(1)))
     }
+}
+
+impl SimulationRun<'_> {
+    /// Learns from a job that ended, if it ran alone in one place from its begin.
+    pub(super) fn learn(&mut self, task: usize) {
+        let state = &self.tasks[task];
+        let Some(spot) = state.spot else { return };
+        let undisturbed = state.moves == 0 && state.preempted == 0 && state.out_of_memory == 0;
+        let is_alone = spot.sm.is_none() && spot.kernel_priority.is_none();
+        if self.setup.overheads.times != RunTimeKnowledge::Learned || !undisturbed || !is_alone {
+            return;
+        }
+        let gpu = &self.view.gpus[spot.gpu];
+        let mig = gpu.mig.as_deref();
+        let on = mig.and_then(|mig| {
+            let profile = mig.geometry.profile(spot.slot?.profile)?;
+            Some((slice_kind(gpu, profile)?, profile.compute_slices))
+        });
+        let Some((kind, slices)) = on else { return };
+        if let Some(ms) = self.alone.time(task, &gpu.model, slices) {
+            self.learned.learn(&self.task_key(task), &kind, Millis::new(ms));
+        }
+    }
+
+    /// Returns what a controller would take for a job's task: one user's program.
+    fn task_key(&self, task: usize) -> String {
+        format!("{}/{}", self.setup.jobs[task].user, self.setup.jobs[task].name)
+    }
+
+    /// Returns how long a job is expected to take on an instance, by what has been learned.
+    fn learned_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
+        let key = self.task_key(index(job));
+        let whole = self.learned.predict(&key, &slice_kind(gpu, profile)?)?;
+        // A job that takes longer than expected where it runs would do so elsewhere too.
+        let longer = |(here, lasted): (Prediction, Millis)| {
+            let all = u128::from(lasted.plus(here.after(lasted).expected).get());
+            let scaled =
+                u128::from(whole.expected.get()) * all / u128::from(here.expected.get().max(1));
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
+        let ms = self.course(index(job)).map_or(whole.expected.get(), longer);
+        let is_measured = matches!(whole.basis, Basis::SameSlice | Basis::Learned);
+        Some(RunTime { time: Millis::new(ms.max(1)), is_measured })
+    }
+
+    /// Returns what was expected of a job where it runs, and how long it has run there.
+    fn course(&self, task: usize) -> Option<(Prediction, Millis)> {
+        let spot = self.tasks[task].spot?;
+        let gpu = &self.view.gpus[spot.gpu];
+        let profile = gpu.mig.as_deref()?.geometry.profile(spot.slot?.profile)?;
+        let here = self.learned.predict(&self.task_key(task), &slice_kind(gpu, profile)?)?;
+        Some((here, Millis::new(self.now - spot.since)))
+    }
+
+    /// Returns the finished part of a job, in millionths, as policies know it.
+    fn known_progress(&self, task: usize, left: u64) -> Option<u32> {
+        let truth = u32::try_from((WHOLE - left) / 1_000_000).ok();
+        match self.setup.overheads.times {
+            RunTimeKnowledge::Known => truth,
+            RunTimeKnowledge::Unknown => None,
+            RunTimeKnowledge::Learned => match self.tasks[task].spot {
+                // What a checkpoint keeps is known.
+                None => truth,
+                Some(_) => {
+                    let (here, lasted) = self.course(task)?;
+                    let all = lasted.plus(here.after(lasted).expected).get().max(1);
+                    let done = u128::from(lasted.get()) * 1_000_000 / u128::from(all);
+                    u32::try_from(done).ok()
+                }
+            },
+        }
+    }
+}
+
+/// Returns what of an instance decides about run times.
+fn slice_kind(gpu: &GpuView, profile: &Profile) -> Option<SliceKind> {
+    let whole = u16::from(gpu.mig.as_deref()?.largest()?.compute_slices.max(1));
+    Some(SliceKind {
+        model: gpu.model.clone(),
+        profile: profile.name.to_string(),
+        part: u16::from(profile.compute_slices) * 1_000 / whole,
+    })
 }
 
 impl JobTable for RunPredictions<'_, '_> {
@@ -66,8 +156,9 @@ impl JobTable for RunPredictions<'_, '_> {
         }
         let restore = self.run.setup.overheads.move_ms(truth);
         JobFacts {
-            done: u32::try_from((WHOLE - left) / 1_000_000).ok(),
+            done: self.run.known_progress(index(job), left),
             since: task.spot.map(|spot| Millis::new(spot.since)),
+            submitted: Some(Millis::new(truth.submit_ms)),
             // No job here has to be stopped for lasting too long.
             limit: None,
             migration_price: restore
@@ -94,7 +185,15 @@ impl JobTable for RunPredictions<'_, '_> {
 /// by `predict_speeds`.
 impl Predictor for RunPredictions<'_, '_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
-        self.time(job, gpu, profile).map(RunTime::measured)
+        match self.run.setup.overheads.times {
+            RunTimeKnowledge::Learned => {
+                let fits = self.run.tasks.get(index(job))?.requested <= profile.memory;
+                fits.then(|| self.run.learned_run(job, gpu, profile))?
+            }
+            RunTimeKnowledge::Known | RunTimeKnowledge::Unknown => {
+                self.time(job, gpu, profile).map(RunTime::measured)
+            }
+        }
     }
 
     /// By the forest for jobs whose demands are known (MMK, §III-A); for others by the rule that

@@ -143,6 +143,7 @@ impl SimulationRun<'_> {
             return false;
         }
         for task in all {
+            self.learn(task);
             self.leave(task);
             self.tasks[task].ended = Some(self.now);
             self.ended += 1;

@@ -11,6 +11,7 @@ use tessera_placement::GpuView;
 use super::{SimulationError, SimulationRun, number};
 use crate::cluster::fleet::GpuFleet;
 use crate::cluster::job::{SimulatedJob, WHOLE};
+use crate::cluster::overheads::RunTimeKnowledge;
 
 /// One job as it stands.
 #[derive(Clone, Debug)]
@@ -139,7 +140,8 @@ impl SimulationRun<'_> {
         index: usize,
         job: &SimulatedJob,
     ) -> Result<(), SimulationError> {
-        if self.setup.policy.needs_run_times() {
+        let known = self.setup.overheads.times == RunTimeKnowledge::Known;
+        if self.setup.policy.needs_run_times() && known {
             return Ok(());
         }
         let requested = self.tasks[index].requested;

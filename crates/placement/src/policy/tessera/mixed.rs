@@ -1,40 +1,36 @@
-//! `tessera` as a controller runs it: [`Tessera`]'s search for the jobs that are known well enough, and
-//! `scheme-b`'s rules for the others.
+//! A round in which some jobs can be moved and others stay where they start.
 //!
-//! A simulator knows every job; a controller knows some tasks, and most jobs don't state how
-//! they could be moved. So a job is **weighed** if times of its task are known and it could be
-//! moved again. Then a slice that turns out too large or too small later can be replaced.
-//! Everyone else gets the tightest slice, in the order of service, as under `scheme-b`.
+//! A job is **weighed** if times of its task are known and it can be moved again. Then a slice that turns out
+//! too large or too small later can be replaced, and the exact search places it. All others are placed for
+//! their whole run by [`stay`].
 //!
 //! - Who runs and can't be moved stays where it is: the search plans around it.
 //! - Where others wait since the slices are taken, the search may free space: weighed jobs that run
 //!   shrink or go elsewhere, if that pays.
-//! - While somebody of a better priority waits, nobody of a worse one is weighed.
+//! - While a job that stays waits, all jobs that wait stand in one order, and get places for their whole run. Those that
+//!   can be moved get a better place later.
 //! - Of two slices on which a job was seen to be as quick the smaller one is better ([`THRIFT`]). Of
 //!   two on which it is only taken to be, the larger one is better. It may be quicker there, no job waits
 //!   for it, and what it takes there is known from then on.
-//! - A weighed job for which the search finds nothing is placed by the rules.
-//! - Nobody gets what its account may not take ([`crate::fair`]): the round is decided anew without those.
+//! - A weighed job for which the search finds nothing is placed as those that stay.
+//! - While a job waits, the search moves others only to free a place for the first one that does.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use serde_json::Value;
 use tessera_model::mig::Profile;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{GpuId, JobId, Millis};
 
-use super::{Policy, SchemeB, Tessera, settings};
+use super::stay::{self, StayInput};
+use super::{NAME, Tessera};
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::facts::{Account, JobFacts, JobTable};
-use crate::fair::Quotas;
 use crate::predictor::{Knowledge, Predictor, RunTime};
 use crate::request::SliceRequest;
 use crate::view::{ClusterView, GpuView, InstanceState, MpsClient, QueuedJob};
-
-const NAME: &str = "tessera";
 
 /// What each compute slice more has to gain a job, in thousandths of its time. Chosen: less than a
 /// measurement's error, enough to decide between slices on which it is as quick.
@@ -44,85 +40,8 @@ const THRIFT: u64 = 5;
 const HOPE: u64 = 10;
 /// What is taken to be the time of a job of which none is known. Chosen.
 const UNKNOWN_TIME: Millis = Millis::from_secs(3_600);
-/// How often a round is decided at most, each time without more jobs that their quotas hold. Chosen by the
-/// time of a round: the rest waits for the next one.
-const TRIES_MAX: usize = 4;
 /// Most jobs that one round weighs. As many as [`Tessera`] looks at.
 const WEIGHED_MAX: usize = 64;
-
-/// The policy `tessera` for controllers.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TesseraLive(Tessera);
-
-impl TesseraLive {
-    /// Runs with these settings.
-    pub const fn new(settings: Tessera) -> Self {
-        Self(settings)
-    }
-
-    /// Makes one that has a job forgo up to so much of its speed, in thousandths, for a slice that
-    /// is a whole GPU smaller: how much energy counts. By default 250.
-    pub fn with_thrift(thousandths: u16) -> Self {
-        let thrift = f64::from(thousandths.min(1_000)) / 1_000.0;
-        Self(Tessera { thrift, ..Tessera::default() })
-    }
-}
-
-impl Policy for TesseraLive {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn moves(&self) -> bool {
-        true
-    }
-
-    fn shares_fairly(&self) -> bool {
-        true
-    }
-
-    fn settings(&self) -> Value {
-        settings::to_json(&self.0)
-    }
-
-    fn decide_with(
-        &self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        queue: &mut dyn Iterator<Item = &QueuedJob>,
-        now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        let jobs: Vec<&QueuedJob> = queue.collect();
-        let Some(quotas) = Quotas::of(cluster, knowledge.jobs, jobs.iter().copied()) else {
-            return self.round(cluster, knowledge, &jobs, now, starts_max);
-        };
-        let (held, mut open): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| quotas.bars(job, 1));
-        let wait = |job| quotas.wait(NAME, job, 1, None);
-        let mut held: Vec<Decision> = held.into_iter().map(wait).collect();
-        for tries in 1_usize.. {
-            let mut decided = self.round(cluster, knowledge, &open, now, starts_max);
-            let mut counted = quotas.clone();
-            let over = counted.sift(&mut decided);
-            let before = open.len();
-            open.retain(|job| {
-                let stays = !over.jobs.contains(&job.id);
-                if !stays {
-                    held.push(counted.wait(NAME, job, 1, None));
-                }
-                stays
-            });
-            if open.len() < before && tries < TRIES_MAX {
-                continue;
-            }
-            // What else was decided for those GPUs may rest on what was not allowed.
-            decided.retain(|decision| decision.gpu().is_none_or(|gpu| !over.gpus.contains(gpu)));
-            decided.extend(held);
-            return decided;
-        }
-        held
-    }
-}
 
 /// Returns the jobs that have an instance to themselves.
 fn running(cluster: &ClusterView) -> impl Iterator<Item = JobId> {
@@ -133,64 +52,116 @@ fn running(cluster: &ClusterView) -> impl Iterator<Item = JobId> {
     })
 }
 
-impl TesseraLive {
-    /// Decides one round, quotas apart.
-    fn round(
-        self,
-        cluster: &ClusterView,
-        knowledge: Knowledge<'_>,
-        queue: &[&QueuedJob],
-        now: Millis,
-        starts_max: usize,
-    ) -> Vec<Decision> {
-        let kinds = kinds(cluster);
-        let (weighed, plain): (Vec<_>, Vec<_>) =
-            queue.iter().copied().partition(|job| is_weighed(&kinds, knowledge, job));
-        let mut decided = by_rules(cluster, knowledge, &plain, now, starts_max);
-        let waits: BTreeSet<JobId> = decided.iter().filter_map(waiting).collect();
-        let first = plain.iter().find(|job| waits.contains(&job.id));
-        let candidates: Vec<&QueuedJob> = weighed
-            .iter()
-            .filter(|job| first.is_none_or(|first| job.queue_rank <= first.queue_rank))
-            .chain(first.filter(|job| frees_capacity(job, &decided)))
-            .copied()
-            .collect();
-        let idle = candidates.is_empty() && (first.is_some() || !weighed.is_empty());
-        if idle || (weighed.is_empty() && !anybody_moves(cluster, knowledge)) {
-            return decided;
-        }
-        let seen = without(cluster, &touched(&decided));
-        let mut next = candidates.iter().copied().take(WEIGHED_MAX);
+/// Decides one round, quotas apart.
+pub(super) fn decide(
+    settings: &Tessera,
+    input: StayInput<'_>,
+    queue: &[&QueuedJob],
+    starts_max: usize,
+) -> Vec<Decision> {
+    let StayInput { cluster, knowledge, now, .. } = input;
+    let kinds = kinds(cluster);
+    let (weighed, plain): (Vec<_>, Vec<_>) =
+        queue.iter().copied().partition(|job| is_weighed(&kinds, knowledge, job));
+    let moves = anybody_moves(cluster, knowledge);
+    let search = |hidden: &BTreeSet<GpuId>, jobs: &[&QueuedJob], starts_max: usize| {
+        let seen = without(cluster, hidden);
+        let mut next = jobs.iter().copied().take(WEIGHED_MAX);
         let known = Known {
             knowledge,
             kinds: &kinds,
             candidates: next.clone().map(|job| (job.id, job)).collect(),
             known: RefCell::default(),
-            thrift: self.0.thrift_thousandths(),
+            thrift: settings.thrift_thousandths(),
         };
         let searched = Knowledge { jobs: &known, predictor: &known, budget: knowledge.budget };
-        let left_to_start = starts_max.saturating_sub(decided.len());
-        let found = self.0.decide_with(&seen, searched, &mut next, now, left_to_start);
-        let found: Vec<_> =
-            found.into_iter().filter(|d| matches!(d, Decision::Reshape { .. })).collect();
-        let placed: BTreeSet<JobId> = found.iter().flat_map(placed_jobs).collect();
-        decided.retain(|decision| waiting(decision).is_none_or(|job| !placed.contains(&job)));
+        let found = settings.search(&seen, searched, &mut next, now, starts_max);
+        found.into_iter().filter(|d| matches!(d, Decision::Reshape { .. })).collect::<Vec<_>>()
+    };
+    let placed =
+        |found: &[Decision]| -> BTreeSet<JobId> { found.iter().flat_map(placed_jobs).collect() };
+    if plain.is_empty() {
+        if weighed.is_empty() && !moves {
+            return Vec::new();
+        }
+        let mut decided = search(&BTreeSet::new(), &weighed, starts_max);
+        let placed = placed(&decided);
         let left: Vec<&QueuedJob> =
             weighed.into_iter().filter(|job| !placed.contains(&job.id)).collect();
-        let hidden: BTreeSet<GpuId> =
-            touched(&decided).into_iter().chain(found.iter().filter_map(reshaped)).collect();
-        decided.extend(found);
-        decided.extend(leftovers(
-            cluster,
-            knowledge,
-            &left,
-            first.copied(),
-            &hidden,
-            now,
-            starts_max,
-        ));
-        decided
+        let hidden = decided.iter().filter_map(reshaped).collect();
+        decided.extend(leftovers(input, &left, &hidden, starts_max));
+        return decided;
     }
+    // Jobs that can be moved stand in one order with those that stay: else the latter would always be first.
+    let stays = stay::decide(input, queue, starts_max);
+    let mut decided = stays.decisions;
+    let mut hidden = touched(&decided);
+    let starts = decided.iter().filter(|decision| waiting(decision).is_none()).count();
+    let left_to_start = starts_max.saturating_sub(starts);
+    let first = queue.iter().copied().find(|job| stays.first_waiting == Some(job.id));
+    let found = match first {
+        _ if !moves => Vec::new(),
+        // Its reserved place is freed for it, or left alone.
+        Some(first) if frees_capacity(first, &decided) => {
+            let found = search(&hidden, &[first], left_to_start);
+            if placed(&found).contains(&first.id) { found } else { Vec::new() }
+        }
+        Some(_) => Vec::new(),
+        None => {
+            hidden.extend(stays.reserved.iter().map(|at| cluster.gpus[*at].id.clone()));
+            search(&hidden, &[], left_to_start)
+        }
+    };
+    let placed = placed(&found);
+    decided.retain(|decision| waiting(decision).is_none_or(|job| !placed.contains(&job)));
+    decided.extend(found);
+    decided
+}
+
+/// Whether every job that runs or waits is weighed, and its times are measured, so that the search alone decides.
+pub(super) fn all_weighed<'q>(
+    cluster: &ClusterView,
+    knowledge: Knowledge<'_>,
+    waiting: impl Iterator<Item = &'q QueuedJob>,
+) -> bool {
+    let kinds = kinds(cluster);
+    let is_known = |job: JobId| {
+        can_be_weighed(&knowledge.jobs.facts(job)) && is_measured(&kinds, knowledge, job)
+    };
+    let mut waiting = waiting;
+    cluster.gpus.iter().all(|gpu| gpu.mig.is_some())
+        && waiting.all(|job| job.share.is_none() && is_known(job.id))
+        && occupants(cluster).all(is_known)
+}
+
+/// The same of some jobs that wait.
+pub(super) fn are_weighed<'q>(
+    cluster: &ClusterView,
+    knowledge: Knowledge<'_>,
+    mut waiting: impl Iterator<Item = &'q QueuedJob>,
+) -> bool {
+    let kinds = kinds(cluster);
+    waiting.all(|job| is_weighed(&kinds, knowledge, job) && is_measured(&kinds, knowledge, job.id))
+}
+
+/// Whether a job's time on a whole GPU rests on runs: else its larger slices are hoped to be faster.
+fn is_measured(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: JobId) -> bool {
+    kinds.iter().any(|gpu| {
+        let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
+        let run = largest.and_then(|on| knowledge.predictor.predict_run(job, gpu, on));
+        run.is_some_and(|run| run.is_measured)
+    })
+}
+
+/// Returns all jobs that run.
+fn occupants(cluster: &ClusterView) -> impl Iterator<Item = JobId> {
+    let instances = cluster.gpus.iter().flat_map(|gpu| &gpu.instances);
+    instances.flat_map(|instance| match &instance.state {
+        InstanceState::Taken { job } => vec![*job],
+        InstanceState::Shared(tenancy) => tenancy.sharers.iter().map(|(job, _)| *job).collect(),
+        InstanceState::Cut(compute) => compute.taken().map(|(job, _)| job).collect(),
+        _ => Vec::new(),
+    })
 }
 
 /// Returns one GPU of each model: thousands of jobs are predicted for a handful of them.
@@ -212,12 +183,15 @@ fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
 fn is_weighed(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: &QueuedJob) -> bool {
     job.share.is_none()
         && can_be_weighed(&knowledge.jobs.facts(job.id))
-        && kinds.iter().any(|gpu| {
-            let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
-            largest.is_some_and(|largest| {
-                knowledge.predictor.time_alone(job.id, gpu, largest).is_some()
-            })
-        })
+        && is_timed(kinds, knowledge, job.id)
+}
+
+/// Whether a job's time on a whole GPU is known.
+fn is_timed(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: JobId) -> bool {
+    kinds.iter().any(|gpu| {
+        let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
+        largest.is_some_and(|largest| knowledge.predictor.time_alone(job, gpu, largest).is_some())
+    })
 }
 
 /// Whether a job's progress is known, and it could be moved again.
@@ -228,28 +202,6 @@ const fn can_be_weighed(facts: &JobFacts) -> bool {
 /// Whether any running job could be moved: if none, there is nothing to search.
 fn anybody_moves(cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
     running(cluster).any(|job| knowledge.jobs.migration_price(job).is_some())
-}
-
-fn by_rules(
-    cluster: &ClusterView,
-    knowledge: Knowledge<'_>,
-    jobs: &[&QueuedJob],
-    now: Millis,
-    starts_max: usize,
-) -> Vec<Decision> {
-    if jobs.is_empty() {
-        return Vec::new();
-    }
-    let mut queue = jobs.iter().copied();
-    let mut decided = SchemeB.decide_with(cluster, knowledge, &mut queue, now, starts_max);
-    for decision in &mut decided {
-        match decision {
-            Decision::Start { why, .. }
-            | Decision::Wait { why, .. }
-            | Decision::Reshape { why, .. } => NAME.clone_into(&mut why.policy),
-        }
-    }
-    decided
 }
 
 const fn waiting(decision: &Decision) -> Option<JobId> {
@@ -308,18 +260,17 @@ fn without(cluster: &ClusterView, hidden: &BTreeSet<GpuId>) -> ClusterView {
 
 /// Places by the rules the jobs that the search left, on GPUs that nothing was decided for yet.
 fn leftovers(
-    cluster: &ClusterView,
-    knowledge: Knowledge<'_>,
+    input: StayInput<'_>,
     left: &[&QueuedJob],
-    first: Option<&QueuedJob>,
     hidden: &BTreeSet<GpuId>,
-    now: Millis,
     starts_max: usize,
 ) -> Vec<Decision> {
-    let may_start =
-        |job: &&&QueuedJob| first.is_none_or(|first| job.queue_rank <= first.queue_rank);
-    let candidates: Vec<&QueuedJob> = left.iter().filter(may_start).copied().collect();
-    let mut decided = by_rules(&without(cluster, hidden), knowledge, &candidates, now, starts_max);
+    if left.is_empty() {
+        return Vec::new();
+    }
+    let seen = without(input.cluster, hidden);
+    let mut decided =
+        stay::decide(StayInput { cluster: &seen, ..input }, left, starts_max).decisions;
     if !hidden.is_empty() {
         // Explanations by the rules about GPUs that only this round closes would be wrong.
         for decision in &mut decided {
@@ -374,6 +325,12 @@ impl Known<'_> {
     }
 }
 
+/// Makes a time longer by a little for each slice, so that nobody gets more for nothing.
+fn thrifty(time: Millis, profile: &Profile) -> Millis {
+    let thousandths = 1_000 + THRIFT * u64::from(profile.compute_slices);
+    Millis::new(time.get().saturating_mul(thousandths) / 1_000)
+}
+
 impl JobTable for Known<'_> {
     fn since(&self, job: JobId) -> Option<Millis> {
         self.knowledge.jobs.since(job)
@@ -398,11 +355,11 @@ impl Predictor for Known<'_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         if self.is_known(job) {
             let own = self.knowledge.predictor.predict_run(job, gpu, profile)?;
+            if own.is_measured {
+                return Some(RunTime { time: thrifty(own.time, profile), ..own });
+            }
             let slices = u64::from(profile.compute_slices);
-            let thousandths = if own.is_measured {
-                // Dearer by a little for each slice, so that nobody gets more for nothing.
-                1_000 + THRIFT * slices
-            } else {
+            let thousandths = {
                 // What the search takes off for energy is taken back, and a little more: as much as
                 // decides between equals, and less than what somebody is stopped for.
                 let whole = gpu.mig.as_deref().and_then(|mig| mig.largest());
@@ -433,7 +390,12 @@ impl Predictor for Known<'_> {
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        self.knowledge.predictor.predict_mps_run(job, sm, co_runners, gpu, profile)
+        // Who stays alone where it is shares with nobody.
+        if !self.is_known(job) {
+            return None;
+        }
+        let run = self.knowledge.predictor.predict_mps_run(job, sm, co_runners, gpu, profile)?;
+        Some(thrifty(run, profile))
     }
 
     fn predict_kernel_shared_run(
@@ -444,7 +406,12 @@ impl Predictor for Known<'_> {
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        self.knowledge.predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile)
+        if !self.is_known(job) {
+            return None;
+        }
+        let predictor = self.knowledge.predictor;
+        let run = predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile)?;
+        Some(thrifty(run, profile))
     }
 
     fn predict_speeds(

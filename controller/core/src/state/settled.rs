@@ -1,0 +1,173 @@
+//! What the last run of the policy left: a job that requests what nobody could get then needs no search, as long
+//! as nothing has changed since.
+
+use crate::predictions::TaskFacts;
+use std::sync::Arc;
+use tessera_model::Millis;
+use tessera_model::spec::{GpuRequest, QueueRank};
+use tessera_placement::{QueuedJob, SharingRequest};
+
+/// After which time the policy runs again although nothing changed: jobs become more urgent as they wait.
+/// Chosen: a user does not notice it, and a wave of submits costs one search and not hundreds.
+const SETTLED_FOR: Millis = Millis::from_secs(1);
+
+/// Most kinds of requests that are remembered. Chosen: more than users think of; others cost a search each.
+const REFUSED_MAX: usize = 64;
+
+/// The requests for which nothing could start, since the policy last ran.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SettledQueue {
+    at: Option<Millis>,
+    refused: Vec<RefusedRequest>,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+struct RefusedRequest {
+    gpu: GpuRequest,
+    share: Option<(Arc<str>, SharingRequest)>,
+    limit: Option<Millis>,
+    /// The best rank of those that wait with it.
+    rank: QueueRank,
+}
+
+impl SettledQueue {
+    /// Forgets everything: something changed.
+    pub(crate) fn unsettle(&mut self) {
+        self.at = None;
+    }
+
+    /// Remembers the jobs that a run of the policy left in the queue.
+    pub(crate) fn settle<'q>(
+        &mut self,
+        now: Millis,
+        left: impl Iterator<Item = (&'q QueuedJob, &'q TaskFacts)>,
+    ) {
+        self.at = Some(now);
+        self.refused.clear();
+        for (job, facts) in left {
+            let refused = RefusedRequest::of(job, facts);
+            let same = self.refused.iter().position(|known| known.is_same(&refused));
+            if let Some(at) = same {
+                self.refused[at].rank = self.refused[at].rank.min(refused.rank);
+            } else if self.refused.len() < REFUSED_MAX {
+                self.refused.push(refused);
+            }
+        }
+    }
+
+    /// Whether the policy need not run for a job that has just come.
+    pub(crate) fn refuses(&self, now: Millis, job: &QueuedJob, facts: &TaskFacts) -> bool {
+        let wanted = RefusedRequest::of(job, facts);
+        self.lasts(now)
+            && job.gang.is_none()
+            && self.refused.iter().any(|known| known.covers(&wanted))
+    }
+
+    /// Whether the policy ran so recently that time alone changes nothing.
+    pub(crate) fn lasts(&self, now: Millis) -> bool {
+        self.at.is_some_and(|at| now < at.plus(SETTLED_FOR))
+    }
+}
+
+impl RefusedRequest {
+    fn of(job: &QueuedJob, facts: &TaskFacts) -> Self {
+        Self {
+            gpu: job.gpu.clone(),
+            share: job.share.clone().map(|share| (Arc::clone(&job.user), share)),
+            limit: facts.limit,
+            rank: job.queue_rank,
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        (&self.gpu, &self.share, self.limit) == (&other.gpu, &other.share, other.limit)
+    }
+
+    /// Whether a place for the other would have been one for this: it needs no less, and stays no shorter.
+    fn covers(&self, other: &Self) -> bool {
+        let needs_no_less = match (&self.gpu, &other.gpu) {
+            (GpuRequest::Unknown, GpuRequest::Memory(_)) => true,
+            (GpuRequest::Memory(refused), GpuRequest::Memory(wanted)) => refused <= wanted,
+            (refused, wanted) => refused == wanted,
+        };
+        let stays_no_shorter = match (self.limit, other.limit) {
+            (None, Some(_)) => false,
+            (Some(refused), Some(wanted)) => refused <= wanted,
+            (_, None) => true,
+        };
+        needs_no_less && stays_no_shorter && self.share == other.share && self.rank <= other.rank
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tessera_model::{Bytes, JobId};
+
+    fn job(number: u64, gpu: GpuRequest) -> QueuedJob {
+        QueuedJob {
+            id: JobId::from_number(number),
+            gpu,
+            user: "ada".into(),
+            share: None,
+            queue_rank: QueueRank::default(),
+            submitted: Millis::ZERO,
+            gang: None,
+        }
+    }
+
+    fn limited(seconds: u64) -> TaskFacts {
+        TaskFacts { limit: Some(Millis::from_secs(seconds)), ..TaskFacts::default() }
+    }
+
+    fn gib(count: u64) -> GpuRequest {
+        GpuRequest::Memory(Bytes::from_mib(1_024 * count))
+    }
+
+    fn settled(left: &QueuedJob, facts: &TaskFacts) -> SettledQueue {
+        let mut queue = SettledQueue::default();
+        queue.settle(Millis::ZERO, [(left, facts)].into_iter());
+        queue
+    }
+
+    #[test]
+    fn a_job_that_needs_more_than_one_that_waits_needs_no_search() {
+        let queue = settled(&job(1, gib(4)), &TaskFacts::default());
+
+        for more in [gib(4), gib(10)] {
+            assert!(queue.refuses(Millis::ZERO, &job(2, more), &TaskFacts::default()));
+        }
+        for other in [gib(3), GpuRequest::Unknown, GpuRequest::Whole] {
+            assert!(!queue.refuses(Millis::ZERO, &job(2, other), &TaskFacts::default()));
+        }
+    }
+
+    #[test]
+    fn a_job_that_ends_sooner_may_fill_a_gap() {
+        let queue = settled(&job(1, gib(4)), &limited(600));
+
+        assert!(queue.refuses(Millis::ZERO, &job(2, gib(4)), &limited(600)));
+        assert!(queue.refuses(Millis::ZERO, &job(2, gib(4)), &TaskFacts::default()));
+        assert!(!queue.refuses(Millis::ZERO, &job(2, gib(4)), &limited(60)));
+    }
+
+    #[test]
+    fn a_job_of_a_better_priority_is_looked_at_at_once() {
+        let queue = settled(&job(1, gib(4)), &TaskFacts::default());
+        let mut urgent = job(2, gib(4));
+        urgent.queue_rank.priority = 0_u8.try_into().unwrap();
+
+        assert!(!queue.refuses(Millis::ZERO, &urgent, &TaskFacts::default()));
+    }
+
+    #[test]
+    fn what_was_settled_is_so_for_a_second_or_until_something_changes() {
+        let mut queue = settled(&job(1, gib(4)), &TaskFacts::default());
+        let again = job(2, gib(4));
+
+        assert!(!queue.refuses(SETTLED_FOR, &again, &TaskFacts::default()));
+        queue.unsettle();
+        assert!(!queue.refuses(Millis::ZERO, &again, &TaskFacts::default()));
+    }
+}

@@ -1,0 +1,501 @@
+//! Jobs that stay where they start: those that can't be moved, and those of which too little is known.
+//!
+//! The slice of such a job is chosen for its whole run.
+//!
+//! - **Size** ([`sizes`]). Each place costs the job's own time there, and the time by which its part of the
+//!   cluster is missing for the jobs that wait. The cheapest place is taken. So a lone job gets a fast slice,
+//!   and one of many gets the slice of which it takes the least. Times are compared across GPU models.
+//! - **Order** ([`order`]). Priority, then fair share, then short jobs, with a bound on every wait.
+//! - **Backfill**. A job that finds no place gets a [`Reservation`]: a slot of one GPU, from when the
+//!   jobs there are expected to end. Others start wherever they leave that slot alone, or are expected to
+//!   have ended by then. Of the jobs that wait, the first [`DEPTH`] have reservations, and each job of a planned
+//!   batch. (EASY has one, and conservative backfill one for each job.) A free place that no reservation needs is never withheld.
+//! - **Waiting for a better place**. A job whose times are known may leave a free slice to others if it
+//!   is expected to end sooner so. It has a reservation then.
+//!
+//! A job without a known end fills nothing: where it would touch a reserved slot it waits.
+
+mod batch;
+mod ends;
+mod explaining;
+mod horizon;
+mod markets;
+mod order;
+mod plan;
+mod reservations;
+mod sizes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use tessera_model::mig::ProfileId;
+use tessera_model::{JobId, Millis};
+
+use self::ends::Ends;
+use self::explaining::{describe_size, renamed};
+use self::horizon::{StayHorizon, Survey};
+use self::markets::{SizeMarket, size_request};
+use self::order::TimedJob;
+use self::reservations::Reservation;
+use self::sizes::{GpuKind, SizeOption, SizedJob};
+use super::NAME;
+use super::rounding::{float, float_count};
+use crate::decision::{Decision, JobPlacement};
+use crate::explain;
+use crate::fair::Quotas;
+use crate::offer::Offer;
+use crate::policy::Pinned;
+use crate::policy::scheme_b::MadeToMeasure;
+use crate::predictor::Knowledge;
+use crate::request::{NumberedRequest, RequestNumbers};
+use crate::round::{Fate, fate, refuse};
+use crate::view::{ClusterView, QueuedJob};
+use crate::working_state::WorkingState;
+
+/// Jobs whose order is worked out anew in a round; those behind them follow in the order of the queue.
+/// Chosen by the time of a round.
+const ORDERED_MAX: usize = 256;
+
+/// GPUs whose jobs are looked at to estimate what is to come. Chosen as in [`super::horizon`].
+const SURVEYED_MAX: usize = 64;
+
+/// Reservations of one round. Chosen: Slurm's and LSF's manuals advise a handful, since later ones move
+/// anyway before their time comes.
+const DEPTH: usize = 8;
+
+/// How much cheaper a later place must be for a job to leave a free one to others. Chosen: predictions are off
+/// by more than a few percent.
+const WAIT_GAIN: f64 = 0.9;
+
+/// How much more than its cheapest place a job may take at once; beyond that, others choose before it.
+/// Chosen.
+const TOLERANCE: f64 = 1.1;
+
+/// How much the jobs that wait count for the size of a job of which nothing is known. It may turn out the
+/// longest, which would run on alone on a small slice. Chosen on seeds 1 to 10, for batches of 5 to 20.
+const UNKNOWN_OTHERS: f64 = 0.5;
+
+/// What part of the time to its deadline a job may take on a place that is chosen by its cost: the rest is
+/// for a late start of others. Chosen.
+const SAFE: f64 = 0.5;
+
+/// Compute slices that a GPU without MIG counts for, as quotas have it.
+const WHOLE_GPU: u32 = 7;
+
+/// Numbers of requests for a profile of a kind of GPU, apart from those of whole requests.
+const SIZE_NUMBERS: usize = 1 << 20;
+
+/// What a round decides from.
+#[derive(Clone, Copy)]
+pub(super) struct StayInput<'c> {
+    pub(super) cluster: &'c ClusterView,
+    pub(super) knowledge: Knowledge<'c>,
+    /// What users and accounts may still take, if anybody has a quota.
+    pub(super) quotas: Option<&'c Quotas<'c>>,
+    /// How much energy counts ([`super::Tessera::thrift`]).
+    pub(super) thrift: f64,
+    /// After which wait a job is served before all others ([`super::Tessera::patience`]).
+    pub(super) patience: Millis,
+    pub(super) now: Millis,
+}
+
+/// What a round decided about jobs that stay where they start.
+#[derive(Debug, Default)]
+pub(super) struct Stays {
+    pub(super) decisions: Vec<Decision>,
+    /// GPUs with reservations: nothing else may be done there.
+    pub(super) reserved: BTreeSet<usize>,
+    /// The first job in the order of service that waits for a place.
+    pub(super) first_waiting: Option<JobId>,
+}
+
+/// Decides about jobs that stay where they start.
+pub(super) fn decide(input: StayInput<'_>, queue: &[&QueuedJob], starts_max: usize) -> Stays {
+    let mut round = StayRound::new(input);
+    round.run(queue, starts_max);
+    Stays {
+        reserved: round.reservations.iter().map(|kept| kept.gpu).collect(),
+        decisions: round.decisions,
+        first_waiting: round.first_waiting,
+    }
+}
+
+struct StayRound<'c> {
+    rule: Pinned<MadeToMeasure>,
+    state: WorkingState<'c>,
+    knowledge: Knowledge<'c>,
+    quotas: Option<Quotas<'c>>,
+    thrift: f64,
+    patience: Millis,
+    now: Millis,
+    kinds: Vec<GpuKind<'c>>,
+    kind_of: Vec<usize>,
+    requests: RequestNumbers,
+    fates: BTreeMap<usize, Fate>,
+    /// By request: the first job with it that waits.
+    waiting: BTreeMap<usize, JobId>,
+    markets: BTreeMap<(usize, Option<ProfileId>), SizeMarket>,
+    /// Of requests for parts of slices.
+    shared: BTreeMap<usize, SizeMarket>,
+    changed: Vec<usize>,
+    reservations: Vec<Reservation>,
+    ends: Ends<'c>,
+    horizon: StayHorizon,
+    started: usize,
+    first_waiting: Option<JobId>,
+    decisions: Vec<Decision>,
+}
+
+/// Whether a job has been decided about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    Decided,
+    /// It is looked at again once others have chosen.
+    Deferred,
+}
+
+/// A place that a job may take now.
+#[derive(Clone)]
+struct PlaceNow<'c> {
+    option: SizeOption<'c>,
+    gpu: usize,
+    offer: Rc<Offer>,
+}
+
+impl<'c> StayRound<'c> {
+    fn new(input: StayInput<'c>) -> Self {
+        let StayInput { cluster, knowledge, quotas, thrift, patience, now } = input;
+        let (kinds, kind_of) = sizes::kinds(cluster);
+        Self {
+            rule: Pinned(MadeToMeasure::default()),
+            state: WorkingState::new(cluster, knowledge.predictor),
+            knowledge,
+            quotas: quotas.cloned(),
+            thrift,
+            patience,
+            now,
+            kinds,
+            kind_of,
+            requests: RequestNumbers::new(cluster),
+            fates: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            markets: BTreeMap::new(),
+            shared: BTreeMap::new(),
+            changed: Vec::new(),
+            reservations: Vec::new(),
+            ends: Ends::new(knowledge, now),
+            horizon: StayHorizon::default(),
+            started: 0,
+            first_waiting: None,
+            decisions: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, queue: &[&QueuedJob], starts_max: usize) {
+        let (ordered, rest) = queue.split_at(queue.len().min(ORDERED_MAX));
+        let waiting = queue.len();
+        let timed: Vec<TimedJob<'_>> = ordered.iter().map(|job| self.timed(job, waiting)).collect();
+        self.horizon = self.look_ahead(&timed, rest.len());
+        if rest.is_empty() && self.run_planned(&timed, starts_max) {
+            return;
+        }
+        let order = order::serve_in_order(
+            timed,
+            self.knowledge.jobs,
+            self.horizon,
+            (self.now, self.patience),
+        );
+        let mut deferred: Vec<&QueuedJob> = Vec::new();
+        let all = order.iter().map(|timed| timed.job).chain(rest.iter().copied());
+        for (place, job) in all.enumerate() {
+            if self.started >= starts_max {
+                return;
+            }
+            // The jobs behind fill no gaps and get no reservations: after a refusal, equal requests wait too.
+            if place >= ORDERED_MAX && self.is_refused(job) {
+                continue;
+            }
+            if self.serve(job, waiting - self.started - 1, TOLERANCE) == Served::Deferred {
+                deferred.push(job);
+            }
+        }
+        for job in deferred {
+            if self.started >= starts_max {
+                return;
+            }
+            self.serve(job, waiting - self.started - 1, f64::INFINITY);
+        }
+    }
+
+    /// Estimates how long all known work takes, and what is to come. `unseen` jobs are taken for like those that
+    /// are seen. Of many GPUs some stand for all.
+    fn look_ahead(&mut self, timed: &[TimedJob<'_>], unseen: usize) -> StayHorizon {
+        let now = float(self.now);
+        let step = self.state.gpus.len().div_ceil(SURVEYED_MAX).max(1);
+        let (mut gpus, mut running) = (0_usize, 0_usize);
+        let mut survey = Survey::default();
+        for timed in timed {
+            survey.came(float(timed.job.submitted));
+            survey.longest = survey.longest.max(timed.least_ms);
+        }
+        for gpu in (0..self.state.gpus.len()).step_by(step) {
+            if !self.state.gpus[gpu].view.available {
+                continue;
+            }
+            gpus += 1;
+            for place in 0..self.state.gpus[gpu].instances.len() {
+                let slot = self.state.gpus[gpu].instances[place].slot;
+                let kind = &self.kinds[self.kind_of[gpu]];
+                let profile = slot.and_then(|slot| kind.mig()?.geometry.profile(slot.profile));
+                let part = kind.part(profile);
+                for job in self.state.gpus[gpu].holders(slot) {
+                    running += 1;
+                    let end = self.ends.of(job, self.state.gpus[gpu].view, slot);
+                    if end.known {
+                        survey.running_work += part * (end.at - now).max(0.0);
+                        survey.longest = survey.longest.max(end.at - now);
+                    }
+                    survey.began(end.submitted);
+                }
+            }
+        }
+        let scale = float_count(step);
+        let mut work: f64 = timed.iter().map(|timed| timed.work_ms).sum();
+        work += work / float_count(timed.len().max(1)) * float_count(unseen);
+        let all_gpus = float_count(gpus.max(1)) * scale;
+        let all = ((work + survey.running_work * scale) / all_gpus).max(survey.longest);
+        let running = scale * float_count(running);
+        StayHorizon::of(&survey, all, now, (running, all_gpus))
+    }
+
+    /// Returns a job with its time on the place that costs least, among so many that wait.
+    fn timed<'q>(&self, job: &'q QueuedJob, waiting: usize) -> TimedJob<'q> {
+        if job.share.is_some() {
+            let work_ms = sizes::UNKNOWN_MS / 7.0;
+            let ms = sizes::UNKNOWN_MS;
+            return TimedJob { job, ms, least_ms: ms, work_ms, known: false, deadline: None };
+        }
+        let sized =
+            sizes::sized(&self.kinds, self.knowledge, job, float_count(waiting), self.thrift);
+        let Some(first) = sized.options.first() else {
+            let ms = sizes::UNKNOWN_MS;
+            return TimedJob { job, ms, least_ms: 0.0, work_ms: 0.0, known: false, deadline: None };
+        };
+        let work_ms = first.ms * self.kinds[first.kind].part(first.profile);
+        let least_ms = sized.least_ms;
+        let deadline = self.deadline_of(job, &sized);
+        TimedJob { job, ms: first.ms, least_ms, work_ms, known: sized.known, deadline }
+    }
+
+    /// Whether a job with the same request found no place in this round.
+    fn is_refused(&mut self, job: &QueuedJob) -> bool {
+        let size = self.requests.size(job);
+        self.waiting.contains_key(&size.number)
+            && self.fates.get(&size.number).is_some_and(Fate::is_possible)
+    }
+
+    /// Decides about the next job in the order of service. It is deferred where each free place costs more
+    /// than `tolerance` times the cheapest that there is: others may suit that place better.
+    fn serve(&mut self, job: &QueuedJob, others: usize, tolerance: f64) -> Served {
+        let size = self.requests.size(job);
+        let (rule, state) = (&self.rule, &self.state);
+        let fate = self.fates.entry(size.number).or_insert_with(|| fate(rule, state, &size));
+        if !fate.is_possible() {
+            let first = self.waiting.contains_key(&size.number);
+            let decision = refuse::<Pinned<MadeToMeasure>>(fate, job, first);
+            self.decisions.extend(decision.map(renamed));
+            self.waiting.entry(size.number).or_insert(job.id);
+            return Served::Decided;
+        }
+        if job.share.is_some() {
+            self.serve_sharer(job, &size);
+            return Served::Decided;
+        }
+        // Nobody with the same request found a place, and none of them fills gaps.
+        let again = self.waiting.contains_key(&size.number);
+        let full = self.reservations.len() >= DEPTH;
+        if again && full && !self.fills(job) {
+            self.wait_behind(job, &size);
+            return Served::Decided;
+        }
+        let Some((sized, deadline)) = self.suitable_sizes(job, others) else {
+            return Served::Decided;
+        };
+        let place = self.find_place(job, &sized);
+        let place = match deadline.filter(|_| !full) {
+            Some(deadline) => match self.serve_by(deadline, (job, &size), &sized, place, others) {
+                None => return Served::Decided,
+                Some(place) => place,
+            },
+            None => place,
+        };
+        if let Some(place) = place {
+            let cheapest = sized.options.first().map_or(0.0, |option| option.cost);
+            if place.option.cost > tolerance * cheapest {
+                return Served::Deferred;
+            }
+            match self.better_later(job, &sized, &place) {
+                Some(later) if !full => {
+                    self.reserve(later);
+                    self.wait_for_better(job, &sized, &place, later);
+                }
+                _ => self.start(job, &sized, place, others),
+            }
+            return Served::Decided;
+        }
+        if !full
+            && (sized.known || self.reservations.is_empty() || self.is_aged(job))
+            && let Some((later, _)) = self.find_later(job, &sized)
+        {
+            self.reserve(later);
+        }
+        self.first_waiting.get_or_insert(job.id);
+        if again {
+            self.wait_behind(job, &size);
+        } else {
+            self.waiting.insert(size.number, job.id);
+            self.wait(job, &size);
+        }
+        Served::Decided
+    }
+
+    /// Returns the sizes that a job may have, in the order of preference, and when it has to be done. Explains why
+    /// there is none, if its account's quota leaves none.
+    fn suitable_sizes(
+        &mut self,
+        job: &QueuedJob,
+        others: usize,
+    ) -> Option<(SizedJob<'c>, Option<f64>)> {
+        let mut sized = self.sized(job, others);
+        if let Some(quotas) = &self.quotas
+            && let Some(left) = quotas.left_for(job)
+        {
+            let slices = |option: &SizeOption<'_>| {
+                option.profile.map_or(WHOLE_GPU, |profile| u32::from(profile.compute_slices))
+            };
+            sized.options.retain(|option| slices(option) <= left);
+            if sized.options.is_empty() {
+                self.decisions.push(quotas.wait(NAME, job, 1, None));
+                return None;
+            }
+        }
+        self.hasten(&mut sized);
+        let deadline = self.deadline_of(job, &sized);
+        if let Some(deadline) = deadline {
+            self.keep_deadline(&mut sized, deadline);
+        }
+        Some((sized, deadline))
+    }
+
+    /// Serves a job with a deadline: it starts where it is in time, or waits for such a place. Gives the place
+    /// back if neither is possible.
+    fn serve_by(
+        &mut self,
+        deadline: f64,
+        (job, size): (&QueuedJob, &NumberedRequest),
+        sized: &SizedJob<'c>,
+        place: Option<PlaceNow<'c>>,
+        others: usize,
+    ) -> Option<Option<PlaceNow<'c>>> {
+        let now = float(self.now);
+        if let Some(place) = place.as_ref().filter(|place| now + place.option.ms <= deadline) {
+            self.start(job, sized, place.clone(), others);
+            return None;
+        }
+        let later = self.find_later(job, sized).map(|(later, _)| later);
+        let Some(later) = later.filter(|later| later.ends <= deadline) else { return Some(place) };
+        self.reserve(later);
+        self.first_waiting.get_or_insert(job.id);
+        self.waiting.entry(size.number).or_insert(job.id);
+        self.wait(job, size);
+        None
+    }
+
+    /// Returns the sizes of a job among so many others, and those that are expected to come while it runs. They
+    /// are about as many as run now (Little's law, with runs of equal length).
+    fn sized(&self, job: &QueuedJob, others: usize) -> SizedJob<'c> {
+        let others = float_count(others);
+        let sized = sizes::sized(
+            &self.kinds,
+            self.knowledge,
+            job,
+            others + self.horizon.arrivals,
+            self.thrift,
+        );
+        if sized.known {
+            return sized;
+        }
+        let others = UNKNOWN_OTHERS * others * self.scarcity() + self.horizon.arrivals_in_long_run;
+        sizes::sized(&self.kinds, self.knowledge, job, others, self.thrift)
+    }
+
+    /// Returns when a job has to be done, if it can still be and its times are known.
+    fn deadline_of(&self, job: &QueuedJob, sized: &SizedJob<'c>) -> Option<f64> {
+        let deadline = float(self.knowledge.jobs.facts(job.id).deadline.filter(|_| sized.known)?);
+        (float(self.now) + sized.least_ms <= deadline).then_some(deadline)
+    }
+
+    /// Prefers the places on which a job ends well before its deadline: within half of the time that is left. Of
+    /// these the cheapest, of the others the fastest.
+    fn keep_deadline(&self, sized: &mut SizedJob<'c>, deadline: f64) {
+        let left = deadline - float(self.now);
+        let late = |option: &SizeOption<'_>| {
+            if option.ms <= left * SAFE { 0.0 } else { option.ms }
+        };
+        sized.options.sort_by(|a, b| late(a).total_cmp(&late(b)));
+    }
+
+    /// Prefers the places on which a job ends before everything else does, if no more jobs seem to come: it
+    /// would run on alone.
+    fn hasten(&self, sized: &mut SizedJob<'c>) {
+        if !sized.known || self.horizon.is_open() {
+            return;
+        }
+        let in_time = |option: &SizeOption<'_>| option.ms <= self.horizon.ms;
+        let late = |option: &SizeOption<'_>| if in_time(option) { 0.0 } else { option.ms };
+        sized.options.sort_by(|a, b| late(a).total_cmp(&late(b)));
+    }
+
+    /// Whether a job has waited so long that it is served before all others.
+    fn is_aged(&self, job: &QueuedJob) -> bool {
+        self.now.minus(job.submitted) >= self.patience
+    }
+
+    /// Whether a job is known to end, so that it may use a slot before the job that it is reserved for.
+    fn fills(&self, job: &QueuedJob) -> bool {
+        !self.reservations.is_empty() && self.knowledge.jobs.facts(job.id).limit.is_some()
+    }
+
+    fn start(&mut self, job: &QueuedJob, sized: &SizedJob<'c>, place: PlaceNow<'c>, others: usize) {
+        let PlaceNow { option, gpu, offer } = place;
+        let key = (option.kind, option.profile.map(|profile| profile.id));
+        let ranked: Vec<(usize, Option<Rc<Offer>>)> = {
+            let rest = self.markets.get(&key).into_iter().flat_map(|market| &market.order);
+            let rest = rest.filter(|(_, at)| *at != gpu).map(|(_, at)| *at);
+            let of = |at: usize| self.markets.get(&key)?.offers.get(&at).map(Rc::clone);
+            std::iter::once((gpu, Some(Rc::clone(&offer))))
+                .chain(rest.map(|at| (at, of(at))))
+                .collect()
+        };
+        let ranked = ranked.iter().map(|(at, offer)| (*at, offer.as_deref()));
+        let size = size_request(&option);
+        let mut why = explain::start(NAME, &self.state, job, &size, ranked);
+        let expected = self.horizon.arrivals > 0.0;
+        describe_size(&mut why.summary, &self.kinds, sized, &option, (others, expected));
+        let now = &mut self.state.gpus[gpu];
+        now.take(job.id, None, offer.slot, &offer.steps);
+        let id = now.view.id.clone();
+        let limit = self.knowledge.jobs.facts(job.id).limit.map(float);
+        let takes = if sized.known { option.ms } else { limit.unwrap_or(f64::INFINITY) };
+        self.ends.begin(job.id, takes, sized.known || limit.is_some());
+        self.changed.push(gpu);
+        self.started += 1;
+        let place =
+            JobPlacement { gpu: id, slot: offer.slot, steps: offer.steps.clone(), part: None };
+        let decision = Decision::Start { job: job.id, place, why };
+        if let Some(quotas) = &mut self.quotas {
+            quotas.count(&decision);
+        }
+        self.decisions.push(decision);
+    }
+}

@@ -1,0 +1,143 @@
+//! In which order waiting jobs are served.
+//!
+//! - Who has waited for [`super::super::Tessera::patience`] comes first, the oldest first.
+//! - Then the better priority.
+//! - Then jobs whose deadline is near: sooner than [`TIGHT`] times their least time. The earliest deadline comes
+//!   first.
+//! - Then the account that has used least for its shares, with what the jobs before it take in this round.
+//!   So a user with thousands of short jobs is served no better than one with a few.
+//! - Of one account's jobs the one with the largest `(wait + t) / t` comes first, with `t` its expected
+//!   time (highest response ratio next; Brinch Hansen, 1971). Short jobs are served soon, and no job waits for
+//!   ever behind shorter ones. Jobs of which nothing is known keep the order of their arrival.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use tessera_model::Millis;
+use tessera_model::spec::QueueRank;
+
+use super::super::rounding::float;
+use super::horizon::StayHorizon;
+use crate::facts::JobTable;
+use crate::view::QueuedJob;
+
+/// How close a deadline is near, in multiples of the job's least time from now to the deadline. Chosen.
+const TIGHT: f64 = 100.0;
+
+/// Compute slices of a whole GPU, in which usage is counted.
+const SLICES_OF_GPU: f64 = 7.0;
+
+/// A job with its expected time, in milliseconds, on the place that costs least.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TimedJob<'q> {
+    pub(super) job: &'q QueuedJob,
+    pub(super) ms: f64,
+    /// Its time where that is least.
+    pub(super) least_ms: f64,
+    /// Whether its times are known.
+    pub(super) known: bool,
+    /// When it has to be done, if it can still be, in milliseconds of the clock.
+    pub(super) deadline: Option<f64>,
+    /// What it takes of the cluster, in milliseconds of a whole GPU.
+    pub(super) work_ms: f64,
+}
+
+/// Puts jobs into the order of service.
+pub(super) fn serve_in_order<'q>(
+    waiting: Vec<TimedJob<'q>>,
+    jobs: &dyn JobTable,
+    horizon: StayHorizon,
+    (now, patience): (Millis, Millis),
+) -> Vec<TimedJob<'q>> {
+    let (mut aged, rest): (Vec<_>, Vec<_>) =
+        waiting.into_iter().partition(|timed| now.minus(timed.job.submitted) >= patience);
+    aged.sort_by_key(|timed| (timed.job.submitted, timed.job.id));
+    let mut by_rank: BTreeMap<QueueRank, Vec<TimedJob<'q>>> = BTreeMap::new();
+    for timed in rest {
+        by_rank.entry(timed.job.queue_rank).or_default().push(timed);
+    }
+    let mut order = aged;
+    let at = float(now);
+    let mut accounts = AccountUsage { jobs, accounts: BTreeMap::new(), used: BTreeMap::new() };
+    for (_, group) in by_rank {
+        let is_tight = |timed: &TimedJob<'_>| {
+            timed.deadline.is_some_and(|deadline| deadline - at <= TIGHT * timed.least_ms)
+        };
+        let (mut tight, mut group): (Vec<_>, Vec<_>) = group.into_iter().partition(is_tight);
+        tight.sort_by(|a, b| {
+            let deadline = |timed: &TimedJob<'_>| timed.deadline.unwrap_or(f64::INFINITY);
+            deadline(a).total_cmp(&deadline(b)).then_with(|| a.job.id.cmp(&b.job.id))
+        });
+        order.append(&mut tight);
+        group.sort_by(|a, b| {
+            let ratio = |timed: &TimedJob<'_>| {
+                (float(now.minus(timed.job.submitted)) + timed.least_ms) / timed.least_ms.max(1.0)
+            };
+            // Those that have to begin now, the longest first.
+            let pressed = |timed: &TimedJob<'_>| match timed.known && horizon.presses(timed.ms) {
+                true => timed.ms,
+                false => 0.0,
+            };
+            let pressed = pressed(b).total_cmp(&pressed(a));
+            let urgent = || ratio(b).total_cmp(&ratio(a));
+            pressed.then_with(urgent).then_with(|| a.job.id.cmp(&b.job.id))
+        });
+        accounts.order_by_usage(group, &mut order);
+    }
+    order
+}
+
+/// The account of a user, with its shares.
+type OwnAccount = (Arc<str>, f64);
+
+/// What accounts have used for their shares, with what this round gives them.
+struct AccountUsage<'j> {
+    jobs: &'j dyn JobTable,
+    /// By user.
+    accounts: BTreeMap<Arc<str>, OwnAccount>,
+    used: BTreeMap<Arc<str>, f64>,
+}
+
+impl AccountUsage<'_> {
+    /// Puts jobs into an order in which the account that has used least is always next; of one account's jobs the
+    /// order stays.
+    fn order_by_usage<'q>(&mut self, jobs: Vec<TimedJob<'q>>, order: &mut Vec<TimedJob<'q>>) {
+        let mut lines: BTreeMap<Arc<str>, VecDeque<TimedJob<'q>>> = BTreeMap::new();
+        let mut shares: BTreeMap<Arc<str>, f64> = BTreeMap::new();
+        for timed in jobs {
+            let (name, share) = self.account_of(timed.job);
+            shares.insert(Arc::clone(&name), share);
+            lines.entry(name).or_default().push_back(timed);
+        }
+        let least = |used: &BTreeMap<Arc<str>, f64>, lines: &BTreeMap<Arc<str>, _>| {
+            let by_use =
+                |a: &&Arc<str>, b: &&Arc<str>| used[*a].total_cmp(&used[*b]).then_with(|| a.cmp(b));
+            lines.keys().min_by(by_use).map(Arc::clone)
+        };
+        while let Some(name) = least(&self.used, &lines) {
+            let next = lines.get_mut(&name).and_then(VecDeque::pop_front);
+            let Some(timed) = next else {
+                lines.remove(&name);
+                continue;
+            };
+            // Usage counts time on compute slices, of which a whole GPU has about seven.
+            let more = SLICES_OF_GPU * timed.work_ms / shares[&name];
+            *self.used.entry(name).or_default() += more;
+            order.push(timed);
+        }
+    }
+
+    /// Returns the account of a job; jobs of users without one have one together.
+    fn account_of(&mut self, job: &QueuedJob) -> OwnAccount {
+        if let Some(known) = self.accounts.get(&job.user) {
+            return known.clone();
+        }
+        let account = self.jobs.account(job.id);
+        let used = account.as_ref().map_or(0.0, |account| float(account.used));
+        let shares = account.as_ref().map_or(1.0, |account| f64::from(account.shares.max(1)));
+        let name = account.map_or_else(|| Arc::from(""), |account| account.name);
+        self.used.entry(Arc::clone(&name)).or_insert(used / shares);
+        self.accounts.insert(Arc::clone(&job.user), (Arc::clone(&name), shares));
+        (name, shares)
+    }
+}

@@ -1,0 +1,189 @@
+//! Places that are kept for jobs, and when they are expected to be free.
+
+use tessera_model::JobId;
+use tessera_model::mig::{Profile, Slot};
+
+use super::super::rounding::float;
+use super::sizes::SizedJob;
+use super::{DEPTH, PlaceNow, StayRound, WAIT_GAIN};
+use crate::view::{MigView, QueuedJob};
+
+/// A slot that is kept for a job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reservation {
+    pub(super) job: JobId,
+    pub(super) gpu: usize,
+    /// `None` for a whole GPU with MIG off.
+    pub(super) slot: Option<Slot>,
+    /// When the job is expected to start there, in milliseconds of the clock.
+    pub(super) begins: f64,
+    /// When it is expected to have ended.
+    pub(super) ends: f64,
+    /// Until when others may use the slot: `begins`, or at once where the end of a job there is unknown.
+    pub(super) open_until: f64,
+}
+
+/// When a slot is free.
+pub(super) struct FreeSlot {
+    pub(super) at: f64,
+    /// When the last of the jobs in the way came.
+    pub(super) came: f64,
+    /// Jobs in the way.
+    pub(super) jobs: usize,
+    /// Whether all of their ends are known.
+    pub(super) known: bool,
+}
+
+impl<'c> StayRound<'c> {
+    /// Returns where a job would end so much sooner that it had better wait.
+    pub(super) fn better_later(
+        &mut self,
+        job: &QueuedJob,
+        sized: &SizedJob<'c>,
+        place: &PlaceNow<'c>,
+    ) -> Option<Reservation> {
+        let cheapest = sized.options.first()?.cost;
+        if !sized.known
+            || self.reservations.len() >= DEPTH
+            || cheapest > WAIT_GAIN * place.option.cost
+        {
+            return None;
+        }
+        let (later, cost) = self.find_later(job, sized)?;
+        (cost < WAIT_GAIN * place.option.cost && later.open_until > float(self.now))
+            .then_some(later)
+    }
+
+    /// Finds the place where a job would be served best once jobs have ended there, with what that costs.
+    pub(super) fn find_later(
+        &mut self,
+        job: &QueuedJob,
+        sized: &SizedJob<'c>,
+    ) -> Option<(Reservation, f64)> {
+        let now = float(self.now);
+        let aged = self.is_aged(job);
+        let mut best: Option<(f64, usize, Reservation)> = None;
+        for option in &sized.options {
+            if !aged && best.as_ref().is_some_and(|(cost, ..)| option.cost >= *cost) {
+                continue;
+            }
+            for gpu in 0..self.state.gpus.len() {
+                if self.kind_of[gpu] != option.kind || !self.state.gpus[gpu].view.available {
+                    continue;
+                }
+                for slot in self.slots(gpu, option.profile) {
+                    let Some(free) = self.free_at(gpu, slot) else { continue };
+                    // Who has waited too long gets the place to which nobody has come for longest: nobody
+                    // comes there any more, so that it stays the same until it is free.
+                    let cost = if aged { free.came } else { (free.at - now) + option.cost };
+                    let better = best.as_ref().is_none_or(|(known, jobs, _)| {
+                        cost < *known || (cost <= *known && free.jobs < *jobs)
+                    });
+                    if better {
+                        let ends = if sized.known { free.at + option.ms } else { f64::INFINITY };
+                        let open_until = if free.known && !aged { free.at } else { now };
+                        let kept = Reservation {
+                            job: job.id,
+                            gpu,
+                            slot,
+                            begins: free.at,
+                            ends,
+                            open_until,
+                        };
+                        best = Some((cost, free.jobs, kept));
+                    }
+                }
+            }
+        }
+        best.map(|(cost, _, kept)| (kept, cost))
+    }
+
+    /// Returns the slots that a profile may have on a GPU once its jobs have ended.
+    pub(super) fn slots(&self, gpu: usize, profile: Option<&Profile>) -> Vec<Option<Slot>> {
+        let now = &self.state.gpus[gpu];
+        let (Some(profile), Some(standing)) = (profile, &now.layout) else {
+            return match (profile, &now.view.mig) {
+                (None, None) => vec![None],
+                _ => Vec::new(),
+            };
+        };
+        let pinned = now.view.operator.pinned.is_some();
+        let stands =
+            |slot: &Slot| now.instances.iter().any(|instance| instance.slot == Some(*slot));
+        starts(profile)
+            .filter(|slot| !pinned || stands(slot))
+            .filter(|slot| pinned || standing.mig.all().allocate(standing.fixed, *slot).is_some())
+            .map(Some)
+            .collect()
+    }
+
+    /// Returns when a slot is expected to be free of jobs, and of those that it is reserved for.
+    pub(super) fn free_at(&mut self, gpu: usize, slot: Option<Slot>) -> Option<FreeSlot> {
+        let now = float(self.now);
+        let mut free = FreeSlot { at: now, came: 0.0, jobs: 0, known: true };
+        let instances = self.state.gpus[gpu].instances.len();
+        for place in 0..instances {
+            let held = self.state.gpus[gpu].instances[place].slot;
+            if !self.overlap(gpu, slot, held) {
+                continue;
+            }
+            let state = &self.state.gpus[gpu].instances[place].state;
+            if state.fixed() {
+                return None;
+            }
+            for job in self.state.gpus[gpu].holders(held) {
+                let end = self.ends.of(job, self.state.gpus[gpu].view, held);
+                free.at = free.at.max(end.at);
+                free.came = free.came.max(end.since);
+                free.known &= end.known;
+                free.jobs += 1;
+            }
+        }
+        for kept in &self.reservations {
+            if kept.gpu == gpu && self.overlap(gpu, slot, kept.slot) {
+                free.at = free.at.max(kept.ends);
+                free.came = free.came.max(kept.ends);
+                free.jobs += 1;
+            }
+        }
+        free.at.is_finite().then_some(free)
+    }
+
+    pub(super) fn reserve(&mut self, kept: Reservation) {
+        self.reservations.push(kept);
+        self.changed.push(kept.gpu);
+    }
+
+    /// Returns by how much less there is of the cluster where the ends of jobs are not known: all of it over what
+    /// no job has, and is not reserved.
+    pub(super) fn scarcity(&self) -> f64 {
+        let (mut all, mut free) = (0.0, 0.0);
+        for (at, gpu) in self.state.gpus.iter().enumerate().filter(|(_, gpu)| gpu.view.available) {
+            all += 1.0;
+            let kept = self.reservations.iter().filter(|kept| kept.gpu == at).map(|kept| kept.slot);
+            let busy = gpu.instances.iter().filter(|i| i.state.busy()).map(|i| i.slot);
+            let kind = &self.kinds[self.kind_of[at]];
+            let part = |slot: Option<Slot>| {
+                kind.part(slot.and_then(|slot| kind.mig()?.geometry.profile(slot.profile)))
+            };
+            free += (1.0 - busy.chain(kept).map(part).sum::<f64>()).max(0.0);
+        }
+        if free > 0.0 { all / free } else { 1.0 }
+    }
+
+    /// Whether two slots of a GPU can't stand at once.
+    pub(super) fn overlap(&self, gpu: usize, a: Option<Slot>, b: Option<Slot>) -> bool {
+        overlap(self.state.gpus[gpu].view.mig.as_deref(), a, b)
+    }
+}
+
+pub(super) fn overlap(mig: Option<&MigView>, a: Option<Slot>, b: Option<Slot>) -> bool {
+    match (mig, a, b) {
+        (Some(mig), Some(a), Some(b)) => a == b || mig.all().exclude(a, b),
+        (_, _, _) => true,
+    }
+}
+
+pub(super) fn starts(profile: &Profile) -> impl Iterator<Item = Slot> {
+    profile.starts.iter().map(|start| Slot { start: *start, profile: profile.id })
+}

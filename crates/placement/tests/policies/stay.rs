@@ -1,0 +1,259 @@
+//! `tessera`: jobs that stay where they start. Their size, their order, and which jobs may pass others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use tessera_model::mig::Profile;
+use tessera_model::spec::GpuRequest;
+use tessera_model::{JobId, Millis};
+use tessera_placement::{
+    Account, ClusterView, Decision, GpuView, JobFacts, JobTable, Knowledge, Predictor, QueuedJob,
+    RunTime, WaitReason, by_name,
+};
+
+use crate::arbitrary;
+use crate::build::{a100, cluster, gib, gpu, queue, short, taken, why};
+use crate::hardware::Hardware;
+
+const NOW: Millis = Millis::from_secs(100_000);
+
+/// What is known of some jobs, none of which can be moved.
+#[derive(Clone, Debug, Default)]
+struct KnownFacts {
+    /// Seconds on a whole A100; on a slice as much longer as it is smaller.
+    times: BTreeMap<u64, u64>,
+    /// Time limits in seconds.
+    limits: BTreeMap<u64, u64>,
+    /// When jobs began, in seconds before now.
+    ran: BTreeMap<u64, u64>,
+    /// Seconds from now to deadlines.
+    deadlines: BTreeMap<u64, u64>,
+    /// Usage of users in hours.
+    used: BTreeMap<&'static str, u64>,
+    users: BTreeMap<u64, &'static str>,
+}
+
+impl JobTable for KnownFacts {
+    fn facts(&self, job: JobId) -> JobFacts {
+        let job = job.number();
+        let ran = self.ran.get(&job).copied().map(Millis::from_secs);
+        let time = self.times.get(&job).map(|secs| secs * 1_000);
+        let done = time.map(|ms| {
+            let done = ran.unwrap_or_default().get() * 1_000_000 / ms.max(1);
+            u32::try_from(done.min(999_999)).unwrap()
+        });
+        JobFacts {
+            done,
+            since: ran.map(|ran| NOW.minus(ran)),
+            submitted: ran.map(|ran| NOW.minus(ran)),
+            limit: self.limits.get(&job).copied().map(Millis::from_secs),
+            deadline: self.deadlines.get(&job).map(|secs| NOW.plus(Millis::from_secs(*secs))),
+            ..JobFacts::default()
+        }
+    }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        let user = self.users.get(&job.number())?;
+        let used = Millis::from_secs(3_600 * self.used.get(user).copied().unwrap_or(0));
+        Some(Account { name: (*user).into(), shares: 1, used, quota: None, member: None })
+    }
+}
+
+impl Predictor for KnownFacts {
+    fn predict_run(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<RunTime> {
+        let secs = self.times.get(&job.number())?;
+        // A slice is as fast on every model: four make an A30, and seven an A100 or H100.
+        let own = u64::from(profile.compute_slices).max(1);
+        Some(RunTime::measured(Millis::from_secs(secs * 7 / own)))
+    }
+}
+
+fn decide(known: &KnownFacts, cluster: &ClusterView, queue: &[QueuedJob]) -> Vec<Decision> {
+    let policy = by_name("tessera").unwrap();
+    policy.decide_with(cluster, Knowledge::of(known), &mut queue.iter(), NOW, usize::MAX)
+}
+
+fn started(decisions: &[Decision]) -> BTreeSet<u64> {
+    let start = |decision: &Decision| match decision {
+        Decision::Start { job, .. } => Some(job.number()),
+        Decision::Wait { .. } | Decision::Reshape { .. } => None,
+    };
+    decisions.iter().filter_map(start).collect()
+}
+
+/// A GPU on which four slices are free, but no whole GPU is.
+fn partly_taken(jobs: [u64; 3]) -> GpuView {
+    let [a, b, c] = jobs;
+    a100(&[("1g.5gb", 0, taken(a)), ("1g.5gb", 1, taken(b)), ("1g.5gb", 2, taken(c))])
+}
+
+fn just_now(jobs: &mut [QueuedJob]) {
+    for job in jobs {
+        job.submitted = NOW;
+    }
+}
+
+#[test]
+fn a_large_job_at_the_head_holds_back_no_job_beside_slices_that_it_does_not_need() {
+    let view = cluster([partly_taken([100, 101, 102]), partly_taken([103, 104, 105])]);
+    let mut jobs = queue([gib(30)].into_iter().chain((0..8).map(|_| gib(4))));
+    just_now(&mut jobs);
+
+    let decided = decide(&KnownFacts::default(), &view, &jobs);
+
+    // One of the GPUs is reserved for the large job, and the other takes four small ones.
+    assert_eq!(started(&decided).len(), 4, "{:?}", short(&view, &decided));
+    let large = decided.iter().find_map(|decision| match decision {
+        Decision::Wait { job, why, .. } if job.number() == 1 => Some(why.summary.clone()),
+        _ => None,
+    });
+    let large = large.unwrap();
+    assert!(large.contains("is reserved for it; when the jobs there end is not known"), "{large}");
+    let held = decided
+        .iter()
+        .find(|decision| matches!(decision, Decision::Wait { job, .. } if job.number() != 1));
+    let held = held.unwrap();
+    assert!(matches!(held, Decision::Wait { reason: WaitReason::Priority, .. }), "{held:?}");
+    assert!(why(held).summary.contains("is reserved for job 1"), "{held:?}");
+}
+
+#[test]
+fn a_job_that_ends_in_time_by_its_limit_fills_the_reserved_slot() {
+    let view = cluster([a100(&[("4g.20gb", 0, taken(100))])]);
+    let mut jobs = queue([gib(30), gib(4), gib(4)]);
+    just_now(&mut jobs);
+    let known = KnownFacts {
+        limits: [(100, 3_600), (2, 600), (3, 7_200)].into(),
+        ran: [(100, 600)].into(),
+        ..KnownFacts::default()
+    };
+
+    let decided = decide(&known, &view, &jobs);
+
+    // Job 100 ends in 50 minutes at the latest: job 2 is done by then, and job 3 perhaps not.
+    assert_eq!(started(&decided), [2].into(), "{:?}", short(&view, &decided));
+}
+
+#[test]
+fn of_two_users_the_one_with_thousands_of_jobs_is_served_no_better() {
+    let view = cluster([a100(&[])]);
+    let mut jobs = queue((0..60).map(|_| gib(4)));
+    just_now(&mut jobs);
+    let mut known = KnownFacts::default();
+    for (number, job) in (1..).zip(&mut jobs) {
+        let user = if number <= 50 { "many" } else { "few" };
+        job.user = user.into();
+        known.users.insert(number, user);
+        // Shortness must not outweigh the share.
+        known.times.insert(number, if number <= 50 { 60 } else { 600 });
+    }
+    known.used = [("many", 90), ("few", 1)].into();
+
+    let decided = decide(&known, &view, &jobs);
+
+    let of_few = started(&decided).into_iter().filter(|job| *job > 50).count();
+    assert_eq!(of_few, started(&decided).len(), "{:?}", short(&view, &decided));
+}
+
+#[test]
+fn a_job_with_a_deadline_goes_before_one_without_and_the_earliest_first() {
+    let view = cluster([a100(&[])]);
+    let mut jobs = queue([GpuRequest::Whole, GpuRequest::Whole, GpuRequest::Whole]);
+    just_now(&mut jobs);
+    let known = KnownFacts {
+        times: [(1, 100), (2, 100), (3, 100)].into(),
+        deadlines: [(2, 900), (3, 300)].into(),
+        ..KnownFacts::default()
+    };
+
+    assert_eq!(started(&decide(&known, &view, &jobs)), [3].into());
+}
+
+#[test]
+fn a_lone_job_of_known_length_gets_a_whole_gpu() {
+    let view = cluster([a100(&[])]);
+    let known = KnownFacts { times: [(1, 1_000)].into(), ..KnownFacts::default() };
+    let mut jobs = queue([gib(4)]);
+    just_now(&mut jobs);
+
+    assert_eq!(short(&view, &decide(&known, &view, &jobs)), ["1: +7g.40gb@0 7g.40gb@0 on 0"]);
+}
+
+#[test]
+fn jobs_of_known_length_go_to_the_faster_model_whatever_the_order_of_gpus() {
+    let (fast, slow) = ("a100-40gb", "a30-24gb");
+    for models in [[fast, fast, slow, slow], [slow, slow, fast, fast], [slow, fast, slow, fast]] {
+        let view = cluster(models.map(|model| gpu(model, &[])));
+        let known = KnownFacts { times: [(1, 100), (2, 100)].into(), ..KnownFacts::default() };
+        let mut jobs = queue([gib(10), gib(10)]);
+        just_now(&mut jobs);
+
+        for decision in decide(&known, &view, &jobs) {
+            let Decision::Start { place, .. } = decision else { panic!("{decision:?}") };
+            let on = view.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap();
+            assert_eq!(on.model, fast, "{models:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn whatever_is_known_every_start_can_be_carried_out(
+        cluster in arbitrary::cluster(),
+        queue in arbitrary::queue(),
+        times in prop::collection::btree_map(1_u64..40, 1_u64..100_000, 0..40),
+        limits in prop::collection::btree_map(1_u64..40, 1_u64..100_000, 0..40),
+        deadlines in prop::collection::btree_map(1_u64..40, 1_u64..100_000, 0..10),
+    ) {
+        let known = KnownFacts { times, limits, deadlines, ..KnownFacts::default() };
+        let mut hardware = Hardware::new(&cluster);
+        let mut decided = BTreeSet::new();
+        for decision in decide(&known, &cluster, &queue) {
+            match decision {
+                Decision::Start { job, place, .. } => {
+                    hardware.start(job, &place);
+                    prop_assert!(decided.insert(job), "{job} is decided twice");
+                }
+                Decision::Wait { job, .. } => {
+                    prop_assert!(decided.insert(job), "{job} is decided twice");
+                }
+                Decision::Reshape { .. } => prop_assert!(false, "nothing can be moved"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_in_which_gpus_are_listed_decides_no_size(
+        models in prop::collection::vec(prop::sample::select(vec!["a100-40gb", "a30-24gb", "h100-80gb-sxm"]), 1..6),
+        shift in 0_usize..6,
+        times in prop::collection::vec(1_u64..10_000, 1..8),
+    ) {
+        let mut shifted = models.clone();
+        shifted.rotate_left(shift % models.len());
+        let known = KnownFacts {
+            times: (1..).zip(times.iter().copied()).collect(),
+            ..KnownFacts::default()
+        };
+        let mut jobs = queue(times.iter().map(|_| gib(4)));
+        just_now(&mut jobs);
+        let sizes = |models: &[&'static str]| {
+            let view = cluster(models.iter().map(|model| gpu(model, &[])));
+            let mut sizes: Vec<(u64, String, String)> = decide(&known, &view, &jobs)
+                .into_iter()
+                .filter_map(|decision| match decision {
+                    Decision::Start { job, place, .. } => {
+                        let on = view.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap();
+                        let profile = on.mig.as_ref().unwrap().geometry.profile(place.slot?.profile)?;
+                        Some((job.number(), on.model.clone(), profile.name.to_string()))
+                    }
+                    Decision::Wait { .. } | Decision::Reshape { .. } => None,
+                })
+                .collect();
+            sizes.sort();
+            sizes
+        };
+        prop_assert_eq!(sizes(&models), sizes(&shifted));
+    }
+}
