@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tessera_frames::cluster::{LogReply, LogRequest};
+use tessera_model::spec::JobSpec;
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeId, NodeName};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use tessera_control::answers::{ModelStatus, WaitingExplanation};
+use tessera_control::answers::{DeadlineForecast, ModelStatus, WaitingExplanation};
 use tessera_control::colocation::ColocationModel;
 use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};
 use tessera_control::predictions::trained::RunTimeModel;
@@ -46,6 +47,13 @@ pub enum ToPlacer {
         job: JobId,
         /// The answer.
         reply: oneshot::Sender<Option<WaitingExplanation>>,
+    },
+    /// Forecast the deadline of a job that was not accepted yet. `None`: it has none.
+    ForecastDeadline {
+        /// The job.
+        spec: Arc<JobSpec>,
+        /// The answer.
+        reply: oneshot::Sender<Option<DeadlineForecast>>,
     },
     /// Use a new model of run times on slices.
     UseRunTimeModel {

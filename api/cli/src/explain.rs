@@ -57,6 +57,9 @@ pub fn draw(explain: &JobExplanation) -> String {
     if let Some(prediction) = &explain.prediction {
         let _ = writeln!(text, "{}", sentence(&capitalised(&describe_prediction(prediction))));
     }
+    if let Some(deadline) = &explain.deadline {
+        let _ = writeln!(text, "Deadline {}: {}.", moment(deadline.at), deadline.text);
+    }
     if let Some(memory) = &explain.memory_prediction {
         let _ = writeln!(text, "{}", sentence(&capitalised(&describe_memory_prediction(memory))));
     }

@@ -8,6 +8,7 @@
 
 mod array_wait;
 mod cancel;
+mod clock_time;
 mod cluster;
 mod decisions;
 mod demo;

@@ -27,9 +27,8 @@ use tessera_client::RetryPatience;
 /// headings, or JSON lines if its name ends in .jsonl. A job runs for its `duration_s`, or else for
 /// the entry of its `times_s` that belongs to its slice; on a GPU without slices, for the smallest
 /// entry. It requests its `memory_mib`, or `gpu_fraction` of a GPU's memory, or no amount. `class`,
-/// `priority`, gangs (`nodes`, `gpus_per_node`) and with --users `user` are submitted unchanged.
-/// Other fields are for simulators only. The report mentions `deadline_s`, since controllers do not
-/// support deadlines.
+/// `priority`, gangs (`nodes`, `gpus_per_node`) and with --users `user` are submitted unchanged;
+/// `deadline_s` counts from the job's submit. Other fields are for simulators only.
 #[derive(Args)]
 pub struct Replay {
     /// The trace

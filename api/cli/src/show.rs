@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use tessera_model::{Bytes, JobRef};
+use time::OffsetDateTime;
 
 use super::explain::{describe_colocation, describe_memory_prediction, describe_prediction};
 use super::failure::CommandFailure;
@@ -148,6 +149,7 @@ fn draw(detail: &JobDetail) -> String {
         ("In", detail.work_dir.clone()),
         ("Environment", (!detail.env_names.is_empty()).then(|| detail.env_names.join(" "))),
         ("Time limit", detail.time_limit_secs.map(|secs| Elapsed(secs).to_string())),
+        ("Deadline", detail.deadline.map(|at| deadline_text(at, job.ended_at))),
         ("Retries left", (detail.retries_left > 0).then(|| detail.retries_left.to_string())),
         ("Submitted", Some(moment(job.submitted_at))),
         ("Started", job.started_at.map(moment)),
@@ -256,6 +258,16 @@ fn draw_events(events: &JobEvents) -> String {
         vec![moment(event.at), event.state.clone(), or_dash(event.attempt), event.text.clone()]
     });
     table(Some(&header), rows)
+}
+
+/// Describes a deadline, and whether the job was done by then.
+fn deadline_text(deadline: OffsetDateTime, ended: Option<OffsetDateTime>) -> String {
+    let outcome = match ended {
+        None => "",
+        Some(ended) if ended <= deadline => " (met)",
+        Some(_) => " (missed)",
+    };
+    format!("{}{outcome}", moment(deadline))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use self::options::JobOptions;
 use self::script::JobScript;
 use super::array_wait::wait_for;
 use super::failure::CommandFailure;
-use super::session::{CommandSession, write_out};
+use super::session::{CommandSession, moment, write_out};
 use super::wait::worst;
 use tessera_api_types::SubmitRequest;
 use tessera_client::{ClientError, SubmitKey};
@@ -77,6 +77,10 @@ impl Submit {
         } else if !quiet {
             // Exactly as `sbatch`: users' scripts parse the number.
             write_out(&format!("Submitted batch job {}\n", submitted.job_id))?;
+        }
+        if let Some(deadline) = submitted.deadline.as_ref().filter(|_| !quiet && !session.json) {
+            let at = moment(deadline.at);
+            session.remark(&format!("deadline {at}: {}", deadline.text));
         }
         if !wait {
             return Ok(0);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::{MemoryPredictionView, PredictionView};
+use super::{DeadlineView, MemoryPredictionView, PredictionView};
 
 /// Why a job waits, or why it was placed where it runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -48,6 +48,9 @@ pub struct JobExplanation {
     /// The predicted start, or why there is none, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_start: Option<String>,
+    /// For a waiting job with a deadline: whether it is expected to be met.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<DeadlineView>,
 }
 
 /// A change that would start a waiting job.

@@ -128,6 +128,13 @@ pub struct JobDetail {
     pub env_names: Vec<String>,
     /// By how much it stands back behind others of its priority.
     pub nice: u32,
+    /// By when it has to be done.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub deadline: Option<OffsetDateTime>,
     /// Longest run time in seconds.
     pub time_limit_secs: Option<u64>,
     /// How often it may still be retried after failures of its own.

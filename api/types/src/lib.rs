@@ -46,7 +46,9 @@ pub use self::predictions::{
 pub use self::series::{
     AttemptSeries, ClusterSeries, GpuSeries, JobFigures, JobSeries, SeriesPoint, SeriesQuery,
 };
-pub use self::submit::{ArrayRange, GangRequest, SubmitRequest, SubmitResponse, UpdateRequest};
+pub use self::submit::{
+    ArrayRange, DeadlineView, GangRequest, SubmitRequest, SubmitResponse, UpdateRequest,
+};
 pub use self::task_kernels::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
 pub use self::usage::{AccountUsage, UsageReport, UserUsage};
 

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tessera_model::Millis;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{
     BadField, JobSpec, JobUpdate, Nice, Priority, RawJobSpec, TimeLimitUpdate, time_limit,
 };
+use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 /// A job to run, or an array of them.
@@ -92,6 +94,13 @@ pub struct SubmitRequest {
     /// `TERM`. A job that has one can be updated and migrated while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_signal: Option<String>,
+    /// By when the job has to be done. The response states the chance that it is.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<OffsetDateTime>,
+    /// With `deadline`: `accept` (the default), or `refuse` to have the job refused if it is more likely
+    /// late than in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late: Option<String>,
     /// Whether the job is held until it is released.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
@@ -182,6 +191,7 @@ impl SubmitRequest {
             sm_percent: self.sm_percent,
             checkpoint_signal: self.checkpoint_signal,
             gang: self.gang.map(|gang| (gang.nodes, gang.gpus_per_node)),
+            deadline: self.deadline.map(since_1970).transpose()?,
         })
     }
 }
@@ -210,6 +220,18 @@ impl UpdateRequest {
     }
 }
 
+/// Returns a time in milliseconds since 1970.
+fn since_1970(at: OffsetDateTime) -> Result<Millis, BadField> {
+    let ms = u64::try_from(at.unix_timestamp_nanos() / 1_000_000);
+    ms.map(Millis::new).map_err(|_| {
+        BadField::new(
+            "deadline",
+            "it is before 1970",
+            "a time after now, such as 2027-01-31T18:00:00Z",
+        )
+    })
+}
+
 /// Reads a new time limit; 0 removes it.
 fn updated_limit(secs: u64) -> Result<TimeLimitUpdate, BadField> {
     match secs {
@@ -227,4 +249,28 @@ pub struct SubmitResponse {
     pub tasks: u32,
     /// `queued` or `held`.
     pub state: String,
+    /// Whether its deadline is expected to be met, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<DeadlineView>,
+}
+
+/// What is expected of a job's deadline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeadlineView {
+    /// The deadline.
+    #[serde(with = "time::serde::rfc3339")]
+    pub at: OffsetDateTime,
+    /// The chance that it is met, in percent, rounded down; absent if nothing is known of the job's run
+    /// time, or of when it starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chance_percent: Option<u32>,
+    /// When the job is expected to end.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub expected_end: Option<OffsetDateTime>,
+    /// The same in a sentence, with what it rests on.
+    pub text: String,
 }

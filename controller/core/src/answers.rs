@@ -21,6 +21,8 @@ pub struct WaitingExplanation {
     pub alternatives: Vec<Alternative>,
     /// When it is expected to start.
     pub expected_start: Option<ExpectedStart>,
+    /// Whether its deadline is expected to be met, if it has one.
+    pub deadline: Option<DeadlineForecast>,
 }
 
 /// The models that predictions come from, and whether each is trusted.
@@ -41,6 +43,19 @@ pub struct Alternative {
     pub change: String,
     /// What would follow, after "it".
     pub effect: String,
+}
+
+/// Whether a job is expected to be done by its deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadlineForecast {
+    /// The deadline, in milliseconds since 1970.
+    pub deadline_unix: Millis,
+    /// The chance, in millionths; `None` if nothing is known of the job's run time or of its start.
+    pub chance: Option<u64>,
+    /// How long from now the job is expected to be done.
+    pub ends_in: Option<Millis>,
+    /// What this rests on, as a sentence without a stop.
+    pub text: String,
 }
 
 /// When a job is expected to start.

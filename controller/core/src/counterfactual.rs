@@ -36,6 +36,32 @@ struct StartQuestion<'q> {
     now: Millis,
 }
 
+/// When and where a waiting job starts, as far as that can be predicted.
+#[derive(Debug)]
+pub(crate) enum StartForecast {
+    /// A place is free for it.
+    Now {
+        /// Where.
+        place: JobPlacement,
+    },
+    /// Running jobs have to end before.
+    After {
+        /// How many.
+        ends: usize,
+        /// The last of them.
+        last: JobId,
+        /// In which time that is expected.
+        after: Millis,
+        /// Where it starts then.
+        place: JobPlacement,
+    },
+    /// That can't be predicted.
+    Unknown {
+        /// Why.
+        text: String,
+    },
+}
+
 /// Returns the text for a job that waits behind others which take what becomes free.
 fn behind_others_text(jobs_ahead: u64) -> String {
     match jobs_ahead {
@@ -256,25 +282,24 @@ impl ClusterState {
         )
     }
 
-    /// Predicts when a waiting job starts: after the jobs ahead of it, as running jobs end.
-    pub(crate) fn expected_start(
+    /// Predicts when and where a waiting job starts: after the jobs ahead of it, as running jobs end.
+    pub(crate) fn find_start(
         &self,
         line: &QueuePosition,
         job: &QueuedJob,
         now: Millis,
-    ) -> ExpectedStart {
+    ) -> StartForecast {
         let view = self.view(now);
         let ends = self.expected_ends(now);
         let known: Vec<_> = ends.iter().filter_map(|(ends, job)| Some(((*ends)?, *job))).collect();
-        let starts_after = |many: usize| {
+        let place_after = |many: usize| {
             let gone: BTreeSet<JobId> = known.iter().take(many).map(|(_, job)| *job).collect();
-            self.place_in_order(line, job, &without_jobs(&view, &gone), now).is_some()
+            self.place_in_order(line, job, &without_jobs(&view, &gone), now)
         };
-        if starts_after(0) {
-            let text = "a place is free for it: it starts in one of the next rounds".to_owned();
-            return ExpectedStart { after: Some(Millis::ZERO), text };
+        if let Some(place) = place_after(0) {
+            return StartForecast::Now { place };
         }
-        if !starts_after(known.len()) {
+        let Some(mut place) = place_after(known.len()) else {
             let empty = without_jobs(&view, &ends.iter().map(|(_, job)| *job).collect());
             let text = if self.place_alone(job, &empty, now).is_none() {
                 "not even when every job that runs now has ended".to_owned()
@@ -283,27 +308,39 @@ impl ClusterState {
             } else {
                 unknown_ends_text(ends.len() - known.len())
             };
-            return ExpectedStart { after: None, text };
-        }
+            return StartForecast::Unknown { text };
+        };
         // The more jobs have ended, the sooner it starts.
         let (mut few, mut enough) = (0, known.len());
         while enough - few > 1 {
             let middle = few.midpoint(enough);
-            if starts_after(middle) { enough = middle } else { few = middle }
+            match place_after(middle) {
+                Some(sooner) => (enough, place) = (middle, sooner),
+                None => few = middle,
+            }
         }
         let (after, last) = known[enough - 1];
-        let text = match enough {
-            1 => format!("in about {}, when job {last} ends", duration_text(after)),
-            2 => {
-                format!("in about {}, when job {last} and 1 other have ended", duration_text(after))
+        StartForecast::After { ends: enough, last, after, place }
+    }
+
+    /// Returns when a job is expected to start, as text.
+    pub(crate) fn expected_start(&self, start: &StartForecast) -> ExpectedStart {
+        match start {
+            StartForecast::Now { .. } => {
+                let text = "a place is free for it: it starts in one of the next rounds".to_owned();
+                ExpectedStart { after: Some(Millis::ZERO), text }
             }
-            many => format!(
-                "in about {}, when job {last} and {} others have ended",
-                duration_text(after),
-                many - 1
-            ),
-        };
-        ExpectedStart { after: Some(after), text }
+            StartForecast::Unknown { text } => ExpectedStart { after: None, text: text.clone() },
+            StartForecast::After { ends, last, after, .. } => {
+                let others = match ends {
+                    0 | 1 => "ends".to_owned(),
+                    2 => "and 1 other have ended".to_owned(),
+                    many => format!("and {} others have ended", many - 1),
+                };
+                let text = format!("in about {}, when job {last} {others}", duration_text(*after));
+                ExpectedStart { after: Some(*after), text }
+            }
+        }
     }
 
     /// Returns running jobs by their expected end, the soonest first; those without one come last.

@@ -120,8 +120,13 @@ impl ClusterState {
 
     /// Returns a waiting job's position in the policy's service order.
     pub(crate) fn queue_position(&self, job: JobId) -> Option<QueuePosition> {
-        let key = (*self.queue.ranks.get(&job)?, job);
-        let gang = self.queue.gang_of(job).map(|member| member.gang);
+        Some(self.position_of(&self.queue.queued(job)?.job))
+    }
+
+    /// Returns the position that a job has in the policy's service order, or would have.
+    pub(crate) fn position_of(&self, own: &QueuedJob) -> QueuePosition {
+        let (job, key) = (own.id, own.key());
+        let gang = own.gang.map(|member| member.gang);
         let apart = |other: &QueuedJob| match gang {
             Some(gang) => other.gang.is_none_or(|member| member.gang != gang),
             None => other.id != job,
@@ -129,11 +134,11 @@ impl ClusterState {
         if !self.is_fair_share_on() {
             let before = self.queue.waiting.range(..key).map(|(_, waiting)| &waiting.job);
             let before: Vec<JobId> = before.filter(|other| apart(other)).map(|a| a.id).collect();
-            return Some(QueuePosition::of(job, &before));
+            return QueuePosition::of(job, &before);
         }
         let mut candidates = self.list_candidates(crate::placing::LOOK_AT_MAX);
         if candidates.iter().all(|other| other.id != job) {
-            candidates.push(&self.queue.waiting.get(&key)?.job);
+            candidates.push(own);
         }
         let forecast = ClusterForecast::new(self, self.clock.round_at);
         let order = fair::order_queue(
@@ -142,7 +147,7 @@ impl ClusterState {
             &forecast,
         );
         let before = order.into_iter().take_while(|other| apart(other)).map(|other| other.id);
-        Some(QueuePosition::of(job, &before.collect::<Vec<_>>()))
+        QueuePosition::of(job, &before.collect::<Vec<_>>())
     }
 
     /// Returns why a job waits; `None` if it doesn't wait.
@@ -152,7 +157,7 @@ impl ClusterState {
 
     /// Returns the part of the queue that an answer needs: the first jobs ahead, and the job's
     /// gang.
-    fn queue_excerpt(&self, line: &QueuePosition) -> BTreeMap<QueueKey, WaitingJob> {
+    pub(crate) fn queue_excerpt(&self, line: &QueuePosition) -> BTreeMap<QueueKey, WaitingJob> {
         let mut seen = line.ahead.clone();
         seen.push(line.job);
         seen.extend(self.queue.gang_of(line.job).into_iter().flat_map(|member| member.all()));
@@ -164,7 +169,7 @@ impl ClusterState {
     }
 
     /// Copies the state with a part of the queue, and without what only rounds need.
-    fn excerpt(&self, queue: BTreeMap<QueueKey, WaitingJob>) -> Self {
+    pub(crate) fn excerpt(&self, queue: BTreeMap<QueueKey, WaitingJob>) -> Self {
         let ranks: HashMap<JobId, QueueRank> =
             queue.keys().map(|(rank, job)| (*job, *rank)).collect();
         Self {
@@ -206,6 +211,7 @@ impl ClusterState {
             memory: waiting.memory.map(|request| request.estimate),
             alternatives: Vec::new(),
             expected_start: None,
+            deadline: None,
         };
         if now < self.guards.hold_until {
             return Some(brief(WaitReason::PlacementHeld, self.explain_hold(now)));
@@ -217,10 +223,12 @@ impl ClusterState {
         }
         let (reason, why) = self.find_reason(line, &waiting.job, now);
         let why = with_memory_estimate(&self.queue, line.job, why);
+        let start = self.find_start(line, &waiting.job, now);
         Some(WaitingExplanation {
             prediction,
             alternatives: self.find_alternatives(line, &waiting.job, now),
-            expected_start: Some(self.expected_start(line, &waiting.job, now)),
+            expected_start: Some(self.expected_start(&start)),
+            deadline: self.forecast_deadline(waiting, &start, now),
             ..brief(reason, why)
         })
     }

@@ -44,8 +44,8 @@ impl KnownJob<'_> {
 }
 
 impl JobTable for ClusterForecast<'_> {
-    /// Users state no deadlines, and a job shares a slice only if its user requests it: the search makes
-    /// no pairs. So demands and co-runners stay empty.
+    /// A job shares a slice only if its user requests it: the search makes no pairs. So demands and
+    /// co-runners stay empty.
     fn facts(&self, job: JobId) -> JobFacts {
         let Some(known) = self.known(job) else { return JobFacts::default() };
         let facts = known.facts;
@@ -55,6 +55,7 @@ impl JobTable for ClusterForecast<'_> {
             submitted: known.live.map(|live| live.submitted),
             limit: facts.limit.map(|limit| limit.plus(facts.grace)),
             migration_price: self.price_of_migration(job, &known),
+            deadline: facts.deadline.map(|at| self.cluster.clock.on_boot_clock(at)),
             online: facts.online,
             ..JobFacts::default()
         }

@@ -22,6 +22,7 @@ pub mod commands;
 mod counterfactual;
 #[cfg(test)]
 mod crowded_tests;
+pub mod deadlines;
 mod describe;
 mod dispatch;
 mod duplicates;

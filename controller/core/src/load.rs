@@ -54,7 +54,7 @@ impl ClusterState {
             predictions: Predictions::default(),
             overrides: OverrideTable::default(),
             planner: Planner::new(policy.into()),
-            clock: RoundClock { unix: Millis::ZERO, round_at: now },
+            clock: RoundClock { unix: Millis::ZERO, round_at: now, unix_ahead: Millis::ZERO },
         };
         cluster.read_snapshot(snapshot, now);
         cluster

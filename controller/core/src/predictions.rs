@@ -30,6 +30,9 @@ pub struct TaskFacts {
     pub online: bool,
     /// How long it may take to checkpoint.
     pub grace: Millis,
+    /// By when its user needs it done, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Millis>,
 }
 
 /// What was predicted of an attempt's run time.
@@ -116,6 +119,7 @@ impl TaskFacts {
                 && spec.gang.is_none(),
             online: spec.class == Class::Online,
             grace: spec.run.grace,
+            deadline: spec.deadline,
         }
     }
 }

@@ -61,9 +61,31 @@ pub(crate) struct RoundClock {
     pub(crate) unix: Millis,
     /// When the last round was decided, on the boot clock.
     pub(crate) round_at: Millis,
+    /// How far the wall clock is ahead of the boot clock. It is kept while it is off by less than
+    /// [`RoundClock::DRIFT_MAX`], so that a deadline stays the same from round to round.
+    pub(crate) unix_ahead: Millis,
+}
+
+impl RoundClock {
+    /// How far deadlines may be off. Chosen: nobody states one to the second.
+    const DRIFT_MAX: Millis = Millis::from_secs(1);
+
+    /// Returns a time of the wall clock on the boot clock; zero if it was before the boot.
+    pub(crate) const fn on_boot_clock(&self, unix: Millis) -> Millis {
+        unix.minus(self.unix_ahead)
+    }
 }
 
 impl ClusterState {
+    /// Takes in how the wall clock stands to the boot clock. Users state deadlines on the wall clock.
+    pub fn set_wall_clock(&mut self, now: Millis, unix: Millis) {
+        let ahead = unix.minus(now);
+        let off = ahead.get().abs_diff(self.clock.unix_ahead.get());
+        if off > RoundClock::DRIFT_MAX.get() {
+            self.clock.unix_ahead = ahead;
+        }
+    }
+
     /// Returns the leader's epoch.
     pub const fn epoch(&self) -> u64 {
         self.guards.epoch

@@ -195,6 +195,7 @@ impl Placer {
         }
         let inputs = std::mem::take(&mut self.inbox);
         let now = clock::boot();
+        self.parts.cluster.set_wall_clock(now, clock::unix());
         let round = self.parts.cluster.step(inputs, now, &mut Uuid::now_v7);
         if round.shape_changed {
             // Published at once: a client that sees an available node may submit for it.

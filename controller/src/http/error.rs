@@ -50,6 +50,12 @@ pub enum ApiError {
         /// What would be possible.
         expected: String,
     },
+    /// The job is more likely late than in time, and its user wants it refused then.
+    #[error("the deadline would probably be missed: {forecast}")]
+    LateDeadline {
+        /// What is expected.
+        forecast: String,
+    },
     /// The job exceeds a quota by itself.
     #[error("this job exceeds the quota of {whose}: it requests {requested}")]
     BeyondQuota {
@@ -140,9 +146,9 @@ impl ApiError {
             Self::BadJson { .. } => ("bad-json", "The body is not valid JSON"),
             Self::BadField(_) => ("bad-field", "A field breaks a rule"),
             Self::UnknownField { .. } => ("unknown-field", "The field does not exist"),
-            Self::ImpossibleRequest { .. } | Self::BeyondQuota { .. } => {
-                ("impossible-request", "The job can never run")
-            }
+            Self::ImpossibleRequest { .. }
+            | Self::BeyondQuota { .. }
+            | Self::LateDeadline { .. } => ("impossible-request", "The job can never run"),
             Self::NotFound { .. } => ("not-found", "Not found"),
             Self::WrongState { .. } => ("wrong-state", "The job's state does not allow this"),
             Self::Conflict { .. } => ("conflict", "The request conflicts with the current state"),
@@ -173,6 +179,9 @@ impl ApiError {
             Self::UnknownField { expected, .. }
             | Self::ImpossibleRequest { expected, .. }
             | Self::BeyondQuota { expected, .. } => expected.as_str().into(),
+            Self::LateDeadline { .. } => {
+                "a later deadline, or late = accept to have the job run all the same".into()
+            }
             Self::WrongState { expected, .. } => expected.as_ref().into(),
             Self::Operator(refused) => return refused.expected.clone(),
             Self::BadJson { .. } => "one JSON object, as /openapi.json describes it".into(),
@@ -194,6 +203,7 @@ impl ApiError {
             Self::ImpossibleRequest { field, .. } | Self::BeyondQuota { field, .. } => {
                 Some((*field).to_owned())
             }
+            Self::LateDeadline { .. } => Some("deadline".to_owned()),
             _ => None,
         }
     }
@@ -242,9 +252,10 @@ impl ResponseError for ApiError {
             Self::BadJson { .. } | Self::BadField(_) | Self::UnknownField { .. } => {
                 StatusCode::BAD_REQUEST
             }
-            Self::ImpossibleRequest { .. } | Self::BeyondQuota { .. } | Self::KeyReused => {
-                StatusCode::UNPROCESSABLE_ENTITY
-            }
+            Self::ImpossibleRequest { .. }
+            | Self::BeyondQuota { .. }
+            | Self::LateDeadline { .. }
+            | Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::Operator(refused) => match refused.kind {
                 RefusalKind::NotFound => StatusCode::NOT_FOUND,
                 RefusalKind::Impossible => StatusCode::UNPROCESSABLE_ENTITY,

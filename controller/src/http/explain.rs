@@ -10,6 +10,8 @@ use super::error::ApiError;
 use super::extract::Named;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
+use super::submit::deadline_view;
+use crate::clock;
 use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view};
 use tessera_control::answers::{Alternative, WaitingExplanation};
 
@@ -66,6 +68,7 @@ fn waiting(job: JobView, view: WaitingExplanation) -> JobExplanation {
         alternatives: view.alternatives.into_iter().map(alternative_view).collect(),
         expected_start_secs: expected.and_then(|e| e.after).map(|t| t.duration().as_secs_f64()),
         expected_start: expected.map(|expected| expected.text.clone()),
+        deadline: view.deadline.and_then(|forecast| deadline_view(&forecast, clock::unix())),
     }
 }
 
@@ -93,6 +96,7 @@ fn recorded(decided: Decided, state: &State) -> JobExplanation {
         alternatives: Vec::new(),
         expected_start_secs: None,
         expected_start: None,
+        deadline: None,
     }
 }
 
@@ -124,5 +128,6 @@ fn undecided(job: JobView, policy: &str) -> JobExplanation {
         alternatives: Vec::new(),
         expected_start_secs: None,
         expected_start: None,
+        deadline: None,
     }
 }

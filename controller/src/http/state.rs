@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tessera_api_types::NodeDetails;
+use tessera_model::spec::JobSpec;
 use tessera_model::{JobId, JobRef};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::watch::Watch;
 use crate::ports::{Ports, Readiness, ToPlacer};
 use crate::store::Reads;
-use tessera_control::answers::WaitingExplanation;
+use tessera_control::answers::{DeadlineForecast, WaitingExplanation};
 
 /// Patience with what runs behind the handlers: longer than a commit that has to be retried,
 /// shorter than a client's patience.
@@ -74,13 +75,27 @@ impl State {
         &self,
         job: JobId,
     ) -> Result<Option<WaitingExplanation>, ApiError> {
-        let turn = timeout(ANSWER_WITHIN, self.explaining.acquire()).await;
-        let Ok(Ok(_turn)) = turn else {
-            return Err(ApiError::Overloaded {
-                reason: "too many explanations are being computed",
-            });
-        };
+        let _turn = self.turn_to_explain().await?;
         self.query(|reply| ToPlacer::Explain { job, reply }).await
+    }
+
+    /// Forecasts the deadline of a job that was not accepted yet.
+    pub(super) async fn forecast_deadline(
+        &self,
+        spec: Arc<JobSpec>,
+    ) -> Result<Option<DeadlineForecast>, ApiError> {
+        let _turn = self.turn_to_explain().await?;
+        self.query(|reply| ToPlacer::ForecastDeadline { spec, reply }).await
+    }
+
+    /// Waits until one more explanation may be computed: each takes many rounds of the policy.
+    async fn turn_to_explain(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+        match timeout(ANSWER_WITHIN, self.explaining.acquire()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(_)) | Err(_) => {
+                Err(ApiError::Overloaded { reason: "too many explanations are being computed" })
+            }
+        }
     }
 
     /// Sends the placer a question, and waits for its answer.

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use actix_web::http::header::{HeaderMap, LOCATION};
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use sha2::{Digest, Sha256};
-use tessera_api_types::{ArrayRange, SubmitRequest, SubmitResponse};
-use tessera_model::GangShape;
+use tessera_api_types::{ArrayRange, DeadlineView, SubmitRequest, SubmitResponse};
+use tessera_control::answers::DeadlineForecast;
 use tessera_model::share::SharingMode;
 use tessera_model::spec::{ARRAY_TASKS_MAX, BadField, GpuRequest, JobSpec};
+use tessera_model::{GangShape, Millis};
 use tessera_placement::{
     ClusterView, Feasibility, GangFeasibility, could_ever_fit, fair, gang_could_ever_fit,
 };
 use tessera_telemetry::{context, names};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tracing::{Instrument, Span};
 
 use super::error::ApiError;
@@ -20,6 +23,7 @@ use super::extract::JsonBody;
 use super::metrics;
 use super::openapi::{BodyProblems, Problems};
 use super::state::{State, send};
+use crate::clock;
 use crate::ports::SubmitCall;
 use crate::requests::{AcceptedSubmission, Idempotency, NewSubmission};
 use tessera_control::accounts::Accounts;
@@ -66,6 +70,7 @@ pub(super) async fn submit(
     let parsed: SubmitRequest = body.parse()?;
     let (tasks, array_first) = tasks_of(parsed.array)?;
     let (hold, is_array) = (parsed.hold, parsed.array.is_some());
+    let refuse_late = refuses_late(parsed.late.as_deref(), parsed.deadline.is_some())?;
     let spec = parsed.into_spec()?;
     let (tasks, array_first) = match spec.gang {
         None => (tasks, array_first),
@@ -74,16 +79,89 @@ pub(super) async fn submit(
         Some(shape) => (shape.members(), Some(0)),
     };
     check_feasible(&state, &spec, key.as_ref()).await?;
-    let submission = NewSubmission {
-        spec: Arc::new(spec),
-        tasks,
-        array_first,
-        hold,
-        idempotency: key,
-        traceparent,
-    };
+    let spec = Arc::new(spec);
+    let deadline = forecast_deadline(&state, &spec, hold, refuse_late, key.as_ref()).await?;
+    let submission =
+        NewSubmission { spec, tasks, array_first, hold, idempotency: key, traceparent };
     let accepted = accept(&state, submission).instrument(span).await?;
-    Ok(created(accepted, hold))
+    Ok(created(accepted, hold, deadline))
+}
+
+/// Reads what is done with a job that is probably late: whether it is refused.
+fn refuses_late(late: Option<&str>, has_deadline: bool) -> Result<bool, BadField> {
+    let bad = |problem: String| Err(BadField::new("late", problem, "accept or refuse"));
+    match late {
+        Some(_) if !has_deadline => {
+            bad("it says what to do about a deadline, and there is none".into())
+        }
+        None | Some("accept") => Ok(false),
+        Some("refuse") => Ok(true),
+        Some(other) => bad(format!("{other:?} is unknown")),
+    }
+}
+
+/// Returns what is expected of a job's deadline, if it has one. Refuses it if the deadline is over, or if the
+/// job is probably late and its user wants it refused then.
+async fn forecast_deadline(
+    state: &State,
+    spec: &Arc<JobSpec>,
+    hold: bool,
+    refuse_late: bool,
+    key: Option<&Idempotency>,
+) -> Result<Option<DeadlineView>, ApiError> {
+    let Some(deadline) = spec.deadline else { return Ok(None) };
+    // The response of a submit that was accepted before is the same again.
+    if let Some(key) = key
+        && state.reads().key_is_used(spec.user.clone(), key.key.clone()).await?
+    {
+        return Ok(None);
+    }
+    let now = clock::unix();
+    if deadline <= now {
+        let over = format!("{} is over", rfc3339(deadline));
+        let expected = format!("a time after {}", rfc3339(now));
+        return Err(BadField::new("deadline", over, expected).into());
+    }
+    if hold {
+        return Ok(None);
+    }
+    let Some(forecast) = state.forecast_deadline(Arc::clone(spec)).await? else { return Ok(None) };
+    let view = deadline_view(&forecast, now);
+    match view {
+        Some(view) if refuse_late && forecast.chance.is_some_and(|chance| chance < HALF) => {
+            Err(ApiError::LateDeadline { forecast: view.text })
+        }
+        view => Ok(view),
+    }
+}
+
+/// A chance of one half, in millionths.
+const HALF: u64 = 500_000;
+
+/// Shows what is expected of a deadline.
+pub(super) fn deadline_view(forecast: &DeadlineForecast, now_unix: Millis) -> Option<DeadlineView> {
+    let chance = forecast.chance.and_then(|chance| u32::try_from(chance / 10_000).ok());
+    let expected_end = forecast.ends_in.and_then(|ends_in| at_unix(now_unix.plus(ends_in)));
+    let text = match chance {
+        Some(chance) => format!("it will be met with {chance} %: {}", forecast.text),
+        None => format!("whether it will be met is not known: {}", forecast.text),
+    };
+    Some(DeadlineView {
+        at: at_unix(forecast.deadline_unix)?,
+        chance_percent: chance,
+        expected_end,
+        text,
+    })
+}
+
+/// Returns a time of the wall clock; `None` after the year 9999.
+pub(super) fn at_unix(at: Millis) -> Option<OffsetDateTime> {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.get()) * 1_000_000).ok()
+}
+
+fn rfc3339(at: Millis) -> String {
+    let text = at_unix(at).and_then(|at| at.replace_nanosecond(0).ok()?.format(&Rfc3339).ok());
+    text.unwrap_or_else(|| format!("{} ms after 1970", at.get()))
 }
 
 async fn accept(state: &State, submission: NewSubmission) -> Result<AcceptedSubmission, ApiError> {
@@ -97,7 +175,11 @@ async fn accept(state: &State, submission: NewSubmission) -> Result<AcceptedSubm
     Ok(accepted)
 }
 
-fn created(accepted: AcceptedSubmission, hold: bool) -> HttpResponse {
+fn created(
+    accepted: AcceptedSubmission,
+    hold: bool,
+    deadline: Option<DeadlineView>,
+) -> HttpResponse {
     let mut answer = HttpResponse::Created();
     answer.insert_header((LOCATION, format!("/v1/jobs/{}", accepted.job)));
     if accepted.replayed {
@@ -107,6 +189,7 @@ fn created(accepted: AcceptedSubmission, hold: bool) -> HttpResponse {
         job_id: accepted.job.number(),
         tasks: accepted.tasks,
         state: if hold { "held" } else { "queued" }.to_owned(),
+        deadline,
     })
 }
 

@@ -160,6 +160,7 @@ async fn a_waiting_job_is_explained_by_the_placer() {
                 memory: None,
                 alternatives: Vec::new(),
                 expected_start: None,
+                deadline: None,
             }))
             .unwrap();
     });

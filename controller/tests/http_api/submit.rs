@@ -25,7 +25,10 @@ async fn a_job_is_accepted_with_its_place() {
     assert_eq!(answer.headers()["location"], "/v1/jobs/1");
     assert!(!answer.headers().contains_key("idempotency-replayed"));
     let submitted: SubmitResponse = answer.json().await.unwrap();
-    assert_eq!(submitted, SubmitResponse { job_id: 1, tasks: 1, state: "held".into() });
+    assert_eq!(
+        submitted,
+        SubmitResponse { job_id: 1, tasks: 1, state: "held".into(), deadline: None }
+    );
     let submission = taken.recv().await.unwrap();
     assert!(submission.hold);
     assert_eq!(submission.array_first, None);

@@ -372,6 +372,9 @@ pub struct JobSpec {
     /// On how many GPUs of how many nodes it runs, one process each, if on more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangShape>,
+    /// By when it has to be done, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Millis>,
 }
 
 /// A request as it came from outside, every field optional or unchecked.
@@ -425,6 +428,8 @@ pub struct RawJobSpec {
     pub checkpoint_signal: Option<String>,
     /// See [`JobSpec::gang`]: nodes, and GPUs on each.
     pub gang: Option<(u32, u32)>,
+    /// See [`JobSpec::deadline`].
+    pub deadline: Option<Millis>,
 }
 
 /// Grace after `SIGTERM` where a job requests none, as batch schedulers give.
@@ -488,6 +493,7 @@ impl JobSpec {
             },
             task_key: raw.task_key.map(|key| plain_text("task_key", key, 256)).transpose()?,
             allow_pending: raw.allow_pending,
+            deadline: raw.deadline,
         };
         spec.check_size()?;
         spec.gang_of_several()

@@ -149,8 +149,16 @@ impl Prediction {
         Self { low: left(1), expected: left(5), high: left(9), ..self }
     }
 
-    /// Returns the probability that a run is over by then, in millionths; `ran` is below the upper point.
-    fn over_by(&self, ran: Millis) -> u64 {
+    /// Returns the probability that a run is over by then, in millionths. A time limit alone says nothing of
+    /// earlier times than itself.
+    pub fn over_by(&self, ran: Millis) -> u64 {
+        if self.basis == Basis::TimeLimit {
+            return if ran >= self.high { u64::from(MILLION) } else { 0 };
+        }
+        if ran >= self.high {
+            let longer = scaled(self.high, 100_000, ran.get().max(1)).get();
+            return u64::from(MILLION).saturating_sub(longer);
+        }
         let (from, to, below, part) = if ran < self.low {
             (Millis::ZERO, self.low, 0, 100_000)
         } else if ran < self.expected {
@@ -163,8 +171,12 @@ impl Prediction {
         below + saturating_millis(gone).get()
     }
 
-    /// Returns by when a run is over with such a probability, in millionths.
-    fn over_at(&self, probability: u64) -> Millis {
+    /// Returns by when a run is over with such a probability, in millionths. Of a time limit alone follows its
+    /// latest end.
+    pub fn over_at(&self, probability: u64) -> Millis {
+        if self.basis == Basis::TimeLimit {
+            return self.high;
+        }
         let between = |from: Millis, to: Millis, gone: u64, whole: u64| {
             from.plus(scaled(to.minus(from), gone, whole))
         };

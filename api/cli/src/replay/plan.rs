@@ -35,8 +35,10 @@ pub struct PlannedJob {
     pub at: Duration,
     /// What the trace calls it.
     pub job_id: String,
-    /// What to send.
+    /// What to send, but for the deadline.
     pub request: SubmitRequest,
+    /// How long after its submit it has to be done, in real time.
+    pub due_after: Option<Duration>,
 }
 
 /// All jobs, in the order of their submit times.
@@ -66,6 +68,7 @@ impl ReplayPlan {
             Some(PlannedJob {
                 at: submit(job).saturating_sub(first).div_f64(terms.time_scale),
                 request: request(&job_id, &row, job, terms),
+                due_after: due_after(job, terms),
                 job_id,
             })
         };
@@ -77,13 +80,6 @@ impl ReplayPlan {
 /// Lists what only a simulator can use of a trace.
 fn left_out(rows: &[(WorkloadRow, Vec<SimulatedJob>)], terms: &ReplayTerms) -> Vec<String> {
     let mut notes = Vec::new();
-    let deadlines = rows.iter().filter(|(row, _)| row.deadline_s.is_some()).count();
-    if deadlines > 0 {
-        notes.push(format!(
-            "{deadlines} of {} jobs have a deadline, which controllers don't support: it was not submitted",
-            rows.len()
-        ));
-    }
     let others = rows.iter().filter(|(row, _)| row.user.as_ref().is_some_and(|u| *u != terms.user));
     let others = others.count();
     if !terms.users && others > 0 {
@@ -94,6 +90,12 @@ fn left_out(rows: &[(WorkloadRow, Vec<SimulatedJob>)], terms: &ReplayTerms) -> V
         ));
     }
     notes
+}
+
+/// Returns how long after its submit a job has to be done.
+fn due_after(job: &SimulatedJob, terms: &ReplayTerms) -> Option<Duration> {
+    let recorded = Duration::from_millis(job.deadline_ms?.saturating_sub(job.submit_ms));
+    Some(recorded.div_f64(terms.time_scale))
 }
 
 /// Returns a job's name: as in the trace, or else its number.
@@ -284,11 +286,16 @@ mod tests {
 
         let mine = ReplayPlan::new(rows(), &terms());
         assert_eq!(users(&mine), ["ada", "ada", "ada"]);
-        assert!(mine.notes[0].starts_with("1 of 3 jobs have a deadline"), "{:?}", mine.notes);
-        assert!(mine.notes[1].starts_with("1 of 3 jobs name other users"), "{:?}", mine.notes);
+        assert!(mine.notes[0].starts_with("1 of 3 jobs name other users"), "{:?}", mine.notes);
+        let due: Vec<_> = mine.jobs.iter().map(|job| job.due_after).collect();
+        assert_eq!(
+            due,
+            [Some(Duration::from_millis(90)), None, None],
+            "at a hundred times the speed"
+        );
         let theirs = ReplayPlan::new(rows(), &ReplayTerms { users: true, ..terms() });
         assert_eq!(users(&theirs), ["bob", "ada", "ada"]);
-        assert_eq!(theirs.notes.len(), 1, "{:?}", theirs.notes);
+        assert_eq!(theirs.notes.len(), 0, "{:?}", theirs.notes);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -12,7 +13,7 @@ use super::plan::{PlannedJob, ReplayPlan};
 use super::report::ReplayReport;
 use crate::failure::CommandFailure;
 use crate::session::CommandSession;
-use tessera_api_types::{JobFilter, JobView};
+use tessera_api_types::{JobFilter, JobView, SubmitRequest};
 use tessera_client::{ApiClient, ClientError, SubmitKey};
 
 /// How often the running jobs are counted; each count reads one or two pages of a listing.
@@ -182,7 +183,12 @@ async fn submit(
     started: Instant,
 ) -> SubmitOutcome {
     let late = started.elapsed().saturating_sub(job.at);
-    let result = client.submit(&job.request, key).await.map(|submitted| submitted.job_id);
+    #[expect(clippy::disallowed_methods, reason = "deadlines are stated on the wall clock")]
+    let request = SubmitRequest {
+        deadline: job.due_after.map(|after| OffsetDateTime::now_utc() + after),
+        ..job.request
+    };
+    let result = client.submit(&request, key).await.map(|submitted| submitted.job_id);
     SubmitOutcome { late, result }
 }
 

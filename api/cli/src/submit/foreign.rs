@@ -114,12 +114,6 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
         refuse("jobs can't wait for a time of day yet", "use --hold and release it"),
     ),
     (
-        "deadline",
-        None,
-        Needed,
-        refuse("deadlines are not supported yet", "--time limits the run time"),
-    ),
-    (
         "signal",
         None,
         Needed,

@@ -9,6 +9,7 @@ use tessera_model::spec::GpuRequest;
 use super::array::ArraySpec;
 use super::export::{BadExport, ExportChoice};
 use super::gpu::{GpusOption, GresOption, NamedGpu, NodesOption, VramOption};
+use crate::clock_time::{BadClockTime, ClockTime};
 use crate::span::TimeLimit;
 use tessera_api_types::{GangRequest, SubmitRequest};
 
@@ -108,6 +109,13 @@ pub struct JobOptions {
     /// Accept the job even if the cluster does not have the hardware yet
     #[arg(long)]
     pub allow_pending: bool,
+    /// Time by which the job has to be done: 18:00, 2027-01-31, 2027-01-31T18:00, now+2hours, noon or
+    /// midnight. The chance that it is met is printed. A job that is late runs all the same
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<ClockTime>,
+    /// What is done if the deadline would probably be missed: `accept` (the default) or `refuse` the job
+    #[arg(long, value_name = "WHAT")]
+    pub late: Option<String>,
     /// Hold the job until `tessera release`
     #[arg(short = 'H', long)]
     pub hold: bool,
@@ -186,6 +194,9 @@ pub enum BadJobOptions {
         /// The path.
         path: PathBuf,
     },
+    /// A time that does not exist, or not here.
+    #[error(transparent)]
+    Time(#[from] BadClockTime),
     /// The environment can't be exported.
     #[error(transparent)]
     Export(#[from] BadExport),
@@ -303,6 +314,8 @@ impl JobOptions {
             requeue: lost.requeue,
             no_requeue: lost.no_requeue,
             task_key: stronger.task_key.or(self.task_key),
+            deadline: stronger.deadline.or(self.deadline),
+            late: stronger.late.or(self.late),
             allow_pending: self.allow_pending || stronger.allow_pending,
             hold: self.hold || stronger.hold,
             export: stronger.export.or(self.export),
@@ -359,6 +372,8 @@ impl JobOptions {
             (None, false, false) => None,
         };
         request.task_key = self.task_key;
+        request.deadline = self.deadline.map(ClockTime::after_now).transpose()?;
+        request.late = self.late;
         request.allow_pending = self.allow_pending;
         request.hold = self.hold;
         request.array = self.array.map(|ArraySpec(range)| range);

@@ -134,7 +134,7 @@ fn a_wrong_command_line_is_refused_with_the_reason() {
         (&["--gpus=3", "--nodes=2", "--", "a"][..], "a multiple of 2"),
         (&["--gpus=4", "--ntasks=2", "--", "a"], "each process has one GPU"),
         (&["--gpus-per-task=2", "--", "a"], "a process has one GPU"),
-        (&["--deadline", "18:00", "--", "a"], "deadlines"),
+        (&["--dependency", "afterok:1", "--", "a"], "can't wait for other jobs"),
         (&["--vram", "1G", "--exclusive", "--", "a"], "in one way"),
         (&["--priority", "12", "--", "a"], "0 (highest)"),
         (&["one.sh", "two"], "--env NAME=VALUE"),

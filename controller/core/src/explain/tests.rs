@@ -27,6 +27,7 @@ use crate::rows::snapshot::NodeRow;
 use crate::rows::snapshot::StoreSnapshot;
 use crate::rows::submitted::SubmittedJob;
 
+mod deadline;
 mod memory;
 
 const START: Millis = Millis::from_secs(10_000);

@@ -154,6 +154,12 @@ impl StreamHandler<ToPlacer> for Placer {
                     let _ = reply.send(inquiry.answer(clock::boot()));
                 });
             }
+            ToPlacer::ForecastDeadline { spec, reply } => {
+                let query = self.parts.cluster.deadline_query(&spec, clock::boot());
+                tokio::task::spawn_blocking(move || {
+                    let _ = reply.send(query.answer(clock::boot()));
+                });
+            }
             ToPlacer::UseRunTimeModel { model, accurate } => {
                 self.parts.cluster.use_run_time_model(model, &accurate);
                 prediction_metrics::export_trust(&self.parts.cluster.model_status());

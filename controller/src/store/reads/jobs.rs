@@ -49,6 +49,9 @@ pub(super) async fn detail(
         work_dir: spec.run.work_dir,
         env_names: spec.run.env.into_keys().collect(),
         nice: spec.queue_rank.nice.get(),
+        deadline: spec.deadline.and_then(|at| {
+            OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.get()) * 1_000_000).ok()
+        }),
         time_limit_secs: spec.run.time_limit.map(|limit| limit.get() / 1000),
         retries_left: spec.retry.max_retries.saturating_sub(charged),
         traceparent: rest.traceparent,

@@ -92,7 +92,7 @@ fn options_that_would_change_the_job_are_refused_with_their_line() {
         ("#SBATCH -N 1-4", "a range is not supported"),
         ("#SBATCH -n 0", "0"),
         ("#SBATCH --dependency=afterok:41", "--dependency is not supported"),
-        ("#SBATCH --deadline=18:00", "--deadline"),
+        ("#SBATCH --deadline=soon", "now+2hours"),
         ("#SBATCH --signal=B:USR1@60", "--grace"),
         ("#SBATCH --gres=gpu:0", "1 to 256"),
         ("#SBATCH --gres=gpu:a100:1", "--vram"),

@@ -1,0 +1,236 @@
+//! Times of day and dates in the formats of batch schedulers, on the clock of this machine.
+
+use std::str::FromStr;
+
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp, Zoned};
+use time::OffsetDateTime;
+
+const FORMS: &str = "write HH:MM, YYYY-MM-DD, YYYY-MM-DDTHH:MM, 2027-01-31T18:00:00Z, MMDD, now+2hours, noon \
+                     or midnight";
+
+/// A time as `sbatch` takes it. A time of day is the next one; times are those of the local time zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockTime {
+    /// So many seconds from now.
+    In(u64),
+    /// The next time when clocks show that.
+    TimeOfDay(Time),
+    /// A date without a year: the next such day, at its beginning.
+    DayOfYear {
+        /// The month.
+        month: i8,
+        /// The day.
+        day: i8,
+    },
+    /// A date and time of local clocks.
+    Local(DateTime),
+    /// An absolute time.
+    Absolute(Timestamp),
+}
+
+/// A text that is not a time, or a time that does not exist here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadClockTime {
+    /// No time of any form.
+    #[error("{text:?} is not a time; {FORMS}")]
+    Unreadable {
+        /// The text.
+        text: String,
+    },
+    /// It is out of range in this time zone.
+    #[error("that time does not exist in the local time zone, or is out of range; {FORMS}")]
+    OutOfRange,
+}
+
+impl FromStr for ClockTime {
+    type Err = BadClockTime;
+
+    fn from_str(text: &str) -> Result<Self, BadClockTime> {
+        let unreadable = || BadClockTime::Unreadable { text: text.to_owned() };
+        read(text.trim()).ok_or_else(unreadable)
+    }
+}
+
+fn read(text: &str) -> Option<ClockTime> {
+    let lower = text.to_ascii_lowercase();
+    match lower.as_str() {
+        "midnight" => return Some(ClockTime::TimeOfDay(Time::midnight())),
+        "noon" => return Some(ClockTime::TimeOfDay(Time::constant(12, 0, 0, 0))),
+        // As in sbatch(1).
+        "teatime" => return Some(ClockTime::TimeOfDay(Time::constant(16, 0, 0, 0))),
+        _ => {}
+    }
+    if let Some(rest) = lower.strip_prefix("now") {
+        return relative(rest).map(ClockTime::In);
+    }
+    if let Ok(at) = text.parse::<Timestamp>() {
+        return Some(ClockTime::Absolute(at));
+    }
+    if text.len() == 4 && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let (month, day) = (text[..2].parse().ok()?, text[2..].parse().ok()?);
+        // A leap year has every day that there is.
+        Date::new(2_000, month, day).ok()?;
+        return Some(ClockTime::DayOfYear { month, day });
+    }
+    if let Some(date) = text.split(['T', ' ']).next().filter(|date| date.contains('-')) {
+        let date: Date = date.parse().ok()?;
+        let rest = text.get(10..)?.trim_start_matches(['T', ' ']);
+        let at = if rest.is_empty() { Time::midnight() } else { time_of_day(rest)? };
+        return Some(ClockTime::Local(date.to_datetime(at)));
+    }
+    time_of_day(&lower).map(ClockTime::TimeOfDay)
+}
+
+/// Reads `HH:MM` or `HH:MM:SS`.
+fn time_of_day(text: &str) -> Option<Time> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let number = |text: &str| {
+        let digits = matches!(text.len(), 1 | 2) && text.bytes().all(|byte| byte.is_ascii_digit());
+        if digits { text.parse::<i8>().ok() } else { None }
+    };
+    match parts.as_slice() {
+        [hours, minutes] => Time::new(number(hours)?, number(minutes)?, 0, 0).ok(),
+        [hours, minutes, secs] => {
+            Time::new(number(hours)?, number(minutes)?, number(secs)?, 0).ok()
+        }
+        _ => None,
+    }
+}
+
+/// Reads what follows `now`: nothing, or `+COUNT` with a unit, which is seconds if it is left out.
+fn relative(text: &str) -> Option<u64> {
+    if text.is_empty() {
+        return Some(0);
+    }
+    let text = text.trim_start().strip_prefix('+')?.trim_start();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let count: u64 = text[..digits].parse().ok()?;
+    let unit = match text[digits..].trim_start() {
+        "" | "s" | "sec" | "secs" | "second" | "seconds" => 1,
+        "m" | "min" | "mins" | "minute" | "minutes" => 60,
+        "h" | "hour" | "hours" => 3_600,
+        "d" | "day" | "days" => 86_400,
+        "w" | "week" | "weeks" => 7 * 86_400,
+        _ => return None,
+    };
+    count.checked_mul(unit)
+}
+
+impl ClockTime {
+    /// Returns the time, if now is what the clock of this machine shows.
+    ///
+    /// # Errors
+    ///
+    /// [`BadClockTime::OutOfRange`].
+    pub fn after_now(self) -> Result<OffsetDateTime, BadClockTime> {
+        self.after(&Zoned::now())
+    }
+
+    fn after(self, now: &Zoned) -> Result<OffsetDateTime, BadClockTime> {
+        let at = self.resolve(now).map_err(|_| BadClockTime::OutOfRange)?;
+        OffsetDateTime::from_unix_timestamp_nanos(at.as_nanosecond())
+            .map_err(|_| BadClockTime::OutOfRange)
+    }
+
+    fn resolve(self, now: &Zoned) -> Result<Timestamp, jiff::Error> {
+        let zone: &TimeZone = now.time_zone();
+        let local = |at: DateTime| Ok(zone.to_zoned(at)?.timestamp());
+        match self {
+            Self::In(secs) => {
+                let secs = i64::try_from(secs).unwrap_or(i64::MAX);
+                now.timestamp().checked_add(SignedDuration::from_secs(secs))
+            }
+            Self::TimeOfDay(at) => {
+                let today = now.date();
+                let day = if at > now.time() { today } else { today.tomorrow()? };
+                local(day.to_datetime(at))
+            }
+            Self::DayOfYear { month, day } => {
+                let begins =
+                    |year: i16| Ok(Date::new(year, month, day)?.to_datetime(Time::midnight()));
+                match begins(now.year()) {
+                    Ok(at) if at > now.datetime() => local(at),
+                    Ok(_) | Err(_) => begins(now.year() + 1).and_then(local),
+                }
+            }
+            Self::Local(at) => local(at),
+            Self::Absolute(at) => Ok(at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use time::format_description::well_known::Rfc3339;
+
+    use super::*;
+
+    /// Monday afternoon in Berlin, an hour ahead of UTC.
+    fn now() -> Zoned {
+        "2026-11-23T15:30:00+01:00[+01:00]".parse().unwrap()
+    }
+
+    fn resolved(text: &str) -> String {
+        let at: ClockTime = text.parse().unwrap();
+        at.after(&now()).unwrap().format(&Rfc3339).unwrap()
+    }
+
+    #[test]
+    fn times_read_as_slurm_reads_them() {
+        for (text, expected) in [
+            ("18:00", "2026-11-23T17:00:00Z"),
+            ("15:30", "2026-11-24T14:30:00Z"),
+            ("8:05:09", "2026-11-24T07:05:09Z"),
+            ("midnight", "2026-11-23T23:00:00Z"),
+            ("noon", "2026-11-24T11:00:00Z"),
+            ("1224", "2026-12-23T23:00:00Z"),
+            ("0101", "2026-12-31T23:00:00Z"),
+            ("2027-01-31", "2027-01-30T23:00:00Z"),
+            ("2027-01-31T18:00", "2027-01-31T17:00:00Z"),
+            ("2027-01-31 18:00:30", "2027-01-31T17:00:30Z"),
+            ("2027-01-31T18:00:00Z", "2027-01-31T18:00:00Z"),
+            ("now", "2026-11-23T14:30:00Z"),
+            ("now+90", "2026-11-23T14:31:30Z"),
+            ("now+2hours", "2026-11-23T16:30:00Z"),
+            ("now + 1 week", "2026-11-30T14:30:00Z"),
+        ] {
+            assert_eq!(resolved(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused_with_the_forms() {
+        for text in
+            ["", "soon", "25:00", "18", "18:60", "1331", "now-1h", "now+2years", "2027-02-30"]
+        {
+            let refused = text.parse::<ClockTime>().unwrap_err().to_string();
+            assert!(refused.contains("now+2hours"), "{text:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn the_29th_of_february_is_refused_where_neither_year_has_one() {
+        let at: ClockTime = "0229".parse().unwrap();
+
+        assert_eq!(at.after(&now()), Err(BadClockTime::OutOfRange));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,24}") {
+            if let Ok(at) = text.parse::<ClockTime>() {
+                let _ = at.after(&now());
+            }
+        }
+
+        #[test]
+        fn a_time_of_day_is_within_the_next_day(hours in 0_i8..24, minutes in 0_i8..60) {
+            let at: ClockTime = format!("{hours:02}:{minutes:02}").parse().unwrap();
+            let wait = at.after(&now()).unwrap().unix_timestamp() - now().timestamp().as_second();
+            prop_assert!(wait > 0 && wait <= 86_400);
+        }
+    }
+}
