@@ -118,7 +118,7 @@ impl Watched {
         let ends = |all: Millis| now.get() + all.get() * left / 1_000_000;
         let Some(deadline) = knowledge.jobs.facts(job).deadline else { return };
         if ends(alone) <= deadline.get() && ends(together) > deadline.get() + 1 {
-            wrong("company breaks a deadline");
+            wrong("co-runners break a deadline");
         }
         // A cut and a start or a restore may be under way.
         let begins = 12_000 + knowledge.jobs.facts(job).migration_price.map_or(0, Millis::get);

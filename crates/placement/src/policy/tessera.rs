@@ -57,7 +57,7 @@ use tessera_model::{JobId, Millis};
 use self::fairness::AccountQueues;
 use self::gpu_index::GpuIndex;
 use self::horizon::{Horizon, weighing};
-use self::scoring::Scoring;
+use self::scoring::{Scoring, SlicePreference};
 use self::search::Search;
 use self::stay::StayInput;
 use self::waiting::{UrgencyClock, WaitingJobs};
@@ -173,11 +173,6 @@ impl Tessera {
     pub fn with_thrift(thousandths: u16) -> Self {
         Self { thrift: f64::from(thousandths.min(1_000)) / 1_000.0, ..Self::default() }
     }
-
-    /// Returns [`Self::thrift`] in thousandths.
-    pub(super) fn thrift_thousandths(&self) -> u64 {
-        rounding::whole_thousandths(self.thrift.clamp(0.0, 1.0))
-    }
 }
 
 impl Policy for Tessera {
@@ -265,7 +260,8 @@ impl Tessera {
         starts_max: usize,
     ) -> Vec<Decision> {
         if mixed::all_weighed(cluster, knowledge, jobs.iter().copied()) {
-            return self.search(cluster, knowledge, &mut jobs.iter().copied(), now, starts_max);
+            let mut jobs = jobs.iter().copied();
+            return self.search(cluster, knowledge, None, &mut jobs, now, starts_max);
         }
         let (thrift, patience) = (self.thrift, self.patience);
         let input = StayInput { cluster, knowledge, quotas, thrift, patience, now };
@@ -277,6 +273,7 @@ impl Tessera {
         &self,
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
+        preference: Option<&dyn SlicePreference>,
         queue: &mut dyn Iterator<Item = &QueuedJob>,
         now: Millis,
         starts_max: usize,
@@ -284,7 +281,7 @@ impl Tessera {
         let mut work = TesseraSession::new(self);
         work.waiting = WaitingJobs::of(queue);
         work.waiting.queue().values().for_each(|job| work.account_queues.insert(job));
-        work.search(cluster, knowledge, now, starts_max)
+        work.search(cluster, knowledge, preference, now, starts_max)
     }
 }
 
@@ -343,7 +340,7 @@ impl Session for TesseraSession<'_> {
         starts_max: usize,
     ) -> Vec<Decision> {
         if self.is_searched(cluster, knowledge) {
-            return self.search(cluster, knowledge, now, starts_max);
+            return self.search(cluster, knowledge, None, now, starts_max);
         }
         let jobs: Vec<&QueuedJob> = self.waiting.queue().values().take(LOOK_AT_MAX).collect();
         self.settings.decide_within_quotas(cluster, knowledge, &jobs, now, starts_max)
@@ -374,13 +371,15 @@ impl TesseraSession<'_> {
         &mut self,
         cluster: &ClusterView,
         knowledge: Knowledge<'_>,
+        preference: Option<&dyn SlicePreference>,
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
         let queued = self.waiting.queue().len();
         self.index.read(cluster, knowledge.jobs);
         let horizon = Horizon::default();
-        let scoring = Scoring { settings: self.settings, cluster, knowledge, now, horizon };
+        let settings = self.settings;
+        let scoring = Scoring { settings, cluster, knowledge, now, horizon, preference };
         let mut search = Search::new(scoring, &mut self.index, &mut self.buffers);
         if search.any_open() {
             search.scoring.horizon = Horizon::of(&mut self.waiting, &search);

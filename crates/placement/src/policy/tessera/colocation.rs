@@ -181,7 +181,8 @@ impl Search<'_, '_> {
         if other.is_some() && !self.is_served(at, (job, tier), (alone, here), &facts, current) {
             return None;
         }
-        let score = self.scoring.score_of(at, &facts, here, current, profile)?;
+        let weighed = self.scoring.shared_time(here, profile);
+        let score = self.scoring.score_of(at, &facts, weighed, current, profile)?;
         Some((float(alone) / float(here).max(1.0), score))
     }
 

@@ -24,6 +24,7 @@ use tessera_model::share::SmPercent;
 use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{GpuId, JobId, Millis};
 
+use super::scoring::SlicePreference;
 use super::stay::{self, StayInput};
 use super::{NAME, Tessera};
 use crate::decision::{Decision, Explanation, WaitReason};
@@ -32,12 +33,12 @@ use crate::predictor::{Knowledge, Predictor, RunTime};
 use crate::request::SliceRequest;
 use crate::view::{ClusterView, GpuView, InstanceState, MpsClient, QueuedJob};
 
-/// What each compute slice more has to gain a job, in thousandths of its time. Chosen: less than a
+/// What each compute slice more has to gain a job, in parts of its time. Chosen: less than a
 /// measurement's error, enough to decide between slices on which it is as quick.
-const THRIFT: u64 = 5;
+const THRIFT: f64 = 0.005;
 /// What more than its time a larger slice is hoped to gain a job that was never seen there, in
-/// thousandths for a whole GPU. Chosen: enough to decide between equals, no reason to stop anybody.
-const HOPE: u64 = 10;
+/// parts of one for a whole GPU. Chosen: enough to decide between equals, no reason to stop anybody.
+const HOPE: f64 = 0.01;
 /// What is taken to be the time of a job of which none is known. Chosen.
 const UNKNOWN_TIME: Millis = Millis::from_secs(3_600);
 /// Most jobs that one round weighs. As many as [`Tessera`] looks at.
@@ -72,10 +73,10 @@ pub(super) fn decide(
             kinds: &kinds,
             candidates: next.clone().map(|job| (job.id, job)).collect(),
             known: RefCell::default(),
-            thrift: settings.thrift_thousandths(),
+            thrift: settings.thrift.clamp(0.0, 0.9),
         };
         let searched = Knowledge { jobs: &known, predictor: &known, budget: knowledge.budget };
-        let found = settings.search(&seen, searched, &mut next, now, starts_max);
+        let found = settings.search(&seen, searched, Some(&known), &mut next, now, starts_max);
         found.into_iter().filter(|d| matches!(d, Decision::Reshape { .. })).collect::<Vec<_>>()
     };
     let placed =
@@ -299,8 +300,8 @@ struct Known<'f> {
     candidates: HashMap<JobId, &'f QueuedJob>,
     /// Whether enough is known of a job, as far as it was computed: each takes several predictions.
     known: RefCell<HashMap<JobId, bool>>,
-    /// What the search takes off a whole GPU's score for energy, in thousandths.
-    thrift: u64,
+    /// What the search takes off a whole GPU's score for energy, in parts of one.
+    thrift: f64,
 }
 
 impl Known<'_> {
@@ -325,10 +326,31 @@ impl Known<'_> {
     }
 }
 
-/// Makes a time longer by a little for each slice, so that nobody gets more for nothing.
-fn thrifty(time: Millis, profile: &Profile) -> Millis {
-    let thousandths = 1_000 + THRIFT * u64::from(profile.compute_slices);
-    Millis::new(time.get().saturating_mul(thousandths) / 1_000)
+/// Returns how many times as long a time counts, a little more for each slice, so that nobody gets more for
+/// nothing.
+fn thrifty(profile: &Profile) -> f64 {
+    1.0 + THRIFT * f64::from(profile.compute_slices)
+}
+
+impl SlicePreference for Known<'_> {
+    fn stretch(&self, job: JobId, run: RunTime, gpu: &GpuView, on: &Profile) -> f64 {
+        if !self.is_known(job) {
+            return 1.0;
+        }
+        if run.is_measured {
+            return thrifty(on);
+        }
+        // What the search takes off for energy is taken back, and a little more: as much as decides between
+        // equals, and less than what somebody is stopped for.
+        let whole = gpu.mig.as_deref().and_then(|mig| mig.largest());
+        let whole = whole.map_or(1, |largest| largest.compute_slices.max(1));
+        let part = f64::from(on.compute_slices) / f64::from(whole);
+        1.0 - (self.thrift + HOPE) * part
+    }
+
+    fn stretch_shared(&self, on: &Profile) -> f64 {
+        thrifty(on)
+    }
 }
 
 impl JobTable for Known<'_> {
@@ -354,20 +376,7 @@ impl JobTable for Known<'_> {
 impl Predictor for Known<'_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         if self.is_known(job) {
-            let own = self.knowledge.predictor.predict_run(job, gpu, profile)?;
-            if own.is_measured {
-                return Some(RunTime { time: thrifty(own.time, profile), ..own });
-            }
-            let slices = u64::from(profile.compute_slices);
-            let thousandths = {
-                // What the search takes off for energy is taken back, and a little more: as much as
-                // decides between equals, and less than what somebody is stopped for.
-                let whole = gpu.mig.as_deref().and_then(|mig| mig.largest());
-                let whole = whole.map_or(1, |largest| u64::from(largest.compute_slices.max(1)));
-                1_000_u64.saturating_sub((self.thrift + HOPE) * slices / whole).max(1)
-            };
-            let time = Millis::new(own.time.get().saturating_mul(thousandths) / 1_000);
-            return Some(RunTime { time, ..own });
+            return self.knowledge.predictor.predict_run(job, gpu, profile);
         }
         let suits = match (self.candidate(job), gpu.mig.as_deref()) {
             (Some(candidate), Some(mig)) => SliceRequest::of(&candidate.gpu, None)
@@ -394,8 +403,7 @@ impl Predictor for Known<'_> {
         if !self.is_known(job) {
             return None;
         }
-        let run = self.knowledge.predictor.predict_mps_run(job, sm, co_runners, gpu, profile)?;
-        Some(thrifty(run, profile))
+        self.knowledge.predictor.predict_mps_run(job, sm, co_runners, gpu, profile)
     }
 
     fn predict_kernel_shared_run(
@@ -410,8 +418,7 @@ impl Predictor for Known<'_> {
             return None;
         }
         let predictor = self.knowledge.predictor;
-        let run = predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile)?;
-        Some(thrifty(run, profile))
+        predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile)
     }
 
     fn predict_speeds(

@@ -41,11 +41,6 @@ pub(super) const fn whole_ms(ms: f64) -> u64 {
     ms.clamp(0.0, LARGEST) as u64
 }
 
-/// Returns a part of one in thousandths, rounded down.
-pub(super) const fn whole_thousandths(part: f64) -> u64 {
-    (part * 1_000.0) as u64
-}
-
 /// Rounds a score down to a whole number: at least one, so that any progress counts.
 pub(super) const fn whole_score(score: f64) -> i64 {
     score.clamp(1.0, LARGEST) as i64

@@ -13,7 +13,7 @@ use super::waiting::{JobWeight, RemainingWork};
 use crate::decision::PlacedJob;
 use crate::facts::JobFacts;
 use crate::placement_search::{self, NO_PLACEMENT};
-use crate::predictor::Knowledge;
+use crate::predictor::{Knowledge, RunTime};
 use crate::view::{ClusterView, GpuView, MigView};
 
 /// What cutting a GPU may keep a job waiting in addition to its own move, in milliseconds. It is seven instances
@@ -27,6 +27,23 @@ const URGE: f64 = 4.0;
 /// How much time a job has to spare that is placed before others, in multiples of what is left of it. Chosen.
 const PRESSED: f64 = 0.5;
 
+/// Which of two slices is better on which a job is about as fast. It changes scores alone: what ends in time is
+/// decided by the times themselves.
+pub(super) trait SlicePreference {
+    /// Returns how many times as long a job's time on an instance counts, as the predictor knows it.
+    fn stretch(&self, job: JobId, run: RunTime, gpu: &GpuView, on: &Profile) -> f64;
+
+    /// Returns the same for a time next to co-runners.
+    fn stretch_shared(&self, on: &Profile) -> f64;
+}
+
+/// A job's time on an instance, and by how much longer it counts in scores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WeighedTime {
+    pub(super) time: Millis,
+    pub(super) stretch: f64,
+}
+
 /// What the score of jobs in a round is worked out from.
 #[derive(Clone, Copy)]
 pub(super) struct Scoring<'c> {
@@ -35,6 +52,8 @@ pub(super) struct Scoring<'c> {
     pub(super) knowledge: Knowledge<'c>,
     pub(super) now: Millis,
     pub(super) horizon: Horizon,
+    /// Without it equal times are equally good.
+    pub(super) preference: Option<&'c dyn SlicePreference>,
 }
 
 /// What lies ahead of a job, and behind it.
@@ -51,7 +70,7 @@ pub(super) struct ScoredJob {
     pub(super) weight: f64,
     done: Option<f64>,
     /// What all of it takes on the whole GPU on which it is fastest.
-    whole_time: Option<Millis>,
+    whole_time: Option<WeighedTime>,
     /// What is left of it there, in milliseconds.
     left_ms: Option<f64>,
     /// Whether it runs, or has run and kept what it did.
@@ -115,16 +134,29 @@ impl<'c> Scoring<'c> {
 
     /// Returns what all of a job takes on a whole GPU, in milliseconds, and what part is done.
     fn on_whole(&self, kinds: &[usize], job: JobId, known: &JobFacts) -> Option<(f64, f64)> {
-        Some((float(self.whole_time(kinds, job)?), done_of(known)?))
+        Some((float(self.whole_time(kinds, job)?.time), done_of(known)?))
     }
 
     /// Returns how long a job takes on the whole GPU on which it is fastest.
-    fn whole_time(&self, kinds: &[usize], job: JobId) -> Option<Millis> {
+    fn whole_time(&self, kinds: &[usize], job: JobId) -> Option<WeighedTime> {
         let times = kinds.iter().filter_map(|at| {
             let largest = self.mig(*at)?.largest()?;
-            self.knowledge.predictor.time_alone(job, self.view(*at), largest)
+            self.time_on(*at, job, largest)
         });
-        times.min()
+        times.min_by_key(|weighed| weighed.time)
+    }
+
+    /// Returns how long a job takes alone on an instance.
+    fn time_on(&self, at: usize, job: JobId, on: &Profile) -> Option<WeighedTime> {
+        let run = self.knowledge.predictor.predict_run(job, self.view(at), on)?;
+        let stretch = |known: &dyn SlicePreference| known.stretch(job, run, self.view(at), on);
+        Some(WeighedTime { time: run.time, stretch: self.preference.map_or(1.0, stretch) })
+    }
+
+    /// Returns a time on an instance next to co-runners.
+    pub(super) fn shared_time(&self, time: Millis, on: &Profile) -> WeighedTime {
+        let stretch = self.preference.map_or(1.0, |known| known.stretch_shared(on));
+        WeighedTime { time, stretch }
     }
 
     /// Returns what all of a job takes on the instance where that is least, as the time that a whole
@@ -175,7 +207,7 @@ impl<'c> Scoring<'c> {
         let known = self.knowledge.jobs.facts(job);
         let whole_time = self.whole_time(kinds, job);
         let done = done_of(&known);
-        let left_ms = whole_time.zip(done).map(|(all, done)| float(all) * (1.0 - done));
+        let left_ms = whole_time.zip(done).map(|(all, done)| float(all.time) * (1.0 - done));
         let weight = short(left_ms).powf(self.settings.shortness);
         let driven = self.horizon.drive(self.settings, left_ms, known.online);
         let driven = driven * self.urge(left_ms, known.deadline);
@@ -201,7 +233,7 @@ impl<'c> Scoring<'c> {
         current: CurrentPlace,
         on: &Profile,
     ) -> Option<i64> {
-        let here = self.knowledge.predictor.time_alone(job, self.view(at), on)?;
+        let here = self.time_on(at, job, on)?;
         self.score_of(at, facts, here, current, on)
     }
 
@@ -210,13 +242,15 @@ impl<'c> Scoring<'c> {
         &self,
         at: usize,
         facts: &ScoredJob,
-        here: Millis,
+        here: WeighedTime,
         current: CurrentPlace,
         on: &Profile,
     ) -> Option<i64> {
-        let speed = placement_search::speed_of(here, facts.whole_time?)?;
+        let whole = facts.whole_time?;
+        let speed = placement_search::speed_of(here.time, whole.time)?;
+        let preferred = whole.stretch / here.stretch;
         let done = facts.done?;
-        let left = float(here) * (1.0 - done);
+        let left = float(here.time) * (1.0 - done);
         let price = match (current == CurrentPlace::There, facts.begun) {
             (true, _) | (false, false) => 0.0,
             (false, true) => float(facts.migration_price?),
@@ -237,7 +271,7 @@ impl<'c> Scoring<'c> {
         let part = f64::from(on.compute_slices) / f64::from(all.max(1));
         let spared = 1.0 - self.settings.thrift * part;
         // Speeds are millionths; weights of long jobs are small, so that a finer unit is kept.
-        Some(whole_score(float_of(speed) * facts.weight * kept * spared))
+        Some(whole_score(float_of(speed) * facts.weight * kept * spared * preferred))
     }
 }
 
