@@ -26,6 +26,37 @@ pub struct ClusterView {
     pub gpus: Vec<GpuView>,
 }
 
+/// Which GPUs of a cluster are alike.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GpuKinds {
+    /// The first GPU of each kind, by its place in the view.
+    pub(crate) first: Vec<usize>,
+    /// The kind of each GPU, in the order of the view.
+    pub(crate) kind_of: Vec<usize>,
+}
+
+impl ClusterView {
+    /// Returns the kinds of GPUs in the order in which they appear. Thousands of jobs are predicted for a handful
+    /// of kinds.
+    pub(crate) fn gpu_kinds(&self) -> GpuKinds {
+        let mut kinds = GpuKinds::default();
+        for (at, gpu) in self.gpus.iter().enumerate() {
+            let alike = |first: &usize| self.gpus[*first].is_same_kind(gpu);
+            let kind = kinds.first.iter().position(alike).unwrap_or_else(|| {
+                kinds.first.push(at);
+                kinds.first.len() - 1
+            });
+            kinds.kind_of.push(kind);
+        }
+        kinds
+    }
+
+    /// Returns one GPU of each kind.
+    pub(crate) fn one_of_each_kind(&self) -> Vec<&GpuView> {
+        self.gpu_kinds().first.into_iter().map(|at| &self.gpus[at]).collect()
+    }
+}
+
 /// One GPU as its agent last reported it, with what has been decided since laid over it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuView {
@@ -70,6 +101,15 @@ pub struct AdminOverride {
 }
 
 impl GpuView {
+    /// Whether both are of one model, with one geometry.
+    pub(crate) fn is_same_kind(&self, other: &Self) -> bool {
+        let has_same_rules = match (&self.mig, &other.mig) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other) || own.geometry == other.geometry,
+            (own, other) => own.is_none() && other.is_none(),
+        };
+        has_same_rules && self.model == other.model && self.memory == other.memory
+    }
+
     /// Returns whether its node can share slices in this way.
     pub const fn shares(&self, part: SliceShare) -> bool {
         match part {

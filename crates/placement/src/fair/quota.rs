@@ -62,7 +62,7 @@ impl<'r> Quotas<'r> {
         let mut quotas = Self {
             cluster,
             jobs,
-            kinds: kinds(cluster),
+            kinds: cluster.one_of_each_kind(),
             held: BTreeMap::new(),
             given: BTreeSet::new(),
             sharing: BTreeSet::new(),
@@ -265,23 +265,7 @@ fn least_slices<'g>(
 /// Returns the fewest compute slices that any slice of a cluster has that suits a request; `None` if none
 /// does.
 pub fn least(cluster: &ClusterView, gpu_request: &GpuRequest) -> Option<u32> {
-    least_slices(kinds(cluster).into_iter(), &SliceRequest::of(gpu_request, None))
-}
-
-/// Returns one GPU of each kind.
-fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
-    let mut kinds: Vec<&GpuView> = Vec::new();
-    for gpu in &cluster.gpus {
-        let alike = |known: &&GpuView| match (&known.mig, &gpu.mig) {
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            (None, None) => known.memory == gpu.memory,
-            (Some(_), None) | (None, Some(_)) => false,
-        };
-        if !kinds.iter().any(alike) {
-            kinds.push(gpu);
-        }
-    }
-    kinds
+    least_slices(cluster.one_of_each_kind().into_iter(), &SliceRequest::of(gpu_request, None))
 }
 
 /// Returns the jobs that a decision gives places.

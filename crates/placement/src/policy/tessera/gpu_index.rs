@@ -9,7 +9,7 @@ use tessera_model::{JobId, Millis};
 use super::super::planned_gpu::PlannedGpu;
 use crate::decision::PlacedJob;
 use crate::facts::JobTable;
-use crate::view::{ClusterView, GpuView};
+use crate::view::{ClusterView, GpuKinds};
 
 /// One GPU as a round finds it.
 #[derive(Clone, Debug, Default)]
@@ -83,8 +83,10 @@ impl GpuIndex {
         if self.posts.len() != cluster.gpus.len() {
             *self = Self::default();
             self.posts = vec![IndexedGpu::default(); cluster.gpus.len()];
-            for (at, view) in cluster.gpus.iter().enumerate() {
-                self.posts[at].kind = self.kind(cluster, at, view);
+            let GpuKinds { first, kind_of } = cluster.gpu_kinds();
+            self.kinds = first;
+            for (at, kind) in kind_of.into_iter().enumerate() {
+                self.posts[at].kind = kind;
                 self.changed.insert(at);
             }
             self.empty = vec![BTreeSet::new(); self.kinds.len()];
@@ -113,21 +115,6 @@ impl GpuIndex {
             gpu.job_count = gpu.placements.len();
             self.remember(at);
         }
-    }
-
-    fn kind(&mut self, cluster: &ClusterView, at: usize, view: &GpuView) -> usize {
-        let alike = |first: &usize| {
-            let first = &cluster.gpus[*first];
-            let rules = match (&first.mig, &view.mig) {
-                (Some(a), Some(b)) => std::sync::Arc::ptr_eq(a, b) || a.geometry == b.geometry,
-                (a, b) => a.is_none() && b.is_none(),
-            };
-            first.model == view.model && rules
-        };
-        self.kinds.iter().position(alike).unwrap_or_else(|| {
-            self.kinds.push(at);
-            self.kinds.len() - 1
-        })
     }
 
     pub(super) fn gpu(&self, at: usize) -> &IndexedGpu {

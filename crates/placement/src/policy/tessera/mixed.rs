@@ -17,7 +17,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use tessera_model::mig::Profile;
 use tessera_model::share::SmPercent;
@@ -61,7 +60,7 @@ pub(super) fn decide(
     starts_max: usize,
 ) -> Vec<Decision> {
     let StayInput { cluster, knowledge, now, .. } = input;
-    let kinds = kinds(cluster);
+    let kinds = cluster.one_of_each_kind();
     let (weighed, plain): (Vec<_>, Vec<_>) =
         queue.iter().copied().partition(|job| is_weighed(&kinds, knowledge, job));
     let moves = anybody_moves(cluster, knowledge);
@@ -125,7 +124,7 @@ pub(super) fn all_weighed<'q>(
     knowledge: Knowledge<'_>,
     waiting: impl Iterator<Item = &'q QueuedJob>,
 ) -> bool {
-    let kinds = kinds(cluster);
+    let kinds = cluster.one_of_each_kind();
     let is_known = |job: JobId| {
         can_be_weighed(&knowledge.jobs.facts(job)) && is_measured(&kinds, knowledge, job)
     };
@@ -141,7 +140,7 @@ pub(super) fn are_weighed<'q>(
     knowledge: Knowledge<'_>,
     mut waiting: impl Iterator<Item = &'q QueuedJob>,
 ) -> bool {
-    let kinds = kinds(cluster);
+    let kinds = cluster.one_of_each_kind();
     waiting.all(|job| is_weighed(&kinds, knowledge, job) && is_measured(&kinds, knowledge, job.id))
 }
 
@@ -163,21 +162,6 @@ fn occupants(cluster: &ClusterView) -> impl Iterator<Item = JobId> {
         InstanceState::Cut(compute) => compute.taken().map(|(job, _)| job).collect(),
         _ => Vec::new(),
     })
-}
-
-/// Returns one GPU of each model: thousands of jobs are predicted for a handful of them.
-fn kinds(cluster: &ClusterView) -> Vec<&GpuView> {
-    let mut kinds: Vec<&GpuView> = Vec::new();
-    for gpu in cluster.gpus.iter().filter(|gpu| gpu.mig.is_some()) {
-        let alike = |known: &&GpuView| {
-            known.model == gpu.model
-                && matches!((&known.mig, &gpu.mig), (Some(a), Some(b)) if Arc::ptr_eq(a, b))
-        };
-        if !kinds.iter().any(alike) {
-            kinds.push(gpu);
-        }
-    }
-    kinds
 }
 
 /// Whether a job's times are known, and it could be moved again.

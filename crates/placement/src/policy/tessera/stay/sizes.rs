@@ -6,7 +6,7 @@ use tessera_model::mig::Profile;
 use super::super::rounding::{float, whole_ms};
 use crate::predictor::{Knowledge, Predictor};
 use crate::request::SliceRequest;
-use crate::view::{ClusterView, GpuView, MigView, QueuedJob};
+use crate::view::{ClusterView, GpuKinds, GpuView, MigView, QueuedJob};
 
 /// By which power of its size a slice is faster, for a job of which nothing is known. It is the mean of MISO's 32
 /// measured training jobs. On 1, 2, 3 and 4 of 7 slices they have 0.34, 0.50, 0.68 and 0.75 of their full speed.
@@ -60,23 +60,14 @@ impl<'c> GpuKind<'c> {
 
 /// Returns the kinds of GPUs, and the kind of each GPU by its place in the view.
 pub(super) fn kinds(cluster: &ClusterView) -> (Vec<GpuKind<'_>>, Vec<usize>) {
-    let mut kinds: Vec<GpuKind<'_>> = Vec::new();
-    let mut kind_of = Vec::with_capacity(cluster.gpus.len());
-    for view in &cluster.gpus {
-        let alike = |known: &GpuKind<'_>| {
-            let rules = match (&known.view.mig, &view.mig) {
-                (Some(a), Some(b)) => std::sync::Arc::ptr_eq(a, b) || a.geometry == b.geometry,
-                (a, b) => a.is_none() && b.is_none(),
-            };
-            rules && known.view.model == view.model && known.view.memory == view.memory
-        };
-        let kind = kinds.iter().position(alike).unwrap_or_else(|| {
-            let sms = f64::from(view.sms.unwrap_or(SMS).max(1));
-            kinds.push(GpuKind { view, count: 0, sms });
-            kinds.len() - 1
-        });
-        kinds[kind].count += u32::from(view.available);
-        kind_of.push(kind);
+    let GpuKinds { first, kind_of } = cluster.gpu_kinds();
+    let of = |at: usize| {
+        let view = &cluster.gpus[at];
+        GpuKind { view, count: 0, sms: f64::from(view.sms.unwrap_or(SMS).max(1)) }
+    };
+    let mut kinds: Vec<GpuKind<'_>> = first.into_iter().map(of).collect();
+    for (view, kind) in cluster.gpus.iter().zip(&kind_of) {
+        kinds[*kind].count += u32::from(view.available);
     }
     // By what they are: the order in which the cluster lists its GPUs must decide nothing.
     let mut order: Vec<usize> = (0..kinds.len()).collect();
