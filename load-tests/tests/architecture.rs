@@ -393,6 +393,41 @@ fn programs_and_tests_build_third_party_crates_with_the_same_features() {
 }
 
 /// Reads every source file below `folder` that is part of a product, with its path.
+/// The modules of the control core that hold the whole state and the whole round. They lead each decision to
+/// the owners and the rows that it may change.
+const HOLD_EVERYTHING: &[&str] = &["input.rs", "leader.rs", "load.rs", "placing.rs", "step.rs"];
+
+#[test]
+fn a_signature_of_the_control_core_says_which_owners_it_may_change() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources("controller/core/src") {
+        let module = path.trim_start_matches("controller/core/src/");
+        let is_test = module.starts_with("simulation") || module.contains("tests");
+        if is_test || HOLD_EVERYTHING.contains(&module) {
+            continue;
+        }
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let mut of = "";
+        for (number, line) in code(text) {
+            if line.starts_with("impl") {
+                of = line;
+            }
+            let takes_itself = ["&mut self,", "&mut self)"].iter().any(|own| line.contains(own));
+            let changes_itself = takes_itself && of.starts_with("impl ClusterState");
+            let takes_all = ["&mut ClusterState", "&mut Round,", "&mut Round)"];
+            if changes_itself || takes_all.iter().any(|all| line.contains(all)) {
+                wrong.push(format!("{path}:{number}: {}", line.trim()));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "these take everything: name the owners and the rows that they change, or use AttemptChanges or \
+         GpuChanges:\n{}",
+        wrong.join("\n")
+    );
+}
+
 fn sources(folder: &str) -> Vec<(String, String)> {
     let root = workspace();
     let mut found = Vec::new();

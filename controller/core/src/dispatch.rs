@@ -4,9 +4,12 @@ use crate::LaunchSpec;
 use crate::gangs::{MemberFrame, frame_for_member, gang_position};
 use crate::round::RoundEffect;
 use crate::rows::nodes::LayoutPlanRow;
-use crate::state::ClusterState;
 use crate::state::attempts::{AttemptTable, LiveAttempt, TimeLimitNotice};
+use crate::state::guards::LeaderGuards;
 use crate::state::inventory::NodeInventory;
+use crate::state::layouts::LayoutRequests;
+use crate::state::migrations::Migrations;
+use std::collections::HashMap;
 use tessera_frames::cluster::{KernelQueueSpec, LaunchOrder, PlanOrder, StopCause, ToAgent};
 use tessera_model::life::JobState;
 use tessera_model::share::SliceShare;
@@ -15,53 +18,69 @@ use tessera_model::{AttemptId, JobId, Millis};
 /// How long a command to an agent may stay unanswered before it is sent again.
 const RESEND_AFTER: Millis = Millis::from_secs(2);
 
-impl ClusterState {
-    /// Gives reserved attempts their launch specifications, once their reservation is committed.
-    pub fn set_launch_specs(
-        &mut self,
-        launch_specs: std::collections::HashMap<JobId, LaunchSpec>,
-        traces: &std::collections::HashMap<AttemptId, String>,
-    ) {
-        for (job, launch_spec) in launch_specs {
-            let Some(attempt) = self.attempts.by_job.get(&job) else { continue };
-            if let Some(live) = self.attempts.live.get_mut(attempt) {
-                live.traceparent =
-                    traces.get(attempt).cloned().or_else(|| launch_spec.traceparent.clone());
-                live.launch_spec = Some(launch_spec);
-            }
+/// Gives reserved attempts their launch specifications, once their reservation is committed.
+pub(crate) fn set_launch_specs(
+    attempts: &mut AttemptTable,
+    launch_specs: HashMap<JobId, LaunchSpec>,
+    traces: &HashMap<AttemptId, String>,
+) {
+    for (job, launch_spec) in launch_specs {
+        let Some(attempt) = attempts.by_job.get(&job) else { continue };
+        if let Some(live) = attempts.live.get_mut(attempt) {
+            live.traceparent =
+                traces.get(attempt).cloned().or_else(|| launch_spec.traceparent.clone());
+            live.launch_spec = Some(launch_spec);
         }
     }
+}
 
-    /// Returns what is to be sent now: plans that were committed, launches and stops that were
-    /// never sent or stay unanswered.
-    pub fn dispatch(&mut self, now: Millis) -> Vec<RoundEffect> {
-        let epoch = self.guards.epoch;
-        let plans = std::mem::take(&mut self.layouts.unsent_plans);
-        let mut effects: Vec<_> =
-            plans.into_iter().map(|plan| plan_order(&self.attempts, epoch, plan)).collect();
-        let due: Vec<_> = self
-            .attempts
-            .live
-            .iter()
-            .filter(|(_, live)| live.sent.is_none_or(|sent| now >= sent.plus(RESEND_AFTER)))
-            .filter(|(_, live)| self.inventory.is_ready(live.node))
-            .map(|(attempt, _)| *attempt)
-            .collect();
-        for attempt in due {
-            let Some(frame) = self.frame_for_attempt(attempt) else { continue };
-            if let Some(live) = self.attempts.live.get_mut(&attempt) {
-                live.sent = Some(now);
-                effects.push(RoundEffect::Send { node: live.node, frame: Box::new(frame) });
-            }
+/// Returns what is to be sent now: plans that were committed, launches and stops that were never sent
+/// or stay unanswered.
+pub(crate) fn dispatch(
+    guards: &LeaderGuards,
+    inventory: &NodeInventory,
+    migrations: &Migrations,
+    layouts: &mut LayoutRequests,
+    attempts: &mut AttemptTable,
+    now: Millis,
+) -> Vec<RoundEffect> {
+    let epoch = guards.epoch;
+    let plans = std::mem::take(&mut layouts.unsent_plans);
+    let mut effects: Vec<_> =
+        plans.into_iter().map(|plan| plan_order(attempts, epoch, plan)).collect();
+    let due: Vec<_> = attempts
+        .live
+        .iter()
+        .filter(|(_, live)| live.sent.is_none_or(|sent| now >= sent.plus(RESEND_AFTER)))
+        .filter(|(_, live)| inventory.is_ready(live.node))
+        .map(|(attempt, _)| *attempt)
+        .collect();
+    for attempt in due {
+        let known = FrameSource { guards, inventory, migrations, attempts };
+        let Some(frame) = known.frame_for_attempt(attempt) else { continue };
+        if let Some(live) = attempts.live.get_mut(&attempt) {
+            live.sent = Some(now);
+            effects.push(RoundEffect::Send { node: live.node, frame: Box::new(frame) });
         }
-        effects.extend(send_new_limits(&mut self.attempts, &self.inventory, epoch));
-        effects
     }
+    effects.extend(send_new_limits(attempts, inventory, epoch));
+    effects
+}
 
+/// What determines the frames that nodes are sent.
+#[derive(Clone, Copy)]
+struct FrameSource<'c> {
+    guards: &'c LeaderGuards,
+    inventory: &'c NodeInventory,
+    migrations: &'c Migrations,
+    attempts: &'c AttemptTable,
+}
+
+impl FrameSource<'_> {
     /// Returns the frame that the attempt's node needs now, if any.
     fn frame_for_attempt(&self, attempt: AttemptId) -> Option<ToAgent> {
         let live = self.attempts.live.get(&attempt)?;
-        match frame_for_member(&self.attempts, self.guards.epoch, attempt, live) {
+        match frame_for_member(self.attempts, self.guards.epoch, attempt, live) {
             Some(MemberFrame::Nothing) => return None,
             Some(MemberFrame::Frame(frame)) => return Some(frame),
             None => {}
@@ -88,7 +107,7 @@ impl ClusterState {
         let spec = &launch_spec.spec;
         let gang = match live.gang {
             Some(member) => {
-                Some(gang_position(&self.attempts, &self.inventory, member, live.number)?)
+                Some(gang_position(self.attempts, self.inventory, member, live.number)?)
             }
             None => None,
         };

@@ -5,72 +5,55 @@
 //! it. Nothing else distinguishes the cases: both hold the same certificate, and a cloned process
 //! may even share the boot.
 
-use crate::round::{Round, RoundEffect};
-use crate::state::ClusterState;
-use crate::state::inventory::{DuplicateAgent, NodeInventory};
-use tessera_frames::cluster::{Hello, ToAgent};
-use tessera_model::NodeIdentity;
+use crate::round::RoundEffect;
+use crate::state::inventory::{ConnectedAgent, DuplicateAgent, NodeInventory};
+use tessera_frames::cluster::ToAgent;
 use tessera_model::{Millis, NodeId};
 
 /// How long the old connection may take to answer. Short against everything that users of a
 /// restarted node wait for; long against the stalls of a busy machine.
 pub(crate) const ANSWER_WITHIN: Millis = Millis::from_secs(2);
 
-impl ClusterState {
-    /// Welcomes second agents whose predecessors did not answer.
-    pub(crate) fn welcome_successors(&mut self, now: Millis, round: &mut Round) {
-        let is_due = |duplicate: &DuplicateAgent| now >= duplicate.since.plus(ANSWER_WITHIN);
-        let due: Vec<_> = self
-            .inventory
-            .duplicates
-            .iter()
-            .filter(|(_, duplicate)| is_due(duplicate))
-            .map(|(id, _)| *id)
-            .collect();
-        for node in due {
-            self.welcome_successor(node, now, round);
-        }
-    }
+/// Takes the second agents whose predecessors did not answer.
+pub(crate) fn take_due_successors(
+    inventory: &mut NodeInventory,
+    now: Millis,
+) -> Vec<ConnectedAgent> {
+    let is_due = |duplicate: &DuplicateAgent| now >= duplicate.since.plus(ANSWER_WITHIN);
+    let waiting = inventory.duplicates.iter().filter(|(_, duplicate)| is_due(duplicate));
+    let due: Vec<NodeId> = waiting.map(|(id, _)| *id).collect();
+    let taken = due.iter().filter_map(|id| inventory.duplicates.remove(id));
+    taken.map(|duplicate| duplicate.agent).collect()
+}
 
-    /// Notes that a connection ended: a waiting agent's own, or the one that it waits for.
-    pub(crate) fn note_closed_connection(
-        &mut self,
-        node: NodeId,
-        session: u64,
-        now: Millis,
-        round: &mut Round,
-    ) {
-        if self
-            .inventory
-            .duplicates
-            .get(&node)
-            .is_some_and(|duplicate| duplicate.session == session)
-        {
-            self.inventory.duplicates.remove(&node);
-        } else if self.inventory.session_mut(node).is_none() {
-            self.welcome_successor(node, now, round);
-        }
+/// Notes that a connection ended: a waiting agent's own, or the one that it waits for. Returns the
+/// agent that waits no longer.
+pub(crate) fn note_closed_connection(
+    inventory: &mut NodeInventory,
+    node: NodeId,
+    session: u64,
+) -> Option<ConnectedAgent> {
+    let waiting = inventory.duplicates.get(&node);
+    if waiting.is_some_and(|duplicate| duplicate.agent.session == session) {
+        inventory.duplicates.remove(&node);
+        return None;
     }
-
-    fn welcome_successor(&mut self, node: NodeId, now: Millis, round: &mut Round) {
-        if let Some(DuplicateAgent { peer, session, hello, .. }) =
-            self.inventory.duplicates.remove(&node)
-        {
-            self.welcome(peer, session, hello, now, round);
-        }
+    if inventory.session_mut(node).is_some() {
+        return None;
     }
+    inventory.duplicates.remove(&node).map(|duplicate| duplicate.agent)
 }
 
 /// Lets a second agent wait if another process has the node's session. Returns `None` if it
 /// need not wait.
 pub(crate) fn hold_duplicate(
     inventory: &mut NodeInventory,
-    peer: &NodeIdentity,
-    session: u64,
-    hello: &Hello,
+    agent: &ConnectedAgent,
     now: Millis,
     effects: &mut Vec<RoundEffect>,
 ) -> Option<()> {
+    let ConnectedAgent { peer, session, hello } = agent;
+    let session = *session;
     let held = inventory.session_mut(peer.id)?;
     if held.process == hello.process {
         return None;
@@ -80,8 +63,7 @@ pub(crate) fn hold_duplicate(
         effects.push(RoundEffect::Refuse { session, reason, retry: true });
         return Some(());
     }
-    let duplicate =
-        DuplicateAgent { peer: peer.clone(), session, hello: hello.clone(), since: now };
+    let duplicate = DuplicateAgent { agent: agent.clone(), since: now };
     inventory.duplicates.insert(peer.id, duplicate);
     let frame = Box::new(ToAgent::Probe { token: session });
     effects.push(RoundEffect::Send { node: peer.id, frame });
@@ -96,32 +78,33 @@ pub(crate) fn refuse_duplicate(
     effects: &mut Vec<RoundEffect>,
 ) {
     let Some(duplicate) = inventory.duplicates.remove(&node) else { return };
-    if duplicate.session != token {
+    if duplicate.agent.session != token {
         inventory.duplicates.insert(node, duplicate);
         return;
     }
     let known = inventory.nodes.get(&node);
-    let here = known.is_some_and(|known| known.boot == duplicate.hello.boot);
+    let here = known.is_some_and(|known| known.boot == duplicate.agent.hello.boot);
     let where_ = if here { "on this machine" } else { "on another machine" };
     let reason = format!(
         "another agent {where_} is connected as {0} and answers: two can't share an \
          identity. Make one for this agent with tessera-controller node-cert NAME, and give \
          it a data folder of its own",
-        duplicate.peer.name
+        duplicate.agent.peer.name
     );
-    effects.push(RoundEffect::Refuse { session: duplicate.session, reason, retry: false });
+    effects.push(RoundEffect::Refuse { session: duplicate.agent.session, reason, retry: false });
 }
 
 #[cfg(test)]
 mod tests {
-    use tessera_frames::cluster::{PROTOCOL_VERSION, ToController};
+    use tessera_frames::cluster::{Hello, PROTOCOL_VERSION, ToController};
     use tessera_model::lease::LeaseTerms;
-    use tessera_model::{BootId, Bytes, ControllerId};
+    use tessera_model::{BootId, Bytes, ControllerId, NodeIdentity};
     use uuid::Uuid;
 
     use super::*;
-    use crate::Input;
+    use crate::round::Round;
     use crate::rows::snapshot::StoreSnapshot;
+    use crate::{ClusterState, Input};
 
     const START: Millis = Millis::from_secs(1_000);
 

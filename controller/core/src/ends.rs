@@ -1,17 +1,18 @@
 //! The end of attempts.
 
 use crate::LaunchSpec;
+use crate::arrivals::enqueue;
+use crate::attempt_changes::AttemptChanges;
 use crate::commands::JobStateChange;
 use crate::memory_requests::learn_end_memory;
 use crate::predictions::AttemptRunTimes;
-use crate::round::{Round, RoundEffect};
+use crate::round::RoundEffect;
 use crate::rows::submitted::SubmittedJob;
-use crate::rows::transitions::EndedAttempt;
-use crate::state::ClusterState;
+use crate::rows::transitions::{EndedAttempt, record_without_exit};
 use crate::state::attempts::LiveAttempt;
 use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryRules, RetryVerdict};
-use tessera_model::{AttemptId, Bytes};
+use tessera_model::{AttemptId, Bytes, Millis};
 
 pub(crate) fn retry_verdict(launch_spec: Option<&LaunchSpec>, outcome: Outcome) -> RetryVerdict {
     // Without a launch specification the attempt was never launched: its end can't be the job's fault.
@@ -35,50 +36,14 @@ pub(crate) struct AttemptEnd {
     pub(crate) done: u32,
 }
 
-/// Adds an end to the round, and announces the job's new state.
-pub(crate) fn record_end(
-    attempt: AttemptId,
-    live: LiveAttempt,
-    end: AttemptEnd,
-    round: &mut Round,
-) {
-    let AttemptEnd { to, verdict, is_migrated, reason, record, run_times, ran_out_of, done } = end;
-    let is_charged = verdict == (RetryVerdict::Requeue { charged: true });
-    let is_uncharged =
-        matches!(verdict, RetryVerdict::Requeue { charged: false } | RetryVerdict::Hold);
-    round.jobs.ended.push(EndedAttempt {
-        job: live.job,
-        attempt,
-        from: live.state,
-        to,
-        charged: to == JobState::Queued && is_charged,
-        shared: live.gang.is_none() && live.share.is_some(),
-        uncharged: is_uncharged && !is_migrated,
-        reason,
-        gang: live.gang.map(|member| member.gang),
-        record,
-        run_times,
-        ran_out_of,
-        run_prediction: live.run_prediction.and_then(|predicted| predicted.prediction),
-        done,
-    });
-    let change = JobStateChange { job: live.job, attempt: None, state: to };
-    round.effects.push(RoundEffect::Moved(change));
-}
-
-impl ClusterState {
+impl AttemptChanges<'_> {
     /// Ends a live attempt, and queues or ends its job.
-    pub(crate) fn end_attempt(
-        &mut self,
-        attempt: AttemptId,
-        record: ExitRecord,
-        round: &mut Round,
-    ) {
+    pub(crate) fn end_attempt(&mut self, attempt: AttemptId, record: ExitRecord) {
         if let Some(member) = self.attempts.live.get(&attempt).and_then(|live| live.gang) {
-            return self.record_member_end(member, attempt, record, round);
+            return self.record_member_end(member, attempt, record);
         }
         let Some(live) = self.attempts.remove(attempt) else { return };
-        self.accounting.refund(&live, self.clock.round_at);
+        self.accounting.refund(&live, self.round_at);
         let is_migrated = self.migrations.record_end(live.job, attempt, &record);
         let verdict = match is_migrated {
             // However often: the end was requested.
@@ -100,7 +65,12 @@ impl ClusterState {
         let reason = record.outcome;
         let end =
             AttemptEnd { to, verdict, is_migrated, reason, record, run_times, ran_out_of, done };
-        record_end(attempt, live, end, round);
+        self.record_end(attempt, live, end);
+    }
+
+    /// Ends an attempt whose program left no record.
+    pub(crate) fn end_without_exit(&mut self, attempt: AttemptId, outcome: Outcome, detail: &str) {
+        self.end_attempt(attempt, record_without_exit(outcome, detail.to_owned()));
     }
 
     /// Learns from the end of an attempt how much memory its task needs. Returns the memory of its
@@ -111,7 +81,38 @@ impl ClusterState {
         live: &LiveAttempt,
         record: &ExitRecord,
     ) -> Option<Bytes> {
-        let (predictions, queue) = (&mut self.predictions, &mut self.queue);
-        learn_end_memory(predictions, queue, &self.inventory, attempt, live, record)
+        learn_end_memory(self.predictions, self.queue, self.inventory, attempt, live, record)
+    }
+
+    /// Adds a submitted job to the queue, unless it is there already.
+    pub(crate) fn enqueue(&mut self, job: SubmittedJob, submitted: Millis) {
+        enqueue(self.queue, self.attempts, self.predictions, self.inventory, job, submitted);
+    }
+
+    /// Adds an end to the round, and announces the job's new state.
+    pub(crate) fn record_end(&mut self, attempt: AttemptId, live: LiveAttempt, end: AttemptEnd) {
+        let AttemptEnd { to, verdict, is_migrated, reason, record, run_times, ran_out_of, done } =
+            end;
+        let is_charged = verdict == (RetryVerdict::Requeue { charged: true });
+        let is_uncharged =
+            matches!(verdict, RetryVerdict::Requeue { charged: false } | RetryVerdict::Hold);
+        self.jobs.ended.push(EndedAttempt {
+            job: live.job,
+            attempt,
+            from: live.state,
+            to,
+            charged: to == JobState::Queued && is_charged,
+            shared: live.gang.is_none() && live.share.is_some(),
+            uncharged: is_uncharged && !is_migrated,
+            reason,
+            gang: live.gang.map(|member| member.gang),
+            record,
+            run_times,
+            ran_out_of,
+            run_prediction: live.run_prediction.and_then(|predicted| predicted.prediction),
+            done,
+        });
+        let change = JobStateChange { job: live.job, attempt: None, state: to };
+        self.effects.push(RoundEffect::Moved(change));
     }
 }

@@ -1,6 +1,7 @@
 //! What policies may know about jobs, from the cluster state.
 
 use crate::memory_requests::memory_needed;
+use crate::migration::checks::is_movable;
 use crate::predictions::TaskFacts;
 use crate::state::ClusterState;
 use crate::state::attempts::LiveAttempt;
@@ -156,7 +157,8 @@ impl<'c> ClusterForecast<'c> {
         let attempt = *self.cluster.attempts.by_job.get(&job)?;
         let rest = self.cluster.migrations.cooldown;
         let rested = live.began.is_some_and(|began| self.now >= began.plus(rest));
-        (rested && self.cluster.is_movable(attempt, self.now))
+        let (attempts, migrations) = (&self.cluster.attempts, &self.cluster.migrations);
+        (rested && is_movable(attempts, migrations, attempt, self.now))
             .then(|| self.cluster.predictions.migration_cost(live))
     }
 

@@ -8,12 +8,12 @@
 //! A gang *breaks* when a member ends without success. The other members are sent stops until they
 //! end, and after the last end the gang's retry rules apply.
 
-use crate::ends::{AttemptEnd, record_end, retry_verdict};
+use crate::attempt_changes::AttemptChanges;
+use crate::ends::{AttemptEnd, retry_verdict};
 use crate::predictions::AttemptRunTimes;
-use crate::round::{Round, RoundEffect};
+use crate::round::RoundEffect;
 use crate::rows::submitted::SubmittedJob;
 use crate::rows::transitions::record_without_exit;
-use crate::state::ClusterState;
 use crate::state::attempts::{AttemptTable, LiveAttempt, MemberEnded};
 use crate::state::inventory::NodeInventory;
 use std::collections::BTreeMap;
@@ -21,11 +21,6 @@ use tessera_frames::cluster::{ExitRecord, GangPosition, StopCause, ToAgent};
 use tessera_model::gang::{MemberEnd, decisive};
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryVerdict};
 use tessera_model::{AttemptId, GangMember, JobId, NodeId};
-use tessera_placement::{ClusterView, Explanation, JobPlacement};
-use uuid::Uuid;
-
-/// A policy's decision about one member.
-pub(crate) type PlacedMember = (JobId, JobPlacement, Explanation);
 
 /// What a member's node is sent.
 pub(crate) enum MemberFrame {
@@ -45,32 +40,13 @@ struct GangOutcome {
     cause: String,
 }
 
-impl ClusterState {
-    /// Reserves the placements of a whole gang, or none.
-    pub(crate) fn reserve_gang(
-        &mut self,
-        placements: Vec<PlacedMember>,
-        view: &ClusterView,
-        new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
-    ) {
-        let waits = placements.iter().all(|(job, _, _)| self.queue.ranks.contains_key(job));
-        let found: Option<Vec<_>> = placements
-            .into_iter()
-            .map(|(job, place, why)| self.make_reservation(job, place, why, view, new_id))
-            .collect();
-        for reservation in found.filter(|_| waits).into_iter().flatten() {
-            self.take_place(reservation, round);
-        }
-    }
-
+impl AttemptChanges<'_> {
     /// Records the end of a member; the first one counts.
     pub(crate) fn record_member_end(
         &mut self,
         member: GangMember,
         attempt: AttemptId,
         record: ExitRecord,
-        round: &mut Round,
     ) {
         let broken = self.attempts.broken_gangs.contains(&member.gang);
         let Some(live) = self.attempts.live.get_mut(&attempt).filter(|live| live.end.is_none())
@@ -83,11 +59,11 @@ impl ClusterState {
         if !well && self.attempts.broken_gangs.insert(member.gang) {
             self.attempts.stop_other_members(member);
         }
-        self.settle_gang(member, round);
+        self.settle_gang(member);
     }
 
     /// Marks gangs with a failed member as broken, and ends those of which no member is left.
-    pub(crate) fn resume_gangs(&mut self, round: &mut Round) {
+    pub(crate) fn resume_gangs(&mut self) {
         let ended = |live: &LiveAttempt| live.gang.filter(|_| live.end.is_some());
         let found =
             self.attempts.live.values().filter_map(ended).map(|member| (member.gang, member));
@@ -98,24 +74,24 @@ impl ClusterState {
             {
                 self.attempts.stop_other_members(member);
             }
-            self.settle_gang(member, round);
+            self.settle_gang(member);
         }
     }
 
     /// Ends a gang once all of its members have ended.
-    fn settle_gang(&mut self, member: GangMember, round: &mut Round) {
-        let Some(outcome) = gang_outcome(&self.attempts, member) else { return };
+    fn settle_gang(&mut self, member: GangMember) {
+        let Some(outcome) = gang_outcome(self.attempts, member) else { return };
         let members: Vec<AttemptId> =
             self.attempts.members(member).map(|(attempt, _)| attempt).collect();
         self.attempts.broken_gangs.remove(&member.gang);
         for attempt in members {
-            self.end_member(attempt, &outcome, round);
+            self.end_member(attempt, &outcome);
         }
     }
 
-    fn end_member(&mut self, attempt: AttemptId, gang: &GangOutcome, round: &mut Round) {
+    fn end_member(&mut self, attempt: AttemptId, gang: &GangOutcome) {
         let Some(mut live) = self.attempts.remove(attempt) else { return };
-        self.accounting.refund(&live, self.clock.round_at);
+        self.accounting.refund(&live, self.round_at);
         let Some(end) = live.end.take() else { return };
         let record = gang.member_record(end);
         let event = JobEvent::Ended { outcome: gang.outcome, verdict: gang.verdict };
@@ -142,8 +118,8 @@ impl ClusterState {
         };
         let frame = Box::new(ToAgent::EndAck { attempt });
         let ack = RoundEffect::Send { node: live.node, frame };
-        record_end(attempt, live, end, round);
-        round.effects.push(ack);
+        self.record_end(attempt, live, end);
+        self.effects.push(ack);
     }
 }
 

@@ -1,15 +1,22 @@
 //! One input at a time.
 
+use crate::attempt_changes::AttemptChanges;
 use crate::commands::operator::OperatorCommand;
 use crate::commands::{CommandResult, JobCommand, JobStateChange};
+use crate::duplicates::{note_closed_connection, refuse_duplicate, take_due_successors};
+use crate::memory_requests::measure_largest_slice;
+use crate::overrides::{clear_override, resolve_target, set_override};
+use crate::reports::{REFUSAL_PAUSE, finish_inventory, record_gpu_report, tombstone_record};
 use crate::round::{Round, RoundEffect};
+use crate::rows::overrides::AdminOverrideRow;
 use crate::rows::submitted::SubmittedJob;
 use crate::rows::transitions;
-use crate::rows::transitions::{WaitingJobChange, record_without_exit};
+use crate::rows::transitions::WaitingJobChange;
+use crate::sessions::{bind_session, is_admitted, is_rebooted};
 use crate::settle::was_commanded;
 use crate::state::ClusterState;
-use crate::state::inventory::NodeInventory;
-use tessera_frames::cluster::{ToAgent, ToController};
+use crate::state::inventory::{ConnectedAgent, NodeInventory};
+use tessera_frames::cluster::{AttemptReport, AttemptStatus, ToAgent, ToController};
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::{AttemptId, GpuId, JobId, Millis, NodeId};
 
@@ -104,25 +111,24 @@ impl ClusterState {
                 for job in jobs {
                     if !was_commanded(&self.queue, job.job, &round.jobs) {
                         let submitted = now.minus(job.waited);
-                        self.enqueue(job, submitted);
+                        self.attempt_changes(round).enqueue(job, submitted);
                     }
                 }
             }
             Input::Requeued(jobs) => {
                 for job in jobs {
                     let submitted = now.minus(job.waited);
-                    self.enqueue(job, submitted);
+                    self.attempt_changes(round).enqueue(job, submitted);
                 }
             }
             Input::Command { token, command, jobs } => {
-                let results = jobs
-                    .into_iter()
-                    .map(|job| (job, self.command_job(job, command, now, round)))
-                    .collect();
+                let mut changes = self.attempt_changes(round);
+                let of = |job| (job, changes.command_job(job, command, now));
+                let results = jobs.into_iter().map(of).collect();
                 round.answers.users.push((token, results));
             }
             Input::Hello { peer, session, hello } => {
-                self.handle_hello(peer, session, *hello, now, round);
+                self.handle_hello(&ConnectedAgent { peer, session, hello: *hello }, now, round);
             }
             Input::Frame { node, session, frame } => {
                 if self.inventory.is_session(node, session) {
@@ -131,14 +137,16 @@ impl ClusterState {
             }
             Input::Closed { node, session } => {
                 self.inventory.close_session(node, session);
-                self.note_closed_connection(node, session, now, round);
+                if let Some(agent) = note_closed_connection(&mut self.inventory, node, session) {
+                    self.welcome(&agent, now, round);
+                }
             }
             Input::SetMigMode { gpu, on } => {
                 set_mig_mode(&self.inventory, self.guards.epoch, gpu, on, &mut round.effects);
             }
             Input::Operate { token, command, now_unix } => {
                 self.clock.unix = now_unix;
-                self.handle_operator_command(token, command, now, round);
+                self.operate(token, command, now, round);
             }
             Input::Tick => {
                 self.queue.recently_commanded.retain(|_, since| now < since.plus(MOVED_KEPT_FOR));
@@ -146,18 +154,166 @@ impl ClusterState {
         }
     }
 
+    /// Welcomes a node, or refuses its connection with a reason.
+    fn handle_hello(&mut self, agent: &ConnectedAgent, now: Millis, round: &mut Round) {
+        let (rollback, effects) = (&mut round.rollback, &mut round.effects);
+        if is_admitted(&self.guards, &mut self.inventory, agent, now, rollback, effects) {
+            self.welcome(agent, now, round);
+        }
+    }
+
+    /// Makes a connection its node's session. After a reboot the attempts of earlier boots end, and the
+    /// generation rises, so that their launches can't arrive late.
+    fn welcome(&mut self, agent: &ConnectedAgent, now: Millis, round: &mut Round) {
+        let node = agent.peer.id;
+        if is_rebooted(&self.inventory, node, &agent.hello) {
+            let dead = self.attempts.on_node(node);
+            if let Some(known) = self.inventory.nodes.get_mut(&node).filter(|_| !dead.is_empty()) {
+                known.generation += 1;
+            }
+            let detail = "its node was rebooted";
+            // A reboot removes all instances, so that the rest of a plan would not make its layout.
+            self.gpu_changes(round).give_up_layouts(node, detail);
+            let mut changes = self.attempt_changes(round);
+            for attempt in dead {
+                changes.end_without_exit(attempt, Outcome::Lost, detail);
+            }
+        }
+        let (nodes, effects) = (&mut round.nodes, &mut round.effects);
+        bind_session(&self.guards, &mut self.inventory, agent, now, nodes, effects);
+    }
+
+    /// Welcomes second agents whose predecessors did not answer.
+    pub(crate) fn welcome_successors(&mut self, now: Millis, round: &mut Round) {
+        for agent in take_due_successors(&mut self.inventory, now) {
+            self.welcome(&agent, now, round);
+        }
+    }
+
+    fn handle_frame(&mut self, node: NodeId, frame: ToController, now: Millis, round: &mut Round) {
+        match frame {
+            ToController::Gpu(report) => {
+                let nodes = &mut round.nodes;
+                if record_gpu_report(&mut self.inventory, node, report, nodes) {
+                    let (inventory, queue) = (&mut self.inventory, &mut self.queue);
+                    measure_largest_slice(inventory, queue, &self.predictions);
+                }
+            }
+            ToController::Attempt(report) => self.record_attempt_report(node, report, now, round),
+            ToController::InventoryDone => {
+                let (inventory, attempts) = (&mut self.inventory, &mut self.attempts);
+                if finish_inventory(inventory, attempts, node) {
+                    round.nodes.shape_changed = true;
+                    self.gpu_changes(round).resume_plans(node);
+                }
+            }
+            ToController::Tombstoned { attempt } => {
+                if let Some(record) = tombstone_record(&self.attempts, node, attempt) {
+                    self.attempt_changes(round).end_attempt(attempt, record);
+                }
+            }
+            ToController::PlanEnded { plan, gpu, end } => {
+                if self.inventory.is_open_plan(node, &gpu, plan)
+                    && let Some(reason) = self.gpu_changes(round).record_plan_end(&gpu, end, now)
+                {
+                    self.attempt_changes(round).end_unmade_attempts(&gpu, &reason);
+                }
+            }
+            // The GPU's report, which arrived before, has what stands.
+            ToController::MigModeEnded { .. } => {}
+            ToController::Present { token } => {
+                refuse_duplicate(&mut self.inventory, node, token, &mut round.effects);
+            }
+            ToController::Usage(usage) => self.attempt_changes(round).record_usage(node, usage),
+            // Handled before rounds: a second hello breaks the protocol, renewals and answers to
+            // questions don't wait here, and neither figures nor kernels decide anything.
+            ToController::Hello(_)
+            | ToController::Renew { .. }
+            | ToController::Figures(_)
+            | ToController::KernelReport { .. }
+            | ToController::KernelWanted { .. }
+            | ToController::KernelTallies(_)
+            | ToController::Examined { .. } => {}
+        }
+    }
+
+    fn record_attempt_report(
+        &mut self,
+        node: NodeId,
+        report: AttemptReport,
+        now: Millis,
+        round: &mut Round,
+    ) {
+        let attempt = report.attempt;
+        self.inventory.note_reported(node, attempt);
+        let Some(live) = self.attempts.acknowledge(node, attempt) else {
+            let frame = Box::new(self.guards.answer_unknown_attempt(&report));
+            round.effects.push(RoundEffect::Send { node, frame });
+            return;
+        };
+        if live.end.is_some() {
+            return;
+        }
+        let gpu = self.inventory.gpus.get_mut(&live.gpu);
+        match report.status {
+            AttemptStatus::Journalled => {}
+            AttemptStatus::Running { started_unix, .. } => {
+                if let Some(gpu) = gpu.filter(|_| live.state == JobState::Starting) {
+                    gpu.failures = 0;
+                }
+                self.attempt_changes(round).record_start(attempt, started_unix, now);
+            }
+            AttemptStatus::Ended(record) => {
+                // A launch that was revoked for its user is no fault of the GPU.
+                if record.outcome == Outcome::NotStarted
+                    && live.state != JobState::Stopping
+                    && let Some(gpu) = gpu
+                {
+                    gpu.pause_attempts(REFUSAL_PAUSE, now);
+                }
+                self.attempt_changes(round).record_reported_end(node, attempt, record);
+            }
+        }
+    }
+
+    /// Carries out an administrator's command. A requested layout may wait until its GPU is free
+    /// for it.
+    fn operate(&mut self, token: u64, command: OperatorCommand, now: Millis, round: &mut Round) {
+        let (overrides, inventory) = (&mut self.overrides, &mut self.inventory);
+        let answer = match command {
+            OperatorCommand::SetOverride { kind, on, by, reason } => {
+                resolve_target(overrides, inventory, &on).map(|target| {
+                    let since_unix = self.clock.unix;
+                    let row = AdminOverrideRow { kind, target, by, reason, since_unix };
+                    set_override(overrides, inventory, row, &mut round.overrides)
+                })
+            }
+            OperatorCommand::ClearOverride { kind, on, by } => {
+                let (epoch, cleared) = (self.guards.epoch, (kind, &on, &*by));
+                let (writes, effects) = (&mut round.overrides, &mut round.effects);
+                clear_override(overrides, inventory, epoch, cleared, writes, effects)
+            }
+            OperatorCommand::ApplyLayout(command) => {
+                self.layouts.request_layout(token, command, now);
+                return;
+            }
+        };
+        round.answers.operators.push((token, answer));
+    }
+}
+
+impl AttemptChanges<'_> {
     /// Carries out a user's command on one job. Returns `None` if only the store knows the result.
     fn command_job(
         &mut self,
         job: JobId,
         command: JobCommand,
         now: Millis,
-        round: &mut Round,
     ) -> Option<CommandResult> {
         if let Some(attempt) = self.attempts.by_job.get(&job).copied() {
             // A reload may have read and placed it before its announcement comes.
             self.queue.recently_commanded.insert(job, now);
-            return Some(self.command_live_job(attempt, command, round));
+            return Some(self.command_live_job(attempt, command));
         }
         let change = match command {
             JobCommand::Cancel => WaitingJobChange::To(JobState::Cancelled),
@@ -173,35 +329,30 @@ impl ClusterState {
             // With another share it comes back, once that is committed.
             self.queue.dequeue(job);
         }
-        round.jobs.commands.push(transitions::WaitingJobCommand { job, change });
+        self.jobs.commands.push(transitions::WaitingJobCommand { job, change });
         None
     }
 
-    fn command_live_job(
-        &mut self,
-        attempt: AttemptId,
-        command: JobCommand,
-        round: &mut Round,
-    ) -> CommandResult {
+    fn command_live_job(&mut self, attempt: AttemptId, command: JobCommand) -> CommandResult {
         let Some(live) = self.attempts.live.get_mut(&attempt) else {
             return CommandResult::NotFound;
         };
         if let JobCommand::Reshare(sm) = command {
-            return live.reshare(attempt, sm, &mut round.jobs.reshared);
+            return live.reshare(attempt, sm, &mut self.jobs.reshared);
         }
         if let JobCommand::Update(update) = command {
-            return live.update(attempt, update, &mut round.jobs.updated);
+            return live.update(attempt, update, &mut self.jobs.updated);
         }
         if command != JobCommand::Cancel {
             return CommandResult::Refused { state: live.state.word().to_owned() };
         }
         for attempt in self.attempts.gang_attempts(attempt) {
-            self.cancel_attempt(attempt, round);
+            self.cancel_attempt(attempt);
         }
         CommandResult::Done
     }
 
-    fn cancel_attempt(&mut self, attempt: AttemptId, round: &mut Round) {
+    fn cancel_attempt(&mut self, attempt: AttemptId) {
         let Some(live) = self.attempts.live.get_mut(&attempt) else { return };
         let was = live.state;
         if was == JobState::Stopping {
@@ -209,17 +360,15 @@ impl ClusterState {
         }
         live.state = JobState::Stopping;
         live.sent = None;
-        round.jobs.stopping.push(transitions::StoppingAttempt { job: live.job, attempt });
-        round.effects.push(RoundEffect::Moved(JobStateChange {
+        self.jobs.stopping.push(transitions::StoppingAttempt { job: live.job, attempt });
+        self.effects.push(RoundEffect::Moved(JobStateChange {
             job: live.job,
             attempt: Some(attempt),
             state: JobState::Stopping,
         }));
         if was == JobState::Placing {
             // No launch was ever sent: there is nothing to wait for.
-            let record =
-                record_without_exit(Outcome::Cancelled, "cancelled before it started".to_owned());
-            self.end_attempt(attempt, record, round);
+            self.end_without_exit(attempt, Outcome::Cancelled, "cancelled before it started");
         }
     }
 }

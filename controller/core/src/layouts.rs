@@ -4,17 +4,16 @@
 use crate::commands::operator::{
     LayoutCommand, OperatorOutcome, OperatorRefusal, OverrideKind, RefusalKind,
 };
-use crate::layouts::preview::requester_text;
+use crate::gpu_changes::GpuChanges;
+use crate::layouts::preview::{PlannedLayout, requester_text};
 use crate::overrides::set_override;
 use crate::plans::{begin_plan, next_plan};
-use crate::round::Round;
 use crate::rows::nodes::{EndedPlan, LayoutPlanRow, RequestedLayout};
 use crate::rows::overrides::{AdminOverrideRow, OverrideTarget};
-use crate::state::ClusterState;
 use crate::state::inventory::{NodeInventory, layout_name};
 use crate::state::layouts::{LayoutInProgress, cut_of, whole};
 use crate::state::overrides::refused;
-use tessera_frames::cluster::MigReport;
+use tessera_frames::cluster::{MigReport, PlanEnd};
 use tessera_model::mig::compute::StandingCut;
 use tessera_model::mig::{Cuts, InstanceOccupant, Layout, PlanStep};
 use tessera_model::{GpuId, Millis, NodeId, PlanId};
@@ -23,38 +22,20 @@ use uuid::Uuid;
 mod availability;
 mod preview;
 
+/// How long a GPU is paused after a plan failed on it; doubled with each further failure.
+const PLAN_PAUSE: Millis = Millis::from_secs(5);
+
 /// Most requested layouts that wait at a time.
-const LAYOUT_REQUESTS_MAX: usize = 256;
+pub(crate) const LAYOUT_REQUESTS_MAX: usize = 256;
 
-impl ClusterState {
-    /// Plans the requested layouts whose GPUs are free, and answers those that are impossible.
-    pub(crate) fn plan_requested_layouts(
-        &mut self,
-        now: Millis,
-        new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
-    ) {
-        for pending in std::mem::take(&mut self.layouts.pending) {
-            let answer = self.plan_requested_layout(&pending.command, new_id, round);
-            let changing = matches!(&answer, Err(refused) if refused.kind == RefusalKind::Changing);
-            if changing && now < pending.until && self.layouts.pending.len() < LAYOUT_REQUESTS_MAX {
-                self.layouts.pending.push(pending);
-                continue;
-            }
-            round.answers.operators.push((pending.token, answer));
-        }
-    }
-
-    fn plan_requested_layout(
+impl GpuChanges<'_> {
+    /// Begins the plan that makes a requested layout. One that stands already is only pinned.
+    pub(crate) fn begin_requested_layout(
         &mut self,
         command: &LayoutCommand,
+        planned: &PlannedLayout,
         new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
     ) -> Result<OperatorOutcome, OperatorRefusal> {
-        if let Some(plan) = find_same_plan(&self.inventory, command)? {
-            return Ok(OperatorOutcome::Ordered { plan });
-        }
-        let planned = self.plan_layout(&command.gpu, &command.desired)?;
         let requested = RequestedLayout {
             by: command.by.clone(),
             reason: command.reason.clone(),
@@ -62,7 +43,7 @@ impl ClusterState {
             pin: command.pin,
         };
         if planned.steps.is_empty() {
-            self.pin_layout(&command.gpu, &requested, round);
+            self.pin_layout(&command.gpu, &requested);
             return Ok(OperatorOutcome::Stands);
         }
         let gpu = self.inventory.find_gpu(&command.gpu)?;
@@ -83,31 +64,25 @@ impl ClusterState {
         );
         let target = OverrideTarget::Gpu(command.gpu.clone());
         let event = self.inventory.operator_event("layout_ordered", &target, &requested.by, text);
-        round.overrides.events.push(event);
+        self.override_writes.events.push(event);
         if let Some(gpu) = self.inventory.gpus.get_mut(&command.gpu) {
             gpu.layout_in_progress = Some(LayoutInProgress { requested, row: row.clone() });
         }
-        begin_plan(&mut self.inventory, &mut self.layouts, row, &mut round.plans);
+        begin_plan(self.inventory, self.layouts, row, self.plan_writes);
         Ok(OperatorOutcome::Ordered { plan })
     }
 
-    fn pin_layout(&mut self, gpu: &GpuId, requested: &RequestedLayout, round: &mut Round) {
+    fn pin_layout(&mut self, gpu: &GpuId, requested: &RequestedLayout) {
         if requested.pin {
             let (kind, target) = (OverrideKind::Pinned, OverrideTarget::Gpu(gpu.clone()));
             let (by, reason) = (requested.by.clone(), requested.reason.clone());
-            let row = AdminOverrideRow { kind, target, by, reason, since_unix: self.clock.unix };
-            set_override(&mut self.overrides, &self.inventory, row, round);
+            let row = AdminOverrideRow { kind, target, by, reason, since_unix: self.now_unix };
+            set_override(self.overrides, self.inventory, row, self.override_writes);
         }
     }
 
     /// Ends a requested layout with the outcome of its plan.
-    pub(crate) fn end_requested_layout(
-        &mut self,
-        gpu: &GpuId,
-        state: &'static str,
-        detail: Option<&str>,
-        round: &mut Round,
-    ) {
+    fn end_requested_layout(&mut self, gpu: &GpuId, state: &'static str, detail: Option<&str>) {
         let Some(open) =
             self.inventory.gpus.get_mut(gpu).and_then(|known| known.layout_in_progress.take())
         else {
@@ -121,14 +96,64 @@ impl ClusterState {
         };
         let target = OverrideTarget::Gpu(gpu.clone());
         let kind = if state == "done" { "layout_done" } else { "layout_failed" };
-        round.overrides.events.push(self.inventory.operator_event(
-            kind,
-            &target,
-            &open.requested.by,
-            text,
-        ));
+        let event = self.inventory.operator_event(kind, &target, &open.requested.by, text);
+        self.override_writes.events.push(event);
         if state == "done" {
-            self.pin_layout(gpu, &open.requested, round);
+            self.pin_layout(gpu, &open.requested);
+        }
+    }
+
+    /// Records the end of a GPU's plan. Returns why it failed, if it was made for attempts.
+    pub(crate) fn record_plan_end(
+        &mut self,
+        gpu: &GpuId,
+        end: PlanEnd,
+        now: Millis,
+    ) -> Option<String> {
+        let known = self.inventory.gpus.get_mut(gpu)?;
+        let plan = known.open_plan.take()?;
+        let (state, detail) = match end {
+            PlanEnd::Done => ("done", None),
+            PlanEnd::Failed { steps_done, reason } => {
+                ("failed", Some(format!("after {steps_done} steps: {reason}")))
+            }
+            PlanEnd::Refused { reason } => ("refused", Some(reason)),
+        };
+        let of_operator = known.layout_in_progress.is_some();
+        if state != "done" {
+            known.pause_attempts(PLAN_PAUSE, now);
+        }
+        let detail = match detail {
+            Some(reason) if of_operator => {
+                Some(format!("{reason}; the layout is now {}", known.layout_text()))
+            }
+            detail => detail,
+        };
+        self.plan_writes.ended.push(EndedPlan { plan, state, detail: detail.clone() });
+        if of_operator {
+            self.end_requested_layout(gpu, state, detail.as_deref());
+            return None;
+        }
+        detail
+    }
+
+    /// Resumes the plans of a node's GPUs once a new session has reported the instances.
+    ///
+    /// Whether a plan that was under way came to its end is not known, but what stands is. So the rest is
+    /// planned anew under a higher number, which voids the old plan. A requested layout belongs to no job:
+    /// the same plan goes on, under its own number.
+    pub(crate) fn resume_plans(&mut self, node: NodeId) {
+        let of_node = self.inventory.gpus.iter().filter(|(_, gpu)| gpu.node == node);
+        let gpus: Vec<GpuId> = of_node.map(|(id, _)| id.clone()).collect();
+        for id in gpus {
+            if self.resume_layout(&id) {
+                continue;
+            }
+            let Some(gpu) = self.inventory.gpus.get_mut(&id) else { continue };
+            if let Some(plan) = gpu.open_plan.take() {
+                let detail = Some("the connection broke before its end was reported".to_owned());
+                self.plan_writes.ended.push(EndedPlan { plan, state: "failed", detail });
+            }
         }
     }
 
@@ -136,7 +161,7 @@ impl ClusterState {
     /// done, or the same plan is sent again and skips the steps that are done (rule F15).
     ///
     /// Returns whether a layout is under way.
-    pub(crate) fn resume_layout(&mut self, gpu: &GpuId, round: &mut Round) -> bool {
+    fn resume_layout(&mut self, gpu: &GpuId) -> bool {
         let Some(known) = self.inventory.gpus.get_mut(gpu) else { return false };
         let Some(open) = &known.layout_in_progress else { return false };
         let MigReport::On { geometry } = &known.report.mig else { return false };
@@ -147,14 +172,14 @@ impl ClusterState {
             return true;
         }
         if let Some(plan) = known.open_plan.take() {
-            round.plans.ended.push(EndedPlan { plan, state: "done", detail: None });
+            self.plan_writes.ended.push(EndedPlan { plan, state: "done", detail: None });
         }
-        self.end_requested_layout(gpu, "done", None, round);
+        self.end_requested_layout(gpu, "done", None);
         true
     }
 
     /// Gives up the layouts that are under way on a node's GPUs.
-    pub(crate) fn give_up_layouts(&mut self, node: NodeId, why: &str, round: &mut Round) {
+    pub(crate) fn give_up_layouts(&mut self, node: NodeId, why: &str) {
         let gpus: Vec<_> = self
             .inventory
             .gpus
@@ -168,14 +193,14 @@ impl ClusterState {
                 continue;
             };
             let detail = Some(why.to_owned());
-            round.plans.ended.push(EndedPlan { plan, state: "failed", detail });
-            self.end_requested_layout(&id, "failed", Some(why), round);
+            self.plan_writes.ended.push(EndedPlan { plan, state: "failed", detail });
+            self.end_requested_layout(&id, "failed", Some(why));
         }
     }
 }
 
 /// Returns the plan that makes this layout already: a repeated request changes nothing.
-fn find_same_plan(
+pub(crate) fn find_same_plan(
     inventory: &NodeInventory,
     command: &LayoutCommand,
 ) -> Result<Option<PlanId>, OperatorRefusal> {

@@ -11,12 +11,18 @@
 //! 1. Data: [`predictions`], [`rows`], [`commands`], [`answers`] and [`Round`].
 //! 2. [`state`]: one owner for each part, which alone keeps the part consistent.
 //! 3. Decisions: all other modules. A function takes the owners and the rows of a round that it
-//!    changes. Functions that may end attempts take the whole state, since an end changes most of it.
+//!    changes. What the life of an attempt changes is gathered in `AttemptChanges`, and what
+//!    a new layout of a GPU changes in `GpuChanges`.
+//!
+//! Methods of [`ClusterState`] that take `&self` answer questions. Those that take `&mut self` stand in `step`,
+//! `input`, `placing`, `load` and `leader` only, and lead to the functions that decide.
 
 #![forbid(unsafe_code)]
 
 pub mod accounts;
 pub mod answers;
+mod arrivals;
+mod attempt_changes;
 pub mod colocation;
 pub mod commands;
 mod counterfactual;
@@ -31,9 +37,11 @@ mod ends;
 pub mod explain;
 mod forecast;
 mod gangs;
+mod gpu_changes;
 mod input;
 mod kernel_sharing;
 mod layouts;
+mod leader;
 mod load;
 mod memory;
 mod memory_requests;

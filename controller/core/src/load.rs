@@ -1,12 +1,12 @@
 //! How the state is read from the store: at the start, and whenever the two may differ.
 
 use crate::LaunchSpec;
+use crate::arrivals::enqueue;
 use crate::gangs::ended_before_leader;
 use crate::memory_requests::{measure_largest_slice, memory_request};
 use crate::predictions::{TaskFacts, unknown};
 use crate::rows::overrides::AdminOverrideRow;
 use crate::rows::snapshot::{GpuRow, LiveRow, NodeRow, OpenPlan, StoreSnapshot};
-use crate::rows::submitted::SubmittedJob;
 use crate::state::accounting::Accounting;
 use crate::state::attempts::{AttemptTable, LiveAttempt, TimeLimitNotice};
 use crate::state::guards::LeaderGuards;
@@ -16,14 +16,14 @@ use crate::state::migrations::Migrations;
 use crate::state::overrides::OverrideTable;
 use crate::state::planner::Planner;
 use crate::state::predictions::Predictions;
-use crate::state::queue::{JobQueue, WaitingJob};
+use crate::state::queue::JobQueue;
 use crate::state::{ClusterState, RoundClock};
 use std::sync::Arc;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{ControllerId, Millis};
-use tessera_placement::{Policy, QueuedJob};
+use tessera_placement::Policy;
 
 impl ClusterState {
     /// Builds the state from the store. Every node gets a fresh lease, since the earlier leader
@@ -93,7 +93,8 @@ impl ClusterState {
         measure_largest_slice(&mut self.inventory, &mut self.queue, &self.predictions);
         for row in snapshot.waiting {
             let submitted = now.minus(row.waited);
-            self.enqueue(row, submitted);
+            let Self { queue, attempts, predictions, inventory, .. } = &mut *self;
+            enqueue(queue, attempts, predictions, inventory, row, submitted);
         }
         for (task, took) in &snapshot.migrations {
             self.predictions.learn_migration(task, *took);
@@ -109,21 +110,6 @@ impl ClusterState {
             self.accounting.charge(&live.user, live.weight, now);
             self.attempts.insert(attempt, live);
         }
-    }
-
-    /// Adds a submitted job to the queue, unless it is there already.
-    pub(crate) fn enqueue(&mut self, submitted_job: SubmittedJob, submitted: Millis) {
-        let SubmittedJob { job, gang, gpu, user, share, queue_rank, attempts, facts, done, .. } =
-            submitted_job;
-        // An accepted job may be announced after a reload has read it already.
-        if self.attempts.by_job.contains_key(&job) || self.queue.ranks.contains_key(&job) {
-            return;
-        }
-        let share = self.predictions.with_service_order(share, &facts, queue_rank.priority);
-        let memory = memory_request(&self.predictions, &self.inventory, &gpu, &facts);
-        let gpu = memory.map_or(gpu, |memory| GpuRequest::Memory(memory.bytes));
-        let queued = QueuedJob { id: job, gpu, user, share, queue_rank, submitted, gang };
-        self.queue.enqueue(WaitingJob { job: queued, attempts, reason: None, facts, done, memory });
     }
 }
 

@@ -11,24 +11,27 @@
 //! A job that doesn't end in time keeps its placement for as long as it runs. Its node kills it
 //! after its grace time, which costs it no retry, and it is not migrated again for a while.
 
+use crate::attempt_changes::AttemptChanges;
 use crate::duration::duration_text;
-use crate::migration::checks::{FeasibleReshape, overlaps};
+use crate::migration::checks::{FeasibleReshape, ReshapeCheck, overlaps};
 use crate::overrides::overrides_of;
 use crate::plans::{must_stay, steps_to};
-use crate::round::Round;
 use crate::rows::transitions::MigrationRow;
 use crate::state::ClusterState;
 use crate::state::attempts::{AttemptTable, LiveAttempt};
 use crate::state::inventory::slice_at;
+use crate::state::layouts::LayoutRequests;
 use crate::state::migrations::{KeptPlacements, MigrationRequest, Migrations};
+use crate::state::overrides::OverrideTable;
 use crate::state::predictions::Predictions;
 use crate::state::queue::JobQueue;
+use crate::view::cluster_view;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis};
 use tessera_placement::{ClusterView, Explanation, JobPlacement, Reshape};
 use uuid::Uuid;
 
-mod checks;
+pub(crate) mod checks;
 
 /// How long after its grace time the end of a migrating job may take to be reported. An agent may
 /// restart, or a connection break.
@@ -37,21 +40,35 @@ const MOVE_SLACK: Millis = Millis::from_secs(30);
 /// How long a job that did not end in time is not migrated again.
 const RELUCTANT_FOR: Millis = Millis::from_secs(600);
 
-/// Most GPUs on which placements are kept at a time.
-pub(crate) const KEPT_GPUS_MAX: usize = 64;
+/// What decides whether a kept placement can be given to its job, besides jobs and nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct PlacementLimits<'r> {
+    pub(crate) overrides: &'r OverrideTable,
+    pub(crate) layouts: &'r LayoutRequests,
+    /// No placement before this time (rule F14).
+    pub(crate) hold_until: Millis,
+}
 
-impl ClusterState {
+impl AttemptChanges<'_> {
     /// Begins the migrations that a policy decided. A reshape that is not possible is dropped as a
     /// whole.
     pub(crate) fn begin_reshapes(
         &mut self,
         reshapes: Vec<(Reshape, Explanation)>,
         view: &ClusterView,
+        limits: PlacementLimits<'_>,
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
     ) {
-        let sound = self.feasible_reshapes(reshapes, view, now);
+        let check = ReshapeCheck {
+            inventory: self.inventory,
+            attempts: self.attempts,
+            queue: self.queue,
+            migrations: self.migrations,
+            view,
+            now,
+        };
+        let sound = check.feasible_reshapes(reshapes);
         let leaving = sound.iter().flat_map(|sound| &sound.leaving);
         let grace =
             leaving.filter_map(|attempt| Some(self.attempts.live.get(attempt)?.facts.grace)).max();
@@ -59,14 +76,14 @@ impl ClusterState {
         let until = now.plus(grace.unwrap_or_default()).plus(MOVE_SLACK);
         for sound in sound {
             for attempt in &sound.leaving {
-                self.request_migration(*attempt, until, &sound, now, new_id, round);
+                self.request_migration(*attempt, until, &sound, now, new_id);
             }
             let FeasibleReshape { gpu, slots, why, .. } = sound;
             if !slots.is_empty() {
                 self.migrations.kept.insert(gpu, KeptPlacements { slots, until, why });
             }
         }
-        self.place_kept_jobs(now, new_id, round);
+        self.place_kept_jobs(limits, now, new_id);
     }
 
     fn request_migration(
@@ -76,7 +93,6 @@ impl ClusterState {
         sound: &FeasibleReshape,
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
     ) {
         let Some(live) = self.attempts.live.get(&attempt) else { return };
         let job = live.job;
@@ -93,7 +109,7 @@ impl ClusterState {
             live.sent = None;
         }
         let decision = DecisionId::from_uuid(new_id());
-        round.jobs.migrations.push(MigrationRow { job, attempt, decision, place, why });
+        self.jobs.migrations.push(MigrationRow { job, attempt, decision, place, why });
     }
 
     /// Returns what a migration gains and costs.
@@ -125,12 +141,12 @@ impl ClusterState {
     /// Reserves kept placements as they become free, and gives up those that take too long.
     pub(crate) fn place_kept_jobs(
         &mut self,
+        limits: PlacementLimits<'_>,
         now: Millis,
         new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
     ) {
-        give_up_late_migrations(&mut self.migrations, &self.queue, &self.attempts, now);
-        if self.migrations.kept.is_empty() || now < self.guards.hold_until {
+        give_up_late_migrations(self.migrations, self.queue, self.attempts, now);
+        if self.migrations.kept.is_empty() || now < limits.hold_until {
             return;
         }
         for (id, placements) in std::mem::take(&mut self.migrations.kept) {
@@ -155,13 +171,16 @@ impl ClusterState {
                             .geometry(&id)
                             .is_some_and(|g| !overlaps(g, live.slot, slot))
                 });
-                let place = if free { self.place_for(&id, slot, now) } else { None };
+                let place = if free { self.place_for(&id, slot, limits, now) } else { None };
                 let Some(place) = place else {
                     kept.push((job, slot));
                     continue;
                 };
-                let view = self.view(now);
-                self.reserve_place(job, place, placements.why.clone(), &view, new_id, round);
+                let PlacementLimits { overrides, layouts, .. } = limits;
+                let (inventory, attempts) = (self.inventory, &*self.attempts);
+                let view =
+                    cluster_view(inventory, attempts, overrides, layouts, self.migrations, now);
+                self.reserve_place(job, place, placements.why.clone(), &view, new_id);
             }
             if !kept.is_empty() {
                 self.migrations.kept.insert(id, KeptPlacements { slots: kept, ..placements });
@@ -171,20 +190,26 @@ impl ClusterState {
 
     /// Returns a free slot as a placement, with the steps that make it; `None` while that is not
     /// possible.
-    fn place_for(&self, id: &GpuId, slot: Slot, now: Millis) -> Option<JobPlacement> {
+    fn place_for(
+        &self,
+        id: &GpuId,
+        slot: Slot,
+        limits: PlacementLimits<'_>,
+        now: Millis,
+    ) -> Option<JobPlacement> {
+        let PlacementLimits { overrides, layouts, .. } = limits;
         let gpu = self.inventory.gpus.get(id)?;
         let geometry = self.inventory.geometry(id)?;
-        let operator = overrides_of(&self.overrides, &self.inventory, gpu);
-        let closed = operator.closed.is_some()
-            || self.layouts.is_layout_requested(id)
-            || gpu.open_plan.is_some();
+        let operator = overrides_of(overrides, self.inventory, gpu);
+        let closed =
+            operator.closed.is_some() || layouts.is_layout_requested(id) || gpu.open_plan.is_some();
         if !self.inventory.is_available(gpu, now)
             || closed
-            || self.overrides.is_quarantined(id, geometry, slot)
+            || overrides.is_quarantined(id, geometry, slot)
         {
             return None;
         }
-        let stays = |slot| must_stay(&self.attempts, &self.overrides, (id, geometry), slot);
+        let stays = |slot| must_stay(self.attempts, overrides, (id, geometry), slot);
         let steps = steps_to(geometry, gpu, &[slot], stays)?;
         let stands = slice_at(&gpu.report, Some(slot), None).is_some();
         if stands != steps.is_empty() || (operator.pinned.is_some() && !stands) {
@@ -192,7 +217,9 @@ impl ClusterState {
         }
         Some(JobPlacement { gpu: id.clone(), slot: Some(slot), steps, part: None })
     }
+}
 
+impl ClusterState {
     /// Returns what a job waits for whose placement is kept.
     pub(crate) fn explain_kept_placement(&self, job: JobId, now: Millis) -> Option<Explanation> {
         let (gpu, slot, until) = self.migrations.kept_placement_of(job)?;

@@ -1,12 +1,10 @@
 //! Administrative overrides: they stay in force until they are cleared.
 
 use crate::commands::operator::{
-    InstanceName, OperatorCommand, OperatorOutcome, OperatorRefusal, OverrideKind, OverrideScope,
-    RefusalKind,
+    InstanceName, OperatorOutcome, OperatorRefusal, OverrideKind, OverrideScope, RefusalKind,
 };
-use crate::round::{Round, RoundEffect};
+use crate::round::{OverrideWrites, RoundEffect};
 use crate::rows::overrides::{AdminOverrideRow, OverrideChange, OverrideTarget};
-use crate::state::ClusterState;
 use crate::state::inventory::{GpuState, NodeInventory};
 use crate::state::overrides::{OverrideTable, refused};
 use tessera_frames::cluster::ToAgent;
@@ -14,83 +12,53 @@ use tessera_model::Millis;
 use tessera_model::mig::Slot;
 use tessera_placement::{AdminOverride, ClosureKind, GpuClosure};
 
-impl ClusterState {
-    /// Carries out an administrator's command. A requested layout may wait until its GPU is free
-    /// for it.
-    pub(crate) fn handle_operator_command(
-        &mut self,
-        token: u64,
-        command: OperatorCommand,
-        now: Millis,
-        round: &mut Round,
-    ) {
-        let answer = match command {
-            OperatorCommand::SetOverride { kind, on, by, reason } => {
-                resolve_target(&self.overrides, &self.inventory, &on).map(|target| {
-                    let row =
-                        AdminOverrideRow { kind, target, by, reason, since_unix: self.clock.unix };
-                    set_override(&mut self.overrides, &self.inventory, row, round)
-                })
-            }
-            OperatorCommand::ClearOverride { kind, on, by } => {
-                self.clear_override(kind, &on, &by, round)
-            }
-            OperatorCommand::ApplyLayout(command) => {
-                self.layouts.request_layout(token, command, now);
-                return;
-            }
-        };
-        round.answers.operators.push((token, answer));
+/// Clears the overrides of a kind on a target. Of a GPU, those on its slices are cleared, too.
+pub(crate) fn clear_override(
+    overrides: &mut OverrideTable,
+    inventory: &mut NodeInventory,
+    epoch: u64,
+    (kind, on, by): (OverrideKind, &OverrideScope, &str),
+    writes: &mut OverrideWrites,
+    effects: &mut Vec<RoundEffect>,
+) -> Result<OperatorOutcome, OperatorRefusal> {
+    let target = resolve_target(overrides, inventory, on)?;
+    if kind == OverrideKind::Drained
+        && let Some(word) = find_node_drain(overrides, inventory, &target)
+    {
+        let name = inventory.name_of(&target);
+        let node = inventory.name_of(&word.target);
+        return Err(OperatorRefusal {
+            expected: Some("undrain the whole node".to_owned()),
+            ..refused(
+                RefusalKind::InTheWay,
+                format!("{name} is not drained by itself: {node} is {word}"),
+            )
+        });
     }
-
-    fn clear_override(
-        &mut self,
-        kind: OverrideKind,
-        on: &OverrideScope,
-        by: &str,
-        round: &mut Round,
-    ) -> Result<OperatorOutcome, OperatorRefusal> {
-        let target = resolve_target(&self.overrides, &self.inventory, on)?;
-        if kind == OverrideKind::Drained
-            && let Some(word) = find_node_drain(&self.overrides, &self.inventory, &target)
-        {
-            let name = self.inventory.name_of(&target);
-            let node = self.inventory.name_of(&word.target);
-            return Err(OperatorRefusal {
-                expected: Some("undrain the whole node".to_owned()),
-                ..refused(
-                    RefusalKind::InTheWay,
-                    format!("{name} is not drained by itself: {node} is {word}"),
-                )
-            });
+    let mut cleared = Vec::new();
+    for (found, at) in overrides.in_force.keys() {
+        // A GPU that is cleared is cleared with its slices.
+        let within = matches!((at, &target), (OverrideTarget::Slice(of, _), OverrideTarget::Gpu(gpu)) if of == gpu);
+        if *found == kind && (*at == target || within) {
+            cleared.push((*found, at.clone()));
         }
-        let mut cleared = Vec::new();
-        for (found, at) in self.overrides.in_force.keys() {
-            // A GPU that is cleared is cleared with its slices.
-            let within = matches!((at, &target), (OverrideTarget::Slice(of, _), OverrideTarget::Gpu(gpu)) if of == gpu);
-            if *found == kind && (*at == target || within) {
-                cleared.push((*found, at.clone()));
-            }
-        }
-        if kind == OverrideKind::Quarantined {
-            let epoch = self.guards.epoch;
-            clear_node_quarantine(&mut self.inventory, epoch, &target, &mut round.effects);
-        }
-        let word = match kind {
-            OverrideKind::Drained => "undrained",
-            OverrideKind::Quarantined => "cleared",
-            OverrideKind::Pinned => "unpinned",
-        };
-        let changed = !cleared.is_empty();
-        for key in cleared {
-            self.overrides.in_force.remove(&key);
-            let text = format!("{} is {word} (by {by})", self.inventory.name_of(&key.1));
-            round.overrides.events.push(self.inventory.operator_event(word, &key.1, by, text));
-            round.overrides.changes.push(OverrideChange::Clear(key.0, key.1));
-            round.shape_changed = true;
-        }
-        Ok(OperatorOutcome::OverrideApplied { changed })
     }
+    if kind == OverrideKind::Quarantined {
+        clear_node_quarantine(inventory, epoch, &target, effects);
+    }
+    let word = match kind {
+        OverrideKind::Drained => "undrained",
+        OverrideKind::Quarantined => "cleared",
+        OverrideKind::Pinned => "unpinned",
+    };
+    let changed = !cleared.is_empty();
+    for key in cleared {
+        overrides.in_force.remove(&key);
+        let text = format!("{} is {word} (by {by})", inventory.name_of(&key.1));
+        writes.events.push(inventory.operator_event(word, &key.1, by, text));
+        writes.changes.push(OverrideChange::Clear(key.0, key.1));
+    }
+    Ok(OperatorOutcome::OverrideApplied { changed })
 }
 
 /// Sets an override. Setting it again without a reason changes nothing.
@@ -98,7 +66,7 @@ pub(crate) fn set_override(
     overrides: &mut OverrideTable,
     inventory: &NodeInventory,
     row: AdminOverrideRow,
-    round: &mut Round,
+    writes: &mut OverrideWrites,
 ) -> OperatorOutcome {
     let key = (row.kind, row.target.clone());
     let known = overrides.in_force.get(&key);
@@ -108,14 +76,9 @@ pub(crate) fn set_override(
     let since_unix = known.map_or(row.since_unix, |known| known.since_unix);
     let row = AdminOverrideRow { since_unix, ..row };
     let text = format!("{} is {row}", inventory.name_of(&row.target));
-    round.overrides.events.push(inventory.operator_event(
-        row.kind.word(),
-        &row.target,
-        &row.by,
-        text,
-    ));
-    round.overrides.changes.push(OverrideChange::Set(row.clone()));
-    round.shape_changed = true;
+    let event = inventory.operator_event(row.kind.word(), &row.target, &row.by, text);
+    writes.events.push(event);
+    writes.changes.push(OverrideChange::Set(row.clone()));
     overrides.in_force.insert(key, row);
     OperatorOutcome::OverrideApplied { changed: true }
 }
@@ -151,7 +114,8 @@ fn find_node_drain<'o>(
     if own { None } else { overrides.in_force.get(&(OverrideKind::Drained, node)) }
 }
 
-fn resolve_target(
+/// Returns the node, GPU or slice that an administrator names.
+pub(crate) fn resolve_target(
     overrides: &OverrideTable,
     inventory: &NodeInventory,
     on: &OverrideScope,

@@ -1,11 +1,14 @@
 //! From the queue to the policy, and from its decisions to reservations and reasons.
 
 use crate::forecast::ClusterForecast;
-use crate::gangs::PlacedMember;
 use crate::memory_requests::with_memory_estimate;
+use crate::reservations::PlacedMember;
 use crate::round::{Round, STARTS_MAX};
 use crate::rows::transitions::WaitReasonRow;
 use crate::state::ClusterState;
+use crate::state::planner::Planner;
+use crate::state::predictions::Predictions;
+use crate::state::queue::JobQueue;
 use std::collections::BTreeMap;
 use tessera_model::{JobId, Millis};
 use tessera_placement::record::{PendingRecord, RoundInput};
@@ -32,24 +35,6 @@ impl ClusterState {
         self.planner.settled.lasts(now) && arrived.iter().all(refused)
     }
 
-    /// Remembers the jobs that the policy left in the queue. Where it may have left some for another round, or for
-    /// their quotas, nothing is settled: the place may be free for another user.
-    fn settle(&mut self, decisions: &[Decision], now: Millis) {
-        let mut looked_at = self.queue.waiting.values().take(LOOK_AT_MAX);
-        let waits_for_place = |decision: &Decision| matches!(decision, Decision::Wait { reason, .. } if *reason != WaitReason::Quota);
-        if !decisions.iter().all(waits_for_place)
-            || looked_at.any(|waiting| waiting.job.gang.is_some())
-        {
-            self.planner.settled.unsettle();
-            return;
-        }
-        let looked_at = self.queue.waiting.values().take(LOOK_AT_MAX);
-        // A job whose times are known may leave a free slice to others, for which that would do.
-        let unknown = looked_at.filter(|waiting| !self.predictions.knows_runs_of(&waiting.facts));
-        let left = unknown.map(|waiting| (&waiting.job, &*waiting.facts));
-        self.planner.settled.settle(now, left);
-    }
-
     /// Runs the policy, and turns its decisions into reservations. Returns a record of inputs and
     /// decisions if the policy was run.
     pub(crate) fn place_waiting_jobs(
@@ -65,39 +50,45 @@ impl ClusterState {
             self.planner.reviewed_at = Some(now);
         }
         if now < self.guards.hold_until {
-            self.record_hold_waits(now, new_id, &mut round.jobs.waits);
+            let why = self.explain_hold(now);
+            record_hold_waits(&mut self.queue, &why, new_id, &mut round.jobs.waits);
             return None;
         }
         let view = self.view(now);
         let (decisions, record) = self.run_policy(&view, now);
-        self.settle(&decisions, now);
+        settle(&mut self.planner, &self.queue, &self.predictions, &decisions, now);
         let mut reshapes = Vec::new();
         let mut gangs: BTreeMap<JobId, Vec<PlacedMember>> = BTreeMap::new();
+        let (mut changes, limits) = self.placement_changes(round);
         for decision in decisions {
             match decision {
                 Decision::Start { job, place, why } => {
-                    let why = with_memory_estimate(&self.queue, job, why);
-                    match self.queue.gang_of(job) {
+                    let why = with_memory_estimate(changes.queue, job, why);
+                    match changes.queue.gang_of(job) {
                         Some(member) => {
                             gangs.entry(member.gang).or_default().push((job, place, why));
                         }
-                        None => self.reserve_place(job, place, why, &view, new_id, round),
+                        None => changes.reserve_place(job, place, why, &view, new_id),
                     }
                 }
                 Decision::Wait { job, reason, why } => {
-                    let why = with_memory_estimate(&self.queue, job, why);
-                    self.queue.record_wait(job, reason, why, new_id, &mut round.jobs.waits);
+                    let why = with_memory_estimate(changes.queue, job, why);
+                    let waits = &mut changes.jobs.waits;
+                    changes.queue.record_wait(job, reason, why, new_id, waits);
                 }
                 Decision::Reshape { reshape, why } => reshapes.push((reshape, why)),
             }
         }
         for members in gangs.into_values() {
-            self.reserve_gang(members, &view, new_id, round);
+            changes.reserve_gang(members, &view, new_id);
         }
         if !reshapes.is_empty() {
-            self.begin_reshapes(reshapes, &view, now, new_id, round);
+            changes.begin_reshapes(reshapes, &view, limits, now, new_id);
         }
-        self.record_kept_waits(now, new_id, &mut round.jobs.waits);
+        for (job, why) in self.explain_kept_placements(now) {
+            let (reason, waits) = (WaitReason::AwaitingRepartition, &mut round.jobs.waits);
+            self.queue.record_wait(job, reason, why, new_id, waits);
+        }
         Some(record)
     }
 
@@ -146,35 +137,13 @@ impl ClusterState {
         waiting.map(|waiting| &waiting.job).filter(open).collect()
     }
 
-    /// Records why jobs wait for which placements are kept.
-    fn record_kept_waits(
-        &mut self,
-        now: Millis,
-        new_id: &mut dyn FnMut() -> Uuid,
-        waits: &mut Vec<WaitReasonRow>,
-    ) {
-        for job in self.migrations.jobs_with_kept_placements() {
-            if let Some(why) = self.explain_kept_placement(job, now) {
-                self.queue.record_wait(job, WaitReason::AwaitingRepartition, why, new_id, waits);
-            }
-        }
+    /// Returns why jobs wait for which placements are kept.
+    fn explain_kept_placements(&self, now: Millis) -> Vec<(JobId, Explanation)> {
+        let jobs = self.migrations.jobs_with_kept_placements().into_iter();
+        jobs.filter_map(|job| Some((job, self.explain_kept_placement(job, now)?))).collect()
     }
 
-    /// Records for the head of the queue that placement is held, and until when.
-    fn record_hold_waits(
-        &mut self,
-        now: Millis,
-        new_id: &mut dyn FnMut() -> Uuid,
-        waits: &mut Vec<WaitReasonRow>,
-    ) {
-        let jobs: Vec<_> =
-            self.queue.waiting.keys().map(|(_, job)| *job).take(LOOK_AT_WITHOUT_GPUS).collect();
-        for job in jobs {
-            let why = self.explain_hold(now);
-            self.queue.record_wait(job, WaitReason::PlacementHeld, why, new_id, waits);
-        }
-    }
-
+    /// Explains that placement is held, and for how long.
     pub(crate) fn explain_hold(&self, now: Millis) -> Explanation {
         let left = self.placement_held_for(now).get().div_ceil(1_000);
         Explanation {
@@ -186,5 +155,42 @@ impl ClusterState {
             would_start_if: Some(format!("{left} s pass")),
             ..Explanation::default()
         }
+    }
+}
+
+/// Remembers the jobs that the policy left in the queue. Where it may have left some for another round, or for
+/// their quotas, nothing is settled: the place may be free for another user.
+fn settle(
+    planner: &mut Planner,
+    queue: &JobQueue,
+    predictions: &Predictions,
+    decisions: &[Decision],
+    now: Millis,
+) {
+    let mut looked_at = queue.waiting.values().take(LOOK_AT_MAX);
+    let waits_for_place = |decision: &Decision| matches!(decision, Decision::Wait { reason, .. } if *reason != WaitReason::Quota);
+    if !decisions.iter().all(waits_for_place) || looked_at.any(|waiting| waiting.job.gang.is_some())
+    {
+        planner.settled.unsettle();
+        return;
+    }
+    let looked_at = queue.waiting.values().take(LOOK_AT_MAX);
+    // A job whose times are known may leave a free slice to others, for which that would do.
+    let unknown = looked_at.filter(|waiting| !predictions.knows_runs_of(&waiting.facts));
+    let left = unknown.map(|waiting| (&waiting.job, &*waiting.facts));
+    planner.settled.settle(now, left);
+}
+
+/// Records for the head of the queue that placement is held.
+fn record_hold_waits(
+    queue: &mut JobQueue,
+    why: &Explanation,
+    new_id: &mut dyn FnMut() -> Uuid,
+    waits: &mut Vec<WaitReasonRow>,
+) {
+    let jobs: Vec<_> =
+        queue.waiting.keys().map(|(_, job)| *job).take(LOOK_AT_WITHOUT_GPUS).collect();
+    for job in jobs {
+        queue.record_wait(job, WaitReason::PlacementHeld, why.clone(), new_id, waits);
     }
 }

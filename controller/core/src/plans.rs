@@ -1,10 +1,10 @@
 //! Layout plans: the steps that make the instances for which attempts wait.
 
+use crate::attempt_changes::AttemptChanges;
 use crate::commands::JobStateChange;
-use crate::round::{PlanWrites, Round, RoundEffect};
+use crate::round::{JobWrites, PlanWrites, RoundEffect};
 use crate::rows::nodes::LayoutPlanRow;
-use crate::rows::transitions::{ReadyAttempt, record_without_exit};
-use crate::state::ClusterState;
+use crate::rows::transitions::ReadyAttempt;
 use crate::state::attempts::{AttemptTable, LiveAttempt};
 use crate::state::inventory::{GpuState, NodeInventory};
 use crate::state::layouts::LayoutRequests;
@@ -117,7 +117,8 @@ pub(crate) fn find_placing_job(
 pub(crate) fn make_ready(
     attempts: &mut AttemptTable,
     inventory: &NodeInventory,
-    round: &mut Round,
+    jobs: &mut JobWrites,
+    effects: &mut Vec<RoundEffect>,
 ) {
     let is_placing = |live: &LiveAttempt| live.state == JobState::Placing && live.end.is_none();
     for (attempt, live) in attempts.live.iter_mut().filter(|(_, live)| is_placing(live)) {
@@ -126,108 +127,123 @@ pub(crate) fn make_ready(
         live.state = JobState::Starting;
         live.slice = Some(slice.clone());
         live.sent = None;
-        round.jobs.ready.push(ReadyAttempt { job, attempt, slice });
+        jobs.ready.push(ReadyAttempt { job, attempt, slice });
         let change = JobStateChange { job, attempt: Some(attempt), state: JobState::Starting };
-        round.effects.push(RoundEffect::Moved(change));
+        effects.push(RoundEffect::Moved(change));
     }
 }
 
-impl ClusterState {
+impl AttemptChanges<'_> {
     /// Ends the attempts whose instances can't be made any more. Their GPU is gone or no longer
     /// partitioned, or a foreign instance is in the way.
-    pub(crate) fn give_up_impossible(&mut self, round: &mut Round) {
+    pub(crate) fn give_up_impossible(&mut self, overrides: &OverrideTable) {
+        let why =
+            |live: &LiveAttempt| explain_impossible(self.attempts, self.inventory, overrides, live);
         let impossible: Vec<_> = self
             .attempts
             .live
             .iter()
             .filter(|(_, live)| live.state == JobState::Placing && live.end.is_none())
-            .filter_map(|(attempt, live)| Some((*attempt, self.explain_impossible(live)?)))
+            .filter_map(|(attempt, live)| Some((*attempt, why(live)?)))
             .collect();
         for (attempt, reason) in impossible {
             let detail = format!("its slice could not be made: {reason}");
-            self.end_attempt(attempt, record_without_exit(Outcome::NotStarted, detail), round);
+            self.end_without_exit(attempt, Outcome::NotStarted, &detail);
         }
     }
+}
 
-    /// Returns why an attempt's instance can't be made, once its node has reported every instance.
-    fn explain_impossible(&self, live: &LiveAttempt) -> Option<&'static str> {
-        if !self.inventory.is_ready(live.node) {
-            return None;
-        }
-        let gpu =
-            self.inventory.gpus.get(&live.gpu).filter(|gpu| gpu.node == live.node && gpu.fresh);
-        let Some(gpu) = gpu else { return Some("the GPU is gone") };
-        let MigReport::On { geometry } = &gpu.report.mig else {
-            return Some("the GPU is not partitioned any more");
-        };
-        let slot = live.slot?;
-        if gpu.open_plan.is_some() {
-            return None;
-        }
-        let troubled = |i: &InstanceReport| i.slot == slot && i.trouble.is_some();
-        if gpu.report.instances.iter().any(troubled) {
-            return Some("somebody else uses the instance");
-        }
-        if live.part().is_some() {
-            return Some("its compute instance is gone");
-        }
-        let stays = |slot| must_stay(&self.attempts, &self.overrides, (&live.gpu, geometry), slot);
-        let steps = steps_to(geometry, gpu, &[slot], stays);
-        steps.is_none().then_some("an instance is in the way that can't be destroyed")
+/// Returns why an attempt's instance can't be made, once its node has reported every instance.
+fn explain_impossible(
+    attempts: &AttemptTable,
+    inventory: &NodeInventory,
+    overrides: &OverrideTable,
+    live: &LiveAttempt,
+) -> Option<&'static str> {
+    if !inventory.is_ready(live.node) {
+        return None;
     }
+    let gpu = inventory.gpus.get(&live.gpu).filter(|gpu| gpu.node == live.node && gpu.fresh);
+    let Some(gpu) = gpu else { return Some("the GPU is gone") };
+    let MigReport::On { geometry } = &gpu.report.mig else {
+        return Some("the GPU is not partitioned any more");
+    };
+    let slot = live.slot?;
+    if gpu.open_plan.is_some() {
+        return None;
+    }
+    let troubled = |i: &InstanceReport| i.slot == slot && i.trouble.is_some();
+    if gpu.report.instances.iter().any(troubled) {
+        return Some("somebody else uses the instance");
+    }
+    if live.part().is_some() {
+        return Some("its compute instance is gone");
+    }
+    let stays = |slot| must_stay(attempts, overrides, (&live.gpu, geometry), slot);
+    let steps = steps_to(geometry, gpu, &[slot], stays);
+    steps.is_none().then_some("an instance is in the way that can't be destroyed")
+}
 
-    /// Makes one plan for each GPU on which attempts wait for missing instances.
-    pub(crate) fn order_plans(
-        &mut self,
-        now: Millis,
-        new_id: &mut dyn FnMut() -> Uuid,
-        plans: &mut PlanWrites,
-    ) {
-        let mut missing: BTreeMap<GpuId, Vec<(AttemptId, Slot)>> = BTreeMap::new();
-        for (attempt, live) in &self.attempts.live {
-            if let (JobState::Placing, Some(slot), None, None) =
-                (live.state, live.slot, live.part(), &live.end)
-            {
-                missing.entry(live.gpu.clone()).or_default().push((*attempt, slot));
-            }
-        }
-        for (gpu, mut attempts) in missing {
-            // Attempt ids are ordered by time: the oldest names the plan.
-            attempts.sort();
-            if let Some(plan) = self.plan_for(&gpu, &attempts, now, new_id) {
-                begin_plan(&mut self.inventory, &mut self.layouts, plan, plans);
-            }
+/// Makes one plan for each GPU on which attempts wait for missing instances.
+pub(crate) fn order_plans(
+    inventory: &mut NodeInventory,
+    layouts: &mut LayoutRequests,
+    attempts: &AttemptTable,
+    overrides: &OverrideTable,
+    now: Millis,
+    new_id: &mut dyn FnMut() -> Uuid,
+    plans: &mut PlanWrites,
+) {
+    let mut missing: BTreeMap<GpuId, Vec<(AttemptId, Slot)>> = BTreeMap::new();
+    for (attempt, live) in &attempts.live {
+        if let (JobState::Placing, Some(slot), None, None) =
+            (live.state, live.slot, live.part(), &live.end)
+        {
+            missing.entry(live.gpu.clone()).or_default().push((*attempt, slot));
         }
     }
+    for (gpu, mut waiting) in missing {
+        // Attempt ids are ordered by time: the oldest names the plan.
+        waiting.sort();
+        if is_plannable(inventory, &gpu, now)
+            && let Some(plan) = plan_for(inventory, attempts, overrides, &gpu, &waiting, new_id)
+        {
+            begin_plan(inventory, layouts, plan, plans);
+        }
+    }
+}
 
-    /// Returns the plan that makes the instances for which attempts wait on a GPU, if it can be
-    /// made now.
-    fn plan_for(
-        &self,
-        id: &GpuId,
-        attempts: &[(AttemptId, Slot)],
-        now: Millis,
-        new_id: &mut dyn FnMut() -> Uuid,
-    ) -> Option<LayoutPlanRow> {
-        let gpu = self.inventory.gpus.get(id)?;
-        let ready = self.inventory.is_ready(gpu.node);
-        if !ready || !gpu.fresh || gpu.open_plan.is_some() || now < gpu.paused_until {
-            return None;
-        }
-        let MigReport::On { geometry } = &gpu.report.mig else { return None };
-        let slots: Vec<_> = attempts.iter().map(|(_, slot)| *slot).collect();
-        let stays = |slot| must_stay(&self.attempts, &self.overrides, (id, geometry), slot);
-        let steps = steps_to(geometry, gpu, &slots, stays)?;
-        if steps.is_empty() {
-            return None;
-        }
-        let (attempt, _) = *attempts.first()?;
-        let live = self.attempts.live.get(&attempt)?;
-        Some(LayoutPlanRow {
-            job: Some(live.job),
-            attempt: Some(attempt),
-            decision: Some(live.decision),
-            ..next_plan(gpu, geometry, steps, PlanId::from_uuid(new_id()))
-        })
+/// Whether a plan can be made for a GPU now.
+fn is_plannable(inventory: &NodeInventory, id: &GpuId, now: Millis) -> bool {
+    inventory.gpus.get(id).is_some_and(|gpu| {
+        let is_ready = inventory.is_ready(gpu.node) && gpu.fresh;
+        is_ready && gpu.open_plan.is_none() && now >= gpu.paused_until
+    })
+}
+
+/// Returns the plan that makes the instances for which attempts wait on a GPU, if there is one.
+fn plan_for(
+    inventory: &NodeInventory,
+    attempts: &AttemptTable,
+    overrides: &OverrideTable,
+    id: &GpuId,
+    waiting: &[(AttemptId, Slot)],
+    new_id: &mut dyn FnMut() -> Uuid,
+) -> Option<LayoutPlanRow> {
+    let gpu = inventory.gpus.get(id)?;
+    let MigReport::On { geometry } = &gpu.report.mig else { return None };
+    let slots: Vec<_> = waiting.iter().map(|(_, slot)| *slot).collect();
+    let stays = |slot| must_stay(attempts, overrides, (id, geometry), slot);
+    let steps = steps_to(geometry, gpu, &slots, stays)?;
+    if steps.is_empty() {
+        return None;
     }
+    let (attempt, _) = *waiting.first()?;
+    let live = attempts.live.get(&attempt)?;
+    Some(LayoutPlanRow {
+        job: Some(live.job),
+        attempt: Some(attempt),
+        decision: Some(live.decision),
+        ..next_plan(gpu, geometry, steps, PlanId::from_uuid(new_id()))
+    })
 }

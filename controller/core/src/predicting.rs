@@ -5,11 +5,10 @@ use crate::colocation::ColocationPrediction;
 use crate::colocation::{ColocationModel, PredictedSpeed, TrustedColocation, known};
 use crate::kernel_sharing::{STEP, TASKS_MAX, service_order, set_mps_client, set_service_order};
 use crate::predictions::TaskFacts;
-use crate::predictions::trained::RunTimeModel;
-use crate::state::ClusterState;
+use crate::state::attempts::AttemptTable;
 use crate::state::inventory::{NodeInventory, kind};
 use crate::state::predictions::Predictions;
-use crate::state::queue::WaitingJob;
+use crate::state::queue::{JobQueue, WaitingJob};
 use std::sync::Arc;
 use tessera_model::GpuId;
 use tessera_model::mig::{Profile, Slot};
@@ -17,84 +16,84 @@ use tessera_placement::{Prediction, SharingRequest, SliceKind, could_hold};
 use tessera_predict::colocation::{CoRunners, Colocation, ColocationPredictor};
 use tessera_predict::drift::DriftWatch;
 
-impl ClusterState {
-    /// Uses a new model of how slices compare, unless the outcomes of its newest predictions
-    /// show that it is not accurate.
-    pub fn use_run_time_model(&mut self, model: Arc<RunTimeModel>, outcomes: &[bool]) {
-        self.predictions.estimator.use_model(model, outcomes);
+/// Predicts an attempt that is about to share a slice under MPS, `at` a slot of a GPU.
+pub(crate) fn predict_colocation(
+    predictions: &Predictions,
+    inventory: &NodeInventory,
+    attempts: &AttemptTable,
+    facts: &TaskFacts,
+    sharer: &SharingRequest,
+    (gpu, slot): (&GpuId, Option<Slot>),
+) -> Option<ColocationPrediction> {
+    let client = sharer.client?;
+    let on = inventory.slice_kind(gpu, slot)?;
+    let there = attempts.live.values().filter(|live| live.gpu == *gpu && live.slot == slot);
+    let mut others = CoRunners::default();
+    let mut count = 0;
+    for other in there.filter_map(|live| live.share.as_ref()?.client) {
+        others.add(&known(&other), 1_000);
+        count += 1;
     }
+    let predict = |model: &ColocationPredictor| {
+        let predicted = model.predict(&Colocation { slice: on.part, own: known(&client), others });
+        let [low, value, high] = [predicted.low, predicted.value, predicted.high]
+            .map(|end| u32::try_from(end).unwrap_or(1_000));
+        let (low, high) = (low.min(value), high.max(value));
+        (PredictedSpeed { low, value, high }, predicted.model)
+    };
+    let speed = predictions.colocation.trusted_model().map(predict);
+    Some(ColocationPrediction { task: facts.task.clone(), on, client, others: count, speed })
+}
 
-    /// Returns the models that predictions come from, and whether each is trusted.
-    pub fn model_status(&self) -> ModelStatus {
-        let run_times = self.predictions.estimator.model();
-        ModelStatus {
-            slices: run_times.map(|(model, is_trusted)| (model.fingerprint(), is_trusted)),
-            low_confidence_tasks: self.predictions.estimator.count_low_confidence_tasks(),
-            colocation: self.predictions.colocation.status(),
+/// Records how busy tasks are, and updates all jobs that share slices.
+pub(crate) fn record_task_load(
+    predictions: &mut Predictions,
+    queue: &mut JobQueue,
+    attempts: &mut AttemptTable,
+    tasks: Vec<(String, u16)>,
+) {
+    let known = Arc::make_mut(&mut predictions.busy);
+    for (task, busy) in tasks {
+        if known.len() < TASKS_MAX || known.contains_key(&task) {
+            known.insert(task, busy.min(1_000).div_ceil(STEP) * STEP);
         }
     }
-
-    /// Uses a new model of co-located jobs, unless the outcomes of its newest predictions show that
-    /// it is not accurate.
-    pub fn use_colocation_model(&mut self, model: Arc<ColocationModel>, outcomes: &[bool]) {
-        let mut watch = DriftWatch::new();
-        for covered in outcomes {
-            watch.take(*covered);
-        }
-        self.predictions.colocation = TrustedColocation { model: Some(model), watch };
+    let busy = &*predictions.busy;
+    for ((rank, _), waiting) in &mut queue.waiting {
+        let share = waiting.job.share.as_mut();
+        set_service_order(share, service_order(busy, &waiting.facts, rank.priority));
+        set_mps_client(waiting.job.share.as_mut(), busy, &waiting.facts);
     }
-
-    /// Predicts an attempt that is about to share a slice under MPS.
-    pub(crate) fn predict_colocation(
-        &self,
-        facts: &TaskFacts,
-        sharer: &SharingRequest,
-        gpu: &GpuId,
-        slot: Option<Slot>,
-    ) -> Option<ColocationPrediction> {
-        let client = sharer.client?;
-        let on = self.inventory.slice_kind(gpu, slot)?;
-        let there =
-            self.attempts.live.values().filter(|live| live.gpu == *gpu && live.slot == slot);
-        let mut others = CoRunners::default();
-        let mut count = 0;
-        for other in there.filter_map(|live| live.share.as_ref()?.client) {
-            others.add(&known(&other), 1_000);
-            count += 1;
-        }
-        let predict = |model: &ColocationPredictor| {
-            let predicted =
-                model.predict(&Colocation { slice: on.part, own: known(&client), others });
-            let [low, value, high] = [predicted.low, predicted.value, predicted.high]
-                .map(|end| u32::try_from(end).unwrap_or(1_000));
-            let (low, high) = (low.min(value), high.max(value));
-            (PredictedSpeed { low, value, high }, predicted.model)
-        };
-        let speed = self.predictions.colocation.trusted_model().map(predict);
-        Some(ColocationPrediction { task: facts.task.clone(), on, client, others: count, speed })
+    for live in attempts.live.values_mut() {
+        set_mps_client(live.share.as_mut(), busy, &live.facts);
+        let launched = live.share.as_ref().and_then(|sharer| sharer.kernel_sharer);
+        let Some(priority) = launched.map(|turn| turn.priority) else { continue };
+        let order = service_order(busy, &live.facts, priority);
+        set_service_order(live.share.as_mut(), order);
     }
+}
 
-    /// Records how busy tasks are, and updates all jobs that share slices.
-    pub fn record_task_load(&mut self, tasks: Vec<(String, u16)>) {
-        let known = Arc::make_mut(&mut self.predictions.busy);
-        for (task, busy) in tasks {
-            if known.len() < TASKS_MAX || known.contains_key(&task) {
-                known.insert(task, busy.min(1_000).div_ceil(STEP) * STEP);
-            }
-        }
-        let busy = &*self.predictions.busy;
-        for ((rank, _), waiting) in &mut self.queue.waiting {
-            let share = waiting.job.share.as_mut();
-            set_service_order(share, service_order(busy, &waiting.facts, rank.priority));
-            set_mps_client(waiting.job.share.as_mut(), busy, &waiting.facts);
-        }
-        for live in self.attempts.live.values_mut() {
-            set_mps_client(live.share.as_mut(), busy, &live.facts);
-            let launched = live.share.as_ref().and_then(|sharer| sharer.kernel_sharer);
-            let Some(priority) = launched.map(|turn| turn.priority) else { continue };
-            let order = service_order(busy, &live.facts, priority);
-            set_service_order(live.share.as_mut(), order);
-        }
+/// Uses a new model of co-located jobs, unless the outcomes of its newest predictions show that
+/// it is not accurate.
+pub(crate) fn use_colocation_model(
+    predictions: &mut Predictions,
+    model: Arc<ColocationModel>,
+    outcomes: &[bool],
+) {
+    let mut watch = DriftWatch::new();
+    for covered in outcomes {
+        watch.take(*covered);
+    }
+    predictions.colocation = TrustedColocation { model: Some(model), watch };
+}
+
+/// Returns the models that predictions come from, and whether each is trusted.
+pub(crate) fn model_status(predictions: &Predictions) -> ModelStatus {
+    let run_times = predictions.estimator.model();
+    ModelStatus {
+        slices: run_times.map(|(model, is_trusted)| (model.fingerprint(), is_trusted)),
+        low_confidence_tasks: predictions.estimator.count_low_confidence_tasks(),
+        colocation: predictions.colocation.status(),
     }
 }
 

@@ -1,10 +1,11 @@
 //! From a decision of the policy to an attempt with a placement.
 
+use crate::attempt_changes::AttemptChanges;
 use crate::commands::JobStateChange;
 use crate::memory_requests::memory_request;
-use crate::round::{Round, RoundEffect};
+use crate::predicting::predict_colocation;
+use crate::round::RoundEffect;
 use crate::rows::transitions::Reservation;
-use crate::state::ClusterState;
 use crate::state::attempts::{LiveAttempt, TimeLimitNotice};
 use crate::state::inventory::{GpuState, capacity, slice_at};
 use crate::state::queue::WaitingJob;
@@ -18,6 +19,9 @@ use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, DecisionId, JobId};
 use tessera_placement::{ClusterView, Explanation, InstanceState, JobPlacement, SharingRequest};
 use uuid::Uuid;
+
+/// A policy's decision about one member of a gang.
+pub(crate) type PlacedMember = (JobId, JobPlacement, Explanation);
 
 /// Whether the policy saw the placement as free.
 fn is_free_in(view: &ClusterView, place: &JobPlacement) -> bool {
@@ -59,7 +63,24 @@ fn compute_share(
     SharingRequest::new(user, SliceShare::Compute(ComputeShare { slot: part, memory }))
 }
 
-impl ClusterState {
+impl AttemptChanges<'_> {
+    /// Reserves the placements of a whole gang, or none.
+    pub(crate) fn reserve_gang(
+        &mut self,
+        placements: Vec<PlacedMember>,
+        view: &ClusterView,
+        new_id: &mut dyn FnMut() -> Uuid,
+    ) {
+        let waits = placements.iter().all(|(job, _, _)| self.queue.ranks.contains_key(job));
+        let found: Option<Vec<_>> = placements
+            .into_iter()
+            .map(|(job, place, why)| self.make_reservation(job, place, why, view, new_id))
+            .collect();
+        for reservation in found.filter(|_| waits).into_iter().flatten() {
+            self.take_place(reservation);
+        }
+    }
+
     /// Reserves a placement for a waiting job, if that is possible.
     pub(crate) fn reserve_place(
         &mut self,
@@ -68,10 +89,9 @@ impl ClusterState {
         why: Explanation,
         view: &ClusterView,
         new_id: &mut dyn FnMut() -> Uuid,
-        round: &mut Round,
     ) {
         if let Some(reservation) = self.make_reservation(job, place, why, view, new_id) {
-            self.take_place(reservation, round);
+            self.take_place(reservation);
         }
     }
 
@@ -92,8 +112,8 @@ impl ClusterState {
             true => slice_at(&gpu.report, place.slot, place.part),
             false => None,
         };
-        debug_assert!(is_free_in(view, &place), "policies only give away what is free");
         let waiting = self.queue.queued(job);
+        debug_assert!(is_free_in(view, &place), "policies only give away what is free");
         let mut share = waiting.and_then(|waiting| waiting.job.share.clone());
         let mut profile = profile;
         if let (Some(part), Some(waiting)) = (place.part, waiting) {
@@ -135,7 +155,15 @@ impl ClusterState {
     fn with_predictions(&self, mut reservation: Reservation, waiting: &WaitingJob) -> Reservation {
         let (gpu, slot) = (&reservation.place.gpu, reservation.place.slot);
         if let Some(sharer) = &reservation.share {
-            reservation.colocation = self.predict_colocation(&waiting.facts, sharer, gpu, slot);
+            let at = (gpu, slot);
+            reservation.colocation = predict_colocation(
+                self.predictions,
+                self.inventory,
+                self.attempts,
+                &waiting.facts,
+                sharer,
+                at,
+            );
             return reservation;
         }
         reservation.run_prediction = self.inventory.slice_kind(gpu, slot).map(|on| {
@@ -143,16 +171,15 @@ impl ClusterState {
         });
         if waiting.memory.is_some() && reservation.run_prediction.is_some() {
             // The newest estimate: it also counts runs that didn't change the request.
-            let (predictions, inventory) = (&self.predictions, &self.inventory);
-            let newest =
-                memory_request(predictions, inventory, &GpuRequest::Unknown, &waiting.facts);
+            let request = &GpuRequest::Unknown;
+            let newest = memory_request(self.predictions, self.inventory, request, &waiting.facts);
             reservation.memory = newest.map(|request| request.estimate);
         }
         reservation
     }
 
     /// Turns a waiting job into a live attempt.
-    pub(crate) fn take_place(&mut self, mut reservation: Reservation, round: &mut Round) {
+    pub(crate) fn take_place(&mut self, mut reservation: Reservation) {
         let job = reservation.job;
         let Some(waiting) = self.queue.dequeue(job) else { return };
         reservation.number = waiting.attempts + 1;
@@ -161,7 +188,7 @@ impl ClusterState {
         let share = reservation.share.as_ref().map(|sharer| sharer.share);
         let weight =
             self.inventory.usage_weight(&reservation.place.gpu, reservation.place.slot, share);
-        self.accounting.charge(&waiting.job.user, weight, self.clock.round_at);
+        self.accounting.charge(&waiting.job.user, weight, self.round_at);
         let live = LiveAttempt {
             weight,
             job,
@@ -192,11 +219,8 @@ impl ClusterState {
             end: None,
         };
         self.attempts.insert(reservation.attempt, live);
-        round.effects.push(RoundEffect::Moved(JobStateChange {
-            job,
-            attempt: Some(reservation.attempt),
-            state,
-        }));
-        round.jobs.reservations.push(reservation);
+        let change = JobStateChange { job, attempt: Some(reservation.attempt), state };
+        self.effects.push(RoundEffect::Moved(change));
+        self.jobs.reservations.push(reservation);
     }
 }

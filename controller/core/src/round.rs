@@ -36,8 +36,6 @@ pub struct Round {
     pub answers: CommandAnswers,
     /// What to do after the commit.
     pub effects: Vec<RoundEffect>,
-    /// Whether the shape that submits are measured against changed.
-    pub shape_changed: bool,
     /// Set if an agent holds what the store never gave out: the database was rolled back (rule
     /// F14).
     pub rollback: Option<DatabaseRollback>,
@@ -52,6 +50,8 @@ pub struct NodeWrites {
     pub generations: Vec<(NodeId, u64, bool)>,
     /// GPUs that changed.
     pub gpu_reports: Vec<(NodeId, GpuReport)>,
+    /// Whether nodes or GPUs came, went or changed. It is no row.
+    pub shape_changed: bool,
 }
 
 /// Rows of layout plans.
@@ -139,6 +139,11 @@ pub enum RoundEffect {
 }
 
 impl Round {
+    /// Returns whether the shape that submits are measured against changed.
+    pub const fn shape_changed(&self) -> bool {
+        self.nodes.shape_changed || !self.overrides.changes.is_empty()
+    }
+
     /// Returns whether there is nothing to commit. A record alone does not count: if nothing else
     /// is written, only time has passed.
     pub fn is_empty(&self) -> bool {

@@ -2,16 +2,13 @@
 
 use crate::duplicates::hold_duplicate;
 use crate::rollback::{DatabaseRollback, is_credible};
-use crate::round::{Round, RoundEffect};
+use crate::round::{NodeWrites, RoundEffect};
 use crate::rows::nodes::NodeRegistration;
-use crate::rows::transitions::record_without_exit;
-use crate::state::ClusterState;
 use crate::state::guards::LeaderGuards;
-use crate::state::inventory::{NodeInventory, NodeSession, NodeState};
+use crate::state::inventory::{ConnectedAgent, NodeInventory, NodeSession, NodeState};
 use std::collections::HashSet;
 use tessera_frames::cluster::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
 use tessera_model::NodeIdentity;
-use tessera_model::life::Outcome;
 use tessera_model::{Millis, NodeId, NodeName};
 
 /// With this many nodes or more, losing most of them at once is more likely the controller's own
@@ -35,185 +32,160 @@ enum HelloRefusal {
     NameTaken { name: NodeName, owner: NodeId },
 }
 
-impl ClusterState {
-    /// Welcomes a node, or refuses its connection with a reason.
-    pub(crate) fn handle_hello(
-        &mut self,
-        peer: NodeIdentity,
-        session: u64,
-        hello: Hello,
-        now: Millis,
-        round: &mut Round,
-    ) {
-        if let Err(refusal) = check_hello(&self.guards, &self.inventory, &peer, &hello) {
-            let reason = refusal.to_string();
-            round.effects.push(RoundEffect::Refuse { session, reason, retry: false });
-            return;
-        }
-        if let Some(rollback) = find_rollback(&self.guards, &self.inventory, &peer, &hello) {
-            let worse = round.rollback.is_none_or(|known| {
-                (known.highest_epoch(), known.highest_generation())
-                    < (rollback.highest_epoch(), rollback.highest_generation())
-            });
-            if worse {
-                round.rollback = Some(rollback);
-            }
-            let reason =
-                "the database was rolled back: the controller recovers first, try again".to_owned();
-            round.effects.push(RoundEffect::Refuse { session, reason, retry: true });
-            return;
-        }
-        let effects = &mut round.effects;
-        if hold_duplicate(&mut self.inventory, &peer, session, &hello, now, effects).is_none() {
-            self.welcome(peer, session, hello, now, round);
-        }
-    }
+/// A node that is declared lost.
+#[derive(Clone, Debug)]
+pub(crate) struct LostNode {
+    pub(crate) node: NodeId,
+    /// Its new generation.
+    pub(crate) generation: u64,
+    /// Why it is lost, as text.
+    pub(crate) detail: String,
+}
 
-    /// Makes a connection its node's session.
-    pub(crate) fn welcome(
-        &mut self,
-        peer: NodeIdentity,
-        session: u64,
-        hello: Hello,
-        now: Millis,
-        round: &mut Round,
-    ) {
-        self.end_earlier_boots(peer.id, &hello, round);
-        let node = welcomed_node(&self.guards, &self.inventory, &peer, session, &hello, now);
-        let welcome = Welcome {
-            protocol: PROTOCOL_VERSION,
-            controller: self.guards.controller,
-            node: peer.name.clone(),
-            epoch: self.guards.epoch,
-            generation: node.generation,
-            lease: self.guards.lease,
-        };
-        let known = self.inventory.nodes.get(&peer.id);
-        if !known.is_some_and(|known| is_registered(known, &node, &hello)) {
-            round.nodes.registrations.push(registration(&peer, &node));
-        }
-        self.inventory.nodes.insert(peer.id, node);
-        for gpu in self.inventory.gpus.values_mut().filter(|gpu| gpu.node == peer.id) {
-            gpu.fresh = false;
-        }
-        round.shape_changed = true;
-        round.effects.push(RoundEffect::Bind { node: peer.id, session });
-        let frame = Box::new(ToAgent::Welcome(welcome));
-        round.effects.push(RoundEffect::Send { node: peer.id, frame });
+/// Decides whether a connection may become its node's session. Otherwise it is refused with a reason,
+/// or waits for the node's other agent.
+pub(crate) fn is_admitted(
+    guards: &LeaderGuards,
+    inventory: &mut NodeInventory,
+    agent: &ConnectedAgent,
+    now: Millis,
+    found: &mut Option<DatabaseRollback>,
+    effects: &mut Vec<RoundEffect>,
+) -> bool {
+    let ConnectedAgent { peer, session, hello } = agent;
+    let session = *session;
+    if let Err(refusal) = check_hello(guards, inventory, peer, hello) {
+        let reason = refusal.to_string();
+        effects.push(RoundEffect::Refuse { session, reason, retry: false });
+        return false;
     }
+    if let Some(rollback) = find_rollback(guards, inventory, peer, hello) {
+        let worse = found.is_none_or(|known| {
+            (known.highest_epoch(), known.highest_generation())
+                < (rollback.highest_epoch(), rollback.highest_generation())
+        });
+        if worse {
+            *found = Some(rollback);
+        }
+        let reason =
+            "the database was rolled back: the controller recovers first, try again".to_owned();
+        effects.push(RoundEffect::Refuse { session, reason, retry: true });
+        return false;
+    }
+    hold_duplicate(inventory, agent, now, effects).is_none()
+}
 
-    /// Ends the attempts of earlier boots: a new boot id proves that none of them runs. The
-    /// generation rises, so that their launches can't arrive late.
-    fn end_earlier_boots(&mut self, id: NodeId, hello: &Hello, round: &mut Round) {
-        let Some(node) = self.inventory.nodes.get_mut(&id) else { return };
-        if node.boot == hello.boot {
-            return;
-        }
-        let dead = self.attempts.on_node(id);
-        if !dead.is_empty() {
-            node.generation += 1;
-        }
-        // A reboot removes all instances, so that the rest of a plan would not make its layout.
-        self.give_up_layouts(id, "its node was rebooted", round);
-        for attempt in dead {
-            let detail = "its node was rebooted".to_owned();
-            self.end_attempt(attempt, record_without_exit(Outcome::Lost, detail), round);
-        }
-    }
+/// Whether the hello comes from a later boot than the one that is known: then none of the attempts
+/// runs that the node had.
+pub(crate) fn is_rebooted(inventory: &NodeInventory, node: NodeId, hello: &Hello) -> bool {
+    inventory.nodes.get(&node).is_some_and(|known| known.boot != hello.boot)
+}
 
-    /// Grants a node another lease. Its end here is noted before the grant is sent (rule F6);
-    /// the caller has made sure that this controller may still trust itself (rule F3).
-    ///
-    /// `None`: not granted, since the node is lost, of another generation, or on another
-    /// connection.
-    pub fn renew_lease(
-        &mut self,
-        node: NodeId,
-        session: u64,
-        sent: Millis,
-        generation: u64,
-        now: Millis,
-        now_unix: Millis,
-    ) -> Option<ToAgent> {
-        if !self.inventory.is_session(node, session) {
-            return None;
-        }
-        let expiry = self.guards.expiry_from(now);
-        let known = self.inventory.nodes.get_mut(&node)?;
-        if known.lost || known.generation != generation {
-            return None;
-        }
-        known.expiry = known.expiry.max(expiry);
-        known.last_seen_unix = now_unix;
-        self.clock.unix = now_unix;
-        Some(ToAgent::RenewOk { sent, generation })
+/// Makes a connection its node's session.
+pub(crate) fn bind_session(
+    guards: &LeaderGuards,
+    inventory: &mut NodeInventory,
+    agent: &ConnectedAgent,
+    now: Millis,
+    nodes: &mut NodeWrites,
+    effects: &mut Vec<RoundEffect>,
+) {
+    let ConnectedAgent { peer, session, hello } = agent;
+    let node = welcomed_node(guards, inventory, agent, now);
+    let welcome = Welcome {
+        protocol: PROTOCOL_VERSION,
+        controller: guards.controller,
+        node: peer.name.clone(),
+        epoch: guards.epoch,
+        generation: node.generation,
+        lease: guards.lease,
+    };
+    let known = inventory.nodes.get(&peer.id);
+    if !known.is_some_and(|known| is_registered(known, &node, hello)) {
+        nodes.registrations.push(registration(peer, &node));
     }
+    inventory.nodes.insert(peer.id, node);
+    for gpu in inventory.gpus.values_mut().filter(|gpu| gpu.node == peer.id) {
+        gpu.fresh = false;
+    }
+    nodes.shape_changed = true;
+    effects.push(RoundEffect::Bind { node: peer.id, session: *session });
+    let frame = Box::new(ToAgent::Welcome(welcome));
+    effects.push(RoundEffect::Send { node: peer.id, frame });
+}
 
-    /// Declares nodes lost whose leases ran out, and ends their attempts.
-    pub(crate) fn expire_nodes(&mut self, now: Millis, round: &mut Round) {
-        self.lose_rolled_back_nodes(round);
-        let overdue: Vec<NodeId> = self
-            .inventory
-            .nodes
-            .iter()
-            .filter(|(_, node)| !node.lost && now >= node.expiry)
-            .map(|(id, _)| *id)
-            .collect();
-        if overdue.is_empty() || self.is_braking(now) {
-            return;
-        }
-        for id in overdue {
-            let Some(node) = self.inventory.nodes.get(&id) else { continue };
-            let detail = format!("node {} did not report for a whole lease", node.name);
-            let generation = node.generation + 1;
-            self.declare_lost(id, generation, &detail, round);
-        }
+/// Grants a node another lease, and notes its end; see [`ClusterState::renew_lease`].
+///
+/// [`ClusterState::renew_lease`]: crate::ClusterState::renew_lease
+pub(crate) fn grant_lease(
+    inventory: &mut NodeInventory,
+    (node, session): (NodeId, u64),
+    generation: u64,
+    expiry: Millis,
+    now_unix: Millis,
+) -> Option<()> {
+    if !inventory.is_session(node, session) {
+        return None;
     }
+    let known = inventory.nodes.get_mut(&node)?;
+    if known.lost || known.generation != generation {
+        return None;
+    }
+    known.expiry = known.expiry.max(expiry);
+    known.last_seen_unix = now_unix;
+    Some(())
+}
 
-    /// Declares nodes of old generations lost after a database rollback. Their attempts end in the
-    /// store now, and on the node when it comes back (rule F11). Nothing is placed until all
-    /// leases of unknown grants have run out.
-    fn lose_rolled_back_nodes(&mut self, round: &mut Round) {
-        let generation_min = self.guards.generation_min;
-        let below: Vec<NodeId> = self
-            .inventory
-            .nodes
-            .iter()
-            .filter(|(_, n)| n.generation < generation_min)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in below {
-            self.declare_lost(
-                id,
-                generation_min,
-                "the database was rolled back to an earlier state",
-                round,
-            );
-        }
+/// Returns the nodes whose leases ran out.
+pub(crate) fn overdue_nodes(inventory: &NodeInventory, now: Millis) -> Vec<LostNode> {
+    if is_braking(inventory, now) {
+        return Vec::new();
     }
+    let overdue = inventory.nodes.iter().filter(|(_, node)| !node.lost && now >= node.expiry);
+    let lost = overdue.map(|(id, node)| LostNode {
+        node: *id,
+        generation: node.generation + 1,
+        detail: format!("node {} did not report for a whole lease", node.name),
+    });
+    lost.collect()
+}
 
-    fn declare_lost(&mut self, id: NodeId, generation: u64, detail: &str, round: &mut Round) {
-        let Some(node) = self.inventory.nodes.get_mut(&id) else { return };
-        node.lost = true;
-        node.generation = generation;
-        if let Some(session) = node.session.take() {
-            let reason = format!("it was declared lost: {detail}");
-            round.effects.push(RoundEffect::Refuse { session: session.id, reason, retry: true });
-        }
-        round.nodes.generations.push((id, generation, true));
-        self.give_up_layouts(id, detail, round);
-        round.shape_changed = true;
-        for attempt in self.attempts.on_node(id) {
-            self.end_attempt(attempt, record_without_exit(Outcome::Lost, detail.to_owned()), round);
-        }
-    }
+/// Returns the nodes of old generations after a database rollback. Their attempts end in the store
+/// now, and on the node when it comes back (rule F11). Nothing is placed until all leases of unknown
+/// grants have run out.
+pub(crate) fn rolled_back_nodes(inventory: &NodeInventory, generation_min: u64) -> Vec<LostNode> {
+    let below = inventory.nodes.iter().filter(|(_, node)| node.generation < generation_min);
+    let lost = below.map(|(id, _)| LostNode {
+        node: *id,
+        generation: generation_min,
+        detail: "the database was rolled back to an earlier state".to_owned(),
+    });
+    lost.collect()
+}
 
-    /// Returns whether most nodes fell silent at once. Then none is declared lost, since the
-    /// controller itself is probably cut off.
-    pub fn is_braking(&self, now: Millis) -> bool {
-        let (members, overdue) = self.inventory.count_overdue(now);
-        members >= BRAKE_FROM_NODES && overdue * 2 > members
+/// Marks a node as lost, and closes its session.
+pub(crate) fn close_lost_node(
+    inventory: &mut NodeInventory,
+    lost: &LostNode,
+    nodes: &mut NodeWrites,
+    effects: &mut Vec<RoundEffect>,
+) {
+    let LostNode { node: id, generation, detail } = lost;
+    let Some(node) = inventory.nodes.get_mut(id) else { return };
+    node.lost = true;
+    node.generation = *generation;
+    if let Some(session) = node.session.take() {
+        let reason = format!("it was declared lost: {detail}");
+        effects.push(RoundEffect::Refuse { session: session.id, reason, retry: true });
     }
+    nodes.generations.push((*id, *generation, true));
+    nodes.shape_changed = true;
+}
+
+/// Returns whether most nodes fell silent at once.
+pub(crate) fn is_braking(inventory: &NodeInventory, now: Millis) -> bool {
+    let (members, overdue) = inventory.count_overdue(now);
+    members >= BRAKE_FROM_NODES && overdue * 2 > members
 }
 
 fn check_hello(
@@ -259,11 +231,10 @@ fn find_rollback(
 fn welcomed_node(
     guards: &LeaderGuards,
     inventory: &NodeInventory,
-    peer: &NodeIdentity,
-    session: u64,
-    hello: &Hello,
+    agent: &ConnectedAgent,
     now: Millis,
 ) -> NodeState {
+    let ConnectedAgent { peer, session, hello } = agent;
     let known = inventory.nodes.get(&peer.id);
     // A node that is not known may have been forgotten with its generation.
     let generation = known.map_or(1, |node| node.generation).max(guards.generation_min);
@@ -279,7 +250,7 @@ fn welcomed_node(
         mps: hello.mps,
         kernel: hello.kernel,
         session: Some(NodeSession {
-            id: session,
+            id: *session,
             process: hello.process,
             address: hello.address.clone(),
             ready: false,

@@ -6,11 +6,10 @@ use crate::round::{JobWrites, Round};
 use crate::rows::findings::CommitFindings;
 use crate::rows::submitted::SubmittedJob;
 use crate::rows::transitions::WaitingJobChange;
-use crate::state::ClusterState;
 use crate::state::queue::JobQueue;
 use std::collections::BTreeMap;
+use tessera_model::JobId;
 use tessera_model::life::JobState;
-use tessera_model::{JobId, Millis};
 
 impl Round {
     /// Returns the jobs that are queued by their users' last commands. `moved` has the state of
@@ -52,15 +51,6 @@ impl Round {
     ) -> impl Iterator<Item = (JobId, JobState)> {
         let taken = self.jobs.commands.iter().zip(moved);
         taken.filter_map(|(command, moved)| Some((command.job, (*moved)?)))
-    }
-}
-
-impl ClusterState {
-    /// Remembers the jobs that users changed: an announcement that comes later is out of date.
-    pub fn remember_commanded(&mut self, round: &Round, findings: &CommitFindings, now: Millis) {
-        self.queue
-            .recently_commanded
-            .extend(round.taken(&findings.moved).map(|(job, _)| (job, now)));
     }
 }
 

@@ -2,9 +2,11 @@
 
 use crate::overrides::overrides_of;
 use crate::state::ClusterState;
-use crate::state::attempts::LiveAttempt;
-use crate::state::inventory::GpuState;
-use crate::state::overrides::{closed_compute_instances, closed_to_others};
+use crate::state::attempts::{AttemptTable, LiveAttempt};
+use crate::state::inventory::{GpuState, NodeInventory};
+use crate::state::layouts::LayoutRequests;
+use crate::state::migrations::Migrations;
+use crate::state::overrides::{OverrideTable, closed_compute_instances, closed_to_others};
 use std::collections::BTreeMap;
 use tessera_frames::cluster::{InstanceReport, InstanceTrouble, MigReport};
 use tessera_model::mig::Slot;
@@ -131,50 +133,67 @@ fn state_of(
     }
 }
 
+/// Returns the cluster as policies see it.
+pub(crate) fn cluster_view(
+    inventory: &NodeInventory,
+    attempts: &AttemptTable,
+    overrides: &OverrideTable,
+    layouts: &LayoutRequests,
+    migrations: &Migrations,
+    now: Millis,
+) -> ClusterView {
+    let mut taken: BTreeMap<&GpuId, Vec<&LiveAttempt>> = BTreeMap::new();
+    for live in attempts.live.values() {
+        taken.entry(&live.gpu).or_default().push(live);
+    }
+    let mut gpus: Vec<_> = inventory
+        .gpus
+        .values()
+        .filter_map(|gpu| {
+            let node = inventory.nodes.get(&gpu.node)?;
+            let holders = taken.get(&gpu.report.gpu).map_or(&[][..], Vec::as_slice);
+            let operator = overrides_of(overrides, inventory, gpu);
+            Some(GpuView {
+                id: gpu.report.gpu.clone(),
+                node: node.name.clone(),
+                index: gpu.report.index,
+                model: gpu.report.model.clone(),
+                memory: gpu.report.memory,
+                sms: gpu.report.sms,
+                mig: gpu.mig.clone(),
+                mps: node.mps,
+                kernel: node.kernel,
+                available: inventory.is_available(gpu, now)
+                    && operator.closed.is_none()
+                    && !layouts.is_layout_requested(&gpu.report.gpu)
+                    && matches_mig_mode(gpu, holders),
+                changing: gpu.open_plan.is_some()
+                    || has_missing_instance(gpu, holders)
+                    || migrations.first_job_on(&gpu.report.gpu).is_some(),
+                instances: {
+                    let mut views = overrides.with_quarantines(gpu, instance_views(gpu, holders));
+                    migrations.hide_idle_instances(&gpu.report.gpu, &mut views);
+                    views
+                },
+                operator,
+            })
+        })
+        .collect();
+    gpus.sort_by(|a, b| (&a.node, a.index).cmp(&(&b.node, b.index)));
+    ClusterView { gpus }
+}
+
+/// Whether an attempt waits for an instance that no ordered plan makes yet.
+fn has_missing_instance(gpu: &GpuState, holders: &[&LiveAttempt]) -> bool {
+    let stands = |slot: Slot| gpu.report.instances.iter().any(|i| i.slot == slot);
+    holders.iter().any(|held| held.slot.is_some_and(|slot| !stands(slot)))
+}
+
 impl ClusterState {
     /// Returns the cluster as policies see it.
     pub fn view(&self, now: Millis) -> ClusterView {
-        let mut taken: BTreeMap<&GpuId, Vec<&LiveAttempt>> = BTreeMap::new();
-        for live in self.attempts.live.values() {
-            taken.entry(&live.gpu).or_default().push(live);
-        }
-        let mut gpus: Vec<_> = self
-            .inventory
-            .gpus
-            .values()
-            .filter_map(|gpu| {
-                let node = self.inventory.nodes.get(&gpu.node)?;
-                let holders = taken.get(&gpu.report.gpu).map_or(&[][..], Vec::as_slice);
-                let operator = overrides_of(&self.overrides, &self.inventory, gpu);
-                Some(GpuView {
-                    id: gpu.report.gpu.clone(),
-                    node: node.name.clone(),
-                    index: gpu.report.index,
-                    model: gpu.report.model.clone(),
-                    memory: gpu.report.memory,
-                    sms: gpu.report.sms,
-                    mig: gpu.mig.clone(),
-                    mps: node.mps,
-                    kernel: node.kernel,
-                    available: self.inventory.is_available(gpu, now)
-                        && operator.closed.is_none()
-                        && !self.layouts.is_layout_requested(&gpu.report.gpu)
-                        && matches_mig_mode(gpu, holders),
-                    changing: gpu.open_plan.is_some()
-                        || self.has_missing_instance(gpu, holders)
-                        || self.migrations.first_job_on(&gpu.report.gpu).is_some(),
-                    instances: {
-                        let mut views =
-                            self.overrides.with_quarantines(gpu, instance_views(gpu, holders));
-                        self.migrations.hide_idle_instances(&gpu.report.gpu, &mut views);
-                        views
-                    },
-                    operator,
-                })
-            })
-            .collect();
-        gpus.sort_by(|a, b| (&a.node, a.index).cmp(&(&b.node, b.index)));
-        ClusterView { gpus }
+        let Self { inventory, attempts, overrides, layouts, migrations, .. } = self;
+        cluster_view(inventory, attempts, overrides, layouts, migrations, now)
     }
 
     /// Returns what stands or is promised on one GPU.
@@ -184,13 +203,7 @@ impl ClusterState {
 
     /// Whether an attempt waits for an instance of the GPU that doesn't stand yet.
     pub(crate) fn has_pending_instance(&self, gpu: &GpuState) -> bool {
-        self.has_missing_instance(gpu, &self.attempts.holders(gpu))
+        has_missing_instance(gpu, &self.attempts.holders(gpu))
             || self.migrations.first_job_on(&gpu.report.gpu).is_some()
-    }
-
-    /// Whether an attempt waits for an instance that no ordered plan makes yet.
-    fn has_missing_instance(&self, gpu: &GpuState, holders: &[&LiveAttempt]) -> bool {
-        let stands = |slot: Slot| gpu.report.instances.iter().any(|i| i.slot == slot);
-        holders.iter().any(|held| held.slot.is_some_and(|slot| !stands(slot)))
     }
 }

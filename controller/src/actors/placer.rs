@@ -197,7 +197,7 @@ impl Placer {
         let now = clock::boot();
         self.parts.cluster.set_wall_clock(now, clock::unix());
         let round = self.parts.cluster.step(inputs, now, &mut Uuid::now_v7);
-        if round.shape_changed {
+        if round.shape_changed() {
             // Published at once: a client that sees an available node may submit for it.
             self.publish_shape();
         }

@@ -1,13 +1,18 @@
 //! Which of the migrations that a policy decided can be carried out.
 
-use crate::migration::KEPT_GPUS_MAX;
-use crate::state::ClusterState;
+use crate::state::attempts::AttemptTable;
+use crate::state::inventory::NodeInventory;
+use crate::state::migrations::Migrations;
+use crate::state::queue::JobQueue;
 use std::collections::BTreeSet;
 use tessera_frames::cluster::MigReport;
 use tessera_model::life::JobState;
 use tessera_model::mig::{Geometry, Slot};
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
 use tessera_placement::{ClusterView, Explanation, Reshape, StayingJobs, could_hold};
+
+/// Most GPUs on which placements are kept at a time.
+const KEPT_GPUS_MAX: usize = 64;
 
 /// A reshape that is possible: the attempts that have to leave, and the jobs' new slots.
 #[derive(Clone, Debug)]
@@ -23,32 +28,45 @@ pub(crate) fn overlaps(geometry: &Geometry, one: Option<Slot>, other: Slot) -> b
     one.is_none_or(|one| geometry.overlap(one, other))
 }
 
-impl ClusterState {
-    /// Whether a running job may be migrated: it has a checkpoint signal and its slice to
-    /// itself, and its node has reported it.
-    pub(crate) fn is_movable(&self, attempt: AttemptId, now: Millis) -> bool {
-        self.attempts.live.get(&attempt).is_some_and(|live| {
-            let has_signal =
-                live.launch_spec.as_ref().is_some_and(|s| s.spec.run.checkpoint_signal.is_some());
-            let left_alone = self.migrations.reluctant.get(&live.job).is_some_and(|at| now < *at);
-            live.state == JobState::Running
-                && live.acknowledged
-                && live.share.is_none()
-                && live.gang.is_none()
-                && live.slot.is_some()
-                && has_signal
-                && !left_alone
-                && !self.migrations.is_migrating(attempt)
-        })
-    }
+/// Whether a running job may be migrated: it has a checkpoint signal and its slice to itself, and its
+/// node has reported it.
+pub(crate) fn is_movable(
+    attempts: &AttemptTable,
+    migrations: &Migrations,
+    attempt: AttemptId,
+    now: Millis,
+) -> bool {
+    attempts.live.get(&attempt).is_some_and(|live| {
+        let has_signal =
+            live.launch_spec.as_ref().is_some_and(|s| s.spec.run.checkpoint_signal.is_some());
+        let left_alone = migrations.reluctant.get(&live.job).is_some_and(|at| now < *at);
+        live.state == JobState::Running
+            && live.acknowledged
+            && live.share.is_none()
+            && live.gang.is_none()
+            && live.slot.is_some()
+            && has_signal
+            && !left_alone
+            && !migrations.is_migrating(attempt)
+    })
+}
 
+/// What decides whether a reshape is possible.
+pub(crate) struct ReshapeCheck<'c> {
+    pub(crate) inventory: &'c NodeInventory,
+    pub(crate) attempts: &'c AttemptTable,
+    pub(crate) queue: &'c JobQueue,
+    pub(crate) migrations: &'c Migrations,
+    pub(crate) view: &'c ClusterView,
+    pub(crate) now: Millis,
+}
+
+impl ReshapeCheck<'_> {
     /// Keeps the reshapes that are possible. Each job that leaves a GPU needs another placement,
     /// so that dropping one reshape may drop others.
     pub(crate) fn feasible_reshapes(
         &self,
         reshapes: Vec<(Reshape, Explanation)>,
-        view: &ClusterView,
-        now: Millis,
     ) -> Vec<FeasibleReshape> {
         let left_for = KEPT_GPUS_MAX.saturating_sub(self.migrations.kept.len());
         let mut left: Vec<_> = reshapes.into_iter().take(left_for).collect();
@@ -63,7 +81,7 @@ impl ClusterState {
             let before = left.len();
             let mut sound = Vec::new();
             left.retain(|(reshape, why)| {
-                let found = self.check_reshape(reshape, why, &placed, view, now);
+                let found = self.check_reshape(reshape, why, &placed);
                 let is_sound = found.is_some();
                 sound.extend(found);
                 is_sound
@@ -74,16 +92,18 @@ impl ClusterState {
         }
     }
 
+    fn is_movable(&self, attempt: AttemptId) -> bool {
+        is_movable(self.attempts, self.migrations, attempt, self.now)
+    }
+
     fn check_reshape(
         &self,
         reshape: &Reshape,
         why: &Explanation,
         placed: &BTreeSet<JobId>,
-        view: &ClusterView,
-        now: Millis,
     ) -> Option<FeasibleReshape> {
         let id = &reshape.gpu;
-        let open = view.gpus.iter().find(|view| view.id == *id)?;
+        let open = self.view.gpus.iter().find(|view| view.id == *id)?;
         let quiet = open.available && !open.changing && open.operator.pinned.is_none();
         let whole = reshape.trial.is_none() && reshape.stayers == StayingJobs::RunOn;
         if !quiet || !whole || self.migrations.kept.contains_key(id) {
@@ -102,7 +122,7 @@ impl ClusterState {
             if live.gpu == *id && live.slot == Some(slot) {
                 continue;
             }
-            if !self.is_movable(*attempt, now) {
+            if !self.is_movable(*attempt) {
                 return None;
             }
             self.check_slot_suits(seat.job, id, slot)?;
@@ -113,7 +133,7 @@ impl ClusterState {
             if placed.contains(&live.job) {
                 let stays =
                     reshape.placements.iter().any(|s| s.job == live.job && s.slot == live.slot);
-                if !stays && !leaving.contains(attempt) && !self.is_movable(*attempt, now) {
+                if !stays && !leaving.contains(attempt) && !self.is_movable(*attempt) {
                     return None;
                 }
             } else if slots.iter().any(|(_, slot)| overlaps(geometry, live.slot, *slot)) {

@@ -19,7 +19,7 @@ use super::*;
 use crate::LaunchSpec;
 use crate::input::Input;
 use crate::predictions::TaskFacts;
-use crate::round::RoundEffect;
+use crate::round::{Round, RoundEffect};
 use crate::rows::snapshot::GpuRow;
 use crate::rows::snapshot::LiveRow;
 use crate::rows::snapshot::NodeRow;

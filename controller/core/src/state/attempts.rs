@@ -119,6 +119,13 @@ impl AttemptTable {
         self.broken_gangs.clear();
     }
 
+    /// Notes that a node has reported an attempt. Returns it, if it is live there.
+    pub(crate) fn acknowledge(&mut self, node: NodeId, attempt: AttemptId) -> Option<&LiveAttempt> {
+        let live = self.live.get_mut(&attempt).filter(|live| live.node == node)?;
+        live.acknowledged = true;
+        Some(live)
+    }
+
     /// Returns a job's live attempt.
     pub(crate) fn of_job(&self, job: JobId) -> Option<&LiveAttempt> {
         self.live.get(self.by_job.get(&job)?)

@@ -147,12 +147,20 @@ pub(crate) fn largest_of(gpu: &GpuState) -> Option<Bytes> {
     }
 }
 
+/// An agent that has connected, and is no session yet.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectedAgent {
+    /// Its node, by its certificate.
+    pub(crate) peer: NodeIdentity,
+    /// The number of the connection.
+    pub(crate) session: u64,
+    pub(crate) hello: Hello,
+}
+
 /// A second agent, which waits until its node's old connection has been probed.
 #[derive(Clone, Debug)]
 pub(crate) struct DuplicateAgent {
-    pub(crate) peer: NodeIdentity,
-    pub(crate) session: u64,
-    pub(crate) hello: Hello,
+    pub(crate) agent: ConnectedAgent,
     pub(crate) since: Millis,
 }
 
@@ -293,6 +301,18 @@ impl NodeInventory {
         {
             known.session = None;
         }
+    }
+
+    /// Notes that a session which is not ready yet has reported an attempt.
+    pub(crate) fn note_reported(&mut self, node: NodeId, attempt: AttemptId) {
+        if let Some(session) = self.session_mut(node).filter(|session| !session.ready) {
+            session.reported.insert(attempt);
+        }
+    }
+
+    /// Whether a plan is the open one of the node's GPU.
+    pub(crate) fn is_open_plan(&self, node: NodeId, gpu: &GpuId, plan: PlanId) -> bool {
+        self.gpus.get(gpu).is_some_and(|gpu| gpu.node == node && gpu.open_plan == Some(plan))
     }
 
     /// Returns the kind of slice in a slot.

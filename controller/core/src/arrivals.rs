@@ -1,0 +1,34 @@
+//! Jobs that come into the queue: submitted, released, or queued again after an attempt.
+
+use crate::memory_requests::memory_request;
+use crate::rows::submitted::SubmittedJob;
+use crate::state::attempts::AttemptTable;
+use crate::state::inventory::NodeInventory;
+use crate::state::predictions::Predictions;
+use crate::state::queue::{JobQueue, WaitingJob};
+use tessera_model::Millis;
+use tessera_model::spec::GpuRequest;
+use tessera_placement::QueuedJob;
+
+/// Adds a submitted job to the queue, unless it waits or runs already.
+pub(crate) fn enqueue(
+    queue: &mut JobQueue,
+    attempts: &AttemptTable,
+    predictions: &Predictions,
+    inventory: &NodeInventory,
+    submitted_job: SubmittedJob,
+    submitted: Millis,
+) {
+    let SubmittedJob {
+        job, gang, gpu, user, share, queue_rank, attempts: tried, facts, done, ..
+    } = submitted_job;
+    // An accepted job may be announced after a reload has read it already.
+    if attempts.by_job.contains_key(&job) || queue.ranks.contains_key(&job) {
+        return;
+    }
+    let share = predictions.with_service_order(share, &facts, queue_rank.priority);
+    let memory = memory_request(predictions, inventory, &gpu, &facts);
+    let gpu = memory.map_or(gpu, |memory| GpuRequest::Memory(memory.bytes));
+    let queued = QueuedJob { id: job, gpu, user, share, queue_rank, submitted, gang };
+    queue.enqueue(WaitingJob { job: queued, attempts: tried, reason: None, facts, done, memory });
+}
