@@ -113,7 +113,10 @@ impl AttemptChanges<'_> {
             false => None,
         };
         let waiting = self.queue.queued(job);
-        debug_assert!(is_free_in(view, &place), "policies only give away what is free");
+        if cfg!(test) {
+            let is_free = is_free_in(view, &place) || self.joins_promised_instance(&place, waiting);
+            assert!(is_free, "policies only give away what is free, not {place:?} to job {job}");
+        }
         let mut share = waiting.and_then(|waiting| waiting.job.share.clone());
         let mut profile = profile;
         if let (Some(part), Some(waiting)) = (place.part, waiting) {
@@ -148,6 +151,17 @@ impl AttemptChanges<'_> {
             Some(waiting) => self.with_predictions(reservation, waiting),
             None => reservation,
         })
+    }
+
+    /// Whether a sharer joins an instance that is still to be made, since a sharer got it in the same
+    /// round: the view is older than that.
+    fn joins_promised_instance(&self, place: &JobPlacement, waiting: Option<&WaitingJob>) -> bool {
+        let is_promised = |live: &LiveAttempt| {
+            let is_there = live.gpu == place.gpu && live.slot == place.slot;
+            is_there && live.share.is_some() && live.slice.is_none()
+        };
+        waiting.is_some_and(|waiting| waiting.job.share.is_some())
+            && self.attempts.live.values().any(is_promised)
     }
 
     /// Adds what is predicted of the attempt: its speed next to co-runners, or its run time and

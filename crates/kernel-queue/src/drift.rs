@@ -60,11 +60,12 @@ impl Drift {
         let settled = expected.thousandths(SETTLED_THOUSANDTHS);
         let small_but_lasting = self.seen >= SETTLED_AFTER
             && (self.smoothed.minus(expected) > settled || expected.minus(self.smoothed) > settled);
-        debug_assert_eq!(
-            u8::BITS,
-            EXAMINED,
-            "the history holds exactly the samples that are examined"
-        );
+        const {
+            assert!(
+                u8::BITS == EXAMINED,
+                "the history holds exactly the samples that are examined"
+            );
+        }
         if self.outliers.count_ones() > OUTLIERS_MAX || small_but_lasting {
             DriftVerdict::Drifted
         } else {

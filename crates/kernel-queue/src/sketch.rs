@@ -131,7 +131,9 @@ impl Sketch {
 /// Returns `value · part / whole` without overflow. `part` is at most `whole`.
 #[expect(clippy::cast_possible_truncation, reason = "part ≤ whole, so the result is at most value")]
 fn scaled(value: u64, part: u64, whole: u64) -> u64 {
-    debug_assert!(part <= whole, "{part} of {whole}");
+    if cfg!(test) {
+        assert!(part <= whole, "{part} of {whole}");
+    }
     (u128::from(value) * u128::from(part) / u128::from(whole.max(1))) as u64
 }
 

@@ -83,7 +83,7 @@ impl SimulatedDevice {
 
     /// Puts a kernel into the queue.
     pub fn push(&mut self, program: usize, took: Nanos, now: Nanos) {
-        debug_assert!(self.now <= now, "the device is brought up to the time first");
+        assert!(self.now <= now, "the device is brought up to the time first");
         self.now = now;
         if self.queue.is_empty() {
             self.begin_slice();

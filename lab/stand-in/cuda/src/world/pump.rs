@@ -126,7 +126,7 @@ impl DriverState {
                     let number = self.number();
                     op.job = Some(number);
                     let ready_at = (op.queued_at + self.launch_to_start).max(earliest);
-                    debug_assert!(op.queued_at <= now, "launched in the past");
+                    assert!(op.queued_at <= now, "launched in the past");
                     let (engine, need) = (job.engine, job.need);
                     orders.push(WorkOrder { job: number, engine, ready_at, work: job.work, need });
                 }
@@ -206,7 +206,7 @@ impl DriverState {
                 }
             }
         }
-        debug_assert!(!self.contexts.contains_key(&context), "a job is in its lane");
+        assert!(!self.contexts.contains_key(&context), "a job is in its lane");
     }
 
     /// Ends the operation of a host function that has returned.
