@@ -74,6 +74,8 @@ pub async fn read_busy_tasks(
     Ok((busy.collect(), last.unwrap_or_else(|| read.clone())))
 }
 
+const ADD_REPORT: &str = "add to a kernel profile";
+
 /// Adds a node's report to a task's profile, once: a repeated report changes nothing.
 ///
 /// # Errors
@@ -86,22 +88,9 @@ pub async fn add_report(
     task: &str,
     learned: &ProfileDelta,
 ) -> Result<(), StoreError> {
-    let action = "add to a kernel profile";
-    let failed = || StoreError::while_trying_to(action);
+    let failed = || StoreError::while_trying_to(ADD_REPORT);
     let mut step = connection.begin().await.map_err(failed())?;
-    let fresh = sqlx::query!(
-        r#"
-        INSERT INTO kernel_reports AS last (node, number) VALUES ($1, $2::text::numeric)
-        ON CONFLICT (node) DO UPDATE SET number = EXCLUDED.number
-         WHERE last.number < EXCLUDED.number
-        "#,
-        node.as_uuid(),
-        number.to_string(),
-    )
-    .execute(&mut *step)
-    .await
-    .map_err(failed())?;
-    if fresh.rows_affected() == 0 {
+    if !note_report(&mut step, node, number).await? {
         return Ok(());
     }
     // One writer at a time for a task that is new, too: there is no row to lock then.
@@ -111,24 +100,7 @@ pub async fn add_report(
         .map_err(failed())?;
     let mut known = read_profile(&mut step, task).await?.unwrap_or_default();
     learned.add_to(&mut known);
-    let row = RowRef::new("kernel_profiles", task);
-    let bytes = serde_json::to_vec(&known).map_err(row.corrupt::<serde_json::Error>("profile"))?;
-    sqlx::query!(
-        r#"
-        INSERT INTO kernel_profiles AS held (task_key, profile, kernels, measured)
-        VALUES ($1, $2, $3, $4)
-        ON CONFLICT (task_key) DO UPDATE
-           SET profile = EXCLUDED.profile, kernels = EXCLUDED.kernels,
-               measured = EXCLUDED.measured, reports = held.reports + 1, updated_at = now()
-        "#,
-        task,
-        bytes,
-        integer_len(known.kernels().len()),
-        known.is_measured(),
-    )
-    .execute(&mut *step)
-    .await
-    .map_err(failed())?;
+    write_profile(&mut step, task, &known).await?;
     sqlx::query!(
         r#"
         DELETE FROM kernel_profiles
@@ -141,6 +113,53 @@ pub async fn add_report(
     .await
     .map_err(failed())?;
     step.commit().await.map_err(failed())
+}
+
+/// Notes the number of a node's report. Returns whether it is new.
+async fn note_report(
+    connection: &mut PgConnection,
+    node: NodeId,
+    number: u64,
+) -> Result<bool, StoreError> {
+    let fresh = sqlx::query!(
+        r#"
+        INSERT INTO kernel_reports AS last (node, number) VALUES ($1, $2::text::numeric)
+        ON CONFLICT (node) DO UPDATE SET number = EXCLUDED.number
+         WHERE last.number < EXCLUDED.number
+        "#,
+        node.as_uuid(),
+        number.to_string(),
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(ADD_REPORT))?;
+    Ok(fresh.rows_affected() > 0)
+}
+
+async fn write_profile(
+    connection: &mut PgConnection,
+    task: &str,
+    profile: &TaskProfile,
+) -> Result<(), StoreError> {
+    let row = RowRef::new("kernel_profiles", task);
+    let bytes = serde_json::to_vec(profile).map_err(row.corrupt::<serde_json::Error>("profile"))?;
+    sqlx::query!(
+        r#"
+        INSERT INTO kernel_profiles AS held (task_key, profile, kernels, measured)
+        VALUES ($1, $2, $3, $4)
+        ON CONFLICT (task_key) DO UPDATE
+           SET profile = EXCLUDED.profile, kernels = EXCLUDED.kernels,
+               measured = EXCLUDED.measured, reports = held.reports + 1, updated_at = now()
+        "#,
+        task,
+        bytes,
+        integer_len(profile.kernels().len()),
+        profile.is_measured(),
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to(ADD_REPORT))?;
+    Ok(())
 }
 
 /// Records the kernel tallies of a node's attempts. Unknown attempts, and those of other nodes, are

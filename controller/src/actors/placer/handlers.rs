@@ -11,9 +11,10 @@ use crate::actors::leadership::StoreRolledBack;
 use crate::actors::prediction_metrics;
 use crate::clock;
 use crate::ports::ToPlacer;
-use crate::requests::MigModeError;
+use crate::requests::{MigModeError, RequestError};
 use tessera_control::Input;
 use tessera_control::rows::submitted::SubmittedJob;
+use tokio::sync::oneshot;
 
 impl Actor for Placer {
     type Context = Context<Self>;
@@ -131,18 +132,30 @@ impl StreamHandler<Vec<SubmittedJob>> for Placer {
     fn finished(&mut self, _: &mut Self::Context) {}
 }
 
+impl Placer {
+    /// Draws a token for a command. While the state is being read again, the command is refused.
+    fn admit<T>(
+        &mut self,
+        reply: oneshot::Sender<Result<T, RequestError>>,
+    ) -> Option<oneshot::Sender<Result<T, RequestError>>> {
+        if self.phase == Phase::Reloading {
+            let _ = reply.send(Err(unavailable()));
+            return None;
+        }
+        self.next_token += 1;
+        Some(reply)
+    }
+}
+
 impl StreamHandler<ToPlacer> for Placer {
     fn handle(&mut self, query: ToPlacer, ctx: &mut Self::Context) {
         // A caller that hung up doesn't need its answer: refused sends are of no matter here.
         match query {
             ToPlacer::Command { command, jobs, reply } => {
-                if self.phase == Phase::Reloading {
-                    let _ = reply.send(Err(unavailable()));
-                    return;
+                if let Some(reply) = self.admit(reply) {
+                    self.replies.insert(self.next_token, reply);
+                    self.take(Input::Command { token: self.next_token, command, jobs }, ctx);
                 }
-                self.next_token += 1;
-                self.replies.insert(self.next_token, reply);
-                self.take(Input::Command { token: self.next_token, command, jobs }, ctx);
             }
             ToPlacer::Explain { job, reply } => {
                 let Some(inquiry) = self.parts.cluster.explain_query(job) else {
@@ -183,14 +196,11 @@ impl StreamHandler<ToPlacer> for Placer {
                 let _ = reply.send(link.map(|link| link.open_log(request)));
             }
             ToPlacer::Operate { command, reply } => {
-                if self.phase == Phase::Reloading {
-                    let _ = reply.send(Err(unavailable()));
-                    return;
+                if let Some(reply) = self.admit(reply) {
+                    let (token, now_unix) = (self.next_token, clock::unix());
+                    self.operators.insert(token, reply);
+                    self.take(Input::Operate { token, command, now_unix }, ctx);
                 }
-                self.next_token += 1;
-                let (token, now_unix) = (self.next_token, clock::unix());
-                self.operators.insert(token, reply);
-                self.take(Input::Operate { token, command, now_unix }, ctx);
             }
             ToPlacer::ExamineNode { node, reply } => self.examine(&node, reply),
             ToPlacer::PreviewLayout { gpu, desired, reply } => {
