@@ -1,6 +1,6 @@
 //! One GPU: its state, its file, and the plans that change it.
 
-mod faults;
+mod driver_errors;
 pub mod file;
 pub mod managed;
 mod plans;

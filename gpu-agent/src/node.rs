@@ -3,13 +3,13 @@
 //!
 //! Knows neither actix nor QUIC nor NVML: it receives [`NodeInput`]s and sends through ports.
 
-mod faults;
 mod kernel_queue;
 mod launch;
 mod layout;
 mod recovery;
 mod session;
 mod sharing;
+mod struck_attempts;
 mod traces;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,7 +11,7 @@
 //! Nothing is started twice: every way out of [`Attempts::launch`] other than the journal's leaves
 //! a tombstone.
 
-mod faults;
+mod fault_scope;
 mod recovery;
 mod refusal;
 #[cfg(test)]
@@ -34,7 +34,7 @@ use crate::shepherd::KillReason;
 use crate::shepherd::never_ran_at;
 use crate::shepherd::verdict::killed;
 
-pub use faults::FaultScope;
+pub use fault_scope::FaultScope;
 pub use recovery::{AttemptTrace, HeldAttempt};
 pub use refusal::{LaunchRefusal, PlacementRefusal};
 

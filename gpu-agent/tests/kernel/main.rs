@@ -1,6 +1,6 @@
 //! The kernel plane's endpoint over real sockets, with clients that speak the frames.
 
-mod faults;
+mod endpoint_failures;
 mod rig;
 
 use rig::{HelloOverrides, Rig, Shim, kernel};

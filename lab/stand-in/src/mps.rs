@@ -14,7 +14,7 @@
 //! | a fatal fault of one client reaches all clients of its server | every later call of theirs fails |
 //! | until those are gone the server is in `FAULT` and takes nobody | `CUDA_ERROR_MPS_SERVER_NOT_READY` |
 //! | then it recovers by itself | `ACTIVE` again |
-//! | killing a client without `terminate_client` is undefined | with the probability of [`faults::Faults::poison_percent`] every context breaks, and the status is still `ACTIVE` |
+//! | killing a client without `terminate_client` is undefined | with the probability of [`daemon_faults::MpsFaults::poison_percent`] every context breaks, and the status is still `ACTIVE` |
 //! | a client can only narrow what its server was given | percentages and memory limits are minima |
 //! | commands to a daemon that doesn't answer block for ever | so they do here |
 //! | every command ends with status 0, also one that fails: only its output shows it | the same words |
@@ -35,7 +35,7 @@
 pub mod client;
 mod command;
 mod control;
-pub mod faults;
+pub mod daemon_faults;
 mod log;
 mod numbers;
 pub mod release;

@@ -9,8 +9,8 @@ use tessera_stand_in::cuda::board::nanos;
 use tessera_stand_in::cuda::settings::CudaSettings;
 
 use crate::abi::{CallResult, CudaCode};
+use crate::call_faults::CallFaults;
 use crate::clock::{monotonic_nanos, sharpen_timer};
-use crate::faults::CallFaults;
 use crate::thread_state::{current_id, run_host_function};
 use crate::trace::CallTrace;
 use crate::world::DriverState;

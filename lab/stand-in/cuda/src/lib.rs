@@ -26,12 +26,12 @@
 #![allow(non_snake_case, reason = "the driver's names are not ours")]
 
 mod abi;
+mod call_faults;
 mod capture_mode;
 mod clock;
 mod complaints;
 mod driver;
 mod exports;
-mod faults;
 mod gate;
 mod memory;
 mod slab;

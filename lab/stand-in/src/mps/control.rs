@@ -20,7 +20,7 @@ use self::commands::CommandReply;
 use self::servers::ServerProcess;
 use super::MpsFolders;
 use super::command::CommandFailure;
-use super::faults::MpsFaults;
+use super::daemon_faults::MpsFaults;
 use super::log::MpsLog;
 use super::release::DriverRelease;
 use super::wire::LineStream;

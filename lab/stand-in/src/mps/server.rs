@@ -8,7 +8,7 @@ use std::thread;
 
 use super::client::{ClientHello, MemoryLimits, limits_from_env};
 use super::command::CommandFailure;
-use super::faults::MpsFaults;
+use super::daemon_faults::MpsFaults;
 use super::log::MpsLog;
 use super::release::DriverRelease;
 use super::wire::LineStream;

@@ -1,7 +1,7 @@
 //! The CUDA driver's stand-in as programs meet it.
 
 mod capture;
-mod faults;
+mod failing_calls;
 mod forks;
 mod mps;
 mod rig;

@@ -3,8 +3,8 @@
 mod clients;
 mod contract;
 mod crashes;
-mod faults;
 mod figures;
+mod injected_faults;
 mod legality;
 mod life;
 mod readers;

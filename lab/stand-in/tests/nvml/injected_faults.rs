@@ -27,7 +27,7 @@ fn a_fault_holds_for_so_many_calls_over_all_processes() {
     let gpu = rig.nvml.device_by_index(0).unwrap();
 
     assert!(gpu.name().is_err());
-    let child = rig.child("faults::as_child_asks_for_the_name").output().unwrap();
+    let child = rig.child("injected_faults::as_child_asks_for_the_name").output().unwrap();
     assert!(child.status.success(), "{child:?}");
     assert!(gpu.name().is_err());
     assert!(gpu.name().is_ok());
@@ -45,7 +45,7 @@ fn faults_of_the_environment_belong_to_one_process() {
     let gpu = rig.nvml.device_by_index(0).unwrap();
     assert!(matches!(gpu.name(), Err(NvmlError::NoPermission)));
 
-    let child = rig.child("faults::as_child_asks_for_the_name").output().unwrap();
+    let child = rig.child("injected_faults::as_child_asks_for_the_name").output().unwrap();
     assert!(!child.status.success(), "the other process is not told to fail");
 }
 
@@ -72,7 +72,7 @@ fn a_call_that_hangs_holds_up_nobody_else() {
     let rig = Rig::new(&["a100-40gb"]);
     rig.node.set_faults("call=nvmlDeviceCreateGpuInstance nth=1 hang").unwrap();
     let mut child = rig
-        .child("faults::as_child_creates_an_instance")
+        .child("injected_faults::as_child_creates_an_instance")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -96,7 +96,7 @@ fn a_crash_strikes_the_first_process_and_spares_its_successor() {
     let rig = Rig::new(&["a100-40gb"]);
     rig.node.set_faults("call=nvmlDeviceCreateGpuInstance nth=1 crash").unwrap();
     let run = || {
-        let mut child = rig.child("faults::as_child_creates_an_instance");
+        let mut child = rig.child("injected_faults::as_child_creates_an_instance");
         child.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
     };
 
