@@ -2,6 +2,7 @@
 //! machine sleeps; the wall clock is for display only.
 
 use std::time::{Duration, Instant};
+use tessera_model::number::clamped;
 
 use rustix::time::{ClockId, clock_gettime};
 use tessera_model::Millis;
@@ -20,8 +21,8 @@ pub fn unix() -> Millis {
 
 fn millis(clock: ClockId) -> Millis {
     let now = clock_gettime(clock);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    let rest = u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000;
+    let seconds = clamped(now.tv_sec);
+    let rest = clamped::<u64>(now.tv_nsec) / 1_000_000;
     Millis::from_secs(seconds).plus(Millis::new(rest))
 }
 

@@ -63,5 +63,6 @@ fn device() -> Option<CudaDevice> {
         let get_version: GetVersion = driver::real(slot::cuDriverGetVersion);
         get_version(&raw mut version);
     }
+    // Version 0 is no driver's: a negative one is unknown.
     Some(CudaDevice { uuid, driver: u32::try_from(version).unwrap_or(0) })
 }

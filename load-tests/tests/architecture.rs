@@ -428,6 +428,59 @@ fn a_signature_of_the_control_core_says_which_owners_it_may_change() {
     );
 }
 
+/// Files in which a number out of range stands for something else than its size, with the reason at its place.
+const READ_NUMBERS_THEMSELVES: &[&str] = &[
+    "crates/model/src/number.rs",
+    // The shim links nothing of the model.
+    "kernel-shim/src/filler/state.rs",
+    "kernel-shim/src/startup.rs",
+    "crates/placement/src/policy/tessera/stay/plan.rs",
+    // Programs of others give any number: one that is none has no process.
+    "lab/stand-in/src/mps/numbers.rs",
+];
+
+#[test]
+fn no_number_is_replaced_by_another_one_unseen() {
+    let mut wrong = Vec::new();
+    for folder in ["api", "controller", "crates", "gpu-agent", "kernel-shim", "lab"] {
+        for (path, text) in sources(folder) {
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let is_exempt = READ_NUMBERS_THEMSELVES.contains(&&*path) || path.contains("tests");
+            for found in replaced_numbers(text).filter(|_| !is_exempt) {
+                wrong.push(format!("{path}: {found}"));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "return an error, or use clamped or index of tessera_model::number:\n{}",
+        wrong.join("\n")
+    );
+}
+
+/// The conversions between whole numbers that replace one that is out of range.
+fn replaced_numbers(text: &str) -> impl Iterator<Item = String> {
+    const TYPES: &[&str] = &["u8", "u16", "u32", "u64", "usize", "i8", "i16", "i32", "i64"];
+    let dense: String = text.split_whitespace().collect();
+    let calls: Vec<usize> = dense.match_indices("::try_from(").map(|(at, _)| at).collect();
+    let found: Vec<String> = calls
+        .into_iter()
+        .filter(|at| TYPES.iter().any(|number| dense[..*at].ends_with(number)))
+        .filter_map(|at| {
+            let argument = at + "::try_from(".len();
+            let mut open = 1;
+            let end = dense[argument..].find(|c: char| {
+                open += i32::from(c == '(') - i32::from(c == ')');
+                open == 0
+            })?;
+            let rest = &dense[argument + end + 1..];
+            rest.starts_with(".unwrap_or").then(|| dense[at..argument + end + 1].to_owned())
+        })
+        .collect();
+    let into = dense.matches("try_into().unwrap_or").map(str::to_owned).collect::<Vec<_>>();
+    found.into_iter().chain(into)
+}
+
 fn sources(folder: &str) -> Vec<(String, String)> {
     let root = workspace();
     let mut found = Vec::new();

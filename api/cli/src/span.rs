@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use tessera_model::number::clamped;
 
 use time::OffsetDateTime;
 
@@ -87,7 +88,7 @@ pub struct Elapsed(pub u64);
 impl Elapsed {
     /// Returns the time from `start` to `end`, zero if the clocks disagree.
     pub fn between(start: OffsetDateTime, end: OffsetDateTime) -> Self {
-        Self(u64::try_from((end - start).whole_seconds()).unwrap_or(0))
+        Self(clamped((end - start).whole_seconds()))
     }
 }
 

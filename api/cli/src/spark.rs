@@ -1,6 +1,7 @@
 //! Figures over time in one line of text.
 
 use tessera_api_types::SeriesPoint;
+use tessera_model::number::clamped;
 use tessera_simulator::cluster::number::float;
 
 /// From the lowest to the highest.
@@ -30,7 +31,7 @@ pub fn figure(
     read: impl Fn(&SeriesPoint) -> Option<f64>,
 ) -> Vec<Option<f64>> {
     // A step that no time can hold leaves no gap between two points.
-    let step = i64::try_from(step_secs.max(1)).unwrap_or(i64::MAX);
+    let step: i64 = clamped(step_secs.max(1));
     let mut values = Vec::new();
     let mut before: Option<i64> = None;
     for point in points {

@@ -6,6 +6,7 @@
 use crate::predictions::{RunSample, TaskFacts};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tessera_model::number::clamped;
 use tessera_model::share::SliceShare;
 use tessera_model::{AttemptId, GpuId, Millis};
 use tessera_placement::{Basis, Empirical, Estimator as _, MpsClient, SliceKind};
@@ -107,9 +108,8 @@ pub fn measure_outcomes(
             others.add(&other.client, both.saturating_mul(1_000) / ran);
         }
         // Co-runners make no job faster: runs differ.
-        let speed =
-            u32::try_from(alone.saturating_mul(1_000) / ran).unwrap_or(1_000).clamp(1, 1_000);
-        let co_runners = u32::try_from(others.count).unwrap_or(u32::MAX);
+        let speed = clamped::<u32>(alone.saturating_mul(1_000) / ran).clamp(1, 1_000);
+        let co_runners = clamped(others.count);
         let outcome = ColocationOutcome { attempt: run.attempt, speed, co_runners };
         let colocation = Colocation { slice: run.on.part, own: run.client, others };
         Some((outcome, ColocatedRun::of(&run.task, colocation, speed)))

@@ -12,6 +12,7 @@ use crate::state::queue::{JobQueue, WaitingJob};
 use std::sync::Arc;
 use tessera_model::GpuId;
 use tessera_model::mig::{Profile, Slot};
+use tessera_model::number::clamped;
 use tessera_placement::{Prediction, SharingRequest, SliceKind, could_hold};
 use tessera_predict::colocation::{CoRunners, Colocation, ColocationPredictor};
 use tessera_predict::drift::DriftWatch;
@@ -36,8 +37,8 @@ pub(crate) fn predict_colocation(
     }
     let predict = |model: &ColocationPredictor| {
         let predicted = model.predict(&Colocation { slice: on.part, own: known(&client), others });
-        let [low, value, high] = [predicted.low, predicted.value, predicted.high]
-            .map(|end| u32::try_from(end).unwrap_or(1_000));
+        let [low, value, high] =
+            [predicted.low, predicted.value, predicted.high].map(clamped::<u32>);
         let (low, high) = (low.min(value), high.max(value));
         (PredictedSpeed { low, value, high }, predicted.model)
     };

@@ -1,6 +1,7 @@
 //! How accurate predictions were, for Prometheus.
 
 use std::sync::LazyLock;
+use tessera_model::number::clamped;
 
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
@@ -108,7 +109,7 @@ pub fn count_run_outcomes(ended: &[EndedAttempt]) {
         let basis = known.basis.word();
         let within = if known.covers(ran) { "yes" } else { "no" };
         COUNTERS.outcomes.with_label_values(&[basis, within]).inc();
-        let thousandths = u32::try_from(known.error(ran)).unwrap_or(u32::MAX);
+        let thousandths: u32 = clamped(known.error(ran));
         COUNTERS.error.with_label_values(&[basis]).observe(f64::from(thousandths) / 1_000.0);
     }
 }

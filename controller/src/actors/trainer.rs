@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tessera_model::number::clamped;
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -121,7 +122,7 @@ async fn train_slice_model(
     }
     let accurate = predictions::read_outcomes(&mut connection, model.fingerprint()).await?;
     let fingerprint = format!("{:016x}", model.fingerprint());
-    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let took_ms: u64 = clamped(begun.elapsed().as_millis());
     tracing::info!(fingerprint, runs, took_ms, "trained the model of slices");
     Ok(Some((count, Some((Arc::new(model), accurate)))))
 }

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 use std::time::Duration;
+use tessera_model::number::clamped;
 
 use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
@@ -133,7 +134,7 @@ impl Metrics {
 
 /// Returns a number as a gauge's value; the largest one stands for all above it.
 pub(crate) fn gauge_value(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+    clamped(value)
 }
 
 /// Counts one answered request.

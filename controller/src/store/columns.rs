@@ -6,6 +6,7 @@
 use std::fmt::Display;
 
 use serde::Serialize;
+use tessera_model::number::clamped;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -89,27 +90,27 @@ pub(super) fn row_count(count: i64) -> u64 {
 
 /// Returns a time that passed on the database's clock; zero if that clock went backwards meanwhile.
 pub(super) fn elapsed(millis: i64) -> Millis {
-    Millis::new(u64::try_from(millis).unwrap_or(0))
+    Millis::new(clamped(millis))
 }
 
 /// Returns a number as a `bigint`; the largest one stands for all above it.
 pub(super) fn bigint(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+    clamped(value)
 }
 
 /// Returns a number as an `integer`; the largest one stands for all above it.
 pub(super) fn integer(value: u32) -> i32 {
-    i32::try_from(value).unwrap_or(i32::MAX)
+    clamped(value)
 }
 
 /// Returns a number as a `smallint`; the largest one stands for all above it.
 pub(super) fn smallint(value: u32) -> i16 {
-    i16::try_from(value).unwrap_or(i16::MAX)
+    clamped(value)
 }
 
 /// Returns a collection's length as an `integer`; the largest one stands for all above it.
 pub(super) fn integer_len(value: usize) -> i32 {
-    i32::try_from(value).unwrap_or(i32::MAX)
+    clamped(value)
 }
 
 /// Returns a job's number as a `bigint`; job numbers are drawn from a sequence of these.

@@ -31,16 +31,14 @@ pub const TRUST_MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
 ///
 /// # Errors
 ///
-/// [`StoreError::Deposed`] if another controller leads, [`StoreError::Unavailable`].
+/// [`StoreError::Deposed`] if another controller leads, [`StoreError::Unavailable`]; [`StoreError::Corrupt`].
 pub async fn guard_epoch(connection: &mut PgConnection, epoch: u64) -> Result<(), StoreError> {
     let newest = sqlx::query_scalar!(r#"SELECT guarded_epoch($1) AS "epoch!""#, GUARD)
         .fetch_one(connection)
         .await
         .map_err(StoreError::while_trying_to("take the guard"))?;
-    match u64::try_from(newest) {
-        Ok(newest) if newest == epoch => Ok(()),
-        newest => Err(StoreError::Deposed { ours: epoch, newest: newest.unwrap_or(u64::MAX) }),
-    }
+    let newest = ROW.number("epoch", newest)?;
+    if newest == epoch { Ok(()) } else { Err(StoreError::Deposed { ours: epoch, newest }) }
 }
 
 /// Reads which server and timeline this is, to find out whether the database was rolled back.

@@ -2,6 +2,7 @@
 
 use sqlx::{Connection as _, PgConnection};
 use tessera_model::Millis;
+use tessera_model::number::clamped;
 
 use super::StoreError;
 
@@ -90,5 +91,5 @@ pub async fn read_recent_usage(
 fn time(secs: f64) -> Millis {
     let had = std::time::Duration::try_from_secs_f64(secs.max(0.0));
     let had = had.map_or(u128::MAX, |had| had.as_millis());
-    Millis::new(u64::try_from(had).unwrap_or(u64::MAX))
+    Millis::new(clamped(had))
 }

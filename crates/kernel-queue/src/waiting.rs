@@ -1,6 +1,7 @@
 //! The ten queues Q0 to Q9 of waiting launches (FIKIT §3.3), and the best fit among them
 //! (Algorithm 2).
 
+use tessera_model::number::clamped;
 use tessera_model::spec::Priority;
 
 use crate::ids::{KernelIndex, SessionId};
@@ -240,5 +241,5 @@ fn search_time(predicted: Option<Nanos>) -> u32 {
 
 /// Returns a time in nanoseconds; times over 4.29 s saturate.
 fn saturating_nanos(time: Nanos) -> u32 {
-    u32::try_from(time.get()).unwrap_or(u32::MAX)
+    clamped(time.get())
 }

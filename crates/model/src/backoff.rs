@@ -2,6 +2,7 @@
 //!
 //! Pure: callers wait, and spread the pauses at random if they need to.
 
+use crate::number::clamped;
 use std::time::Duration;
 
 use crate::Millis;
@@ -30,7 +31,7 @@ impl Backoff {
     pub fn millis_after(self, failures: u32) -> Millis {
         let millis = self.pause_after(failures).as_millis();
         // A pause that `Millis` can't hold would last for 584 million years.
-        Millis::new(u64::try_from(millis).unwrap_or(u64::MAX))
+        Millis::new(clamped(millis))
     }
 }
 

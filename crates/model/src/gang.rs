@@ -6,6 +6,7 @@
 //! round or none does. When one fails, is cancelled or lost, all are ended together and follow
 //! their retry rules together.
 
+use crate::number::clamped;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -145,7 +146,7 @@ impl GangMember {
     pub fn port(self, attempt: u32) -> u16 {
         let shift = self.gang.number().wrapping_add(u64::from(attempt));
         let offset = (shift % PORTS * PORT_STRIDE) % PORTS;
-        PORTS_FROM.saturating_add(u16::try_from(offset).unwrap_or(0))
+        PORTS_FROM.saturating_add(clamped(offset))
     }
 }
 

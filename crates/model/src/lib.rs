@@ -12,6 +12,7 @@ pub mod ids;
 pub mod lease;
 pub mod life;
 pub mod mig;
+pub mod number;
 pub mod retention;
 pub mod share;
 pub mod spec;

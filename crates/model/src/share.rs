@@ -1,5 +1,6 @@
 //! How a job takes its slice: alone, or as one of several sharers, under MPS or kernel by kernel.
 
+use crate::number::clamped;
 use std::fmt;
 use std::str::FromStr;
 
@@ -77,7 +78,7 @@ impl MpsShare {
     /// are given away: a share of half the multiprocessors goes with half the memory.
     pub fn roomy(self) -> Bytes {
         let roomy = u128::from(self.memory.get()) * 100 / u128::from(self.sm.0);
-        Bytes::new(u64::try_from(roomy).unwrap_or(u64::MAX))
+        Bytes::new(clamped(roomy))
     }
 }
 

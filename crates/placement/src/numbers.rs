@@ -1,15 +1,16 @@
 //! Conversions between numbers that saturate on purpose, and casts that can't lose anything.
 
 use tessera_model::Millis;
+use tessera_model::number::clamped;
 
 /// Returns a count for the API, whose counts have 32 bits. No cluster comes near that.
 pub(crate) fn saturating_u32(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
+    clamped(count)
 }
 
 /// Returns a time that was worked out in 128 bits; times that are too long stay the longest.
 pub(crate) fn saturating_millis(ms: u128) -> Millis {
-    Millis::new(u64::try_from(ms).unwrap_or(u64::MAX))
+    Millis::new(clamped(ms))
 }
 
 /// Returns a number of GPUs as an index: programs are built for 64 bits only.

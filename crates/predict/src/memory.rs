@@ -7,6 +7,7 @@
 //! task's runs leave their intervals, the estimate is half as much again as the most that it had.
 
 use std::collections::{BTreeMap, VecDeque};
+use tessera_model::number::clamped;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Bytes;
@@ -155,7 +156,7 @@ impl MemoryEstimator {
         let value = if cautious { part(high, CAUTION) } else { high };
         let low = low.min(high);
         Some(MemoryEstimate {
-            runs: u32::try_from(known.runs.len()).unwrap_or(u32::MAX),
+            runs: clamped(known.runs.len()),
             low: Bytes::new(low - part(low, MARGIN)),
             value: Bytes::new(value),
             high: Bytes::new(value.saturating_add(part(value, MARGIN))),
@@ -184,7 +185,7 @@ impl From<MemoryEstimate> for Prediction {
 
 fn part(of: u64, thousandths: u64) -> u64 {
     let part = u128::from(of) * u128::from(thousandths) / 1_000;
-    u64::try_from(part).unwrap_or(u64::MAX)
+    clamped(part)
 }
 
 #[cfg(test)]

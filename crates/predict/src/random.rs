@@ -2,6 +2,7 @@
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
+use tessera_model::number::clamped;
 
 use crate::number::float;
 
@@ -59,7 +60,7 @@ impl SeededRng {
         let down = u128::from(value) * u128::from(thousandths) * 5_994;
         let middle = u128::from(value) * 1_000_000;
         let spread = (middle + up).saturating_sub(down) / 1_000_000;
-        u64::try_from(spread).unwrap_or(u64::MAX).max(value / 10)
+        clamped::<u64>(spread).max(value / 10)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A model with its version, its error on rows that it has not seen, and its interval.
 
 use serde::{Deserialize, Serialize};
+use tessera_model::number::index;
 
 use crate::learn::{LearnedModel, LearnerKind, TrainingTable};
 use crate::number::{count, hash, whole};
@@ -116,7 +117,7 @@ pub fn learn_with_error<M>(
         calibration.rows().map(|(row, target)| (predict(&model, row) - target).abs()).collect();
     off.sort_by(f64::total_cmp);
     let rank = whole((count(off.len() + 1) * COVERAGE).ceil());
-    let rank = usize::try_from(rank).unwrap_or(usize::MAX).clamp(1, off.len());
+    let rank = index(rank).clamp(1, off.len());
     let margin = off[rank - 1];
     let errors = test.rows().map(|(row, target)| (predict(&model, row) - target).abs());
     let errors: Vec<f64> = errors.collect();

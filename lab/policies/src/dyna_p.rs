@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tessera_model::mig::{Layout, Slot};
+use tessera_model::number::clamped;
 use tessera_model::{JobId, Millis};
 
 use tessera_placement::Policy;
@@ -153,7 +154,7 @@ fn desired_slices(
     let any = ways.iter().any(|(_, ms)| in_time(*ms));
     let ways = ways.into_iter().filter(|(_, ms)| !any || in_time(*ms));
     let weight = |(slices, ms): (u8, u64)| {
-        let part = |number: u64, of: u64| i64::try_from(number * 1_000 / of.max(1)).unwrap_or(0);
+        let part = |number: u64, of: u64| clamped::<i64>(number * 1_000 / of.max(1));
         let latency = 1_000 - part(ms, base);
         let throughput = part(base * u64::from(base_slices), ms * u64::from(slices)) - 1_000;
         (LAMBDA * latency + (1_000 - LAMBDA) * throughput, Reverse(slices))

@@ -8,6 +8,7 @@ mod recorded;
 use std::collections::BTreeMap;
 
 use tessera_model::mig::catalog;
+use tessera_model::number::clamped;
 use tessera_model::{Bytes, Millis};
 use tessera_placement::{Basis, Empirical, Estimator, SliceKind};
 use tessera_simulator::cluster::fleet::{FleetError, GpuFleet};
@@ -175,7 +176,7 @@ fn ran(attempt: &PastAttempt) -> Option<Millis> {
 
 /// Returns milliseconds, zero if the clocks disagree.
 fn between(from: OffsetDateTime, to: OffsetDateTime) -> u64 {
-    u64::try_from((to - from).whole_milliseconds()).unwrap_or(0)
+    clamped((to - from).whole_milliseconds())
 }
 
 /// Returns the kind of slice that an attempt had, and its compute slices.

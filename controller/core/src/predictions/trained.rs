@@ -8,6 +8,7 @@
 use crate::predictions::{MemorySample, RunSample};
 use std::sync::Arc;
 use tessera_model::Millis;
+use tessera_model::number::clamped;
 use tessera_placement::{Basis, Empirical, Estimator, Prediction, SliceKind};
 use tessera_predict::drift::{DriftWatch, PredictorTrust};
 use tessera_predict::jct::{TaskRun, TimePredictor};
@@ -30,7 +31,7 @@ pub struct RunTimeModel {
 /// Returns a slice's size in [`PARTS`].
 pub(crate) fn parts(on: &SliceKind) -> u8 {
     let parts = (u32::from(on.part) * u32::from(PARTS) + 500) / 1_000;
-    u8::try_from(parts).unwrap_or(PARTS).clamp(1, PARTS)
+    clamped::<u8>(parts).clamp(1, PARTS)
 }
 
 /// Predicts run times: from earlier runs first, then by the trained model, then by the rule.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tessera_frames::cluster::{GpuHealth, GpuReport, Hello, InstanceReport, MigReport};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Geometry, Layout, Profile, Slot, TooManyPlacements};
+use tessera_model::number::clamped;
 use tessera_model::share::SliceShare;
 use tessera_model::{
     AttemptId, BootId, Bytes, GpuId, Millis, NodeId, NodeIdentity, NodeName, PlanId, SliceId,
@@ -175,7 +176,7 @@ const WHOLE: f64 = 7.0;
 
 /// Returns the part of the memory as a number from 0 to 1.
 pub(crate) fn fraction_of(part: Bytes, whole: Bytes) -> f64 {
-    let mebibytes = |bytes: Bytes| f64::from(u32::try_from(bytes.get() >> 20).unwrap_or(u32::MAX));
+    let mebibytes = |bytes: Bytes| f64::from(clamped::<u32>(bytes.get() >> 20));
     (mebibytes(part) / mebibytes(whole).max(1.0)).min(1.0)
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::Outcome;
 use tessera_model::mig::Profile;
+use tessera_model::number::clamped;
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
@@ -43,7 +44,7 @@ const CHECKPOINTS_MAX: usize = 16;
 
 pub(crate) fn part_of(time: Millis, by: u64, over: u64) -> Millis {
     let part = u128::from(time.get()) * u128::from(by) / u128::from(over.max(1));
-    Millis::new(u64::try_from(part).unwrap_or(u64::MAX))
+    Millis::new(clamped(part))
 }
 
 pub(crate) fn ran(record: &ExitRecord) -> Option<Millis> {
@@ -268,7 +269,7 @@ impl Predictions {
         };
         let all = lasted.plus(whole.after(lasted).expected);
         let done = part_of(Millis::new(MILLION), lasted.get(), all.get()).get();
-        u32::try_from(done).unwrap_or(0)
+        clamped(done)
     }
 
     /// Predicts the speed of each of several co-located jobs under MPS, in thousandths of its

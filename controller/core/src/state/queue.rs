@@ -5,6 +5,7 @@ use crate::predictions::TaskFacts;
 use crate::rows::transitions::WaitReasonRow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use tessera_model::number::clamped;
 use tessera_model::spec::QueueRank;
 use tessera_model::{DecisionId, GangMember, JobId, Millis};
 use tessera_placement::{Explanation, QueueKey, QueuedJob, WaitReason};
@@ -52,7 +53,7 @@ impl QueuePosition {
         Self {
             job,
             ahead: before.iter().copied().take(AHEAD_MAX).collect(),
-            jobs_ahead: u64::try_from(before.len()).unwrap_or(u64::MAX),
+            jobs_ahead: clamped(before.len()),
         }
     }
 }

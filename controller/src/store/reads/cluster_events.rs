@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use sqlx::PgConnection;
 use tessera_api_types::{ClusterEvent, ClusterEvents};
+use tessera_model::number::clamped;
 use tessera_model::{JobId, Millis};
 
 use super::page::PageSize;
@@ -26,7 +27,7 @@ pub(super) async fn events(
          LIMIT $3
         "#,
         node,
-        before.and_then(|event| i64::try_from(event).ok()).unwrap_or(i64::MAX),
+        before.map_or(i64::MAX, clamped),
         size.rows(),
     )
     .fetch_all(at)

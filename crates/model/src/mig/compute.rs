@@ -9,6 +9,7 @@ mod cut;
 mod name;
 mod rules;
 
+use crate::number::clamped;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -113,7 +114,7 @@ fn check_sizes(compute_slices: u8, sizes: &[u8]) -> Result<(), IllegalCut> {
 pub fn memory_share(memory: Bytes, compute_slices: u8, slices: u8) -> Bytes {
     let whole = u128::from(compute_slices.max(1));
     let part = u128::from(memory.get()) * u128::from(slices) / whole;
-    Bytes::new(u64::try_from(part).unwrap_or(u64::MAX))
+    Bytes::new(clamped(part))
 }
 
 /// One driver operation on a compute instance of an existing GPU instance.

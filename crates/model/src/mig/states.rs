@@ -12,6 +12,7 @@
 mod places;
 mod table;
 
+use crate::number::{clamped, index};
 use std::collections::BTreeSet;
 
 use super::geometry::{Geometry, Layout, ProfileId, Slot};
@@ -36,7 +37,7 @@ impl MigState {
     }
 
     fn index(self) -> usize {
-        usize::try_from(self.row).unwrap_or(usize::MAX)
+        index(u64::from(self.row))
     }
 }
 
@@ -264,5 +265,5 @@ impl StateSpace {
 }
 
 fn row_of(table: &StateTable, row: usize) -> MigState {
-    MigState { set: table.set(row), row: u32::try_from(row).unwrap_or(u32::MAX) }
+    MigState { set: table.set(row), row: clamped(row) }
 }

@@ -1,6 +1,7 @@
 //! Runs, put together by task, GPU model and size.
 
 use std::collections::{BTreeMap, VecDeque};
+use tessera_model::number::index;
 
 use serde::{Deserialize, Serialize};
 
@@ -125,6 +126,6 @@ pub(super) fn repeat(places: &BTreeMap<(String, String), ModelHistory>) -> Optio
         return None;
     }
     off.sort_by(f64::total_cmp);
-    let rank = usize::try_from(whole(count(off.len()) * 0.9)).unwrap_or(0);
+    let rank = index(whole(count(off.len()) * 0.9));
     off.get(rank.min(off.len() - 1)).map(|off| off.max(0.02))
 }

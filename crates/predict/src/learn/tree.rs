@@ -1,6 +1,7 @@
 //! One regression tree, grown over columns that were put into bins first.
 
 use serde::{Deserialize, Serialize};
+use tessera_model::number::clamped;
 
 use super::TrainingTable;
 use crate::number::count;
@@ -37,7 +38,7 @@ impl BinnedColumns {
         let codes = cuts.iter().enumerate().map(|(column, cuts)| {
             let bin = |row| {
                 let cell = table.cell(row, column);
-                u8::try_from(cuts.partition_point(|cut| *cut < cell)).unwrap_or(u8::MAX)
+                clamped::<u8>(cuts.partition_point(|cut| *cut < cell))
             };
             (0..table.len()).map(bin).collect()
         });
@@ -112,7 +113,7 @@ impl RegressionTree {
             let (low, high): (Vec<_>, Vec<_>) =
                 rows.into_iter().partition(|row| codes[*row] <= bin);
             let at = binned.cuts[column][usize::from(bin)];
-            let column = u16::try_from(column).unwrap_or(u16::MAX);
+            let column = clamped(column);
             nodes[node] = TreeNode::Split { column, at, below: above - 1, above };
             open.push((usize::from(above) - 1, low, depth + 1));
             open.push((usize::from(above), high, depth + 1));
@@ -151,7 +152,7 @@ fn split(
                 continue;
             }
             let gain = gain_of(below, seen) + gain_of(sum - below, rows.len() - seen) - whole;
-            let bin = u8::try_from(bin).unwrap_or(u8::MAX);
+            let bin = clamped(bin);
             if gain > 1e-12 && best.is_none_or(|(known, ..)| gain > known) {
                 best = Some((gain, column, bin));
             }

@@ -2,6 +2,7 @@
 //!
 //! Source: Villarrubia et al., arXiv 2604.22430, tables 2 (medium) and 5 (small), on an A30.
 
+use tessera_model::number::clamped;
 use tessera_placement::Demand;
 
 use super::contention::{ContentionSharer, under_mig, under_mps};
@@ -65,7 +66,7 @@ pub fn medium(name: &str) -> Option<CalibrationRow> {
 impl CalibrationRow {
     /// Returns what it keeps busy, as the model of contention takes it.
     pub fn demand(&self) -> Demand {
-        let thousandths = |percent: f64| u16::try_from(whole(percent * 10.0)).unwrap_or(1_000);
+        let thousandths = |percent: f64| clamped(whole(percent * 10.0));
         Demand { sm: thousandths(self.sm), memory: thousandths(self.memory) }
     }
 

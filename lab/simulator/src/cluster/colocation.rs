@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
+use tessera_model::number::clamped;
 
 use tessera_lab_learners::sharing::{MeasuredSharing, SharedJob, SharingPredictor, SliceUse};
 use tessera_placement::Demand;
@@ -62,7 +63,7 @@ fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
             let part = 1 + rng.below((left - kept).max(1));
             left -= part;
             let demand = Demand { sm: draw(rng, 800), memory: draw(rng, 430) };
-            (demand, u8::try_from(part * 10).unwrap_or(10))
+            (demand, clamped(part * 10))
         })
         .collect();
     let sharers: Vec<ContentionSharer> = jobs
@@ -73,7 +74,7 @@ fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
     // Three of a hundred up or down, chosen: two measurements of the same are never equal.
     let slowed = rng.spread(slowed, 30).max(1_000);
     let shared = shared_job(jobs[0].0, jobs[0].1, &jobs[1..], (slices, WHOLE), rng.below(2) == 0);
-    let speed_per_mille = u32::try_from(1_000_000 / slowed).unwrap_or(1_000);
+    let speed_per_mille = clamped(1_000_000 / slowed);
     MeasuredSharing { task, shared, speed_per_mille }
 }
 
@@ -99,7 +100,7 @@ pub(super) fn shared_job(
         sm_percent: percent,
         own: used(own, (slices, whole)),
         occupied,
-        others: u8::try_from(others.len()).unwrap_or(u8::MAX),
+        others: clamped(others.len()),
     }
 }
 
@@ -111,5 +112,5 @@ fn used(demand: Demand, (slices, whole): (u8, u8)) -> SliceUse {
 }
 
 fn draw(rng: &mut SeededRng, below: u64) -> u16 {
-    u16::try_from(20 + rng.below(below)).unwrap_or(0)
+    clamped(20 + rng.below(below))
 }

@@ -388,5 +388,5 @@ fn number(index: usize) -> u64 {
 }
 
 fn index(job: JobId) -> usize {
-    usize::try_from(job.number().saturating_sub(1)).unwrap_or(usize::MAX)
+    tessera_model::number::index(job.number().saturating_sub(1))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tessera_model::mig::{Layout, ProfileId, catalog};
+use tessera_model::number::clamped;
 use tessera_model::{Bytes, NodeName};
 use tessera_placement::{
     AdminOverride, ClusterView, GpuView, InstanceState, InstanceView, MigView,
@@ -108,7 +109,7 @@ impl GpuFleet {
             gpus.push(GpuView {
                 id: format!("GPU-{number:08}").parse().map_err(|_| bad("too many".into()))?,
                 node: node_name(node).ok_or_else(|| bad("too many".into()))?,
-                index: u32::try_from(number % GPUS_PER_NODE).unwrap_or(u32::MAX),
+                index: clamped(number % GPUS_PER_NODE),
                 model: (*key).to_owned(),
                 memory: model.memory.unwrap_or(largest),
                 sms: model.sms,

@@ -7,6 +7,7 @@
 //! small kernels and many returns to the host, backbones one burst of kernels.
 
 use super::program::{ProgramStep, SimulatedProgram};
+use tessera_model::number::{clamped, index};
 use tessera_predict::random::SeededRng;
 
 /// One network as a task that is run again and again.
@@ -93,7 +94,7 @@ impl ProgramModel {
             .zip(gaps)
             .enumerate()
             .map(|(place, (kernel, gap_ns))| ProgramStep {
-                kernel: u16::try_from(*kernel).unwrap_or(u16::MAX),
+                kernel: clamped(*kernel),
                 took_ns: busy * weight(*kernel) / all,
                 gap_ns,
                 waits_for_device: place % 2 == 0,
@@ -109,7 +110,7 @@ impl ProgramModel {
 
     /// Returns the gap after each launch, in nanoseconds.
     fn gap_times(&self, rng: &mut SeededRng) -> Vec<u64> {
-        let mut weights = vec![0; usize::try_from(self.launches).unwrap_or(0)];
+        let mut weights = vec![0; index(self.launches)];
         let mut left = self.gaps.min(self.launches);
         while left > 0 {
             let place = rng.index_below(weights.len());

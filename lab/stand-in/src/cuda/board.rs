@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
+use tessera_model::number::clamped;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 
@@ -148,7 +149,7 @@ impl SharedDevice {
 
 /// Returns a duration in nanoseconds; one of more than 584 years is as long as can be held.
 pub fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    clamped(duration.as_nanos())
 }
 
 const fn place(version: u64) -> u64 {

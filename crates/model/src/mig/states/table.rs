@@ -1,6 +1,7 @@
 //! Every state of a space with what follows from it, worked out once.
 
 use super::places::{InstancePlacements, bits};
+use crate::number::{clamped, index};
 
 /// Most entries of the table of successors, states times placements: 16 MiB of them. The
 /// largest known GPU takes a seventieth.
@@ -126,7 +127,7 @@ impl StateTable {
                     let reach = self.toggle(state, bit).map_or(0, |next| self.reach[next]);
                     // Starts ascend: of equals the last one stays.
                     if reach > 0 && reach >= choice.0 {
-                        choice = (reach, u8::try_from(bit).unwrap_or(NO_PLACE));
+                        choice = (reach, clamped(bit));
                     }
                 }
                 best.push(choice.1);
@@ -170,14 +171,14 @@ impl StateTable {
 
 /// Returns the number of the lowest bit above all that are set.
 fn above_highest(set: u128) -> usize {
-    usize::try_from(u128::BITS - set.leading_zeros()).unwrap_or(usize::MAX)
+    index(u64::from(u128::BITS - set.leading_zeros()))
 }
 
 /// There are fewer states than [`ENTRIES_MAX`], so that no index is cut.
-fn short(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(NOWHERE)
+fn short(number: usize) -> u32 {
+    clamped(number)
 }
 
-fn long(index: u32) -> usize {
-    usize::try_from(index).unwrap_or(usize::MAX)
+fn long(number: u32) -> usize {
+    index(u64::from(number))
 }

@@ -3,6 +3,7 @@
 use super::{SimulationRun, number};
 use crate::cluster::metrics::{JobOutcome, RunOutcome};
 use crate::cluster::number::{count, float};
+use tessera_model::number::clamped;
 
 impl SimulationRun<'_> {
     pub(super) fn outcome(mut self) -> RunOutcome {
@@ -20,8 +21,7 @@ impl SimulationRun<'_> {
             millijoules: self.energy_millijoules(now),
             reconfigurations: record.reconfigurations,
             cutting_ms: record.cutting_ms,
-            cutting_millijoules: u64::try_from(record.cutting_microjoules / 1_000)
-                .unwrap_or(u64::MAX),
+            cutting_millijoules: clamped(record.cutting_microjoules / 1_000),
             moves: record.moves,
             moving_ms: record.moving_ms,
             preemptions: record.preemptions,
@@ -42,7 +42,7 @@ impl SimulationRun<'_> {
                 gpu_state.microjoules
             })
             .sum();
-        u64::try_from(sum / 1_000).unwrap_or(u64::MAX)
+        clamped(sum / 1_000)
     }
 
     fn job_outcomes(&self) -> Vec<JobOutcome> {

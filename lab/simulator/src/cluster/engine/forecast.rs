@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tessera_model::mig::Profile;
+use tessera_model::number::clamped;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
@@ -96,7 +97,7 @@ impl SimulationRun<'_> {
             let all = u128::from(lasted.plus(here.after(lasted).expected).get());
             let scaled =
                 u128::from(whole.expected.get()) * all / u128::from(here.expected.get().max(1));
-            u64::try_from(scaled).unwrap_or(u64::MAX)
+            clamped(scaled)
         };
         let ms = self.course(index(job)).map_or(whole.expected.get(), longer);
         let is_measured = matches!(whole.basis, Basis::SameSlice | Basis::Learned);

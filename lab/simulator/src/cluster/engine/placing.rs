@@ -1,5 +1,6 @@
 //! Jobs on their instances: they sit down, load, work, and leave.
 
+use tessera_model::number::clamped;
 use tessera_placement::{InstanceState, PlacedJob};
 
 use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, id, index};
@@ -8,13 +9,13 @@ use crate::cluster::job::WHOLE;
 /// Returns the parts of a job that are done in so many milliseconds at a pace.
 pub(super) fn progress(elapsed_ms: u64, pace: u64) -> u64 {
     let parts = u128::from(elapsed_ms) * 1_000 * u128::from(WHOLE) / u128::from(pace.max(1));
-    u64::try_from(parts).unwrap_or(u64::MAX)
+    clamped(parts)
 }
 
 /// Returns the milliseconds, rounded up, in which so many parts are done at a pace.
 pub(super) fn lasts(parts: u64, pace: u64) -> u64 {
     let ms = (u128::from(parts) * u128::from(pace)).div_ceil(1_000 * u128::from(WHOLE));
-    u64::try_from(ms).unwrap_or(u64::MAX)
+    clamped(ms)
 }
 
 impl SimulationRun<'_> {

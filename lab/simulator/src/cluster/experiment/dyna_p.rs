@@ -2,6 +2,7 @@
 
 use tessera_lab_policies::StaticBySize;
 use tessera_model::Bytes;
+use tessera_model::number::clamped;
 
 use super::{ExperimentTrial, Finding, Proof, near, overheads_free, runs, runs_under};
 use crate::cluster::calibration::mean;
@@ -205,7 +206,7 @@ pub(super) fn scale() -> Vec<Finding> {
         if let (Some(slow), Some(fast)) = (ends.first(), ends.last()) {
             growth.push(slow / fast);
         }
-        cuts.push(f64::from(u32::try_from(made).unwrap_or(u32::MAX)));
+        cuts.push(f64::from(clamped::<u32>(made)));
     }
     if let [dyna_p, miso, ..] = cuts[..] {
         let what = "reconfigurations of Dyna-P over MISO's at the fastest rate";

@@ -1,6 +1,7 @@
 //! MMK's 60 and 1,200 jobs: proxies, with ParvaGPU's and MISO's measured speeds.
 
 use std::ops::RangeInclusive;
+use tessera_model::number::clamped;
 
 use tessera_lab_policies::{Miger, MpsOnly};
 use tessera_placement::Policy;
@@ -160,7 +161,7 @@ pub(super) fn twelve_hundred() -> Vec<Finding> {
     let Some(gpus) = fitted.zip(load).map(|(gpus, more)| (gpus * more).round()) else {
         return Vec::new();
     };
-    let gpus = u32::try_from(whole(gpus)).unwrap_or(1).max(1);
+    let gpus = clamped::<u32>(whole(gpus)).max(1);
     let (Some(miger), Some(mmk)) = (mix.under("miger", gpus), mix.under("mmk", gpus)) else {
         return Vec::new();
     };

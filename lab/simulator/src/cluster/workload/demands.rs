@@ -5,6 +5,7 @@
 //! to the multiprocessors' account.
 
 use std::collections::BTreeMap;
+use tessera_model::number::clamped;
 
 use tessera_placement::Demand;
 
@@ -39,7 +40,7 @@ pub(super) fn of_slices(speeds: &[(u8, f64)]) -> Option<Demand> {
 }
 
 fn demand(busy: f64) -> Demand {
-    let sm = u16::try_from(whole(busy.min(BUSY_MAX) * 1_000.0)).unwrap_or(1_000);
+    let sm = clamped(whole(busy.min(BUSY_MAX) * 1_000.0));
     Demand { sm, memory: 0 }
 }
 

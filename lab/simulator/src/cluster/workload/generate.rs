@@ -1,6 +1,7 @@
 //! Generated workloads: jobs of MISO's measured models at arrivals of a seed's choosing.
 
 use std::collections::BTreeMap;
+use tessera_model::number::clamped;
 
 use tessera_model::Bytes;
 use tessera_placement::Demand;
@@ -130,7 +131,7 @@ fn batch(rng: &mut SeededRng, job: SimulatedJob) -> SimulatedJob {
 /// Returns a job whose kernels run for at least so many thousandths of its time, and fill four fifths
 /// of the multiprocessors while they do.
 fn kept_busy(rng: &mut SeededRng, job: SimulatedJob, least: u64, more: u64) -> SimulatedJob {
-    let part = |thousandths: u64| u16::try_from(thousandths).unwrap_or(1_000);
+    let part = |thousandths: u64| clamped::<u16>(thousandths);
     let busy = least + rng.below(more + 1);
     let demand = Demand { sm: part(busy * 4 / 5), memory: part(rng.below(busy / 5 + 1)) };
     SimulatedJob { busy: Some(part(busy)), demand: Some(demand), ..job }

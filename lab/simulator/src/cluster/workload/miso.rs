@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
+use tessera_model::number::{clamped, index};
 
 use serde::Deserialize;
 use tessera_model::Bytes;
@@ -42,8 +43,8 @@ const CAPACITY_MIB: [(u8, u64); 5] =
 ///
 /// The same seeds give the authors' arrivals: with their bounds that is tested.
 pub fn jobs(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
-    let small = u32::try_from(seed).unwrap_or(u32::MAX - 1);
-    let count = usize::try_from(jobs).unwrap_or(usize::MAX);
+    let small = clamped(seed);
+    let count = index(jobs);
     let order = MersenneTwister::python(small).shuffled(count);
     let mut rng = MersenneTwister::numpy(small.wrapping_add(1));
     let gap_s = float(gap_ms) / 1_000.0;

@@ -2,6 +2,7 @@
 //! Philly and Acme, inference speeds of ParvaGPU. Sources and terms stand in `data/README.md`.
 
 use std::collections::BTreeMap;
+use tessera_model::number::index;
 
 use serde::Deserialize;
 use tessera_model::Bytes;
@@ -51,7 +52,7 @@ pub fn alibaba_jobs() -> u64 {
 /// Returns tasks of Alibaba's 2023 trace that ran on one GPU or a part of one, at most so many,
 /// their arrivals so many times as dense. Tasks of several GPUs are left out.
 pub fn alibaba(jobs: u64, faster: u64) -> Vec<SimulatedJob> {
-    let most = usize::try_from(jobs).unwrap_or(usize::MAX);
+    let most = index(jobs);
     let tasks = rows::<AlibabaTask>(ALIBABA).into_iter().filter(|task| task.gpus == 1);
     let mut tasks: Vec<AlibabaTask> = tasks.collect();
     tasks.sort_by(|a, b| a.submit_s.total_cmp(&b.submit_s));
@@ -229,7 +230,7 @@ pub fn dyna_p(jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
             ..plain(&format!("{}.{}", row.model, row.batch), needs, &times)
         }
     };
-    let most = usize::try_from(jobs).unwrap_or(usize::MAX);
+    let most = index(jobs);
     rows::<ProxyRow>(DYNA_P_5000).into_iter().take(most).map(job).collect()
 }
 

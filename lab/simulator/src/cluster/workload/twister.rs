@@ -6,6 +6,7 @@
 //! Economics* 12, 1993).
 
 use crate::cluster::number::{float, whole};
+use tessera_model::number::{clamped, index};
 
 /// Words of the state, and how far apart two of them are mixed: MT19937's own.
 const N: usize = 624;
@@ -24,7 +25,7 @@ impl MersenneTwister {
         state[0] = seed;
         for at in 1..N {
             let last = state[at - 1] ^ (state[at - 1] >> 30);
-            let step = u32::try_from(at).unwrap_or(0);
+            let step = clamped(at);
             state[at] = 1_812_433_253_u32.wrapping_mul(last).wrapping_add(step);
         }
         Self { state, at: N }
@@ -46,7 +47,7 @@ impl MersenneTwister {
         }
         for _ in 0..N - 1 {
             let mixed = (state[at - 1] ^ (state[at - 1] >> 30)).wrapping_mul(1_566_083_941);
-            let place = u32::try_from(at).unwrap_or(0);
+            let place = clamped(at);
             state[at] = (state[at] ^ mixed).wrapping_sub(place);
             at += 1;
             if at >= N {
@@ -84,7 +85,7 @@ impl MersenneTwister {
     fn below(&mut self, bound: usize) -> usize {
         let bits = usize::BITS - bound.leading_zeros();
         loop {
-            let number = usize::try_from(self.next() >> (32 - bits)).unwrap_or(0);
+            let number = index(u64::from(self.next() >> (32 - bits)));
             if number < bound {
                 return number;
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tessera_model::mig::catalog;
+use tessera_model::number::clamped;
 use tessera_model::{Bytes, GangShape};
 use tessera_placement::Demand;
 
@@ -54,7 +55,7 @@ fn parse(row: &WorkloadRow) -> Result<SimulatedJob, RowProblem> {
     if end < start {
         return Err(RowProblem::ShrinkingMemory { start, end });
     }
-    let thousandths = |percent: f64| u16::try_from(whole(percent * 10.0)).unwrap_or(1_000);
+    let thousandths = |percent: f64| clamped(whole(percent * 10.0));
     Ok(SimulatedJob {
         name: row.name.clone(),
         user: row.user.clone().unwrap_or_else(|| "user".to_owned()),
