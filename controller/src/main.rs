@@ -5,10 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use actix::Recipient;
+use actix_web::dev::ServerHandle;
 use anyhow::Context as _;
 use clap::Parser as _;
 use tessera_control::ClusterState;
-use tessera_controller::actors::leadership::{Candidate, Trust};
+use tessera_control::commands::JobStateChange;
+use tessera_controller::actors::leadership::{Candidate, StoreRolledBack, Trust};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
@@ -16,14 +19,16 @@ use tessera_controller::figures::FigureCache;
 use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::kernel_reports::KernelReports;
 use tessera_controller::memory::StoreMemory;
-use tessera_controller::ports::{About, ClusterShape, Ports, Readiness};
+use tessera_controller::ports::{About, ClusterShape, Ports, Readiness, SubmitCall, ToPlacer};
 use tessera_controller::settings::{Command, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, recent_usage, snapshot};
 use tessera_controller::{clock, http};
 use tessera_model::Millis;
-use tessera_placement::policy;
+use tessera_model::lease::LeaseTerms;
+use tessera_model::number::clamped;
+use tessera_placement::{Policy, policy};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -74,7 +79,8 @@ fn main() -> ExitCode {
         }),
     };
     match done {
-        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(clamped::<u8>(status)),
         Err(error) => {
             eprintln!("tessera-controller: {error:#}");
             ExitCode::FAILURE
@@ -124,50 +130,19 @@ async fn run(
     connect::prepare(&options, durability).await?;
     let policy =
         policy::on_terms(&settings.policy, settings.policy_terms()).context("unknown policy")?;
-    let accounts = settings.accounts()?;
-    let trust = if settings.ha { Trust::leased() } else { Trust::unlimited() };
-
-    let starting = Readiness::NotReady { reason: "the controller is starting".to_owned() };
-    let (readiness, ready) = watch::channel(starting);
-    let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
-    let (submits, calls) = mpsc::channel(SUBMITS_WAITING_MAX);
-    let (questions, queries) = mpsc::channel(QUESTIONS_WAITING_MAX);
-    let reports = questions.clone();
-    let (job_changes, _) = broadcast::channel(MOVES_KEPT);
-    let figures = FigureCache::default();
-    let ports = Ports {
-        reads: reads(&options, others),
-        submits,
-        placer: questions,
-        shape: shapes,
-        job_changes: job_changes.clone(),
-        readiness: ready,
-        figures: figures.clone(),
-        about: Arc::new(About {
-            version: env!("CARGO_PKG_VERSION"),
-            controller: folder.controller,
-            policy: policy.name(),
-            accounts: accounts.clone(),
-            token: settings.token_required().then(|| folder.token.clone()),
-        }),
+    let about = About {
+        version: env!("CARGO_PKG_VERSION"),
+        controller: folder.controller,
+        policy: policy.name(),
+        accounts: settings.accounts()?,
+        token: settings.token_required().then(|| folder.token.clone()),
     };
     let address = http.local_addr()?;
+    let (ports, ends) = connect_ports(reads(&options, others), about);
     let server = http::serve(ports, vec![http])?;
-    let stop = server.handle();
+    let (listening, agents) = watch::channel(None::<quinn::Endpoint>);
+    actix::spawn(stop_at_signal(server.handle(), agents));
     actix::spawn(server);
-    let (listening, mut agents) = watch::channel(None::<quinn::Endpoint>);
-    actix::spawn(async move {
-        wait_for_signal().await;
-        tracing::info!("stopping");
-        stop.stop(true).await;
-        let endpoint = agents.borrow_and_update().clone();
-        if let Some(endpoint) = endpoint {
-            // Agents learn of the end now, and look for a successor at once.
-            endpoint.close(0_u32.into(), b"the controller stops");
-            let _ = tokio::time::timeout(GOODBYES_WITHIN, endpoint.wait_idle()).await;
-        }
-        actix::System::current().stop();
-    });
 
     let terms = settings.lease_terms()?;
     let memory = Arc::new(StoreMemory::open(&settings.data)?);
@@ -175,53 +150,143 @@ async fn run(
         controller: folder.controller,
         pool: connect::pool(options.clone(), 3),
         memory: Arc::clone(&memory),
-        trust,
+        trust: if settings.ha { Trust::leased() } else { Trust::unlimited() },
         lease: terms.controller_expiry(Millis::ZERO),
     };
-    let epoch = candidate.lead(&readiness).await?;
+    let epoch = candidate.lead(&ends.readiness).await?;
+    let cluster = read_cluster(&settings, &candidate, epoch, terms, policy).await?;
+    let (epochs, held) = watch::channel(epoch);
+    let kernels = KernelReports::new(candidate.pool.clone());
+    let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
+    let parts = PlacerParts {
+        cluster,
+        options: options.clone(),
+        candidate: candidate.clone(),
+        shape: ends.shape,
+        job_changes: ends.job_changes,
+        readiness: ends.readiness.clone(),
+        epoch: epochs,
+    };
+    let placer = placer::start(parts, ends.queries, accepted);
+    intake::start(others, &options, &memory, ends.calls, fresh);
+    start_upkeep(&settings, others, &options, &ends.reports, held.clone());
+    actix::spawn(keep_leading(candidate, held, placer.clone().recipient()));
+    let endpoint = tessera_wire::endpoint::listen(&folder.identity, settings.quic)?;
+    let quic = endpoint.local_addr()?;
+    listening.send_replace(Some(endpoint.clone()));
+    tokio::spawn(links::serve(endpoint, placer, ends.figures, kernels));
+    ends.readiness.send_replace(Readiness::Ready { epoch });
+    tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
+    Ok(())
+}
+
+/// What the ports of the HTTP server lead to.
+struct PortEnds {
+    readiness: watch::Sender<Readiness>,
+    shape: watch::Sender<Arc<ClusterShape>>,
+    calls: mpsc::Receiver<SubmitCall>,
+    queries: mpsc::Receiver<ToPlacer>,
+    /// Another sender of queries, for the trainers.
+    reports: mpsc::Sender<ToPlacer>,
+    job_changes: broadcast::Sender<JobStateChange>,
+    figures: FigureCache,
+}
+
+/// Returns the ports of the HTTP server, and what they lead to.
+fn connect_ports(reads: Reads, about: About) -> (Ports, PortEnds) {
+    let starting = Readiness::NotReady { reason: "the controller is starting".to_owned() };
+    let (readiness, ready) = watch::channel(starting);
+    let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
+    let (submits, calls) = mpsc::channel(SUBMITS_WAITING_MAX);
+    let (placer, queries) = mpsc::channel(QUESTIONS_WAITING_MAX);
+    let (job_changes, _) = broadcast::channel(MOVES_KEPT);
+    let figures = FigureCache::default();
+    let ends = PortEnds {
+        readiness,
+        shape,
+        calls,
+        queries,
+        reports: placer.clone(),
+        job_changes: job_changes.clone(),
+        figures: figures.clone(),
+    };
+    let about = Arc::new(about);
+    let ports = Ports {
+        reads,
+        submits,
+        placer,
+        shape: shapes,
+        job_changes,
+        readiness: ready,
+        figures,
+        about,
+    };
+    (ports, ends)
+}
+
+/// Renews the leader's lease, and ends the controller once another one leads.
+async fn keep_leading(
+    candidate: Candidate,
+    epoch: watch::Receiver<u64>,
+    placer: Recipient<StoreRolledBack>,
+) {
+    candidate.keep(epoch, placer).await;
+    actix::System::current().stop_with_code(DEPOSED_STATUS);
+}
+
+/// Reads the cluster from the store, as the leader of an epoch.
+async fn read_cluster(
+    settings: &Settings,
+    candidate: &Candidate,
+    epoch: u64,
+    terms: LeaseTerms,
+    policy: Box<dyn Policy>,
+) -> anyhow::Result<ClusterState> {
     let mut connection = store::acquire(&candidate.pool).await?;
     let snapshot = snapshot::read_snapshot(&mut connection).await?;
     let usage = recent_usage::read_recent_usage(&mut connection, settings.half_life()).await?;
     drop(connection);
     let mut cluster =
-        ClusterState::new(epoch, folder.controller, terms, policy, snapshot, clock::boot());
+        ClusterState::new(epoch, candidate.controller, terms, policy, snapshot, clock::boot());
     let improve_for = Duration::from_millis(settings.improve_for);
     cluster.set_improve_budget(improve_for, Arc::new(clock::Running::start()));
     cluster.set_migration_cooldown(Millis::from_secs(settings.migration_cooldown));
-    cluster.set_accounts(accounts, usage, clock::boot());
-    let (epochs, held) = watch::channel(epoch);
-    let parts = PlacerParts {
-        cluster,
-        options: options.clone(),
-        candidate: candidate.clone(),
-        shape,
-        job_changes,
-        readiness: readiness.clone(),
-        epoch: epochs,
-    };
-    let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
-    let kernels = KernelReports::new(candidate.pool.clone());
-    let placer = placer::start(parts, queries, accepted);
-    intake::start(others, &options, &memory, calls, fresh);
+    cluster.set_accounts(settings.accounts()?, usage, clock::boot());
+    Ok(cluster)
+}
+
+/// Starts what needs no round: the trainers of predictions, and the sweeps of old rows.
+fn start_upkeep(
+    settings: &Settings,
+    runtime: &Handle,
+    options: &ConnectOptions,
+    placer: &mpsc::Sender<ToPlacer>,
+    epoch: watch::Receiver<u64>,
+) {
     prediction_metrics::register_series();
     let every = Millis::from_secs(settings.learn_every).duration();
-    trainer::watch_kernels(others, options.clone(), reports.clone());
-    trainer::start_colocation_trainer(others, options.clone(), reports.clone(), every);
-    trainer::start_slice_trainer(others, options.clone(), reports, every);
+    trainer::watch_kernels(runtime, options.clone(), placer.clone());
+    trainer::start_colocation_trainer(runtime, options.clone(), placer.clone(), every);
+    trainer::start_slice_trainer(runtime, options.clone(), placer.clone(), every);
     let kept = RetentionTimes { history: settings.keep_history, rounds: settings.keep_rounds };
-    retention::start_sweeps(others, options.clone(), held.clone(), kept);
-    let recipient = placer.clone().recipient();
-    actix::spawn(async move {
-        candidate.keep(held, recipient).await;
-        actix::System::current().stop_with_code(DEPOSED_STATUS);
-    });
-    let endpoint = tessera_wire::endpoint::listen(&folder.identity, settings.quic)?;
-    let quic = endpoint.local_addr()?;
-    listening.send_replace(Some(endpoint.clone()));
-    tokio::spawn(links::serve(endpoint, placer, figures, kernels));
-    readiness.send_replace(Readiness::Ready { epoch });
-    tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
-    Ok(())
+    retention::start_sweeps(runtime, options.clone(), epoch, kept);
+}
+
+/// Stops serving at a signal, and closes the connections of the agents.
+async fn stop_at_signal(
+    server: ServerHandle,
+    mut agents: watch::Receiver<Option<quinn::Endpoint>>,
+) {
+    wait_for_signal().await;
+    tracing::info!("stopping");
+    server.stop(true).await;
+    let endpoint = agents.borrow_and_update().clone();
+    if let Some(endpoint) = endpoint {
+        // Agents learn of the end now, and look for a successor at once.
+        endpoint.close(0_u32.into(), b"the controller stops");
+        let _ = tokio::time::timeout(GOODBYES_WITHIN, endpoint.wait_idle()).await;
+    }
+    actix::System::current().stop();
 }
 
 /// Opens reads on their own runtime, where their pool's upkeep runs too: a connection belongs to
