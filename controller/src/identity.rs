@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
 use tessera_model::{ControllerId, NodeId, NodeIdentity, NodeName};
+use tessera_wire::receipt::ReceiptKey;
 use tessera_wire::tls::{self, Authority, Identity};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -27,6 +28,8 @@ pub fn init(data: &Path) -> anyhow::Result<()> {
         authority.save(&folder)?;
     }
     write_once(&data.join("token"), &new_token())?;
+    // Not in the database: one that was rolled back must not take the key with it.
+    write_once(&data.join("receipt.key"), &new_key())?;
     let id = ControllerId::from_uuid(Uuid::now_v7());
     write_once(&data.join("controller-id"), &id.to_string())
 }
@@ -59,6 +62,8 @@ pub struct DataFolder {
     pub controller: ControllerId,
     /// The API's token.
     pub token: String,
+    /// Signs what nodes are given.
+    pub receipts: ReceiptKey,
 }
 
 /// Opens the data folder, making what is missing.
@@ -83,6 +88,9 @@ pub fn open(data: &Path) -> anyhow::Result<DataFolder> {
         identity: Identity::load(&data.join("identity"))?,
         controller: read("controller-id")?.trim().parse()?,
         token: read("token")?.trim().to_owned(),
+        receipts: receipt_key(&read("receipt.key")?).with_context(|| {
+            format!("{} is not valid: restore it", data.join("receipt.key").display())
+        })?,
     })
 }
 
@@ -102,6 +110,22 @@ fn write_once(path: &Path, text: &str) -> anyhow::Result<()> {
     file.sync_all()?;
     fs::rename(&fresh, path)?;
     Ok(())
+}
+
+/// Makes a key: 64 digits.
+fn new_key() -> String {
+    format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
+}
+
+fn receipt_key(text: &str) -> anyhow::Result<ReceiptKey> {
+    let text = text.trim();
+    let mut bytes = [0; ReceiptKey::BYTES];
+    anyhow::ensure!(text.len() == 2 * bytes.len(), "a key has 64 digits");
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        let digits = text.get(2 * index..2 * index + 2).context("a key has digits only")?;
+        *byte = u8::from_str_radix(digits, 16).context("a key has digits only")?;
+    }
+    Ok(ReceiptKey::new(&bytes))
 }
 
 /// Makes a token that scanners recognise: 244 random bits behind a prefix.

@@ -12,6 +12,7 @@ use clap::Parser as _;
 use tessera_control::ClusterState;
 use tessera_control::commands::JobStateChange;
 use tessera_controller::actors::leadership::{Candidate, StoreRolledBack, Trust};
+use tessera_controller::actors::links::NodeReceipts;
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
@@ -174,7 +175,8 @@ async fn run(
     let endpoint = tessera_wire::endpoint::listen(&folder.identity, settings.quic)?;
     let quic = endpoint.local_addr()?;
     listening.send_replace(Some(endpoint.clone()));
-    tokio::spawn(links::serve(endpoint, placer, ends.figures, kernels));
+    let receipts = NodeReceipts { controller: folder.controller, key: folder.receipts.clone() };
+    tokio::spawn(links::serve(endpoint, placer, Arc::new(receipts), ends.figures, kernels));
     ends.readiness.send_replace(Readiness::Ready { epoch });
     tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
     Ok(())

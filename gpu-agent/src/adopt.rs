@@ -83,7 +83,11 @@ async fn greet(
     let hello = loop {
         match take_frame(&mut buffer)? {
             Some(FromShepherd::Hello(hello)) => break hello,
-            Some(FromShepherd::Started { .. } | FromShepherd::Ended { .. }) => {
+            Some(
+                FromShepherd::Started { .. }
+                | FromShepherd::Ended { .. }
+                | FromShepherd::Ending { .. },
+            ) => {
                 return Err(io::Error::other("it didn't begin with a hello"));
             }
             None if stream.read_buf(&mut buffer).await? == 0 => {

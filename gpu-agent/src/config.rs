@@ -56,6 +56,13 @@ pub struct AgentArguments {
     /// kernel-shim/libcuda.so.1 next to this program, or next to its folder].
     #[arg(long, env = "TESSERA_AGENT_KERNEL_SHIM", value_name = "FILE")]
     pub kernel_shim: Option<PathBuf>,
+    /// Whose account jobs run under: submitter (each as the user who submitted it), or agent (all as this
+    /// agent's account) [default: submitter].
+    #[arg(long, env = "TESSERA_AGENT_RUN_AS", value_enum)]
+    pub run_as: Option<RunAs>,
+    /// Let jobs run as root, if that is their account [default: no].
+    #[arg(long, env = "TESSERA_AGENT_ROOT_JOBS")]
+    pub root_jobs: bool,
     /// How long the output of an attempt is kept after its end: 7d, 12h, 30m, or forever
     /// [default: 7d].
     #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS", value_name = "DURATION")]
@@ -84,6 +91,15 @@ pub enum AgentCommand {
     /// Runs a small kernel as a client of MPS. Never started by hand.
     #[command(hide = true)]
     MpsCanary,
+    /// Looks an account up. Never started by hand.
+    #[command(hide = true)]
+    Account {
+        /// The user's name.
+        name: String,
+        /// A file that names the accounts, in place of the system's name service.
+        #[arg(long)]
+        file: Option<PathBuf>,
+    },
     /// Reports what keeps this machine from running jobs or partitioning its GPUs, and how to fix it.
     ///
     /// Needs no controller. Exit code 1 if something blocks.
@@ -126,6 +142,17 @@ pub enum AgentCommand {
     },
 }
 
+/// Whose account jobs run under.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum RunAs {
+    /// Each job runs as the user who submitted it.
+    #[default]
+    Submitter,
+    /// All jobs run as the agent's own account: no user is protected from another.
+    Agent,
+}
+
 /// The settings file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -140,6 +167,16 @@ struct ConfigFile {
     kernel_over_mps: Option<bool>,
     kernel_rules: Option<QueueRules>,
     shepherd: Option<PathBuf>,
+    launch: Option<PathBuf>,
+    run_as: Option<RunAs>,
+    root_jobs: Option<bool>,
+    uid_min: Option<u32>,
+    accounts: Option<PathBuf>,
+    private_tmp: Option<bool>,
+    hide_processes: Option<bool>,
+    no_new_privileges: Option<bool>,
+    guard_devices: Option<bool>,
+    tasks_max: Option<u64>,
     pass_env: Option<Vec<String>>,
     keep_attempts: Option<usize>,
     keep_outputs: Option<RetentionTime>,
@@ -184,6 +221,26 @@ pub struct AgentConfig {
     pub kernel_rules: QueueRules,
     /// The shepherd's program.
     pub shepherd: PathBuf,
+    /// The program that starts attempts as their users.
+    pub launch: PathBuf,
+    /// Whose account jobs run under.
+    pub run_as: RunAs,
+    /// Whether jobs may run as root.
+    pub root_jobs: bool,
+    /// The smallest uid of a person: those below belong to the system, and run no jobs.
+    pub uid_min: u32,
+    /// A file like `/etc/passwd` that names the accounts, in place of the system's name service.
+    pub accounts: Option<PathBuf>,
+    /// Whether jobs of other accounts than the agent's have a `/tmp` of their own.
+    pub private_tmp: bool,
+    /// Whether such jobs see only their own account's processes.
+    pub hide_processes: bool,
+    /// Whether such jobs can get no more rights, by `sudo` for example.
+    pub no_new_privileges: bool,
+    /// Whether GPUs' device nodes are closed for jobs that don't use them.
+    pub guard_devices: bool,
+    /// Most processes and threads of a job.
+    pub tasks_max: u64,
     /// Variables of the agent's own environment that attempts get.
     pub pass_env: Vec<String>,
     /// Of how many ended attempts outputs are kept.
@@ -226,6 +283,9 @@ const REPORT_MS_MIN: u64 = 1_000;
 /// Default number of ended attempts whose outputs are kept: each is a file or two,
 /// and all are listed when the agent starts.
 const KEEP_ATTEMPTS: usize = 200_000;
+/// Default number of processes and threads of a job: more than programs have, and few enough that a job that
+/// forks without end leaves enough for others.
+const TASKS_MAX: u64 = 32_768;
 /// How long outputs are kept by default.
 const KEEP_OUTPUTS: RetentionTime = RetentionTime::days(7);
 
@@ -284,6 +344,16 @@ impl AgentConfig {
                 .or(file.nvml)
                 .unwrap_or_else(|| NVML_LIBRARY.into()),
             shepherd: file.shepherd.unwrap_or_else(|| own.with_file_name("tessera-shepherd")),
+            launch: file.launch.unwrap_or_else(|| own.with_file_name("tessera-launch")),
+            run_as: arguments.run_as.or(file.run_as).unwrap_or_default(),
+            root_jobs: arguments.root_jobs || file.root_jobs.unwrap_or(false),
+            uid_min: file.uid_min.unwrap_or(tessera_launch::policy::UID_MIN),
+            accounts: file.accounts,
+            private_tmp: file.private_tmp.unwrap_or(true),
+            hide_processes: file.hide_processes.unwrap_or(true),
+            no_new_privileges: file.no_new_privileges.unwrap_or(true),
+            guard_devices: file.guard_devices.unwrap_or(true),
+            tasks_max: file.tasks_max.unwrap_or(TASKS_MAX),
             pass_env: file.pass_env.unwrap_or_else(|| {
                 ["TESSERA_SIM_NODE", "TESSERA_SIM_LATENCY"].map(str::to_owned).to_vec()
             }),

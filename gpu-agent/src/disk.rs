@@ -5,7 +5,7 @@ pub mod twin;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -61,12 +61,16 @@ impl DataFolder {
     ///
     /// [`DiskError::Taken`] if another agent has it, [`DiskError::Refused`].
     pub fn take(path: &Path) -> Result<Self, DiskError> {
-        let inner = ["attempts", "outputs", "shepherds", "gpus"].map(|name| path.join(name));
-        for folder in [path.to_owned()].into_iter().chain(inner) {
+        // Jobs pass through the first two to their own folders, and see nothing else.
+        let inner = [("", 0o711), ("attempts", 0o711)];
+        let closed = ["outputs", "shepherds", "gpus", "kernel", "mps"].map(|name| (name, 0o700));
+        for (name, mode) in inner.into_iter().chain(closed) {
+            let folder = path.join(name);
             fs::DirBuilder::new()
                 .recursive(true)
-                .mode(0o700)
+                .mode(mode)
                 .create(&folder)
+                .and_then(|()| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)))
                 .map_err(DiskError::at(&folder))?;
         }
         let path = path.canonicalize().map_err(DiskError::at(path))?;
@@ -103,6 +107,9 @@ pub struct NodeState {
     pub highest_epoch: u64,
     /// The controller that it belongs to, once it has been welcomed.
     pub controller: Option<ControllerId>,
+    /// The controller's receipt for both numbers; the node can't read it, and brings it back.
+    #[serde(default)]
+    pub receipt: Vec<u8>,
 }
 
 impl NodeState {
@@ -195,7 +202,8 @@ mod tests {
     #[test]
     fn a_state_reads_back_and_a_damaged_one_is_no_new_node() {
         let folder = tempfile::tempdir().unwrap();
-        let state = NodeState { generation: 3, highest_epoch: 9, controller: None };
+        let state =
+            NodeState { generation: 3, highest_epoch: 9, controller: None, receipt: vec![1, 2] };
         assert_eq!(NodeState::load(folder.path()).unwrap(), NodeState::default());
 
         state.save(folder.path()).unwrap();

@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
@@ -13,6 +14,7 @@ use tessera_model::{BootId, Millis};
 /// Its name in the data folder.
 pub const FILE_NAME: &str = "lease";
 const MAGIC: [u8; 8] = *b"TSRLEAS1";
+// `tessera-launch` reads the page, too.
 const LENGTH: usize = 8 + 8 + 8 + 16 + 4;
 /// A read may meet a write; the next one then sees a whole page.
 const READS_MAX: u32 = 8;
@@ -88,6 +90,11 @@ impl LeasePage {
     /// There is no page: then there is no lease either.
     pub fn open_reader(data: &Path) -> io::Result<Self> {
         Ok(Self { file: File::open(data.join(FILE_NAME))? })
+    }
+
+    /// Returns what a launcher reads the page by.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Writes the page. Not synced: after a crash of the machine no attempt is left to read it.

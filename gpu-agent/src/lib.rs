@@ -4,6 +4,8 @@
 //! - [`messages`]: what these parts send to each other.
 //! - [`node`]: carries out what the core decided; handles all inputs in one order.
 //! - [`shepherd`]: the process that an attempt runs under, and that outlives the agent.
+//! - [`accounts`]: the accounts that attempts run under.
+//! - [`devices`]: which device nodes they may open.
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
 //! - [`nvml`], [`gpus`]: GPUs, queried through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
@@ -15,9 +17,11 @@
 //! - [`journal`], [`disk`], [`lease_page`]: what survives a crash.
 //! - [`actors`]: mailboxes around node and GPUs.
 
+pub mod accounts;
 pub mod actors;
 pub mod adopt;
 pub mod config;
+pub mod devices;
 pub mod disk;
 pub mod doctor;
 pub mod gpus;

@@ -37,6 +37,8 @@ pub struct ControllerAddress {
     pub tls: quinn::ClientConfig,
     /// The data folder, for readers of output.
     pub data: PathBuf,
+    /// The program that opens users' files as the users.
+    pub launch: PathBuf,
     /// Knows what was removed of it.
     pub outputs: OutputKeeper,
 }

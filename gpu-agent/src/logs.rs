@@ -5,17 +5,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tessera_frames::cluster::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest};
+use tessera_launch::client::open_as;
+use tessera_launch::order::FileOrder;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
-use tokio::fs::File;
+use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::link::ControllerAddress;
 use crate::messages::NodeInput;
-use crate::shepherd::files;
+use crate::shepherd::files::{self, NamedOutput};
 
 /// How often a growing file is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long opening a user's file may take.
+const OPEN_WITHIN_MS: u32 = 5_000;
 
 /// Serves readers for as long as the connection stands.
 pub async fn serve(
@@ -46,11 +51,11 @@ async fn answer(
     let path = path(request, &controller.data);
     // Requested before the file is read: what is written before the end is then never missed.
     let mut alive = is_alive(request, node).await;
-    let mut file = match open(&path, request.offset).await {
+    let mut file = match open(controller, &path, request.offset).await {
         Ok(file) => file,
         Err(_) if alive && request.follow => loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            match open(&path, request.offset).await {
+            match open(controller, &path, request.offset).await {
                 Ok(file) => break file,
                 Err(_) if is_alive(request, node).await => {}
                 Err(error) => return unknown(request, controller, writer, &error).await,
@@ -108,11 +113,44 @@ fn path(request: &LogRequest, data: &Path) -> PathBuf {
     files::output(data, request.attempt, request.stream)
 }
 
-async fn open(path: &Path, offset: u64) -> io::Result<File> {
-    let mut file = File::open(path).await?;
+async fn open(controller: &ControllerAddress, path: &Path, offset: u64) -> io::Result<File> {
+    let mut file = match path.symlink_metadata()?.is_symlink() {
+        true => open_named(controller, path).await?,
+        false => {
+            let mut options = OpenOptions::new();
+            options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).await?
+        }
+    };
     // Behind the end there is nothing yet; what comes is sent from there on.
     file.seek(SeekFrom::Start(offset)).await?;
     Ok(file)
+}
+
+/// Opens a file that the user named, as the user, and only if it is the one that the attempt opened.
+async fn open_named(controller: &ControllerAddress, link: &Path) -> io::Result<File> {
+    let target = std::fs::read_link(link)?;
+    let named = NamedOutput::read(link).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the attempt has not opened it, or its user may not read it",
+        ),
+        _ => error,
+    })?;
+    let order = FileOrder {
+        account: named.account.as_ref().map(|account| account.to_launch()),
+        uid_min: named.uid_min,
+        root_allowed: named.root_allowed,
+        path: target.display().to_string(),
+        within_ms: OPEN_WITHIN_MS,
+    };
+    let launch = controller.launch.clone();
+    let opening = tokio::task::spawn_blocking(move || {
+        open_as(&launch, order, (named.device, named.inode, named.born))
+    });
+    let opened = opening.await.map_err(io::Error::other)?;
+    opened.map(File::from_std).map_err(|reason| {
+        io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {reason}", target.display()))
+    })
 }
 
 async fn is_alive(request: &LogRequest, node: &mpsc::Sender<NodeInput>) -> bool {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
+use tessera_agent::accounts::AccountRules;
 use tessera_agent::actors::{gpu, node};
 use tessera_agent::config::{AgentArguments, AgentCommand, AgentConfig, MPS_CONTROL, NVML_LIBRARY};
 use tessera_agent::disk::{DataFolder, NodeState};
@@ -28,7 +29,7 @@ use tessera_agent::outputs::OutputKeeper;
 use tessera_agent::pool::{ShepherdLauncher, ShepherdPool};
 use tessera_agent::shepherd::group;
 use tessera_agent::telemetry::{self, TelemetryParts};
-use tessera_agent::{adopt, http, nvml, sys::clock};
+use tessera_agent::{accounts, adopt, http, nvml, sys::clock};
 use tessera_agent_core::shepherd::HeldAttempt;
 use tessera_model::{BootId, Bytes, NodeName};
 use tessera_wire::tls::Identity;
@@ -51,6 +52,9 @@ fn main() -> ExitCode {
         Some(AgentCommand::MpsCanary) => {
             let ran = mps::canary::run().inspect_err(|error| eprintln!("{error}"));
             return status(ran.is_ok());
+        }
+        Some(AgentCommand::Account { name, file }) => {
+            return status(accounts::print(name, file.as_deref()).is_ok());
         }
         Some(AgentCommand::NvmlCheckup { nvml: library }) => {
             return status(nvml::checkup::run(library).is_ok());
@@ -138,6 +142,8 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<ExitCode> {
     let tls = identity.client()?;
     anyhow::ensure!(config.shepherd.exists(), "no shepherd: {}", config.shepherd.display());
     tessera_agent::pool::check_program(&config.shepherd)?;
+    tessera_launch::client::check_program(&config.launch).map_err(anyhow::Error::msg)?;
+    accounts::check(&config).map_err(anyhow::Error::msg)?;
     if arguments.check {
         println!("{}", toml::to_string(&config)?);
         println!("# node {} ({})", own.name, own.id);
@@ -276,6 +282,7 @@ impl Startup {
             mps,
             kernel_endpoint: queues.map(|endpoint| endpoint.handle.clone()),
             telemetry,
+            inputs: self.inputs.clone(),
             fatal,
         };
         node::NodeActor::start(AgentNode::start(parts), received);
@@ -291,7 +298,8 @@ impl Startup {
         let groups = if self.config.cgroups { group::find_parent() } else { None };
         tracing::info!(?groups, "control groups");
         let (program, data) = (self.config.shepherd.clone(), self.data.clone());
-        let nursery = ShepherdLauncher { program, data, groups, boot: self.boot };
+        let launch = self.config.launch.clone();
+        let nursery = ShepherdLauncher { program, launch, data, groups, boot: self.boot };
         let mut pool = ShepherdPool::new(nursery.clone(), self.inputs.clone());
         let held = adopt::adopt(&nursery, &mut pool).await;
         (pool, held)
@@ -312,6 +320,7 @@ impl Startup {
             memory: machine_memory(),
             data: self.data.clone(),
             environment: self.config.environment(),
+            accounts: AccountRules::new(&self.config, &self.data, self.program.clone()),
             mps: mps::find(&self.config.mps_control),
             kernel_over_mps: self.config.kernel_over_mps,
             address: self.config.address.clone(),
@@ -412,7 +421,8 @@ impl Startup {
         fatal: oneshot::Receiver<FatalRefusal>,
     ) -> anyhow::Result<ExitCode> {
         let address = self.config.controller;
-        let controller = ControllerAddress { address, tls, data: self.data, outputs };
+        let launch = self.config.launch.clone();
+        let controller = ControllerAddress { address, tls, data: self.data, launch, outputs };
         let (stop, stopping) = watch::channel(false);
         let link = actix::spawn(link::run(controller, self.inputs, stopping));
         let code = wait_for_end(fatal).await?;

@@ -15,6 +15,7 @@ use tessera_model::AttemptId;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use crate::accounts::LookupResult;
 use crate::kernel::KernelEvent;
 use crate::shepherd::protocol::FromShepherd;
 use gpu::GpuEvent;
@@ -61,6 +62,13 @@ pub enum NodeInput {
         attempt: AttemptId,
         /// Where the answer goes.
         answer: oneshot::Sender<bool>,
+    },
+    /// An answer of the name service.
+    Account {
+        /// The user's name.
+        name: String,
+        /// The account, if there is one.
+        found: LookupResult,
     },
     /// Of the slices that attempts share.
     Mps(MpsEvent),

@@ -24,6 +24,8 @@ use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName, PlanId};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use crate::accounts::{AccountCache, AccountRules, JobAccount};
+use crate::devices::GpuNumbers;
 use crate::disk::{self, NodeState};
 use crate::journal::{Journal, SyncUrgency};
 use crate::kernel::EndpointHandle;
@@ -63,6 +65,8 @@ pub struct NodeFacts {
     pub data: PathBuf,
     /// What attempts find in their environment.
     pub environment: NodeEnvironment,
+    /// The accounts that attempts run under.
+    pub accounts: AccountRules,
     /// NVIDIA's MPS control program, if the node has it.
     pub mps: Option<PathBuf>,
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.
@@ -88,6 +92,8 @@ pub struct AgentNode {
     pool: ShepherdPool,
     journal: Journal,
     gpus: BTreeMap<GpuId, GpuReport>,
+    /// What the driver calls them and their instances.
+    gpu_numbers: BTreeMap<GpuId, GpuNumbers>,
     /// Plans under way, with the slots that they take away.
     plans: BTreeMap<GpuId, (PlanId, BTreeSet<Slot>)>,
     gpu_port: mpsc::Sender<GpuOrder>,
@@ -107,6 +113,11 @@ pub struct AgentNode {
     /// Attempts that were admitted to their slices' queues.
     queued: BTreeSet<AttemptId>,
     kernel_reports: kernel_queue::KernelReports,
+    accounts: AccountCache,
+    /// The accounts of attempts that are on their way to a shepherd.
+    job_accounts: BTreeMap<AttemptId, JobAccount>,
+    /// Where this node's inputs come from.
+    inputs: mpsc::Sender<NodeInput>,
 }
 
 impl AgentNode {
@@ -127,8 +138,11 @@ impl AgentNode {
             NodeInput::Mps(event) => self.on_mps(event),
             NodeInput::Kernel(event) => self.on_kernel_event(event),
             NodeInput::Forward(frame) => self.send(frame),
+            NodeInput::Account { name, found } => self.on_account(name, found),
             NodeInput::Tick => {
-                self.pool.tick();
+                self.pool.tick(clock::boot_now());
+                // Those whose attempts ended before they were started.
+                self.job_accounts.retain(|attempt, _| self.attempts.is_alive(*attempt));
                 self.end_queued_attempts();
                 self.send_kernel_reports();
             }
@@ -216,6 +230,10 @@ impl AgentNode {
                 let effects = self.attempts.started(attempt, pid, started_unix);
                 self.report_tenancy(attempt);
                 effects
+            }
+            FromShepherd::Ending { attempt } => {
+                self.pool.still_ending(attempt, clock::boot_now());
+                Vec::new()
             }
             FromShepherd::Ended { attempt, record } => {
                 self.pool.release(attempt);

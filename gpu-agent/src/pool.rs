@@ -9,19 +9,20 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tessera_frames::cluster::AttemptStatus;
-use tessera_model::{AttemptId, BootId};
+use tessera_model::{AttemptId, BootId, Millis};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::messages::NodeInput;
-use crate::shepherd::group;
 use crate::shepherd::protocol::{
     FromShepherd, PROTOCOL_FLAG, ShepherdHello, SpawnOrder, ToShepherd, VERSION,
 };
 use crate::shepherd::serve::{ENDS_MAX, identity_path, socket_path};
 use crate::shepherd::socket::{frame_bytes, take_frame};
+use crate::shepherd::{group, limits};
+use crate::sys::clock;
 use crate::sys::identity::ProcessIdentity;
 
 /// Idle shepherds that are kept: as many as small slices on two large GPUs.
@@ -30,6 +31,13 @@ const IDLE_MAX: usize = 16;
 const SHEPHERDS_MAX: usize = 1024;
 /// Frames under way to one shepherd: an order has two, its stop another.
 const QUEUE: usize = 16;
+/// How long a shepherd may be silent about an attempt that should have ended: it reports every second that it
+/// kills it again.
+const SILENT_FOR: Millis = Millis::from_secs(10);
+/// What comes before the kill may take so long.
+const BEFORE_KILL_WITHIN: Millis = Millis::from_secs(6);
+/// The grace of attempts that an earlier agent ordered: longer than people choose.
+const GRACE_UNKNOWN: Millis = Millis::from_secs(3600);
 /// A shepherd that holds this many journalled ends is sent their ids at once; it holds twice as many.
 const FORGET_AT: usize = ENDS_MAX / 2;
 
@@ -38,6 +46,8 @@ const FORGET_AT: usize = ENDS_MAX / 2;
 pub struct ShepherdLauncher {
     /// The shepherd's program.
     pub program: PathBuf,
+    /// The program that starts attempts as their users.
+    pub launch: PathBuf,
     /// The agent's data folder.
     pub data: PathBuf,
     /// Where they may make control groups.
@@ -56,6 +66,10 @@ struct ShepherdHandle {
     /// Ends that it holds although they are journalled: it is sent their ids with its next order, or when
     /// there is time, since reporting it wakes it up.
     journalled: Vec<AttemptId>,
+    /// The grace of its attempt.
+    grace: Millis,
+    /// When its attempt must have ended, on the boot clock, or it must have reported that it still tries.
+    ends_by: Option<Millis>,
 }
 
 /// All shepherds of a node.
@@ -112,6 +126,8 @@ impl ShepherdPool {
         };
         let handle = self.handles.get_mut(&id).ok_or(AssignError::Gone)?;
         handle.attempt = Some(attempt);
+        handle.grace = order.run.grace;
+        handle.ends_by = None;
         handle.forget();
         self.by_attempt.insert(attempt, id);
         if let Some(script) = script {
@@ -123,9 +139,18 @@ impl ShepherdPool {
 
     /// Sends a frame to the shepherd of an attempt. One that can't take it is about to be
     /// reported as gone.
-    pub fn send(&self, attempt: AttemptId, frame: ToShepherd) {
-        let handle = self.by_attempt.get(&attempt).and_then(|id| self.handles.get(id));
+    pub fn send(&mut self, attempt: AttemptId, frame: ToShepherd) {
+        let handle = self.by_attempt.get(&attempt).and_then(|id| self.handles.get_mut(id));
         let Some(handle) = handle else { return };
+        let limit = match &frame {
+            ToShepherd::Stop { .. } => Some(handle.grace.plus(BEFORE_KILL_WITHIN)),
+            ToShepherd::Kill { .. } => Some(Millis::ZERO),
+            _ => None,
+        };
+        if let Some(limit) = limit.filter(|_| handle.version == VERSION) {
+            let ends_by = clock::boot_now().plus(limit).plus(SILENT_FOR);
+            handle.ends_by = Some(handle.ends_by.map_or(ends_by, |earlier| earlier.min(ends_by)));
+        }
         if !frame.is_known_to(handle.version) {
             let version = handle.version;
             tracing::warn!(%attempt, version, "the attempt's shepherd is too old for this message");
@@ -149,6 +174,7 @@ impl ShepherdPool {
         let Some(id) = self.by_attempt.remove(&attempt) else { return };
         let Some(handle) = self.handles.get_mut(&id) else { return };
         handle.attempt = None;
+        handle.ends_by = None;
         self.holders.insert(attempt, id);
         if handle.version == VERSION && self.idle.len() < IDLE_MAX {
             self.idle.push(id);
@@ -169,8 +195,26 @@ impl ShepherdPool {
         }
     }
 
-    /// Sends idle shepherds the ends that they may forget.
-    pub fn tick(&mut self) {
+    /// Takes in that a shepherd still tries to end its attempt.
+    pub fn still_ending(&mut self, attempt: AttemptId, now: Millis) {
+        let handle = self.by_attempt.get(&attempt).and_then(|id| self.handles.get_mut(id));
+        if let Some(ends_by) = handle.and_then(|handle| handle.ends_by.as_mut()) {
+            *ends_by = now.plus(SILENT_FOR);
+        }
+    }
+
+    /// Sends idle shepherds the ends that they may forget, and kills those that are silent about an attempt
+    /// that should have ended. Their attempts die with them.
+    pub fn tick(&mut self, now: Millis) {
+        for (id, handle) in &mut self.handles {
+            if handle.ends_by.is_some_and(|ends_by| ends_by <= now) {
+                handle.ends_by = None;
+                tracing::error!(shepherd = %id, attempt = ?handle.attempt, "a silent shepherd is killed");
+                if let Some(process) = handle.process {
+                    process.kill(self.nursery.boot);
+                }
+            }
+        }
         let idle = self.handles.values_mut().filter(|handle| handle.attempt.is_none());
         idle.for_each(ShepherdHandle::forget);
     }
@@ -220,7 +264,10 @@ impl ShepherdPool {
         let version = hello.map_or(VERSION, |hello| hello.version);
         let known = hello.is_some();
         let journalled = Vec::new();
-        self.handles.insert(id, ShepherdHandle { orders, process, version, attempt, journalled });
+        let (grace, ends_by) = (GRACE_UNKNOWN, None);
+        let handle =
+            ShepherdHandle { orders, process, version, attempt, journalled, grace, ends_by };
+        self.handles.insert(id, handle);
         match attempt {
             Some(attempt) => {
                 self.by_attempt.insert(attempt, id);
@@ -253,6 +300,7 @@ impl ShepherdLauncher {
             .open(self.data.join("shepherds").join("errors.log"))?;
         let mut command = tokio::process::Command::new(&self.program);
         command.arg("--data").arg(&self.data).arg("--id").arg(id.to_string());
+        command.arg("--launch").arg(&self.launch);
         if let Some(groups) = &self.groups {
             command.arg("--groups").arg(groups);
         }
@@ -267,7 +315,9 @@ impl ShepherdLauncher {
     /// Kills what a dead shepherd may have left behind, and removes its files.
     pub fn clear(&self, id: Uuid, attempt: Option<AttemptId>) {
         if let Some(groups) = &self.groups {
-            group::kill_orphans(groups, &id.simple().to_string());
+            let name = id.simple().to_string();
+            group::kill_orphans(groups, &name);
+            limits::remove_left(&name);
         }
         if let Some(attempt) = attempt {
             let found = crate::sys::identity::kill_by_environment(&attempt.to_string());

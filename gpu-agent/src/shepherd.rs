@@ -26,6 +26,7 @@ pub mod error_output;
 pub mod files;
 pub mod group;
 pub mod job;
+pub mod limits;
 pub mod now;
 pub mod prepare;
 pub mod protocol;

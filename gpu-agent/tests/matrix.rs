@@ -186,7 +186,7 @@ impl Rig {
             match event {
                 GpuEvent::Changed(report) => silent |= report.health == GpuHealth::Unresponsive,
                 GpuEvent::PlanEnded { end: found, .. } => end = Some(found),
-                GpuEvent::MigModeEnded { .. } | GpuEvent::Struck(_) => {}
+                GpuEvent::MigModeEnded { .. } | GpuEvent::Struck(_) | GpuEvent::Numbered(..) => {}
             }
         }
         (end.expect("every plan ends"), silent)

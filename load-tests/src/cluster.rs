@@ -37,6 +37,7 @@ pub struct Plan {
     mps_control: Option<PathBuf>,
     agent_settings: Option<&'static str>,
     env: Vec<(String, String)>,
+    run_as: &'static str,
 }
 
 /// One machine.
@@ -74,7 +75,15 @@ impl Plan {
             mps_control: None,
             agent_settings: None,
             env: Vec::new(),
+            // Tests may run as root, and most users of theirs are no accounts of this machine.
+            run_as: "agent",
         }
+    }
+
+    /// Lets jobs run as their submitters, who must be accounts of this machine.
+    pub const fn run_as_submitter(mut self) -> Self {
+        self.run_as = "submitter";
+        self
     }
 
     /// Adds a machine with these GPUs, as keys of the geometry data.
@@ -479,7 +488,9 @@ impl Cluster {
             .env("TESSERA_SIM_NODE", self.hardware(index).display().to_string())
             .env("TESSERA_SIM_GPUS", node.gpus.clone())
             .env("TESSERA_SIM_MIG", node.mig)
-            .env("TESSERA_SIM_LATENCY", "0");
+            .env("TESSERA_SIM_LATENCY", "0")
+            .env("TESSERA_AGENT_RUN_AS", self.plan.run_as)
+            .env("TESSERA_AGENT_ROOT_JOBS", "true");
         let agent = match self.plan.agent_settings {
             None => agent,
             Some(text) => {

@@ -13,11 +13,12 @@ pub struct Programs {
     pub nvml: PathBuf,
 }
 
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "tessera",
     "tessera-controller",
     "tessera-agent",
     "tessera-shepherd",
+    "tessera-launch",
     "nvidia-cuda-mps-control",
     "tessera-sim-client",
 ];

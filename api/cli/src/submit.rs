@@ -136,6 +136,8 @@ const OPTIONS_OF_FIELDS: &[(&str, &str)] = &[
     ("checkpoint_signal", "checkpoint"),
     ("time_limit_secs", "time"),
     ("grace_secs", "grace"),
+    ("host_memory_bytes", "mem"),
+    ("cpus", "cpus-per-task"),
     ("work_dir", "chdir"),
     ("stdout", "output"),
     ("stderr", "error"),

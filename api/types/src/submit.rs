@@ -101,6 +101,13 @@ pub struct SubmitRequest {
     /// late than in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<String>,
+    /// Most memory of the host in bytes that an attempt may use; by default no limit. An attempt that uses more
+    /// is killed by the kernel, and ends as out of memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_memory_bytes: Option<u64>,
+    /// Most processors that an attempt may use; by default no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
     /// Whether the job is held until it is released.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
@@ -190,6 +197,8 @@ impl SubmitRequest {
             share: self.share,
             sm_percent: self.sm_percent,
             checkpoint_signal: self.checkpoint_signal,
+            host_memory_bytes: self.host_memory_bytes,
+            cpus: self.cpus,
             gang: self.gang.map(|gang| (gang.nodes, gang.gpus_per_node)),
             deadline: self.deadline.map(since_1970).transpose()?,
         })

@@ -123,6 +123,7 @@ mod tests {
                 process,
                 generation: 0,
                 highest_epoch: 0,
+                receipt: Vec::new(),
                 controller: None,
                 cores: 1,
                 memory: Bytes::new(1),

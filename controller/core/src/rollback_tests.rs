@@ -91,6 +91,7 @@ pub(crate) fn hello(number: u128, session: u64, generation: u64, highest_epoch: 
             process: 1,
             generation,
             highest_epoch,
+            receipt: vec![1],
             controller: None,
             cores: 1,
             memory: Bytes::new(1),
@@ -196,6 +197,40 @@ fn a_node_with_a_generation_that_it_was_never_given_shows_that_the_store_was_set
     let round = cluster.step(vec![hello(1, 1, 4, 5)], now, &mut Uuid::now_v7);
 
     assert_eq!(round.rollback, Some(DatabaseRollback::EarlierGeneration { known: 4, found: 3 }));
+}
+
+#[test]
+fn what_a_node_claims_without_a_receipt_stops_nobody_but_the_node() {
+    let now = Millis::from_secs(1_000);
+    for (generation, epoch) in [(3, 8), (4, 5)] {
+        let mut cluster = cluster(now);
+        let Input::Hello { peer, session, mut hello } = hello(1, 1, generation, epoch) else {
+            panic!("a hello is a hello")
+        };
+        hello.receipt.clear();
+
+        let round =
+            cluster.step(vec![Input::Hello { peer, session, hello }], now, &mut Uuid::now_v7);
+
+        assert_eq!(round.rollback, None);
+        let refused = |e: &RoundEffect| matches!(e, RoundEffect::Refuse { reason, retry: false, .. } if reason.contains("quarantined"));
+        assert!(round.effects.iter().any(refused), "{:?}", round.effects);
+    }
+}
+
+#[test]
+fn what_the_store_knows_anyway_needs_no_receipt() {
+    let now = Millis::from_secs(1_000);
+    let mut cluster = cluster(now);
+    let Input::Hello { peer, session, mut hello } = hello(1, 1, 3, 5) else {
+        panic!("a hello is a hello")
+    };
+    hello.receipt.clear();
+
+    let round = cluster.step(vec![Input::Hello { peer, session, hello }], now, &mut Uuid::now_v7);
+
+    let refused = |e: &RoundEffect| matches!(e, RoundEffect::Refuse { .. });
+    assert!(!round.effects.iter().any(refused), "{:?}", round.effects);
 }
 
 #[test]

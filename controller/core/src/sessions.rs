@@ -28,6 +28,12 @@ enum HelloRefusal {
          in its data folder is damaged; give the node a new identity and an empty folder"
     )]
     DamagedState { epoch: u64, generation: u64 },
+    #[error(
+        "the node is quarantined: it claims epoch {epoch} and generation {generation}, which this \
+         controller neither knows nor has signed: its state file was edited, or is of another cluster; \
+         give the node a new identity and an empty folder"
+    )]
+    Unproven { epoch: u64, generation: u64 },
     #[error("the name {name} belongs to {owner}: choose another")]
     NameTaken { name: NodeName, owner: NodeId },
 }
@@ -99,6 +105,8 @@ pub(crate) fn bind_session(
         epoch: guards.epoch,
         generation: node.generation,
         lease: guards.lease,
+        // Signed where it is sent.
+        receipt: Vec::new(),
     };
     let known = inventory.nodes.get(&peer.id);
     if !known.is_some_and(|known| is_registered(known, &node, hello)) {
@@ -200,6 +208,11 @@ fn check_hello(
     if !is_credible(guards.epoch, hello.highest_epoch, hello.generation) {
         let (epoch, generation) = (hello.highest_epoch, hello.generation);
         return Err(HelloRefusal::DamagedState { epoch, generation });
+    }
+    // One node's word must not stop the others: it counts only with the controller's receipt.
+    if hello.receipt.is_empty() && find_rollback(guards, inventory, peer, hello).is_some() {
+        let (epoch, generation) = (hello.highest_epoch, hello.generation);
+        return Err(HelloRefusal::Unproven { epoch, generation });
     }
     let mut nodes = inventory.nodes.iter();
     match nodes.find(|(id, node)| **id != peer.id && node.name == peer.name) {

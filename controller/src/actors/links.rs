@@ -1,12 +1,14 @@
 //! The agents' connections: accepts them, reads their frames, writes ours.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use actix::Addr;
 use tessera_frames::cluster::{Hello, ToAgent, ToController};
-use tessera_model::{NodeId, NodeIdentity, NodeName};
+use tessera_model::{ControllerId, NodeId, NodeIdentity, NodeName};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
+use tessera_wire::receipt::ReceiptKey;
 use tessera_wire::tls::{self, TlsError};
 use tokio::sync::mpsc;
 
@@ -23,22 +25,52 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 const OUTBOX_MAX: usize = 4_096;
 /// Frames that are handed to the placer at once.
 const INBOX_BATCH_MAX: usize = 256;
+/// What this controller gave nodes, and what they bring back.
+#[derive(Debug)]
+pub struct NodeReceipts {
+    /// This controller.
+    pub controller: ControllerId,
+    /// Its key.
+    pub key: ReceiptKey,
+}
+
+impl NodeReceipts {
+    /// Takes a receipt out of a hello that it doesn't prove.
+    fn check(&self, node: NodeId, hello: &mut Hello) {
+        let (generation, epoch) = (hello.generation, hello.highest_epoch);
+        if !self.key.proves(&hello.receipt, self.controller, node, generation, epoch) {
+            hello.receipt.clear();
+        }
+    }
+
+    /// Signs what a welcome gives.
+    fn sign(&self, node: NodeId, frame: &mut ToAgent) {
+        if let ToAgent::Welcome(welcome) = frame {
+            let (generation, epoch) = (welcome.generation, welcome.epoch);
+            welcome.receipt = self.key.sign(self.controller, node, generation, epoch);
+        }
+    }
+}
+
 /// Accepts agents until the endpoint is closed.
 pub async fn serve(
     endpoint: quinn::Endpoint,
     placer: Addr<Placer>,
+    receipts: Arc<NodeReceipts>,
     figures: FigureCache,
     kernels: KernelReports,
 ) {
     static SESSIONS: AtomicU64 = AtomicU64::new(1);
     while let Some(incoming) = endpoint.accept().await {
         let (placer, figures) = (placer.clone(), figures.clone());
-        let kernels = kernels.clone();
+        let (kernels, receipts) = (kernels.clone(), Arc::clone(&receipts));
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let from = incoming.remote_address();
             match tokio::time::timeout(HELLO_DEADLINE, greet(incoming)).await {
-                Ok(Ok(greeting)) => converse(session, greeting, placer, (figures, kernels)).await,
+                Ok(Ok(greeting)) => {
+                    converse(session, greeting, placer, receipts, (figures, kernels)).await;
+                }
                 Ok(Err(problem)) => {
                     tracing::warn!(%from, problem = %Chain(&problem), "agent refused");
                 }
@@ -90,17 +122,19 @@ async fn converse(
     session: u64,
     greeting: Greeting,
     placer: Addr<Placer>,
+    receipts: Arc<NodeReceipts>,
     (figures, kernels): (FigureCache, KernelReports),
 ) {
-    let Greeting { connection, peer, hello, writer, reader } = greeting;
+    let Greeting { connection, peer, mut hello, writer, reader } = greeting;
     let node = peer.id;
+    receipts.check(node, &mut hello);
     let name = peer.name.clone();
     let (outbox, orders) = mpsc::channel(OUTBOX_MAX);
     let link = AgentLink::new(outbox.clone(), connection.clone());
     if placer.send(LinkOpened { session, peer, hello, link }).await.is_err() {
         return;
     }
-    let writing = tokio::spawn(write_all(writer, orders, connection.clone()));
+    let writing = tokio::spawn(write_all(writer, orders, connection.clone(), (node, receipts)));
     let inbox = AgentInbox { session, node, name: &name, placer: &placer, figures: &figures };
     let kernels = kernels.open_node(node, outbox.clone());
     let ended = inbox.read_all(reader, &outbox, kernels).await;
@@ -175,15 +209,18 @@ async fn write_all(
     mut writer: FrameWriter,
     mut orders: mpsc::Receiver<ToAgent>,
     connection: quinn::Connection,
+    (node, receipts): (NodeId, Arc<NodeReceipts>),
 ) {
-    while let Some(first) = orders.recv().await {
+    while let Some(mut first) = orders.recv().await {
+        receipts.sign(node, &mut first);
         let mut last = matches!(first, ToAgent::Refused { .. });
         let mut queued = writer.queue(&first);
         // Whatever waits already goes out in the same write.
         while queued.is_ok()
             && !last
-            && let Ok(order) = orders.try_recv()
+            && let Ok(mut order) = orders.try_recv()
         {
+            receipts.sign(node, &mut order);
             last = matches!(order, ToAgent::Refused { .. });
             queued = writer.queue(&order);
         }

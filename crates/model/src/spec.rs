@@ -341,6 +341,12 @@ pub struct RunSpec {
     /// migrated.
     #[serde(default)]
     pub checkpoint_signal: Option<CheckpointSignal>,
+    /// Most memory of the host that an attempt may use.
+    #[serde(default)]
+    pub host_memory: Option<Bytes>,
+    /// Most processors that an attempt may use.
+    #[serde(default)]
+    pub cpus: Option<u32>,
 }
 
 /// A job, as its user requests it: every field has passed every check that needs no cluster state.
@@ -426,6 +432,10 @@ pub struct RawJobSpec {
     pub sm_percent: Option<u8>,
     /// See [`RunSpec::checkpoint_signal`].
     pub checkpoint_signal: Option<String>,
+    /// See [`RunSpec::host_memory`].
+    pub host_memory_bytes: Option<u64>,
+    /// See [`RunSpec::cpus`].
+    pub cpus: Option<u32>,
     /// See [`JobSpec::gang`]: nodes, and GPUs on each.
     pub gang: Option<(u32, u32)>,
     /// See [`JobSpec::deadline`].
@@ -438,8 +448,23 @@ const DEFAULT_GRACE: Millis = Millis::from_secs(30);
 const GRACE_SECS_MAX: u64 = 3_600;
 /// Longest time limit, one year: longer ones are typing errors.
 const TIME_LIMIT_SECS_MAX: u64 = 366 * 24 * 3_600;
+/// Least memory of the host: below it no program starts.
+const HOST_MEMORY_MIN: Bytes = Bytes::from_mib(1);
+/// Most memory of the host: more than any machine has.
+const HOST_MEMORY_MAX: Bytes = Bytes::from_mib(1 << 30);
+/// Most processors: what Linux has at most.
+const CPUS_MAX: u32 = 8_192;
 /// Most of its own failures that a job may survive.
 const RETRIES_MAX: u32 = 1_000;
+
+fn host_memory(bytes: u64) -> Result<Bytes, BadField> {
+    let (least, most) = (HOST_MEMORY_MIN.get(), HOST_MEMORY_MAX.get());
+    in_range("host_memory_bytes", bytes, least, most).map(Bytes::new)
+}
+
+fn cpus(number: u32) -> Result<u32, BadField> {
+    in_range("cpus", u64::from(number), 1, u64::from(CPUS_MAX)).map(|_| number)
+}
 
 impl JobSpec {
     /// Reads a request into a job.
@@ -462,6 +487,8 @@ impl JobSpec {
                     stderr: raw.stderr.map(|p| no_nul("stderr", p)).transpose()?,
                 },
                 checkpoint_signal: parse_optional("checkpoint_signal", raw.checkpoint_signal)?,
+                host_memory: raw.host_memory_bytes.map(host_memory).transpose()?,
+                cpus: raw.cpus.map(cpus).transpose()?,
                 time_limit: raw.time_limit_secs.map(time_limit).transpose()?,
                 grace: raw
                     .grace_secs

@@ -2,6 +2,7 @@
 //!
 //! - [`link`]: length-prefixed frames over a QUIC stream.
 //! - [`tls`]: the cluster's certificates, and the mutual TLS of all its connections.
+//! - [`receipt`]: what a controller gave a node, signed.
 //! - [`endpoint`]: a controller's endpoint.
 //! - [`kernel_identity`]: the certificate of a kernel queue's endpoint, which shims pin.
 //!
@@ -12,4 +13,5 @@
 pub mod endpoint;
 pub mod kernel_identity;
 pub mod link;
+pub mod receipt;
 pub mod tls;

@@ -159,7 +159,7 @@ impl Attempts {
         now_unix: Millis,
     ) -> Vec<AttemptEffect> {
         let attempt = facts.attempt;
-        let record = never_ran_at(now_unix, Outcome::NotStarted, refusal.to_string());
+        let record = never_ran_at(now_unix, refusal.outcome(), refusal.to_string());
         let entry =
             AttemptEntry { facts, phase: AttemptPhase::Ended(record), stop: None, kill: None };
         let report = entry.report();

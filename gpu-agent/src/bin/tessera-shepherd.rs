@@ -23,6 +23,9 @@ struct ShepherdArguments {
     /// Control group under which this shepherd makes one for its attempts.
     #[arg(long)]
     groups: Option<PathBuf>,
+    /// The program that starts attempts as their users.
+    #[arg(long)]
+    launch: PathBuf,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -40,8 +43,12 @@ fn main() -> anyhow::Result<()> {
     let _ = std::fs::write("/proc/self/oom_score_adj", "-900");
     let null = std::fs::File::open("/dev/null").context("can't open /dev/null")?;
     let agent = UnixStream::from(take_stdin(&null).context("standard input is no socket")?);
-    let place =
-        ShepherdLocation { data: arguments.data, id: arguments.id, groups: arguments.groups };
+    let place = ShepherdLocation {
+        data: arguments.data,
+        id: arguments.id,
+        groups: arguments.groups,
+        launch: arguments.launch,
+    };
     Shepherd::start(place, agent).context("can't set the shepherd up")?.run();
     Ok(())
 }

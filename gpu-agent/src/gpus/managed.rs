@@ -13,6 +13,7 @@ use tessera_model::{BootId, GpuId, Millis};
 use tokio::sync::mpsc;
 
 use super::file::{self, GpuFile, GpuFileWriter};
+use crate::devices::GpuNumbers;
 use crate::messages::NodeInput;
 use crate::messages::gpu::{AttemptFault, ErrorSource, GpuEvent, ReportedError};
 use crate::nvml::client::{NvmlClient, NvmlFailed};
@@ -355,6 +356,11 @@ impl ManagedGpu {
     }
 
     pub(super) async fn send_report(&mut self) {
+        if let Some(facts) = &self.facts {
+            let instances = facts.instances.iter().map(|i| (i.slot, i.number)).collect();
+            let numbers = GpuNumbers { minor: facts.minor.unwrap_or(facts.index), instances };
+            self.send(GpuEvent::Numbered(self.id.clone(), numbers)).await;
+        }
         if let Some(report) = self.report() {
             self.send(GpuEvent::Changed(Box::new(report))).await;
         }

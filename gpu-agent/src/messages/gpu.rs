@@ -4,6 +4,8 @@ use tessera_frames::cluster::{FaultAction, FaultCause, GpuReport, PlanEnd, PlanO
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, Millis, PlanId};
 
+use crate::devices::GpuNumbers;
+
 /// From the node to its GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GpuOrder {
@@ -49,6 +51,8 @@ impl GpuOrder {
 /// From a GPU to the node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GpuEvent {
+    /// What the driver calls it and its instances.
+    Numbered(GpuId, GpuNumbers),
     /// It was read.
     Changed(Box<GpuReport>),
     /// A plan came to its end.

@@ -9,16 +9,41 @@ use tessera_model::life::Outcome;
 use tessera_model::spec::{JobProgram, OutputPaths, RunSpec};
 
 use super::AgentNode;
+use crate::accounts::{JobAccount, LookupResult};
 use crate::shepherd::files;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::protocol::SpawnOrder;
+use crate::sys::clock;
 use tessera_agent_core::attempts::PlacementRefusal;
 use tessera_agent_core::environment::environment;
 use tessera_agent_core::ledger::AttemptFacts;
 use tessera_agent_core::output;
 
 impl AgentNode {
+    /// Takes a launch in. Until its account is known it counts as not arrived: the controller repeats what it
+    /// needs, and what ends the attempt meanwhile ends it for good.
     pub(super) fn launch(&mut self, order: Box<LaunchOrder>) {
+        let now = clock::boot_now();
+        let resolved = self.accounts.resolve(&self.facts.accounts, *order, now, &self.inputs);
+        if let Some((order, account)) = resolved {
+            self.launch_as(Box::new(order), account);
+        }
+    }
+
+    pub(super) fn on_account(&mut self, name: String, found: LookupResult) {
+        for order in self.accounts.found(name, found, clock::boot_now()) {
+            if self.obeys(order.epoch) {
+                let account = self.accounts.decide(&self.facts.accounts, &order.user);
+                self.launch_as(Box::new(order), account);
+            }
+        }
+    }
+
+    fn launch_as(
+        &mut self,
+        order: Box<LaunchOrder>,
+        account: Result<JobAccount, PlacementRefusal>,
+    ) {
         let facts = AttemptFacts {
             attempt: order.attempt,
             job: order.job,
@@ -27,7 +52,18 @@ impl AgentNode {
             slot: order.slot,
             traceparent: order.traceparent.clone(),
         };
-        let placement = self.check_placement(&order).and_then(|()| check_port(&order));
+        let attempt = order.attempt;
+        let known = account.and_then(|account| check_sharing(&order, account)).map(|account| {
+            // An attempt that is alive has its account already.
+            if !self.attempts.is_alive(attempt) {
+                self.job_accounts.insert(attempt, account);
+            }
+        });
+        let placement =
+            known.and_then(|()| self.check_placement(&order)).and_then(|()| check_port(&order));
+        if placement.is_err() {
+            self.job_accounts.remove(&attempt);
+        }
         let effects = self.attempts.launch(order, facts, placement, self.standing());
         self.act(effects);
     }
@@ -95,7 +131,15 @@ impl AgentNode {
     ) {
         let attempt = order.attempt;
         order.traceparent = self.launches.begin(&order);
-        let (mut order, script) = self.spawn_order(order);
+        // Looked up before the attempt was journalled.
+        let Some(account) = self.job_accounts.remove(&attempt) else {
+            self.give_share_back(attempt);
+            let record = never_ran(Outcome::NotStarted, "its account is not known".to_owned());
+            let effects = self.attempts.end_here(attempt, record);
+            self.act(effects);
+            return;
+        };
+        let (mut order, script) = self.spawn_order(order, account);
         // These override the user's variables, so that no user can widen his share.
         order.run.env.extend(more);
         order.before_kill = before_kill;
@@ -107,8 +151,16 @@ impl AgentNode {
         }
     }
 
-    fn spawn_order(&self, order: LaunchOrder) -> (SpawnOrder, Option<String>) {
-        let own = files::folder(&self.facts.data, order.attempt);
+    fn spawn_order(
+        &self,
+        order: LaunchOrder,
+        mut account: JobAccount,
+    ) -> (SpawnOrder, Option<String>) {
+        if let Some(numbers) = self.gpu_numbers.get(&order.gpu) {
+            self.facts.accounts.guard_devices(&mut account, numbers, order.slot);
+        }
+        let is_foreign = account.confinement.account.is_some();
+        let own = files::work_folder(&self.facts.data, order.attempt, is_foreign);
         let base = order.run.work_dir.as_ref().map_or(own, PathBuf::from);
         let name = &self.facts.name;
         let path = |pattern: &Option<String>| {
@@ -118,8 +170,11 @@ impl AgentNode {
             stdout: path(&order.run.output.stdout),
             stderr: path(&order.run.output.stderr),
         };
+        let mut around = self.facts.environment.clone();
+        let variables = account.variables.into_iter();
+        around.base.extend(variables.map(|(name, value)| (name.to_owned(), value)));
         let env = match self.gpus.get(&order.gpu) {
-            Some(gpu) => environment(&order, name, gpu, &self.facts.environment),
+            Some(gpu) => environment(&order, name, gpu, &around),
             None => BTreeMap::new(),
         };
         let (program, script) = match order.run.program {
@@ -137,8 +192,23 @@ impl AgentNode {
             // Tasks of an array may share a file, and so may the members of a gang.
             append: order.number > 1 || order.array.is_some() || order.gang.is_some(),
             before_kill: Vec::new(),
+            confinement: account.confinement,
         };
         (spawn, script)
+    }
+}
+
+/// Refuses what would fail in a less clear way: the files of a shared slice belong to the agent's account.
+fn check_sharing(order: &LaunchOrder, account: JobAccount) -> Result<JobAccount, PlacementRefusal> {
+    let shares = order.share.is_some() || order.kernel.is_some();
+    match shares && account.confinement.account.is_some() {
+        false => Ok(account),
+        true => Err(PlacementRefusal::Account {
+            by_job: true,
+            reason: "this node shares slices only between jobs of its agent's account: submit without --share, or \
+                     set run_as = \"agent\" in the agent's settings"
+                .to_owned(),
+        }),
     }
 }
 

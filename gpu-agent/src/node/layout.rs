@@ -13,6 +13,9 @@ use crate::messages::telemetry::TelemetryEvent;
 impl AgentNode {
     pub(super) fn on_gpu(&mut self, event: GpuEvent) {
         match event {
+            GpuEvent::Numbered(gpu, numbers) => {
+                self.gpu_numbers.insert(gpu, numbers);
+            }
             GpuEvent::Changed(report) => {
                 let known = self.gpus.insert(report.gpu.clone(), (*report).clone());
                 if known.as_ref() != Some(&*report) {

@@ -10,10 +10,12 @@ use tessera_model::{AttemptId, Millis};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{AgentNode, FatalRefusal, NodeFacts};
+use crate::accounts::AccountCache;
 use crate::disk::NodeState;
 use crate::journal::Journal;
 use crate::kernel::EndpointHandle;
 use crate::lease_page::LeasePage;
+use crate::messages::NodeInput;
 use crate::messages::gpu::GpuOrder;
 use crate::messages::mps::MpsOrder;
 use crate::messages::telemetry::TelemetryEvent;
@@ -53,6 +55,8 @@ pub struct NodeParts {
     pub kernel_endpoint: Option<EndpointHandle>,
     /// The way to the doctor.
     pub doctor: mpsc::Sender<u64>,
+    /// Where this node's inputs come from.
+    pub inputs: mpsc::Sender<NodeInput>,
     /// Completes when the agent must not go on.
     pub fatal: oneshot::Sender<FatalRefusal>,
 }
@@ -83,6 +87,7 @@ impl AgentNode {
             pool: parts.pool,
             journal: parts.journal,
             gpus: BTreeMap::new(),
+            gpu_numbers: BTreeMap::new(),
             plans: BTreeMap::new(),
             gpu_port: parts.gpus,
             telemetry: parts.telemetry,
@@ -97,6 +102,9 @@ impl AgentNode {
             kernel_endpoint: parts.kernel_endpoint,
             queued: BTreeSet::new(),
             kernel_reports: super::kernel_queue::KernelReports::default(),
+            accounts: AccountCache::default(),
+            job_accounts: BTreeMap::new(),
+            inputs: parts.inputs,
         };
         let alive = node.attempts.alive_ids();
         node.shared.retain(|attempt| alive.contains(attempt));

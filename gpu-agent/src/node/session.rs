@@ -67,6 +67,7 @@ impl AgentNode {
             process: self.facts.process,
             generation: self.state.generation,
             highest_epoch: self.state.highest_epoch,
+            receipt: self.state.receipt.clone(),
             controller: self.state.controller,
             cores: self.facts.cores,
             memory: self.facts.memory,
@@ -107,6 +108,7 @@ impl AgentNode {
         let state = NodeState {
             highest_epoch: welcome.epoch,
             controller: Some(welcome.controller),
+            receipt: welcome.receipt.clone(),
             ..self.state.clone()
         };
         if state != self.state && !self.remember(state) {

@@ -1,15 +1,8 @@
 //! The end of a program's error output, where it states that GPU memory ran out. No driver reports
 //! that an allocation failed, and the program ends like any other that gives up.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
-
-use tessera_frames::cluster::LogStream;
-use tessera_model::AttemptId;
-
-use super::files;
 
 /// So much of the end is looked at: traces of Python come after what failed with dozens of lines.
 const LAST_BYTES: u64 = 16 * 1024;
@@ -30,24 +23,21 @@ const OUT_OF_MEMORY_TEXTS: [&str; 6] = [
 /// Where an attempt's complaints go.
 #[derive(Debug)]
 pub struct ErrorOutput {
-    path: PathBuf,
+    file: File,
     /// How long the file was as the attempt began: what stands before is another one's.
     from: u64,
 }
 
 impl ErrorOutput {
-    /// Looks where an attempt begins to complain.
-    pub fn of(data: &Path, attempt: AttemptId) -> Self {
-        let path = files::output(data, attempt, LogStream::Stderr);
-        let from = std::fs::metadata(&path).map_or(0, |file| file.len());
-        Self { path, from }
+    /// Takes a file that is open for reading, and held `from` bytes before the attempt wrote.
+    pub const fn new(file: File, from: u64) -> Self {
+        Self { file, from }
     }
 
     /// Returns the last line that names an out-of-memory error of the GPU, if one does.
     pub fn out_of_gpu_memory(&self) -> Option<String> {
-        // A pipe or a terminal keeps nothing, and must not be waited for.
-        let mut file =
-            OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.path).ok()?;
+        let mut file = &self.file;
+        // A device keeps nothing.
         let length = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
         // Shorter than it was: the program emptied it.
         let begin = if length < self.from { 0 } else { self.from };
@@ -65,19 +55,15 @@ impl ErrorOutput {
 
 #[cfg(test)]
 mod tests {
-    use tessera_model::AttemptId;
-    use uuid::Uuid;
-
     use super::*;
 
     fn reported(before: &str, after: &str) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
-        let attempt = AttemptId::from_uuid(Uuid::from_u128(1));
-        std::fs::create_dir_all(files::outputs(folder.path())).unwrap();
-        let path = files::output(folder.path(), attempt, LogStream::Stderr);
+        let path = folder.path().join("err");
         std::fs::write(&path, before).unwrap();
-        let error_output = ErrorOutput::of(folder.path(), attempt);
-        std::fs::write(&path, format!("{before}{after}")).unwrap();
+        let error_output = ErrorOutput::new(File::open(&path).unwrap(), before.len() as u64);
+        let mut written = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        std::io::Write::write_all(&mut written, after.as_bytes()).unwrap();
         error_output.out_of_gpu_memory()
     }
 
@@ -102,20 +88,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_without_a_reader_is_not_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let attempt = AttemptId::from_uuid(Uuid::from_u128(1));
-        std::fs::create_dir_all(files::outputs(folder.path())).unwrap();
-        let path = files::output(folder.path(), attempt, LogStream::Stderr);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &path,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
-            0,
-        )
-        .unwrap();
+    fn a_device_is_not_read() {
+        let null = File::open("/dev/zero").unwrap();
 
-        assert_eq!(ErrorOutput::of(folder.path(), attempt).out_of_gpu_memory(), None);
+        assert_eq!(ErrorOutput::new(null, 0).out_of_gpu_memory(), None);
     }
 }

@@ -15,8 +15,13 @@ use std::path::{Path, PathBuf};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 
+use super::limits::oom_kills;
+
 /// The group in which agents make those of their shepherds.
-const PARENT: &str = "tessera-jobs";
+pub(super) const PARENT: &str = "tessera-jobs";
+
+/// The agent's own group within a unit of systemd (`DelegateSubgroup=agent`).
+const AGENT_SUBGROUP: &str = "/agent";
 
 /// How long killed processes may take to end. Chosen: a busy machine takes milliseconds.
 const GONE_WITHIN: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
@@ -85,6 +90,16 @@ impl Group {
         kill(&self.path);
     }
 
+    /// Returns where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes in that the launcher killed what was in the group.
+    pub fn note_killed(&self) {
+        self.killed.set(true);
+    }
+
     /// Returns whether nothing runs in the group.
     pub fn is_empty(&self) -> bool {
         std::fs::read_to_string(self.path.join("cgroup.events"))
@@ -94,11 +109,7 @@ impl Group {
     /// Returns how often the kernel killed a member for lack of memory; 0 where it doesn't count.
     pub fn out_of_memory_kills(&self) -> u64 {
         std::fs::read_to_string(self.path.join("memory.events"))
-            .ok()
-            .and_then(|events| {
-                events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
-            })
-            .unwrap_or(0)
+            .map_or(0, |events| oom_kills(&events))
     }
 
     /// Removes the group; fails harmlessly while something runs in it.
@@ -162,6 +173,8 @@ fn parent_path(mounts: &str, own: &str) -> Option<PathBuf> {
         after.starts_with("cgroup2 ").then(|| before.split(' ').nth(4)).flatten()
     })?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    // The agent's own group next to those of its jobs: a group with limits has no processes of its own.
+    let path = path.strip_suffix(AGENT_SUBGROUP).unwrap_or(path);
     Some(Path::new(mount).join(path.trim_start_matches('/')).join(PARENT))
 }
 
@@ -171,11 +184,13 @@ const SWEEPS_MAX: usize = 64;
 /// Kills every descendant of this process, which must be a child subreaper: those whose parent
 /// dies become its children, so that each round sees the next generation.
 ///
-/// Returns whether none is left.
-pub fn sweep() -> bool {
+/// Returns whether none is left but `kept`.
+pub fn sweep(kept: Option<u32>) -> bool {
+    let kept = kept.and_then(|pid| Pid::from_raw(pid.cast_signed()));
     for _ in 0..SWEEPS_MAX {
         while crate::sys::spawn::wait(-1, false).is_some() {}
-        let children = children();
+        let children: Vec<Pid> =
+            children().into_iter().filter(|child| Some(*child) != kept).collect();
         if children.is_empty() {
             return true;
         }
@@ -213,6 +228,10 @@ mod tests {
         );
         assert_eq!(
             parent_path(plain, "0::/system.slice/tessera.service\n"),
+            Some("/sys/fs/cgroup/system.slice/tessera.service/tessera-jobs".into())
+        );
+        assert_eq!(
+            parent_path(plain, "0::/system.slice/tessera.service/agent\n"),
             Some("/sys/fs/cgroup/system.slice/tessera.service/tessera-jobs".into())
         );
         assert_eq!(parent_path("", "0::/\n"), None);

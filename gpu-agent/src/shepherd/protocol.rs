@@ -16,7 +16,7 @@ use crate::sys::identity::ProcessIdentity;
 /// version keeps its attempt, gets no other, and is sent nothing that it doesn't know
 /// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
 /// attempt: half of an upgrade.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Argument with which a shepherd's program only prints [`VERSION`].
 pub const PROTOCOL_FLAG: &str = "--protocol";
@@ -91,6 +91,12 @@ pub enum FromShepherd {
         /// How it ended.
         record: ExitRecord,
     },
+    /// The attempt was killed, and has not ended yet: it is killed again. Sent every second, so that the
+    /// agent sees that the shepherd itself is well.
+    Ending {
+        /// The attempt's id.
+        attempt: AttemptId,
+    },
 }
 
 /// Who a shepherd is and what it has.
@@ -129,4 +135,55 @@ pub struct SpawnOrder {
     /// Program and arguments that are run before the attempt is killed after its grace; empty if
     /// nothing has to be.
     pub before_kill: Vec<String>,
+    /// Its account, and what it may see and open.
+    pub confinement: Confinement,
+}
+
+/// The account of an attempt, and what it may see and open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// Its account; `None` for the agent's own, which changes nothing.
+    pub account: Option<AccountNumbers>,
+    /// The smallest uid of a person.
+    pub uid_min: u32,
+    /// Whether it may be root's.
+    pub root_allowed: bool,
+    /// Whether it has a `/tmp` of its own.
+    pub private_tmp: bool,
+    /// Whether processes of others are hidden from it.
+    pub hide_processes: bool,
+    /// Whether nothing that it runs gets more rights than it has.
+    pub no_new_privileges: bool,
+    /// Most processes and threads that it may have; `None` for no limit.
+    pub tasks_max: Option<u64>,
+    /// Which device nodes it may open; `None` for no rules.
+    pub devices: Option<DeviceNumbers>,
+}
+
+/// Device nodes that are guarded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceNumbers {
+    /// The major numbers of drivers whose nodes are closed.
+    pub guarded: Vec<u32>,
+    /// The attempt's own nodes, which are open, by major and minor number.
+    pub open: Vec<(u32, u32)>,
+}
+
+/// An account, by numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountNumbers {
+    /// The user.
+    pub uid: u32,
+    /// The user's main group.
+    pub gid: u32,
+    /// All groups of the user.
+    pub groups: Vec<u32>,
+}
+
+impl AccountNumbers {
+    /// Returns the account as the launcher takes it.
+    pub fn to_launch(&self) -> tessera_launch::order::Account {
+        let Self { uid, gid, groups } = self.clone();
+        tessera_launch::order::Account { uid, gid, groups }
+    }
 }

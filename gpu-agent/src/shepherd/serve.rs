@@ -1,6 +1,6 @@
 //! A shepherd's one loop: its agent, its attempt, its lease, its timer.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,12 +13,18 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
-use tessera_frames::cluster::AttemptStatus;
-use tessera_model::{AttemptId, BootId, Millis};
+use tessera_frames::cluster::{AttemptStatus, ExitRecord};
+use tessera_launch::client::LauncherProcess;
+use tessera_launch::order::Reply;
+use tessera_launch::prepare::PrepareError;
+use tessera_launch::socket::{Received, Socket};
+use tessera_model::life::Outcome;
+use tessera_model::{AttemptId, BootId, Bytes, Millis};
 use uuid::Uuid;
 
-use super::group::Group;
-use super::job::{RunningAttempt, open_null};
+use super::group::{self, Group};
+use super::job::{ReportedEnd, RunningAttempt, Surroundings, never_ran};
+use super::limits::Controllers;
 use super::now::{self, NowFile};
 use super::protocol::{FromShepherd, ShepherdHello, SpawnOrder, ToShepherd, VERSION};
 use super::record::{self, StoredExitRecord};
@@ -51,6 +57,8 @@ pub struct ShepherdLocation {
     pub id: Uuid,
     /// The control group to make its own in.
     pub groups: Option<PathBuf>,
+    /// The launcher's program.
+    pub launch: PathBuf,
 }
 
 /// One shepherd.
@@ -60,7 +68,10 @@ pub struct Shepherd {
     process: ProcessIdentity,
     page: LeasePage,
     group: Option<Group>,
-    null: File,
+    controllers: Controllers,
+    name: String,
+    /// What starts attempts; `None` after its death, until another is needed.
+    launcher: Option<LauncherProcess>,
     listener: UnixListener,
     timer: OwnedFd,
     agent: Option<AgentSocket>,
@@ -68,6 +79,8 @@ pub struct Shepherd {
     job: Option<RunningAttempt>,
     ends: Vec<UnacknowledgedEnd>,
     now: NowFile,
+    /// When an attempt that was killed is killed again.
+    killed_again: Millis,
 }
 
 /// The end of an attempt, as long as it isn't safe elsewhere.
@@ -85,6 +98,8 @@ impl Shepherd {
     /// The data folder can't be used: nothing was started.
     pub fn start(place: ShepherdLocation, agent: UnixStream) -> io::Result<Self> {
         let boot = clock::boot_id()?;
+        // First of all: it gets ready while the rest is done.
+        let launcher = LauncherProcess::start(&place.launch).ok();
         let process = ProcessIdentity::of(boot, std::process::id())?;
         let identity = serde_json::to_vec(&process).map_err(io::Error::other)?;
         // Relative, so that the path fits into a socket's address however deep the folder is.
@@ -97,9 +112,13 @@ impl Shepherd {
             .groups
             .as_ref()
             .and_then(|groups| Group::make(groups, &place.id.simple().to_string()).ok());
+        let controllers = match &place.groups {
+            Some(parent) => Controllers::find(Some(parent)),
+            None => Controllers::default(),
+        };
+        let name = place.id.simple().to_string();
         Ok(Self {
             page: LeasePage::open_reader(&place.data)?,
-            null: open_null()?,
             timer: timerfd_create(
                 TimerfdClockId::Boottime,
                 TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
@@ -109,11 +128,15 @@ impl Shepherd {
             boot,
             process,
             group,
+            controllers,
+            name,
+            launcher,
             listener,
             script: None,
             job: None,
             ends: Vec::new(),
             now,
+            killed_again: Millis::ZERO,
         })
     }
 
@@ -128,7 +151,7 @@ impl Shepherd {
             self.accept();
             self.listen();
             self.tick();
-            self.reap();
+            self.receive_replies();
         }
         self.remove();
     }
@@ -140,7 +163,8 @@ impl Shepherd {
             PollFd::from_borrowed_fd(self.timer.as_fd(), ready),
         ];
         fds.extend(self.agent.iter().map(|s| PollFd::from_borrowed_fd(s.descriptor(), ready)));
-        fds.extend(self.job.iter().map(|j| PollFd::from_borrowed_fd(j.descriptor(), ready)));
+        let launcher = self.launcher.iter().map(|launcher| launcher.socket.descriptor());
+        fds.extend(launcher.map(|socket| PollFd::from_borrowed_fd(socket, ready)));
         poll(&mut fds, None).map(|_| ())
     }
 
@@ -152,7 +176,8 @@ impl Shepherd {
             // Killed by now; a program that can't be killed isn't tried more often.
             let lease = if lease <= now { now.plus(KILL_RETRY) } else { lease };
             let own = job.next_deadline().unwrap_or(lease);
-            lease.min(own).min(now.plus(PAGE_READ_EVERY))
+            let again = if job.is_killed() { KILL_RETRY } else { PAGE_READ_EVERY };
+            lease.min(own).min(now.plus(again))
         });
         let of_ends = self.ends.iter().map(|ended| ended.keep_at).min();
         let next = of_job.into_iter().chain(of_ends).min();
@@ -226,17 +251,19 @@ impl Shepherd {
             ToShepherd::Script(text) => self.script = Some(text),
             ToShepherd::Spawn(order) => self.spawn(*order),
             ToShepherd::Stop { attempt, cause } => {
-                if let Some(job) = running(&mut self.job, attempt) {
-                    job.request_end(clock::boot_now(), Signalled::Stopped(cause));
+                if let Some((job, launcher)) = self.running(attempt) {
+                    job.request_end(clock::boot_now(), Signalled::Stopped(cause), launcher);
                 }
             }
             ToShepherd::Kill { attempt, reason } => {
-                if let Some(job) = running(&mut self.job, attempt) {
-                    job.kill(Signalled::Killed(reason), self.group.as_ref());
+                let group = self.group.take();
+                if let Some((job, launcher)) = self.running(attempt) {
+                    job.kill(Signalled::Killed(reason), group.as_ref(), launcher);
                 }
+                self.group = group;
             }
             ToShepherd::SetTimeLimit { attempt, limit } => {
-                if let Some(job) = running(&mut self.job, attempt) {
+                if let Some((job, _)) = self.running(attempt) {
                     job.limit(limit);
                 }
             }
@@ -256,12 +283,11 @@ impl Shepherd {
         self.now.write(attempt);
         let (generation, gpu, slot) = (order.generation, order.gpu.clone(), order.slot);
         self.group = self.group.take().and_then(|group| group.unkilled().ok());
-        let group = self.group.as_ref();
-        match RunningAttempt::start(&self.place.data, order, script.as_deref(), &self.null, group) {
+        match self.begin(order, script) {
+            // Reported once the program runs.
             Ok(job) => {
-                let (pid, started_unix) = (job.pid(), job.started_unix());
                 self.job = Some(job);
-                self.send(&FromShepherd::Started { attempt, pid, started_unix });
+                self.killed_again = Millis::ZERO;
             }
             Err(record) => {
                 let status = AttemptStatus::Ended((*record).clone());
@@ -271,11 +297,45 @@ impl Shepherd {
         }
     }
 
+    fn begin(
+        &mut self,
+        order: SpawnOrder,
+        script: Option<String>,
+    ) -> Result<RunningAttempt, Box<ExitRecord>> {
+        if self.launcher.is_none() {
+            let started = LauncherProcess::start(&self.place.launch);
+            self.launcher = Some(started.map_err(|error| {
+                let detail = format!("the node's launcher can't be started: {error}");
+                Box::new(never_ran(Outcome::NotStarted, detail))
+            })?);
+        }
+        let Some(launcher) = &self.launcher else {
+            let detail = "the node has no launcher".to_owned();
+            return Err(Box::new(never_ran(Outcome::NotStarted, detail)));
+        };
+        let around = Surroundings {
+            data: &self.place.data,
+            boot: self.boot,
+            page: &self.page,
+            group: self.group.as_ref(),
+            controllers: &self.controllers,
+            name: &self.name,
+            launcher: &launcher.socket,
+        };
+        RunningAttempt::start(around, order, script)
+    }
+
+    fn running(&mut self, attempt: AttemptId) -> Option<(&mut RunningAttempt, &Socket)> {
+        let job = self.job.as_mut().filter(|job| job.order().attempt == attempt)?;
+        Some((job, &self.launcher.as_ref()?.socket))
+    }
+
     /// Ends the attempt if its lease, its time or its grace is up.
     fn tick(&mut self) {
         let now = clock::boot_now();
-        if let Some(job) = &mut self.job {
-            job.tick(now, self.group.as_ref());
+        if let (Some(job), Some(launcher)) = (&mut self.job, &self.launcher) {
+            let launcher = &launcher.socket;
+            job.tick(now, self.group.as_ref(), launcher);
             let generation = job.order().generation;
             let lease = self.page.read();
             if !lease.is_some_and(|lease| lease.allows(generation, self.boot, now)) {
@@ -283,7 +343,16 @@ impl Shepherd {
                     Some(lease) if lease.generation != generation => KillReason::OldGeneration,
                     Some(_) | None => KillReason::LeaseRanOut,
                 };
-                job.kill(Signalled::Killed(reason), self.group.as_ref());
+                job.kill(Signalled::Killed(reason), self.group.as_ref(), launcher);
+            }
+            if job.is_killed() && self.killed_again == Millis::ZERO {
+                self.killed_again = now.plus(KILL_RETRY);
+            }
+            if job.is_killed() && self.killed_again <= now {
+                self.killed_again = now.plus(KILL_RETRY);
+                job.kill_again(self.group.as_ref(), launcher);
+                let attempt = job.order().attempt;
+                self.send(&FromShepherd::Ending { attempt });
             }
         }
         self.keep_ends(|ended| ended.keep_at <= now);
@@ -301,11 +370,61 @@ impl Shepherd {
         });
     }
 
-    fn reap(&mut self) {
-        let Some(job) = &mut self.job else { return };
-        let Some(record) = job.finish(self.group.as_ref()) else { return };
+    /// Takes in what the launcher reported.
+    fn receive_replies(&mut self) {
+        while let Some(launcher) = &self.launcher {
+            match launcher.socket.receive_reply() {
+                Ok(Received::Message(reply, descriptors)) => self.on_reply(reply, descriptors),
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) | Err(_) => {
+                    // It took its program with it; another one serves the next attempt.
+                    self.launcher = None;
+                    if let Some(job) = self.job.take() {
+                        let record = job.abandoned(self.group.as_ref());
+                        self.finish(&job, record);
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_reply(&mut self, reply: Reply, descriptors: Vec<OwnedFd>) {
+        match reply {
+            Reply::Started { pid, readable } => {
+                let Some(job) = &mut self.job else { return };
+                let attempt = job.order().attempt;
+                let (pid, started_unix) =
+                    job.launched(&self.place.data, pid, &readable, descriptors);
+                self.send(&FromShepherd::Started { attempt, pid, started_unix });
+            }
+            Reply::Failed { by_job, lease, detail } => {
+                let Some(job) = self.job.take() else { return };
+                let record = job.failed(&PrepareError { by_job, lease, detail });
+                self.finish(&job, record);
+            }
+            Reply::Ended { status, user_ms, system_ms, max_rss_kib, group_killed, clean } => {
+                let Some(job) = self.job.take() else { return };
+                let end = ReportedEnd {
+                    status,
+                    user_time: Millis::new(user_ms),
+                    system_time: Millis::new(system_ms),
+                    max_rss: Bytes::new(max_rss_kib.saturating_mul(1024)),
+                    group_killed,
+                    clean,
+                };
+                let record = job.finish(end, self.group.as_ref());
+                self.finish(&job, record);
+            }
+            // Only agents read and remove.
+            Reply::Opened { .. } | Reply::Removed => {}
+        }
+    }
+
+    fn finish(&mut self, job: &RunningAttempt, record: ExitRecord) {
+        if job.has_own_processes() || self.launcher.is_none() {
+            group::sweep(self.launcher.as_ref().map(LauncherProcess::pid));
+        }
         let held = HeldAttempt { status: AttemptStatus::Ended(record.clone()), ..job.held() };
-        self.job = None;
         self.end(StoredExitRecord { attempt: held.attempt, job: held.job, record }, held);
     }
 
@@ -330,10 +449,6 @@ impl Shepherd {
         let _ = fs::remove_file(socket_path(&self.place.data, self.place.id));
         let _ = fs::remove_file(now::path(&self.place.data, self.place.id));
     }
-}
-
-fn running(job: &mut Option<RunningAttempt>, attempt: AttemptId) -> Option<&mut RunningAttempt> {
-    job.as_mut().filter(|job| job.order().attempt == attempt)
 }
 
 /// Returns where a shepherd listens.

@@ -70,7 +70,7 @@ pub fn holders(files: &DeviceFiles, gpu_minor: u32, instance: u32) -> Vec<Holder
 }
 
 /// Reads the minor numbers of an instance and of all that is in it.
-fn minors(table: &str, gpu: u32, instance: u32) -> Vec<u32> {
+pub(crate) fn minors(table: &str, gpu: u32, instance: u32) -> Vec<u32> {
     let prefix = format!("gpu{gpu}/gi{instance}/");
     table
         .lines()

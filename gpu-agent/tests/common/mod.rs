@@ -81,9 +81,14 @@ pub fn runs(pid: u32) -> bool {
 }
 
 impl Cluster {
-    #[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::new_in(&std::env::temp_dir())
+    }
+
+    /// Makes its folder in another one.
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
+    pub fn new_in(folder: &Path) -> Self {
+        let folder = tempfile::tempdir_in(folder).unwrap();
         let now = time::OffsetDateTime::now_utc();
         let authority = Authority::create(now).unwrap();
         authority.save(&folder.path().join("ca")).unwrap();
@@ -116,6 +121,9 @@ impl Cluster {
             .arg(data)
             .env("TESSERA_SIM_NODE", data.join("sim"))
             .env("TESSERA_SIM_LATENCY", "0")
+            // Tests may run as root, and their users are no accounts of this machine.
+            .env("TESSERA_AGENT_RUN_AS", "agent")
+            .env("TESSERA_AGENT_ROOT_JOBS", "true")
             .env("TESSERA_SIM_GPUS", GPUS.join(","))
             .env("TESSERA_LOG", std::env::var("TESSERA_LOG").unwrap_or_else(|_| "warn".into()))
             .stdin(Stdio::null());
@@ -202,6 +210,7 @@ impl Session {
             epoch,
             generation,
             lease: LeaseTerms::from_length(Millis::from_secs(lease_secs)).unwrap(),
+            receipt: vec![7],
         }
     }
 
@@ -425,6 +434,8 @@ pub fn order(place: &Place, program: &[&str]) -> LaunchOrder {
             time_limit: None,
             grace: Millis::new(500),
             checkpoint_signal: None,
+            host_memory: None,
+            cpus: None,
         },
         restart_reason: None,
         traceparent: None,

@@ -280,6 +280,7 @@ fn hello(node: u32) -> Result<Input> {
             process: 1,
             generation: 1,
             highest_epoch: 5,
+            receipt: Vec::new(),
             controller: None,
             cores: 64,
             memory: Bytes::new(1 << 40),

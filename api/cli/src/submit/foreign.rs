@@ -57,7 +57,7 @@ enum OptionValue {
 use ForeignVerdict::{Ignore, OnlyOne};
 use OptionValue::{Needed, Optional};
 
-const PER_GPU: &str = "processor cores and host memory are not limited";
+const PER_GPU: &str = "a process is limited by --cpus-per-task and --mem";
 const ONE_QUEUE: &str = "there is one queue for all jobs";
 const NO_MAIL: &str = "Tessera sends no mail";
 const ONE_PROCESS: &str = "a job has one process tree for each of its GPUs";
@@ -71,10 +71,8 @@ const fn refuse(why: &'static str, instead: &'static str) -> ForeignVerdict {
 /// Long name, short name, value, verdict.
 const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ("ntasks-per-gpu", None, Needed, OnlyOne),
-    ("cpus-per-task", Some('c'), Needed, Ignore(PER_GPU)),
     ("cpus-per-gpu", None, Needed, Ignore(PER_GPU)),
     ("mincpus", None, Needed, Ignore(PER_GPU)),
-    ("mem", None, Needed, Ignore(PER_GPU)),
     ("mem-per-cpu", None, Needed, Ignore(PER_GPU)),
     ("mem-per-gpu", None, Needed, Ignore("that is host memory; for the GPU's write --vram")),
     ("tmp", None, Needed, Ignore("space on disks is not limited")),

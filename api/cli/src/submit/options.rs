@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use tessera_model::Bytes;
 use tessera_model::spec::GpuRequest;
 
 use super::array::ArraySpec;
@@ -32,6 +33,12 @@ pub struct JobOptions {
     /// Seconds between SIGTERM and SIGKILL when the job has to end; by default 30
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<u64>,
+    /// Most host memory of each process of the job, such as 16G; a number alone counts MiB, and 0 means no limit
+    #[arg(long, value_name = "SIZE")]
+    pub mem: Option<HostMemory>,
+    /// Most processors of each process of the job
+    #[arg(short, long, value_name = "N")]
+    pub cpus_per_task: Option<u32>,
     /// Submit an array: one task for each index, such as 0-31
     #[arg(short, long, value_name = "FIRST-LAST")]
     pub array: Option<ArraySpec>,
@@ -139,6 +146,27 @@ pub struct EnvVariable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write NAME=VALUE")]
 pub struct BadEnvVariable;
+
+/// A limit of host memory in bytes, as Slurm writes it; `None` for no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostMemory(Option<u64>);
+
+impl FromStr for HostMemory {
+    type Err = BadHostMemory;
+
+    fn from_str(text: &str) -> Result<Self, BadHostMemory> {
+        let bytes = match text.parse::<u64>() {
+            Ok(mib) => Bytes::from_mib(u64::from(u32::try_from(mib).map_err(|_| BadHostMemory)?)),
+            Err(_) => text.parse::<Bytes>().map_err(|_| BadHostMemory)?,
+        };
+        Ok(Self(Some(bytes.get()).filter(|bytes| *bytes > 0)))
+    }
+}
+
+/// A text that is no size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write a number of MiB, or a size such as 512M or 16G")]
+pub struct BadHostMemory;
 
 /// Options that can't be used as they are, or not together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -291,6 +319,8 @@ impl JobOptions {
             error: stronger.error.or(self.error),
             time: stronger.time.or(self.time),
             grace: stronger.grace.or(self.grace),
+            mem: stronger.mem.or(self.mem),
+            cpus_per_task: stronger.cpus_per_task.or(self.cpus_per_task),
             array: stronger.array.or(self.array),
             chdir: stronger.chdir.or(self.chdir),
             vram: sizes.vram,
@@ -358,6 +388,8 @@ impl JobOptions {
         }
         request.time_limit_secs = self.time.and_then(TimeLimit::secs);
         request.grace_secs = self.grace;
+        request.host_memory_bytes = self.mem.and_then(|HostMemory(limit)| limit);
+        request.cpus = self.cpus_per_task;
         request.share = self.share;
         request.sm_percent = self.sm.map(percent).transpose()?;
         request.checkpoint_signal = self.checkpoint;

@@ -188,6 +188,7 @@ fn cluster(
         process: 1,
         generation: 1,
         highest_epoch: 0,
+        receipt: Vec::new(),
         controller: None,
         cores: 1,
         memory: Bytes::new(1),

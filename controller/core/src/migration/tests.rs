@@ -222,6 +222,7 @@ fn hello() -> Input {
             process: 1,
             generation: 1,
             highest_epoch: 5,
+            receipt: Vec::new(),
             controller: None,
             cores: 1,
             memory: Bytes::new(1),

@@ -95,6 +95,8 @@ impl Machine {
             process: 0,
             generation: self.disk.generation,
             highest_epoch: self.disk.highest_epoch,
+            // The disks of simulated nodes are as they were written.
+            receipt: vec![1],
             controller: self.disk.controller,
             cores: 8,
             memory: Bytes::from_mib(65_536),

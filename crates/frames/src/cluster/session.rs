@@ -20,6 +20,9 @@ pub struct Hello {
     pub generation: u64,
     /// The highest leader epoch that the node ever obeyed (rules F14, F15).
     pub highest_epoch: u64,
+    /// The controller's own word on both: what came with its last welcome. Without it they are the node's word
+    /// only. A controller empties it unless it proves them.
+    pub receipt: Vec<u8>,
     /// The controller that the node belongs to, once it has been welcomed.
     pub controller: Option<ControllerId>,
     /// Processor cores of the machine.
@@ -50,4 +53,6 @@ pub struct Welcome {
     pub generation: u64,
     /// How long a renewal lasts.
     pub lease: LeaseTerms,
+    /// What the node has to bring back with its next hello: epoch and generation, signed by the controller.
+    pub receipt: Vec<u8>,
 }

@@ -223,6 +223,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             process: numbers.1,
             generation: numbers.2,
             highest_epoch: numbers.3,
+            receipt: numbers.1.to_be_bytes().to_vec(),
             controller: controller.map(ControllerId::from_uuid),
             cores: numbers.4,
             memory,
@@ -382,6 +383,8 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
             time_limit: rest.1,
             grace: rest.2,
             checkpoint_signal: rest.6,
+            host_memory: rest.1.map(|limit| Bytes::new(limit.get())),
+            cpus: rest.1.and_then(|limit| u32::try_from(limit.get()).ok()),
         },
         restart_reason: rest.3,
         traceparent: rest.4,
@@ -420,6 +423,7 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
             epoch,
             generation,
             lease,
+            receipt: epoch.to_be_bytes().to_vec(),
         },
     );
     let step = prop_oneof![

@@ -40,7 +40,8 @@ impl Attempts {
         for held in held {
             let known = ledger.live.get(&held.attempt).map(|(facts, _)| facts.clone());
             let phase = match held.status.clone() {
-                AttemptStatus::Journalled => continue,
+                // Its files are being opened.
+                AttemptStatus::Journalled => AttemptPhase::Spawning,
                 AttemptStatus::Running { pid, started_unix } => {
                     AttemptPhase::Running { pid, started_unix }
                 }

@@ -1,5 +1,6 @@
 //! Why a launch is refused.
 
+use tessera_model::life::Outcome;
 use tessera_model::{GpuId, SliceId};
 
 use super::ATTEMPTS_MAX;
@@ -26,9 +27,29 @@ pub enum LaunchRefusal {
     Placement(#[from] PlacementRefusal),
 }
 
+impl LaunchRefusal {
+    /// Returns how the attempt ends.
+    pub const fn outcome(&self) -> Outcome {
+        match self {
+            Self::Placement(PlacementRefusal::Account { by_job: true, .. }) => {
+                Outcome::LaunchFailed
+            }
+            _ => Outcome::NotStarted,
+        }
+    }
+}
+
 /// A placement that can't be used, or that is another one by now (G11).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementRefusal {
+    /// The node can't run jobs of this account.
+    #[error("{reason}")]
+    Account {
+        /// Whether that is the job's own fault, so that it is not tried again.
+        by_job: bool,
+        /// Why not.
+        reason: String,
+    },
     /// The GPU isn't in this node.
     #[error("the node has no GPU {0}")]
     NoGpu(GpuId),

@@ -34,6 +34,8 @@ pub fn order(attempt: u128, job: u64) -> LaunchOrder {
             time_limit: None,
             grace: Millis::from_secs(1),
             checkpoint_signal: None,
+            host_memory: None,
+            cpus: None,
         },
         restart_reason: None,
         traceparent: None,

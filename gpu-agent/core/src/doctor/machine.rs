@@ -16,6 +16,7 @@ const CLOCK_SET: u64 = 1_704_067_200_000;
 
 pub(super) fn findings(facts: &MachineFacts) -> Vec<Finding> {
     let mut found = vec![account(facts), cgroups(facts), clock(facts), files(facts), locked(facts)];
+    found.extend([limits(facts), walls(facts)]);
     found.push(match facts.nouveau {
         false => ok("kernel_modules", "no other driver holds the GPUs"),
         true => with_remedy(
@@ -89,6 +90,54 @@ fn cgroups(facts: &MachineFacts) -> Finding {
             "boot with systemd.unified_cgroup_hierarchy=1",
         ),
     }
+}
+
+/// What a job may use of the host.
+const LIMITS: [(&str, &str); 3] =
+    [("memory", "--mem"), ("cpu", "--cpus-per-task"), ("pids", "tasks_max")];
+
+fn limits(facts: &MachineFacts) -> Finding {
+    let missing: Vec<String> = LIMITS
+        .iter()
+        .filter(|(name, _)| !facts.limits.iter().any(|found| found == name))
+        .map(|(name, option)| format!("{option} ({name})"))
+        .collect();
+    if missing.is_empty() {
+        return ok("limits", "memory, processors and processes of jobs are limited");
+    }
+    with_remedy(
+        "limits",
+        FindingLevel::Warn,
+        format!("without effect here, since no control group enforces it: {}", missing.join(", ")),
+        "Delegate=yes and DelegateSubgroup=agent in the agent's unit; without systemd, run it as root",
+    )
+}
+
+fn walls(facts: &MachineFacts) -> Finding {
+    let Some(walls) = facts.walls else {
+        return with_remedy(
+            "walls",
+            FindingLevel::Warn,
+            "tessera-launch has no privileges: only jobs of the agent's own account run here",
+            "run tessera-agent as root, or install tessera-launch as docs/launching.md describes",
+        );
+    };
+    let parts = [
+        (walls.mounts, "a private /tmp"),
+        (walls.hidden_processes, "a /proc without others' processes"),
+        (walls.device_filters, "closed device nodes of other GPUs"),
+    ];
+    let missing: Vec<&str> =
+        parts.iter().filter(|(able, _)| !able).map(|(_, name)| *name).collect();
+    if missing.is_empty() {
+        return ok("walls", "jobs run as their users, apart from each other");
+    }
+    with_remedy(
+        "walls",
+        FindingLevel::Warn,
+        format!("jobs run as their users, but without {}", missing.join(", ")),
+        "outside of a container, or with CAP_SYS_ADMIN and CAP_BPF in it, on Linux 5.8 or later",
+    )
 }
 
 fn clock(facts: &MachineFacts) -> Finding {

@@ -57,7 +57,8 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
             ProgramExit::Code(_) | ProgramExit::Signal(_),
         ) => plain(Outcome::Cancelled),
         (Some(Signalled::Killed(reason)), ProgramExit::Signal(9)) => killed(reason),
-        (None, ProgramExit::Signal(9)) if evidence.out_of_memory => {
+        // A shell reports the end of a command that was killed in this way.
+        (None, ProgramExit::Signal(9) | ProgramExit::Code(137)) if evidence.out_of_memory => {
             (Outcome::OutOfMemory, "the kernel killed it for lack of host memory".to_owned())
         }
         (None, ProgramExit::Code(_) | ProgramExit::Signal(1..=8 | 10..))
@@ -156,6 +157,8 @@ mod tests {
             (ProgramExit::Signal(11), None, false, Outcome::Failed),
             (ProgramExit::Signal(9), None, true, Outcome::OutOfMemory),
             (ProgramExit::Code(1), None, true, Outcome::Failed),
+            (ProgramExit::Code(137), None, true, Outcome::OutOfMemory),
+            (ProgramExit::Code(137), None, false, Outcome::Failed),
             (ProgramExit::Code(0), cancel, false, Outcome::Succeeded),
             (ProgramExit::Code(1), cancel, false, Outcome::Cancelled),
             (ProgramExit::Signal(15), cancel, false, Outcome::Cancelled),

@@ -1,0 +1,358 @@
+//! What an attempt's child does between its birth and its program: first what needs privileges, then the
+//! change of the account, then everything that touches the user's files.
+
+use std::ffi::{CStr, CString};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use crate::order::{Account, Order};
+use crate::prepare::{self, PrepareError, explain, on_node};
+use crate::socket::Socket;
+use crate::sys::{self, check};
+
+/// First byte of a child's report: what it opens next.
+pub const OPENS: u8 = b'S';
+/// The outputs that its account may read, each with its number and length, and their descriptors.
+pub const READABLE: u8 = b'O';
+/// Why it can't become the program.
+pub const FAILED: u8 = b'F';
+
+/// Descriptors that came with an order.
+#[derive(Debug)]
+pub struct Descriptors {
+    /// The lease page.
+    pub lease: File,
+    /// The control group (version 2).
+    pub group: Option<OwnedFd>,
+    /// Groups of version 1 to join.
+    pub v1_groups: Vec<OwnedFd>,
+    /// Output files of the node's own.
+    pub outputs: Vec<OwnedFd>,
+}
+
+/// Turns the child into the attempt's program.
+pub fn run(
+    order: &Order,
+    change: Option<&Account>,
+    descriptors: Descriptors,
+    report: &Socket,
+    null: BorrowedFd<'_>,
+    parent: u32,
+) -> ! {
+    let failed = become_program(order, change, descriptors, report, null, parent);
+    let mut message = vec![FAILED, u8::from(failed.by_job), u8::from(failed.lease)];
+    message.extend_from_slice(failed.detail.as_bytes());
+    // A launcher that is gone needs no reason.
+    let _ = report.send_raw(&message, &[]);
+    sys::exit(127)
+}
+
+fn become_program(
+    order: &Order,
+    change: Option<&Account>,
+    descriptors: Descriptors,
+    report: &Socket,
+    null: BorrowedFd<'_>,
+    parent: u32,
+) -> PrepareError {
+    match prepare_all(order, change, descriptors, report, null, parent) {
+        Ok((program, arguments, environment)) => {
+            explain(&sys::execute(&program, &arguments, &environment), &program)
+        }
+        Err(failed) => failed,
+    }
+}
+
+type Image = (CString, Vec<CString>, Vec<CString>);
+
+fn prepare_all(
+    order: &Order,
+    change: Option<&Account>,
+    descriptors: Descriptors,
+    report: &Socket,
+    null: BorrowedFd<'_>,
+    parent: u32,
+) -> Result<Image, PrepareError> {
+    let by_node = |what: &'static str| {
+        move |error: io::Error| PrepareError::by_node(format!("the node could not {what}: {error}"))
+    };
+    for group in &descriptors.v1_groups {
+        join(group).map_err(by_node("put the attempt into its control group"))?;
+    }
+    // SAFETY: takes nothing; fails only for a leader of a group, which a new child is not.
+    unsafe { libc::setsid() };
+    sys::reset_signals();
+    // The launcher's protection from the out-of-memory killer isn't the program's.
+    let _ = fs::write("/proc/self/oom_score_adj", "0");
+    if let Some(own) = &order.own {
+        make_own(Path::new(own), change)
+            .map_err(|error| on_node("the attempt's folder", Path::new(own), &error))?;
+    }
+    if let Some(account) = change {
+        build_walls(order, account).map_err(by_node("give the attempt folders of its own"))?;
+        become_account(account).map_err(by_node("change to the job's account"))?;
+    }
+    if order.walls.no_new_privileges {
+        // SAFETY: plain numbers.
+        check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
+            .map_err(by_node("take privileges from the attempt"))?;
+    }
+    // Only now: a change of the account takes it back.
+    sys::die_with_parent();
+    if u32::try_from(sys::parent()).ok() != Some(parent) {
+        // The launcher may have died before the line above: then nobody would watch.
+        sys::exit(127);
+    }
+    close_by_mask();
+    let opens = |what: &str| {
+        let _ = report.send_raw(&[&[OPENS], what.as_bytes()].concat(), &[]);
+    };
+    let prepared = prepare::prepare(order, descriptors.outputs, opens)?;
+    if !prepared.readable.is_empty() {
+        let mut numbers = Vec::new();
+        for (stream, file) in &prepared.readable {
+            numbers.push(*stream);
+            let length = file.metadata().map_or(0, |found| found.len());
+            numbers.extend_from_slice(&length.to_le_bytes());
+        }
+        let files: Vec<_> = prepared.readable.iter().map(|(_, file)| file.as_fd()).collect();
+        report
+            .send_raw(&[&[READABLE], numbers.as_slice()].concat(), &files)
+            .map_err(by_node("report what it opened"))?;
+    }
+    let streams = [null, prepared.stdout.as_fd(), prepared.stderr.as_fd()];
+    for (target, stream) in (0..).zip(streams) {
+        sys::replace(stream, target).map_err(by_node("set the attempt's streams"))?;
+    }
+    enter(&prepared.folder).map_err(|cause| {
+        PrepareError::by_job(format!("the working folder could not be entered: {cause}"))
+    })?;
+    sys::close_others_on_exec();
+    // Right before the program: opening may have taken longer than the lease.
+    if !is_leased(&descriptors.lease, order) {
+        let detail = "the node's lease ran out before it started".to_owned();
+        return Err(PrepareError { by_job: false, lease: true, detail });
+    }
+    Ok((prepared.program, prepared.arguments, prepared.environment))
+}
+
+fn enter(folder: &CStr) -> io::Result<()> {
+    // SAFETY: the path is a C string.
+    check(unsafe { libc::chdir(folder.as_ptr()) }).map(drop)
+}
+
+/// Files of a program can be written by its account only, unless the program opens them up.
+fn close_by_mask() {
+    // SAFETY: plain numbers.
+    unsafe { libc::umask(0o022) };
+}
+
+/// Joins a group of version 1.
+fn join(group: &OwnedFd) -> io::Result<()> {
+    const CGROUP_MAGIC: i64 = 0x0027_e0eb;
+    // SAFETY: zeroed numbers are valid, and the place is valid for writes.
+    let kind = unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        check(libc::fstatfs(group.as_raw_fd(), &raw mut found))?;
+        found.f_type
+    };
+    if kind != CGROUP_MAGIC {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no control group"));
+    }
+    let path = format!("/proc/self/fd/{}/cgroup.procs", group.as_raw_fd());
+    fs::OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?.write_all(b"0")
+}
+
+/// Makes the attempt's own folder, and gives it to its account.
+fn make_own(path: &Path, change: Option<&Account>) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        // Nothing is given away that was there before.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || change.is_some() => {
+            return Err(error);
+        }
+        Ok(()) | Err(_) => {}
+    }
+    let Some(account) = change else { return Ok(()) };
+    give(path, account)
+}
+
+fn give(path: &Path, account: &Account) -> io::Result<()> {
+    let folder = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
+        .open(path)?;
+    if folder.metadata()?.uid() != sys::uids().1 {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    std::os::unix::fs::fchown(&folder, Some(account.uid), Some(account.gid))
+}
+
+/// Returns the folder that stands for `/tmp` in an attempt.
+pub fn private_tmp(own: &str) -> PathBuf {
+    Path::new(own).join("tmp")
+}
+
+/// Makes the mounts that only this attempt sees.
+fn build_walls(order: &Order, account: &Account) -> io::Result<()> {
+    let tmp = order.own.as_deref().filter(|_| order.walls.private_tmp).map(private_tmp);
+    if tmp.is_none() && !order.walls.hide_processes {
+        return Ok(());
+    }
+    // SAFETY: plain numbers.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    // What is mounted outside, such as home folders on demand, still appears inside.
+    mount(None, "/", None, libc::MS_REC | libc::MS_SLAVE, None)?;
+    if let Some(tmp) = tmp {
+        fs::DirBuilder::new().mode(0o700).create(&tmp)?;
+        give(&tmp, account)?;
+        let tmp = tmp.to_str().ok_or(io::ErrorKind::InvalidInput)?;
+        for target in ["/tmp", "/var/tmp"] {
+            mount(Some(tmp), target, None, libc::MS_BIND, None)?;
+            let flags = libc::MS_BIND | libc::MS_REMOUNT | libc::MS_NODEV | libc::MS_NOSUID;
+            mount(None, target, None, flags, None)?;
+        }
+    }
+    if order.walls.hide_processes {
+        hide_processes()?;
+    }
+    Ok(())
+}
+
+/// Tries in this process, which ends afterwards, whether attempts can have mounts of their own, and a `/proc`
+/// that hides others' processes.
+pub fn try_walls() -> [bool; 2] {
+    // SAFETY: plain numbers.
+    let apart = check(unsafe { libc::unshare(libc::CLONE_NEWNS) })
+        .and_then(|_| mount(None, "/", None, libc::MS_REC | libc::MS_SLAVE, None));
+    [apart.is_ok(), apart.and_then(|()| hide_processes()).is_ok()]
+}
+
+fn hide_processes() -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    // Kernels that know the word keep the option to this mount.
+    mount(Some("proc"), "/proc", Some("proc"), flags, Some("hidepid=invisible"))
+}
+
+fn mount(
+    source: Option<&str>,
+    target: &str,
+    kind: Option<&str>,
+    flags: libc::c_ulong,
+    data: Option<&str>,
+) -> io::Result<()> {
+    let text = |text: Option<&str>| text.map(CString::new).transpose();
+    let (source, target, kind, data) =
+        (text(source)?, CString::new(target)?, text(kind)?, text(data)?);
+    let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+    // SAFETY: all texts are C strings that outlive the call.
+    check(unsafe {
+        libc::mount(pointer(&source), target.as_ptr(), pointer(&kind), flags, pointer(&data).cast())
+    })
+    .map(drop)
+}
+
+/// Becomes another account, for good.
+///
+/// # Errors
+///
+/// The kernel refused, or a way back is left.
+pub fn become_account(account: &Account) -> io::Result<()> {
+    // Raw calls: those of the C library change all threads, and wait for them. The bounding set needs a
+    // privilege, and goes first; the group needs the user's, and goes before it.
+    // SAFETY: plain numbers, and an array that outlives the call.
+    unsafe {
+        for capability in 0..64 {
+            // Its end is the first number that the kernel doesn't know.
+            if libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 {
+                break;
+            }
+        }
+        check(libc::syscall(libc::SYS_setgroups, account.groups.len(), account.groups.as_ptr()))?;
+        check(libc::syscall(libc::SYS_setresgid, account.gid, account.gid, account.gid))?;
+        check(libc::syscall(libc::SYS_setresuid, account.uid, account.uid, account.uid))?;
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+        let (mut real, mut effective, mut saved) = (0, 0, 0);
+        check(libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved))?;
+        let is_back = account.uid != 0 && libc::syscall(libc::SYS_setresuid, 0, 0, 0) == 0;
+        if [real, effective, saved] != [account.uid; 3] || is_back {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+    }
+    Ok(())
+}
+
+const LEASE_MAGIC: [u8; 8] = *b"TSRLEAS1";
+const LEASE_LENGTH: usize = 44;
+/// A read may meet a write; the next one then sees a whole page.
+const LEASE_READS_MAX: u32 = 8;
+
+/// Returns whether the lease page allows the attempt to run now.
+fn is_leased(page: &File, order: &Order) -> bool {
+    let read = || {
+        let mut bytes = [0; LEASE_LENGTH];
+        page.read_exact_at(&mut bytes, 0).ok()?;
+        lease_deadline(&bytes, order.generation, &order.boot)
+    };
+    let deadline = (0..LEASE_READS_MAX).find_map(|_| read());
+    deadline.is_some_and(|deadline| sys::boot_millis() < deadline.unwrap_or(0))
+}
+
+/// Returns until when attempts of a generation may run; `None` for no whole page.
+fn lease_deadline(
+    page: &[u8; LEASE_LENGTH],
+    generation: u64,
+    boot: &[u8; 16],
+) -> Option<Option<u64>> {
+    let (body, sum) = page.split_first_chunk::<40>()?;
+    if sum != crc32(body).to_le_bytes() || body[..8] != LEASE_MAGIC {
+        return None;
+    }
+    let number = |at: usize| body[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    let is_ours = number(8)? == generation && body[24..] == *boot;
+    Some(number(16).filter(|_| is_ours))
+}
+
+/// The check sum of the lease page (IEEE).
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
+            if sum & 1 == 1 { (sum >> 1) ^ 0xedb8_8320 } else { sum >> 1 }
+        })
+    })
+}
+
+/// Becomes the account of a file's reader; used for what is done with a user's files outside of an attempt.
+pub fn become_reader(change: Option<&Account>) -> io::Result<()> {
+    change.map_or(Ok(()), become_account)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_check_sum_is_the_usual_one() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_lease_of_another_generation_or_boot_allows_nothing() {
+        let mut page = [0; LEASE_LENGTH];
+        page[..8].copy_from_slice(&LEASE_MAGIC);
+        page[8..16].copy_from_slice(&3_u64.to_le_bytes());
+        page[16..24].copy_from_slice(&1_000_u64.to_le_bytes());
+        page[24..40].copy_from_slice(&[7; 16]);
+        let sum = crc32(&page[..40]);
+        page[40..].copy_from_slice(&sum.to_le_bytes());
+
+        assert_eq!(lease_deadline(&page, 3, &[7; 16]), Some(Some(1_000)));
+        assert_eq!(lease_deadline(&page, 4, &[7; 16]), Some(None));
+        assert_eq!(lease_deadline(&page, 3, &[8; 16]), Some(None));
+        page[20] ^= 1;
+        assert_eq!(lease_deadline(&page, 3, &[7; 16]), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! The other side of the launcher: starting one, and reading a user's file through one.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::helper::{PROBE_FLAG, PROTOCOL_FLAG, VERSION};
+use crate::order::{FileOrder, Reply, Request};
+use crate::socket::{Received, Socket};
+use crate::sys;
+
+/// A launcher that runs.
+#[derive(Debug)]
+pub struct LauncherProcess {
+    /// The connection to it.
+    pub socket: Socket,
+    child: Child,
+}
+
+impl LauncherProcess {
+    /// Starts a launcher. It ends with its connection.
+    ///
+    /// # Errors
+    ///
+    /// The program can't be run.
+    pub fn start(program: &Path) -> io::Result<Self> {
+        let (socket, theirs) = Socket::pair()?;
+        let child = Command::new(program)
+            .env_clear()
+            .stdin(theirs.into_end())
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self { socket, child })
+    }
+
+    /// Returns its pid.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+/// Opens a file as its account, in another process that may hang.
+///
+/// # Errors
+///
+/// Why there is none, for people.
+pub fn open_as(
+    program: &Path,
+    file: FileOrder,
+    (device, inode, born): (u64, u64, u64),
+) -> Result<File, String> {
+    // The child has its own time; this is for a launcher that fails.
+    let patience = i32::try_from(file.within_ms).unwrap_or(i32::MAX).saturating_add(2_000);
+    let answer = query(program, &Request::Read { file, device, inode, born }, patience);
+    match answer.map_err(|error| format!("tessera-launch failed: {error}"))? {
+        (Reply::Opened { refusal }, mut descriptors) if refusal.is_empty() => {
+            descriptors.pop().map(File::from).ok_or_else(|| "no descriptor came".to_owned())
+        }
+        (Reply::Opened { refusal }, _) => Err(refusal),
+        (reply, _) => Err(format!("tessera-launch answered {reply:?}")),
+    }
+}
+
+/// Removes what is in a folder as its account, as far as that can be done in time.
+pub fn remove_as(program: &Path, folder: FileOrder) {
+    let patience = i32::try_from(folder.within_ms).unwrap_or(i32::MAX).saturating_add(2_000);
+    // What is left is tried again with the next sweep of outputs.
+    let _ = query(program, &Request::Remove(folder), patience);
+}
+
+fn query(program: &Path, request: &Request, patience: i32) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    let mut launcher = LauncherProcess::start(program)?;
+    let answered = launcher.socket.request(request, &[]).and_then(|()| {
+        sys::poll(&[launcher.socket.number()], patience);
+        match launcher.socket.receive_reply()? {
+            Received::Message(reply, descriptors) => Ok((reply, descriptors)),
+            Received::Nothing => Err(io::ErrorKind::TimedOut.into()),
+            Received::End => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    });
+    drop(launcher.socket);
+    // It ends with its connection.
+    let _ = launcher.child.wait();
+    answered
+}
+
+/// Queries a launcher's program which version it speaks.
+///
+/// # Errors
+///
+/// It can't be run, or it speaks another version: launcher, shepherd and agent belong together.
+pub fn check_program(program: &Path) -> Result<(), String> {
+    let shown = program.display();
+    let output = Command::new(program).arg(PROTOCOL_FLAG).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{shown} can't be run: {error}"))?;
+    match String::from_utf8_lossy(&output.stdout).trim().parse::<u16>() {
+        Ok(VERSION) => Ok(()),
+        Ok(version) => Err(format!(
+            "{shown} speaks version {version} of the launcher's protocol, this program version {VERSION}: \
+             install both from one release"
+        )),
+        Err(_) => {
+            Err(format!("{shown} prints no version: install it from the release of this agent"))
+        }
+    }
+}
+
+/// What a launcher can do on this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// It can give attempts mounts of their own, such as a private `/tmp`.
+    pub mounts: bool,
+    /// It can hide other accounts' processes from attempts.
+    pub hidden_processes: bool,
+    /// It can close device nodes.
+    pub device_filters: bool,
+}
+
+/// Lets a launcher try what it can do. A program that can't be run can do nothing.
+pub fn probe(program: &Path) -> Abilities {
+    let output = Command::new(program).arg(PROBE_FLAG).stdin(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let text = text.unwrap_or_default();
+    let can = |word: &str| text.split_whitespace().any(|found| found == word);
+    Abilities {
+        mounts: can("mounts"),
+        hidden_processes: can("hidden-processes"),
+        device_filters: can("device-filters"),
+    }
+}

@@ -1,0 +1,277 @@
+//! System calls that the standard library has no safe form of.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::ptr;
+
+use libc::c_int;
+
+/// A child that isn't reaped yet: so its pid can't belong to anyone else.
+#[derive(Debug)]
+pub struct Child {
+    /// Its pid.
+    pub pid: i32,
+    /// Becomes readable when it ends.
+    pub pidfd: OwnedFd,
+}
+
+impl Child {
+    /// Kills it. Never a stranger: the descriptor pins the process.
+    pub fn kill(&self) {
+        let (none, no_flags) = (ptr::null::<libc::siginfo_t>(), 0);
+        // SAFETY: plain numbers; no information comes with the signal.
+        unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.pidfd.as_raw_fd(),
+                libc::SIGKILL,
+                none,
+                no_flags,
+            )
+        };
+    }
+
+    /// Returns whether it has ended, and reaps it.
+    pub fn is_over(&self) -> bool {
+        let ended = poll(&[self.pidfd.as_raw_fd()], 0).contains(&true);
+        if ended {
+            // Another sweep may have reaped it.
+            let _ = wait(self.pid, false);
+        }
+        ended
+    }
+}
+
+/// How a process ended, with what it used.
+#[derive(Clone, Copy, Debug)]
+pub struct ReapedChild {
+    /// Its pid.
+    pub pid: i32,
+    /// The wait status.
+    pub status: i32,
+    /// User time in milliseconds.
+    pub user_ms: u64,
+    /// System time in milliseconds.
+    pub system_ms: u64,
+    /// Largest resident set, in KiB.
+    pub max_rss_kib: u64,
+}
+
+/// `CLONE_INTO_CGROUP` (Linux 5.7); its type differs between versions of the libc crate.
+const INTO_GROUP: u64 = 0x2_0000_0000;
+/// `CLONE_PIDFD`.
+const PIDFD: u64 = 0x1000;
+
+/// Returns the result of a system call, or the error that it left.
+///
+/// # Errors
+///
+/// The call failed.
+pub fn check(result: impl Into<i64>) -> io::Result<i64> {
+    let result = result.into();
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Forks this process, which must have one thread; `None` in the child. The child is born in `group`: if
+/// the kernel allows it, or in no case elsewhere (`must_join`).
+///
+/// # Errors
+///
+/// No process could be made.
+pub fn fork(group: Option<BorrowedFd<'_>>, must_join: bool) -> io::Result<Option<Child>> {
+    let mut pidfd: c_int = -1;
+    let mut pid = clone(&mut pidfd, group.map(|group| group.as_raw_fd()));
+    if pid < 0 && group.is_some() && !must_join {
+        // An old kernel, or a group that takes no members: the sweep of descendants remains.
+        pid = clone(&mut pidfd, None);
+    }
+    match pid {
+        0 => Ok(None),
+        // SAFETY: the kernel stored a new descriptor here that nobody else owns.
+        1.. => Ok(Some(Child { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn clone(pidfd: &mut c_int, group: Option<RawFd>) -> i32 {
+    let (flags, cgroup) = match group.and_then(|fd| u64::try_from(fd).ok()) {
+        Some(fd) => (PIDFD | INTO_GROUP, fd),
+        None => (PIDFD, 0),
+    };
+    // SAFETY: the kernel's structure is plain integers, for which zero means "not used".
+    let mut args: libc::clone_args = unsafe { MaybeUninit::zeroed().assume_init() };
+    args.flags = flags;
+    args.cgroup = cgroup;
+    args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+    args.pidfd = ptr::from_mut(pidfd).addr() as u64;
+    // SAFETY: no memory is shared (no CLONE_VM), so this returns twice like fork; the structure and the place
+    // for the descriptor outlive the call.
+    let pid =
+        unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
+    #[expect(clippy::cast_possible_truncation, reason = "a pid has 22 bits, and -1 stays -1")]
+    let pid = pid as i32;
+    pid
+}
+
+/// Reaps a child: `pid`, or any with -1. `None` if there is none to reap (yet).
+pub fn wait(pid: i32, block: bool) -> Option<ReapedChild> {
+    let mut status = 0;
+    let mut usage: MaybeUninit<libc::rusage> = MaybeUninit::zeroed();
+    let options = if block { 0 } else { libc::WNOHANG };
+    // SAFETY: both places are valid for writes for the whole call.
+    let reaped = unsafe { libc::wait4(pid, &raw mut status, options, usage.as_mut_ptr()) };
+    if reaped <= 0 {
+        return None;
+    }
+    // SAFETY: zeroed integers are valid, and the kernel has filled them in.
+    let usage = unsafe { usage.assume_init() };
+    Some(ReapedChild {
+        pid: reaped,
+        status,
+        user_ms: millis(usage.ru_utime),
+        system_ms: millis(usage.ru_stime),
+        max_rss_kib: usage.ru_maxrss.cast_unsigned(),
+    })
+}
+
+fn millis(time: libc::timeval) -> u64 {
+    // Times that a process used: never negative, and no longer than the machine runs.
+    time.tv_sec.cast_unsigned() * 1000 + time.tv_usec.cast_unsigned() / 1000
+}
+
+/// Signals a process, or with a negative number its group. Who is gone needs no signal.
+pub fn signal(pid: i32, number: c_int) {
+    // SAFETY: plain numbers.
+    unsafe { libc::kill(pid, number) };
+}
+
+/// Makes this process deaf to what would end it by accident: a closed terminal, a broken pipe, a stray `kill`.
+pub fn ignore_signals() {
+    for signal in ACCIDENTAL_SIGNALS {
+        // SAFETY: ignoring a signal installs no handler code.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+const ACCIDENTAL_SIGNALS: [c_int; 5] =
+    [libc::SIGPIPE, libc::SIGHUP, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT];
+
+/// Gives a program the signals that it expects: none ignored and none blocked.
+pub fn reset_signals() {
+    /// The kernel's own structure, for the default action of a signal: all zero.
+    static DEFAULT: [u64; 4] = [0; 4];
+    const SIGNALS: c_int = 64;
+    // SAFETY: default actions install no handler code, and the set is a local value.
+    unsafe {
+        for signal in 1..=SIGNALS {
+            // The C library keeps two signals to itself, and what ignores them is passed on as well.
+            let (new, old) = (DEFAULT.as_ptr(), ptr::null_mut::<u64>());
+            libc::syscall(libc::SYS_rt_sigaction, signal, new, old, size_of::<u64>());
+        }
+        let mut none: MaybeUninit<libc::sigset_t> = MaybeUninit::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// Dies with the parent. A change of the account takes this back, and so does a program with setuid.
+pub fn die_with_parent() {
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Adopts the orphans among its descendants.
+///
+/// # Errors
+///
+/// The kernel is older than 3.4.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) }).map(drop)
+}
+
+/// Returns the parent's pid.
+pub fn parent() -> i32 {
+    // SAFETY: takes nothing and always succeeds.
+    unsafe { libc::getppid() }
+}
+
+/// Returns the real and the effective uid.
+pub fn uids() -> (u32, u32) {
+    // SAFETY: take nothing and always succeed.
+    unsafe { (libc::getuid(), libc::geteuid()) }
+}
+
+/// Puts `source` in the place of `target`.
+///
+/// # Errors
+///
+/// One of them is no descriptor.
+pub fn replace(source: BorrowedFd<'_>, target: RawFd) -> io::Result<()> {
+    // SAFETY: the caller owns both; the standard streams are what is replaced.
+    check(unsafe { libc::dup2(source.as_raw_fd(), target) }).map(drop)
+}
+
+/// Leaves only the standard streams open across the execution of a program.
+pub fn close_others_on_exec() {
+    const ON_EXEC: libc::c_uint = 4;
+    // SAFETY: marks descriptors; closes nothing now. Kernels before 5.11 don't know it: all descriptors of this
+    // program are marked one by one as well.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, ON_EXEC) };
+}
+
+/// Executes a program; returns only what went wrong.
+pub fn execute(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<_> {
+        strings.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: both arrays are null-terminated, and their strings outlive the call.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Ends this process without running anything more of it.
+pub fn exit(code: c_int) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// Reads `CLOCK_BOOTTIME` in milliseconds.
+pub fn boot_millis() -> u64 {
+    let mut now: MaybeUninit<libc::timespec> = MaybeUninit::zeroed();
+    // SAFETY: the place is valid for writes; zeroed integers are valid.
+    let now = unsafe {
+        libc::clock_gettime(libc::CLOCK_BOOTTIME, now.as_mut_ptr());
+        now.assume_init()
+    };
+    now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
+}
+
+/// Waits until one of the descriptors has something to read, or for so many milliseconds (-1 for ever).
+///
+/// Returns which of them have.
+pub fn poll(descriptors: &[RawFd], millis: c_int) -> Vec<bool> {
+    let polled =
+        descriptors.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 });
+    let mut polled: Vec<_> = polled.collect();
+    // SAFETY: the array is valid for the whole call, and as long as it says.
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, millis) };
+    polled.iter().map(|descriptor| ready > 0 && descriptor.revents != 0).collect()
+}
+
+/// Makes a file that exists only in memory, for a message of any length.
+///
+/// # Errors
+///
+/// There is no memory or no descriptor left.
+pub fn memory_file() -> io::Result<std::fs::File> {
+    // SAFETY: the name is a C string; the descriptor is new and nobody else's.
+    unsafe {
+        let fd = check(libc::memfd_create(c"order".as_ptr(), libc::MFD_CLOEXEC))?;
+        #[expect(clippy::cast_possible_truncation, reason = "descriptors are small numbers")]
+        Ok(std::fs::File::from_raw_fd(fd as RawFd))
+    }
+}

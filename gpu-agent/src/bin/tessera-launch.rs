@@ -1,0 +1,7 @@
+//! Starts attempts' programs as their users, for a `tessera-shepherd`. Never started by hand.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tessera_launch::helper::main()
+}

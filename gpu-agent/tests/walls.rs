@@ -1,0 +1,495 @@
+//! Attacks on other users and on the node, by jobs of real accounts under a real agent that is root. Where the
+//! tests are not root's, they can become nobody else, and say so.
+
+mod common;
+
+use std::ffi::CString;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Agent, Cluster, LogRead, Place, Session, order, shell};
+use tessera_frames::cluster::{ExitRecord, LaunchOrder, LogStream, StopCause, ToAgent};
+use tessera_model::Millis;
+use tessera_model::life::Outcome;
+use tessera_model::spec::{JobProgram, OutputPaths};
+
+/// Accounts that exist for these tests only.
+const ACCOUNTS: &str = "root:x:0:0:root:/root:/bin/sh\n\
+                        daemon:x:2:2:daemon:/:/bin/false\n\
+                        ada:x:64001:64001:Ada:/home/ada:/bin/sh\n\
+                        eve:x:64002:64002:Eve:/home/eve:/bin/sh\n";
+const ADA: u32 = 64_001;
+
+struct Stage {
+    cluster: Cluster,
+    agent: Agent,
+    session: Session,
+    place: Place,
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED: only root can let jobs run as other accounts");
+    }
+    is_root
+}
+
+/// A node whose jobs run as their submitters, in a folder that they can reach.
+async fn stage_in(folder: &Path, settings: &str) -> Stage {
+    let cluster = Cluster::new_in(folder);
+    let data = cluster.enrol("n1");
+    let file = |name: &str| cluster.folder.path().join(name);
+    std::fs::set_permissions(cluster.folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(file("accounts"), ACCOUNTS).unwrap();
+    let accounts = file("accounts").display().to_string();
+    std::fs::write(file("agent.toml"), format!("accounts = \"{accounts}\"\n{settings}")).unwrap();
+    let agent = cluster.start_with(&data, |command| {
+        command
+            .env("TESSERA_SIM_MIG", "off")
+            .env("TESSERA_AGENT_RUN_AS", "submitter")
+            .env("TESSERA_AGENT_ROOT_JOBS", "false")
+            .env("TESSERA_AGENT_CONFIG", file("agent.toml"));
+    });
+    let session = cluster.welcome().await;
+    let place = Place::on(&session.gpu("A100"));
+    Stage { cluster, agent, session, place }
+}
+
+async fn stage() -> Stage {
+    stage_in(&std::env::temp_dir(), "").await
+}
+
+impl Stage {
+    fn of(&self, user: &str, line: &str) -> LaunchOrder {
+        LaunchOrder { user: user.to_owned(), ..shell(&self.place, line) }
+    }
+
+    async fn run(&mut self, order: &LaunchOrder) -> (ExitRecord, String) {
+        let record = self.session.run(order).await;
+        let text = self.read(order).await.unwrap_or_default();
+        (record, text)
+    }
+
+    async fn read(&self, order: &LaunchOrder) -> Result<String, String> {
+        match self.session.read_log(order.attempt, LogStream::Stdout, false).await {
+            LogRead::Text(text, _) => Ok(text),
+            LogRead::Unknown(reason) => Err(reason),
+        }
+    }
+
+    /// A folder of ada's.
+    fn home(&self) -> PathBuf {
+        let home = self.cluster.folder.path().join("home");
+        std::fs::create_dir_all(&home).unwrap();
+        std::os::unix::fs::chown(&home, Some(ADA), Some(ADA)).unwrap();
+        home
+    }
+}
+
+#[tokio::test]
+async fn a_job_runs_as_its_submitter_with_no_rights_beyond() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage().await;
+    let line = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; umask; \
+                grep -E '^(CapEff|CapBnd|NoNewPrivs|SigBlk|SigIgn)' /proc/self/status; \
+                ls /proc/self/fd | wc -l; touch here; ls -ln here script | cut -d' ' -f3";
+    let mut order = stage.of("ada", "");
+    order.run.program = JobProgram::Script(format!("#!/bin/sh\n{line}\n"));
+
+    let (record, text) = stage.run(&order).await;
+
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?} {text}");
+    let zero = "0000000000000000";
+    let expected = format!(
+        "64001\n64001\n64001\n/home/ada ada ada\n0022\nSigBlk:\t{zero}\nSigIgn:\t{zero}\n\
+         CapEff:\t{zero}\nCapBnd:\t{zero}\nNoNewPrivs:\t1\n4\n64001\n64001\n"
+    );
+    assert_eq!(text, expected);
+}
+
+#[tokio::test]
+async fn users_without_an_account_and_the_systems_accounts_are_refused_for_good() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage().await;
+    for (user, words) in [
+        ("ghost", "this node has no account ghost"),
+        ("root", "jobs of root are refused"),
+        ("daemon", "belongs to the system"),
+    ] {
+        let order = stage.of(user, "id -u");
+
+        let (record, text) = stage.run(&order).await;
+
+        assert_eq!(record.outcome, Outcome::LaunchFailed, "{user}: {record:?}");
+        assert!(record.detail.contains(words), "{user}: {record:?}");
+        assert_eq!(text, "");
+    }
+}
+
+#[tokio::test]
+async fn a_job_reaches_nothing_of_the_node_and_of_other_users() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage().await;
+    let mut victim = stage.of("ada", "echo hers > secret; chmod 644 secret; exec sleep 300");
+    victim.run.env.insert("SECRET".into(), "hers".into());
+    stage.session.launch(&victim).await;
+    let pid = stage.session.until_running(victim.attempt).await;
+    let data = stage.agent.data.display().to_string();
+    let other = Place::on(&stage.session.gpu("A30"));
+    // Each attack that succeeds is named.
+    let attack = format!(
+        "cd {data}; \
+         for file in $(find {data} -type f) identity/* state lease lock journal* outputs/* shepherds/* gpus/* \
+             attempts/*/exit attempts/{attempt}/work/secret attempts/{attempt}/work/script; do \
+           head -c 1 $file >/dev/null && echo READ $file; \
+           (: >> $file) && echo WROTE $file; \
+         done; \
+         ls {data} {data}/attempts {data}/shepherds && echo LISTED; \
+         touch {data}/new {data}/attempts/new && echo MADE; \
+         head -c 1 /proc/{pid}/environ && echo ENVIRONMENT; ls /proc/{pid}/fd/ && echo DESCRIPTORS; \
+         ls /proc/{pid}/cwd/ && echo FOLDER; \
+         kill -0 {pid} && echo SIGNAL; kill -9 {pid}; \
+         for group in $(find /sys/fs/cgroup -path '*tessera-jobs*' -name cgroup.procs); do \
+           (echo 0 > $group) && echo GROUP $group; \
+         done; \
+         for group in $(find /sys/fs/cgroup -path '*tessera-jobs*' -name cgroup.kill); do \
+           (echo 1 > $group) && echo KILL $group; \
+         done; \
+         ps -e -o comm= | grep -q tessera-shepherd && kill -9 $(pidof tessera-shepherd tessera-launch tessera-agent) \
+           && echo SHEPHERD; echo done",
+        attempt = victim.attempt.as_uuid().hyphenated(),
+    );
+    let attack = LaunchOrder { user: "eve".into(), ..shell(&other, &attack) };
+
+    let (record, text) = stage.run(&attack).await;
+
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
+    assert_eq!(text, "done\n");
+    assert!(common::runs(pid), "the victim was killed");
+    // The victim's own file says that the attack looked in the right place.
+    assert!(Path::new(&format!("/proc/{pid}/cwd/secret")).exists());
+}
+
+#[tokio::test]
+async fn outputs_that_are_traps_are_refused_and_cost_the_slice_nothing() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage().await;
+    let home = stage.home();
+    let at = |name: &str| home.join(name).display().to_string();
+    let pipe = CString::new(at("pipe")).unwrap();
+    // SAFETY: the path is a C string.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o666) }, 0);
+    std::fs::set_permissions(at("pipe"), PermissionsExt::from_mode(0o666)).unwrap();
+    std::os::unix::fs::symlink("/etc/shadow", at("shadow")).unwrap();
+    for (path, words) in [
+        (at("pipe"), "a named pipe"),
+        (at("shadow"), "can't be written"),
+        ("/etc/shadow".to_owned(), "can't be written"),
+        ("/proc/self/fd/1".to_owned(), "can't be written"),
+        ("/dev/zero".to_owned(), "a device"),
+        (at("."), "can't be written"),
+    ] {
+        for append in [false, true] {
+            let mut order = stage.of("ada", "echo x");
+            order.number = if append { 2 } else { 1 };
+            order.run.output = OutputPaths { stdout: Some(path.clone()), stderr: None };
+
+            let (record, _) = stage.run(&order).await;
+
+            assert_eq!(record.outcome, Outcome::LaunchFailed, "{path}: {record:?}");
+            assert!(record.detail.contains(words), "{path}: {record:?}");
+            let read = stage.read(&order).await.unwrap_err();
+            assert!(read.contains("may not read it"), "{path}: {read}");
+        }
+    }
+    let (record, text) = stage.run(&stage.of("ada", "echo still here")).await;
+    assert_eq!((record.outcome, text.as_str()), (Outcome::Succeeded, "still here\n"));
+}
+
+#[tokio::test]
+async fn readers_get_the_file_that_the_attempt_opened_and_no_other_in_its_place() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage().await;
+    let home = stage.home();
+    let path = home.join("log");
+    let mut order = stage.of("ada", "echo mine");
+    order.run.output = OutputPaths { stdout: Some(path.display().to_string()), stderr: None };
+    let (record, text) = stage.run(&order).await;
+    assert_eq!((record.outcome, text.as_str()), (Outcome::Succeeded, "mine\n"), "{record:?}");
+    assert_eq!(std::fs::metadata(&path).unwrap().uid(), ADA);
+
+    // A key that only the agent may read, in the place of the log.
+    std::fs::remove_file(&path).unwrap();
+    let key = std::fs::read_dir(stage.agent.data.join("identity")).unwrap().flatten();
+    let key = key.map(|file| file.path()).find(|path| path.display().to_string().contains("key"));
+    std::os::unix::fs::symlink(key.unwrap(), &path).unwrap();
+    let refused = stage.read(&order).await.unwrap_err();
+    assert!(refused.contains("denied"), "{refused}");
+
+    // A file that the user may read, but another one.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "another").unwrap();
+    let refused = stage.read(&order).await.unwrap_err();
+    assert!(refused.contains("replaced"), "{refused}");
+}
+
+/// A file system that never answers.
+struct HungMount {
+    folder: PathBuf,
+    _device: std::fs::File,
+}
+
+impl HungMount {
+    fn make(folder: PathBuf) -> Option<Self> {
+        std::fs::create_dir_all(&folder).unwrap();
+        let device = std::fs::File::options().read(true).write(true).open("/dev/fuse").ok()?;
+        let text = |text: &str| CString::new(text).unwrap();
+        let (target, kind) = (text(&folder.display().to_string()), text("fuse"));
+        let fd = device.as_raw_fd();
+        let options = text(&format!("fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other"));
+        // SAFETY: all texts are C strings.
+        let mounted = unsafe {
+            libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast())
+        };
+        (mounted == 0).then_some(Self { folder, _device: device })
+    }
+}
+
+impl Drop for HungMount {
+    fn drop(&mut self) {
+        let target = CString::new(self.folder.display().to_string()).unwrap();
+        // SAFETY: the path is a C string.
+        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+#[tokio::test]
+async fn a_file_system_that_hangs_holds_up_neither_cancel_nor_the_time_limit_nor_the_slice() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage().await;
+    let Some(hung) = HungMount::make(stage.cluster.folder.path().join("hung")) else {
+        eprintln!("SKIPPED: this machine mounts no FUSE file system");
+        return;
+    };
+    let at = |name: &str| Some(hung.folder.join(name).display().to_string());
+    let hang = |change: &dyn Fn(&mut LaunchOrder)| {
+        let mut order = order(&stage.place, &["/bin/true"]);
+        order.user = "ada".into();
+        change(&mut order);
+        order
+    };
+    let orders = [
+        hang(&|order| order.run.output.stdout = at("out")),
+        hang(&|order| order.run.work_dir = at("folder")),
+        hang(&|order| order.run.program = JobProgram::Command(vec![at("program").unwrap()])),
+    ];
+    for order in orders {
+        let limited = LaunchOrder {
+            attempt: tessera_model::AttemptId::from_uuid(uuid::Uuid::now_v7()),
+            run: tessera_model::spec::RunSpec {
+                time_limit: Some(Millis::new(300)),
+                ..order.run.clone()
+            },
+            ..order.clone()
+        };
+        let begun = tokio::time::Instant::now();
+        let record = stage.session.run(&limited).await;
+        assert_eq!(record.outcome, Outcome::TimedOut, "{record:?}");
+        assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+
+        stage.session.launch(&order).await;
+        let (attempt, cause) = (order.attempt, StopCause::Cancel);
+        stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
+        let record = stage.session.until_ended(attempt).await;
+        assert_eq!(record.outcome, Outcome::Cancelled, "{record:?}");
+
+        let (record, text) = stage.run(&stage.of("ada", "echo free")).await;
+        assert_eq!((record.outcome, text.as_str()), (Outcome::Succeeded, "free\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_job_has_a_tmp_of_its_own_and_sees_no_processes_of_others() {
+    if !is_root() {
+        return;
+    }
+    // Not in /tmp, which would hide the data folder.
+    let mut stage = stage_in(Path::new("/var/lib"), "").await;
+    let name = format!("tessera-walls-{}", std::process::id());
+    let line = format!(
+        "touch /tmp/{name} && ls -A /tmp /var/tmp; [ -e /proc/1/status ] && echo SEES; \
+         [ -e /proc/self/status ] && echo itself"
+    );
+
+    let (record, text) = stage.run(&stage.of("ada", &line)).await;
+
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?} {text}");
+    assert_eq!(text, format!("/tmp:\n{name}\n\n/var/tmp:\n{name}\nitself\n"));
+    assert!(!Path::new("/tmp").join(&name).exists());
+    assert!(Path::new("/proc/1/status").exists(), "the machine's own /proc is as it was");
+}
+
+#[tokio::test]
+async fn a_shepherd_that_is_silent_when_its_job_should_have_ended_is_killed() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage().await;
+    let order = stage.of("ada", "exec sleep 300");
+    stage.session.launch(&order).await;
+    let pid = stage.session.until_running(order.attempt).await;
+    let shepherds = std::fs::read_dir(stage.agent.data.join("shepherds")).unwrap().flatten();
+    for shepherd in shepherds.filter_map(|entry| common::shepherd_pid(&entry.path())) {
+        common::kill(shepherd, "-STOP");
+    }
+
+    let (attempt, cause) = (order.attempt, StopCause::Cancel);
+    stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
+    let record = stage.session.until_ended(attempt).await;
+
+    assert_eq!(record.outcome, Outcome::Lost, "{record:?}");
+    common::eventually("the job is dead", || !common::runs(pid)).await;
+    let (record, _) = stage.run(&stage.of("ada", "true")).await;
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
+}
+
+#[tokio::test]
+async fn an_agent_that_would_run_all_jobs_as_root_unasked_does_not_start() {
+    if !is_root() {
+        return;
+    }
+    let cluster = Cluster::new();
+    let data = cluster.enrol("n1");
+    let mut command: Command = cluster.command(&data);
+    let output = command.env("TESSERA_AGENT_ROOT_JOBS", "false").output().unwrap();
+
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(text.contains("run every job as root"), "{text}");
+}
+
+#[tokio::test]
+async fn a_job_opens_its_own_gpus_device_nodes_and_no_others() {
+    if !is_root() {
+        return;
+    }
+    let devices = tempfile::tempdir_in("/var/lib").unwrap();
+    std::fs::set_permissions(devices.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::create_dir(devices.path().join("nvidia-caps")).unwrap();
+    // Numbers without a driver: what may be opened has no device behind it.
+    for (name, major, minor) in [
+        ("nvidiactl", 240, 255),
+        ("nvidia0", 240, 0),
+        ("nvidia1", 240, 1),
+        ("nvidia-caps/nvidia-cap12", 241, 12),
+    ] {
+        let path = CString::new(devices.path().join(name).display().to_string()).unwrap();
+        // SAFETY: the path is a C string.
+        unsafe {
+            assert_eq!(libc::mknod(path.as_ptr(), libc::S_IFCHR, libc::makedev(major, minor)), 0);
+            libc::chmod(path.as_ptr(), 0o666);
+        }
+    }
+    let folder = devices.path().display();
+    let settings = format!("[device_files]\nfolder = \"{folder}\"\nminors = \"{folder}/none\"\n");
+    let mut stage = stage_in(&std::env::temp_dir(), &settings).await;
+    let line = format!(
+        "export LC_ALL=C; cd {folder}; for node in nvidiactl nvidia0 nvidia1 nvidia-caps/nvidia-cap12; do \
+         echo $node $(cat $node 2>&1 | sed 's/.*: //'); done; cat /dev/null && echo others"
+    );
+    for (gpu, own, other) in [("A100", 0, 1), ("A30", 1, 0)] {
+        stage.place = Place::on(&stage.session.gpu(gpu));
+
+        let (record, text) = stage.run(&stage.of("ada", &line)).await;
+
+        assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
+        if !Path::new("/sys/fs/cgroup/unified").exists()
+            && !Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+        {
+            eprintln!("SKIPPED: this machine has no control groups of version 2");
+            return;
+        }
+        let mut lines: Vec<_> = text.lines().collect();
+        lines.sort_unstable();
+        let mut expected = vec![
+            format!("nvidia{own} No such device or address"),
+            format!("nvidia{other} Operation not permitted"),
+            "nvidia-caps/nvidia-cap12 Operation not permitted".to_owned(),
+            "nvidiactl No such device or address".to_owned(),
+            "others".to_owned(),
+        ];
+        expected.sort_unstable();
+        assert_eq!(lines, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_uses_more_memory_than_its_limit_ends_as_out_of_memory_and_hurts_nobody() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage().await;
+    let other = Place::on(&stage.session.gpu("A30"));
+    let neighbour = LaunchOrder { user: "eve".into(), ..shell(&other, "sleep 5 && echo unharmed") };
+    stage.session.launch(&neighbour).await;
+    stage.session.until_running(neighbour.attempt).await;
+    // 600 MiB in one process that holds them.
+    let mut greedy = stage.of("ada", "head -c 600M /dev/zero | tail -n 1 > /dev/null");
+    greedy.run.host_memory = Some(tessera_model::Bytes::from_mib(100));
+
+    let (record, _) = stage.run(&greedy).await;
+
+    if !limits_memory() {
+        eprintln!("SKIPPED: this machine limits no memory");
+        return;
+    }
+    assert_eq!(record.outcome, Outcome::OutOfMemory, "{record:?}");
+    assert!(record.detail.contains("host memory"), "{record:?}");
+    assert!(record.detail.contains("100 MiB (--mem)"), "{record:?}");
+    let record = stage.session.until_ended(neighbour.attempt).await;
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
+    assert_eq!(stage.read(&neighbour).await.unwrap(), "unharmed\n");
+}
+
+fn limits_memory() -> bool {
+    tessera_agent::shepherd::limits::Controllers::find(
+        tessera_agent::shepherd::group::find_parent().as_deref(),
+    )
+    .has(tessera_agent::shepherd::limits::Controller::Memory)
+}
+
+#[tokio::test]
+async fn a_job_that_forks_without_end_or_wants_all_processors_gets_its_share() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage_in(&std::env::temp_dir(), "tasks_max = 20\n").await;
+    let line = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22; do sleep 5 & done; wait";
+    let (record, _) = stage.run(&stage.of("ada", line)).await;
+    assert_ne!(record.outcome, Outcome::Succeeded, "more than 20 processes: {record:?}");
+
+    // Two processes that spin for a second, on one processor.
+    let mut busy = stage.of(
+        "ada",
+        "timeout 1 sh -c 'while :; do :; done' & timeout 1 sh -c 'while :; do :; done'; wait",
+    );
+    busy.run.cpus = Some(1);
+    let (record, _) = stage.run(&busy).await;
+    let used = record.user_time.plus(record.system_time);
+    assert!(used < Millis::new(1_400), "{record:?}");
+}

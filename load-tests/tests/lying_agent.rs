@@ -1,0 +1,53 @@
+//! An agent whose state file was edited claims what its controller never gave it. The cluster goes on without it.
+
+use std::fs;
+use std::time::Duration;
+
+use tessera_load_tests::cluster::{Plan, SOON, script};
+use tessera_load_tests::wait;
+
+#[test]
+fn an_edited_state_file_costs_its_own_node_and_nobody_else() {
+    let mut cluster = Plan::new().node("n1", "a30-24gb").node("n2", "a30-24gb").start();
+    let marker = cluster.scratch().join("go");
+    let waits = format!("while [ ! -e {} ]; do sleep 0.05; done", marker.display());
+    let running: Vec<u64> = (0..2).map(|_| cluster.submit(&script(&waits)).job_id).collect();
+    let on = |id: u64| cluster.wait_job(id, SOON, "running").job.node.unwrap_or_default();
+    let nodes: Vec<String> = running.iter().map(|id| on(*id)).collect();
+    // Any node without one of the jobs, or with only one of them, will do: the other node's job must go on.
+    let liar = usize::from(nodes[0] == "n1");
+    let honest_job =
+        running[nodes.iter().position(|node| *node != format!("n{}", liar + 1)).unwrap()];
+    let attempts = cluster.job(honest_job).attempt_list.len();
+
+    cluster.agents[liar].kill();
+    let path = cluster.agent_data(liar).join("state");
+    let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let epoch = state["highest_epoch"].as_u64().unwrap();
+    state["highest_epoch"] = (epoch + 3).into();
+    fs::write(&path, serde_json::to_vec(&state).unwrap()).unwrap();
+    cluster.agents[liar].start();
+
+    // Refused for good: an agent ends with the status for that.
+    let ended = cluster.agents[liar].wait_for_end(SOON).expect("the liar ends");
+    assert_eq!(ended.code(), Some(78), "{ended:?}");
+    assert!(cluster.agents[liar].tail(25).contains("quarantined"), "the reason is named");
+
+    // Nothing is held back, and nobody else noticed: new jobs run, old ones go on.
+    let begun = std::time::Instant::now();
+    let fresh = cluster.submit(&script("true")).job_id;
+    cluster.wait_job(fresh, SOON, "succeeded");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    fs::write(&marker, "").unwrap();
+    let done = cluster.wait_job(honest_job, SOON, "succeeded");
+    assert_eq!(done.attempt_list.len(), attempts, "it ran on: {:?}", done.attempt_list);
+
+    // With what the controller gave it the node is welcome again.
+    state["highest_epoch"] = epoch.into();
+    fs::write(&path, serde_json::to_vec(&state).unwrap()).unwrap();
+    cluster.agents[liar].start();
+    wait::until(SOON, "both nodes available", || {
+        let available = cluster.nodes().into_iter().filter(|node| node.state == "available");
+        (available.count() == 2).then_some(())
+    });
+}
