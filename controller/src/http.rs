@@ -1,5 +1,8 @@
 //! The REST API: parses at the edge, reads from the store, commands what runs behind the ports.
 
+pub mod access;
+mod audit;
+mod browsers;
 mod cluster;
 mod cluster_events;
 mod commands;
@@ -12,9 +15,11 @@ mod gpu_names;
 mod guard;
 mod health;
 mod history;
+mod identity;
 mod jobs;
 mod kernel_routes;
 mod layouts;
+mod limits;
 mod live;
 mod logs;
 pub mod metrics;
@@ -25,20 +30,22 @@ mod routes;
 mod series;
 mod state;
 mod submit;
+mod tokens;
 mod usage;
 mod wait;
 mod watch;
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use actix_web::dev::Server;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
 
+pub use self::browsers::HostNames;
 pub use self::error::ApiError;
 pub use self::metrics::registry;
 use self::state::State;
+use crate::listeners::Listeners;
 use crate::ports::Ports;
 
 /// How long an idle connection is kept: longer than clients' pauses, shorter than a firewall's
@@ -58,7 +65,7 @@ const WORKERS_MIN: usize = 2;
 /// # Errors
 ///
 /// What the system reports about the listeners.
-pub fn serve(ports: Ports, listeners: Vec<TcpListener>) -> std::io::Result<Server> {
+pub fn serve(ports: Ports, listeners: Listeners) -> std::io::Result<Server> {
     let state = web::Data::new(State::new(ports));
     let workers = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
     let app = move || routes::route(App::new().app_data(state.clone()).wrap(from_fn(guard::guard)));
@@ -71,9 +78,18 @@ pub fn serve(ports: Ports, listeners: Vec<TcpListener>) -> std::io::Result<Serve
         .h1_allow_half_closed(false)
         .tcp_nodelay(true)
         .shutdown_timeout(STOP_WITHIN_SECS)
-        .disable_signals();
-    for listener in listeners {
-        server = server.listen(listener)?;
+        .disable_signals()
+        // Before any listener: a connection without a noted peer is served by nobody.
+        .on_connect(identity::note_peer);
+    let Listeners { unix, tcp, tls } = listeners;
+    for listener in unix {
+        server = server.listen_uds(listener)?;
+    }
+    for listener in tcp {
+        server = match &tls {
+            Some(tls) => server.listen_rustls_0_23(listener, tls.clone())?,
+            None => server.listen(listener)?,
+        };
     }
     Ok(server.run())
 }

@@ -7,18 +7,25 @@
 //! - [`figures`]: live figures of GPUs, as their nodes last reported.
 //! - [`kernels`]: kernel profiles that nodes report.
 //! - [`memory`]: what the data folder remembers of the store.
+//! - [`principal`]: who calls, and what that caller may do; [`directory`] and [`tokens`] prove it, and
+//!   [`audit`] records what callers did.
 //! - [`ports`]: how the three speak to each other.
 
 #![forbid(unsafe_code)]
 
 pub mod actors;
+pub mod audit;
 pub mod clock;
+pub mod directory;
 pub mod figures;
 pub mod http;
 pub mod identity;
 pub mod kernel_reports;
+pub mod listeners;
 pub mod memory;
 pub mod ports;
+pub mod principal;
 pub mod requests;
 pub mod settings;
 pub mod store;
+pub mod tokens;

@@ -1,6 +1,7 @@
 //! `tessera-controller`: reads its settings, opens what it needs, and serves until it is stopped.
 
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +17,20 @@ use tessera_controller::actors::links::NodeReceipts;
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
+use tessera_controller::audit::AuditLog;
+use tessera_controller::directory::Directory;
 use tessera_controller::figures::FigureCache;
+use tessera_controller::http::HostNames;
 use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::kernel_reports::KernelReports;
+use tessera_controller::listeners::{self, Listeners};
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness, SubmitCall, ToPlacer};
 use tessera_controller::settings::{Command, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, recent_usage, snapshot};
+use tessera_controller::tokens::TokenBook;
 use tessera_controller::{clock, http};
 use tessera_model::Millis;
 use tessera_model::lease::LeaseTerms;
@@ -73,7 +79,7 @@ fn main() -> ExitCode {
             }),
         None => Settings::resolve(&command.serve).and_then(|settings| {
             if command.serve.check {
-                print!("{}", toml::to_string(&settings)?);
+                print!("{}", toml::to_string(&settings.shown())?);
                 return Ok(0);
             }
             serve(settings)
@@ -91,9 +97,12 @@ fn main() -> ExitCode {
 
 fn serve(settings: Settings) -> anyhow::Result<i32> {
     let telemetry = tessera_telemetry::init("tessera-controller")?;
+    let open_files = listeners::raise_open_files();
+    tracing::debug!(open_files, "limit of open files");
     let folder = identity::open(&settings.data)?;
     let http = TcpListener::bind(settings.http)
         .with_context(|| format!("can't listen on {}", settings.http))?;
+    let socket = listeners::bind_socket(&settings.socket_path())?;
     // Before the runtime: its server is tied to a thread of its own.
     let database = Database::open(&settings.database, &settings.data, !settings.not_durable)?;
     // Submits and reads have threads of their own. The placer, its rounds and the agents' links
@@ -103,7 +112,7 @@ fn serve(settings: Settings) -> anyhow::Result<i32> {
     let system = actix::System::new();
     let options = database.options.clone();
     system.block_on(async {
-        let status = run(settings, &folder, http, options, others.handle()).await;
+        let status = run(settings, &folder, (http, socket), options, others.handle()).await;
         if let Err(error) = status {
             tracing::error!(error = format!("{error:#}"), "can't serve");
             actix::System::current().stop_with_code(1);
@@ -123,7 +132,7 @@ fn serve(settings: Settings) -> anyhow::Result<i32> {
 async fn run(
     settings: Settings,
     folder: &DataFolder,
-    http: TcpListener,
+    (http, socket): (TcpListener, UnixListener),
     options: ConnectOptions,
     others: &Handle,
 ) -> anyhow::Result<()> {
@@ -131,16 +140,27 @@ async fn run(
     connect::prepare(&options, durability).await?;
     let policy =
         policy::on_terms(&settings.policy, settings.policy_terms()).context("unknown policy")?;
-    let about = About {
-        version: env!("CARGO_PKG_VERSION"),
-        controller: folder.controller,
-        policy: policy.name(),
-        accounts: settings.accounts()?,
-        token: settings.token_required().then(|| folder.token.clone()),
+    let accounts = settings.accounts()?;
+    let parts = PortParts {
+        reads: reads(&options, others),
+        tokens: tokens(&options, others, &folder.token),
+        directory: Arc::new(Directory::new(
+            settings.appointments(rustix::process::geteuid().as_raw()),
+            accounts.clone(),
+        )),
+        audit: audit_log(&options, others),
+        hosts: Arc::new(host_names(&settings)),
+        about: Arc::new(About {
+            version: env!("CARGO_PKG_VERSION"),
+            controller: folder.controller,
+            policy: policy.name(),
+            accounts,
+        }),
     };
     let address = http.local_addr()?;
-    let (ports, ends) = connect_ports(reads(&options, others), about);
-    let server = http::serve(ports, vec![http])?;
+    let (ports, ends) = connect_ports(parts);
+    let tls = tls_config(&settings, folder)?;
+    let server = http::serve(ports, Listeners { unix: vec![socket], tcp: vec![http], tls })?;
     let (listening, agents) = watch::channel(None::<quinn::Endpoint>);
     actix::spawn(stop_at_signal(server.handle(), agents));
     actix::spawn(server);
@@ -194,8 +214,19 @@ struct PortEnds {
     figures: FigureCache,
 }
 
+/// What the HTTP server works with besides channels.
+struct PortParts {
+    reads: Reads,
+    tokens: TokenBook,
+    directory: Arc<Directory>,
+    audit: AuditLog,
+    hosts: Arc<HostNames>,
+    about: Arc<About>,
+}
+
 /// Returns the ports of the HTTP server, and what they lead to.
-fn connect_ports(reads: Reads, about: About) -> (Ports, PortEnds) {
+fn connect_ports(parts: PortParts) -> (Ports, PortEnds) {
+    let PortParts { reads, tokens, directory, audit, hosts, about } = parts;
     let starting = Readiness::NotReady { reason: "the controller is starting".to_owned() };
     let (readiness, ready) = watch::channel(starting);
     let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
@@ -212,7 +243,6 @@ fn connect_ports(reads: Reads, about: About) -> (Ports, PortEnds) {
         job_changes: job_changes.clone(),
         figures: figures.clone(),
     };
-    let about = Arc::new(about);
     let ports = Ports {
         reads,
         submits,
@@ -220,6 +250,10 @@ fn connect_ports(reads: Reads, about: About) -> (Ports, PortEnds) {
         shape: shapes,
         job_changes,
         readiness: ready,
+        tokens,
+        directory,
+        audit,
+        hosts,
         figures,
         about,
     };
@@ -270,7 +304,11 @@ fn start_upkeep(
     trainer::watch_kernels(runtime, options.clone(), placer.clone());
     trainer::start_colocation_trainer(runtime, options.clone(), placer.clone(), every);
     trainer::start_slice_trainer(runtime, options.clone(), placer.clone(), every);
-    let kept = RetentionTimes { history: settings.keep_history, rounds: settings.keep_rounds };
+    let kept = RetentionTimes {
+        history: settings.keep_history,
+        rounds: settings.keep_rounds,
+        audit: settings.keep_audit,
+    };
     retention::start_sweeps(runtime, options.clone(), epoch, kept);
 }
 
@@ -296,6 +334,62 @@ async fn stop_at_signal(
 fn reads(options: &ConnectOptions, runtime: &Handle) -> Reads {
     let _inside = runtime.enter();
     Reads::new(connect::pool(options.clone(), 8), runtime.clone())
+}
+
+/// Opens the tokens on the runtime of reads: one connection listens, others change and read.
+fn tokens(options: &ConnectOptions, runtime: &Handle, bootstrap: &str) -> TokenBook {
+    let _inside = runtime.enter();
+    TokenBook::open(connect::pool(options.clone(), 3), runtime.clone(), Some(bootstrap))
+}
+
+fn audit_log(options: &ConnectOptions, runtime: &Handle) -> AuditLog {
+    let _inside = runtime.enter();
+    AuditLog::open(connect::pool(options.clone(), 1), runtime)
+}
+
+/// The names that callers may use: the local ones, those of the settings, and the address that was
+/// chosen.
+fn host_names(settings: &Settings) -> HostNames {
+    HostNames::with(settings.hosts.iter().cloned().chain(own_names(settings)))
+}
+
+/// The names of this machine, where the API is reached from outside.
+fn own_names(settings: &Settings) -> Vec<String> {
+    let ip = settings.http.ip();
+    if ip.is_loopback() {
+        return Vec::new();
+    }
+    let mut names = vec![tessera_wire::tls::CONTROLLER_NAME.to_owned()];
+    names.extend(nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()));
+    if !ip.is_unspecified() {
+        names.push(if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() });
+    }
+    names
+}
+
+/// How the REST API is encrypted, if it is.
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
+fn tls_config(
+    settings: &Settings,
+    folder: &DataFolder,
+) -> anyhow::Result<Option<rustls::ServerConfig>> {
+    if let (Some(certificate), Some(key)) = (&settings.tls_cert, &settings.tls_key) {
+        return Ok(Some(tessera_wire::tls::rest_server_from_files(certificate, key)?));
+    }
+    if !settings.tls {
+        return Ok(None);
+    }
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    names.extend(own_names(settings).into_iter().chain(settings.hosts.iter().cloned()));
+    for name in &mut names {
+        *name = name.trim_matches(['[', ']']).to_owned();
+    }
+    let now = time::OffsetDateTime::now_utc();
+    let authority = settings.data.join("identity");
+    let identity = tessera_wire::tls::issue_rest(&authority, &names, now)
+        .with_context(|| format!("no certificate for {}", names.join(", ")))?;
+    tracing::info!(names = names.join(", "), controller = %folder.controller, "REST API with TLS");
+    Ok(Some(identity.rest_server()?))
 }
 
 async fn wait_for_signal() {

@@ -157,6 +157,14 @@ pub struct Ports {
     pub job_changes: broadcast::Sender<JobStateChange>,
     /// Whether this controller leads, and why it doesn't serve if it doesn't.
     pub readiness: watch::Receiver<Readiness>,
+    /// Personal tokens that are valid.
+    pub tokens: crate::tokens::TokenBook,
+    /// Accounts of this machine.
+    pub directory: Arc<crate::directory::Directory>,
+    /// What callers did.
+    pub audit: crate::audit::AuditLog,
+    /// The names by which this controller may be called.
+    pub hosts: Arc<crate::http::HostNames>,
     /// The newest measurements of GPUs.
     pub figures: crate::figures::FigureCache,
     /// What `/v1/info` returns.
@@ -198,6 +206,4 @@ pub struct About {
     pub policy: &'static str,
     /// What users may hold at once.
     pub accounts: tessera_control::accounts::Accounts,
-    /// The token that requests must carry, if one is required.
-    pub token: Option<String>,
 }

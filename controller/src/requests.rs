@@ -20,6 +20,10 @@ pub struct NewSubmission {
     pub idempotency: Option<Idempotency>,
     /// W3C trace context of the request.
     pub traceparent: Option<String>,
+    /// Who submits it: its user, or an operator who acts for its user. Keys are unique for each.
+    pub principal: Arc<str>,
+    /// What proved that name, and from where.
+    pub origin: String,
 }
 
 /// What makes a repeated submit harmless.

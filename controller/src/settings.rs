@@ -11,6 +11,7 @@ use tessera_model::lease::LeaseTerms;
 use tessera_model::{Millis, NodeName, RetentionTime};
 use tessera_placement::policy::PolicyOptions;
 
+use crate::principal::{Appointed, Appointments};
 use tessera_control::accounts::{AccountSettings, Accounts};
 
 /// Default time that ended jobs are kept: the usage of a quarter can be reported.
@@ -18,6 +19,9 @@ const KEEP_HISTORY: RetentionTime = RetentionTime::days(90);
 
 /// Default time that recorded rounds are kept: the decisions of a week can be replayed.
 const KEEP_ROUNDS: RetentionTime = RetentionTime::days(7);
+
+/// Default time that the audit log is kept: a year, and the time until somebody looks.
+const KEEP_AUDIT: RetentionTime = RetentionTime::days(400);
 
 /// Default time that a job runs before it may migrate (again): many times what a migration costs, so
 /// that migrations take a small part of a job's time.
@@ -139,10 +143,33 @@ pub struct ServeArgs {
     /// Other controllers may share the database; one of them leads at a time.
     #[arg(long, env = "TESSERA_HA")]
     pub ha: bool,
-    /// Requires the token in DATA/token for requests on loopback, too.
-    #[arg(long, env = "TESSERA_REQUIRE_TOKEN")]
-    pub require_token: bool,
-    /// Serves the API beyond loopback without TLS; requests must carry the token then.
+    /// Unix socket of the REST API, over which the kernel names the callers [default: DATA/api.sock].
+    #[arg(long, env = "TESSERA_SOCKET", value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Users and Unix groups (@group) with the role admin, such as root,@wheel [default: root]. The
+    /// controller's own account has it always.
+    #[arg(long, env = "TESSERA_ADMINS", value_name = "USERS", value_delimiter = ',')]
+    pub admins: Vec<Appointed>,
+    /// Users and Unix groups (@group) with the role operator, such as ada,@gpu-operators.
+    #[arg(long, env = "TESSERA_OPERATORS", value_name = "USERS", value_delimiter = ',')]
+    pub operators: Vec<Appointed>,
+    /// Further names by which browsers and programs call this controller, such as gpu.example.org.
+    #[arg(long, env = "TESSERA_HOSTS", value_name = "NAMES", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+    /// How long entries of the audit log are kept: 400d, or forever [default: 400d].
+    #[arg(long, env = "TESSERA_KEEP_AUDIT", value_name = "DURATION")]
+    pub keep_audit: Option<RetentionTime>,
+    /// Encrypts the REST API with a certificate of the cluster's authority, for the names of --hosts and
+    /// of this machine.
+    #[arg(long, env = "TESSERA_TLS")]
+    pub tls: bool,
+    /// Encrypts the REST API with this certificate chain (PEM); needs --tls-key.
+    #[arg(long, env = "TESSERA_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of --tls-cert (PEM).
+    #[arg(long, env = "TESSERA_TLS_KEY", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Serves the API beyond loopback without TLS, for a proxy in front of it.
     #[arg(long, env = "TESSERA_INSECURE_HTTP")]
     pub insecure_http: bool,
     /// Accepts a database that may lose acknowledged jobs in a crash; for experiments only.
@@ -171,7 +198,14 @@ struct File {
     no_fair_share: Option<bool>,
     energy: Option<u8>,
     ha: Option<bool>,
-    require_token: Option<bool>,
+    socket: Option<PathBuf>,
+    admins: Option<Vec<Appointed>>,
+    operators: Option<Vec<Appointed>>,
+    hosts: Option<Vec<String>>,
+    keep_audit: Option<RetentionTime>,
+    tls: Option<bool>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
     insecure_http: Option<bool>,
     not_durable: Option<bool>,
 }
@@ -210,8 +244,25 @@ pub struct Settings {
     pub no_fair_share: bool,
     /// Whether other controllers may share the database.
     pub ha: bool,
-    /// Whether requests must carry the token.
-    pub require_token: bool,
+    /// Unix socket of the REST API; by default in the data folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+    /// Who has the role admin.
+    pub admins: Vec<Appointed>,
+    /// Who has the role operator.
+    pub operators: Vec<Appointed>,
+    /// Further names of this controller.
+    pub hosts: Vec<String>,
+    /// How long entries of the audit log are kept.
+    pub keep_audit: RetentionTime,
+    /// Whether the REST API has a certificate of the cluster's authority.
+    pub tls: bool,
+    /// The certificate of the REST API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
     /// Whether the API may be served beyond loopback without TLS.
     pub insecure_http: bool,
     /// Whether the database may lose acknowledged jobs.
@@ -253,7 +304,23 @@ impl Settings {
             learn_every: args.learn_every.or(file.learn_every).unwrap_or(LEARN_EVERY_SECS).max(1),
             energy: args.energy.or(file.energy).unwrap_or(PolicyOptions::DEFAULT.energy_percent),
             ha: args.ha || file.ha.unwrap_or(false),
-            require_token: args.require_token || file.require_token.unwrap_or(false),
+            socket: args.socket.clone().or(file.socket),
+            admins: match args.admins.is_empty() {
+                true => file.admins.unwrap_or_else(|| vec![Appointed::User("root".to_owned())]),
+                false => args.admins.clone(),
+            },
+            operators: match args.operators.is_empty() {
+                true => file.operators.unwrap_or_default(),
+                false => args.operators.clone(),
+            },
+            hosts: match args.hosts.is_empty() {
+                true => file.hosts.unwrap_or_default(),
+                false => args.hosts.clone(),
+            },
+            keep_audit: args.keep_audit.or(file.keep_audit).unwrap_or(KEEP_AUDIT),
+            tls: args.tls || file.tls.unwrap_or(false),
+            tls_cert: args.tls_cert.clone().or(file.tls_cert),
+            tls_key: args.tls_key.clone().or(file.tls_key),
             insecure_http: args.insecure_http || file.insecure_http.unwrap_or(false),
             not_durable: args.not_durable || file.not_durable.unwrap_or(false),
             quotas: match args.quotas.is_empty() {
@@ -306,12 +373,28 @@ impl Settings {
         if self.database == "private" && self.ha {
             bail!("ha needs a database that controllers can share: give its URL");
         }
-        if !self.http.ip().is_loopback() && !self.insecure_http {
+        if self.tls_cert.is_some() != self.tls_key.is_some() {
+            bail!("a certificate needs its key: give both tls-cert and tls-key, or neither");
+        }
+        if self.tls && self.tls_cert.is_some() {
             bail!(
-                "http is {}: beyond loopback the API needs TLS in front of it; bind loopback \
-                 behind a proxy, or accept the risk with --insecure-http",
+                "tls makes a certificate of the cluster's authority, and tls-cert names another one: \
+                 give one of them"
+            );
+        }
+        let encrypted = self.tls || self.tls_cert.is_some();
+        if !self.http.ip().is_loopback() && !encrypted && !self.insecure_http {
+            bail!(
+                "http is {}: beyond loopback the API needs TLS: give --tls, or --tls-cert and \
+                 --tls-key; or put a proxy with TLS in front and accept it with --insecure-http",
                 self.http
             );
+        }
+        for host in &self.hosts {
+            let plain = |c: char| c.is_ascii_alphanumeric() || ".-[]:".contains(c);
+            if host.is_empty() || !host.chars().all(plain) {
+                bail!("hosts has {host:?}: write names such as gpu.example.org, without a port");
+            }
         }
         Ok(())
     }
@@ -349,10 +432,61 @@ impl Settings {
         PolicyOptions { energy_percent: self.energy }
     }
 
-    /// Whether requests must carry the token: always beyond loopback.
-    pub fn token_required(&self) -> bool {
-        self.require_token || !self.http.ip().is_loopback()
+    /// Returns where the Unix socket of the REST API is.
+    pub fn socket_path(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| self.data.join("api.sock"))
     }
+
+    /// Returns who has more than the role of a user.
+    pub fn appointments(&self, own_uid: u32) -> Appointments {
+        Appointments {
+            admins: self.admins.clone(),
+            operators: self.operators.clone(),
+            own_uid: Some(own_uid),
+        }
+    }
+
+    /// Returns the settings for people, without what is secret: a password in the database's URL, wherever
+    /// it stands.
+    pub fn shown(&self) -> Self {
+        Self { database: without_password(&self.database), ..self.clone() }
+    }
+}
+
+/// Hides what a URL of a database keeps secret: the password before its host, and the values of parameters
+/// that hold one.
+fn without_password(url: &str) -> String {
+    // A question mark before the last @ belongs to a password that nobody escaped.
+    let account_ends = url.rfind('@').unwrap_or(0);
+    let (head, query) = match url[account_ends..].find('?') {
+        Some(at) => (&url[..account_ends + at], Some(&url[account_ends + at + 1..])),
+        None => (url, None),
+    };
+    let head = match head.split_once("://") {
+        None => head.to_owned(),
+        Some((scheme, rest)) => {
+            // A password may hold any of these letters, if nobody escaped it: its last @ ends it.
+            let (account, host) = match rest.rsplit_once('@') {
+                Some((account, host)) => (Some(account), host),
+                None => (None, rest),
+            };
+            match account.map(|account| account.split_once(':').unwrap_or((account, ""))) {
+                Some((user, "")) => format!("{scheme}://{user}@{host}"),
+                Some((user, _)) => format!("{scheme}://{user}:(hidden)@{host}"),
+                None => format!("{scheme}://{host}"),
+            }
+        }
+    };
+    let shown = query.map(|query| {
+        let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+            Some((name, _)) if name.to_ascii_lowercase().contains("pass") => {
+                format!("{name}=(hidden)")
+            }
+            _ => pair.to_owned(),
+        });
+        pairs.collect::<Vec<_>>().join("&")
+    });
+    shown.map_or(head.clone(), |query| format!("{head}?{query}"))
 }
 
 /// A quota of the command line that can't be read.
@@ -392,13 +526,21 @@ mod tests {
         assert_eq!(settings.database, "private");
         assert_eq!(settings.policy, "tessera");
         assert!(settings.http.ip().is_loopback());
-        assert!(!settings.token_required());
+        assert_eq!(settings.socket_path(), Path::new("/tmp/t/api.sock"));
+        assert_eq!(settings.admins, [Appointed::User("root".into())]);
     }
 
     #[test]
     fn each_wrong_setting_names_what_was_expected() {
         type Break = fn(&mut ServeArgs);
-        let cases: [(&str, Break); 9] = [
+        let cases: [(&str, Break); 12] = [
+            ("give both", |a| a.tls_cert = Some("/tmp/cert.pem".into())),
+            ("give one of them", |a| {
+                a.tls = true;
+                a.tls_cert = Some("/tmp/cert.pem".into());
+                a.tls_key = Some("/tmp/key.pem".into());
+            }),
+            ("without a port", |a| a.hosts = vec!["a b".into()]),
             ("0 to 1000 milliseconds", |a| a.improve_for = Some(1_001)),
             ("0 to 100 percent", |a| a.energy = Some(101)),
             ("choose tessera", |a| {
@@ -465,14 +607,42 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_the_token_is_required() {
-        let settings = Settings::resolve(&ServeArgs {
-            http: Some(([0, 0, 0, 0], 7070).into()),
-            insecure_http: true,
-            ..args()
-        })
-        .unwrap();
+    fn beyond_loopback_the_api_needs_tls_or_a_proxy() {
+        let beyond = ServeArgs { http: Some(([0, 0, 0, 0], 7070).into()), ..args() };
 
-        assert!(settings.token_required());
+        for served in [
+            ServeArgs { insecure_http: true, ..args() },
+            ServeArgs { tls: true, ..args() },
+            ServeArgs {
+                tls_cert: Some("/tmp/cert.pem".into()),
+                tls_key: Some("/tmp/key.pem".into()),
+                ..args()
+            },
+        ] {
+            Settings::resolve(&ServeArgs { http: beyond.http, ..served }).unwrap();
+        }
+        assert!(Settings::resolve(&beyond).unwrap_err().to_string().contains("--tls"));
+    }
+
+    #[test]
+    fn settings_for_people_hold_no_password() {
+        for (url, shown) in [
+            ("private", "private"),
+            ("postgres://tessera@%2Frun%2Fpg/db", "postgres://tessera@%2Frun%2Fpg/db"),
+            ("postgres://t:s3cret@db:5432/t", "postgres://t:(hidden)@db:5432/t"),
+            ("postgres://t:s3@cret/x@db/t", "postgres://t:(hidden)@db/t"),
+            (
+                "postgresql://db/t?user=t&password=s3cret&sslmode=require",
+                "postgresql://db/t?user=t&password=(hidden)&sslmode=require",
+            ),
+            ("postgres://t:a:s3cret?x@db/t", "postgres://t:(hidden)@db/t"),
+        ] {
+            let settings =
+                Settings { database: url.to_owned(), ..Settings::resolve(&args()).unwrap() };
+            let text = toml::to_string(&settings.shown()).unwrap();
+
+            assert_eq!(settings.shown().database, shown);
+            assert!(!text.contains("s3"), "{text}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! the caller's transaction; reads go through [`Reads`].
 
 pub mod admin_overrides;
+pub mod audit;
 pub mod colocations;
 mod columns;
 pub mod commit;
@@ -22,6 +23,7 @@ pub mod rounds;
 pub mod snapshot;
 pub mod submit;
 mod tenancies;
+pub mod tokens;
 pub mod transitions;
 pub mod usage;
 
@@ -95,6 +97,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Returns the error for a statement whose runtime shuts down.
+    pub(crate) const fn stopping() -> Self {
+        Self::Unavailable { action: "reach the database", cause: sqlx::Error::PoolClosed }
+    }
+
     pub(crate) fn while_trying_to(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |cause| Self::Unavailable { action, cause }
     }

@@ -9,6 +9,8 @@ mod commands;
 mod database;
 #[path = "http_api/description.rs"]
 mod description;
+#[path = "http_api/identity.rs"]
+mod identity;
 #[path = "http_api/live.rs"]
 mod live;
 #[path = "http_api/logs.rs"]
@@ -23,6 +25,8 @@ mod problems;
 mod reads;
 #[path = "http_api/rig.rs"]
 mod rig;
+#[path = "http_api/roles.rs"]
+mod roles;
 #[path = "http_api/seed.rs"]
 mod seed;
 #[path = "http_api/series.rs"]

@@ -1,17 +1,19 @@
 //! A cluster of real processes in one temporary folder.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tessera_api_types::{
     GpuListing, JobCounts, JobDetail, JobEvents, JobExplanation, JobView, LayoutPlans, NodeDetails,
-    NodeListing, SubmitRequest, SubmitResponse,
+    NodeListing, SubmitRequest, SubmitResponse, TokenCreated, TokenRequest,
 };
 
 use crate::daemon::Daemon;
@@ -160,6 +162,7 @@ impl Plan {
             quic,
             mark,
             plan: self,
+            tokens: Mutex::default(),
             folder,
         };
         cluster.init_controller();
@@ -213,6 +216,8 @@ pub struct Cluster {
     quic: SocketAddr,
     mark: String,
     plan: Plan,
+    /// Tokens by user and role, once they were needed.
+    tokens: Mutex<BTreeMap<(String, String), String>>,
     // Last, so that the folder goes after the processes that write into it.
     folder: TempDir,
 }
@@ -287,7 +292,96 @@ impl Cluster {
     ///
     /// As [`http::request`].
     pub fn try_call(&self, method: &str, path: &str, body: Option<&[u8]>) -> io::Result<Response> {
-        http::request(self.http, method, path, &[("content-type", "application/json")], body)
+        self.send(method, path, &[], body)
+    }
+
+    /// Sends a request as an administrator, with further headers. A database that was replaced has other
+    /// tokens: then a new one is made.
+    fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&[u8]>,
+    ) -> io::Result<Response> {
+        let mut tries = 0;
+        loop {
+            let token = match self.try_token("root", "admin")? {
+                Ok(token) => token,
+                Err(refusal) => return Ok(refusal),
+            };
+            let bearer = bearer(&token);
+            let own = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+            let headers = [&own[..], headers].concat();
+            let response = http::request(self.http, method, path, &headers, body)?;
+            if response.status != 401 || tries > 0 {
+                return Ok(response);
+            }
+            tries += 1;
+            self.kept_tokens().clear();
+        }
+    }
+
+    /// Returns a token with the role admin.
+    ///
+    /// # Panics
+    ///
+    /// If the controller makes none.
+    #[track_caller]
+    pub fn token(&self) -> String {
+        self.token_for("root", "admin")
+    }
+
+    /// Returns a token of a user.
+    ///
+    /// # Panics
+    ///
+    /// If the controller makes none.
+    #[track_caller]
+    pub fn token_for(&self, user: &str, role: &str) -> String {
+        wait::until(READY_WITHIN, "a token of the controller", || {
+            self.try_token(user, role).ok()?.ok()
+        })
+    }
+
+    fn try_token(&self, user: &str, role: &str) -> io::Result<Result<String, Response>> {
+        let mut kept = self.kept_tokens();
+        let key = (user.to_owned(), role.to_owned());
+        if let Some(token) = kept.get(&key) {
+            return Ok(Ok(token.clone()));
+        }
+        let made = self.make_token(user, role)?;
+        if made.status != 201 {
+            return Ok(Err(made));
+        }
+        let token = made.json::<TokenCreated>().secret;
+        kept.insert(key, token.clone());
+        Ok(Ok(token))
+    }
+
+    /// The token in the data folder makes the first ones.
+    fn make_token(&self, user: &str, role: &str) -> io::Result<Response> {
+        let bootstrap = fs::read_to_string(self.controller_data().join("token"))?;
+        let request = TokenRequest {
+            name: "tests".to_owned(),
+            user: Some(user.to_owned()),
+            role: Some(role.to_owned()),
+            valid_secs: None,
+        };
+        let body = serde_json::to_vec(&request).expect("requests are plain data");
+        let bearer = bearer(bootstrap.trim());
+        let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+        http::request(self.http, "POST", "/v1/tokens", &headers, Some(&body))
+    }
+
+    fn kept_tokens(&self) -> MutexGuard<'_, BTreeMap<(String, String), String>> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the address of the controller's Unix socket, as the command takes it. Whoever runs the tests
+    /// is an administrator there.
+    pub fn url(&self) -> String {
+        format!("unix://{}", self.controller_data().join("api.sock").display())
     }
 
     /// Sends a body with an idempotency key.
@@ -297,9 +391,8 @@ impl Cluster {
     /// As [`http::request`].
     pub fn try_submit(&self, request: &SubmitRequest, key: Option<&str>) -> io::Result<Response> {
         let body = serde_json::to_vec(request).expect("requests are plain data");
-        let mut headers = vec![("content-type", "application/json")];
-        headers.extend(key.map(|key| ("idempotency-key", key)));
-        http::request(self.http, "POST", "/v1/jobs", &headers, Some(&body))
+        let key: Vec<_> = key.map(|key| ("idempotency-key", key)).into_iter().collect();
+        self.send("POST", "/v1/jobs", &key, Some(&body))
     }
 
     /// Submits a job that must be accepted.
@@ -529,6 +622,10 @@ impl Drop for Cluster {
             eprintln!("kept: {}", self.folder.path().display());
         }
     }
+}
+
+fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
 }
 
 /// Returns whether a job in this state has reached its end.

@@ -15,7 +15,7 @@ pub fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
     Command::new(programs().path("tessera"))
         .args(words)
         .env("TESSERA_URL", format!("http://{}", cluster.http()))
-        .env("USER", "ada")
+        .env("TESSERA_TOKEN", cluster.token_for("ada", "admin"))
         .output()
         .expect("tessera is built")
 }

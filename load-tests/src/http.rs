@@ -95,8 +95,9 @@ pub fn request(
 /// # Errors
 ///
 /// If the connection fails, or no answer begins in time.
-pub fn stream(address: SocketAddr, path: &str) -> io::Result<impl Read> {
+pub fn stream(address: SocketAddr, path: &str, token: &str) -> io::Result<impl Read + use<>> {
     let request = agent().get(format!("http://{address}{path}"));
+    let request = request.header("authorization", format!("Bearer {token}"));
     let request = request.config().timeout_global(Some(STREAM_WITHIN)).build();
     let answer = request.call().map_err(ureq::Error::into_io)?;
     Ok(answer.into_body().into_reader())

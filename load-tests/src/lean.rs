@@ -56,11 +56,13 @@ impl Lean {
     }
 }
 
-/// Writes a request with a JSON body.
-pub fn post(path: &str, body: &[u8]) -> Vec<u8> {
+/// Writes a request with a JSON body, and with a token if one is needed.
+pub fn post(path: &str, token: Option<&str>, body: &[u8]) -> Vec<u8> {
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
     let mut request = format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{}\
          content-length: {}\r\n\r\n",
+        token.unwrap_or_default(),
         body.len()
     )
     .into_bytes();

@@ -93,6 +93,7 @@ fn nothing_is_doubled_and_nothing_is_lost_whatever_is_killed() {
 /// Submits, and writes down durably what was acknowledged before it counts.
 struct Client<'a> {
     address: std::net::SocketAddr,
+    bearer: String,
     scratch: std::path::PathBuf,
     program: String,
     mark: &'a str,
@@ -104,6 +105,7 @@ impl<'a> Client<'a> {
     fn new(cluster: &Cluster, mark: &'a str) -> Self {
         Self {
             address: cluster.http(),
+            bearer: format!("Bearer {}", cluster.token()),
             scratch: cluster.scratch(),
             program: programs().path("tessera-test-job").display().to_string(),
             mark,
@@ -136,7 +138,11 @@ impl<'a> Client<'a> {
         request.env.insert(name.into(), value.into());
         request.grace_secs = Some(1);
         let body = serde_json::to_vec(&request).unwrap();
-        let headers = [("content-type", "application/json"), ("idempotency-key", key)];
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", self.bearer.as_str()),
+            ("idempotency-key", key),
+        ];
         let answer = http::request(self.address, "POST", "/v1/jobs", &headers, Some(&body)).ok()?;
         match answer.status {
             200..=202 => Some(answer.json()),

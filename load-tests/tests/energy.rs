@@ -22,7 +22,7 @@ fn user(mib: u64, load: u8) -> SubmitRequest {
 fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
     let output = Command::new(programs().path("tessera"))
         .args(arguments)
-        .env("TESSERA_URL", format!("http://{}", cluster.http()))
+        .env("TESSERA_URL", cluster.url())
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

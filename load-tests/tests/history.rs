@@ -12,7 +12,7 @@ use tessera_load_tests::wait;
 const GIB: u64 = 1 << 30;
 
 fn simulate(cluster: &Cluster, words: &[&str]) -> Output {
-    let url = format!("http://{}", cluster.http());
+    let url = cluster.url();
     let tessera = programs().path("tessera");
     Command::new(tessera).args(["--url", &url, "simulate"]).args(words).output().unwrap()
 }

@@ -66,7 +66,7 @@ impl Rig {
 
     fn tessera(&self, job: u64, sm: &str) -> Output {
         Command::new(programs().path("tessera"))
-            .args(["--url", &format!("http://{}", self.cluster.http())])
+            .args(["--url", &self.cluster.url()])
             .args(["update", &job.to_string(), "--sm", sm])
             .output()
             .unwrap()

@@ -70,7 +70,7 @@ fn a_script_runs_on_a_slice_of_the_right_size_with_an_explanation() {
     let first = format!("hello from job {} on {slice}\n", submitted.job_id);
     assert_eq!(cluster.logs(submitted.job_id), first);
     let path = format!("/v1/jobs/{}/logs?follow=true", submitted.job_id);
-    let mut follow = http::stream(cluster.http(), &path).unwrap();
+    let mut follow = http::stream(cluster.http(), &path, &cluster.token()).unwrap();
     let mut seen = vec![0; first.len()];
     follow.read_exact(&mut seen).unwrap();
     assert_eq!(String::from_utf8(seen).unwrap(), first);

@@ -48,7 +48,7 @@ impl Rig {
     }
 
     fn run_command(&self, words: &[&str]) -> String {
-        let url = format!("http://{}", self.cluster.http());
+        let url = self.cluster.url();
         let reported = Command::new(programs().path("tessera"))
             .args(["--url", &url])
             .args(words)

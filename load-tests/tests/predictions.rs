@@ -24,7 +24,7 @@ fn ran(cluster: &Cluster, request: &SubmitRequest) -> JobDetail {
 }
 
 fn tessera(cluster: &Cluster, words: &[&str]) -> String {
-    let url = format!("http://{}", cluster.http());
+    let url = cluster.url();
     let printed = Command::new(programs().path("tessera"))
         .args(["--url", &url])
         .args(words)

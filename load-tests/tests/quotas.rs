@@ -48,8 +48,7 @@ fn account(cluster: &Cluster, name: &str) -> AccountUsage {
 fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
     Command::new(programs().path("tessera"))
         .args(words)
-        .env("TESSERA_URL", format!("http://{}", cluster.http()))
-        .env("USER", "ada")
+        .env("TESSERA_URL", cluster.url())
         .output()
         .unwrap()
 }

@@ -126,7 +126,12 @@ fn a_callers_own_trace_goes_on_into_the_job() {
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let header = format!("00-{trace}-00f067aa0ba902b7-01");
 
-    let headers = [("content-type", "application/json"), ("traceparent", header.as_str())];
+    let bearer = format!("Bearer {}", cluster.token());
+    let headers = [
+        ("content-type", "application/json"),
+        ("authorization", bearer.as_str()),
+        ("traceparent", header.as_str()),
+    ];
     let answer = tessera_load_tests::http::request(
         cluster.http(),
         "POST",

@@ -50,9 +50,17 @@ impl Cancel {
     }
 
     async fn matching(self, session: &CommandSession) -> Result<Vec<JobRef>, CommandFailure> {
+        // A user's command addresses the user's own jobs; those of others would not be found.
+        let mut user = self.user;
+        if user.is_none()
+            && let Ok(who) = session.client.who_am_i().await
+            && who.role == "user"
+        {
+            user = Some(who.user);
+        }
         let filter = JobFilter {
             state: Some(self.state.map_or_else(|| "active".to_owned(), |StateList(list)| list)),
-            user: self.user,
+            user,
             name: self.name,
             ..JobFilter::default()
         };

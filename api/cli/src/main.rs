@@ -7,9 +7,11 @@
 #![forbid(unsafe_code)]
 
 mod array_wait;
+mod audit;
 mod cancel;
 mod clock_time;
 mod cluster;
+mod connection;
 mod decisions;
 mod demo;
 mod experiment;
@@ -18,6 +20,7 @@ mod failure;
 mod gpus;
 mod jobs;
 mod kernels_command;
+mod login;
 mod logs;
 mod mig;
 mod operator;
@@ -31,28 +34,32 @@ mod simulate;
 mod span;
 mod spark;
 mod submit;
+mod token;
 mod top;
 mod usage;
 mod wait;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::connection::{Connection, Given};
 use self::failure::CommandFailure;
 use self::session::CommandSession;
-
-/// Default address of a controller.
-const DEFAULT_URL: &str = "http://127.0.0.1:7070";
 
 /// Runs many jobs on each GPU: submits them, and shows their state and the reasons for it.
 #[derive(Parser)]
 #[command(name = "tessera", version, about, max_term_width = 100)]
 struct Cli {
-    /// Address of the controller
-    #[arg(long, global = true, env = "TESSERA_URL", default_value = DEFAULT_URL, value_name = "URL")]
-    url: String,
-    /// Token that the controller requires
+    /// Address of the controller: unix:///run/tessera/api.sock, or https://gpu.example.org:7070
+    /// [default: that of tessera login, or the socket of this machine, or http://127.0.0.1:7070]
+    #[arg(long, global = true, env = "TESSERA_URL", value_name = "URL")]
+    url: Option<String>,
+    /// File (PEM) with the authority whose certificates are trusted for https
+    #[arg(long, global = true, env = "TESSERA_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Personal token; a Unix socket needs none
     #[arg(
         long,
         global = true,
@@ -133,6 +140,16 @@ enum CliCommand {
     Replay(replay::Replay),
     /// Demonstrate what Tessera does, on a running cluster
     Demo(demo::Demo),
+    /// Keep a token for a controller that is reached over the network; it is read from standard input
+    Login(login::Login),
+    /// Forget the token that login kept
+    Logout(login::Logout),
+    /// Show who you are for the controller, and what you may do
+    Whoami(login::Whoami),
+    /// Make, list and revoke personal tokens
+    Token(token::Token),
+    /// List what callers changed, and what was refused to them; for administrators
+    Audit(audit::Audit),
     /// Write the JSON schemas of what `--json` prints
     #[command(hide = true)]
     Schema(schema::Schema),
@@ -167,9 +184,19 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Experiment(experiment) => return experiment.run(cli.json),
         _ => {}
     }
-    let session = CommandSession::open(&cli.url, cli.token.as_deref(), cli.json)?;
+    let given = Given { url: cli.url, token: cli.token, ca: cli.ca };
+    let found = match cli.command {
+        CliCommand::Logout(verb) => return verb.run(),
+        _ => Connection::find(&given)?,
+    };
+    let session = CommandSession::open(&found, cli.json)?;
     let session = &session;
     match cli.command {
+        CliCommand::Login(verb) => verb.run(found, given.token, cli.json).await,
+        CliCommand::Logout(verb) => verb.run(),
+        CliCommand::Whoami(verb) => verb.run(session).await,
+        CliCommand::Token(verb) => verb.run(session).await,
+        CliCommand::Audit(verb) => verb.run(session).await,
         CliCommand::Submit(verb) => verb.run(session).await,
         CliCommand::Queue(verb) => verb.run(session).await,
         CliCommand::Show(verb) => verb.run(session).await,

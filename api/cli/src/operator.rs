@@ -18,12 +18,6 @@ use tessera_client::OperatorVerb;
 /// How often progress is read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Returns the user of this process, who sends the request.
-pub fn whoami() -> String {
-    let named = |name: &str| std::env::var(name).ok().filter(|user| !user.trim().is_empty());
-    named("USER").or_else(|| named("LOGNAME")).unwrap_or_else(|| "unknown".to_owned())
-}
-
 #[derive(Args)]
 pub struct Drain {
     /// A node, or one of its GPUs: node-a, node-a:0, or the beginning of a GPU's UUID
@@ -40,7 +34,7 @@ pub struct Drain {
 impl Drain {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         let target = find_target(session, &self.target).await?;
-        let request = OperatorRequest { by: whoami(), reason: self.reason, slice: None };
+        let request = OperatorRequest { reason: self.reason, ..OperatorRequest::default() };
         let result = target.send(session, OperatorVerb::Drain, &request).await?;
         if !session.json && !result.changed {
             session.remark(&format!("{} was already drained", target.name()));
@@ -66,7 +60,7 @@ pub struct Undrain {
 impl Undrain {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         let target = find_target(session, &self.target).await?;
-        let request = OperatorRequest { by: whoami(), ..OperatorRequest::default() };
+        let request = OperatorRequest::default();
         let result = target.send(session, OperatorVerb::Undrain, &request).await?;
         print_result(
             session,
@@ -89,7 +83,8 @@ pub struct Quarantine {
 impl Quarantine {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         let (gpu, slice) = split(&self.target);
-        let request = OperatorRequest { by: whoami(), reason: Some(self.reason), slice };
+        let request =
+            OperatorRequest { reason: Some(self.reason), slice, ..OperatorRequest::default() };
         let result = session.client.send_to_gpu(gpu, OperatorVerb::Quarantine, &request).await?;
         let text = unchanged(result, &self.target, "quarantined", "already quarantined");
         print_result(session, &result, &text)
@@ -106,7 +101,7 @@ pub struct Clear {
 impl Clear {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         let (gpu, slice) = split(&self.target);
-        let request = OperatorRequest { by: whoami(), reason: None, slice };
+        let request = OperatorRequest { slice, ..OperatorRequest::default() };
         let result = session.client.send_to_gpu(gpu, OperatorVerb::Clear, &request).await?;
         let text = match result.changed {
             true => format!("{} is cleared; its node checks it again", self.target),

@@ -15,15 +15,17 @@ use super::replay::report::ReplayReport;
 use super::simulate::Simulation;
 use super::simulate::check::HistoryCheck;
 use tessera_api_types::{
-    ClusterEvents, ClusterInfo, ClusterSeries, DecisionPage, DecisionView, DoctorReport,
+    AuditPage, ClusterEvents, ClusterInfo, ClusterSeries, DecisionPage, DecisionView, DoctorReport,
     GpuAvailabilityView, GpuDetails, GpuListing, JobDetail, JobEvents, JobExplanation, JobPage,
     KernelTasks, LayoutApplied, LayoutPlan, LayoutPlans, NodeDetails, NodeListing, OperatorResult,
-    PlanPreviewView, PredictionReport, ProblemDetails, SubmitResponse, TaskKernels, UsageReport,
+    PlanPreviewView, PredictionReport, ProblemDetails, SubmitResponse, TaskKernels, TokenCreated,
+    TokenList, UsageReport, WhoAmI,
 };
 
 /// All types that are printed, and the types that they refer to.
 #[derive(OpenApi)]
 #[openapi(components(schemas(
+    AuditPage,
     ClusterEvents,
     ClusterInfo,
     ClusterSeries,
@@ -56,7 +58,10 @@ use tessera_api_types::{
     CutReport,
     SubmitResponse,
     TaskKernels,
+    TokenCreated,
+    TokenList,
     UsageReport,
+    WhoAmI,
 )))]
 struct PrintedBodies;
 
@@ -92,6 +97,10 @@ const OUTPUTS: &[(&str, SchemaName, &str)] = &[
     ("layout-plans", <LayoutPlans as ToSchema>::name, "layouts"),
     ("decisions", <DecisionPage as ToSchema>::name, "decisions"),
     ("decision", <DecisionView as ToSchema>::name, "decisions DECISION"),
+    ("who-am-i", <WhoAmI as ToSchema>::name, "whoami, login"),
+    ("token-created", <TokenCreated as ToSchema>::name, "token create"),
+    ("token-list", <TokenList as ToSchema>::name, "token list, token revoke"),
+    ("audit-page", <AuditPage as ToSchema>::name, "audit"),
     ("cluster-info", <ClusterInfo as ToSchema>::name, "info"),
     ("cluster-series", <ClusterSeries as ToSchema>::name, "top"),
     ("mig-states", <StateReport as ToSchema>::name, "mig states"),

@@ -8,8 +8,9 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
+use super::connection::Connection;
 use super::failure::CommandFailure;
-use tessera_client::{ApiClient, RetryPatience};
+use tessera_client::{Access, ApiClient, RetryPatience};
 
 /// One run of the command.
 #[derive(Debug)]
@@ -32,10 +33,13 @@ pub struct OutputScreen {
 }
 
 impl CommandSession {
-    /// Prepares for the controller at `url`.
-    pub fn open(url: &str, token: Option<&str>, json: bool) -> Result<Self, CommandFailure> {
-        let token = token.filter(|token| !token.is_empty());
-        let client = ApiClient::new(url, token, RetryPatience::BRIEF)?;
+    /// Prepares for a controller.
+    pub fn open(to: &Connection, json: bool) -> Result<Self, CommandFailure> {
+        let access = Access {
+            token: to.token.as_deref(),
+            authority: to.authority.as_deref().map(str::as_bytes),
+        };
+        let client = ApiClient::new(&to.url, &access, RetryPatience::BRIEF)?;
         Ok(Self { client, json, screen: OutputScreen::of_stdout() })
     }
 

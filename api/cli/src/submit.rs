@@ -58,7 +58,6 @@ pub struct Submit {
 struct SubmitContext {
     folder: PathBuf,
     environment: BTreeMap<String, String>,
-    user: String,
 }
 
 impl Submit {
@@ -95,8 +94,7 @@ impl Submit {
         around: &SubmitContext,
     ) -> Result<(SubmitRequest, Vec<String>), CommandFailure> {
         let mut warnings = self.foreign.judge().map_err(CommandFailure::usage)?;
-        let mut request =
-            SubmitRequest { user: Some(around.user.clone()), ..SubmitRequest::default() };
+        let mut request = SubmitRequest::default();
         let headers = match (self.wrap, self.program.is_empty()) {
             (Some(line), _) => {
                 request.script = Some(format!("#!/bin/sh\n\n{line}\n"));
@@ -168,8 +166,7 @@ impl SubmitContext {
         let environment: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        let user = user_name(&environment);
-        Ok(Self { folder, environment, user })
+        Ok(Self { folder, environment })
     }
 }
 

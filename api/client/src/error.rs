@@ -8,11 +8,18 @@ use tessera_api_types::ProblemDetails;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address is none: correct it.
-    #[error("{address:?} is not the address of a controller, such as http://127.0.0.1:7070")]
+    #[error(
+        "{address:?} is not the address of a controller, such as unix:///run/tessera/api.sock or \
+         https://gpu.example.org:7070"
+    )]
     BadAddress {
         /// What was given.
         address: String,
     },
+
+    /// The file of the authority holds none: correct it.
+    #[error("the file with the cluster's authority holds no certificate (PEM)")]
+    BadAuthority,
 
     /// Nobody answers there: start the controller, or correct the address.
     #[error("no controller answers at {address} ({reason}); is it running, is TESSERA_URL right?")]
@@ -45,7 +52,10 @@ impl ClientError {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused(problem) => Some(problem.status),
-            Self::BadAddress { .. } | Self::Unreachable { .. } | Self::Unexpected { .. } => None,
+            Self::BadAddress { .. }
+            | Self::BadAuthority
+            | Self::Unreachable { .. }
+            | Self::Unexpected { .. } => None,
         }
     }
 }

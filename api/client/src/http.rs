@@ -1,15 +1,20 @@
 //! One request, repeated until there is a response or the patience runs out.
 
 use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Method, Response, StatusCode, Url};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::Access;
 use super::error::ClientError;
 use super::pairs;
 use super::retry::RetryPatience;
@@ -19,6 +24,8 @@ use tessera_api_types::ProblemDetails;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for an answer that the controller doesn't hold back on purpose.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// What requests over a Unix socket are addressed to: no name is looked up.
+const SOCKET_URL: &str = "http://localhost";
 /// How much of an answer that can't be parsed is shown, in characters.
 const EXCERPT_CHARS: usize = 120;
 
@@ -40,6 +47,10 @@ impl ApiCall {
 
     pub(super) fn post(path: &str) -> Self {
         Self::new(Method::POST, path)
+    }
+
+    pub(super) fn delete(path: &str) -> Self {
+        Self::new(Method::DELETE, path)
     }
 
     pub(super) fn patch(path: &str) -> Self {
@@ -95,6 +106,8 @@ impl ApiCall {
 pub(super) struct HttpConnection {
     inner: reqwest::Client,
     base: Url,
+    /// The address for people.
+    shown: String,
     token: Option<String>,
     patience: RetryPatience,
 }
@@ -108,21 +121,32 @@ enum RequestFailure {
 impl HttpConnection {
     pub(super) fn new(
         address: &str,
-        token: Option<&str>,
+        access: &Access<'_>,
         patience: RetryPatience,
     ) -> Result<Self, ClientError> {
         let bad = || ClientError::BadAddress { address: address.to_owned() };
-        let base = Url::parse(&format!("{}/", address.trim_end_matches('/'))).map_err(|_| bad())?;
-        if base.scheme() != "http" || base.host_str().is_none() {
+        let socket = address.strip_prefix("unix://");
+        let url = socket.map_or(address, |_| SOCKET_URL);
+        let base = Url::parse(&format!("{}/", url.trim_end_matches('/'))).map_err(|_| bad())?;
+        if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad());
         }
-        let inner = reqwest::Client::builder()
+        let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             // The controller is in the same network; proxies are for the world outside.
             .no_proxy()
-            .build()
-            .expect("a client without TLS has nothing to load");
-        Ok(Self { inner, base, token: token.map(str::to_owned), patience })
+            .redirect(reqwest::redirect::Policy::none())
+            .tls_backend_preconfigured(tls(access.authority)?);
+        if let Some(socket) = socket {
+            let path = Path::new(socket);
+            if !path.is_absolute() {
+                return Err(bad());
+            }
+            builder = builder.unix_socket(path);
+        }
+        let inner = builder.build().expect("a client with its TLS configured has nothing to load");
+        let token = access.token.map(str::to_owned);
+        Ok(Self { inner, base, shown: address.trim_end_matches('/').to_owned(), token, patience })
     }
 
     pub(super) fn with_patience(&self, patience: RetryPatience) -> Self {
@@ -232,8 +256,25 @@ impl HttpConnection {
     }
 
     fn address(&self) -> String {
-        self.base.as_str().trim_end_matches('/').to_owned()
+        self.shown.clone()
     }
+}
+
+/// Trusts the certificates of these authorities (PEM) and no others; without any, no certificate.
+fn tls(authority: Option<&[u8]>) -> Result<rustls::ClientConfig, ClientError> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authority.unwrap_or_default()) {
+        let added = certificate.ok().and_then(|certificate| roots.add(certificate).ok());
+        added.ok_or(ClientError::BadAuthority)?;
+    }
+    if authority.is_some() && roots.is_empty() {
+        return Err(ClientError::BadAuthority);
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("the provider supports TLS 1.3");
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
 /// A job's output, piece by piece.

@@ -8,6 +8,7 @@
 mod error;
 mod history;
 mod http;
+mod identity;
 mod operator;
 mod retry;
 
@@ -108,6 +109,22 @@ impl JobVerb {
     }
 }
 
+/// What proves the caller's name to the controller, and the controller's to the caller.
+#[derive(Clone, Copy, Default)]
+pub struct Access<'a> {
+    /// A personal token. The Unix socket needs none.
+    pub token: Option<&'a str>,
+    /// The authorities (PEM) whose certificates are trusted, for `https://`.
+    pub authority: Option<&'a [u8]>,
+}
+
+impl std::fmt::Debug for Access<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The token must not reach a log.
+        f.debug_struct("Access").finish_non_exhaustive()
+    }
+}
+
 /// A connection to one controller. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ApiClient {
@@ -119,13 +136,14 @@ impl ApiClient {
     ///
     /// # Errors
     ///
-    /// [`ClientError::BadAddress`] if `address` is not an `http://` URL.
+    /// [`ClientError::BadAddress`] if `address` is not a `unix://`, `http://` or `https://` URL;
+    /// [`ClientError::BadAuthority`] if `access` holds an authority that can't be read.
     pub fn new(
         address: &str,
-        token: Option<&str>,
+        access: &Access<'_>,
         patience: RetryPatience,
     ) -> Result<Self, ClientError> {
-        HttpConnection::new(address, token, patience).map(|http| Self { http })
+        HttpConnection::new(address, access, patience).map(|http| Self { http })
     }
 
     /// Returns the same client with other patience.

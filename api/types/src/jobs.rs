@@ -141,6 +141,12 @@ pub struct JobDetail {
     pub retries_left: u32,
     /// W3C trace context of its submit.
     pub traceparent: Option<String>,
+    /// Who submitted it: its user, or an operator who acted for its user.
+    #[serde(default)]
+    pub submitted_by: String,
+    /// What proved that name, and from where the submit came.
+    #[serde(default)]
+    pub submitted_from: Option<String>,
     /// Its attempts, oldest first.
     pub attempt_list: Vec<AttemptView>,
 }

@@ -5,6 +5,7 @@
 
 mod attempts;
 mod explain;
+mod identity;
 mod jobs;
 mod nodes;
 mod operator;
@@ -24,6 +25,9 @@ pub use self::attempts::{
     AttemptView, ColocationPredictionView, KernelQueueUse, MemoryPredictionView, PredictionView,
 };
 pub use self::explain::{AlternativeView, CandidateView, JobExplanation};
+pub use self::identity::{
+    AuditEntry, AuditFilter, AuditPage, TokenCreated, TokenList, TokenRequest, TokenView, WhoAmI,
+};
 pub use self::jobs::{
     GangView, JobCounts, JobDetail, JobEventView, JobEvents, JobFilter, JobPage, JobView,
 };

@@ -20,7 +20,8 @@ pub struct AdminOverrideView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorRequest {
-    /// The operator who sends the request.
+    /// In whose name an administrator sends the request; by default the caller's own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +48,8 @@ pub struct LayoutRequest {
     /// Whether to pin it: jobs then use its slices and no longer change the layout.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pin: bool,
-    /// The operator who requests it.
+    /// In whose name an administrator requests it; by default the caller's own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -27,6 +27,9 @@ const NAME_MAX: usize = 64;
 pub struct AccountSettings {
     /// The users whose jobs it pays for.
     pub members: Vec<String>,
+    /// The users who see and command the jobs of all members.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub coordinators: Vec<String>,
     /// Its shares, relative to those of the other accounts.
     #[serde(default = "one_share")]
     pub share: u32,
@@ -147,11 +150,13 @@ pub(crate) fn members(
             return Err(InvalidAccounts::NoMembers { account: account.clone() });
         }
         let name: Arc<str> = format!("{PREFIX}{account}").into();
-        for user in &terms.members {
+        for user in terms.members.iter().chain(&terms.coordinators) {
             if user.is_empty() || user == EVERYBODY || user.trim() != user {
                 let (account, user) = (account.clone(), user.clone());
                 return Err(InvalidAccounts::BadMember { account, user });
             }
+        }
+        for user in &terms.members {
             let entry = (account.clone(), Arc::clone(&name));
             if let Some((one, _)) = of_user.insert(user.clone(), entry) {
                 let (user, other) = (user.clone(), account.clone());
@@ -201,6 +206,14 @@ impl Accounts {
     /// Whether recent usage counts in the service order.
     pub const fn fair(&self) -> bool {
         self.fair
+    }
+
+    /// Returns the members of the accounts that a user coordinates, without the user.
+    pub fn coordinated_by(&self, user: &str) -> Vec<String> {
+        let own =
+            self.accounts.values().filter(|terms| terms.coordinators.iter().any(|c| c == user));
+        let members = own.flat_map(|terms| &terms.members).filter(|member| *member != user);
+        members.cloned().collect::<std::collections::BTreeSet<_>>().into_iter().collect()
     }
 
     /// Returns what limits a user's jobs at once.

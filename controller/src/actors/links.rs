@@ -62,6 +62,14 @@ pub async fn serve(
 ) {
     static SESSIONS: AtomicU64 = AtomicU64::new(1);
     while let Some(incoming) = endpoint.accept().await {
+        if !incoming.remote_address_validated() {
+            // A peer that does not get this answer has forged its address: nothing is kept of it. Where no
+            // retry is possible, the handshake is refused.
+            if let Err(unsent) = incoming.retry() {
+                unsent.into_incoming().refuse();
+            }
+            continue;
+        }
         let (placer, figures) = (placer.clone(), figures.clone());
         let (kernels, receipts) = (kernels.clone(), Arc::clone(&receipts));
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);

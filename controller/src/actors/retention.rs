@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::intake::Chain;
 use crate::http::metrics;
-use crate::store::{self, ConnectOptions, Connection, StoreError, retention, rounds};
+use crate::store::{self, ConnectOptions, Connection, StoreError, audit, retention, rounds};
 
 /// Longest time between sweeps; a tenth of what is kept, where that is shorter.
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(600);
@@ -38,6 +38,8 @@ pub struct RetentionTimes {
     pub history: RetentionTime,
     /// Recorded rounds.
     pub rounds: RetentionTime,
+    /// The audit log.
+    pub audit: RetentionTime,
 }
 
 /// Starts the sweeps on `runtime`. `epoch` is the epoch that this controller leads under.
@@ -47,7 +49,7 @@ pub fn start_sweeps(
     epoch: watch::Receiver<u64>,
     kept: RetentionTimes,
 ) {
-    for what in ["jobs", "layout_plans", "rounds"] {
+    for what in ["jobs", "layout_plans", "rounds", "audit_entries"] {
         COUNTER.with_label_values(&[what]).inc_by(0);
     }
     runtime.spawn(async move {
@@ -69,7 +71,10 @@ fn sweep_every(kept: RetentionTimes) -> Duration {
         RetentionTime::For(span) => span.duration() / 10,
         RetentionTime::Forever => SWEEP_EVERY_MAX,
     };
-    tenth(kept.history).min(tenth(kept.rounds)).clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX)
+    tenth(kept.history)
+        .min(tenth(kept.rounds))
+        .min(tenth(kept.audit))
+        .clamp(SWEEP_EVERY_MIN, SWEEP_EVERY_MAX)
 }
 
 async fn sweep(
@@ -80,7 +85,23 @@ async fn sweep(
     if let RetentionTime::For(span) = kept.history {
         sweep_jobs(connection, epoch, span).await?;
     }
+    if let RetentionTime::For(span) = kept.audit {
+        sweep_audit(connection, span).await?;
+    }
     sweep_rounds(connection, epoch, kept.rounds).await
+}
+
+/// Entries stand for themselves: it does no harm if two controllers remove them.
+async fn sweep_audit(connection: &mut Connection, span: Millis) -> Result<(), StoreError> {
+    loop {
+        let gone = audit::remove_old(connection, span.duration().as_secs_f64()).await?;
+        COUNTER.with_label_values(&["audit_entries"]).inc_by(gone);
+        if gone == 0 {
+            return Ok(());
+        }
+        tracing::info!(entries = gone, "removed old entries of the audit log");
+        tokio::time::sleep(BATCH_PAUSE).await;
+    }
 }
 
 async fn sweep_rounds(

@@ -12,6 +12,7 @@ use tessera_model::NodeName;
 use super::error::ApiError;
 use super::extract::{JsonBody, Named};
 use super::gpu_names::{GpuName, find_gpu, find_node};
+use super::identity::Caller;
 use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, NodePath, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
@@ -24,7 +25,10 @@ use crate::ports::ToPlacer;
     security(("bearer" = [])),
 )]
 #[get("/nodes")]
-pub(super) async fn list_nodes(state: Data<State>) -> Result<Json<NodeListing>, ApiError> {
+pub(super) async fn list_nodes(
+    _caller: Caller,
+    state: Data<State>,
+) -> Result<Json<NodeListing>, ApiError> {
     Ok(Json(NodeListing { items: state.nodes().await? }))
 }
 
@@ -41,6 +45,7 @@ pub(super) async fn list_nodes(state: Data<State>) -> Result<Json<NodeListing>, 
 )]
 #[get("/nodes/{name}")]
 pub(super) async fn show_node(
+    _caller: Caller,
     name: Named<NodeName>,
     state: Data<State>,
 ) -> Result<Json<NodeDetails>, ApiError> {
@@ -55,7 +60,10 @@ pub(super) async fn show_node(
     security(("bearer" = [])),
 )]
 #[get("/gpus")]
-pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<GpuListing>, ApiError> {
+pub(super) async fn list_gpus(
+    _caller: Caller,
+    state: Data<State>,
+) -> Result<Json<GpuListing>, ApiError> {
     let items = state.nodes().await?.into_iter().flat_map(|node| node.gpus).collect();
     Ok(Json(GpuListing { items }))
 }
@@ -73,6 +81,7 @@ pub(super) async fn list_gpus(state: Data<State>) -> Result<Json<GpuListing>, Ap
 )]
 #[get("/gpus/{gpu}")]
 pub(super) async fn show_gpu(
+    _caller: Caller,
     gpu: Named<GpuName>,
     state: Data<State>,
 ) -> Result<Json<GpuDetails>, ApiError> {
@@ -95,6 +104,7 @@ pub(super) async fn show_gpu(
 )]
 #[post("/gpus/{gpu}/mig-mode")]
 pub(super) async fn set_mig_mode(
+    _caller: Caller,
     gpu: Named<GpuName>,
     body: JsonBody,
     state: Data<State>,
@@ -116,7 +126,10 @@ pub(super) async fn set_mig_mode(
     security(("bearer" = [])),
 )]
 #[get("/info")]
-pub(super) async fn show_info(state: Data<State>) -> Result<Json<ClusterInfo>, ApiError> {
+pub(super) async fn show_info(
+    _caller: Caller,
+    state: Data<State>,
+) -> Result<Json<ClusterInfo>, ApiError> {
     let nodes = state.nodes().await?;
     let mut by_state = BTreeMap::new();
     for node in &nodes {

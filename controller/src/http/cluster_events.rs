@@ -7,6 +7,7 @@ use tessera_api_types::ClusterEvents;
 
 use super::error::ApiError;
 use super::extract::Params;
+use super::identity::Caller;
 use super::openapi::Problems;
 use super::state::State;
 use crate::store::reads::PageSize;
@@ -35,6 +36,7 @@ pub(super) struct EventFilter {
 )]
 #[get("/cluster-events")]
 pub(super) async fn list_cluster_events(
+    _caller: Caller,
     filter: Params<EventFilter>,
     state: Data<State>,
 ) -> Result<Json<ClusterEvents>, ApiError> {

@@ -9,9 +9,11 @@ use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
 use super::extract::{JsonBody, Named};
+use super::identity::Caller;
 use super::openapi::{BodyProblems, ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::ToPlacer;
+use crate::principal::JobScope;
 use crate::store::reads::Targets;
 use tessera_control::commands::{CommandResult, JobCommand};
 
@@ -31,10 +33,11 @@ macro_rules! command_handlers {
         )]
         #[$method($route)]
         pub(super) async fn $handler(
+            caller: Caller,
             job: Named<JobRef>,
             state: Data<State>,
         ) -> Result<Json<JobView>, ApiError> {
-            carry_out(&state, job.0, JobCommand::$command).await
+            carry_out(&state, job.0, &caller.jobs(), JobCommand::$command).await
         }
     )+ };
 }
@@ -82,24 +85,26 @@ command_handlers! {
 )]
 #[patch("/jobs/{job}")]
 pub(super) async fn update(
+    caller: Caller,
     job: Named<JobRef>,
     body: JsonBody,
     state: Data<State>,
 ) -> Result<Json<JobView>, ApiError> {
+    let scope = caller.jobs();
     let (sm, update) = body.parse::<UpdateRequest>()?.into_update()?;
     if let Some(sm) = sm {
-        shares(&state, job.0).await?;
-        let changed = carry_out(&state, job.0, JobCommand::Reshare(sm)).await?;
+        shares(&state, job.0, &scope).await?;
+        let changed = carry_out(&state, job.0, &scope, JobCommand::Reshare(sm)).await?;
         if update.is_empty() {
             return Ok(changed);
         }
     }
-    carry_out(&state, job.0, JobCommand::Update(update)).await
+    carry_out(&state, job.0, &scope, JobCommand::Update(update)).await
 }
 
 /// Refuses a job that has no share of the multiprocessors.
-async fn shares(state: &State, job: JobRef) -> Result<(), ApiError> {
-    let share = state.reads().share(job).await?.ok_or_else(|| no_job(job))?;
+async fn shares(state: &State, job: JobRef, scope: &JobScope) -> Result<(), ApiError> {
+    let share = state.reads().share(job, scope).await?.ok_or_else(|| no_job(job))?;
     if share.part().and_then(SliceShare::sm).is_some() {
         return Ok(());
     }
@@ -115,13 +120,14 @@ async fn shares(state: &State, job: JobRef) -> Result<(), ApiError> {
 async fn carry_out(
     state: &State,
     job: JobRef,
+    scope: &JobScope,
     command: JobCommand,
 ) -> Result<Json<JobView>, ApiError> {
-    match state.reads().targets(job).await?.ok_or_else(|| no_job(job))? {
+    match state.reads().targets(job, scope).await?.ok_or_else(|| no_job(job))? {
         Targets::One(number) => to_one(state, job, number, command).await?,
         Targets::Tasks { unfinished, .. } => to_tasks(state, job, unfinished, command).await?,
     }
-    state.reads().job(job).await?.map(Json).ok_or_else(|| no_job(job))
+    state.reads().job(job, scope).await?.map(Json).ok_or_else(|| no_job(job))
 }
 
 async fn to_one(

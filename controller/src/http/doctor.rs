@@ -8,6 +8,7 @@ use tessera_model::NodeName;
 use super::error::ApiError;
 use super::extract::Named;
 use super::gpu_names::find_node;
+use super::identity::Caller;
 use super::openapi::{LookupProblems, NodePath, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
@@ -26,6 +27,7 @@ use crate::ports::ToPlacer;
 )]
 #[get("/nodes/{name}/doctor")]
 pub(super) async fn doctor(
+    _caller: Caller,
     name: Named<NodeName>,
     state: Data<State>,
 ) -> Result<Json<DoctorReport>, ApiError> {

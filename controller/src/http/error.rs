@@ -94,9 +94,32 @@ pub enum ApiError {
     /// The idempotency key was used before for another request.
     #[error("the idempotency key was used before for a different request")]
     KeyReused,
-    /// No token, or the wrong one.
-    #[error("the request has no valid bearer token")]
-    Unauthorized,
+    /// The caller proves no name.
+    #[error("{problem}")]
+    Unauthorized {
+        /// What is missing or wrong.
+        problem: String,
+    },
+    /// The caller may not do this.
+    #[error("{problem}")]
+    Forbidden {
+        /// A sentence for people.
+        problem: String,
+        /// What would be allowed, or who is.
+        expected: String,
+    },
+    /// The caller takes more than its part.
+    #[error("{reason}")]
+    RateLimited {
+        /// The limit that was reached, for people.
+        reason: &'static str,
+    },
+    /// The body did not arrive in time.
+    #[error("the body did not arrive within {secs} seconds")]
+    TooSlow {
+        /// The deadline.
+        secs: u64,
+    },
     /// The body is longer than any job may be.
     #[error("the body is longer than {limit} bytes")]
     TooLarge {
@@ -161,7 +184,10 @@ impl ApiError {
                 RefusalKind::Changing => ("changing", "The GPU is being changed"),
             },
             Self::KeyReused => ("key-reused", "The idempotency key was used before"),
-            Self::Unauthorized => ("unauthorized", "A bearer token is required"),
+            Self::Unauthorized { .. } => ("unauthorized", "The caller is not known"),
+            Self::Forbidden { .. } => ("forbidden", "The caller may not do this"),
+            Self::RateLimited { .. } => ("rate-limited", "Too many requests of one caller"),
+            Self::TooSlow { .. } => ("too-slow", "The body did not arrive in time"),
             Self::TooLarge { .. } => ("too-large", "The body is too large"),
             Self::UnsupportedMediaType { .. } => {
                 ("unsupported-media-type", "The body's type is not supported")
@@ -186,11 +212,17 @@ impl ApiError {
             Self::Operator(refused) => return refused.expected.clone(),
             Self::BadJson { .. } => "one JSON object, as /openapi.json describes it".into(),
             Self::KeyReused => "a new key for a new request".into(),
-            Self::Unauthorized => "Authorization: Bearer and the controller's token".into(),
+            Self::Unauthorized { .. } => "Authorization: Bearer and a personal token (tessera token create, \
+                                          tessera login), or the controller's Unix socket, which needs none"
+                .into(),
+            Self::Forbidden { expected, .. } => expected.as_str().into(),
+            Self::TooSlow { .. } => "the whole body at once".into(),
             Self::TooLarge { limit } => format!("at most {limit} bytes").into(),
             Self::UnsupportedMediaType { .. } => "Content-Type: application/json".into(),
             Self::MethodNotAllowed { allowed, .. } => allowed.as_str().into(),
-            Self::Unavailable { .. } | Self::Overloaded { .. } => "try again later".into(),
+            Self::Unavailable { .. } | Self::Overloaded { .. } | Self::RateLimited { .. } => {
+                "try again later".into()
+            }
             Self::NotFound { .. } | Self::Conflict { .. } | Self::Internal => return None,
         };
         Some(text.into_owned())
@@ -234,10 +266,12 @@ impl ApiError {
 
     fn header(&self) -> Option<(HeaderName, HeaderValue)> {
         match self {
-            Self::Unavailable { .. } | Self::Overloaded { .. } => {
+            Self::Unavailable { .. } | Self::Overloaded { .. } | Self::RateLimited { .. } => {
                 Some((RETRY_AFTER, RETRY_AFTER_SECS))
             }
-            Self::Unauthorized => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            Self::Unauthorized { .. } => {
+                Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
+            }
             Self::MethodNotAllowed { allowed, .. } => {
                 HeaderValue::from_str(allowed).ok().map(|allowed| (ALLOW, allowed))
             }
@@ -263,7 +297,10 @@ impl ResponseError for ApiError {
             },
             Self::NotFound { .. } => StatusCode::NOT_FOUND,
             Self::WrongState { .. } | Self::Conflict { .. } => StatusCode::CONFLICT,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
+            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::RateLimited { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,

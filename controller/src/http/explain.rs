@@ -8,6 +8,7 @@ use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
 use super::extract::Named;
+use super::identity::Caller;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use super::submit::deadline_view;
@@ -31,11 +32,12 @@ use tessera_control::answers::{Alternative, WaitingExplanation};
 )]
 #[get("/jobs/{job}/explain")]
 pub(super) async fn explain(
+    caller: Caller,
     job: Named<JobRef>,
     state: Data<State>,
 ) -> Result<Json<JobExplanation>, ApiError> {
     let job = job.0;
-    let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
+    let decided = state.reads().decided(job, &caller.jobs()).await?.ok_or_else(|| no_job(job))?;
     if decided.job.state == JobState::Queued.word() {
         let number = JobId::from_number(decided.job.id);
         let view = state.explain_wait(number).await?;
@@ -43,7 +45,8 @@ pub(super) async fn explain(
             return Ok(Json(waiting(decided.job, view)));
         }
         // It moved on since it was read.
-        let decided = state.reads().decided(job).await?.ok_or_else(|| no_job(job))?;
+        let decided =
+            state.reads().decided(job, &caller.jobs()).await?.ok_or_else(|| no_job(job))?;
         return Ok(Json(recorded(decided, &state)));
     }
     Ok(Json(recorded(decided, &state)))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::{Ready, ready};
 use std::str::FromStr;
+use std::time::Duration;
 
 use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use actix_web::web::{Bytes, Payload, Query};
@@ -12,11 +13,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tessera_model::ids::BadId;
 use tessera_model::spec::BadField;
+use tokio::time::timeout;
 
 use super::error::ApiError;
 
 /// Longest body: above the largest job that passes the checks, in any JSON notation of it.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// How long a body may take: a client that sends it byte by byte must not keep a connection for ever.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 /// A body that is declared as JSON, whole and not longer than [`BODY_BYTES_MAX`].
 pub(crate) struct JsonBody(Bytes);
@@ -47,10 +52,10 @@ impl FromRequest for JsonBody {
         Box::pin(async move {
             checked?;
             let cut_short = |_| ApiError::BadJson { problem: "the body was cut short".to_owned() };
-            payload
-                .map_err(cut_short)?
-                .to_bytes_limited(BODY_BYTES_MAX)
+            let whole = payload.map_err(cut_short)?.to_bytes_limited(BODY_BYTES_MAX);
+            timeout(BODY_WITHIN, whole)
                 .await
+                .map_err(|_| ApiError::TooSlow { secs: BODY_WITHIN.as_secs() })?
                 .map_err(|_| ApiError::TooLarge { limit: BODY_BYTES_MAX })?
                 .map(Self)
                 .map_err(cut_short)

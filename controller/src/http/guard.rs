@@ -1,24 +1,28 @@
-//! What is done around every request: the token, the headers, the counting, and the form of
+//! What is done around every request: the caller, the headers, the counting, the audit, and the form of
 //! errors that the framework makes by itself.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use actix_web::body::{BoxBody, EitherBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::StatusCode;
 use actix_web::http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
+use actix_web::http::{Method, StatusCode};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpRequest, HttpResponse, web};
-use sha2::{Digest, Sha256};
 use tessera_model::spec::BadField;
 
+use super::browsers::{self, Channel};
 use super::error::{ApiError, PROBLEM_JSON};
+use super::identity::{self, Peer};
 use super::metrics;
 use super::state::State;
+use crate::audit::AuditRecord;
+use crate::principal::Principal;
 
 /// The hottest route, known without a search.
 const SUBMIT_ROUTE: &str = "/v1/jobs";
@@ -32,9 +36,12 @@ const DOCS_POLICY: HeaderValue = HeaderValue::from_static(
      frame-ancestors 'none'",
 );
 
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
+    HeaderName::from_static("cross-origin-resource-policy");
+
 type Answer<B> = ServiceResponse<EitherBody<B, BoxBody>>;
 
-/// Lets a request through to its handler, and finishes its answer.
+/// Lets a request of a known caller through to its handler, and finishes its answer.
 #[expect(clippy::disallowed_methods, reason = "measures how long a request took, for the metrics")]
 pub(super) async fn guard<B: MessageBody + 'static>(
     state: web::Data<State>,
@@ -44,14 +51,87 @@ pub(super) async fn guard<B: MessageBody + 'static>(
     let began = Instant::now();
     let route = route_of(&request);
     let method = request.method().clone();
-    let mut answer = if is_open(request.path()) || carries_token(request.headers(), &state) {
-        passed(request, next).await?
-    } else {
-        refused(request)
+    let peer = Peer::of(request.request());
+    let admitted = admit(&state, &request, peer).await;
+    let (mut answer, caller) = match admitted {
+        Ok(caller) => {
+            if let Some(caller) = &caller {
+                identity::keep(&request, caller);
+            }
+            (passed(request, next).await?, caller)
+        }
+        Err(refusal) => (refused(request, &refusal), None),
     };
     harden(&mut answer);
+    if is_audited(&route, &method, answer.status()) {
+        state.ports.audit.record(entry(&answer, peer, caller.as_deref()));
+    }
     metrics::count_request(&route, method.as_str(), answer.status().as_str(), began.elapsed());
     Ok(answer)
+}
+
+/// Finds out who calls. An open path needs nobody.
+async fn admit(
+    state: &State,
+    request: &ServiceRequest,
+    peer: Option<Peer>,
+) -> Result<Option<Arc<Principal>>, ApiError> {
+    let path = request.path();
+    // Load balancers and process managers look at these, by whatever name.
+    if is_health(path) {
+        return Ok(None);
+    }
+    let Some(peer) = peer else {
+        let problem = "nothing is known of this connection's other end".to_owned();
+        return Err(ApiError::Unauthorized { problem });
+    };
+    let channel = match peer {
+        Peer::Process { .. } => Channel::Socket,
+        Peer::Address { encrypted: true, .. } => Channel::Encrypted,
+        Peer::Address { encrypted: false, .. } => Channel::Plain,
+    };
+    let hosts = &state.ports.hosts;
+    browsers::check(channel, request.method(), request.uri(), request.headers(), hosts)?;
+    if is_open(path) {
+        return Ok(None);
+    }
+    match identity::authenticate(state, peer, request.headers()).await {
+        Ok(caller) => {
+            state.rates.count(&caller)?;
+            Ok(Some(Arc::new(caller)))
+        }
+        Err(refusal @ ApiError::Unauthorized { .. }) => {
+            state.rates.count_failure(peer.source())?;
+            Err(refusal)
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// Changes are recorded, and what was refused for lack of a name or a role. Submits are rows anyway; there
+/// may be thousands a second.
+fn is_audited(route: &str, method: &Method, status: StatusCode) -> bool {
+    let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    let reads = *method == Method::GET || *method == Method::HEAD;
+    let limited = status == StatusCode::TOO_MANY_REQUESTS;
+    refused || !(reads || limited || route == SUBMIT_ROUTE)
+}
+
+fn entry<B>(answer: &Answer<B>, peer: Option<Peer>, caller: Option<&Principal>) -> AuditRecord {
+    let request = answer.request();
+    let route = request.match_pattern();
+    AuditRecord {
+        principal: caller.map(|caller| Arc::clone(&caller.name)),
+        role: caller.map(|caller| caller.role),
+        origin: match (caller, peer) {
+            (Some(caller), _) => caller.proof.to_string(),
+            (None, Some(peer)) => peer.source().to_string(),
+            (None, None) => "an unknown connection".to_owned(),
+        },
+        action: format!("{} {}", request.method(), route.as_deref().unwrap_or("no route")),
+        object: request.path().to_owned(),
+        status: answer.status().as_u16(),
+    }
 }
 
 async fn passed<B: MessageBody + 'static>(
@@ -67,28 +147,19 @@ async fn passed<B: MessageBody + 'static>(
     }
 }
 
-fn refused<B>(request: ServiceRequest) -> Answer<B> {
+fn refused<B>(request: ServiceRequest, refusal: &ApiError) -> Answer<B> {
     let trace_id = trace_id_of(request.request());
-    request.into_response(ApiError::Unauthorized.answer(trace_id).map_into_right_body())
+    request.into_response(refusal.answer(trace_id).map_into_right_body())
 }
 
-/// Only the exact paths that reveal nothing of the cluster are open. All others need the token,
-/// so that no other spelling of a path is a way around it.
+/// Exact paths, so that no other spelling is a way around the names of callers.
+fn is_health(path: &str) -> bool {
+    matches!(path, "/healthz" | "/livez" | "/readyz")
+}
+
+/// What reveals nothing of the cluster: the description of the API.
 fn is_open(path: &str) -> bool {
-    matches!(path, "/healthz" | "/readyz" | "/openapi.json" | DOCS) || path.starts_with("/docs/")
-}
-
-fn carries_token(headers: &HeaderMap, state: &State) -> bool {
-    let Some(expected) = &state.token else { return true };
-    let token = headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|text| text.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map_or("", |(_, token)| token.trim());
-    let given: [u8; 32] = Sha256::digest(token).into();
-    // Every byte is looked at, whatever the first difference: the time taken tells nothing.
-    given.iter().zip(expected).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+    matches!(path, "/openapi.json" | DOCS) || path.starts_with("/docs/")
 }
 
 fn route_of(request: &ServiceRequest) -> Cow<'static, str> {
@@ -149,6 +220,7 @@ fn harden<B>(answer: &mut Answer<B>) {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
     headers.insert(CONTENT_SECURITY_POLICY, if docs { DOCS_POLICY } else { ANSWERS_POLICY });
     if !docs {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::error::ApiError;
+use super::identity::Caller;
 use super::openapi::{OPENAPI_JSON, Problems, methods_of};
 use super::state::State;
 use super::{figures, metrics};
@@ -35,6 +36,17 @@ pub(super) async fn healthz() -> HttpResponse {
     HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
 }
 
+/// Reports that the process is alive; another name of `/healthz`.
+#[utoipa::path(
+    tag = "operations",
+    operation_id = "livez",
+    responses((status = 200, description = "It is alive.", content_type = "text/plain", body = String)),
+)]
+#[get("/livez")]
+pub(super) async fn livez() -> HttpResponse {
+    HttpResponse::Ok().content_type("text/plain; charset=utf-8").body("ok\n")
+}
+
 /// Reports whether requests can be served: the database answers, and this controller leads.
 #[utoipa::path(
     tag = "operations",
@@ -46,8 +58,16 @@ pub(super) async fn healthz() -> HttpResponse {
 )]
 #[get("/readyz")]
 pub(super) async fn readyz(state: Data<State>) -> Result<HttpResponse, ApiError> {
-    match state.ports.readiness.borrow().clone() {
+    let readiness = state.ports.readiness.borrow().clone();
+    match readiness {
         Readiness::Ready { epoch } => {
+            match timeout(PART_WITHIN, state.reads().answers()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => {
+                    let reason = "the database does not respond".to_owned();
+                    return Err(ApiError::Unavailable { reason });
+                }
+            }
             Ok(HttpResponse::Ok().json(json!({ "status": "ready", "epoch": epoch })))
         }
         Readiness::NotReady { reason } => Err(ApiError::Unavailable { reason }),
@@ -65,7 +85,10 @@ pub(super) async fn readyz(state: Data<State>) -> Result<HttpResponse, ApiError>
     security(("bearer" = [])),
 )]
 #[get("/metrics")]
-pub(super) async fn prometheus(state: Data<State>) -> Result<HttpResponse, ApiError> {
+pub(super) async fn prometheus(
+    _caller: Caller,
+    state: Data<State>,
+) -> Result<HttpResponse, ApiError> {
     // A part that doesn't answer leaves its metrics as they were: the others matter the more.
     if let Some(counts) = counts(&state).await {
         metrics::show_jobs(&counts);

@@ -12,8 +12,10 @@ use time::format_description::well_known::Rfc3339;
 use super::error::ApiError;
 use super::extract::{Named, Params, read_id};
 use super::gpu_names::find_gpu;
+use super::identity::Caller;
 use super::openapi::{DecisionPath, LookupProblems, Problems};
 use super::state::State;
+use crate::principal::JobScope;
 use crate::store::reads::{PageSize, PastQuery, RoundsFrom};
 
 /// Which decisions to list.
@@ -40,6 +42,7 @@ pub(super) struct DecisionFilter {
 )]
 #[get("/decisions")]
 pub(super) async fn list_decisions(
+    caller: Caller,
     filter: Params<DecisionFilter>,
     state: Data<State>,
 ) -> Result<Json<DecisionPage>, ApiError> {
@@ -48,7 +51,7 @@ pub(super) async fn list_decisions(
     let before: Option<DecisionId> =
         cursor.as_deref().map(|text| read_id("cursor", text)).transpose()?;
     let size = PageSize::parse(limit)?;
-    Ok(Json(state.reads().decisions(job, before, size).await?))
+    Ok(Json(state.reads().decisions(job, &caller.jobs(), before, size).await?))
 }
 
 /// Returns one recorded decision.
@@ -64,11 +67,12 @@ pub(super) async fn list_decisions(
 )]
 #[get("/decisions/{decision}")]
 pub(super) async fn show_decision(
+    caller: Caller,
     decision: Named<DecisionId>,
     state: Data<State>,
 ) -> Result<Json<DecisionView>, ApiError> {
     let id = decision.0;
-    let found = state.reads().decision(id).await?;
+    let found = state.reads().decision(id, &caller.jobs()).await?;
     found.map(Json).ok_or_else(|| ApiError::NotFound { what: format!("there is no decision {id}") })
 }
 
@@ -94,11 +98,15 @@ const WHOLE_UUID: usize = 40;
     tag = "history",
     operation_id = "list_gpu_changes",
     params(LayoutFilter),
-    responses((status = 200, description = "A page of layout plans.", body = LayoutPlans), Problems),
+    responses(
+        (status = 200, description = "A page of layout plans.", body = LayoutPlans),
+        Problems, LookupProblems,
+    ),
     security(("bearer" = [])),
 )]
 #[get("/layouts")]
 pub(super) async fn list_layouts(
+    _caller: Caller,
     filter: Params<LayoutFilter>,
     state: Data<State>,
 ) -> Result<Json<LayoutPlans>, ApiError> {
@@ -139,6 +147,7 @@ pub(super) struct RoundFilter {
 )]
 #[get("/placement-rounds")]
 pub(super) async fn list_rounds(
+    _caller: Caller,
     filter: Params<RoundFilter>,
     state: Data<State>,
 ) -> Result<Json<RecordedRounds>, ApiError> {
@@ -180,24 +189,31 @@ pub(super) struct PastFilter {
 #[expect(clippy::disallowed_methods, reason = "a search without an end reaches to the present")]
 #[get("/history")]
 pub(super) async fn list_past_jobs(
+    caller: Caller,
     filter: Params<PastFilter>,
     state: Data<State>,
 ) -> Result<Json<PastJobs>, ApiError> {
     let PastFilter { since, until, user, limit, cursor } = filter.0;
+    let scope = match user {
+        // Of others a user gets what there is for them: nothing.
+        Some(user) if caller.sees(&user) => JobScope::of(vec![user]),
+        Some(_) => JobScope::of(Vec::new()),
+        None => caller.jobs(),
+    };
     let query = PastQuery {
         since: read_time("since", &since)?,
         until: match until {
             Some(until) => read_time("until", &until)?,
             None => OffsetDateTime::now_utc(),
         },
-        user,
+        scope,
         after: cursor.map_or(Ok(0), |cursor| read_cursor('h', &cursor))?,
         size: PageSize::parse(limit)?,
     };
     Ok(Json(state.reads().past(query).await?))
 }
 
-fn read_cursor(letter: char, text: &str) -> Result<i64, BadField> {
+pub(super) fn read_cursor(letter: char, text: &str) -> Result<i64, BadField> {
     let place = text.strip_prefix(letter).and_then(|hex| i64::from_str_radix(hex, 16).ok());
     place.filter(|place| *place >= 0).ok_or_else(|| {
         let what = format!("{text:?} is not a cursor of this list");

@@ -2,16 +2,20 @@
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api_types::{JobCounts, JobDetail, JobEvents, JobFilter, JobPage};
+use tessera_api_types::{JobCounts, JobDetail, JobEvents, JobFilter, JobPage, JobView};
 use tessera_model::{Bytes, JobRef};
 
 use super::error::ApiError;
 use super::extract::{Named, Params};
+use super::identity::Caller;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::store::reads::JobQuery;
 
 /// Lists jobs, newest first.
+///
+/// A user gets the jobs of others, too, as in the queue of other batch systems: without exit codes, and
+/// without the texts about their ends.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "list_jobs",
@@ -21,11 +25,25 @@ use crate::store::reads::JobQuery;
 )]
 #[get("/jobs")]
 pub(super) async fn list_jobs(
+    caller: Caller,
     filter: Params<JobFilter>,
     state: Data<State>,
 ) -> Result<Json<JobPage>, ApiError> {
     let query = JobQuery::parse(filter.0)?;
-    Ok(Json(state.reads().jobs(query).await?))
+    let mut page = state.reads().jobs(query).await?;
+    for job in page.items.iter_mut().filter(|job| !caller.sees(&job.user)) {
+        hide_outcome(job);
+    }
+    Ok(Json(page))
+}
+
+/// Leaves of somebody else's job what a queue shows: what a program wrote about its own end may name
+/// files.
+fn hide_outcome(job: &mut JobView) {
+    if job.ended_at.is_some() {
+        job.reason_text = None;
+        job.exit_code = None;
+    }
 }
 
 /// Counts the jobs by state.
@@ -36,7 +54,10 @@ pub(super) async fn list_jobs(
     security(("bearer" = [])),
 )]
 #[get("/jobs/summary")]
-pub(super) async fn count_jobs(state: Data<State>) -> Result<Json<JobCounts>, ApiError> {
+pub(super) async fn count_jobs(
+    _caller: Caller,
+    state: Data<State>,
+) -> Result<Json<JobCounts>, ApiError> {
     Ok(Json(state.reads().counts().await?))
 }
 
@@ -56,11 +77,12 @@ pub(super) async fn count_jobs(state: Data<State>) -> Result<Json<JobCounts>, Ap
 )]
 #[get("/jobs/{job}")]
 pub(super) async fn show_job(
+    caller: Caller,
     job: Named<JobRef>,
     state: Data<State>,
 ) -> Result<Json<JobDetail>, ApiError> {
     let job = job.0;
-    let mut detail = state.reads().detail(job).await?.ok_or_else(|| no_job(job))?;
+    let mut detail = state.reads().detail(job, &caller.jobs()).await?.ok_or_else(|| no_job(job))?;
     for attempt in detail.attempt_list.iter_mut().filter(|attempt| attempt.ended_at.is_none()) {
         // What its node reported so far; the final figures come with its end.
         let figures = attempt.id.parse().ok().and_then(|id| state.ports.figures.of_attempt(id));
@@ -90,9 +112,10 @@ fn joules(millijoules: u64) -> f64 {
 )]
 #[get("/jobs/{job}/events")]
 pub(super) async fn list_events(
+    caller: Caller,
     job: Named<JobRef>,
     state: Data<State>,
 ) -> Result<Json<JobEvents>, ApiError> {
     let job = job.0;
-    state.reads().events(job).await?.map(Json).ok_or_else(|| no_job(job))
+    state.reads().events(job, &caller.jobs()).await?.map(Json).ok_or_else(|| no_job(job))
 }

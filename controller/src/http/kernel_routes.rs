@@ -7,10 +7,12 @@ use tessera_api_types::{KernelTasks, TaskKernels};
 
 use super::error::ApiError;
 use super::extract::Params;
+use super::identity::Caller;
 use super::openapi::{LookupProblems, Problems};
 use super::state::State;
+use crate::principal::Role;
 
-/// Lists the tasks whose kernels were measured, latest first; at most 1,000.
+/// Lists the tasks whose kernels were measured, latest first; at most 1,000. A user gets their own.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "list_kernel_tasks",
@@ -18,8 +20,11 @@ use super::state::State;
     security(("bearer" = [])),
 )]
 #[get("/kernels")]
-pub(super) async fn list_kernel_tasks(state: Data<State>) -> Result<Json<KernelTasks>, ApiError> {
-    Ok(Json(state.reads().kernel_tasks().await?))
+pub(super) async fn list_kernel_tasks(
+    caller: Caller,
+    state: Data<State>,
+) -> Result<Json<KernelTasks>, ApiError> {
+    Ok(Json(state.reads().kernel_tasks(caller.jobs()).await?))
 }
 
 /// Which task.
@@ -45,11 +50,18 @@ pub(super) struct TaskParams {
 )]
 #[get("/kernels/task")]
 pub(super) async fn show_task_kernels(
+    caller: Caller,
     params: Params<TaskParams>,
     state: Data<State>,
 ) -> Result<Json<TaskKernels>, ApiError> {
     let task = params.0.task_key;
-    let found = state.reads().kernel_task(task.clone()).await?;
+    // A task's key begins with its user.
+    let known = task.split_once(": ").is_some_and(|(user, _)| caller.sees(user));
+    let found = if known || caller.role >= Role::Operator {
+        state.reads().kernel_task(task.clone()).await?
+    } else {
+        None
+    };
     found
         .map(Json)
         .ok_or(ApiError::NotFound { what: format!("nothing is known of the kernels of {task:?}") })

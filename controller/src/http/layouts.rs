@@ -15,6 +15,7 @@ use time::OffsetDateTime;
 use super::error::ApiError;
 use super::extract::{JsonBody, Named, Params};
 use super::gpu_names::{GpuName, find_gpu};
+use super::identity::Caller;
 use super::metrics;
 use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, PlanPath, Problems};
 use super::overrides::check_admin;
@@ -34,6 +35,7 @@ use tessera_control::commands::operator::{
 )]
 #[get("/gpus/{gpu}/layout")]
 pub(super) async fn show_layout(
+    _caller: Caller,
     gpu: Named<GpuName>,
     state: Data<State>,
 ) -> Result<Json<GpuDetails>, ApiError> {
@@ -66,6 +68,7 @@ pub(super) struct PlanParams {
 )]
 #[get("/gpus/{gpu}/layout/plan")]
 pub(super) async fn plan_layout(
+    _caller: Caller,
     gpu: Named<GpuName>,
     params: Params<PlanParams>,
     state: Data<State>,
@@ -103,12 +106,13 @@ pub(super) async fn plan_layout(
 )]
 #[post("/gpus/{gpu}/layout")]
 pub(super) async fn apply_layout(
+    caller: Caller,
     gpu: Named<GpuName>,
     body: JsonBody,
     state: Data<State>,
 ) -> Result<HttpResponse, ApiError> {
     let LayoutRequest { layout, pin, by, reason } = body.parse()?;
-    check_admin(&by, reason.as_deref())?;
+    let by = check_admin(&caller, by, reason.as_deref())?;
     let desired = read_layout(&layout)?;
     let id = find_gpu(&state, &gpu.0).await?.1;
     let command = LayoutCommand { gpu: id.clone(), desired, pin, by, reason };
@@ -143,6 +147,7 @@ pub(super) async fn apply_layout(
 )]
 #[get("/gpus/{gpu}/layout/availability")]
 pub(super) async fn show_availability(
+    _caller: Caller,
     gpu: Named<GpuName>,
     state: Data<State>,
 ) -> Result<Json<GpuAvailabilityView>, ApiError> {
@@ -174,6 +179,7 @@ pub(super) async fn show_availability(
 )]
 #[get("/layouts/{plan}")]
 pub(super) async fn show_layout_plan(
+    _caller: Caller,
     plan: Named<PlanId>,
     state: Data<State>,
 ) -> Result<Json<LayoutPlan>, ApiError> {

@@ -8,11 +8,12 @@ use actix_web::{HttpResponse, get};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use serde_json::json;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::time::timeout;
 
 use super::error::ApiError;
+use super::identity::Caller;
+use super::limits::Place;
 use super::openapi::Problems;
 use super::state::State;
 use tessera_control::commands::JobStateChange;
@@ -34,20 +35,23 @@ const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(15);
     security(("bearer" = [])),
 )]
 #[get("/events")]
-pub(super) async fn watch_jobs(state: Data<State>) -> Result<HttpResponse, ApiError> {
-    let permit = state.subscribe()?;
+pub(super) async fn watch_jobs(
+    caller: Caller,
+    state: Data<State>,
+) -> Result<HttpResponse, ApiError> {
+    let place = state.subscribe(&caller)?;
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream")
-        .streaming(stream_changes(state.ports.job_changes.subscribe(), permit)))
+        .streaming(stream_changes(state.ports.job_changes.subscribe(), place)))
 }
 
 fn stream_changes(
     changes: Receiver<JobStateChange>,
-    permit: OwnedSemaphorePermit,
+    place: Place,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     // The first piece opens the stream: listeners know at once that they are heard.
     let opened = Some(Bytes::from_static(b": connected\n\n"));
-    unfold((opened, changes, permit), |(opened, mut changes, permit)| async move {
+    unfold((opened, changes, place), |(opened, mut changes, place)| async move {
         let piece = match opened {
             Some(piece) => piece,
             None => match timeout(SIGN_OF_LIFE_EVERY, changes.recv()).await {
@@ -57,7 +61,7 @@ fn stream_changes(
                 Err(_) => Bytes::from_static(b": alive\n\n"),
             },
         };
-        Some((Ok(piece), (None, changes, permit)))
+        Some((Ok(piece), (None, changes, place)))
     })
 }
 

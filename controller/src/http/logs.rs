@@ -10,14 +10,18 @@ use futures_util::stream::unfold;
 use serde::Deserialize;
 use tessera_frames::cluster::{LogReply, LogRequest, LogStream};
 use tessera_model::JobRef;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tessera_model::spec::BadField;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::extract::{Named, Params};
+use super::identity::Caller;
+use super::limits::Place;
 use super::openapi::{ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::ports::ToPlacer;
+use crate::principal::JobScope;
 use crate::store::reads::LogSource;
 
 /// How long a node may take to begin with an output that is there.
@@ -77,14 +81,15 @@ enum Stream_ {
 )]
 #[get("/jobs/{job}/logs")]
 pub(super) async fn logs(
+    caller: Caller,
     job: Named<JobRef>,
     params: Params<LogParams>,
     state: Data<State>,
 ) -> Result<HttpResponse, ApiError> {
     let job = job.0;
     let params = params.0;
-    let place = state.read_log()?;
-    let source = find(&state, job, params).await?;
+    let place = state.read_log(&caller)?;
+    let source = find(&state, job, &caller.jobs(), params).await?;
     let mut replies = open(&state, &source, params).await?;
     let first = first_piece(&mut replies, &source, params.follow).await?;
     Ok(HttpResponse::Ok()
@@ -94,14 +99,23 @@ pub(super) async fn logs(
 }
 
 /// Finds the attempt; when following, waits for it to begin.
-async fn find(state: &State, job: JobRef, params: LogParams) -> Result<LogSource, ApiError> {
-    let known = state.reads().job(job).await?.ok_or_else(|| no_job(job))?;
+async fn find(
+    state: &State,
+    job: JobRef,
+    scope: &JobScope,
+    params: LogParams,
+) -> Result<LogSource, ApiError> {
+    if params.attempt == Some(0) {
+        let problem = "attempts are counted from 1";
+        return Err(BadField::new("attempt", problem, "1 or more").into());
+    }
+    let known = state.reads().job(job, scope).await?.ok_or_else(|| no_job(job))?;
     let number = tessera_model::JobId::from_number(known.id);
     let watching = state.watch.on(number)?;
     loop {
         let moved = watching.moved();
         let source = state.reads().log_source(number, params.attempt).await?;
-        let now = state.reads().job(job).await?.ok_or_else(|| no_job(job))?;
+        let now = state.reads().job(job, scope).await?.ok_or_else(|| no_job(job))?;
         match source {
             Some(source) if source.started || source.ended => return Ok(source),
             None if params.attempt.is_some_and(|requested| requested <= now.attempts) => {
@@ -179,7 +193,7 @@ async fn first_piece(
 fn pieces(
     first: Option<LogReply>,
     replies: mpsc::Receiver<LogReply>,
-    place: OwnedSemaphorePermit,
+    place: Place,
 ) -> impl Stream<Item = io::Result<Bytes>> {
     unfold(Some((first, replies, place)), |source| async move {
         let (first, mut replies, place) = source?;

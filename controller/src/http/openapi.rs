@@ -51,6 +51,16 @@ pub(super) struct PlanPath {
     plan: String,
 }
 
+/// The token in a route's path.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
+pub(super) struct TokenPath {
+    /// The token's id, its public part.
+    #[param(pattern = "^[0-9a-z]{8}$")]
+    token: String,
+}
+
 /// The decision in a route's path.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
@@ -74,7 +84,9 @@ impl IntoResponses for Problems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems(&[
             ("400", "Something in the request breaks a rule; the problem names it."),
-            ("401", "No bearer token, or the wrong one."),
+            ("401", "The caller proves no name: there is no valid token."),
+            ("403", "The caller's role does not allow this, or a page of another site sends it."),
+            ("429", "The caller sends more than its part; `Retry-After` states how long to wait."),
             ("503", "Something is missing for a while; `Retry-After` states how long to wait."),
         ])
     }
@@ -95,6 +107,7 @@ impl IntoResponses for ChangeProblems {
 impl IntoResponses for BodyProblems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems(&[
+            ("408", "The body did not arrive in time."),
             ("413", "The body is too large."),
             ("415", "The body is not declared as JSON."),
             ("422", "The request is understood, and can't be met: see its `type`."),
@@ -128,6 +141,7 @@ fn problems(list: &[(&str, &str)]) -> BTreeMap<String, RefOr<Response>> {
         (name = "jobs", description = "Submit jobs, follow them, end them."),
         (name = "cluster", description = "Nodes, GPUs and their layouts."),
         (name = "operators", description = "Drain and quarantine nodes and GPUs, and change layouts."),
+        (name = "identity", description = "The caller, personal tokens, and the audit log."),
         (name = "history", description = "What was decided and changed, and why."),
         (name = "operations", description = "Health and metrics."),
     ),

@@ -9,10 +9,12 @@ use tessera_model::spec::BadField;
 use super::error::ApiError;
 use super::extract::{JsonBody, Named};
 use super::gpu_names::{GpuName, find_gpu, find_node};
+use super::identity::Caller;
 use super::metrics;
 use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, NodePath, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
+use crate::principal::Role;
 use tessera_control::commands::operator::{
     InstanceName, OperatorCommand, OperatorOutcome, OverrideKind, OverrideScope,
 };
@@ -47,11 +49,12 @@ macro_rules! override_handlers {
         )]
         #[post($route)]
         pub(super) async fn $handler(
+            caller: Caller,
             target: Named<$target>,
             body: JsonBody,
             state: Data<State>,
         ) -> Result<Json<OperatorResult>, ApiError> {
-            $change(&state, &target.0, &body, OverrideKind::$kind, OverrideChange::$how).await
+            $change(&state, &target.0, (&caller, &body), OverrideKind::$kind, OverrideChange::$how).await
         }
     )+ };
 }
@@ -87,11 +90,11 @@ override_handlers! {
 async fn change_node(
     state: &State,
     name: &NodeName,
-    body: &JsonBody,
+    (caller, body): (&Caller, &JsonBody),
     kind: OverrideKind,
     change: OverrideChange,
 ) -> Result<Json<OperatorResult>, ApiError> {
-    let request = read_request(body)?;
+    let request = read_request(caller, body)?;
     if request.slice.is_some() {
         return Err(BadField::new("slice", "a node has no slices", "the route of a GPU").into());
     }
@@ -102,11 +105,11 @@ async fn change_node(
 async fn change_gpu(
     state: &State,
     name: &GpuName,
-    body: &JsonBody,
+    (caller, body): (&Caller, &JsonBody),
     kind: OverrideKind,
     change: OverrideChange,
 ) -> Result<Json<OperatorResult>, ApiError> {
-    let request = read_request(body)?;
+    let request = read_request(caller, body)?;
     let gpu = find_gpu(state, name).await?.1;
     let on = match &request.slice {
         None => OverrideScope::Gpu(gpu),
@@ -139,16 +142,22 @@ async fn send_change(
     Ok(Json(OperatorResult { changed }))
 }
 
-fn read_request(body: &JsonBody) -> Result<OperatorRequest, ApiError> {
-    let request: OperatorRequest = body.parse()?;
-    check_admin(&request.by, request.reason.as_deref())?;
+fn read_request(caller: &Caller, body: &JsonBody) -> Result<OperatorRequest, ApiError> {
+    let mut request: OperatorRequest = body.parse()?;
+    request.by = check_admin(caller, request.by, request.reason.as_deref())?;
     Ok(request)
 }
 
-/// Checks the name of an administrator and the reason.
-pub(super) fn check_admin(by: &str, reason: Option<&str>) -> Result<(), ApiError> {
+/// Checks the reason, and who sends the request: the caller, or somebody for whom an administrator does.
+/// Returns the name.
+pub(super) fn check_admin(
+    caller: &Caller,
+    by: String,
+    reason: Option<&str>,
+) -> Result<String, ApiError> {
+    let by = if by.is_empty() { caller.name.to_string() } else { by };
     let clean = |text: &str| !text.trim().is_empty() && !text.chars().any(char::is_control);
-    if !clean(by) || by.len() > BY_MAX {
+    if !clean(&by) || by.len() > BY_MAX {
         let expected = format!("a name of 1 to {BY_MAX} bytes on one line");
         return Err(BadField::new(
             "by",
@@ -161,7 +170,13 @@ pub(super) fn check_admin(by: &str, reason: Option<&str>) -> Result<(), ApiError
         let expected = format!("1 to {REASON_MAX} bytes on one line, or no reason at all");
         return Err(BadField::new("reason", "the reason is not valid", expected).into());
     }
-    Ok(())
+    if *by != *caller.name && caller.role < Role::Admin {
+        return Err(ApiError::Forbidden {
+            problem: format!("{} can't send a request in the name of {by}", caller.name),
+            expected: "by to be absent, or the caller's own name".to_owned(),
+        });
+    }
+    Ok(by)
 }
 
 fn parse_slice(text: &str) -> Result<InstanceName, ApiError> {

@@ -5,6 +5,7 @@ use actix_web::web::{Data, Json};
 use tessera_api_types::PredictionReport;
 
 use super::error::ApiError;
+use super::identity::Caller;
 use super::openapi::Problems;
 use super::state::State;
 use crate::ports::ToPlacer;
@@ -21,6 +22,7 @@ use crate::ports::ToPlacer;
 )]
 #[get("/predictions")]
 pub(super) async fn show_predictions(
+    _caller: Caller,
     state: Data<State>,
 ) -> Result<Json<PredictionReport>, ApiError> {
     let models = state.query(|reply| ToPlacer::DescribeModels { reply }).await?;

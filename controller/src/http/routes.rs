@@ -9,8 +9,9 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::openapi::Doc;
 use super::{
-    cluster, cluster_events, commands, doctor, explain, health, history, jobs, kernel_routes,
-    layouts, live, logs, overrides, predictions, series, submit, usage, wait,
+    audit, cluster, cluster_events, commands, doctor, explain, health, history, jobs,
+    kernel_routes, layouts, live, logs, overrides, predictions, series, submit, tokens, usage,
+    wait,
 };
 
 /// Adds every route to an application.
@@ -84,9 +85,15 @@ where
         .service(history::show_decision)
         .service(history::list_rounds)
         .service(history::list_past_jobs)
-        .service(live::watch_jobs);
+        .service(live::watch_jobs)
+        .service(tokens::who_am_i)
+        .service(tokens::list_tokens)
+        .service(tokens::create_token)
+        .service(tokens::revoke_token)
+        .service(audit::list_entries);
     app.service(v1)
         .service(health::healthz)
+        .service(health::livez)
         .service(health::readyz)
         .service(health::prometheus)
         .service(health::openapi)

@@ -15,6 +15,7 @@ use time::OffsetDateTime;
 use super::error::ApiError;
 use super::extract::{Named, Params};
 use super::gpu_names::{GpuName, find_gpu};
+use super::identity::Caller;
 use super::openapi::{GpuPath, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::figures::GpuSnapshot;
@@ -37,6 +38,7 @@ const SINCE_SECS_MAX: u64 = 1 << 32;
 )]
 #[get("/series")]
 pub(super) async fn list_series(
+    _caller: Caller,
     query: Params<SeriesQuery>,
     state: Data<State>,
 ) -> Result<Json<ClusterSeries>, ApiError> {
@@ -63,6 +65,7 @@ pub(super) async fn list_series(
 )]
 #[get("/gpus/{gpu}/series")]
 pub(super) async fn show_gpu_series(
+    _caller: Caller,
     gpu: Named<GpuName>,
     query: Params<SeriesQuery>,
     state: Data<State>,
@@ -88,12 +91,13 @@ pub(super) async fn show_gpu_series(
 )]
 #[get("/jobs/{job}/series")]
 pub(super) async fn show_job_series(
+    caller: Caller,
     job: Named<JobRef>,
     query: Params<SeriesQuery>,
     state: Data<State>,
 ) -> Result<Json<JobSeries>, ApiError> {
     let part = Part::of(&query.0)?;
-    let detail = state.reads().detail(job.0).await?.ok_or_else(|| no_job(job.0))?;
+    let detail = state.reads().detail(job.0, &caller.jobs()).await?.ok_or_else(|| no_job(job.0))?;
     let attempts = detail.attempt_list.iter().filter_map(|attempt| {
         let id = attempt.id.parse().ok()?;
         let (step, points) = state.ports.figures.attempt(id, part.since, part.points);

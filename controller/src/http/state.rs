@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tessera_api_types::NodeDetails;
 use tessera_model::spec::JobSpec;
 use tessera_model::{JobId, JobRef};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, mpsc, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::error::ApiError;
+use super::limits::{Place, Places, Rates};
 use super::watch::Watch;
 use crate::ports::{Ports, Readiness, ToPlacer};
+use crate::principal::Principal;
 use crate::store::Reads;
 use tessera_control::answers::{DeadlineForecast, WaitingExplanation};
 
@@ -21,9 +22,17 @@ use tessera_control::answers::{DeadlineForecast, WaitingExplanation};
 /// shorter than a client's patience.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// Most live views of the cluster: each gets every move of every job.
-const SUBSCRIBERS_MAX: usize = 64;
+const SUBSCRIBERS_MAX: usize = 1_024;
+/// Most live views of one user.
+const SUBSCRIBERS_EACH_MAX: usize = 32;
 /// Most outputs that are read at once: each keeps a stream to a node open.
 const LOGS_MAX: usize = 1_024;
+/// Most outputs that one user reads at once.
+const LOGS_EACH_MAX: usize = 256;
+/// Most requests that wait for an end at once.
+const WAITS_MAX: usize = 4_096;
+/// Most requests of one user that wait for an end at once.
+const WAITS_EACH_MAX: usize = 1_024;
 /// Most explanations that are computed at once: each keeps a core busy, and a copy of the state of
 /// the cluster. Others wait.
 const EXPLAINED_MAX: usize = 2;
@@ -33,10 +42,10 @@ const EXPLAINED_MAX: usize = 2;
 pub(crate) struct State {
     pub(super) ports: Ports,
     pub(super) watch: Arc<Watch>,
-    /// SHA-256 of the token that requests must carry, if one is required.
-    pub(super) token: Option<[u8; 32]>,
-    subscribers: Arc<Semaphore>,
-    logs: Arc<Semaphore>,
+    pub(super) rates: Rates,
+    subscribers: Arc<Places>,
+    logs: Arc<Places>,
+    waits: Arc<Places>,
     explaining: Semaphore,
 }
 
@@ -44,9 +53,14 @@ impl State {
     pub(super) fn new(ports: Ports) -> Self {
         Self {
             watch: Watch::over(&ports.job_changes, ports.reads.runtime()),
-            token: ports.about.token.as_ref().map(|token| Sha256::digest(token).into()),
-            subscribers: Arc::new(Semaphore::new(SUBSCRIBERS_MAX)),
-            logs: Arc::new(Semaphore::new(LOGS_MAX)),
+            rates: Rates::default(),
+            subscribers: Places::new(
+                SUBSCRIBERS_MAX,
+                SUBSCRIBERS_EACH_MAX,
+                "too many live views are open",
+            ),
+            logs: Places::new(LOGS_MAX, LOGS_EACH_MAX, "too many job outputs are being read"),
+            waits: Places::new(WAITS_MAX, WAITS_EACH_MAX, "too many requests wait for jobs"),
             explaining: Semaphore::new(EXPLAINED_MAX),
             ports,
         }
@@ -57,17 +71,18 @@ impl State {
     }
 
     /// Takes one of the places for live views.
-    pub(super) fn subscribe(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.subscribers)
-            .try_acquire_owned()
-            .map_err(|_| ApiError::Overloaded { reason: "too many live views are open" })
+    pub(super) fn subscribe(&self, caller: &Principal) -> Result<Place, ApiError> {
+        self.subscribers.take(caller)
     }
 
     /// Takes one of the places for readers of outputs.
-    pub(super) fn read_log(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.logs)
-            .try_acquire_owned()
-            .map_err(|_| ApiError::Overloaded { reason: "too many job outputs are being read" })
+    pub(super) fn read_log(&self, caller: &Principal) -> Result<Place, ApiError> {
+        self.logs.take(caller)
+    }
+
+    /// Takes one of the places for requests that wait.
+    pub(super) fn wait(&self, caller: &Principal) -> Result<Place, ApiError> {
+        self.waits.take(caller)
     }
 
     /// Requests from the placer why a job waits; such questions are answered one after another.

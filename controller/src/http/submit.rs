@@ -20,6 +20,7 @@ use tracing::{Instrument, Span};
 
 use super::error::ApiError;
 use super::extract::JsonBody;
+use super::identity::Caller;
 use super::metrics;
 use super::openapi::{BodyProblems, Problems};
 use super::state::{State, send};
@@ -40,7 +41,8 @@ const INDEX_MAX: u32 = 0x7fff_ffff;
 /// Submits a job, or an array of jobs.
 ///
 /// The response follows the commit: an accepted job is not lost. With an `Idempotency-Key`, repeating
-/// a submit is harmless: the same key and body return the same job.
+/// a submit is harmless: the same key and body of the same caller return the same job. The job belongs to
+/// the caller; operators may name another `user`.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "submit_job",
@@ -61,13 +63,22 @@ const INDEX_MAX: u32 = 0x7fff_ffff;
 )]
 #[post("/jobs")]
 pub(super) async fn submit(
+    caller: Caller,
     request: HttpRequest,
     body: JsonBody,
     state: web::Data<State>,
 ) -> Result<HttpResponse, ApiError> {
     let key = idempotency(request.headers(), body.bytes())?;
     let (span, traceparent) = trace(request.headers());
-    let parsed: SubmitRequest = body.parse()?;
+    let mut parsed: SubmitRequest = body.parse()?;
+    let user = parsed.user.get_or_insert_with(|| caller.name.to_string());
+    if !caller.may_act_for(user) {
+        return Err(ApiError::Forbidden {
+            problem: format!("{} can't submit a job of {user}", caller.name),
+            expected: "user to be absent, or the caller's own name; operators act for others"
+                .to_owned(),
+        });
+    }
     let (tasks, array_first) = tasks_of(parsed.array)?;
     let (hold, is_array) = (parsed.hold, parsed.array.is_some());
     let refuse_late = refuses_late(parsed.late.as_deref(), parsed.deadline.is_some())?;
@@ -78,11 +89,20 @@ pub(super) async fn submit(
         // Its members are named by their ranks, as tasks are by their indexes.
         Some(shape) => (shape.members(), Some(0)),
     };
-    check_feasible(&state, &spec, key.as_ref()).await?;
+    check_feasible(&state, &caller, &spec, key.as_ref()).await?;
     let spec = Arc::new(spec);
-    let deadline = forecast_deadline(&state, &spec, hold, refuse_late, key.as_ref()).await?;
-    let submission =
-        NewSubmission { spec, tasks, array_first, hold, idempotency: key, traceparent };
+    let late = LateRule { hold, refuse_late };
+    let deadline = forecast_deadline(&state, &caller, &spec, late, key.as_ref()).await?;
+    let submission = NewSubmission {
+        spec,
+        tasks,
+        array_first,
+        hold,
+        idempotency: key,
+        traceparent,
+        principal: Arc::clone(&caller.name),
+        origin: caller.proof.to_string(),
+    };
     let accepted = accept(&state, submission).instrument(span).await?;
     Ok(created(accepted, hold, deadline))
 }
@@ -100,19 +120,28 @@ fn refuses_late(late: Option<&str>, has_deadline: bool) -> Result<bool, BadField
     }
 }
 
+/// What a submit says besides the deadline itself.
+#[derive(Clone, Copy)]
+struct LateRule {
+    /// Whether the job is held: then nobody knows when it starts.
+    hold: bool,
+    /// Whether it is refused if it is more likely late than in time.
+    refuse_late: bool,
+}
+
 /// Returns what is expected of a job's deadline, if it has one. Refuses it if the deadline is over, or if the
 /// job is probably late and its user wants it refused then.
 async fn forecast_deadline(
     state: &State,
+    caller: &Principal,
     spec: &Arc<JobSpec>,
-    hold: bool,
-    refuse_late: bool,
+    late: LateRule,
     key: Option<&Idempotency>,
 ) -> Result<Option<DeadlineView>, ApiError> {
     let Some(deadline) = spec.deadline else { return Ok(None) };
     // The response of a submit that was accepted before is the same again.
     if let Some(key) = key
-        && state.reads().key_is_used(spec.user.clone(), key.key.clone()).await?
+        && state.reads().key_is_used(caller.name.to_string(), key.key.clone()).await?
     {
         return Ok(None);
     }
@@ -122,13 +151,13 @@ async fn forecast_deadline(
         let expected = format!("a time after {}", rfc3339(now));
         return Err(BadField::new("deadline", over, expected).into());
     }
-    if hold {
+    if late.hold {
         return Ok(None);
     }
     let Some(forecast) = state.forecast_deadline(Arc::clone(spec)).await? else { return Ok(None) };
     let view = deadline_view(&forecast, now);
     match view {
-        Some(view) if refuse_late && forecast.chance.is_some_and(|chance| chance < HALF) => {
+        Some(view) if late.refuse_late && forecast.chance.is_some_and(|chance| chance < HALF) => {
             Err(ApiError::LateDeadline { forecast: view.text })
         }
         view => Ok(view),
@@ -260,6 +289,7 @@ fn array_of_gangs() -> BadField {
 /// Refuses a job that no registered GPU can hold, unless it may wait for one.
 async fn check_feasible(
     state: &State,
+    caller: &Caller,
     spec: &JobSpec,
     key: Option<&Idempotency>,
 ) -> Result<(), ApiError> {
@@ -281,7 +311,7 @@ async fn check_feasible(
     // The same submit may have been accepted when the cluster had other GPUs: then the response is the
     // same again.
     if let Some(key) = key
-        && state.reads().key_is_used(spec.user.clone(), key.key.clone()).await?
+        && state.reads().key_is_used(caller.name.to_string(), key.key.clone()).await?
     {
         return Ok(());
     }

@@ -5,6 +5,7 @@ use actix_web::web::{Data, Json};
 use tessera_api_types::UsageReport;
 
 use super::error::ApiError;
+use super::identity::Caller;
 use super::openapi::Problems;
 use super::state::State;
 use crate::ports::ToPlacer;
@@ -18,6 +19,9 @@ use crate::ports::ToPlacer;
     security(("bearer" = [])),
 )]
 #[get("/usage")]
-pub(super) async fn show_usage(state: Data<State>) -> Result<Json<UsageReport>, ApiError> {
+pub(super) async fn show_usage(
+    _caller: Caller,
+    state: Data<State>,
+) -> Result<Json<UsageReport>, ApiError> {
     Ok(Json(state.query(|reply| ToPlacer::ReportUsage { reply }).await?))
 }

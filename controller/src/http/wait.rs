@@ -12,8 +12,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::ApiError;
 use super::extract::{Named, Params};
+use super::identity::Caller;
 use super::openapi::{JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
+use crate::principal::JobScope;
 use crate::store::reads::Targets;
 
 /// Longest wait of one request: proxies cut connections that stay silent for longer.
@@ -67,24 +69,32 @@ impl WaitParams {
 )]
 #[get("/jobs/{job}/wait")]
 pub(super) async fn wait(
+    caller: Caller,
     job: Named<JobRef>,
     params: Params<WaitParams>,
     state: Data<State>,
 ) -> Result<Json<JobView>, ApiError> {
     let job = job.0;
     let deadline = params.0.deadline()?;
-    let waited = match state.reads().targets(job).await?.ok_or_else(|| no_job(job))? {
-        Targets::One(number) => for_one(&state, number, deadline).await?,
-        Targets::Tasks { array, .. } => for_tasks(&state, array, deadline).await?,
+    let _place = state.wait(&caller)?;
+    let scope = caller.jobs();
+    let waited = match state.reads().targets(job, &scope).await?.ok_or_else(|| no_job(job))? {
+        Targets::One(number) => for_one(&state, number, &scope, deadline).await?,
+        Targets::Tasks { array, .. } => for_tasks(&state, array, &scope, deadline).await?,
     };
     Ok(Json(waited))
 }
 
-async fn for_one(state: &State, number: JobId, deadline: Instant) -> Result<JobView, ApiError> {
+async fn for_one(
+    state: &State,
+    number: JobId,
+    scope: &JobScope,
+    deadline: Instant,
+) -> Result<JobView, ApiError> {
     let watching = state.watch.on(number)?;
     loop {
         let moved = watching.moved();
-        let job = look(state, number).await?;
+        let job = look(state, number, scope).await?;
         if job.ended_at.is_some() || Instant::now() >= deadline {
             return Ok(job);
         }
@@ -93,22 +103,27 @@ async fn for_one(state: &State, number: JobId, deadline: Instant) -> Result<JobV
     }
 }
 
-async fn for_tasks(state: &State, array: JobId, deadline: Instant) -> Result<JobView, ApiError> {
+async fn for_tasks(
+    state: &State,
+    array: JobId,
+    scope: &JobScope,
+    deadline: Instant,
+) -> Result<JobView, ApiError> {
     loop {
         let job = JobRef::Job(array);
-        let targets = state.reads().targets(job).await?.ok_or_else(|| no_job(job))?;
+        let targets = state.reads().targets(job, scope).await?.ok_or_else(|| no_job(job))?;
         let unfinished = match targets {
             Targets::One(_) => None,
             Targets::Tasks { unfinished, .. } => unfinished.first().copied(),
         };
         if unfinished.is_none() || Instant::now() >= deadline {
-            return look(state, unfinished.unwrap_or(array)).await;
+            return look(state, unfinished.unwrap_or(array), scope).await;
         }
         tokio::time::sleep_until(deadline.min(Instant::now() + LOOK_AT_ARRAY_EVERY)).await;
     }
 }
 
-async fn look(state: &State, number: JobId) -> Result<JobView, ApiError> {
+async fn look(state: &State, number: JobId, scope: &JobScope) -> Result<JobView, ApiError> {
     let job = JobRef::Job(number);
-    state.reads().job(job).await?.ok_or_else(|| no_job(job))
+    state.reads().job(job, scope).await?.ok_or_else(|| no_job(job))
 }

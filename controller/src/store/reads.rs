@@ -24,9 +24,9 @@ use std::future::Future;
 
 use sqlx::{PgPool, Postgres, Transaction};
 use tessera_api_types::{
-    ClusterEvents, DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobPage, JobView,
-    KernelTasks, LayoutPlan, LayoutPlans, MemoryPredictionView, PastJobs, PredictionReport,
-    PredictionView, RecordedRounds, TaskKernels,
+    AuditPage, ClusterEvents, DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobPage,
+    JobView, KernelTasks, LayoutPlan, LayoutPlans, MemoryPredictionView, PastJobs,
+    PredictionReport, PredictionView, RecordedRounds, TaskKernels,
 };
 use tessera_model::share::SharingMode;
 use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
@@ -35,12 +35,14 @@ use tokio::task::JoinHandle;
 
 pub use self::attempts::LogSource;
 pub(crate) use self::decisions::candidate_view;
+pub(crate) use self::page::parse_name;
 pub use self::page::{Cursor, JobQuery, PageSize};
 pub use self::past_jobs::PastQuery;
 pub(crate) use self::predictions::{memory_view, prediction_view};
 pub use self::rounds::From as RoundsFrom;
 pub use self::targets::Targets;
 use super::StoreError;
+use crate::principal::JobScope;
 use tessera_control::answers::ModelStatus;
 
 /// What one read sees: one moment, and nothing that it could change.
@@ -99,8 +101,9 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn job(&self, job: JobRef) -> Result<Option<JobView>, StoreError> {
-        self.run(move |mut at| async move { jobs::one(&mut at, job).await }).await
+    pub async fn job(&self, job: JobRef, scope: &JobScope) -> Result<Option<JobView>, StoreError> {
+        let scope = scope.clone();
+        self.run(move |mut at| async move { jobs::one(&mut at, job, &scope).await }).await
     }
 
     /// Returns everything that is known of one job.
@@ -108,8 +111,13 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn detail(&self, job: JobRef) -> Result<Option<JobDetail>, StoreError> {
-        self.run(move |mut at| async move { jobs::detail(&mut at, job).await }).await
+    pub async fn detail(
+        &self,
+        job: JobRef,
+        scope: &JobScope,
+    ) -> Result<Option<JobDetail>, StoreError> {
+        let scope = scope.clone();
+        self.run(move |mut at| async move { jobs::detail(&mut at, job, &scope).await }).await
     }
 
     /// Returns what happened to a job, oldest first.
@@ -117,8 +125,13 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn events(&self, job: JobRef) -> Result<Option<JobEvents>, StoreError> {
-        self.run(move |mut at| async move { events::of_job(&mut at, job).await }).await
+    pub async fn events(
+        &self,
+        job: JobRef,
+        scope: &JobScope,
+    ) -> Result<Option<JobEvents>, StoreError> {
+        let scope = scope.clone();
+        self.run(move |mut at| async move { events::of_job(&mut at, job, &scope).await }).await
     }
 
     /// Returns a job with the decision that is recorded about its newest attempt, or about its
@@ -127,9 +140,14 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn decided(&self, job: JobRef) -> Result<Option<Decided>, StoreError> {
+    pub async fn decided(
+        &self,
+        job: JobRef,
+        scope: &JobScope,
+    ) -> Result<Option<Decided>, StoreError> {
+        let scope = scope.clone();
         self.run(move |mut at| async move {
-            let Some(job) = jobs::one(&mut at, job).await? else { return Ok(None) };
+            let Some(job) = jobs::one(&mut at, job, &scope).await? else { return Ok(None) };
             let decision = decisions::newest_of(&mut at, JobId::from_number(job.id)).await?;
             let number = super::columns::bigint(job.id);
             let (prediction, memory_prediction) =
@@ -156,11 +174,15 @@ impl Reads {
     pub async fn decisions(
         &self,
         job: Option<JobId>,
+        scope: &JobScope,
         before: Option<DecisionId>,
         size: PageSize,
     ) -> Result<DecisionPage, StoreError> {
-        self.run(move |mut at| async move { decisions::page(&mut at, job, before, size).await })
-            .await
+        let scope = scope.clone();
+        self.run(
+            move |mut at| async move { decisions::page(&mut at, job, &scope, before, size).await },
+        )
+        .await
     }
 
     /// Returns one decision.
@@ -168,8 +190,13 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn decision(&self, id: DecisionId) -> Result<Option<DecisionView>, StoreError> {
-        self.run(move |mut at| async move { decisions::one(&mut at, id).await }).await
+    pub async fn decision(
+        &self,
+        id: DecisionId,
+        scope: &JobScope,
+    ) -> Result<Option<DecisionView>, StoreError> {
+        let scope = scope.clone();
+        self.run(move |mut at| async move { decisions::one_of(&mut at, id, &scope).await }).await
     }
 
     /// Lists layout plans, newest first.
@@ -223,8 +250,8 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn kernel_tasks(&self) -> Result<KernelTasks, StoreError> {
-        self.run(move |mut at| async move { kernel_views::tasks(&mut at).await }).await
+    pub async fn kernel_tasks(&self, scope: JobScope) -> Result<KernelTasks, StoreError> {
+        self.run(move |mut at| async move { kernel_views::tasks(&mut at, &scope).await }).await
     }
 
     /// Returns what is known of one task's kernels.
@@ -295,8 +322,13 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn targets(&self, job: JobRef) -> Result<Option<Targets>, StoreError> {
-        self.run(move |mut at| async move { targets::of(&mut at, job).await }).await
+    pub async fn targets(
+        &self,
+        job: JobRef,
+        scope: &JobScope,
+    ) -> Result<Option<Targets>, StoreError> {
+        let scope = scope.clone();
+        self.run(move |mut at| async move { targets::of(&mut at, job, &scope).await }).await
     }
 
     /// Returns what share of a slice a job requested; `None` if there is no such job.
@@ -304,18 +336,49 @@ impl Reads {
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn share(&self, job: JobRef) -> Result<Option<SharingMode>, StoreError> {
-        self.run(move |mut at| async move { targets::share(&mut at, job).await }).await
+    pub async fn share(
+        &self,
+        job: JobRef,
+        scope: &JobScope,
+    ) -> Result<Option<SharingMode>, StoreError> {
+        let scope = scope.clone();
+        self.run(move |mut at| async move { targets::share(&mut at, job, &scope).await }).await
     }
 
-    /// Returns whether a submit was accepted under this user's idempotency key.
+    /// Returns whether a submit was accepted under this caller's idempotency key.
     ///
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn key_is_used(&self, user: String, key: String) -> Result<bool, StoreError> {
-        self.run(move |mut at| async move { targets::key_is_used(&mut at, &user, &key).await })
+    pub async fn key_is_used(&self, principal: String, key: String) -> Result<bool, StoreError> {
+        self.run(move |mut at| async move { targets::key_is_used(&mut at, &principal, &key).await })
             .await
+    }
+
+    /// Lists entries of the audit log, newest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn audit(
+        &self,
+        principal: Option<String>,
+        before: i64,
+        size: PageSize,
+    ) -> Result<AuditPage, StoreError> {
+        self.run(move |mut at| async move {
+            super::audit::page(&mut at, principal.as_deref(), before, size).await
+        })
+        .await
+    }
+
+    /// Returns once the database has answered something.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn answers(&self) -> Result<(), StoreError> {
+        self.run(|_| async { Ok(()) }).await
     }
 
     async fn run<T, F, Reading>(&self, read: F) -> Result<T, StoreError>

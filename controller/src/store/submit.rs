@@ -79,17 +79,17 @@ async fn known_keys<'b>(
     if keys.is_empty() {
         return Ok(HashMap::new());
     }
-    let users: Vec<_> = keys.iter().map(|(user, _)| (*user).to_owned()).collect();
+    let principals: Vec<_> = keys.iter().map(|(name, _)| (*name).to_owned()).collect();
     let names: Vec<_> = keys.iter().map(|(_, key)| (*key).to_owned()).collect();
     let rows = sqlx::query!(
         r#"
-        SELECT s.user_name, s.idempotency_key AS "key!", s.body_hash AS "body_hash!",
-               s.first_job, s.tasks
+        SELECT COALESCE(s.principal, s.user_name) AS "principal!", s.idempotency_key AS "key!",
+               s.body_hash AS "body_hash!", s.first_job, s.tasks
           FROM submissions AS s
-          JOIN UNNEST($1::text[], $2::text[]) AS k (user_name, key)
-            ON s.user_name = k.user_name AND s.idempotency_key = k.key
+          JOIN UNNEST($1::text[], $2::text[]) AS k (principal, key)
+            ON COALESCE(s.principal, s.user_name) = k.principal AND s.idempotency_key = k.key
         "#,
-        &users,
+        &principals,
         &names,
     )
     .fetch_all(connection)
@@ -107,7 +107,7 @@ async fn known_keys<'b>(
                 .try_into()
                 .map_err(row.corrupt::<std::array::TryFromSliceError>("body_hash"))?,
         };
-        let is_of = |(user, key): &&Key<'b>| *user == found.user_name && *key == found.key;
+        let is_of = |(name, key): &&Key<'b>| *name == found.principal && *key == found.key;
         if let Some(key) = keys.iter().find(is_of) {
             known.insert(*key, earlier);
         }
@@ -116,7 +116,7 @@ async fn known_keys<'b>(
 }
 
 fn key_of(submission: &NewSubmission) -> Option<Key<'_>> {
-    submission.idempotency.as_ref().map(|i| (submission.spec.user.as_str(), i.key.as_str()))
+    submission.idempotency.as_ref().map(|i| (&*submission.principal, i.key.as_str()))
 }
 
 impl Numbers {
@@ -298,12 +298,13 @@ async fn insert_rows(
               FROM json_to_recordset($1::text::json)
                 AS u (first_job bigint, tasks integer, array_first integer, job_name text,
                       user_name text, spec json, traceparent text, idempotency_key text,
-                      body_hash bytea, state text, facts jsonb)
+                      body_hash bytea, state text, facts jsonb, principal text, origin text)
         ), s AS (
             INSERT INTO submissions (first_job, tasks, array_first, job_name, user_name, spec,
-                                     traceparent, idempotency_key, body_hash, facts)
+                                     traceparent, idempotency_key, body_hash, facts,
+                                     principal, origin)
             SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec,
-                   u.traceparent, u.idempotency_key, u.body_hash, u.facts
+                   u.traceparent, u.idempotency_key, u.body_hash, u.facts, u.principal, u.origin
               FROM u
         )
         INSERT INTO jobs (job, submission, state)
@@ -345,6 +346,9 @@ struct SubmissionRecord<'a> {
     body_hash: Option<String>,
     state: &'static str,
     facts: TaskFacts,
+    /// Absent where it is the user.
+    principal: Option<&'a str>,
+    origin: &'a str,
 }
 
 impl<'a> SubmissionRecord<'a> {
@@ -364,6 +368,8 @@ impl<'a> SubmissionRecord<'a> {
             body_hash: idempotency.map(|known| bytea_text(&known.body_hash)),
             state: state.word(),
             facts: TaskFacts::of(spec),
+            principal: Some(&*submission.principal).filter(|name| *name != spec.user),
+            origin: &submission.origin,
         }
     }
 }

@@ -80,7 +80,6 @@ async fn an_override_needs_a_name_and_a_refusal_states_what_is_expected() {
     assert!(!again.json::<OperatorResult>().await.unwrap().changed);
 
     for (path, body, field) in [
-        ("/v1/nodes/node-1/drain", json!({}), "by"),
         ("/v1/nodes/node-1/drain", json!({ "by": " " }), "by"),
         ("/v1/nodes/node-1/drain", json!({ "by": "ada", "reason": "a\nb" }), "reason"),
         ("/v1/gpus/node-1:0/drain", json!({ "by": "ada", "slice": "4" }), "slice"),

@@ -1,18 +1,28 @@
 //! A server with everything behind it played by the test.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use reqwest::header::{AUTHORIZATION, HeaderMap};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
+use tempfile::TempDir;
 use tessera_api_types::ProblemDetails;
+use tessera_control::accounts::{AccountSettings, Accounts};
 use tessera_control::commands::JobStateChange;
+use tessera_controller::audit::AuditLog;
+use tessera_controller::directory::Directory;
 use tessera_controller::figures::FigureCache;
-use tessera_controller::http;
+use tessera_controller::http::{self, HostNames};
+use tessera_controller::listeners::{Listeners, bind_socket};
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness, SubmitCall, ToPlacer};
+use tessera_controller::principal::{Appointments, Role};
 use tessera_controller::requests::{AcceptedSubmission, NewSubmission, RequestError};
+use tessera_controller::store::tokens::NewToken;
 use tessera_controller::store::{Reads, connect};
+use tessera_controller::tokens::{Secret, TokenBook};
 use tessera_model::{ControllerId, JobId};
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -26,6 +36,8 @@ pub const SUBMITS_QUEUED: usize = 2;
 pub struct Rig {
     pub address: SocketAddr,
     pub client: reqwest::Client,
+    pub socket: PathBuf,
+    pub tokens: TokenBook,
     pub pool: PgPool,
     pub submits: Option<mpsc::Receiver<SubmitCall>>,
     pub placer: Option<mpsc::Receiver<ToPlacer>>,
@@ -33,15 +45,22 @@ pub struct Rig {
     pub readiness: watch::Sender<Readiness>,
     pub job_changes: broadcast::Sender<JobStateChange>,
     pub figures: FigureCache,
+    _folder: TempDir,
 }
 
-impl Rig {
-    pub async fn start() -> Self {
-        Self::with_token(None).await
-    }
+/// The token in the data folder.
+pub const BOOTSTRAP: &str = "bootstrap-s3cret";
 
-    pub async fn with_token(token: Option<&str>) -> Self {
+impl Rig {
+    /// Starts a server, whose client is the administrator root.
+    pub async fn start() -> Self {
         let pool = connect::pool(database::fresh().await, 4);
+        let tokens = TokenBook::open(pool.clone(), Handle::current(), Some(BOOTSTRAP));
+        let appointments = Appointments {
+            admins: vec!["root".parse().unwrap()],
+            operators: vec!["@bin".parse().unwrap()],
+            own_uid: None,
+        };
         let (submits, submitted) = mpsc::channel(SUBMITS_QUEUED);
         let (placer, asked) = mpsc::channel(16);
         let (shape, shape_seen) = watch::channel(Arc::default());
@@ -55,21 +74,34 @@ impl Rig {
             shape: shape_seen,
             job_changes: job_changes.clone(),
             readiness: readiness_seen,
+            tokens: tokens.clone(),
+            directory: Arc::new(Directory::new(appointments, accounts())),
+            audit: AuditLog::open(pool.clone(), &Handle::current()),
+            hosts: Arc::new(HostNames::with(["gpu.lab".to_owned()])),
             figures: figures.clone(),
             about: Arc::new(About {
                 version: "1.2.3",
                 controller: ControllerId::from_uuid(uuid::Uuid::from_u128(1)),
                 policy: "scheme-b",
-                accounts: tessera_control::accounts::Accounts::default(),
-                token: token.map(str::to_owned),
+                accounts: accounts(),
             }),
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(http::serve(ports, vec![listener]).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        // Other accounts must get to the socket.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open).unwrap();
+        let socket = folder.path().join("api.sock");
+        let unix = vec![bind_socket(&socket).unwrap()];
+        let listeners = Listeners { unix, tcp: vec![listener], tls: None };
+        tokio::spawn(http::serve(ports, listeners).unwrap());
+        let root = make_token(&tokens, "root", Role::Admin).await;
         Self {
             address,
-            client: reqwest::Client::new(),
+            client: client(Some(&root)),
+            socket,
+            tokens,
             pool,
             submits: Some(submitted),
             placer: Some(asked),
@@ -77,7 +109,17 @@ impl Rig {
             readiness,
             job_changes,
             figures,
+            _folder: folder,
         }
+    }
+
+    /// Returns a client with a token that an administrator made for a user.
+    pub async fn client_of(&self, user: &str, role: Role) -> reqwest::Client {
+        client(Some(&make_token(&self.tokens, user, role).await))
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -137,6 +179,44 @@ impl Rig {
             }
         });
     }
+}
+
+/// The account lab, whose coordinator is pi.
+fn accounts() -> Accounts {
+    let lab = AccountSettings {
+        members: vec!["ada".to_owned()],
+        coordinators: vec!["pi".to_owned()],
+        share: 1,
+        quota: None,
+    };
+    Accounts::new([].into(), [("lab".to_owned(), lab)].into(), None).unwrap()
+}
+
+/// Makes a token that is valid at once.
+pub async fn make_token(tokens: &TokenBook, user: &str, role: Role) -> String {
+    let secret = Secret::new(role).unwrap();
+    let new = NewToken {
+        id: secret.id().to_owned(),
+        name: "tests".to_owned(),
+        user: user.to_owned(),
+        role,
+        secret_hash: secret.hash(),
+        created_by: "admin".to_owned(),
+        valid_secs: 600.0,
+    };
+    tokens.insert(new).await.unwrap().unwrap();
+    secret.text().to_owned()
+}
+
+/// Returns a client that sends a token with each request.
+pub fn client(token: Option<&str>) -> reqwest::Client {
+    // Nothing here is encrypted, and a client wants a provider all the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut headers = HeaderMap::new();
+    if let Some(token) = token {
+        headers.insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+    }
+    reqwest::Client::builder().default_headers(headers).build().unwrap()
 }
 
 /// Reads a problem, and checks what all problems have in common.

@@ -105,6 +105,9 @@ pub fn exporting() -> bool {
 ///
 /// [`InitError`] reports which variable is wrong.
 pub fn init(service: &'static str) -> Result<TelemetryGuard, InitError> {
+    // The exporter's HTTP client takes the process's provider, also where it encrypts nothing. A second call
+    // in one process finds it there already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let provider = tracer_provider(service)?;
     let spans = tracing_opentelemetry::layer()
         .with_tracer(provider.tracer(service))

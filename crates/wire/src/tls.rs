@@ -170,6 +170,51 @@ pub fn issue_node(
     issue(params, now, &issuer, certificate)
 }
 
+/// Signs a certificate for a controller's REST API with the authority in a folder. The names are host names
+/// and addresses.
+///
+/// # Errors
+///
+/// [`TlsError`]: the folder holds no authority, or a name can't stand in a certificate.
+pub fn issue_rest(
+    authority: &Path,
+    names: &[String],
+    now: OffsetDateTime,
+) -> Result<Identity, TlsError> {
+    let certificate = read(&authority.join("ca.pem"))?;
+    let key_path = authority.join("ca.key");
+    let key = KeyPair::from_pem(&read(&key_path)?).map_err(|_| TlsError::Malformed {
+        path: key_path.display().to_string(),
+        expected: "private key",
+    })?;
+    let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
+    let mut params = CertificateParams::new(names)?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    // Not the authority's own name: some libraries then take the leaf for self-signed.
+    params.distinguished_name = common_name("Tessera REST API");
+    issue(params, now, &issuer, certificate)
+}
+
+/// Reads a certificate chain and its key for a controller's REST API.
+///
+/// # Errors
+///
+/// [`TlsError`]: a file can't be read, or does not hold what it should.
+pub fn rest_server_from_files(
+    certificate: &Path,
+    key: &Path,
+) -> Result<rustls::ServerConfig, TlsError> {
+    let identity =
+        Identity { authority: String::new(), certificate: read(certificate)?, key: read(key)? };
+    if identity.chain()?.is_empty() {
+        return Err(TlsError::Malformed {
+            path: certificate.display().to_string(),
+            expected: "certificate chain",
+        });
+    }
+    identity.rest_server()
+}
+
 fn issue<S: rcgen::SigningKey>(
     mut params: CertificateParams,
     now: OffsetDateTime,
@@ -245,6 +290,21 @@ impl Identity {
         // More than these many half-open connections are a flood, not a cluster.
         server.max_incoming(64);
         Ok(server)
+    }
+
+    /// Returns the REST API's side of TLS: callers prove their names by tokens, not by certificates.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`]: the identity can't be used.
+    pub fn rest_server(&self) -> Result<rustls::ServerConfig, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(self.chain()?, self.private_key()?)?;
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(tls)
     }
 
     /// Returns an agent's side of the mutual TLS.

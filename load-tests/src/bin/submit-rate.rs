@@ -77,13 +77,13 @@ fn measure_round(runtime: &Runtime, arguments: &Arguments) -> anyhow::Result<Val
     let time = Duration::from_secs(arguments.secs);
     let cluster = full_cluster();
     let (address, connections) = (cluster.http(), arguments.connections);
-    let request = post("/v1/jobs", &body(&single()));
+    let request = post("/v1/jobs", Some(&cluster.token()), &body(&single()));
     let single = runtime.block_on(closed_loop(address, request, connections, time))?;
     drop(cluster);
 
     let cluster = full_cluster();
     let address = cluster.http();
-    let request = post("/v1/jobs", &body(&self::single()));
+    let request = post("/v1/jobs", Some(&cluster.token()), &body(&self::single()));
     let rate = arguments.open_loop;
     let open = runtime.block_on(open_loop(address, request, connections, rate, time))?;
     drop(cluster);
@@ -92,7 +92,12 @@ fn measure_round(runtime: &Runtime, arguments: &Arguments) -> anyhow::Result<Val
     let address = cluster.http();
     let array =
         SubmitRequest { array: Some(ArrayRange { first: 1, last: ARRAY_TASKS }), ..self::single() };
-    let array = runtime.block_on(closed_loop(address, post("/v1/jobs", &body(&array)), 4, time))?;
+    let array = runtime.block_on(closed_loop(
+        address,
+        post("/v1/jobs", Some(&cluster.token()), &body(&array)),
+        4,
+        time,
+    ))?;
 
     // The ceiling uses the same server with the same settings.
     let bare = ports::free();
@@ -107,7 +112,7 @@ fn measure_round(runtime: &Runtime, arguments: &Arguments) -> anyhow::Result<Val
     wait::until(SOON, "the bare server", || http::request(bare, "GET", "/healthz", &[], None).ok());
     cluster.agents[0].kill();
     cluster.controller.kill();
-    let ceiling = post("/bare", &body(&self::single()));
+    let ceiling = post("/bare", None, &body(&self::single()));
     let ceiling = runtime.block_on(closed_loop(bare, ceiling, connections, time))?;
     Ok(json!({
         "single": shown(&single),

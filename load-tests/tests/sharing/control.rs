@@ -112,7 +112,7 @@ fn without_a_control_program_sharing_is_refused_with_the_reason() {
 
 fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
     let mut command = Command::new(programs().path("tessera"));
-    command.args(arguments).env("TESSERA_URL", format!("http://{}", cluster.http()));
+    command.args(arguments).env("TESSERA_URL", cluster.url());
     let output = command.output().unwrap();
     String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
 }

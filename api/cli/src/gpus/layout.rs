@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::{UuidDisplay, draw, names};
 use crate::failure::CommandFailure;
-use crate::operator::{print_result, whoami};
+use crate::operator::print_result;
 use crate::session::{CommandSession, moment, table};
 use tessera_api_types::{
     GpuAvailabilityView, GpuDetails, GpuListing, LayoutApplied, LayoutPlan, LayoutRequest,
@@ -126,7 +126,7 @@ async fn pin(
     verb: OperatorVerb,
     reason: Option<String>,
 ) -> Result<u8, CommandFailure> {
-    let request = OperatorRequest { by: whoami(), reason, slice: None };
+    let request = OperatorRequest { reason, ..OperatorRequest::default() };
     let result = session.client.send_to_gpu(gpu, verb, &request).await?;
     let text = match (verb, result.changed) {
         (OperatorVerb::Pin, true) => "is pinned: jobs use its slices and do not change them",
@@ -179,7 +179,7 @@ impl ApplyLayout {
         let request = LayoutRequest {
             layout: self.what.layout.clone(),
             pin: self.pin,
-            by: whoami(),
+            by: String::new(),
             reason: self.reason.clone(),
         };
         let applied = request_layout(session, gpu, &request).await?;

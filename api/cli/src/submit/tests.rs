@@ -13,7 +13,6 @@ fn around() -> SubmitContext {
     SubmitContext {
         folder: "/home/ada/jobs".into(),
         environment: [("PATH".to_owned(), "/bin".to_owned())].into(),
-        user: "ada".into(),
     }
 }
 
@@ -36,7 +35,6 @@ fn a_program_runs_in_the_current_folder_with_what_it_needs_to_be_found() {
         request(&["--vram", "10G", "-t", "5", "--", "python3", "train.py", "--gpus", "8"]).unwrap();
 
     let expected = SubmitRequest {
-        user: Some("ada".into()),
         command: Some(["python3", "train.py", "--gpus", "8"].map(String::from).into()),
         work_dir: Some("/home/ada/jobs".into()),
         env: [("PATH".to_owned(), "/bin".to_owned())].into(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tessera_api_types::{JobFilter, SubmitRequest};
-use tessera_client::{ApiClient, ClientError, RetryPatience, SubmitKey};
+use tessera_client::{Access, ApiClient, ClientError, RetryPatience, SubmitKey};
 
 use crate::fake::{Answer, Fake, job};
 
@@ -16,7 +16,8 @@ const PATIENCE: RetryPatience = RetryPatience {
 };
 
 fn client(fake: &Fake) -> ApiClient {
-    ApiClient::new(&fake.url(), Some("secret"), PATIENCE).unwrap()
+    ApiClient::new(&fake.url(), &Access { token: Some("secret"), authority: None }, PATIENCE)
+        .unwrap()
 }
 
 fn submitted() -> Answer {
@@ -62,7 +63,8 @@ async fn a_controller_that_names_a_time_is_left_alone_that_long() {
 async fn a_controller_that_starts_meanwhile_is_found() {
     // Nobody else is at this address, so that nobody takes its port meanwhile.
     let reserved = TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
-    let client = ApiClient::new(&format!("http://{reserved}"), None, PATIENCE).unwrap();
+    let client =
+        ApiClient::new(&format!("http://{reserved}"), &Access::default(), PATIENCE).unwrap();
     let later = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(150));
         let listener = TcpListener::bind(reserved).unwrap();
@@ -128,7 +130,7 @@ async fn pages_are_put_together() {
 
 #[test]
 fn an_address_that_is_none_is_refused_at_once() {
-    for address in ["", "127.0.0.1:7070", "https://there", "ftp://there"] {
-        assert!(ApiClient::new(address, None, PATIENCE).is_err(), "{address:?}");
+    for address in ["", "127.0.0.1:7070", "unix://api.sock", "ftp://there"] {
+        assert!(ApiClient::new(address, &Access::default(), PATIENCE).is_err(), "{address:?}");
     }
 }

@@ -3,6 +3,7 @@ use super::*;
 fn terms(members: &[&str], share: u32, quota: Option<u32>) -> AccountSettings {
     AccountSettings {
         members: members.iter().map(|user| (*user).to_owned()).collect(),
+        coordinators: Vec::new(),
         share,
         quota,
     }
@@ -50,4 +51,15 @@ fn each_account_that_can_not_be_kept_says_what_would_be_right() {
         let error = accounts(&of).unwrap_err().to_string();
         assert!(error.contains(hint), "{error}");
     }
+}
+
+#[test]
+fn a_coordinator_has_the_members_of_its_accounts() {
+    let mut lab = terms(&["ada", "bob"], 1, None);
+    lab.coordinators = vec!["ada".to_owned(), "pi".to_owned()];
+    let accounts = accounts(&[("lab", lab), ("other", terms(&["cyd"], 1, None))]).unwrap();
+
+    assert_eq!(accounts.coordinated_by("ada"), ["bob"]);
+    assert_eq!(accounts.coordinated_by("pi"), ["ada", "bob"]);
+    assert!(accounts.coordinated_by("bob").is_empty());
 }

@@ -287,6 +287,7 @@ fn a_job_and_a_gang_behind_a_gang_with_kept_gpus_are_told_of_it() {
 fn a_gang_under_an_accounts_quota_is_told_numbers_and_what_would_start_it() {
     let terms = |members: &[&str]| AccountSettings {
         members: members.iter().map(|user| (*user).to_owned()).collect(),
+        coordinators: Vec::new(),
         share: 1,
         quota: Some(14),
     };

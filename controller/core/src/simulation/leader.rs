@@ -52,7 +52,12 @@ fn cluster(policy: &str, epoch: u64, snapshot: StoreSnapshot, now: Millis) -> Cl
     let terms = LeaseTerms::from_length(LEASE).unwrap();
     let mut cluster = ClusterState::new(epoch, controller, terms, policy_of(policy), snapshot, now);
     // Two users share fairly, one of them in an account with more shares.
-    let terms = AccountSettings { members: vec!["bob".to_owned()], share: 2, quota: None };
+    let terms = AccountSettings {
+        members: vec!["bob".to_owned()],
+        coordinators: Vec::new(),
+        share: 2,
+        quota: None,
+    };
     let lab = BTreeMap::from([("lab".to_owned(), terms)]);
     let accounts = Accounts::new(BTreeMap::new(), lab, Some(Accounts::HALF_LIFE)).unwrap();
     cluster.set_accounts(accounts, vec![("ada".to_owned(), Millis::from_secs(60))], now);

@@ -7,11 +7,13 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use tessera_api_types::{CandidateView, DecisionPage, DecisionView};
 use tessera_model::mig::{PlanStep, ProfileId, ProfileName};
-use tessera_model::{DecisionId, JobId};
+use tessera_model::{DecisionId, JobId, JobRef};
 use tessera_placement::{Explanation, JobPlacement, PlacementCandidate};
 use time::OffsetDateTime;
 
 use super::page::PageSize;
+use super::targets;
+use crate::principal::JobScope;
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, job_number};
 
@@ -19,17 +21,32 @@ use crate::store::columns::{RowRef, job_number};
 pub(super) async fn page(
     at: &mut PgConnection,
     job: Option<JobId>,
+    scope: &JobScope,
     before: Option<DecisionId>,
     size: PageSize,
 ) -> Result<DecisionPage, StoreError> {
     let mut ids = match job {
-        Some(job) => ids_of_job(at, job, before, size).await?,
-        None => ids(at, before, size).await?,
+        Some(job) => ids_of_job(at, job, scope, before, size).await?,
+        None => ids(at, scope, before, size).await?,
     };
     let more = size.cut(&mut ids);
     let items = rows(at, &ids).await?;
     let next_cursor = items.last().filter(|_| more).map(|decision| decision.id.clone());
     Ok(DecisionPage { items, next_cursor })
+}
+
+/// Returns one decision about a job that exists for the caller.
+pub(super) async fn one_of(
+    at: &mut PgConnection,
+    id: DecisionId,
+    scope: &JobScope,
+) -> Result<Option<DecisionView>, StoreError> {
+    let Some(decision) = one(at, id).await? else { return Ok(None) };
+    if *scope == JobScope::everyone() {
+        return Ok(Some(decision));
+    }
+    let job = JobRef::Job(JobId::from_number(decision.job_id));
+    Ok(targets::number_of(at, job, scope).await?.map(|_| decision))
 }
 
 /// Returns one decision.
@@ -64,19 +81,24 @@ pub(super) async fn newest_of(
 
 async fn ids(
     at: &mut PgConnection,
+    scope: &JobScope,
     before: Option<DecisionId>,
     size: PageSize,
 ) -> Result<Vec<uuid::Uuid>, StoreError> {
     sqlx::query_scalar!(
         r#"
         SELECT decision
-          FROM decisions
+          FROM decisions AS d
          WHERE decision < COALESCE($1, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+           AND ($3::text[] IS NULL OR EXISTS (
+                   SELECT FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
+                    WHERE j.job = d.job AND s.user_name = ANY ($3)))
          ORDER BY decision DESC
          LIMIT $2
         "#,
         before.map(DecisionId::as_uuid),
         size.rows(),
+        scope.users() as Option<&[String]>,
     )
     .fetch_all(at)
     .await
@@ -86,6 +108,7 @@ async fn ids(
 async fn ids_of_job(
     at: &mut PgConnection,
     job: JobId,
+    scope: &JobScope,
     before: Option<DecisionId>,
     size: PageSize,
 ) -> Result<Vec<uuid::Uuid>, StoreError> {
@@ -94,12 +117,16 @@ async fn ids_of_job(
         SELECT decision
           FROM decisions
          WHERE job = $1 AND ($2::uuid IS NULL OR decision < $2)
+           AND ($4::text[] IS NULL OR EXISTS (
+                   SELECT FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
+                    WHERE j.job = $1 AND s.user_name = ANY ($4)))
          ORDER BY decision DESC
          LIMIT $3
         "#,
         job_number(job),
         before.map(DecisionId::as_uuid),
         size.rows(),
+        scope.users() as Option<&[String]>,
     )
     .fetch_all(at)
     .await

@@ -7,6 +7,7 @@ use tessera_model::life::JobState;
 use time::OffsetDateTime;
 
 use super::{attempts, jobs};
+use crate::principal::JobScope;
 use crate::store::StoreError;
 use crate::store::columns::bigint;
 
@@ -17,8 +18,9 @@ type Sorted = (OffsetDateTime, JobEventView);
 pub(super) async fn of_job(
     at: &mut PgConnection,
     job: JobRef,
+    scope: &JobScope,
 ) -> Result<Option<JobEvents>, StoreError> {
-    let Some(job) = jobs::one(at, job).await? else { return Ok(None) };
+    let Some(job) = jobs::one(at, job, scope).await? else { return Ok(None) };
     let runs = attempts::of_job(at, job.id).await?;
     let written = recorded(at, job.id).await?;
     let mut events: Vec<Sorted> = vec![(job.submitted_at, accepted(&job))];

@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 
 use super::page::{JobQuery, job_cursor};
 use super::{attempts, numbers, targets};
+use crate::principal::JobScope;
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, bigint};
 
@@ -27,8 +28,12 @@ pub(super) async fn page(at: &mut PgConnection, query: &JobQuery) -> Result<JobP
 }
 
 /// Returns one job.
-pub(super) async fn one(at: &mut PgConnection, job: JobRef) -> Result<Option<JobView>, StoreError> {
-    let Some(number) = targets::number_of(at, job).await? else { return Ok(None) };
+pub(super) async fn one(
+    at: &mut PgConnection,
+    job: JobRef,
+    scope: &JobScope,
+) -> Result<Option<JobView>, StoreError> {
+    let Some(number) = targets::number_of(at, job, scope).await? else { return Ok(None) };
     Ok(rows(at, &[number]).await?.pop())
 }
 
@@ -36,8 +41,9 @@ pub(super) async fn one(at: &mut PgConnection, job: JobRef) -> Result<Option<Job
 pub(super) async fn detail(
     at: &mut PgConnection,
     job: JobRef,
+    scope: &JobScope,
 ) -> Result<Option<JobDetail>, StoreError> {
-    let Some(job) = one(at, job).await? else { return Ok(None) };
+    let Some(job) = one(at, job, scope).await? else { return Ok(None) };
     let rest = rest(at, job.id).await?;
     let mut spec: JobSpec =
         serde_json::from_value(rest.spec).map_err(bad_json("submissions", job.id, "spec"))?;
@@ -55,6 +61,8 @@ pub(super) async fn detail(
         time_limit_secs: spec.run.time_limit.map(|limit| limit.get() / 1000),
         retries_left: spec.retry.max_retries.saturating_sub(charged),
         traceparent: rest.traceparent,
+        submitted_by: rest.principal.unwrap_or_else(|| job.user.clone()),
+        submitted_from: rest.origin,
         attempt_list: attempts::of_job(at, job.id).await?,
         job,
     }))
@@ -232,6 +240,8 @@ fn bad_json(
 struct Rest {
     spec: Value,
     traceparent: Option<String>,
+    principal: Option<String>,
+    origin: Option<String>,
     charged: i32,
     updates: Option<Json<JobUpdate>>,
 }
@@ -240,7 +250,8 @@ async fn rest(at: &mut PgConnection, job: u64) -> Result<Rest, StoreError> {
     sqlx::query_as!(
         Rest,
         r#"
-        SELECT s.spec, s.traceparent, j.charged, j.updates AS "updates: Json<JobUpdate>"
+        SELECT s.spec, s.traceparent, s.principal, s.origin, j.charged,
+               j.updates AS "updates: Json<JobUpdate>"
           FROM jobs AS j
           JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = $1

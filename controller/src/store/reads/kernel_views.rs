@@ -5,6 +5,7 @@ use tessera_api_types::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKer
 use tessera_kernel_queue::mean::Mean;
 use tessera_kernel_queue::{KernelProfile, Nanos};
 
+use crate::principal::JobScope;
 use crate::store::columns::RowRef;
 use crate::store::{StoreError, kernel_profiles};
 
@@ -12,13 +13,19 @@ use crate::store::{StoreError, kernel_profiles};
 const TASKS_MAX: i64 = 1_000;
 
 /// Lists the tasks that have a profile, the latest first.
-pub(super) async fn tasks(at: &mut PgConnection) -> Result<KernelTasks, StoreError> {
+pub(super) async fn tasks(
+    at: &mut PgConnection,
+    scope: &JobScope,
+) -> Result<KernelTasks, StoreError> {
     let rows = sqlx::query!(
         r#"
         SELECT task_key, kernels, measured, reports, updated_at
-          FROM kernel_profiles ORDER BY updated_at DESC, task_key LIMIT $1
+          FROM kernel_profiles
+         WHERE $2::text[] IS NULL OR split_part(task_key, ': ', 1) = ANY ($2)
+         ORDER BY updated_at DESC, task_key LIMIT $1
         "#,
         TASKS_MAX,
+        scope.users() as Option<&[String]>,
     )
     .fetch_all(at)
     .await

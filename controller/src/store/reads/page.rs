@@ -38,12 +38,12 @@ impl PageSize {
     }
 
     /// Returns how many rows to read: one more, which shows whether another page follows.
-    pub(super) fn rows(self) -> i64 {
+    pub(crate) fn rows(self) -> i64 {
         i64::from(self.0) + 1
     }
 
     /// Cuts the surplus row off. Returns whether there was one.
-    pub(super) fn cut<T>(self, rows: &mut Vec<T>) -> bool {
+    pub(crate) fn cut<T>(self, rows: &mut Vec<T>) -> bool {
         let size = self.0 as usize;
         let more = rows.len() > size;
         rows.truncate(size);
@@ -162,7 +162,7 @@ fn unknown_state(word: &str) -> BadField {
     )
 }
 
-fn parse_name(field: &str, text: Option<String>) -> Result<Option<String>, BadField> {
+pub(crate) fn parse_name(field: &str, text: Option<String>) -> Result<Option<String>, BadField> {
     match text {
         Some(text) if text.len() > NAME_BYTES_MAX || text.chars().any(char::is_control) => {
             Err(BadField::new(

@@ -12,6 +12,7 @@ use tessera_model::{GangShape, Millis};
 use time::OffsetDateTime;
 
 use super::page::PageSize;
+use crate::principal::JobScope;
 use crate::store::StoreError;
 use crate::store::columns::RowRef;
 use tessera_control::predictions::TaskFacts;
@@ -27,8 +28,8 @@ pub struct PastQuery {
     pub since: OffsetDateTime,
     /// Accepted then or sooner.
     pub until: OffsetDateTime,
-    /// Only this user's.
-    pub user: Option<String>,
+    /// Only those of these users.
+    pub scope: JobScope,
     /// Only behind this job.
     pub after: i64,
     /// How many.
@@ -51,7 +52,7 @@ pub(super) async fn page(at: &mut PgConnection, query: &PastQuery) -> Result<Pas
           JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job > $1 AND j.job >= $2 AND j.submission < $3
            AND s.accepted_at >= $4 AND s.accepted_at <= $5
-           AND ($6::text IS NULL OR s.user_name = $6)
+           AND ($6::text[] IS NULL OR s.user_name = ANY ($6))
          ORDER BY j.job
          LIMIT $7
         "#,
@@ -60,7 +61,7 @@ pub(super) async fn page(at: &mut PgConnection, query: &PastQuery) -> Result<Pas
         last,
         query.since,
         query.until,
-        query.user,
+        query.scope.users() as Option<&[String]>,
         query.size.rows(),
     )
     .fetch_all(&mut *at)

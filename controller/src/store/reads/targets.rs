@@ -6,6 +6,7 @@ use tessera_model::share::SharingMode;
 use tessera_model::spec::ARRAY_TASKS_MAX;
 use tessera_model::{JobId, JobRef};
 
+use crate::principal::JobScope;
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, job_number};
 
@@ -28,14 +29,18 @@ pub enum Targets {
 }
 
 /// Returns which jobs a command on `job` addresses; `None` if there is no such job.
-pub(super) async fn of(at: &mut PgConnection, job: JobRef) -> Result<Option<Targets>, StoreError> {
+pub(super) async fn of(
+    at: &mut PgConnection,
+    job: JobRef,
+    scope: &JobScope,
+) -> Result<Option<Targets>, StoreError> {
     if let JobRef::Job(array) = job
-        && is_array(at, array).await?
+        && is_array(at, array, scope).await?
     {
         let unfinished = unfinished_tasks(at, array).await?;
         return Ok(Some(Targets::Tasks { array, unfinished }));
     }
-    let number = number_of(at, job).await?;
+    let number = number_of(at, job, scope).await?;
     if let Some(gang) = gang_of(at, number).await? {
         let unfinished = unfinished_tasks(at, gang).await?;
         return Ok(Some(Targets::Tasks { array: gang, unfinished }));
@@ -49,44 +54,69 @@ pub(super) async fn of(at: &mut PgConnection, job: JobRef) -> Result<Option<Targ
 pub(super) async fn number_of(
     at: &mut PgConnection,
     job: JobRef,
+    scope: &JobScope,
 ) -> Result<Option<i64>, StoreError> {
     match job {
-        JobRef::Job(job) => existing(at, job).await,
-        JobRef::Task { array, index } => task(at, array, index).await,
+        JobRef::Job(job) => existing(at, job, scope).await,
+        JobRef::Task { array, index } => task(at, array, index, scope).await,
     }
 }
 
-async fn existing(at: &mut PgConnection, job: JobId) -> Result<Option<i64>, StoreError> {
-    sqlx::query_scalar!("SELECT job FROM jobs WHERE job = $1", job_number(job))
-        .fetch_optional(at)
-        .await
-        .map_err(StoreError::while_trying_to("find a job"))
+async fn existing(
+    at: &mut PgConnection,
+    job: JobId,
+    scope: &JobScope,
+) -> Result<Option<i64>, StoreError> {
+    sqlx::query_scalar!(
+        r#"
+        SELECT j.job
+          FROM jobs AS j
+         WHERE j.job = $1
+           AND ($2::text[] IS NULL OR EXISTS (
+                   SELECT FROM submissions AS s
+                    WHERE s.first_job = j.submission AND s.user_name = ANY ($2)))
+        "#,
+        job_number(job),
+        scope.users() as Option<&[String]>,
+    )
+    .fetch_optional(at)
+    .await
+    .map_err(StoreError::while_trying_to("find a job"))
 }
 
 /// Tasks have consecutive numbers in the order of their indexes.
-async fn task(at: &mut PgConnection, array: JobId, index: u32) -> Result<Option<i64>, StoreError> {
+async fn task(
+    at: &mut PgConnection,
+    array: JobId,
+    index: u32,
+    scope: &JobScope,
+) -> Result<Option<i64>, StoreError> {
     sqlx::query_scalar!(
         r#"
         SELECT j.job
           FROM submissions AS s
           JOIN jobs AS j ON j.job = s.first_job + $2 - s.array_first AND j.submission = s.first_job
-         WHERE s.first_job = $1
+         WHERE s.first_job = $1 AND ($3::text[] IS NULL OR s.user_name = ANY ($3))
         "#,
         job_number(array),
         i64::from(index),
+        scope.users() as Option<&[String]>,
     )
     .fetch_optional(at)
     .await
     .map_err(StoreError::while_trying_to("find a task of an array"))
 }
 
-async fn is_array(at: &mut PgConnection, job: JobId) -> Result<bool, StoreError> {
+async fn is_array(at: &mut PgConnection, job: JobId, scope: &JobScope) -> Result<bool, StoreError> {
     sqlx::query_scalar!(
         r#"
         SELECT EXISTS (
-            SELECT FROM submissions WHERE first_job = $1 AND array_first IS NOT NULL) AS "is!"
+            SELECT FROM submissions
+             WHERE first_job = $1 AND array_first IS NOT NULL
+               AND ($2::text[] IS NULL OR user_name = ANY ($2))) AS "is!"
         "#,
         job_number(job),
+        scope.users() as Option<&[String]>,
     )
     .fetch_one(at)
     .await
@@ -130,8 +160,9 @@ async fn unfinished_tasks(at: &mut PgConnection, array: JobId) -> Result<Vec<Job
 pub(super) async fn share(
     at: &mut PgConnection,
     job: JobRef,
+    scope: &JobScope,
 ) -> Result<Option<SharingMode>, StoreError> {
-    let Some(number) = number_of(at, job).await? else { return Ok(None) };
+    let Some(number) = number_of(at, job, scope).await? else { return Ok(None) };
     let share = sqlx::query_scalar!(
         r#"
         SELECT s.spec -> 'share' AS "share: Json<SharingMode>"
@@ -146,18 +177,19 @@ pub(super) async fn share(
     Ok(share.map(|share| share.map_or(SharingMode::Exclusive, |share| share.0)))
 }
 
-/// Returns whether a submit was accepted under this user's key.
+/// Returns whether a submit was accepted under this caller's key.
 pub(super) async fn key_is_used(
     at: &mut PgConnection,
-    user: &str,
+    principal: &str,
     key: &str,
 ) -> Result<bool, StoreError> {
     sqlx::query_scalar!(
         r#"
         SELECT EXISTS (
-            SELECT FROM submissions WHERE user_name = $1 AND idempotency_key = $2) AS "is!"
+            SELECT FROM submissions
+             WHERE COALESCE(principal, user_name) = $1 AND idempotency_key = $2) AS "is!"
         "#,
-        user,
+        principal,
         key,
     )
     .fetch_one(at)

@@ -1,0 +1,108 @@
+//! The log of what callers changed, and of what was refused to them.
+
+use sqlx::PgConnection;
+use tessera_api_types::{AuditEntry, AuditPage};
+
+use super::StoreError;
+use super::columns::RowRef;
+use super::reads::PageSize;
+use crate::audit::AuditRecord;
+
+/// Adds entries, in their order.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn insert(at: &mut PgConnection, records: &[AuditRecord]) -> Result<(), StoreError> {
+    let column = |of: fn(&AuditRecord) -> &str| -> Vec<String> {
+        records.iter().map(|record| of(record).to_owned()).collect()
+    };
+    let principals: Vec<_> =
+        records.iter().map(|record| record.principal.as_deref().map(str::to_owned)).collect();
+    let roles: Vec<_> =
+        records.iter().map(|record| record.role.map(|role| role.word().to_owned())).collect();
+    let statuses: Vec<_> =
+        records.iter().map(|record| i16::try_from(record.status).unwrap_or(i16::MAX)).collect();
+    sqlx::query!(
+        r#"
+        INSERT INTO audit_log (principal, role, origin, action, object, status)
+        SELECT u.principal, u.role, u.origin, u.action, u.object, u.status
+          FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::smallint[])
+               WITH ORDINALITY AS u (principal, role, origin, action, object, status, place)
+         ORDER BY u.place
+        "#,
+        &principals as &[Option<String>],
+        &roles as &[Option<String>],
+        &column(|record| &record.origin),
+        &column(|record| &record.action),
+        &column(|record| &record.object),
+        &statuses,
+    )
+    .execute(at)
+    .await
+    .map_err(StoreError::while_trying_to("record what callers did"))
+    .map(drop)
+}
+
+/// Lists entries before a number, newest first.
+pub(crate) async fn page(
+    at: &mut PgConnection,
+    principal: Option<&str>,
+    before: i64,
+    size: PageSize,
+) -> Result<AuditPage, StoreError> {
+    let mut rows = sqlx::query!(
+        r#"
+        SELECT entry, at, principal, role, origin, action, object, status
+          FROM audit_log
+         WHERE entry < $1 AND ($2::text IS NULL OR principal = $2)
+         ORDER BY entry DESC
+         LIMIT $3
+        "#,
+        before,
+        principal,
+        size.rows(),
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("read the audit log"))?;
+    let more = size.cut(&mut rows);
+    let items = rows.into_iter().map(|found| {
+        let row = RowRef::new("audit_log", found.entry);
+        Ok(AuditEntry {
+            entry: row.number("entry", found.entry)?,
+            at: found.at,
+            principal: found.principal,
+            role: found.role,
+            origin: found.origin,
+            action: found.action,
+            object: found.object,
+            status: row.number("status", found.status)?,
+        })
+    });
+    let items = items.collect::<Result<Vec<_>, StoreError>>()?;
+    let next_cursor = items.last().filter(|_| more).map(|last| format!("a{:x}", last.entry));
+    Ok(AuditPage { items, next_cursor })
+}
+
+/// Removes those of the oldest entries that are older than `keep_secs`; returns how many are gone. Numbers
+/// rise with time, so that only the lowest are looked at.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn remove_old(at: &mut PgConnection, keep_secs: f64) -> Result<u64, StoreError> {
+    sqlx::query!(
+        r#"
+        DELETE FROM audit_log
+         WHERE entry IN (SELECT o.entry
+                           FROM (SELECT entry, at FROM audit_log ORDER BY entry LIMIT 5000) AS o
+                          WHERE o.at < now() - make_interval(secs => $1))
+        "#,
+        keep_secs,
+    )
+    .execute(at)
+    .await
+    .map_err(StoreError::while_trying_to("remove old entries of the audit log"))
+    .map(|done| done.rows_affected())
+}
