@@ -133,7 +133,7 @@ struct LateRule {
 /// job is probably late and its user wants it refused then.
 async fn forecast_deadline(
     state: &State,
-    caller: &Principal,
+    caller: &Caller,
     spec: &Arc<JobSpec>,
     late: LateRule,
     key: Option<&Idempotency>,
