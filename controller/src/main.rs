@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use actix::Recipient;
 use actix_web::dev::ServerHandle;
 use anyhow::Context as _;
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use tessera_control::ClusterState;
 use tessera_control::commands::JobStateChange;
 use tessera_controller::actors::leadership::{Candidate, StoreRolledBack, Trust};
@@ -31,7 +32,7 @@ use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, recent_usage, snapshot};
 use tessera_controller::tokens::TokenBook;
-use tessera_controller::{clock, http};
+use tessera_controller::{clock, http, process_metrics, service};
 use tessera_model::Millis;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::number::clamped;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
                 println!("{text}");
                 0
             }),
+        Some(Verb::Manual { out }) => write_manual(out).map(|()| 0),
         None => Settings::resolve(&command.serve).and_then(|settings| {
             if command.serve.check {
                 print!("{}", toml::to_string(&settings.shown())?);
@@ -93,6 +95,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn write_manual(out: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(out)?;
+    clap_mangen::generate_to(Command::command(), out)
+        .with_context(|| format!("can't write manual pages to {}", out.display()))
 }
 
 fn serve(settings: Settings) -> anyhow::Result<i32> {
@@ -190,6 +198,7 @@ async fn run(
     };
     let placer = placer::start(parts, ends.queries, accepted);
     intake::start(others, &options, &memory, ends.calls, fresh);
+    process_metrics::start(&settings.data, &folder.identity)?;
     start_upkeep(&settings, others, &options, &ends.reports, held.clone());
     actix::spawn(keep_leading(candidate, held, placer.clone().recipient()));
     let endpoint = tessera_wire::endpoint::listen(&folder.identity, settings.quic)?;
@@ -198,6 +207,7 @@ async fn run(
     let receipts = NodeReceipts { controller: folder.controller, key: folder.receipts.clone() };
     tokio::spawn(links::serve(endpoint, placer, Arc::new(receipts), ends.figures, kernels));
     ends.readiness.send_replace(Readiness::Ready { epoch });
+    service::notify_ready(&format!("serving on {address} (API) and {quic} (agents)"));
     tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
     Ok(())
 }
@@ -319,6 +329,7 @@ async fn stop_at_signal(
 ) {
     wait_for_signal().await;
     tracing::info!("stopping");
+    service::notify_stopping();
     server.stop(true).await;
     let endpoint = agents.borrow_and_update().clone();
     if let Some(endpoint) = endpoint {

@@ -73,6 +73,12 @@ pub enum Verb {
     },
     /// Prints the API's description (OpenAPI 3.1).
     Openapi,
+    /// Writes the manual pages of this program into a folder.
+    #[command(hide = true)]
+    Manual {
+        /// The folder.
+        out: PathBuf,
+    },
 }
 
 /// How to serve, from the command line and the environment.

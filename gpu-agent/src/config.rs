@@ -123,6 +123,12 @@ pub enum AgentCommand {
         #[arg(long)]
         nvml: Option<OsString>,
     },
+    /// Writes the manual pages of this program into a folder.
+    #[command(hide = true)]
+    Manual {
+        /// The folder.
+        out: PathBuf,
+    },
     /// Looks at the driver for the doctor. Never started by hand.
     #[command(hide = true)]
     NvmlCheckup {

@@ -11,6 +11,7 @@ use tessera_telemetry::exposition::Exposition;
 
 use crate::kernel::SharedNumbers;
 use crate::telemetry::SharedTelemetry;
+use crate::telemetry::health::NodeHealth;
 use crate::telemetry::metrics;
 
 /// How long a client may take to send a request's head.
@@ -28,8 +29,9 @@ pub fn serve(
     node: String,
     shared: SharedTelemetry,
     kernels: Option<SharedNumbers>,
+    health: NodeHealth,
 ) -> std::io::Result<Server> {
-    let source = Data::new((node, shared, kernels));
+    let source = Data::new(MetricsSource { node, shared, kernels, health });
     let app = move || {
         App::new()
             .app_data(source.clone())
@@ -45,11 +47,18 @@ pub fn serve(
     Ok(server.listen(listener)?.run())
 }
 
-async fn prometheus(
-    source: Data<(String, SharedTelemetry, Option<SharedNumbers>)>,
-) -> HttpResponse {
-    let (node, shared, kernels) = &**source;
-    let metrics = shared.with(|state| metrics::collect(node, state, kernels.as_ref()));
+/// What the metrics are read from.
+struct MetricsSource {
+    node: String,
+    shared: SharedTelemetry,
+    kernels: Option<SharedNumbers>,
+    health: NodeHealth,
+}
+
+async fn prometheus(source: Data<MetricsSource>) -> HttpResponse {
+    let MetricsSource { node, shared, kernels, health } = &**source;
+    let mut metrics = shared.with(|state| metrics::collect(node, state, kernels.as_ref()));
+    health.write(&mut metrics, node);
     match metrics.encode() {
         Ok(text) => HttpResponse::Ok().content_type(Exposition::CONTENT_TYPE).body(text),
         Err(error) => {

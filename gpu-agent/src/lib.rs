@@ -39,6 +39,7 @@ pub mod node;
 pub mod nvml;
 pub mod outputs;
 pub mod pool;
+pub mod service;
 pub mod shepherd;
 pub mod sys;
 pub mod telemetry;

@@ -1,11 +1,11 @@
 //! `tessera-agent`: puts the parts together and runs them until it is to stop.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use tessera_agent::accounts::AccountRules;
 use tessera_agent::actors::{gpu, node};
 use tessera_agent::config::{AgentArguments, AgentCommand, AgentConfig, MPS_CONTROL, NVML_LIBRARY};
@@ -28,11 +28,12 @@ use tessera_agent::nvml::events;
 use tessera_agent::outputs::OutputKeeper;
 use tessera_agent::pool::{ShepherdLauncher, ShepherdPool};
 use tessera_agent::shepherd::group;
+use tessera_agent::telemetry::health::NodeHealth;
 use tessera_agent::telemetry::{self, TelemetryParts};
-use tessera_agent::{accounts, adopt, http, nvml, sys::clock};
+use tessera_agent::{accounts, adopt, http, nvml, service, sys::clock};
 use tessera_agent_core::shepherd::HeldAttempt;
 use tessera_model::{BootId, Bytes, NodeName};
-use tessera_wire::tls::Identity;
+use tessera_wire::tls::{CertificateExpiry, Identity};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -65,6 +66,11 @@ fn main() -> ExitCode {
         Some(AgentCommand::Inspect { nvml: library }) => {
             return inspect(&arguments, library.as_ref());
         }
+        Some(AgentCommand::Manual { out }) => {
+            let written =
+                write_manual(out).inspect_err(|error| eprintln!("tessera-agent: {error}"));
+            return status(written.is_ok());
+        }
         Some(AgentCommand::NvmlWorker { nvml: library, events }) => {
             let run = if *events { nvml::watch::run } else { nvml::worker::run };
             // The agent sees that it is gone, and starts another.
@@ -87,6 +93,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn write_manual(out: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(out)?;
+    clap_mangen::generate_to(AgentArguments::command(), out)
 }
 
 fn status(well: bool) -> ExitCode {
@@ -140,6 +151,7 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<ExitCode> {
     let identity = Identity::load(&identity).context("no identity: make one with node-cert")?;
     let own = identity.node().context("the certificate is not a node's")?;
     let tls = identity.client()?;
+    let expiry = identity.expiry()?;
     anyhow::ensure!(config.shepherd.exists(), "no shepherd: {}", config.shepherd.display());
     tessera_agent::pool::check_program(&config.shepherd)?;
     tessera_launch::client::check_program(&config.launch).map_err(anyhow::Error::msg)?;
@@ -151,7 +163,7 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<ExitCode> {
     }
     tracing::info!(node = %own.name, id = %own.id, data = %config.data.display(), "starting");
     let folder = DataFolder::take(&config.data)?;
-    actix::System::new().block_on(run(config, folder, own.name, tls))
+    actix::System::new().block_on(run(config, folder, own.name, tls, expiry))
 }
 
 async fn run(
@@ -159,9 +171,10 @@ async fn run(
     folder: DataFolder,
     name: NodeName,
     tls: quinn::ClientConfig,
+    expiry: CertificateExpiry,
 ) -> anyhow::Result<ExitCode> {
     let (inputs, received) = mpsc::channel(INPUTS_MAX);
-    let startup = Startup::new(config, &folder, name, inputs)?;
+    let startup = Startup::new(config, &folder, name, inputs, expiry)?;
     let outputs = startup.start_outputs()?;
     let queues = startup.start_kernel_queues();
     let ports = startup.start_node(received, queues.as_ref(), outputs.clone()).await?;
@@ -184,6 +197,8 @@ struct Startup {
     /// The boot in which the GPUs' instances live.
     gpu_boot: BootId,
     inputs: mpsc::Sender<NodeInput>,
+    /// When this node's certificate expires.
+    expiry: CertificateExpiry,
 }
 
 /// The receiving ends of what the node sends to the other parts.
@@ -200,6 +215,7 @@ impl Startup {
         folder: &DataFolder,
         name: NodeName,
         inputs: mpsc::Sender<NodeInput>,
+        expiry: CertificateExpiry,
     ) -> anyhow::Result<Self> {
         let boot = clock::boot_id().context("the kernel reports no boot id")?;
         let gpu_boot = clock::boot_id_in(&config.gpu_boot_id).with_context(|| {
@@ -207,7 +223,7 @@ impl Startup {
         })?;
         let program = std::env::current_exe().context("can't find this program itself")?;
         let data = folder.path().to_owned();
-        Ok(Self { config, data, name, program, boot, gpu_boot, inputs })
+        Ok(Self { config, data, name, program, boot, gpu_boot, inputs, expiry })
     }
 
     fn start_outputs(&self) -> anyhow::Result<OutputKeeper> {
@@ -368,7 +384,8 @@ impl Startup {
             tracing::info!(address = %listener.local_addr()?, "serving metrics");
             let kernels = queues.map(|endpoint| endpoint.handle.numbers().clone());
             let name = self.name.to_string();
-            actix::spawn(http::serve(listener, name, shared.clone(), kernels)?);
+            let health = NodeHealth { data: self.data.clone(), expiry: self.expiry };
+            actix::spawn(http::serve(listener, name, shared.clone(), kernels, health)?);
         }
         actix::spawn(telemetry::run(parts, shared, events));
         Ok(())
@@ -425,7 +442,10 @@ impl Startup {
         let controller = ControllerAddress { address, tls, data: self.data, launch, outputs };
         let (stop, stopping) = watch::channel(false);
         let link = actix::spawn(link::run(controller, self.inputs, stopping));
+        // Its GPUs are known: the node serves from now on, whether the controller answers or not.
+        service::notify_ready("serving; attempts run on without the agent");
         let code = wait_for_end(fatal).await?;
+        service::notify_stopping();
         stop.send_replace(true);
         // A link between two connections has no controller to take leave of.
         let _ = tokio::time::timeout(GOODBYE_WITHIN, link).await;

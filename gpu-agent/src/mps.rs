@@ -6,6 +6,7 @@
 
 pub mod canary;
 mod control;
+pub mod counts;
 pub mod daemon;
 mod log;
 mod router;

@@ -6,6 +6,7 @@
 //! layout step.
 
 mod files;
+pub mod health;
 mod job_files;
 pub mod metrics;
 mod state;

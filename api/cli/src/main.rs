@@ -12,6 +12,7 @@ mod cancel;
 mod clock_time;
 mod cluster;
 mod connection;
+mod completions;
 mod decisions;
 mod demo;
 mod experiment;
@@ -35,6 +36,7 @@ mod span;
 mod spark;
 mod submit;
 mod token;
+mod support;
 mod top;
 mod usage;
 mod wait;
@@ -42,7 +44,7 @@ mod wait;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::connection::{Connection, Given};
 use self::failure::CommandFailure;
@@ -150,6 +152,13 @@ enum CliCommand {
     Token(token::Token),
     /// List what callers changed, and what was refused to them; for administrators
     Audit(audit::Audit),
+    /// Collect what a maintainer needs to understand a cluster, without secrets
+    SupportBundle(support::SupportBundle),
+    /// Print the completions of a shell
+    Completions(completions::Completions),
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Manual(completions::Manual),
     /// Write the JSON schemas of what `--json` prints
     #[command(hide = true)]
     Schema(schema::Schema),
@@ -177,6 +186,8 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<u8, CommandFailure> {
     match &cli.command {
         CliCommand::Schema(schema) => return schema.run(),
+        CliCommand::Completions(completions) => return completions.run(Cli::command()),
+        CliCommand::Manual(manual) => return manual.run(Cli::command()),
         CliCommand::Mig(mig) => return mig.run(cli.json),
         CliCommand::Simulate(simulate) if simulate.since().is_none() => {
             return simulate.run(cli.json);
@@ -225,7 +236,12 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Info(verb) => verb.run(session).await,
         CliCommand::Replay(verb) => verb.run(session).await,
         CliCommand::Demo(verb) => verb.run(session).await,
+        CliCommand::SupportBundle(verb) => {
+            verb.run(session, cli.token.as_deref(), now_unix()).await
+        }
         CliCommand::Schema(verb) => verb.run(),
+        CliCommand::Completions(verb) => verb.run(Cli::command()),
+        CliCommand::Manual(verb) => verb.run(Cli::command()),
         CliCommand::Mig(verb) => verb.run(cli.json),
         CliCommand::Simulate(verb) => match verb.since() {
             Some(since) => verb.run_past(session, since).await,
@@ -235,10 +251,14 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a bundle states when it was made")]
+fn now_unix() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

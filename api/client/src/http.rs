@@ -161,6 +161,12 @@ impl HttpConnection {
             .map_err(|bad| self.unexpected(format!("{bad}: {}", excerpt(&body))))
     }
 
+    /// Sends a request and returns the response's text.
+    pub(super) async fn text(&self, call: ApiCall) -> Result<String, ClientError> {
+        let answer = self.send(&call, Some(call.timeout)).await?;
+        answer.text().await.map_err(|cause| self.unreachable(cause))
+    }
+
     /// Sends a request whose response has no content.
     pub(super) async fn done(&self, call: ApiCall) -> Result<(), ClientError> {
         self.send(&call, Some(call.timeout)).await.map(drop)

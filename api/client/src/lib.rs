@@ -10,6 +10,7 @@ mod history;
 mod http;
 mod identity;
 mod operator;
+mod raw;
 mod retry;
 
 use std::time::Duration;

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::clock;
 use crate::memory::StoreMemory;
 use crate::ports::Readiness;
+use crate::process_metrics;
 use crate::store::leader::{self, Claim, Election, RENEW_EVERY, TRUST_MARGIN};
 use crate::store::{self, Connection, Pool, StoreError};
 use tessera_control::rollback::{DatabaseRollback, Remembered};
@@ -139,7 +140,9 @@ impl Candidate {
             tokio::time::sleep(RENEW_EVERY).await;
             let begun = clock::boot();
             let held = *epoch.borrow();
-            match self.renew(held).await {
+            let renewed = self.renew(held).await;
+            process_metrics::count_renewal(renewed.is_ok(), clock::boot().minus(begun));
+            match renewed {
                 Ok(()) => self.trust.extend(begun),
                 Err(StoreError::RolledBack { how }) => {
                     // If the mailbox is full, the next renewal sends it again.

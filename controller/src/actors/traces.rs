@@ -2,12 +2,16 @@
 //! job's submit.
 
 use std::collections::HashMap;
+use std::time::UNIX_EPOCH;
 
 use tessera_model::{AttemptId, JobId};
-use tessera_telemetry::{context, names};
+use tessera_telemetry::context::{self, FinishedSpan};
+use tessera_telemetry::names;
 
 use tessera_control::rows::snapshot::LaunchSpec;
 use tessera_control::rows::transitions::Reservation;
+
+use crate::{clock, process_metrics};
 
 /// Writes a span for each placement, and returns the trace context that each launch continues.
 pub fn placed(
@@ -16,6 +20,9 @@ pub fn placed(
 ) -> HashMap<AttemptId, String> {
     let mut traces = HashMap::with_capacity(reservations.len());
     for reservation in reservations {
+        if let Some(spec) = launch_specs.get(&reservation.job).filter(|_| reservation.number == 1) {
+            waited(reservation, spec);
+        }
         let span = tracing::info_span!(
             names::span::PLACE,
             { names::attribute::JOB_ID } = %reservation.job,
@@ -46,4 +53,25 @@ pub fn placed(
         }
     }
     traces
+}
+
+/// Reports how long a job waited for its first attempt.
+fn waited(reservation: &Reservation, spec: &LaunchSpec) {
+    process_metrics::count_wait(spec.waited);
+    if !tessera_telemetry::exporting() {
+        return;
+    }
+    let ended = UNIX_EPOCH + clock::unix().duration();
+    context::record(FinishedSpan {
+        name: names::span::WAIT,
+        parent: spec.traceparent.as_deref(),
+        links: &[],
+        started: ended - spec.waited.duration(),
+        ended,
+        attributes: vec![
+            (names::attribute::JOB_ID, reservation.job.to_string()),
+            (names::attribute::DECISION_ID, reservation.decision.to_string()),
+        ],
+        problem: None,
+    });
 }

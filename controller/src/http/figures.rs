@@ -1,8 +1,10 @@
 //! Live figures of GPUs, for Prometheus: the figures of a node are as old as its last report.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{GaugeVec, IntGaugeVec, Opts};
 use tessera_model::GpuId;
 use tessera_telemetry::names::metric;
@@ -18,7 +20,7 @@ struct Figures {
     memory: IntGaugeVec,
     power: GaugeVec,
     activity: GaugeVec,
-    energy: GaugeVec,
+    energy: CountedElsewhere,
     slice_memory: IntGaugeVec,
     slice_activity: GaugeVec,
 }
@@ -45,8 +47,7 @@ impl Figures {
                 "Share of time that the GPU is busy.",
                 &gpu_labels,
             ),
-            // The nodes count it: as a gauge it still only rises.
-            energy: broken(
+            energy: CountedElsewhere::register(
                 metric::GPU_ENERGY,
                 "Energy by bearer; the parts add up to the GPU's energy counter.",
                 &["node", "gpu", "bearer"],
@@ -68,7 +69,6 @@ impl Figures {
         self.memory.reset();
         self.power.reset();
         self.activity.reset();
-        self.energy.reset();
         self.slice_memory.reset();
         self.slice_activity.reset();
     }
@@ -77,6 +77,7 @@ impl Figures {
 /// Exports the nodes' last reports; GPUs without a recent report leave the metrics.
 pub(super) fn export_figures(newest: &BTreeMap<GpuId, GpuSnapshot>) {
     FIGURES.reset();
+    let mut energy = Vec::with_capacity(3 * newest.len());
     for (gpu, shown) in newest {
         let (node, gpu, figures) = (shown.node.as_str(), gpu.as_str(), &shown.figures);
         let gpu_labels = [node, gpu];
@@ -92,8 +93,7 @@ pub(super) fn export_figures(newest: &BTreeMap<GpuId, GpuSnapshot>) {
         let parts =
             [("jobs", figures.attempts_mj), ("other", figures.other_mj), ("idle", figures.idle_mj)];
         for (bearer, millijoules) in parts {
-            let labels = [node, gpu, bearer];
-            FIGURES.energy.with_label_values(&labels).set(thousandths(millijoules));
+            energy.push((vec![node, gpu, bearer], thousandths(millijoules)));
         }
         for slice in &figures.slices {
             let start = slice.slot.start.to_string();
@@ -105,6 +105,66 @@ pub(super) fn export_figures(newest: &BTreeMap<GpuId, GpuSnapshot>) {
                 FIGURES.slice_activity.with_label_values(&labels).set(thousandths(activity.into()));
             }
         }
+    }
+    FIGURES.energy.show(energy);
+}
+
+/// A counter that nodes count: the controller shows the numbers that it received.
+#[derive(Clone)]
+struct CountedElsewhere {
+    about: Desc,
+    samples: Arc<Mutex<Vec<Metric>>>,
+}
+
+impl CountedElsewhere {
+    fn register(name: &str, help: &str, labels: &[&str]) -> Self {
+        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+        let about =
+            Desc::new(name.to_owned(), help.to_owned(), labels, HashMap::new()).expect(WELL_FORMED);
+        let counter = Self { about, samples: Arc::default() };
+        registry().register(Box::new(counter.clone())).expect(WELL_FORMED);
+        counter
+    }
+
+    /// Replaces all samples at once, so that no scrape sees a part of them.
+    fn show(&self, samples: Vec<(Vec<&str>, f64)>) {
+        let shown = samples.into_iter().map(|(values, number)| {
+            let pairs = self.about.variable_labels.iter().zip(values);
+            let mut labels: Vec<_> = pairs
+                .map(|(name, value)| {
+                    let mut label = LabelPair::default();
+                    label.set_name(name.clone());
+                    label.set_value(value.to_owned());
+                    label
+                })
+                .collect();
+            labels.sort();
+            let mut counter = Counter::default();
+            counter.set_value(number);
+            let mut metric = Metric::from_label(labels);
+            metric.set_counter(counter);
+            metric
+        });
+        *self.samples.lock().unwrap_or_else(PoisonError::into_inner) = shown.collect();
+    }
+}
+
+impl Collector for CountedElsewhere {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.about]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if samples.is_empty() {
+            return Vec::new();
+        }
+        let mut family = MetricFamily::default();
+        family.set_name(self.about.fq_name.clone());
+        family.set_help(self.about.help.clone());
+        family.set_field_type(MetricType::COUNTER);
+        family.set_metric(samples);
+        vec![family]
     }
 }
 

@@ -16,6 +16,7 @@ use super::openapi::{OPENAPI_JSON, Problems, methods_of};
 use super::state::State;
 use super::{figures, metrics};
 use crate::ports::Readiness;
+use crate::process_metrics;
 
 /// How long the counts of jobs are good for: counting millions takes a while, and several
 /// collectors may request them.
@@ -96,6 +97,8 @@ pub(super) async fn prometheus(
     if let Ok(Ok(nodes)) = timeout(PART_WITHIN, state.nodes()).await {
         metrics::show_nodes(&nodes, &state.ports.shape.borrow().clone());
     }
+    let ready = matches!(*state.ports.readiness.borrow(), Readiness::Ready { .. });
+    process_metrics::export(ready);
     figures::export_figures(&state.ports.figures.fresh());
     let text = metrics::exposition().map_err(|error| {
         tracing::error!(%error, "metrics not written");

@@ -13,12 +13,16 @@ use tessera_model::mig::MigState;
 use tessera_telemetry::names::metric;
 
 use crate::ports::ClusterShape;
+use crate::process_metrics;
 
 /// From the fastest read to the longest wait that a request may specify.
 const REQUEST_SECONDS: [f64; 12] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0];
 
 static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+/// Every state that a node can have: a state without nodes is shown as 0.
+const NODE_STATES: [&str; 4] = ["available", "connecting", "silent", "lost"];
 
 /// Returns the registry behind `/metrics`, for other parts of the controller to add to.
 pub fn registry() -> &'static Registry {
@@ -33,6 +37,8 @@ struct Metrics {
     jobs_submitted: IntCounter,
     jobs: IntGaugeVec,
     agent_up: IntGaugeVec,
+    nodes: IntGaugeVec,
+    changing: IntGaugeVec,
     instances: IntGaugeVec,
     reachability: GaugeVec,
     drained: IntGaugeVec,
@@ -66,6 +72,12 @@ impl Metrics {
                 .expect(WELL_FORMED),
             jobs: gauges(metric::JOBS, "Jobs by state.", &["state"]),
             agent_up: gauges(metric::AGENT_UP, "Whether the node's agent is connected.", &["node"]),
+            nodes: gauges(metric::NODES, "Nodes by state.", &["state"]),
+            changing: gauges(
+                metric::GPU_CHANGING,
+                "Whether a layout plan of the GPU is under way.",
+                &["gpu"],
+            ),
             instances: gauges(
                 metric::MIG_INSTANCES,
                 "MIG instances that exist.",
@@ -111,7 +123,7 @@ impl Metrics {
         )
         .expect(WELL_FORMED);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let all: [Box<dyn prometheus::core::Collector>; 13] = [
+        let all: [Box<dyn prometheus::core::Collector>; 15] = [
             Box::new(build),
             Box::new(self.requests.clone()),
             Box::new(self.seconds.clone()),
@@ -119,6 +131,8 @@ impl Metrics {
             Box::new(self.jobs_submitted.clone()),
             Box::new(self.jobs.clone()),
             Box::new(self.agent_up.clone()),
+            Box::new(self.nodes.clone()),
+            Box::new(self.changing.clone()),
             Box::new(self.instances.clone()),
             Box::new(self.reachability.clone()),
             Box::new(self.drained.clone()),
@@ -126,7 +140,7 @@ impl Metrics {
             Box::new(self.faults.clone()),
             Box::new(self.operator.clone()),
         ];
-        for collector in all {
+        for collector in all.into_iter().chain(process_metrics::collectors()) {
             self.registry.register(collector).expect(WELL_FORMED);
         }
     }
@@ -165,6 +179,11 @@ pub(super) fn show_jobs(counts: &JobCounts) {
 /// Exports the state of the nodes; what left the cluster leaves the metrics, too.
 pub(super) fn show_nodes(nodes: &[NodeDetails], shape: &ClusterShape) {
     METRICS.agent_up.reset();
+    METRICS.nodes.reset();
+    METRICS.changing.reset();
+    for state in NODE_STATES {
+        METRICS.nodes.with_label_values(&[state]).set(0);
+    }
     METRICS.instances.reset();
     METRICS.reachability.reset();
     METRICS.drained.reset();
@@ -173,6 +192,7 @@ pub(super) fn show_nodes(nodes: &[NodeDetails], shape: &ClusterShape) {
     for node in nodes {
         let drained = i64::from(node.drained.is_some());
         METRICS.drained.with_label_values(&[node.name.as_str()]).set(drained);
+        METRICS.nodes.with_label_values(&[&node.state]).inc();
         let up = i64::from(node.state == "available");
         METRICS.agent_up.with_label_values(&[node.name.as_str()]).set(up);
         for gpu in &node.gpus {
@@ -184,6 +204,7 @@ pub(super) fn show_nodes(nodes: &[NodeDetails], shape: &ClusterShape) {
                 let labels = [gpu.id.as_str(), how];
                 METRICS.closed.with_label_values(&labels).set(i64::from(word.is_some()));
             }
+            METRICS.changing.with_label_values(&[&gpu.id]).set(gpu.changing.into());
             for fault in &gpu.faults {
                 let labels = [gpu.id.as_str(), &fault.cause];
                 METRICS.faults.with_label_values(&labels).add(fault.times.into());

@@ -25,6 +25,24 @@ pub mod metric {
     /// Counter: what operators changed, by `what` (`drained`, `quarantined`, `pinned`, `layout`) and `how`
     /// (`set`, `cleared`, `requested`).
     pub const OPERATOR_ACTIONS: &str = "tessera_operator_actions_total";
+    /// Gauge: nodes by `state` (`available`, `connecting`, `silent`, `lost`).
+    pub const NODES: &str = "tessera_nodes";
+    /// Gauge: 1 while a layout plan of the GPU is under way, else 0, by `gpu`.
+    pub const GPU_CHANGING: &str = "tessera_gpu_changing";
+    /// Gauge: 1 while the controller leads and serves requests, else 0.
+    pub const READY: &str = "tessera_ready";
+    /// Histogram: one renewal of the leader's lease in the database, by `result` (`ok`, `failed`).
+    pub const LEADER_RENEWAL: &str = "tessera_leader_renewal_seconds";
+    /// Histogram: time from a job's submit to its first placement.
+    pub const JOB_WAIT: &str = "tessera_job_wait_seconds";
+    /// Gauge: when a certificate expires in seconds since 1970, by `certificate` (`own`, `authority`).
+    pub const CERTIFICATE_EXPIRY: &str = "tessera_certificate_expiry_timestamp_seconds";
+    /// Gauge: free space of the disk with the data folder.
+    pub const DATA_FREE: &str = "tessera_data_free_bytes";
+    /// Gauge: size of the disk with the data folder.
+    pub const DATA_SIZE: &str = "tessera_data_size_bytes";
+    /// Counter: faults of MPS daemons and servers that ended their sharers, by `node`.
+    pub const MPS_FAULTS: &str = "tessera_mps_faults_total";
     /// Gauge: 1 for a node whose agent is connected, else 0, by `node`.
     pub const AGENT_UP: &str = "tessera_agent_up";
     /// Counter: HTTP requests answered, by `route`, `method` and `status`.
@@ -98,6 +116,8 @@ pub mod metric {
 pub mod span {
     /// One submit, over HTTP.
     pub const SUBMIT: &str = "job.submit";
+    /// The time from a job's submit to its first placement, sent when it is over.
+    pub const WAIT: &str = "job.wait";
     /// One job's placement: the decision and what was considered.
     pub const PLACE: &str = "job.place";
     /// One layout plan of one GPU.

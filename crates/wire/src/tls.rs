@@ -98,6 +98,20 @@ pub struct Identity {
     key: String,
 }
 
+/// When an identity stops to be accepted, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CertificateExpiry {
+    /// Of the certificate itself.
+    pub own: i64,
+    /// Of the authority's certificate.
+    pub authority: i64,
+}
+
+fn expiry_of(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(certificate.validity().not_after.timestamp())
+}
+
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The key must not reach a log.
@@ -332,6 +346,22 @@ impl Identity {
     /// [`TlsError::NoNode`] for a controller's identity.
     pub fn node(&self) -> Result<NodeIdentity, TlsError> {
         node_of(self.chain()?.first().ok_or(TlsError::NoNode)?)
+    }
+
+    /// Returns when this certificate and its authority's expire, in seconds since 1970.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Malformed`].
+    pub fn expiry(&self) -> Result<CertificateExpiry, TlsError> {
+        let own = self.chain()?;
+        let own = own.first().ok_or_else(|| malformed("cert.pem", "certificate"))?;
+        let authority = CertificateDer::from_pem_slice(self.authority.as_bytes())
+            .map_err(|_| malformed("ca.pem", "certificate"))?;
+        Ok(CertificateExpiry {
+            own: expiry_of(own).ok_or_else(|| malformed("cert.pem", "certificate"))?,
+            authority: expiry_of(&authority).ok_or_else(|| malformed("ca.pem", "certificate"))?,
+        })
     }
 
     fn roots(&self) -> Result<Arc<RootCertStore>, TlsError> {

@@ -263,6 +263,7 @@ impl SharedSlice {
             return;
         }
         tracing::warn!(slice = %self.slice, why, attempts = victims.len(), "sharers end");
+        super::counts::count_fault();
         self.send(MpsEvent::Fault { attempts: victims }).await;
     }
 
@@ -300,6 +301,7 @@ impl SharedSlice {
                 let fault = self.sharers.fail(&why, &BTreeSet::new());
                 let victims = fault.into_iter().filter(|victim| *victim != dead).collect();
                 self.sharers.blame(dead);
+                super::counts::count_fault();
                 self.send(MpsEvent::Fault { attempts: victims }).await;
             }
         }

@@ -1,0 +1,57 @@
+//! What this machine itself shows: its settings, logs and driver.
+
+use std::fs;
+use std::process::Command;
+
+/// Most bytes of one command's output, its end: logs are the longest.
+const OUTPUT_BYTES_MAX: usize = 4 << 20;
+
+/// Files that are read as they are.
+const FILES: [(&str, &str); 6] = [
+    ("/etc/tessera/controller.toml", "local/controller.toml"),
+    ("/etc/tessera/agent.toml", "local/agent.toml"),
+    ("/etc/os-release", "local/os-release.txt"),
+    ("/proc/driver/nvidia/version", "local/nvidia-version.txt"),
+    ("/proc/meminfo", "local/meminfo.txt"),
+    ("/proc/loadavg", "local/loadavg.txt"),
+];
+
+/// Commands that only look.
+const COMMANDS: [(&str, &[&str], &str); 8] = [
+    ("uname", &["-a"], "local/uname.txt"),
+    ("df", &["-h"], "local/df.txt"),
+    ("nvidia-smi", &["-q"], "local/nvidia-smi.txt"),
+    ("nvidia-smi", &["mig", "-lgi"], "local/nvidia-smi-mig.txt"),
+    ("tessera-agent", &["doctor", "--json"], "local/doctor.json"),
+    ("dpkg-query", &["-W", "tessera*"], "local/packages.txt"),
+    (
+        "systemctl",
+        &["status", "--no-pager", "--lines=0", "tessera-controller", "tessera-agent"],
+        "local/systemctl.txt",
+    ),
+    (
+        "journalctl",
+        &["--no-pager", "--since=-24h", "-u", "tessera-controller", "-u", "tessera-agent"],
+        "local/journal.txt",
+    ),
+];
+
+/// Returns each part with its text, or why there is none.
+pub fn collect() -> Vec<(String, Result<String, String>)> {
+    let files = FILES.iter().map(|(path, name)| {
+        let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        ((*name).to_owned(), text.map_err(|error| format!("{path}: {error}")))
+    });
+    let commands = COMMANDS
+        .iter()
+        .map(|(program, arguments, name)| ((*name).to_owned(), output_of(program, arguments)));
+    files.chain(commands).collect()
+}
+
+fn output_of(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let done = Command::new(program).args(arguments).output();
+    let done = done.map_err(|error| format!("{program}: {error}"))?;
+    let all = [done.stdout, done.stderr].concat();
+    let tail = &all[all.len().saturating_sub(OUTPUT_BYTES_MAX)..];
+    Ok(String::from_utf8_lossy(tail).into_owned())
+}

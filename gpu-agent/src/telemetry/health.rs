@@ -1,0 +1,43 @@
+//! What an operator must know of the node besides its GPUs: its certificate, its disk, and MPS.
+
+use std::path::PathBuf;
+
+use tessera_telemetry::exposition::{Exposition, MetricKind, count};
+use tessera_telemetry::names::metric;
+use tessera_wire::tls::CertificateExpiry;
+
+use crate::mps;
+
+/// Where the figures come from.
+#[derive(Clone, Debug)]
+pub struct NodeHealth {
+    /// The data folder.
+    pub data: PathBuf,
+    /// When the node's certificate expires.
+    pub expiry: CertificateExpiry,
+}
+
+impl NodeHealth {
+    /// Adds the node's health to its metrics; a disk that can't be read is left out.
+    pub fn write(&self, metrics: &mut Exposition, node: &str) {
+        let help = "When a certificate expires, in seconds since 1970.";
+        metrics.metric(metric::CERTIFICATE_EXPIRY, MetricKind::Gauge, help);
+        for (certificate, at) in [("own", self.expiry.own), ("authority", self.expiry.authority)] {
+            let labels = [("node", node), ("certificate", certificate)];
+            metrics.sample(&labels, count(u64::try_from(at).unwrap_or(0)));
+        }
+        if let Ok(disk) = rustix::fs::statvfs(&self.data) {
+            let rows = [
+                (metric::DATA_FREE, "Free space of the data folder's disk.", disk.f_bavail),
+                (metric::DATA_SIZE, "Size of the data folder's disk.", disk.f_blocks),
+            ];
+            for (name, help, blocks) in rows {
+                metrics.metric(name, MetricKind::Gauge, help);
+                metrics.sample(&[("node", node)], count(blocks.saturating_mul(disk.f_frsize)));
+            }
+        }
+        let help = "Faults of MPS that ended their sharers.";
+        metrics.metric(metric::MPS_FAULTS, MetricKind::Counter, help);
+        metrics.sample(&[("node", node)], count(mps::counts::faults()));
+    }
+}
