@@ -1,0 +1,209 @@
+//! The packages: what systemd learns of the daemons, completions, versions, equal bytes from equal
+//! input, and a life in a fresh system.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tessera_load_tests::cluster::Plan;
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::wait;
+
+use super::tools::{have, long, read, root, run, skip};
+
+#[test]
+fn systemd_is_notified_once_a_daemon_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+
+    let mut cluster = Plan::new()
+        .node("n1", "a100-40gb")
+        .env("NOTIFY_SOCKET", path.display().to_string())
+        .start();
+
+    let mut messages = String::new();
+    let mut buffer = [0; 4096];
+    while messages.matches("READY=1").count() < 2 {
+        let length = socket.recv(&mut buffer).expect("both daemons notify");
+        messages += &String::from_utf8_lossy(&buffer[..length]);
+    }
+    assert!(messages.contains("STATUS=serving on 127.0.0.1:"), "{messages}");
+    assert!(messages.contains("attempts run on without the agent"), "{messages}");
+
+    cluster.controller.stop();
+    let stopping = wait::within_time(Duration::from_secs(20), || {
+        let length = socket.recv(&mut buffer).ok()?;
+        String::from_utf8_lossy(&buffer[..length]).contains("STOPPING=1").then_some(())
+    });
+    assert!(stopping.is_some(), "the controller does not report that it stops");
+}
+
+#[test]
+fn systemd_accepts_the_units() {
+    if !have("systemd-analyze", "units are not verified (Debian package systemd)") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for unit in ["tessera-controller", "tessera-agent"] {
+        let text = read(&format!("packaging/systemd/{unit}.service"));
+        // The programs are not installed here.
+        let lines = text.lines().map(|line| match line.starts_with("ExecStart=") {
+            true => "ExecStart=/bin/true".to_owned(),
+            false => line.to_owned(),
+        });
+        let path = folder.path().join(format!("{unit}.service"));
+        fs::write(&path, lines.collect::<Vec<_>>().join("\n")).unwrap();
+        let output = Command::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(&path)
+            .output()
+            .unwrap();
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        let ours: Vec<_> = complaints.lines().filter(|line| line.contains("tessera")).collect();
+        assert!(ours.is_empty(), "{unit}: {ours:#?}");
+    }
+}
+
+#[test]
+fn jobs_outlive_the_agents_unit() {
+    let unit = read("packaging/systemd/tessera-agent.service");
+
+    for line in [
+        "Type=notify",
+        "KillMode=process",
+        "Delegate=yes",
+        "OOMPolicy=continue",
+        "LimitMEMLOCK=infinity",
+        "RestartPreventExitStatus=78",
+    ] {
+        assert!(unit.lines().any(|found| found == line), "{line}");
+    }
+    assert!(unit.contains("nvidia-persistenced.service"));
+}
+
+#[test]
+fn every_shell_accepts_its_completions() {
+    for (shell, check) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
+        if !have(shell, "its completions are not checked") {
+            continue;
+        }
+        let mut command = Command::new(programs().path("tessera"));
+        let script = run(command.args(["completions", shell]));
+        assert!(script.contains("support-bundle"), "{shell}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tessera");
+        fs::write(&path, script).unwrap();
+        run(Command::new(shell).arg(check).arg(path));
+    }
+}
+
+#[test]
+fn every_verb_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    for program in ["tessera", "tessera-controller", "tessera-agent"] {
+        run(Command::new(programs().path(program)).arg("manual").arg(folder.path()));
+    }
+
+    for page in [
+        "tessera.1",
+        "tessera-submit.1",
+        "tessera-gpus-layout-apply.1",
+        "tessera-controller.1",
+        "tessera-controller-node-cert.1",
+        "tessera-agent.1",
+        "tessera-agent-doctor.1",
+    ] {
+        assert!(folder.path().join(page).is_file(), "{page}");
+    }
+    let hidden = folder.path().join("tessera-agent-nvml-worker.1");
+    assert!(!hidden.exists(), "a task that is never started by hand has a page");
+}
+
+#[test]
+fn the_version_stands_in_one_place() {
+    let manifest = read("Cargo.toml");
+    let version = manifest.split("[workspace.package]\nversion = \"").nth(1).unwrap();
+    let version = version.split('"').next().unwrap();
+
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    assert!(read("CHANGELOG.md").contains(&format!("\n## [{version}]")), "CHANGELOG.md");
+    for line in manifest.split("members = [").nth(1).unwrap().lines().skip(1) {
+        let Some(member) = line.trim().strip_prefix('"').and_then(|l| l.strip_suffix("\",")) else {
+            break;
+        };
+        let text = read(&format!("{member}/Cargo.toml"));
+        assert!(text.contains("version.workspace = true"), "{member}");
+    }
+}
+
+/// Builds packages from the programs that the tests use.
+fn build_packages(out: &Path, revision: &str) -> bool {
+    let target = programs().path("tessera").ancestors().nth(2).unwrap().to_owned();
+    if !target.join("stand-in").is_dir() || !target.join("kernel-shim").is_dir() {
+        skip("packages are not built: run ./x build first");
+        return false;
+    }
+    run(Command::new(root().join("packaging/build"))
+        .arg(target)
+        .arg(out)
+        .env("TESSERA_PACKAGE_REVISION", revision)
+        .env("TESSERA_PACKAGE_LEVEL", "1"));
+    true
+}
+
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries.map(|entry| (entry.file_name().into(), fs::read(entry.path()).unwrap())).collect()
+}
+
+#[test]
+fn packages_of_the_same_programs_have_the_same_bytes() {
+    if !long("packages are built twice") || !have("dpkg-deb", "packages are not built") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    if !build_packages(&one, "1") {
+        return;
+    }
+    build_packages(&other, "1");
+
+    let (one, other) = (contents(&one), contents(&other));
+    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
+    assert_eq!(one.len(), 6, "{:?}", one.keys());
+    for (name, bytes) in &one {
+        assert!(other[name] == *bytes, "{} differs", name.display());
+    }
+}
+
+#[test]
+fn packages_live_in_a_fresh_system_from_installation_to_purge() {
+    if !long("a fresh system is made by debootstrap")
+        || !have("debootstrap", "packages are not installed")
+        || !have("dpkg-deb", "packages are not built")
+    {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        skip("packages are installed into a fresh system by root only");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (packages, newer) = (folder.path().join("1"), folder.path().join("2"));
+    if !build_packages(&packages, "1") {
+        return;
+    }
+    build_packages(&newer, "2");
+    let target = programs().path("tessera").ancestors().nth(2).unwrap().to_owned();
+
+    let shown = run(Command::new(root().join("packaging/test-install"))
+        .args([&packages, &newer])
+        .arg(target.join("fresh-systems")));
+
+    assert!(shown.contains("purged without a trace"), "{shown}");
+}

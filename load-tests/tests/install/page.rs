@@ -1,0 +1,120 @@
+//! The pages for operators: every command of ours in them exists with its options, every link leads
+//! somewhere, and the way to a second node is short.
+
+use std::process::Command;
+
+use tessera_load_tests::programs::programs;
+
+use super::tools::{read, root};
+
+const OURS: [&str; 3] = ["tessera", "tessera-agent", "tessera-controller"];
+
+/// Splits a line as a shell would, with quotes and nothing else.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for c in line.chars() {
+        match (quote, c) {
+            (None, '"' | '\'') => quote = Some(c),
+            (Some(open), c) if open == c => quote = None,
+            (None, ' ') => words.push(String::new()),
+            _ => words.last_mut().unwrap().push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Returns the commands of a page, or of one section of it.
+fn commands(page: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in page.lines() {
+        if line.starts_with("```") {
+            inside = line == "```console";
+        } else if let (true, Some(command)) = (inside, line.strip_prefix("$ ")) {
+            found.push(command.to_owned());
+        }
+    }
+    found
+}
+
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
+    section.split("\n## ").next().unwrap()
+}
+
+#[test]
+fn every_command_of_ours_in_the_pages_for_operators_exists() {
+    for page in ["docs/install.md", "docs/alerts.md"] {
+        let all: Vec<_> = commands(&read(page)).iter().map(|line| words(line)).collect();
+        let ours: Vec<_> = all
+            .iter()
+            .map(|words| match words[0].as_str() {
+                "runuser" => &words[4..],
+                _ => words.as_slice(),
+            })
+            .filter(|words| OURS.contains(&words[0].as_str()))
+            .collect();
+        assert!(ours.len() > 10, "{page}: only {} commands were found", ours.len());
+        for words in ours {
+            // Whatever comes before the last word is read first: what isn't known is refused.
+            let output = Command::new(programs().path(&words[0]))
+                .args(&words[1..])
+                .arg("--help")
+                .output()
+                .unwrap();
+
+            let problem = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{page}: {}: {problem}", words.join(" "));
+        }
+    }
+}
+
+#[test]
+fn a_job_on_a_second_node_is_at_most_fifteen_commands_away() {
+    let page = read("docs/install.md");
+    let commands = commands(section(&page, "Several nodes"));
+
+    assert!(commands.len() <= 15, "{} commands: {commands:#?}", commands.len());
+    assert!(commands.iter().any(|command| command.starts_with("tessera submit")));
+}
+
+#[test]
+fn every_edit_of_a_settings_file_in_the_page_finds_its_line() {
+    let page = read("docs/install.md");
+    let mut edits = 0;
+    for command in commands(&page) {
+        let Some((_, rest)) = command.split_once("s/^#") else { continue };
+        let key = rest.split(" = ").next().unwrap();
+        let file = if command.contains("agent.toml") { "agent.toml" } else { "controller.toml" };
+        let settings = read(&format!("packaging/etc/{file}"));
+        let lines = settings.lines().filter(|line| line.starts_with(&format!("#{key} = ")));
+        assert_eq!(lines.count(), 1, "{file}: {command}");
+        edits += 1;
+    }
+    assert!(edits >= 4, "only {edits} edits were found");
+}
+
+#[test]
+fn every_page_and_file_that_the_pages_link_to_exists() {
+    for page in ["docs/install.md", "docs/alerts.md", "docs/tracing.md"] {
+        let text = read(page);
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => root().join(page),
+                file => root().join("docs").join(file),
+            };
+            let linked = std::fs::read_to_string(&target)
+                .unwrap_or_else(|error| panic!("{page} links to {link}: {error}"));
+            let anchors = linked.lines().filter_map(|line| line.strip_prefix('#')).map(|heading| {
+                let heading = heading.trim_start_matches('#').trim().to_lowercase();
+                let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+                kept.collect::<String>().replace(' ', "-")
+            });
+            let found = anchor.is_empty() || anchors.into_iter().any(|known| known == anchor);
+            assert!(found, "{page} links to {link}, and there is no such heading");
+        }
+    }
+}
