@@ -36,7 +36,7 @@ const OLD_ROWS: &str = r#"
             '00000000-0000-0000-0000-00000000000a', '0.1.0', 8, 1 << 30);
     INSERT INTO operator_words (word, node, by_user, reason, said_at)
     VALUES ('drained', '00000000-0000-0000-0000-00000000000a', 'ada', 'fans', '2026-01-01');
-    INSERT INTO gpu_changes (plan, gpu, node, layout_gen, state, steps, steps_text,
+    INSERT INTO layout_changes (plan, gpu, node, layout_gen, state, steps, steps_text,
                                 requested_by, wanted)
     VALUES ('00000000-0000-0000-0000-00000000000b', 'GPU-00000000-0000-4000-8000-000000000001',
             '00000000-0000-0000-0000-00000000000a', 4, 'ordered', '[]', '{}', 'ada',

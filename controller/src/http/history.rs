@@ -96,7 +96,7 @@ const WHOLE_UUID: usize = 40;
 /// Lists layout plans, newest first.
 #[utoipa::path(
     tag = "history",
-    operation_id = "list_gpu_changes",
+    operation_id = "list_layout_changes",
     params(LayoutFilter),
     responses(
         (status = 200, description = "A page of layout plans.", body = LayoutPlans),

@@ -441,7 +441,7 @@ impl Store {
         let gpu = gpu.ok_or_else(|| format!("plan {} of {} is old", plan.layout_gen, plan.gpu))?;
         gpu.layout_gen = plan.layout_gen;
         let others = || self.plans.values().filter(|other| other.gpu == plan.gpu);
-        check(others().all(|other| !other.open), || "gpu_changes_one_open".to_owned())?;
+        check(others().all(|other| !other.open), || "layout_changes_one_open".to_owned())?;
         check(others().all(|o| o.layout_gen != plan.layout_gen), || "a number twice".to_owned())?;
         let requested_layout = plan
             .requested
