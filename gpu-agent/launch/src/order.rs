@@ -1,7 +1,7 @@
 //! What a shepherd and its launcher send each other, and its encoding.
 //!
-//! An encoding of its own, since a decoder that runs as root has to be read in one sitting: numbers in
-//! little-endian order, texts and lists with their length before them. Lengths are checked against what is
+//! The encoding is its own, since a decoder that runs as root has to be read in one sitting. Numbers are in
+//! little-endian order, and texts and lists have their length before them. Lengths are checked against what is
 //! there before anything is allocated.
 
 use std::io;

@@ -61,8 +61,8 @@ pub fn open_reader(path: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// Returns what distinguishes a file from every other: its file system, its number there, and when it was made, in
-/// nanoseconds since 1970 (zero where the file system doesn't keep that).
+/// Returns what distinguishes a file from every other: its file system, its number there, and when it was made.
+/// That time is in nanoseconds since 1970, or zero where the file system doesn't keep it.
 pub fn identity_of(file: &std::fs::Metadata) -> (u64, u64, u64) {
     let born = file.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
     let born = born.and_then(|born| u64::try_from(born.as_nanos()).ok()).unwrap_or(0);
