@@ -142,7 +142,7 @@ fn the_version_stands_in_one_place() {
 }
 
 /// Builds packages from the programs that the tests use.
-fn build_packages(out: &Path, revision: &str) -> bool {
+pub fn build_packages(out: &Path, revision: &str) -> bool {
     let target = programs().path("tessera").ancestors().nth(2).unwrap().to_owned();
     if !target.join("stand-in").is_dir() || !target.join("kernel-shim").is_dir() {
         skip("packages are not built: run ./x build first");
@@ -201,9 +201,13 @@ fn packages_live_in_a_fresh_system_from_installation_to_purge() {
     build_packages(&newer, "2");
     let target = programs().path("tessera").ancestors().nth(2).unwrap().to_owned();
 
-    let shown = run(Command::new(root().join("packaging/test-install"))
-        .args([&packages, &newer])
-        .arg(target.join("fresh-systems")));
+    // Debian 12 and the release after it.
+    for suite in ["bookworm", "trixie"] {
+        let shown = run(Command::new(root().join("packaging/test-install"))
+            .args([&packages, &newer])
+            .arg(target.join("fresh-systems"))
+            .arg(suite));
 
-    assert!(shown.contains("purged without a trace"), "{shown}");
+        assert!(shown.contains("purged without a trace"), "{suite}: {shown}");
+    }
 }
