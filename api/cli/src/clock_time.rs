@@ -14,7 +14,7 @@ const FORMS: &str = "write HH:MM, YYYY-MM-DD, YYYY-MM-DDTHH:MM, 2027-01-31T18:00
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockTime {
     /// So many seconds from now.
-    In(u64),
+    In(i64),
     /// The next time when clocks show that.
     TimeOfDay(Time),
     /// A date without a year: the next such day, at its beginning.
@@ -100,13 +100,13 @@ fn time_of_day(text: &str) -> Option<Time> {
 }
 
 /// Reads what follows `now`: nothing, or `+COUNT` with a unit, which is seconds if it is left out.
-fn relative(text: &str) -> Option<u64> {
+fn relative(text: &str) -> Option<i64> {
     if text.is_empty() {
         return Some(0);
     }
     let text = text.trim_start().strip_prefix('+')?.trim_start();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let count: u64 = text[..digits].parse().ok()?;
+    let count: i64 = text[..digits].parse().ok()?;
     let unit = match text[digits..].trim_start() {
         "" | "s" | "sec" | "secs" | "second" | "seconds" => 1,
         "m" | "min" | "mins" | "minute" | "minutes" => 60,
@@ -138,10 +138,7 @@ impl ClockTime {
         let zone: &TimeZone = now.time_zone();
         let local = |at: DateTime| Ok(zone.to_zoned(at)?.timestamp());
         match self {
-            Self::In(secs) => {
-                let secs = i64::try_from(secs).unwrap_or(i64::MAX);
-                now.timestamp().checked_add(SignedDuration::from_secs(secs))
-            }
+            Self::In(secs) => now.timestamp().checked_add(SignedDuration::from_secs(secs)),
             Self::TimeOfDay(at) => {
                 let today = now.date();
                 let day = if at > now.time() { today } else { today.tomorrow()? };

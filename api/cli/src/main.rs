@@ -201,6 +201,8 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         _ => Connection::find(&given)?,
     };
     let session = CommandSession::open(&found, cli.json)?;
+    // Also one that login kept must stay out of a bundle.
+    let token = found.token.clone();
     let session = &session;
     match cli.command {
         CliCommand::Login(verb) => verb.run(found, given.token, cli.json).await,
@@ -236,9 +238,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Info(verb) => verb.run(session).await,
         CliCommand::Replay(verb) => verb.run(session).await,
         CliCommand::Demo(verb) => verb.run(session).await,
-        CliCommand::SupportBundle(verb) => {
-            verb.run(session, cli.token.as_deref(), now_unix()).await
-        }
+        CliCommand::SupportBundle(verb) => verb.run(session, token.as_deref(), now_unix()).await,
         CliCommand::Schema(verb) => verb.run(),
         CliCommand::Completions(verb) => verb.run(Cli::command()),
         CliCommand::Manual(verb) => verb.run(Cli::command()),

@@ -10,6 +10,7 @@ use tessera_model::{GangMember, JobId, Millis};
 use tessera_placement::{Basis, Prediction, QueuedJob};
 
 use crate::answers::DeadlineForecast;
+use crate::arrivals::enqueue;
 use crate::counterfactual::StartForecast;
 use crate::duration::duration_text;
 use crate::rows::submitted::SubmittedJob;
@@ -66,7 +67,8 @@ impl ClusterState {
         let line = self.position_of(&own);
         let mut cluster = self.excerpt(self.queue_excerpt(&line));
         for job in new {
-            cluster.enqueue(job, now);
+            let ClusterState { queue, attempts, predictions, inventory, .. } = &mut cluster;
+            enqueue(queue, attempts, predictions, inventory, job, now);
         }
         DeadlineQuery { line, cluster }
     }
