@@ -10,7 +10,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::geteuid;
-use serde::{Deserialize, Serialize};
 use tessera_agent_core::attempts::PlacementRefusal;
 use tessera_frames::cluster::LaunchOrder;
 use tessera_launch::client::{Abilities, probe};
@@ -20,8 +19,10 @@ use tessera_model::mig::Slot;
 use tokio::sync::mpsc;
 
 use crate::config::{AgentConfig, RunAs};
-use crate::devices::{self, GpuNumbers};
+use crate::devices;
 use crate::messages::NodeInput;
+use crate::messages::account::{LocalAccount, LookupResult};
+use crate::messages::gpu::GpuNumbers;
 use crate::shepherd::group;
 use crate::shepherd::protocol::{AccountNumbers, Confinement};
 use crate::sys::holders::DeviceFiles;
@@ -36,20 +37,6 @@ const UNKNOWN_FOR: Millis = Millis::from_secs(5);
 const NAMES_MAX: usize = 4096;
 /// Most launches that wait for a name service.
 const WAITING_MAX: usize = 4096;
-
-/// An account of this machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LocalAccount {
-    /// Its numbers.
-    pub numbers: AccountNumbers,
-    /// Its home folder.
-    pub home: String,
-    /// Its shell.
-    pub shell: String,
-}
-
-/// An answer of the name service; `Ok(None)` if there is no such account.
-pub type LookupResult = Result<Option<LocalAccount>, String>;
 
 /// What the operator decided about accounts, and what this machine allows.
 #[derive(Clone, Debug)]

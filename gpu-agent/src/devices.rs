@@ -6,17 +6,9 @@ use std::path::Path;
 
 use tessera_model::mig::Slot;
 
+use crate::messages::gpu::GpuNumbers;
 use crate::shepherd::protocol::DeviceNumbers;
 use crate::sys::holders::{DeviceFiles, minors};
-
-/// What the driver calls a GPU and its instances.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GpuNumbers {
-    /// The number of its device node.
-    pub minor: u32,
-    /// The numbers of its GPU instances.
-    pub instances: Vec<(Slot, u32)>,
-}
 
 /// Nodes that every program on any GPU needs.
 const COMMON: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];

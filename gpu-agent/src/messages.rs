@@ -3,6 +3,7 @@
 //! They stand below all parts: the node sends to and receives from every part, and no part imports
 //! the node.
 
+pub mod account;
 pub mod gpu;
 pub mod mps;
 pub mod telemetry;
@@ -15,9 +16,9 @@ use tessera_model::AttemptId;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use crate::accounts::LookupResult;
 use crate::kernel::KernelEvent;
 use crate::shepherd::protocol::FromShepherd;
+use account::LookupResult;
 use gpu::GpuEvent;
 use mps::MpsEvent;
 

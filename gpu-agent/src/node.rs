@@ -25,13 +25,12 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::accounts::{AccountCache, AccountRules, JobAccount};
-use crate::devices::GpuNumbers;
 use crate::disk::{self, NodeState};
 use crate::journal::{Journal, SyncUrgency};
 use crate::kernel::EndpointHandle;
 use crate::lease_page::{LeasePage, StoredLease};
 use crate::messages::NodeInput;
-use crate::messages::gpu::GpuOrder;
+use crate::messages::gpu::{GpuNumbers, GpuOrder};
 use crate::messages::mps::MpsOrder;
 use crate::messages::telemetry::TelemetryEvent;
 use crate::outputs::OutputKeeper;

@@ -1,5 +1,5 @@
 //! Attacks on other users and on the node, by jobs of real accounts under a real agent that is root. Where the
-//! tests are not root's, they can become nobody else, and say so.
+//! tests are not root's, they can become nobody else, and print that.
 
 mod common;
 
@@ -369,7 +369,7 @@ async fn a_shepherd_that_is_silent_when_its_job_should_have_ended_is_killed() {
 }
 
 #[tokio::test]
-async fn an_agent_that_would_run_all_jobs_as_root_unasked_does_not_start() {
+async fn an_agent_that_would_run_all_jobs_as_root_without_permission_does_not_start() {
     if !is_root() {
         return;
     }
@@ -474,7 +474,7 @@ fn limits_memory() -> bool {
 }
 
 #[tokio::test]
-async fn a_job_that_forks_without_end_or_wants_all_processors_gets_its_share() {
+async fn a_job_that_forks_without_end_or_uses_all_processors_gets_its_share() {
     if !is_root() {
         return;
     }

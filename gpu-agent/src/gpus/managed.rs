@@ -13,8 +13,8 @@ use tessera_model::{BootId, GpuId, Millis};
 use tokio::sync::mpsc;
 
 use super::file::{self, GpuFile, GpuFileWriter};
-use crate::devices::GpuNumbers;
 use crate::messages::NodeInput;
+use crate::messages::gpu::GpuNumbers;
 use crate::messages::gpu::{AttemptFault, ErrorSource, GpuEvent, ReportedError};
 use crate::nvml::client::{NvmlClient, NvmlFailed};
 use crate::nvml::messages::{NvmlReply, NvmlRequest};

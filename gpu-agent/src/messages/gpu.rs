@@ -4,8 +4,6 @@ use tessera_frames::cluster::{FaultAction, FaultCause, GpuReport, PlanEnd, PlanO
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, Millis, PlanId};
 
-use crate::devices::GpuNumbers;
-
 /// From the node to its GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GpuOrder {
@@ -46,6 +44,15 @@ impl GpuOrder {
             Self::SetMigMode { gpu, .. } | Self::Clear { gpu, .. } | Self::Hit { gpu, .. } => gpu,
         }
     }
+}
+
+/// What the driver calls a GPU and its instances.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuNumbers {
+    /// The number of its device node.
+    pub minor: u32,
+    /// The numbers of its GPU instances.
+    pub instances: Vec<(Slot, u32)>,
 }
 
 /// From a GPU to the node.

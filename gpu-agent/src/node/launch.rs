@@ -9,7 +9,8 @@ use tessera_model::life::Outcome;
 use tessera_model::spec::{JobProgram, OutputPaths, RunSpec};
 
 use super::AgentNode;
-use crate::accounts::{JobAccount, LookupResult};
+use crate::accounts::JobAccount;
+use crate::messages::account::LookupResult;
 use crate::shepherd::files;
 use crate::shepherd::job::never_ran;
 use crate::shepherd::protocol::SpawnOrder;
