@@ -44,10 +44,8 @@ fn a_deadline_is_forecast_kept_before_older_jobs_and_refused_where_it_would_be_m
     let refused = refusal(&cluster, &due_in(2, late), 422);
     assert!(refused.contains("would probably be missed"), "{refused}");
     assert!(refused.contains("\"field\":\"deadline\""), "{refused}");
-    let over = refusal(
-        &cluster,
-        &SubmitRequest { deadline: Some(OffsetDateTime::UNIX_EPOCH), ..script("true") },
-    );
+    let epoch = Some(OffsetDateTime::UNIX_EPOCH);
+    let over = refusal(&cluster, &SubmitRequest { deadline: epoch, ..script("true") }, 400);
     assert!(over.contains("is over"), "{over}");
     let alone = SubmitRequest { late: Some("refuse".into()), ..script("true") };
     let alone = refusal(&cluster, &alone, 400);
