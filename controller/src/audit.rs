@@ -3,14 +3,13 @@
 //! Entries are written together, after the response, so that no request waits for them. Each is also a line
 //! of the controller's log, so that one that the database did not take is not lost.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::principal::Role;
+use crate::principal::{AuditRecord, Role};
 use crate::store::{self, Pool, StoreError};
 
 /// Entries that may wait for the database: beyond it only the log has them.
@@ -21,23 +20,6 @@ const BATCH_MAX: usize = 512;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Longest text of a path that is kept, in bytes.
 const OBJECT_MAX: usize = 256;
-
-/// One call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditRecord {
-    /// Who called, if the name was proved.
-    pub principal: Option<Arc<str>>,
-    /// The caller's role.
-    pub role: Option<Role>,
-    /// What proved the name, and from where.
-    pub origin: String,
-    /// Method and route.
-    pub action: String,
-    /// The path.
-    pub object: String,
-    /// The status of the response.
-    pub status: u16,
-}
 
 /// Takes entries; cheap to clone.
 #[derive(Clone, Debug)]

@@ -41,7 +41,6 @@ use actix_web::dev::Server;
 use actix_web::middleware::from_fn;
 use actix_web::{App, HttpServer, web};
 
-pub use self::browsers::HostNames;
 pub use self::error::ApiError;
 pub use self::metrics::registry;
 use self::state::State;

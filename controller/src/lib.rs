@@ -18,6 +18,7 @@ pub mod audit;
 pub mod clock;
 pub mod directory;
 pub mod figures;
+pub mod host_names;
 pub mod http;
 pub mod identity;
 pub mod kernel_reports;

@@ -21,7 +21,7 @@ use tessera_controller::actors::{intake, links, prediction_metrics, retention, t
 use tessera_controller::audit::AuditLog;
 use tessera_controller::directory::Directory;
 use tessera_controller::figures::FigureCache;
-use tessera_controller::http::HostNames;
+use tessera_controller::host_names::HostNames;
 use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::kernel_reports::KernelReports;
 use tessera_controller::listeners::{self, Listeners};

@@ -164,7 +164,7 @@ pub struct Ports {
     /// What callers did.
     pub audit: crate::audit::AuditLog,
     /// The names by which this controller may be called.
-    pub hosts: Arc<crate::http::HostNames>,
+    pub hosts: Arc<crate::host_names::HostNames>,
     /// The newest measurements of GPUs.
     pub figures: crate::figures::FigureCache,
     /// What `/v1/info` returns.

@@ -173,6 +173,23 @@ impl Principal {
     }
 }
 
+/// One call, as the audit log keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditRecord {
+    /// Who called, if the name was proved.
+    pub principal: Option<Arc<str>>,
+    /// The caller's role.
+    pub role: Option<Role>,
+    /// What proved the name, and from where.
+    pub origin: String,
+    /// Method and route.
+    pub action: String,
+    /// The path.
+    pub object: String,
+    /// The status of the response.
+    pub status: u16,
+}
+
 /// Whose jobs exist for a read: those of others are not found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobScope(Option<Vec<String>>);

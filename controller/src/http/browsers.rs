@@ -5,33 +5,7 @@ use actix_web::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, ORIG
 use actix_web::http::{Method, Uri};
 
 use super::error::ApiError;
-
-/// The names by which this controller may be called, without ports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostNames(Vec<String>);
-
-impl HostNames {
-    /// The names that every controller has, which only programs on its machine can call it by.
-    const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
-
-    /// Returns the local names and these.
-    pub fn with(others: impl IntoIterator<Item = String>) -> Self {
-        let mut names: Vec<String> = Self::LOCAL.map(str::to_owned).into();
-        names.extend(others.into_iter().map(|name| name.to_ascii_lowercase()));
-        names.dedup();
-        Self(names)
-    }
-
-    fn has(&self, authority: &str) -> bool {
-        let name = match authority.rsplit_once(':') {
-            Some((name, port)) if !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) => {
-                name
-            }
-            _ => authority,
-        };
-        self.0.iter().any(|known| known.eq_ignore_ascii_case(name))
-    }
-}
+use crate::host_names::HostNames;
 
 /// How a request came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +35,7 @@ pub fn check(
     let Some(host) = host.filter(|host| hosts.has(host)) else {
         return Err(refused(
             format!("the Host header is {:?}", text(HOST.as_str()).unwrap_or_default()),
-            format!(
-                "one of the names {}; --hosts of the controller adds others",
-                hosts.0.join(", ")
-            ),
+            format!("one of the names {}; --hosts of the controller adds others", hosts.listed()),
         ));
     };
     if let Some(target) = uri.authority()

@@ -21,8 +21,7 @@ use super::error::{ApiError, PROBLEM_JSON};
 use super::identity::{self, Peer};
 use super::metrics;
 use super::state::State;
-use crate::audit::AuditRecord;
-use crate::principal::Principal;
+use crate::principal::{AuditRecord, Principal};
 
 /// The hottest route, known without a search.
 const SUBMIT_ROUTE: &str = "/v1/jobs";

@@ -1,12 +1,9 @@
 //! The log of what callers changed, and of what was refused to them.
 
 use sqlx::PgConnection;
-use tessera_api_types::{AuditEntry, AuditPage};
 
 use super::StoreError;
-use super::columns::RowRef;
-use super::reads::PageSize;
-use crate::audit::AuditRecord;
+use crate::principal::AuditRecord;
 
 /// Adds entries, in their order.
 ///
@@ -42,47 +39,6 @@ pub async fn insert(at: &mut PgConnection, records: &[AuditRecord]) -> Result<()
     .await
     .map_err(StoreError::while_trying_to("record what callers did"))
     .map(drop)
-}
-
-/// Lists entries before a number, newest first.
-pub(crate) async fn page(
-    at: &mut PgConnection,
-    principal: Option<&str>,
-    before: i64,
-    size: PageSize,
-) -> Result<AuditPage, StoreError> {
-    let mut rows = sqlx::query!(
-        r#"
-        SELECT entry, at, principal, role, origin, action, object, status
-          FROM audit_log
-         WHERE entry < $1 AND ($2::text IS NULL OR principal = $2)
-         ORDER BY entry DESC
-         LIMIT $3
-        "#,
-        before,
-        principal,
-        size.rows(),
-    )
-    .fetch_all(at)
-    .await
-    .map_err(StoreError::while_trying_to("read the audit log"))?;
-    let more = size.cut(&mut rows);
-    let items = rows.into_iter().map(|found| {
-        let row = RowRef::new("audit_log", found.entry);
-        Ok(AuditEntry {
-            entry: row.number("entry", found.entry)?,
-            at: found.at,
-            principal: found.principal,
-            role: found.role,
-            origin: found.origin,
-            action: found.action,
-            object: found.object,
-            status: row.number("status", found.status)?,
-        })
-    });
-    let items = items.collect::<Result<Vec<_>, StoreError>>()?;
-    let next_cursor = items.last().filter(|_| more).map(|last| format!("a{:x}", last.entry));
-    Ok(AuditPage { items, next_cursor })
 }
 
 /// Removes those of the oldest entries that are older than `keep_secs`; returns how many are gone. Numbers

@@ -5,6 +5,7 @@
 //! a statement.
 
 mod attempts;
+mod audit;
 mod cluster_events;
 mod counts;
 mod decisions;
@@ -367,7 +368,7 @@ impl Reads {
         size: PageSize,
     ) -> Result<AuditPage, StoreError> {
         self.run(move |mut at| async move {
-            super::audit::page(&mut at, principal.as_deref(), before, size).await
+            audit::page(&mut at, principal.as_deref(), before, size).await
         })
         .await
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tessera_api_types::{TokenCreated, TokenList, WhoAmI};
 use tessera_controller::principal::Role;
 use tessera_controller::tokens::TokenBook;
+use tessera_wire::tls;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Handle;
@@ -290,4 +291,40 @@ async fn a_body_that_comes_byte_by_byte_is_given_up() {
 
     assert_eq!(status, 408, "{body}");
     assert!(body.contains("urn:tessera:problem:too-slow"), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encrypted_api_is_trusted_by_the_clusters_authority_only() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, other) = (folder.path().join("ours"), folder.path().join("other"));
+    let now = time::OffsetDateTime::UNIX_EPOCH + Duration::from_secs(now_secs());
+    for authority in [&ours, &other] {
+        tls::Authority::create(now).unwrap().save(authority).unwrap();
+    }
+    let names = ["localhost".to_owned(), "gpu.lab".to_owned()];
+    let identity = tls::issue_rest(&ours, &names, now).unwrap();
+    let rig = Rig::encrypted(Some(identity.rest_server().unwrap())).await;
+    let token = make_token(&rig.tokens, "ada", Role::User).await;
+    let ask = async |authority: &Path, name: &str| {
+        let pem = std::fs::read(authority.join("ca.pem")).unwrap();
+        let client = Client::builder()
+            .tls_certs_only([reqwest::Certificate::from_pem(&pem).unwrap()])
+            .resolve(name, rig.address)
+            .build()
+            .unwrap();
+        let url = format!("https://{name}:{}/v1/whoami", rig.address.port());
+        client.get(url).bearer_auth(&token).send().await
+    };
+
+    assert_eq!(ask(&ours, "gpu.lab").await.unwrap().status(), 200);
+    assert!(ask(&ours, "other.lab").await.unwrap_err().is_connect(), "another name");
+    assert!(ask(&other, "gpu.lab").await.unwrap_err().is_connect(), "another authority");
+    let plain = client(Some(&token)).get(rig.url("/v1/whoami")).send().await;
+    assert!(plain.is_err() || plain.unwrap().status() != 200, "no answer without TLS");
+}
+
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
+fn now_secs() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
 }

@@ -15,7 +15,8 @@ use tessera_control::commands::JobStateChange;
 use tessera_controller::audit::AuditLog;
 use tessera_controller::directory::Directory;
 use tessera_controller::figures::FigureCache;
-use tessera_controller::http::{self, HostNames};
+use tessera_controller::host_names::HostNames;
+use tessera_controller::http;
 use tessera_controller::listeners::{Listeners, bind_socket};
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness, SubmitCall, ToPlacer};
 use tessera_controller::principal::{Appointments, Role};
@@ -54,6 +55,11 @@ pub const BOOTSTRAP: &str = "bootstrap-s3cret";
 impl Rig {
     /// Starts a server, whose client is the administrator root.
     pub async fn start() -> Self {
+        Self::encrypted(None).await
+    }
+
+    /// Starts a server whose address is encrypted, if a configuration is given.
+    pub async fn encrypted(tls: Option<rustls::ServerConfig>) -> Self {
         let pool = connect::pool(database::fresh().await, 4);
         let tokens = TokenBook::open(pool.clone(), Handle::current(), Some(BOOTSTRAP));
         let appointments = Appointments {
@@ -94,7 +100,7 @@ impl Rig {
         std::fs::set_permissions(folder.path(), open).unwrap();
         let socket = folder.path().join("api.sock");
         let unix = vec![bind_socket(&socket).unwrap()];
-        let listeners = Listeners { unix, tcp: vec![listener], tls: None };
+        let listeners = Listeners { unix, tcp: vec![listener], tls };
         tokio::spawn(http::serve(ports, listeners).unwrap());
         let root = make_token(&tokens, "root", Role::Admin).await;
         Self {

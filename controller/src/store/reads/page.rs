@@ -38,12 +38,12 @@ impl PageSize {
     }
 
     /// Returns how many rows to read: one more, which shows whether another page follows.
-    pub(crate) fn rows(self) -> i64 {
+    pub(super) fn rows(self) -> i64 {
         i64::from(self.0) + 1
     }
 
     /// Cuts the surplus row off. Returns whether there was one.
-    pub(crate) fn cut<T>(self, rows: &mut Vec<T>) -> bool {
+    pub(super) fn cut<T>(self, rows: &mut Vec<T>) -> bool {
         let size = self.0 as usize;
         let more = rows.len() > size;
         rows.truncate(size);
