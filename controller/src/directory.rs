@@ -1,6 +1,6 @@
 //! Accounts of this machine: names and groups of uids, by the system's own name service.
 //!
-//! A name service may ask a server and hang. So look-ups run on threads of their own, with a deadline and
+//! A name service may depend on a server that hangs. So look-ups run on threads of their own, with a deadline and
 //! a limit, and their results are kept for a minute.
 
 use std::collections::HashMap;

@@ -176,8 +176,8 @@ struct Inner {
 }
 
 impl TokenBook {
-    /// Opens the book over a pool whose connections are to live on `runtime`, and keeps it up to date until
-    /// it is dropped. `bootstrap` is the token in the data folder.
+    /// Opens them over a pool whose connections are to live on `runtime`, and keeps them up to date until
+    /// they are dropped. `bootstrap` is the token in the data folder.
     pub fn open(pool: Pool, runtime: Handle, bootstrap: Option<&str>) -> Self {
         let book = Self(Arc::new(Inner {
             bootstrap: bootstrap.map(hash),
@@ -327,7 +327,7 @@ impl From<LiveToken> for Known {
     }
 }
 
-/// Keeps the book up to date. It listens before it reads, so that no change falls between the two.
+/// Keeps the tokens up to date. It listens before it reads, so that no change falls between the two.
 async fn keep(book: Weak<Inner>) {
     loop {
         let Some(inner) = book.upgrade() else { return };

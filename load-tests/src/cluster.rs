@@ -378,7 +378,7 @@ impl Cluster {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the address of the controller's Unix socket, as the command takes it. Whoever runs the tests
+    /// Returns the address of the controller's Unix socket, as the command takes it. The account that runs the tests
     /// is an administrator there.
     pub fn url(&self) -> String {
         format!("unix://{}", self.controller_data().join("api.sock").display())

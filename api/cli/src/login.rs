@@ -53,7 +53,7 @@ impl Login {
     }
 }
 
-/// Asks for the token, without showing it.
+/// Reads the token, without showing it.
 fn ask(to: &Connection) -> Result<String, CommandFailure> {
     if io::stdin().is_terminal() {
         let terminal = Term::stderr();

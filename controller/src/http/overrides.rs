@@ -148,7 +148,7 @@ fn read_request(caller: &Caller, body: &JsonBody) -> Result<OperatorRequest, Api
     Ok(request)
 }
 
-/// Checks the reason, and who sends the request: the caller, or somebody for whom an administrator does.
+/// Checks the reason, and the name of the sender: the caller, or another one that an administrator names.
 /// Returns the name.
 pub(super) fn check_admin(
     caller: &Caller,

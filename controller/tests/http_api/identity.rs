@@ -31,7 +31,7 @@ async fn raw(
     (status, body)
 }
 
-/// Asks over the Unix socket, as another account where one is given; `None` where this process may not
+/// Sends a request over the Unix socket, as another account where one is given; `None` where this process may not
 /// become it.
 fn whoami_as(socket: &Path, account: Option<&str>) -> Option<(u16, Value)> {
     // A program that every system has: it needs no file that only root can read.

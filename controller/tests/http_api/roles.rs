@@ -1,5 +1,5 @@
-//! What each role may do: every route of the description with every kind of caller, and whose jobs exist
-//! for whom.
+//! What each role may do: every route of the description with every kind of caller, and what exists
+//! of the jobs of others.
 
 use reqwest::{Client, Method};
 use serde_json::json;
