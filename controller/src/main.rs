@@ -31,7 +31,7 @@ use tessera_controller::settings::{Command, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, recent_usage, snapshot};
-use tessera_controller::tokens::TokenBook;
+use tessera_controller::tokens::ValidTokens;
 use tessera_controller::{clock, http, process_metrics, service};
 use tessera_model::Millis;
 use tessera_model::lease::LeaseTerms;
@@ -227,7 +227,7 @@ struct PortEnds {
 /// What the HTTP server works with besides channels.
 struct PortParts {
     reads: Reads,
-    tokens: TokenBook,
+    tokens: ValidTokens,
     directory: Arc<Directory>,
     audit: AuditLog,
     hosts: Arc<HostNames>,
@@ -348,9 +348,9 @@ fn reads(options: &ConnectOptions, runtime: &Handle) -> Reads {
 }
 
 /// Opens the tokens on the runtime of reads: one connection listens, others change and read.
-fn tokens(options: &ConnectOptions, runtime: &Handle, bootstrap: &str) -> TokenBook {
+fn tokens(options: &ConnectOptions, runtime: &Handle, bootstrap: &str) -> ValidTokens {
     let _inside = runtime.enter();
-    TokenBook::open(connect::pool(options.clone(), 3), runtime.clone(), Some(bootstrap))
+    ValidTokens::open(connect::pool(options.clone(), 3), runtime.clone(), Some(bootstrap))
 }
 
 fn audit_log(options: &ConnectOptions, runtime: &Handle) -> AuditLog {

@@ -158,7 +158,7 @@ pub struct Ports {
     /// Whether this controller leads, and why it doesn't serve if it doesn't.
     pub readiness: watch::Receiver<Readiness>,
     /// Personal tokens that are valid.
-    pub tokens: crate::tokens::TokenBook,
+    pub tokens: crate::tokens::ValidTokens,
     /// Accounts of this machine.
     pub directory: Arc<crate::directory::Directory>,
     /// What callers did.

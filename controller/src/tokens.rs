@@ -164,7 +164,7 @@ struct Known {
 
 /// The tokens that are valid now. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct TokenBook(Arc<Inner>);
+pub struct ValidTokens(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -175,7 +175,7 @@ struct Inner {
     runtime: Handle,
 }
 
-impl TokenBook {
+impl ValidTokens {
     /// Opens them over a pool whose connections are to live on `runtime`, and keeps them up to date until
     /// they are dropped. `bootstrap` is the token in the data folder.
     pub fn open(pool: Pool, runtime: Handle, bootstrap: Option<&str>) -> Self {

@@ -38,7 +38,7 @@ impl Login {
             ));
         }
         let given = given.filter(|token| !token.is_empty());
-        let token = given.map_or_else(|| ask(&to), Ok)?;
+        let token = given.map_or_else(|| read_token(&to), Ok)?;
         if token.is_empty() {
             return Err(CommandFailure::usage("no token was given"));
         }
@@ -54,7 +54,7 @@ impl Login {
 }
 
 /// Reads the token, without showing it.
-fn ask(to: &Connection) -> Result<String, CommandFailure> {
+fn read_token(to: &Connection) -> Result<String, CommandFailure> {
     if io::stdin().is_terminal() {
         let terminal = Term::stderr();
         terminal.write_str(&format!("Token for {}: ", to.url))?;

@@ -8,7 +8,7 @@ use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use tessera_api_types::{TokenCreated, TokenList, WhoAmI};
 use tessera_controller::principal::Role;
-use tessera_controller::tokens::TokenBook;
+use tessera_controller::tokens::ValidTokens;
 use tessera_wire::tls;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
@@ -144,7 +144,7 @@ async fn create(caller: &Client, rig: &Rig, body: Value) -> reqwest::Response {
 async fn a_token_is_made_listed_used_and_revoked_everywhere_at_once() {
     let rig = Rig::start().await;
     // Another controller on the same database.
-    let other = TokenBook::open(rig.pool.clone(), Handle::current(), None);
+    let other = ValidTokens::open(rig.pool.clone(), Handle::current(), None);
     let body = json!({ "name": "laptop", "user": "ada" });
 
     let made: TokenCreated = create(&rig.client, &rig, body).await.json().await.unwrap();
@@ -190,7 +190,7 @@ async fn within_a_second(holds: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_makes_a_token_that_is_worth_more_than_they_are() {
+async fn nobody_makes_a_token_with_more_rights_than_their_own() {
     let rig = Rig::start().await;
     let op = rig.client_of("op", Role::Operator).await;
     let bootstrap = client(Some(BOOTSTRAP));

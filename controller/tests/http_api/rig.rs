@@ -23,7 +23,7 @@ use tessera_controller::principal::{Appointments, Role};
 use tessera_controller::requests::{AcceptedSubmission, NewSubmission, RequestError};
 use tessera_controller::store::tokens::NewToken;
 use tessera_controller::store::{Reads, connect};
-use tessera_controller::tokens::{Secret, TokenBook};
+use tessera_controller::tokens::{Secret, ValidTokens};
 use tessera_model::{ControllerId, JobId};
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -38,7 +38,7 @@ pub struct Rig {
     pub address: SocketAddr,
     pub client: reqwest::Client,
     pub socket: PathBuf,
-    pub tokens: TokenBook,
+    pub tokens: ValidTokens,
     pub pool: PgPool,
     pub submits: Option<mpsc::Receiver<SubmitCall>>,
     pub placer: Option<mpsc::Receiver<ToPlacer>>,
@@ -61,7 +61,7 @@ impl Rig {
     /// Starts a server whose address is encrypted, if a configuration is given.
     pub async fn encrypted(tls: Option<rustls::ServerConfig>) -> Self {
         let pool = connect::pool(database::fresh().await, 4);
-        let tokens = TokenBook::open(pool.clone(), Handle::current(), Some(BOOTSTRAP));
+        let tokens = ValidTokens::open(pool.clone(), Handle::current(), Some(BOOTSTRAP));
         let appointments = Appointments {
             admins: vec!["root".parse().unwrap()],
             operators: vec!["@bin".parse().unwrap()],
@@ -199,7 +199,7 @@ fn accounts() -> Accounts {
 }
 
 /// Makes a token that is valid at once.
-pub async fn make_token(tokens: &TokenBook, user: &str, role: Role) -> String {
+pub async fn make_token(tokens: &ValidTokens, user: &str, role: Role) -> String {
     let secret = Secret::new(role).unwrap();
     let new = NewToken {
         id: secret.id().to_owned(),
