@@ -79,7 +79,7 @@ fn the_commented_lines_of_the_controllers_file_are_its_defaults() {
     let file = read("packaging/etc/controller.toml");
     let (mut defaults, mut written) = (shown(&file), shown(&all_lines(&file)));
     // These have no default, so that the file has examples.
-    for example in ["accounts", "quotas"] {
+    for example in ["accounts", "quotas", "tls-cert", "tls-key"] {
         defaults.remove(example);
         written.remove(example);
     }
@@ -106,6 +106,10 @@ fn the_agents_file_has_every_key_and_each_line_of_it_holds() {
         .replace(
             "/usr/lib/tessera/tessera-shepherd",
             &programs().path("tessera-shepherd").display().to_string(),
+        )
+        .replace(
+            "/usr/lib/tessera/tessera-launch",
+            &programs().path("tessera-launch").display().to_string(),
         );
     let path = folder.path().join("agent.toml");
     fs::write(&path, here).unwrap();
