@@ -57,7 +57,8 @@ const JOB_FIELDS: [&str; 18] = [
     "ended_at",
 ];
 /// Names of users and of jobs in other pages, which a maintainer does not need.
-const PERSONAL: [&str; 5] = ["user", "by", "requested_by", "name_id", "members"];
+const PERSONAL: [&str; 7] =
+    ["user", "by", "requested_by", "submitted_by", "principal", "name_id", "members"];
 
 #[derive(Args)]
 pub struct SupportBundle {

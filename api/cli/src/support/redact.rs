@@ -4,8 +4,10 @@
 const GONE: &str = "REDACTED";
 /// A word in a name that makes its value a secret.
 const SECRET_WORDS: [&str; 6] = ["token", "password", "passwd", "secret", "credential", "apikey"];
+/// What every personal token begins with: `tsr_ROLE_ID_SECRET`.
+const TOKEN_BEGIN: &str = "tsr_";
 
-/// Removes a known token, passwords in URLs, values with secret names, and private keys.
+/// Removes a known token, personal tokens, passwords in URLs, values with secret names, and private keys.
 #[derive(Clone, Debug)]
 pub struct Redactor {
     known: Vec<String>,
@@ -45,8 +47,29 @@ impl Redactor {
         for secret in &self.known {
             line = line.replace(secret, GONE);
         }
-        without_values(&without_passwords(&without_bearers(&line)))
+        without_values(&without_passwords(&without_bearers(&without_tokens(&line))))
     }
+}
+
+/// Replaces the secret of each personal token, whole or cut. Role and id stay: the list of tokens shows them.
+fn without_tokens(line: &str) -> String {
+    let mut cleaned = String::new();
+    let mut rest = line;
+    while let Some(at) = rest.find(TOKEN_BEGIN) {
+        let (before, after) = rest.split_at(at);
+        cleaned += before;
+        let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let (token, beyond) = after.split_at(end.unwrap_or(after.len()));
+        let mut parts = token.splitn(4, '_');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some(begin), Some(role), Some(id), Some(secret)) if !secret.is_empty() => {
+                cleaned += &format!("{begin}_{role}_{id}_{GONE}");
+            }
+            _ => cleaned += token,
+        }
+        rest = beyond;
+    }
+    cleaned + rest
 }
 
 /// Replaces what follows `Bearer`.
@@ -121,14 +144,27 @@ mod tests {
     #[test]
     fn private_keys_and_tokens_are_removed() {
         let text = "a\n-----BEGIN PRIVATE KEY-----\nMIGH\n-----END PRIVATE KEY-----\nb\n\
-                    TESSERA_TOKEN=0123456789\nAuthorization: Bearer abc.def\nrequire-token = true\n";
+                    TESSERA_TOKEN=0123456789\nAuthorization: Bearer abc.def\nneeds-token = true\n";
 
         let cleaned = Redactor::new(None).clean(text);
 
         assert_eq!(
             cleaned,
             "a\nREDACTED\nb\nTESSERA_TOKEN= REDACTED\nAuthorization: Bearer REDACTED\n\
-             require-token = true\n"
+             needs-token = true\n"
+        );
+    }
+
+    #[test]
+    fn the_secrets_of_personal_tokens_are_removed_and_their_ids_stay() {
+        let text =
+            "refused tsr_user_4f2k9qx1_Ab3Cut, tsr_admin_00000000_Zz9, and tsr_user_4f2k9qx1";
+
+        let cleaned = Redactor::new(None).clean(text);
+
+        assert_eq!(
+            cleaned,
+            "refused tsr_user_4f2k9qx1_REDACTED, tsr_admin_00000000_REDACTED, and tsr_user_4f2k9qx1"
         );
     }
 
@@ -147,6 +183,17 @@ mod tests {
             let cleaned = Redactor::new(Some(&token)).clean(&format!("{before}{token}{after}\n"));
 
             prop_assert!(!cleaned.contains(&token), "{}", cleaned);
+        }
+
+        #[test]
+        fn the_secret_of_a_personal_token_never_remains(
+            role in "metrics|user|operator|admin", id in "[0-9a-v]{8}", secret in "[A-Za-z0-9]{49}",
+            before in "\\PC{0,30}", after in "[ \",;&)\\]]\\PC{0,30}",
+        ) {
+            let text = format!("{before}tsr_{role}_{id}_{secret}{after}\n");
+            let cleaned = Redactor::new(None).clean(&text);
+
+            prop_assert!(!cleaned.contains(&secret), "{}", cleaned);
         }
 
         #[test]
