@@ -137,13 +137,17 @@ fn a_real_prometheus_that_scrapes_a_running_cluster_answers_every_panel() {
     let folder = tempfile::tempdir().unwrap();
     let listens = ports::free();
     let controller = cluster.http();
+    let token = folder.path().join("token");
+    fs::write(&token, cluster.token_for("prometheus", "metrics")).unwrap();
     let settings = format!(
         "global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}\n\
          rule_files: [{}]\n\
          scrape_configs:\n\
-         - job_name: tessera-controller\n  static_configs: [{{targets: [\"{controller}\"]}}]\n\
+         - job_name: tessera-controller\n  authorization: {{credentials_file: {}}}\n  \
+         static_configs: [{{targets: [\"{controller}\"]}}]\n\
          - job_name: tessera-agent\n  static_configs: [{{targets: [\"{agent}\"]}}]\n",
-        root().join("packaging/observe/prometheus/rules/tessera.yml").display()
+        root().join("packaging/observe/prometheus/rules/tessera.yml").display(),
+        token.display()
     );
     let file = folder.path().join("prometheus.yml");
     fs::write(&file, settings).unwrap();
@@ -200,9 +204,11 @@ fn promtool_has_no_complaint_about_the_metrics_of_either_daemon() {
     let job = cluster.submit(&script("true")).job_id;
     cluster.wait_job(job, SOON, "succeeded");
 
+    let token = format!("Bearer {}", cluster.token_for("prometheus", "metrics"));
     for address in [cluster.http(), agent] {
+        let proof = [("authorization", token.as_str())];
         let metrics =
-            http::request(address, "GET", "/metrics", &[], None).unwrap().expect(200).text();
+            http::request(address, "GET", "/metrics", &proof, None).unwrap().expect(200).text();
         assert!(!metrics.contains("energy_joules_total gauge"), "energy is counted");
         let mut check = Command::new("promtool")
             .args(["check", "metrics"])

@@ -20,9 +20,10 @@ fn a_support_bundle_has_the_clusters_state_and_no_secret() {
     cluster.wait_job(job, SOON, "succeeded");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bundle.tar.gz");
+    let token = cluster.token();
 
     run(Command::new(programs().path("tessera"))
-        .args(["--url", &format!("http://{}", cluster.http()), "--token", "a-token-of-the-session"])
+        .args(["--url", &format!("http://{}", cluster.http()), "--token", &token])
         .arg("support-bundle")
         .arg("--out")
         .arg(&file));
@@ -54,7 +55,7 @@ fn a_support_bundle_has_the_clusters_state_and_no_secret() {
         assert!(texts[name].contains(part), "{name} has no {part}: {}", texts[name]);
     }
     let secrets = [
-        "a-token-of-the-session",
+        &token,
         "secret-project",
         "value-of-the-key",
         "API_KEY",
