@@ -61,9 +61,9 @@ impl DataFolder {
     ///
     /// [`DiskError::Taken`] if another agent has it, [`DiskError::Refused`].
     pub fn take(path: &Path) -> Result<Self, DiskError> {
-        // Jobs pass through the first two to their own folders, and see nothing else.
-        let inner = [("", 0o711), ("attempts", 0o711)];
-        let closed = ["outputs", "shepherds", "gpus", "kernel", "mps"].map(|name| (name, 0o700));
+        // Jobs pass through the first ones to what is theirs, and see nothing else.
+        let inner = ["", "attempts", "kernel", "mps"].map(|name| (name, 0o711));
+        let closed = ["outputs", "shepherds", "gpus", "kernel/attempts"].map(|name| (name, 0o700));
         for (name, mode) in inner.into_iter().chain(closed) {
             let folder = path.join(name);
             fs::DirBuilder::new()

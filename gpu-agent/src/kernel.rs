@@ -17,6 +17,7 @@ mod registry;
 mod session;
 mod shim_store;
 mod timer;
+mod torn_page;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

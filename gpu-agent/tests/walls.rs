@@ -6,14 +6,19 @@ mod common;
 use std::ffi::CString;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Agent, Cluster, LogRead, Place, Session, order, shell};
-use tessera_frames::cluster::{ExitRecord, LaunchOrder, LogStream, StopCause, ToAgent};
-use tessera_model::Millis;
+use tessera_frames::cluster::{
+    ExitRecord, KernelQueueSpec, LaunchOrder, LogStream, StopCause, ToAgent,
+};
+use tessera_frames::kernel::variables;
 use tessera_model::life::Outcome;
-use tessera_model::spec::{JobProgram, OutputPaths};
+use tessera_model::share::MpsShare;
+use tessera_model::spec::{Class, JobProgram, OutputPaths};
+use tessera_model::{Bytes, Millis};
 
 /// Accounts that exist for these tests only.
 const ACCOUNTS: &str = "root:x:0:0:root:/root:/bin/sh\n\
@@ -21,6 +26,7 @@ const ACCOUNTS: &str = "root:x:0:0:root:/root:/bin/sh\n\
                         ada:x:64001:64001:Ada:/home/ada:/bin/sh\n\
                         eve:x:64002:64002:Eve:/home/eve:/bin/sh\n";
 const ADA: u32 = 64_001;
+const EVE: u32 = 64_002;
 
 struct Stage {
     cluster: Cluster,
@@ -39,6 +45,10 @@ fn is_root() -> bool {
 
 /// A node whose jobs run as their submitters, in a folder that they can reach.
 async fn stage_in(folder: &Path, settings: &str) -> Stage {
+    stage_with(folder, settings, |_, _| ()).await
+}
+
+async fn stage_with(folder: &Path, settings: &str, set: impl FnOnce(&Path, &mut Command)) -> Stage {
     let cluster = Cluster::new_in(folder);
     let data = cluster.enrol("n1");
     let file = |name: &str| cluster.folder.path().join(name);
@@ -52,6 +62,7 @@ async fn stage_in(folder: &Path, settings: &str) -> Stage {
             .env("TESSERA_AGENT_RUN_AS", "submitter")
             .env("TESSERA_AGENT_ROOT_JOBS", "false")
             .env("TESSERA_AGENT_CONFIG", file("agent.toml"));
+        set(cluster.folder.path(), command);
     });
     let session = cluster.welcome().await;
     let place = Place::on(&session.gpu("A100"));
@@ -492,4 +503,241 @@ async fn a_job_that_forks_without_end_or_uses_all_processors_gets_its_share() {
     let (record, _) = stage.run(&busy).await;
     let used = record.user_time.plus(record.system_time);
     assert!(used < Millis::new(1_400), "{record:?}");
+}
+
+/// What `./x build` left for simulated nodes.
+fn built(path: &str) -> PathBuf {
+    let programs = Path::new(env!("CARGO_BIN_EXE_tessera-agent")).parent().unwrap();
+    let found = programs.join("..").join(path);
+    assert!(found.is_file(), "there is no {}: run ./x build", found.display());
+    found
+}
+
+/// A node that shares slices, with its programs where every account reaches them.
+async fn sharing_stage(settings: &str) -> Stage {
+    stage_with(&std::env::temp_dir(), settings, |folder, command| {
+        let at = |name: &str| folder.join(name);
+        for name in
+            ["nvidia-cuda-mps-control", "tessera-sim-client", "tessera-sim-player", "libcuda.so.1"]
+        {
+            std::fs::copy(built(&format!("stand-in/{name}")), at(name)).unwrap();
+        }
+        let canary = format!("{} --mps --canary", at("tessera-sim-client").display());
+        command
+            .env("TESSERA_AGENT_MPS_CONTROL", at("nvidia-cuda-mps-control"))
+            .env("TESSERA_AGENT_MPS_CANARY", canary)
+            .env("TESSERA_AGENT_KERNEL_SHIM", built("kernel-shim/libcuda.so.1"));
+        // The simulated GPU is files that all of its users write. What is to be closed has a mode of its own.
+        let open_files = || {
+            // SAFETY: a plain number.
+            unsafe { libc::umask(0) };
+            Ok(())
+        };
+        // SAFETY: only a system call is made between fork and exec.
+        unsafe { command.pre_exec(open_files) };
+    })
+    .await
+}
+
+impl Stage {
+    fn program(&self, name: &str) -> String {
+        self.cluster.folder.path().join(name).display().to_string()
+    }
+
+    /// Waits until an attempt printed some words.
+    async fn until_prints(&self, order: &LaunchOrder, words: &str) {
+        let ends = tokio::time::Instant::now() + common::PATIENCE;
+        loop {
+            let text = self.read(order).await.unwrap_or_default();
+            if text.contains(words) {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < ends, "it never prints {words}: {text}");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Runs a line as a user who shares nothing, on the other GPU.
+    async fn elsewhere(&mut self, user: &str, line: &str) -> String {
+        let other = Place::on(&self.session.gpu("A30"));
+        let order = LaunchOrder { user: user.into(), ..shell(&other, line) };
+        let (record, text) = self.run(&order).await;
+        assert_eq!(record.outcome, Outcome::Succeeded, "{record:?} {text}");
+        text
+    }
+
+    /// A client of the slice's MPS server, until a file is there.
+    fn client(&self, user: &str, until: &Path) -> LaunchOrder {
+        let program = self.program("tessera-sim-client");
+        // Deaf to polite requests, so that ends need the daemon's help.
+        let line = format!("trap '' TERM; exec {program} --mps --until {}", until.display());
+        let share = MpsShare { sm: 50.try_into().unwrap(), memory: Bytes::from_mib(1_000) };
+        LaunchOrder { share: Some(share), ..self.of(user, &line) }
+    }
+}
+
+/// A variable of a process.
+fn variable(pid: u32, name: &str) -> PathBuf {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let text = String::from_utf8(environment).unwrap();
+    let found = text.split('\0').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    PathBuf::from(found.unwrap_or_else(|| panic!("{pid} has no {name}")))
+}
+
+/// The owner and the permissions of a file.
+fn owner(path: &Path) -> (u32, u32) {
+    let found = std::fs::metadata(path).unwrap();
+    (found.uid(), found.mode() & 0o777)
+}
+
+#[tokio::test]
+async fn jobs_of_a_user_share_a_slice_by_mps_and_nobody_else_reaches_their_daemon() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = sharing_stage("").await;
+    let home = stage.home();
+    let done = home.join("done");
+    let (one, two) = (stage.client("ada", &done), stage.client("ada", &done));
+    let mut pids = Vec::new();
+    for order in [&one, &two] {
+        stage.session.launch(order).await;
+        pids.push(stage.session.until_running(order.attempt).await);
+        stage.until_prints(order, "shares ").await;
+    }
+    let pipes = variable(pids[0], "CUDA_MPS_PIPE_DIRECTORY");
+    assert_eq!(pipes, variable(pids[1], "CUDA_MPS_PIPE_DIRECTORY"), "they have one daemon");
+    let folder = pipes.parent().unwrap().to_owned();
+    assert_eq!(owner(&pipes), (ADA, 0o700));
+    assert_eq!(owner(&folder.join("l")), (ADA, 0o700));
+    assert_eq!(owner(&folder), (0, 0o711));
+    let daemon = std::fs::read_to_string(pipes.join("nvidia-cuda-mps-control.pid")).unwrap();
+    assert_eq!(owner(Path::new(&format!("/proc/{}", daemon.trim()))).0, ADA);
+
+    // Each attack that succeeds is named.
+    let (folder, mps) = (folder.display(), stage.agent.data.join("mps").display().to_string());
+    let (client, control) =
+        (stage.program("tessera-sim-client"), stage.program("nvidia-cuda-mps-control"));
+    let attack = format!(
+        "export CUDA_MPS_PIPE_DIRECTORY={folder}/p CUDA_MPS_LOG_DIRECTORY={folder}/l; \
+         {client} --mps --canary >/dev/null && echo CONNECTED; \
+         echo get_server_list | {control} >/dev/null && echo COMMANDED; \
+         ls {folder}/p >/dev/null && echo LISTED; cat {folder}/l/*.log >/dev/null && echo READ; \
+         ls {mps} {folder} >/dev/null && echo FOLDERS; \
+         cat {folder}/sharers.json {folder}/start.out >/dev/null && echo NOTES; \
+         touch {folder}/new {mps}/new && echo MADE; echo done"
+    );
+    assert_eq!(stage.elsewhere("eve", &attack).await, "done\n");
+    // The same of their own user shows that the attack looked in the right place.
+    assert_eq!(stage.elsewhere("ada", &attack).await, "CONNECTED\nCOMMANDED\nLISTED\nREAD\ndone\n");
+
+    // One ends by force, in the order that NVIDIA prescribes, and the other goes on.
+    let (attempt, cause) = (two.attempt, StopCause::Cancel);
+    stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
+    let record = stage.session.until_ended(attempt).await;
+    assert_eq!(record.outcome, Outcome::Cancelled, "{record:?}");
+    std::fs::write(&done, "").unwrap();
+    let record = stage.session.until_ended(one.attempt).await;
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
+    assert!(!pipes.exists(), "the daemon's folders are gone");
+
+    // The next user of the slice gets a daemon of her own.
+    let next = stage.client("eve", &home.join("never"));
+    stage.session.launch(&next).await;
+    let pid = stage.session.until_running(next.attempt).await;
+    stage.until_prints(&next, "shares ").await;
+    assert_eq!(owner(&variable(pid, "CUDA_MPS_PIPE_DIRECTORY")), (EVE, 0o700));
+    let (attempt, cause) = (next.attempt, StopCause::Cancel);
+    stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
+    let record = stage.session.until_ended(attempt).await;
+    assert_eq!(record.outcome, Outcome::Cancelled, "{record:?}");
+}
+
+#[tokio::test]
+async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate_page() {
+    if !is_root() {
+        return;
+    }
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::fs::set_permissions(memory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let gates = memory.path().join("gates");
+    let mut stage = sharing_stage(&format!("kernel_gates = \"{}\"\n", gates.display())).await;
+    let home = stage.home();
+    let (recording, log) = (home.join("recording"), home.join("shim.log"));
+    let steps = "player 1\nmemory 64MiB\niterations 100000\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\n\
+                 gap 8ms\n";
+    std::fs::write(&recording, steps).unwrap();
+    let line = format!(
+        "export TESSERA_KERNEL_LOG={}; exec {} {}",
+        log.display(),
+        stage.program("tessera-sim-player"),
+        recording.display()
+    );
+    let player = |user: &str, priority: u8| {
+        let mut order = stage.of(user, &line);
+        let driver = stage.cluster.folder.path().display().to_string();
+        order.run.env.insert("LD_LIBRARY_PATH".into(), driver);
+        order.kernel = Some(KernelQueueSpec {
+            memory: Bytes::from_mib(1_000),
+            priority: priority.try_into().unwrap(),
+            class: Class::Offline,
+            task_key: Some(format!("task {priority}")),
+        });
+        order
+    };
+    let (one, two, last) = (player("ada", 0), player("ada", 7), player("eve", 0));
+    let mut pids = Vec::new();
+    for order in [&one, &two] {
+        stage.session.launch(order).await;
+        pids.push(stage.session.until_running(order.attempt).await);
+    }
+    let has_page = |pid: &u32| {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.contains(".gate")
+    };
+    common::eventually("both jobs have the page", || pids.iter().all(has_page)).await;
+    let sessions = || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.lines().filter(|line| line.contains("session ")).count()
+    };
+    common::eventually("both jobs are in the queue", || sessions() >= 2).await;
+    let page = variable(pids[0], variables::GATE);
+    assert_eq!(page, variable(pids[1], variables::GATE));
+    assert_eq!(owner(&page), (ADA, 0o600));
+    assert_eq!(owner(&gates), (0, 0o711));
+
+    // Each attack that succeeds is named.
+    let (kernel, page_text) =
+        (stage.agent.data.join("kernel").display().to_string(), page.display());
+    let attack = format!(
+        "ls {kernel} {kernel}/attempts {} && echo LISTED; cat {kernel}/*key* {kernel}/port && echo SECRETS; \
+         touch {}/new && echo MADE; rm -f {page_text} && echo REMOVED; \
+         (: <> {page_text}) && echo OPENED; (: > {page_text}) && echo TRUNCATED; echo done",
+        gates.display(),
+        gates.display(),
+    );
+    assert_eq!(stage.elsewhere("eve", &attack).await, "done\n");
+    assert!(pids.iter().all(|pid| common::runs(*pid)), "both jobs go on");
+    // Their own user can spoil the page. This costs nobody else anything, the agent included.
+    assert_eq!(stage.elsewhere("ada", &attack).await, "OPENED\nTRUNCATED\ndone\n");
+    assert_eq!(stage.elsewhere("eve", "echo served").await, "served\n");
+    assert!(stage.agent.child.try_wait().unwrap().is_none(), "the agent goes on");
+
+    for order in [&one, &two] {
+        let (attempt, cause) = (order.attempt, StopCause::Cancel);
+        stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
+        stage.session.until_ended(attempt).await;
+    }
+    // The simulated GPU's memory is files of its first user, which a real GPU's is not.
+    let sim = stage.agent.data.join("sim");
+    assert!(Command::new("chmod").args(["-R", "a+rwX"]).arg(sim).status().unwrap().success());
+    // The next user of the slice gets a page of her own.
+    stage.session.launch(&last).await;
+    let pid = stage.session.until_running(last.attempt).await;
+    let next_page = variable(pid, variables::GATE);
+    common::eventually("the next job has the page", || has_page(&pid)).await;
+    assert_eq!(owner(&next_page), (EVE, 0o600));
+    let (attempt, cause) = (last.attempt, StopCause::Cancel);
+    stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
+    stage.session.until_ended(attempt).await;
 }

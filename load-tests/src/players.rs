@@ -245,6 +245,7 @@ impl Stage {
             priority: Priority::try_from(PRIORITIES[which])?,
             class: Class::Offline,
             share_thousandths: 1_000,
+            owner: None,
         };
         let driver = ("LD_LIBRARY_PATH".to_owned(), self.setting.stand_in.display().to_string());
         Ok((attempt, self.endpoint.handle.admit(admission, &BTreeMap::from([driver]))?))

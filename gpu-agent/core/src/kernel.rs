@@ -24,6 +24,17 @@ pub struct Admission {
     pub class: Class,
     /// Its share of the slice's multiprocessors under MPS, in thousandths; 1,000 without.
     pub share_thousandths: u32,
+    /// The account whose processes open the slice's page; `None` for the agent's own.
+    pub owner: Option<PageOwner>,
+}
+
+/// The account that owns a slice's page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageOwner {
+    /// The user.
+    pub uid: u32,
+    /// The user's main group.
+    pub gid: u32,
 }
 
 /// The totals of all sessions of an attempt.

@@ -13,7 +13,7 @@ use tessera_model::{AttemptId, SliceId};
 use tessera_wire::kernel_identity::{from_hex, to_hex};
 
 use super::Token;
-use tessera_agent_core::kernel::Admission;
+use tessera_agent_core::kernel::{Admission, PageOwner};
 
 /// Returns the endpoint's folder.
 pub fn folder(data: &Path) -> PathBuf {
@@ -31,6 +31,9 @@ struct StoredAdmission {
     priority: Priority,
     class: Class,
     share_thousandths: u32,
+    /// The uid and gid of the page's owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<(u32, u32)>,
 }
 
 /// Stores an admission, before its token is given out.
@@ -49,6 +52,7 @@ pub fn write_admission(data: &Path, admission: &Admission, token: &Token) -> io:
         priority: admission.priority,
         class: admission.class,
         share_thousandths: admission.share_thousandths,
+        owner: admission.owner.map(|owner| (owner.uid, owner.gid)),
     };
     let text = serde_json::to_string(&kept).map_err(io::Error::other)?;
     write_private_file(&admission_path(data, admission.attempt), text.as_bytes())
@@ -72,6 +76,7 @@ pub fn read_admission(data: &Path, attempt: AttemptId) -> Option<(Admission, Tok
         priority: kept.priority,
         class: kept.class,
         share_thousandths: kept.share_thousandths,
+        owner: kept.owner.map(|(uid, gid)| PageOwner { uid, gid }),
     };
     Some((admission, token))
 }
@@ -158,6 +163,7 @@ mod tests {
             priority: Priority::try_from(3).unwrap(),
             class: Class::Online,
             share_thousandths: 1_000,
+            owner: (number == 1).then_some(PageOwner { uid: 64_001, gid: 64_002 }),
         };
         let (alive, dead) = (admission(1), admission(2));
         write_admission(data.path(), &alive, &Token([7; 32])).unwrap();

@@ -48,8 +48,8 @@ impl EndpointHandle {
         environment_so_far: &BTreeMap<String, String>,
     ) -> Result<Vec<(String, String)>, AdmitError> {
         let token = self.token_of(&admission)?;
-        let gate = match gate::create(&self.settings.gates, &admission.slice) {
-            Ok(path) => Some(path),
+        let gate = match gate::create(&self.settings.gates, &admission.slice, admission.owner) {
+            Ok((path, _)) => Some(path),
             Err(error) => {
                 tracing::warn!(%error, "no gate page: only messages end grants");
                 None

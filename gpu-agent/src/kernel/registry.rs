@@ -21,8 +21,8 @@ use super::{
     EndpointNumbers, KernelEvent, KernelOrder, KernelSettings, SharedNumbers, SliceNumbers, Token,
 };
 use crate::sys::clock::monotonic_now;
-use tessera_agent_core::kernel::Admission;
 use tessera_agent_core::kernel::slice::{SliceEffect, SliceQueue};
+use tessera_agent_core::kernel::{Admission, PageOwner};
 
 /// A count of launches that is unchanged for so long was reported, or never will be.
 const COUNT_STABLE_AFTER: Nanos = Nanos::from_millis(5);
@@ -91,7 +91,7 @@ impl QueueRegistry {
         match order {
             KernelOrder::Admit { admission, token } => {
                 tracing::debug!(attempt = %admission.attempt, slice = %admission.slice, task = %admission.task, "admitted to the kernel queue");
-                self.open_slice(&admission.slice.clone());
+                self.open_slice(&admission.slice.clone(), admission.owner);
                 self.admissions.insert(admission.attempt, (admission, token));
             }
             KernelOrder::Ended(attempt) => self.end_attempt(attempt),
@@ -140,7 +140,7 @@ impl QueueRegistry {
         let session = SessionId::new(self.next_session);
         self.next_session += 1;
         let protocol = hello.protocol.min(PROTOCOL_VERSION);
-        let slice = self.open_slice(&admission.slice);
+        let slice = self.open_slice(&admission.slice, admission.owner);
         let Ok(welcome) = slice.queue.add_session(session, &admission, protocol, now) else {
             return refuse(SessionEnd::Full, true);
         };
@@ -249,11 +249,11 @@ impl QueueRegistry {
     }
 
     /// Returns a slice, which is opened if necessary.
-    fn open_slice(&mut self, name: &SliceId) -> &mut RegisteredSlice {
+    fn open_slice(&mut self, name: &SliceId, owner: Option<PageOwner>) -> &mut RegisteredSlice {
         let (settings, now) = (&self.settings, monotonic_now());
         self.slices
             .entry(name.clone())
-            .or_insert_with(|| RegisteredSlice::open(settings, name, now))
+            .or_insert_with(|| RegisteredSlice::open(settings, name, owner, now))
     }
 
     fn carry_out_all(&mut self) {
@@ -326,8 +326,13 @@ impl QueueRegistry {
 }
 
 impl RegisteredSlice {
-    fn open(settings: &KernelSettings, name: &SliceId, now: Nanos) -> Self {
-        let gate = MappedGate::open(&settings.gates, name)
+    fn open(
+        settings: &KernelSettings,
+        name: &SliceId,
+        owner: Option<PageOwner>,
+        now: Nanos,
+    ) -> Self {
+        let gate = MappedGate::open(&settings.gates, name, owner)
             .inspect_err(|error| {
                 tracing::warn!(%error, slice = %name, "the slice has no gate page: only messages end grants");
             })

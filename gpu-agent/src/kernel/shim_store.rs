@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -33,6 +34,10 @@ pub fn store_shim(shim: &Path, data: &Path) -> io::Result<PathBuf> {
     let place = store.join(&to_hex(&sha256(&bytes))[..32]);
     let copy = place.join(NAME);
     fs::create_dir_all(&place)?;
+    // Jobs of every account load it, whatever mask the agent was started with.
+    for folder in [&store, &place] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    }
     if fs::read(&copy).ok().as_deref() != Some(&bytes[..]) {
         let new = place.join("new");
         fs::write(&new, &bytes).and_then(|()| fs::rename(&new, &copy)).inspect_err(|_| {
@@ -40,6 +45,7 @@ pub fn store_shim(shim: &Path, data: &Path) -> io::Result<PathBuf> {
             let _ = fs::remove_file(&new);
         })?;
     }
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
     // Some programs open the driver by the name without a version.
     let plain = place.join("libcuda.so");
     if !plain.is_symlink() {

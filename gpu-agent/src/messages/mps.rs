@@ -4,6 +4,8 @@ use tessera_frames::cluster::ExitRecord;
 use tessera_model::share::MpsShare;
 use tessera_model::{AttemptId, SliceId};
 
+use crate::shepherd::protocol::AccountNumbers;
+
 /// Orders that may wait: as many as attempts.
 pub const MPS_ORDERS_MAX: usize = 4096;
 
@@ -39,6 +41,8 @@ pub struct SharerRequest {
     pub slice: SliceId,
     /// The user's name.
     pub user: String,
+    /// The user's account; `None` for the agent's own.
+    pub account: Option<AccountNumbers>,
     /// Its part.
     pub share: MpsShare,
 }

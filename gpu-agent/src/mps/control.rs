@@ -1,14 +1,22 @@
 //! NVIDIA's control program: one command a run, on its standard input.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt as _;
+use tessera_launch::child::become_account;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
+
+use crate::shepherd::protocol::AccountNumbers;
 
 /// How long one command may take: its pipes block for ever when the daemon hangs (M5).
 pub const COMMAND_WITHIN: Duration = Duration::from_secs(5);
+/// Most of an answer that is read: far more than 48 clients need. What answers may be a program of the user's.
+const ANSWER_MAX: u64 = 1024 * 1024;
+/// Where programs are found that run as a user.
+const USER_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Why a command has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -48,12 +56,33 @@ pub struct ControlClient {
     pub pipes: PathBuf,
     /// Its folder of logs.
     pub logs: PathBuf,
+    /// Whose daemon it is; `None` for the agent's own account.
+    pub account: Option<AccountNumbers>,
+}
+
+/// Makes a command run as an account, with nothing of the agent's environment and no way to more rights.
+pub fn run_as(command: &mut std::process::Command, account: &AccountNumbers) {
+    let account = account.to_launch();
+    command.env_clear().env("PATH", USER_PATH);
+    // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
+    unsafe {
+        command.pre_exec(move || {
+            become_account(&account)?;
+            match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
 }
 
 impl ControlClient {
     /// Makes the program's command with the folders in its environment.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
+        if let Some(account) = &self.account {
+            run_as(command.as_std_mut(), account);
+        }
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipes)
             .env("CUDA_MPS_LOG_DIRECTORY", &self.logs)
@@ -95,7 +124,10 @@ impl ControlClient {
                 // A program that ended already gives its reason in its answer.
                 let _ = pipe.write_all(format!("{input}\n").as_bytes()).await;
             }
-            child.wait_with_output().await.map_err(no_program)
+            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+            let (stdout, stderr) = tokio::join!(answer_of(stdout), answer_of(stderr));
+            let status = child.wait().await.map_err(no_program)?;
+            Ok(std::process::Output { status, stdout, stderr })
         };
         let output = tokio::time::timeout(within, run).await;
         let output =
@@ -108,6 +140,16 @@ impl ControlClient {
         let answer = if text.is_empty() { complained } else { text };
         Err(ControlError::Refused { command: what, answer })
     }
+}
+
+/// Reads the beginning of an output. The rest is refused by a closed pipe.
+async fn answer_of(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        // What was read before an error is the answer.
+        let _ = pipe.take(ANSWER_MAX).read_to_end(&mut bytes).await;
+    }
+    bytes
 }
 
 /// Finds a program by its name as a shell would; `None` if it isn't there.

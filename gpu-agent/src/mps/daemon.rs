@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown,
+};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,8 +13,9 @@ use tessera_model::{BootId, SliceId};
 use tokio::time::Instant;
 
 use super::MpsSettings;
-use super::control::{ControlClient, ControlError};
-use super::log::FollowedLog;
+use super::control::{ControlClient, ControlError, run_as};
+use super::log::{FollowedLog, read_own};
+use crate::shepherd::protocol::AccountNumbers;
 use crate::sys::identity::{self, ProcessIdentity};
 use tessera_agent_core::mps::daemon_output::{self, ControlLog, FaultLines, ServerStatus};
 
@@ -148,8 +151,9 @@ impl MpsDaemon {
         folder: PathBuf,
         slice: SliceId,
         boot: BootId,
+        account: Option<AccountNumbers>,
     ) -> Result<Self, MpsStartError> {
-        let mut daemon = Self::in_folder(settings, folder, slice, boot);
+        let mut daemon = Self::in_folder(settings, folder, slice, boot, account);
         match daemon.bring_up(settings).await {
             Ok(()) => Ok(daemon),
             Err(error) => {
@@ -160,18 +164,31 @@ impl MpsDaemon {
     }
 
     /// Finds a daemon of an earlier agent in its folder.
-    pub fn adopt(settings: &MpsSettings, folder: PathBuf, slice: SliceId, boot: BootId) -> Self {
-        let mut daemon = Self::in_folder(settings, folder, slice, boot);
+    pub fn adopt(
+        settings: &MpsSettings,
+        folder: PathBuf,
+        slice: SliceId,
+        boot: BootId,
+        account: Option<AccountNumbers>,
+    ) -> Self {
+        let account = account.or_else(|| owner_of(&folder));
+        let mut daemon = Self::in_folder(settings, folder, slice, boot, account);
         daemon.process = daemon.find_process();
         daemon
     }
 
-    fn in_folder(settings: &MpsSettings, folder: PathBuf, slice: SliceId, boot: BootId) -> Self {
+    fn in_folder(
+        settings: &MpsSettings,
+        folder: PathBuf,
+        slice: SliceId,
+        boot: BootId,
+        account: Option<AccountNumbers>,
+    ) -> Self {
         let logs = folder.join("l");
         let server_log = FollowedLog::new(logs.join("server.log"));
         let control_log = FollowedLog::new(logs.join("control.log"));
-        let control =
-            ControlClient { program: settings.control.clone(), pipes: folder.join("p"), logs };
+        let (program, pipes) = (settings.control.clone(), folder.join("p"));
+        let control = ControlClient { program, pipes, logs, account };
         Self {
             control,
             folder,
@@ -191,9 +208,16 @@ impl MpsDaemon {
         if pipes.as_os_str().len() > PATH_MAX {
             return Err(MpsStartError::PathTooLong { pipes: pipes.clone() });
         }
+        // Its user passes through the agent's folder to the daemon's own.
+        fs::set_permissions(&self.folder, fs::Permissions::from_mode(0o711))
+            .map_err(|cause| MpsStartError::Folder { path: self.folder.clone(), cause })?;
         for folder in [pipes, &self.control.logs] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-            made.map_err(|cause| MpsStartError::Folder { path: folder.clone(), cause })?;
+            let given = made.and_then(|()| match &self.control.account {
+                Some(account) => chown(folder, Some(account.uid), Some(account.gid)),
+                None => Ok(()),
+            });
+            given.map_err(|cause| MpsStartError::Folder { path: folder.clone(), cause })?;
         }
         let out = self.out_file()?;
         let mut command = self.control.command();
@@ -215,7 +239,7 @@ impl MpsDaemon {
         let started = self.control.finish(command, None, "-d", START_WITHIN).await;
         started.map_err(|error| self.explained(error))?;
         self.process = self.find_process();
-        let uid = fs::metadata("/proc/self").map_or(0, |found| found.uid());
+        let uid = self.uid();
         let start = self.control.clone();
         let mut command = start.command();
         command.stdin(Stdio::piped());
@@ -233,11 +257,13 @@ impl MpsDaemon {
 
     fn out_file(&self) -> Result<fs::File, MpsStartError> {
         let path = self.folder.join("start.out");
-        fs::File::create(&path).map_err(|cause| MpsStartError::Output { path, cause })
+        let mut options = fs::OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
+        file.map_err(|cause| MpsStartError::Output { path, cause })
     }
 
     fn explained(&self, error: ControlError) -> MpsStartError {
-        let text = fs::read_to_string(self.folder.join("start.out")).unwrap_or_default();
+        let text = read_own(&self.folder.join("start.out"));
         let text = text.trim();
         let output = if text.is_empty() { String::new() } else { format!(" ({text})") };
         MpsStartError::Control { error, output }
@@ -280,7 +306,8 @@ impl MpsDaemon {
             // Drivers before 550 don't report it, their log does. A daemon that can't write one
             // lists at least its server, and the first client waits for it.
             Ok(ServerStatus::NotReported) => {
-                self.reported.is_ready(server) || !self.control.logs.join("control.log").exists()
+                let log = self.control.logs.join("control.log");
+                self.reported.is_ready(server) || fs::symlink_metadata(log).is_err()
             }
             Ok(ServerStatus::Fault | ServerStatus::Unready) | Err(_) => false,
         }
@@ -295,7 +322,7 @@ impl MpsDaemon {
     /// Returns an error if a server ended while it started.
     fn check_stillborn(&self) -> Result<(), MpsStartError> {
         let Some((pid, status)) = self.reported.stillborn() else { return Ok(()) };
-        let log = fs::read_to_string(self.control.logs.join("server.log")).unwrap_or_default();
+        let log = read_own(&self.control.logs.join("server.log"));
         let hint = "does this user reach the GPU, libcuda.so.1 and nvidia-cuda-mps-server?";
         let reason = daemon_output::last_line(&log).unwrap_or_else(|| hint.to_owned());
         Err(MpsStartError::Stillborn { pid, status, reason })
@@ -303,7 +330,7 @@ impl MpsDaemon {
 
     async fn servers(&mut self) -> Result<Vec<u32>, ControlError> {
         let list = daemon_output::pids(&self.control.request("get_server_list").await?);
-        let known = |pid: &u32| ProcessIdentity::of(self.boot, *pid).ok();
+        let known = |pid: &u32| self.own_process(*pid);
         self.servers = list.iter().filter_map(known).collect();
         Ok(list)
     }
@@ -395,6 +422,9 @@ impl MpsDaemon {
     pub async fn canary(&self, settings: &MpsSettings) -> Result<(), CanaryError> {
         let Some((program, arguments)) = settings.canary.split_first() else { return Ok(()) };
         let mut command = tokio::process::Command::new(program);
+        if let Some(account) = &self.control.account {
+            run_as(command.as_std_mut(), account);
+        }
         command
             .args(arguments)
             .envs(settings.passed.iter().map(|(name, value)| (name, value)))
@@ -442,20 +472,45 @@ impl MpsDaemon {
     /// process of the control program that carries the folder's mark.
     fn find_process(&self) -> Option<ProcessIdentity> {
         let path = self.control.pipes.join("nvidia-cuda-mps-control.pid");
-        let written = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
-        if let Some(found) = written.and_then(|pid| ProcessIdentity::of(self.boot, pid).ok()) {
+        let written = read_own(&path).trim().parse().ok();
+        if let Some(found) = written.and_then(|pid| self.own_process(pid)) {
             return Some(found);
         }
         let marked = identity::marked(&format!("{MARK}={}", self.folder.display()));
         let daemons = marked.into_iter().filter(|pid| runs(*pid, &self.control.program));
-        let found = daemons.filter_map(|pid| ProcessIdentity::of(self.boot, pid).ok());
+        let found = daemons.filter_map(|pid| self.own_process(pid));
         found.min_by_key(|process| process.start_ticks)
+    }
+
+    /// Identifies a process of the daemon's account: what its user writes down or answers may name any.
+    fn own_process(&self, pid: u32) -> Option<ProcessIdentity> {
+        let process = ProcessIdentity::of(self.boot, pid).ok()?;
+        let found = fs::metadata(format!("/proc/{pid}")).ok()?;
+        (self.control.account.is_none() || found.uid() == self.uid()).then_some(process)
+    }
+
+    /// Returns the user that the daemon serves.
+    pub fn uid(&self) -> u32 {
+        let own = || rustix::process::geteuid().as_raw();
+        self.control.account.as_ref().map_or_else(own, |account| account.uid)
+    }
+
+    /// Returns the account of the daemon; `None` for the agent's own.
+    pub const fn account(&self) -> Option<&AccountNumbers> {
+        self.control.account.as_ref()
     }
 
     /// Returns the folder that holds everything of this daemon.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
+}
+
+/// Returns the account that a daemon's folder of pipes was given to; `None` for the agent's own.
+fn owner_of(folder: &Path) -> Option<AccountNumbers> {
+    let found = fs::symlink_metadata(folder.join("p")).ok()?;
+    let account = AccountNumbers { uid: found.uid(), gid: found.gid(), groups: Vec::new() };
+    (account.uid != rustix::process::geteuid().as_raw()).then_some(account)
 }
 
 /// Returns whether a process was started as this program.

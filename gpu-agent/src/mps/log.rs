@@ -2,13 +2,41 @@
 
 use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 
 /// Most bytes that are read at once: more than a fault writes for 48 clients.
 const READ_MAX: u64 = 256 * 1024;
 /// Longest log that is kept: a daemon writes six lines for each question, 70 MB a day for a slice
 /// that is looked at every 2 s.
 const KEPT_MAX: u64 = 8 * 1024 * 1024;
+
+/// Opens a file of a daemon's. The daemon's user may have put anything in its place, so only a plain file is
+/// taken that belongs to the folder's owner. The folder itself lies in one of the agent's.
+///
+/// # Errors
+///
+/// There is no such file.
+pub fn open_own(path: &Path, options: &mut fs::OpenOptions) -> io::Result<fs::File> {
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let owner = path.parent().map(fs::metadata).transpose()?.map(|folder| folder.uid());
+    let found = file.metadata()?;
+    if found.is_file() && Some(found.uid()) == owner {
+        Ok(file)
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+/// Reads the beginning of a daemon's file; nothing if there is none.
+pub fn read_own(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(file) = open_own(path, fs::OpenOptions::new().read(true)) {
+        // What was read before an error is text as well.
+        let _ = file.take(READ_MAX).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
 
 /// One log, and how far it was read.
 #[derive(Debug)]
@@ -37,7 +65,7 @@ impl FollowedLog {
     }
 
     fn piece(&self) -> io::Result<(u64, Vec<u8>)> {
-        let mut file = fs::File::open(&self.path)?;
+        let mut file = open_own(&self.path, fs::OpenOptions::new().read(true))?;
         let end = file.metadata()?.len();
         // A log that is shorter than what was read of it was begun anew.
         let from = if self.read > end { 0 } else { self.read };
@@ -50,7 +78,7 @@ impl FollowedLog {
 
     /// Begins the log anew: NVIDIA's daemons append to it, so that they go on at its beginning.
     fn cut(&mut self) {
-        let file = fs::OpenOptions::new().write(true).open(&self.path);
+        let file = open_own(&self.path, fs::OpenOptions::new().write(true));
         if file.and_then(|file| file.set_len(0)).is_ok() {
             self.read = 0;
         }
@@ -66,6 +94,24 @@ mod tests {
     fn appended(path: &std::path::Path, text: &str) {
         let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
         file.write_all(text.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn nothing_that_a_user_puts_in_a_logs_place_is_read_or_emptied() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("secret"), "secret\n").unwrap();
+        std::os::unix::fs::symlink(at("secret"), at("link")).unwrap();
+        let pipe = std::ffi::CString::new(at("pipe").display().to_string()).unwrap();
+        // SAFETY: the path is a C string.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+
+        for name in ["link", "pipe", "."] {
+            assert_eq!(FollowedLog::new(at(name)).new_lines(), "");
+            assert_eq!(read_own(&at(name)), "");
+        }
+        FollowedLog::new(at("link")).cut();
+        assert_eq!(fs::read_to_string(at("secret")).unwrap(), "secret\n");
     }
 
     #[test]

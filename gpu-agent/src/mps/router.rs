@@ -12,6 +12,7 @@ use super::daemon::MpsDaemon;
 use super::slice::{NOTE, SharedSlice, SliceNote};
 use crate::messages::NodeInput;
 use crate::messages::mps::{MpsEvent, MpsOrder};
+use crate::shepherd::protocol::AccountNumbers;
 
 /// Orders that may wait for one slice: each of 48 sharers has a few.
 const QUEUE: usize = 256;
@@ -89,10 +90,10 @@ impl MpsRouter {
         for folder in entries.flatten().map(|entry| entry.path()) {
             match read_note(&folder, alive) {
                 Some(note) if !note.sharers.is_empty() => self.take_over(note, folder),
-                Some(note) => self.end(note.slice, folder).await,
+                Some(note) => self.end(note.slice, folder, note.account).await,
                 None => {
                     if let Ok(slice) = "MIG-unknown".parse() {
-                        self.end(slice, folder).await;
+                        self.end(slice, folder, None).await;
                     }
                 }
             }
@@ -110,8 +111,8 @@ impl MpsRouter {
         self.slices.insert(slice, port);
     }
 
-    async fn end(&self, slice: SliceId, folder: PathBuf) {
-        MpsDaemon::adopt(&self.settings, folder, slice, self.boot).stop().await;
+    async fn end(&self, slice: SliceId, folder: PathBuf, account: Option<AccountNumbers>) {
+        MpsDaemon::adopt(&self.settings, folder, slice, self.boot, account).stop().await;
     }
 }
 

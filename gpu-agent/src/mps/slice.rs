@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use super::MpsSettings;
 use super::daemon::{DaemonHealth, MpsDaemon, MpsStartError};
 use crate::messages::NodeInput;
 use crate::messages::mps::{MpsEvent, MpsOrder, SharerRequest};
+use crate::shepherd::protocol::AccountNumbers;
 use tessera_agent_core::mps::{JoinRefused, Sharers, client_environment, doubtful};
 
 /// How often the daemon's process is looked for: costs no more than a read of `/proc`.
@@ -35,6 +38,9 @@ pub struct SliceNote {
     pub slice: SliceId,
     /// Whose sharers they are.
     pub user: String,
+    /// The daemon's account; `None` for the agent's own.
+    #[serde(default)]
+    pub account: Option<AccountNumbers>,
     /// The sharers.
     pub sharers: Vec<(AttemptId, MpsShare)>,
 }
@@ -58,6 +64,8 @@ pub struct SharedSlice {
     boot: BootId,
     slice: SliceId,
     user: String,
+    /// The user's uid; `None` for the agent's own.
+    uid: Option<u32>,
     node: mpsc::Sender<NodeInput>,
     orders: mpsc::Receiver<MpsOrder>,
     daemon: Option<MpsDaemon>,
@@ -80,6 +88,7 @@ impl SharedSlice {
             boot,
             slice,
             user: String::new(),
+            uid: None,
             node,
             orders,
             daemon: None,
@@ -95,8 +104,9 @@ impl SharedSlice {
             // They fitted together when they came.
             let _ = self.sharers.join(attempt, share);
         }
+        self.uid = note.account.as_ref().map(|account| account.uid);
         let (slice, boot) = (self.slice.clone(), self.boot);
-        self.daemon = Some(MpsDaemon::adopt(&self.settings, folder, slice, boot));
+        self.daemon = Some(MpsDaemon::adopt(&self.settings, folder, slice, boot, note.account));
     }
 
     /// Serves until nobody shares the slice any more.
@@ -169,12 +179,15 @@ impl SharedSlice {
         &mut self,
         request: &SharerRequest,
     ) -> Result<Vec<(String, String)>, ShareRefusal> {
+        let uid = request.account.as_ref().map(|account| account.uid);
+        let is_same = self.user == request.user && self.uid == uid;
         if self.sharers.is_empty() {
-            if self.user != request.user {
+            if !is_same {
                 self.stop_daemon().await;
             }
             self.user.clone_from(&request.user);
-        } else if self.user != request.user {
+            self.uid = uid;
+        } else if !is_same {
             return Err(ShareRefusal::OtherUser(self.user.clone()));
         }
         self.sharers.join(request.attempt, request.share)?;
@@ -187,7 +200,8 @@ impl SharedSlice {
             let made = fs::create_dir_all(&folder);
             made.map_err(|cause| MpsStartError::Folder { path: folder.clone(), cause })?;
             let (slice, boot) = (self.slice.clone(), self.boot);
-            let daemon = MpsDaemon::start(&self.settings, folder, slice, boot).await?;
+            let account = request.account.clone();
+            let daemon = MpsDaemon::start(&self.settings, folder, slice, boot, account).await?;
             tracing::info!(slice = %self.slice, user = self.user, "the slice is shared");
             self.daemon = Some(daemon);
         }
@@ -203,7 +217,7 @@ impl SharedSlice {
     fn before_kill(&self, attempt: AttemptId) -> Vec<String> {
         let Some(daemon) = &self.daemon else { return Vec::new() };
         let Ok(own) = std::env::current_exe() else { return Vec::new() };
-        vec![
+        let mut command = vec![
             own.display().to_string(),
             "mps-terminate".to_owned(),
             "--control".to_owned(),
@@ -212,7 +226,14 @@ impl SharedSlice {
             daemon.control.pipes.display().to_string(),
             "--attempt".to_owned(),
             attempt.to_string(),
-        ]
+        ];
+        if let Some(account) = daemon.account() {
+            let groups: Vec<_> = account.groups.iter().map(ToString::to_string).collect();
+            command.push(format!("--uid={}", account.uid));
+            command.push(format!("--gid={}", account.gid));
+            command.push(format!("--groups={}", groups.join(",")));
+        }
+        command
     }
 
     /// Looks at the daemon, and learns whose its clients are.
@@ -341,11 +362,20 @@ impl SharedSlice {
     fn write_note(&self) {
         let Some(daemon) = &self.daemon else { return };
         let sharers = self.sharers.members().iter().map(|(a, share)| (*a, *share)).collect();
-        let note = SliceNote { slice: self.slice.clone(), user: self.user.clone(), sharers };
+        let (slice, user) = (self.slice.clone(), self.user.clone());
+        let note = SliceNote { slice, user, account: daemon.account().cloned(), sharers };
         let path = daemon.folder().join(NOTE);
         let temporary = path.with_extension("new");
         let text = serde_json::to_string(&note).unwrap_or_default();
-        let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
+        let mut options = fs::OpenOptions::new();
+        let written = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .and_then(|()| fs::rename(&temporary, &path));
         if let Err(error) = written {
             // Only a later agent misses it: it then ends the daemon, and the attempts with it.
             tracing::error!(%error, path = %path.display(), "the sharers can't be written down");

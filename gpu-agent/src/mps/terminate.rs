@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::control::run_as;
+use crate::shepherd::protocol::AccountNumbers;
 use crate::sys::identity;
 use tessera_agent_core::mps::daemon_output::{pids, terminated};
 
@@ -26,6 +28,23 @@ pub struct TerminateArguments {
     /// The attempt.
     #[arg(long)]
     attempt: String,
+    /// The daemon's user, if it is another than this program's.
+    #[arg(long, requires = "gid")]
+    uid: Option<u32>,
+    /// The user's main group.
+    #[arg(long)]
+    gid: Option<u32>,
+    /// All groups of the user.
+    #[arg(long)]
+    groups: Option<String>,
+}
+
+impl TerminateArguments {
+    fn account(&self) -> Option<AccountNumbers> {
+        let groups = self.groups.as_deref().unwrap_or_default();
+        let groups = groups.split(',').filter_map(|group| group.parse().ok()).collect();
+        Some(AccountNumbers { uid: self.uid?, gid: self.gid?, groups })
+    }
 }
 
 /// Terminates the clients of an attempt; kills the attempt's processes if that succeeded for all
@@ -36,7 +55,8 @@ pub struct TerminateArguments {
 )]
 pub fn run(what: &TerminateArguments) -> bool {
     let ends = Instant::now() + WITHIN;
-    let request = |line: &str| request(&what.control, &what.pipes, line, ends);
+    let account = what.account();
+    let request = |line: &str| request(&what.control, &what.pipes, account.as_ref(), line, ends);
     let Some(servers) = request("get_server_list") else { return false };
     let mut all = true;
     for server in pids(&servers) {
@@ -59,8 +79,18 @@ pub fn run(what: &TerminateArguments) -> bool {
     clippy::disallowed_methods,
     reason = "the command of a program outside of this process has a real deadline"
 )]
-fn request(control: &Path, pipes: &Path, line: &str, ends: Instant) -> Option<String> {
-    let mut child = Command::new(control)
+fn request(
+    control: &Path,
+    pipes: &Path,
+    account: Option<&AccountNumbers>,
+    line: &str,
+    ends: Instant,
+) -> Option<String> {
+    let mut command = Command::new(control);
+    if let Some(account) = account {
+        run_as(&mut command, account);
+    }
+    let mut child = command
         .env("CUDA_MPS_PIPE_DIRECTORY", pipes)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

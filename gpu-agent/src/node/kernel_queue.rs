@@ -15,8 +15,8 @@ pub(super) use reports::KernelReports;
 
 use super::AgentNode;
 use crate::kernel::{AdmitError, EndpointHandle, KernelEvent};
-use tessera_agent_core::kernel::Admission;
 use tessera_agent_core::kernel::key::task_key;
+use tessera_agent_core::kernel::{Admission, PageOwner};
 
 /// The share of all multiprocessors, in thousandths.
 const WHOLE_THOUSANDTHS: u32 = 1_000;
@@ -88,6 +88,9 @@ impl AgentNode {
             priority: terms.priority,
             class: terms.class,
             share_thousandths: WHOLE_THOUSANDTHS,
+            owner: self
+                .account_of(order.attempt)
+                .map(|account| PageOwner { uid: account.uid, gid: account.gid }),
         };
         // Library paths are extended, so the program's complete environment is needed.
         let around = &self.facts.environment;

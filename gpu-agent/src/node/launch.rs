@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
+use rustix::process::geteuid;
 use tessera_frames::cluster::{GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
+use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
 use tessera_model::spec::{JobProgram, OutputPaths, RunSpec};
 
@@ -13,7 +15,7 @@ use crate::accounts::JobAccount;
 use crate::messages::account::LookupResult;
 use crate::shepherd::files;
 use crate::shepherd::job::never_ran;
-use crate::shepherd::protocol::SpawnOrder;
+use crate::shepherd::protocol::{AccountNumbers, SpawnOrder};
 use crate::sys::clock;
 use tessera_agent_core::attempts::PlacementRefusal;
 use tessera_agent_core::environment::environment;
@@ -115,6 +117,11 @@ impl AgentNode {
         }
     }
 
+    /// Returns the account of an attempt that was not handed over yet; `None` for the agent's own.
+    pub(super) fn account_of(&self, attempt: AttemptId) -> Option<&AccountNumbers> {
+        self.job_accounts.get(&attempt)?.confinement.account.as_ref()
+    }
+
     pub(super) fn spawn(&mut self, order: LaunchOrder) {
         if self.mps_share_of(&order).is_some() {
             self.request_share(order);
@@ -199,15 +206,15 @@ impl AgentNode {
     }
 }
 
-/// Refuses what would fail in a less clear way: the files of a shared slice belong to the agent's account.
+/// Refuses what would fail in a less clear way: only root gives the files of a shared slice to its user.
 fn check_sharing(order: &LaunchOrder, account: JobAccount) -> Result<JobAccount, PlacementRefusal> {
     let shares = order.share.is_some() || order.kernel.is_some();
-    match shares && account.confinement.account.is_some() {
+    match shares && account.confinement.account.is_some() && !geteuid().is_root() {
         false => Ok(account),
         true => Err(PlacementRefusal::Account {
             by_job: true,
-            reason: "this node shares slices only between jobs of its agent's account: submit without --share, or \
-                     set run_as = \"agent\" in the agent's settings"
+            reason: "this node's agent isn't root, so that it shares slices only between jobs of its own \
+                     account: submit without --share, or run the agent as root"
                 .to_owned(),
         }),
     }

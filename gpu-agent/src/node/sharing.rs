@@ -18,7 +18,8 @@ impl AgentNode {
         let attempt = order.attempt;
         let Some(share) = self.mps_share_of(&order) else { return };
         let (slice, user) = (order.slice.clone(), order.user.clone());
-        let request = MpsOrder::Share(SharerRequest { attempt, slice, user, share });
+        let account = self.account_of(attempt).cloned();
+        let request = MpsOrder::Share(SharerRequest { attempt, slice, user, account, share });
         self.shared.insert(attempt);
         self.unshared.insert(attempt, order);
         if self.facts.mps.is_none() {

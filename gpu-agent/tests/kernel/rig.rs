@@ -79,6 +79,7 @@ impl Rig {
             priority: Priority::try_from(priority).unwrap(),
             class: Class::Offline,
             share_thousandths: 1_000,
+            owner: None,
         };
         let (slice, task) = (admission.slice.clone(), admission.task.clone());
         let environment = self.endpoint().handle.admit(admission, &BTreeMap::new()).unwrap();
@@ -92,7 +93,7 @@ impl Rig {
     }
 
     pub fn gate(&self, attempt: &Attempt) -> MappedGate {
-        MappedGate::open(&self.folder.path().join("gates"), &attempt.slice).unwrap()
+        MappedGate::open(&self.folder.path().join("gates"), &attempt.slice, None).unwrap()
     }
 
     pub async fn event_where(&mut self, wanted: impl Fn(&KernelEvent) -> bool) -> KernelEvent {

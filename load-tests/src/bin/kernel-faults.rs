@@ -249,6 +249,7 @@ fn queue(arguments: &Arguments, folder: &Path, slice: &str) -> Result<()> {
             priority: Priority::try_from(priority)?,
             class: Class::Offline,
             share_thousandths: 1_000,
+            owner: None,
         };
         let library = arguments.stand_in.display().to_string();
         let found = BTreeMap::from([("LD_LIBRARY_PATH".to_owned(), library)]);

@@ -128,6 +128,7 @@ fn admit(
         priority: Priority::try_from(priority)?,
         class: Class::Offline,
         share_thousandths: 1_000,
+        owner: None,
     };
     let environment = endpoint.handle.admit(admission, &BTreeMap::new())?;
     let profile = Box::new(profile()?);
