@@ -30,8 +30,8 @@ enum HelloRefusal {
     DamagedState { epoch: u64, generation: u64 },
     #[error(
         "the node is quarantined: it claims epoch {epoch} and generation {generation}, which this \
-         controller neither knows nor has signed: its state file was edited, or is of another cluster; \
-         give the node a new identity and an empty folder"
+         controller has not signed. Its state file was edited, or is of another cluster. Give the node \
+         a new identity and an empty folder"
     )]
     Unproven { epoch: u64, generation: u64 },
     #[error("the name {name} belongs to {owner}: choose another")]

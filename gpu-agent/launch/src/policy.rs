@@ -39,7 +39,7 @@ impl Policy {
         if self.own != 0 {
             return Err(format!(
                 "this node's agent has no privileges, so that it runs only jobs of its own account \
-                 (uid {}), not of uid {uid}: install tessera-launch as docs/launching.md describes, or \
+                 (uid {}), not of uid {uid}. Install tessera-launch as docs/launching.md describes, or \
                  run the agent as root",
                 self.own
             ));
