@@ -1,4 +1,4 @@
-//! Deadlines on a running cluster: what users are told, who goes first, and what is refused.
+//! Deadlines on a running cluster: what is predicted, who goes first, and what is refused.
 
 use std::fs;
 use std::process::Command;
@@ -32,13 +32,13 @@ fn a_deadline_is_forecast_kept_before_older_jobs_and_refused_where_it_would_be_m
     let first = due_in(600, SubmitRequest { late: Some("refuse".into()), ..of_task("sleep 3") });
     let first = cluster.submit(&first);
     let deadline = first.deadline.unwrap();
-    assert_eq!(deadline.chance_percent, None, "{deadline:?}");
+    assert_eq!(deadline.probability_percent, None, "{deadline:?}");
     assert!(deadline.text.contains("nothing is known of its run time"), "{}", deadline.text);
     cluster.wait_job(first.job_id, SOON, "succeeded");
 
     // It took three seconds: ten minutes are enough, and two seconds are not.
     let likely = cluster.submit(&due_in(600, of_task("true"))).deadline.unwrap();
-    assert!(likely.chance_percent > Some(90), "{likely:?}");
+    assert!(likely.probability_percent > Some(90), "{likely:?}");
     assert!(likely.text.starts_with("it will be met with 9"), "{}", likely.text);
     let late = SubmitRequest { late: Some("refuse".to_owned()), ..of_task("sleep 3") };
     let refused = refusal(&cluster, &due_in(2, late), 422);
@@ -59,7 +59,7 @@ fn a_deadline_is_forecast_kept_before_older_jobs_and_refused_where_it_would_be_m
     let older = cluster.submit(&of_task("true")).job_id;
     let due = cluster.submit(&due_in(60, of_task("true"))).job_id;
     let explained = cluster.explain(due).deadline.expect("its deadline");
-    assert_eq!(explained.chance_percent, None, "the holder's end is not known: {explained:?}");
+    assert_eq!(explained.probability_percent, None, "the holder's end is not known: {explained:?}");
     fs::write(&gate, "").unwrap();
     let due = cluster.wait_job(due, 2 * SOON, "succeeded");
     let older = cluster.wait_job(older, 2 * SOON, "succeeded");
@@ -80,7 +80,7 @@ fn tessera(cluster: &Cluster, words: &[&str]) -> String {
 }
 
 #[test]
-fn the_command_takes_deadlines_as_slurm_writes_them_and_prints_the_chance() {
+fn the_command_takes_deadlines_as_slurm_writes_them_and_prints_the_probability() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
 
     let words = ["submit", "--deadline", "now+2hours", "--time", "30", "--", "true"];

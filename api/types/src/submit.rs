@@ -94,7 +94,7 @@ pub struct SubmitRequest {
     /// `TERM`. A job that has one can be updated and migrated while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_signal: Option<String>,
-    /// By when the job has to be done. The response states the chance that it is.
+    /// By when the job has to be done. The response states the probability that it is.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub deadline: Option<OffsetDateTime>,
     /// With `deadline`: `accept` (the default), or `refuse` to have the job refused if it is more likely
@@ -269,10 +269,10 @@ pub struct DeadlineView {
     /// The deadline.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// The chance that it is met, in percent, rounded down; absent if nothing is known of the job's run
+    /// The probability that it is met, in percent, rounded down; absent if nothing is known of the job's run
     /// time, or of when it starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chance_percent: Option<u32>,
+    pub probability_percent: Option<u32>,
     /// When the job is expected to end.
     #[serde(
         default,

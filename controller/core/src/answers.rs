@@ -50,8 +50,8 @@ pub struct Alternative {
 pub struct DeadlineForecast {
     /// The deadline, in milliseconds since 1970.
     pub deadline_unix: Millis,
-    /// The chance, in millionths; `None` if nothing is known of the job's run time or of its start.
-    pub chance: Option<u64>,
+    /// The probability, in millionths; `None` if nothing is known of the job's run time or of its start.
+    pub probability: Option<u64>,
     /// How long from now the job is expected to be done.
     pub ends_in: Option<Millis>,
     /// What this rests on, as a sentence without a stop.

@@ -1,9 +1,8 @@
 //! Whether a job is expected to be done by its deadline.
 //!
-//! The chance is that of the time until the job starts and of its run time together. Both are
-//! distributions ([`Prediction`]): the start depends on the end of the last job that has to end before,
-//! and the run time on the slice on which the job is expected to start. The two are taken to be
-//! independent.
+//! The probability is that of the time until the job starts and of its run time together. Both are
+//! distributions ([`Prediction`]), and are taken to be independent. The start depends on the end of the last
+//! job that has to end before. The run time depends on the slice on which the job is expected to start.
 
 use tessera_model::spec::JobSpec;
 use tessera_model::{GangMember, JobId, Millis};
@@ -17,7 +16,7 @@ use crate::rows::submitted::SubmittedJob;
 use crate::state::ClusterState;
 use crate::state::queue::{QueuePosition, WaitingJob};
 
-/// Into how many equally probable parts the time until the start is divided. Chosen: the chance is stated
+/// Into how many equally probable parts the time until the start is divided. Chosen: the probability is stated
 /// in percent, and predictions have three points.
 const PARTS: u64 = 20;
 
@@ -82,11 +81,15 @@ impl ClusterState {
     ) -> Option<DeadlineForecast> {
         let deadline_unix = waiting.facts.deadline?;
         let left = self.clock.on_boot_clock(deadline_unix).minus(now);
-        let unknown =
-            |text: String| DeadlineForecast { deadline_unix, chance: None, ends_in: None, text };
+        let unknown = |text: String| DeadlineForecast {
+            deadline_unix,
+            probability: None,
+            ends_in: None,
+            text,
+        };
         if left == Millis::ZERO {
             let over = "the deadline is over".to_owned();
-            return Some(DeadlineForecast { chance: Some(0), ..unknown(over) });
+            return Some(DeadlineForecast { probability: Some(0), ..unknown(over) });
         }
         if waiting.job.share.is_some() {
             let shared =
@@ -121,7 +124,7 @@ impl ClusterState {
         };
         Some(DeadlineForecast {
             deadline_unix,
-            chance: chance(wait.as_ref(), &run, left),
+            probability: probability(wait.as_ref(), &run, left),
             ends_in: Some(after.plus(run.expected)),
             text: format!("{starts} and {runs}, by {}", run.basis.words()),
         })
@@ -135,21 +138,21 @@ impl ClusterState {
     }
 }
 
-/// Returns the chance that a wait and a run after it take no longer than `left`, in millionths. `None` if
+/// Returns the probability that a wait and a run after it take no longer than `left`, in millionths. `None` if
 /// only a time limit is known of the run, and it may be over by then or not.
-fn chance(wait: Option<&Prediction>, run: &Prediction, left: Millis) -> Option<u64> {
+fn probability(wait: Option<&Prediction>, run: &Prediction, left: Millis) -> Option<u64> {
     let over_after = |wait: Millis| match left.get().checked_sub(wait.get()) {
         Some(left) => run.over_by(Millis::new(left)),
         None => 0,
     };
     let Some(wait) = wait else {
-        let chance = over_after(Millis::ZERO);
-        return (run.basis != Basis::TimeLimit || chance > 0).then_some(chance);
+        let probability = over_after(Millis::ZERO);
+        return (run.basis != Basis::TimeLimit || probability > 0).then_some(probability);
     };
     // The middle of each part.
     let part = |part: u64| over_after(wait.over_at((2 * part + 1) * MILLION / (2 * PARTS)));
-    let chance = (0..PARTS).map(part).sum::<u64>() / PARTS;
-    (run.basis != Basis::TimeLimit || chance > 0).then_some(chance)
+    let probability = (0..PARTS).map(part).sum::<u64>() / PARTS;
+    (run.basis != Basis::TimeLimit || probability > 0).then_some(probability)
 }
 
 #[cfg(test)]
@@ -172,21 +175,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_later_deadline_or_a_sooner_start_never_has_a_smaller_chance(
+        fn a_later_deadline_or_a_sooner_start_never_has_a_smaller_probability(
             wait in prediction(),
             run in prediction(),
             left in 0_u64..4_000_000,
             more in 0_u64..1_000_000,
         ) {
-            let within = |left: u64| chance(Some(&wait), &run, Millis::new(left)).unwrap_or(0);
+            let within = |left: u64| probability(Some(&wait), &run, Millis::new(left)).unwrap_or(0);
             prop_assert!(within(left) <= within(left + more));
-            prop_assert!(within(left) <= chance(None, &run, Millis::new(left)).unwrap_or(0));
+            prop_assert!(within(left) <= probability(None, &run, Millis::new(left)).unwrap_or(0));
             prop_assert!(within(left) <= MILLION);
         }
     }
 
     #[test]
-    fn the_chance_is_that_of_drawing_both_times() {
+    fn the_probability_is_that_of_drawing_both_times() {
         let of = |low, expected, high| {
             let [low, expected, high] = [low, expected, high].map(Millis::from_secs);
             Prediction { low, expected, high, basis: Basis::SameSlice, runs: 9 }
@@ -198,10 +201,10 @@ mod tests {
             let drawn = (0..1_000_u64).flat_map(|a| (0..1_000_u64).map(move |b| (a, b)));
             let met = drawn.filter(|(a, b)| sum(*a, *b) <= left).count();
 
-            let chance = chance(Some(&wait), &run, left).unwrap();
+            let probability = probability(Some(&wait), &run, left).unwrap();
 
-            let off = chance.abs_diff(u64::try_from(met).unwrap());
-            assert!(off <= 10_000, "within a percent: {chance} and {met}");
+            let off = probability.abs_diff(u64::try_from(met).unwrap());
+            assert!(off <= 10_000, "within a percent: {probability} and {met}");
         }
     }
 }

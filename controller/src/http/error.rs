@@ -50,7 +50,7 @@ pub enum ApiError {
         /// What would be possible.
         expected: String,
     },
-    /// The job is more likely late than in time, and its user wants it refused then.
+    /// The job is more likely late than in time, and its user requested a refusal then.
     #[error("the deadline would probably be missed: {forecast}")]
     LateDeadline {
         /// What is expected.
@@ -206,7 +206,7 @@ impl ApiError {
             | Self::ImpossibleRequest { expected, .. }
             | Self::BeyondQuota { expected, .. } => expected.as_str().into(),
             Self::LateDeadline { .. } => {
-                "a later deadline, or late = accept to have the job run all the same".into()
+                "a later deadline, or late = accept to have the job accepted".into()
             }
             Self::WrongState { expected, .. } => expected.as_ref().into(),
             Self::Operator(refused) => return refused.expected.clone(),

@@ -111,16 +111,14 @@ pub(super) async fn submit(
 fn refuses_late(late: Option<&str>, has_deadline: bool) -> Result<bool, BadField> {
     let bad = |problem: String| Err(BadField::new("late", problem, "accept or refuse"));
     match late {
-        Some(_) if !has_deadline => {
-            bad("it says what to do about a deadline, and there is none".into())
-        }
+        Some(_) if !has_deadline => bad("it is about a deadline, and there is none".into()),
         None | Some("accept") => Ok(false),
         Some("refuse") => Ok(true),
         Some(other) => bad(format!("{other:?} is unknown")),
     }
 }
 
-/// What a submit says besides the deadline itself.
+/// What a submit states besides the deadline itself.
 #[derive(Clone, Copy)]
 struct LateRule {
     /// Whether the job is held: then nobody knows when it starts.
@@ -130,7 +128,7 @@ struct LateRule {
 }
 
 /// Returns what is expected of a job's deadline, if it has one. Refuses it if the deadline is over, or if the
-/// job is probably late and its user wants it refused then.
+/// job is probably late and its user requested a refusal then.
 async fn forecast_deadline(
     state: &State,
     caller: &Caller,
@@ -157,27 +155,31 @@ async fn forecast_deadline(
     let Some(forecast) = state.forecast_deadline(Arc::clone(spec)).await? else { return Ok(None) };
     let view = deadline_view(&forecast, now);
     match view {
-        Some(view) if late.refuse_late && forecast.chance.is_some_and(|chance| chance < HALF) => {
+        Some(view)
+            if late.refuse_late
+                && forecast.probability.is_some_and(|probability| probability < HALF) =>
+        {
             Err(ApiError::LateDeadline { forecast: view.text })
         }
         view => Ok(view),
     }
 }
 
-/// A chance of one half, in millionths.
+/// A probability of one half, in millionths.
 const HALF: u64 = 500_000;
 
 /// Shows what is expected of a deadline.
 pub(super) fn deadline_view(forecast: &DeadlineForecast, now_unix: Millis) -> Option<DeadlineView> {
-    let chance = forecast.chance.and_then(|chance| u32::try_from(chance / 10_000).ok());
+    let probability =
+        forecast.probability.and_then(|probability| u32::try_from(probability / 10_000).ok());
     let expected_end = forecast.ends_in.and_then(|ends_in| at_unix(now_unix.plus(ends_in)));
-    let text = match chance {
-        Some(chance) => format!("it will be met with {chance} %: {}", forecast.text),
+    let text = match probability {
+        Some(probability) => format!("it will be met with {probability} %: {}", forecast.text),
         None => format!("whether it will be met is not known: {}", forecast.text),
     };
     Some(DeadlineView {
         at: at_unix(forecast.deadline_unix)?,
-        chance_percent: chance,
+        probability_percent: probability,
         expected_end,
         text,
     })

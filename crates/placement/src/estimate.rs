@@ -149,7 +149,7 @@ impl Prediction {
         Self { low: left(1), expected: left(5), high: left(9), ..self }
     }
 
-    /// Returns the probability that a run is over by then, in millionths. A time limit alone says nothing of
+    /// Returns the probability that a run is over by then, in millionths. A time limit alone implies nothing for
     /// earlier times than itself.
     pub fn over_by(&self, ran: Millis) -> u64 {
         if self.basis == Basis::TimeLimit {

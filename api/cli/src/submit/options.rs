@@ -117,7 +117,7 @@ pub struct JobOptions {
     #[arg(long)]
     pub allow_pending: bool,
     /// Time by which the job has to be done: 18:00, 2027-01-31, 2027-01-31T18:00, now+2hours, noon or
-    /// midnight. The chance that it is met is printed. A job that is late runs all the same
+    /// midnight. The probability that it is met is printed. A late job still runs
     #[arg(long, value_name = "TIME")]
     pub deadline: Option<ClockTime>,
     /// What is done if the deadline would probably be missed: `accept` (the default) or `refuse` the job

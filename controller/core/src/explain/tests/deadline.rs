@@ -1,4 +1,4 @@
-//! Deadlines: the chance that they are met, before and after a job is accepted.
+//! Deadlines: the probability that they are met, before and after a job is accepted.
 
 use super::*;
 use crate::answers::DeadlineForecast;
@@ -31,11 +31,11 @@ fn forecast(cluster: &ClusterState, spec: &JobSpec) -> DeadlineForecast {
 }
 
 fn percent(forecast: &DeadlineForecast) -> Option<u64> {
-    forecast.chance.map(|chance| chance / 10_000)
+    forecast.probability.map(|probability| probability / 10_000)
 }
 
 #[test]
-fn the_chance_of_a_job_that_can_start_at_once_is_that_of_its_run_time() {
+fn the_probability_of_a_job_that_can_start_at_once_is_that_of_its_run_time() {
     let cluster = with_history(&[]);
 
     let [early, middle, late] = [60, 100, 400].map(|secs| forecast(&cluster, &due(secs, None)));
@@ -48,13 +48,13 @@ fn the_chance_of_a_job_that_can_start_at_once_is_that_of_its_run_time() {
 }
 
 #[test]
-fn a_job_that_has_to_wait_has_a_smaller_chance() {
+fn a_job_that_has_to_wait_has_a_smaller_probability() {
     let free = with_history(&[]);
     let busy = with_history(&[(90, 0, "7g.40gb", None)]);
 
     let (alone, behind) = (forecast(&free, &due(150, None)), forecast(&busy, &due(150, None)));
 
-    assert!(behind.chance < alone.chance, "{behind:?} {alone:?}");
+    assert!(behind.probability < alone.probability, "{behind:?} {alone:?}");
     assert!(behind.text.contains("to start in 1 min 40 s"), "{}", behind.text);
     assert_eq!(behind.ends_in, Some(Millis::from_secs(200)));
 }
@@ -69,10 +69,10 @@ fn of_a_task_that_never_ran_only_its_time_limit_is_known() {
     let certain = forecast(&cluster, &due(100, Some(90)));
     let either = forecast(&cluster, &due(100, Some(110)));
 
-    assert_eq!(nothing.chance, None);
+    assert_eq!(nothing.probability, None);
     assert!(nothing.text.contains("nothing is known of its run time"), "{}", nothing.text);
     assert_eq!(percent(&certain), Some(100), "{certain:?}");
-    assert_eq!(either.chance, None, "{either:?}");
+    assert_eq!(either.probability, None, "{either:?}");
 }
 
 #[test]
@@ -97,5 +97,5 @@ fn a_deadline_that_is_over_is_missed() {
 
     let over = forecast(&cluster, &due(0, None));
 
-    assert_eq!((over.chance, over.text.as_str()), (Some(0), "the deadline is over"));
+    assert_eq!((over.probability, over.text.as_str()), (Some(0), "the deadline is over"));
 }
