@@ -108,5 +108,5 @@ pub(crate) fn export(ready: bool) {
 
 /// The largest number that a gauge can show stands for all above it.
 fn gauge(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+    tessera_model::number::clamped(value)
 }

@@ -16,6 +16,7 @@ use tessera_launch::client::{Abilities, probe};
 use tessera_launch::policy::Policy;
 use tessera_model::Millis;
 use tessera_model::mig::Slot;
+use tessera_model::number::clamped;
 use tokio::sync::mpsc;
 
 use crate::config::{AgentConfig, RunAs};
@@ -383,7 +384,7 @@ fn in_name_service(name: &str) -> io::Result<Option<LocalAccount>> {
         };
     }
     let mut groups = vec![0; GROUPS_MAX];
-    let mut count = libc::c_int::try_from(groups.len()).unwrap_or(libc::c_int::MAX);
+    let mut count: libc::c_int = clamped(groups.len());
     // SAFETY: the array is as long as it says.
     let listed = unsafe {
         libc::getgrouplist(name.as_ptr(), entry.pw_gid, groups.as_mut_ptr(), &raw mut count)
@@ -391,7 +392,7 @@ fn in_name_service(name: &str) -> io::Result<Option<LocalAccount>> {
     if listed < 0 {
         return Err(io::Error::other(format!("the account is in more than {GROUPS_MAX} groups")));
     }
-    groups.truncate(usize::try_from(count).unwrap_or(0));
+    groups.truncate(clamped(count));
     // SAFETY: the entry's texts are C strings in the buffer, which still lives.
     let text = |text| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
     Ok(Some(LocalAccount {

@@ -71,7 +71,7 @@ fn a_deadline_is_forecast_kept_before_older_jobs_and_refused_where_it_would_be_m
 }
 
 fn tessera(cluster: &Cluster, words: &[&str]) -> String {
-    let url = format!("http://{}", cluster.http());
+    let url = cluster.url();
     let mut command = Command::new(programs().path("tessera"));
     let output = command.args(["--url", &url]).args(words).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -123,8 +123,8 @@ fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
         let measured = |item: &&Value| item["measured"] == true;
         (items.iter().filter(measured).count() == 2).then_some(tasks)
     });
-    assert!(known.to_string().contains("unknown: high"), "{known}");
-    let path = "/v1/kernels/task?task_key=unknown%3A%20high";
+    assert!(known.to_string().contains("root: high"), "{known}");
+    let path = "/v1/kernels/task?task_key=root%3A%20high";
     let kernels: Value = cluster.call("GET", path, None).expect(200).json();
     let took = kernels["kernels"][0]["took"]["mean_us"].as_f64().unwrap();
     assert!((1_500.0..4_000.0).contains(&took), "{kernels}");

@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::failure::CommandFailure;
+use tessera_model::number::clamped;
 
 /// The Unix socket of an installed controller.
 const SOCKET: &str = "/run/tessera/api.sock";
@@ -112,7 +113,7 @@ impl Credentials {
     /// Reads what was kept; `None` if nothing was.
     fn read(path: &Path) -> Result<Option<Self>, CommandFailure> {
         let wrong = |what: String| CommandFailure::refused(format!("{}: {what}", path.display()));
-        let nofollow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
+        let nofollow = clamped(OFlags::NOFOLLOW.bits());
         let file = fs::OpenOptions::new().read(true).custom_flags(nofollow).open(path);
         let file = match file {
             Ok(file) => file,

@@ -4,6 +4,7 @@ use sqlx::PgConnection;
 
 use super::StoreError;
 use crate::principal::AuditRecord;
+use tessera_model::number::clamped;
 
 /// Adds entries, in their order.
 ///
@@ -18,8 +19,7 @@ pub async fn insert(at: &mut PgConnection, records: &[AuditRecord]) -> Result<()
         records.iter().map(|record| record.principal.as_deref().map(str::to_owned)).collect();
     let roles: Vec<_> =
         records.iter().map(|record| record.role.map(|role| role.word().to_owned())).collect();
-    let statuses: Vec<_> =
-        records.iter().map(|record| i16::try_from(record.status).unwrap_or(i16::MAX)).collect();
+    let statuses: Vec<i16> = records.iter().map(|record| clamped(record.status)).collect();
     sqlx::query!(
         r#"
         INSERT INTO audit_log (principal, role, origin, action, object, status)

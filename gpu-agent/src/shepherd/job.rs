@@ -13,6 +13,7 @@ use tessera_launch::paths::identity_of;
 use tessera_launch::prepare::PrepareError;
 use tessera_launch::socket::Socket;
 use tessera_model::life::{Outcome, ProgramExit};
+use tessera_model::number::clamped;
 use tessera_model::share::CheckpointSignal;
 use tessera_model::{BootId, Bytes, Millis};
 
@@ -120,7 +121,7 @@ impl RunningAttempt {
             descriptors.push(group.descriptor());
         }
         let v1_groups = limits.descriptors();
-        prepared.order.v1_groups = u8::try_from(v1_groups.len()).unwrap_or(u8::MAX);
+        prepared.order.v1_groups = clamped(v1_groups.len());
         descriptors.extend(v1_groups);
         descriptors.extend(prepared.descriptors());
         let request = Request::Start(Box::new(prepared.order.clone()));

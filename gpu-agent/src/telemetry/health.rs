@@ -7,6 +7,7 @@ use tessera_telemetry::names::metric;
 use tessera_wire::tls::CertificateExpiry;
 
 use crate::mps;
+use tessera_model::number::clamped;
 
 /// Where the figures come from.
 #[derive(Clone, Debug)]
@@ -24,7 +25,7 @@ impl NodeHealth {
         metrics.metric(metric::CERTIFICATE_EXPIRY, MetricKind::Gauge, help);
         for (certificate, at) in [("own", self.expiry.own), ("authority", self.expiry.authority)] {
             let labels = [("node", node), ("certificate", certificate)];
-            metrics.sample(&labels, count(u64::try_from(at).unwrap_or(0)));
+            metrics.sample(&labels, count(clamped(at)));
         }
         if let Ok(disk) = rustix::fs::statvfs(&self.data) {
             let rows = [

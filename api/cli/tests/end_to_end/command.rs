@@ -127,10 +127,10 @@ fn a_refusal_exits_with_1_and_its_reason() {
 fn options_without_effect_are_warned_about() {
     let fake = cluster("succeeded", "CD", "0:0");
 
-    let output = tessera(&fake.url(), &["submit", "--mem=16G", "-p", "gpu", "--", "true"]);
+    let output = tessera(&fake.url(), &["submit", "--verbose", "-p", "gpu", "--", "true"]);
 
     assert_eq!(output.status.code(), Some(0));
-    assert!(err(&output).contains("warning: --mem has no effect: "), "{}", err(&output));
+    assert!(err(&output).contains("warning: --verbose has no effect: "), "{}", err(&output));
     assert!(err(&output).contains("warning: --partition has no effect: "), "{}", err(&output));
 }
 
