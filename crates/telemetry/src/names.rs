@@ -63,7 +63,8 @@ pub mod metric {
     pub const PREDICTOR_TRUSTED: &str = "tessera_predictor_trusted";
     /// Gauge: tasks whose memory predictions stopped to be accurate; they get cautious estimates.
     pub const LOW_CONFIDENCE_TASKS: &str = "tessera_low_confidence_tasks";
-    /// Counter: rows that were removed because of their age, by `what` (`jobs`, `layout_plans`, `rounds`).
+    /// Counter: rows that were removed because of their age, by `what` (`jobs`, `layout_plans`,
+    /// `rounds`, `audit_entries`).
     pub const HISTORY_REMOVED: &str = "tessera_history_removed_total";
     /// Gauge: GPU memory in use on a whole GPU, by `node` and `gpu`.
     pub const GPU_MEMORY_USED: &str = "tessera_gpu_memory_used_bytes";

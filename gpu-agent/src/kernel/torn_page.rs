@@ -59,7 +59,7 @@ extern "C" fn replace_page(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let is_ours = at != 0 && PAGES.iter().any(|page| page.load(Ordering::Acquire) == at);
-    // SAFETY: replaces only a page that `protect` was told of; it stays mapped, and any bytes are a page.
+    // SAFETY: replaces only a page that was given to `protect`; it stays mapped, and any bytes are a page.
     let replaced = is_ours
         && unsafe { libc::mmap(at as *mut c_void, GATE_BYTES, access, flags, -1, 0) }
             != libc::MAP_FAILED;
