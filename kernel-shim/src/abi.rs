@@ -54,10 +54,6 @@ pub struct LaunchAttribute {
     pub value: [u8; 64],
 }
 
-/// Attributes that let a kernel start before its predecessor ends. Delaying such a kernel could
-/// block one that is already launched.
-pub const DEPENDENT_LAUNCH: [u32; 2] = [6, 7];
-
 /// `CUDA_LAUNCH_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

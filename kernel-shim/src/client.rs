@@ -115,6 +115,7 @@ fn run(settings: &ShimSettings, device: CudaDevice, bell: OwnedFd) {
     // With the default slack of 50 µs every short pause would be far too long.
     // SAFETY: changes this thread's own timers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
+    raise_priority();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(why) => return log::note(format_args!("no runtime: launches pass: {why}")),
@@ -127,6 +128,14 @@ fn run(settings: &ShimSettings, device: CudaDevice, bell: OwnedFd) {
         };
         keep(link).await;
     });
+}
+
+/// Has this thread run before busy threads of the program, where the account may do that. All launches wait
+/// for its messages, and it runs for microseconds.
+fn raise_priority() {
+    const NICE: libc::c_int = -10;
+    // SAFETY: plain numbers; zero is this thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
 #[expect(

@@ -1,8 +1,12 @@
 //! How a filler launches: under grants, with one decision for each launch.
 //!
-//! No launch waits longer than its bound, and none waits for a dead queue.
+//! A launch waits until the queue grants it, and none waits for a dead queue. Nothing else lets it go: what
+//! runs without a grant costs the holder.
+//!
+//! The waiting threads of a process stand in line ([`line`]). So many threads get as much as one.
 
 mod in_flight;
+mod line;
 mod liveness;
 mod state;
 
@@ -24,13 +28,18 @@ use state::{CHANGED, FillerState};
 /// Refused launches of this process whose threads have not noticed it yet.
 const REFUSED_MAX: usize = 64;
 
+/// Pause before a launch is requested again that the queue had no place for.
+const REFUSED_PAUSE: Nanos = Nanos::from_millis(10);
+
 /// Longest sleep while a thread waits for a grant, so that a dead queue is noticed in time.
 const SLEEP_MAX: Nanos = Nanos::from_millis(4);
 
 /// Allocates all memory that waits will need, so that launches allocate nothing.
 pub fn prepare() {
     in_flight::prepare();
-    state::lock().refused.reserve_exact(REFUSED_MAX + 1);
+    let mut filler = state::lock();
+    filler.refused.reserve_exact(REFUSED_MAX + 1);
+    filler.line.prepare();
 }
 
 /// How a launch may go.
@@ -38,7 +47,7 @@ pub fn prepare() {
 pub enum LaunchPermit {
     /// Under the grant of this number.
     Granted(u64),
-    /// Without a grant: its wait is over, or it must not wait.
+    /// Without a grant: the queue is dead, or it must not wait.
     Ungranted,
     /// As a launch of a session that is no filler any more.
     Free,
@@ -58,8 +67,10 @@ struct WaitingLaunch {
     kernel: u32,
     launch: u64,
     begun: Nanos,
-    /// Longest wait.
+    /// After so long without a grant it is requested again, in case that the request was lost.
     bound: Nanos,
+    /// When it was last requested, or may be requested again.
+    requested_at: Nanos,
     /// The kernel's index in the last request; `None` before the first request.
     requested: Option<KernelIndex>,
     /// Ends that are recorded and not announced. The next kernel of a grant goes first, since
@@ -82,6 +93,7 @@ impl WaitingLaunch {
             launch,
             begun,
             bound: terms::wait_max(),
+            requested_at: begun,
             requested: None,
             unannounced: Unannounced(false),
             exact_timers: None,
@@ -89,6 +101,13 @@ impl WaitingLaunch {
     }
 
     fn wait(mut self) -> LaunchPermit {
+        state::lock().line.join(self.launch, self.begun);
+        let permit = self.wait_in_line();
+        state::lock().line.leave(self.launch, clock::now());
+        permit
+    }
+
+    fn wait_in_line(&mut self) -> LaunchPermit {
         loop {
             if !terms::is_filler() {
                 return LaunchPermit::Free;
@@ -96,11 +115,19 @@ impl WaitingLaunch {
             if liveness::is_queue_dead() {
                 return LaunchPermit::Ungranted;
             }
-            self.unannounced.0 |= in_flight::record_ends();
             let now = clock::now();
-            if now.minus(self.begun) >= self.bound || liveness::detect_dead_queue(self.begun, now) {
+            if liveness::detect_dead_queue(self.begun, now) {
                 return LaunchPermit::Ungranted;
             }
+            let filler = state::lock();
+            if let Some(span) = filler.line.wait_for_turn(self.launch, now) {
+                self.unannounced.announce();
+                line::sleep(filler, self.launch, span);
+                continue;
+            }
+            drop(filler);
+            self.unannounced.0 |= in_flight::record_ends();
+            let now = clock::now();
             let mut filler = state::lock();
             let step = self.next_step(&mut filler, now);
             if let NextStep::Launch(permit) = step {
@@ -120,7 +147,8 @@ impl WaitingLaunch {
     fn next_step(&mut self, filler: &mut FillerState, now: Nanos) -> NextStep {
         if let Some(at) = filler.refused.iter().position(|refused| *refused == self.launch) {
             filler.refused.remove(at);
-            return NextStep::Launch(LaunchPermit::Ungranted);
+            // The queue has no place for it now.
+            self.requested_at = now.plus(REFUSED_PAUSE).minus(self.bound);
         }
         let predicted = kernel_catalog::predicted_time(self.kernel);
         let grant = filler.budget.grant().copied();
@@ -158,10 +186,12 @@ impl WaitingLaunch {
     fn request(&mut self, filler: &mut FillerState, grant: Option<Grant>, now: Nanos) {
         filler.budget.clear();
         let index = Some(kernel_catalog::index(self.kernel));
-        if self.requested == index && grant.is_none() {
+        let is_lost = now.minus(self.requested_at) >= self.bound && self.requested.is_some();
+        if self.requested == index && grant.is_none() && !is_lost {
             return;
         }
         self.requested = index;
+        self.requested_at = now;
         ring::leave(RingRecord {
             kind: RecordKind::Request,
             kernel: self.kernel,
@@ -174,8 +204,7 @@ impl WaitingLaunch {
 
     fn sleep(&mut self, filler: state::FillerGuard, span: Nanos, now: Nanos) {
         self.exact_timers.get_or_insert_with(ExactTimers::request);
-        let left = self.bound.minus(now.minus(self.begun));
-        let sleep = span.min(left).min(SLEEP_MAX).max(Nanos::new(1));
+        let sleep = span.min(SLEEP_MAX).max(Nanos::new(1));
         let slept = CHANGED.wait_timeout(filler, Duration::from_nanos(sleep.get()));
         let (mut filler, result) = slept.unwrap_or_else(PoisonError::into_inner);
         if result.timed_out() {
@@ -221,7 +250,7 @@ pub fn revoke(number: u64) {
     }
 }
 
-/// Notes a launch that the queue refused: it goes without a grant.
+/// Notes a launch that the queue refused: it is requested again after a pause.
 pub fn refuse(launch: u64) {
     let mut filler = state::lock();
     if filler.refused.len() >= REFUSED_MAX {
@@ -235,6 +264,7 @@ pub fn refuse(launch: u64) {
 /// Wakes waiting threads after the role changed or the session ended.
 pub fn wake() {
     CHANGED.notify_all();
+    line::wake_all();
 }
 
 /// Begins a session: grants of an earlier session are void.

@@ -121,6 +121,12 @@ pub fn is_measured(number: u32) -> bool {
     facts(number).is_some_and(|facts| facts.measure.load(Ordering::Relaxed))
 }
 
+/// Returns whether the queue has reported anything of a kernel.
+#[inline]
+pub fn is_defined(number: u32) -> bool {
+    facts(number).is_some_and(|facts| facts.index.load(Ordering::Relaxed) != 0)
+}
+
 /// Returns whether a kernel must not wait for grants.
 pub fn never_waits(number: u32) -> bool {
     facts(number).is_some_and(|facts| facts.never_waits.load(Ordering::Relaxed))

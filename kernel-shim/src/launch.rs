@@ -25,8 +25,8 @@ pub struct LaunchCall {
     pub stream: DriverHandle,
     /// Whether stream 0 means the thread's own stream.
     pub per_thread: bool,
-    /// Whether it may start before its predecessor ends. Then it must not wait.
-    pub dependent: bool,
+    /// Whether its kernel waits on the device for kernels of other devices. Then it must not wait here.
+    pub waits_for_peers: bool,
 }
 
 /// A launch on its way to the driver.
@@ -101,7 +101,7 @@ fn report_held_launch(what: &LaunchCall, ticket: &mut LaunchTicket) {
 }
 
 fn launch_as_filler(what: &LaunchCall, ticket: &mut LaunchTicket) {
-    let must_go = what.dependent || kernel_catalog::never_waits(ticket.kernel);
+    let must_go = what.waits_for_peers || kernel_catalog::never_waits(ticket.kernel);
     let permit = if must_go {
         LaunchPermit::Ungranted
     } else {

@@ -94,11 +94,14 @@ pub struct StartedPair {
     chained: bool,
 }
 
-/// Returns whether a launch is measured. In the measuring stage all are, later those of kernels
-/// that are measured again, and one in [`terms::sample_every`].
+/// Returns whether a launch is measured. Launches are measured of kernels whose times the queue does not know
+/// well, and one launch in [`terms::sample_every`]. In the measuring stage (`measures`), so are launches of new
+/// kernels, before the queue has reported anything of them.
+///
+/// Kernels that are known cost no events even in the measuring stage: some others may need many samples.
 #[inline]
 pub fn is_due(kernel: u32, measures: bool) -> bool {
-    if measures || kernel_catalog::is_measured(kernel) {
+    if kernel_catalog::is_measured(kernel) || (measures && !kernel_catalog::is_defined(kernel)) {
         return true;
     }
     let every = terms::sample_every();

@@ -42,8 +42,8 @@ pub enum QueueRefusal {
     /// The slice has the maximum number of sessions.
     #[error("the slice has the maximum number of sessions: run without the queue")]
     SessionsFull,
-    /// The maximum number of launches of this priority are waiting.
-    #[error("too many launches are waiting at this priority: launch this one without a grant")]
+    /// The session, or its priority, has as many waiting launches as it may have.
+    #[error("too many launches are waiting at this priority: request this one again later")]
     QueueFull,
     /// The task has more kernels than the profile holds: launch this one as
     /// [`KernelIndex::UNKNOWN`]. It gets no profile.

@@ -63,7 +63,7 @@ impl GrantBudget {
             self.grant = None;
             return LaunchDecision::Request;
         }
-        // Aged and lapse grants also cover kernels whose time is unknown.
+        // Aged and lapse grants also cover kernels whose time is unknown. Such a lapse is for one launch.
         let cost = match predicted {
             Some(time) => time,
             None => match grant.kind {

@@ -32,6 +32,9 @@ pub struct QueueCounters {
     pub grants: u64,
     /// Launches that were granted because of their wait.
     pub aged: u64,
+    /// Launches of unknown kernels that were granted in a gap to learn their times.
+    #[serde(default)]
+    pub probes: u64,
     /// Launches that were granted next to a running kernel.
     pub colocated: u64,
     /// Launches under a grant that was over when they were reported.
@@ -60,6 +63,7 @@ impl QueueCounters {
         self.overshoot_max = self.overshoot_max.max(other.overshoot_max);
         self.grants += other.grants;
         self.aged += other.aged;
+        self.probes += other.probes;
         self.colocated += other.colocated;
         self.late += other.late;
         self.waits += other.waits;

@@ -38,7 +38,7 @@ pub enum QueueEvent {
         /// The kernel: boxed, because every other event is small.
         kernel: Box<KernelId>,
     },
-    /// A session launches without a grant: it is a holder, or its wait reached the limit.
+    /// A session launches without a grant: it is a holder, or the launch can't wait.
     Launch {
         /// The session.
         session: SessionId,

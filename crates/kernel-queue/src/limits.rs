@@ -4,7 +4,8 @@
 pub const LEVELS: usize = 10;
 
 /// Most launches that wait in one queue. A waiting launch is a blocked thread. A program with more
-/// blocked threads at one priority on one slice would not gain from their order.
+/// blocked threads at one priority on one slice would not gain from their order. Each session has its
+/// share of the places, so it must be at least [`SESSIONS_MAX`].
 pub const WAITING_MAX: usize = 64;
 
 /// Most sessions on one slice. MPS allows 48 clients of a device before Blackwell, 60 on it.

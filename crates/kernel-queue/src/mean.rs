@@ -85,6 +85,16 @@ impl Mean {
         if self.samples < KNOWN_SAMPLES_MIN { None } else { self.mean() }
     }
 
+    /// Returns the samples' standard deviation, rounded down; zero with fewer than two samples.
+    pub fn deviation(&self) -> Nanos {
+        let n = u128::from(self.samples);
+        let sum = u128::from(self.sum);
+        let spread = (n * self.squares).saturating_sub(sum * sum);
+        let variance = spread.checked_div(n * n.saturating_sub(1)).unwrap_or(0);
+        // A sample is at most a minute, so its square and this root are in range.
+        Nanos::new(tessera_model::number::clamped(variance.isqrt()))
+    }
+
     /// Returns whether the half width of the mean's 95 % confidence interval (1.96 standard
     /// errors) is at most 5 % of the mean.
     ///
@@ -166,6 +176,13 @@ mod tests {
     fn equal_samples_are_tight_as_soon_as_there_are_enough() {
         assert!(!of(&[7_000; 9]).is_tight());
         assert!(of(&[7_000; 10]).is_tight());
+    }
+
+    #[test]
+    fn the_deviation_is_what_the_samples_show() {
+        assert_eq!(of(&[100, 100, 100]).deviation(), Nanos::ZERO);
+        assert_eq!(of(&[90, 110]).deviation(), Nanos::new(14));
+        assert_eq!(of(&[5]).deviation(), Nanos::ZERO);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::time::Nanos;
 const RARE: u64 = 1_000;
 
 /// Fewest launches before measuring may end, so that a task's start-up is not its profile.
-const LAUNCHES_MIN: u64 = 100;
+pub(crate) const LAUNCHES_MIN: u64 = 100;
 
 /// The measurement of one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,9 +31,12 @@ pub struct KernelSample {
 
 /// Adds the samples of one process to its task's profile.
 ///
-/// The first sample of each kernel in a process is dropped, since the driver loads code then.
+/// The driver loads code at a function's first launch in a process. So that sample does not count for the
+/// mean. It stays as [`KernelProfile::first`](crate::KernelProfile::first) until there is a better one:
+/// otherwise kernels that each process launches once would stay unknown for ever.
 #[derive(Clone, Debug)]
 pub struct SampleRecorder {
+    /// By function: whether it was launched in this process.
     seen: Box<[bool]>,
     launches: u64,
 }
@@ -67,15 +70,15 @@ impl SampleRecorder {
         sample: KernelSample,
         alone: bool,
     ) -> SampleOutcome {
-        let Some(seen) = self.seen.get_mut(usize::from(sample.kernel.get())) else {
-            return SampleOutcome::Noted;
-        };
-        self.launches += u64::from(alone);
-        if !std::mem::replace(seen, true) {
-            return SampleOutcome::Noted;
-        }
         let measuring = !profile.is_measured();
         let Some(kernel) = profile.kernel_mut(sample.kernel) else { return SampleOutcome::Noted };
+        let function = usize::from(kernel.function().get());
+        let Some(seen) = self.seen.get_mut(function) else { return SampleOutcome::Noted };
+        self.launches += u64::from(alone);
+        if !std::mem::replace(seen, true) {
+            kernel.first.get_or_insert(sample.took);
+            return SampleOutcome::Noted;
+        }
         let expected = kernel.took.known();
         if let (false, true, Some(expected)) = (measuring, kernel.took.is_measured(), expected) {
             return match kernel.drift.observe(expected, sample.took) {

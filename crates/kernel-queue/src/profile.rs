@@ -9,6 +9,8 @@ use crate::histograms::GapHistograms;
 use crate::ids::{KernelId, KernelIndex};
 use crate::limits::KERNELS_MAX;
 use crate::mean::Mean;
+use crate::measure::LAUNCHES_MIN;
+use crate::relatives::{self, TimeEstimate};
 use crate::time::Nanos;
 
 /// One kernel of a task.
@@ -26,6 +28,20 @@ pub struct KernelProfile {
     /// Detects a changed run time. It is not stored.
     #[serde(skip)]
     pub drift: Drift,
+    /// The first sample of its function in a process, in which the driver may have loaded code. It is
+    /// used until there is anything better, and not stored.
+    #[serde(skip)]
+    pub first: Option<Nanos>,
+    /// The function that it shares with its relatives: the index of the first kernel of that name.
+    #[serde(skip)]
+    function: u16,
+}
+
+impl KernelProfile {
+    /// Returns the index of the first kernel with the same name.
+    pub const fn function(&self) -> KernelIndex {
+        KernelIndex::new(self.function)
+    }
 }
 
 /// The profile of one task. Profiles of the same task from several machines can be merged.
@@ -58,12 +74,17 @@ impl TaskProfile {
         if number >= KERNELS_MAX {
             return Err(TooManyKernels);
         }
+        let same = |kernel: &KernelProfile| kernel.id.name() == id.name();
+        let function = self.kernels.iter().find(|kernel| same(kernel));
+        let function = function.map_or(number, |kernel| kernel.function);
         self.kernels.push(KernelProfile {
             id: id.clone(),
             took: Mean::EMPTY,
             gap: Mean::EMPTY,
             need: None,
             drift: Drift::default(),
+            first: None,
+            function,
         });
         Ok(KernelIndex::new(number))
     }
@@ -92,6 +113,44 @@ impl TaskProfile {
     /// Returns a kernel's expected run time, `SK`.
     pub fn took(&self, index: KernelIndex) -> Option<Nanos> {
         self.kernel(index)?.took.known()
+    }
+
+    /// Predicts a kernel's run time: from its own samples if there are enough, otherwise from its
+    /// relatives ([`relatives`]), its few samples, or its first one.
+    ///
+    /// `None` if nothing is known of it. Its first launch is then a measurement.
+    pub fn estimate(&self, index: KernelIndex) -> Option<TimeEstimate> {
+        let kernel = self.kernel(index)?;
+        if let Some(mean) = kernel.took.known() {
+            return Some(TimeEstimate { mean, high: mean.plus(kernel.took.deviation().times(2)) });
+        }
+        let own = kernel.took.mean().map(doubtful);
+        own.or_else(|| self.estimate_from_relatives(kernel)).or_else(|| kernel.first.map(doubtful))
+    }
+
+    /// Returns whether more launches of a kernel have to be measured: its time is not known well, or the measuring
+    /// stage still needs launches.
+    pub fn needs_samples(&self, index: KernelIndex) -> bool {
+        self.kernel(index).is_some_and(|kernel| {
+            let few = u64::from(kernel.took.samples()) < LAUNCHES_MIN;
+            !kernel.took.is_measured() || (!self.measured && few)
+        })
+    }
+
+    /// Returns the time that a launch of a kernel is charged with: its mean, or an estimate on the safe
+    /// side until that is known.
+    pub fn cost(&self, index: KernelIndex) -> Option<Nanos> {
+        self.took(index).or_else(|| self.estimate(index).map(|time| time.high))
+    }
+
+    fn estimate_from_relatives(&self, kernel: &KernelProfile) -> Option<TimeEstimate> {
+        // The latest are most alike: programs move from one range of sizes to another.
+        let relatives = self.kernels.iter().rev().filter(|k| k.function == kernel.function);
+        let known = relatives.filter_map(|relative| {
+            let took = relative.took.mean().or(relative.first)?;
+            Some((relatives::work(&relative.id), took))
+        });
+        relatives::predict(relatives::work(&kernel.id), known)
     }
 
     /// Returns the expected gap after a kernel, `SG`.
@@ -131,6 +190,7 @@ impl TaskProfile {
             kernel.took = kernel.drift.fresh();
             kernel.gap = Mean::EMPTY;
             kernel.drift = Drift::default();
+            kernel.first = None;
             self.pairs.forget(index);
         }
     }
@@ -159,6 +219,11 @@ impl TaskProfile {
         self.pairs.merge(&other.pairs, renamed);
         self.measured = self.measured || other.measured;
     }
+}
+
+/// Returns the estimate from one or two samples.
+fn doubtful(mean: Nanos) -> TimeEstimate {
+    TimeEstimate { mean, high: mean.plus(Nanos::new(mean.get() / 2)) }
 }
 
 /// The stored form of a [`TaskProfile`].
@@ -194,6 +259,11 @@ impl TryFrom<StoredProfile> for TaskProfile {
         if ids.len() != kernels || kernels > usize::from(KERNELS_MAX) {
             return Err(BadProfile { kernels });
         }
-        Ok(Self { kernels: stored.kernels, pairs: stored.pairs, measured: stored.measured })
+        let mut functions = std::collections::BTreeMap::new();
+        let mut read = stored.kernels;
+        for (index, kernel) in (0..).zip(&mut read) {
+            kernel.function = *functions.entry(kernel.id.name().to_owned()).or_insert(index);
+        }
+        Ok(Self { kernels: read, pairs: stored.pairs, measured: stored.measured })
     }
 }

@@ -13,6 +13,8 @@ mod launches;
 mod roles;
 mod session;
 
+use tessera_model::spec::Priority;
+
 use crate::action::{QueueAction, QueueRefusal, Role};
 use crate::admission::{Occupancy, ResourceNeed};
 use crate::counters::QueueCounters;
@@ -20,12 +22,13 @@ use crate::event::{Join, QueueEvent};
 use crate::ids::{KernelId, SessionId, TaskKey};
 use crate::lease::GateState;
 use crate::limits::{ACTIONS_MAX, RUNNING_MAX, SESSIONS_MAX, TASKS_MAX};
+use crate::loss::LossBudget;
 use crate::measure::{KernelSample, SampleOutcome};
 use crate::profile::TaskProfile;
 use crate::rules::{KernelSharing, QueueRules};
 use crate::time::Nanos;
 use crate::waiting::WaitingLaunches;
-use ageing::AgeingPause;
+use ageing::AgeingState;
 use launches::RunningKernel;
 use session::QueueSession;
 
@@ -55,9 +58,15 @@ pub struct KernelQueue {
     /// The last state of the gate that the queue knows.
     gate: GateState,
     grants: u64,
-    ageing_pause: AgeingPause,
+    ageing: AgeingState,
+    /// What filling gaps may cost holders.
+    fills: LossBudget,
+    /// Whose kernel had the device last.
+    context: Option<SessionId>,
     /// The session that has the slice to itself in exclusive mode.
     owner: Option<SessionId>,
+    /// The highest priority of the attempts that were admitted and have no session yet.
+    expected: Option<Priority>,
     /// Nothing expires before this.
     next_expiry: Nanos,
     /// When to look again at a gap into which nothing fitted.
@@ -85,8 +94,11 @@ impl KernelQueue {
             served: Nanos::ZERO,
             gate: GateState::default(),
             grants: 0,
-            ageing_pause: AgeingPause::default(),
+            ageing: AgeingState::default(),
+            fills: LossBudget::full(Self::fills_saved_max(&rules)),
+            context: None,
             owner: None,
+            expected: None,
             next_expiry: Nanos::MAX,
             next_look: Nanos::MAX,
             counters: QueueCounters::default(),
@@ -142,6 +154,8 @@ impl KernelQueue {
     pub fn step(&mut self, event: QueueEvent, now: Nanos) -> &[QueueAction] {
         self.actions.clear();
         self.now = self.now.max(now);
+        self.credit_ageing();
+        self.credit_fills();
         if self.now >= self.next_expiry {
             self.end_overdue();
         }
@@ -158,6 +172,21 @@ impl KernelQueue {
         self.now = self.now.max(now);
         self.assign_roles();
         self.grant_what_fits();
+        &self.actions
+    }
+
+    /// Sets the highest priority of the attempts that were admitted and have no session yet.
+    ///
+    /// Sessions below it are fillers already. So a program that is alone has only
+    /// [`QueueRules::in_flight_while_expected`] kernels in the device's queue when the expected one begins.
+    /// Without this all that it launched ahead is there (the window of XSched §4).
+    pub fn set_expected(&mut self, expected: Option<Priority>, now: Nanos) -> &[QueueAction] {
+        self.actions.clear();
+        self.now = self.now.max(now);
+        if std::mem::replace(&mut self.expected, expected) != expected {
+            self.assign_roles();
+            self.grant_what_fits();
+        }
         &self.actions
     }
 
@@ -296,7 +325,9 @@ impl KernelQueue {
         let session = &mut self.sessions[at];
         let id = session.id;
         let profile = &mut self.tasks[session.task].profile;
-        let recorded = session.recorder.add_sample(profile, sample, session.role.is_holder());
+        // A filler's kernel in a gap may have delayed the next kernel, and is no part of the gap.
+        let is_alone = session.role.is_holder() && session.filled_until < self.now;
+        let recorded = session.recorder.add_sample(profile, sample, is_alone);
         match recorded {
             SampleOutcome::Noted => {}
             SampleOutcome::Measured => {
@@ -322,8 +353,7 @@ impl KernelQueue {
         self.waiting.remove_session(session.id);
         // Its kernels in flight still run and nobody reports their ends: `tail` covers them.
         while let Some(index) = self.running.iter().position(|run| run.session == session.id) {
-            let run = self.running.remove(index);
-            self.occupancy.release(run.need);
+            self.remove_running(index);
         }
         if self.owner == Some(session.id) {
             self.owner = None;

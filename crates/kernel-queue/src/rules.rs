@@ -40,9 +40,11 @@ pub struct Ageing {
     /// `DURATION` of the listing: the threshold at a share of 100 %, in kernel time of the
     /// holders.
     pub duration: Nanos,
-    /// Longest wait by the clock, whatever the holders run.
+    /// Longest wait by the clock, whatever the holders run. Then a launch is due: it goes as soon as its
+    /// cost is saved.
     pub wait_max: Nanos,
-    /// Maximum share of time for aged launches, in thousandths: what the holder may lose.
+    /// Share of the time that is saved for due launches, in thousandths. It bounds what all of them
+    /// together cost the holder, and it pays for everything that runs without a grant.
     pub cost_thousandths: u64,
 }
 
@@ -63,10 +65,22 @@ pub struct QueueRules {
     /// Maximum number of kernels of all fillers in the device's queue. It bounds the delay of a
     /// returning holder (XSched §7.3: preemption takes this many kernels' time).
     pub in_flight: u16,
+    /// The same while a holder was admitted and has no session yet. Two keep the device busy.
+    pub in_flight_while_expected: u16,
     /// Longest duration of a grant: a session that dies with one blocks the device no longer.
     pub grant_max: Nanos,
-    /// A holder counts as absent after a silence this long that also exceeds all its gaps.
+    /// A holder counts as absent once the device was seen to be idle for so long, and for longer than in
+    /// all its gaps.
     pub lapse: Nanos,
+    /// What the device needs to change contexts. A gap is filled only if it is longer than two of them. Zero if
+    /// all sessions share a context (MPS), or in a model without this cost.
+    pub switch: Nanos,
+    /// Share of the time that filling gaps may cost holders, in thousandths: context switches, and
+    /// kernels of fillers that run on after a holder's return.
+    pub fill_cost_thousandths: u64,
+    /// Once a holder counts as absent, kernels may run that take at most so many thousandths of the time
+    /// since then.
+    pub lapse_thousandths: u64,
     /// In a gap longer than all before, kernels may run that take at most so many thousandths of
     /// the elapsed time. Zero turns this off.
     pub probe_thousandths: u64,
@@ -86,8 +100,12 @@ impl Default for QueueRules {
             epsilon: EPSILON,
             early_stop: true,
             in_flight: 1,
+            in_flight_while_expected: 2,
             grant_max: Nanos::from_millis(5),
             lapse: Nanos::from_millis(8),
+            switch: Nanos::from_micros(100),
+            fill_cost_thousandths: 30,
+            lapse_thousandths: 250,
             probe_thousandths: 100,
             ageing: Some(Ageing {
                 duration: Nanos::from_millis(50),
@@ -100,6 +118,12 @@ impl Default for QueueRules {
 }
 
 impl QueueRules {
+    /// Returns the rules for a device that changes contexts in no time, as a server of MPS does.
+    #[must_use]
+    pub const fn without_switches(self) -> Self {
+        Self { switch: Nanos::ZERO, ..self }
+    }
+
     /// Returns FIKIT as in the paper: mean gaps, one grant a kernel, as many at once as fit, no
     /// ageing, and no grants after a gap's predicted end.
     pub fn paper() -> Self {
@@ -109,6 +133,8 @@ impl QueueRules {
             in_flight: u16::MAX,
             lapse: Nanos::MAX,
             probe_thousandths: 0,
+            switch: Nanos::ZERO,
+            fill_cost_thousandths: 1_000,
             ageing: None,
             ..Self::default()
         }

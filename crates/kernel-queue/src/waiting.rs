@@ -25,9 +25,7 @@ pub struct LaunchRequest {
 
 /// The queue of the launch is full.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{WAITING_MAX} launches are waiting at priority {priority}: launch this one without a grant"
-)]
+#[error("{WAITING_MAX} launches are waiting at priority {priority}: request this one again later")]
 pub struct QueueFull {
     /// The priority of the full queue.
     pub priority: u8,
@@ -70,7 +68,7 @@ impl WaitingLaunches {
     ///
     /// # Errors
     ///
-    /// [`QueueFull`]: let the program launch, since a queue must not stop it.
+    /// [`QueueFull`]: the program requests it again.
     pub fn push(
         &mut self,
         priority: Priority,

@@ -9,6 +9,11 @@ use tessera_kernel_queue::{
     QueueEvent, QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 
+/// On a device that changes contexts in no time.
+fn plain() -> QueueRules {
+    QueueRules::default().without_switches()
+}
+
 fn pair(rules: QueueRules) -> Scene {
     let mut scene = Scene::new(rules);
     scene.join(1, 0, profile(&[(us(50), ms(2))]));
@@ -18,7 +23,7 @@ fn pair(rules: QueueRules) -> Scene {
 
 #[test]
 fn a_gap_is_granted_from_the_kernels_end_to_its_own() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     scene.request(2, K0);
 
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
@@ -30,7 +35,7 @@ fn a_gap_is_granted_from_the_kernels_end_to_its_own() {
 #[test]
 fn a_launch_is_held_back_from_its_request_to_the_end_of_its_grant() {
     let held = |scene: &Scene| scene.queue.blocked_sessions().collect::<Vec<_>>();
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     assert!(held(&scene).is_empty());
     scene.request(2, K0);
     assert_eq!(held(&scene), [SessionId::new(2)]);
@@ -47,7 +52,7 @@ fn a_launch_is_held_back_from_its_request_to_the_end_of_its_grant() {
 
 #[test]
 fn a_synchronising_call_starts_the_gap() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     scene.launch(1, K0);
     // The kernel took longer than predicted.
     scene.now = us(80);
@@ -61,7 +66,7 @@ fn a_synchronising_call_starts_the_gap() {
 
 #[test]
 fn the_holders_launch_ends_the_gap_at_once() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     scene.request(2, K0);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
     let mut budget = GrantBudget::default();
@@ -88,7 +93,7 @@ fn the_holders_launch_ends_the_gap_at_once() {
 
 #[test]
 fn a_launch_that_was_granted_but_not_made_keeps_its_place() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     scene.join(3, 5, profile(&[(us(200), Nanos::ZERO)]));
     scene.request(2, K0);
     scene.request(3, K0);
@@ -102,7 +107,7 @@ fn a_launch_that_was_granted_but_not_made_keeps_its_place() {
 
 #[test]
 fn a_budget_is_spent_without_requests_and_the_rest_goes_to_the_next_fit() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     scene.join(3, 6, profile(&[(us(300), Nanos::ZERO)]));
     scene.request(3, K0);
     scene.request(2, K1);
@@ -132,7 +137,7 @@ fn a_budget_is_spent_without_requests_and_the_rest_goes_to_the_next_fit() {
 
 #[test]
 fn what_a_late_launch_spends_is_counted_and_not_taken_off_a_newer_grant() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     scene.request(2, K0);
     let old = granted(&scene.launch(1, K0), 2).unwrap();
     scene.now = us(2_500);
@@ -147,7 +152,7 @@ fn what_a_late_launch_spends_is_counted_and_not_taken_off_a_newer_grant() {
 
 #[test]
 fn an_older_grant_that_comes_late_replaces_nothing() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     scene.request(2, K0);
     let old = granted(&scene.launch(1, K0), 2).unwrap();
     scene.now = us(2_500);
@@ -161,7 +166,7 @@ fn an_older_grant_that_comes_late_replaces_nothing() {
 
 #[test]
 fn a_grant_ends_by_itself_when_no_message_comes_through() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     scene.request(2, K0);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
     let mut budget = GrantBudget::default();
@@ -178,10 +183,11 @@ fn a_grant_ends_by_itself_when_no_message_comes_through() {
 
 #[test]
 fn a_gap_longer_than_all_before_is_probed_by_a_share_of_its_age() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     scene.request(2, K1);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
     scene.now = us(50);
+    scene.sync(1);
     scene.started(2, K1, grant);
     scene.now = us(950);
     scene.done(2);
@@ -192,7 +198,7 @@ fn a_gap_longer_than_all_before_is_probed_by_a_share_of_its_age() {
 
 #[test]
 fn a_grant_for_one_kernel_covers_one() {
-    let mut scene = pair(QueueRules { grants: GrantSize::Kernel, ..QueueRules::default() });
+    let mut scene = pair(QueueRules { grants: GrantSize::Kernel, ..plain() });
     scene.request(2, K0);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
     let mut budget = GrantBudget::default();
@@ -204,8 +210,8 @@ fn a_grant_for_one_kernel_covers_one() {
 }
 
 #[test]
-fn a_new_task_is_measured_first_and_its_gaps_stay_empty() {
-    let mut scene = Scene::new(QueueRules::default());
+fn a_new_task_is_measured_first_and_its_gaps_stay_empty_until_some_are_known() {
+    let mut scene = Scene::new(plain());
     let actions = scene.join(1, 0, TaskProfile::default());
     assert_eq!(role_sent(&actions, 1), Some(Role::Measure));
     scene.join(2, 5, profile(&[(us(10), Nanos::ZERO)]));
@@ -240,7 +246,7 @@ fn a_new_task_is_measured_first_and_its_gaps_stay_empty() {
 
 #[test]
 fn a_kernel_that_changed_is_measured_again_and_used_meanwhile() {
-    let mut scene = pair(QueueRules::default());
+    let mut scene = pair(plain());
     let session = SessionId::new(2);
     let key = TaskKey::new("task 2").unwrap();
     let mut remeasured = 0;
@@ -275,4 +281,118 @@ fn profiles_of_two_machines_merge_whatever_order_their_kernels_were_met_in() {
     assert_eq!(took(2), Some(us(40)));
     let gaps = one.pairs.trusted(None, one.index(&kernel_id(2)).unwrap()).unwrap();
     assert_eq!(gaps.longest(), us(400));
+}
+
+#[test]
+fn the_gaps_of_a_task_that_is_measured_are_filled_once_some_are_known_and_the_device_is_idle() {
+    let mut scene = Scene::new(plain());
+    scene.join(1, 0, TaskProfile::default());
+    scene.join(2, 5, profile(&[(us(100), us(10))]));
+    let session = SessionId::new(1);
+    scene.step(QueueEvent::Define { session, kernel: Box::new(kernel_id(0)) });
+    scene.request(2, K0);
+    let mut filled_at = None;
+    for run in 1..=50_u64 {
+        scene.now = us(1_000 * run);
+        assert_eq!(granted(&scene.launch(1, K0), 2), None, "its kernel runs: run {run}");
+        let sample =
+            KernelSample { kernel: K0, before: Some(K0), took: us(50), gap: Some(us(950)) };
+        scene.step(QueueEvent::Sample { session, sample });
+        scene.now = us(1_000 * run + 60);
+        if granted(&scene.sync(1), 2).is_some() {
+            filled_at.get_or_insert(run);
+        }
+    }
+
+    assert_eq!(scene.role(1), Some(Role::Measure));
+    assert!(filled_at.is_some_and(|run| run <= 10), "{filled_at:?}");
+}
+
+#[test]
+fn a_gap_is_filled_only_if_it_is_worth_two_changes_of_contexts() {
+    for (gap, is_filled) in [(us(290), false), (us(320), true)] {
+        let mut scene = Scene::new(QueueRules::default());
+        scene.join(1, 0, profile(&[(us(50), gap)]));
+        scene.join(2, 5, profile(&[(us(60), Nanos::ZERO)]));
+        scene.request(2, K0);
+        assert_eq!(granted(&scene.launch(1, K0), 2).is_some(), is_filled, "{gap}");
+    }
+}
+
+#[test]
+fn several_fills_of_a_gap_change_contexts_once() {
+    let mut scene = Scene::new(QueueRules::default());
+    scene.join(1, 0, profile(&[(us(50), ms(1))]));
+    scene.join(2, 5, profile(&[(us(300), Nanos::ZERO)]));
+    scene.launch(1, K0);
+    scene.now = us(50);
+    scene.sync(1);
+    let first = granted(&scene.request(2, K0), 2).unwrap();
+    assert_eq!(
+        (first.until, first.budget),
+        (us(950), us(900)),
+        "the device changes contexts first"
+    );
+    scene.started(2, K0, first);
+    scene.now = us(450);
+    scene.done(2);
+    let (session, beyond) = (SessionId::new(2), Some(first.number));
+
+    let next = scene.step(QueueEvent::Request { session, launch: 77, kernel: K0, beyond });
+
+    let next = granted(&next, 2).unwrap();
+    assert_eq!((next.until, next.budget), (us(1_050), us(600)), "and not again");
+}
+
+#[test]
+fn what_changes_of_contexts_cost_a_holder_has_a_bound_and_the_longest_gaps_are_filled() {
+    // Gaps of 0.4 and 1.2 ms in turn. To fill all of them would cost 0.2 of 1.7 ms.
+    let mut scene = Scene::new(QueueRules::default());
+    scene.join(1, 0, profile(&[(us(50), us(400)), (us(50), us(1_200))]));
+    scene.join(2, 5, profile(&[(us(60), Nanos::ZERO)]));
+    let mut filled = [0_u64; 2];
+    scene.request(2, K0);
+    for _ in 0..4_000 {
+        for (at, (kernel, gap)) in [(K0, us(400)), (K1, us(1_200))].into_iter().enumerate() {
+            scene.alive(&[1, 2]);
+            let early = granted(&scene.launch(1, kernel), 2);
+            scene.now = scene.now.plus(us(50));
+            let end = scene.now;
+            if let Some(grant) = early.or(granted(&scene.sync(1), 2)) {
+                filled[at] += 1;
+                scene.started(2, K0, grant);
+                scene.now = end.plus(us(160));
+                scene.done(2);
+            }
+            scene.now = end.plus(gap);
+            if scene.queue.waiting().is_empty() {
+                scene.request(2, K0);
+            }
+        }
+    }
+    let rules = QueueRules::default();
+    let lost = rules.switch.times(filled[0] + filled[1]);
+    let most = scene.now.thousandths(rules.fill_cost_thousandths).plus(ms(4));
+    assert!(lost <= most, "{lost} of {most}, {filled:?}");
+    assert!(lost >= most.thousandths(800), "{lost} of {most}, {filled:?}");
+    assert!(filled[1] > 5 * filled[0], "{filled:?}");
+}
+
+#[test]
+fn a_launch_of_higher_priority_does_not_wait_for_the_grant_of_a_lower_one() {
+    let mut scene = Scene::new(plain());
+    scene.join(1, 0, profile(&[(us(50), ms(4))]));
+    scene.join(2, 9, profile(&[(us(100), Nanos::ZERO)]));
+    scene.join(3, 1, profile(&[(us(100), Nanos::ZERO)]));
+    scene.request(2, K0);
+    let low = granted(&scene.launch(1, K0), 2).unwrap();
+    scene.now = us(60);
+    scene.started(2, K0, low);
+    scene.now = us(100);
+
+    let actions = scene.request(3, K0);
+    let revoked = QueueAction::Revoke { session: SessionId::new(2), grant: low.number };
+    assert!(actions.contains(&revoked), "{actions:?}");
+    scene.now = us(160);
+    assert!(granted(&scene.done(2), 3).is_some());
 }

@@ -9,6 +9,7 @@ use tessera_kernel_queue::{
     GrantKind, KernelSharing, Nanos, QueueAction, QueueEvent, QueueRefusal, QueueRules, Role,
     SessionId, TaskProfile,
 };
+use tessera_model::spec::Priority;
 
 fn gaps() -> TaskProfile {
     profile(&[(us(50), ms(2))])
@@ -83,7 +84,7 @@ fn sessions_of_equal_priority_interleave_without_requests() {
 
 #[test]
 fn a_gap_of_equals_ends_with_the_first_of_them() {
-    let mut scene = Scene::new(QueueRules::default());
+    let mut scene = Scene::new(QueueRules::default().without_switches());
     scene.join(1, 4, profile(&[(us(50), ms(4))]));
     scene.join(2, 4, profile(&[(us(50), ms(1))]));
     scene.join(3, 9, short());
@@ -136,19 +137,64 @@ fn in_the_exclusive_mode_one_task_runs_until_it_leaves() {
 }
 
 #[test]
-fn fillers_go_on_within_ten_milliseconds_of_a_holders_death() {
+fn fillers_go_on_within_ten_milliseconds_of_an_idle_holders_last_word() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), us(300))]));
-    scene.join(2, 5, profile(&[(ms(3), Nanos::ZERO)]));
+    scene.join(2, 5, profile(&[(ms(2), Nanos::ZERO)]));
     scene.launch(1, K0);
     scene.now = us(60);
+    scene.sync(1);
     scene.request(2, K0);
 
-    // From here on the holder is dead, and its connection does not report it.
+    // From here on the holder is stopped, and its connection does not report it.
     let seen = scene.wait(ms(20));
 
     let (at, _) = first(&seen, 2, GrantKind::Lapse).expect("a grant after the silence");
     assert!(at <= ms(10), "{at}");
+}
+
+#[test]
+fn a_longer_kernel_waits_for_a_longer_absence() {
+    let mut scene = Scene::new(QueueRules { ageing: None, ..QueueRules::default() });
+    scene.join(1, 0, profile(&[(us(50), ms(8))]));
+    scene.join(2, 5, profile(&[(ms(200), Nanos::ZERO)]));
+    scene.launch(1, K0);
+    scene.now = us(60);
+    scene.sync(1);
+    scene.request(2, K0);
+
+    let seen = scene.wait(ms(950));
+
+    let (at, _) = first(&seen, 2, GrantKind::Lapse).expect("a grant in the end");
+    assert!(at >= ms(800), "{at}");
+}
+
+#[test]
+fn a_holder_whose_kernel_was_not_seen_to_end_is_not_idle() {
+    // Unknown, and measured at a fifteenth of what it takes now.
+    for (holder, is_known) in [(TaskProfile::default(), false), (profile(&[(ms(2), ms(8))]), true)]
+    {
+        let mut scene = Scene::new(QueueRules { ageing: None, ..QueueRules::default() });
+        scene.join(1, 0, holder);
+        scene.join(2, 5, profile(&[(us(500), Nanos::ZERO)]));
+        let session = SessionId::new(1);
+        scene.step(QueueEvent::Define { session, kernel: Box::new(scene::kernel_id(0)) });
+        let mut amid = 0;
+        for _ in 0..50 {
+            scene.alive(&[1, 2]);
+            scene.launch(1, K0);
+            let begun = scene.now;
+            scene.request(2, K0);
+            let seen = scene.wait(begun.plus(ms(30)));
+            scene.now = begun.plus(ms(30));
+            amid += u32::from(seen.iter().any(|(_, a)| matches!(a, QueueAction::Grant { .. })));
+            scene.sync(1);
+            scene.wait(begun.plus(ms(38)));
+            scene.now = begun.plus(ms(38));
+        }
+        // A wrong profile shows once. After that its ends do not count until sixteen were right.
+        assert!(amid <= u32::from(is_known), "{amid} times, known: {is_known}");
+    }
 }
 
 #[test]
@@ -217,4 +263,49 @@ fn a_number_is_used_once_and_a_slice_has_so_many_sessions() {
     assert_eq!(why(scene.join(1_000, 5, short())), Some(QueueRefusal::SessionsFull));
     scene.leave(3);
     assert_eq!(why(scene.join(1_000, 5, short())), None);
+}
+
+#[test]
+fn while_a_higher_attempt_is_expected_a_lone_program_has_a_window_instead_of_all_that_it_likes() {
+    let rules = QueueRules::default();
+    let mut scene = Scene::new(rules);
+    scene.join(1, 5, short());
+
+    let actions = scene.queue.set_expected(Some(Priority::try_from(0).unwrap()), us(1)).to_vec();
+    assert_eq!(role_sent(&actions, 1), Some(Role::Fill));
+
+    let grant = granted(&scene.request(1, K0), 1).unwrap();
+    assert_eq!(grant.kind, GrantKind::Lapse);
+    assert_eq!(grant.in_flight, rules.in_flight_while_expected);
+    scene.started(1, K0, grant);
+
+    // It begins: what was granted ends, and at most the window runs on.
+    let actions = scene.join(2, 0, gaps());
+    assert_eq!(role_sent(&actions, 2), Some(Role::Hold));
+    assert!(actions.iter().any(|action| matches!(action, QueueAction::Gate { .. })), "{actions:?}");
+}
+
+#[test]
+fn an_expected_attempt_of_the_same_or_a_lower_priority_changes_nothing() {
+    let mut scene = Scene::new(QueueRules::default());
+    scene.join(1, 5, short());
+
+    for expected in [5, 9] {
+        let expected = Some(Priority::try_from(expected).unwrap());
+        assert_eq!(scene.queue.set_expected(expected, us(1)), []);
+        assert_eq!(scene.role(1), Some(Role::Free));
+    }
+}
+
+#[test]
+fn a_program_is_free_again_when_nobody_is_expected_any_more() {
+    let mut scene = Scene::new(QueueRules::default());
+    scene.join(1, 5, short());
+    scene.queue.set_expected(Some(Priority::try_from(0).unwrap()), us(1));
+    scene.request(1, K0);
+
+    let actions = scene.queue.set_expected(None, us(2)).to_vec();
+
+    assert_eq!(role_sent(&actions, 1), Some(Role::Free));
+    assert_eq!(scene.queue.waiting().iter().count(), 0);
 }

@@ -48,7 +48,7 @@ pub struct AttemptTally {
     pub passed: u64,
     /// Records that a shim dropped because its ring was full.
     pub lost: u64,
-    /// Launches of fillers without a grant, because their wait reached the limit.
+    /// Launches of fillers without a grant: they may not wait, or the queue was dead.
     pub unasked: u64,
     /// Most device memory that one process was seen to allocate, in bytes.
     pub memory_peak: u64,

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::thread::JoinHandle;
 
@@ -17,7 +18,7 @@ use super::registry::QueueRegistry;
 use super::timer::Timer;
 use super::{
     EVENTS_MAX, EndpointChannels, KernelEvent, KernelSettings, ORDERS_MAX, SharedNumbers, files,
-    session,
+    priority, session,
 };
 
 /// Most connections at once. A node has at most 7,168 sessions: 64 on each of 7 slices of 16 GPUs.
@@ -82,18 +83,18 @@ pub fn start(
             Ok(runtime) => runtime,
             Err(error) => return drop(ready.send(Err(error.into()))),
         };
-        let local = LocalSet::new();
-        local.block_on(&runtime, async move {
-            let opened = open_socket(&identity, &own)
-                .and_then(|(endpoint, address)| Ok((endpoint, address, Timer::new()?)));
-            match opened {
-                Ok((endpoint, address, timer)) => {
-                    let _ = ready.send(Ok(address));
-                    run(endpoint, own, ports, Rc::new(timer), stopping).await;
-                }
-                Err(error) => drop(ready.send(Err(error))),
+        priority::raise();
+        let entered = runtime.enter();
+        let opened = open_socket(&identity, &own)
+            .and_then(|(endpoint, address)| Ok((endpoint, address, Rc::new(Timer::new()?))));
+        drop(entered);
+        match opened {
+            Ok((endpoint, address, timer)) => {
+                let _ = ready.send(Ok(address));
+                supervise(&runtime, Work { endpoint, settings: own, ports, timer, stopping });
             }
-        });
+            Err(error) => drop(ready.send(Err(error))),
+        }
     })?;
     let address = started.recv().map_err(io::Error::other)??;
     tracing::info!(%address, shim = %settings.shim.display(), gates = %settings.gates.display(), "the kernel queue is listening");
@@ -122,22 +123,48 @@ fn open_socket(
     Ok((endpoint, address))
 }
 
-async fn run(
+/// What the thread works with. It outlives a bug in the work.
+struct Work {
     endpoint: quinn::Endpoint,
     settings: KernelSettings,
     ports: EndpointChannels,
     timer: Rc<Timer>,
-    mut stopping: oneshot::Receiver<()>,
-) {
-    let EndpointChannels { mut orders, events, numbers } = ports;
-    let registry =
-        Rc::new(RefCell::new(QueueRegistry::new(settings, events, numbers, Rc::clone(&timer))));
+    stopping: oneshot::Receiver<()>,
+}
+
+/// Runs the endpoint, and again after a bug ended it: its sessions come back within a second, because shims
+/// connect again. A bug in the queue of one slice does not get here ([`QueueRegistry`] catches it).
+fn supervise(runtime: &tokio::runtime::Runtime, mut work: Work) {
+    let mut restarts = 0;
+    loop {
+        // Dropped with all connections' tasks.
+        let local = LocalSet::new();
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            local.block_on(runtime, run(&mut work, restarts));
+        }));
+        if ended.is_ok() {
+            return;
+        }
+        restarts += 1;
+        tracing::error!(restarts, "a bug ended the kernel queue's thread: it starts again");
+    }
+}
+
+async fn run(work: &mut Work, restarts: u64) {
+    let Work { endpoint, settings, ports, timer, stopping } = work;
+    let EndpointChannels { orders, events, numbers } = ports;
+    let (events, numbers) = (events.clone(), numbers.clone());
+    let registry = QueueRegistry::new(settings.clone(), events, numbers, Rc::clone(timer));
+    let registry = Rc::new(RefCell::new(registry));
+    if restarts > 0 {
+        registry.borrow_mut().resume(restarts);
+    }
     registry.borrow_mut().tick();
     loop {
         tokio::select! {
             // Orders are handled before connections, so that an admitted process is known.
             biased;
-            _ = &mut stopping => break,
+            _ = &mut *stopping => break,
             order = orders.recv() => match order {
                 Some(order) => registry.borrow_mut().handle_order(order),
                 None => break,

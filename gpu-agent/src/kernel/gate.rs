@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
 };
@@ -99,6 +100,8 @@ fn open_existing(path: &Path, uid: u32) -> io::Result<Option<File>> {
 #[derive(Debug)]
 pub struct MappedGate {
     page: NonNull<GatePage>,
+    /// Open as long as the page is mapped: this process holds a lock on it.
+    _locked: File,
 }
 
 impl MappedGate {
@@ -115,7 +118,8 @@ impl MappedGate {
             mmap(std::ptr::null_mut(), GATE_BYTES, protection, MapFlags::SHARED, &file, 0)?
         };
         let page = NonNull::new(place.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapped = Self { page };
+        hold_lock(&file);
+        let mapped = Self { page, _locked: file };
         torn_page::protect(page.as_ptr() as usize)?;
         Ok(mapped)
     }
@@ -131,6 +135,31 @@ impl MappedGate {
         unsafe { self.page.as_ref() }
     }
 }
+
+/// Locks a page's file until it is closed, at the latest by the system when this process ends. Shims see by
+/// it that a silent queue is alive and waits for a processor.
+fn hold_lock(file: &File) {
+    // SAFETY: zeros are a valid description of a lock: the whole file, and no owner.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence) = (WRITE_LOCK, WHOLE_FILE);
+    // SAFETY: an open file and a structure of ours.
+    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if locked != 0 {
+        let error = io::Error::last_os_error();
+        tracing::warn!(%error, "the gate page is locked by another process");
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "small numbers of the C interface, where the field is a short"
+)]
+const WRITE_LOCK: i16 = libc::F_WRLCK as i16;
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "small numbers of the C interface, where the field is a short"
+)]
+const WHOLE_FILE: i16 = libc::SEEK_SET as i16;
 
 impl Drop for MappedGate {
     fn drop(&mut self) {

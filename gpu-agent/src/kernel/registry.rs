@@ -3,6 +3,7 @@
 //! No method waits, so that other tasks on the thread never see a partial change.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use tessera_frames::gate::{HEARTBEAT_EVERY, IDLE_HEARTBEAT_EVERY};
@@ -14,6 +15,7 @@ use tessera_kernel_queue::{Epoch, GateState, Nanos, SessionId};
 use tessera_model::{AttemptId, SliceId};
 use tokio::sync::mpsc;
 
+use super::files;
 use super::gate::{self, MappedGate};
 use super::outbox::FrameOutbox;
 use super::timer::Timer;
@@ -87,11 +89,56 @@ impl QueueRegistry {
         }
     }
 
+    /// Admits all attempts again after a bug ended the endpoint.
+    pub fn resume(&mut self, restarts: u64) {
+        self.numbers.restarts = restarts;
+        for (admission, token) in files::read_live_admissions(&self.settings.data, |_| true) {
+            self.handle_order(KernelOrder::Admit { admission, token });
+        }
+    }
+
+    /// Runs code of one slice's queue. If a bug ends it, this queue starts again and its sessions come back.
+    /// Other slices don't notice.
+    fn guarded<T>(
+        &mut self,
+        name: &SliceId,
+        work: impl FnOnce(&mut RegisteredSlice) -> T,
+    ) -> Option<T> {
+        let slice = self.slices.get_mut(name)?;
+        let done = catch_unwind(AssertUnwindSafe(|| work(slice))).ok();
+        if done.is_none() {
+            self.restart_slice(name);
+        }
+        done
+    }
+
+    fn restart_slice(&mut self, name: &SliceId) {
+        self.numbers.restarts += 1;
+        tracing::error!(slice = %name, "a bug ended the queue of a slice: it starts again");
+        self.slices.remove(name);
+        self.effects.clear();
+        self.sessions_by_id.retain(|_, registered| {
+            let is_other = registered.slice != *name;
+            if !is_other {
+                registered.outbox.close(SessionEnd::Stopping);
+            }
+            is_other
+        });
+        let of_slice = |(admission, _): &&(Admission, Token)| admission.slice == *name;
+        let used: Vec<_> = self.admissions.values().filter(of_slice).cloned().collect();
+        for (admission, _) in used {
+            let slice = self.open_slice(name, admission.owner);
+            slice.queue.admit(&admission, monotonic_now());
+        }
+    }
+
     pub fn handle_order(&mut self, order: KernelOrder) {
         match order {
             KernelOrder::Admit { admission, token } => {
                 tracing::debug!(attempt = %admission.attempt, slice = %admission.slice, task = %admission.task, "admitted to the kernel queue");
-                self.open_slice(&admission.slice.clone(), admission.owner);
+                let (slice, now) = (admission.slice.clone(), monotonic_now());
+                self.open_slice(&slice, admission.owner).queue.admit(&admission, now);
+                self.carry_out(&slice, now);
                 self.admissions.insert(admission.attempt, (admission, token));
             }
             KernelOrder::Ended(attempt) => self.end_attempt(attempt),
@@ -161,9 +208,9 @@ impl QueueRegistry {
     pub fn add_records(&mut self, session: SessionId, records: Vec<ShimRecord>) {
         let Some(registered) = self.sessions_by_id.get(&session) else { return };
         let name = registered.slice.clone();
-        let Some(slice) = self.slices.get_mut(&name) else { return };
         let now = monotonic_now();
-        let goes_on = slice.queue.add_records(session, records, now);
+        let work = |slice: &mut RegisteredSlice| slice.queue.add_records(session, records, now);
+        let Some(goes_on) = self.guarded(&name, work) else { return };
         self.carry_out(&name, now);
         if !goes_on {
             self.end_session(session, SessionEnd::Gone);
@@ -174,11 +221,9 @@ impl QueueRegistry {
     pub fn end_session(&mut self, session: SessionId, why: SessionEnd) {
         let Some(registered) = self.sessions_by_id.remove(&session) else { return };
         registered.outbox.close(why);
-        if let Some(slice) = self.slices.get_mut(&registered.slice) {
-            let now = monotonic_now();
-            slice.queue.remove_session(session, now);
-            self.carry_out(&registered.slice, now);
-        }
+        let now = monotonic_now();
+        self.guarded(&registered.slice, |slice| slice.queue.remove_session(session, now));
+        self.carry_out(&registered.slice, now);
     }
 
     /// Counts a connection that was refused or ended because of invalid frames.
@@ -194,8 +239,8 @@ impl QueueRegistry {
         let now = monotonic_now();
         let names: Vec<_> = self.slices.keys().cloned().collect();
         for name in names {
+            self.guarded(&name, |slice| slice.queue.tick(now));
             if let Some(slice) = self.slices.get_mut(&name) {
-                slice.queue.tick(now);
                 slice.adopt_launch_count(now);
                 if slice.pinged_at.plus(PING_EVERY) <= now {
                     slice.pinged_at = now;
@@ -231,10 +276,11 @@ impl QueueRegistry {
             self.end_session(session, SessionEnd::Attempt);
         }
         if let Some(slice) = self.slices.get_mut(&name) {
-            let tally = Box::new(slice.queue.remove_attempt(attempt));
+            let tally = Box::new(slice.queue.remove_attempt(attempt, monotonic_now()));
             tracing::debug!(%attempt, launches = tally.counters.launches, "an attempt left the kernel queue");
             let _ = self.events.try_send(KernelEvent::Over { attempt, tally });
         }
+        self.carry_out(&name, monotonic_now());
         let is_used = |name: &SliceId| {
             self.admissions.values().any(|(admission, _)| admission.slice == *name)
         };
@@ -381,5 +427,62 @@ impl RegisteredSlice {
         let pause = if is_waited_for { HEARTBEAT_EVERY } else { IDLE_HEARTBEAT_EVERY };
         // Half the promised interval, because a timer may be late.
         self.queue.deadline().min(self.heartbeat_at.plus(Nanos::new(pause.get() / 2)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tessera_kernel_queue::{QueueRules, TaskKey};
+    use tessera_model::spec::{Class, Priority};
+
+    use super::*;
+
+    fn hello(token: u8, process: u64) -> ShimHello {
+        ShimHello {
+            protocol: PROTOCOL_VERSION,
+            token: [token; 32],
+            pid: std::process::id(),
+            process,
+            device: "GPU-0".to_owned(),
+            driver: 12_040,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_bug_in_one_slices_queue_ends_its_sessions_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = KernelSettings {
+            shim: folder.path().join("shim"),
+            rules: QueueRules::default(),
+            data: folder.path().join("data"),
+            gates: folder.path().join("gates"),
+        };
+        let (events, _received) = mpsc::channel(1_024);
+        let timer = Rc::new(Timer::new().unwrap());
+        let mut registry = QueueRegistry::new(settings, events, SharedNumbers::default(), timer);
+        let slices: [SliceId; 2] = ["GPU-1", "GPU-2"].map(|name| name.parse().unwrap());
+        for (number, slice) in (1_u8..).zip(&slices) {
+            let admission = Admission {
+                attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(number.into())),
+                slice: slice.clone(),
+                task: TaskKey::new("task").unwrap(),
+                priority: Priority::DEFAULT,
+                class: Class::Offline,
+                share_thousandths: 1_000,
+                owner: None,
+            };
+            registry.handle_order(KernelOrder::Admit { admission, token: Token([number; 32]) });
+        }
+        let (_, _, first) = registry.add_session(&hello(1, 7)).unwrap();
+        let (_, _, second) = registry.add_session(&hello(2, 8)).unwrap();
+
+        let done = registry.guarded(&slices[0], |_| panic!("a bug"));
+
+        assert_eq!(done, None::<()>);
+        assert_eq!(first.end(), Some(SessionEnd::Stopping), "it connects again");
+        assert_eq!(second.end(), None);
+        assert_eq!(registry.numbers.restarts, 1);
+        assert!(registry.add_session(&hello(1, 7)).is_ok(), "its queue is back");
+        assert_eq!(registry.slices.len(), 2);
     }
 }

@@ -15,6 +15,10 @@ async fn pair(rig: &mut Rig) -> (Attempt, Attempt) {
     let (high, low) = (rig.admit("MIG-1", "high", 0), rig.admit("MIG-1", "low", 7));
     rig.add_profile(&high, &[(10, 20)]);
     rig.add_profile(&low, &[(500, 100)]);
+    // Its first session was there: until then it is expected, and the low one is no free program.
+    let mut first = Shim::join(&high).await;
+    first.send(vec![ShimRecord::Bye]).await;
+    first.await_bye().await;
     (high, low)
 }
 

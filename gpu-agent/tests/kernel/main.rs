@@ -18,10 +18,9 @@ async fn the_highest_is_the_holder_and_others_fill_until_it_leaves() {
     rig.add_profile(&low, &[(500, 100)]);
 
     let mut filler = Shim::join(&low).await;
-    assert_eq!(filler.welcome.role, Role::Free);
+    assert_eq!(filler.welcome.role, Role::Fill, "the high one is expected");
     let mut holder = Shim::join(&high).await;
     assert_eq!(holder.welcome.role, Role::Hold);
-    filler.await_role(Role::Fill).await;
 
     holder.send(vec![ShimRecord::Bye]).await;
 
@@ -99,6 +98,8 @@ async fn a_task_without_profile_is_measured_and_its_profile_is_reported_once() {
 
     shim.send(vec![Shim::sample(index, 200, 900); 150]).await;
 
+    // The end of the measuring stage comes first: until then its launches are measured.
+    shim.await_role(Role::Free).await;
     shim.await_frame(|frame| match frame {
         ToShim::Known { kernel, sk: Some(sk), measure: false } => {
             assert_eq!((kernel, sk), (index, Nanos::from_micros(200)));
@@ -107,7 +108,6 @@ async fn a_task_without_profile_is_measured_and_its_profile_is_reported_once() {
         _ => None,
     })
     .await;
-    shim.await_role(Role::Free).await;
     let KernelEvent::Learned { task, learned } = rig.event().await else { panic!() };
     assert_eq!(task, attempt.task);
     let known = &learned.added.kernels()[0];
@@ -223,4 +223,30 @@ async fn a_kernel_beyond_all_space_stays_unknown_and_runs() {
     let (index, sk, measure) = shim.define(room).await;
 
     assert_eq!((index, sk, measure), (KernelIndex::UNKNOWN, None, false));
+}
+
+#[tokio::test]
+async fn a_launch_made_before_the_role_of_a_filler_arrived_is_no_launch_without_a_grant() {
+    let mut rig = Rig::new();
+    let (high, low) = (rig.admit("MIG-1", "high", 0), rig.admit("MIG-1", "low", 7));
+    rig.add_profile(&high, &[(1_000, 5_000)]);
+    rig.add_profile(&low, &[(500, 100)]);
+    let gate = rig.gate(&low);
+    let mut filler = Shim::join(&low).await;
+    let (kernel, ..) = filler.define(0).await;
+    let _holder = Shim::join(&high).await;
+
+    // The first is of a holder that does not know yet, the second of a filler.
+    filler.launch(1, kernel, Some(&gate)).await;
+    filler.launch(2, kernel, None).await;
+    filler.send(vec![ShimRecord::Bye]).await;
+    filler.await_bye().await;
+    rig.endpoint().handle.end_attempt(low.id);
+
+    let KernelEvent::Over { tally, .. } =
+        rig.event_where(|event| matches!(event, KernelEvent::Over { .. })).await
+    else {
+        panic!()
+    };
+    assert_eq!((tally.counters.launches, tally.unasked), (2, 1));
 }

@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use tessera_kernel_queue::{GrantBudget, Nanos};
 
+use super::line::ThreadLine;
 use crate::events::DriverEvent;
 use crate::slack::TimerLateness;
 
@@ -19,6 +20,8 @@ pub struct FillerState {
     /// Launches that the queue refused.
     pub refused: VecDeque<u64>,
     pub lateness: TimerLateness,
+    /// The threads that wait.
+    pub line: ThreadLine,
 }
 
 /// A kernel that was launched and is not known to be done.
@@ -36,6 +39,7 @@ static FILLER: Mutex<FillerState> = Mutex::new(FillerState {
     departing: 0,
     refused: VecDeque::new(),
     lateness: TimerLateness::new(),
+    line: ThreadLine::new(),
 });
 
 /// Signals that waiting threads should check the state again.

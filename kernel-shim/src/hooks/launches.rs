@@ -2,9 +2,7 @@
 
 use std::ffi::c_uint;
 
-use crate::abi::{
-    CudaResult, DEPENDENT_LAUNCH, DriverHandle, LaunchConfig, LaunchParams, STREAM_LEGACY,
-};
+use crate::abi::{CudaResult, DriverHandle, LaunchConfig, LaunchParams, STREAM_LEGACY};
 use crate::kernel_cache::LaunchShape;
 use crate::launch::{LaunchCall, launch};
 
@@ -16,7 +14,7 @@ macro_rules! plain {
             shared: c_uint, stream: DriverHandle, $($more: $kind),*
         ) |call| {
             let shape = LaunchShape { function, grid: [gx, gy, gz], block: [bx, by, bz] };
-            launch(&LaunchCall { shape, stream, per_thread: $per_thread, dependent: false }, call)
+            launch(&LaunchCall { shape, stream, per_thread: $per_thread, waits_for_peers: false }, call)
         };
     )+ } };
 }
@@ -50,7 +48,7 @@ hooks! {
         match unsafe { super::written(list) }.filter(|_| count > 0) {
             Some(first) => {
                 let shape = LaunchShape { function: first.function, grid: first.grid, block: first.block };
-                launch(&LaunchCall { shape, stream: first.stream, per_thread: false, dependent: true }, call)
+                launch(&LaunchCall { shape, stream: first.stream, per_thread: false, waits_for_peers: true }, call)
             }
             None => call(),
         }
@@ -71,12 +69,12 @@ hooks! {
 /// Returns the launch of a graph, which counts as one kernel.
 fn whole(graph: DriverHandle, stream: DriverHandle, per_thread: bool) -> LaunchCall {
     let shape = LaunchShape { function: graph, grid: [1; 3], block: [1; 3] };
-    LaunchCall { shape, stream, per_thread, dependent: false }
+    LaunchCall { shape, stream, per_thread, waits_for_peers: false }
 }
 
 fn old(function: DriverHandle, [width, height]: [c_uint; 2], stream: DriverHandle) -> LaunchCall {
     let shape = LaunchShape { function, grid: [width, height, 1], block: [0; 3] };
-    LaunchCall { shape, stream, per_thread: false, dependent: false }
+    LaunchCall { shape, stream, per_thread: false, waits_for_peers: false }
 }
 
 /// Reads a launch from the program's structure.
@@ -91,14 +89,8 @@ unsafe fn described(
 ) -> Option<LaunchCall> {
     // SAFETY: the caller's promise.
     let config = unsafe { config.as_ref() }?;
-    let attributes = match usize::try_from(config.attributes_count) {
-        Ok(count) if count > 0 && !config.attributes.is_null() => {
-            // SAFETY: the program's list of so many, which the driver reads as well.
-            unsafe { std::slice::from_raw_parts(config.attributes, count) }
-        }
-        _ => &[],
-    };
-    let dependent = attributes.iter().any(|attribute| DEPENDENT_LAUNCH.contains(&attribute.id));
+    // A launch that may start before its predecessor ends (attributes 6 and 7) waits like any other: the
+    // later kernel depends on the earlier one, and never the earlier on the later.
     let shape = LaunchShape { function, grid: config.grid, block: config.block };
-    Some(LaunchCall { shape, stream: config.stream, per_thread, dependent })
+    Some(LaunchCall { shape, stream: config.stream, per_thread, waits_for_peers: false })
 }

@@ -289,7 +289,8 @@ fn answers(
                 number: *number,
                 kernel: KernelIndex::new(u16::try_from(*number).unwrap()),
                 sk: behaviour.sk,
-                measure: false,
+                // In the measuring stage the queue knows no times yet.
+                measure: behaviour.welcome.role == Role::Measure,
             }),
             ShimRecord::Request { launch, beyond, .. } => {
                 let Some((budget, launches, in_flight)) = behaviour.grants else { continue };
@@ -354,14 +355,17 @@ impl TestGate {
     pub fn page(&self) -> &GatePage {
         self.page
     }
-}
 
-/// Returns the clock that everybody on the machine shares.
-pub fn now() -> Nanos {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a folders of ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Nanos::new(
-        u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap(),
-    )
+    /// Holds the lock of the queue's process until the file is dropped.
+    pub fn hold(&self) -> std::fs::File {
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.read(true).write(true).open(&self.path).unwrap();
+        // SAFETY: zeros are a valid description of a lock of the whole file.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = i16::try_from(libc::F_WRLCK).unwrap();
+        // SAFETY: an open file and a structure of ours.
+        let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+        assert_eq!(locked, 0);
+        file
+    }
 }

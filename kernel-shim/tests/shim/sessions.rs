@@ -157,37 +157,35 @@ fn a_waiting_launch_of_a_new_kernel_is_requested_again_with_its_index() {
         })
     });
     assert_eq!((launch, kernel), (1, KernelIndex::new(0)));
-    let why = tessera_kernel_queue::QueueRefusal::QueueFull;
-    queue.send(ToShim::Refused { why, launch: Some(launch) });
+    queue.send(ToShim::Role(Role::Hold));
     assert!(job.answer().starts_with('0'));
 }
 
+/// Waits until a launch was requested so often.
+fn requests(queue: &TestQueue, of: u64, times: usize) {
+    let asks = |record: &&ShimRecord| matches!(record, ShimRecord::Request { launch, .. } if *launch == of);
+    queue.receive(|records| (records.iter().filter(asks).count() >= times).then_some(()));
+}
+
 #[test]
-fn a_filler_that_nobody_answers_waits_its_bound_and_goes_while_the_queue_lives() {
+fn a_filler_that_nobody_answers_asks_again_and_waits_as_long_as_the_queue_lives() {
     let folder = tempfile::tempdir().unwrap();
     let gate = TestGate::new(folder.path());
+    // The queue's process lives, and writes no heartbeat: it waits for a processor.
+    let held = gate.hold();
     let folders = TestFolders::new();
     let mut behaviour = QueueBehaviour::of(Role::Fill);
-    behaviour.welcome.wait_max = Nanos::from_millis(60);
-    let _queue = TestQueue::start(&folders, behaviour);
-    let alive = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
-    std::thread::scope(|scope| {
-        let beating = std::sync::Arc::clone(&alive);
-        let gate = &gate;
-        scope.spawn(move || {
-            while beating.load(std::sync::atomic::Ordering::Relaxed) {
-                gate.page().set_heartbeat(crate::queue::now());
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let mut job = Job::join(&folders, Some(&gate.path));
-        let (longest, all) = job.launch("k0", 3);
-        alive.store(false, std::sync::atomic::Ordering::Relaxed);
-        // A beat that comes late counts as silence, and then one wait is shorter.
-        assert!(all >= 60 * MS, "they waited: {all}");
-        assert!(longest < 500 * MS, "and not much longer: {longest}");
-        assert_eq!(job.counters().ungranted, 3);
-    });
+    behaviour.welcome.wait_max = Nanos::from_millis(40);
+    let queue = TestQueue::start(&folders, behaviour);
+    let mut job = Job::join(&folders, Some(&gate.path));
+
+    job.begin("launch k0 1");
+
+    // Once without an index, once with it, and then after each 40 ms: far longer than 20 ms of silence.
+    requests(&queue, 1, 5);
+    drop(held);
+    assert!(job.answer().starts_with('0'));
+    assert_eq!(job.counters().ungranted, 1, "without the lock a silent queue is dead");
 }
 
 #[test]
@@ -269,7 +267,7 @@ fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
 }
 
 #[test]
-fn waiting_threads_go_when_the_role_changes_or_the_queue_refuses() {
+fn waiting_threads_go_when_the_role_changes_and_ask_again_when_the_queue_refuses() {
     let folders = TestFolders::new();
     let mut behaviour = QueueBehaviour::of(Role::Fill);
     behaviour.welcome.wait_max = Nanos::from_millis(1_000);
@@ -283,12 +281,15 @@ fn waiting_threads_go_when_the_role_changes_or_the_queue_refuses() {
             _ => None,
         })
     });
+    requests(&queue, launch, 2);
     let why = tessera_kernel_queue::QueueRefusal::QueueFull;
     queue.send(ToShim::Refused { why, launch: Some(launch) });
-    assert!(job.answer().starts_with('0'));
-    assert_eq!(job.counters().ungranted, 1);
-
+    // It has no place now, and asks again.
+    requests(&queue, launch, 3);
     queue.send(ToShim::Role(Role::Hold));
+    assert!(job.answer().starts_with('0'));
+    assert_eq!(job.counters().ungranted, 0);
+
     job.take_role(3);
     job.launch("k0", 5);
     queue.send(ToShim::Role(Role::Free));
@@ -365,10 +366,11 @@ fn one_launch_in_so_many_is_sampled_in_the_sharing_stage_and_none_at_zero() {
     job.launch("k10", 400);
     assert_eq!(job.send("sync"), "0");
     job.launch("k10", 1);
+    // Pairs between whose events the thread was held up are dropped.
     queue.receive(|records| {
-        (records.iter().filter(|r| matches!(r, ShimRecord::Sample(_))).count() >= 40).then_some(())
+        (records.iter().filter(|r| matches!(r, ShimRecord::Sample(_))).count() >= 20).then_some(())
     });
-    assert_eq!(job.counters().samples, 40);
+    assert!((20..=40).contains(&job.counters().samples), "{:?}", job.counters());
 
     let folders = TestFolders::new();
     let _queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));

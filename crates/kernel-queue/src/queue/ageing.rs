@@ -1,83 +1,250 @@
-//! The limit on starvation (MMK Listing 1: `Thres`).
+//! The limit on starvation (MMK Listing 1: `Thres`), and what it may cost.
 //!
-//! A waiting session may launch one kernel, whatever the holder does, in two cases. Holders ran
-//! more than `DURATION / share` of kernel time since the wait began, or the wait reached
-//! [`crate::Ageing::wait_max`]. Where the paper is open:
+//! A waiting session is *due* in two cases. Holders ran more than `DURATION / share` of kernel time since
+//! the wait began, or the wait reached [`crate::Ageing::wait_max`]. Then it may launch one kernel, whatever
+//! the holder does, as soon as the kernel's cost is saved. Where the paper is open:
 //!
 //! * The paper ages offline jobs only, since its online jobs never wait. Here every filler ages.
-//! * The paper does not bound the cost of ageing. Here all aged kernels of a slice together take
-//!   at most [`crate::Ageing::cost_thousandths`] of the time, plus one kernel. The holder's loss
-//!   is bounded, and every wait ends. The longest wait ends first.
+//! * The paper does not bound the cost of ageing. Here one budget of the slice pays for it, whatever number
+//!   of threads, processes and sessions wait: [`crate::Ageing::cost_thousandths`] of the time. A launch goes
+//!   only when all of its cost is saved. A kernel that takes longer than predicted leaves a debt, which is
+//!   repaid before the next one goes. Launches that went without a grant leave such a debt as well.
+//! * The longest wait ends first, and one such kernel is in flight at a time. So every wait ends, a wait
+//!   for a kernel of 200 ms after 10 s.
+//! * A kernel that costs more than [`LARGE_THOUSANDTHS`] of the holder's usual period goes once in
+//!   [`PERIODS_BETWEEN`] periods: then the 99th percentile of the holder's tasks does not meet it.
+//! * It starts at the beginning of a gap if the holder has any, because the gap hides a part of its cost.
 
 use super::KernelQueue;
 use super::grants::GrantTerms;
+use super::launches::{KernelLoss, RunningKernel};
 use super::session::QueueSession;
 use crate::admission::waiting_threshold;
 use crate::lease::GrantKind;
+use crate::loss::LossBudget;
+use crate::predict::GapPrediction;
 use crate::rules::{Ageing, KernelSharing};
 use crate::time::Nanos;
+use crate::waiting::LaunchRequest;
 
-/// The assumed cost of a kernel whose time is unknown.
-const UNKNOWN_COST: Nanos = Nanos::from_millis(1);
+/// The assumed cost of a kernel of which nothing is known.
+pub(super) const UNKNOWN_COST: Nanos = Nanos::from_millis(1);
+/// At most what is earned in this span is saved, or the cost of the launch that is due.
+const SAVED_SPAN: Nanos = Nanos::from_millis(1_000);
+/// Longest wait for the beginning of a gap, and the longest time since the last one.
+const MOMENT_WAIT: Nanos = Nanos::from_millis(100);
+/// The beginning of a gap.
+const GAP_BEGIN: Nanos = Nanos::from_millis(1);
+/// What part of the holder's period a cheap kernel costs at most: the slowdown at the 99th percentile that
+/// Tally publishes is 7.2 %.
+const LARGE_THOUSANDTHS: u64 = 70;
+/// Periods of the holder between kernels that cost more.
+const PERIODS_BETWEEN: u64 = 100;
 
-/// No aged kernel starts before this pause ends: it pays for the last aged kernel.
+/// What ageing may cost, and the launch that is due.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AgeingPause {
-    ends: Nanos,
+pub(super) struct AgeingState {
+    /// One for the whole slice.
+    budget: LossBudget,
+    /// Until when the holders' losses are counted.
+    charged_until: Nanos,
+    /// The cost of the launch that is due next.
+    due_cost: Nanos,
+    /// Since when the next launch is due and paid for.
+    payable_since: Option<Nanos>,
+    /// When a holder last ended a gap.
+    last_gap: Option<Nanos>,
+    /// When the last one cost a large part of a holder's period.
+    last_large: Nanos,
+    /// What that one cost.
+    large_cost: Nanos,
+    /// How many gaps of holders must pass before the next such one.
+    gaps_to_pass: u64,
 }
 
 impl KernelQueue {
-    /// Grants one launch of the session that has waited longest, if its wait is over.
+    /// Credits the time that passed.
+    pub(super) fn credit_ageing(&mut self) {
+        if let Some(ageing) = self.rules.ageing {
+            let usual = SAVED_SPAN.thousandths(ageing.cost_thousandths);
+            let most = usual.max(self.ageing.due_cost);
+            self.ageing.budget.pass(self.now, ageing.cost_thousandths, most);
+        }
+    }
+
+    /// Grants one launch of the session that has waited longest, if it is due and paid for.
     pub(super) fn grant_aged_launch(&mut self) {
         let Some(ageing) = self.rules.ageing else { return };
         if self.rules.sharing == KernelSharing::Exclusive {
             return;
         }
-        let Some(at) = self.longest_waiting() else { return };
-        let ends_at = self.wait_ends_at(&self.sessions[at], &ageing);
+        let Some((at, request)) = self.longest_waiting() else {
+            self.ageing.due_cost = Nanos::ZERO;
+            self.ageing.payable_since = None;
+            return;
+        };
+        let cost = self.cost_of_ageing(&request);
+        self.ageing.due_cost = cost;
+        let is_paid_at = self.ageing.budget.covers_at(cost, self.now, ageing.cost_thousandths);
+        let ends_at = self.due_at(&self.sessions[at], &ageing).max(is_paid_at);
         if ends_at > self.now {
+            self.ageing.payable_since = None;
             self.next_look = self.next_look.min(ends_at);
             return;
         }
-        if !self.can_commit_kernel() {
-            // It is served before all others when a kernel or a grant ends.
+        if !self.can_commit_kernel() || self.is_too_soon_for(request.predicted.map(|_| cost)) {
+            // It is looked at again when a kernel, a grant or a gap ends.
             return;
         }
-        let id = self.sessions[at].id;
-        let Some(request) = self.waiting.take_first(|request| request.session == id) else {
+        let latest = self.ageing.payable_since.get_or_insert(self.now).plus(MOMENT_WAIT);
+        let last_gap = self.ageing.last_gap;
+        let has_gaps = last_gap.is_some_and(|last| self.now.minus(last) < MOMENT_WAIT);
+        if has_gaps && self.now < latest && !self.is_good_moment(cost) {
+            self.next_look = self.next_look.min(latest);
             return;
-        };
-        let cost = request.predicted.unwrap_or(UNKNOWN_COST);
-        let pause = Nanos::new(cost.get().saturating_mul(1_000) / ageing.cost_thousandths.max(1));
-        self.ageing_pause.ends = self.now.plus(pause);
+        }
+        self.waiting.remove_launch(self.sessions[at].priority, request.session, request.launch);
         self.counters.aged += 1;
         self.sessions[at].counters.aged += 1;
+        self.grant_at_cost(request, cost);
+    }
+
+    /// Grants a launch of which nothing is known in a gap that would hide a short one, if that is paid
+    /// for: otherwise it would stay unknown.
+    pub(super) fn grant_probe(&mut self, from: Nanos, end: Nanos) {
+        if self.rules.ageing.is_none() || !self.can_commit_kernel() {
+            return;
+        }
+        let cost = UNKNOWN_COST.plus(self.rules.switch.times(2));
+        let is_payable = self.ageing.budget.covers(cost) && !self.is_too_soon_for(None);
+        if end.minus(from) < cost || from > self.now || !is_payable {
+            return;
+        }
+        let Self { waiting, sessions, .. } = self;
+        let is_leaseless =
+            |id| sessions.iter().any(|session| session.id == id && session.lease.is_none());
+        let request = waiting
+            .take_first(|request| request.predicted.is_none() && is_leaseless(request.session));
+        if let Some(request) = request {
+            self.counters.probes += 1;
+            self.grant_at_cost(request, cost);
+        }
+    }
+
+    /// Grants a launch that the budget pays for.
+    fn grant_at_cost(&mut self, request: LaunchRequest, cost: Nanos) {
+        self.ageing.payable_since = None;
+        self.ageing.budget.take(cost);
+        if request.predicted.is_some() {
+            self.note_if_large(cost);
+        }
         let terms = GrantTerms {
             kind: GrantKind::Aged,
             from: self.now,
             until: self.now.plus(self.rules.grant_max),
-            budget: cost,
+            budget: request.predicted.unwrap_or(UNKNOWN_COST),
             launches: 1,
             reserved: None,
+            paid: cost,
         };
         self.grant_launch(request, terms);
     }
 
-    /// Returns the session that waits longest without a lease.
-    fn longest_waiting(&self) -> Option<usize> {
-        let waiting = self.sessions.iter().enumerate().filter(|(_, s)| s.lease.is_none());
-        waiting
-            .filter_map(|(at, session)| session.wait_start.map(|wait_start| (wait_start.at, at)))
-            .min()
-            .map(|(_, at)| at)
+    /// Returns what is paid for a launch in advance: its time and two changes of contexts.
+    fn cost_of_ageing(&self, request: &LaunchRequest) -> Nanos {
+        request.predicted.unwrap_or(UNKNOWN_COST).plus(self.rules.switch.times(2))
     }
 
-    /// Returns when a session's wait is over, by what is known now.
-    fn wait_ends_at(&self, session: &QueueSession, ageing: &Ageing) -> Nanos {
+    /// Returns the session that waits longest without a lease, and its oldest launch.
+    fn longest_waiting(&self) -> Option<(usize, LaunchRequest)> {
+        let waiting = self.sessions.iter().enumerate().filter(|(_, s)| s.lease.is_none());
+        let (_, at) = waiting
+            .filter_map(|(at, session)| session.wait_start.map(|wait_start| (wait_start.at, at)))
+            .min()?;
+        let session = &self.sessions[at];
+        let mut launches = self.waiting.launches_of(session.priority);
+        launches.find(|request| request.session == session.id).map(|request| (at, *request))
+    }
+
+    /// Returns when a session's launch is due, by what is known now.
+    fn due_at(&self, session: &QueueSession, ageing: &Ageing) -> Nanos {
         let Some(wait_start) = session.wait_start else { return Nanos::MAX };
         let served = self.served.minus(wait_start.served);
         let by_service = served > waiting_threshold(ageing.duration, session.share_thousandths);
-        let ends_at = if by_service { self.now } else { wait_start.at.plus(ageing.wait_max) };
-        ends_at.max(self.ageing_pause.ends)
+        if by_service { self.now } else { wait_start.at.plus(ageing.wait_max) }
+    }
+
+    /// Returns whether all holders are idle and the gap has just begun, holds the kernel, or has no
+    /// known end.
+    fn is_good_moment(&self, cost: Nanos) -> bool {
+        self.sessions.iter().filter(|session| session.role.is_holder()).all(|session| {
+            let Some(gap) = session.gap else { return true };
+            if !self.is_idle(session, &gap) || gap.from > self.now {
+                return false;
+            }
+            let elapsed = self.now.minus(gap.from);
+            elapsed <= GAP_BEGIN
+                || match self.predict_rest_of_gap(session, &gap, elapsed) {
+                    GapPrediction::Idle(more) => more >= cost,
+                    GapPrediction::Unknown | GapPrediction::Beyond => true,
+                }
+        })
+    }
+
+    /// Returns whether a kernel costs a large part of the holder's usual period.
+    fn is_large(&self, cost: Nanos) -> bool {
+        let gaps = PERIODS_BETWEEN.saturating_sub(self.ageing.gaps_to_pass).max(1);
+        let period = Nanos::new(self.now.minus(self.ageing.last_large).get() / gaps);
+        cost > period.thousandths(LARGE_THOUSANDTHS)
+    }
+
+    /// Returns whether a kernel of this cost must wait because the holder's tasks met a large one recently.
+    /// An unknown one is taken to cost as much as that.
+    fn is_too_soon_for(&self, cost: Option<Nanos>) -> bool {
+        self.ageing.gaps_to_pass > 0 && self.is_large(cost.unwrap_or(self.ageing.large_cost))
+    }
+
+    /// Notes a kernel that costs a large part of the holder's period.
+    fn note_if_large(&mut self, cost: Nanos) {
+        if self.is_large(cost) {
+            self.ageing.last_large = self.now;
+            self.ageing.large_cost = cost;
+            self.ageing.gaps_to_pass = PERIODS_BETWEEN;
+        }
+    }
+
+    /// Notes that a holder ended a gap.
+    pub(super) fn note_period(&mut self) {
+        self.ageing.gaps_to_pass = self.ageing.gaps_to_pass.saturating_sub(1);
+        self.ageing.last_gap = Some(self.now);
+    }
+
+    /// Takes what a launch without a grant will cost.
+    pub(super) fn charge_ungranted(&mut self, cost: Nanos) {
+        self.ageing.budget.take(cost);
+    }
+
+    /// Replaces what was taken for a kernel that ended by what it cost the holders.
+    pub(super) fn settle_loss(&mut self, run: &RunningKernel) {
+        let since_return = run.holder_returned_at.map(|returned| self.now.minus(returned));
+        match run.loss {
+            KernelLoss::None => {}
+            KernelLoss::Gap => self.fills.take(since_return.unwrap_or_default()),
+            KernelLoss::Ageing { paid, amid } => {
+                // Kernels that were in flight together cost the holders their time once.
+                let from = amid.or(run.holder_returned_at);
+                let from = from.map(|from| from.max(self.ageing.charged_until));
+                let lost = from.map_or(Nanos::ZERO, |from| self.now.minus(from));
+                let lost = if amid.is_some() { lost.max(paid) } else { lost };
+                self.ageing.charged_until = self.now;
+                self.ageing.budget.settle(paid, lost);
+                self.note_if_large(lost);
+            }
+        }
+    }
+
+    /// Gives back what was taken for a grant that was not used.
+    pub(super) fn refund(&mut self, paid: Nanos) {
+        self.ageing.budget.settle(paid, Nanos::ZERO);
     }
 }

@@ -31,6 +31,7 @@ impl KernelQueue {
                 budget: request.predicted.unwrap_or(Nanos::MAX),
                 launches: 1,
                 reserved,
+                paid: Nanos::ZERO,
             };
             self.grant_launch(request, terms);
         }

@@ -3,66 +3,142 @@
 //! The paper launches everything that fits at once. Here the fillers have at most
 //! [`crate::QueueRules::in_flight`] kernels in the device's queue. After an early stop the holder
 //! waits for no more than those. When one ends, the rest of the gap decides which is next.
+//!
+//! What a fill costs the holder is a change of contexts at its return, and what runs on then. So a gap is
+//! filled only if it is longer than two changes, and by how much depends on what the budget of fills has
+//! left ([`crate::QueueRules::fill_cost_thousandths`]). With little left only the longest gaps are filled.
 
 use super::KernelQueue;
 use super::grants::GrantTerms;
 use super::launches::RunningKernel;
 use super::session::{OpenGap, QueueSession};
-use crate::action::Role;
 use crate::lease::{GrantKind, GrantLease};
 use crate::predict::{CurrentGap, GapPrediction};
 use crate::rules::{GrantSize, KernelSharing};
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
 
+/// At most what is earned in this span is saved for fills.
+const SAVED_SPAN: Nanos = Nanos::from_millis(100);
+/// Longest grant while no holder has a session.
+const ABSENT_GRANT_MAX: Nanos = Nanos::from_millis(50);
+/// The assumed time of an unknown kernel while the holder is absent.
+const UNKNOWN_IN_LAPSE: Nanos = Nanos::from_millis(5);
+
 /// The span in which the device is predicted to be idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct IdleWindow {
+    begin: Nanos,
     end: Nanos,
     kind: GrantKind,
 }
 
 impl KernelQueue {
+    /// Returns the most that is saved for fills.
+    pub(super) const fn fills_saved_max(rules: &crate::QueueRules) -> Nanos {
+        SAVED_SPAN.thousandths(rules.fill_cost_thousandths)
+    }
+
+    /// Credits the time that passed.
+    pub(super) fn credit_fills(&mut self) {
+        let most = Self::fills_saved_max(&self.rules);
+        self.fills.pass(self.now, self.rules.fill_cost_thousandths, most);
+    }
+
     /// Grants the launches that fit into the gap, if there is one.
     pub(super) fn fill_gap(&mut self) {
         if self.rules.sharing == KernelSharing::Exclusive || self.waiting.is_empty() {
             return;
         }
         let Some(window) = self.idle_window() else { return };
+        if !self.is_long_enough(window) {
+            self.schedule_look();
+            return;
+        }
         while let Some((request, from, end)) = self.choose_launch(window) {
             let cost = request.predicted.unwrap_or(Nanos::ZERO);
             // A dead session's grant must end soon, so only a long kernel gets a longer grant.
-            let until = end.min(from.plus(self.rules.grant_max.max(cost)));
+            // Where no holder waits for its end, it may last.
+            let longest =
+                if self.is_holder_absent() { ABSENT_GRANT_MAX } else { self.rules.grant_max };
+            let until = end.min(from.plus(longest.max(cost)));
             let (budget, launches) = match self.rules.grants {
                 GrantSize::Kernel => (cost, 1),
+                // Nobody knows how long an unknown kernel takes: the next one is asked for.
+                GrantSize::Gap if request.predicted.is_none() => (until.minus(from), 1),
                 GrantSize::Gap => (until.minus(from), u16::MAX),
             };
             let kind = window.kind;
+            let paid = Nanos::ZERO;
             self.grant_launch(
                 request,
-                GrantTerms { kind, from, until, budget, launches, reserved: None },
+                GrantTerms { kind, from, until, budget, launches, reserved: None, paid },
             );
+        }
+        if window.kind == GrantKind::Gap && self.interleaved_leases().next().is_none() {
+            self.grant_probe(self.now.max(self.tail), window.end);
         }
     }
 
-    /// Removes the next launch for the window from the queue, if there is one.
+    /// Returns whether a gap that holds nothing yet is long enough for the changes of contexts.
+    fn is_long_enough(&self, window: IdleWindow) -> bool {
+        let is_entered =
+            self.sessions.iter().any(|session| session.gap.is_some_and(|gap| gap.filled));
+        if window.kind != GrantKind::Gap || is_entered {
+            return true;
+        }
+        window.end.minus(self.now.max(window.begin)) > self.shortest_gap_to_fill()
+    }
+
+    /// Returns the shortest gap that is filled: two changes of contexts, and the more the less is saved.
+    pub(super) fn shortest_gap_to_fill(&self) -> Nanos {
+        let (most, saved) = (Self::fills_saved_max(&self.rules), self.fills.saved());
+        if saved == Nanos::ZERO {
+            return Nanos::MAX;
+        }
+        let switch = self.rules.switch;
+        let more = u128::from(switch.get()) * u128::from(most.get()) / u128::from(saved.get());
+        let more = u64::try_from(more).map_or(Nanos::MAX, Nanos::new);
+        switch.times(2).plus(more).max(self.rules.epsilon)
+    }
+
+    /// Removes the next launch for the window from the queue, if there is one. Returns it with the
+    /// span in which it may go.
     fn choose_launch(&mut self, window: IdleWindow) -> Option<(LaunchRequest, Nanos, Nanos)> {
         if !self.may_grant_gap() {
             return None;
         }
         let from = self.now.max(self.tail).plus(self.granted_gap_time());
-        let Self { waiting, sessions, .. } = self;
-        let may_go = |request: &LaunchRequest| is_leaseless(sessions, request);
+        let absent = self.now.minus(window.begin);
+        let is_holder_absent = self.is_holder_absent();
+        let Self { waiting, sessions, context, rules, .. } = self;
+        // The session that had the device last needs no change of contexts.
+        let switch = |request: &LaunchRequest| {
+            if *context == Some(request.session) { Nanos::ZERO } else { rules.switch }
+        };
+        let idle = window.end.minus(from);
         let request = match window.kind {
-            GrantKind::Lapse => waiting.take_first(may_go),
+            GrantKind::Lapse => {
+                let longest = absent.thousandths(rules.lapse_thousandths);
+                waiting.take_first(|request| {
+                    let time = request.predicted.unwrap_or(UNKNOWN_IN_LAPSE);
+                    (is_holder_absent || time <= longest) && is_leaseless(sessions, request)
+                })
+            }
             GrantKind::Gap | GrantKind::Aged | GrantKind::Colocated => {
-                waiting.best_fit_among(window.end.minus(from), may_go)
+                waiting.best_fit_among(idle, |request| {
+                    let time = request.predicted.unwrap_or(Nanos::MAX);
+                    time.plus(switch(request)) < idle && is_leaseless(sessions, request)
+                })
             }
         };
+        let end = request.map(|request| window.end.minus(switch(&request)));
         if request.is_none() {
             self.schedule_look();
         }
-        request.map(|request| (request, from, window.end))
+        // A lapse has no end.
+        let end = if window.end == Nanos::MAX { Some(Nanos::MAX) } else { end };
+        request.zip(end).map(|(request, end)| (request, from, end))
     }
 
     /// Returns whether one more grant may be given. A grant for a whole gap is the only one.
@@ -83,7 +159,7 @@ impl KernelQueue {
 
     /// Returns whether one more filler kernel may enter the device's queue.
     pub(super) fn can_commit_kernel(&self) -> bool {
-        self.filler_kernels_committed() < usize::from(self.rules.in_flight)
+        self.filler_kernels_committed() < usize::from(self.window())
     }
 
     /// Returns how many filler kernels are in flight or may be launched under current grants.
@@ -101,7 +177,7 @@ impl KernelQueue {
 
     /// Returns the span in which all holders are predicted to leave the device idle.
     fn idle_window(&mut self) -> Option<IdleWindow> {
-        let mut window = IdleWindow { end: Nanos::MAX, kind: GrantKind::Lapse };
+        let mut window = IdleWindow { begin: Nanos::ZERO, end: Nanos::MAX, kind: GrantKind::Lapse };
         for at in 0..self.sessions.len() {
             if !self.sessions[at].role.is_holder() {
                 continue;
@@ -110,6 +186,9 @@ impl KernelQueue {
                 self.schedule_look();
                 return None;
             };
+            let session = &self.sessions[at];
+            let begin = session.gap.map_or(session.active_at, |gap| gap.from);
+            window.begin = window.begin.max(begin);
             window.end = window.end.min(end);
             if kind == GrantKind::Gap {
                 window.kind = GrantKind::Gap;
@@ -118,23 +197,35 @@ impl KernelQueue {
         Some(window)
     }
 
+    /// Returns whether a holder's device is idle, or will be at the predicted end of its last kernel.
+    ///
+    /// It is idle when a synchronising call has returned. Before that only the predicted end of measured
+    /// kernels counts, and only while such predictions were right. A kernel that is unknown, or takes
+    /// longer than predicted, runs on.
+    pub(super) const fn is_idle(&self, session: &QueueSession, gap: &OpenGap) -> bool {
+        gap.idle || (gap.known && session.ends.are_trusted())
+    }
+
     /// Returns the earliest end of one holder's gap, if the gap is long enough to be filled.
     fn idle_window_of(&self, session: &QueueSession) -> Option<(Nanos, GrantKind)> {
         let from = session.gap.map_or(session.active_at, |gap| gap.from);
         let elapsed = self.now.minus(from);
-        let lapsed = self.now >= from && elapsed >= self.rules.lapse;
+        let is_lapsed = self.now >= from && elapsed >= self.rules.lapse;
         let outlook = match session.gap {
-            Some(gap) if session.role != Role::Measure => {
-                self.predict_rest_of_gap(session, &gap, elapsed)
-            }
-            _ => GapPrediction::Unknown,
+            None => GapPrediction::Unknown,
+            Some(gap) if !self.is_idle(session, &gap) => return None,
+            Some(gap) => match self.predict_rest_of_gap(session, &gap, elapsed) {
+                // Its last kernel was not seen to end, so the gap has perhaps not begun.
+                GapPrediction::Beyond | GapPrediction::Unknown if !gap.idle => return None,
+                outlook => outlook,
+            },
         };
         match outlook {
             GapPrediction::Idle(more) => {
                 let end = self.now.max(from).plus(more);
                 (end.minus(from) > self.rules.epsilon).then_some((end, GrantKind::Gap))
             }
-            GapPrediction::Beyond | GapPrediction::Unknown if lapsed => {
+            GapPrediction::Beyond | GapPrediction::Unknown if is_lapsed => {
                 Some((Nanos::MAX, GrantKind::Lapse))
             }
             GapPrediction::Beyond => {
@@ -145,7 +236,7 @@ impl KernelQueue {
         }
     }
 
-    fn predict_rest_of_gap(
+    pub(super) fn predict_rest_of_gap(
         &self,
         session: &QueueSession,
         gap: &OpenGap,

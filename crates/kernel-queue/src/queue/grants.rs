@@ -1,7 +1,7 @@
 //! How grants are given, spent and ended.
 
 use super::KernelQueue;
-use super::launches::RunningKernel;
+use super::launches::{KernelLoss, RunningKernel};
 use super::session::LeaseBasis;
 use crate::action::{QueueAction, QueueRefusal};
 use crate::admission::ResourceNeed;
@@ -18,6 +18,8 @@ pub(super) struct GrantTerms {
     pub budget: Nanos,
     pub launches: u16,
     pub reserved: Option<ResourceNeed>,
+    /// What the budget of ageing paid for it.
+    pub paid: Nanos,
 }
 
 impl KernelQueue {
@@ -47,12 +49,13 @@ impl KernelQueue {
             until: terms.until,
             budget: terms.budget,
             launches: terms.launches,
-            in_flight: window_left(self.rules.in_flight, others).max(1),
+            in_flight: window_left(self.window(), others).max(1),
             yields: self.waiting.iter().any(|(_, other)| other.session != request.session),
         };
         let session = &mut self.sessions[at];
         session.lease = Some(GrantLease { session: session.id, grant, spent: Nanos::ZERO });
-        session.basis = LeaseBasis { request: Some(request), reserved: terms.reserved };
+        session.basis =
+            LeaseBasis { request: Some(request), reserved: terms.reserved, paid: terms.paid };
         session.counters.grants += 1;
         self.counters.grants += 1;
         self.next_expiry = self.next_expiry.min(terms.until);
@@ -87,11 +90,13 @@ impl KernelQueue {
         true
     }
 
-    /// Ends a spent lease. Its reserved resources pass to the kernel in flight.
+    /// Ends a spent lease. Its reserved resources and what was paid pass to the kernel in flight.
     fn end_spent_lease(&mut self, at: usize) {
-        let reserved = self.sessions[at].basis.reserved.take();
+        let basis = &mut self.sessions[at].basis;
+        let (reserved, paid) = (basis.reserved.take(), std::mem::take(&mut basis.paid));
         self.end_lease(at, false);
-        self.sessions[at].basis.reserved = reserved;
+        let basis = &mut self.sessions[at].basis;
+        (basis.reserved, basis.paid) = (reserved, paid);
     }
 
     /// Ends a session's lease. A launch that still waits for it returns to its old position.
@@ -99,10 +104,12 @@ impl KernelQueue {
         let session = &mut self.sessions[at];
         let Some(lease) = session.lease.take() else { return };
         let (id, priority) = (session.id, session.priority);
-        let LeaseBasis { request, reserved } =
-            std::mem::replace(&mut session.basis, LeaseBasis { request: None, reserved: None });
+        let LeaseBasis { request, reserved, paid } = std::mem::take(&mut session.basis);
         if let Some(reserved) = reserved {
             self.occupancy.release(reserved);
+        }
+        if paid > Nanos::ZERO {
+            self.refund(paid);
         }
         if tell {
             self.actions.push(QueueAction::Revoke { session: id, grant: lease.grant.number });
@@ -143,6 +150,8 @@ impl KernelQueue {
             }
         }
         while let Some(index) = self.running.iter().position(|run| run.overdue <= now) {
+            // Nobody knows when it ended: what was paid for it counts.
+            self.running[index].loss = KernelLoss::None;
             self.remove_running(index);
         }
         let alive = self.sessions.iter().map(|session| session.alive_until);

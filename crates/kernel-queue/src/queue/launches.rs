@@ -1,15 +1,17 @@
 //! Launches of sessions, and the ends of their kernels.
 
 use super::KernelQueue;
-use super::session::{OpenGap, WaitStart};
-use crate::action::{QueueAction, QueueRefusal};
+use super::session::{OpenGap, QueueSession, WaitStart};
+use crate::action::{QueueAction, QueueRefusal, Role};
 use crate::admission::ResourceNeed;
 use crate::ids::{KernelIndex, SessionId};
-use crate::limits::RUNNING_MAX;
+use crate::lease::GrantKind;
+use crate::limits::{RUNNING_MAX, WAITING_MAX};
 use crate::predict::GapPredictor;
 use crate::rules::KernelSharing;
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
+use tessera_model::spec::Priority;
 
 /// A kernel in flight.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +25,32 @@ pub(super) struct RunningKernel {
     pub need: ResourceNeed,
     /// Whether a filler launched it.
     pub is_filler: bool,
+    /// Who pays for what it costs the holders.
+    pub loss: KernelLoss,
 }
+
+/// Who pays for what a kernel costs the holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KernelLoss {
+    /// Nobody: a holder launched it, or it runs next to the holders' kernels.
+    None,
+    /// The budget of fills, from a holder's return.
+    Gap,
+    /// The budget of ageing: it was granted for its wait, or not at all.
+    Ageing {
+        /// What was taken already.
+        paid: Nanos,
+        /// When it started, if a holder was busy then.
+        amid: Option<Nanos>,
+    },
+}
+
+/// A report of the end of a kernel without a known time is lost if it does not come within this.
+const UNKNOWN_OVERDUE: Nanos = Nanos::from_millis(1_000);
+/// The same for a measured one, beyond four times its predicted time.
+const OVERDUE: Nanos = Nanos::from_millis(100);
+/// For so long after a fill the samples of a holder's gaps are no use: they come late.
+const FILL_CLOUDS: Nanos = Nanos::from_millis(100);
 
 impl KernelQueue {
     /// Handles a launch without a grant.
@@ -39,6 +66,8 @@ impl KernelQueue {
             self.on_filler_launch(at, kernel, (launch, None));
             return;
         }
+        // Kernels of which no end was seen still count.
+        let running = self.sessions[at].gap.filter(|gap| !gap.idle);
         self.end_open_gap(at);
         if self.rules.early_stop {
             self.end_gap_leases();
@@ -46,18 +75,31 @@ impl KernelQueue {
         for run in self.running.iter_mut().filter(|run| run.is_filler) {
             run.holder_returned_at.get_or_insert(self.now);
         }
-        let took = self.tasks[self.sessions[at].task].profile.took(kernel);
+        let profile = &self.tasks[self.sessions[at].task].profile;
+        let (took, is_measured) = (profile.took(kernel), profile.is_measured());
         self.tail = self.tail.max(self.now).plus(took.unwrap_or(Nanos::ZERO));
         self.served = self.served.plus(took.unwrap_or(Nanos::ZERO));
         let from = self.tail;
         let session = &mut self.sessions[at];
+        self.context = Some(session.id);
         let before = session.last.replace(kernel);
         session.active_at = self.now;
-        session.gap = Some(OpenGap { before, kernel, from, predicted_end: None, filled: false });
+        let known = is_measured && took.is_some() && running.is_none_or(|gap| gap.known);
+        let burst = running.map_or(Nanos::ZERO, |gap| gap.took);
+        session.gap = Some(OpenGap {
+            before,
+            kernel,
+            from,
+            idle: false,
+            known,
+            took: burst.plus(took.unwrap_or_default()),
+            predicted_end: None,
+            filled: false,
+        });
         session.counters.launches += 1;
         self.counters.launches += 1;
         if let KernelSharing::Colocated { .. } = self.rules.sharing {
-            self.track_kernel(at, kernel, took, false);
+            self.track_kernel(at, kernel, took, KernelLoss::None);
         }
         self.predict_gap(at);
     }
@@ -77,10 +119,19 @@ impl KernelQueue {
         let Some(gap) = session.gap.take() else { return };
         let profile = &mut self.tasks[session.task].profile;
         let lasted = self.now.minus(gap.from);
-        if profile.is_measured() {
+        // In the measuring stage only gaps count whose beginning was seen, and those of samples.
+        if profile.is_measured() || gap.idle {
             profile.pairs.add(gap.before, gap.kernel, lasted);
         }
+        if gap.filled {
+            // The device changes back to the holder's context.
+            self.fills.take(self.rules.switch);
+        }
+        if gap.idle && lasted > self.rules.epsilon {
+            self.note_period();
+        }
         let Some(predicted_end) = gap.predicted_end else { return };
+        let session = &mut self.sessions[at];
         let early = self.now < predicted_end;
         if let GapPredictor::Pairs { risk_thousandths } = self.rules.predictor {
             session.correction.learn(early, risk_thousandths);
@@ -115,18 +166,45 @@ impl KernelQueue {
         }
         let given = self.sessions[at].basis.request;
         let is_it = |request: &LaunchRequest| request.session == id && request.launch == launch;
-        let predicted = self.tasks[self.sessions[at].task].profile.took(kernel);
+        let predicted = self.tasks[self.sessions[at].task].profile.estimate(kernel);
+        let predicted = predicted.map(|time| time.high);
         if given.as_ref().is_some_and(is_it)
             || self.waiting.set_kernel(priority, (id, launch), kernel, predicted)
         {
             return Ok(());
         }
+        if !self.has_place(at) {
+            return Err(QueueRefusal::QueueFull);
+        }
         self.waiting
             .push(priority, (id, launch), kernel, predicted)
             .map_err(|_| QueueRefusal::QueueFull)?;
+        if predicted.is_some() {
+            self.end_gap_leases_below(priority);
+        }
         let wait_start = WaitStart { at: self.now, served: self.served };
         self.sessions[at].wait_start.get_or_insert(wait_start);
         Ok(())
+    }
+
+    /// Returns whether a session may wait with one more launch. Each has its share of the places of its
+    /// priority, so that no program with many threads keeps others from waiting.
+    fn has_place(&self, at: usize) -> bool {
+        let (id, priority) = (self.sessions[at].id, self.sessions[at].priority);
+        let sharers = self.sessions.iter().filter(|other| other.priority == priority).count();
+        let own = self.waiting.launches_of(priority).filter(|request| request.session == id);
+        own.count() < (WAITING_MAX / sharers.max(1)).max(1)
+    }
+
+    /// Ends grants of gaps of lower priority: a launch of higher priority waits and fits perhaps.
+    fn end_gap_leases_below(&mut self, priority: Priority) {
+        let is_below = |session: &QueueSession| {
+            session.priority > priority
+                && session.lease.is_some_and(|lease| lease.grant.kind.ends_with_gap())
+        };
+        if self.sessions.iter().any(is_below) {
+            self.end_gap_leases();
+        }
     }
 
     /// Handles a launch of a filler, with or without a grant.
@@ -140,13 +218,17 @@ impl KernelQueue {
             self.on_launch(at, kernel, (launch, 0));
             return;
         }
-        let took = self.tasks[self.sessions[at].task].profile.took(kernel);
+        let took = self.tasks[self.sessions[at].task].profile.cost(kernel);
         let cost = took.unwrap_or(Nanos::ZERO);
+        let kind = self.sessions[at].lease.filter(|lease| Some(lease.grant.number) == grant);
+        let kind = kind.map(|lease| lease.grant.kind);
         let late = !self.spend_lease(at, grant, launch, cost);
+        let loss = self.loss_of(at, kind, cost);
         self.end_wait_by_launch(at);
         self.tail = self.tail.max(self.now).plus(cost);
-        self.track_kernel(at, kernel, took, true);
+        self.track_kernel(at, kernel, took, loss);
         let session = &mut self.sessions[at];
+        self.context = Some(session.id);
         session.last = Some(kernel);
         session.active_at = self.now;
         for counters in [&mut self.counters, &mut session.counters] {
@@ -155,9 +237,35 @@ impl KernelQueue {
             counters.note_fill(cost);
         }
         let now = self.now;
-        for gap in self.sessions.iter_mut().filter_map(|session| session.gap.as_mut()) {
-            gap.filled |= gap.from <= now;
+        for session in &mut self.sessions {
+            if let Some(gap) = &mut session.gap {
+                gap.filled |= gap.from <= now;
+                session.filled_until = now.plus(FILL_CLOUDS);
+            }
         }
+    }
+
+    /// Returns who pays for a filler's kernel that starts now under a grant of this kind, if any.
+    fn loss_of(&mut self, at: usize, kind: Option<GrantKind>, cost: Nanos) -> KernelLoss {
+        let paid = std::mem::take(&mut self.sessions[at].basis.paid);
+        match kind {
+            Some(GrantKind::Gap | GrantKind::Lapse) => KernelLoss::Gap,
+            Some(GrantKind::Colocated) => KernelLoss::None,
+            Some(GrantKind::Aged) => KernelLoss::Ageing { paid, amid: self.amid_work() },
+            None => {
+                self.charge_ungranted(cost);
+                KernelLoss::Ageing { paid: cost, amid: self.amid_work() }
+            }
+        }
+    }
+
+    /// Returns now if a holder is at work.
+    fn amid_work(&self) -> Option<Nanos> {
+        let mut holders = self.sessions.iter().filter(|session| session.role.is_holder());
+        let is_at_work = holders.any(|session| {
+            session.gap.is_some_and(|gap| !self.is_idle(session, &gap) || gap.from > self.now)
+        });
+        is_at_work.then_some(self.now)
     }
 
     /// Records a kernel in flight.
@@ -166,7 +274,7 @@ impl KernelQueue {
         at: usize,
         kernel: KernelIndex,
         took: Option<Nanos>,
-        is_filler: bool,
+        loss: KernelLoss,
     ) {
         if self.running.len() == RUNNING_MAX {
             // The device cannot run more kernels at once, so the oldest must have ended.
@@ -181,9 +289,12 @@ impl KernelQueue {
                 self.occupancy.reserve(profile.kernel(kernel).and_then(|kernel| kernel.need))
             }
         };
-        // After twice the predicted time plus the longest grant, the report must be lost.
         let expected = self.tail.max(self.now.plus(took.unwrap_or(Nanos::ZERO)));
-        let overdue = expected.plus(took.unwrap_or(Nanos::ZERO)).plus(self.rules.grant_max);
+        let overdue = match took {
+            Some(took) => expected.plus(took.times(3)).plus(OVERDUE.max(self.rules.grant_max)),
+            None => expected.plus(UNKNOWN_OVERDUE.max(self.rules.grant_max)),
+        };
+        let is_filler = session.role == Role::Fill;
         self.next_expiry = self.next_expiry.min(overdue);
         let session = session.id;
         self.running.push(RunningKernel {
@@ -192,6 +303,7 @@ impl KernelQueue {
             overdue,
             need,
             is_filler,
+            loss,
         });
     }
 
@@ -214,8 +326,12 @@ impl KernelQueue {
             self.note_overshoot(at, index);
             self.remove_running(index);
         }
-        if let Some(gap) = &mut self.sessions[at].gap {
-            gap.from = self.now;
+        let session_state = &mut self.sessions[at];
+        if let Some(gap) = &mut session_state.gap {
+            if gap.known && !gap.idle {
+                session_state.ends.learn(gap.took, self.now.minus(gap.from));
+            }
+            (gap.from, gap.idle) = (self.now, true);
             self.predict_gap(at);
         }
         let lease = self.sessions[at].lease;
@@ -239,6 +355,7 @@ impl KernelQueue {
     pub(super) fn remove_running(&mut self, index: usize) {
         let run = self.running.remove(index);
         self.occupancy.release(run.need);
+        self.settle_loss(&run);
     }
 
     /// Withdraws a predicted end in the future when nothing runs.

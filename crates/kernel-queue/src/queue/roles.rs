@@ -34,12 +34,29 @@ impl KernelQueue {
         }
     }
 
+    /// Returns whether fillers have the device to themselves, because their holder is only expected.
+    pub(super) fn is_holder_absent(&self) -> bool {
+        self.sessions.iter().all(|session| !session.role.is_holder())
+    }
+
+    /// Returns how many kernels of fillers may be in the device's queue.
+    pub(super) fn window(&self) -> u16 {
+        let rules = &self.rules;
+        if self.is_holder_absent() {
+            rules.in_flight.max(rules.in_flight_while_expected)
+        } else {
+            rules.in_flight
+        }
+    }
+
     fn role_of(&self, at: usize) -> Role {
         let session = &self.sessions[at];
         let holds = match self.rules.sharing {
             KernelSharing::Exclusive => self.owner == Some(session.id),
             KernelSharing::Interleaved | KernelSharing::Colocated { .. } => {
-                self.sessions.iter().all(|other| session.priority <= other.priority)
+                let expected = self.expected.into_iter();
+                let others = self.sessions.iter().map(|other| other.priority);
+                others.chain(expected).all(|other| session.priority <= other)
             }
         };
         if !holds {

@@ -23,12 +23,43 @@ pub(super) struct WaitStart {
 }
 
 /// What a lease was given for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeaseBasis {
     /// The launch that waits for it, until it is reported.
     pub request: Option<LaunchRequest>,
     /// The resources that are reserved on the device.
     pub reserved: Option<ResourceNeed>,
+    /// What the budget of ageing paid.
+    pub paid: Nanos,
+}
+
+/// Whether predicted ends of a holder's kernels were right recently.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct EndTrust {
+    /// How many more must be right before they count again.
+    to_prove: u8,
+}
+
+/// So many ends must be right after a wrong one.
+const ENDS_TO_PROVE: u8 = 16;
+/// An end is wrong if it was seen later than this, apart from an eighth of the predicted time. A thread may
+/// be woken that late on a busy machine.
+const LATE_MAX: Nanos = Nanos::from_micros(500);
+
+impl EndTrust {
+    /// Returns whether predicted ends count.
+    pub const fn are_trusted(self) -> bool {
+        self.to_prove == 0
+    }
+
+    /// Learns from an end that was seen `late` after its prediction, of kernels that were to take `took`.
+    pub fn learn(&mut self, took: Nanos, late: Nanos) {
+        self.to_prove = if late > LATE_MAX.plus(Nanos::new(took.get() / 8)) {
+            ENDS_TO_PROVE
+        } else {
+            self.to_prove.saturating_sub(1)
+        };
+    }
 }
 
 /// A gap of a holder, from its predicted or known beginning.
@@ -40,6 +71,12 @@ pub(super) struct OpenGap {
     pub kernel: KernelIndex,
     /// When the device became idle, or is predicted to.
     pub from: Nanos,
+    /// Whether a synchronising call returned: the device is idle since `from`.
+    pub idle: bool,
+    /// Whether all kernels since the device was last idle are measured, so that `from` is known.
+    pub known: bool,
+    /// The predicted time of these kernels.
+    pub took: Nanos,
     /// The first prediction of its earliest end; `None` if it is too short to be filled.
     pub predicted_end: Option<Nanos>,
     /// Whether another session launched in it.
@@ -61,6 +98,10 @@ pub(super) struct QueueSession {
     pub last: Option<KernelIndex>,
     /// The current gap of a holder that has launched.
     pub gap: Option<OpenGap>,
+    /// Whether its predicted ends count.
+    pub ends: EndTrust,
+    /// Until when samples of its gaps are no use, because a filler ran in one.
+    pub filled_until: Nanos,
     /// When it was last active.
     pub active_at: Nanos,
     pub lease: Option<GrantLease>,
@@ -84,9 +125,11 @@ impl QueueSession {
             alive_until,
             last: None,
             gap: None,
+            ends: EndTrust::default(),
+            filled_until: Nanos::ZERO,
             active_at: now,
             lease: None,
-            basis: LeaseBasis { request: None, reserved: None },
+            basis: LeaseBasis::default(),
             wait_start: None,
             correction: GapCorrection::default(),
             recorder: SampleRecorder::default(),

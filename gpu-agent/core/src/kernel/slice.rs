@@ -12,6 +12,7 @@ use tessera_kernel_queue::{
     QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::AttemptId;
+use tessera_model::spec::Priority;
 
 use super::{Admission, AttemptTally};
 use reported::ReportedFacts;
@@ -53,6 +54,8 @@ struct SliceSession {
 pub struct SliceQueue {
     queue: KernelQueue,
     sessions: BTreeMap<SessionId, SliceSession>,
+    /// The priorities of the attempts that were admitted and had no session yet.
+    expected: BTreeMap<AttemptId, Priority>,
     /// The profiles that tasks started with: differences to them are reported.
     bases: BTreeMap<TaskKey, TaskProfile>,
     /// Tasks whose profiles may have changed.
@@ -71,6 +74,7 @@ impl SliceQueue {
         Self {
             queue: KernelQueue::resume(rules, gate, now.get()),
             sessions: BTreeMap::new(),
+            expected: BTreeMap::new(),
             bases: BTreeMap::new(),
             changed: BTreeMap::new(),
             past: BTreeMap::new(),
@@ -91,6 +95,20 @@ impl SliceQueue {
                 self.report_all_facts(session);
             }
         }
+    }
+
+    /// Notes an attempt whose processes may join. Those below it are fillers from now on, so that they have
+    /// little in the device's queue when it begins.
+    pub fn admit(&mut self, admission: &Admission, now: Nanos) {
+        self.expected.insert(admission.attempt, admission.priority);
+        self.update_expected(now);
+    }
+
+    /// Passes on which priority is expected.
+    fn update_expected(&mut self, now: Nanos) {
+        let highest = self.expected.values().min().copied();
+        let actions = self.queue.set_expected(highest, now).to_vec();
+        self.add_effects(&actions, None, None);
     }
 
     /// Returns whether the controller's profile of a task was added.
@@ -138,6 +156,9 @@ impl SliceQueue {
                 tally: AttemptTally { sessions: 1, ..AttemptTally::default() },
             },
         );
+        self.expected.remove(&admission.attempt);
+        self.update_expected(now);
+        let role = self.queue.role(session).unwrap_or(role);
         // The welcome contains its role.
         self.out.retain(|effect| !effect.is_for(session));
         Ok(self.welcome(session, role, admission, protocol))
@@ -265,9 +286,11 @@ impl SliceQueue {
     }
 
     /// Removes an attempt that is over, and returns its totals.
-    pub fn remove_attempt(&mut self, attempt: AttemptId) -> AttemptTally {
+    pub fn remove_attempt(&mut self, attempt: AttemptId, now: Nanos) -> AttemptTally {
         let tally = self.tally(attempt);
         self.past.remove(&attempt);
+        self.expected.remove(&attempt);
+        self.update_expected(now);
         tally
     }
 

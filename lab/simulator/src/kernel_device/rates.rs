@@ -61,7 +61,7 @@ fn run(order: ServiceOrder, [high, low]: [u16; 2]) -> [u64; 2] {
     let bench = PairBench::new(&pair, GAP_NOISE, TASKS, SEED);
     let alone = bench.both(SharingPolicy::Alone);
     let together = bench.both(match order {
-        ServiceOrder::Priority => SharingPolicy::Queue(QueueRules::default()),
+        ServiceOrder::Priority => SharingPolicy::Queue(QueueRules::default().without_switches()),
         ServiceOrder::Slices => SharingPolicy::Slices(SLICE),
     });
     let high = together.programs[0].mean() / alone.programs[0].mean();

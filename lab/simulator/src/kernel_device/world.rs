@@ -204,7 +204,7 @@ impl SharingWorld<'_> {
         }
         let profile = &self.run.profiles[at];
         self.clients[at].predicted =
-            (0..program.kernels()).map(|kernel| profile.took(KernelIndex::new(kernel))).collect();
+            (0..program.kernels()).map(|kernel| profile.cost(KernelIndex::new(kernel))).collect();
     }
 
     fn go(&mut self) {

@@ -44,6 +44,9 @@ pub struct Ideal {
     pub here: u64,
     /// On one that takes none.
     pub free: u64,
+    /// On this device, in so few of its gaps, the longest ones, that the changes back to the high program
+    /// cost no more than [`QueueRules::fill_cost_thousandths`].
+    pub bounded: u64,
 }
 
 /// Returns what an omniscient filler would use of a run's gaps.
@@ -62,11 +65,35 @@ pub fn ideal(pair: &ProgramPair, stretch: u64, switch: Nanos, played: &Played) -
         until: Nanos::new(until),
     });
     let spans: Vec<_> = spans.collect();
-    let used = |switch| {
+    let used = |spans: &[KernelSpan], switch| {
         let course = ProgramCourse::new(program.clone(), 0, TimeNoise { kernels: 0, gaps: 0 });
-        omniscient(&spans, course, QueueRules::default().epsilon, switch).get()
+        omniscient(spans, course, QueueRules::default().epsilon, switch).get()
     };
-    Ideal { here: used(switch), free: used(Nanos::ZERO) }
+    Ideal {
+        here: used(&spans, switch),
+        free: used(&spans, Nanos::ZERO),
+        bounded: used(&without_short_gaps(&spans, switch), switch),
+    }
+}
+
+/// Joins spans over all gaps but the longest: so many stay that a change of contexts after each costs no more
+/// than a queue may spend on fills.
+fn without_short_gaps(spans: &[KernelSpan], switch: Nanos) -> Vec<KernelSpan> {
+    let lasted = spans.last().map_or(Nanos::ZERO, |last| last.until.minus(spans[0].from));
+    let spent = lasted.thousandths(QueueRules::default().fill_cost_thousandths);
+    let affordable = usize::try_from(spent.get() / switch.get().max(1)).unwrap_or(usize::MAX);
+    let gap = |pair: &[KernelSpan]| pair[1].from.minus(pair[0].until);
+    let mut gaps: Vec<Nanos> = spans.windows(2).map(gap).collect();
+    gaps.sort_unstable_by(|one, other| other.cmp(one));
+    let least = gaps.get(affordable).copied().unwrap_or(Nanos::ZERO);
+    let mut joined: Vec<KernelSpan> = Vec::new();
+    for span in spans {
+        match joined.last_mut() {
+            Some(last) if span.from.minus(last.until) <= least => last.until = span.until,
+            Some(_) | None => joined.push(*span),
+        }
+    }
+    joined
 }
 
 /// Compares a run with the one alone.
@@ -86,6 +113,7 @@ pub fn shown(played: &Played, alone: &Played, ideal: Ideal) -> Value {
         "low_busy_ms": round(seconds(total(&played.low)) * 1e3),
         "low_part_of_idle": round(played.low_of_gaps(alone)),
         "low_part_of_omniscient": round(played.fills(ideal.here)),
+        "low_part_of_omniscient_at_the_same_cost": round(played.fills(ideal.bounded)),
         "low_part_of_omniscient_without_switches": round(played.fills(ideal.free)),
     })
 }

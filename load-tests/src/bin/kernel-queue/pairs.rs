@@ -11,17 +11,19 @@ fn thousandths(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
+/// The model's device changes contexts in no time.
+pub fn plain() -> QueueRules {
+    QueueRules::default().without_switches()
+}
+
 /// The ways that are compared: ours, ours with the paper's predictor, the paper's, and both
 /// without early stop.
 fn ways() -> [(&'static str, QueueRules); 5] {
     let paper = QueueRules::paper();
     [
-        ("ours", QueueRules::default()),
-        (
-            "ours_with_mean_gaps",
-            QueueRules { predictor: GapPredictor::Mean, ..QueueRules::default() },
-        ),
-        ("ours_without_early_stop", QueueRules { early_stop: false, ..QueueRules::default() }),
+        ("ours", plain()),
+        ("ours_with_mean_gaps", QueueRules { predictor: GapPredictor::Mean, ..plain() }),
+        ("ours_without_early_stop", QueueRules { early_stop: false, ..plain() }),
         ("fikit", paper),
         ("fikit_without_early_stop", QueueRules { early_stop: false, ..paper }),
     ]
@@ -82,7 +84,7 @@ pub fn steady(tasks: usize, seed: u64) -> Value {
         };
         json!({
             "pair": pair.letter,
-            "ours": low(QueueRules::default()),
+            "ours": low(plain()),
             "fikit": low(QueueRules::paper()),
         })
     });
@@ -95,7 +97,7 @@ pub fn preempting(tasks: usize, seed: u64) -> Value {
         let bench = PairBench::new(pair, 50, tasks, seed);
         let high = |policy| bench.high_every(policy, SECOND).programs[0].mean();
         let alone = high(SharingPolicy::Alone);
-        let ours = bench.high_every(SharingPolicy::Queue(QueueRules::default()), SECOND);
+        let ours = bench.high_every(SharingPolicy::Queue(plain()), SECOND);
         let busy = ours.programs[1].busy.get() / 1_000;
         json!({
             "pair": pair.letter,

@@ -1,5 +1,6 @@
 //! Draws what ran when on the device: alone, by time slices, by FIKIT's rules, by ours.
 
+use crate::pairs::plain;
 use tessera_kernel_queue::{Nanos, QueueRules};
 use tessera_load_tests::timeline::{RanProgram, Timeline, TimelineLane, TimelineSpan};
 use tessera_simulator::kernel_device::device::KernelSpan;
@@ -30,7 +31,7 @@ pub fn draw(seed: u64) -> String {
             lane("alone", SharingPolicy::Alone),
             lane("time slices", SharingPolicy::Slices(SLICE)),
             lane("FIKIT", SharingPolicy::Queue(QueueRules::paper())),
-            lane("Tessera", SharingPolicy::Queue(QueueRules::default())),
+            lane("Tessera", SharingPolicy::Queue(plain())),
         ],
     };
     timeline.draw()

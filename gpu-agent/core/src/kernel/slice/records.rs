@@ -31,7 +31,10 @@ impl SliceQueue {
                 self.define_kernel(session, number, &kernel, now);
             }
             ShimRecord::Launch { launch, kernel, count, at } => {
-                if self.queue.role(session).is_some_and(|role| !role.is_holder()) {
+                // One that counted on the gate page was a holder's when it went: its new role was
+                // still on the way to it.
+                let is_filler = self.queue.role(session).is_some_and(|role| !role.is_holder());
+                if is_filler && count == 0 {
                     self.update_tally(session, |tally| {
                         tally.unasked = tally.unasked.saturating_add(1);
                     });

@@ -22,10 +22,7 @@ pub(super) struct KernelFacts {
 impl KernelFacts {
     /// Returns the facts about a kernel.
     pub fn of(profile: &TaskProfile, kernel: KernelIndex) -> Self {
-        match profile.kernel(kernel) {
-            Some(kernel) => Self { sk: kernel.took.known(), measure: !kernel.took.is_measured() },
-            None => Self { sk: None, measure: false },
-        }
+        Self { sk: profile.cost(kernel), measure: profile.needs_samples(kernel) }
     }
 
     fn differs_from(self, reported: Self) -> bool {
