@@ -20,7 +20,10 @@ use serde::{Deserialize, Serialize};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, Millis, PlanId};
 
-pub use attempt::{AttemptReport, AttemptStatus, ExitRecord, StopCause};
+pub use attempt::{
+    AttemptReport, AttemptStatus, ExitRecord, HOST_MEMORY_DETAIL, OomEvidence, REFUSED_DETAIL,
+    StopCause,
+};
 pub use doctor::{FINDINGS_MAX, Finding, FindingLevel};
 pub use gpu::{
     ComputeInstanceReport, GpuHealth, GpuReport, InstanceReport, InstanceTrouble, MigReport,
@@ -30,16 +33,17 @@ pub use kernel_profiles::{
     KernelFigures, KernelTally, PIECE_BYTES_MAX, PIECES_BYTES_MAX, PieceAssembly, ProfilePiece,
     TALLIES_MAX, pieces,
 };
-pub use launch::{ArrayPosition, GangPosition, KernelQueueSpec, LaunchOrder};
+pub use launch::{ArrayPosition, GangDevice, GangPosition, KernelQueueSpec, LaunchOrder};
 pub use logs::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, LogStream};
 pub use plan::{PlanEnd, PlanOrder};
 pub use session::{Hello, Welcome};
 pub use telemetry::{
-    ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptUsage, GpuFigures, SLICES_MAX, SliceFigures,
+    ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptMemory, AttemptUsage, GpuFigures, SLICES_MAX,
+    SliceFigures,
 };
 
 /// The version that this build speaks. A peer of another version is refused with both numbers.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 /// From an agent to its controller, on the control stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,6 +116,9 @@ pub enum ToController {
     },
     /// What attempts did in their slices' queues so far; at most [`TALLIES_MAX`].
     KernelTallies(Vec<KernelTally>),
+    /// The memory of running attempts since the last such report; a lost report is not repeated. At most
+    /// [`ATTEMPT_FIGURES_MAX`].
+    Memory(Vec<AttemptMemory>),
 }
 
 /// From a controller to an agent, on the control stream.

@@ -22,8 +22,13 @@ pub const HEARTBEAT_EVERY: Nanos = Nanos::from_millis(2);
 pub const IDLE_HEARTBEAT_EVERY: Nanos = Nanos::from_millis(100);
 
 /// A waiting filler that sees no new heartbeat and receives no frame for so long considers the queue
-/// dead. It is ten heartbeats, and the bound on a wait for a dead queue in docs/reliability.md.
+/// dead. A queue whose process holds the lock on the page's file (`F_OFD_SETLK`) is not dead. The span is
+/// ten heartbeats, and the bound on a wait for a dead queue in docs/reliability.md.
 pub const QUEUE_DEAD_AFTER: Nanos = Nanos::from_millis(20);
+
+/// A queue that is silent for so long hangs, even if its process holds the lock on the page's file. While
+/// it is silent for less, that process is alive and only waits for a processor.
+pub const QUEUE_HANGS_AFTER: Nanos = Nanos::from_millis(1_000);
 
 /// A number on a cache line of its own, so that its writers don't slow down readers of the others.
 #[derive(Debug, Default)]

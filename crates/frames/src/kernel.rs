@@ -14,8 +14,9 @@
 //! - [`Role::Free`](tessera_kernel_queue::Role): only samples are reported.
 //! - `Hold` and `Measure`: the gate's launches rise by one before each launch. Each launch is reported
 //!   with the resulting count. Launches in other roles are not counted.
-//! - `Fill`: a launch without a grant is requested once, and its thread waits. After
-//!   [`ShimWelcome::wait_max`] it goes without a grant and is reported as [`ShimRecord::Launch`].
+//! - `Fill`: a launch without a grant is requested, and its thread waits. After each
+//!   [`ShimWelcome::wait_max`] it is requested again. Without a living queue it goes and is reported as
+//!   [`ShimRecord::Launch`].
 //! - In every role except `Measure`, one launch in [`ShimWelcome::sample_every`] is sampled. Every launch
 //!   of a kernel that is being measured is sampled as well ([`ToShim::Known`]).
 
@@ -105,7 +106,7 @@ pub enum ShimRecord {
         /// The kernel.
         kernel: KernelId,
     },
-    /// A launch without a grant: of a holder, or after the longest wait. It is reported before the
+    /// A launch without a grant: of a holder, or one that can't wait. It is reported before the
     /// driver is called.
     Launch {
         /// The number of the launch.
@@ -244,7 +245,7 @@ pub enum ToShim {
     Refused {
         /// The reason.
         why: QueueRefusal,
-        /// The launch that it concerned, if any: it goes without a grant.
+        /// The launch that it concerned, if any: it is requested again after a pause.
         launch: Option<u64>,
     },
     /// The queue is alive. Sent while a launch of the shim may be waiting.
@@ -268,7 +269,7 @@ pub struct ShimWelcome {
     pub role: Role,
     /// Most kernels in flight under grants.
     pub in_flight: u16,
-    /// Longest wait of one launch. Then it goes without a grant.
+    /// A launch that has waited for so long is requested again, in case that its request was lost.
     pub wait_max: Nanos,
     /// The kernel time of the holders after which a waiting launch goes (MMK's threshold).
     pub ages_after: Nanos,

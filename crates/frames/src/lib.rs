@@ -1,6 +1,7 @@
 //! The frames of Tessera's connections, as plain data, and their encoding.
 //!
 //! - [`cluster`]: between a controller and its agents.
+//! - [`certificates`]: about nodes' certificates.
 //! - [`kernel`]: between preloaded shims and the kernel queue of their slice.
 //! - [`gate`]: the page of memory that shims and queue share.
 //! - [`codec`]: bytes to frames and back; the only file that names bincode.
@@ -9,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod certificates;
 pub mod cluster;
 pub mod codec;
 pub mod gate;

@@ -163,16 +163,17 @@ pub struct MemberEnd {
 ///
 /// A cancellation by its user comes first. Then a cause from outside: a node, a GPU, or a missing
 /// placement. A program whose peer is gone fails too, mostly before the loss of the peer is known,
-/// and must not be charged for that. Then the programs' own failures, the final ones first. All have
-/// to succeed for the gang to succeed.
+/// and must not be charged for that. Then the programs' own failures, the final ones first. A member that
+/// ran out of memory counts more than one that failed: it took the others with it. All have to succeed
+/// for the gang to succeed.
 pub fn decisive(ends: impl IntoIterator<Item = MemberEnd>) -> Outcome {
     let weight = |end: &MemberEnd| match end.outcome {
         Outcome::Succeeded => 0,
         Outcome::Cancelled => 20,
         _ if end.follows => 1,
         Outcome::Preempted => 2,
-        Outcome::OutOfMemory => 3,
-        Outcome::Failed => 4,
+        Outcome::Failed => 3,
+        Outcome::OutOfMemory => 4,
         Outcome::TimedOut => 5,
         Outcome::LaunchFailed => 6,
         Outcome::NotStarted => 7,

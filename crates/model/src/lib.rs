@@ -7,14 +7,19 @@
 #![forbid(unsafe_code)]
 
 pub mod backoff;
+pub mod batch;
+pub mod dependency;
 pub mod gang;
 pub mod ids;
 pub mod lease;
 pub mod life;
 pub mod mig;
 pub mod number;
+pub mod place;
+pub mod readings;
 pub mod retention;
 pub mod share;
+pub mod sizing;
 pub mod spec;
 pub mod task;
 pub mod units;

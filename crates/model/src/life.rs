@@ -191,6 +191,9 @@ pub enum RetryVerdict {
         /// Whether one of its retries is used up.
         charged: bool,
     },
+    /// The job goes back to the queue since it ran out of GPU memory. That uses up no retry, and is
+    /// bounded by the sizes that the cluster has ([`OomPolicy`](crate::sizing::OomPolicy)).
+    RequeueOutOfMemory,
     /// The job waits for its user.
     Hold,
 }
@@ -259,7 +262,7 @@ impl JobState {
 
 const fn after_end(outcome: Outcome, verdict: RetryVerdict) -> JobState {
     match verdict {
-        RetryVerdict::Requeue { .. } => JobState::Queued,
+        RetryVerdict::Requeue { .. } | RetryVerdict::RequeueOutOfMemory => JobState::Queued,
         RetryVerdict::Hold => JobState::Held,
         RetryVerdict::Final => match outcome {
             Outcome::Succeeded => JobState::Succeeded,
@@ -279,7 +282,7 @@ const fn after_end(outcome: Outcome, verdict: RetryVerdict) -> JobState {
 /// How often a job may run again, and after what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryRules {
-    /// How many of its own failures a job survives (non-zero exits, out of memory).
+    /// How many of its own failures a job survives: non-zero exits, and more host memory than it may use.
     pub max_retries: u32,
     /// What becomes of it when its node is lost.
     pub on_lost: OnLost,
@@ -290,7 +293,8 @@ pub struct RetryRules {
 pub const UNCHARGED_ENDS_MAX: u32 = 16;
 
 impl RetryRules {
-    /// Decides what an attempt's end means for its job.
+    /// Decides what an attempt's end means for its job, unless it ran out of GPU memory: that is decided by
+    /// [`OomPolicy`](crate::sizing::OomPolicy).
     ///
     /// `charged` counts the retries that the job has used up, `uncharged` the ends so far that
     /// were not its fault.
@@ -367,6 +371,7 @@ mod tests {
             Just(RetryVerdict::Final),
             Just(RetryVerdict::Hold),
             any::<bool>().prop_map(|charged| RetryVerdict::Requeue { charged }),
+            Just(RetryVerdict::RequeueOutOfMemory),
         ]
     }
 
@@ -430,6 +435,9 @@ mod tests {
                 match rules.verdict(outcome, charged, uncharged) {
                     RetryVerdict::Requeue { charged: true } => charged += 1,
                     RetryVerdict::Requeue { charged: false } => uncharged += 1,
+                    RetryVerdict::RequeueOutOfMemory => {
+                        prop_assert!(false, "the rules know nothing of sizes");
+                    }
                     RetryVerdict::Final | RetryVerdict::Hold => return Ok(()),
                 }
             }

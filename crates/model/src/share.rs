@@ -122,6 +122,16 @@ impl SliceShare {
         }
     }
 
+    /// Returns the share with other memory. A compute instance has the memory of its GPU instance.
+    #[must_use]
+    pub const fn with_memory(self, memory: Bytes) -> Self {
+        match self {
+            Self::Mps(share) => Self::Mps(MpsShare { memory, ..share }),
+            Self::Kernel(_) => Self::Kernel(KernelShare { memory }),
+            Self::Compute(share) => Self::Compute(share),
+        }
+    }
+
     /// Returns its share of the multiprocessors, if they are divided.
     pub const fn sm(self) -> Option<SmPercent> {
         match self {
@@ -259,6 +269,7 @@ fn sharers_memory(gpu: &GpuRequest) -> Result<Bytes, BadField> {
         GpuRequest::Unknown
         | GpuRequest::Profile(_)
         | GpuRequest::Whole
+        | GpuRequest::Unpartitioned
         | GpuRequest::Compute(_) => Err(BadField::new(
             "share",
             format!("a job that shares a slice requests {gpu}"),

@@ -6,12 +6,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::batch::{ArrayRules, BatchRules, EarlySignal, LaunchStyle};
+use crate::dependency::Dependency;
 use crate::gang::GangShape;
 use crate::ids::BadId;
 use crate::life::{OnLost, RetryRules, words};
 use crate::mig::ProfileName;
 use crate::mig::compute::ComputeName;
+use crate::place::{PlaceFilter, node_list};
 use crate::share::{CheckpointSignal, SharingMode};
+use crate::sizing::{MemoryPrediction, OomPolicy};
 use crate::units::{Bytes, Millis};
 
 /// A request that breaks a rule, reported so that its author can fix it.
@@ -294,6 +298,9 @@ pub enum GpuRequest {
     Profile(ProfileName),
     /// A whole GPU, alone.
     Whole,
+    /// A whole GPU, alone, with MIG off: one of several that a job uses together. GPUs with MIG on can't
+    /// reach each other's memory.
+    Unpartitioned,
     /// A compute instance of this kind: its compute slices are its own, its GPU instance's memory
     /// is not.
     Compute(ComputeName),
@@ -306,6 +313,7 @@ impl fmt::Display for GpuRequest {
             Self::Memory(bytes) => f.pad(&format!("{bytes}")),
             Self::Profile(name) => f.pad(name.as_str()),
             Self::Whole => f.pad("a whole GPU"),
+            Self::Unpartitioned => f.pad("a whole GPU with MIG off"),
             Self::Compute(name) => name.fmt(f),
         }
     }
@@ -347,6 +355,9 @@ pub struct RunSpec {
     /// Most processors that an attempt may use.
     #[serde(default)]
     pub cpus: Option<u32>,
+    /// How it is started and warned.
+    #[serde(default)]
+    pub batch: BatchRules,
 }
 
 /// A job, as its user requests it: every field has passed every check that needs no cluster state.
@@ -381,6 +392,38 @@ pub struct JobSpec {
     /// By when it has to be done, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Millis>,
+    /// What becomes of it if it runs out of GPU memory, if its user named that; see
+    /// [`JobSpec::oom_policy`].
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "oom_policy")]
+    pub named_oom_policy: Option<OomPolicy>,
+    /// What is done about a prediction that it exceeds its slice, if its user named that; the cluster has a
+    /// default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_prediction: Option<MemoryPrediction>,
+    /// The memory that its user's estimate gives it if it names no size: runs of its task count more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_memory: Option<Bytes>,
+    /// On which nodes and GPUs it may run.
+    #[serde(default, skip_serializing_if = "PlaceFilter::is_open")]
+    pub place: PlaceFilter,
+    /// Before when it may not start, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin: Option<Millis>,
+    /// The jobs that it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<Dependency>,
+    /// Its array, if its indexes have gaps or its tasks are limited.
+    #[serde(default, skip_serializing_if = "ArrayRules::is_plain")]
+    pub array: ArrayRules,
+    /// The partition that its user names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// The quality of service that its user names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<String>,
+    /// Its user's remark.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
 }
 
 /// A request as it came from outside, every field optional or unchecked.
@@ -440,6 +483,40 @@ pub struct RawJobSpec {
     pub gang: Option<(u32, u32)>,
     /// See [`JobSpec::deadline`].
     pub deadline: Option<Millis>,
+    /// `larger`, `same` or `fail`.
+    pub oom_policy: Option<String>,
+    /// `off`, `advise` or `act`.
+    pub memory_prediction: Option<String>,
+    /// See [`JobSpec::estimated_memory`].
+    pub gpu_memory_estimate_bytes: Option<u64>,
+    /// The script's arguments.
+    pub arguments: Vec<String>,
+    /// See [`JobSpec::begin`].
+    pub begin: Option<Millis>,
+    /// See [`ArrayRules::indexes`].
+    pub array_indexes: Vec<u32>,
+    /// See [`ArrayRules::limit`].
+    pub array_limit: Option<u32>,
+    /// How many tasks the array has.
+    pub array_tasks: u32,
+    /// See [`JobSpec::partition`].
+    pub partition: Option<String>,
+    /// See [`JobSpec::qos`].
+    pub qos: Option<String>,
+    /// See [`JobSpec::comment`].
+    pub comment: Option<String>,
+    /// `each` or `once`.
+    pub launch: Option<String>,
+    /// A signal, how many seconds before the time limit, and whether only the script gets it.
+    pub signal: Option<(String, u64, bool)>,
+    /// `append` or `truncate`.
+    pub open_mode: Option<String>,
+    /// See [`PlaceFilter::model`].
+    pub gpu_model: Option<String>,
+    /// Nodes, as batch schedulers list them.
+    pub nodelist: Option<String>,
+    /// Nodes, as batch schedulers list them.
+    pub exclude: Option<String>,
 }
 
 /// Grace after `SIGTERM` where a job requests none, as batch schedulers give.
@@ -474,6 +551,7 @@ impl JobSpec {
     /// [`BadField`] names the first field that breaks a rule, and what would be right.
     pub fn parse(raw: RawJobSpec) -> Result<Self, BadField> {
         let program = parse_program(raw.script, raw.command)?;
+        let arguments = parse_arguments(&program, raw.arguments)?;
         let name = raw.name.filter(|n| !n.is_empty()).unwrap_or_else(|| default_name(&program));
         let gpu = parse_gpu(raw.gpu_memory_bytes, raw.gpu_profile, raw.gpu_whole)?;
         let spec = Self {
@@ -496,9 +574,29 @@ impl JobSpec {
                     .transpose()?
                     .map_or(DEFAULT_GRACE, Millis::from_secs),
                 program,
+                batch: BatchRules {
+                    launch: parse_word("launch", raw.launch, LaunchStyle::Each)?,
+                    arguments,
+                    signal: raw
+                        .signal
+                        .map(|(signal, secs, script)| EarlySignal::parse(&signal, secs, script))
+                        .transpose()?,
+                    open_mode: parse_optional("open_mode", raw.open_mode)?,
+                },
+            },
+            place: PlaceFilter {
+                model: raw.gpu_model.map(|model| plain_text("gpu_model", model, 64)).transpose()?,
+                nodes: listed("nodelist", raw.nodelist)?,
+                exclude: listed("exclude", raw.exclude)?,
             },
             share: SharingMode::parse(raw.share.as_deref(), raw.sm_percent, &gpu)?,
             gang: raw.gang.map(|(nodes, gpus)| GangShape::new(nodes, gpus)).transpose()?,
+            estimated_memory: raw
+                .gpu_memory_estimate_bytes
+                .map(|bytes| estimated_memory(bytes, &gpu))
+                .transpose()?,
+            named_oom_policy: parse_optional("oom_policy", raw.oom_policy)?,
+            memory_prediction: parse_optional("memory_prediction", raw.memory_prediction)?,
             gpu,
             class: parse_word("class", raw.class, Class::Offline)?,
             queue_rank: QueueRank {
@@ -521,6 +619,13 @@ impl JobSpec {
             task_key: raw.task_key.map(|key| plain_text("task_key", key, 256)).transpose()?,
             allow_pending: raw.allow_pending,
             deadline: raw.deadline,
+            begin: raw.begin,
+            // It is looked up where jobs are stored.
+            dependency: None,
+            array: ArrayRules::parse(raw.array_indexes, raw.array_limit, raw.array_tasks)?,
+            partition: optional_text("partition", raw.partition)?,
+            qos: optional_text("qos", raw.qos)?,
+            comment: optional_text("comment", raw.comment)?,
         };
         spec.check_size()?;
         spec.gang_of_several()
@@ -539,6 +644,9 @@ impl JobSpec {
                 "exclusive, or one GPU",
             ));
         }
+        if self.gpu == GpuRequest::Whole {
+            self.gpu = GpuRequest::Unpartitioned;
+        }
         if let GpuRequest::Compute(name) = &self.gpu {
             return Err(BadField::new(
                 "gpu_profile",
@@ -549,9 +657,19 @@ impl JobSpec {
         Ok(self)
     }
 
+    /// Returns what becomes of the job if it runs out of GPU memory.
+    pub const fn oom_policy(&self) -> OomPolicy {
+        match self.named_oom_policy {
+            Some(policy) => policy,
+            None => OomPolicy::default_for(&self.gpu),
+        }
+    }
+
     fn check_size(&self) -> Result<(), BadField> {
         let command = match &self.run.program {
-            JobProgram::Script(_) => 0,
+            JobProgram::Script(_) => {
+                self.run.batch.arguments.iter().map(|a| a.len() + 8).sum::<usize>()
+            }
             JobProgram::Command(argv) => argv.iter().map(|a| a.len() + 8).sum(),
         };
         let env: usize = self.run.env.iter().map(|(k, v)| k.len() + v.len() + 16).sum();
@@ -612,6 +730,26 @@ fn parse_program(
     }
 }
 
+/// Checks the arguments of a script; a command has its own.
+fn parse_arguments(program: &JobProgram, arguments: Vec<String>) -> Result<Vec<String>, BadField> {
+    if matches!(program, JobProgram::Command(_)) && !arguments.is_empty() {
+        return Err(BadField::new(
+            "arguments",
+            "they are those of a script, and there is none",
+            "the words of command to hold the arguments",
+        ));
+    }
+    arguments.into_iter().map(|argument| no_nul("arguments", argument)).collect()
+}
+
+/// Reads a list of nodes, if there is one.
+fn listed(
+    field: &str,
+    text: Option<String>,
+) -> Result<std::collections::BTreeSet<crate::ids::NodeName>, BadField> {
+    text.map_or(Ok(Default::default()), |text| node_list(field, &text))
+}
+
 fn default_name(program: &JobProgram) -> String {
     match program {
         JobProgram::Script(_) => "script".to_owned(),
@@ -642,6 +780,23 @@ fn parse_gpu(
             "gpu_memory_bytes",
             "a job gives its size in one way",
             "give one of gpu_memory_bytes, gpu_profile and gpu_whole",
+        )),
+    }
+}
+
+/// Reads an estimate of a job's memory, which only a job that names no size has.
+fn estimated_memory(bytes: u64, gpu: &GpuRequest) -> Result<Bytes, BadField> {
+    match (bytes, gpu) {
+        (1.., GpuRequest::Unknown) => Ok(Bytes::new(bytes)),
+        (0, GpuRequest::Unknown) => Err(BadField::new(
+            "gpu_memory_estimate_bytes",
+            "a program without memory needs no GPU",
+            "a positive number of bytes, or leave it out",
+        )),
+        (_, named) => Err(BadField::new(
+            "gpu_memory_estimate_bytes",
+            format!("the job requests {named} already"),
+            "an estimate for a job that names no size, or the size alone",
         )),
     }
 }
@@ -745,6 +900,11 @@ fn plain_text(field: &str, text: String, most: usize) -> Result<String, BadField
     }
 }
 
+/// Reads a short text, if there is one; an empty one counts as none.
+fn optional_text(field: &str, text: Option<String>) -> Result<Option<String>, BadField> {
+    text.filter(|text| !text.is_empty()).map(|text| plain_text(field, text, 1_024)).transpose()
+}
+
 fn absolute_path(field: &str, path: String) -> Result<String, BadField> {
     if path.starts_with('/') {
         no_nul(field, path)
@@ -783,7 +943,7 @@ mod tests {
     #[test]
     fn each_broken_rule_names_its_field_and_says_what_would_be_right() {
         type Break = fn(&mut RawJobSpec);
-        let cases: [(&str, &str, Break); 14] = [
+        let cases: [(&str, &str, Break); 18] = [
             ("script", "either script", |r| r.command = None),
             ("command", "give the program", |r| r.command = Some(vec![])),
             ("script", "#!/bin/bash", |r| {
@@ -808,6 +968,13 @@ mod tests {
             ("nice", "0 to 2147483645", |r| r.nice = Some(2_147_483_646)),
             ("class", "online offline", |r| r.class = Some("batch".into())),
             ("time_limit_secs", "1 to", |r| r.time_limit_secs = Some(0)),
+            ("oom_policy", "larger same fail", |r| r.oom_policy = Some("grow".into())),
+            ("memory_prediction", "off advise act", |r| r.memory_prediction = Some("on".into())),
+            ("gpu_memory_estimate_bytes", "positive", |r| r.gpu_memory_estimate_bytes = Some(0)),
+            ("gpu_memory_estimate_bytes", "names no size", |r| {
+                r.gpu_whole = true;
+                r.gpu_memory_estimate_bytes = Some(1);
+            }),
         ];
         for (field, hint, break_it) in cases {
             let mut raw = raw();
@@ -818,6 +985,21 @@ mod tests {
             assert_eq!(bad.field, field, "{bad}");
             assert!(bad.expected.contains(hint), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_named_slice_is_kept_after_out_of_memory_unless_the_user_says_otherwise() {
+        let named = |policy: Option<&str>| {
+            let gpu_profile = Some("1g.5gb".to_owned());
+            let oom_policy = policy.map(str::to_owned);
+            JobSpec::parse(RawJobSpec { gpu_profile, oom_policy, ..raw() }).unwrap()
+        };
+
+        assert_eq!(JobSpec::parse(raw()).unwrap().oom_policy(), OomPolicy::Larger);
+        assert_eq!(named(None).oom_policy(), OomPolicy::Fail);
+        assert_eq!(named(Some("larger")).oom_policy(), OomPolicy::Larger);
+        let stored = serde_json::to_value(named(Some("same"))).unwrap();
+        assert_eq!(stored["oom_policy"], "same");
     }
 
     #[test]

@@ -133,6 +133,12 @@ impl Millis {
         self.0
     }
 
+    /// Whether it is no time.
+    #[must_use]
+    pub const fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// Returns the sum, at most the largest span that can be held.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {

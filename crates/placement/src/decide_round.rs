@@ -4,16 +4,22 @@
 use std::borrow::Cow;
 
 use tessera_model::Millis;
+use tessera_model::place::PlaceFilter;
 
 use crate::compute_instances;
 use crate::decision::Decision;
-use crate::fair::{Quotas, order_jobs};
+use crate::fair::{OrderedJob, Quotas, order_jobs};
 use crate::gangs;
 use crate::policy::Policy;
-use crate::predictor::Knowledge;
-use crate::view::{ClusterView, QueuedJob};
+use crate::predictor::{Knowledge, Predictor};
+use crate::view::{ClusterView, GpuView, QueuedJob};
+use crate::working_state::WorkingState;
 
 /// Decides one round about the jobs of a queue, in service order; at most `starts_max` start.
+///
+/// Jobs that may run only in some places are decided apart from the others, each kind of restriction on the
+/// part of the cluster that it allows. The kind whose first job is ahead of the others' goes first, and the
+/// next ones see what it started.
 pub fn decide_round(
     policy: &dyn Policy,
     cluster: &ClusterView,
@@ -23,6 +29,72 @@ pub fn decide_round(
     starts_max: usize,
 ) -> Vec<Decision> {
     let ordered = order_jobs(queue, knowledge.jobs, policy.shares_fairly());
+    let restricted = ordered.iter().any(|ordered_job| ordered_job.job.place.is_some());
+    if !restricted {
+        return decide_ordered(policy, cluster, knowledge, ordered, now, starts_max);
+    }
+    let mut kinds: Vec<(Option<&PlaceFilter>, Vec<OrderedJob<'_>>)> = Vec::new();
+    for ordered_job in ordered {
+        let place = ordered_job.job.place.as_deref();
+        match kinds.iter_mut().find(|(kind, _)| *kind == place) {
+            Some((_, jobs)) => jobs.push(ordered_job),
+            None => kinds.push((place, vec![ordered_job])),
+        }
+    }
+    let mut decisions: Vec<Decision> = Vec::new();
+    let mut left = starts_max;
+    for (place, jobs) in kinds {
+        let so_far = with_starts(cluster, knowledge.predictor, &decisions);
+        let view = match place {
+            Some(place) => Cow::Owned(so_far.within(place)),
+            None => so_far,
+        };
+        let decided = decide_ordered(policy, &view, knowledge, jobs, now, left);
+        let started = decided.iter().filter(|made| matches!(made, Decision::Start { .. })).count();
+        left = left.saturating_sub(started);
+        decisions.extend(decided);
+    }
+    decisions
+}
+
+/// Returns the cluster after starts that were decided in the same round. Partitioned GPUs on which one starts
+/// take no other kind of job until the next round: what is to be changed on them is under way then.
+fn with_starts<'c>(
+    cluster: &'c ClusterView,
+    predictor: &dyn Predictor,
+    decisions: &[Decision],
+) -> Cow<'c, ClusterView> {
+    let starts = |decision: &Decision| matches!(decision, Decision::Start { .. });
+    if !decisions.iter().any(starts) {
+        return Cow::Borrowed(cluster);
+    }
+    let mut state = WorkingState::new(cluster, predictor);
+    let mut changed = vec![false; cluster.gpus.len()];
+    for decision in decisions {
+        let Decision::Start { job, place, .. } = decision else { continue };
+        let at = cluster.gpus.iter().position(|gpu| gpu.id == place.gpu);
+        if let Some(at) = at {
+            // What another kind of job shares is left alone in this round: it counts as taken.
+            state.gpus[at].take(*job, None, place.slot, &place.steps);
+            changed[at] = true;
+        }
+    }
+    let gpus = state.gpus.into_iter().zip(changed).map(|(gpu, is_changed)| {
+        let is_closed = is_changed && gpu.view.mig.is_some();
+        let available = gpu.view.available && !is_closed;
+        GpuView { available, instances: gpu.instances, ..gpu.view.clone() }
+    });
+    Cow::Owned(ClusterView { gpus: gpus.collect() })
+}
+
+fn decide_ordered<'q>(
+    policy: &dyn Policy,
+    cluster: &ClusterView,
+    knowledge: Knowledge<'_>,
+    ordered: Vec<OrderedJob<'q>>,
+    now: Millis,
+    starts_max: usize,
+) -> Vec<Decision> {
     let names_parts =
         |job: &QueuedJob| matches!(job.gpu, tessera_model::spec::GpuRequest::Compute(_));
     let special = ordered

@@ -141,6 +141,9 @@ pub enum WaitReason {
     Quota,
     /// No available node has what it needs; some node that is away has.
     NodeUnavailable,
+    /// The nodes are there, but every GPU that could hold it is kept from it: by instances that Tessera must
+    /// not touch, or by its MIG mode.
+    GpuBlocked,
     /// Only GPUs that operators drain have what it needs.
     NodeDrained,
     /// Only GPUs that operators keep out of use have what it needs.
@@ -150,6 +153,14 @@ pub enum WaitReason {
     /// Nothing is placed at all, until leases of a time that the store lost have run out. Only the
     /// leader gives this reason, never a policy.
     PlacementHeld,
+    /// Its user set a time before which it may not start. Only the leader gives this reason.
+    BeginTime,
+    /// As many tasks of its array run as may at a time. Only the leader gives this reason.
+    ArrayTaskLimit,
+    /// The jobs that it waits for have not ended, or not started. Only the leader gives this reason.
+    Dependency,
+    /// The jobs that it waits for ended in a way that never lets it start. Only the leader gives this reason.
+    DependencyNeverSatisfied,
 }
 
 impl WaitReason {
@@ -162,10 +173,15 @@ impl WaitReason {
             Self::AwaitingRepartition => "awaiting_repartition",
             Self::Quota => "quota",
             Self::NodeUnavailable => "node_unavailable",
+            Self::GpuBlocked => "gpu_blocked",
             Self::NodeDrained => "node_drained",
             Self::GpuQuarantined => "gpu_quarantined",
             Self::BadConstraints => "bad_constraints",
             Self::PlacementHeld => "placement_held",
+            Self::BeginTime => "begin_time",
+            Self::ArrayTaskLimit => "array_task_limit",
+            Self::Dependency => "dependency",
+            Self::DependencyNeverSatisfied => "dependency_never_satisfied",
         }
     }
 
@@ -177,10 +193,15 @@ impl WaitReason {
             | Self::MigFragmentation
             | Self::AwaitingRepartition => true,
             Self::NodeUnavailable
+            | Self::GpuBlocked
             | Self::NodeDrained
             | Self::GpuQuarantined
             | Self::BadConstraints
             | Self::Quota
+            | Self::BeginTime
+            | Self::ArrayTaskLimit
+            | Self::Dependency
+            | Self::DependencyNeverSatisfied
             | Self::PlacementHeld => false,
         }
     }

@@ -205,7 +205,10 @@ fn never(state: &WorkingState<'_>, size: &NumberedRequest) -> (String, String) {
             )
         }
         (
-            SliceRequest::AtLeast(_) | SliceRequest::Whole | SliceRequest::Shared(_),
+            SliceRequest::AtLeast(_)
+            | SliceRequest::Whole
+            | SliceRequest::Unpartitioned
+            | SliceRequest::Shared(_),
             Some(largest),
         ) => (
             format!("the largest slice that one job can get has {largest}"),

@@ -76,6 +76,8 @@ pub struct JobFacts {
     pub limit: Option<Millis>,
     /// Time that is lost if the job is stopped and goes on elsewhere; `None` if that loses its work.
     pub migration_price: Option<Millis>,
+    /// Least memory of a slice that it could be moved to, where that is known.
+    pub memory: Option<Bytes>,
     /// When it has to be done.
     pub deadline: Option<Millis>,
     /// Whether it serves requests (MMK's *online* class).

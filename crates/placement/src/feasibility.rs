@@ -73,6 +73,8 @@ pub fn could_hold(gpu_request: &GpuRequest, mig: &MigView, profile: &Profile) ->
         GpuRequest::Memory(bytes) => profile.memory >= *bytes,
         GpuRequest::Profile(name) => profile.name == *name,
         GpuRequest::Whole => mig.largest().is_some_and(|whole| whole.id == profile.id),
+        // With MIG on no instance is.
+        GpuRequest::Unpartitioned => false,
         // One of several on an instance that is cut is no instance of its own.
         GpuRequest::Compute(_) => false,
     }

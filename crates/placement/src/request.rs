@@ -19,6 +19,8 @@ pub enum SliceRequest {
     Named(ProfileName),
     /// A whole GPU, alone.
     Whole,
+    /// The same, with MIG off.
+    Unpartitioned,
     /// A part of a slice.
     Shared(SharingRequest),
     /// A compute instance: no policy's affair, see [`crate::compute_instances`].
@@ -36,6 +38,7 @@ impl SliceRequest {
             GpuRequest::Memory(bytes) => Self::AtLeast(*bytes),
             GpuRequest::Profile(name) => Self::Named(name.clone()),
             GpuRequest::Whole => Self::Whole,
+            GpuRequest::Unpartitioned => Self::Unpartitioned,
             GpuRequest::Compute(name) => Self::Part(name.clone()),
         }
     }
@@ -61,7 +64,7 @@ impl SliceRequest {
             }
             Self::Named(name) => mig.geometry.by_name(name).into_iter().collect(),
             Self::Whole => mig.largest().into_iter().collect(),
-            Self::Part(_) => Vec::new(),
+            Self::Part(_) | Self::Unpartitioned => Vec::new(),
         }
     }
 
@@ -72,7 +75,7 @@ impl SliceRequest {
         match self {
             Self::AtLeast(bytes) => memory >= *bytes,
             Self::Named(_) | Self::Part(_) => false,
-            Self::Whole => true,
+            Self::Whole | Self::Unpartitioned => true,
             Self::Shared(sharer) => memory >= sharer.share.memory(),
         }
     }
@@ -126,6 +129,7 @@ impl RequestNumbers {
             }
             request @ (SliceRequest::Named(_)
             | SliceRequest::Whole
+            | SliceRequest::Unpartitioned
             | SliceRequest::Shared(_)
             | SliceRequest::Part(_)) => request,
         };

@@ -240,8 +240,13 @@ pub(crate) fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedR
         match (gpu.view.available, rule.future_fit(gpu, size)) {
             (true, FutureFit::Possible) => return Fate::Possible,
             (true, FutureFit::OtherLayout) => reason = WaitReason::MigFragmentation,
-            (true, FutureFit::InTheWay | FutureFit::Never) | (false, _) => {
+            (true, FutureFit::InTheWay | FutureFit::Never) => {
                 if reason == WaitReason::BadConstraints {
+                    reason = WaitReason::GpuBlocked;
+                }
+            }
+            (false, _) => {
+                if matches!(reason, WaitReason::BadConstraints | WaitReason::GpuBlocked) {
                     reason = WaitReason::NodeUnavailable;
                 }
             }

@@ -184,6 +184,7 @@ pub(crate) fn rank_colocation(
         | SliceRequest::AtLeast(_)
         | SliceRequest::Named(_)
         | SliceRequest::Whole
+        | SliceRequest::Unpartitioned
         | SliceRequest::Part(_) => ColocationRank::Alone,
     }
 }

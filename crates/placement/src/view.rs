@@ -8,6 +8,7 @@ use tessera_model::mig::{
     Geometry, Layout, MigState, Profile, ProfileId, ReachabilityMeasure, Slot, StateSpace,
     TooManyPlacements,
 };
+use tessera_model::place::PlaceFilter;
 use tessera_model::share::SliceShare;
 use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{Bytes, GangMember, GpuId, JobId, Millis, NodeName};
@@ -36,6 +37,13 @@ pub(crate) struct GpuKinds {
 }
 
 impl ClusterView {
+    /// Returns the part of the cluster that a filter allows.
+    #[must_use]
+    pub fn within(&self, filter: &PlaceFilter) -> Self {
+        let allowed = |gpu: &&GpuView| filter.allows(&gpu.node, &gpu.model);
+        Self { gpus: self.gpus.iter().filter(allowed).cloned().collect() }
+    }
+
     /// Returns the kinds of GPUs in the order in which they appear. Thousands of jobs are predicted for a handful
     /// of kinds.
     pub(crate) fn gpu_kinds(&self) -> GpuKinds {
@@ -348,6 +356,9 @@ pub struct QueuedJob {
     /// Its place in its gang, if it is one of several that start together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangMember>,
+    /// Where it may run, if not everywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Arc<PlaceFilter>>,
 }
 
 /// The order of service: by rank, then by number.

@@ -4,7 +4,9 @@
 //! - [`jct`]: how long a task takes on a size of slice (gradient-boosted trees, as Dyna-P's eq. 5).
 //! - [`colocation`]: how fast a job is next to co-runners on one slice (random forest with contention
 //!   features, as MMK's §III-A), from what a controller knows of them.
-//! - [`memory`]: the least memory that a task is known to need.
+//! - [`memory`]: what runs show of the memory that their task needs.
+//! - [`peak`]: what a job that grows will need in the end, and when it has to be moved.
+//! - [`estimate`]: what a model that never ran needs, from its description.
 //! - [`drift`]: whether predictions are still accurate; if not, callers get conservative values.
 //!
 //! Nothing here reads a clock, a file or a source of entropy. The same rows give the same model, bit for bit.
@@ -16,11 +18,13 @@
 
 pub mod colocation;
 pub mod drift;
+pub mod estimate;
 pub mod jct;
 pub mod learn;
 pub mod memory;
 pub mod number;
 pub mod outcome;
+pub mod peak;
 pub mod random;
 pub mod trained;
 

@@ -12,8 +12,6 @@ pub enum PredictedQuantity {
     TimeMs,
     /// Thousandths of the speed alone on the slice.
     SpeedPerMille,
-    /// Bytes at the peak.
-    MemoryBytes,
 }
 
 /// Where a number comes from; the surest first.

@@ -10,6 +10,7 @@ pub mod context;
 pub mod exposition;
 mod format;
 pub mod names;
+pub mod service;
 mod setup;
 
 pub use setup::{InitError, TelemetryGuard, exporting, init};

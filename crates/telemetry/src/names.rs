@@ -37,6 +37,13 @@ pub mod metric {
     pub const JOB_WAIT: &str = "tessera_job_wait_seconds";
     /// Gauge: when a certificate expires in seconds since 1970, by `certificate` (`own`, `authority`).
     pub const CERTIFICATE_EXPIRY: &str = "tessera_certificate_expiry_timestamp_seconds";
+    /// Gauge: when the certificate of a connected node expires in seconds since 1970, by `node`.
+    pub const NODE_CERTIFICATE_EXPIRY: &str = "tessera_node_certificate_expiry_timestamp_seconds";
+    /// Counter: nodes' requests for certificates, by `outcome` (`issued`, `refused`).
+    pub const NODE_CERTIFICATES: &str = "tessera_node_certificates_total";
+    /// Counter: connections closed unserved because their source or all sources have too many, by `listener`
+    /// (`api`, `agents`).
+    pub const CONNECTIONS_REFUSED: &str = "tessera_connections_refused_total";
     /// Gauge: free space of the disk with the data folder.
     pub const DATA_FREE: &str = "tessera_data_free_bytes";
     /// Gauge: size of the disk with the data folder.
@@ -55,6 +62,10 @@ pub mod metric {
     pub const PREDICTIONS: &str = "tessera_predictions_total";
     /// Counter: predicted memory with an outcome, by whether it lay `within` the interval.
     pub const MEMORY_PREDICTIONS: &str = "tessera_memory_predictions_total";
+    /// Counter: predictions that a running job exceeds its slice, by `outcome`: `true`, `false`, `missed` or `late`.
+    pub const MEMORY_GROWTHS: &str = "tessera_memory_growth_predictions_total";
+    /// Counter: running jobs that were reported to exceed their slices, and those that were moved for it, by `what`.
+    pub const MEMORY_GROWTH_EVENTS: &str = "tessera_memory_growth_events_total";
     /// Counter: predicted speeds of co-located jobs with an outcome, by whether it lay `within` the
     /// interval.
     pub const COLOCATION_PREDICTIONS: &str = "tessera_colocation_predictions_total";

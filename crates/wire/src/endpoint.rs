@@ -38,6 +38,22 @@ pub fn listen(identity: &Identity, address: SocketAddr) -> Result<quinn::Endpoin
     open(identity.server()?, identity.secret(), socket).map_err(refused)
 }
 
+/// Opens a controller's endpoint with other settings of TLS than its identity's own. The identity only gives
+/// the secret of resets.
+///
+/// # Errors
+///
+/// [`ListenError`].
+pub fn listen_with(
+    identity: &Identity,
+    server: quinn::ServerConfig,
+    address: SocketAddr,
+) -> Result<quinn::Endpoint, ListenError> {
+    let refused = |cause| ListenError::Address { address, cause };
+    let socket = UdpSocket::bind(address).map_err(refused)?;
+    open(server, identity.secret(), socket).map_err(refused)
+}
+
 /// Opens an endpoint whose resets a later process with the same secret can send.
 pub(crate) fn open(
     server: quinn::ServerConfig,

@@ -2,6 +2,9 @@
 //!
 //! - [`link`]: length-prefixed frames over a QUIC stream.
 //! - [`tls`]: the cluster's certificates, and the mutual TLS of all its connections.
+//! - [`authority`]: a controller's authority: it signs, is replaced, and is trusted.
+//! - [`joining`]: requests for certificates, and the trust of a machine that joins.
+//! - [`replace`]: files that are replaced together.
 //! - [`receipt`]: what a controller gave a node, signed.
 //! - [`endpoint`]: a controller's endpoint.
 //! - [`kernel_identity`]: the certificate of a kernel queue's endpoint, which shims pin.
@@ -10,8 +13,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod authority;
 pub mod endpoint;
+pub mod joining;
 pub mod kernel_identity;
 pub mod link;
 pub mod receipt;
+pub mod replace;
 pub mod tls;

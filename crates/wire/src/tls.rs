@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
@@ -19,8 +19,13 @@ use rcgen::{
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use tessera_model::{NodeId, NodeIdentity};
 use time::OffsetDateTime;
+
+use crate::kernel_identity::{sha256, to_hex};
+use crate::replace::{finish_replacing, replace_together};
 
 /// The protocol's name in the TLS handshake (ALPN).
 pub const ALPN: &[u8] = b"tessera-agent/1";
@@ -29,10 +34,15 @@ pub const CONTROLLER_NAME: &str = "controller.tessera";
 const NODE_URI: &str = "spiffe://tessera/node/";
 const CONTROLLER_URI: &str = "spiffe://tessera/controller";
 
+/// The protocol's name for machines that join.
+pub const JOIN_ALPN: &[u8] = b"tessera-join/1";
+/// How long a node's certificate lasts by default: agents renew it over the wire.
+pub const NODE_LASTS: Duration = Duration::from_secs(14 * 86_400);
+
 /// Clocks may differ by this much before a fresh certificate is refused.
-const BACKDATED: time::Duration = time::Duration::minutes(5);
+pub(crate) const BACKDATED: time::Duration = time::Duration::minutes(5);
 const AUTHORITY_LASTS: time::Duration = time::Duration::days(3_650);
-/// Leaves last a year until they are renewed over the wire.
+/// A controller's certificate on disk, for the time in which the authority's key is not there.
 const LEAF_LASTS: time::Duration = time::Duration::days(365);
 
 /// Silence after which a connection counts as broken.
@@ -43,6 +53,12 @@ const KEEP_ALIVE: Duration = Duration::from_secs(4);
 const STREAMS_MAX: u32 = 32;
 /// Data that a peer may have under way on one stream: 16 frames.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// Handshakes that wait to be looked at.
+const HANDSHAKES_MAX: usize = 64;
+/// Data of such handshakes that is kept: some packets of each.
+const HANDSHAKE_BYTES_MAX: u64 = 1024 * 1024;
+/// The files of an identity: the key goes first, and without the others it counts as not written.
+const IDENTITY_FILES: [&str; 3] = ["key.pem", "cert.pem", "ca.pem"];
 
 /// A certificate authority, certificate or key that can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -129,10 +145,18 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.distinguished_name = common_name("Tessera cluster");
+        let key = KeyPair::generate()?;
+        // Two authorities of one cluster must not share a name: some libraries look an issuer up by it.
+        let mark = to_hex(&sha256(key.public_key_raw()));
+        params.distinguished_name = common_name(&format!("Tessera cluster {}", &mark[..8]));
         params.not_before = now - BACKDATED;
         params.not_after = now + AUTHORITY_LASTS;
-        Ok(Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? })
+        Ok(Self { issuer: CertifiedIssuer::self_signed(params, key)? })
+    }
+
+    /// Returns its certificate and its key as PEM text.
+    pub(crate) fn texts(&self) -> (String, String) {
+        (self.issuer.pem(), self.issuer.key().serialize_pem())
     }
 
     /// Writes the authority to `ca.pem` and `ca.key` in a folder.
@@ -151,12 +175,48 @@ impl Authority {
     ///
     /// [`TlsError::Issue`].
     pub fn controller(&self, now: OffsetDateTime) -> Result<Identity, TlsError> {
-        let mut params = CertificateParams::new(vec![CONTROLLER_NAME.to_owned()])?;
-        params.subject_alt_names.push(SanType::URI(CONTROLLER_URI.try_into()?));
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.distinguished_name = common_name(CONTROLLER_NAME);
-        issue(params, now, &self.issuer, self.issuer.pem())
+        issue(controller_params()?, (now, LEAF_LASTS), &self.issuer, self.issuer.pem())
     }
+}
+
+/// What stands in a controller's certificate.
+pub(crate) fn controller_params() -> Result<CertificateParams, TlsError> {
+    let mut params = CertificateParams::new(vec![CONTROLLER_NAME.to_owned()])?;
+    params.subject_alt_names.push(SanType::URI(CONTROLLER_URI.try_into()?));
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.distinguished_name = common_name(CONTROLLER_NAME);
+    Ok(params)
+}
+
+/// What stands in a node's certificate.
+pub(crate) fn node_params(node: &NodeIdentity) -> Result<CertificateParams, TlsError> {
+    let mut params = CertificateParams::default();
+    let uri = format!("{NODE_URI}{}", node.id.as_uuid());
+    params.subject_alt_names.push(SanType::URI(uri.as_str().try_into()?));
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.distinguished_name = common_name(node.name.as_str());
+    Ok(params)
+}
+
+/// What stands in the certificate of a controller's REST API for these names.
+pub(crate) fn rest_params(names: &[String]) -> Result<CertificateParams, TlsError> {
+    let mut params = CertificateParams::new(names)?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    // Not the authority's own name: some libraries then take the leaf for self-signed.
+    params.distinguished_name = common_name("Tessera REST API");
+    Ok(params)
+}
+
+/// Reads the authority in a folder, to sign with it.
+pub(crate) fn read_issuer(folder: &Path) -> Result<(Issuer<'static, KeyPair>, String), TlsError> {
+    let certificate = read(&folder.join("ca.pem"))?;
+    let key_path = folder.join("ca.key");
+    let key = KeyPair::from_pem(&read(&key_path)?).map_err(|_| TlsError::Malformed {
+        path: key_path.display().to_string(),
+        expected: "private key",
+    })?;
+    // The first one signs; others are trusted besides it for a while.
+    Ok((Issuer::from_ca_cert_pem(&certificate, key)?, certificate))
 }
 
 /// Signs a node's certificate with the authority in a folder.
@@ -169,44 +229,9 @@ pub fn issue_node(
     node: &NodeIdentity,
     now: OffsetDateTime,
 ) -> Result<Identity, TlsError> {
-    let certificate = read(&authority.join("ca.pem"))?;
-    let key_path = authority.join("ca.key");
-    let key = KeyPair::from_pem(&read(&key_path)?).map_err(|_| TlsError::Malformed {
-        path: key_path.display().to_string(),
-        expected: "private key",
-    })?;
-    let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
-    let mut params = CertificateParams::default();
-    let uri = format!("{NODE_URI}{}", node.id.as_uuid());
-    params.subject_alt_names.push(SanType::URI(uri.as_str().try_into()?));
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    params.distinguished_name = common_name(node.name.as_str());
-    issue(params, now, &issuer, certificate)
-}
-
-/// Signs a certificate for a controller's REST API with the authority in a folder. The names are host names
-/// and addresses.
-///
-/// # Errors
-///
-/// [`TlsError`]: the folder holds no authority, or a name can't stand in a certificate.
-pub fn issue_rest(
-    authority: &Path,
-    names: &[String],
-    now: OffsetDateTime,
-) -> Result<Identity, TlsError> {
-    let certificate = read(&authority.join("ca.pem"))?;
-    let key_path = authority.join("ca.key");
-    let key = KeyPair::from_pem(&read(&key_path)?).map_err(|_| TlsError::Malformed {
-        path: key_path.display().to_string(),
-        expected: "private key",
-    })?;
-    let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
-    let mut params = CertificateParams::new(names)?;
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // Not the authority's own name: some libraries then take the leaf for self-signed.
-    params.distinguished_name = common_name("Tessera REST API");
-    issue(params, now, &issuer, certificate)
+    let (issuer, authorities) = read_issuer(authority)?;
+    let lasts = time::Duration::try_from(NODE_LASTS).unwrap_or(LEAF_LASTS);
+    issue(node_params(node)?, (now, lasts), &issuer, authorities)
 }
 
 /// Reads a certificate chain and its key for a controller's REST API.
@@ -229,15 +254,16 @@ pub fn rest_server_from_files(
     identity.rest_server()
 }
 
-fn issue<S: rcgen::SigningKey>(
+/// Signs a certificate with a new key that lasts from now on for some time.
+pub(crate) fn issue<S: rcgen::SigningKey>(
     mut params: CertificateParams,
-    now: OffsetDateTime,
+    (now, lasts): (OffsetDateTime, time::Duration),
     issuer: &Issuer<'_, S>,
     authority: String,
 ) -> Result<Identity, TlsError> {
     let key = KeyPair::generate()?;
     params.not_before = now - BACKDATED;
-    params.not_after = now + LEAF_LASTS;
+    params.not_after = now + lasts;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     let certificate = params.signed_by(&key, issuer)?;
     Ok(Identity { authority, certificate: certificate.pem(), key: key.serialize_pem() })
@@ -250,8 +276,25 @@ fn common_name(name: &str) -> DistinguishedName {
 }
 
 impl Identity {
+    /// Puts an identity together from PEM texts.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`]: the certificate does not belong to the key, or a text is malformed.
+    pub fn from_texts(
+        authorities: String,
+        certificate: String,
+        key: String,
+    ) -> Result<Self, TlsError> {
+        let identity = Self { authority: authorities, certificate, key };
+        identity.roots()?;
+        let provider = rustls::crypto::ring::default_provider();
+        CertifiedKey::from_der(identity.chain()?, identity.private_key()?, &provider)?;
+        Ok(identity)
+    }
+
     /// Writes `ca.pem`, `cert.pem` and `key.pem` into a folder, the key readable by its owner
-    /// only.
+    /// only. Authorities that are there stay.
     ///
     /// # Errors
     ///
@@ -267,17 +310,60 @@ impl Identity {
         }
     }
 
-    /// Reads what [`Self::save`] wrote.
+    /// Replaces the identity in a folder by this one: after a crash either the old one or this one is there.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Write`].
+    pub fn replace(&self, folder: &Path) -> Result<(), TlsError> {
+        let [key, certificate, authorities] = IDENTITY_FILES;
+        replace_together(
+            folder,
+            &[(key, &self.key), (certificate, &self.certificate), (authorities, &self.authority)],
+        )
+    }
+
+    /// Reads what [`Self::save`] or [`Self::replace`] wrote.
     ///
     /// # Errors
     ///
     /// [`TlsError::Read`].
     pub fn load(folder: &Path) -> Result<Self, TlsError> {
+        finish_replacing(folder, &IDENTITY_FILES)?;
         Ok(Self {
             authority: read(&folder.join("ca.pem"))?,
             certificate: read(&folder.join("cert.pem"))?,
             key: read(&folder.join("key.pem"))?,
         })
+    }
+
+    /// Returns the same identity with other authorities to trust (PEM).
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Malformed`]: there is none in the text.
+    pub fn trusting(&self, authorities: String) -> Result<Self, TlsError> {
+        let identity = Self { authority: authorities, ..self.clone() };
+        if identity.roots()?.is_empty() {
+            return Err(malformed("ca.pem", "certificate"));
+        }
+        Ok(identity)
+    }
+
+    /// Returns the SHA-256 of the authorities' text.
+    pub fn authorities_digest(&self) -> [u8; 32] {
+        sha256(self.authority.as_bytes())
+    }
+
+    /// Returns the serial number and the times of the certificate.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError::Malformed`].
+    pub fn facts(&self) -> Result<LeafFacts, TlsError> {
+        let chain = self.chain()?;
+        let leaf = chain.first().ok_or_else(|| malformed("cert.pem", "certificate"))?;
+        LeafFacts::of(leaf).ok_or_else(|| malformed("cert.pem", "certificate"))
     }
 
     /// Returns a controller's side of the mutual TLS: only nodes of this cluster get in.
@@ -298,12 +384,7 @@ impl Identity {
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain()?, self.private_key()?)?;
         tls.alpn_protocols = vec![ALPN.to_vec()];
-        let quic = QuicServerConfig::try_from(tls).map_err(refused)?;
-        let mut server = quinn::ServerConfig::with_crypto(Arc::new(quic));
-        server.transport_config(transport());
-        // More than these many half-open connections are a flood, not a cluster.
-        server.max_incoming(64);
-        Ok(server)
+        quic_server(tls)
     }
 
     /// Returns the REST API's side of TLS: callers prove their names by tokens, not by certificates.
@@ -319,6 +400,25 @@ impl Identity {
             .with_single_cert(self.chain()?, self.private_key()?)?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(tls)
+    }
+
+    /// Returns the REST API's side of TLS, and the way to replace its certificate while it is served.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`]: the identity can't be used.
+    pub fn renewable_rest_server(
+        &self,
+    ) -> Result<(rustls::ServerConfig, RenewableCertificate), TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = Arc::new(RwLock::new(Arc::new(self.certified(&provider)?)));
+        let renewable = RenewableCertificate(key);
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(renewable.clone()));
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok((tls, renewable))
     }
 
     /// Returns an agent's side of the mutual TLS.
@@ -365,11 +465,20 @@ impl Identity {
     }
 
     fn roots(&self) -> Result<Arc<RootCertStore>, TlsError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(self.authority.as_bytes()) {
-            roots.add(certificate.map_err(|_| malformed("ca.pem", "certificate"))?)?;
-        }
-        Ok(Arc::new(roots))
+        roots_of(&self.authority)
+    }
+
+    /// Returns the certificate and its key as the TLS library takes them.
+    pub(crate) fn certified(
+        &self,
+        provider: &rustls::crypto::CryptoProvider,
+    ) -> Result<CertifiedKey, TlsError> {
+        Ok(CertifiedKey::from_der(self.chain()?, self.private_key()?, provider)?)
+    }
+
+    /// Returns authorities, certificate and key (PEM).
+    pub(crate) fn texts(&self) -> [&str; 3] {
+        [&self.authority, &self.certificate, &self.key]
     }
 
     /// What only the holder of the private key knows, to derive other secrets from.
@@ -377,7 +486,7 @@ impl Identity {
         self.key.as_bytes()
     }
 
-    fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    pub(crate) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<_, _>>()
             .map_err(|_| malformed("cert.pem", "certificate"))
@@ -386,6 +495,29 @@ impl Identity {
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(self.key.as_bytes())
             .map_err(|_| malformed("key.pem", "private key"))
+    }
+}
+
+/// A certificate that is replaced while it is served: connections that exist keep the former one.
+#[derive(Clone, Debug)]
+pub struct RenewableCertificate(Arc<RwLock<Arc<CertifiedKey>>>);
+
+impl RenewableCertificate {
+    /// Replaces it for all connections to come.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`]: the identity can't be used; the former one stays.
+    pub fn replace(&self, identity: &Identity) -> Result<(), TlsError> {
+        let key = identity.certified(&rustls::crypto::ring::default_provider())?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for RenewableCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -428,7 +560,89 @@ fn node_of(certificate: &CertificateDer<'_>) -> Result<NodeIdentity, TlsError> {
     Ok(NodeIdentity { id, name })
 }
 
-fn transport() -> Arc<quinn::TransportConfig> {
+/// The certificate at the other end of a connection.
+///
+/// # Errors
+///
+/// [`TlsError::NoNode`] if there is none.
+pub fn peer_leaf(connection: &quinn::Connection) -> Result<LeafFacts, TlsError> {
+    let chain = connection
+        .peer_identity()
+        .and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok())
+        .ok_or(TlsError::NoNode)?;
+    chain.first().and_then(LeafFacts::of).ok_or(TlsError::NoNode)
+}
+
+/// Returns whether the peer speaks the protocol for joining.
+pub fn peer_joins(connection: &quinn::Connection) -> bool {
+    connection
+        .handshake_data()
+        .and_then(|any| any.downcast::<quinn::crypto::rustls::HandshakeData>().ok())
+        .is_some_and(|data| data.protocol.as_deref() == Some(JOIN_ALPN))
+}
+
+/// What distinguishes certificates, and when one is valid, in seconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafFacts {
+    /// Its serial number, in hexadecimal digits.
+    pub serial: String,
+    /// When it was issued.
+    pub issued: i64,
+    /// When it expires.
+    pub expires: i64,
+    /// SHA-256 of its public key.
+    pub key: [u8; 32],
+    /// The name of the authority that signed it.
+    pub issuer: String,
+}
+
+impl LeafFacts {
+    /// Reads them from a certificate; `None` if it is malformed.
+    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+        let validity = parsed.validity();
+        Some(Self {
+            serial: parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
+            issued: validity.not_before.timestamp() + BACKDATED.whole_seconds(),
+            expires: validity.not_after.timestamp(),
+            key: sha256(parsed.public_key().raw),
+            issuer: parsed.issuer().to_string(),
+        })
+    }
+
+    /// Returns when an agent requests the next certificate: after two thirds of the time that this one lasts.
+    /// `spread` shifts that by up to a tenth of the time, in thousandths from -100 to 100, so that the
+    /// nodes of a cluster do not do so at once.
+    pub fn renew_at(&self, spread: i64) -> i64 {
+        let lasts = (self.expires - self.issued).max(0);
+        self.issued + lasts * 2 / 3 + lasts * spread.clamp(-100, 100) / 1_000
+    }
+}
+
+/// A controller's side of QUIC with this TLS.
+pub(crate) fn quic_server(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfig, TlsError> {
+    // A resumed session brings its old certificate without a look at it: a revoked node would come back.
+    tls.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    tls.send_tls13_tickets = 0;
+    let quic = QuicServerConfig::try_from(tls).map_err(refused)?;
+    let mut server = quinn::ServerConfig::with_crypto(Arc::new(quic));
+    server.transport_config(transport());
+    // More than these many half-open connections are a flood, not a cluster.
+    server.max_incoming(HANDSHAKES_MAX);
+    server.incoming_buffer_size_total(HANDSHAKE_BYTES_MAX);
+    Ok(server)
+}
+
+/// Reads the authorities in a text.
+pub(crate) fn roots_of(authorities: &str) -> Result<Arc<RootCertStore>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
+        roots.add(certificate.map_err(|_| malformed("ca.pem", "certificate"))?)?;
+    }
+    Ok(Arc::new(roots))
+}
+
+pub(crate) fn transport() -> Arc<quinn::TransportConfig> {
     let mut transport = quinn::TransportConfig::default();
     transport
         .max_idle_timeout(Some(IDLE_TIMEOUT.try_into().expect("15 s is within QUIC's range")))
@@ -439,11 +653,11 @@ fn transport() -> Arc<quinn::TransportConfig> {
     Arc::new(transport)
 }
 
-fn malformed(path: &str, expected: &'static str) -> TlsError {
+pub(crate) fn malformed(path: &str, expected: &'static str) -> TlsError {
     TlsError::Malformed { path: path.to_owned(), expected }
 }
 
-fn read(path: &Path) -> Result<String, TlsError> {
+pub(crate) fn read(path: &Path) -> Result<String, TlsError> {
     fs::read_to_string(path)
         .map_err(|cause| TlsError::Read { path: path.display().to_string(), cause })
 }

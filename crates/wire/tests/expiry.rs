@@ -9,7 +9,7 @@ use uuid::Uuid;
 const DAY: i64 = 86_400;
 
 #[test]
-fn a_leaf_expires_after_a_year_and_its_authority_after_ten() {
+fn a_nodes_certificate_expires_after_two_weeks_and_its_authority_after_ten_years() {
     let now = OffsetDateTime::from_unix_timestamp(1_800_000_000).unwrap();
     let folder = tempdir().unwrap();
     let authority = Authority::create(now).unwrap();
@@ -22,6 +22,6 @@ fn a_leaf_expires_after_a_year_and_its_authority_after_ten() {
 
     let expiry = Identity::load(&own).unwrap().expiry().unwrap();
 
-    assert_eq!(expiry.own, 1_800_000_000 + (100 + 365) * DAY);
+    assert_eq!(expiry.own, 1_800_000_000 + (100 + 14) * DAY);
     assert_eq!(expiry.authority, 1_800_000_000 + 3_650 * DAY);
 }

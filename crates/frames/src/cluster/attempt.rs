@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tessera_model::life::{Outcome, ProgramExit};
+use tessera_model::sizing::OOM_EXIT_CODE;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 
 /// How one attempt stands on its node.
@@ -52,12 +53,37 @@ pub struct ExitRecord {
     pub max_rss: Bytes,
 }
 
+/// How the detail of a record begins if the host's memory ran out, not the GPU's. The layout of records stays
+/// as it is, since shepherds of earlier versions write them.
+pub const HOST_MEMORY_DETAIL: &str = "the kernel killed it for lack of host memory";
+
+/// What the detail of a record holds if an allocator refused memory to the program, as its companion observed.
+pub const REFUSED_DETAIL: &str = " (its allocator was refused)";
+
+/// What shows that a program ran out of GPU memory, the weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OomEvidence {
+    /// The end of its output alone: such a line may be about anything.
+    Text,
+    /// Its allocator was refused memory, as its companion observed.
+    Refused,
+    /// The program itself, by its exit status [`OOM_EXIT_CODE`].
+    Reported,
+}
+
 impl ExitRecord {
-    /// Returns whether the program ran out of GPU memory. Then it ended itself; if the host's memory runs
-    /// out, the kernel kills it.
-    pub fn ran_out_of_gpu_memory(&self) -> bool {
-        self.outcome == Outcome::OutOfMemory
-            && self.exit.is_some_and(|e| e != ProgramExit::Signal(9))
+    /// Returns what shows that the program ran out of GPU memory, if it did. Then it ended itself; if the
+    /// host's memory runs out, the kernel kills it.
+    pub fn out_of_gpu_memory(&self) -> Option<OomEvidence> {
+        let exit = self.exit.filter(|exit| {
+            let is_host = self.detail.starts_with(HOST_MEMORY_DETAIL);
+            self.outcome == Outcome::OutOfMemory && !is_host && *exit != ProgramExit::Signal(9)
+        })?;
+        Some(match exit == ProgramExit::Code(OOM_EXIT_CODE) {
+            true => OomEvidence::Reported,
+            false if self.detail.contains(REFUSED_DETAIL) => OomEvidence::Refused,
+            false => OomEvidence::Text,
+        })
     }
 }
 
@@ -72,4 +98,7 @@ pub enum StopCause {
     Reshare,
     /// It is to go on elsewhere: it gets its checkpoint signal first.
     Move,
+    /// It is predicted to run out of GPU memory, and is to go on with more. It gets its checkpoint signal first,
+    /// if it has one.
+    Grow,
 }

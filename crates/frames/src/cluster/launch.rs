@@ -44,6 +44,8 @@ pub struct LaunchOrder {
     pub kernel: Option<KernelQueueSpec>,
     /// Its place among the processes of a job over several GPUs; `None` if it is alone.
     pub gang: Option<GangPosition>,
+    /// How often its job ran out of GPU memory before.
+    pub oom_count: u32,
 }
 
 /// One process's place in its gang, as `torchrun` would set it.
@@ -67,6 +69,27 @@ pub struct GangPosition {
     pub master: String,
     /// A port on rank 0's node at which they may meet.
     pub port: u16,
+    /// The GPUs and slices of those on its node, by their numbers there; none where each process has only its
+    /// own.
+    pub devices: Vec<GangDevice>,
+}
+
+/// What one member of a gang holds on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GangDevice {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The instance; `None` for a whole GPU with MIG off.
+    pub slot: Option<Slot>,
+    /// The slice, by its UUID.
+    pub slice: SliceId,
+}
+
+impl GangPosition {
+    /// Whether it only holds its slice for the process of rank 0.
+    pub fn is_held_for_another(&self) -> bool {
+        !self.devices.is_empty() && self.rank != 0
+    }
 }
 
 /// What an attempt of the kernel tier is given.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::Slot;
+use tessera_model::readings::MemoryReadings;
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
 
 /// Most slices in one report: more than any GPU can be cut into.
@@ -71,4 +72,15 @@ pub struct AttemptFigures {
     pub activity: Option<u16>,
     /// Energy that it bore so far, in millijoules.
     pub energy_mj: Option<u64>,
+    /// The most GPU memory that it was seen to have so far.
+    pub memory_peak: Option<Bytes>,
+}
+
+/// The memory of a running attempt since the last report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptMemory {
+    /// Its id.
+    pub attempt: AttemptId,
+    /// The readings.
+    pub memory: MemoryReadings,
 }

@@ -6,10 +6,12 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use tessera_frames::cluster::*;
+use tessera_model::batch::{BatchRules, EarlySignal, LaunchStyle, OpenMode, WarningSignal};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Geometry, MediaEngines, PlanStep, Profile, ProfileId, Slot};
+use tessera_model::readings::{MemoryReading, MemoryReadings, ReadingUnit};
 use tessera_model::share::{CheckpointSignal, MpsShare};
 use tessera_model::spec::{Class, JobProgram, OutputPaths, RunSpec};
 use tessera_model::{
@@ -247,6 +249,7 @@ fn figures() -> impl Strategy<Value = GpuFigures> {
         memory_used: now.0,
         activity: now.1,
         energy_mj: now.2,
+        memory_peak: now.0,
     });
     let figures = (option::of(bytes()), option::of(any::<u64>()), option::of(any::<u16>()));
     let lists = (vec(slice, 0..8), vec(running, 0..8));
@@ -311,7 +314,20 @@ pub fn to_controller() -> impl Strategy<Value = ToController> {
             };
             ToController::KernelTallies(tallies.into_iter().map(tally).collect())
         }),
+        vec(memory(), 0..3).prop_map(ToController::Memory),
     ]
+}
+
+fn memory() -> impl Strategy<Value = AttemptMemory> {
+    let reading = (millis(), any::<u64>(), bytes())
+        .prop_map(|(at_unix, position, used)| MemoryReading { at_unix, position, used });
+    let unit = prop::sample::select(ReadingUnit::ALL);
+    (attempt(), unit, bytes(), any::<bool>(), vec(reading, 0..4)).prop_map(
+        |(attempt, unit, beside, preallocated, readings)| AttemptMemory {
+            attempt,
+            memory: MemoryReadings { unit, beside, preallocated, readings },
+        },
+    )
 }
 
 /// A piece of something longer.
@@ -385,19 +401,32 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
             checkpoint_signal: rest.6,
             host_memory: rest.1.map(|limit| Bytes::new(limit.get())),
             cpus: rest.1.and_then(|limit| u32::try_from(limit.get()).ok()),
+            batch: BatchRules {
+                launch: LaunchStyle::Once,
+                arguments: rest.4.iter().cloned().collect(),
+                signal: rest.1.map(|before_limit| EarlySignal {
+                    signal: WarningSignal::Usr1,
+                    before_limit,
+                    script_only: true,
+                }),
+                open_mode: rest.1.map(|_| OpenMode::Truncate),
+            },
         },
         restart_reason: rest.3,
         traceparent: rest.4,
         share: rest.5,
         kernel: rest.7,
         gang: rest.8,
+        oom_count: fence.4,
     })
 }
 
 fn gang() -> impl Strategy<Value = GangPosition> {
     let numbers = (job(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>());
-    (numbers, vec(node(), 0..4), text(), any::<u16>()).prop_map(
-        |((gang, rank, size, local_rank, local_size, node_rank), nodes, master, port)| {
+    let device = (gpu(), option::of(slot()), slice());
+    let device = device.prop_map(|(gpu, slot, slice)| GangDevice { gpu, slot, slice });
+    (numbers, vec(node(), 0..4), text(), any::<u16>(), vec(device, 0..3)).prop_map(
+        |((gang, rank, size, local_rank, local_size, node_rank), nodes, master, port, devices)| {
             GangPosition {
                 gang,
                 rank,
@@ -408,6 +437,7 @@ fn gang() -> impl Strategy<Value = GangPosition> {
                 nodes,
                 master,
                 port,
+                devices,
             }
         },
     )
@@ -446,7 +476,8 @@ pub fn to_agent() -> impl Strategy<Value = ToAgent> {
         Just(StopCause::Cancel),
         Just(StopCause::Preempt),
         Just(StopCause::Reshare),
-        Just(StopCause::Move)
+        Just(StopCause::Move),
+        Just(StopCause::Grow)
     ];
     prop_oneof![
         welcome.prop_map(ToAgent::Welcome),

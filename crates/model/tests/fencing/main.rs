@@ -2,10 +2,12 @@
 //!
 //! One job, two nodes, two controllers. Messages are lost, delayed, reordered and repeated. Agents
 //! and controllers crash between any two moves. Clocks are off by up to D, and the store may go
-//! back to an earlier state once. Two invariants must hold in every run:
+//! back to an earlier state once. Three invariants must hold in every run:
 //!
 //! - I1: the job never has two live processes;
-//! - I2: the job has no live process once it is final.
+//! - I2: the job has no live process once it is final;
+//! - I3: once it is recorded that the job ran out of memory on a size, it never gets that size again. A
+//!   store that went back may have lost such a record, so that runs with rewinds have one size.
 //!
 //! With all rules they hold. Each rule is also taken away by itself, and then a run must be found
 //! that breaks one of them: a model that can't fail proves nothing. For the same reason the
@@ -38,7 +40,7 @@ mod state;
 
 use rules::{Rule, Rules};
 use search::{Outcome, Reached, breadth_first, random_walks};
-use state::Bounds;
+use state::{Bounds, Violation};
 
 /// Far more than the small bounds have.
 const STATES_MAX: usize = 20_000_000;
@@ -99,9 +101,9 @@ fn assert_breaks_on_some_walk(rule: Rule, bounds: Bounds) {
     );
 }
 
-const CALM: Bounds = Bounds { ticks: 2, epochs: 1, crashes: 0, rewinds: false };
-const LONG: Bounds = Bounds { ticks: 8, epochs: 2, crashes: 0, rewinds: false };
-const FAR: Bounds = Bounds { ticks: 10, epochs: 3, crashes: 2, rewinds: false };
+const CALM: Bounds = Bounds { ticks: 2, epochs: 1, crashes: 0, rewinds: false, sizes: 1 };
+const LONG: Bounds = Bounds { ticks: 8, epochs: 2, crashes: 0, rewinds: false, sizes: 1 };
+const FAR: Bounds = Bounds { ticks: 10, epochs: 3, crashes: 2, rewinds: false, sizes: 1 };
 
 #[test]
 fn with_all_rules_every_short_run_with_a_crash_and_a_takeover_is_safe() {
@@ -110,6 +112,7 @@ fn with_all_rules_every_short_run_with_a_crash_and_a_takeover_is_safe() {
         epochs: from_env("FENCING_EPOCHS", 2),
         crashes: from_env("FENCING_CRASHES", 1),
         rewinds: false,
+        sizes: 1,
     };
 
     let outcome = breadth_first(Rules::ALL, bounds, from_env("FENCING_STATES", STATES_MAX));
@@ -142,6 +145,7 @@ fn with_all_rules_long_random_walks_are_safe() {
         node_reattached: true,
         leader_replaced: true,
         store_went_back: false,
+        ran_out_of_memory: false,
     };
     assert_eq!(reached, everything);
 }
@@ -160,6 +164,7 @@ fn with_all_rules_long_random_walks_are_safe_though_the_store_goes_back() {
         node_reattached: true,
         leader_replaced: true,
         store_went_back: true,
+        ran_out_of_memory: false,
     };
     assert_eq!(reached, everything);
 }
@@ -231,6 +236,35 @@ fn without_f14_a_rewound_store_places_what_already_runs() {
     let bounds = Bounds { epochs: 2, rewinds: true, ..CALM };
 
     assert_breaks_after(Rule::RewindHold, bounds, 11);
+}
+
+/// The first attempt may run out of memory, and the second one has enough.
+const GROWING: Bounds = Bounds { sizes: 2, ..CALM };
+
+#[test]
+fn with_all_rules_no_size_that_was_too_small_is_tried_again() {
+    let short = Bounds { epochs: 2, crashes: 1, ..GROWING };
+
+    let outcome = breadth_first(Rules::ALL, short, STATES_MAX);
+
+    let reached = assert_holds_everywhere(&outcome);
+    assert!(reached.ran_out_of_memory && reached.done_by_second_attempt, "{reached:?}");
+    let far = Bounds { sizes: 3, ..FAR };
+    let reached = assert_holds(&random_walks(Rules::ALL, far, seed(), 20_000));
+    assert!(reached.ran_out_of_memory && reached.leader_replaced, "{reached:?}");
+}
+
+#[test]
+fn a_new_leader_tries_a_size_twice_that_only_the_last_one_knew_to_be_too_small() {
+    let bounds = Bounds { epochs: 2, ticks: 4, ..GROWING };
+
+    let outcome = breadth_first(Rules::without(Rule::SizeRecorded), bounds, STATES_MAX);
+
+    assert!(
+        matches!(outcome, Outcome::Broken { violation: Violation::SizeTriedTwice, .. }),
+        "{}",
+        outcome.story()
+    );
 }
 
 /// F15 breaks nothing by its absence: the other rules are enough. It is there as an alarm for two

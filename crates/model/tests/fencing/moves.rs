@@ -93,6 +93,10 @@ pub enum Move {
     },
     StandbyHasThisState,
     StoreGoesBack,
+    ProcessRunsOutOfMemory {
+        node: Node,
+        attempt: Attempt,
+    },
 }
 
 impl Move {
@@ -113,7 +117,8 @@ impl Move {
             | Self::NodeIsDeclaredLost { node, .. }
             | Self::LaunchIsSent { node, .. }
             | Self::RenewalIsAnswered { node, .. }
-            | Self::NodeReattaches { node, .. } => Some(node),
+            | Self::NodeReattaches { node, .. }
+            | Self::ProcessRunsOutOfMemory { node, .. } => Some(node),
             Self::TimePasses { .. }
             | Self::LeaderIsElected { .. }
             | Self::ControllerCrashes { .. }

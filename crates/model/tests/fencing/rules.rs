@@ -39,6 +39,9 @@ pub enum Rule {
     AgentEpoch,
     /// F15: the agent remembers that across its own restart.
     AgentEpochPersisted,
+    /// The size that a job has outgrown is written with the exit that shows it, so that the next leader
+    /// knows it.
+    SizeRecorded,
 }
 
 /// The rules in force.

@@ -21,6 +21,7 @@ pub struct Reached {
     pub node_reattached: bool,
     pub leader_replaced: bool,
     pub store_went_back: bool,
+    pub ran_out_of_memory: bool,
 }
 
 impl Reached {
@@ -31,6 +32,7 @@ impl Reached {
         self.node_reattached |= matches!(name, Move::NodeReattaches { .. });
         self.leader_replaced |= matches!(name, Move::LeaderIsElected { .. });
         self.store_went_back |= matches!(name, Move::StoreGoesBack);
+        self.ran_out_of_memory |= matches!(name, Move::ProcessRunsOutOfMemory { .. });
     }
 }
 

@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 pub type Tick = u8;
 pub type Epoch = u8;
 pub type Generation = u8;
+/// A size on the job's ladder, the smallest first.
+pub type Size = u8;
 /// Index of a node.
 pub type Node = usize;
 /// Index of a controller.
@@ -38,6 +40,9 @@ pub struct Bounds {
     pub crashes: u8,
     /// Whether the store may once go back to an earlier state, as an asynchronous failover does.
     pub rewinds: bool,
+    /// Sizes of slices. A process runs out of memory on each but the largest, if it does; with one size
+    /// no process does.
+    pub sizes: Size,
 }
 
 impl Bounds {
@@ -64,6 +69,8 @@ pub struct Store {
     /// Nodes that were not declared lost.
     pub attached: [bool; NODES],
     pub leader_until: Tick,
+    /// The smallest size that the job is given from now on.
+    pub size: Size,
 }
 
 /// A launch that was committed and not yet sent.
@@ -83,6 +90,8 @@ pub struct Leader {
     /// When each node's lease ends, before the drift margin.
     pub lease_ends: [Tick; NODES],
     pub to_send: Option<Launch>,
+    /// The smallest size that it would give the job by what it saw itself.
+    pub size: Size,
 }
 
 /// Messages under way. One stays until it is lost, and launches may be delivered again and again.
@@ -138,6 +147,14 @@ pub struct State {
     pub agents: [Agent; NODES],
     /// Exits that agents report until they are recorded.
     pub exits: Attempts,
+    /// Those of the exits that report that memory ran out.
+    pub ran_out: Attempts,
+    /// The size that each attempt was given, attempt 1 first.
+    pub given: [Size; ATTEMPTS],
+    /// Sizes below this one are recorded as too small.
+    pub too_small_below: Size,
+    /// Whether an attempt was given a size that was recorded as too small.
+    pub size_tried_twice: bool,
     pub crashes: u8,
     /// The highest attempt ever given out, rewinds or not.
     pub last_attempt: Attempt,
@@ -150,6 +167,8 @@ pub enum Violation {
     TwoLiveProcesses,
     /// I2.
     LiveProcessOfFinalJob,
+    /// I3.
+    SizeTriedTwice,
 }
 
 impl State {
@@ -170,6 +189,7 @@ impl State {
             trusts_itself_until: LEADER_LEASE - DRIFT,
             lease_ends: [NODE_LEASE; NODES],
             to_send: None,
+            size: 0,
         };
         let follower = Leader { lease_ends: [NODE_LEASE; NODES], ..Leader::default() };
         Self {
@@ -181,6 +201,7 @@ impl State {
                 generations: [0; NODES],
                 attached: [true; NODES],
                 leader_until: LEADER_LEASE,
+                size: 0,
             },
             standby: None,
             rewound: false,
@@ -189,6 +210,10 @@ impl State {
             net: BTreeSet::new(),
             agents: [agent.clone(), agent],
             exits: Attempts::default(),
+            ran_out: Attempts::default(),
+            given: [0; ATTEMPTS],
+            too_small_below: 0,
+            size_tried_twice: false,
             crashes: 0,
             last_attempt: 0,
         }
@@ -199,6 +224,7 @@ impl State {
         match (live, &self.store.job) {
             (2.., _) => Some(Violation::TwoLiveProcesses),
             (1, Job::Done { .. }) => Some(Violation::LiveProcessOfFinalJob),
+            (0 | 1, _) if self.size_tried_twice => Some(Violation::SizeTriedTwice),
             (0 | 1, _) => None,
         }
     }

@@ -32,6 +32,7 @@ impl fmt::Display for RequestText<'_> {
             GpuRequest::Memory(bytes) => write!(f, "{bytes} requested"),
             GpuRequest::Profile(name) => write!(f, "{name} requested"),
             GpuRequest::Whole => f.write_str("a whole GPU requested"),
+            GpuRequest::Unpartitioned => f.write_str("a whole GPU with MIG off requested"),
             GpuRequest::Compute(name) => write!(f, "{name} requested"),
         }
     }

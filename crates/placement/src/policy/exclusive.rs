@@ -86,7 +86,7 @@ fn target<'c>(standing: &GpuLayout<'c>, request: &SliceRequest) -> Option<&'c Pr
         SliceRequest::Named(name) => geometry.by_name(name).is_some(),
         SliceRequest::Whole => true,
         SliceRequest::Shared(sharer) => largest.memory >= sharer.share.memory(),
-        SliceRequest::Part(_) => false,
+        SliceRequest::Part(_) | SliceRequest::Unpartitioned => false,
     };
     enough.then_some(largest)
 }

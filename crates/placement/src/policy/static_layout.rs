@@ -101,7 +101,7 @@ pub fn suits(gpu: &WorkingGpu<'_>, instance: &InstanceView, request: &SliceReque
         }
         SliceRequest::Whole => geometry.largest().is_some_and(|p| p.id == slot.profile),
         SliceRequest::Shared(sharer) => instance.memory >= sharer.share.memory(),
-        SliceRequest::Part(_) => false,
+        SliceRequest::Part(_) | SliceRequest::Unpartitioned => false,
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tessera_model::mig::ProfileId;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
-use tessera_model::{JobId, Millis};
+use tessera_model::{Bytes, JobId, Millis};
 
 use crate::facts::{Account, CoRunner, Demand, JobFacts};
 use crate::predictor::RunTime;
@@ -79,6 +79,8 @@ pub struct NewAnswers {
     #[serde(rename = "move_prices", skip_serializing_if = "Vec::is_empty")]
     migration_prices: Vec<(JobId, Option<Millis>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    memory: Vec<(JobId, Option<Bytes>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     deadlines: Vec<(JobId, Option<Millis>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     online: Vec<(JobId, bool)>,
@@ -127,6 +129,7 @@ impl Answers {
             push(&mut new.submitted, job, &old.submitted, &facts.submitted);
             push(&mut new.limits, job, &old.limit, &facts.limit);
             push(&mut new.migration_prices, job, &old.migration_price, &facts.migration_price);
+            push(&mut new.memory, job, &old.memory, &facts.memory);
             push(&mut new.deadlines, job, &old.deadline, &facts.deadline);
             push(&mut new.online, job, &old.online, &facts.online);
             push(&mut new.demands, job, &old.demand, &facts.demand);
@@ -148,6 +151,7 @@ impl Answers {
         self.set(&new.submitted, |facts, submitted| facts.submitted = submitted);
         self.set(&new.limits, |facts, limit| facts.limit = limit);
         self.set(&new.migration_prices, |facts, price| facts.migration_price = price);
+        self.set(&new.memory, |facts, memory| facts.memory = memory);
         self.set(&new.deadlines, |facts, deadline| facts.deadline = deadline);
         self.set(&new.online, |facts, online| facts.online = online);
         self.set(&new.demands, |facts, demand| facts.demand = demand);

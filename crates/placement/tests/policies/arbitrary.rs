@@ -34,6 +34,7 @@ fn gpu_request() -> impl Strategy<Value = GpuRequest> {
         1 => (30_000_u64..100_000).prop_map(build::mib),
         2 => prop::sample::select(&NAMES[..]).prop_map(build::named),
         1 => Just(GpuRequest::Whole),
+        1 => Just(GpuRequest::Unpartitioned),
     ]
 }
 

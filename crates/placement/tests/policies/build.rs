@@ -107,6 +107,7 @@ pub fn queue(requests: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
         queue_rank: QueueRank::default(),
         submitted: Millis::new(number),
         gang: None,
+        place: None,
     };
     (1..).zip(requests).map(job).collect()
 }

@@ -80,6 +80,6 @@ fn a_named_profile_means_a_gpu_that_offers_it() {
 fn a_gpu_with_a_foreign_instance_is_left_alone() {
     assert_eq!(
         round([a100(&[("1g.5gb", 0, FOREIGN)]), a30(&[])], &[gib(30), Unknown]),
-        ["1: node_unavailable", "2: +4g.24gb@0 4g.24gb@0 on 1"]
+        ["1: gpu_blocked", "2: +4g.24gb@0 4g.24gb@0 on 1"]
     );
 }

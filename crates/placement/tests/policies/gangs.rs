@@ -77,6 +77,7 @@ fn gang(first: u64, (nodes, per_node): (u32, u32), gpu: &GpuRequest) -> Vec<Queu
             queue_rank: QueueRank::default(),
             submitted: Millis::new(first),
             gang: Some(GangMember { gang, shape, rank }),
+            place: None,
         })
         .collect()
 }

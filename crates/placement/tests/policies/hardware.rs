@@ -102,7 +102,7 @@ fn take_step(gpu: &mut GpuView, step: PlanStep) {
 fn places_on(gpu: &GpuView, ask: &GpuRequest) -> Vec<(Bytes, How)> {
     let Some(mig) = &gpu.mig else {
         let enough = match ask {
-            GpuRequest::Unknown | GpuRequest::Whole => true,
+            GpuRequest::Unknown | GpuRequest::Whole | GpuRequest::Unpartitioned => true,
             GpuRequest::Memory(bytes) => gpu.memory >= *bytes,
             GpuRequest::Profile(_) | GpuRequest::Compute(_) => false,
         };
@@ -139,7 +139,7 @@ pub fn tight_slots(geometry: &Geometry, ask: &GpuRequest) -> Vec<(Slot, Bytes)> 
         GpuRequest::Unknown => plain.contains(&p.id),
         GpuRequest::Memory(bytes) => plain.contains(&p.id) && p.memory >= *bytes,
         GpuRequest::Profile(name) => p.name == *name,
-        GpuRequest::Compute(_) => false,
+        GpuRequest::Compute(_) | GpuRequest::Unpartitioned => false,
         GpuRequest::Whole => geometry.largest().is_some_and(|largest| largest.id == p.id),
     };
     let smallest = geometry.profiles.iter().filter(suits).map(|p| p.memory).min();

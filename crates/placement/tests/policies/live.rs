@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tessera_model::mig::Profile;
 use tessera_model::spec::{GpuRequest, Priority};
-use tessera_model::{JobId, Millis};
+use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::{
     Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobTable, Knowledge,
     Predictor, QueuedJob, Reshape, RunTime, WaitReason, by_name,
@@ -139,19 +139,121 @@ fn of_slices_with_equal_predictions_it_gets_the_largest_that_no_job_needs() {
     assert_eq!(placements, ["3g.20gb", "4g.20gb"], "a guess costs nobody a place");
 }
 
-#[test]
-fn nobody_is_stopped_for_a_guess() {
-    let view = cluster([a100(&[("1g.5gb", 0, taken(1))])]);
+/// Decides about a job that runs on a small slice, was seen on nothing else, and has so much left there.
+fn decide_with_left(view: &ClusterView, secs: u64) -> Vec<Decision> {
     let facts_known = KnownFacts {
         flat: build_set([1]),
         seen_on: [1].into(),
         begun: build_set([1]),
-        ..KnownFacts::of(&[(1, 700_000)])
+        ..KnownFacts::of(&[(1, secs)])
     };
+    decide(view, &facts_known, &[])
+}
 
-    let decided = decide(&view, &facts_known, &[]);
+#[test]
+fn a_job_that_ends_soon_is_not_stopped_for_slices_on_which_it_was_never_seen() {
+    let view = cluster([a100(&[("1g.5gb", 0, taken(1))])]);
 
-    assert_eq!(reshapes(&decided), Vec::<&Reshape>::new());
+    assert_eq!(reshapes(&decide_with_left(&view, 40)), Vec::<&Reshape>::new());
+}
+
+#[test]
+fn a_job_with_much_left_gets_idle_slices_on_which_it_was_never_seen_and_keeps_them() {
+    let small = cluster([a100(&[("1g.5gb", 0, taken(1))])]);
+    let large = cluster([a100(&[("7g.40gb", 0, taken(1))])]);
+
+    let (grows, stays) = (decide_with_left(&small, 7_000), decide_with_left(&large, 7_000));
+
+    assert_eq!(profiles(&small, reshapes(&grows)[0])[&1], "7g.40gb");
+    assert_eq!(reshapes(&stays), Vec::<&Reshape>::new());
+}
+
+/// A cluster on which job 99 has run for so many seconds of 10,000, and nobody waits.
+fn decide_after(ran: u64, view: &ClusterView, known: &UnknownTimes) -> Vec<Decision> {
+    let known = UnknownTimes { since: Millis::from_secs(10_000 - ran), ..known.clone() };
+    let now = Millis::from_secs(10_000);
+    let policy = by_name("tessera").unwrap();
+    policy.decide_with(view, Knowledge::of(&known), &mut [].iter(), now, usize::MAX)
+}
+
+/// The only one of them that runs.
+const RUNNING: JobId = JobId::from_number(99);
+
+/// Jobs whose times nobody knows.
+#[derive(Clone, Debug)]
+struct UnknownTimes {
+    since: Millis,
+    /// What a move costs those that can be moved.
+    price: Option<Millis>,
+    memory: Option<Bytes>,
+}
+
+impl UnknownTimes {
+    const MOVABLE: Self = Self {
+        since: Millis::ZERO,
+        price: Some(Millis::from_secs(30)),
+        memory: Some(Bytes::from_mib(4_096)),
+    };
+}
+
+impl JobTable for UnknownTimes {
+    fn facts(&self, job: JobId) -> JobFacts {
+        JobFacts {
+            since: (job == RUNNING).then_some(self.since),
+            migration_price: self.price,
+            memory: self.memory,
+            ..JobFacts::default()
+        }
+    }
+
+    fn account(&self, _: JobId) -> Option<Account> {
+        None
+    }
+}
+
+impl Predictor for UnknownTimes {
+    fn predict_run(&self, _: JobId, _: &GpuView, _: &Profile) -> Option<RunTime> {
+        None
+    }
+}
+
+#[test]
+fn a_job_of_unknown_length_that_has_run_for_long_gets_the_slices_that_nobody_needs() {
+    let view = cluster([a100(&[("1g.5gb", 0, taken(99))])]);
+
+    let early = decide_after(20, &view, &UnknownTimes::MOVABLE);
+    let late = decide_after(3_600, &view, &UnknownTimes::MOVABLE);
+
+    assert_eq!(reshapes(&early), Vec::<&Reshape>::new(), "a move costs more than it gains");
+    assert_eq!(profiles(&view, reshapes(&late)[0])[&99], "7g.40gb");
+}
+
+#[test]
+fn a_job_of_unknown_length_stays_if_it_can_not_be_moved_or_requests_its_very_size() {
+    let view = cluster([a100(&[("1g.5gb", 0, taken(99))])]);
+    let stiff = UnknownTimes { price: None, ..UnknownTimes::MOVABLE };
+    let exact = UnknownTimes { memory: None, ..UnknownTimes::MOVABLE };
+
+    for known in [stiff, exact] {
+        let decided = decide_after(3_600, &view, &known);
+        assert_eq!(reshapes(&decided), Vec::<&Reshape>::new(), "{known:?}");
+    }
+}
+
+#[test]
+fn a_job_of_unknown_length_is_never_moved_to_a_slice_with_too_little_memory() {
+    let view = cluster([a100(&[("7g.40gb", 0, taken(99))])]);
+    let known = UnknownTimes { memory: Some(Bytes::from_mib(15_000)), ..UnknownTimes::MOVABLE };
+    let now = Millis::from_secs(10_000);
+    let mut jobs = queue([gib(4)]);
+    jobs[0].submitted = now;
+    let policy = by_name("tessera").unwrap();
+
+    let decided = policy.decide_with(&view, Knowledge::of(&known), &mut jobs.iter(), now, 9);
+
+    // Job 99 leaves a place for the job that waits, and keeps what it needs.
+    let placements = profiles(&view, reshapes(&decided)[0]);
+    assert!(["3g.20gb", "4g.20gb"].contains(&placements[&99].as_str()), "{placements:?}");
 }
 
 fn build_set<const N: usize>(jobs: [u64; N]) -> BTreeSet<JobId> {

@@ -35,6 +35,7 @@ fn hopeless(decision: &Decision) -> bool {
         Decision::Start { .. } | Decision::Reshape { .. } => false,
         Decision::Wait { reason, .. } => match reason {
             WaitReason::NodeUnavailable
+            | WaitReason::GpuBlocked
             | WaitReason::NodeDrained
             | WaitReason::GpuQuarantined
             | WaitReason::BadConstraints => true,
@@ -43,6 +44,10 @@ fn hopeless(decision: &Decision) -> bool {
             | WaitReason::MigFragmentation
             | WaitReason::AwaitingRepartition
             | WaitReason::Quota
+            | WaitReason::BeginTime
+            | WaitReason::ArrayTaskLimit
+            | WaitReason::Dependency
+            | WaitReason::DependencyNeverSatisfied
             | WaitReason::PlacementHeld => false,
         },
     }
@@ -69,6 +74,7 @@ fn satisfies(
         }
         GpuRequest::Profile(name) => profile.is_some_and(|p| p.name == *name),
         GpuRequest::Whole => gpu.instances.len() == 1,
+        GpuRequest::Unpartitioned => gpu.mig.is_none(),
         GpuRequest::Compute(_) => false,
     }
 }
@@ -244,7 +250,7 @@ proptest! {
                         GpuRequest::Unknown => true,
                         GpuRequest::Memory(bytes) => instance.memory >= *bytes,
                         GpuRequest::Profile(name) => profile.is_some_and(|p| p.name == *name),
-                        GpuRequest::Whole => gpu.mig.is_none(),
+                        GpuRequest::Whole | GpuRequest::Unpartitioned => gpu.mig.is_none(),
                         GpuRequest::Compute(_) => false,
                     };
                     prop_assert!(!suits, "{} could use {instance:?}", job.id);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::json;
 use tessera_model::mig::Profile;
-use tessera_model::{JobId, Millis};
+use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::{NAMES, with_settings};
 use tessera_placement::record::{
     BadRecord, CHAIN_MAX, CHAIN_SPAN, FORMAT, RecordedDecision, ReplayedRound, RoundInput,
@@ -43,6 +43,7 @@ impl JobTable for Guess {
             limit: (job.number() % 4 == 1).then_some(limit),
             migration_price: (known && !job.number().is_multiple_of(5))
                 .then_some(Millis::from_secs(self.round)),
+            memory: job.number().is_multiple_of(2).then_some(Bytes::from_mib(9_000)),
             online: job.number().is_multiple_of(4),
             ..JobFacts::default()
         }

@@ -219,7 +219,7 @@ fn a_job_that_no_gpu_could_ever_hold_holds_up_nobody() {
 fn a_job_that_only_a_stuck_instance_keeps_out_holds_up_nobody() {
     assert_eq!(
         round([a100(&[("1g.5gb", 0, STUCK), ("2g.10gb", 2, FOREIGN)])], &[Whole, Unknown]),
-        ["1: node_unavailable", "2: +1g.5gb@1 1g.5gb@1 on 0"]
+        ["1: gpu_blocked", "2: +1g.5gb@1 1g.5gb@1 on 0"]
     );
 }
 

@@ -65,6 +65,7 @@ fn elect(moves: &mut Moves<'_>, controller: Controller) {
         after.store.epoch = epoch;
         after.store.leader_until = after.now + LEADER_LEASE;
         let leader = &mut after.leaders[controller];
+        leader.size = 0;
         leader.epoch = Some(epoch);
         leader.trusts_itself_until = after.now + LEADER_LEASE - DRIFT;
         leader.lease_ends = [after.now + grace; NODES];
@@ -80,6 +81,11 @@ fn commit_attempts(moves: &mut Moves<'_>, controller: Controller) {
     if busy || attempt > moves.bounds.attempts() {
         return;
     }
+    // What one leader alone knows is gone with it.
+    let size = match moves.rules.hold(Rule::SizeRecorded) {
+        true => store.size,
+        false => moves.before.leaders[controller].size,
+    };
     for node in 0..NODES {
         if !store.attached[node] || (attempt == 1 && node != 0) {
             continue;
@@ -89,6 +95,8 @@ fn commit_attempts(moves: &mut Moves<'_>, controller: Controller) {
             after.store.next_attempt += 1;
             after.last_attempt = after.last_attempt.max(attempt);
             after.store.job = Job::Live { attempt, node };
+            after.given[usize::from(attempt) - 1] = size;
+            after.size_tried_twice |= size < after.too_small_below;
             after.leaders[controller].to_send = Some(Launch { attempt, node, generation });
         });
     }
@@ -190,7 +198,15 @@ fn record_exits(moves: &mut Moves<'_>, controller: Controller) {
         };
         if moves_job {
             moves.add(Move::ExitIsRecorded { controller, attempt }, |after| {
-                after.store.job = Job::Done { by: attempt };
+                if !after.ran_out.contains(attempt) {
+                    after.store.job = Job::Done { by: attempt };
+                    return;
+                }
+                let next = after.given[usize::from(attempt) - 1] + 1;
+                after.store.job = Job::Queued;
+                after.store.size = next.max(after.store.size);
+                after.leaders[controller].size = next;
+                after.too_small_below = after.too_small_below.max(next);
             });
         }
     }

@@ -56,6 +56,13 @@ pub fn own_moves(moves: &mut Moves<'_>, node: Node) {
                 *after.agents[node].processes_of(attempt) -= 1;
                 after.exits.insert(attempt);
             });
+            if state.given[usize::from(attempt) - 1] + 1 < moves.bounds.sizes {
+                moves.add(Move::ProcessRunsOutOfMemory { node, attempt }, |after| {
+                    *after.agents[node].processes_of(attempt) -= 1;
+                    after.exits.insert(attempt);
+                    after.ran_out.insert(attempt);
+                });
+            }
         }
     }
     if let (true, Some(attempt)) = (agent.up, agent.launching) {

@@ -35,6 +35,7 @@ fn jobs(of: &[(&'static str, u64, u64)]) -> (Vec<QueuedJob>, Had) {
         queue_rank: QueueRank::default(),
         submitted: Millis::from_secs(minutes * 60),
         gang: None,
+        place: None,
     };
     let had = ids.clone().zip(of).map(|(id, (user, hours, _))| (id, (*user, *hours))).collect();
     (ids.zip(of).map(one).collect(), Had(had))

@@ -16,6 +16,8 @@ use crate::view::{ClusterView, GpuKinds};
 pub(super) struct IndexedGpu {
     /// What stands.
     pub(super) layout: Layout,
+    /// Whether more slices could be created next to those that stand.
+    has_space: bool,
     /// The jobs there.
     pub(super) placements: Vec<PlacedJob>,
     /// Whether it may be changed in this round.
@@ -47,7 +49,8 @@ impl IndexedGpu {
         // Who was left behind by its guest has a part of a slice that could be whole.
         let parts =
             self.placements.iter().filter(|placed| placed.sm.is_some() && part(placed.slot));
-        self.layout.iter().filter(idle).count() + parts.count()
+        let space = usize::from(self.has_space);
+        self.layout.iter().filter(idle).count() + parts.count() + space
     }
 }
 
@@ -100,6 +103,7 @@ impl GpuIndex {
             }
             match PlannedGpu::new(view) {
                 Some(planned) => {
+                    gpu.has_space = !planned.mig.full().contains(&planned.layout);
                     (gpu.layout, gpu.placements, gpu.open) =
                         (planned.layout, planned.placements, planned.open);
                     if view.available && view.operator.pinned.is_none() {

@@ -5,26 +5,33 @@
 //! their whole run by [`stay`].
 //!
 //! - Who runs and can't be moved stays where it is: the search plans around it.
-//! - Where others wait since the slices are taken, the search may free space: weighed jobs that run
+//! - Who runs, could be moved and is of unknown length is expected to run on for as long as it has run
+//!   ([`AssumedRun`]). So it gets slices that nobody needs, and leaves them again, once it has run for long
+//!   enough that the move pays.
+//! - Where others wait since the slices are taken, the search may free space: jobs that run and can be moved
 //!   shrink or go elsewhere, if that pays.
+//! - A job that stays gets a size that suits it for its whole run, or waits for one, where jobs that can be moved
+//!   leave it such a slice ([`MissedSizes`]). Otherwise it would get only the rest.
 //! - While a job that stays waits, all jobs that wait stand in one order, and get places for their whole run. Those that
 //!   can be moved get a better place later.
 //! - Of two slices on which a job was seen to be as quick the smaller one is better ([`THRIFT`]). Of
-//!   two on which it is only taken to be, the larger one is better. It may be quicker there, no job waits
-//!   for it, and what it takes there is known from then on.
+//!   two on which it is only taken to be, the larger one is better for a job that starts. It may be quicker there,
+//!   no job waits for it, and what it takes there is known from then on. A job that runs is expected to gain there
+//!   what jobs usually gain.
 //! - A weighed job for which the search finds nothing is placed as those that stay.
 //! - While a job waits, the search moves others only to free a place for the first one that does.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-use tessera_model::mig::Profile;
+use tessera_model::mig::{Profile, Slot};
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{GpuRequest, Priority};
-use tessera_model::{GpuId, JobId, Millis};
+use tessera_model::{Bytes, GpuId, JobId, Millis};
 
 use super::scoring::SlicePreference;
-use super::stay::{self, StayInput};
+use super::stay::sizes;
+use super::stay::{self, MissedSize, MissedSizes, StayInput};
 use super::{NAME, Tessera};
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::facts::{Account, JobFacts, JobTable};
@@ -40,6 +47,8 @@ const THRIFT: f64 = 0.005;
 const HOPE: f64 = 0.01;
 /// What is taken to be the time of a job of which none is known. Chosen.
 const UNKNOWN_TIME: Millis = Millis::from_secs(3_600);
+/// Jobs for which a round looks for better sizes than those that are free. Chosen by the time of a round.
+const SQUEEZED_MAX: usize = 4;
 /// Most jobs that one round weighs. As many as [`Tessera`] looks at.
 const WEIGHED_MAX: usize = 64;
 
@@ -50,6 +59,17 @@ fn running(cluster: &ClusterView) -> impl Iterator<Item = JobId> {
         InstanceState::Taken { job } => Some(job),
         _ => None,
     })
+}
+
+/// Returns where each job is that has an instance to itself.
+fn homes(cluster: &ClusterView) -> HashMap<JobId, (&GpuView, Slot)> {
+    let instances =
+        cluster.gpus.iter().flat_map(|gpu| gpu.instances.iter().map(move |on| (gpu, on)));
+    let taken = instances.filter_map(|(gpu, instance)| match instance.state {
+        InstanceState::Taken { job } => Some((job, (gpu, instance.slot?))),
+        _ => None,
+    });
+    taken.collect()
 }
 
 /// Decides one round, quotas apart.
@@ -64,15 +84,21 @@ pub(super) fn decide(
     let (weighed, plain): (Vec<_>, Vec<_>) =
         queue.iter().copied().partition(|job| is_weighed(&kinds, knowledge, job));
     let moves = anybody_moves(cluster, knowledge);
-    let search = |hidden: &BTreeSet<GpuId>, jobs: &[&QueuedJob], starts_max: usize| {
+    let search = |hidden: &BTreeSet<GpuId>,
+                  jobs: &[&QueuedJob],
+                  missed: &[MissedSizes],
+                  starts_max: usize| {
         let seen = without(cluster, hidden);
         let mut next = jobs.iter().copied().take(WEIGHED_MAX);
         let known = Known {
             knowledge,
             kinds: &kinds,
             candidates: next.clone().map(|job| (job.id, job)).collect(),
-            known: RefCell::default(),
+            missed: missed.iter().map(|missed| (missed.job, missed.sizes.clone())).collect(),
+            homes: homes(cluster),
+            standings: RefCell::default(),
             thrift: settings.thrift.clamp(0.0, 0.9),
+            now,
         };
         let searched = Knowledge { jobs: &known, predictor: &known, budget: knowledge.budget };
         let found = settings.search(&seen, searched, Some(&known), &mut next, now, starts_max);
@@ -84,7 +110,7 @@ pub(super) fn decide(
         if weighed.is_empty() && !moves {
             return Vec::new();
         }
-        let mut decided = search(&BTreeSet::new(), &weighed, starts_max);
+        let mut decided = search(&BTreeSet::new(), &weighed, &[], starts_max);
         let placed = placed(&decided);
         let left: Vec<&QueuedJob> =
             weighed.into_iter().filter(|job| !placed.contains(&job.id)).collect();
@@ -95,23 +121,40 @@ pub(super) fn decide(
     // Jobs that can be moved stand in one order with those that stay: else the latter would always be first.
     let stays = stay::decide(input, queue, starts_max);
     let mut decided = stays.decisions;
-    let mut hidden = touched(&decided);
     let starts = decided.iter().filter(|decision| waiting(decision).is_none()).count();
     let left_to_start = starts_max.saturating_sub(starts);
+    let mut found = Vec::new();
+    // Who would get a poor size for its whole run gets a good one, if those that can be moved leave it.
+    let squeezed =
+        stays.missed.iter().filter(|missed| moves && Some(missed.job) != stays.first_waiting);
+    for missed in squeezed.take(SQUEEZED_MAX) {
+        let Some((job, others)) = without_start(queue, &decided, missed.job) else { continue };
+        let mut hidden = touched(&others);
+        hidden.extend(found.iter().filter_map(reshaped));
+        let better = search(&hidden, &[job], std::slice::from_ref(missed), 1);
+        if placed(&better).contains(&job.id) {
+            decided = others;
+            found.extend(better);
+        }
+    }
+    let mut hidden = touched(&decided);
+    hidden.extend(found.iter().filter_map(reshaped));
     let first = queue.iter().copied().find(|job| stays.first_waiting == Some(job.id));
-    let found = match first {
-        _ if !moves => Vec::new(),
+    match first {
+        _ if !moves => {}
         // Its reserved place is freed for it, or left alone.
         Some(first) if frees_capacity(first, &decided) => {
-            let found = search(&hidden, &[first], left_to_start);
-            if placed(&found).contains(&first.id) { found } else { Vec::new() }
+            let better = search(&hidden, &[first], &stays.missed, left_to_start);
+            if placed(&better).contains(&first.id) {
+                found.extend(better);
+            }
         }
-        Some(_) => Vec::new(),
+        Some(_) => {}
         None => {
             hidden.extend(stays.reserved.iter().map(|at| cluster.gpus[*at].id.clone()));
-            search(&hidden, &[], left_to_start)
+            found.extend(search(&hidden, &[], &[], left_to_start));
         }
-    };
+    }
     let placed = placed(&found);
     decided.retain(|decision| waiting(decision).is_none_or(|job| !placed.contains(&job)));
     decided.extend(found);
@@ -187,6 +230,27 @@ const fn can_be_weighed(facts: &JobFacts) -> bool {
 /// Whether any running job could be moved: if none, there is nothing to search.
 fn anybody_moves(cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
     running(cluster).any(|job| knowledge.jobs.migration_price(job).is_some())
+}
+
+const fn started_job(decision: &Decision) -> Option<JobId> {
+    match decision {
+        Decision::Start { job, .. } => Some(*job),
+        Decision::Wait { .. } | Decision::Reshape { .. } => None,
+    }
+}
+
+/// Takes a job's start out of what was decided. There is none to take out where others start on the same GPU:
+/// their steps may need its own.
+fn without_start<'q>(
+    queue: &[&'q QueuedJob],
+    decided: &[Decision],
+    job: JobId,
+) -> Option<(&'q QueuedJob, Vec<Decision>)> {
+    let own = decided.iter().position(|decision| started_job(decision) == Some(job))?;
+    let mut others = decided.to_vec();
+    let gpu = others.remove(own).gpu()?.clone();
+    let queued = queue.iter().copied().find(|queued| queued.id == job)?;
+    (!touched(&others).contains(&gpu)).then_some((queued, others))
 }
 
 const fn waiting(decision: &Decision) -> Option<JobId> {
@@ -276,37 +340,130 @@ fn leftovers(
     decided
 }
 
-/// The knowledge of the search: what is known, and that all other jobs stay where they are.
+/// The knowledge of the search: what is known, what is assumed of jobs that run and could be moved, and that
+/// all other jobs stay where they are.
 struct Known<'f> {
     knowledge: Knowledge<'f>,
     kinds: &'f [&'f GpuView],
     /// The waiting jobs that the search may place.
     candidates: HashMap<JobId, &'f QueuedJob>,
-    /// Whether enough is known of a job, as far as it was computed: each takes several predictions.
-    known: RefCell<HashMap<JobId, bool>>,
+    /// Of jobs that stay, the sizes that suit them for their whole run.
+    missed: HashMap<JobId, Vec<MissedSize>>,
+    /// Where jobs run.
+    homes: HashMap<JobId, (&'f GpuView, Slot)>,
+    /// What the search may do with a job, as far as it was computed: each takes several predictions.
+    standings: RefCell<HashMap<JobId, Standing>>,
     /// What the search takes off a whole GPU's score for energy, in parts of one.
     thrift: f64,
+    now: Millis,
 }
+
+/// What the search may do with a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Standing {
+    /// Its times are known, and it can be moved.
+    Timed,
+    /// It can be moved, and its times are assumed.
+    Assumed(AssumedRun),
+    /// It stays where it is.
+    Stays,
+}
+
+/// The run of a job of which nothing is known but how long it has run. It is expected to run on for as long
+/// again: of jobs whose lengths differ by orders of magnitude, those that have run for long run on for long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct AssumedRun {
+    /// What all of it takes where it is, in milliseconds.
+    ms: f64,
+    /// Multiprocessors there.
+    sms: f64,
+    /// Least memory of a slice for it.
+    memory: Bytes,
+}
+
+impl AssumedRun {
+    /// Returns how long all of it takes on an instance.
+    fn time_on(&self, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
+        if profile.memory < self.memory {
+            return None;
+        }
+        let ms = self.ms * sizes::usual_stretch(self.sms, sizes::sms_of(gpu, profile));
+        Some(RunTime::measured(sizes::millis(ms).max(Millis::new(1))))
+    }
+}
+
+/// The finished part of a job that is expected to run on for as long as it has run, in millionths.
+const HALF: u32 = 500_000;
 
 impl Known<'_> {
     fn candidate(&self, job: JobId) -> Option<&QueuedJob> {
         self.candidates.get(&job).copied()
     }
 
-    fn is_known(&self, job: JobId) -> bool {
-        if let Some(known) = self.known.borrow().get(&job) {
+    fn standing(&self, job: JobId) -> Standing {
+        if let Some(known) = self.standings.borrow().get(&job) {
             return *known;
         }
-        let known = self.looks_known(job);
-        self.known.borrow_mut().insert(job, known);
-        known
+        let standing = self.find_standing(job);
+        self.standings.borrow_mut().insert(job, standing);
+        standing
     }
 
-    fn looks_known(&self, job: JobId) -> bool {
-        can_be_weighed(&self.knowledge.jobs.facts(job))
-            && self
-                .candidate(job)
-                .is_none_or(|candidate| is_weighed(self.kinds, self.knowledge, candidate))
+    /// Returns how long a job of known times takes on an instance. A job that runs is expected to gain what jobs
+    /// usually gain by a larger slice than any on which its task was seen.
+    fn timed_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
+        let run = self.knowledge.predictor.predict_run(job, gpu, profile)?;
+        if run.is_measured || !self.homes.contains_key(&job) {
+            return Some(run);
+        }
+        // From the largest slice on which it was seen: that answer is the same wherever the job is now.
+        let seen =
+            gpu.mig.as_deref()?.plain().filter(|seen| {
+                seen.compute_slices < profile.compute_slices && seen.compute_slices > 0
+            });
+        let measured = seen.filter_map(|seen| {
+            let run = self.knowledge.predictor.predict_run(job, gpu, seen)?;
+            run.is_measured.then_some((seen, run.time))
+        });
+        let Some((seen, time)) = measured.max_by_key(|(seen, _)| seen.compute_slices) else {
+            return Some(run);
+        };
+        let stretch = sizes::usual_stretch(sizes::sms_of(gpu, seen), sizes::sms_of(gpu, profile));
+        let usual = sizes::millis(sizes::float(time) * stretch).max(Millis::new(1));
+        Some(RunTime::measured(run.time.min(usual)))
+    }
+
+    /// Returns the GPU on which a job has an instance to itself, and the instance's profile.
+    fn home(&self, job: JobId) -> Option<(&GpuView, &Profile)> {
+        let (gpu, slot) = self.homes.get(&job)?;
+        Some((*gpu, gpu.mig.as_deref()?.geometry.profile(slot.profile)?))
+    }
+
+    fn is_known(&self, job: JobId) -> bool {
+        self.standing(job) != Standing::Stays
+    }
+
+    fn find_standing(&self, job: JobId) -> Standing {
+        let facts = self.knowledge.jobs.facts(job);
+        if let Some(candidate) = self.candidate(job) {
+            let weighed = is_weighed(self.kinds, self.knowledge, candidate);
+            return if weighed { Standing::Timed } else { Standing::Stays };
+        }
+        if facts.migration_price.is_none() {
+            return Standing::Stays;
+        }
+        let home = self.home(job);
+        let time = |(gpu, on)| self.knowledge.predictor.predict_run(job, gpu, on);
+        if facts.done.is_some() && home.is_none_or(|home| time(home).is_some()) {
+            return Standing::Timed;
+        }
+        let assumed = || {
+            let (gpu, on) = home?;
+            let ran = sizes::float(self.now.minus(facts.since?));
+            let sms = sizes::sms_of(gpu, on);
+            Some(AssumedRun { ms: 2.0 * ran, sms, memory: facts.memory? })
+        };
+        assumed().map_or(Standing::Stays, Standing::Assumed)
     }
 }
 
@@ -321,7 +478,8 @@ impl SlicePreference for Known<'_> {
         if !self.is_known(job) {
             return 1.0;
         }
-        if run.is_measured {
+        // Hope is no reason to stop a job that runs.
+        if run.is_measured || self.candidate(job).is_none() {
             return thrifty(on);
         }
         // What the search takes off for energy is taken back, and a little more: as much as decides between
@@ -344,7 +502,11 @@ impl JobTable for Known<'_> {
 
     fn facts(&self, job: JobId) -> JobFacts {
         let facts = self.knowledge.jobs.facts(job);
-        let is_known = self.is_known(job);
+        let standing = self.standing(job);
+        if matches!(standing, Standing::Assumed(_)) {
+            return JobFacts { done: Some(HALF), ..facts };
+        }
+        let is_known = standing == Standing::Timed;
         // A running job has begun, so that going elsewhere has its price.
         let least = u32::from(self.candidate(job).is_none());
         let done = facts.done.filter(|_| is_known).unwrap_or(0).max(least);
@@ -359,8 +521,21 @@ impl JobTable for Known<'_> {
 
 impl Predictor for Known<'_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
-        if self.is_known(job) {
-            return self.knowledge.predictor.predict_run(job, gpu, profile);
+        match self.standing(job) {
+            Standing::Timed => return self.timed_run(job, gpu, profile),
+            Standing::Assumed(run) => return run.time_on(gpu, profile),
+            Standing::Stays => {}
+        }
+        let largest = || gpu.mig.as_deref()?.largest().map(|largest| largest.id);
+        if let Some(sizes) = self.missed.get(&job) {
+            let on = |size: &MissedSize| {
+                size.profile == profile.id
+                    && size.model == gpu.model
+                    && size.gpu_memory == gpu.memory
+            };
+            let may_run = sizes.iter().any(on) || largest() == Some(profile.id);
+            let ms = sizes.first().filter(|_| may_run)?.ms;
+            return Some(RunTime::measured(sizes::millis(ms)));
         }
         let suits = match (self.candidate(job), gpu.mig.as_deref()) {
             (Some(candidate), Some(mig)) => SliceRequest::of(&candidate.gpu, None)
@@ -370,7 +545,6 @@ impl Predictor for Known<'_> {
             (Some(_), None) => false,
             (None, _) => true,
         };
-        let largest = || gpu.mig.as_deref()?.largest().map(|largest| largest.id);
         let may_run = suits || largest() == Some(profile.id);
         may_run.then_some(RunTime { time: UNKNOWN_TIME, is_measured: false })
     }
@@ -384,7 +558,7 @@ impl Predictor for Known<'_> {
         profile: &Profile,
     ) -> Option<Millis> {
         // Who stays alone where it is shares with nobody.
-        if !self.is_known(job) {
+        if self.standing(job) != Standing::Timed {
             return None;
         }
         self.knowledge.predictor.predict_mps_run(job, sm, co_runners, gpu, profile)
@@ -398,7 +572,7 @@ impl Predictor for Known<'_> {
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        if !self.is_known(job) {
+        if self.standing(job) != Standing::Timed {
             return None;
         }
         let predictor = self.knowledge.predictor;

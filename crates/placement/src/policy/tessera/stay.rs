@@ -23,13 +23,13 @@ mod markets;
 mod order;
 mod plan;
 mod reservations;
-mod sizes;
+pub(super) mod sizes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use tessera_model::mig::ProfileId;
-use tessera_model::{JobId, Millis};
+use tessera_model::{Bytes, JobId, Millis};
 
 use self::ends::Ends;
 use self::explaining::{describe_size, renamed};
@@ -107,6 +107,26 @@ pub(super) struct Stays {
     pub(super) reserved: BTreeSet<usize>,
     /// The first job in the order of service that waits for a place.
     pub(super) first_waiting: Option<JobId>,
+    /// Sizes that suit jobs for their whole run, and that they did not get: of the first one that waits, and of
+    /// those that got another size.
+    pub(super) missed: Vec<MissedSizes>,
+}
+
+/// The sizes that suit a job for its whole run, where none of them was free.
+#[derive(Clone, Debug)]
+pub(super) struct MissedSizes {
+    pub(super) job: JobId,
+    /// Each with the job's time there.
+    pub(super) sizes: Vec<MissedSize>,
+}
+
+/// A size on GPUs of one kind.
+#[derive(Clone, Debug)]
+pub(super) struct MissedSize {
+    pub(super) model: String,
+    pub(super) gpu_memory: Bytes,
+    pub(super) profile: ProfileId,
+    pub(super) ms: f64,
 }
 
 /// Decides about jobs that stay where they start.
@@ -117,6 +137,7 @@ pub(super) fn decide(input: StayInput<'_>, queue: &[&QueuedJob], starts_max: usi
         reserved: round.reservations.iter().map(|kept| kept.gpu).collect(),
         decisions: round.decisions,
         first_waiting: round.first_waiting,
+        missed: round.missed,
     }
 }
 
@@ -143,6 +164,7 @@ struct StayRound<'c> {
     horizon: StayHorizon,
     started: usize,
     first_waiting: Option<JobId>,
+    missed: Vec<MissedSizes>,
     decisions: Vec<Decision>,
 }
 
@@ -187,6 +209,7 @@ impl<'c> StayRound<'c> {
             horizon: StayHorizon::default(),
             started: 0,
             first_waiting: None,
+            missed: Vec::new(),
             decisions: Vec::new(),
         }
     }
@@ -334,6 +357,9 @@ impl<'c> StayRound<'c> {
             if place.option.cost > tolerance * cheapest {
                 return Served::Deferred;
             }
+            if place.option.cost > TOLERANCE * cheapest {
+                self.miss(job, &sized);
+            }
             match self.better_later(job, &sized, &place) {
                 Some(later) if !full => {
                     self.reserve(later);
@@ -349,7 +375,10 @@ impl<'c> StayRound<'c> {
         {
             self.reserve(later);
         }
-        self.first_waiting.get_or_insert(job.id);
+        if self.first_waiting.is_none() {
+            self.first_waiting = Some(job.id);
+            self.miss(job, &sized);
+        }
         if again {
             self.wait_behind(job, &size);
         } else {
@@ -357,6 +386,18 @@ impl<'c> StayRound<'c> {
             self.wait(job, &size);
         }
         Served::Decided
+    }
+
+    /// Notes that none of the sizes was free that suit a job.
+    pub(super) fn miss(&mut self, job: &QueuedJob, sized: &SizedJob<'c>) {
+        let cheapest = sized.options.first().map_or(0.0, |option| option.cost);
+        let suits = sized.options.iter().take_while(|option| option.cost <= TOLERANCE * cheapest);
+        let sizes = suits.filter_map(|option| {
+            let view = self.kinds[option.kind].view;
+            let (model, gpu_memory) = (view.model.clone(), view.memory);
+            Some(MissedSize { model, gpu_memory, profile: option.profile?.id, ms: option.ms })
+        });
+        self.missed.push(MissedSizes { job: job.id, sizes: sizes.collect() });
     }
 
     /// Returns the sizes that a job may have, in the order of preference, and when it has to be done. Explains why

@@ -9,7 +9,7 @@ use super::order::TimedJob;
 use super::plan::{self, PLANNED_GPUS_MAX, PLANNED_MAX, PlannableJob, PlannedGpu, PlannedJob};
 use super::reservations::Reservation;
 use super::sizes::{self, SizeOption, SizedJob};
-use super::{PlaceNow, StayRound};
+use super::{MissedSizes, PlaceNow, StayRound};
 use crate::offer::Offer;
 use crate::policy::scheme_b;
 use crate::request::SliceRequest;
@@ -87,7 +87,10 @@ impl<'c> StayRound<'c> {
         }
         for one in later {
             let (job, sized) = (timed[one.index].job, &sized[one.index]);
-            self.first_waiting.get_or_insert(job.id);
+            if self.first_waiting.is_none() {
+                self.first_waiting = Some(job.id);
+                self.missed.push(MissedSizes { job: job.id, sizes: Vec::new() });
+            }
             // What ends sooner than planned on a place that the plan leaves free need not wait.
             let place = self.find_place(job, sized);
             let place = place.filter(|place| place.option.ms < float_ms(one.ends));

@@ -3,7 +3,8 @@
 use tessera_model::Millis;
 use tessera_model::mig::Profile;
 
-use super::super::rounding::{float, whole_ms};
+pub(in super::super) use super::super::rounding::float;
+use super::super::rounding::whole_ms;
 use crate::predictor::{Knowledge, Predictor};
 use crate::request::SliceRequest;
 use crate::view::{ClusterView, GpuKinds, GpuView, MigView, QueuedJob};
@@ -51,11 +52,26 @@ impl<'c> GpuKind<'c> {
 
     /// Returns the multiprocessors of an instance.
     fn sms_of(&self, profile: Option<&Profile>) -> f64 {
-        let (Some(profile), Some(whole)) = (profile, self.mig().and_then(MigView::largest)) else {
-            return self.sms;
-        };
-        self.sms * f64::from(profile.compute_slices) / f64::from(whole.compute_slices.max(1))
+        profile.map_or(self.sms, |profile| sms_of(self.view, profile))
     }
+}
+
+/// Returns the multiprocessors of an instance on a GPU.
+pub(in super::super) fn sms_of(gpu: &GpuView, profile: &Profile) -> f64 {
+    let all = sms(gpu);
+    let whole = gpu.mig.as_deref().and_then(MigView::largest);
+    whole.map_or(all, |whole| {
+        all * f64::from(profile.compute_slices) / f64::from(whole.compute_slices.max(1))
+    })
+}
+
+fn sms(gpu: &GpuView) -> f64 {
+    f64::from(gpu.sms.unwrap_or(SMS).max(1))
+}
+
+/// Returns how many times as long a job takes on `to` multiprocessors as on `from`, if nothing is known of it.
+pub(in super::super) fn usual_stretch(from: f64, to: f64) -> f64 {
+    (from / to).powf(SPEED_POWER)
 }
 
 /// Returns the kinds of GPUs, and the kind of each GPU by its place in the view.
@@ -63,7 +79,7 @@ pub(super) fn kinds(cluster: &ClusterView) -> (Vec<GpuKind<'_>>, Vec<usize>) {
     let GpuKinds { first, kind_of } = cluster.gpu_kinds();
     let of = |at: usize| {
         let view = &cluster.gpus[at];
-        GpuKind { view, count: 0, sms: f64::from(view.sms.unwrap_or(SMS).max(1)) }
+        GpuKind { view, count: 0, sms: sms(view) }
     };
     let mut kinds: Vec<GpuKind<'_>> = first.into_iter().map(of).collect();
     for (view, kind) in cluster.gpus.iter().zip(&kind_of) {
@@ -142,7 +158,7 @@ pub(super) fn sized<'c>(
         let whole = limit.map_or(UNKNOWN_MS, float).min(UNKNOWN_MS);
         for option in &mut found {
             let sms = kinds[option.kind].sms_of(option.profile);
-            option.ms = whole * (fastest / sms).powf(SPEED_POWER);
+            option.ms = whole * usual_stretch(fastest, sms);
         }
     }
     // What energy costs a job of unknown speeds can't be weighed.
@@ -229,6 +245,6 @@ fn suitable<'c>(gpu: &GpuKind<'c>, request: &SliceRequest) -> Vec<Option<&'c Pro
 }
 
 /// Returns a time of floating point as a time of the clock.
-pub(super) fn millis(ms: f64) -> Millis {
+pub(in super::super) fn millis(ms: f64) -> Millis {
     Millis::new(whole_ms(ms))
 }

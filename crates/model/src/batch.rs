@@ -1,0 +1,167 @@
+//! How a batch job is started and warned, as batch schedulers do it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::BadId;
+use crate::life::words;
+use crate::spec::BadField;
+use crate::units::Millis;
+
+/// Most seconds before a time limit at which a signal may be sent, which is Slurm's.
+pub const EARLY_SIGNAL_SECS_MAX: u64 = 65_535;
+
+words! {
+    /// How many processes Tessera starts for a job over several GPUs.
+    LaunchStyle {
+        /// One process for each GPU or slice, with its rank.
+        Each = "each",
+        /// One process on the first node, which sees all GPUs or slices there. It starts the others.
+        Once = "once",
+    }
+}
+
+words! {
+    /// A signal that a job can be sent before its time limit.
+    WarningSignal {
+        /// `SIGHUP`.
+        Hup = "HUP",
+        /// `SIGINT`.
+        Int = "INT",
+        /// `SIGQUIT`.
+        Quit = "QUIT",
+        /// `SIGUSR1`.
+        Usr1 = "USR1",
+        /// `SIGUSR2`.
+        Usr2 = "USR2",
+        /// `SIGTERM`.
+        Term = "TERM",
+        /// `SIGCONT`.
+        Cont = "CONT",
+    }
+}
+
+words! {
+    /// What a further attempt does with the output files of the job.
+    OpenMode {
+        /// It writes behind what is there.
+        Append = "append",
+        /// It empties them.
+        Truncate = "truncate",
+    }
+}
+
+/// A signal before the time limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlySignal {
+    /// The signal.
+    pub signal: WarningSignal,
+    /// How long before the time limit.
+    pub before_limit: Millis,
+    /// Whether only the job's first process gets it; otherwise only the others do.
+    pub script_only: bool,
+}
+
+impl EarlySignal {
+    /// Reads a request.
+    ///
+    /// # Errors
+    ///
+    /// [`BadField`] names what is wrong.
+    pub fn parse(
+        signal: &str,
+        secs_before_limit: u64,
+        script_only: bool,
+    ) -> Result<Self, BadField> {
+        let signal = signal.parse().map_err(|bad: BadId| {
+            BadField::new("signal", format!("{signal:?} is unknown"), bad.expected)
+        })?;
+        if secs_before_limit > EARLY_SIGNAL_SECS_MAX {
+            return Err(BadField::new(
+                "signal",
+                format!("{secs_before_limit} seconds are out of range"),
+                format!("0 to {EARLY_SIGNAL_SECS_MAX}"),
+            ));
+        }
+        Ok(Self { signal, before_limit: Millis::from_secs(secs_before_limit), script_only })
+    }
+}
+
+/// The indexes of an array, and how many of its tasks may run at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ArrayRules {
+    /// Its indexes in ascending order, if some are missing between the first and the last one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<u32>,
+    /// How many tasks may run at a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<ArrayLimit>,
+}
+
+/// How many tasks of an array may run at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayLimit {
+    /// How many tasks it has.
+    pub tasks: u32,
+    /// How many may run at a time.
+    pub at_once: u32,
+}
+
+impl ArrayRules {
+    /// Reads a request of `tasks` tasks.
+    ///
+    /// # Errors
+    ///
+    /// [`BadField`] names what is wrong.
+    pub fn parse(indexes: Vec<u32>, limit: Option<u32>, tasks: u32) -> Result<Self, BadField> {
+        if !indexes.is_sorted_by(|one, next| one < next) {
+            let expected = "indexes in ascending order, each once";
+            return Err(BadField::new("array_indexes", "they are not in order", expected));
+        }
+        let limit = match limit {
+            Some(0) => {
+                return Err(BadField::new("array_limit", "it is 0", "how many may run at a time"));
+            }
+            Some(at_once) => Some(ArrayLimit { tasks, at_once }),
+            None => None,
+        };
+        Ok(Self { indexes, limit })
+    }
+
+    /// Whether there are no rules.
+    pub fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the index of the task at a place of the array, counted from 0; `first` is the first index.
+    pub fn index_at(&self, place: u32, first: u32) -> Option<u32> {
+        match self.indexes.is_empty() {
+            true => first.checked_add(place),
+            false => self.indexes.get(usize::try_from(place).ok()?).copied(),
+        }
+    }
+}
+
+/// How a batch job is started and warned; a part of [`crate::spec::RunSpec`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BatchRules {
+    /// How many processes are started over several GPUs.
+    pub launch: LaunchStyle,
+    /// The script's arguments.
+    pub arguments: Vec<String>,
+    /// The signal before the time limit, if one is requested.
+    pub signal: Option<EarlySignal>,
+    /// What attempts do with output files that exist; `None` if the user did not choose.
+    pub open_mode: Option<OpenMode>,
+}
+
+impl Default for BatchRules {
+    /// Returns the rules of a job that was stored before there was a choice.
+    fn default() -> Self {
+        Self { launch: LaunchStyle::Each, arguments: Vec::new(), signal: None, open_mode: None }
+    }
+}

@@ -1,0 +1,246 @@
+//! The GPU memory of a model that never ran, from its description.
+//!
+//! MIGM §2.2 names such an estimate for jobs that declare no memory and have no history. It adds up weights, gradients,
+//! the optimizer's state, activations, the cache of a transformer's keys and values, workspaces and the CUDA context.
+//! It is a start for the sizing ladder, which corrects it.
+
+pub mod config;
+pub mod onnx;
+
+use serde::Serialize;
+use tessera_model::Bytes;
+
+use crate::number::{float, whole};
+
+const MIB: f64 = 1_048_576.0;
+
+/// How much more activations take than the formula has: allocators round, and outputs of operations live until the
+/// next one has run. Fitted on the first two of nine measurements of one model (`tests/estimate.rs`).
+const ALLOCATION: f64 = 1.18;
+
+/// Workspaces of cuBLAS and cuDNN in MiB. Fitted on the same.
+const WORKSPACE_MIB: f64 = 135.0;
+
+/// What activations take in mixed precision, of what they take in 32 bits: half of most of them, and all of softmax,
+/// norms and losses. Fitted on one measurement.
+const MIXED_ACTIVATIONS: f64 = 0.80;
+
+/// The CUDA context with its kernels, loaded as they are used, in MiB (CUDA 11.7 and newer). Older versions load all of
+/// a library's: 1,343 MiB on a V100 (source: `tests/estimate/measured.csv`).
+pub const CONTEXT_MIB: u64 = 600;
+
+/// How far activations may be off, as a part of them, on each side.
+const ACTIVATIONS_OFF: f64 = 0.25;
+
+/// How far everything else may be off.
+const OTHERS_OFF: f64 = 0.04;
+
+/// What of a model decides about its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ModelShape {
+    /// Weights.
+    pub parameters: u64,
+    /// Layers, encoder's and decoder's together.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub hidden: u64,
+    /// Attention heads.
+    pub heads: u64,
+    /// Heads of keys and values; fewer than `heads` in models with grouped queries.
+    pub kv_heads: u64,
+    /// Width of a head.
+    pub head_width: u64,
+    /// Tokens of the vocabulary.
+    pub vocabulary: u64,
+    /// Values of all intermediate results of one sample, where the model's file names them (ONNX).
+    pub intermediates: u64,
+}
+
+/// The numbers in which a model is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberFormat {
+    /// 32 bits.
+    Float32,
+    /// Weights in 32 bits with a copy in 16, as automatic mixed precision has them.
+    Mixed,
+    /// 16 bits: float16 or bfloat16.
+    Half,
+    /// 8 bits, quantised.
+    Int8,
+    /// 4 bits, quantised.
+    Int4,
+}
+
+impl NumberFormat {
+    /// All of them, with the words that users write.
+    pub const WORDS: [(&str, Self); 7] = [
+        ("float32", Self::Float32),
+        ("mixed", Self::Mixed),
+        ("float16", Self::Half),
+        ("bfloat16", Self::Half),
+        ("half", Self::Half),
+        ("int8", Self::Int8),
+        ("int4", Self::Int4),
+    ];
+
+    const fn weight_bytes(self) -> f64 {
+        match self {
+            Self::Float32 => 4.0,
+            Self::Mixed => 6.0,
+            Self::Half => 2.0,
+            // Scales and outliers: one sixteenth more.
+            Self::Int8 => 1.062_5,
+            Self::Int4 => 0.625,
+        }
+    }
+
+    const fn activations(self) -> f64 {
+        match self {
+            Self::Float32 => 1.0,
+            Self::Mixed => MIXED_ACTIVATIONS,
+            Self::Half | Self::Int8 | Self::Int4 => 0.5,
+        }
+    }
+
+    const fn value_bytes(self) -> f64 {
+        match self {
+            Self::Float32 => 4.0,
+            Self::Mixed | Self::Half | Self::Int8 | Self::Int4 => 2.0,
+        }
+    }
+}
+
+/// What trains a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerKind {
+    /// Nothing: inference.
+    None,
+    /// Gradients only.
+    Sgd,
+    /// One state for each weight.
+    Momentum,
+    /// Two states for each weight, in 32 bits.
+    AdamW,
+    /// Two states for each weight, in 8 bits.
+    Adam8bit,
+    /// Rows and columns of states.
+    Adafactor,
+}
+
+impl OptimizerKind {
+    /// All of them, with the words that users write.
+    pub const WORDS: [(&str, Self); 6] = [
+        ("none", Self::None),
+        ("sgd", Self::Sgd),
+        ("momentum", Self::Momentum),
+        ("adamw", Self::AdamW),
+        ("adam8bit", Self::Adam8bit),
+        ("adafactor", Self::Adafactor),
+    ];
+
+    const fn state_bytes(self) -> f64 {
+        match self {
+            Self::None | Self::Sgd => 0.0,
+            Self::Momentum => 4.0,
+            Self::AdamW => 8.0,
+            Self::Adam8bit => 2.0,
+            Self::Adafactor => 0.02,
+        }
+    }
+}
+
+/// How a model is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ModelRun {
+    /// Samples at once.
+    pub batch: u64,
+    /// Tokens of a sample.
+    pub sequence: u64,
+    /// Its numbers.
+    pub format: NumberFormat,
+    /// What trains it.
+    pub optimizer: OptimizerKind,
+    /// Whether activations are computed again in the backward pass.
+    pub checkpointing: bool,
+    /// The CUDA context, in MiB.
+    pub context_mib: u64,
+}
+
+/// The memory of a run, by what it is for, with its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RunMemory {
+    /// Weights, with their copy in mixed precision.
+    pub weights: Bytes,
+    /// Gradients.
+    pub gradients: Bytes,
+    /// The optimizer's state.
+    pub optimizer: Bytes,
+    /// Activations; in inference those of one layer.
+    pub activations: Bytes,
+    /// Keys and values of all layers, in inference.
+    pub cache: Bytes,
+    /// Workspaces of libraries.
+    pub workspace: Bytes,
+    /// The CUDA context.
+    pub context: Bytes,
+    /// All of these.
+    pub total: Bytes,
+    /// It is at least this, where the formulas hold.
+    pub low: Bytes,
+    /// It is at most this.
+    pub high: Bytes,
+}
+
+/// Estimates the memory of a run.
+///
+/// # Source
+///
+/// Activations of a transformer's layer: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+/// Models", 2022: `s b h (34 + 5 a s / h)` bytes in 16 bits.
+pub fn estimate(shape: &ModelShape, run: &ModelRun) -> RunMemory {
+    let parameters = float(shape.parameters);
+    let is_trained = run.optimizer != OptimizerKind::None;
+    let weights = parameters * run.format.weight_bytes();
+    let gradient_bytes = if run.format == NumberFormat::Half { 2.0 } else { 4.0 };
+    let gradients = if is_trained { parameters * gradient_bytes } else { 0.0 };
+    let optimizer = parameters * run.optimizer.state_bytes();
+    let activations = activations(shape, run, is_trained);
+    let tokens = float(run.batch) * float(run.sequence);
+    let of_token = 2.0 * float(shape.layers) * float(shape.kv_heads) * float(shape.head_width);
+    let cache = if is_trained { 0.0 } else { tokens * of_token * run.format.value_bytes() };
+    let (workspace, context) = (WORKSPACE_MIB * MIB, float(run.context_mib) * MIB);
+    let others = weights + gradients + optimizer + cache + workspace + context;
+    let bytes = |value: f64| Bytes::new(whole(value));
+    RunMemory {
+        weights: bytes(weights),
+        gradients: bytes(gradients),
+        optimizer: bytes(optimizer),
+        activations: bytes(activations),
+        cache: bytes(cache),
+        workspace: bytes(workspace),
+        context: bytes(context),
+        total: bytes(others + activations),
+        low: bytes(others * (1.0 - OTHERS_OFF) + activations * (1.0 - ACTIVATIONS_OFF)),
+        high: bytes(others * (1.0 + OTHERS_OFF) + activations * (1.0 + ACTIVATIONS_OFF)),
+    }
+}
+
+fn activations(shape: &ModelShape, run: &ModelRun, is_trained: bool) -> f64 {
+    let (batch, sequence, hidden) = (float(run.batch), float(run.sequence), float(shape.hidden));
+    if shape.layers == 0 {
+        let all = float(shape.intermediates) * batch * 4.0 * run.format.activations();
+        return ALLOCATION * all;
+    }
+    let stream = sequence * batch * hidden;
+    let scores = float(shape.heads) * sequence * sequence * batch;
+    // In 32 bits: twice what the paper has for 16.
+    let layer = 2.0 * (34.0 * stream + 5.0 * scores);
+    let checkpoints = 4.0 * stream * float(shape.layers);
+    let kept = match (is_trained, run.checkpointing) {
+        (true, false) => layer * float(shape.layers),
+        (true, true) => checkpoints + layer,
+        // Nothing is kept for a backward pass: the largest result of a layer, and the logits of the last token.
+        (false, _) => 4.0 * (4.0 * stream + float(shape.vocabulary) * batch),
+    };
+    ALLOCATION * kept * run.format.activations()
+}

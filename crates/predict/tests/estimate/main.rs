@@ -1,0 +1,138 @@
+//! The estimator against published measurements, and against published numbers of parameters.
+
+use tessera_predict::estimate::config::read;
+use tessera_predict::estimate::{ModelRun, ModelShape, NumberFormat, OptimizerKind, estimate};
+
+/// The published measurements; `fitted` names those from which a constant was taken.
+const MEASURED: &str = include_str!("measured.csv");
+const BERT: &str = include_str!("bert-large-uncased.json");
+const MIB: f64 = 1_048_576.0;
+
+fn word<T: Copy>(words: &[(&str, T)], word: &str) -> T {
+    words.iter().find(|(known, _)| *known == word).unwrap().1
+}
+
+#[expect(clippy::cast_precision_loss, reason = "bytes of a GPU are below 2^53")]
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / MIB
+}
+
+/// Returns how far each estimate is off, in percent, and whether a constant was fitted on it.
+fn errors() -> Vec<(f64, bool, bool)> {
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let [model, batch, sequence, format, optimizer, checkpointing, context, measured, fitted] =
+            cells[..9]
+        else {
+            panic!("not a row: {line}")
+        };
+        assert_eq!(model, "bert-large-uncased");
+        let run = ModelRun {
+            batch: batch.parse().unwrap(),
+            sequence: sequence.parse().unwrap(),
+            format: word(&NumberFormat::WORDS, format),
+            optimizer: word(&OptimizerKind::WORDS, optimizer),
+            checkpointing: checkpointing == "yes",
+            context_mib: context.parse().unwrap(),
+        };
+        let memory = estimate(&read(BERT).unwrap(), &run);
+        let measured: f64 = measured.parse().unwrap();
+        let off = 100.0 * (mib(memory.total.get()) / measured - 1.0);
+        println!("{line}: {off:+.1} %");
+        let is_inside = mib(memory.low.get()) <= measured && measured <= mib(memory.high.get());
+        (off, fitted == "yes", is_inside)
+    };
+    MEASURED.lines().skip(1).map(row).collect()
+}
+
+#[test]
+fn estimates_are_near_the_published_measurements() {
+    let all = errors();
+    let mut held_out: Vec<f64> =
+        all.iter().filter(|(_, fitted, _)| !fitted).map(|(off, ..)| off.abs()).collect();
+    held_out.sort_by(f64::total_cmp);
+    let median = held_out[held_out.len() / 2];
+
+    assert!(median <= 5.0, "{held_out:?}");
+    assert!(all.iter().all(|(off, ..)| *off > -5.0), "under by more than 5 %: {all:?}");
+    assert!(all.iter().all(|(.., is_inside)| *is_inside), "outside of the range: {all:?}");
+}
+
+/// Model, its config, and its published number of parameters in millions, by the model's page.
+const PARAMETERS: [(&str, &str, f64); 5] = [
+    ("bert-large-uncased", BERT, 335.0),
+    (
+        "gpt2",
+        r#"{"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257,
+            "n_positions": 1024}"#,
+        124.0,
+    ),
+    (
+        "Llama-2-7b",
+        r#"{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "intermediate_size": 11008, "vocab_size": 32000, "tie_word_embeddings": false}"#,
+        6_738.0,
+    ),
+    (
+        "Qwen2-7B",
+        r#"{"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+            "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064,
+            "tie_word_embeddings": false}"#,
+        7_616.0,
+    ),
+    (
+        "Mixtral-8x7B",
+        r#"{"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000,
+            "num_local_experts": 8, "tie_word_embeddings": false}"#,
+        46_703.0,
+    ),
+];
+
+#[test]
+fn parameters_are_those_that_the_models_pages_print() {
+    for (name, config, millions) in PARAMETERS {
+        let found = mib(read(config).unwrap().parameters) * MIB / 1e6;
+        assert!((found / millions - 1.0).abs() < 0.01, "{name}: {found:.0} million");
+    }
+}
+
+#[test]
+fn inference_needs_weights_and_the_cache_of_keys_and_values() {
+    let shape = read(PARAMETERS[3].1).unwrap();
+    let run = ModelRun {
+        batch: 8,
+        sequence: 4_096,
+        format: NumberFormat::Half,
+        optimizer: OptimizerKind::None,
+        checkpointing: false,
+        context_mib: 600,
+    };
+    let memory = estimate(&shape, &run);
+    // 2 x 28 layers x 4 heads x 128 x 2 bytes x 32,768 tokens.
+    assert_eq!(memory.cache.get(), 2 * 28 * 4 * 128 * 2 * 32_768);
+    assert_eq!(memory.gradients.get() + memory.optimizer.get(), 0);
+    let trained = estimate(&shape, &ModelRun { optimizer: OptimizerKind::AdamW, ..run });
+    assert!(
+        trained.total > memory.total && trained.low < trained.total && trained.total < trained.high
+    );
+}
+
+#[test]
+fn a_file_without_the_numbers_is_refused_by_name() {
+    let error = read(r#"{"hidden_size": 4}"#).unwrap_err().to_string();
+    assert!(error.contains("num_hidden_layers"), "{error}");
+    assert!(read("{").is_err());
+    let nothing = estimate(
+        &ModelShape::default(),
+        &ModelRun {
+            batch: 1,
+            sequence: 1,
+            format: NumberFormat::Float32,
+            optimizer: OptimizerKind::None,
+            checkpointing: false,
+            context_mib: 0,
+        },
+    );
+    assert!(nothing.total >= nothing.workspace);
+}
