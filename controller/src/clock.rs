@@ -19,6 +19,11 @@ pub fn unix() -> Millis {
     millis(ClockId::Realtime)
 }
 
+/// Returns the time since 1970 in seconds, as certificates have it.
+pub fn unix_secs() -> i64 {
+    clock_gettime(ClockId::Realtime).tv_sec
+}
+
 fn millis(clock: ClockId) -> Millis {
     let now = clock_gettime(clock);
     let seconds = clamped(now.tv_sec);

@@ -25,12 +25,16 @@ const LOOK_UPS_MAX: usize = 8;
 const KEPT_MAX: usize = 10_000;
 /// Stands for every account that has no number here, so it is nobody's name.
 const OVERFLOW_UID: u32 = 65_534;
+/// The first number of people's accounts (`UID_MIN` of login.defs). Those below are the system's.
+const PEOPLE_FROM: u32 = 1_000;
 
 /// An account of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// Its name.
     pub name: Arc<str>,
+    /// Its number.
+    pub uid: u32,
     /// What it may do.
     pub role: Role,
     /// The members of the accounts that it coordinates.
@@ -104,6 +108,19 @@ impl Directory {
         self.find(Key::Name(name.to_owned())).await
     }
 
+    /// Returns whether a name belongs to the system of this machine, such as root, and to no person.
+    ///
+    /// # Errors
+    ///
+    /// [`NoAccount::Silent`].
+    pub async fn is_of_the_system(&self, name: &str) -> Result<bool, NoAccount> {
+        match self.by_name(name).await {
+            Ok(account) => Ok(account.uid < PEOPLE_FROM || account.uid == OVERFLOW_UID),
+            Err(NoAccount::Silent) => Err(NoAccount::Silent),
+            Err(NoAccount::Name { .. } | NoAccount::Uid { .. }) => Ok(false),
+        }
+    }
+
     /// Returns the members of the accounts that a user coordinates.
     pub fn coordinated_by(&self, user: &str) -> Arc<[String]> {
         self.accounts.coordinated_by(user).into()
@@ -125,10 +142,10 @@ impl Directory {
             });
             thread.await.ok()
         };
-        let (name, role) =
+        let (name, uid, role) =
             timeout(LOOK_UP_WITHIN, look_up).await.ok().flatten().ok_or(NoAccount::Silent)??;
         let coordinates = self.coordinated_by(&name);
-        let account = Account { name: name.into(), role, coordinates };
+        let account = Account { name: name.into(), uid, role, coordinates };
         let mut kept = self.lock();
         if kept.len() >= KEPT_MAX {
             kept.retain(|_, (at, _)| now.saturating_duration_since(*at) < KEPT);
@@ -145,15 +162,16 @@ impl Directory {
     }
 }
 
-fn look_up(key: &Key, appointments: &Appointments) -> Result<(String, Role), NoAccount> {
+fn look_up(key: &Key, appointments: &Appointments) -> Result<(String, u32, Role), NoAccount> {
     let (found, missing) = match key {
         Key::Uid(uid) => (User::from_uid(Uid::from_raw(*uid)), NoAccount::Uid { uid: *uid }),
         Key::Name(name) => (User::from_name(name), NoAccount::Name { name: name.clone() }),
     };
     let user = found.map_err(|_| NoAccount::Silent)?.ok_or(missing)?;
     let groups = groups(&user, appointments);
-    let role = appointments.role(&user.name, Some(user.uid.as_raw()), &groups);
-    Ok((user.name, role))
+    let uid = user.uid.as_raw();
+    let role = appointments.role(&user.name, Some(uid), &groups);
+    Ok((user.name, uid, role))
 }
 
 /// Returns those of the appointed groups that a user is in.
@@ -198,6 +216,15 @@ mod tests {
         assert_eq!((&*daemon.name, daemon.role), ("daemon", Role::User));
         assert_eq!((&*bin.name, bin.role), ("bin", Role::Operator));
         assert_eq!(directory.by_uid(0).await.unwrap(), root, "the second time from memory");
+    }
+
+    #[tokio::test]
+    async fn accounts_of_the_system_are_not_those_of_people() {
+        let directory = directory(&[]);
+
+        for (name, of_the_system) in [("root", true), ("daemon", true), ("no-such-user", false)] {
+            assert_eq!(directory.is_of_the_system(name).await, Ok(of_the_system), "{name}");
+        }
     }
 
     #[tokio::test]

@@ -200,6 +200,7 @@ mod tests {
             let mut report = figures("GPU-1", 32_000 + round);
             report.at_unix = Millis::from_secs(1_000 + 5 * round);
             report.attempts = vec![AttemptFigures {
+                memory_peak: None,
                 attempt: attempt(7),
                 job: tessera_model::JobId::from_number(1),
                 memory_used: Some(Bytes::new(round)),

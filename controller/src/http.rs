@@ -3,9 +3,11 @@
 pub mod access;
 mod audit;
 mod browsers;
+mod change_log;
 mod cluster;
 mod cluster_events;
 mod commands;
+mod dependency;
 mod doctor;
 mod error;
 mod explain;
@@ -22,10 +24,14 @@ mod layouts;
 mod limits;
 mod live;
 mod logs;
+mod memory;
 pub mod metrics;
+mod node_certificates;
 mod openapi;
 mod overrides;
 mod predictions;
+mod records;
+mod report;
 mod routes;
 mod series;
 mod state;
@@ -44,7 +50,8 @@ use actix_web::{App, HttpServer, web};
 pub use self::error::ApiError;
 pub use self::metrics::registry;
 use self::state::State;
-use crate::listeners::Listeners;
+use crate::connections::ConnectionCaps;
+use crate::listeners::{self, Listeners};
 use crate::ports::Ports;
 
 /// How long an idle connection is kept: longer than clients' pauses, shorter than a firewall's
@@ -56,6 +63,8 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 const DISCONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// How long requests that are under way may take when the server stops.
 const STOP_WITHIN_SECS: u64 = 2;
+/// Connections from one source: a proxy or a machine with many users has fewer.
+const CONNECTIONS_EACH_MAX: usize = 1_024;
 /// Below two, one slow answer would hold up everybody.
 const WORKERS_MIN: usize = 2;
 
@@ -64,10 +73,13 @@ const WORKERS_MIN: usize = 2;
 /// # Errors
 ///
 /// What the system reports about the listeners.
-pub fn serve(ports: Ports, listeners: Listeners) -> std::io::Result<Server> {
+pub fn serve(ports: Ports, on: Listeners) -> std::io::Result<Server> {
     let state = web::Data::new(State::new(ports));
     let workers = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
     let app = move || routes::route(App::new().app_data(state.clone()).wrap(from_fn(guard::guard)));
+    // The other half of the files is for the database, the nodes and outputs.
+    let all = listeners::open_files_max() / 2;
+    let caps = ConnectionCaps::new(all, CONNECTIONS_EACH_MAX.min(all.div_ceil(2)));
     let mut server = HttpServer::new(app)
         .workers(workers.max(WORKERS_MIN))
         .keep_alive(KEEP_ALIVE)
@@ -79,8 +91,8 @@ pub fn serve(ports: Ports, listeners: Listeners) -> std::io::Result<Server> {
         .shutdown_timeout(STOP_WITHIN_SECS)
         .disable_signals()
         // Before any listener: a connection without a noted peer is served by nobody.
-        .on_connect(identity::note_peer);
-    let Listeners { unix, tcp, tls } = listeners;
+        .on_connect(move |connection, data| identity::note_peer(&caps, connection, data));
+    let Listeners { unix, tcp, tls } = on;
     for listener in unix {
         server = server.listen_uds(listener)?;
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use rustix::fs::{FlockOperation, flock};
 use tessera_model::{ControllerId, NodeId, NodeIdentity, NodeName};
+use tessera_wire::authority::ClusterAuthority;
 use tessera_wire::receipt::ReceiptKey;
 use tessera_wire::tls::{self, Authority, Identity};
 use time::OffsetDateTime;
@@ -56,7 +57,8 @@ pub fn node_cert(data: &Path, name: &NodeName, out: &Path) -> anyhow::Result<Nod
 pub struct DataFolder {
     /// Held for as long as the process lives.
     _lock: fs::File,
-    /// The controller's certificate.
+    /// The controller's certificate on disk. Where the authority's key is here, too, it is only the secret of
+    /// resets.
     pub identity: Identity,
     /// The controller's id.
     pub controller: ControllerId,
@@ -83,6 +85,8 @@ pub fn open(data: &Path) -> anyhow::Result<DataFolder> {
         let path = data.join(name);
         fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))
     };
+    // First: a replacement of the authority that a crash cut short is put right.
+    authority(data)?;
     Ok(DataFolder {
         _lock: lock,
         identity: Identity::load(&data.join("identity"))?,
@@ -92,6 +96,15 @@ pub fn open(data: &Path) -> anyhow::Result<DataFolder> {
             format!("{} is not valid: restore it", data.join("receipt.key").display())
         })?,
     })
+}
+
+/// Opens the authority of the cluster; `None` if its key is not in the data folder.
+///
+/// # Errors
+///
+/// If a file of it can't be read.
+pub fn authority(data: &Path) -> anyhow::Result<Option<ClusterAuthority>> {
+    Ok(ClusterAuthority::open(&data.join("identity"))?)
 }
 
 fn write_once(path: &Path, text: &str) -> anyhow::Result<()> {

@@ -7,15 +7,17 @@
 //! - [`figures`]: live figures of GPUs, as their nodes last reported.
 //! - [`kernels`]: kernel profiles that nodes report.
 //! - [`memory`]: what the data folder remembers of the store.
-//! - [`principal`]: who calls, and what that caller may do; [`directory`] and [`tokens`] prove it, and
-//!   [`audit`] records what callers did.
+//! - [`principal`]: who calls, and what that caller may do; [`directory`], [`tokens`] and [`oidc`]
+//!   prove it, and [`audit`] records what callers did.
 //! - [`ports`]: how the three speak to each other.
 
 #![forbid(unsafe_code)]
 
 pub mod actors;
 pub mod audit;
+mod certificate_streams;
 pub mod clock;
+pub mod connections;
 pub mod directory;
 pub mod figures;
 pub mod host_names;
@@ -24,11 +26,12 @@ pub mod identity;
 pub mod kernel_reports;
 pub mod listeners;
 pub mod memory;
+pub mod node_certificates;
+pub mod oidc;
 pub mod ports;
 pub mod principal;
 pub mod process_metrics;
 pub mod requests;
-pub mod service;
 pub mod settings;
 pub mod store;
 pub mod tokens;

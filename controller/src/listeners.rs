@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tessera_model::number::index;
 
 /// What the API is served on.
 #[derive(Debug, Default)]
@@ -72,6 +73,11 @@ pub fn raise_open_files() -> Option<u64> {
             limits.current
         }
     }
+}
+
+/// Returns how many files may be open.
+pub fn open_files_max() -> usize {
+    index(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

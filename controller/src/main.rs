@@ -14,7 +14,7 @@ use clap::{CommandFactory as _, Parser as _};
 use tessera_control::ClusterState;
 use tessera_control::commands::JobStateChange;
 use tessera_controller::actors::leadership::{Candidate, StoreRolledBack, Trust};
-use tessera_controller::actors::links::NodeReceipts;
+use tessera_controller::actors::links::{LinkParts, NodeReceipts};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
@@ -26,13 +26,15 @@ use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::kernel_reports::KernelReports;
 use tessera_controller::listeners::{self, Listeners};
 use tessera_controller::memory::StoreMemory;
+use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
+use tessera_controller::oidc::{Issuer, KeyPace};
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness, SubmitCall, ToPlacer};
 use tessera_controller::settings::{Command, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, recent_usage, snapshot};
 use tessera_controller::tokens::ValidTokens;
-use tessera_controller::{clock, http, process_metrics, service};
+use tessera_controller::{clock, http, process_metrics};
 use tessera_model::Millis;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::number::clamped;
@@ -149,25 +151,30 @@ async fn run(
     let policy =
         policy::on_terms(&settings.policy, settings.policy_terms()).context("unknown policy")?;
     let accounts = settings.accounts()?;
+    let audit = audit_log(&options, others);
+    let certificates = node_certificates(&settings, &options, others, &audit)?;
     let parts = PortParts {
         reads: reads(&options, others),
         tokens: tokens(&options, others, &folder.token),
+        issuer: issuer(&settings, others)?,
         directory: Arc::new(Directory::new(
             settings.appointments(rustix::process::geteuid().as_raw()),
             accounts.clone(),
         )),
-        audit: audit_log(&options, others),
+        audit,
+        certificates: certificates.clone(),
         hosts: Arc::new(host_names(&settings)),
         about: Arc::new(About {
             version: env!("CARGO_PKG_VERSION"),
             controller: folder.controller,
             policy: policy.name(),
             accounts,
+            site: settings.site.clone(),
         }),
     };
     let address = http.local_addr()?;
     let (ports, ends) = connect_ports(parts);
-    let tls = tls_config(&settings, folder)?;
+    let tls = tls_config(&settings, folder, &certificates)?;
     let server = http::serve(ports, Listeners { unix: vec![socket], tcp: vec![http], tls })?;
     let (listening, agents) = watch::channel(None::<quinn::Endpoint>);
     actix::spawn(stop_at_signal(server.handle(), agents));
@@ -201,13 +208,19 @@ async fn run(
     process_metrics::start(&settings.data, &folder.identity)?;
     start_upkeep(&settings, others, &options, &ends.reports, held.clone());
     actix::spawn(keep_leading(candidate, held, placer.clone().recipient()));
-    let endpoint = tessera_wire::endpoint::listen(&folder.identity, settings.quic)?;
+    // Before agents connect: none that was revoked gets in.
+    certificates.read().await?;
+    let endpoint = listen(&settings, folder, &certificates)?;
     let quic = endpoint.local_addr()?;
     listening.send_replace(Some(endpoint.clone()));
     let receipts = NodeReceipts { controller: folder.controller, key: folder.receipts.clone() };
-    tokio::spawn(links::serve(endpoint, placer, Arc::new(receipts), ends.figures, kernels));
+    let receipts = Arc::new(receipts);
+    let links = LinkParts { receipts, certificates, figures: ends.figures, kernels };
+    tokio::spawn(links::serve(endpoint, placer, links));
     ends.readiness.send_replace(Readiness::Ready { epoch });
-    service::notify_ready(&format!("serving on {address} (API) and {quic} (agents)"));
+    tessera_telemetry::service::notify_ready(&format!(
+        "serving on {address} (API) and {quic} (agents)"
+    ));
     tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
     Ok(())
 }
@@ -228,15 +241,17 @@ struct PortEnds {
 struct PortParts {
     reads: Reads,
     tokens: ValidTokens,
+    issuer: Option<Issuer>,
     directory: Arc<Directory>,
     audit: AuditLog,
+    certificates: NodeCertificates,
     hosts: Arc<HostNames>,
     about: Arc<About>,
 }
 
 /// Returns the ports of the HTTP server, and what they lead to.
 fn connect_ports(parts: PortParts) -> (Ports, PortEnds) {
-    let PortParts { reads, tokens, directory, audit, hosts, about } = parts;
+    let PortParts { reads, tokens, issuer, directory, audit, certificates, hosts, about } = parts;
     let starting = Readiness::NotReady { reason: "the controller is starting".to_owned() };
     let (readiness, ready) = watch::channel(starting);
     let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
@@ -261,8 +276,10 @@ fn connect_ports(parts: PortParts) -> (Ports, PortEnds) {
         job_changes,
         readiness: ready,
         tokens,
+        issuer,
         directory,
         audit,
+        certificates,
         hosts,
         figures,
         about,
@@ -297,6 +314,7 @@ async fn read_cluster(
     let improve_for = Duration::from_millis(settings.improve_for);
     cluster.set_improve_budget(improve_for, Arc::new(clock::Running::start()));
     cluster.set_migration_cooldown(Millis::from_secs(settings.migration_cooldown));
+    cluster.set_memory_prediction(settings.memory_prediction);
     cluster.set_accounts(settings.accounts()?, usage, clock::boot());
     Ok(cluster)
 }
@@ -329,7 +347,7 @@ async fn stop_at_signal(
 ) {
     wait_for_signal().await;
     tracing::info!("stopping");
-    service::notify_stopping();
+    tessera_telemetry::service::notify_stopping();
     server.stop(true).await;
     let endpoint = agents.borrow_and_update().clone();
     if let Some(endpoint) = endpoint {
@@ -351,6 +369,12 @@ fn reads(options: &ConnectOptions, runtime: &Handle) -> Reads {
 fn tokens(options: &ConnectOptions, runtime: &Handle, bootstrap: &str) -> ValidTokens {
     let _inside = runtime.enter();
     ValidTokens::open(connect::pool(options.clone(), 3), runtime.clone(), Some(bootstrap))
+}
+
+/// Opens the issuer of other tokens, if one is configured.
+fn issuer(settings: &Settings, runtime: &Handle) -> anyhow::Result<Option<Issuer>> {
+    let open = |oidc| Issuer::open(oidc, KeyPace::default(), runtime.clone());
+    settings.oidc.clone().map(open).transpose()
 }
 
 fn audit_log(options: &ConnectOptions, runtime: &Handle) -> AuditLog {
@@ -378,11 +402,70 @@ fn own_names(settings: &Settings) -> Vec<String> {
     names
 }
 
+/// The names of the REST API in its certificate.
+fn rest_names(settings: &Settings) -> Vec<String> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    names.extend(own_names(settings).into_iter().chain(settings.hosts.iter().cloned()));
+    for name in &mut names {
+        *name = name.trim_matches(['[', ']']).to_owned();
+    }
+    names
+}
+
+/// The address for agents, as the command for joining names it.
+fn agents_address(settings: &Settings) -> String {
+    let quic = settings.quic;
+    if !quic.ip().is_unspecified() {
+        return quic.to_string();
+    }
+    let own = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let host = settings.hosts.first().cloned().or_else(own);
+    format!("{}:{}", host.unwrap_or_else(|| "CONTROLLER".to_owned()), quic.port())
+}
+
+fn node_certificates(
+    settings: &Settings,
+    options: &ConnectOptions,
+    runtime: &Handle,
+    audit: &AuditLog,
+) -> anyhow::Result<NodeCertificates> {
+    let _inside = runtime.enter();
+    Ok(NodeCertificates::open(CertificateParts {
+        authority: identity::authority(&settings.data)?,
+        lasts: settings.node_certificate_life()?,
+        rest_names: rest_names(settings),
+        address: agents_address(settings),
+        audit: audit.clone(),
+        pool: connect::pool(options.clone(), 3),
+        runtime: runtime.clone(),
+    }))
+}
+
+/// Listens for agents, with certificates that are renewed while it does.
+fn listen(
+    settings: &Settings,
+    folder: &DataFolder,
+    certificates: &NodeCertificates,
+) -> anyhow::Result<quinn::Endpoint> {
+    let Some(server) = certificates.server()? else {
+        tracing::warn!("without identity/ca.key no certificate is issued or renewed here");
+        return Ok(tessera_wire::endpoint::listen(&folder.identity, settings.quic)?);
+    };
+    let endpoint = tessera_wire::endpoint::listen_with(&folder.identity, server, settings.quic)?;
+    let renewed = endpoint.clone();
+    tokio::spawn(certificates.clone().keep_own(move |certificates| {
+        // Connections that exist keep what they have.
+        renewed.set_server_config(certificates.server()?);
+        Ok(())
+    }));
+    Ok(endpoint)
+}
+
 /// How the REST API is encrypted, if it is.
-#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
 fn tls_config(
     settings: &Settings,
     folder: &DataFolder,
+    certificates: &NodeCertificates,
 ) -> anyhow::Result<Option<rustls::ServerConfig>> {
     if let (Some(certificate), Some(key)) = (&settings.tls_cert, &settings.tls_key) {
         return Ok(Some(tessera_wire::tls::rest_server_from_files(certificate, key)?));
@@ -390,17 +473,18 @@ fn tls_config(
     if !settings.tls {
         return Ok(None);
     }
-    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    names.extend(own_names(settings).into_iter().chain(settings.hosts.iter().cloned()));
-    for name in &mut names {
-        *name = name.trim_matches(['[', ']']).to_owned();
-    }
-    let now = time::OffsetDateTime::now_utc();
-    let authority = settings.data.join("identity");
-    let identity = tessera_wire::tls::issue_rest(&authority, &names, now)
-        .with_context(|| format!("no certificate for {}", names.join(", ")))?;
-    tracing::info!(names = names.join(", "), controller = %folder.controller, "REST API with TLS");
-    Ok(Some(identity.rest_server()?))
+    let names = rest_names(settings).join(", ");
+    let (config, renewable) = certificates
+        .rest()
+        .map_err(anyhow::Error::from)
+        .and_then(|identity| Ok(identity.renewable_rest_server()?))
+        .with_context(|| format!("no certificate for {names}"))?;
+    tracing::info!(names, controller = %folder.controller, "REST API with TLS");
+    tokio::spawn(certificates.clone().keep_own(move |certificates| {
+        renewable.replace(&certificates.rest()?)?;
+        Ok(())
+    }));
+    Ok(Some(config))
 }
 
 async fn wait_for_signal() {

@@ -8,12 +8,13 @@ use tessera_model::spec::JobSpec;
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeId, NodeName};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use tessera_control::answers::{DeadlineForecast, ModelStatus, WaitingExplanation};
+use tessera_control::answers::{DeadlineForecast, MemoryOverview, ModelStatus, WaitingExplanation};
 use tessera_control::colocation::ColocationModel;
 use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};
 use tessera_control::predictions::trained::RunTimeModel;
 
-use crate::requests::{AcceptedSubmission, MigModeError, NewSubmission, RequestError};
+use crate::oidc::Issuer;
+use crate::requests::{AcceptedSubmission, NewSubmission, RequestError};
 
 /// What a submit is compared with, to refuse what can never run.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +48,15 @@ pub enum ToPlacer {
         job: JobId,
         /// The answer.
         reply: oneshot::Sender<Option<WaitingExplanation>>,
+    },
+    /// Describe the memory of a job's running attempt, and the sizes of slices around it.
+    DescribeMemory {
+        /// Which job.
+        job: JobId,
+        /// The GPU of its newest attempt.
+        gpu: Option<GpuId>,
+        /// The answer.
+        reply: oneshot::Sender<MemoryOverview>,
     },
     /// Forecast the deadline of a job that was not accepted yet. `None`: it has none.
     ForecastDeadline {
@@ -131,15 +141,6 @@ pub enum ToPlacer {
         /// What it found; `None` if it is not connected, or disconnects before it answers.
         reply: oneshot::Sender<Option<Vec<tessera_api_types::DoctorFinding>>>,
     },
-    /// Switch a GPU's MIG mode, which only an administrator requests.
-    SetMigMode {
-        /// Which GPU.
-        gpu: GpuId,
-        /// On or off.
-        on: bool,
-        /// Whether the request was sent.
-        reply: oneshot::Sender<Result<(), MigModeError>>,
-    },
 }
 
 /// Everything that HTTP handlers hold.
@@ -159,10 +160,14 @@ pub struct Ports {
     pub readiness: watch::Receiver<Readiness>,
     /// Personal tokens that are valid.
     pub tokens: crate::tokens::ValidTokens,
+    /// The issuer of other tokens that are valid, if one is configured.
+    pub issuer: Option<Issuer>,
     /// Accounts of this machine.
     pub directory: Arc<crate::directory::Directory>,
     /// What callers did.
     pub audit: crate::audit::AuditLog,
+    /// Nodes' certificates.
+    pub certificates: crate::node_certificates::NodeCertificates,
     /// The names by which this controller may be called.
     pub hosts: Arc<crate::host_names::HostNames>,
     /// The newest measurements of GPUs.
@@ -206,4 +211,6 @@ pub struct About {
     pub policy: &'static str,
     /// What users may hold at once.
     pub accounts: tessera_control::accounts::Accounts,
+    /// What the words of batch schedulers mean here.
+    pub site: tessera_control::site::Site,
 }

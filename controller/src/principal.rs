@@ -9,7 +9,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 /// What a caller may do: each role may do all that the ones before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Role {
     /// Reads the metrics.
     Metrics,
@@ -58,6 +59,20 @@ impl FromStr for Role {
     }
 }
 
+impl TryFrom<String> for Role {
+    type Error = UnknownRole;
+
+    fn try_from(word: String) -> Result<Self, UnknownRole> {
+        word.parse()
+    }
+}
+
+impl From<Role> for String {
+    fn from(role: Role) -> Self {
+        role.word().to_owned()
+    }
+}
+
 /// How a caller proved who it is, and from where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
@@ -75,6 +90,13 @@ pub enum Proof {
         /// From where.
         from: Source,
     },
+    /// A token that an issuer signed (OpenID Connect).
+    Issuer {
+        /// The issuer's own name of the user.
+        subject: Arc<str>,
+        /// From where.
+        from: Source,
+    },
     /// The token in the data folder, which only makes other tokens.
     Bootstrap {
         /// From where.
@@ -88,6 +110,7 @@ impl Proof {
         match self {
             Self::Socket { .. } => "socket",
             Self::Token { .. } => "token",
+            Self::Issuer { .. } => "oidc",
             Self::Bootstrap { .. } => "bootstrap",
         }
     }
@@ -99,6 +122,7 @@ impl fmt::Display for Proof {
             Self::Socket { uid, pid: Some(pid) } => write!(f, "socket, uid {uid}, process {pid}"),
             Self::Socket { uid, pid: None } => write!(f, "socket, uid {uid}"),
             Self::Token { id, from } => write!(f, "token {id} from {from}"),
+            Self::Issuer { subject, from } => write!(f, "oidc, subject {subject}, from {from}"),
             Self::Bootstrap { from } => write!(f, "bootstrap token from {from}"),
         }
     }
@@ -211,6 +235,12 @@ impl JobScope {
     }
 }
 
+/// Returns whether a text can be the name of a user or of a Unix group.
+pub fn is_user_name(name: &str) -> bool {
+    let plain = |c: char| c.is_alphanumeric() || "._-+\\".contains(c);
+    !name.is_empty() && name.len() <= 64 && name.chars().all(plain)
+}
+
 /// One entry of the lists of operators and administrators: a user, or `@group` for a Unix group.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
@@ -233,8 +263,7 @@ impl FromStr for Appointed {
 
     fn from_str(text: &str) -> Result<Self, BadAppointment> {
         let name = text.strip_prefix('@').unwrap_or(text);
-        let plain = |c: char| c.is_alphanumeric() || "._-+\\".contains(c);
-        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+        if !is_user_name(name) {
             return Err(BadAppointment { text: text.to_owned() });
         }
         let name = name.to_owned();

@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, OnceLock};
 
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+};
 use tessera_model::Millis;
 use tessera_telemetry::names::metric;
 use tessera_wire::tls::{Identity, TlsError};
@@ -25,6 +27,9 @@ struct ProcessMetrics {
     renewals: HistogramVec,
     waits: Histogram,
     expiry: IntGaugeVec,
+    node_expiry: IntGaugeVec,
+    certificates: IntCounterVec,
+    connections_refused: IntCounterVec,
     free: IntGauge,
     size: IntGauge,
 }
@@ -53,6 +58,24 @@ impl ProcessMetrics {
                 &["certificate"],
             )
             .expect(WELL_FORMED),
+            node_expiry: IntGaugeVec::new(
+                Opts::new(
+                    metric::NODE_CERTIFICATE_EXPIRY,
+                    "When the certificate of a connected node expires, in seconds since 1970.",
+                ),
+                &["node"],
+            )
+            .expect(WELL_FORMED),
+            certificates: IntCounterVec::new(
+                Opts::new(metric::NODE_CERTIFICATES, "Nodes' requests for certificates."),
+                &["outcome"],
+            )
+            .expect(WELL_FORMED),
+            connections_refused: IntCounterVec::new(
+                Opts::new(metric::CONNECTIONS_REFUSED, "Connections closed unserved."),
+                &["listener"],
+            )
+            .expect(WELL_FORMED),
             free: gauge(metric::DATA_FREE, "Free space of the data folder's disk."),
             size: gauge(metric::DATA_SIZE, "Size of the data folder's disk."),
         }
@@ -60,12 +83,15 @@ impl ProcessMetrics {
 }
 
 /// Returns everything that `/metrics` has to show.
-pub(crate) fn collectors() -> [Box<dyn prometheus::core::Collector>; 6] {
+pub(crate) fn collectors() -> [Box<dyn prometheus::core::Collector>; 9] {
     [
         Box::new(METRICS.ready.clone()),
         Box::new(METRICS.renewals.clone()),
         Box::new(METRICS.waits.clone()),
         Box::new(METRICS.expiry.clone()),
+        Box::new(METRICS.node_expiry.clone()),
+        Box::new(METRICS.certificates.clone()),
+        Box::new(METRICS.connections_refused.clone()),
         Box::new(METRICS.free.clone()),
         Box::new(METRICS.size.clone()),
     ]
@@ -83,6 +109,61 @@ pub fn start(data: &Path, identity: &Identity) -> Result<(), TlsError> {
     METRICS.expiry.with_label_values(&["own"]).set(expiry.own);
     METRICS.expiry.with_label_values(&["authority"]).set(expiry.authority);
     Ok(())
+}
+
+/// Exports when the authority expires.
+pub(crate) fn show_authority(expires: i64) {
+    METRICS.expiry.with_label_values(&["authority"]).set(expires);
+}
+
+/// Exports when the controller's own certificate expires.
+pub(crate) fn show_own(expires: i64) {
+    METRICS.expiry.with_label_values(&["own"]).set(expires);
+}
+
+/// Counts a request for a node's certificate.
+pub(crate) fn count_certificate(issued: bool) {
+    METRICS.certificates.with_label_values(&[if issued { "issued" } else { "refused" }]).inc();
+}
+
+/// Counts a connection that was closed unserved.
+pub(crate) fn count_refused_connection(listener: Listener) {
+    let word = match listener {
+        Listener::Api => "api",
+        Listener::Agents => "agents",
+    };
+    METRICS.connections_refused.with_label_values(&[word]).inc();
+}
+
+/// Who connects there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Listener {
+    /// Users and their programs.
+    Api,
+    /// Agents, and machines that join.
+    Agents,
+}
+
+/// Exports when a connected node's certificate expires, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct NodeExpiry(String);
+
+impl NodeExpiry {
+    pub(crate) fn show(node: &str, expires: i64) -> Self {
+        Self::update(node, expires);
+        Self(node.to_owned())
+    }
+
+    pub(crate) fn update(node: &str, expires: i64) {
+        METRICS.node_expiry.with_label_values(&[node]).set(expires);
+    }
+}
+
+impl Drop for NodeExpiry {
+    fn drop(&mut self) {
+        // Fails only if it is gone already: two connections of one node overlap for a moment.
+        let _ = METRICS.node_expiry.remove_label_values(&[&self.0]);
+    }
 }
 
 /// Counts one renewal of the leader's lease.

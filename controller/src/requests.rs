@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use tessera_model::JobId;
 use tessera_model::spec::JobSpec;
-use tessera_model::{GpuId, JobId};
 
 /// A submit that has passed every check.
 #[derive(Debug)]
@@ -61,15 +61,4 @@ pub enum RequestError {
     /// More requests are waiting than can be held: try again later.
     #[error("too many requests are waiting")]
     Overloaded,
-}
-
-/// Why a GPU's MIG mode can't be switched.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MigModeError {
-    /// No agent with this GPU is connected.
-    #[error("{gpu} is unknown, or its node is not connected")]
-    NoGpu {
-        /// The GPU.
-        gpu: GpuId,
-    },
 }

@@ -8,11 +8,14 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
 use serde::{Deserialize, Serialize};
 use tessera_model::lease::LeaseTerms;
+use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, NodeName, RetentionTime};
 use tessera_placement::policy::PolicyOptions;
 
+use crate::oidc::OidcSettings;
 use crate::principal::{Appointed, Appointments};
 use tessera_control::accounts::{AccountSettings, Accounts};
+use tessera_control::site::{PartitionSettings, QosSettings, Site};
 
 /// Default time that ended jobs are kept: the usage of a quarter can be reported.
 const KEEP_HISTORY: RetentionTime = RetentionTime::days(90);
@@ -28,6 +31,11 @@ const KEEP_AUDIT: RetentionTime = RetentionTime::days(400);
 const MIGRATION_COOLDOWN_SECS: u64 = 300;
 /// Default time that a round may spend on improving placements.
 const IMPROVE_FOR_MS: u64 = 10;
+
+/// Default time that a node's certificate lasts: two weeks, so that a node may be off for some days.
+const NODE_CERTIFICATES: RetentionTime = RetentionTime::days(14);
+/// Shortest and longest time that a node's certificate may last, in seconds.
+const NODE_CERTIFICATES_SECS: std::ops::RangeInclusive<u64> = 6..=366 * 86_400;
 
 /// Default time between looks for new runs to train models on.
 const LEARN_EVERY_SECS: u64 = 600;
@@ -120,6 +128,10 @@ pub struct ServeArgs {
     /// migrations [default: 300].
     #[arg(long, env = "TESSERA_MIGRATION_COOLDOWN", value_name = "SECONDS")]
     pub migration_cooldown: Option<u64>,
+    /// What is done about running jobs whose GPU memory is predicted to exceed their slices, if they name nothing:
+    /// off, advise or act [default: advise].
+    #[arg(long, env = "TESSERA_MEMORY_PREDICTION", value_name = "WHAT")]
+    pub memory_prediction: Option<MemoryPrediction>,
     /// How many milliseconds a round may spend on improving placements by exchanging and migrating
     /// jobs, under policy tessera; 0 disables it [default: 10].
     #[arg(long, env = "TESSERA_IMPROVE_FOR", value_name = "MILLISECONDS",
@@ -146,6 +158,10 @@ pub struct ServeArgs {
     /// slice that is a whole GPU smaller [default: 25].
     #[arg(long, env = "TESSERA_ENERGY", value_name = "PERCENT")]
     pub energy: Option<u8>,
+    /// Starts a job that requests one GPU (--gres=gpu:1) on the smallest slice that suffices; the file's
+    /// tables partitions.NAME can change that with their key share-gpus.
+    #[arg(long, env = "TESSERA_SHARE_GPUS")]
+    pub share_gpus: bool,
     /// Other controllers may share the database; one of them leads at a time.
     #[arg(long, env = "TESSERA_HA")]
     pub ha: bool,
@@ -165,6 +181,10 @@ pub struct ServeArgs {
     /// How long entries of the audit log are kept: 400d, or forever [default: 400d].
     #[arg(long, env = "TESSERA_KEEP_AUDIT", value_name = "DURATION")]
     pub keep_audit: Option<RetentionTime>,
+    /// How long a node's certificate lasts: 14d, 24h. Agents renew theirs after two thirds of that time
+    /// [default: 14d].
+    #[arg(long, env = "TESSERA_NODE_CERTIFICATES", value_name = "DURATION")]
+    pub node_certificates: Option<RetentionTime>,
     /// Encrypts the REST API with a certificate of the cluster's authority, for the names of --hosts and
     /// of this machine.
     #[arg(long, env = "TESSERA_TLS")]
@@ -196,10 +216,15 @@ struct File {
     keep_history: Option<RetentionTime>,
     keep_rounds: Option<RetentionTime>,
     migration_cooldown: Option<u64>,
+    memory_prediction: Option<MemoryPrediction>,
     improve_for: Option<u64>,
     learn_every: Option<u64>,
     quotas: Option<BTreeMap<String, u32>>,
     accounts: Option<BTreeMap<String, AccountSettings>>,
+    partitions: Option<BTreeMap<String, PartitionSettings>>,
+    qos: Option<BTreeMap<String, QosSettings>>,
+    features: Option<BTreeMap<String, String>>,
+    share_gpus: Option<bool>,
     usage_half_life: Option<RetentionTime>,
     no_fair_share: Option<bool>,
     energy: Option<u8>,
@@ -209,11 +234,13 @@ struct File {
     operators: Option<Vec<Appointed>>,
     hosts: Option<Vec<String>>,
     keep_audit: Option<RetentionTime>,
+    node_certificates: Option<RetentionTime>,
     tls: Option<bool>,
     tls_cert: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     insecure_http: Option<bool>,
     not_durable: Option<bool>,
+    oidc: Option<OidcSettings>,
 }
 
 /// The effective settings.
@@ -238,6 +265,8 @@ pub struct Settings {
     pub keep_rounds: RetentionTime,
     /// How many seconds a job runs before it may have to migrate.
     pub migration_cooldown: u64,
+    /// What is done about running jobs whose memory is predicted to exceed their slices.
+    pub memory_prediction: MemoryPrediction,
     /// How many milliseconds a round may spend on improving placements.
     pub improve_for: u64,
     /// How many seconds pass between looks for new runs.
@@ -261,6 +290,8 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// How long entries of the audit log are kept.
     pub keep_audit: RetentionTime,
+    /// How long a node's certificate lasts.
+    pub node_certificates: RetentionTime,
     /// Whether the REST API has a certificate of the cluster's authority.
     pub tls: bool,
     /// The certificate of the REST API.
@@ -277,6 +308,12 @@ pub struct Settings {
     pub quotas: BTreeMap<String, u32>,
     /// Accounts with their members, shares and quotas.
     pub accounts: BTreeMap<String, AccountSettings>,
+    /// The issuer whose tokens are valid, besides personal tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oidc: Option<OidcSettings>,
+    /// What the words of batch schedulers mean here.
+    #[serde(flatten)]
+    pub site: Site,
 }
 
 impl Settings {
@@ -306,6 +343,10 @@ impl Settings {
                 .migration_cooldown
                 .or(file.migration_cooldown)
                 .unwrap_or(MIGRATION_COOLDOWN_SECS),
+            memory_prediction: args
+                .memory_prediction
+                .or(file.memory_prediction)
+                .unwrap_or(MemoryPrediction::Advise),
             improve_for: args.improve_for.or(file.improve_for).unwrap_or(IMPROVE_FOR_MS),
             learn_every: args.learn_every.or(file.learn_every).unwrap_or(LEARN_EVERY_SECS).max(1),
             energy: args.energy.or(file.energy).unwrap_or(PolicyOptions::DEFAULT.energy_percent),
@@ -324,6 +365,10 @@ impl Settings {
                 false => args.hosts.clone(),
             },
             keep_audit: args.keep_audit.or(file.keep_audit).unwrap_or(KEEP_AUDIT),
+            node_certificates: args
+                .node_certificates
+                .or(file.node_certificates)
+                .unwrap_or(NODE_CERTIFICATES),
             tls: args.tls || file.tls.unwrap_or(false),
             tls_cert: args.tls_cert.clone().or(file.tls_cert),
             tls_key: args.tls_key.clone().or(file.tls_key),
@@ -334,6 +379,13 @@ impl Settings {
                 false => args.quotas.iter().cloned().collect(),
             },
             accounts: file.accounts.unwrap_or_default(),
+            oidc: file.oidc,
+            site: Site {
+                partitions: file.partitions.unwrap_or_default(),
+                qos: file.qos.unwrap_or_default(),
+                features: file.features.unwrap_or_default(),
+                share_gpus: args.share_gpus || file.share_gpus.unwrap_or(false),
+            },
             usage_half_life: args.usage_half_life.or(file.usage_half_life).unwrap_or(HALF_LIFE),
             no_fair_share: args.no_fair_share || file.no_fair_share.unwrap_or(false),
         };
@@ -371,6 +423,8 @@ impl Settings {
             );
         }
         self.accounts()?;
+        self.site.check()?;
+        self.oidc.as_ref().map_or(Ok(()), OidcSettings::check)?;
         let url =
             self.database.starts_with("postgres://") || self.database.starts_with("postgresql://");
         if self.database != "private" && !url {
@@ -388,6 +442,7 @@ impl Settings {
                  give one of them"
             );
         }
+        self.node_certificate_life()?;
         let encrypted = self.tls || self.tls_cert.is_some();
         if !self.http.ip().is_loopback() && !encrypted && !self.insecure_http {
             bail!(
@@ -403,6 +458,23 @@ impl Settings {
             }
         }
         Ok(())
+    }
+
+    /// Returns how long a node's certificate lasts.
+    ///
+    /// # Errors
+    ///
+    /// If that is out of range, or for ever.
+    pub fn node_certificate_life(&self) -> anyhow::Result<std::time::Duration> {
+        match self.node_certificates {
+            RetentionTime::For(life) if NODE_CERTIFICATES_SECS.contains(&(life.get() / 1_000)) => {
+                Ok(life.duration())
+            }
+            _ => bail!(
+                "node-certificates is {}: write a time of 6 seconds to 366 days, such as 14d",
+                self.node_certificates
+            ),
+        }
     }
 
     /// Returns the terms of node leases.
@@ -603,6 +675,23 @@ mod tests {
         };
         let error = twice.check().unwrap_err().to_string();
         assert!(error.contains("cyd") && error.contains("lab-b"), "{error}");
+    }
+
+    #[test]
+    fn the_issuer_of_tokens_is_a_table_of_the_file_and_is_shown() {
+        let read = |text: &str| toml::from_str::<File>(text).map_err(|error| error.to_string());
+        let text = "[oidc]\nissuer = \"https://login.example.org\"\naudience = \"tessera\"\n\
+                    user-claim = \"uid\"\ngroups-claim = \"groups\"\n\
+                    [oidc.roles]\ngpu-operators = \"operator\"";
+        let oidc = read(text).unwrap().oidc.unwrap();
+        let settings = Settings { oidc: Some(oidc), ..Settings::resolve(&args()).unwrap() };
+
+        settings.check().unwrap();
+
+        let shown = toml::to_string(&settings.shown()).unwrap();
+        assert!(shown.contains("[oidc.roles]\ngpu-operators = \"operator\""), "{shown}");
+        let wrong = read(&text.replace("\"operator\"", "\"boss\"")).unwrap_err();
+        assert!(wrong.contains("boss") && wrong.contains("admin"), "{wrong}");
     }
 
     #[test]

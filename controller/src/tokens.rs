@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -129,6 +130,9 @@ pub enum TokenRefusal {
     /// Its form or its checksum is wrong: it was cut or mistyped.
     #[error("the token is not a whole Tessera token")]
     Broken,
+    /// Which tokens are valid has not been read yet.
+    #[error("the tokens have not been read from the database yet")]
+    Unread,
     /// It is unknown, revoked or expired.
     #[error("the token is not valid: it is unknown, was revoked, or has expired")]
     Invalid,
@@ -170,6 +174,8 @@ pub struct ValidTokens(Arc<Inner>);
 struct Inner {
     bootstrap: Option<[u8; 32]>,
     known: RwLock<HashMap<String, Known>>,
+    /// Whether they were read since the start.
+    is_read: AtomicBool,
     used: Mutex<HashMap<String, OffsetDateTime>>,
     pool: Pool,
     runtime: Handle,
@@ -182,6 +188,7 @@ impl ValidTokens {
         let book = Self(Arc::new(Inner {
             bootstrap: bootstrap.map(hash),
             known: RwLock::default(),
+            is_read: AtomicBool::new(false),
             used: Mutex::default(),
             pool,
             runtime: runtime.clone(),
@@ -210,7 +217,9 @@ impl ValidTokens {
         let expected = found.map_or([0; 32], |found| found.hash);
         let equal = bool::from(expected.ct_eq(&given));
         let found = found.filter(|found| equal && found.expires_at > now);
-        let found = found.ok_or(TokenRefusal::Invalid)?;
+        let is_read = self.0.is_read.load(Ordering::Acquire);
+        let refusal = if is_read { TokenRefusal::Invalid } else { TokenRefusal::Unread };
+        let found = found.ok_or(refusal)?;
         self.note_use(id, now);
         Ok(TokenProof::Personal {
             id: Arc::clone(&found.id),
@@ -297,6 +306,7 @@ impl Inner {
         let live = store::read_live(at).await?;
         let known = live.into_iter().map(|token| (token.id.clone(), Known::from(token))).collect();
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        self.is_read.store(true, Ordering::Release);
         Ok(())
     }
 

@@ -15,6 +15,8 @@ mod identity;
 mod live;
 #[path = "http_api/logs.rs"]
 mod logs;
+#[path = "http_api/oidc.rs"]
+mod oidc;
 #[path = "http_api/operator.rs"]
 mod operator;
 #[path = "http_api/predictions.rs"]

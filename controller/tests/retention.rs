@@ -91,6 +91,33 @@ async fn old_jobs_go_with_all_that_was_recorded_and_the_rest_stays() {
 }
 
 #[tokio::test]
+async fn a_job_for_which_another_one_waits_is_kept_until_that_one_has_ended() {
+    let options = database::fresh().await;
+    let pool = connect::pool(options.clone(), 2);
+    let seed = Seed(&pool);
+    // A job, an array, and a job that waits for the first one and for a task of the array.
+    seed.submission(1, 1, None, "ada").await;
+    seed.submission(2, 2, Some(0), "ada").await;
+    seed.submission(4, 1, None, "ada").await;
+    for job in [1, 2, 3] {
+        ended(&pool, job, 100).await;
+    }
+    sqlx::raw_sql(
+        "UPDATE submissions SET accepted_at = now() - interval '101 d' WHERE first_job < 4;
+         UPDATE submissions SET depends_on = '{1,3}' WHERE first_job = 4",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
+    let mut connection = PgConnection::connect_with(&options).await.unwrap();
+
+    assert_eq!(sweep(&mut connection, 90.0 * DAY).await, 0);
+    ended(&pool, 4, 1).await;
+    assert_eq!(sweep(&mut connection, 90.0 * DAY).await, 3);
+    assert_eq!(numbers(&pool, "SELECT job FROM jobs").await, [4]);
+}
+
+#[tokio::test]
 async fn a_long_history_goes_in_batches_and_only_by_the_leader() {
     let options = database::fresh().await;
     let pool = connect::pool(options.clone(), 2);

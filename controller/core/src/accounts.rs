@@ -216,6 +216,11 @@ impl Accounts {
         members.cloned().collect::<std::collections::BTreeSet<_>>().into_iter().collect()
     }
 
+    /// Returns the name of the account that pays for a user's jobs, if the settings name one.
+    pub fn account_of(&self, user: &str) -> Option<&str> {
+        self.of_user.get(user).map(|(account, _)| &**account)
+    }
+
     /// Returns what limits a user's jobs at once.
     pub fn limits(&self, user: &str) -> impl Iterator<Item = SliceLimit> {
         let own = self.quota(user).map(|slices| SliceLimit { name: alone(&user.into()), slices });

@@ -1,8 +1,11 @@
 //! Answers to questions about waiting jobs and about the models that predictions come from.
 
-use tessera_model::Millis;
+use tessera_model::sizing::{MemoryPrediction, SizeSource};
+use tessera_model::{AttemptId, Bytes, Millis};
 use tessera_placement::{Explanation, Prediction};
 use tessera_predict::memory::MemoryEstimate;
+use tessera_predict::peak::watch::BandPoint;
+use tessera_predict::peak::{GrowthForecast, MemoryCurve};
 
 /// What the placer knows of a waiting job, beyond what the store has.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,8 +18,10 @@ pub struct WaitingExplanation {
     pub why: Explanation,
     /// Its expected run time on the tightest slice that suits it.
     pub prediction: Option<Prediction>,
-    /// Its memory estimate, if it names no memory itself.
+    /// Its memory estimate, if it requests what runs of its task showed.
     pub memory: Option<MemoryEstimate>,
+    /// Where its size comes from, and the memory that it requests; absent if it requests no amount.
+    pub size: (SizeSource, Option<Bytes>),
     /// What would start it now.
     pub alternatives: Vec<Alternative>,
     /// When it is expected to start.
@@ -34,6 +39,34 @@ pub struct ModelStatus {
     pub colocation: Option<(u64, bool)>,
     /// How many tasks get cautious memory estimates, since their runs exceeded the predictions.
     pub low_confidence_tasks: usize,
+}
+
+/// What is known of a job's memory besides what the store has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryOverview {
+    /// The memory of its running attempt, if that is watched.
+    pub live: Option<LiveMemory>,
+    /// The sizes of slices on its GPU, the smallest first.
+    pub sizes: Vec<Bytes>,
+}
+
+/// The memory of a running attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveMemory {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// What is done about predictions.
+    pub mode: MemoryPrediction,
+    /// Its memory so far.
+    pub curve: MemoryCurve,
+    /// Whether a framework takes memory in advance, so that nothing is predicted.
+    pub preallocated: bool,
+    /// Whether it is being moved to a larger slice.
+    pub moving: bool,
+    /// The prediction, if it grows beyond its slice.
+    pub forecast: Option<GrowthForecast>,
+    /// The predicted band up to the crossing.
+    pub band: Vec<BandPoint>,
 }
 
 /// Something that would start a job now.

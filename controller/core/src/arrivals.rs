@@ -1,13 +1,13 @@
 //! Jobs that come into the queue: submitted, released, or queued again after an attempt.
 
-use crate::memory_requests::memory_request;
+use crate::memory_requests::{memory_request, sized};
 use crate::rows::submitted::SubmittedJob;
 use crate::state::attempts::AttemptTable;
 use crate::state::inventory::NodeInventory;
 use crate::state::predictions::Predictions;
 use crate::state::queue::{JobQueue, WaitingJob};
+use std::sync::Arc;
 use tessera_model::Millis;
-use tessera_model::spec::GpuRequest;
 use tessera_placement::QueuedJob;
 
 /// Adds a submitted job to the queue, unless it waits or runs already.
@@ -20,15 +20,28 @@ pub(crate) fn enqueue(
     submitted: Millis,
 ) {
     let SubmittedJob {
-        job, gang, gpu, user, share, queue_rank, attempts: tried, facts, done, ..
+        job,
+        gang,
+        array,
+        gpu: declared,
+        user,
+        share,
+        queue_rank,
+        attempts: tried,
+        facts,
+        done,
+        own,
+        ..
     } = submitted_job;
     // An accepted job may be announced after a reload has read it already.
     if attempts.by_job.contains_key(&job) || queue.ranks.contains_key(&job) {
         return;
     }
     let share = predictions.with_service_order(share, &facts, queue_rank.priority);
-    let memory = memory_request(predictions, inventory, &gpu, &facts);
-    let gpu = memory.map_or(gpu, |memory| GpuRequest::Memory(memory.bytes));
-    let queued = QueuedJob { id: job, gpu, user, share, queue_rank, submitted, gang };
-    queue.enqueue(WaitingJob { job: queued, attempts: tried, reason: None, facts, done, memory });
+    let memory = memory_request(predictions, inventory, &declared, &facts, own, gang);
+    let (gpu, share) = sized(&declared, share, memory.as_ref());
+    let place = (!facts.rules.place.is_open()).then(|| Arc::new(facts.rules.place.clone()));
+    let job = QueuedJob { id: job, gpu, user, share, queue_rank, submitted, gang, place };
+    let (attempts, reason) = (tried, None);
+    queue.enqueue(WaitingJob { job, array, attempts, reason, facts, done, declared, own, memory });
 }

@@ -7,6 +7,7 @@ use crate::state::inventory::NodeInventory;
 use crate::state::migrations::Migrations;
 use crate::state::predictions::Predictions;
 use crate::state::queue::JobQueue;
+use crate::state::watches::MemoryWatches;
 use tessera_model::Millis;
 
 /// The owners that change as attempts begin and end, with their rows of a round. Nodes can only be
@@ -17,9 +18,12 @@ pub(crate) struct AttemptChanges<'r> {
     pub(crate) migrations: &'r mut Migrations,
     pub(crate) accounting: &'r mut Accounting,
     pub(crate) predictions: &'r mut Predictions,
+    pub(crate) watches: &'r mut MemoryWatches,
     pub(crate) inventory: &'r NodeInventory,
     pub(crate) jobs: &'r mut JobWrites,
     pub(crate) effects: &'r mut Vec<RoundEffect>,
     /// The time of the round, for the users' accounts.
     pub(crate) round_at: Millis,
+    /// The same on the wall clock, to know which nodes are gone for good.
+    pub(crate) unix: Millis,
 }

@@ -17,6 +17,8 @@ pub enum JobCommand {
     Hold,
     /// Release the job from a hold.
     Release,
+    /// End the job's attempt, and put the job back into the queue.
+    Requeue,
     /// Give the job another part of its slice's multiprocessors.
     Reshare(SmPercent),
     /// Update its priority or its time limit.

@@ -4,6 +4,7 @@
 use crate::answers::{Alternative, ExpectedStart};
 use crate::duration::duration_text;
 use crate::forecast::ClusterForecast;
+use crate::memory_requests::memory_needed;
 use crate::state::ClusterState;
 use crate::state::queue::QueuePosition;
 use std::collections::BTreeSet;
@@ -163,6 +164,7 @@ impl StartQuestion<'_> {
             GpuRequest::Whole => Bytes::new(u64::MAX),
             GpuRequest::Memory(_)
             | GpuRequest::Unknown
+            | GpuRequest::Unpartitioned
             | GpuRequest::Profile(_)
             | GpuRequest::Compute(_) => {
                 return None;
@@ -171,7 +173,7 @@ impl StartQuestion<'_> {
         let profiles = self.view.gpus.iter().filter_map(|gpu| gpu.mig.as_deref());
         let sizes: BTreeSet<Bytes> = profiles
             .flat_map(|mig| mig.plain().map(|profile: &Profile| profile.memory))
-            .filter(|memory| *memory < requested)
+            .filter(|memory| *memory < requested && *memory >= self.known_need())
             .collect();
         let one = |memory: &Bytes| {
             let gpu = GpuRequest::Memory(*memory);
@@ -182,6 +184,15 @@ impl StartQuestion<'_> {
         };
         // Only the largest sufficient size is returned.
         sizes.iter().rev().take(SMALLER_MAX).find_map(one)
+    }
+
+    /// Returns the memory below which a slice is known to be too small: the job ran out of such slices, or
+    /// runs of its task needed more.
+    fn known_need(&self) -> Bytes {
+        let Some(waiting) = self.cluster.queue.queued(self.job.id) else { return Bytes::ZERO };
+        let (predictions, inventory) = (&self.cluster.predictions, &self.cluster.inventory);
+        let of_task = memory_needed(predictions, inventory, &waiting.facts);
+        waiting.own.at_least.max(of_task).unwrap_or(Bytes::ZERO)
     }
 
     /// Whether it would start at another position in the queue.

@@ -121,7 +121,7 @@ fn a_round_looks_at_the_jobs_of_every_user_however_many_another_one_has() {
 
     let cluster = of("tessera");
 
-    let shown = cluster.list_candidates(5_000);
+    let shown = cluster.list_candidates(5_000, &std::collections::BTreeMap::new());
     assert_eq!(shown.len(), 5_000);
     assert_eq!(shown.iter().filter(|job| &*job.user == "bob").count(), 3);
     assert!(shown.is_sorted_by_key(|job| job.key()));

@@ -12,6 +12,7 @@ use crate::answers::DeadlineForecast;
 use crate::arrivals::enqueue;
 use crate::counterfactual::StartForecast;
 use crate::duration::duration_text;
+use crate::queue_rules::place_of;
 use crate::rows::submitted::SubmittedJob;
 use crate::state::ClusterState;
 use crate::state::queue::{QueuePosition, WaitingJob};
@@ -62,6 +63,7 @@ impl ClusterState {
             queue_rank: spec.queue_rank,
             submitted: now,
             gang: new.first().and_then(|job| job.gang),
+            place: place_of(spec),
         };
         let line = self.position_of(&own);
         let mut cluster = self.excerpt(self.queue_excerpt(&line));

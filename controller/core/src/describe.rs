@@ -126,6 +126,8 @@ impl ClusterState {
                     generation: node.generation,
                     last_seen_at: timestamp(node.last_seen_unix),
                     drained: self.override_view(OverrideKind::Drained, OverrideTarget::Node(*id)),
+                    quarantined: self
+                        .override_view(OverrideKind::Quarantined, OverrideTarget::Node(*id)),
                     gpus,
                 }
             })

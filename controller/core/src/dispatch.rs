@@ -94,8 +94,12 @@ impl FrameSource<'_> {
             JobState::Running if live.has_other_share() => {
                 Some(ToAgent::Stop { epoch: self.guards.epoch, attempt, cause: StopCause::Reshare })
             }
+            JobState::Running if live.requeue => {
+                Some(ToAgent::Stop { epoch: self.guards.epoch, attempt, cause: StopCause::Preempt })
+            }
             JobState::Running if self.migrations.is_migrating(attempt) => {
-                Some(ToAgent::Stop { epoch: self.guards.epoch, attempt, cause: StopCause::Move })
+                let cause = self.migrations.requests.get(&attempt)?.cause;
+                Some(ToAgent::Stop { epoch: self.guards.epoch, attempt, cause })
             }
             JobState::Stopping => Some(self.guards.stop_frame(attempt, live.acknowledged)),
             _ => None,
@@ -126,6 +130,7 @@ impl FrameSource<'_> {
             user: spec.user.clone(),
             run: spec.run.clone(),
             restart_reason: launch_spec.restart_reason,
+            oom_count: launch_spec.own.events,
             traceparent: live.traceparent.clone(),
             share: match live.share.as_ref().map(|sharer| sharer.share) {
                 Some(SliceShare::Mps(share)) => Some(share),

@@ -5,10 +5,11 @@ use crate::arrivals::enqueue;
 use crate::attempt_changes::AttemptChanges;
 use crate::commands::JobStateChange;
 use crate::memory_requests::learn_end_memory;
+use crate::out_of_memory::{add_reason, after_out_of_memory, own_after};
 use crate::predictions::AttemptRunTimes;
 use crate::round::RoundEffect;
 use crate::rows::submitted::SubmittedJob;
-use crate::rows::transitions::{EndedAttempt, record_without_exit};
+use crate::rows::transitions::{EndedAttempt, OutOfMemoryRow, record_without_exit};
 use crate::state::attempts::LiveAttempt;
 use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryRules, RetryVerdict};
@@ -26,45 +27,73 @@ pub(crate) struct AttemptEnd {
     /// The job's new state.
     pub(crate) to: JobState,
     pub(crate) verdict: RetryVerdict,
-    /// Whether it ended for its migration.
-    pub(crate) is_migrated: bool,
+    /// Whether it ended for its migration, or to be put back into the queue.
+    pub(crate) is_requested: bool,
     pub(crate) reason: Outcome,
     pub(crate) record: ExitRecord,
     pub(crate) run_times: AttemptRunTimes,
     pub(crate) ran_out_of: Option<Bytes>,
+    pub(crate) out_of_memory: Option<OutOfMemoryRow>,
     /// How much of the job is done, in millionths.
     pub(crate) done: u32,
 }
 
 impl AttemptChanges<'_> {
     /// Ends a live attempt, and queues or ends its job.
-    pub(crate) fn end_attempt(&mut self, attempt: AttemptId, record: ExitRecord) {
+    pub(crate) fn end_attempt(&mut self, attempt: AttemptId, mut record: ExitRecord) {
         if let Some(member) = self.attempts.live.get(&attempt).and_then(|live| live.gang) {
             return self.record_member_end(member, attempt, record);
         }
         let Some(live) = self.attempts.remove(attempt) else { return };
         self.accounting.refund(&live, self.round_at);
+        let requested = self.migrations.requests.get(&attempt).map(|request| request.since);
         let is_migrated = self.migrations.record_end(live.job, attempt, &record);
-        let verdict = match is_migrated {
+        if let Some(since) = requested.filter(|_| is_migrated) {
+            self.predictions.learn_checkpoint(&live.facts, self.round_at.minus(since));
+        }
+        let ran_out = record.out_of_gpu_memory().and(live.launch_spec.as_ref());
+        let ran_out = ran_out.map(|launch_spec| {
+            after_out_of_memory(self.inventory, launch_spec, live.gpu_memory, self.unix)
+        });
+        // A program that failed before it was stopped is run again all the same; one that is done is done.
+        let is_requeued = live.requeue && record.outcome != Outcome::Succeeded;
+        let is_requested = is_migrated || (is_requeued && live.state != JobState::Stopping);
+        let verdict = match (is_requested, &ran_out) {
             // However often: the end was requested.
-            true => RetryVerdict::Requeue { charged: false },
-            false => retry_verdict(live.launch_spec.as_ref(), record.outcome),
+            (true, _) => RetryVerdict::Requeue { charged: false },
+            (false, Some(after)) => after.verdict,
+            (false, None) => retry_verdict(live.launch_spec.as_ref(), record.outcome),
         };
         let event = JobEvent::Ended { outcome: record.outcome, verdict };
         let to = live.state.on(event).expect("a live attempt's job can always end");
         let run_times = self.predictions.learn_end(&live, &record);
         let ran_out_of = self.learn_end_memory(attempt, &live, &record);
         let done = self.predictions.record_checkpoint(&live, run_times);
+        let out_of_memory = ran_out.map(|after| OutOfMemoryRow { at_least: after.at_least });
         if to.is_final() {
             self.predictions.checkpoints.remove(&live.job);
         }
         if let (JobState::Queued, Some(launch_spec)) = (to, &live.launch_spec) {
             let job = SubmittedJob::new(live.job, &launch_spec.spec, None, live.number);
-            self.enqueue(SubmittedJob { done, ..job }, live.submitted);
+            let own = own_after(launch_spec.own, out_of_memory);
+            let array = launch_spec.array.map(|place| place.array);
+            self.enqueue(SubmittedJob { done, own, array, ..job }, live.submitted);
+        }
+        if let Some(after) = &ran_out {
+            add_reason(&mut record.detail, after);
         }
         let reason = record.outcome;
-        let end =
-            AttemptEnd { to, verdict, is_migrated, reason, record, run_times, ran_out_of, done };
+        let end = AttemptEnd {
+            to,
+            verdict,
+            is_requested,
+            reason,
+            record,
+            run_times,
+            ran_out_of,
+            out_of_memory,
+            done,
+        };
         self.record_end(attempt, live, end);
     }
 
@@ -91,8 +120,9 @@ impl AttemptChanges<'_> {
 
     /// Adds an end to the round, and announces the job's new state.
     pub(crate) fn record_end(&mut self, attempt: AttemptId, live: LiveAttempt, end: AttemptEnd) {
-        let AttemptEnd { to, verdict, is_migrated, reason, record, run_times, ran_out_of, done } =
-            end;
+        let AttemptEnd { to, verdict, is_requested, reason, record, run_times, .. } = end;
+        let AttemptEnd { ran_out_of, out_of_memory, done, .. } = end;
+        self.end_watch(attempt, &live, &record, to);
         let is_charged = verdict == (RetryVerdict::Requeue { charged: true });
         let is_uncharged =
             matches!(verdict, RetryVerdict::Requeue { charged: false } | RetryVerdict::Hold);
@@ -103,12 +133,13 @@ impl AttemptChanges<'_> {
             to,
             charged: to == JobState::Queued && is_charged,
             shared: live.gang.is_none() && live.share.is_some(),
-            uncharged: is_uncharged && !is_migrated,
+            uncharged: is_uncharged && !is_requested,
             reason,
             gang: live.gang.map(|member| member.gang),
             record,
             run_times,
             ran_out_of,
+            out_of_memory,
             run_prediction: live.run_prediction.and_then(|predicted| predicted.prediction),
             done,
         });

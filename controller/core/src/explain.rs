@@ -3,12 +3,14 @@
 
 use crate::answers::WaitingExplanation;
 use crate::forecast::ClusterForecast;
+use crate::gate::{Gate, explain_gate};
 use crate::memory_requests::with_memory_estimate;
 use crate::predicting::predict_waiting;
 use crate::state::ClusterState;
 use crate::state::queue::WaitingJob;
+use crate::state::watches::MemoryWatches;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use tessera_model::spec::QueueRank;
+use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
     Decision, Explanation, QueueKey, QueuedJob, WaitReason, decide_round, fair,
@@ -136,7 +138,7 @@ impl ClusterState {
             let before: Vec<JobId> = before.filter(|other| apart(other)).map(|a| a.id).collect();
             return QueuePosition::of(job, &before);
         }
-        let mut candidates = self.list_candidates(crate::placing::LOOK_AT_MAX);
+        let mut candidates = self.list_candidates(crate::placing::LOOK_AT_MAX, &BTreeMap::new());
         if candidates.iter().all(|other| other.id != job) {
             candidates.push(own);
         }
@@ -181,15 +183,22 @@ impl ClusterState {
                 duplicates: BTreeMap::new(),
                 largest_slice: self.inventory.largest_slice,
             },
-            queue: JobQueue { waiting: queue, ranks, ..JobQueue::default() },
+            queue: JobQueue {
+                dependencies: self.queue.dependencies.excerpt(ranks.keys().copied()),
+                waiting: queue,
+                ranks,
+                ..JobQueue::default()
+            },
             attempts: AttemptTable { broken_gangs: BTreeSet::new(), ..self.attempts.clone() },
             layouts: LayoutRequests {
                 unsent_plans: Vec::new(),
                 pending: self.layouts.pending.clone(),
+                mig_modes: Vec::new(),
             },
             migrations: self.migrations.clone(),
             accounting: self.accounting.clone(),
             predictions: self.predictions.excerpt(),
+            watches: MemoryWatches::default(),
             overrides: self.overrides.clone(),
             planner: self.planner.excerpt(),
             clock: self.clock,
@@ -203,18 +212,31 @@ impl ClusterState {
         now: Millis,
     ) -> Option<WaitingExplanation> {
         let waiting = self.queue.queued(line.job)?;
+        let requested = match &waiting.job.gpu {
+            GpuRequest::Memory(bytes) => Some(*bytes),
+            GpuRequest::Unknown
+            | GpuRequest::Profile(_)
+            | GpuRequest::Whole
+            | GpuRequest::Unpartitioned
+            | GpuRequest::Compute(_) => None,
+        };
         let brief = |reason: WaitReason, why: Explanation| WaitingExplanation {
             jobs_ahead: line.jobs_ahead,
             reason: reason.word(),
             why,
             prediction: None,
-            memory: waiting.memory.map(|request| request.estimate),
+            memory: waiting.memory.and_then(|request| request.learned()),
+            size: (waiting.size_source(), requested),
             alternatives: Vec::new(),
             expected_start: None,
             deadline: None,
         };
         if now < self.guards.hold_until {
             return Some(brief(WaitReason::PlacementHeld, self.explain_hold(now)));
+        }
+        let mut gate = Gate::new(&self.attempts, &self.queue.dependencies, &self.clock, now);
+        if let Some(reason) = gate.bars(waiting) {
+            return Some(brief(reason, explain_gate(self.planner.policy.name(), waiting, reason)));
         }
         let prediction = predict_waiting(&self.predictions, &self.inventory, waiting);
         if let Some(why) = self.explain_kept_placement(line.job, now) {

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_model::mig::Profile;
-use tessera_model::{JobId, Millis};
+use tessera_model::spec::GpuRequest;
+use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::{
     Account, Basis, GpuView, JobFacts, JobTable, Knowledge, MpsClient, Predictor, RunTime,
     SearchBudget, could_hold,
@@ -34,7 +35,7 @@ pub(crate) struct KnownJob<'c> {
     pub(crate) facts: &'c TaskFacts,
     pub(crate) live: Option<&'c LiveAttempt>,
     pub(crate) done: u32,
-    pub(crate) ask: &'c tessera_model::spec::GpuRequest,
+    pub(crate) ask: &'c GpuRequest,
     pub(crate) user: &'c Arc<str>,
 }
 
@@ -56,6 +57,7 @@ impl JobTable for ClusterForecast<'_> {
             submitted: known.live.map(|live| live.submitted),
             limit: facts.limit.map(|limit| limit.plus(facts.grace)),
             migration_price: self.price_of_migration(job, &known),
+            memory: self.least_memory(&known),
             deadline: facts.deadline.map(|at| self.cluster.clock.on_boot_clock(at)),
             online: facts.online,
             ..JobFacts::default()
@@ -135,6 +137,25 @@ impl<'c> ClusterForecast<'c> {
     /// Returns everything that a policy may know about jobs.
     pub(crate) fn knowledge(&self) -> Knowledge<'_> {
         Knowledge::of(self).within(self)
+    }
+
+    /// Returns the least memory of a slice that a job may be moved to; `None` for one that requests its very
+    /// size. A job whose need nobody knows keeps what it has.
+    fn least_memory(&self, known: &KnownJob<'_>) -> Option<Bytes> {
+        let (predictions, inventory) = (&self.cluster.predictions, &self.cluster.inventory);
+        let estimate = || memory_needed(predictions, inventory, known.facts);
+        match known.ask {
+            GpuRequest::Memory(least) => Some(estimate().unwrap_or_default().max(*least)),
+            GpuRequest::Unknown => estimate().or_else(|| {
+                let live = known.live?;
+                let mig = inventory.gpus.get(&live.gpu)?.mig.as_deref()?;
+                Some(mig.geometry.profile(live.slot?.profile)?.memory)
+            }),
+            GpuRequest::Profile(_)
+            | GpuRequest::Compute(_)
+            | GpuRequest::Whole
+            | GpuRequest::Unpartitioned => None,
+        }
     }
 
     fn done(&self, known: &KnownJob<'_>) -> Option<u32> {

@@ -5,22 +5,28 @@
 //! is kept here only, as [`MemberEnded`]. Its node keeps the record until it is acknowledged, and
 //! reports it again to the next leader. A node that was lost meanwhile is known by its generation.
 //!
+//! Of a gang whose script runs once, the member of rank 0 decides: the others only hold their slices, and are
+//! stopped when it has ended.
+//!
 //! A gang *breaks* when a member ends without success. The other members are sent stops until they
 //! end, and after the last end the gang's retry rules apply.
 
 use crate::attempt_changes::AttemptChanges;
 use crate::ends::{AttemptEnd, retry_verdict};
+use crate::out_of_memory::{add_reason, after_out_of_memory, own_after};
 use crate::predictions::AttemptRunTimes;
 use crate::round::RoundEffect;
 use crate::rows::submitted::SubmittedJob;
-use crate::rows::transitions::record_without_exit;
+use crate::rows::transitions::{OutOfMemoryRow, record_without_exit};
 use crate::state::attempts::{AttemptTable, LiveAttempt, MemberEnded};
 use crate::state::inventory::NodeInventory;
 use std::collections::BTreeMap;
-use tessera_frames::cluster::{ExitRecord, GangPosition, StopCause, ToAgent};
+use tessera_frames::cluster::{ExitRecord, GangDevice, GangPosition, StopCause, ToAgent};
+use tessera_model::batch::LaunchStyle;
 use tessera_model::gang::{MemberEnd, decisive};
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryVerdict};
-use tessera_model::{AttemptId, GangMember, JobId, NodeId};
+use tessera_model::sizing::AfterOutOfMemory;
+use tessera_model::{AttemptId, GangMember, JobId, Millis, NodeId};
 
 /// What a member's node is sent.
 pub(crate) enum MemberFrame {
@@ -38,6 +44,8 @@ struct GangOutcome {
     stopping: bool,
     /// The cause, as text.
     cause: String,
+    /// What follows for all members if GPU memory ran out for one.
+    ran_out: Option<AfterOutOfMemory>,
 }
 
 impl AttemptChanges<'_> {
@@ -56,7 +64,8 @@ impl AttemptChanges<'_> {
         let well = record.outcome == Outcome::Succeeded;
         let stopped = matches!(record.outcome, Outcome::Preempted | Outcome::NotStarted);
         live.end = Some(MemberEnded { record, follows: broken && stopped });
-        if !well && self.attempts.broken_gangs.insert(member.gang) {
+        let decides = member.rank == 0 && runs_once(live);
+        if (!well || decides) && self.attempts.broken_gangs.insert(member.gang) {
             self.attempts.stop_other_members(member);
         }
         self.settle_gang(member);
@@ -69,7 +78,11 @@ impl AttemptChanges<'_> {
             self.attempts.live.values().filter_map(ended).map(|member| (member.gang, member));
         let found: BTreeMap<JobId, GangMember> = found.collect();
         for member in found.into_values() {
-            if self.attempts.members(member).any(|(_, live)| live.failed())
+            let decides = |live: &LiveAttempt| {
+                let is_first = live.gang.is_some_and(|member| member.rank == 0);
+                live.failed() || (is_first && live.end.is_some() && runs_once(live))
+            };
+            if self.attempts.members(member).any(|(_, live)| decides(live))
                 && self.attempts.broken_gangs.insert(member.gang)
             {
                 self.attempts.stop_other_members(member);
@@ -80,7 +93,8 @@ impl AttemptChanges<'_> {
 
     /// Ends a gang once all of its members have ended.
     fn settle_gang(&mut self, member: GangMember) {
-        let Some(outcome) = gang_outcome(self.attempts, member) else { return };
+        let outcome = gang_outcome(self.attempts, self.inventory, member, self.unix);
+        let Some(outcome) = outcome else { return };
         let members: Vec<AttemptId> =
             self.attempts.members(member).map(|(attempt, _)| attempt).collect();
         self.attempts.broken_gangs.remove(&member.gang);
@@ -102,18 +116,21 @@ impl AttemptChanges<'_> {
             _ => AttemptRunTimes::default(),
         };
         let ran_out_of = self.learn_end_memory(attempt, &live, &record);
+        let out_of_memory = gang.ran_out.map(|after| OutOfMemoryRow { at_least: after.at_least });
         if let (JobState::Queued, Some(launch_spec)) = (to, &live.launch_spec) {
             let job = SubmittedJob::new(live.job, &launch_spec.spec, live.gang, live.number);
-            self.enqueue(job, live.submitted);
+            let own = own_after(launch_spec.own, out_of_memory);
+            self.enqueue(SubmittedJob { own, ..job }, live.submitted);
         }
         let end = AttemptEnd {
             to,
             verdict: gang.verdict,
-            is_migrated: false,
+            is_requested: live.requeue,
             reason: gang.outcome,
             record,
             run_times,
             ran_out_of,
+            out_of_memory,
             done: live.done,
         };
         let frame = Box::new(ToAgent::EndAck { attempt });
@@ -127,8 +144,17 @@ impl GangOutcome {
     /// Returns a member's record, with the cause if another member ended it.
     fn member_record(&self, end: MemberEnded) -> ExitRecord {
         let MemberEnded { mut record, follows } = end;
+        if let Some(after) = self.ran_out.as_ref().filter(|_| record.out_of_gpu_memory().is_some())
+        {
+            add_reason(&mut record.detail, after);
+        }
         let alone = record.outcome == self.outcome && !follows;
-        if !alone && self.outcome != Outcome::Cancelled {
+        if follows && self.outcome == Outcome::Succeeded {
+            // It held its slice for the script, which succeeded.
+            record.outcome = Outcome::Succeeded;
+            record.exit = None;
+            record.detail = String::new();
+        } else if !alone && self.outcome != Outcome::Cancelled {
             record.detail = match record.outcome {
                 Outcome::Succeeded => format!("its gang is not done: {}", self.cause),
                 _ if follows => format!("stopped with its gang: {}", self.cause),
@@ -140,7 +166,12 @@ impl GangOutcome {
 }
 
 /// Returns how a gang ends; `None` while a member runs.
-fn gang_outcome(attempts: &AttemptTable, member: GangMember) -> Option<GangOutcome> {
+fn gang_outcome(
+    attempts: &AttemptTable,
+    inventory: &NodeInventory,
+    member: GangMember,
+    unix: Millis,
+) -> Option<GangOutcome> {
     let members = || attempts.members(member).map(|(_, live)| live);
     let ends: Option<Vec<MemberEnd>> = members()
         .map(|live| {
@@ -149,7 +180,10 @@ fn gang_outcome(attempts: &AttemptTable, member: GangMember) -> Option<GangOutco
         })
         .collect();
     let ends = ends.filter(|ends| !ends.is_empty())?;
-    let outcome = decisive(ends.iter().copied());
+    // Where the script runs once, what only followed it counts for nothing.
+    let once = members().any(runs_once);
+    let counts = |end: &&MemberEnd| !(once && end.follows);
+    let outcome = decisive(ends.iter().filter(counts).copied());
     let cause = members().zip(&ends).find_map(|(live, end)| {
         let rank = live.gang?.rank;
         (end.outcome == outcome).then(|| format!("rank {rank} ended {outcome}"))
@@ -157,8 +191,28 @@ fn gang_outcome(attempts: &AttemptTable, member: GangMember) -> Option<GangOutco
     // One cancelled member cancels all: the others are stopped by its end.
     let stopping = members().any(|live| live.state == JobState::Stopping);
     let launch_spec = members().find_map(|live| live.launch_spec.as_ref());
-    let verdict = retry_verdict(launch_spec, outcome);
-    Some(GangOutcome { outcome, verdict, stopping, cause: cause.unwrap_or_default() })
+    let short = members().filter(|live| {
+        let record = live.end.as_ref().map(|end| &end.record);
+        record.is_some_and(|record| record.out_of_gpu_memory().is_some())
+    });
+    // The largest of the slices that were too small: all members move together.
+    let had = short.map(|live| live.gpu_memory).max().filter(|_| outcome == Outcome::OutOfMemory);
+    let ran_out = launch_spec
+        .zip(had)
+        .map(|(launch_spec, had)| after_out_of_memory(inventory, launch_spec, had, unix));
+    let is_requeued = outcome != Outcome::Succeeded && members().any(|live| live.requeue);
+    let verdict = match (is_requeued, &ran_out) {
+        (true, _) => RetryVerdict::Requeue { charged: false },
+        (false, Some(after)) => after.verdict,
+        (false, None) => retry_verdict(launch_spec, outcome),
+    };
+    Some(GangOutcome { outcome, verdict, stopping, cause: cause.unwrap_or_default(), ran_out })
+}
+
+/// Whether the job's script runs once, on the first node.
+fn runs_once(live: &LiveAttempt) -> bool {
+    let launch = live.launch_spec.as_ref().map(|known| known.spec.run.batch.launch);
+    launch == Some(LaunchStyle::Once)
 }
 
 /// Returns how a gang's attempt ended whose node was lost or rebooted before this leader's
@@ -218,6 +272,11 @@ pub(crate) fn gang_position(
         .collect();
     let nodes: Option<Vec<_>> =
         on.iter().map(|node| inventory.nodes.get(node).map(|node| node.name.clone())).collect();
+    let first = attempts.of_job(member.gang);
+    let devices = match first.is_some_and(runs_once) {
+        true => devices_of_node(attempts, member)?,
+        false => Vec::new(),
+    };
     Some(GangPosition {
         gang: member.gang,
         rank: member.rank,
@@ -228,7 +287,20 @@ pub(crate) fn gang_position(
         nodes: nodes?,
         master: master_address(inventory, &on)?,
         port: member.port(number),
+        devices,
     })
+}
+
+/// Returns what the members on one node hold, by their numbers there; `None` while a slice is being made.
+fn devices_of_node(attempts: &AttemptTable, member: GangMember) -> Option<Vec<GangDevice>> {
+    let on_node =
+        |live: &LiveAttempt| live.gang.is_some_and(|other| other.node_rank() == member.node_rank());
+    let members = attempts.members(member).filter(|(_, live)| on_node(live));
+    let device = |live: &LiveAttempt| {
+        let slice = live.slice.clone()?;
+        Some(GangDevice { gpu: live.gpu.clone(), slot: live.slot, slice })
+    };
+    members.map(|(_, live)| device(live)).collect()
 }
 
 /// Returns the address by which the other nodes reach the first one.

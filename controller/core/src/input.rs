@@ -5,20 +5,23 @@ use crate::commands::operator::OperatorCommand;
 use crate::commands::{CommandResult, JobCommand, JobStateChange};
 use crate::duplicates::{note_closed_connection, refuse_duplicate, take_due_successors};
 use crate::memory_requests::measure_largest_slice;
+use crate::mig_mode::{answer_mig_mode, send_mig_mode};
 use crate::overrides::{clear_override, resolve_target, set_override};
 use crate::reports::{REFUSAL_PAUSE, finish_inventory, record_gpu_report, tombstone_record};
 use crate::round::{Round, RoundEffect};
-use crate::rows::overrides::AdminOverrideRow;
+use crate::rows::overrides::{AdminOverrideRow, OverrideKind, OverrideTarget};
 use crate::rows::submitted::SubmittedJob;
 use crate::rows::transitions;
 use crate::rows::transitions::WaitingJobChange;
 use crate::sessions::{bind_session, is_admitted, is_rebooted};
 use crate::settle::was_commanded;
 use crate::state::ClusterState;
-use crate::state::inventory::{ConnectedAgent, NodeInventory};
-use tessera_frames::cluster::{AttemptReport, AttemptStatus, ToAgent, ToController};
+use crate::state::inventory::ConnectedAgent;
+use crate::state::layouts::PendingMigMode;
+use tessera_frames::cluster::{AttemptReport, AttemptStatus, ToController};
+use tessera_model::dependency::{DependencyFacts, DependencyQuestion};
 use tessera_model::life::{JobState, Outcome};
-use tessera_model::{AttemptId, GpuId, JobId, Millis, NodeId};
+use tessera_model::{AttemptId, JobId, Millis, NodeId};
 
 /// How long a user's command to a job is remembered that may not have been announced yet.
 /// Announcements take far less.
@@ -38,6 +41,8 @@ pub enum Input {
         /// The jobs.
         jobs: Vec<JobId>,
     },
+    /// The store answers what is known of jobs that others wait for.
+    Dependencies(Vec<(DependencyQuestion, DependencyFacts)>),
     /// Released jobs are queued again, as read from the store.
     Requeued(Vec<SubmittedJob>),
     /// An agent sends its hello on a new connection.
@@ -65,13 +70,6 @@ pub enum Input {
         /// The number of the connection.
         session: u64,
     },
-    /// An administrator switches a GPU's MIG mode.
-    SetMigMode {
-        /// The GPU.
-        gpu: GpuId,
-        /// Whether MIG is switched on.
-        on: bool,
-    },
     /// An administrator's command.
     Operate {
         /// Leads the result back to its call.
@@ -87,8 +85,13 @@ pub enum Input {
 
 impl Input {
     /// Whether it changes nothing but that more jobs wait, or time passes.
-    pub(crate) const fn only_adds_jobs(&self) -> bool {
-        matches!(self, Self::Submitted(_) | Self::Tick)
+    pub(crate) fn only_adds_jobs(&self) -> bool {
+        match self {
+            Self::Submitted(_) | Self::Tick => true,
+            // What follows from it is a row, which unsettles the round.
+            Self::Frame { frame, .. } => matches!(**frame, ToController::Memory(_)),
+            _ => false,
+        }
     }
 
     /// Returns the jobs that come with it.
@@ -121,6 +124,7 @@ impl ClusterState {
                     self.attempt_changes(round).enqueue(job, submitted);
                 }
             }
+            Input::Dependencies(known) => self.queue.dependencies.learn(known),
             Input::Command { token, command, jobs } => {
                 let mut changes = self.attempt_changes(round);
                 let of = |job| (job, changes.command_job(job, command, now));
@@ -141,9 +145,6 @@ impl ClusterState {
                     self.welcome(&agent, now, round);
                 }
             }
-            Input::SetMigMode { gpu, on } => {
-                set_mig_mode(&self.inventory, self.guards.epoch, gpu, on, &mut round.effects);
-            }
             Input::Operate { token, command, now_unix } => {
                 self.clock.unix = now_unix;
                 self.operate(token, command, now, round);
@@ -156,9 +157,23 @@ impl ClusterState {
 
     /// Welcomes a node, or refuses its connection with a reason.
     fn handle_hello(&mut self, agent: &ConnectedAgent, now: Millis, round: &mut Round) {
-        let (rollback, effects) = (&mut round.rollback, &mut round.effects);
-        if is_admitted(&self.guards, &mut self.inventory, agent, now, rollback, effects) {
+        let (rollback, mut liars) = (&mut round.rollback, Vec::new());
+        let found = (&mut liars, &mut round.effects);
+        if is_admitted(&self.guards, &mut self.inventory, agent, now, rollback, found) {
             self.welcome(agent, now, round);
+        }
+        for (node, claim) in liars {
+            // Only what registered once has a row to be marked.
+            if self.inventory.nodes.contains_key(&node) {
+                let row = AdminOverrideRow {
+                    kind: OverrideKind::Quarantined,
+                    target: OverrideTarget::Node(node),
+                    by: "the controller".to_owned(),
+                    reason: Some(claim),
+                    since_unix: self.clock.unix,
+                };
+                set_override(&mut self.overrides, &self.inventory, row, &mut round.overrides);
+            }
         }
     }
 
@@ -220,11 +235,19 @@ impl ClusterState {
                 }
             }
             // The GPU's report, which arrived before, has what stands.
-            ToController::MigModeEnded { .. } => {}
+            ToController::MigModeEnded { gpu, problem } => {
+                if self.inventory.gpus.get(&gpu).is_some_and(|known| known.node == node) {
+                    let answers = &mut round.answers;
+                    answer_mig_mode(&mut self.layouts, &gpu, problem.as_deref(), answers);
+                }
+            }
             ToController::Present { token } => {
                 refuse_duplicate(&mut self.inventory, node, token, &mut round.effects);
             }
             ToController::Usage(usage) => self.attempt_changes(round).record_usage(node, usage),
+            ToController::Memory(reports) => {
+                self.attempt_changes(round).record_memory(node, &reports, now);
+            }
             // Handled before rounds: a second hello breaks the protocol, renewals and answers to
             // questions don't wait here, and neither figures nor kernels decide anything.
             ToController::Hello(_)
@@ -297,6 +320,14 @@ impl ClusterState {
                 self.layouts.request_layout(token, command, now);
                 return;
             }
+            OperatorCommand::SetMigMode { gpu, on } => {
+                let pending = PendingMigMode::new(token, gpu, on, now);
+                let (epoch, effects) = (self.guards.epoch, &mut round.effects);
+                match send_mig_mode(inventory, &mut self.layouts, epoch, pending, effects) {
+                    Ok(()) => return,
+                    Err(refused) => Err(refused),
+                }
+            }
         };
         round.answers.operators.push((token, answer));
     }
@@ -321,6 +352,10 @@ impl AttemptChanges<'_> {
             JobCommand::Release => WaitingJobChange::To(JobState::Queued),
             JobCommand::Reshare(sm) => WaitingJobChange::Share(sm),
             JobCommand::Update(update) => WaitingJobChange::Update(update),
+            JobCommand::Requeue => {
+                let state = "waiting, or has ended".to_owned();
+                return Some(CommandResult::Refused { state });
+            }
         };
         if command == JobCommand::Cancel {
             self.predictions.checkpoints.remove(&job);
@@ -343,11 +378,28 @@ impl AttemptChanges<'_> {
         if let JobCommand::Update(update) = command {
             return live.update(attempt, update, &mut self.jobs.updated);
         }
+        if command == JobCommand::Requeue {
+            return self.requeue_live_job(attempt);
+        }
         if command != JobCommand::Cancel {
             return CommandResult::Refused { state: live.state.word().to_owned() };
         }
         for attempt in self.attempts.gang_attempts(attempt) {
             self.cancel_attempt(attempt);
+        }
+        CommandResult::Done
+    }
+
+    /// Stops a job's attempt, or those of its gang; its job waits again if they fail. A job that has not
+    /// started yet gets its signal once it has.
+    fn requeue_live_job(&mut self, attempt: AttemptId) -> CommandResult {
+        for attempt in self.attempts.gang_attempts(attempt) {
+            let Some(live) = self.attempts.live.get_mut(&attempt) else { continue };
+            if live.state == JobState::Stopping {
+                return CommandResult::Refused { state: live.state.word().to_owned() };
+            }
+            live.requeue = true;
+            live.sent = None;
         }
         CommandResult::Done
     }
@@ -370,18 +422,5 @@ impl AttemptChanges<'_> {
             // No launch was ever sent: there is nothing to wait for.
             self.end_without_exit(attempt, Outcome::Cancelled, "cancelled before it started");
         }
-    }
-}
-
-fn set_mig_mode(
-    inventory: &NodeInventory,
-    epoch: u64,
-    gpu: GpuId,
-    on: bool,
-    effects: &mut Vec<RoundEffect>,
-) {
-    if let Some(known) = inventory.gpus.get(&gpu) {
-        let frame = ToAgent::SetMigMode { epoch, gpu, on };
-        effects.push(RoundEffect::Send { node: known.node, frame: Box::new(frame) });
     }
 }

@@ -59,6 +59,7 @@ mod tests {
         SubmittedJob {
             job: JobId::from_number(number),
             gang: None,
+            array: None,
             gpu: GpuRequest::Memory(share.memory()),
             user: "ada".into(),
             share: Some(SharingRequest::new("ada", share)),
@@ -67,6 +68,7 @@ mod tests {
             facts: Arc::new(facts),
             waited: Millis::ZERO,
             done: 0,
+            own: crate::rows::submitted::OwnMemory::default(),
         }
     }
 

@@ -18,7 +18,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_frames::cluster::ToAgent;
-use tessera_model::{AttemptId, GpuId, JobId, Millis, NodeId, NodeName};
+use tessera_model::sizing::MemoryPrediction;
+use tessera_model::{AttemptId, JobId, Millis, NodeId, NodeName};
 
 impl ClusterState {
     /// Returns the leader's epoch.
@@ -34,6 +35,11 @@ impl ClusterState {
     /// Sets the migration cooldown: how long a job runs at least before it is migrated (again).
     pub const fn set_migration_cooldown(&mut self, cooldown: Millis) {
         self.migrations.cooldown = cooldown;
+    }
+
+    /// Sets what is done about predictions that jobs exceed their slices, for jobs that name nothing.
+    pub const fn set_memory_prediction(&mut self, default: MemoryPrediction) {
+        self.watches.default = Some(default);
     }
 
     /// Sets how long a round may spend on improving placements, as a stopwatch measures it.
@@ -73,12 +79,6 @@ impl ClusterState {
     /// Returns the node of a name.
     pub fn node_named(&self, name: &NodeName) -> Option<NodeId> {
         self.inventory.nodes.iter().find(|(_, node)| node.name == *name).map(|(id, _)| *id)
-    }
-
-    /// Returns the node that a GPU is in, if it is known and connected.
-    pub fn node_of_gpu(&self, gpu: &GpuId) -> Option<NodeId> {
-        let node = self.inventory.gpus.get(gpu)?.node;
-        self.inventory.nodes.get(&node)?.session.as_ref().map(|_| node)
     }
 
     /// Returns whether most nodes fell silent at once. Then none is declared lost, since the

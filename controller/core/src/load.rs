@@ -3,26 +3,28 @@
 use crate::LaunchSpec;
 use crate::arrivals::enqueue;
 use crate::gangs::ended_before_leader;
-use crate::memory_requests::{measure_largest_slice, memory_request};
+use crate::memory_growth::resume_growths;
+use crate::memory_requests::{measure_largest_slice, memory_request, sized};
 use crate::predictions::{TaskFacts, unknown};
 use crate::rows::overrides::AdminOverrideRow;
 use crate::rows::snapshot::{GpuRow, LiveRow, NodeRow, OpenPlan, StoreSnapshot};
 use crate::state::accounting::Accounting;
 use crate::state::attempts::{AttemptTable, LiveAttempt, TimeLimitNotice};
 use crate::state::guards::LeaderGuards;
-use crate::state::inventory::{GpuState, NodeInventory, NodeState};
+use crate::state::inventory::{GpuState, NodeInventory, NodeState, capacity};
 use crate::state::layouts::{LayoutInProgress, LayoutRequests};
 use crate::state::migrations::Migrations;
 use crate::state::overrides::OverrideTable;
 use crate::state::planner::Planner;
 use crate::state::predictions::Predictions;
 use crate::state::queue::JobQueue;
+use crate::state::watches::MemoryWatches;
 use crate::state::{ClusterState, RoundClock};
 use std::sync::Arc;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::JobState;
 use tessera_model::spec::{GpuRequest, Priority};
-use tessera_model::{ControllerId, Millis};
+use tessera_model::{Bytes, ControllerId, Millis};
 use tessera_placement::Policy;
 
 impl ClusterState {
@@ -52,6 +54,7 @@ impl ClusterState {
             migrations: Migrations::default(),
             accounting: Accounting::default(),
             predictions: Predictions::default(),
+            watches: MemoryWatches::default(),
             overrides: OverrideTable::default(),
             planner: Planner::new(policy.into()),
             clock: RoundClock { unix: Millis::ZERO, round_at: now, unix_ahead: Millis::ZERO },
@@ -70,6 +73,7 @@ impl ClusterState {
         self.attempts.clear();
         self.layouts.clear();
         self.migrations.forget();
+        self.watches.forget();
         // The records of rounds that failed were not stored.
         self.planner.recorder.begin_new_chain();
         self.inventory.gpus.clear();
@@ -110,6 +114,8 @@ impl ClusterState {
             self.accounting.charge(&live.user, live.weight, now);
             self.attempts.insert(attempt, live);
         }
+        let Self { attempts, migrations, watches, .. } = self;
+        resume_growths(attempts, migrations, watches, &snapshot.growths, now);
     }
 }
 
@@ -175,26 +181,32 @@ fn live_attempt(
     let share = predictions.with_service_order(row.share, &facts, priority);
     let on = inventory.slice_kind(&row.gpu, row.slot).filter(|_| share.is_none());
     let run_prediction = on.map(|on| predictions.predict_attempt(row.job, &facts, row.done, on));
-    let request = spec.map_or(GpuRequest::Unknown, |spec| spec.gpu.clone());
-    let memory = memory_request(predictions, inventory, &request, &facts)
-        .filter(|_| run_prediction.is_some());
+    let declared = spec.map_or(GpuRequest::Unknown, |spec| spec.gpu.clone());
+    let own = launch_spec.as_ref().map(|launch_spec| launch_spec.own).unwrap_or_default();
+    let gang = launch_spec.as_ref().and_then(|launch_spec| launch_spec.gang);
+    let memory = memory_request(predictions, inventory, &declared, &facts, own, gang);
+    let (request, _) = sized(&declared, None, memory.as_ref());
+    let of_slice = || inventory.gpus.get(&row.gpu).map(|gpu| capacity(gpu, row.slot));
+    let gpu_memory = row.gpu_memory.or_else(of_slice).unwrap_or(Bytes::ZERO);
     let is_relimited = launch_spec.as_ref().is_some_and(|launch_spec| launch_spec.relimited);
     let mut live = LiveAttempt {
+        requeue: false,
         weight: inventory.usage_weight(&row.gpu, row.slot, share.as_ref().map(|s| s.share)),
         limit: match is_relimited {
             true => TimeLimitNotice::Due,
             false => TimeLimitNotice::AsLaunched,
         },
         user: spec.map_or("", |spec| spec.user.as_str()).into(),
-        gang: launch_spec.as_ref().and_then(|launch_spec| launch_spec.gang),
+        gang,
         end: None,
         request,
         facts,
         submitted: now.minus(row.waited),
         began: row.ran.map(|ran| now.minus(ran)),
         done: row.done,
+        memory: memory.filter(|_| run_prediction.is_some()).and_then(|memory| memory.learned()),
         run_prediction,
-        memory: memory.map(|memory| memory.estimate),
+        gpu_memory,
         peak: None,
         job: row.job,
         state: row.state,

@@ -1,45 +1,60 @@
-//! The memory that waiting jobs request when their users name none.
+//! The memory that waiting jobs request when their users name none, or when they ran out of it.
 
-use crate::memory::{MemoryRequest, estimate_text, memory_request_of};
+use crate::memory::{
+    AwaitedEnd, AwaitedRun, MemoryRequest, evidence_text, learned_size, memory_request_of,
+};
 use crate::predictions::{MemorySample, TaskFacts};
+use crate::rows::submitted::OwnMemory;
 use crate::state::attempts::LiveAttempt;
-use crate::state::inventory::{NodeInventory, capacity, largest_of};
+use crate::state::inventory::{NodeInventory, largest_of};
 use crate::state::predictions::Predictions;
 use crate::state::queue::{JobQueue, WaitingJob};
-use tessera_frames::cluster::ExitRecord;
+use tessera_frames::cluster::{ExitRecord, OomEvidence};
 use tessera_model::life::Outcome;
 use tessera_model::spec::GpuRequest;
-use tessera_model::{AttemptId, Bytes, JobId};
-use tessera_placement::Explanation;
+use tessera_model::{AttemptId, Bytes, GangMember, JobId};
+use tessera_placement::{Explanation, SharingRequest};
 use tessera_predict::memory::MemoryEvidence;
 
-/// Returns what a job requests by the memory of its task's earlier runs, if it names no size
-/// itself.
+/// Returns what a job requests for another reason than its user's word.
 pub(crate) fn memory_request(
     predictions: &Predictions,
     inventory: &NodeInventory,
-    request: &GpuRequest,
+    declared: &GpuRequest,
     facts: &TaskFacts,
+    own: OwnMemory,
+    gang: Option<GangMember>,
 ) -> Option<MemoryRequest> {
-    match request {
-        GpuRequest::Unknown => {
-            memory_request_of(&predictions.estimator, inventory.largest_slice, facts)
-        }
-        GpuRequest::Memory(_)
-        | GpuRequest::Profile(_)
-        | GpuRequest::Whole
-        | GpuRequest::Compute(_) => None,
-    }
+    // A gang needs the size on several GPUs at once.
+    let largest = match gang {
+        Some(member) => inventory.largest_size(Some(member.shape), |_| true),
+        None => inventory.largest_slice,
+    };
+    let estimator = &predictions.estimator;
+    memory_request_of(estimator, largest, declared, facts, own)
 }
 
-/// Returns the memory that a task needs, at most that of the largest slice.
+/// Returns the memory that runs of a task are known to need, at most that of the largest slice.
 pub(crate) fn memory_needed(
     predictions: &Predictions,
     inventory: &NodeInventory,
     facts: &TaskFacts,
 ) -> Option<Bytes> {
-    let request = memory_request_of(&predictions.estimator, inventory.largest_slice, facts);
-    request.map(|request| request.bytes)
+    let learned = learned_size(&predictions.estimator, facts)?;
+    let largest = inventory.largest_slice;
+    Some(if largest > Bytes::ZERO { learned.at_least.min(largest) } else { learned.at_least })
+}
+
+/// Returns what is to be placed: the request, and the part of a slice that may be shared.
+pub(crate) fn sized(
+    declared: &GpuRequest,
+    share: Option<SharingRequest>,
+    memory: Option<&MemoryRequest>,
+) -> (GpuRequest, Option<SharingRequest>) {
+    let Some(request) = memory else { return (declared.clone(), share) };
+    let share = share
+        .map(|sharer| SharingRequest { share: sharer.share.with_memory(request.bytes), ..sharer });
+    (GpuRequest::Memory(request.bytes), share)
 }
 
 /// Measures the cluster's largest slice. If it changed, the requests of waiting jobs are updated.
@@ -55,7 +70,7 @@ pub(crate) fn measure_largest_slice(
     }
 }
 
-/// Learns the peak memory of an attempt that is over, if it is awaited.
+/// Learns the peak memory of an attempt that is over, if it is awaited. Zero is a peak that was missed.
 pub(crate) fn learn_late_peak(
     predictions: &mut Predictions,
     queue: &mut JobQueue,
@@ -63,14 +78,25 @@ pub(crate) fn learn_late_peak(
     attempt: AttemptId,
     peak: Bytes,
 ) {
-    if let Some((task, prediction)) = predictions.awaiting_memory.take_task(attempt) {
-        let sample = MemorySample { task, evidence: MemoryEvidence::Peak(peak), prediction };
-        learn_memory(predictions, queue, inventory, &sample);
-    }
+    let Some(run) = predictions.awaiting_memory.take(attempt) else { return };
+    let evidence = match run.end {
+        AwaitedEnd::Succeeded => MemoryEvidence::Peak(peak),
+        AwaitedEnd::RanOut if is_near(peak, run.slice) => MemoryEvidence::OutOf(run.slice),
+        // Only its output states it: it runs again with more, but its task needs no more by that.
+        AwaitedEnd::RanOut => return,
+    };
+    let AwaitedRun { task, gpu_model, slice, prediction, .. } = run;
+    let sample = MemorySample { attempt, task, gpu_model, slice, evidence, prediction };
+    learn_memory(predictions, queue, inventory, &sample);
+}
+
+/// Whether an observed peak supports that the slice was too small.
+fn is_near(peak: Bytes, slice: Bytes) -> bool {
+    peak.get().saturating_mul(2) >= slice.get()
 }
 
 /// Learns from the end of an attempt that had a slice to itself, or awaits its report. Returns the
-/// memory of its slice if it ran out of that.
+/// memory of its slice if its task learns that this is too little.
 pub(crate) fn learn_end_memory(
     predictions: &mut Predictions,
     queue: &mut JobQueue,
@@ -79,38 +105,64 @@ pub(crate) fn learn_end_memory(
     live: &LiveAttempt,
     record: &ExitRecord,
 ) -> Option<Bytes> {
-    let task = live.run_prediction.as_ref().map(|predicted| predicted.task.clone())?;
-    let out_of = record.ran_out_of_gpu_memory().then(|| inventory.gpus.get(&live.gpu));
-    let out_of = out_of.flatten().map(|gpu| capacity(gpu, live.slot));
-    let succeeded = record.outcome == Outcome::Succeeded;
-    let evidence = out_of.map(MemoryEvidence::OutOf);
-    let evidence = evidence.or(live.peak.filter(|_| succeeded).map(MemoryEvidence::Peak));
-    match evidence {
-        _ if task.is_empty() => {}
-        Some(evidence) => {
-            let sample = MemorySample { task, evidence, prediction: live.memory };
-            learn_memory(predictions, queue, inventory, &sample);
+    let predicted = live.run_prediction.as_ref()?;
+    let (task, gpu_model) = (predicted.task.clone(), predicted.on.model.clone());
+    let (slice, prediction) = (live.gpu_memory, live.memory);
+    let sample = |evidence| MemorySample {
+        attempt,
+        task: task.clone(),
+        gpu_model: gpu_model.clone(),
+        slice,
+        evidence,
+        prediction,
+    };
+    let awaited = |end| AwaitedRun {
+        task: task.clone(),
+        gpu_model: gpu_model.clone(),
+        slice,
+        prediction,
+        end,
+    };
+    let (evidence, end) = match (record.out_of_gpu_memory(), record.outcome) {
+        (Some(OomEvidence::Reported | OomEvidence::Refused), _) => {
+            (Some(MemoryEvidence::OutOf(slice)), None)
         }
-        None if succeeded => predictions.awaiting_memory.wait_for(attempt, &task, live.memory),
-        None => {}
+        (Some(OomEvidence::Text), _) => match live.peak {
+            Some(peak) if is_near(peak, slice) => (Some(MemoryEvidence::OutOf(slice)), None),
+            Some(_) => (None, None),
+            None => (None, Some(AwaitedEnd::RanOut)),
+        },
+        (None, Outcome::Succeeded) => match live.peak {
+            Some(peak) => (Some(MemoryEvidence::Peak(peak)), None),
+            // The slice was enough: that is known before any peak is.
+            None => (Some(MemoryEvidence::Peak(Bytes::ZERO)), Some(AwaitedEnd::Succeeded)),
+        },
+        (None, _) => (None, None),
+    };
+    let learns = !task.is_empty();
+    if let Some(end) = end.filter(|_| learns) {
+        predictions.awaiting_memory.wait_for(attempt, awaited(end));
     }
-    out_of
+    if let Some(evidence) = evidence.filter(|_| learns) {
+        learn_memory(predictions, queue, inventory, &sample(evidence));
+    }
+    match evidence {
+        Some(MemoryEvidence::OutOf(slice)) => Some(slice),
+        Some(MemoryEvidence::Peak(_)) | None => None,
+    }
 }
 
-/// Learns the memory of a run. If that changes its task's estimate, waiting jobs request the new
-/// amount.
+/// Learns the memory of a run. If that changes its task's size, waiting jobs request the new amount.
 fn learn_memory(
     predictions: &mut Predictions,
     queue: &mut JobQueue,
     inventory: &NodeInventory,
     sample: &MemorySample,
 ) {
-    if let Some(prediction) = &sample.prediction {
+    if let Some(prediction) = sample.judged() {
         predictions.memory_outcomes.take(prediction.covers(sample.evidence));
     }
-    let value = |predictions: &Predictions| {
-        predictions.estimator.memory_estimate(&sample.task).map(|estimate| estimate.value)
-    };
+    let value = |predictions: &Predictions| predictions.estimator.learned_size(&sample.task);
     let before = value(predictions);
     predictions.estimator.learn_memory(sample);
     if value(predictions) != before {
@@ -127,24 +179,23 @@ fn update_memory_requests(
     of: impl Fn(&WaitingJob) -> bool,
 ) {
     for waiting in queue.waiting.values_mut() {
-        let names_none = waiting.memory.is_some() || waiting.job.gpu == GpuRequest::Unknown;
-        if names_none && of(waiting) {
-            waiting.memory =
-                memory_request_of(&predictions.estimator, inventory.largest_slice, &waiting.facts);
-            let bytes = waiting.memory.map(|request| request.bytes);
-            waiting.job.gpu = bytes.map_or(GpuRequest::Unknown, GpuRequest::Memory);
+        if waiting.declared == GpuRequest::Unknown && of(waiting) {
+            let (declared, facts) = (&waiting.declared, &waiting.facts);
+            let (own, gang) = (waiting.own, waiting.job.gang);
+            waiting.memory = memory_request(predictions, inventory, declared, facts, own, gang);
+            waiting.job.gpu = sized(declared, None, waiting.memory.as_ref()).0;
         }
     }
 }
 
-/// Adds to an explanation that the requested memory is an estimate.
+/// Adds to an explanation where the requested memory comes from, if not from the user.
 pub(crate) fn with_memory_estimate(
     queue: &JobQueue,
     job: JobId,
     mut why: Explanation,
 ) -> Explanation {
     if let Some(request) = queue.queued(job).and_then(|waiting| waiting.memory) {
-        why.summary.push_str(&estimate_text(&request));
+        why.summary.push_str(&evidence_text(&request));
     }
     why
 }

@@ -26,6 +26,7 @@ use crate::state::overrides::OverrideTable;
 use crate::state::predictions::Predictions;
 use crate::state::queue::JobQueue;
 use crate::view::cluster_view;
+use tessera_frames::cluster::StopCause;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis};
 use tessera_placement::{ClusterView, Explanation, JobPlacement, Reshape};
@@ -35,7 +36,7 @@ pub(crate) mod checks;
 
 /// How long after its grace time the end of a migrating job may take to be reported. An agent may
 /// restart, or a connection break.
-const MOVE_SLACK: Millis = Millis::from_secs(30);
+pub(crate) const MOVE_SLACK: Millis = Millis::from_secs(30);
 
 /// How long a job that did not end in time is not migrated again.
 const RELUCTANT_FOR: Millis = Millis::from_secs(600);
@@ -104,7 +105,8 @@ impl AttemptChanges<'_> {
             part: None,
         };
         let why = self.explain_migration(live, &place, &sound.why, now);
-        self.migrations.requests.insert(attempt, MigrationRequest { since: now, until });
+        let cause = StopCause::Move;
+        self.migrations.requests.insert(attempt, MigrationRequest { since: now, until, cause });
         if let Some(live) = self.attempts.live.get_mut(&attempt) {
             live.sent = None;
         }

@@ -191,8 +191,11 @@ pub(crate) fn overrides_of(
         };
         GpuClosure { how, words: format!("{name} is {word}"), until: format!("{name} is {undone}") }
     };
-    let quarantined =
-        at(OverrideKind::Quarantined).map(|word| closed(ClosureKind::Quarantined, word));
+    let of_node =
+        overrides.find_override(OverrideKind::Quarantined, OverrideTarget::Node(gpu.node));
+    let quarantined = at(OverrideKind::Quarantined)
+        .or(of_node)
+        .map(|word| closed(ClosureKind::Quarantined, word));
     let by_itself = || {
         let quarantine = gpu.report.quarantine.as_ref()?;
         Some(GpuClosure {

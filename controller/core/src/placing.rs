@@ -1,6 +1,7 @@
 //! From the queue to the policy, and from its decisions to reservations and reasons.
 
 use crate::forecast::ClusterForecast;
+use crate::gate::{Gate, explain_gate};
 use crate::memory_requests::with_memory_estimate;
 use crate::reservations::PlacedMember;
 use crate::round::{Round, STARTS_MAX};
@@ -28,7 +29,8 @@ impl ClusterState {
         let refused = |job: &JobId| {
             // One that a user cancelled meanwhile is not there.
             self.queue.queued(*job).is_none_or(|waiting| {
-                !self.predictions.knows_runs_of(&waiting.facts)
+                waiting.facts.rules.is_open()
+                    && !self.predictions.knows_runs_of(&waiting.facts)
                     && self.planner.settled.refuses(now, &waiting.job, &waiting.facts)
             })
         };
@@ -55,7 +57,8 @@ impl ClusterState {
             return None;
         }
         let view = self.view(now);
-        let (decisions, record) = self.run_policy(&view, now);
+        let barred = self.barred_jobs(now);
+        let (decisions, record) = self.run_policy(&view, &barred, now);
         settle(&mut self.planner, &self.queue, &self.predictions, &decisions, now);
         let mut reshapes = Vec::new();
         let mut gangs: BTreeMap<JobId, Vec<PlacedMember>> = BTreeMap::new();
@@ -85,6 +88,15 @@ impl ClusterState {
         if !reshapes.is_empty() {
             changes.begin_reshapes(reshapes, &view, limits, now, new_id);
         }
+        for (job, reason) in barred.into_iter().take(LOOK_AT_MAX) {
+            let Some(waiting) = self.queue.queued(job) else { continue };
+            // The store answers at the end of this round, and the job may start in the next one.
+            if reason == WaitReason::Dependency && !self.queue.dependencies.is_known(job) {
+                continue;
+            }
+            let why = explain_gate(self.planner.policy.name(), waiting, reason);
+            self.queue.record_wait(job, reason, why, new_id, &mut round.jobs.waits);
+        }
         for (job, why) in self.explain_kept_placements(now) {
             let (reason, waits) = (WaitReason::AwaitingRepartition, &mut round.jobs.waits);
             self.queue.record_wait(job, reason, why, new_id, waits);
@@ -92,13 +104,25 @@ impl ClusterState {
         Some(record)
     }
 
+    /// Returns the jobs that have to wait for a time, for another task of their array, or for other jobs.
+    fn barred_jobs(&self, now: Millis) -> BTreeMap<JobId, WaitReason> {
+        let mut gate = Gate::new(&self.attempts, &self.queue.dependencies, &self.clock, now);
+        let gated = self.queue.gated.iter().filter_map(|key| self.queue.waiting.get(key));
+        gated.filter_map(|waiting| Some((waiting.job.id, gate.bars(waiting)?))).collect()
+    }
+
     /// Runs the policy for the head of the queue, and records its inputs and decisions.
-    fn run_policy(&self, view: &ClusterView, now: Millis) -> (Vec<Decision>, PendingRecord) {
+    fn run_policy(
+        &self,
+        view: &ClusterView,
+        barred: &BTreeMap<JobId, WaitReason>,
+        now: Millis,
+    ) -> (Vec<Decision>, PendingRecord) {
         let look_at = match view.gpus.iter().any(|gpu| gpu.available) {
             true => LOOK_AT_MAX,
             false => LOOK_AT_WITHOUT_GPUS,
         };
-        let queue = self.list_candidates(look_at);
+        let queue = self.list_candidates(look_at, barred);
         let forecast = ClusterForecast::new(self, now);
         let answers = self.planner.recorder.record_answers(forecast.knowledge(), view, now);
         let policy = self.planner.policy.as_ref();
@@ -119,8 +143,14 @@ impl ClusterState {
 
     /// Returns the jobs that a round looks at, in service order. They are the head of the queue;
     /// with fair share they are as many of each user's jobs as leave capacity for the others'.
-    pub(crate) fn list_candidates(&self, most: usize) -> Vec<&QueuedJob> {
-        let open = |job: &&QueuedJob| !self.migrations.has_kept_placement(job.id);
+    pub(crate) fn list_candidates(
+        &self,
+        most: usize,
+        barred: &BTreeMap<JobId, WaitReason>,
+    ) -> Vec<&QueuedJob> {
+        let open = |job: &&QueuedJob| {
+            !self.migrations.has_kept_placement(job.id) && !barred.contains_key(&job.id)
+        };
         if !self.is_fair_share_on() || self.queue.waiting.len() <= most {
             return self.queue.waiting.values().map(|w| &w.job).filter(open).take(most).collect();
         }
@@ -129,7 +159,9 @@ impl ClusterState {
         let (mut left, mut keys) = (most, Vec::with_capacity(most));
         for (at, line) in lines.iter().enumerate() {
             let part = left.div_ceil(lines.len() - at).min(line.len());
-            keys.extend(line.iter().take(part).copied());
+            keys.extend(
+                line.iter().filter(|(_, job)| !barred.contains_key(job)).take(part).copied(),
+            );
             left -= part;
         }
         keys.sort_unstable();

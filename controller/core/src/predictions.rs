@@ -10,9 +10,12 @@ use std::sync::Arc;
 use tessera_model::share::SharingMode;
 use tessera_model::spec::{Class, JobSpec};
 use tessera_model::task::task_key;
-use tessera_model::{JobId, Millis};
+use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_placement::{Prediction, SliceKind};
 use tessera_predict::memory::{MemoryEstimate, MemoryEvidence};
+
+pub mod sizes;
+use crate::queue_rules::QueueRules;
 
 pub mod trained;
 
@@ -33,6 +36,12 @@ pub struct TaskFacts {
     /// By when its user needs it done, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Millis>,
+    /// The memory that its user's estimate gives it, if it names no size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_memory: Option<Bytes>,
+    /// Where and when its user lets it run.
+    #[serde(default, skip_serializing_if = "QueueRules::is_open")]
+    pub rules: QueueRules,
 }
 
 /// What was predicted of an attempt's run time.
@@ -73,12 +82,28 @@ pub struct RunSample {
 /// The memory of a run, and what had been predicted of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySample {
+    /// The attempt.
+    pub attempt: AttemptId,
     /// The task's key.
     pub task: String,
-    /// The memory that it used.
+    /// The model of its GPU.
+    pub gpu_model: String,
+    /// The memory that it had.
+    pub slice: Bytes,
+    /// The memory that it used; a peak of zero was missed by all samples.
     pub evidence: MemoryEvidence,
     /// What was predicted, if its job named no size.
     pub prediction: Option<MemoryEstimate>,
+}
+
+impl MemorySample {
+    /// Returns what was predicted, if the run shows whether that was accurate.
+    pub(crate) const fn judged(&self) -> Option<&MemoryEstimate> {
+        match self.evidence {
+            MemoryEvidence::Peak(Bytes::ZERO) => None,
+            MemoryEvidence::Peak(_) | MemoryEvidence::OutOf(_) => self.prediction.as_ref(),
+        }
+    }
 }
 
 /// A checkpoint of an attempt of an unfinished job.
@@ -116,10 +141,14 @@ impl TaskFacts {
             limit: spec.run.time_limit,
             movable: spec.run.checkpoint_signal.is_some()
                 && spec.share == SharingMode::Exclusive
-                && spec.gang.is_none(),
+                && spec.gang.is_none()
+                // A migration knows nothing of where it may run.
+                && spec.place.is_open(),
             online: spec.class == Class::Online,
             grace: spec.run.grace,
             deadline: spec.deadline,
+            estimated_memory: spec.estimated_memory,
+            rules: QueueRules::of(spec),
         }
     }
 }

@@ -15,8 +15,9 @@ use tessera_model::life::JobState;
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::{ComputeSlot, memory_share};
 use tessera_model::share::{ComputeShare, SliceShare};
+use tessera_model::sizing::SizeSource;
 use tessera_model::spec::GpuRequest;
-use tessera_model::{AttemptId, DecisionId, JobId};
+use tessera_model::{AttemptId, Bytes, DecisionId, JobId};
 use tessera_placement::{ClusterView, Explanation, InstanceState, JobPlacement, SharingRequest};
 use uuid::Uuid;
 
@@ -48,6 +49,12 @@ fn memory_slices(gpu: &GpuState, slot: Option<Slot>) -> Option<(Vec<u8>, String)
         }
         _ => Some((vec![0], "whole GPU".to_owned())),
     }
+}
+
+/// Returns the memory that an attempt may use. Compute instances have that of their GPU instance in common.
+fn memory_given(share: Option<&SharingRequest>, capacity: Bytes) -> Bytes {
+    let limit = share.filter(|sharer| sharer.share.compute().is_none());
+    limit.map_or(capacity, |sharer| sharer.share.memory())
 }
 
 /// Returns the share of a job that gets a compute instance, with its part of the memory.
@@ -127,6 +134,8 @@ impl AttemptChanges<'_> {
             profile = format!("{}c.{profile}", part.slices);
         }
         let capacity = capacity(gpu, place.slot);
+        let gpu_memory = memory_given(share.as_ref(), capacity);
+        let size_source = waiting.map_or(SizeSource::Unknown, WaitingJob::size_source);
         let reservation = Reservation {
             job,
             gang: waiting.and_then(|waiting| waiting.job.gang).map(|member| member.gang),
@@ -145,6 +154,8 @@ impl AttemptChanges<'_> {
             place,
             colocation: None,
             memory: None,
+            gpu_memory,
+            size_source,
             run_prediction: None,
         };
         Some(match waiting {
@@ -183,11 +194,13 @@ impl AttemptChanges<'_> {
         reservation.run_prediction = self.inventory.slice_kind(gpu, slot).map(|on| {
             self.predictions.predict_attempt(reservation.job, &waiting.facts, waiting.done, on)
         });
-        if waiting.memory.is_some() && reservation.run_prediction.is_some() {
+        if reservation.run_prediction.is_some() && waiting.declared == GpuRequest::Unknown {
             // The newest estimate: it also counts runs that didn't change the request.
-            let request = &GpuRequest::Unknown;
-            let newest = memory_request(self.predictions, self.inventory, request, &waiting.facts);
-            reservation.memory = newest.map(|request| request.estimate);
+            let (declared, facts, own) = (&waiting.declared, &waiting.facts, waiting.own);
+            let (predictions, inventory) = (&*self.predictions, self.inventory);
+            let gang = waiting.job.gang;
+            let newest = memory_request(predictions, inventory, declared, facts, own, gang);
+            reservation.memory = newest.and_then(|request| request.learned());
         }
         reservation
     }
@@ -204,6 +217,7 @@ impl AttemptChanges<'_> {
             self.inventory.usage_weight(&reservation.place.gpu, reservation.place.slot, share);
         self.accounting.charge(&waiting.job.user, weight, self.round_at);
         let live = LiveAttempt {
+            requeue: false,
             weight,
             job,
             state,
@@ -228,6 +242,7 @@ impl AttemptChanges<'_> {
             done: waiting.done,
             run_prediction: reservation.run_prediction.clone(),
             memory: reservation.memory,
+            gpu_memory: reservation.gpu_memory,
             peak: None,
             gang: waiting.job.gang,
             end: None,

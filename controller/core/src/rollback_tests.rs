@@ -56,6 +56,7 @@ pub(crate) fn snapshot() -> StoreSnapshot {
         waited: Millis::ZERO,
         ran: None,
         done: 0,
+        gpu_memory: None,
     };
     let command = Some(vec!["true".to_owned()]);
     let launch_spec = LaunchSpec {
@@ -70,6 +71,7 @@ pub(crate) fn snapshot() -> StoreSnapshot {
         restart_reason: None,
         waited: Millis::ZERO,
         done: 0,
+        own: Default::default(),
     };
     StoreSnapshot {
         nodes: nodes.into(),

@@ -6,9 +6,10 @@
 use crate::commands::operator::{OperatorOutcome, OperatorRefusal};
 use crate::commands::{CommandResult, JobStateChange};
 use crate::rollback::DatabaseRollback;
-use crate::rows::{nodes, overrides, transitions, updates};
+use crate::rows::{growth, nodes, overrides, transitions, updates};
 use std::sync::Arc;
 use tessera_frames::cluster::{AttemptUsage, GpuReport, ToAgent};
+use tessera_model::dependency::DependencyQuestion;
 use tessera_model::{JobId, NodeId};
 use tessera_placement::record::RoundRecord;
 
@@ -32,6 +33,8 @@ pub struct Round {
     pub overrides: OverrideWrites,
     /// The policy's inputs and decisions, if it was run and anything is committed.
     pub record: Option<Arc<RoundRecord>>,
+    /// What has to be known of jobs that others wait for; the commit answers it after its changes.
+    pub questions: Vec<DependencyQuestion>,
     /// Answers to commands.
     pub answers: CommandAnswers,
     /// What to do after the commit.
@@ -86,6 +89,8 @@ pub struct JobWrites {
     pub reservations: Vec<transitions::Reservation>,
     /// Running jobs that are requested to checkpoint and to continue elsewhere.
     pub migrations: Vec<transitions::MigrationRow>,
+    /// What was predicted of the memory of running attempts, and what came of it.
+    pub growths: Vec<growth::GrowthRow>,
     /// Waiting jobs whose reasons changed.
     pub waits: Vec<transitions::WaitReasonRow>,
 }
@@ -151,6 +156,7 @@ impl Round {
             && self.plans.is_empty()
             && self.jobs.is_empty()
             && self.overrides.is_empty()
+            && self.questions.is_empty()
     }
 }
 
@@ -178,6 +184,7 @@ impl JobWrites {
             && self.commands.is_empty()
             && self.reservations.is_empty()
             && self.migrations.is_empty()
+            && self.growths.is_empty()
             && self.waits.is_empty()
     }
 }

@@ -3,6 +3,7 @@
 //! them.
 
 pub mod findings;
+pub mod growth;
 pub mod nodes;
 pub mod overrides;
 pub mod snapshot;

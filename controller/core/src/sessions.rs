@@ -31,7 +31,7 @@ enum HelloRefusal {
     #[error(
         "the node is quarantined: it claims epoch {epoch} and generation {generation}, which this \
          controller has not signed. Its state file was edited, or is of another cluster. Give the node \
-         a new identity and an empty folder"
+         a new identity and an empty folder, or restore its state; then: tessera clear NODE"
     )]
     Unproven { epoch: u64, generation: u64 },
     #[error("the name {name} belongs to {owner}: choose another")]
@@ -49,18 +49,25 @@ pub(crate) struct LostNode {
 }
 
 /// Decides whether a connection may become its node's session. Otherwise it is refused with a reason,
-/// or waits for the node's other agent.
+/// or waits for the node's other agent. A node that claims what nobody gave it is added to `liars`, with
+/// its claim.
 pub(crate) fn is_admitted(
     guards: &LeaderGuards,
     inventory: &mut NodeInventory,
     agent: &ConnectedAgent,
     now: Millis,
     found: &mut Option<DatabaseRollback>,
-    effects: &mut Vec<RoundEffect>,
+    (liars, effects): (&mut Vec<(NodeId, String)>, &mut Vec<RoundEffect>),
 ) -> bool {
     let ConnectedAgent { peer, session, hello } = agent;
     let session = *session;
     if let Err(refusal) = check_hello(guards, inventory, peer, hello) {
+        if let HelloRefusal::Unproven { epoch, generation }
+        | HelloRefusal::DamagedState { epoch, generation } = &refusal
+        {
+            let claim = format!("it claims epoch {epoch} and generation {generation}");
+            liars.push((peer.id, claim));
+        }
         let reason = refusal.to_string();
         effects.push(RoundEffect::Refuse { session, reason, retry: false });
         return false;

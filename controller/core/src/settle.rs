@@ -1,5 +1,6 @@
 //! What follows from a commit: answers to users, and jobs that wait again.
 
+use crate::LaunchSpec;
 use crate::commands::{CommandResult, JobStateChange};
 use crate::input::Input;
 use crate::round::{JobWrites, Round};
@@ -59,13 +60,21 @@ impl CommitFindings {
     /// after it.
     pub fn take_requeued(&mut self) -> Option<Input> {
         let released = std::mem::take(&mut self.released);
-        let submitted = |(job, launch_spec): (JobId, crate::LaunchSpec)| {
+        let submitted = |(job, launch_spec): (JobId, LaunchSpec)| {
             let job =
                 SubmittedJob::new(job, &launch_spec.spec, launch_spec.gang, launch_spec.attempts);
-            SubmittedJob { waited: launch_spec.waited, done: launch_spec.done, ..job }
+            let array = launch_spec.array.map(|place| place.array);
+            let LaunchSpec { waited, done, own, .. } = launch_spec;
+            SubmittedJob { waited, done, own, array, ..job }
         };
         let jobs: Vec<_> = released.into_iter().map(submitted).collect();
         (!jobs.is_empty()).then_some(Input::Requeued(jobs))
+    }
+
+    /// Returns what became known of the jobs that others wait for, as an input of the next round.
+    pub fn take_dependencies(&mut self) -> Option<Input> {
+        let known = std::mem::take(&mut self.dependencies);
+        (!known.is_empty()).then_some(Input::Dependencies(known))
     }
 }
 

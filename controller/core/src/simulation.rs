@@ -39,7 +39,7 @@ const STEPS_TO_THE_END: usize = 3_000;
 const SEEDS: u64 = 400;
 
 /// What some run must have met, or the simulation proves nothing.
-const SOMETIMES: [&str; 30] = [
+const SOMETIMES: [&str; 32] = [
     "a commit failed",
     "a commit's answer was lost",
     "a connection broke",
@@ -48,6 +48,7 @@ const SOMETIMES: [&str; 30] = [
     "a gang was placed",
     "a gang was requeued together",
     "a GPU vanished",
+    "a growing job was requested to move",
     "a held job was released",
     "a job moved",
     "a job was announced during a reload",
@@ -69,6 +70,7 @@ const SOMETIMES: [&str; 30] = [
     "an operator's layout was made",
     "an old connection's end came after the new one",
     "the controller crashed",
+    "the memory of a job grew",
     "a question was answered apart",
 ];
 

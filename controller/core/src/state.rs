@@ -10,10 +10,12 @@ use crate::state::overrides::OverrideTable;
 use crate::state::planner::Planner;
 use crate::state::predictions::Predictions;
 use crate::state::queue::JobQueue;
+use crate::state::watches::MemoryWatches;
 use tessera_model::Millis;
 
 pub(crate) mod accounting;
 pub(crate) mod attempts;
+pub(crate) mod dependencies;
 pub(crate) mod guards;
 pub(crate) mod inventory;
 pub(crate) mod layouts;
@@ -23,6 +25,7 @@ pub(crate) mod planner;
 pub(crate) mod predictions;
 pub(crate) mod queue;
 pub(crate) mod settled;
+pub(crate) mod watches;
 
 /// The leader's state of the cluster. Each part has one owner.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub struct ClusterState {
     pub(crate) accounting: Accounting,
     /// What is known of how tasks behave.
     pub(crate) predictions: Predictions,
+    /// The memory of running attempts, and what is predicted of it.
+    pub(crate) watches: MemoryWatches,
     /// Administrative overrides in force.
     pub(crate) overrides: OverrideTable,
     /// The placement policy with what it needs besides the cluster.

@@ -5,9 +5,11 @@
 
 use crate::attempt_changes::AttemptChanges;
 use crate::commands::operator::{LayoutCommand, OperatorOutcome, OperatorRefusal, RefusalKind};
+use crate::gate::give_up_never_satisfied;
 use crate::gpu_changes::GpuChanges;
 use crate::input::Input;
 use crate::layouts::{LAYOUT_REQUESTS_MAX, find_same_plan};
+use crate::mig_mode::give_up_mig_modes;
 use crate::migration::PlacementLimits;
 use crate::plans::{make_ready, order_plans};
 use crate::round::Round;
@@ -34,6 +36,7 @@ impl ClusterState {
         for input in inputs {
             self.handle_input(input, now, &mut round);
         }
+        give_up_never_satisfied(&mut self.queue, &mut round.jobs);
         self.welcome_successors(now, &mut round);
         self.expire_nodes(now, &mut round);
         self.attempt_changes(&mut round).resume_gangs();
@@ -41,6 +44,7 @@ impl ClusterState {
         let (mut changes, limits) = self.placement_changes(&mut round);
         changes.give_up_impossible(limits.overrides);
         self.plan_requested_layouts(now, new_id, &mut round);
+        give_up_mig_modes(&self.inventory, &mut self.layouts, now, &mut round.answers);
         let (mut changes, limits) = self.placement_changes(&mut round);
         changes.place_kept_jobs(limits, now, new_id);
         if !round.is_empty() {
@@ -53,6 +57,8 @@ impl ClusterState {
         let (inventory, layouts) = (&mut self.inventory, &mut self.layouts);
         let (attempts, overrides) = (&self.attempts, &self.overrides);
         order_plans(inventory, layouts, attempts, overrides, now, new_id, &mut round.plans);
+        self.queue.dependencies.note_changes(&round.jobs);
+        round.questions = self.queue.dependencies.take_questions();
         if let Some(record) = record.filter(|_| !round.is_empty()) {
             round.record = Some(Arc::new(self.planner.recorder.keep_record(record)));
         }
@@ -78,10 +84,12 @@ impl ClusterState {
             migrations: &mut self.migrations,
             accounting: &mut self.accounting,
             predictions: &mut self.predictions,
+            watches: &mut self.watches,
             inventory: &self.inventory,
             jobs: &mut round.jobs,
             effects: &mut round.effects,
             round_at: self.clock.round_at,
+            unix: self.clock.unix,
         };
         let limits = PlacementLimits {
             overrides: &self.overrides,

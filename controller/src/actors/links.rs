@@ -9,17 +9,29 @@ use tessera_frames::cluster::{Hello, ToAgent, ToController};
 use tessera_model::{ControllerId, NodeId, NodeIdentity, NodeName};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tessera_wire::receipt::ReceiptKey;
-use tessera_wire::tls::{self, TlsError};
+use tessera_wire::tls::{self, LeafFacts, TlsError};
 use tokio::sync::mpsc;
 
 use super::agent_link::{AgentLink, LinkClosed, LinkFrames, LinkOpened, LinkRenews};
 use super::intake::Chain;
 use super::placer::Placer;
+use crate::certificate_streams;
+use crate::connections::{ConnectionCaps, SourceKey};
 use crate::figures::FigureCache;
 use crate::kernel_reports::{KernelReports, NodeKernelReports};
+use crate::node_certificates::NodeCertificates;
+use crate::process_metrics::{self, Listener};
 
 /// How long a peer may take to shake hands and send its hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
+/// Most connections of nodes in all: many times the nodes of a cluster.
+const LINKS_MAX: usize = 4_096;
+/// Most connections of one node: those before the last one end within the time that silence may last.
+const LINKS_EACH_MAX: usize = 8;
+/// Most peers that shake hands or have not sent their hello, in all. Others are refused, and try again.
+const GREETINGS_MAX: usize = 256;
+/// Most such peers at one address: nodes behind it come one after the other.
+const GREETINGS_EACH_MAX: usize = 64;
 /// Frames on their way to one agent: a full queue means that the agent is stuck, and its
 /// connection is given up.
 const OUTBOX_MAX: usize = 4_096;
@@ -52,15 +64,24 @@ impl NodeReceipts {
     }
 }
 
-/// Accepts agents until the endpoint is closed.
-pub async fn serve(
-    endpoint: quinn::Endpoint,
-    placer: Addr<Placer>,
-    receipts: Arc<NodeReceipts>,
-    figures: FigureCache,
-    kernels: KernelReports,
-) {
+/// What the agents' connections work with.
+#[derive(Clone, Debug)]
+pub struct LinkParts {
+    /// What was given to nodes.
+    pub receipts: Arc<NodeReceipts>,
+    /// Nodes' certificates.
+    pub certificates: NodeCertificates,
+    /// The newest measurements of GPUs.
+    pub figures: FigureCache,
+    /// What nodes report of kernels.
+    pub kernels: KernelReports,
+}
+
+/// Accepts agents and machines that join until the endpoint is closed.
+pub async fn serve(endpoint: quinn::Endpoint, placer: Addr<Placer>, parts: LinkParts) {
     static SESSIONS: AtomicU64 = AtomicU64::new(1);
+    let greetings = ConnectionCaps::new(GREETINGS_MAX, GREETINGS_EACH_MAX);
+    let links = ConnectionCaps::new(LINKS_MAX, LINKS_EACH_MAX);
     while let Some(incoming) = endpoint.accept().await {
         if !incoming.remote_address_validated() {
             // A peer that does not get this answer has forged its address: nothing is kept of it. Where no
@@ -70,15 +91,27 @@ pub async fn serve(
             }
             continue;
         }
-        let (placer, figures) = (placer.clone(), figures.clone());
-        let (kernels, receipts) = (kernels.clone(), Arc::clone(&receipts));
+        let Some(greeted) = greetings.admit(SourceKey::from(incoming.remote_address())) else {
+            process_metrics::count_refused_connection(Listener::Agents);
+            incoming.refuse();
+            continue;
+        };
+        let (placer, parts, links) = (placer.clone(), parts.clone(), links.clone());
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let from = incoming.remote_address();
-            match tokio::time::timeout(HELLO_DEADLINE, greet(incoming)).await {
-                Ok(Ok(greeting)) => {
-                    converse(session, greeting, placer, receipts, (figures, kernels)).await;
-                }
+            let greeting =
+                tokio::time::timeout(HELLO_DEADLINE, greet(incoming, &parts.certificates)).await;
+            drop(greeted);
+            match greeting {
+                Ok(Ok(Some(greeting))) => match links.admit(greeting.peer.id) {
+                    Some(_counted) => converse(session, greeting, placer, parts).await,
+                    None => {
+                        process_metrics::count_refused_connection(Listener::Agents);
+                        greeting.connection.close(3_u32.into(), b"too many connections");
+                    }
+                },
+                Ok(Ok(None)) => tracing::debug!(%from, "a machine requested to join"),
                 Ok(Err(problem)) => {
                     tracing::warn!(%from, problem = %Chain(&problem), "agent refused");
                 }
@@ -91,6 +124,7 @@ pub async fn serve(
 struct Greeting {
     connection: quinn::Connection,
     peer: NodeIdentity,
+    leaf: LeafFacts,
     hello: Box<Hello>,
     writer: FrameWriter,
     reader: FrameReader,
@@ -103,43 +137,61 @@ enum GreetingError {
     Connection(#[from] quinn::ConnectionError),
     #[error("the peer's certificate is not that of a node")]
     Certificate(#[source] TlsError),
+    #[error("the certificate of {name} was revoked")]
+    Revoked { name: NodeName },
     #[error("the hello could not be read")]
     Hello(#[source] LinkError),
     #[error("{name} did not send a hello first")]
     NoHello { name: NodeName },
 }
 
-async fn greet(incoming: quinn::Incoming) -> Result<Greeting, GreetingError> {
+/// Shakes hands with a peer. A machine that joins is served here, and there is nothing more to do then.
+async fn greet(
+    incoming: quinn::Incoming,
+    certificates: &NodeCertificates,
+) -> Result<Option<Greeting>, GreetingError> {
     let connection = incoming.await?;
+    if tls::peer_joins(&connection) {
+        certificate_streams::join(&connection, certificates).await;
+        return Ok(None);
+    }
     let peer = tls::peer_node(&connection).map_err(GreetingError::Certificate)?;
+    let leaf = tls::peer_leaf(&connection).map_err(GreetingError::Certificate)?;
+    // Before any frame is read.
+    if certificates.refuses(peer.id, &leaf.serial) {
+        certificate_streams::close_revoked(&connection);
+        return Err(GreetingError::Revoked { name: peer.name });
+    }
     let (send, receive) = connection.accept_bi().await?;
     let mut reader = FrameReader::new(receive);
     match reader.receive().await.map_err(GreetingError::Hello)? {
-        Some(ToController::Hello(hello)) => Ok(Greeting {
+        Some(ToController::Hello(hello)) => Ok(Some(Greeting {
             connection,
             peer,
+            leaf,
             hello: Box::new(hello),
             writer: FrameWriter::new(send),
             reader,
-        }),
+        })),
         _ => Err(GreetingError::NoHello { name: peer.name }),
     }
 }
 
-async fn converse(
-    session: u64,
-    greeting: Greeting,
-    placer: Addr<Placer>,
-    receipts: Arc<NodeReceipts>,
-    (figures, kernels): (FigureCache, KernelReports),
-) {
-    let Greeting { connection, peer, mut hello, writer, reader } = greeting;
+async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>, parts: LinkParts) {
+    let LinkParts { receipts, certificates, figures, kernels } = parts;
+    let Greeting { connection, peer, leaf, mut hello, writer, reader } = greeting;
     let node = peer.id;
     receipts.check(node, &mut hello);
     let name = peer.name.clone();
     let (outbox, orders) = mpsc::channel(OUTBOX_MAX);
+    let attending = tokio::spawn(certificate_streams::attend(
+        connection.clone(),
+        (peer.clone(), leaf),
+        certificates,
+    ));
     let link = AgentLink::new(outbox.clone(), connection.clone());
     if placer.send(LinkOpened { session, peer, hello, link }).await.is_err() {
+        attending.abort();
         return;
     }
     let writing = tokio::spawn(write_all(writer, orders, connection.clone(), (node, receipts)));
@@ -149,6 +201,7 @@ async fn converse(
     tracing::info!(node = %name, reason = ended, "agent disconnected");
     connection.close(0_u32.into(), b"");
     writing.abort();
+    attending.abort();
     // The placer is gone only if the process is ending.
     let _ = placer.send(LinkClosed { session, node }).await;
 }

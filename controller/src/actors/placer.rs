@@ -297,10 +297,12 @@ impl Placer {
             self.carry_out(RoundEffect::Moved(moved));
         }
         prediction_metrics::count_run_outcomes(&round.jobs.ended);
+        prediction_metrics::count_growths(&round.jobs.growths);
         prediction_metrics::count_memory_outcomes(self.parts.cluster.take_memory_outcomes());
         prediction_metrics::export_trust(&self.parts.cluster.model_status());
         self.parts.cluster.remember_commanded(&round, &findings, clock::boot());
         let requeued = findings.take_requeued();
+        let dependencies = findings.take_dependencies();
         let traces = super::traces::placed(&round.jobs.reservations, &findings.launch_specs);
         self.parts.cluster.set_launch_specs(findings.launch_specs, &traces);
         for effect in round.effects {
@@ -309,9 +311,9 @@ impl Placer {
         for effect in self.parts.cluster.dispatch(clock::boot()) {
             self.carry_out(effect);
         }
-        if let Some(requeued) = requeued {
-            // Before all inputs that arrived meanwhile.
-            self.inbox.insert(0, requeued);
+        // Before all inputs that arrived meanwhile.
+        for input in [dependencies, requeued].into_iter().flatten() {
+            self.inbox.insert(0, input);
             ctx.notify(Wake);
         }
     }

@@ -12,7 +12,9 @@ use crate::http::metrics;
 use crate::store::predictions::ModelSubject;
 use tessera_control::answers::ModelStatus;
 use tessera_control::predictions::OutcomeCounts;
+use tessera_control::rows::growth::GrowthRow;
 use tessera_control::rows::transitions::EndedAttempt;
+use tessera_model::sizing::GrowthOutcome;
 
 /// From an error of 2 % to one of ten times the prediction.
 const RATIOS: [f64; 9] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0, 10.0];
@@ -22,6 +24,8 @@ struct Counters {
     outcomes: IntCounterVec,
     memory: IntCounterVec,
     colocation: IntCounterVec,
+    growths: IntCounterVec,
+    growth_events: IntCounterVec,
     trusted: IntGaugeVec,
     low_confidence: IntGauge,
 }
@@ -42,23 +46,44 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         "Predicted speeds of co-located jobs with an outcome.",
         &["within"],
     );
+    let growths = counter(
+        metric::MEMORY_GROWTHS,
+        "Predictions that a running job exceeds its slice, with an outcome.",
+        &["outcome"],
+    );
+    let growth_events = counter(
+        metric::MEMORY_GROWTH_EVENTS,
+        "Running jobs that were reported to exceed their slices, or moved for it.",
+        &["what"],
+    );
     let help = Opts::new(metric::PREDICTOR_TRUSTED, "Whether a model is trusted.");
     let trusted = IntGaugeVec::new(help, &["subject"]).expect("a constant name and label");
     let low_confidence =
         IntGauge::new(metric::LOW_CONFIDENCE_TASKS, "Tasks that get cautious memory estimates.")
             .expect("a constant name and label");
-    let all: [Box<dyn Collector>; 6] = [
+    let all: [Box<dyn Collector>; 8] = [
         Box::new(error.clone()),
         Box::new(outcomes.clone()),
         Box::new(memory.clone()),
         Box::new(colocation.clone()),
+        Box::new(growths.clone()),
+        Box::new(growth_events.clone()),
         Box::new(trusted.clone()),
         Box::new(low_confidence.clone()),
     ];
     for series in all {
         metrics::registry().register(series).expect("a name that is used once");
     }
-    Counters { error, outcomes, memory, colocation, trusted, low_confidence }
+    Counters {
+        error,
+        outcomes,
+        memory,
+        colocation,
+        growths,
+        growth_events,
+        trusted,
+        low_confidence,
+    }
 });
 
 /// Exports every series from the start, at zero.
@@ -68,6 +93,12 @@ pub fn register_series() {
         for within in ["yes", "no"] {
             COUNTERS.outcomes.with_label_values(&[basis.word(), within]).inc_by(0);
         }
+    }
+    for outcome in GrowthOutcome::ALL {
+        COUNTERS.growths.with_label_values(&[outcome.word()]).inc_by(0);
+    }
+    for what in ["reported", "moved"] {
+        COUNTERS.growth_events.with_label_values(&[what]).inc_by(0);
     }
     count_memory_outcomes(OutcomeCounts::default());
     count_colocation_outcomes(OutcomeCounts::default());
@@ -88,6 +119,19 @@ pub fn export_trust(models: &ModelStatus) {
 /// Counts outcomes of memory predictions.
 pub fn count_memory_outcomes(outcomes: OutcomeCounts) {
     add_outcomes(&COUNTERS.memory, outcomes);
+}
+
+/// Counts what a committed round has of predicted growths.
+pub fn count_growths(growths: &[GrowthRow]) {
+    for growth in growths {
+        if let Some(outcome) = growth.outcome {
+            COUNTERS.growths.with_label_values(&[outcome.word()]).inc();
+        }
+        let events = [("reported", growth.is_first), ("moved", growth.at_least.is_some())];
+        for (what, _) in events.into_iter().filter(|(_, is)| *is) {
+            COUNTERS.growth_events.with_label_values(&[what]).inc();
+        }
+    }
 }
 
 /// Counts outcomes of predicted speeds of co-located jobs.

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use actix_web::web::{Data, Json};
 use actix_web::{HttpResponse, get, post};
 use tessera_api_types::{
-    ClusterInfo, GpuDetails, GpuListing, MigModeRequest, NodeDetails, NodeListing,
+    ClusterInfo, GpuDetails, GpuListing, MigModeRequest, NodeDetails, NodeListing, PartitionView,
 };
+use tessera_control::site::PartitionSettings;
 use tessera_model::NodeName;
 
 use super::error::ApiError;
@@ -16,6 +17,7 @@ use super::identity::Caller;
 use super::openapi::{BodyProblems, ChangeProblems, GpuPath, LookupProblems, NodePath, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
+use tessera_control::commands::operator::OperatorCommand;
 
 /// Lists the machines, by name.
 #[utoipa::path(
@@ -97,7 +99,7 @@ pub(super) async fn show_gpu(
     request_body = MigModeRequest,
     params(GpuPath),
     responses(
-        (status = 204, description = "The mode is as requested."),
+        (status = 204, description = "The node reports that the mode is as requested."),
         Problems, LookupProblems, ChangeProblems, BodyProblems,
     ),
     security(("bearer" = [])),
@@ -111,10 +113,8 @@ pub(super) async fn set_mig_mode(
 ) -> Result<HttpResponse, ApiError> {
     let MigModeRequest { on } = body.parse()?;
     let gpu = find_gpu(&state, &gpu.0).await?.1;
-    state
-        .query(|reply| ToPlacer::SetMigMode { gpu, on, reply })
-        .await?
-        .map_err(|refused| ApiError::Conflict { problem: refused.to_string() })?;
+    let command = OperatorCommand::SetMigMode { gpu, on };
+    state.query(|reply| ToPlacer::Operate { command, reply }).await???;
     Ok(HttpResponse::NoContent().finish())
 }
 
@@ -144,5 +144,24 @@ pub(super) async fn show_info(
         epoch: state.epoch(),
         nodes: by_state,
         gpus: u32::try_from(gpus).expect("memory holds fewer GPUs than 2^32"),
+        shared_gpus: shared_gpus(&about.site),
+        partitions: partitions(&about.site),
     }))
+}
+
+fn partitions(site: &tessera_control::site::Site) -> Vec<PartitionView> {
+    let view = |(name, found): (&String, &PartitionSettings)| PartitionView {
+        name: name.clone(),
+        nodes: found.nodes.clone(),
+        gpu_model: found.gpu_model.clone(),
+    };
+    site.partitions.iter().map(view).collect()
+}
+
+/// Returns the partitions whose jobs that request one GPU may get a part of one; `*` for all others.
+fn shared_gpus(site: &tessera_control::site::Site) -> Vec<String> {
+    let named = site.partitions.iter();
+    let named = named.filter(|(_, found)| found.share_gpus.unwrap_or(site.share_gpus));
+    let named = named.map(|(name, _)| name.clone());
+    site.share_gpus.then(|| "*".to_owned()).into_iter().chain(named).collect()
 }

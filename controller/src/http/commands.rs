@@ -57,6 +57,12 @@ command_handlers! {
     /// An array's number alone addresses all of its unfinished tasks.
     hold: "hold_job", post("/jobs/{job}/hold"), Hold;
 
+    /// Ends a running job's attempt, and puts the job back into the queue: `SIGTERM` and, after its grace
+    /// period, `SIGKILL`. It keeps its number, and uses none of its retries.
+    ///
+    /// An array's number alone addresses all of its running tasks.
+    requeue: "requeue_job", post("/jobs/{job}/requeue"), Requeue;
+
     /// Releases a held job.
     ///
     /// An array's number alone addresses all of its unfinished tasks.
@@ -158,6 +164,7 @@ async fn to_tasks(
             JobCommand::Cancel => Ok(()),
             JobCommand::Hold
             | JobCommand::Release
+            | JobCommand::Requeue
             | JobCommand::Reshare(_)
             | JobCommand::Update(_) => Err(refused(job, "finished", command)),
         };
@@ -205,6 +212,7 @@ fn refused(job: JobRef, state: &str, command: JobCommand) -> ApiError {
         JobCommand::Cancel => ("cancelled", "a job that has not ended"),
         JobCommand::Hold => ("held", "a queued job; a running job can be cancelled"),
         JobCommand::Release => ("released", "a held job"),
+        JobCommand::Requeue => ("requeued", "a running job; submit a job that has ended again"),
         JobCommand::Reshare(_) | JobCommand::Update(_) => ("changed", "a waiting or running job"),
     };
     ApiError::WrongState {

@@ -2,9 +2,10 @@
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api_types::{AlternativeView, JobExplanation, JobView};
+use tessera_api_types::{AlternativeView, JobExplanation, JobView, SizeView};
 use tessera_model::life::JobState;
-use tessera_model::{JobId, JobRef};
+use tessera_model::sizing::SizeSource;
+use tessera_model::{Bytes, JobId, JobRef};
 
 use super::error::ApiError;
 use super::extract::Named;
@@ -68,6 +69,7 @@ fn waiting(job: JobView, view: WaitingExplanation) -> JobExplanation {
         candidates_left_out: view.why.candidates_left_out,
         prediction: view.prediction.as_ref().map(prediction_view),
         memory_prediction: view.memory.as_ref().map(memory_view),
+        size: Some(size_view(view.size.0, view.size.1)),
         alternatives: view.alternatives.into_iter().map(alternative_view).collect(),
         expected_start_secs: expected.and_then(|e| e.after).map(|t| t.duration().as_secs_f64()),
         expected_start: expected.map(|expected| expected.text.clone()),
@@ -76,7 +78,7 @@ fn waiting(job: JobView, view: WaitingExplanation) -> JobExplanation {
 }
 
 fn recorded(decided: Decided, state: &State) -> JobExplanation {
-    let Decided { job, decision, prediction, memory_prediction } = decided;
+    let Decided { job, decision, prediction, memory_prediction, size } = decided;
     let Some(decision) = decision else { return undecided(job, state.ports.about.policy) };
     let held = job.state == JobState::Held.word();
     JobExplanation {
@@ -96,6 +98,7 @@ fn recorded(decided: Decided, state: &State) -> JobExplanation {
         candidates_left_out: decision.candidates_left_out,
         prediction,
         memory_prediction,
+        size: size.map(|(source, bytes)| size_view(source, Some(bytes))),
         alternatives: Vec::new(),
         expected_start_secs: None,
         expected_start: None,
@@ -105,6 +108,14 @@ fn recorded(decided: Decided, state: &State) -> JobExplanation {
 
 fn alternative_view(alternative: Alternative) -> AlternativeView {
     AlternativeView { change: alternative.change, effect: alternative.effect }
+}
+
+fn size_view(source: SizeSource, bytes: Option<Bytes>) -> SizeView {
+    SizeView {
+        source: source.word().to_owned(),
+        memory_bytes: bytes.map(Bytes::get),
+        text: source.text().to_owned(),
+    }
 }
 
 /// What a held job waits for.
@@ -128,6 +139,7 @@ fn undecided(job: JobView, policy: &str) -> JobExplanation {
         candidates_left_out: 0,
         prediction: None,
         memory_prediction: None,
+        size: None,
         alternatives: Vec::new(),
         expected_start_secs: None,
         expected_start: None,

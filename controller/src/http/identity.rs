@@ -8,14 +8,18 @@ use actix_web::http::header::{AUTHORIZATION, HeaderMap};
 use actix_web::{FromRequest, HttpMessage as _, HttpRequest, dev};
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use time::OffsetDateTime;
 
 use super::access;
 use super::error::ApiError;
 use super::state::State;
+use crate::connections::{ConnectionCaps, SourceKey};
 use crate::directory::NoAccount;
+use crate::oidc::{self, IssuerRefusal};
 use crate::principal::{Principal, Proof, Role, Source};
-use crate::tokens::TokenProof;
+use crate::process_metrics::{self, Listener};
+use crate::tokens::{TokenProof, TokenRefusal};
 
 /// The other end of a connection, noted when it was opened.
 #[derive(Clone, Copy, Debug)]
@@ -41,23 +45,41 @@ impl Peer {
     }
 }
 
-/// Notes who is at the other end of a new connection.
-pub(super) fn note_peer(connection: &dyn Any, data: &mut Extensions) {
-    type Tls = actix_web::rt::net::TcpStream;
-    if let Some(unix) = connection.downcast_ref::<actix_web::rt::net::UnixStream>() {
-        if let Ok(credentials) = unix.peer_cred() {
-            data.insert(Peer::Process { uid: credentials.uid(), pid: credentials.pid() });
+/// Notes who is at the other end of a new connection, and counts it. One too many is closed at once.
+pub(super) fn note_peer(
+    caps: &ConnectionCaps<SourceKey>,
+    connection: &dyn Any,
+    data: &mut Extensions,
+) {
+    let Some((peer, socket)) = peer_of(connection) else { return };
+    match caps.admit(peer.source().into()) {
+        Some(counted) => {
+            data.insert(peer);
+            // Lives as long as the connection.
+            data.insert(counted);
         }
-    } else if let Some(tcp) = connection.downcast_ref::<Tls>() {
-        if let Ok(address) = tcp.peer_addr() {
-            data.insert(Peer::Address { address, encrypted: false });
+        None => {
+            process_metrics::count_refused_connection(Listener::Api);
+            // Without a noted peer nobody is served either. A socket that is gone already is no loss.
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
-    } else if let Some(tls) =
-        connection.downcast_ref::<actix_tls::accept::rustls_0_23::TlsStream<Tls>>()
-        && let Ok(address) = tls.get_ref().0.peer_addr()
-    {
-        data.insert(Peer::Address { address, encrypted: true });
     }
+}
+
+fn peer_of(connection: &dyn Any) -> Option<(Peer, BorrowedFd<'_>)> {
+    type Tcp = actix_web::rt::net::TcpStream;
+    type Tls = actix_tls::accept::rustls_0_23::TlsStream<Tcp>;
+    if let Some(unix) = connection.downcast_ref::<actix_web::rt::net::UnixStream>() {
+        let credentials = unix.peer_cred().ok()?;
+        let peer = Peer::Process { uid: credentials.uid(), pid: credentials.pid() };
+        return Some((peer, unix.as_fd()));
+    }
+    let (tcp, encrypted) = match connection.downcast_ref::<Tls>() {
+        Some(tls) => (tls.get_ref().0, true),
+        None => (connection.downcast_ref::<Tcp>()?, false),
+    };
+    let address = tcp.peer_addr().ok()?;
+    Some((Peer::Address { address, encrypted }, tcp.as_fd()))
 }
 
 /// Proves who calls: by the token that the request carries, or else by the Unix socket.
@@ -88,11 +110,16 @@ async fn by_token(state: &State, peer: Peer, headers: &HeaderMap) -> Result<Prin
     let refused = |problem: String| ApiError::Unauthorized { problem };
     let token = bearer(headers)
         .ok_or_else(|| refused("the Authorization header holds no bearer token".to_owned()))?;
-    let proof = state
-        .ports
-        .tokens
-        .check(token, OffsetDateTime::now_utc())
-        .map_err(|refusal| refused(refusal.to_string()))?;
+    if oidc::has_form(token) {
+        return by_issuer(state, peer, token).await;
+    }
+    let proof =
+        state.ports.tokens.check(token, OffsetDateTime::now_utc()).map_err(
+            |refusal| match refusal {
+                TokenRefusal::Unread => ApiError::Unavailable { reason: refusal.to_string() },
+                TokenRefusal::Broken | TokenRefusal::Invalid => refused(refusal.to_string()),
+            },
+        )?;
     let from = peer.source();
     match proof {
         TokenProof::Bootstrap => Ok(Principal {
@@ -113,6 +140,36 @@ async fn by_token(state: &State, peer: Peer, headers: &HeaderMap) -> Result<Prin
             Ok(Principal { name: user, role, proof: Proof::Token { id, from }, coordinates })
         }
     }
+}
+
+/// Proves who calls by a token of the configured issuer.
+async fn by_issuer(state: &State, peer: Peer, token: &str) -> Result<Principal, ApiError> {
+    let refused = |problem: String| ApiError::Unauthorized { problem };
+    let issuer = state.ports.issuer.as_ref().ok_or_else(|| {
+        refused(
+            "the token is not a Tessera token, and no issuer of others is configured".to_owned(),
+        )
+    })?;
+    let proof = issuer.check(token).await.map_err(|refusal| match refusal {
+        IssuerRefusal::Invalid { .. } => refused(refusal.to_string()),
+        IssuerRefusal::Unavailable { .. } => ApiError::Unavailable { reason: refusal.to_string() },
+    })?;
+    let directory = &state.ports.directory;
+    // Issuers name people. Where users choose such names themselves, root must not be one of them.
+    if directory.is_of_the_system(&proof.user).await.map_err(no_account)? {
+        return Err(refused(format!(
+            "{} is an account of the system, and no person's",
+            proof.user
+        )));
+    }
+    let coordinates = directory.coordinated_by(&proof.user);
+    let from = peer.source();
+    Ok(Principal {
+        name: proof.user,
+        role: proof.role,
+        proof: Proof::Issuer { subject: proof.subject, from },
+        coordinates,
+    })
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

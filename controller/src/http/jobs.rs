@@ -89,6 +89,8 @@ pub(super) async fn show_job(
         if let Some(figures) = figures {
             attempt.gpu_memory_bytes = figures.memory_used.map(Bytes::get);
             attempt.gpu_energy_joules = figures.energy_mj.map(joules);
+            let peak = figures.memory_peak.max(figures.memory_used).map(Bytes::get);
+            attempt.gpu_memory_peak_bytes = attempt.gpu_memory_peak_bytes.max(peak);
         }
     }
     Ok(Json(detail))

@@ -128,7 +128,9 @@ pub(super) async fn apply_layout(
             metrics::count_admin_change("layout", "requested");
             HttpResponse::Accepted().json(applied("ordered", Some(plan)))
         }
-        OperatorOutcome::Stands | OperatorOutcome::OverrideApplied { .. } => {
+        OperatorOutcome::Stands
+        | OperatorOutcome::MigModeSet
+        | OperatorOutcome::OverrideApplied { .. } => {
             HttpResponse::Ok().json(applied("in_place", None))
         }
     })

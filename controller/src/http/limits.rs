@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,6 +9,7 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ApiError;
+use crate::connections::SourceKey;
 use crate::principal::{Principal, Role, Source};
 
 /// Requests a second of one user, on average: a script that polls each of a thousand jobs twice a second
@@ -29,29 +29,6 @@ const KEYS_MAX: usize = 10_000;
 pub(super) struct Rates {
     callers: DefaultKeyedRateLimiter<Arc<str>>,
     failures: DefaultKeyedRateLimiter<SourceKey>,
-}
-
-/// A source that is limited as one: a whole network of IPv6, of which one machine may have all addresses.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum SourceKey {
-    Account(u32),
-    Network([u8; 8]),
-    Machine([u8; 4]),
-}
-
-impl From<Source> for SourceKey {
-    fn from(source: Source) -> Self {
-        match source {
-            Source::Process { uid, .. } => Self::Account(uid),
-            Source::Address(address) => match address.ip().to_canonical() {
-                IpAddr::V4(four) => Self::Machine(four.octets()),
-                IpAddr::V6(six) => {
-                    let [a, b, c, d, e, f, g, h, ..] = six.octets();
-                    Self::Network([a, b, c, d, e, f, g, h])
-                }
-            },
-        }
-    }
 }
 
 impl Default for Rates {
@@ -179,14 +156,5 @@ mod tests {
 
         assert!(refused(&ada) > 0);
         assert_eq!(refused(&op), 0);
-    }
-
-    #[test]
-    fn a_network_of_ipv6_counts_as_one_source() {
-        let key = |text: &str| SourceKey::from(Source::Address(text.parse().unwrap()));
-
-        assert_eq!(key("[2001:db8:1:2::1]:80"), key("[2001:db8:1:2:ffff::9]:81"));
-        assert_ne!(key("[2001:db8:1:2::1]:80"), key("[2001:db8:1:3::1]:80"));
-        assert_eq!(key("[::ffff:10.0.0.1]:80"), key("10.0.0.1:99"));
     }
 }

@@ -117,13 +117,16 @@ impl IntoResponses for BodyProblems {
 
 fn problems(list: &[(&str, &str)]) -> BTreeMap<String, RefOr<Response>> {
     let problem = |description: &str| {
-        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(PROBLEM))).build();
         let response =
             ResponseBuilder::new().description(description).content(PROBLEM_JSON, content).build();
         RefOr::T(response)
     };
     list.iter().map(|(status, text)| ((*status).to_owned(), problem(text))).collect()
 }
+
+/// The name of the schema of problems.
+const PROBLEM: &str = "ProblemDetails";
 
 /// The description of the API as a whole.
 #[derive(utoipa::OpenApi)]
@@ -226,6 +229,19 @@ mod tests {
         assert!(text.contains(r#""openapi":"3.1.0""#));
         assert!(text.contains("application/problem+json"));
         assert!(text.contains(r#""ProblemDetails":{"#));
+    }
+
+    #[test]
+    fn each_schema_that_is_referred_to_is_described() {
+        let description: serde_json::Value = serde_json::from_str(&OPENAPI_JSON).unwrap();
+        let named = OPENAPI_JSON.split("#/components/schemas/").skip(1);
+        let named: std::collections::BTreeSet<_> =
+            named.filter_map(|text| text.split('"').next()).collect();
+
+        assert!(named.contains(PROBLEM));
+        for name in named {
+            assert!(description["components"]["schemas"][name].is_object(), "{name}");
+        }
     }
 
     #[test]

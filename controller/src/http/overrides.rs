@@ -66,6 +66,10 @@ override_handlers! {
     /// Ends the drain of a node: attempts may start there again.
     undrain_node: "undrain_node", "/nodes/{name}/undrain", NodePath, change_node(NodeName, Drained, Clear);
 
+    /// Clears the quarantine of a node that claimed what the controller never gave it. Its agent has to be
+    /// started again, with a state that is its own.
+    clear_node: "clear_node", "/nodes/{name}/clear", NodePath, change_node(NodeName, Quarantined, Clear);
+
     /// Drains a GPU: no new attempt starts there, and running ones finish.
     drain_gpu: "drain_gpu", "/gpus/{gpu}/drain", GpuPath, change_gpu(GpuName, Drained, Set);
 

@@ -10,8 +10,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::openapi::Doc;
 use super::{
     audit, cluster, cluster_events, commands, doctor, explain, health, history, jobs,
-    kernel_routes, layouts, live, logs, overrides, predictions, series, submit, tokens, usage,
-    wait,
+    kernel_routes, layouts, live, logs, memory, node_certificates, overrides, predictions, records,
+    report, series, submit, tokens, usage, wait,
 };
 
 /// Adds every route to an application.
@@ -48,10 +48,12 @@ where
         .service(commands::delete)
         .service(commands::update)
         .service(commands::hold)
+        .service(commands::requeue)
         .service(commands::release)
         .service(wait::wait)
         .service(logs::logs)
         .service(explain::explain)
+        .service(memory::show_job_memory)
         .service(cluster::list_nodes)
         .service(cluster::show_node)
         .service(series::list_series)
@@ -63,6 +65,12 @@ where
         .service(cluster::show_info)
         .service(overrides::drain_node)
         .service(overrides::undrain_node)
+        .service(overrides::clear_node)
+        .service(node_certificates::invite_node)
+        .service(node_certificates::revoke_node)
+        .service(node_certificates::list_node_certificates)
+        .service(node_certificates::show_authority)
+        .service(node_certificates::rotate_authority)
         .service(doctor::doctor)
         .service(overrides::drain_gpu)
         .service(overrides::undrain_gpu)
@@ -75,6 +83,9 @@ where
         .service(kernel_routes::show_task_kernels)
         .service(predictions::show_predictions)
         .service(usage::show_usage)
+        .service(records::list_records)
+        .service(report::show_report)
+        .service(memory::show_efficiency)
         .service(layouts::show_layout)
         .service(layouts::plan_layout)
         .service(layouts::apply_layout)

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::change_log::ChangeLog;
 use super::error::ApiError;
 use super::limits::{Place, Places, Rates};
 use super::watch::Watch;
@@ -42,6 +43,7 @@ const EXPLAINED_MAX: usize = 2;
 pub(crate) struct State {
     pub(super) ports: Ports,
     pub(super) watch: Arc<Watch>,
+    pub(super) change_log: Arc<ChangeLog>,
     pub(super) rates: Rates,
     subscribers: Arc<Places>,
     logs: Arc<Places>,
@@ -53,6 +55,7 @@ impl State {
     pub(super) fn new(ports: Ports) -> Self {
         Self {
             watch: Watch::over(&ports.job_changes, ports.reads.runtime()),
+            change_log: ChangeLog::over(&ports.job_changes, ports.reads.runtime()),
             rates: Rates::default(),
             subscribers: Places::new(
                 SUBSCRIBERS_MAX,

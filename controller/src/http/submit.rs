@@ -1,5 +1,6 @@
 //! Submits: the one route that has to keep up with tens of thousands of requests a second.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use actix_web::http::header::{HeaderMap, LOCATION};
@@ -7,6 +8,7 @@ use actix_web::{HttpRequest, HttpResponse, post, web};
 use sha2::{Digest, Sha256};
 use tessera_api_types::{ArrayRange, DeadlineView, SubmitRequest, SubmitResponse};
 use tessera_control::answers::DeadlineForecast;
+use tessera_model::number::clamped;
 use tessera_model::share::SharingMode;
 use tessera_model::spec::{ARRAY_TASKS_MAX, BadField, GpuRequest, JobSpec};
 use tessera_model::{GangShape, Millis};
@@ -18,6 +20,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tracing::{Instrument, Span};
 
+use super::dependency::DependencyText;
 use super::error::ApiError;
 use super::extract::JsonBody;
 use super::identity::Caller;
@@ -28,6 +31,7 @@ use crate::clock;
 use crate::ports::SubmitCall;
 use crate::requests::{AcceptedSubmission, Idempotency, NewSubmission};
 use tessera_control::accounts::Accounts;
+use tessera_control::site::{SiteRequest, check_place};
 
 /// The header that makes a repeated submit harmless.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -79,10 +83,30 @@ pub(super) async fn submit(
                 .to_owned(),
         });
     }
-    let (tasks, array_first) = tasks_of(parsed.array)?;
-    let (hold, is_array) = (parsed.hold, parsed.array.is_some());
+    let (tasks, array_first) = tasks_of(parsed.array, &parsed.array_indexes)?;
+    let (hold, is_array) = (parsed.hold, array_first.is_some());
+    let site = SiteRequest {
+        constraint: parsed.constraint.take(),
+        has_class: parsed.class.is_some(),
+        has_priority: parsed.priority.is_some(),
+        exclusive: parsed.exclusive,
+    };
+    let test_only = parsed.test_only;
     let refuse_late = refuses_late(parsed.late.as_deref(), parsed.deadline.is_some())?;
-    let spec = parsed.into_spec()?;
+    let is_repeated =
+        parsed.dependency.is_some() && is_repeated(&state, &caller, key.as_ref()).await?;
+    let waits_for = DependencyText {
+        text: parsed.dependency.take(),
+        cancel_if_never: parsed.kill_on_invalid_dep,
+        // What was accepted before stays accepted, also if a job has been removed since.
+        ignore_unknown: parsed.ignore_unknown_jobs || is_repeated,
+        array_first,
+    };
+    let mut spec = parsed.into_spec()?;
+    let (dependency, ignored) = waits_for.look_up(&state, &caller, &spec).await?;
+    spec.dependency = dependency;
+    let mut remarks = apply_site(&state, &site, &mut spec)?;
+    remarks.extend(ignored);
     let (tasks, array_first) = match spec.gang {
         None => (tasks, array_first),
         Some(_) if is_array => return Err(array_of_gangs().into()),
@@ -93,6 +117,9 @@ pub(super) async fn submit(
     let spec = Arc::new(spec);
     let late = LateRule { hold, refuse_late };
     let deadline = forecast_deadline(&state, &caller, &spec, late, key.as_ref()).await?;
+    if test_only {
+        return tested(&state, spec, tasks, late, SubmitNotes { remarks, deadline }).await;
+    }
     let submission = NewSubmission {
         spec,
         tasks,
@@ -104,7 +131,65 @@ pub(super) async fn submit(
         origin: caller.proof.to_string(),
     };
     let accepted = accept(&state, submission).instrument(span).await?;
-    Ok(created(accepted, hold, deadline))
+    Ok(created(accepted, hold, SubmitNotes { remarks, deadline }))
+}
+
+/// Whether a submit was accepted under this key before.
+async fn is_repeated(
+    state: &State,
+    caller: &Caller,
+    key: Option<&Idempotency>,
+) -> Result<bool, ApiError> {
+    let Some(key) = key else { return Ok(false) };
+    Ok(state.reads().key_is_used(caller.name.to_string(), key.key.clone()).await?)
+}
+
+/// What a response states besides the numbers.
+struct SubmitNotes {
+    remarks: Vec<String>,
+    deadline: Option<DeadlineView>,
+}
+
+/// Applies the operator's settings to a job, and checks that the cluster has the places that it names.
+fn apply_site(
+    state: &State,
+    request: &SiteRequest,
+    spec: &mut JobSpec,
+) -> Result<Vec<String>, ApiError> {
+    let shape = Arc::clone(&state.ports.shape.borrow());
+    let remarks = state.ports.about.site.apply(request, spec, &shape.view)?;
+    if shape.known && !spec.allow_pending {
+        check_place(&spec.place, &shape.view)?;
+    }
+    Ok(remarks)
+}
+
+/// How far ahead a deadline is that only serves a forecast: ten years.
+const NO_DEADLINE_MS: u64 = 10 * 365 * 86_400 * 1_000;
+
+/// Answers a request that is only checked: what would happen, and when.
+async fn tested(
+    state: &State,
+    spec: Arc<JobSpec>,
+    tasks: u32,
+    late: LateRule,
+    mut notes: SubmitNotes,
+) -> Result<HttpResponse, ApiError> {
+    if !late.hold && notes.deadline.is_none() {
+        let mut probe = (*spec).clone();
+        let now = clock::unix();
+        probe.deadline = Some(now.plus(Millis::new(NO_DEADLINE_MS)));
+        if let Some(forecast) = state.forecast_deadline(Arc::new(probe)).await? {
+            notes.remarks.push(forecast.text);
+        }
+    }
+    Ok(HttpResponse::Ok().json(SubmitResponse {
+        job_id: 0,
+        tasks,
+        state: if late.hold { "held" } else { "queued" }.to_owned(),
+        remarks: notes.remarks,
+        deadline: notes.deadline,
+    }))
 }
 
 /// Reads what is done with a job that is probably late: whether it is refused.
@@ -206,11 +291,7 @@ async fn accept(state: &State, submission: NewSubmission) -> Result<AcceptedSubm
     Ok(accepted)
 }
 
-fn created(
-    accepted: AcceptedSubmission,
-    hold: bool,
-    deadline: Option<DeadlineView>,
-) -> HttpResponse {
+fn created(accepted: AcceptedSubmission, hold: bool, notes: SubmitNotes) -> HttpResponse {
     let mut answer = HttpResponse::Created();
     answer.insert_header((LOCATION, format!("/v1/jobs/{}", accepted.job)));
     if accepted.replayed {
@@ -220,7 +301,8 @@ fn created(
         job_id: accepted.job.number(),
         tasks: accepted.tasks,
         state: if hold { "held" } else { "queued" }.to_owned(),
-        deadline,
+        remarks: notes.remarks,
+        deadline: notes.deadline,
     })
 }
 
@@ -264,9 +346,20 @@ fn trace(headers: &HeaderMap) -> (Span, Option<String>) {
     (Span::none(), Some(given.map_or_else(context::new_traceparent, str::to_owned)))
 }
 
-fn tasks_of(array: Option<ArrayRange>) -> Result<(u32, Option<u32>), BadField> {
-    let Some(ArrayRange { first, last }) = array else { return Ok((1, None)) };
+fn tasks_of(array: Option<ArrayRange>, indexes: &[u32]) -> Result<(u32, Option<u32>), BadField> {
     let bad = |problem: String, expected: String| Err(BadField::new("array", problem, expected));
+    if let (Some(first), Some(last)) = (indexes.first(), indexes.last()) {
+        let tasks = clamped::<u32>(indexes.len());
+        return match tasks {
+            _ if array.is_some() => {
+                bad("array and array_indexes are given".into(), "one of them".into())
+            }
+            _ if *last > INDEX_MAX => bad(format!("it has {last}"), format!("at most {INDEX_MAX}")),
+            0..=ARRAY_TASKS_MAX => Ok((tasks, Some(*first))),
+            _ => bad(format!("{tasks} tasks are too many"), format!("at most {ARRAY_TASKS_MAX}")),
+        };
+    }
+    let Some(ArrayRange { first, last }) = array else { return Ok((1, None)) };
     match last.checked_sub(first) {
         None => bad(format!("last is {last} and first is {first}"), "last not below first".into()),
         Some(_) if last > INDEX_MAX => {
@@ -302,9 +395,13 @@ async fn check_feasible(
     if !shape.known {
         return Ok(());
     }
-    let verdict = could_ever_fit(&shape.view, &spec.gpu, spec.share);
-    let beyond = beyond_quota(&state.ports.about.accounts, &shape.view, spec);
-    let gang = spec.gang.map(|gang| (gang, gang_could_ever_fit(&shape.view, &spec.gpu, gang)));
+    let view = match spec.place.is_open() {
+        true => Cow::Borrowed(&shape.view),
+        false => Cow::Owned(shape.view.within(&spec.place)),
+    };
+    let verdict = could_ever_fit(&view, &spec.gpu, spec.share);
+    let beyond = beyond_quota(&state.ports.about.accounts, &view, spec);
+    let gang = spec.gang.map(|gang| (gang, gang_could_ever_fit(&view, &spec.gpu, gang)));
     let fits = gang.as_ref().is_none_or(|(_, verdict)| *verdict == GangFeasibility::Yes);
     let fits = fits && matches!(verdict, Feasibility::Yes | Feasibility::OnlyUnavailable);
     if fits && beyond.is_none() {
@@ -337,11 +434,12 @@ async fn check_feasible(
         [] => String::new(),
         names => format!(", or one of the profiles {}", names.join(", ")),
     };
+    let mig_off = with_mig_off(&spec.gpu);
     Err(ApiError::ImpossibleRequest {
         field: gpu_field(&spec.gpu),
         requested: spec.gpu.to_string(),
         expected: format!(
-            "{largest}{profiles}; or allow_pending to wait for hardware that is added later"
+            "{largest}{profiles}{mig_off}; or allow_pending to wait for hardware that is added later"
         ),
     })
 }
@@ -374,7 +472,7 @@ const fn gpu_field(request: &GpuRequest) -> &'static str {
     match request {
         GpuRequest::Memory(_) | GpuRequest::Unknown => "gpu_memory_bytes",
         GpuRequest::Profile(_) | GpuRequest::Compute(_) => "gpu_profile",
-        GpuRequest::Whole => "gpu_whole",
+        GpuRequest::Whole | GpuRequest::Unpartitioned => "gpu_whole",
     }
 }
 
@@ -396,10 +494,22 @@ fn no_sharing(spec: &JobSpec) -> ApiError {
     }
 }
 
+/// Returns what several whole GPUs need besides their number.
+const fn with_mig_off(request: &GpuRequest) -> &'static str {
+    match request {
+        GpuRequest::Unpartitioned => {
+            "; several whole GPUs need MIG off, since GPUs with MIG on can't reach each other's memory: \
+             an operator switches it with tessera mig-mode GPU off, and --gpus 1g.5gb:2 requests slices"
+        }
+        _ => "",
+    }
+}
+
 fn impossible_gang(spec: &JobSpec, gang: GangShape, verdict: &GangFeasibility) -> ApiError {
     let GangFeasibility::Never { on_one_node, nodes, instead } = verdict else {
         return ApiError::Internal;
     };
+    let mig_off = with_mig_off(&spec.gpu);
     let found = match (*on_one_node, *nodes) {
         (0, _) => "no node has a suitable GPU".to_owned(),
         (most, _) if most < gang.per_node() => format!(
@@ -426,7 +536,7 @@ fn impossible_gang(spec: &JobSpec, gang: GangShape, verdict: &GangFeasibility) -
         field: "gang",
         requested: format!("{gang} with {} each", spec.gpu),
         expected: format!(
-            "{found}: {instead}; or allow_pending to wait for hardware that is added later"
+            "{found}: {instead}{mig_off}; or allow_pending to wait for hardware that is added later"
         ),
     }
 }
@@ -437,15 +547,18 @@ mod tests {
 
     #[test]
     fn an_array_counts_both_of_its_ends() {
-        assert_eq!(tasks_of(None), Ok((1, None)));
-        assert_eq!(tasks_of(Some(ArrayRange { first: 3, last: 3 })), Ok((1, Some(3))));
-        assert_eq!(tasks_of(Some(ArrayRange { first: 0, last: 9_999 })), Ok((10_000, Some(0))));
+        assert_eq!(tasks_of(None, &[]), Ok((1, None)));
+        assert_eq!(tasks_of(Some(ArrayRange { first: 3, last: 3 }), &[]), Ok((1, Some(3))));
+        assert_eq!(
+            tasks_of(Some(ArrayRange { first: 0, last: 9_999 }), &[]),
+            Ok((10_000, Some(0)))
+        );
     }
 
     #[test]
     fn an_array_that_is_empty_too_long_or_too_far_out_is_refused() {
         for (first, last) in [(1, 0), (0, 10_000), (u32::MAX, u32::MAX), (0, u32::MAX)] {
-            assert!(tasks_of(Some(ArrayRange { first, last })).is_err(), "{first} to {last}");
+            assert!(tasks_of(Some(ArrayRange { first, last }), &[]).is_err(), "{first} to {last}");
         }
     }
 }

@@ -129,7 +129,9 @@ pub(super) async fn create_token(
         let problem = "the token in the data folder makes tokens for users, not for itself";
         return Err(BadField::new("user", problem, "the name of a user").into());
     }
-    if matches!(caller.proof, Proof::Token { .. }) && caller.role < Role::Admin {
+    if matches!(caller.proof, Proof::Token { .. } | Proof::Issuer { .. })
+        && caller.role < Role::Admin
+    {
         return Err(ApiError::Forbidden {
             problem: "a token can't make other tokens".to_owned(),
             expected: "the Unix socket of the controller's machine, or an administrator".to_owned(),

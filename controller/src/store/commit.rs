@@ -6,8 +6,8 @@ use sqlx::{Connection as _, PgConnection};
 use tessera_model::JobId;
 
 use super::{
-    StoreError, admin_overrides, gangs, job_updates, layout_plans, leader, nodes, rounds, snapshot,
-    transitions, usage,
+    StoreError, admin_overrides, dependencies, gangs, job_updates, layout_plans, leader,
+    memory_growth, nodes, rounds, snapshot, transitions, usage,
 };
 use tessera_control::Round;
 use tessera_control::rows::findings::CommitFindings;
@@ -42,6 +42,7 @@ pub async fn commit_round(
     transitions::change_shares(&mut transaction, &round.jobs.reshared).await?;
     job_updates::update_jobs(&mut transaction, &round.jobs.updated).await?;
     transitions::record_migrations(&mut transaction, &round.jobs.migrations, policy, epoch).await?;
+    memory_growth::record_growths(&mut transaction, &round.jobs.growths).await?;
     transitions::record_ends(&mut transaction, &round.jobs.ended).await?;
     usage::record_usage(&mut transaction, &round.jobs.usages).await?;
     let mut findings = run_commands(&mut transaction, round).await?;
@@ -63,6 +64,8 @@ pub async fn commit_round(
     }
     let reserved: Vec<_> = round.jobs.reservations.iter().map(|r| r.job).collect();
     findings.launch_specs = snapshot::read_launch_specs(&mut transaction, &reserved).await?;
+    findings.dependencies =
+        dependencies::answer_questions(&mut transaction, &round.questions).await?;
     transaction.commit().await.map_err(StoreError::while_trying_to("commit a round"))?;
     Ok(findings)
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sqlx::PgConnection;
-use tessera_model::Millis;
+use tessera_model::{AttemptId, Millis};
 use tessera_placement::SliceKind;
 use tessera_predict::TrainedModel;
 use tessera_predict::drift::WINDOW;
@@ -111,10 +111,11 @@ pub async fn read_memory_samples(
     let rows = sqlx::query_as!(
         MemoryRow,
         r#"
-        SELECT p.attempt, p.task, p.ran_out_of, a.peak_gpu_memory, p.memory_runs, p.memory_low,
+        SELECT p.attempt, p.task, p.gpu_model, p.ran_out_of, a.peak_gpu_memory,
+               a.gpu_memory AS "gpu_memory!", p.memory_runs, p.memory_low,
                p.memory_estimate, p.memory_high, p.memory_cautious
           FROM predictions AS p JOIN attempts AS a ON a.attempt = p.attempt
-         WHERE p.memory_outcome_at IS NOT NULL AND p.task <> ''
+         WHERE p.memory_outcome_at IS NOT NULL AND p.task <> '' AND a.gpu_memory IS NOT NULL
          ORDER BY p.memory_outcome_at DESC, p.attempt DESC
          LIMIT $1
         "#,
@@ -129,8 +130,10 @@ pub async fn read_memory_samples(
 struct MemoryRow {
     attempt: Uuid,
     task: String,
+    gpu_model: String,
     ran_out_of: Option<i64>,
     peak_gpu_memory: Option<i64>,
+    gpu_memory: i64,
     memory_runs: Option<i32>,
     memory_low: Option<i64>,
     memory_estimate: Option<i64>,
@@ -146,10 +149,17 @@ impl TryFrom<MemoryRow> for MemorySample {
         let told = found.estimate(row)?;
         let shown = match (found.ran_out_of, found.peak_gpu_memory) {
             (Some(slice), _) => MemoryEvidence::OutOf(row.bytes("ran_out_of", slice)?),
-            (None, Some(peak)) => MemoryEvidence::Peak(row.bytes("peak_gpu_memory", peak)?),
-            (None, None) => return Err(row.error("memory_outcome_at", "no outcome is recorded")),
+            // Nothing was measured, but its slice was enough.
+            (None, peak) => MemoryEvidence::Peak(row.bytes("peak_gpu_memory", peak.unwrap_or(0))?),
         };
-        Ok(Self { prediction: told, task: found.task, evidence: shown })
+        Ok(Self {
+            attempt: AttemptId::from_uuid(found.attempt),
+            slice: row.bytes("gpu_memory", found.gpu_memory)?,
+            prediction: told,
+            task: found.task,
+            gpu_model: found.gpu_model,
+            evidence: shown,
+        })
     }
 }
 

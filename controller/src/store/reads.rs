@@ -13,35 +13,44 @@ mod events;
 mod jobs;
 mod kernel_views;
 mod layout_plans;
+mod memory;
 mod numbers;
 mod page;
 mod past_jobs;
 mod predictions;
+mod records;
+mod report;
 mod rounds;
 mod targets;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 
 use sqlx::{PgPool, Postgres, Transaction};
 use tessera_api_types::{
-    AuditPage, ClusterEvents, DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobPage,
-    JobView, KernelTasks, LayoutPlan, LayoutPlans, MemoryPredictionView, PastJobs,
-    PredictionReport, PredictionView, RecordedRounds, TaskKernels,
+    AttemptMemoryView, AuditPage, ClusterEvents, DecisionPage, DecisionView, JobCounts, JobDetail,
+    JobEvents, JobPage, JobRecords, JobView, KernelTasks, LayoutPlan, LayoutPlans,
+    MemoryPredictionView, PastJobs, PredictionReport, PredictionView, RecordedRounds,
+    TaskEfficiency, TaskKernels,
 };
 use tessera_model::share::SharingMode;
-use tessera_model::{DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
+use tessera_model::sizing::SizeSource;
+use tessera_model::{Bytes, DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
+use time::OffsetDateTime;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 pub use self::attempts::LogSource;
 pub(crate) use self::decisions::candidate_view;
+pub(crate) use self::memory::{band_view, growth_view, points_of};
 pub(crate) use self::page::parse_name;
 pub use self::page::{Cursor, JobQuery, PageSize};
 pub use self::past_jobs::PastQuery;
 pub(crate) use self::predictions::{memory_view, prediction_view};
+pub use self::records::RecordQuery;
+pub use self::report::{ReportRow, ReportSpan};
 pub use self::rounds::From as RoundsFrom;
-pub use self::targets::Targets;
+pub use self::targets::{SubmissionShape, Targets};
 use super::StoreError;
 use crate::principal::JobScope;
 use tessera_control::answers::ModelStatus;
@@ -74,6 +83,8 @@ pub struct Decided {
     pub prediction: Option<PredictionView>,
     /// The memory estimate of its newest attempt, if the job names no memory.
     pub memory_prediction: Option<MemoryPredictionView>,
+    /// Where the size of its newest attempt came from, and the memory that it was given.
+    pub size: Option<(SizeSource, Bytes)>,
 }
 
 impl Reads {
@@ -95,6 +106,19 @@ impl Reads {
     /// [`StoreError::Corrupt`] if a row can't be understood.
     pub async fn jobs(&self, query: JobQuery) -> Result<JobPage, StoreError> {
         self.run(|mut at| async move { jobs::page(&mut at, &query).await }).await
+    }
+
+    /// Returns which of some jobs exist within a scope.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn within(
+        &self,
+        jobs: Vec<JobId>,
+        scope: JobScope,
+    ) -> Result<HashSet<JobId>, StoreError> {
+        self.run(move |mut at| async move { targets::within(&mut at, &jobs, &scope).await }).await
     }
 
     /// Returns one job; of an array's number, its first task.
@@ -119,6 +143,31 @@ impl Reads {
     ) -> Result<Option<JobDetail>, StoreError> {
         let scope = scope.clone();
         self.run(move |mut at| async move { jobs::detail(&mut at, job, &scope).await }).await
+    }
+
+    /// Returns the memory of a job's attempts over time, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn memory_of(&self, job: u64) -> Result<Vec<AttemptMemoryView>, StoreError> {
+        self.run(move |mut at| async move { memory::of_job(&mut at, job).await }).await
+    }
+
+    /// Compares what tasks requested with what they used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn efficiency(
+        &self,
+        since: OffsetDateTime,
+        users: Option<Vec<String>>,
+    ) -> Result<Vec<TaskEfficiency>, StoreError> {
+        self.run(
+            move |mut at| async move { memory::efficiency(&mut at, since, users.as_deref()).await },
+        )
+        .await
     }
 
     /// Returns what happened to a job, oldest first.
@@ -153,7 +202,8 @@ impl Reads {
             let number = super::columns::bigint(job.id);
             let (prediction, memory_prediction) =
                 attempts::newest_prediction(&mut at, number).await?;
-            Ok(Some(Decided { job, decision, prediction, memory_prediction }))
+            let size = attempts::newest_size(&mut at, number).await?;
+            Ok(Some(Decided { job, decision, prediction, memory_prediction, size }))
         })
         .await
     }
@@ -222,6 +272,33 @@ impl Reads {
     /// As [`Self::jobs`].
     pub async fn past(&self, query: PastQuery) -> Result<PastJobs, StoreError> {
         self.run(|mut at| async move { past_jobs::page(&mut at, &query).await }).await
+    }
+
+    /// Lists jobs as accounting and Slurm's commands need them, by number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn records(&self, query: RecordQuery) -> Result<JobRecords, StoreError> {
+        self.run(|mut at| async move { records::list(&mut at, &query).await }).await
+    }
+
+    /// Returns whose jobs these are; jobs that do not exist are left out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn users_of(&self, jobs: Vec<JobId>) -> Result<Vec<(JobId, String)>, StoreError> {
+        self.run(move |mut at| async move { records::users_of(&mut at, &jobs).await }).await
+    }
+
+    /// Adds up the attempts of a period.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn report(&self, span: ReportSpan) -> Result<Vec<ReportRow>, StoreError> {
+        self.run(|mut at| async move { report::sums(&mut at, &span).await }).await
     }
 
     /// Lists recorded rounds of the placement, oldest first.
@@ -353,6 +430,20 @@ impl Reads {
     /// As [`Self::jobs`].
     pub async fn key_is_used(&self, principal: String, key: String) -> Result<bool, StoreError> {
         self.run(move |mut at| async move { targets::key_is_used(&mut at, &principal, &key).await })
+            .await
+    }
+
+    /// Returns the submissions of some jobs, by the numbers of the jobs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn submissions_of(
+        &self,
+        jobs: Vec<JobId>,
+        scope: JobScope,
+    ) -> Result<BTreeMap<JobId, SubmissionShape>, StoreError> {
+        self.run(move |mut at| async move { targets::submissions_of(&mut at, &jobs, &scope).await })
             .await
     }
 

@@ -24,7 +24,8 @@ pub struct RemovedJobs {
 }
 
 /// Removes jobs whose submissions are over, every task of them, for longer than `keep_secs`,
-/// looking at submissions behind number `after`. Their idempotency keys go with them.
+/// looking at submissions behind number `after` for which no unfinished job waits. Their idempotency keys
+/// go with them.
 ///
 /// # Errors
 ///
@@ -47,7 +48,12 @@ pub async fn remove_jobs(
                     WHERE j.job BETWEEN s.first_job AND s.first_job + s.tasks - 1
                       AND j.submission = s.first_job
                       AND (j.ended_at IS NULL
-                           OR j.ended_at >= now() - make_interval(secs => $2))) AS "over!"
+                           OR j.ended_at >= now() - make_interval(secs => $2)))
+               AND NOT EXISTS (
+                   SELECT FROM submissions AS d
+                     JOIN jobs AS w ON w.job BETWEEN d.first_job AND d.first_job + d.tasks - 1
+                    WHERE d.depends_on && ARRAY(SELECT generate_series(s.first_job, s.first_job + s.tasks - 1))
+                      AND w.submission = d.first_job AND w.ended_at IS NULL) AS "over!"
           FROM submissions AS s
          WHERE s.first_job > $1
          ORDER BY s.first_job

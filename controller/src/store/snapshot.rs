@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_frames::cluster::{ArrayPosition, GpuReport};
+use tessera_model::batch::ArrayRules;
 use tessera_model::ids::BadId;
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Layout, PlanStep, ProfileId, Slot};
@@ -28,7 +29,7 @@ use tessera_control::rows::nodes::{LayoutPlanRow, RequestedLayout};
 use tessera_control::rows::snapshot::{
     GpuRow, LaunchSpec, LiveRow, NodeRow, OpenLayoutRequest, OpenPlan, StoreSnapshot,
 };
-use tessera_control::rows::submitted::SubmittedJob;
+use tessera_control::rows::submitted::{OwnMemory, SubmittedJob};
 
 /// Reads everything, in one snapshot.
 ///
@@ -65,6 +66,7 @@ pub async fn read_snapshot(connection: &mut PgConnection) -> Result<StoreSnapsho
         memory_samples: super::predictions::read_memory_samples(&mut snapshot).await?,
         migrations: super::predictions::read_migration_times(&mut snapshot).await?,
         checkpoints: super::predictions::read_checkpoints(&mut snapshot).await?,
+        growths: super::memory_growth::read_open_growths(&mut snapshot).await?,
         live,
     };
     snapshot
@@ -132,6 +134,7 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
     let rows = sqlx::query!(
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.done_ppm, s.user_name,
+               j.out_of_memory, j.memory_estimate,
                j.updates AS "updates: Json<JobUpdate>",
                s.spec -> 'gang' AS "gang: Json<GangShape>",
                s.facts AS "facts: Json<TaskFacts>",
@@ -164,6 +167,7 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
                     .gang
                     .map(|shape| member(row, job, found.submission, shape.0))
                     .transpose()?,
+                array: Some(row.job("submission", found.submission)?),
                 gpu: found.gpu.0,
                 user: found.user_name.as_str().into(),
                 share: share
@@ -174,9 +178,22 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
                 facts: Arc::new(facts),
                 waited: elapsed(found.waited),
                 done: row.number("done_ppm", found.done_ppm)?,
+                own: own_memory(row, found.out_of_memory, found.memory_estimate)?,
             })
         })
         .collect()
+}
+
+/// Reads what a job's own attempts showed of its memory.
+fn own_memory(
+    row: RowRef<i64>,
+    events: i32,
+    at_least: Option<i64>,
+) -> Result<OwnMemory, StoreError> {
+    Ok(OwnMemory {
+        events: row.number("out_of_memory", events)?,
+        at_least: at_least.map(|bytes| row.bytes("memory_estimate", bytes)).transpose()?,
+    })
 }
 
 async fn read_live_attempts(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError> {
@@ -184,7 +201,7 @@ async fn read_live_attempts(connection: &mut PgConnection) -> Result<Vec<LiveRow
         r#"
         SELECT a.attempt, a.job, j.state, a.number, a.node, a.generation, a.gpu, a.start,
                a.profile_id, a.slice, a.decision, a.sm_percent, a.share_bytes,
-               a.compute_start, a.compute_slices, s.user_name, j.done_ppm,
+               a.compute_start, a.compute_slices, a.gpu_memory, s.user_name, j.done_ppm,
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
                (EXTRACT(EPOCH FROM now() - a.started_at) * 1000)::bigint AS "ran"
           FROM attempts AS a
@@ -224,6 +241,10 @@ async fn read_live_attempts(connection: &mut PgConnection) -> Result<Vec<LiveRow
                 waited: elapsed(found.waited),
                 ran: found.ran.map(elapsed),
                 done: row.number("done_ppm", found.done_ppm)?,
+                gpu_memory: found
+                    .gpu_memory
+                    .map(|bytes| row.bytes("gpu_memory", bytes))
+                    .transpose()?,
             })
         })
         .collect()
@@ -336,6 +357,7 @@ pub async fn read_launch_specs(
     let rows = sqlx::query!(
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.charged, j.uncharged, j.restart_reason, s.tasks,
+               j.out_of_memory, j.memory_estimate,
                j.updates AS "updates: Json<JobUpdate>",
                s.array_first, s.traceparent, s.spec AS "spec: Json<JobSpec>", j.done_ppm,
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!"
@@ -355,7 +377,9 @@ pub async fn read_launch_specs(
         let mut spec = found.spec.0;
         let gang = spec.gang.map(|shape| member(row, job, found.submission, shape)).transpose()?;
         let array = match (found.array_first, gang) {
-            (Some(first), None) => Some(array_place(row, found.submission, first, found.tasks)?),
+            (Some(first), None) => {
+                Some(array_place(row, found.submission, first, found.tasks, &spec.array)?)
+            }
             _ => None,
         };
         spec.share = reshared(row, spec.share, found.sm_percent)?;
@@ -375,6 +399,7 @@ pub async fn read_launch_specs(
                 restart_reason: restart_reason.map_err(row.corrupt::<BadId>("restart_reason"))?,
                 waited: elapsed(found.waited),
                 done: row.number("done_ppm", found.done_ppm)?,
+                own: own_memory(row, found.out_of_memory, found.memory_estimate)?,
             },
         );
     }
@@ -387,13 +412,14 @@ fn array_place(
     submission: i64,
     first: i32,
     tasks: i32,
+    rules: &ArrayRules,
 ) -> Result<ArrayPosition, StoreError> {
     let min: u32 = row.number("array_first", first)?;
     let count: u32 = row.number("tasks", tasks)?;
     let array = row.job("submission", submission)?;
     let place: u32 = row.number("submission", row.key() - submission)?;
-    let (Some(index), Some(max)) = (min.checked_add(place), min.checked_add(count.max(1) - 1))
-    else {
+    let last = count.max(1) - 1;
+    let (Some(index), Some(max)) = (rules.index_at(place, min), rules.index_at(last, min)) else {
         return Err(row.error("array_first", format!("{first} is too large")));
     };
     Ok(ArrayPosition { array, index, count, min, max })

@@ -273,7 +273,7 @@ fn submitted_jobs(accepted: &AcceptedSubmission, spec: &JobSpec) -> Vec<Submitte
     let one = SubmittedJob::new(accepted.job, spec, None, 0);
     let task = |job: JobId| {
         let gang = spec.gang.and_then(|shape| GangMember::of(job, accepted.job, shape));
-        SubmittedJob { job, gang, ..one.clone() }
+        SubmittedJob { job, gang, array: Some(accepted.job), ..one.clone() }
     };
     (first..first + u64::from(accepted.tasks)).map(JobId::from_number).map(task).collect()
 }
@@ -298,13 +298,15 @@ async fn insert_rows(
               FROM json_to_recordset($1::text::json)
                 AS u (first_job bigint, tasks integer, array_first integer, job_name text,
                       user_name text, spec json, traceparent text, idempotency_key text,
-                      body_hash bytea, state text, facts jsonb, principal text, origin text)
+                      body_hash bytea, state text, facts jsonb, principal text, origin text,
+                      depends_on bigint[], partition text)
         ), s AS (
             INSERT INTO submissions (first_job, tasks, array_first, job_name, user_name, spec,
                                      traceparent, idempotency_key, body_hash, facts,
-                                     principal, origin)
+                                     principal, origin, depends_on, partition)
             SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec,
-                   u.traceparent, u.idempotency_key, u.body_hash, u.facts, u.principal, u.origin
+                   u.traceparent, u.idempotency_key, u.body_hash, u.facts, u.principal, u.origin,
+                   u.depends_on, u.partition
               FROM u
         )
         INSERT INTO jobs (job, submission, state)
@@ -349,6 +351,8 @@ struct SubmissionRecord<'a> {
     /// Absent where it is the user.
     principal: Option<&'a str>,
     origin: &'a str,
+    depends_on: Option<Vec<i64>>,
+    partition: Option<&'a str>,
 }
 
 impl<'a> SubmissionRecord<'a> {
@@ -370,6 +374,8 @@ impl<'a> SubmissionRecord<'a> {
             facts: TaskFacts::of(spec),
             principal: Some(&*submission.principal).filter(|name| *name != spec.user),
             origin: &submission.origin,
+            partition: spec.partition.as_deref(),
+            depends_on: spec.dependency.as_ref().map(|on| on.jobs().map(job_number).collect()),
         }
     }
 }

@@ -1,13 +1,14 @@
 //! The energy and GPU memory that attempts used.
 
 use sqlx::PgConnection;
-use tessera_frames::cluster::AttemptUsage;
+use tessera_frames::cluster::{AttemptUsage, HOST_MEMORY_DETAIL};
 use tessera_model::NodeId;
 
 use super::StoreError;
 use super::columns::bigint;
 
-/// Records what attempts used. Of two reports the larger figure counts: a node that lost its records
+/// Records what attempts used. A late peak near its slice supports that an attempt ran out of it, as
+/// `memory_requests` of the control core decides. Of two reports the larger figure counts: a node that lost its records
 /// knows less than was committed before. Unknown attempts are left out.
 ///
 /// # Errors
@@ -38,18 +39,21 @@ pub async fn record_usage(
                    peak_gpu_memory = GREATEST(attempts.peak_gpu_memory, u.memory)
               FROM u
              WHERE attempts.attempt = u.attempt AND attempts.node = u.node
-            RETURNING attempts.attempt, attempts.state, attempts.peak_gpu_memory
+            RETURNING attempts.attempt, attempts.state, attempts.peak_gpu_memory,
+                      attempts.gpu_memory, attempts.exit_code, attempts.detail
         )
         UPDATE predictions
-           SET memory_outcome_at = now()
+           SET memory_outcome_at = now(), ran_out_of = a.gpu_memory
           FROM a
          WHERE predictions.attempt = a.attempt AND predictions.memory_outcome_at IS NULL
-           AND a.state = 'succeeded' AND a.peak_gpu_memory > 0
+           AND a.state = 'out_of_memory' AND a.peak_gpu_memory >= a.gpu_memory / 2
+           AND a.exit_code <> '0:9' AND NOT starts_with(COALESCE(a.detail, ''), $5)
         "#,
         &attempts,
         &nodes,
         &energy as &[Option<i64>],
         &memory as &[Option<i64>],
+        HOST_MEMORY_DETAIL,
     )
     .execute(connection)
     .await

@@ -5,8 +5,10 @@ use serde_json::json;
 use tessera_api_types::{
     ClusterInfo, FaultView, GpuDetails, GpuListing, InstanceDetails, NodeDetails, NodeListing,
 };
+use tessera_control::commands::operator::{
+    OperatorCommand, OperatorOutcome, OperatorRefusal, RefusalKind,
+};
 use tessera_controller::ports::ToPlacer;
-use tessera_controller::requests::MigModeError;
 use tessera_frames::cluster::SliceFigures;
 use tessera_model::mig::{ProfileId, Slot};
 use tessera_model::{AttemptId, Bytes};
@@ -41,6 +43,7 @@ pub fn node(name: &str, gpu: &str) -> NodeDetails {
         mps: true,
         generation: 1,
         last_seen_at: None,
+        quarantined: None,
         drained: None,
         gpus: vec![GpuDetails {
             id: gpu.into(),
@@ -69,10 +72,16 @@ fn two_nodes(rig: &mut Rig) {
         ToPlacer::DescribeNodes { reply } => {
             reply.send(vec![node("node-1", "GPU-1"), node("node-2", "GPU-2")]).unwrap();
         }
-        ToPlacer::SetMigMode { gpu, on, reply } => {
-            let is_connected = on && gpu.as_str() == "GPU-1";
-            let refused = MigModeError::NoGpu { gpu };
-            reply.send(if is_connected { Ok(()) } else { Err(refused) }).unwrap();
+        ToPlacer::Operate { command: OperatorCommand::SetMigMode { gpu, on }, reply } => {
+            let answer = match on && gpu.as_str() == "GPU-1" {
+                true => Ok(OperatorOutcome::MigModeSet),
+                false => Err(OperatorRefusal {
+                    kind: RefusalKind::InTheWay,
+                    problem: "attempts run on this GPU".to_owned(),
+                    expected: None,
+                }),
+            };
+            reply.send(Ok(answer)).unwrap();
         }
         other => panic!("{other:?}"),
     });
@@ -110,7 +119,7 @@ async fn mig_mode_is_switched_by_an_explicit_word_only() {
 
     assert_eq!(switch("GPU-1", json!({ "on": true })).await.status(), 204);
     let lost = problem(switch("GPU-2", json!({ "on": true })).await, 409, "conflict").await;
-    assert_eq!(lost.detail, "GPU-2 is unknown, or its node is not connected");
+    assert_eq!(lost.detail, "attempts run on this GPU", "what the node answered");
     problem(switch("GPU-3", json!({ "on": true })).await, 404, "not-found").await;
     problem(switch("GPU-1", json!({})).await, 400, "bad-field").await;
     problem(switch("GPU-1", json!({ "on": 1 })).await, 400, "bad-field").await;

@@ -158,6 +158,7 @@ async fn a_waiting_job_is_explained_by_the_placer() {
                 why,
                 prediction: None,
                 memory: None,
+                size: (tessera_model::sizing::SizeSource::Declared, None),
                 alternatives: Vec::new(),
                 expected_start: None,
                 deadline: None,

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tessera_api_types::{TokenCreated, TokenList, WhoAmI};
 use tessera_controller::principal::Role;
 use tessera_controller::tokens::ValidTokens;
+use tessera_wire::authority::ClusterAuthority;
 use tessera_wire::tls;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
@@ -303,7 +304,7 @@ async fn an_encrypted_api_is_trusted_by_the_clusters_authority_only() {
         tls::Authority::create(now).unwrap().save(authority).unwrap();
     }
     let names = ["localhost".to_owned(), "gpu.lab".to_owned()];
-    let identity = tls::issue_rest(&ours, &names, now).unwrap();
+    let identity = ClusterAuthority::open(&ours).unwrap().unwrap().sign_rest(&names, now).unwrap();
     let rig = Rig::encrypted(Some(identity.rest_server().unwrap())).await;
     let token = make_token(&rig.tokens, "ada", Role::User).await;
     let ask = async |authority: &Path, name: &str| {

@@ -31,7 +31,9 @@ fn placer(rig: &mut Rig) {
                     assert_eq!((gpu.as_str(), by.as_str()), (ALPHA, "ada"));
                     Ok(OperatorOutcome::OverrideApplied { changed: true })
                 }
-                OperatorCommand::SetOverride { .. } | OperatorCommand::ClearOverride { .. } => {
+                OperatorCommand::SetOverride { .. }
+                | OperatorCommand::ClearOverride { .. }
+                | OperatorCommand::SetMigMode { .. } => {
                     Ok(OperatorOutcome::OverrideApplied { changed: false })
                 }
                 OperatorCommand::ApplyLayout(_) => Err(OperatorRefusal {

@@ -140,3 +140,10 @@ async fn answers_carry_the_headers_that_keep_browsers_out() {
     assert!(answer.headers()["content-security-policy"].to_str().unwrap().contains("'none'"));
     assert!(!answer.headers().contains_key("access-control-allow-origin"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_no_database_can_hold_is_not_found() {
+    let rig = Rig::start().await;
+
+    problem(rig.get("/v1/kernels/task?task_key=ada:%20a%00b").await, 404, "not-found").await;
+}

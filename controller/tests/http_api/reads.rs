@@ -115,6 +115,7 @@ async fn a_running_attempt_shows_the_last_report_of_its_node() {
         memory_used: Some(Bytes::new(4096)),
         activity: Some(500),
         energy_mj: Some(12_345),
+        memory_peak: Some(Bytes::new(8192)),
     };
     let gpu = GpuFigures {
         gpu: GPU.parse().unwrap(),
@@ -134,7 +135,7 @@ async fn a_running_attempt_shows_the_last_report_of_its_node() {
 
     let [running] = detail.attempt_list.try_into().unwrap();
     assert_eq!(running.gpu_energy_joules, Some(12.345));
-    assert_eq!((running.gpu_memory_bytes, running.gpu_memory_peak_bytes), (Some(4096), None));
+    assert_eq!((running.gpu_memory_bytes, running.gpu_memory_peak_bytes), (Some(4096), Some(8192)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

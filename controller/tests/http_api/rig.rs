@@ -1,7 +1,7 @@
 //! A server with everything behind it played by the test.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap};
@@ -18,6 +18,8 @@ use tessera_controller::figures::FigureCache;
 use tessera_controller::host_names::HostNames;
 use tessera_controller::http;
 use tessera_controller::listeners::{Listeners, bind_socket};
+use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
+use tessera_controller::oidc::Issuer;
 use tessera_controller::ports::{About, ClusterShape, Ports, Readiness, SubmitCall, ToPlacer};
 use tessera_controller::principal::{Appointments, Role};
 use tessera_controller::requests::{AcceptedSubmission, NewSubmission, RequestError};
@@ -25,6 +27,8 @@ use tessera_controller::store::tokens::NewToken;
 use tessera_controller::store::{Reads, connect};
 use tessera_controller::tokens::{Secret, ValidTokens};
 use tessera_model::{ControllerId, JobId};
+use tessera_wire::authority::ClusterAuthority;
+use tessera_wire::tls::Authority;
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc, watch};
 
@@ -52,6 +56,22 @@ pub struct Rig {
 /// The token in the data folder.
 pub const BOOTSTRAP: &str = "bootstrap-s3cret";
 
+/// An authority of the test's own, whose agents nobody serves.
+#[expect(clippy::disallowed_methods, reason = "certificates are valid from now on")]
+fn certificates(folder: &Path, pool: &PgPool, audit: &AuditLog) -> NodeCertificates {
+    let folder = folder.join("identity");
+    Authority::create(time::OffsetDateTime::now_utc()).unwrap().save(&folder).unwrap();
+    NodeCertificates::open(CertificateParts {
+        authority: ClusterAuthority::open(&folder).unwrap(),
+        lasts: std::time::Duration::from_secs(86_400),
+        rest_names: vec!["gpu.lab".to_owned()],
+        address: "gpu.lab:7071".to_owned(),
+        audit: audit.clone(),
+        pool: pool.clone(),
+        runtime: Handle::current(),
+    })
+}
+
 impl Rig {
     /// Starts a server, whose client is the administrator root.
     pub async fn start() -> Self {
@@ -60,6 +80,11 @@ impl Rig {
 
     /// Starts a server whose address is encrypted, if a configuration is given.
     pub async fn encrypted(tls: Option<rustls::ServerConfig>) -> Self {
+        Self::with(tls, None).await
+    }
+
+    /// Starts a server on which the tokens of an issuer are valid, too.
+    pub async fn with(tls: Option<rustls::ServerConfig>, issuer: Option<Issuer>) -> Self {
         let pool = connect::pool(database::fresh().await, 4);
         let tokens = ValidTokens::open(pool.clone(), Handle::current(), Some(BOOTSTRAP));
         let appointments = Appointments {
@@ -73,6 +98,9 @@ impl Rig {
         let (readiness, readiness_seen) = watch::channel(Readiness::Ready { epoch: 7 });
         let (job_changes, _) = broadcast::channel(64);
         let figures = FigureCache::default();
+        let folder = tempfile::tempdir().unwrap();
+        let audit = AuditLog::open(pool.clone(), &Handle::current());
+        let certificates = certificates(folder.path(), &pool, &audit);
         let ports = Ports {
             reads: Reads::new(pool.clone(), Handle::current()),
             submits,
@@ -81,8 +109,10 @@ impl Rig {
             job_changes: job_changes.clone(),
             readiness: readiness_seen,
             tokens: tokens.clone(),
+            issuer,
             directory: Arc::new(Directory::new(appointments, accounts())),
-            audit: AuditLog::open(pool.clone(), &Handle::current()),
+            audit,
+            certificates,
             hosts: Arc::new(HostNames::with(["gpu.lab".to_owned()])),
             figures: figures.clone(),
             about: Arc::new(About {
@@ -90,11 +120,11 @@ impl Rig {
                 controller: ControllerId::from_uuid(uuid::Uuid::from_u128(1)),
                 policy: "scheme-b",
                 accounts: accounts(),
+                site: Default::default(),
             }),
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let folder = tempfile::tempdir().unwrap();
         // Other accounts must get to the socket.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).unwrap();

@@ -25,6 +25,7 @@ pub fn figures(gpu: &str, secs: u64, attempt: AttemptId) -> GpuFigures {
         idle_mj: secs * 50_000,
         slices: Vec::new(),
         attempts: vec![AttemptFigures {
+            memory_peak: None,
             attempt,
             job: JobId::from_number(1),
             memory_used: Some(Bytes::from_mib(secs + 1)),

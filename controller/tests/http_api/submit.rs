@@ -27,7 +27,13 @@ async fn a_job_is_accepted_with_its_place() {
     let submitted: SubmitResponse = answer.json().await.unwrap();
     assert_eq!(
         submitted,
-        SubmitResponse { job_id: 1, tasks: 1, state: "held".into(), deadline: None }
+        SubmitResponse {
+            job_id: 1,
+            tasks: 1,
+            state: "held".into(),
+            remarks: Vec::new(),
+            deadline: None
+        }
     );
     let submission = taken.recv().await.unwrap();
     assert!(submission.hold);

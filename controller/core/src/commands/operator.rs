@@ -32,6 +32,13 @@ pub enum OperatorCommand {
     },
     /// Make a layout on a GPU.
     ApplyLayout(LayoutCommand),
+    /// Switch the MIG mode of a GPU.
+    SetMigMode {
+        /// The GPU.
+        gpu: GpuId,
+        /// Whether MIG is switched on.
+        on: bool,
+    },
 }
 
 /// What a command applies to.
@@ -81,6 +88,8 @@ pub enum OperatorOutcome {
     },
     /// The GPU has the layout already.
     Stands,
+    /// The GPU's MIG mode is as requested.
+    MigModeSet,
     /// A plan for the layout is under way.
     Ordered {
         /// The plan.

@@ -28,6 +28,7 @@ use crate::rows::snapshot::StoreSnapshot;
 use crate::rows::submitted::SubmittedJob;
 
 mod deadline;
+mod dependency;
 mod memory;
 
 const START: Millis = Millis::from_secs(10_000);
@@ -121,6 +122,7 @@ fn live(of: &Runs) -> LiveRow {
         waited: Millis::from_secs(1_000),
         ran: Some(Millis::from_secs(900)),
         done: 0,
+        gpu_memory: None,
     }
 }
 
@@ -137,6 +139,7 @@ fn launch_spec(user: &str) -> LaunchSpec {
         restart_reason: None,
         waited: Millis::from_secs(1_000),
         done: 0,
+        own: Default::default(),
     }
 }
 

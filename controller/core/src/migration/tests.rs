@@ -1,3 +1,4 @@
+mod growth;
 mod learning;
 
 use std::collections::HashMap;
@@ -143,6 +144,7 @@ impl Rig {
             waited: Millis::from_secs(1_000),
             ran: Some(Millis::from_secs(900)),
             done: 0,
+            gpu_memory: None,
         });
         let launch_specs = running.iter().map(|(number, _, signal)| {
             let launch_spec = LaunchSpec {
@@ -157,6 +159,7 @@ impl Rig {
                 restart_reason: None,
                 waited: Millis::from_secs(1_000),
                 done: 0,
+                own: Default::default(),
             };
             (job(*number), launch_spec)
         });

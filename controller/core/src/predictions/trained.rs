@@ -5,6 +5,7 @@
 //! while it ran on others. Earlier runs come first. The rule applies where there is no model, or
 //! while the model's predictions are not accurate ([`DriftWatch`]).
 
+use crate::predictions::sizes::{LearnedSize, LearnedSizes};
 use crate::predictions::{MemorySample, RunSample};
 use std::sync::Arc;
 use tessera_model::Millis;
@@ -12,7 +13,6 @@ use tessera_model::number::clamped;
 use tessera_placement::{Basis, Empirical, Estimator, Prediction, SliceKind};
 use tessera_predict::drift::{DriftWatch, PredictorTrust};
 use tessera_predict::jct::{TaskRun, TimePredictor};
-use tessera_predict::memory::{MemoryEstimate, MemoryEstimator};
 use tessera_predict::{PredictionSource, TrainedModel};
 
 /// The model's unit of a slice's size, as parts of a GPU: a multiple of every known number of
@@ -40,7 +40,7 @@ pub(crate) struct RunEstimator {
     /// Shared with explain queries that are being answered meanwhile.
     empirical: Arc<Empirical>,
     /// The memory that tasks used; shared, too.
-    memory: Arc<MemoryEstimator>,
+    memory: Arc<LearnedSizes>,
     model: Option<Arc<RunTimeModel>>,
     watch: DriftWatch,
 }
@@ -129,15 +129,15 @@ impl RunEstimator {
     /// Learns the GPU memory of a run, and the outcome of its prediction.
     pub(crate) fn learn_memory(&mut self, sample: &MemorySample) {
         let memory = Arc::make_mut(&mut self.memory);
-        if let Some(prediction) = &sample.prediction {
+        if let Some(prediction) = sample.judged() {
             memory.observe_outcome(&sample.task, prediction, sample.evidence);
         }
-        memory.take(&sample.task, sample.evidence);
+        memory.take(sample);
     }
 
-    /// Returns the memory that a task needs, by its newest runs.
-    pub(crate) fn memory_estimate(&self, task: &str) -> Option<MemoryEstimate> {
-        self.memory.estimate(task)
+    /// Returns what a task's newest runs show of its memory.
+    pub(crate) fn learned_size(&self, task: &str) -> Option<LearnedSize> {
+        self.memory.size_of(task)
     }
 
     /// Returns how many tasks get cautious memory estimates, since their runs exceeded earlier

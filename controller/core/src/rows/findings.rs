@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use tessera_model::JobId;
+use tessera_model::dependency::{DependencyFacts, DependencyQuestion};
 use tessera_model::life::JobState;
 
 use super::snapshot::LaunchSpec;
@@ -19,4 +20,6 @@ pub struct CommitFindings {
     pub unmoved: HashMap<JobId, String>,
     /// The launch specifications of the released jobs.
     pub released: HashMap<JobId, LaunchSpec>,
+    /// What the store knows of the jobs that others wait for.
+    pub dependencies: Vec<(DependencyQuestion, DependencyFacts)>,
 }

@@ -9,14 +9,15 @@ use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::Slot;
 use tessera_model::spec::JobSpec;
 use tessera_model::{
-    AttemptId, BootId, DecisionId, GangMember, GpuId, JobId, Millis, NodeId, NodeName, PlanId,
-    SliceId,
+    AttemptId, BootId, Bytes, DecisionId, GangMember, GpuId, JobId, Millis, NodeId, NodeName,
+    PlanId, SliceId,
 };
 use tessera_placement::SharingRequest;
 
+use super::growth::OpenGrowth;
 use super::nodes::{LayoutPlanRow, RequestedLayout};
 use super::overrides::AdminOverrideRow;
-use super::submitted::SubmittedJob;
+use super::submitted::{OwnMemory, SubmittedJob};
 use crate::predictions::{JobCheckpoint, MemorySample, RunSample};
 
 /// A node as the store has it.
@@ -88,6 +89,8 @@ pub struct LiveRow {
     pub ran: Option<Millis>,
     /// How much of its job was done before it, in millionths.
     pub done: u32,
+    /// The GPU memory that it was given; `None` if an earlier version placed it.
+    pub gpu_memory: Option<Bytes>,
 }
 
 /// The launch specification of a job: what its attempts run, and its history.
@@ -115,6 +118,8 @@ pub struct LaunchSpec {
     pub waited: Millis,
     /// How much of it is checkpointed, in millionths.
     pub done: u32,
+    /// What its own attempts showed of its memory.
+    pub own: OwnMemory,
 }
 
 /// A plan that is under way.
@@ -168,4 +173,6 @@ pub struct StoreSnapshot {
     pub migrations: Vec<(String, Millis)>,
     /// Checkpoints of unfinished jobs.
     pub checkpoints: Vec<JobCheckpoint>,
+    /// Predictions of the memory of unfinished jobs whose outcome is open.
+    pub growths: Vec<OpenGrowth>,
 }

@@ -3,10 +3,19 @@
 use std::sync::Arc;
 
 use tessera_model::spec::{GpuRequest, JobSpec, QueueRank};
-use tessera_model::{GangMember, JobId, Millis};
+use tessera_model::{Bytes, GangMember, JobId, Millis};
 use tessera_placement::SharingRequest;
 
 use crate::predictions::TaskFacts;
+
+/// What a job's own attempts showed of its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnMemory {
+    /// How often it ran out of GPU memory.
+    pub events: u32,
+    /// What it requests at least since then.
+    pub at_least: Option<Bytes>,
+}
 
 /// A job as it enters the queue.
 #[derive(Clone, Debug)]
@@ -15,6 +24,8 @@ pub struct SubmittedJob {
     pub job: JobId,
     /// Its place in its gang, if it is in one.
     pub gang: Option<GangMember>,
+    /// The array that it may be a task of: its submission. `None` if that is not known.
+    pub array: Option<JobId>,
     /// What it requests of GPUs.
     pub gpu: GpuRequest,
     /// The job's user.
@@ -31,6 +42,8 @@ pub struct SubmittedJob {
     pub waited: Millis,
     /// How much of it is checkpointed, in millionths.
     pub done: u32,
+    /// What its own attempts showed of its memory.
+    pub own: OwnMemory,
 }
 
 impl SubmittedJob {
@@ -39,6 +52,7 @@ impl SubmittedJob {
         Self {
             job,
             gang,
+            array: None,
             gpu: spec.gpu.clone(),
             user: spec.user.as_str().into(),
             share: sharer(spec),
@@ -47,6 +61,7 @@ impl SubmittedJob {
             facts: Arc::new(TaskFacts::of(spec)),
             waited: Millis::ZERO,
             done: 0,
+            own: OwnMemory::default(),
         }
     }
 }

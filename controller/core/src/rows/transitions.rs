@@ -3,6 +3,7 @@
 use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::share::SmPercent;
+use tessera_model::sizing::SizeSource;
 use tessera_model::spec::JobUpdate;
 use tessera_model::{AttemptId, Bytes, DecisionId, JobId, Millis, NodeId, SliceId};
 use tessera_placement::{Explanation, JobPlacement, Prediction, SharingRequest};
@@ -48,8 +49,12 @@ pub struct Reservation {
     pub run_prediction: Option<AttemptPrediction>,
     /// The prediction of its speed next to co-runners under MPS.
     pub colocation: Option<ColocationPrediction>,
-    /// Its memory estimate, if its job names no memory and an estimate exists.
+    /// Its memory estimate, if its job requests what runs of its task showed.
     pub memory: Option<MemoryEstimate>,
+    /// The GPU memory that the attempt may use.
+    pub gpu_memory: Bytes,
+    /// Where the size of its job comes from.
+    pub size_source: SizeSource,
 }
 
 /// An attempt whose slice exists now.
@@ -110,12 +115,21 @@ pub struct EndedAttempt {
     pub record: ExitRecord,
     /// Its run times, as far as they are known.
     pub run_times: AttemptRunTimes,
-    /// The memory of its slice, if the attempt ran out of that.
+    /// The memory of its slice, if its task learns that this is too little.
     pub ran_out_of: Option<Bytes>,
+    /// What follows for its job if GPU memory ran out, for it or for its gang.
+    pub out_of_memory: Option<OutOfMemoryRow>,
     /// The prediction of its run time.
     pub run_prediction: Option<Prediction>,
     /// How much of the job is done, in millionths.
     pub done: u32,
+}
+
+/// An out-of-memory event of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemoryRow {
+    /// What the job requests at least from now on.
+    pub at_least: Option<Bytes>,
 }
 
 /// A user's command to a waiting job.
@@ -134,6 +148,8 @@ pub enum WaitingJobChange {
     To(JobState),
     /// The job gets this part of its slice, and waits on.
     Share(SmPercent),
+    /// The job ends as cancelled, since the jobs that it waits for ended in a way that never lets it start.
+    GiveUp,
     /// The job is updated, and waits on.
     Update(JobUpdate),
 }
@@ -182,6 +198,7 @@ impl WaitingJobChange {
     pub const fn to(self) -> Option<JobState> {
         match self {
             Self::To(to) => Some(to),
+            Self::GiveUp => Some(JobState::Cancelled),
             Self::Share(_) | Self::Update(_) => None,
         }
     }
@@ -189,7 +206,7 @@ impl WaitingJobChange {
     /// Returns the new share of the multiprocessors, if it changes.
     pub const fn sm(self) -> Option<SmPercent> {
         match self {
-            Self::To(_) | Self::Update(_) => None,
+            Self::To(_) | Self::GiveUp | Self::Update(_) => None,
             Self::Share(sm) => Some(sm),
         }
     }
@@ -198,7 +215,7 @@ impl WaitingJobChange {
     pub const fn update(self) -> Option<JobUpdate> {
         match self {
             Self::Update(update) => Some(update),
-            Self::To(_) | Self::Share(_) => None,
+            Self::To(_) | Self::GiveUp | Self::Share(_) => None,
         }
     }
 
@@ -208,6 +225,7 @@ impl WaitingJobChange {
             Self::To(JobState::Cancelled) => "cancelled by its user before it ran".to_owned(),
             Self::To(JobState::Held) => "held by its user".to_owned(),
             Self::To(_) => "released by its user".to_owned(),
+            Self::GiveUp => "cancelled, since its dependency can never be satisfied".to_owned(),
             Self::Share(sm) => format!("its share becomes {sm}, by its user"),
             Self::Update(update) => update.text(),
         }

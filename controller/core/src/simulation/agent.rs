@@ -89,7 +89,9 @@ impl Machine {
                 }
                 let death = match cause {
                     StopCause::Cancel => Death::Cancelled,
-                    StopCause::Preempt | StopCause::Reshare | StopCause::Move => Death::Preempted,
+                    StopCause::Preempt | StopCause::Reshare | StopCause::Move | StopCause::Grow => {
+                        Death::Preempted
+                    }
                 };
                 self.stop(attempt, death)
             }

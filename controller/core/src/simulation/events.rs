@@ -1,8 +1,10 @@
 //! What happens next: drawn by lot, each class of faults more or less likely from run to run.
 
-use tessera_frames::cluster::{InstanceTrouble, MigReport};
+use tessera_frames::cluster::{AttemptMemory, InstanceTrouble, MigReport, ToController};
 use tessera_model::life::Outcome;
+use tessera_model::readings::{MemoryReading, MemoryReadings, ReadingUnit};
 use tessera_model::share::{CheckpointSignal, KernelShare, MpsShare, SharingMode, SmPercent};
+use tessera_model::sizing::MemoryPrediction;
 use tessera_model::spec::{GpuRequest, JobSpec, Priority, RawJobSpec};
 use tessera_model::{AttemptId, Bytes, GangShape, GpuId, JobId, Millis};
 
@@ -35,6 +37,7 @@ pub(super) enum Event {
     Spawn,
     Exit,
     Plan,
+    Grow,
     CommitFault,
     Break,
     Notice,
@@ -51,7 +54,7 @@ pub(super) enum Event {
 }
 
 /// How likely what happens without any fault is.
-const ORDINARY: [(Event, u64); 14] = [
+const ORDINARY: [(Event, u64); 15] = [
     (Event::Submit, 30),
     (Event::HearFresh, 60),
     (Event::Command, 14),
@@ -65,6 +68,7 @@ const ORDINARY: [(Event, u64); 14] = [
     (Event::Spawn, 100),
     (Event::Exit, 15),
     (Event::Plan, 80),
+    (Event::Grow, 10),
     (Event::StartAgent, 20),
 ];
 const FAULTS: [(Event, u64); 13] = [
@@ -132,6 +136,7 @@ impl World {
             Event::Spawn => self.some_spawn(),
             Event::Exit => self.some_exit(),
             Event::Plan => self.some_plan(false),
+            Event::Grow => self.some_growth(),
             Event::CommitFault => {
                 let lost = self.random.happens(50);
                 self.end_round(if lost { Commit::AnswerLost } else { Commit::FailsBefore });
@@ -171,6 +176,8 @@ impl World {
         let mut spec = JobSpec::parse(raw).unwrap();
         spec.gpu = self.random.pick(&asks).unwrap();
         spec.run.grace = Millis::from_secs(self.random.below(40));
+        let modes = [MemoryPrediction::Off, MemoryPrediction::Advise, MemoryPrediction::Act];
+        spec.memory_prediction = self.random.pick(&modes);
         spec.run.time_limit = self.random.happens(20).then_some(Millis::from_secs(60));
         spec.run.checkpoint_signal = self.random.happens(60).then_some(CheckpointSignal::Usr1);
         if let GpuRequest::Memory(memory) = spec.gpu
@@ -228,17 +235,21 @@ impl World {
         let from = if self.random.happens(50) { recent } else { &jobs[..] };
         let many = 1 + self.random.below(3);
         let drawn: Vec<_> = (0..many).filter_map(|_| self.random.pick(from)).collect();
-        let commands =
-            [JobCommand::Cancel, JobCommand::Hold, JobCommand::Release, JobCommand::Release]
-                .into_iter()
-                .chain([20, 70].map(|sm| JobCommand::Reshare(SmPercent::try_from(sm).unwrap())))
-                .chain([1, 9].map(|rank| {
-                    let limit =
-                        (rank == 9).then_some(TimeLimitUpdate::Of(Millis::from_secs(1_000)));
-                    let priority = Priority::try_from(rank).ok();
-                    JobCommand::Update(JobUpdate { priority, limit, ..JobUpdate::default() })
-                }))
-                .collect::<Vec<_>>();
+        let commands = [
+            JobCommand::Cancel,
+            JobCommand::Hold,
+            JobCommand::Release,
+            JobCommand::Release,
+            JobCommand::Requeue,
+        ]
+        .into_iter()
+        .chain([20, 70].map(|sm| JobCommand::Reshare(SmPercent::try_from(sm).unwrap())))
+        .chain([1, 9].map(|rank| {
+            let limit = (rank == 9).then_some(TimeLimitUpdate::Of(Millis::from_secs(1_000)));
+            let priority = Priority::try_from(rank).ok();
+            JobCommand::Update(JobUpdate { priority, limit, ..JobUpdate::default() })
+        }))
+        .collect::<Vec<_>>();
         let command = self.random.pick(&commands).unwrap();
         if !drawn.is_empty() {
             // Handlers mean the whole gang, whichever member is named.
@@ -381,6 +392,29 @@ impl World {
         if let Some((node, attempt)) = self.random.pick(&running) {
             self.exit(node, attempt, outcome);
         }
+    }
+
+    /// A node reports a program whose memory comes near to what it has.
+    fn some_growth(&mut self) {
+        let running = self.running();
+        let Some((node, attempt)) = self.random.pick(&running) else { return };
+        let Some(full) = self.store.attempts[&attempt].row.gpu_memory else { return };
+        let from = self.now.get() / 1_000;
+        let readings = (1..=20).map(|at| MemoryReading {
+            at_unix: Millis::from_secs(from + at),
+            position: from + at,
+            used: Bytes::new(full.get() / 40 * (18 + at) + at % 3),
+        });
+        let memory = MemoryReadings {
+            unit: ReadingUnit::Seconds,
+            beside: Bytes::ZERO,
+            preallocated: false,
+            readings: readings.collect(),
+        };
+        let frames = vec![ToController::Memory(vec![AttemptMemory { attempt, memory }])];
+        let frames = self.machines[node].if_live(frames);
+        self.send_frames(node, frames);
+        self.note("the memory of a job grew", attempt);
     }
 
     pub(super) fn running(&self) -> Vec<(usize, AttemptId)> {

@@ -147,6 +147,9 @@ impl World {
         for migrating in &round.jobs.migrations {
             self.note("a job was requested to move", (migrating.job, &migrating.place));
         }
+        for growth in round.jobs.growths.iter().filter(|growth| growth.at_least.is_some()) {
+            self.note("a growing job was requested to move", (growth.job, growth.at_least));
+        }
         for reserved in &round.jobs.reservations {
             if self.store.migrated.contains(&reserved.job) {
                 self.note("a job moved", (reserved.job, &reserved.place));

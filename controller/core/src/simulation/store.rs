@@ -14,6 +14,7 @@ use tessera_model::{AttemptId, GangMember, GpuId, JobId, Millis, NodeId, PlanId}
 use crate::LaunchSpec;
 use crate::round::Round;
 use crate::rows::findings::CommitFindings;
+use crate::rows::growth::{GrowthRow, OpenGrowth};
 use crate::rows::nodes::EndedPlan;
 use crate::rows::nodes::LayoutPlanRow;
 use crate::rows::nodes::NodeRegistration;
@@ -27,7 +28,7 @@ use crate::rows::snapshot::NodeRow;
 use crate::rows::snapshot::OpenLayoutRequest;
 use crate::rows::snapshot::OpenPlan;
 use crate::rows::snapshot::StoreSnapshot;
-use crate::rows::submitted::SubmittedJob;
+use crate::rows::submitted::{OwnMemory, SubmittedJob};
 use crate::rows::transitions;
 use crate::rows::transitions::EndedAttempt;
 use crate::rows::transitions::Reservation;
@@ -48,6 +49,7 @@ pub(super) struct Job {
     pub(super) uncharged: u32,
     restart_reason: Option<Outcome>,
     done: u32,
+    pub(super) own: OwnMemory,
     pub(super) gang: Option<GangMember>,
 }
 
@@ -87,6 +89,7 @@ pub(super) struct Store {
     /// Jobs that ended for their migration.
     pub(super) migrated: BTreeSet<JobId>,
     migrating: BTreeSet<AttemptId>,
+    growths: BTreeMap<AttemptId, OpenGrowth>,
 }
 
 /// Who holds a memory slice, as `attempt_slots` has it.
@@ -121,6 +124,7 @@ impl Store {
                 uncharged: 0,
                 restart_reason: None,
                 done: 0,
+                own: OwnMemory::default(),
                 gang,
             };
             self.jobs.insert(job, row);
@@ -152,8 +156,8 @@ impl Store {
             let same = rows.iter().all(|other| !row.state.is_final() || other.state == row.state);
             check(same, || format!("gang {job:?} ended in several ways"))?;
             let tries = rows.iter().all(|other| {
-                (other.attempts, other.charged, other.uncharged)
-                    == (row.attempts, row.charged, row.uncharged)
+                (other.attempts, other.charged, other.uncharged, other.own)
+                    == (row.attempts, row.charged, row.uncharged, row.own)
             });
             check(tries, || format!("the tries of gang {job:?} differ"))?;
         }
@@ -217,6 +221,7 @@ impl Store {
             );
             self.migrating.insert(migrating.attempt);
         }
+        round.jobs.growths.iter().try_for_each(|growth| self.grow(growth))?;
         distinct(round.jobs.ended.iter().map(|e| e.job))?;
         round.jobs.ended.iter().try_for_each(|ended| self.end(ended))?;
         let moved: Vec<_> = round.jobs.commands.iter().map(|c| self.command(*c)).collect();
@@ -234,6 +239,26 @@ impl Store {
             }
         }
         Ok(self.findings(round, moved))
+    }
+
+    /// Keeps what is predicted of an attempt. No job is moved twice from one attempt.
+    fn grow(&mut self, growth: &GrowthRow) -> Result<(), Refused> {
+        let GrowthRow { job, attempt, capacity, .. } = *growth;
+        if growth.outcome.is_some() {
+            self.growths.remove(&attempt);
+        } else if growth.forecast.is_some() {
+            let open = OpenGrowth { job, attempt, capacity, moved: false };
+            let kept = self.growths.entry(attempt).or_insert(open);
+            check(!(kept.moved && growth.at_least.is_some()), || format!("{job:?} moves twice"))?;
+            kept.moved |= growth.at_least.is_some();
+        }
+        if let Some(at_least) = growth.at_least {
+            let row = self.jobs.get_mut(&job).filter(|row| row.attempt == Some(attempt));
+            let row = row.ok_or_else(|| format!("{job:?} has another attempt"))?;
+            check(at_least > capacity, || format!("{job:?} grows to {at_least}"))?;
+            row.own.at_least = row.own.at_least.max(Some(at_least));
+        }
+        Ok(())
     }
 
     fn attach(&mut self, node: &NodeRegistration) -> Result<(), Refused> {
@@ -336,6 +361,13 @@ impl Store {
         job.charged += u32::from(ended.charged);
         job.uncharged += u32::from(ended.uncharged);
         job.done = ended.done;
+        if let Some(event) = ended.out_of_memory {
+            check(!ended.charged && !ended.uncharged, || {
+                "memory that ran out was charged".to_owned()
+            })?;
+            check(event.at_least >= job.own.at_least, || "a size was forgotten".to_owned())?;
+            job.own = OwnMemory { events: job.own.events + 1, at_least: event.at_least };
+        }
         let preempted = ended.record.outcome == Outcome::Preempted;
         if self.migrating.remove(&ended.attempt) && preempted && ended.to == JobState::Queued {
             assert!(!ended.charged, "{:?} was charged for a move", ended.job);
@@ -359,6 +391,7 @@ impl Store {
                 }
                 job.state = to;
             }
+            transitions::WaitingJobChange::GiveUp => job.state = JobState::Cancelled,
             transitions::WaitingJobChange::Share(sm) => job.reshare(sm),
             transitions::WaitingJobChange::Update(update) => {
                 update.apply_to(Arc::make_mut(&mut job.spec));
@@ -377,6 +410,9 @@ impl Store {
         let row = self.jobs.get_mut(&job).ok_or_else(|| format!("{job:?} is unknown"))?;
         check(row.state == JobState::Queued && row.attempt.is_none(), || {
             format!("{job:?} is reserved a place, but is {}", row.state)
+        })?;
+        check(Some(reservation.gpu_memory) >= row.own.at_least, || {
+            format!("{job:?} is given {}, but {:?}", reservation.gpu_memory, row.own)
         })?;
         let state = match reservation.slice {
             Some(_) => JobState::Starting,
@@ -403,6 +439,7 @@ impl Store {
             waited: Millis::ZERO,
             ran: None,
             done: self.jobs[&job].done,
+            gpu_memory: Some(reservation.gpu_memory),
         };
         self.attempts.insert(attempt, Attempt { row, live: true });
         Ok(())
@@ -464,6 +501,8 @@ impl Store {
             launch_specs: self.launch_specs(round.jobs.reservations.iter().map(|r| r.job)),
             released: self.launch_specs(round.released(&moved)),
             unmoved: untaken.filter_map(|(command, _)| states(&command.job)).collect(),
+            // No job of the simulation waits for another one.
+            dependencies: Vec::new(),
             moved,
         }
     }
@@ -483,6 +522,7 @@ impl Store {
                 restart_reason: row.restart_reason,
                 waited: Millis::ZERO,
                 done: row.done,
+                own: row.own,
             };
             Some((job, launch_spec))
         };
@@ -494,6 +534,7 @@ impl Store {
         let queued = self.jobs.iter().filter(|(_, job)| job.state == JobState::Queued);
         let waiting = queued.map(|(id, job)| SubmittedJob {
             done: job.done,
+            own: job.own,
             ..SubmittedJob::new(*id, &job.spec, job.gang, job.attempts)
         });
         let live: Vec<_> = self.live().cloned().collect();
@@ -511,6 +552,12 @@ impl Store {
                 })
                 .collect(),
             overrides: self.overrides.values().cloned().collect(),
+            growths: self
+                .growths
+                .values()
+                .filter(|growth| !self.jobs[&growth.job].state.is_final())
+                .copied()
+                .collect(),
             live,
             ..StoreSnapshot::default()
         }

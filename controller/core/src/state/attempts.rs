@@ -69,7 +69,7 @@ pub(crate) struct LiveAttempt {
     pub(crate) user: Arc<str>,
     /// Its weight in its user's usage, in compute slices.
     pub(crate) weight: f64,
-    /// What its job requests.
+    /// What its job requests, by whatever source.
     pub(crate) request: GpuRequest,
     pub(crate) facts: Arc<TaskFacts>,
     /// When its job was accepted.
@@ -80,10 +80,14 @@ pub(crate) struct LiveAttempt {
     pub(crate) done: u32,
     /// The prediction of its run time; `None` if it shares its slice.
     pub(crate) run_prediction: Option<AttemptPrediction>,
-    /// The prediction of its memory, if its job names none.
+    /// The prediction of its memory, if its job requests what runs of its task showed.
     pub(crate) memory: Option<MemoryEstimate>,
+    /// The GPU memory that it may use.
+    pub(crate) gpu_memory: Bytes,
     /// Its peak GPU memory, if its node reported that before its end.
     pub(crate) peak: Option<Bytes>,
+    /// Whether its job goes back to the queue if it ends without success, at its user's request.
+    pub(crate) requeue: bool,
     /// Its place in its gang, if it is in one.
     pub(crate) gang: Option<GangMember>,
     /// How it ended, while other members of its gang run on.

@@ -13,7 +13,8 @@ use tessera_model::mig::{Geometry, Layout, Profile, Slot, TooManyPlacements};
 use tessera_model::number::clamped;
 use tessera_model::share::SliceShare;
 use tessera_model::{
-    AttemptId, BootId, Bytes, GpuId, Millis, NodeId, NodeIdentity, NodeName, PlanId, SliceId,
+    AttemptId, BootId, Bytes, GangShape, GpuId, Millis, NodeId, NodeIdentity, NodeName, PlanId,
+    SliceId,
 };
 use tessera_placement::{MigView, SliceKind};
 
@@ -148,6 +149,13 @@ pub(crate) fn largest_of(gpu: &GpuState) -> Option<Bytes> {
     }
 }
 
+/// Returns the size that so many of some sizes reach.
+fn nth_largest(mut sizes: Vec<Bytes>, count: u32) -> Option<Bytes> {
+    sizes.sort_unstable();
+    let before = sizes.len().checked_sub(usize::try_from(count.max(1)).ok()?)?;
+    sizes.get(before).copied()
+}
+
 /// An agent that has connected, and is no session yet.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectedAgent {
@@ -247,6 +255,22 @@ impl GpuState {
 }
 
 impl NodeInventory {
+    /// Returns the largest size that every member of a gang could have at once, of the GPUs that count. For
+    /// a job that is alone it is the largest slice.
+    pub(crate) fn largest_size(
+        &self,
+        shape: Option<GangShape>,
+        counts: impl Fn(&GpuState) -> bool,
+    ) -> Bytes {
+        let (nodes, each) = shape.map_or((1, 1), |shape| (shape.nodes(), shape.per_node()));
+        let mut by_node: BTreeMap<NodeId, Vec<Bytes>> = BTreeMap::new();
+        for gpu in self.gpus.values().filter(|gpu| counts(gpu)) {
+            by_node.entry(gpu.node).or_default().extend(largest_of(gpu));
+        }
+        let of_nodes = by_node.into_values().filter_map(|sizes| nth_largest(sizes, each));
+        nth_largest(of_nodes.collect(), nodes).unwrap_or(Bytes::ZERO)
+    }
+
     /// Whether a node's agent is connected and has reported everything that existed then.
     pub(crate) fn is_ready(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(NodeState::is_ready)

@@ -18,6 +18,17 @@ pub(crate) struct LayoutRequests {
     pub(crate) unsent_plans: Vec<LayoutPlanRow>,
     /// Requested layouts, until their GPUs are free for them.
     pub(crate) pending: Vec<PendingLayout>,
+    /// Requested MIG modes, until their nodes have answered.
+    pub(crate) mig_modes: Vec<PendingMigMode>,
+}
+
+/// A requested MIG mode that its node was sent.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingMigMode {
+    pub(crate) token: u64,
+    pub(crate) gpu: GpuId,
+    pub(crate) on: bool,
+    pub(crate) until: Millis,
 }
 
 /// A requested layout whose plan is under way.

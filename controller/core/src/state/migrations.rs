@@ -1,7 +1,7 @@
 //! Running jobs that are migrated, and the placements that are kept for them.
 
 use std::collections::BTreeMap;
-use tessera_frames::cluster::ExitRecord;
+use tessera_frames::cluster::{ExitRecord, StopCause};
 use tessera_model::life::Outcome;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
@@ -29,6 +29,8 @@ pub(crate) struct Migrations {
 pub(crate) struct MigrationRequest {
     pub(crate) since: Millis,
     pub(crate) until: Millis,
+    /// Why: it goes on elsewhere, or with more memory.
+    pub(crate) cause: StopCause,
 }
 
 /// Placements that are kept on one GPU.

@@ -62,6 +62,11 @@ fn move_of(task: &str) -> String {
     format!("\u{0}move of {task}")
 }
 
+/// Returns the key under which a task's checkpoints are learned.
+fn checkpoint_of(task: &str) -> String {
+    format!("\u{0}checkpoint of {task}")
+}
+
 /// Returns the kind of slice under which migrations are learned: their cost does not depend on it.
 fn any_place() -> SliceKind {
     SliceKind::whole("")
@@ -302,6 +307,20 @@ impl Predictions {
     pub(crate) fn learn_migration(&mut self, task: &str, took: Millis) {
         if !task.is_empty() {
             self.estimator.learn(&move_of(task), &any_place(), took);
+        }
+    }
+
+    /// Returns how long the job takes from the signal until it has saved its work and ended. Where only whole
+    /// migrations of its task were measured, they are the bound.
+    pub(crate) fn checkpoint_time(&self, live: &LiveAttempt) -> Millis {
+        let known = self.estimator.predict(&checkpoint_of(&live.facts.task), &any_place());
+        known.map_or_else(|| self.migration_cost(live), |known| known.high)
+    }
+
+    /// Learns how long a job took to save its work and to end. A restart without a checkpoint shows nothing of that.
+    pub(crate) fn learn_checkpoint(&mut self, facts: &TaskFacts, took: Millis) {
+        if !facts.task.is_empty() && facts.movable {
+            self.estimator.learn(&checkpoint_of(&facts.task), &any_place(), took);
         }
     }
 

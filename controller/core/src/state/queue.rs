@@ -1,12 +1,15 @@
 //! Jobs that wait for a place.
 
+use super::dependencies::DependencyTable;
 use crate::memory::MemoryRequest;
 use crate::predictions::TaskFacts;
+use crate::rows::submitted::OwnMemory;
 use crate::rows::transitions::WaitReasonRow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tessera_model::number::clamped;
-use tessera_model::spec::QueueRank;
+use tessera_model::sizing::SizeSource;
+use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{DecisionId, GangMember, JobId, Millis};
 use tessera_placement::{Explanation, QueueKey, QueuedJob, WaitReason};
 use uuid::Uuid;
@@ -19,6 +22,10 @@ pub(crate) struct JobQueue {
     pub(crate) ranks: HashMap<JobId, QueueRank>,
     /// By user: a round looks at no more of one user's jobs than leaves capacity for others'.
     pub(crate) user_lines: BTreeMap<Arc<str>, BTreeSet<QueueKey>>,
+    /// The jobs that may have to wait for a time, for another task of their array, or for other jobs.
+    pub(crate) gated: BTreeSet<QueueKey>,
+    /// What is known of the jobs that others wait for.
+    pub(crate) dependencies: DependencyTable,
     /// Jobs that users changed recently, and when: those may be announced only after that.
     pub(crate) recently_commanded: BTreeMap<JobId, Millis>,
 }
@@ -27,13 +34,36 @@ pub(crate) struct JobQueue {
 #[derive(Clone, Debug)]
 pub(crate) struct WaitingJob {
     pub(crate) job: QueuedJob,
+    /// The array that it may be a task of.
+    pub(crate) array: Option<JobId>,
     pub(crate) attempts: u32,
     pub(crate) reason: Option<WaitReason>,
     pub(crate) facts: Arc<TaskFacts>,
     /// How much of it is checkpointed, in millionths.
     pub(crate) done: u32,
-    /// The memory that it requests by its task's earlier runs, if its user names none.
+    /// What its user requests.
+    pub(crate) declared: GpuRequest,
+    /// What its own attempts showed of its memory.
+    pub(crate) own: OwnMemory,
+    /// The memory that it requests for another reason than its user's word.
     pub(crate) memory: Option<MemoryRequest>,
+}
+
+impl WaitingJob {
+    /// Returns its place in its array, from 0.
+    pub(crate) fn place_in_array(&self) -> u32 {
+        let first = self.array.unwrap_or(self.job.id).number();
+        tessera_model::number::clamped(self.job.id.number().saturating_sub(first))
+    }
+
+    /// Returns where its size comes from.
+    pub(crate) fn size_source(&self) -> SizeSource {
+        match (&self.memory, &self.declared) {
+            (Some(request), _) => request.source(),
+            (None, GpuRequest::Unknown) => SizeSource::Unknown,
+            (None, _) => SizeSource::Declared,
+        }
+    }
 }
 
 /// Most jobs ahead in the queue that are placed first when a start is predicted.
@@ -73,6 +103,12 @@ impl JobQueue {
         self.ranks.insert(waiting.job.id, waiting.job.queue_rank);
         let user = Arc::clone(&waiting.job.user);
         self.user_lines.entry(user).or_default().insert(key);
+        if waiting.facts.rules.has_gate() {
+            self.gated.insert(key);
+        }
+        if let Some(dependency) = &waiting.facts.rules.dependency {
+            self.dependencies.add(waiting.job.id, waiting.place_in_array(), dependency);
+        }
         self.waiting.insert(key, waiting);
     }
 
@@ -81,6 +117,8 @@ impl JobQueue {
         self.waiting.clear();
         self.ranks.clear();
         self.user_lines.clear();
+        self.gated.clear();
+        self.dependencies.clear();
     }
 
     /// Records why a job waits, if the reason changed.
@@ -125,6 +163,8 @@ impl JobQueue {
     pub(crate) fn dequeue(&mut self, job: JobId) -> Option<WaitingJob> {
         let rank = self.ranks.remove(&job)?;
         let waiting = self.waiting.remove(&(rank, job))?;
+        self.gated.remove(&(rank, job));
+        self.dependencies.remove(job);
         let user = &waiting.job.user;
         if let Some(line) = self.user_lines.get_mut(user) {
             line.remove(&(rank, job));

@@ -114,6 +114,7 @@ mod tests {
             queue_rank: QueueRank::default(),
             submitted: Millis::ZERO,
             gang: None,
+            place: None,
         }
     }
 

@@ -11,9 +11,11 @@ use crate::actors::leadership::StoreRolledBack;
 use crate::actors::prediction_metrics;
 use crate::clock;
 use crate::ports::ToPlacer;
-use crate::requests::{MigModeError, RequestError};
+use crate::requests::RequestError;
 use tessera_control::Input;
+use tessera_control::commands::JobStateChange;
 use tessera_control::rows::submitted::SubmittedJob;
+use tessera_model::life::JobState;
 use tokio::sync::oneshot;
 
 impl Actor for Placer {
@@ -126,6 +128,11 @@ impl StreamHandler<Vec<SubmittedJob>> for Placer {
     fn handle(&mut self, jobs: Vec<SubmittedJob>, ctx: &mut Self::Context) {
         // Kept through a reload: they may have been accepted after its snapshot was taken. Those
         // that it has read are known then, and left as they are.
+        for job in &jobs {
+            let queued = JobStateChange { job: job.job, attempt: None, state: JobState::Queued };
+            // Nobody may be listening.
+            let _ = self.parts.job_changes.send(queued);
+        }
         self.take(Input::Submitted(jobs), ctx);
     }
 
@@ -185,6 +192,10 @@ impl StreamHandler<ToPlacer> for Placer {
             ToPlacer::DescribeModels { reply } => {
                 let _ = reply.send(self.parts.cluster.model_status());
             }
+            ToPlacer::DescribeMemory { job, gpu, reply } => {
+                let cluster = &self.parts.cluster;
+                let _ = reply.send(cluster.memory_overview(job, gpu.as_ref(), clock::boot()));
+            }
             ToPlacer::DescribeNodes { reply } => {
                 let _ = reply.send(self.parts.cluster.describe(clock::boot()));
             }
@@ -208,16 +219,6 @@ impl StreamHandler<ToPlacer> for Placer {
             }
             ToPlacer::ListAvailability { gpu, ends, reply } => {
                 let _ = reply.send(self.parts.cluster.gpu_availability(&gpu, &ends));
-            }
-            ToPlacer::SetMigMode { gpu, on, reply } => {
-                let answer = match self.parts.cluster.node_of_gpu(&gpu) {
-                    Some(_) => {
-                        self.take(Input::SetMigMode { gpu, on }, ctx);
-                        Ok(())
-                    }
-                    None => Err(MigModeError::NoGpu { gpu }),
-                };
-                let _ = reply.send(answer);
             }
         }
     }

@@ -3,7 +3,9 @@
 use sqlx::PgConnection;
 use tessera_api_types::{AttemptView, KernelQueueUse, MemoryPredictionView, PredictionView};
 use tessera_frames::cluster::KernelFigures;
-use tessera_model::{AttemptId, DecisionId, JobId, NodeId};
+use tessera_model::ids::BadId;
+use tessera_model::sizing::SizeSource;
+use tessera_model::{AttemptId, Bytes, DecisionId, JobId, NodeId};
 use time::OffsetDateTime;
 
 use super::predictions;
@@ -71,7 +73,8 @@ pub(super) async fn of_job(
         r#"
         SELECT a.attempt, a.number, a.state, n.name AS node, a.gpu, a.gpu_index, a.start, a.profile,
                a.slice, a.decision, a.placed_at, a.started_at, a.ended_at, a.exit_code, a.detail,
-               a.user_ms, a.system_ms, a.max_rss, a.energy_mj, a.peak_gpu_memory
+               a.user_ms, a.system_ms, a.max_rss, a.energy_mj, a.peak_gpu_memory,
+               a.gpu_memory, a.size_source
           FROM attempts AS a
           JOIN nodes AS n ON n.node = a.node
          WHERE a.job = $1
@@ -99,6 +102,28 @@ pub(super) async fn of_job(
         }
     }
     Ok(attempts)
+}
+
+/// Returns where the size of a job's newest attempt came from, and the memory that it was given.
+pub(super) async fn newest_size(
+    at: &mut PgConnection,
+    job: i64,
+) -> Result<Option<(SizeSource, Bytes)>, StoreError> {
+    let found = sqlx::query!(
+        r#"
+        SELECT a.attempt, a.size_source AS "source!", a.gpu_memory AS "gpu_memory!"
+          FROM jobs AS j JOIN attempts AS a ON a.attempt = j.last_attempt
+         WHERE j.job = $1 AND a.size_source IS NOT NULL AND a.gpu_memory IS NOT NULL
+        "#,
+        job,
+    )
+    .fetch_optional(at)
+    .await
+    .map_err(StoreError::while_trying_to("read the size of a job's newest attempt"))?;
+    let Some(found) = found else { return Ok(None) };
+    let row = RowRef::new(TABLE, AttemptId::from_uuid(found.attempt));
+    let source = found.source.parse().map_err(row.corrupt::<BadId>("size_source"))?;
+    Ok(Some((source, row.bytes("gpu_memory", found.gpu_memory)?)))
 }
 
 /// Returns the predictions of a job's newest attempt: its run time and its memory.
@@ -164,6 +189,8 @@ struct AttemptRow {
     max_rss: Option<i64>,
     energy_mj: Option<i64>,
     peak_gpu_memory: Option<i64>,
+    gpu_memory: Option<i64>,
+    size_source: Option<String>,
 }
 
 impl TryFrom<AttemptRow> for AttemptView {
@@ -197,6 +224,8 @@ impl TryFrom<AttemptRow> for AttemptView {
             gpu_energy_joules: secs("energy_mj", row.energy_mj)?,
             gpu_memory_peak_bytes: at.optional_number("peak_gpu_memory", row.peak_gpu_memory)?,
             gpu_memory_bytes: None,
+            gpu_memory_given_bytes: at.optional_number("gpu_memory", row.gpu_memory)?,
+            size_source: row.size_source,
             kernel: None,
             prediction: None,
             memory_prediction: None,

@@ -6,6 +6,7 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_api_types::{GangView, JobDetail, JobPage, JobView};
+use tessera_model::batch::ArrayRules;
 use tessera_model::ids::BadId;
 use tessera_model::life::JobState;
 use tessera_model::spec::{Class, GpuRequest, JobProgram, JobSpec, JobUpdate};
@@ -50,6 +51,7 @@ pub(super) async fn detail(
     rest.updates.map(|update| update.0).unwrap_or_default().apply_to(&mut spec);
     let row = RowRef::new("jobs", job.id);
     let charged: u32 = row.number("charged", rest.charged)?;
+    let oom_policy = spec.oom_policy();
     Ok(Some(JobDetail {
         program: program_line(&spec.run.program),
         work_dir: spec.run.work_dir,
@@ -58,8 +60,13 @@ pub(super) async fn detail(
         deadline: spec.deadline.and_then(|at| {
             OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.get()) * 1_000_000).ok()
         }),
+        dependency: spec.dependency.as_ref().map(ToString::to_string),
         time_limit_secs: spec.run.time_limit.map(|limit| limit.get() / 1000),
         retries_left: spec.retry.max_retries.saturating_sub(charged),
+        oom_policy: oom_policy.word().to_owned(),
+        memory_prediction: spec.memory_prediction.map(|mode| mode.word().to_owned()),
+        oom_count: row.number("out_of_memory", rest.out_of_memory)?,
+        memory_estimate_bytes: row.optional_number("memory_estimate", rest.memory_estimate)?,
         traceparent: rest.traceparent,
         submitted_by: rest.principal.unwrap_or_else(|| job.user.clone()),
         submitted_from: rest.origin,
@@ -83,7 +90,8 @@ pub(super) async fn rows(
                a.state AS "attempt_state?", a.started_at AS "started_at?",
                a.exit_code, a.detail, a.gpu AS "gpu?", a.gpu_index AS "gpu_index?",
                a.slice, a.profile AS "profile?", n.name AS "node?",
-               d.reason AS "wait_reason?", d.summary AS "wait_text?"
+               d.reason AS "wait_reason?", d.summary AS "wait_text?",
+               s.spec -> 'array' AS "array: Json<ArrayRules>"
           FROM jobs AS j
           JOIN submissions AS s ON s.first_job = j.submission
           LEFT JOIN attempts AS a ON a.attempt = j.last_attempt
@@ -132,6 +140,7 @@ struct JobRow {
     node: Option<String>,
     wait_reason: Option<String>,
     wait_text: Option<String>,
+    array: Option<Json<ArrayRules>>,
 }
 
 impl TryFrom<JobRow> for JobView {
@@ -145,7 +154,12 @@ impl TryFrom<JobRow> for JobView {
         let bad = |column| bad_json("submissions", row.submission, column);
         let request: GpuRequest = serde_json::from_value(row.gpu_ask).map_err(bad("spec.gpu"))?;
         let class: Class = serde_json::from_value(row.class).map_err(bad("spec.class"))?;
-        let index = row.array_first.map(|first| i64::from(first) + number - row.submission);
+        let indexes =
+            row.array.as_ref().map(|rules| rules.0.indexes.as_slice()).unwrap_or_default();
+        let place = usize::try_from(number - row.submission).ok();
+        let listed = place.and_then(|place| indexes.get(place)).map(|index| i64::from(*index));
+        let counted = row.array_first.map(|first| i64::from(first) + number - row.submission);
+        let index = listed.or(counted);
         let array_id = index.map(|_| at.number("submission", row.submission)).transpose()?;
         let index: Option<u32> = index.map(|index| at.number("array_first", index)).transpose()?;
         Ok(Self {
@@ -243,6 +257,8 @@ struct Rest {
     principal: Option<String>,
     origin: Option<String>,
     charged: i32,
+    out_of_memory: i32,
+    memory_estimate: Option<i64>,
     updates: Option<Json<JobUpdate>>,
 }
 
@@ -250,7 +266,8 @@ async fn rest(at: &mut PgConnection, job: u64) -> Result<Rest, StoreError> {
     sqlx::query_as!(
         Rest,
         r#"
-        SELECT s.spec, s.traceparent, s.principal, s.origin, j.charged,
+        SELECT s.spec, s.traceparent, s.principal, s.origin, j.charged, j.out_of_memory,
+               j.memory_estimate,
                j.updates AS "updates: Json<JobUpdate>"
           FROM jobs AS j
           JOIN submissions AS s ON s.first_job = j.submission

@@ -205,7 +205,7 @@ impl JobRow {
                 GpuRequest::Compute(name) => Some(name.to_string()),
                 _ => None,
             },
-            gpu_whole: request == GpuRequest::Whole,
+            gpu_whole: matches!(request, GpuRequest::Whole | GpuRequest::Unpartitioned),
             share: share.word().to_owned(),
             task: Some(facts.task).filter(|task| !task.is_empty()),
             movable: facts.movable,

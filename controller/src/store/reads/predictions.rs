@@ -227,6 +227,7 @@ async fn memory_outcomes(at: &mut PgConnection) -> Result<MemoryOutcomes, StoreE
                        a.peak_gpu_memory AS peak
                   FROM predictions AS p JOIN attempts AS a ON a.attempt = p.attempt
                  WHERE p.memory_outcome_at IS NOT NULL AND p.memory_estimate IS NOT NULL
+                   AND (p.ran_out_of IS NOT NULL OR a.peak_gpu_memory > 0)
                  ORDER BY p.memory_outcome_at DESC
                  LIMIT $1) AS o
         "#,

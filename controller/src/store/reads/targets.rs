@@ -1,14 +1,17 @@
 //! Which jobs a name means.
 
+use std::collections::{BTreeMap, HashSet};
+
 use sqlx::PgConnection;
 use sqlx::types::Json;
+use tessera_model::batch::ArrayRules;
 use tessera_model::share::SharingMode;
 use tessera_model::spec::ARRAY_TASKS_MAX;
 use tessera_model::{JobId, JobRef};
 
 use crate::principal::JobScope;
 use crate::store::StoreError;
-use crate::store::columns::{RowRef, job_number};
+use crate::store::columns::{RowRef, bigint, job_number};
 
 /// How far the number of an array's last task may lie above the array's own.
 pub(super) const ARRAY_SPAN: i64 = ARRAY_TASKS_MAX as i64 - 1;
@@ -95,7 +98,14 @@ async fn task(
         r#"
         SELECT j.job
           FROM submissions AS s
-          JOIN jobs AS j ON j.job = s.first_job + $2 - s.array_first AND j.submission = s.first_job
+         CROSS JOIN LATERAL (
+                   SELECT CASE
+                          WHEN s.spec -> 'array' -> 'indexes' IS NULL THEN $2::bigint - s.array_first
+                          ELSE (SELECT p.place - 1
+                                  FROM json_array_elements_text((s.spec -> 'array' -> 'indexes')::json)
+                                  WITH ORDINALITY AS p (index, place)
+                                 WHERE p.index = ($2::bigint)::text) END AS place) AS t
+          JOIN jobs AS j ON j.job = s.first_job + t.place AND j.submission = s.first_job
          WHERE s.first_job = $1 AND ($3::text[] IS NULL OR s.user_name = ANY ($3))
         "#,
         job_number(array),
@@ -195,4 +205,72 @@ pub(super) async fn key_is_used(
     .fetch_one(at)
     .await
     .map_err(StoreError::while_trying_to("find an idempotency key"))
+}
+
+/// Returns which of some jobs exist within a scope.
+pub(super) async fn within(
+    at: &mut PgConnection,
+    jobs: &[JobId],
+    scope: &JobScope,
+) -> Result<HashSet<JobId>, StoreError> {
+    let numbers: Vec<i64> = jobs.iter().map(|job| bigint(job.number())).collect();
+    let found = sqlx::query_scalar!(
+        r#"
+        SELECT j.job
+          FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
+         WHERE j.job = ANY($1) AND ($2::text[] IS NULL OR s.user_name = ANY($2))
+        "#,
+        &numbers,
+        scope.users(),
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("find whose jobs these are"))?;
+    Ok(jobs.iter().filter(|job| found.contains(&bigint(job.number()))).copied().collect())
+}
+
+/// The tasks of a submission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubmissionShape {
+    /// Number of its first job.
+    pub first: JobId,
+    /// How many jobs it has.
+    pub tasks: u32,
+    /// Index of the first task, if it is an array.
+    pub array_first: Option<u32>,
+    /// Its indexes, if there are gaps.
+    pub rules: ArrayRules,
+}
+
+/// Returns the submissions of jobs, by the numbers of the jobs. Jobs outside of the scope are left out.
+pub(super) async fn submissions_of(
+    at: &mut PgConnection,
+    jobs: &[JobId],
+    scope: &JobScope,
+) -> Result<BTreeMap<JobId, SubmissionShape>, StoreError> {
+    let numbers: Vec<i64> = jobs.iter().copied().map(job_number).collect();
+    let rows = sqlx::query!(
+        r#"
+        SELECT j.job, s.first_job, s.tasks, s.array_first,
+               s.spec -> 'array' AS "array: Json<ArrayRules>"
+          FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
+         WHERE j.job = ANY($1) AND ($2::text[] IS NULL OR s.user_name = ANY($2))
+        "#,
+        &numbers,
+        scope.users() as Option<&[String]>,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("find the submissions of jobs"))?;
+    let shape = rows.into_iter().map(|found| {
+        let row = RowRef::new("submissions", found.first_job);
+        let shape = SubmissionShape {
+            first: row.job("first_job", found.first_job)?,
+            tasks: row.number("tasks", found.tasks)?,
+            array_first: row.optional_number("array_first", found.array_first)?,
+            rules: found.array.map(|rules| rules.0).unwrap_or_default(),
+        };
+        Ok((row.job("job", found.job)?, shape))
+    });
+    shape.collect()
 }

@@ -153,7 +153,8 @@ pub async fn record_ends(
                       uncharged integer, restart_reason text, outcome text, started_ms bigint,
                       ended_ms bigint, exit_code text, detail text, user_ms bigint,
                       system_ms bigint, max_rss bigint, ran_ms bigint, checkpoint_ms bigint,
-                      useful_ms bigint, done_ppm integer, ran_out_of bigint)
+                      useful_ms bigint, done_ppm integer, ran_out_of bigint,
+                      out_of_memory integer, memory_estimate bigint)
              LIMIT $2
         ), a AS (
             UPDATE attempts
@@ -176,10 +177,9 @@ pub async fn record_ends(
                    ended_at = CASE WHEN u.ran_ms IS NOT NULL THEN now() END,
                    ran_out_of = u.ran_out_of,
                    memory_outcome_at = CASE WHEN u.ran_out_of IS NOT NULL
-                                              OR (u.outcome = 'succeeded'
-                                                  AND b.peak_gpu_memory > 0)
+                                              OR u.outcome = 'succeeded'
                                             THEN now() END
-              FROM u JOIN attempts AS b ON b.attempt = u.attempt
+              FROM u
              WHERE predictions.attempt = u.attempt
                AND (u.ran_ms IS NOT NULL OR u.checkpoint_ms IS NOT NULL
                     OR u.ran_out_of IS NOT NULL OR u.outcome = 'succeeded')
@@ -188,6 +188,8 @@ pub async fn record_ends(
                SET state = u.to_state, attempt = NULL,
                    charged = jobs.charged + u.charged,
                    uncharged = jobs.uncharged + u.uncharged,
+                   out_of_memory = jobs.out_of_memory + u.out_of_memory,
+                   memory_estimate = GREATEST(jobs.memory_estimate, u.memory_estimate),
                    done_ppm = u.done_ppm,
                    restart_reason = COALESCE(u.restart_reason, jobs.restart_reason),
                    ended_at = CASE WHEN u.to_state IN ('queued', 'held') THEN NULL ELSE now() END
@@ -231,12 +233,15 @@ struct EndRecord<'a> {
     useful_ms: Option<i64>,
     done_ppm: i32,
     ran_out_of: Option<i64>,
+    out_of_memory: i32,
+    memory_estimate: Option<i64>,
 }
 
 impl<'a> EndRecord<'a> {
     fn of(ended: &'a EndedAttempt) -> Self {
         let record = &ended.record;
         let ran = record.started_unix != Millis::ZERO;
+        let at_least = ended.out_of_memory.and_then(|event| event.at_least);
         let millis = |time: Option<Millis>| time.map(|time| bigint(time.get()));
         Self {
             job: job_number(ended.job),
@@ -259,6 +264,8 @@ impl<'a> EndRecord<'a> {
             useful_ms: millis(ended.run_times.useful),
             done_ppm: integer(ended.done),
             ran_out_of: ended.ran_out_of.map(|slice| bigint(slice.get())),
+            out_of_memory: ended.out_of_memory.is_some().into(),
+            memory_estimate: at_least.map(|bytes| bigint(bytes.get())),
         }
     }
 }

@@ -41,15 +41,18 @@ pub async fn reserve_slices(
                       generation bigint, gpu text, gpu_index integer, start smallint,
                       profile_id integer, profile text, slice text, decision uuid,
                       placement jsonb, explanation jsonb, sm_percent smallint,
-                      share_bytes bigint, compute_start smallint, compute_slices smallint)
+                      share_bytes bigint, compute_start smallint, compute_slices smallint,
+                      gpu_memory bigint, size_source text)
              LIMIT $6
         ), a AS (
             INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
                                   start, profile_id, profile, slice, decision, sm_percent,
-                                  share_bytes, compute_start, compute_slices)
+                                  share_bytes, compute_start, compute_slices, gpu_memory,
+                                  size_source)
             SELECT u.attempt, u.job, u.number, u.state, u.node, u.generation, u.gpu,
                    u.gpu_index, u.start, u.profile_id, u.profile, u.slice, u.decision,
-                   u.sm_percent, u.share_bytes, u.compute_start, u.compute_slices
+                   u.sm_percent, u.share_bytes, u.compute_start, u.compute_slices,
+                   u.gpu_memory, u.size_source
               FROM u
         ), d AS (
             INSERT INTO decisions (decision, job, outcome, policy, epoch, placement, explanation)
@@ -114,6 +117,8 @@ struct AttemptRecord<'a> {
     share_bytes: Option<i64>,
     compute_start: Option<i16>,
     compute_slices: Option<i16>,
+    gpu_memory: i64,
+    size_source: &'static str,
 }
 
 impl<'a> AttemptRecord<'a> {
@@ -141,6 +146,8 @@ impl<'a> AttemptRecord<'a> {
             share_bytes: share.map(|share| bigint(share.memory().get())),
             compute_start: compute.map(|slot| slot.start.into()),
             compute_slices: compute.map(|slot| slot.slices.into()),
+            gpu_memory: bigint(reservation.gpu_memory.get()),
+            size_source: reservation.size_source.word(),
         }
     }
 }

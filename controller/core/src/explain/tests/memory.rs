@@ -1,14 +1,15 @@
 //! Jobs that name no memory, and what their tasks had.
 
 use tessera_frames::cluster::{AttemptUsage, ExitRecord};
-use tessera_model::life::{Outcome, ProgramExit};
+use tessera_model::life::{JobState, Outcome, ProgramExit};
+use tessera_model::sizing::SizeSource;
 use tessera_predict::memory::MemoryEvidence;
 
 use super::*;
 use crate::predictions::{MemorySample, OutcomeCounts};
 use crate::round::Round;
-use crate::rows::transitions::Reservation;
 use crate::rows::transitions::record_without_exit;
+use crate::rows::transitions::{OutOfMemoryRow, Reservation};
 
 const NAMES_NONE: &str = "it names no memory itself";
 
@@ -58,28 +59,59 @@ fn placed(cluster: &mut ClusterState, number: u64) -> Reservation {
     round.jobs.reservations.into_iter().find(|r| r.job == JobId::from_number(number)).unwrap()
 }
 
+/// Ada's task ran `runs` times on 2g.10gb, with this peak each time.
+fn runs_with(cluster: &mut ClusterState, runs: u64, peak: Bytes) {
+    let task = crate::predictions::TaskFacts::of(&spec("ada", None)).task;
+    for run in 0..runs {
+        let sample = MemorySample {
+            attempt: attempt(1_000 + run),
+            task: task.clone(),
+            gpu_model: "a100-40gb".to_owned(),
+            slice: Bytes::from_mib(9_856),
+            evidence: MemoryEvidence::Peak(peak),
+            prediction: None,
+        };
+        cluster.predictions.estimator.learn_memory(&sample);
+    }
+    // What waits takes it in with the next run of the task.
+    ends(cluster, 90, well());
+}
+
 #[test]
-fn a_job_that_names_no_memory_asks_for_what_earlier_runs_of_its_task_had() {
+fn a_job_that_names_no_memory_requests_what_was_enough_for_its_task() {
     let mut cluster = cluster_of_two();
     let before = explain(&cluster, 1);
     assert!(before.why.summary.contains("no size requested"), "{}", before.why.summary);
-    assert_eq!(before.memory, None);
+    assert_eq!((before.memory, before.size), (None, (SizeSource::Unknown, None)));
 
-    ends(&mut cluster, 90, well());
-    had(&mut cluster, 90, gib(9));
+    runs_with(&mut cluster, 3, gib(3));
 
     let after = explain(&cluster, 1);
-    let words = "it names no memory itself: earlier runs of its task used at most 9 GiB";
+    // Three runs had enough with 9.62 GiB and one with a whole GPU, whose peak is not known.
+    let words = "it names no memory itself: 39.25 GiB was enough for 4 earlier runs of its task";
     assert!(after.why.summary.contains(words), "{}", after.why.summary);
-    assert_eq!(after.memory.map(|floor| (floor.runs, floor.value)), Some((1, gib(9))));
+    assert_eq!(after.size, (SizeSource::Learned, Some(Bytes::from_mib(40_192))));
     let other = explain(&cluster, 2).why.summary;
     assert!(!other.contains(words), "bob's task never ran: {other}");
+}
+
+#[test]
+fn many_peaks_lower_what_a_task_requests() {
+    let mut cluster = cluster_of_two();
+
+    runs_with(&mut cluster, 7, gib(3));
+    had(&mut cluster, 90, gib(3));
+
+    let words =
+        "8 earlier runs of its task used at most 3 GiB, and it requests 3.59 GiB with headroom";
+    let after = explain(&cluster, 1);
+    assert!(after.why.summary.contains(words), "{}", after.why.summary);
     let reservation = placed(&mut cluster, 1);
-    assert_eq!(reservation.profile, "2g.10gb");
-    assert!(reservation.why.summary.contains(words), "{}", reservation.why.summary);
+    assert_eq!(reservation.profile, "1g.5gb");
+    assert_eq!(reservation.size_source, SizeSource::Learned);
     let kept = reservation.memory.unwrap();
-    assert_eq!((kept.runs, kept.value, kept.cautious), (1, gib(9), false));
-    assert!(kept.low < gib(9) && kept.high > gib(9));
+    assert_eq!((kept.runs, kept.cautious), (8, false));
+    assert!(kept.low < gib(3) && kept.high > kept.value);
 }
 
 #[test]
@@ -105,80 +137,120 @@ fn what_came_of_foretold_memory_is_counted_once_a_run() {
 }
 
 #[test]
-fn what_later_runs_needed_reaches_those_who_wait_already() {
+fn what_a_run_needed_reaches_those_who_wait_before_any_peak_is_known() {
     let mut cluster = cluster_of_two();
-    // Its node tells what one had before it tells of its end.
-    had(&mut cluster, 90, gib(4));
-    ends(&mut cluster, 90, well());
-    assert!(explain(&cluster, 1).why.summary.contains("used at most 4 GiB"));
 
-    ends(&mut cluster, 91, well());
-    had(&mut cluster, 91, gib(17));
+    ends(&mut cluster, 90, well());
+    let first = explain(&cluster, 1).size;
+    had(&mut cluster, 90, gib(17));
     // Nodes repeat themselves.
-    had(&mut cluster, 91, gib(17));
+    had(&mut cluster, 90, gib(17));
 
+    assert_eq!(first, (SizeSource::Learned, Some(Bytes::from_mib(40_192))));
     let why = explain(&cluster, 1);
-    assert!(why.why.summary.contains("used at most 17 GiB"), "{}", why.why.summary);
-    let floor = why.memory.unwrap();
-    assert_eq!((floor.runs, floor.value), (2, gib(17)));
-    assert_eq!(placed(&mut cluster, 1).profile, "3g.20gb");
+    assert_eq!(why.memory.map(|estimate| estimate.runs), Some(1), "{}", why.why.summary);
+    assert_eq!(placed(&mut cluster, 1).profile, "7g.40gb");
 }
 
 #[test]
-fn a_task_that_needs_more_than_any_slice_has_gets_the_largest_and_is_told_so() {
+fn an_estimate_counts_while_nothing_is_learned() {
     let mut cluster = cluster_of_two();
-    ends(&mut cluster, 90, well());
-    had(&mut cluster, 90, gib(70));
+    let estimated = JobSpec { estimated_memory: Some(gib(7)), ..spec("eve", None) };
+    let job = SubmittedJob::new(JobId::from_number(3), &estimated, None, 0);
+    cluster.step(vec![Input::Submitted(vec![job])], START, &mut Uuid::now_v7);
 
-    let reservation = placed(&mut cluster, 1);
+    let why = explain(&cluster, 3);
 
-    assert_eq!(reservation.profile, "7g.40gb");
-    let words =
-        "no slice of this cluster is so large, so that it requests the largest, with 39.25 GiB";
-    assert!(reservation.why.summary.contains(words), "{}", reservation.why.summary);
-    assert_eq!(reservation.memory.unwrap().value, gib(70), "what was foretold is kept");
+    assert_eq!(why.size, (SizeSource::Estimated, Some(gib(7))));
+    assert!(why.why.summary.contains("its user's estimate is 7 GiB"), "{}", why.why.summary);
+}
+
+/// What a program leaves that printed why it gave up.
+fn printed(exit: ProgramExit) -> ExitRecord {
+    ExitRecord { exit: Some(exit), ..record_without_exit(Outcome::OutOfMemory, String::new()) }
 }
 
 #[test]
-fn who_waits_asks_for_more_once_a_gpu_has_it() {
-    let mut cluster = cluster_of_two();
-    ends(&mut cluster, 90, well());
-    had(&mut cluster, 90, gib(70));
-    let asked = |cluster: &ClusterState| {
-        cluster.queue.queued(JobId::from_number(1)).unwrap().job.gpu.clone()
-    };
-    assert_eq!(asked(&cluster), GpuRequest::Memory(Bytes::from_mib(40_192)));
-
-    let larger = catalog::models()["a100-80gb"].geometry();
-    let larger = MigReport::On { geometry: larger };
-    let report = GpuReport { memory: gib(80), mig: larger, ..report(2, &[]) };
-    frame(&mut cluster, ToController::Gpu(report));
-
-    assert_eq!(asked(&cluster), GpuRequest::Memory(gib(70)));
-}
-
-#[test]
-fn a_run_that_ran_out_of_its_slice_teaches_that_its_task_needs_more() {
+fn a_run_that_reports_it_raises_what_its_task_needs() {
     let running = [(90, 0, "1g.5gb", None), (91, 1, "7g.40gb", None)];
     let waiting = vec![fresh(1, "ada", GpuRequest::Unknown)];
     let mut cluster = cluster(2, &running, waiting, Accounts::default());
     cluster.planner.policy = Arc::new(tessera_placement::policy::SchemeB);
-    let record = |exit| ExitRecord {
-        exit: Some(exit),
-        ..record_without_exit(Outcome::OutOfMemory, String::new())
-    };
     // The host's memory is none of a slice's.
-    let round = ends(&mut cluster, 91, record(ProgramExit::Signal(9)));
+    let round = ends(&mut cluster, 91, printed(ProgramExit::Signal(9)));
     assert_eq!(round.jobs.ended[0].ran_out_of, None);
     assert!(!explain(&cluster, 1).why.summary.contains(NAMES_NONE));
 
-    let round = ends(&mut cluster, 90, record(ProgramExit::Code(1)));
+    let round = ends(&mut cluster, 90, printed(ProgramExit::Code(112)));
 
     let slice = Bytes::from_mib(4_864);
     assert_eq!(round.jobs.ended[0].ran_out_of, Some(slice));
     let why = explain(&cluster, 1).why.summary;
     assert!(why.contains("an earlier run of its task ran out of 4.75 GiB"), "{why}");
     assert_eq!(placed(&mut cluster, 1).profile, "2g.10gb");
+}
+
+#[test]
+fn text_alone_starts_the_job_again_and_teaches_only_with_a_peak_near_the_slice() {
+    for (peak, learns) in [(gib(1), false), (gib(3), true)] {
+        let running = [(90, 0, "1g.5gb", None)];
+        let waiting = vec![fresh(1, "ada", GpuRequest::Unknown)];
+        let mut cluster = cluster(1, &running, waiting, Accounts::default());
+
+        let round = ends(&mut cluster, 90, printed(ProgramExit::Code(1)));
+        had(&mut cluster, 90, peak);
+
+        assert_eq!(round.jobs.ended[0].to, JobState::Queued, "it runs again");
+        assert_eq!(round.jobs.ended[0].ran_out_of, None, "no peak is known yet");
+        let task = crate::predictions::TaskFacts::of(&spec("ada", None)).task;
+        assert_eq!(cluster.predictions.estimator.learned_size(&task).is_some(), learns, "{peak}");
+    }
+}
+
+#[test]
+fn a_job_that_ran_out_gets_the_next_size_and_is_charged_nothing() {
+    let mut cluster = cluster(1, &[(90, 0, "1g.5gb", None)], Vec::new(), Accounts::default());
+    cluster.planner.policy = Arc::new(tessera_placement::policy::SchemeB);
+
+    let round = ends(&mut cluster, 90, printed(ProgramExit::Code(1)));
+
+    let ended = &round.jobs.ended[0];
+    assert_eq!((ended.to, ended.charged, ended.uncharged), (JobState::Queued, false, false));
+    let at_least = Some(Bytes::from_mib(4_864 + 1_024));
+    assert_eq!(ended.out_of_memory, Some(OutOfMemoryRow { at_least }));
+    assert!(ended.record.detail.contains("it runs again with at least 5.75 GiB"));
+    let why = explain(&cluster, 90);
+    assert_eq!(why.size, (SizeSource::OutOfMemory, at_least));
+    assert!(why.why.summary.contains("it ran out of GPU memory once"), "{}", why.why.summary);
+    let reservation = placed(&mut cluster, 90);
+    assert_eq!((reservation.profile.as_str(), reservation.number), ("2g.10gb", 2));
+    assert_eq!(reservation.size_source, SizeSource::OutOfMemory);
+}
+
+#[test]
+fn at_the_top_of_the_ladder_a_job_fails_with_the_sizes_in_words() {
+    let mut cluster = cluster(1, &[(90, 0, "7g.40gb", None)], Vec::new(), Accounts::default());
+
+    let round = ends(&mut cluster, 90, printed(ProgramExit::Code(1)));
+
+    let ended = &round.jobs.ended[0];
+    assert_eq!(ended.to, JobState::Failed);
+    let detail = &ended.record.detail;
+    assert!(detail.contains("the largest slice of this cluster has 39.25 GiB"), "{detail}");
+}
+
+#[test]
+fn a_size_that_a_job_ran_out_of_is_not_advised() {
+    let waiting = vec![fresh(1, "bob", GpuRequest::Memory(gib(9)))];
+    let mut cluster = cluster(1, &[(90, 0, "4g.20gb", None)], waiting, Accounts::default());
+
+    ends(&mut cluster, 90, printed(ProgramExit::Code(1)));
+
+    // Behind bob's job a slice of 19.5 GiB would be free at once, which is what it ran out of.
+    let why = explain(&cluster, 90);
+    let smaller =
+        why.alternatives.iter().find(|alternative| alternative.change.contains("GPU memory"));
+    assert_eq!(smaller, None, "{why:?}");
 }
 
 #[test]
@@ -203,29 +275,35 @@ fn a_gangs_members_teach_what_their_task_needs() {
     used(&mut cluster, members[1], gib(7));
 
     let task = crate::predictions::TaskFacts::of(&spec("ada", None)).task;
-    let floor = cluster.predictions.estimator.memory_estimate(&task).unwrap();
-    assert_eq!((floor.runs, floor.value), (2, gib(7)));
+    let size = cluster.predictions.estimator.learned_size(&task).unwrap();
+    assert_eq!((size.estimate.runs, size.at_least), (2, gib(7)));
 }
 
 #[test]
-fn a_new_leader_gives_the_cautious_floors_that_the_one_before_gave() {
+fn a_new_leader_gives_the_cautious_sizes_that_the_one_before_gave() {
     let task = crate::predictions::TaskFacts::of(&spec("ada", None)).task;
-    let mut floors = tessera_predict::memory::MemoryEstimator::default();
-    let mut memories = Vec::new();
-    for peak in 1..=6 {
-        let (evidence, prediction) = (MemoryEvidence::Peak(gib(peak)), floors.estimate(&task));
-        memories.push(MemorySample { task: task.clone(), evidence, prediction });
-        if let Some(prediction) = &prediction {
-            floors.observe_outcome(&task, prediction, evidence);
-        }
-        floors.take(&task, evidence);
+    let mut one = cluster_of_two();
+    let mut samples = Vec::new();
+    for run in 1..=6 {
+        let slice = gib(2 * run);
+        let prediction = one.predictions.estimator.learned_size(&task).map(|size| size.estimate);
+        let sample = MemorySample {
+            attempt: attempt(run),
+            task: task.clone(),
+            gpu_model: "a100".to_owned(),
+            slice,
+            evidence: MemoryEvidence::OutOf(slice),
+            prediction,
+        };
+        one.predictions.estimator.learn_memory(&sample);
+        samples.push(sample);
     }
-    let expected = floors.estimate(&task).unwrap();
-    assert!(expected.cautious);
+    let expected = one.predictions.estimator.learned_size(&task).unwrap();
+    assert!(expected.estimate.cautious);
 
-    let mut cluster = cluster_of_two();
-    memories.iter().for_each(|sample| cluster.predictions.estimator.learn_memory(sample));
+    let mut next = cluster_of_two();
+    samples.iter().for_each(|sample| next.predictions.estimator.learn_memory(sample));
 
-    assert_eq!(cluster.predictions.estimator.memory_estimate(&task), Some(expected));
-    assert_eq!(cluster.model_status().low_confidence_tasks, 1);
+    assert_eq!(next.predictions.estimator.learned_size(&task), Some(expected));
+    assert_eq!(next.model_status().low_confidence_tasks, 1);
 }

@@ -1,0 +1,51 @@
+//! What follows when a job runs out of GPU memory: a verdict of its own, which costs no retry.
+//!
+//! The next size is decided with the end of the attempt and written in the same transaction. So no leader
+//! gives a job a size that it ran out of, whatever was killed in between.
+
+use crate::LaunchSpec;
+use crate::rows::submitted::OwnMemory;
+use crate::rows::transitions::OutOfMemoryRow;
+use crate::state::inventory::{GpuState, NodeInventory};
+use tessera_model::sizing::AfterOutOfMemory;
+use tessera_model::{Bytes, Millis};
+
+/// How long a lost node stays silent before its slices no longer count as sizes that a job could get: a
+/// machine that is repaired within a day comes back.
+pub(crate) const GONE_AFTER: Millis = Millis::from_secs(24 * 3_600);
+
+/// Whether a GPU is gone for good: its node is there without it, or was lost long ago.
+fn is_gone(inventory: &NodeInventory, gpu: &GpuState, unix: Millis) -> bool {
+    let Some(node) = inventory.nodes.get(&gpu.node) else { return true };
+    let lost_long_ago = node.lost && unix > node.last_seen_unix.plus(GONE_AFTER);
+    lost_long_ago || (node.is_ready() && !gpu.fresh)
+}
+
+/// Decides what follows for a job that ran out of `had`.
+pub(crate) fn after_out_of_memory(
+    inventory: &NodeInventory,
+    launch_spec: &LaunchSpec,
+    had: Bytes,
+    unix: Millis,
+) -> AfterOutOfMemory {
+    let shape = launch_spec.gang.map(|member| member.shape);
+    let largest = inventory.largest_size(shape, |gpu| !is_gone(inventory, gpu, unix));
+    let own = launch_spec.own;
+    launch_spec.spec.oom_policy().after_out_of_memory(had, own.events, own.at_least, largest)
+}
+
+/// Returns what a job's own attempts showed of its memory, with its last event if that was one.
+pub(crate) fn own_after(own: OwnMemory, event: Option<OutOfMemoryRow>) -> OwnMemory {
+    match event {
+        None => own,
+        Some(event) => OwnMemory { events: own.events.saturating_add(1), at_least: event.at_least },
+    }
+}
+
+/// Adds what follows to the sentence about an attempt's end.
+pub(crate) fn add_reason(detail: &mut String, after: &AfterOutOfMemory) {
+    if !detail.is_empty() {
+        detail.push_str("; ");
+    }
+    detail.push_str(&after.reason.text());
+}

@@ -1,0 +1,51 @@
+//! The memory of running attempts, as their nodes report it, and jobs that were moved by a prediction.
+
+use std::collections::BTreeMap;
+
+use tessera_model::sizing::MemoryPrediction;
+use tessera_model::{AttemptId, Bytes, JobId};
+use tessera_predict::peak::MemoryWatch;
+
+use crate::state::attempts::LiveAttempt;
+
+/// The watches of running attempts. A new leader begins them anew, from the next reports.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryWatches {
+    /// What is done about predictions for jobs that name nothing; `None` stands for reporting them.
+    pub(crate) default: Option<MemoryPrediction>,
+    pub(crate) live: BTreeMap<AttemptId, WatchedAttempt>,
+    /// Jobs that were moved and have not shown since whether that was right.
+    pub(crate) moved: BTreeMap<JobId, MovedJob>,
+}
+
+/// A running attempt with its memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WatchedAttempt {
+    pub(crate) watch: MemoryWatch,
+    /// Whether a growth beyond its slice was reported.
+    pub(crate) reported: bool,
+    /// Whether it is being moved for that.
+    pub(crate) moving: bool,
+}
+
+/// A job that was moved by a prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MovedJob {
+    /// The attempt that was moved.
+    pub(crate) attempt: AttemptId,
+    /// What it had.
+    pub(crate) capacity: Bytes,
+}
+
+impl MemoryWatches {
+    /// Forgets everything but the settings, since the state is read again from the store.
+    pub(crate) fn forget(&mut self) {
+        *self = Self { default: self.default, ..Self::default() };
+    }
+
+    /// Returns what is done about predictions of a job.
+    pub(crate) fn mode_of(&self, live: &LiveAttempt) -> MemoryPrediction {
+        let named = live.launch_spec.as_ref().and_then(|known| known.spec.memory_prediction);
+        named.or(self.default).unwrap_or(MemoryPrediction::Advise)
+    }
+}

@@ -1,0 +1,490 @@
+//! Many jobs at once, as accounting and Slurm's commands need them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use sqlx::PgConnection;
+use sqlx::types::Json;
+use tessera_api_types::{JobRecord, JobRecords, RecordFilter, RequestRecord, RunRecord};
+use tessera_model::batch::ArrayRules;
+use tessera_model::dependency::Dependency;
+use tessera_model::spec::{BadField, Class, GpuRequest};
+use tessera_model::{GangShape, JobId, JobRef, Millis};
+use time::OffsetDateTime;
+
+use super::page::parse_name;
+use crate::store::StoreError;
+use crate::store::columns::{RowRef, bigint, job_number};
+
+/// Most jobs of one answer: some tens of megabytes.
+const RECORDS_MAX: i64 = 200_000;
+/// Most jobs that a filter names.
+const NAMED_MAX: usize = 10_000;
+
+/// Which jobs are meant, read once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordQuery {
+    /// Numbers of jobs and of submissions; `None` for those of a period.
+    numbers: Option<Vec<i64>>,
+    /// Of these submissions, only these tasks.
+    tasks: BTreeSet<(i64, u32)>,
+    users: Option<Vec<String>>,
+    names: Option<Vec<String>>,
+    ended_since: Option<OffsetDateTime>,
+    submitted_until: Option<OffsetDateTime>,
+    reasons: bool,
+    fold: bool,
+    specs: bool,
+    runs: bool,
+}
+
+impl RecordQuery {
+    /// Reads a filter, at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`BadField`] names the first parameter that breaks a rule.
+    pub fn parse(filter: RecordFilter, now: OffsetDateTime) -> Result<Self, BadField> {
+        let mut numbers = BTreeSet::new();
+        let mut tasks = BTreeSet::new();
+        let mut whole = BTreeSet::new();
+        for word in filter.jobs.as_deref().unwrap_or_default().split(',').filter(|w| !w.is_empty())
+        {
+            let job: JobRef = word.trim().parse().map_err(|_| not_a_job(word))?;
+            match job {
+                JobRef::Job(job) => {
+                    whole.insert(job_number(job));
+                    numbers.insert(job_number(job));
+                }
+                JobRef::Task { array, index } => {
+                    numbers.insert(job_number(array));
+                    tasks.insert((job_number(array), index));
+                }
+            }
+        }
+        if numbers.len().max(tasks.len()) > NAMED_MAX {
+            return Err(BadField::new(
+                "jobs",
+                "it names too many jobs",
+                format!("at most {NAMED_MAX} at once"),
+            ));
+        }
+        // Who names a whole array means also the tasks that are named beside it.
+        tasks.retain(|(array, _)| !whole.contains(array));
+        let recent = filter.recent_secs.map(|secs| now - time::Duration::seconds(secs.into()));
+        Ok(Self {
+            numbers: filter.jobs.is_some().then(|| numbers.into_iter().collect()),
+            tasks,
+            users: names("user", filter.user)?,
+            names: names("name", filter.name)?,
+            ended_since: filter.since.or(recent),
+            submitted_until: filter.until,
+            reasons: filter.reasons,
+            fold: filter.fold,
+            specs: filter.specs,
+            runs: filter.runs,
+        })
+    }
+
+    /// Whether a task of an array was named, alone or with its whole array.
+    fn includes(&self, submission: i64, index: Option<u32>) -> bool {
+        let mut of_array = self.tasks.range((submission, 0)..=(submission, u32::MAX)).peekable();
+        of_array.peek().is_none()
+            || index.is_some_and(|index| self.tasks.contains(&(submission, index)))
+    }
+}
+
+fn not_a_job(word: &str) -> BadField {
+    BadField::new("jobs", format!("{word:?} is not a job"), "jobs such as 42 or 42_7")
+}
+
+fn names(field: &str, list: Option<String>) -> Result<Option<Vec<String>>, BadField> {
+    let list = parse_list(list);
+    for name in list.iter().flatten() {
+        parse_name(field, Some(name.clone()))?;
+    }
+    Ok(list)
+}
+
+/// Splits a list at its commas.
+pub(super) fn parse_list(list: Option<String>) -> Option<Vec<String>> {
+    let list = list?;
+    Some(list.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect())
+}
+
+/// Returns the jobs of a query.
+pub(super) async fn list(
+    at: &mut PgConnection,
+    query: &RecordQuery,
+) -> Result<JobRecords, StoreError> {
+    let rows = jobs(at, query).await?;
+    let names = task_names(at, &rows).await?;
+    let truncated = i64::try_from(rows.len()).is_ok_and(|rows| rows >= RECORDS_MAX);
+    let mut records: Vec<JobRecord> = Vec::new();
+    for row in rows {
+        let names = names.get(&row.submission);
+        let record = row.record(names)?;
+        if query.includes(bigint(record.submission), record.array_index) {
+            match records.last_mut().filter(|last| query.fold && is_next(last, &record)) {
+                Some(last) => last.more += 1,
+                None => records.push(record),
+            }
+        }
+    }
+    if query.runs {
+        let numbers: Vec<i64> = records.iter().map(|job| bigint(job.id)).collect();
+        let mut runs = runs(at, &numbers).await?;
+        for job in &mut records {
+            job.runs = runs.remove(&bigint(job.id)).unwrap_or_default();
+        }
+    }
+    let specs = if query.specs {
+        let submissions: BTreeSet<i64> = records.iter().map(|job| bigint(job.submission)).collect();
+        specs(at, &submissions.into_iter().collect::<Vec<_>>()).await?
+    } else {
+        Vec::new()
+    };
+    Ok(JobRecords { jobs: records, specs, truncated })
+}
+
+/// Whether a task that waits follows those that a record stands for, and differs in nothing else.
+fn is_next(last: &JobRecord, task: &JobRecord) -> bool {
+    let waits = |record: &JobRecord| {
+        record.attempts == 0 && ["queued", "held"].contains(&record.state.as_str())
+    };
+    last.submission == task.submission
+        && waits(last)
+        && waits(task)
+        && task.id == last.id + u64::from(last.more) + 1
+        && last.array_index.and_then(|index| index.checked_add(last.more + 1)) == task.array_index
+        && (&last.state, &last.reason, last.priority, last.time_limit_secs)
+            == (&task.state, &task.reason, task.priority, task.time_limit_secs)
+}
+
+/// Returns whose jobs these are.
+pub(super) async fn users_of(
+    at: &mut PgConnection,
+    jobs: &[JobId],
+) -> Result<Vec<(JobId, String)>, StoreError> {
+    let numbers: Vec<i64> = jobs.iter().map(|job| job_number(*job)).collect();
+    let rows = sqlx::query!(
+        r#"
+        SELECT j.job, s.user_name
+          FROM jobs AS j
+          JOIN submissions AS s ON s.first_job = j.submission
+         WHERE j.job = ANY ($1)
+        "#,
+        &numbers,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("find the users of jobs"))?;
+    let of = rows.into_iter().map(|row| {
+        let job = RowRef::new("jobs", row.job).job("job", row.job)?;
+        Ok((job, row.user_name))
+    });
+    of.collect()
+}
+
+/// The parts of the union are apart: a job is named, or it has not ended, or it ended recently.
+async fn jobs(at: &mut PgConnection, query: &RecordQuery) -> Result<Vec<RecordRow>, StoreError> {
+    let period = query.numbers.is_none();
+    let since = query.ended_since.filter(|_| period);
+    sqlx::query_as!(
+        RecordRow,
+        r#"
+        SELECT j.job AS "job!", j.submission AS "submission!", j.state AS "state!",
+               j.attempts AS "attempts!", j.ended_at, j.updates,
+               s.array_first, s.job_name, s.user_name, s.accepted_at,
+               s.partition,
+               a.state AS "outcome?", a.placed_at AS "placed_at?", a.started_at AS "started_at?",
+               a.exit_code AS "exit_code?", a.gpu_index AS "gpu_index?", n.name AS "node?",
+               d.reason AS "reason?"
+          FROM (SELECT * FROM jobs WHERE $1 AND ended_at IS NULL
+                 UNION ALL
+                SELECT * FROM jobs WHERE $2::timestamptz IS NOT NULL AND ended_at >= $2
+                 UNION ALL
+                SELECT * FROM jobs WHERE job = ANY ($3)
+                 UNION ALL
+                SELECT * FROM jobs WHERE submission = ANY ($3) AND submission <> job
+                                     AND job <> ALL ($3)) AS j
+          JOIN submissions AS s ON s.first_job = j.submission
+          LEFT JOIN attempts AS a ON a.attempt = j.last_attempt
+          LEFT JOIN nodes AS n ON n.node = a.node
+          LEFT JOIN LATERAL (
+                   SELECT d.reason
+                     FROM decisions AS d
+                    WHERE $4 AND d.job = j.job AND j.state = 'queued' AND d.outcome = 'wait'
+                      AND d.at >= COALESCE(a.placed_at, s.accepted_at)
+                    ORDER BY d.at DESC
+                    LIMIT 1) AS d ON true
+         WHERE ($5::text[] IS NULL OR s.user_name = ANY ($5))
+           AND ($6::text[] IS NULL OR s.job_name = ANY ($6))
+           AND ($7::timestamptz IS NULL OR s.accepted_at <= $7)
+         ORDER BY j.job
+         LIMIT $8
+        "#,
+        period,
+        since,
+        query.numbers.as_deref().unwrap_or_default(),
+        query.reasons,
+        query.users.as_deref() as Option<&[String]>,
+        query.names.as_deref() as Option<&[String]>,
+        query.submitted_until,
+        RECORDS_MAX,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list the records of jobs"))
+}
+
+/// The tasks of a submission that has several.
+struct TaskNames {
+    /// Whether they are the members of a gang.
+    is_gang: bool,
+    /// Their indexes.
+    rules: ArrayRules,
+}
+
+/// Reads once for each submission what names its tasks: its specification is much larger.
+async fn task_names(
+    at: &mut PgConnection,
+    rows: &[RecordRow],
+) -> Result<BTreeMap<i64, TaskNames>, StoreError> {
+    let several = rows.iter().filter(|row| row.array_first.is_some());
+    let several: BTreeSet<i64> = several.map(|row| row.submission).collect();
+    if several.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let found = sqlx::query!(
+        r#"
+        SELECT s.first_job, s.tasks > 1 AND s.spec -> 'gang' IS NOT NULL AS "is_gang!",
+               s.spec -> 'array' AS "rules: Json<ArrayRules>"
+          FROM submissions AS s
+         WHERE s.first_job = ANY ($1)
+        "#,
+        &several.into_iter().collect::<Vec<_>>(),
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("read the indexes of arrays"))?;
+    let names = found.into_iter().map(|row| {
+        let rules = row.rules.map(|rules| rules.0).unwrap_or_default();
+        (row.first_job, TaskNames { is_gang: row.is_gang, rules })
+    });
+    Ok(names.collect())
+}
+
+struct RecordRow {
+    job: i64,
+    submission: i64,
+    state: String,
+    attempts: i32,
+    ended_at: Option<OffsetDateTime>,
+    updates: Option<Value>,
+    array_first: Option<i32>,
+    job_name: String,
+    user_name: String,
+    accepted_at: OffsetDateTime,
+    partition: Option<String>,
+    outcome: Option<String>,
+    placed_at: Option<OffsetDateTime>,
+    started_at: Option<OffsetDateTime>,
+    exit_code: Option<String>,
+    gpu_index: Option<i32>,
+    node: Option<String>,
+    reason: Option<String>,
+}
+
+impl RecordRow {
+    fn record(self, names: Option<&TaskNames>) -> Result<JobRecord, StoreError> {
+        let at = RowRef::new("jobs", self.job);
+        let place: u32 = at.number("submission", self.job - self.submission)?;
+        let first: Option<u32> = at.optional_number("array_first", self.array_first)?;
+        let is_gang = names.is_some_and(|names| names.is_gang);
+        let index = first.and_then(|first| match names {
+            Some(names) => names.rules.index_at(place, first),
+            None => first.checked_add(place),
+        });
+        let update = |key: &str| self.updates.as_ref().and_then(|updates| updates.get(key));
+        Ok(JobRecord {
+            id: at.number("job", self.job)?,
+            submission: at.number("submission", self.submission)?,
+            array_index: index.filter(|_| !is_gang),
+            rank: index.filter(|_| is_gang),
+            // The accounts are the caller's matter: they stand in the settings.
+            account: String::new(),
+            state: self.state,
+            outcome: self.outcome,
+            reason: self.reason,
+            attempts: at.number("attempts", self.attempts)?,
+            submitted_at: self.accepted_at,
+            placed_at: self.placed_at,
+            started_at: self.started_at,
+            ended_at: self.ended_at,
+            exit_code: self.exit_code,
+            node: self.node,
+            gpu_index: at.optional_number("gpu_index", self.gpu_index)?,
+            priority: update("priority").and_then(Value::as_u64).and_then(|p| p.try_into().ok()),
+            time_limit_secs: update("time_limit").map(|limit| limit.as_u64().unwrap_or(0) / 1_000),
+            partition: self.partition,
+            more: 0,
+            runs: Vec::new(),
+            name: self.job_name,
+            user: self.user_name,
+        })
+    }
+}
+
+async fn specs(
+    at: &mut PgConnection,
+    submissions: &[i64],
+) -> Result<Vec<RequestRecord>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT s.first_job, s.tasks, s.spec -> 'gpu' AS "gpu!", s.spec -> 'class' AS "class!",
+               s.spec -> 'priority' AS "priority!", s.spec -> 'gang' AS "gang: Json<GangShape>",
+               s.spec ->> 'cpus' AS cpus, s.spec ->> 'host_memory' AS memory,
+               s.spec ->> 'time_limit' AS time_limit, s.spec -> 'retry' ->> 'on_lost' AS on_lost,
+               s.spec ->> 'work_dir' AS work_dir, s.spec -> 'output' ->> 'stdout' AS stdout,
+               s.spec -> 'output' ->> 'stderr' AS stderr, s.spec ->> 'comment' AS comment,
+               s.spec ->> 'partition' AS partition,
+               s.spec -> 'dependency' AS "dependency: Json<Dependency>"
+          FROM submissions AS s
+         WHERE s.first_job = ANY ($1)
+         ORDER BY s.first_job
+        "#,
+        submissions,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("read what jobs requested"))?;
+    let records = rows.into_iter().map(|row| {
+        let at = RowRef::new("submissions", row.first_job);
+        let bad = at.corrupt::<serde_json::Error>("spec");
+        let gpu: GpuRequest = serde_json::from_value(row.gpu).map_err(&bad)?;
+        let class: Class = serde_json::from_value(row.class).map_err(&bad)?;
+        let gang = row.gang.map(|Json(shape)| shape);
+        let number = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok());
+        Ok(RequestRecord {
+            submission: at.number("first_job", row.first_job)?,
+            tasks: at.number("tasks", row.tasks)?,
+            gpu: gpu.to_string(),
+            gpus: gang.map_or(1, |shape| shape.members()),
+            nodes: gang.map_or(1, |shape| shape.nodes()),
+            class: class.word().to_owned(),
+            priority: serde_json::from_value(row.priority).map_err(&bad)?,
+            cpus: row.cpus.and_then(|cpus| cpus.parse().ok()),
+            host_memory_bytes: number(row.memory),
+            time_limit_secs: number(row.time_limit).map(|ms| Millis::new(ms).get() / 1_000),
+            requeue: row.on_lost.as_deref() == Some("requeue"),
+            comment: row.comment,
+            partition: row.partition,
+            dependency: row.dependency.map(|Json(dependency)| dependency.to_string()),
+            work_dir: row.work_dir,
+            stdout: row.stdout,
+            stderr: row.stderr,
+        })
+    });
+    records.collect()
+}
+
+async fn runs(
+    at: &mut PgConnection,
+    jobs: &[i64],
+) -> Result<BTreeMap<i64, Vec<RunRecord>>, StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT a.job, a.number, a.state, n.name AS node, a.gpu_index, a.profile, a.placed_at,
+               a.started_at, a.ended_at, a.exit_code, a.user_ms, a.system_ms, a.max_rss,
+               a.energy_mj, a.peak_gpu_memory
+          FROM attempts AS a
+          JOIN nodes AS n ON n.node = a.node
+         WHERE a.job = ANY ($1)
+         ORDER BY a.job, a.number
+        "#,
+        jobs,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list the runs of jobs"))?;
+    let mut found: BTreeMap<i64, Vec<RunRecord>> = BTreeMap::new();
+    for row in rows {
+        let at = RowRef::new("attempts", row.job);
+        found.entry(row.job).or_default().push(RunRecord {
+            number: at.number("number", row.number)?,
+            state: row.state,
+            node: row.node,
+            gpu_index: at.number("gpu_index", row.gpu_index)?,
+            profile: row.profile,
+            placed_at: row.placed_at,
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+            exit_code: row.exit_code,
+            user_ms: at.optional_number("user_ms", row.user_ms)?,
+            system_ms: at.optional_number("system_ms", row.system_ms)?,
+            max_rss_bytes: at.optional_number("max_rss", row.max_rss)?,
+            gpu_energy_millijoules: at.optional_number("energy_mj", row.energy_mj)?,
+            gpu_memory_peak_bytes: at.optional_number("peak_gpu_memory", row.peak_gpu_memory)?,
+        });
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(jobs: &str) -> RecordQuery {
+        let filter = RecordFilter { jobs: Some(jobs.to_owned()), ..RecordFilter::default() };
+        RecordQuery::parse(filter, OffsetDateTime::UNIX_EPOCH).unwrap()
+    }
+
+    #[test]
+    fn a_named_task_leaves_the_others_of_its_array_out() {
+        let query = query("7,50_3,50_6");
+
+        assert!(query.includes(7, None));
+        assert!(query.includes(50, Some(3)));
+        assert!(!query.includes(50, Some(4)));
+        assert!(!query.includes(50, None));
+    }
+
+    #[test]
+    fn a_named_array_includes_all_of_its_tasks() {
+        let query = query("50_3,50");
+
+        assert!(query.includes(50, Some(4)));
+    }
+
+    #[test]
+    fn tasks_are_one_record_as_long_as_they_differ_in_their_numbers_only() {
+        let task = |id: u64, index: u32, state: &str| -> JobRecord {
+            serde_json::from_value(serde_json::json!({
+                "id": id, "submission": 50, "array_index": index, "name": "a", "user": "ada",
+                "account": "lab", "state": state, "attempts": 0,
+                "submitted_at": "2026-01-01T00:00:00Z",
+            }))
+            .unwrap()
+        };
+        let first = task(50, 0, "queued");
+        let folded = JobRecord { more: 3, ..first.clone() };
+
+        assert!(is_next(&first, &task(51, 1, "queued")));
+        assert!(is_next(&folded, &task(54, 4, "queued")));
+        assert!(!is_next(&first, &task(51, 2, "queued")), "the indexes have a gap");
+        assert!(!is_next(&first, &task(51, 1, "held")));
+        assert!(!is_next(&first, &JobRecord { attempts: 1, ..task(51, 1, "queued") }));
+        let running = task(50, 0, "running");
+        assert!(!is_next(&running, &task(51, 1, "running")), "each has a place of its own");
+    }
+
+    #[test]
+    fn what_is_no_job_is_named() {
+        let filter = RecordFilter { jobs: Some("1,x".to_owned()), ..RecordFilter::default() };
+        let refused = RecordQuery::parse(filter, OffsetDateTime::UNIX_EPOCH).unwrap_err();
+
+        assert_eq!(refused.field, "jobs");
+        assert!(refused.to_string().contains("\"x\" is not a job"), "{refused}");
+    }
+}
