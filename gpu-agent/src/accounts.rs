@@ -148,9 +148,9 @@ impl AccountRules {
     }
 
     /// Closes device nodes for an attempt of another account than the agent's, except its own.
-    pub fn guard_devices(&self, job: &mut JobAccount, gpu: &GpuNumbers, slot: Option<Slot>) {
+    pub fn guard_devices(&self, job: &mut JobAccount, held: &[(&GpuNumbers, Option<Slot>)]) {
         if let Some(files) = self.guarded.as_ref().filter(|_| job.confinement.account.is_some()) {
-            job.confinement.devices = devices::rules(files, gpu, slot);
+            job.confinement.devices = devices::rules(files, held);
         }
     }
 

@@ -86,7 +86,9 @@ async fn greet(
             Some(
                 FromShepherd::Started { .. }
                 | FromShepherd::Ended { .. }
-                | FromShepherd::Ending { .. },
+                | FromShepherd::Ending { .. }
+                | FromShepherd::Memory { .. }
+                | FromShepherd::Trail { .. },
             ) => {
                 return Err(io::Error::other("it didn't begin with a hello"));
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -114,6 +114,22 @@ pub enum AgentCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Joins a cluster: gets this machine's certificate by the token of an invitation.
+    ///
+    /// `tessera node invite NAME` prints the token and the whole command. Run it as the agent's account.
+    Join {
+        /// The token, or - to read it from standard input.
+        token: String,
+        /// The controller's address for agents: `host:port` [default: the agent's setting].
+        #[arg(long)]
+        controller: Option<String>,
+        /// The agent's data folder [default: the agent's setting].
+        #[arg(long)]
+        data: Option<PathBuf>,
+        /// Replace the identity that this machine has already.
+        #[arg(long)]
+        replace: bool,
+    },
     /// Prints the driver's GPUs as JSON: inventory, placements, instances, measurements,
     /// and what this account may do. Changes nothing.
     ///
@@ -171,6 +187,7 @@ struct ConfigFile {
     kernel_shim: Option<PathBuf>,
     kernel_gates: Option<PathBuf>,
     kernel_over_mps: Option<bool>,
+    companion: Option<bool>,
     kernel_rules: Option<QueueRules>,
     shepherd: Option<PathBuf>,
     launch: Option<PathBuf>,
@@ -223,6 +240,8 @@ pub struct AgentConfig {
     pub kernel_gates: PathBuf,
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.
     pub kernel_over_mps: bool,
+    /// Whether Python programs get the companion, which reports their memory.
+    pub companion: bool,
     /// How they share it.
     pub kernel_rules: QueueRules,
     /// The shepherd's program.
@@ -295,6 +314,39 @@ const TASKS_MAX: u64 = 32_768;
 /// How long outputs are kept by default.
 const KEEP_OUTPUTS: RetentionTime = RetentionTime::days(7);
 
+/// The settings file that the packages install.
+const INSTALLED_FILE: &str = "/etc/tessera/agent.toml";
+
+impl AgentArguments {
+    /// Returns the controller's address and the data folder: as a command's own options have them, or else as the
+    /// agent would. Without any option the installed settings file counts.
+    ///
+    /// # Errors
+    ///
+    /// What is missing or wrong, and where.
+    pub fn place(
+        &self,
+        (controller, data): (Option<String>, Option<PathBuf>),
+    ) -> anyhow::Result<(String, PathBuf)> {
+        let installed = Some(PathBuf::from(INSTALLED_FILE)).filter(|path| path.exists());
+        let file = read_config(self.config.clone().or(installed).as_deref())?;
+        let missing = |what| format!("{what} is missing: give it as --{what} or in the file");
+        let controller = controller.or(self.controller.clone()).or(file.controller);
+        let data = data.or(self.data.clone()).or(file.data);
+        Ok((
+            controller.with_context(|| missing("controller"))?,
+            data.with_context(|| missing("data"))?,
+        ))
+    }
+}
+
+fn read_config(path: Option<&Path>) -> anyhow::Result<ConfigFile> {
+    let Some(path) = path else { return Ok(ConfigFile::default()) };
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("in {}", path.display()))
+}
+
 impl AgentConfig {
     /// Puts the settings together.
     ///
@@ -302,14 +354,7 @@ impl AgentConfig {
     ///
     /// What is missing or wrong, and where.
     pub fn load(arguments: &AgentArguments) -> anyhow::Result<Self> {
-        let file = match &arguments.config {
-            None => ConfigFile::default(),
-            Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("can't read {}", path.display()))?;
-                toml::from_str(&text).with_context(|| format!("in {}", path.display()))?
-            }
-        };
+        let file = read_config(arguments.config.as_deref())?;
         let own = std::env::current_exe().context("can't find this program itself")?;
         let missing = |what| format!("{what} is missing: give it as --{what} or in the file");
         let keep_outputs_bytes = arguments.keep_outputs_bytes.clone().or(file.keep_outputs_bytes);
@@ -325,6 +370,7 @@ impl AgentConfig {
             kernel_shim: kernel_shim.or_else(|| kernel::find_shim(&own)),
             kernel_gates: file.kernel_gates.unwrap_or_else(|| kernel::gates_of(&data)),
             kernel_over_mps: file.kernel_over_mps.unwrap_or(false),
+            companion: file.companion.unwrap_or(true),
             kernel_rules: file.kernel_rules.unwrap_or_default(),
             data,
             keep_outputs_bytes,

@@ -13,28 +13,30 @@ use crate::sys::holders::{DeviceFiles, minors};
 /// Nodes that every program on any GPU needs.
 const COMMON: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
 
-/// Returns which nodes are guarded and which of them are open for an attempt; `None` on a machine without any.
-pub fn rules(files: &DeviceFiles, gpu: &GpuNumbers, slot: Option<Slot>) -> Option<DeviceNumbers> {
+/// Returns which nodes are guarded and which of them are open for an attempt with these GPUs and instances;
+/// `None` on a machine without any.
+pub fn rules(files: &DeviceFiles, held: &[(&GpuNumbers, Option<Slot>)]) -> Option<DeviceNumbers> {
     let nodes = nodes(&files.folder);
     let table = fs::read_to_string(&files.minors).unwrap_or_default();
-    choose(&nodes, &table, gpu, slot)
+    choose(&nodes, &table, held)
 }
 
 fn choose(
     nodes: &[(String, u32, u32)],
     table: &str,
-    gpu: &GpuNumbers,
-    slot: Option<Slot>,
+    held: &[(&GpuNumbers, Option<Slot>)],
 ) -> Option<DeviceNumbers> {
     if nodes.is_empty() {
         return None;
     }
     let mut open: Vec<String> = COMMON.map(str::to_owned).into();
-    open.push(format!("nvidia{}", gpu.minor));
-    let instance = gpu.instances.iter().find(|(of, _)| Some(*of) == slot);
-    if let Some((_, instance)) = instance {
-        let caps = minors(table, gpu.minor, *instance).into_iter();
-        open.extend(caps.map(|minor| format!("nvidia-caps/nvidia-cap{minor}")));
+    for (gpu, slot) in held {
+        open.push(format!("nvidia{}", gpu.minor));
+        let instance = gpu.instances.iter().find(|(of, _)| Some(*of) == *slot);
+        if let Some((_, instance)) = instance {
+            let caps = minors(table, gpu.minor, *instance).into_iter();
+            open.extend(caps.map(|minor| format!("nvidia-caps/nvidia-cap{minor}")));
+        }
     }
     let mut guarded: Vec<u32> = nodes.iter().map(|(_, major, _)| *major).collect();
     guarded.sort_unstable();
@@ -85,13 +87,16 @@ mod tests {
         let slot = |start| Slot { profile: ProfileId(19), start };
         let gpu = GpuNumbers { minor: 0, instances: vec![(slot(0), 1), (slot(1), 2)] };
 
-        let whole = choose(&nodes, table, &gpu, None).unwrap();
+        let whole = choose(&nodes, table, &[(&gpu, None)]).unwrap();
         assert_eq!(whole.guarded, [195, 237, 505]);
         assert_eq!(whole.open, [(195, 255), (195, 0), (505, 0)]);
-        let first = choose(&nodes, table, &gpu, Some(slot(0))).unwrap();
+        let first = choose(&nodes, table, &[(&gpu, Some(slot(0)))]).unwrap();
         assert_eq!(first.open, [(195, 255), (195, 0), (505, 0), (237, 12), (237, 13)]);
-        let second = choose(&nodes, table, &gpu, Some(slot(1))).unwrap();
+        let second = choose(&nodes, table, &[(&gpu, Some(slot(1)))]).unwrap();
         assert_eq!(second.open, [(195, 255), (195, 0), (505, 0), (237, 21)]);
-        assert_eq!(choose(&[], table, &gpu, None), None);
+        let other = GpuNumbers { minor: 1, instances: Vec::new() };
+        let both = choose(&nodes, table, &[(&gpu, None), (&other, None)]).unwrap();
+        assert_eq!(both.open, [(195, 255), (195, 0), (195, 1), (505, 0)]);
+        assert_eq!(choose(&[], table, &[(&gpu, None)]), None);
     }
 }

@@ -12,6 +12,7 @@ mod gate;
 mod handle;
 pub mod metrics;
 mod outbox;
+mod priority;
 mod process;
 mod registry;
 mod session;
@@ -136,6 +137,8 @@ pub struct EndpointNumbers {
     pub refused: u64,
     /// Connections that ended because of invalid frames.
     pub nonsense: u64,
+    /// Queues that were started again after a bug ended them.
+    pub restarts: u64,
 }
 
 /// The numbers of the endpoint, shared with other threads.

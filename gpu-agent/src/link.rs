@@ -9,9 +9,10 @@ use rand::Rng as _;
 use tessera_frames::cluster::ToAgent;
 use tessera_model::backoff::{Backoff, FailureCount};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
-use tessera_wire::tls::CONTROLLER_NAME;
+use tessera_wire::tls::{CONTROLLER_NAME, TlsError};
 use tokio::sync::{mpsc, watch};
 
+use crate::certificate::{self, NodeCertificate};
 use crate::logs;
 use crate::messages::{LinkEvent, NodeInput};
 use crate::outputs::OutputKeeper;
@@ -19,7 +20,7 @@ use crate::outputs::OutputKeeper;
 /// Pauses after a failed connection, before they are spread at random.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 /// How long the end of a connection may take.
-const CLOSE_WITHIN: Duration = Duration::from_millis(200);
+pub(crate) const CLOSE_WITHIN: Duration = Duration::from_millis(200);
 /// How long a connection may take to be made.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Frames that may wait for the network: every attempt's and GPU's report fits. When they
@@ -33,8 +34,8 @@ const WRITE_MAX: usize = 256;
 pub struct ControllerAddress {
     /// `host:port`; the host may be a name.
     pub address: String,
-    /// The agent's side of the mutual TLS.
-    pub tls: quinn::ClientConfig,
+    /// The node's certificate, which changes while the agent runs.
+    pub certificate: NodeCertificate,
     /// The data folder, for readers of output.
     pub data: PathBuf,
     /// The program that opens users' files as the users.
@@ -55,6 +56,8 @@ enum ConnectError {
     Refused(#[from] quinn::ConnectError),
     #[error(transparent)]
     Broken(#[from] quinn::ConnectionError),
+    #[error("the node's certificate can't be used")]
+    Certificate(#[from] TlsError),
     #[error("no answer")]
     Timeout,
 }
@@ -87,13 +90,16 @@ pub async fn run(
                     // An end of the other side is one too.
                     _ = stop.wait_for(|stop| *stop) => true,
                 };
+                // Why the controller ended it, if it did: a revoked certificate, for example.
+                let reason = connection.close_reason().map(|reason| reason.to_string());
                 connection.close(0_u32.into(), b"bye");
                 // The peer should learn of the end now, not by silence.
                 let _ = tokio::time::timeout(CLOSE_WITHIN, endpoint.wait_idle()).await;
                 if stopped {
                     return;
                 }
-                tracing::warn!(controller = controller.address, "disconnected");
+                tracing::warn!(controller = controller.address, reason, "disconnected");
+                remark_expiry(&controller);
             }
             Ok(Err(error)) => complain(&controller, &error, &mut silent),
             Err(_) => complain(&controller, &ConnectError::Timeout, &mut silent),
@@ -111,8 +117,20 @@ fn complain(controller: &ControllerAddress, error: &ConnectError, silent: &mut b
         tracing::debug!(controller = address, %error, cause, "the controller can't be reached");
     } else {
         tracing::warn!(controller = address, %error, cause, "the controller can't be reached");
+        remark_expiry(controller);
     }
     *silent = true;
+}
+
+/// A certificate that has expired is refused with an alert of TLS, which names no way out.
+fn remark_expiry(controller: &ControllerAddress) {
+    if controller.certificate.has_expired() {
+        let node = &controller.certificate.node().name;
+        tracing::error!(
+            "the node's certificate has expired: run `tessera node invite {node}`, and the command that it \
+             prints here with --replace"
+        );
+    }
 }
 
 async fn connect(
@@ -133,14 +151,18 @@ async fn connect_to(
     controller: &ControllerAddress,
     address: SocketAddr,
 ) -> Result<(quinn::Endpoint, quinn::Connection), ConnectError> {
-    let local = match address {
+    let endpoint = quinn::Endpoint::client(local_for(address)).map_err(ConnectError::Socket)?;
+    let tls = controller.certificate.client()?;
+    let connection = endpoint.connect_with(tls, address, CONTROLLER_NAME)?.await?;
+    Ok((endpoint, connection))
+}
+
+/// Returns the address from which another one is reached: any of the same kind.
+pub(crate) fn local_for(address: SocketAddr) -> SocketAddr {
+    match address {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-    };
-    let mut endpoint = quinn::Endpoint::client(local).map_err(ConnectError::Socket)?;
-    endpoint.set_default_client_config(controller.tls.clone());
-    let connection = endpoint.connect(address, CONTROLLER_NAME)?.await?;
-    Ok((endpoint, connection))
+    }
 }
 
 /// Serves one connection; returns whether the controller ever reported anything.
@@ -160,6 +182,7 @@ async fn serve(
         ended = read(FrameReader::new(receiver), node, &mut received) => ended,
         ended = write(FrameWriter::new(sender), frames) => ended,
         () = logs::serve(connection, controller, node) => Ok(()),
+        () = certificate::attend(connection, &controller.certificate) => Ok(()),
     };
     if let Err(error) = ended {
         let cause = std::error::Error::source(&error).map(ToString::to_string);

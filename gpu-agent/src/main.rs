@@ -8,10 +8,13 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser};
 use tessera_agent::accounts::AccountRules;
 use tessera_agent::actors::{gpu, node};
+use tessera_agent::certificate::NodeCertificate;
+use tessera_agent::companion;
 use tessera_agent::config::{AgentArguments, AgentCommand, AgentConfig, MPS_CONTROL, NVML_LIBRARY};
 use tessera_agent::disk::{DataFolder, NodeState};
 use tessera_agent::doctor::Doctor;
 use tessera_agent::gpus::managed::GpuTools;
+use tessera_agent::join::{self, JoinOrder};
 use tessera_agent::journal::JournalFile;
 use tessera_agent::kernel::{self, KernelEvent, KernelSettings};
 use tessera_agent::kernel_log::{self, KernelLog};
@@ -30,10 +33,9 @@ use tessera_agent::pool::{ShepherdLauncher, ShepherdPool};
 use tessera_agent::shepherd::group;
 use tessera_agent::telemetry::health::NodeHealth;
 use tessera_agent::telemetry::{self, TelemetryParts};
-use tessera_agent::{accounts, adopt, http, nvml, service, sys::clock};
+use tessera_agent::{accounts, adopt, http, nvml, sys::clock};
 use tessera_agent_core::shepherd::HeldAttempt;
 use tessera_model::{BootId, Bytes, NodeName};
-use tessera_wire::tls::{CertificateExpiry, Identity};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -66,6 +68,10 @@ fn main() -> ExitCode {
         Some(AgentCommand::Inspect { nvml: library }) => {
             return inspect(&arguments, library.as_ref());
         }
+        Some(AgentCommand::Join { token, controller, data, replace }) => {
+            let own = (controller.clone(), data.clone());
+            return status(join_cluster(&arguments, token.clone(), own, *replace));
+        }
         Some(AgentCommand::Manual { out }) => {
             let written =
                 write_manual(out).inspect_err(|error| eprintln!("tessera-agent: {error}"));
@@ -93,6 +99,25 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Joins a cluster for a person.
+fn join_cluster(
+    arguments: &AgentArguments,
+    token: String,
+    own: (Option<String>, Option<PathBuf>),
+    replace: bool,
+) -> bool {
+    let joined = arguments
+        .place(own)
+        .and_then(|(controller, data)| join::run(&JoinOrder { token, controller, data, replace }));
+    match &joined {
+        Ok(node) => {
+            println!("this machine is the node {} ({}): start the agent", node.name, node.id);
+        }
+        Err(error) => eprintln!("tessera-agent: {error:#}"),
+    }
+    joined.is_ok()
 }
 
 fn write_manual(out: &Path) -> std::io::Result<()> {
@@ -148,10 +173,10 @@ fn inspect(arguments: &AgentArguments, library: Option<&OsString>) -> ExitCode {
 fn start(arguments: &AgentArguments) -> anyhow::Result<ExitCode> {
     let config = AgentConfig::load(arguments)?;
     let identity = config.data.join("identity");
-    let identity = Identity::load(&identity).context("no identity: make one with node-cert")?;
-    let own = identity.node().context("the certificate is not a node's")?;
-    let tls = identity.client()?;
-    let expiry = identity.expiry()?;
+    let certificate = NodeCertificate::load(&identity).context(
+        "no identity: run `tessera node invite NAME`, and here the command that it prints",
+    )?;
+    let own = certificate.node().clone();
     anyhow::ensure!(config.shepherd.exists(), "no shepherd: {}", config.shepherd.display());
     tessera_agent::pool::check_program(&config.shepherd)?;
     tessera_launch::client::check_program(&config.launch).map_err(anyhow::Error::msg)?;
@@ -163,18 +188,16 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<ExitCode> {
     }
     tracing::info!(node = %own.name, id = %own.id, data = %config.data.display(), "starting");
     let folder = DataFolder::take(&config.data)?;
-    actix::System::new().block_on(run(config, folder, own.name, tls, expiry))
+    actix::System::new().block_on(run(config, folder, certificate))
 }
 
 async fn run(
     config: AgentConfig,
     folder: DataFolder,
-    name: NodeName,
-    tls: quinn::ClientConfig,
-    expiry: CertificateExpiry,
+    certificate: NodeCertificate,
 ) -> anyhow::Result<ExitCode> {
     let (inputs, received) = mpsc::channel(INPUTS_MAX);
-    let startup = Startup::new(config, &folder, name, inputs, expiry)?;
+    let startup = Startup::new(config, &folder, inputs, certificate)?;
     let outputs = startup.start_outputs()?;
     let queues = startup.start_kernel_queues();
     let ports = startup.start_node(received, queues.as_ref(), outputs.clone()).await?;
@@ -183,7 +206,7 @@ async fn run(
     // The first inventory names every GPU that answers.
     let _ = startup.start_gpus(nvml, ports.gpu_orders).await;
     startup.start_doctor(ports.doctor_requests);
-    startup.serve_controller(tls, outputs, ports.fatal).await
+    startup.serve_controller(outputs, ports.fatal).await
 }
 
 /// What every part of the agent is started with.
@@ -197,8 +220,8 @@ struct Startup {
     /// The boot in which the GPUs' instances live.
     gpu_boot: BootId,
     inputs: mpsc::Sender<NodeInput>,
-    /// When this node's certificate expires.
-    expiry: CertificateExpiry,
+    /// This node's certificate.
+    certificate: NodeCertificate,
 }
 
 /// The receiving ends of what the node sends to the other parts.
@@ -213,9 +236,8 @@ impl Startup {
     fn new(
         config: AgentConfig,
         folder: &DataFolder,
-        name: NodeName,
         inputs: mpsc::Sender<NodeInput>,
-        expiry: CertificateExpiry,
+        certificate: NodeCertificate,
     ) -> anyhow::Result<Self> {
         let boot = clock::boot_id().context("the kernel reports no boot id")?;
         let gpu_boot = clock::boot_id_in(&config.gpu_boot_id).with_context(|| {
@@ -223,7 +245,8 @@ impl Startup {
         })?;
         let program = std::env::current_exe().context("can't find this program itself")?;
         let data = folder.path().to_owned();
-        Ok(Self { config, data, name, program, boot, gpu_boot, inputs, expiry })
+        let name = certificate.node().name.clone();
+        Ok(Self { config, data, name, program, boot, gpu_boot, inputs, certificate })
     }
 
     fn start_outputs(&self) -> anyhow::Result<OutputKeeper> {
@@ -248,7 +271,12 @@ impl Startup {
         };
         let settings = KernelSettings {
             shim,
-            rules: self.config.kernel_rules,
+            rules: if self.config.kernel_over_mps {
+                // All sessions share the server's context.
+                self.config.kernel_rules.without_switches()
+            } else {
+                self.config.kernel_rules
+            },
             data: self.data.clone(),
             gates: self.config.kernel_gates.clone(),
         };
@@ -339,8 +367,21 @@ impl Startup {
             accounts: AccountRules::new(&self.config, &self.data, self.program.clone()),
             mps: mps::find(&self.config.mps_control),
             kernel_over_mps: self.config.kernel_over_mps,
+            companion: self.companion(),
             address: self.config.address.clone(),
         }
+    }
+
+    /// Writes the Python companion into the data folder; attempts run without it if the disk refuses.
+    fn companion(&self) -> Option<String> {
+        if !self.config.companion {
+            return None;
+        }
+        let written = companion::write(&self.data);
+        written
+            .inspect_err(|error| tracing::warn!(%error, "programs run without the companion"))
+            .ok()
+            .map(|folder| folder.display().to_string())
     }
 
     fn start_mps(&self, control: Option<PathBuf>) -> mpsc::Sender<MpsOrder> {
@@ -384,7 +425,8 @@ impl Startup {
             tracing::info!(address = %listener.local_addr()?, "serving metrics");
             let kernels = queues.map(|endpoint| endpoint.handle.numbers().clone());
             let name = self.name.to_string();
-            let health = NodeHealth { data: self.data.clone(), expiry: self.expiry };
+            let health =
+                NodeHealth { data: self.data.clone(), certificate: self.certificate.clone() };
             actix::spawn(http::serve(listener, name, shared.clone(), kernels, health)?);
         }
         actix::spawn(telemetry::run(parts, shared, events));
@@ -433,19 +475,24 @@ impl Startup {
     /// Talks to the controller until the agent is to end.
     async fn serve_controller(
         self,
-        tls: quinn::ClientConfig,
         outputs: OutputKeeper,
         fatal: oneshot::Receiver<FatalRefusal>,
     ) -> anyhow::Result<ExitCode> {
         let address = self.config.controller;
         let launch = self.config.launch.clone();
-        let controller = ControllerAddress { address, tls, data: self.data, launch, outputs };
+        let controller = ControllerAddress {
+            address,
+            certificate: self.certificate,
+            data: self.data,
+            launch,
+            outputs,
+        };
         let (stop, stopping) = watch::channel(false);
         let link = actix::spawn(link::run(controller, self.inputs, stopping));
         // Its GPUs are known: the node serves from now on, whether the controller answers or not.
-        service::notify_ready("serving; attempts run on without the agent");
+        tessera_telemetry::service::notify_ready("serving; attempts run on without the agent");
         let code = wait_for_end(fatal).await?;
-        service::notify_stopping();
+        tessera_telemetry::service::notify_stopping();
         stop.send_replace(true);
         // A link between two connections has no controller to take leave of.
         let _ = tokio::time::timeout(GOODBYE_WITHIN, link).await;

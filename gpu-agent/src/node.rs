@@ -40,6 +40,7 @@ use crate::shepherd::{now, record};
 use crate::sys::clock;
 use tessera_agent_core::attempts::{AttemptEffect, Attempts, LaunchConditions};
 use tessera_agent_core::environment::NodeEnvironment;
+use tessera_agent_core::telemetry::readings::CompanionTrail;
 
 pub use recovery::NodeParts;
 use session::ControllerSession;
@@ -70,6 +71,8 @@ pub struct NodeFacts {
     pub mps: Option<PathBuf>,
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.
     pub kernel_over_mps: bool,
+    /// The folder of the Python companion; `None` if it is off.
+    pub companion: Option<String>,
     /// Where other nodes reach this one, if its operator set it.
     pub address: Option<String>,
 }
@@ -232,6 +235,15 @@ impl AgentNode {
             }
             FromShepherd::Ending { attempt } => {
                 self.pool.still_ending(attempt, clock::boot_now());
+                Vec::new()
+            }
+            FromShepherd::Memory { attempt, reserved_peak, allocated: _, iteration: _ } => {
+                self.send_telemetry(TelemetryEvent::Memory { attempt, peak: reserved_peak });
+                Vec::new()
+            }
+            FromShepherd::Trail { attempt, reserved, preallocated, readings } => {
+                let trail = CompanionTrail { reserved, preallocated, readings };
+                self.send_telemetry(TelemetryEvent::Trail { attempt, trail });
                 Vec::new()
             }
             FromShepherd::Ended { attempt, record } => {

@@ -12,6 +12,7 @@
 //! - `shepherds/<id>.id`: who it is (boot, pid, start time), for agents that come later;
 //! - `shepherds/<id>.sock`: where such an agent finds it;
 //! - `shepherds/<id>.now`: the attempt that it began last;
+//! - `pipes/<uuid>`: where companions of the attempt's processes report memory;
 //! - `outputs/<uuid>.out`, `.err`: what attempts wrote, or links to where their users directed it;
 //! - `attempts/<uuid>/`: script and working folder of attempts that need one, and the exit record
 //!   of one that ended while no agent was there to journal it.
@@ -22,13 +23,14 @@
 //! When its agent goes away, a busy shepherd goes on to the end of its attempt, leaves the exit
 //! record on disk, and exits; an idle one exits at once.
 
-pub mod error_output;
 pub mod files;
 pub mod group;
 pub mod job;
 pub mod limits;
+pub mod memory_pipe;
 pub mod now;
 pub mod prepare;
+pub mod program_output;
 pub mod protocol;
 pub mod record;
 pub mod serve;

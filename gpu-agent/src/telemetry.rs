@@ -143,6 +143,14 @@ impl Sampling {
             TelemetryEvent::Inventory(tenancies) => {
                 self.shared.with(|state| state.inventory(&tenancies));
             }
+            TelemetryEvent::Memory { attempt, peak } => {
+                self.shared.with(|state| state.observe_memory(attempt, peak));
+                return;
+            }
+            TelemetryEvent::Trail { attempt, trail } => {
+                self.shared.with(|state| state.observe_trail(attempt, trail));
+                return;
+            }
             TelemetryEvent::Acknowledged(attempt) => {
                 self.shared.with(|state| state.acknowledged(attempt));
             }
@@ -219,6 +227,10 @@ impl Sampling {
         for due in &self.due {
             if let Some(figures) = self.shared.with(|state| state.figures(&due.gpu)) {
                 self.send(ToController::Figures(Box::new(figures)));
+            }
+            let readings = self.shared.with(|state| state.take_readings(&due.gpu));
+            if !readings.is_empty() {
+                self.send(ToController::Memory(readings));
             }
             self.report_usages(&due.gpu);
         }

@@ -158,7 +158,7 @@ async fn a_job_reaches_nothing_of_the_node_and_of_other_users() {
     let other = Place::on(&stage.session.gpu("A30"));
     // Each attack that succeeds is named.
     let attack = format!(
-        "cd {data}; \
+        "exec 2>/dev/null; cd {data}; \
          for file in $(find {data} -type f) identity/* state lease lock journal* outputs/* shepherds/* gpus/* \
              attempts/*/exit attempts/{attempt}/work/secret attempts/{attempt}/work/script; do \
            head -c 1 $file >/dev/null && echo READ $file; \
@@ -619,7 +619,7 @@ async fn jobs_of_a_user_share_a_slice_by_mps_and_nobody_else_reaches_their_daemo
     let (client, control) =
         (stage.program("tessera-sim-client"), stage.program("nvidia-cuda-mps-control"));
     let attack = format!(
-        "export CUDA_MPS_PIPE_DIRECTORY={folder}/p CUDA_MPS_LOG_DIRECTORY={folder}/l; \
+        "exec 2>/dev/null; export CUDA_MPS_PIPE_DIRECTORY={folder}/p CUDA_MPS_LOG_DIRECTORY={folder}/l; \
          {client} --mps --canary >/dev/null && echo CONNECTED; \
          echo get_server_list | {control} >/dev/null && echo COMMANDED; \
          ls {folder}/p >/dev/null && echo LISTED; cat {folder}/l/*.log >/dev/null && echo READ; \
@@ -710,7 +710,7 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
     let (kernel, page_text) =
         (stage.agent.data.join("kernel").display().to_string(), page.display());
     let attack = format!(
-        "ls {kernel} {kernel}/attempts {} && echo LISTED; cat {kernel}/*key* {kernel}/port && echo SECRETS; \
+        "exec 2>/dev/null; ls {kernel} {kernel}/attempts {} && echo LISTED; cat {kernel}/*key* {kernel}/port && echo SECRETS; \
          touch {}/new && echo MADE; rm -f {page_text} && echo REMOVED; \
          (: <> {page_text}) && echo OPENED; (: > {page_text}) && echo TRUNCATED; echo done",
         gates.display(),

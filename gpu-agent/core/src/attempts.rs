@@ -179,9 +179,10 @@ impl Attempts {
         let over = match (entry.kill, entry.stop) {
             (Some(reason), _) => Some(killed(reason)),
             (None, Some(StopCause::Cancel)) => Some((Outcome::Cancelled, String::new())),
-            (None, Some(StopCause::Preempt | StopCause::Reshare | StopCause::Move)) => {
-                Some((Outcome::Preempted, String::new()))
-            }
+            (
+                None,
+                Some(StopCause::Preempt | StopCause::Reshare | StopCause::Move | StopCause::Grow),
+            ) => Some((Outcome::Preempted, String::new())),
             (None, None) if !standing.leased || order.generation != standing.generation => {
                 Some((Outcome::NotStarted, "the node's lease ran out".to_owned()))
             }

@@ -6,6 +6,7 @@ use tessera_frames::cluster::{GangPosition, GpuReport, LaunchOrder, MigReport};
 use tessera_model::NodeName;
 use tessera_model::life::Outcome;
 use tessera_model::mig::compute::memory_share;
+use tessera_model::place::compressed;
 
 /// What the node itself brings in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,20 +40,25 @@ pub fn environment(
     for (name, value) in ranks(order.gang.as_ref()) {
         set(name, value);
     }
-    for (name, value) in order.gang.iter().flat_map(meeting) {
+    let each = order.gang.iter().filter(|gang| gang.devices.is_empty());
+    for (name, value) in each.flat_map(meeting) {
         // A user's own rendezvous settings take precedence.
         if !order.run.env.contains_key(name) {
             set(name, value);
         }
     }
+    for (name, value) in of_batch(order, node) {
+        set(name, value);
+    }
     set("SLURM_JOB_GPUS", gpu.index.to_string());
-    set("CUDA_VISIBLE_DEVICES", order.slice.to_string());
+    set("CUDA_VISIBLE_DEVICES", visible_devices(order));
     for (name, value) in of_gpu(order, gpu) {
         set(&format!("TESSERA_{name}"), value);
     }
     if let Some(reason) = order.restart_reason {
         set("TESSERA_RESTART_REASON", restart_word(reason).to_owned());
     }
+    set("TESSERA_OOM_COUNT", order.oom_count.to_string());
     if let Some(context) = &order.traceparent {
         set("TRACEPARENT", context.clone());
     }
@@ -69,15 +75,62 @@ fn ranks(gang: Option<&GangPosition>) -> Vec<(&'static str, String)> {
         (size, local_size) = (gang.size, gang.local_size);
         nodes = gang.nodes.len();
     }
-    vec![
+    let mut list = vec![
         ("SLURM_NODEID", node_rank.to_string()),
         ("SLURM_PROCID", rank.to_string()),
         ("SLURM_LOCALID", local_rank.to_string()),
-        ("SLURM_NTASKS", size.to_string()),
-        ("SLURM_NTASKS_PER_NODE", local_size.to_string()),
         ("SLURM_NNODES", nodes.to_string()),
+        ("SLURM_JOB_NUM_NODES", nodes.to_string()),
         ("SLURM_GPUS_ON_NODE", local_size.to_string()),
-    ]
+    ];
+    // Where the program starts its own processes, their number is what its user gave, or unknown.
+    if gang.is_some_and(|gang| gang.devices.is_empty()) {
+        list.push(("SLURM_NTASKS", size.to_string()));
+        list.push(("SLURM_NPROCS", size.to_string()));
+        list.push(("SLURM_NTASKS_PER_NODE", local_size.to_string()));
+    }
+    list
+}
+
+/// Returns the devices that the program may use, as CUDA reads them: its own, or those of all members of its
+/// gang on its node.
+fn visible_devices(order: &LaunchOrder) -> String {
+    let of_node = order.gang.as_ref().map_or(&[][..], |gang| &gang.devices);
+    match of_node {
+        [] => order.slice.to_string(),
+        devices => devices.iter().map(|device| device.slice.as_str()).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// Returns what Slurm sets for every batch script.
+fn of_batch(order: &LaunchOrder, node: &NodeName) -> Vec<(&'static str, String)> {
+    let nodes = order.gang.as_ref().map_or_else(|| vec![node.clone()], |gang| gang.nodes.clone());
+    let tasks = order.run.env.get("SLURM_NTASKS").and_then(|tasks| tasks.parse::<usize>().ok());
+    let tasks_per_node = match (order.run.env.get("SLURM_NTASKS_PER_NODE"), tasks) {
+        (Some(per_node), _) => per_node.clone(),
+        (None, Some(tasks)) => tasks.div_ceil(nodes.len().max(1)).to_string(),
+        (None, None) => "1".to_owned(),
+    };
+    let each = |count: &str| match nodes.len() {
+        0 | 1 => count.to_owned(),
+        nodes => format!("{count}(x{nodes})"),
+    };
+    let mut list = vec![
+        ("SLURM_JOBID", order.job.to_string()),
+        ("SLURMD_NODENAME", node.to_string()),
+        ("HOSTNAME", node.to_string()),
+        ("ENVIRONMENT", "BATCH".to_owned()),
+        ("SLURM_CLUSTER_NAME", "tessera".to_owned()),
+        ("SLURM_JOB_NODELIST", compressed(&nodes)),
+        ("SLURM_NODELIST", compressed(&nodes)),
+        ("SLURM_TASKS_PER_NODE", each(&tasks_per_node)),
+        ("SLURM_GTIDS", "0".to_owned()),
+    ];
+    if let Some(cpus) = order.run.cpus {
+        list.push(("SLURM_CPUS_ON_NODE", cpus.to_string()));
+        list.push(("SLURM_JOB_CPUS_PER_NODE", each(&cpus.to_string())));
+    }
+    list
 }
 
 /// Returns what `torchrun`, or a program that it could have started, expects of its surroundings;
@@ -121,8 +174,8 @@ fn shared(order: &LaunchOrder, node: &NodeName) -> Vec<(&'static str, String)> {
         ("JOB_USER", order.user.clone()),
         ("JOB_NODELIST", nodes.clone()),
         ("NODELIST", nodes),
-        ("RESTART_COUNT", order.number.saturating_sub(1).to_string()),
     ];
+    list.push(("RESTART_COUNT", order.number.saturating_sub(1).to_string()));
     if let Some(place) = order.array {
         list.extend([
             ("ARRAY_JOB_ID", place.array.to_string()),
@@ -215,6 +268,7 @@ mod tests {
             nodes: vec!["n0".parse().unwrap(), "n1".parse().unwrap()],
             master: "10.0.0.1".to_owned(),
             port: 20_500,
+            devices: Vec::new(),
         };
         let mut order = order(1, 45);
         order.gang = Some(gang);
@@ -235,7 +289,8 @@ mod tests {
             ("SLURM_LOCALID", "1"),
             ("SLURM_NTASKS", "4"),
             ("SLURM_NNODES", "2"),
-            ("SLURM_JOB_NODELIST", "n0,n1"),
+            ("SLURM_JOB_NODELIST", "n[0-1]"),
+            ("TESSERA_JOB_NODELIST", "n0,n1"),
         ] {
             assert_eq!(built[name], value, "{name}");
         }
@@ -255,6 +310,55 @@ mod tests {
         assert_eq!(built["PATH"], "/opt");
         assert_eq!(built["CUDA_VISIBLE_DEVICES"], order.slice.as_str());
         assert_eq!(built["TESSERA_SIM_NODE"], "/sim");
+    }
+
+    #[test]
+    fn a_script_that_runs_once_sees_all_devices_of_its_node_and_no_ranks() {
+        let device = |slice: &str| tessera_frames::cluster::GangDevice {
+            gpu: gpu().gpu,
+            slot: None,
+            slice: slice.parse().unwrap(),
+        };
+        let mut order = order(1, 42);
+        order.run.env.insert("SLURM_NTASKS".to_owned(), "4".to_owned());
+        order.gang = Some(GangPosition {
+            gang: order.job,
+            rank: 0,
+            size: 4,
+            local_rank: 0,
+            local_size: 2,
+            node_rank: 0,
+            nodes: vec!["n0".parse().unwrap(), "n1".parse().unwrap()],
+            master: "10.0.0.1".to_owned(),
+            port: 20_500,
+            devices: vec![device("GPU-1"), device("GPU-2")],
+        });
+
+        let built = built(&order);
+
+        for (name, value) in [
+            ("CUDA_VISIBLE_DEVICES", "GPU-1,GPU-2"),
+            ("SLURM_GPUS_ON_NODE", "2"),
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_TASKS_PER_NODE", "2(x2)"),
+            ("SLURM_JOB_NUM_NODES", "2"),
+            ("SLURM_JOBID", "42"),
+            ("SLURMD_NODENAME", "n1"),
+        ] {
+            assert_eq!(built[name], value, "{name}");
+        }
+        for name in ["RANK", "WORLD_SIZE", "MASTER_PORT", "SLURM_NTASKS_PER_NODE"] {
+            assert!(!built.contains_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_user_did_not_give_is_not_there() {
+        let built = built(&order(1, 42));
+
+        for name in ["SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"] {
+            assert!(!built.contains_key(name), "{name}");
+        }
     }
 
     #[test]
@@ -299,5 +403,17 @@ mod tests {
 
         assert_eq!(built["TESSERA_RESTART_COUNT"], "2");
         assert_eq!(built["TESSERA_RESTART_REASON"], "node_fail");
+        assert_eq!(built["TESSERA_OOM_COUNT"], "0");
+    }
+
+    #[test]
+    fn a_job_that_ran_out_of_memory_learns_how_often() {
+        let reason = Some(Outcome::OutOfMemory);
+        let order = LaunchOrder { oom_count: 2, restart_reason: reason, ..order(1, 42) };
+
+        let built = built(&order);
+
+        assert_eq!(built["TESSERA_OOM_COUNT"], "2");
+        assert_eq!(built["TESSERA_RESTART_REASON"], "oom");
     }
 }

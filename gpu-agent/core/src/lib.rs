@@ -5,6 +5,7 @@
 
 pub mod attempts;
 pub mod attribution;
+pub mod companion;
 pub mod doctor;
 pub mod environment;
 pub mod health;
@@ -13,6 +14,7 @@ pub mod kernel_log;
 pub mod ledger;
 pub mod mps;
 pub mod nvml;
+pub mod out_of_memory;
 pub mod output;
 pub mod ownership;
 pub mod plan;

@@ -5,5 +5,6 @@ pub mod energy;
 pub mod job_map;
 pub mod meter;
 pub mod pace;
+pub mod readings;
 pub mod series;
 pub mod tracks;

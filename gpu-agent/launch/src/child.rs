@@ -6,11 +6,11 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 
 use crate::order::{Account, Order};
-use crate::prepare::{self, PrepareError, explain, on_node};
+use crate::prepare::{self, PrepareError, explain, on_node, private_tmp};
 use crate::socket::Socket;
 use crate::sys::{self, check};
 
@@ -191,14 +191,13 @@ fn give(path: &Path, account: &Account) -> io::Result<()> {
     std::os::unix::fs::fchown(&folder, Some(account.uid), Some(account.gid))
 }
 
-/// Returns the folder that stands for `/tmp` in an attempt.
-pub fn private_tmp(own: &str) -> PathBuf {
-    Path::new(own).join("tmp")
-}
-
 /// Makes the mounts that only this attempt sees.
 fn build_walls(order: &Order, account: &Account) -> io::Result<()> {
-    let tmp = order.own.as_deref().filter(|_| order.walls.private_tmp).map(private_tmp);
+    let tmp = order
+        .own
+        .as_deref()
+        .filter(|_| order.walls.private_tmp)
+        .map(|own| private_tmp(Path::new(own)));
     if tmp.is_none() && !order.walls.hide_processes {
         return Ok(());
     }

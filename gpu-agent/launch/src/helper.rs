@@ -201,6 +201,11 @@ impl Launcher {
                     job.signal(number);
                 }
             }
+            Request::SignalPart { number, first_only } => {
+                if let Some(job) = &self.job {
+                    job.signal_part(number, first_only);
+                }
+            }
             Request::Kill => {
                 if let Some(job) = &mut self.job {
                     job.signal(libc::SIGKILL);
@@ -472,6 +477,17 @@ impl Job {
                 self.phase = Phase::Aborted { reply: None, deadline };
             }
             Phase::Failing(_) | Phase::Aborted { .. } => {}
+        }
+    }
+
+    /// Signals the program alone, or only what its steps started.
+    fn signal_part(&self, number: i32, first_only: bool) {
+        if !matches!(self.phase, Phase::Running) {
+            return;
+        }
+        match first_only {
+            true => sys::signal(self.child.pid, number),
+            false => sys::signal_steps(self.child.pid, number),
         }
     }
 

@@ -27,8 +27,8 @@ pub struct Account {
 pub enum Program {
     /// A program and its arguments, the program's name first.
     Command(Vec<String>),
-    /// The text of a script.
-    Script(String),
+    /// The text of a script, and its arguments.
+    Script(String, Vec<String>),
 }
 
 /// Where an output goes.
@@ -138,6 +138,13 @@ pub enum Request {
     Start(Box<Order>),
     /// Signal the program and its process group; one that has not started is killed.
     Signal(i32),
+    /// Signal the program alone, or only the processes that its steps started. Does nothing before it runs.
+    SignalPart {
+        /// The signal.
+        number: i32,
+        /// Whether the program gets it; otherwise its steps.
+        first_only: bool,
+    },
     /// Kill the program and its process group.
     Kill,
     /// Open a file as its account, and send its descriptor.
@@ -347,9 +354,10 @@ impl Order {
                 w.u8(0);
                 w.texts(words);
             }
-            Program::Script(text) => {
+            Program::Script(text, arguments) => {
                 w.u8(1);
                 w.text(text);
+                w.texts(arguments);
             }
         }
         w.texts(&self.environment);
@@ -384,7 +392,7 @@ impl Order {
             uid_min: r.u32()?,
             program: match r.u8()? {
                 0 => Program::Command(r.texts()?),
-                1 => Program::Script(r.text()?),
+                1 => Program::Script(r.text()?, r.texts()?),
                 _ => return Err(invalid("an unknown program")),
             },
             environment: r.texts()?,
@@ -457,6 +465,11 @@ impl Request {
                 w.u64(*inode);
                 w.u64(*born);
             }
+            Self::SignalPart { number, first_only } => {
+                w.u8(5);
+                w.u32(number.cast_unsigned());
+                w.flag(*first_only);
+            }
             Self::Remove(folder) => {
                 w.u8(4);
                 folder.write(&mut w);
@@ -483,6 +496,7 @@ impl Request {
                 born: r.u64()?,
             },
             4 => Self::Remove(FileOrder::read(&mut r)?),
+            5 => Self::SignalPart { number: r.i32()?, first_only: r.flag()? },
             _ => return Err(invalid("an unknown request")),
         };
         r.end(request)
@@ -600,7 +614,7 @@ mod tests {
         for request in [
             Request::Start(Box::new(order())),
             Request::Start(Box::new(Order {
-                program: Program::Script("#!/bin/sh\n".into()),
+                program: Program::Script("#!/bin/sh\n".into(), vec!["-x".into()]),
                 stderr: Output::Given,
                 devices: None,
                 ..order()
@@ -609,6 +623,7 @@ mod tests {
             Request::Kill,
             Request::Read { file: file.clone(), device: 1, inode: 2, born: 3 },
             Request::Remove(file),
+            Request::SignalPart { number: 10, first_only: true },
         ] {
             let bytes = request.encode();
             assert_eq!(Request::decode(&bytes).unwrap(), request);

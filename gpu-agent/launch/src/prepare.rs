@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::order::{Order, Output, Program};
@@ -75,17 +75,21 @@ pub fn prepare(
         report(&format!("the working folder {}", folder.display()));
         check_folder(&folder)?;
     }
+    if let Some(own) = own.as_deref().filter(|_| !order.walls.private_tmp) {
+        make_tmp(own)?;
+    }
     let outputs = open_outputs(order, given, &report)?;
     let (program, arguments) = match &order.program {
         Program::Command(command) => {
             report(&format!("the program {}", command.first().map_or("", String::as_str)));
             (find_program(order, command, &folder)?, command.clone())
         }
-        Program::Script(text) => {
+        Program::Script(text, arguments) => {
             let own = own.as_deref().unwrap_or(&folder);
             let path = write_script(own, text)?;
-            let name = path.display().to_string();
-            (path, vec![name])
+            let words = std::iter::once(path.display().to_string());
+            let words = words.chain(arguments.iter().cloned()).collect();
+            (path, words)
         }
     };
     report(&format!("the program {}", program.display()));
@@ -173,6 +177,22 @@ fn open_given(path: &Path, order: &Order) -> Result<File, PrepareError> {
             || format!("the output file can't be written: {shown}"),
         ),
     })
+}
+
+/// Makes the attempt's folder for temporary files, unless an earlier start made it.
+fn make_tmp(own: &Path) -> Result<(), PrepareError> {
+    let path = private_tmp(own);
+    match fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(on_node("the folder for temporary files", &path, &error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Returns the folder for temporary files of an attempt whose own folder this is.
+pub fn private_tmp(own: &Path) -> PathBuf {
+    own.join("tmp")
 }
 
 fn write_script(own: &Path, script: &str) -> Result<PathBuf, PrepareError> {

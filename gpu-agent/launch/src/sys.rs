@@ -147,6 +147,37 @@ pub fn signal(pid: i32, number: c_int) {
     unsafe { libc::kill(pid, number) };
 }
 
+/// A variable that all processes of steps have, and the job's own program has not.
+const STEP_VARIABLE: &[u8] = b"SLURM_STEP_ID=";
+
+/// Signals the processes of a session that belong to steps of its job. The session's leader isn't reaped yet,
+/// so that its number is nobody else's.
+pub fn signal_steps(session: i32, number: c_int) {
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+        let Some(pid) = pid.filter(|pid| *pid != session) else { continue };
+        // SAFETY: plain numbers.
+        let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let Ok(handle) = i32::try_from(handle) else { continue };
+        if handle < 0 {
+            continue;
+        }
+        // SAFETY: plain numbers. Looked at while the handle is open: the number is still this process's.
+        let is_in_session = unsafe { libc::getsid(pid) } == session;
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let is_of_step =
+            environment.split(|byte| *byte == 0).any(|word| word.starts_with(STEP_VARIABLE));
+        // SAFETY: plain numbers, a null pointer that stands for no further data, and an open descriptor.
+        unsafe {
+            if is_in_session && is_of_step {
+                let none = ptr::null::<libc::siginfo_t>();
+                libc::syscall(libc::SYS_pidfd_send_signal, handle, number, none, 0);
+            }
+            libc::close(handle);
+        }
+    }
+}
+
 /// Makes this process deaf to what would end it by accident: a closed terminal, a broken pipe, a stray `kill`.
 pub fn ignore_signals() {
     for signal in ACCIDENTAL_SIGNALS {

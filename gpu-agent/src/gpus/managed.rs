@@ -384,7 +384,7 @@ impl ManagedGpu {
             index: facts.index,
             model: facts.model.clone(),
             memory: facts.memory,
-            sms: None,
+            sms: facts.multiprocessors(),
             mig: facts.mig.clone(),
             instances: facts.instances.iter().map(instance).collect(),
             layout_gen: self.file.layout_gen,

@@ -1,8 +1,9 @@
 //! Messages from the node to the sampling of its GPUs.
 
 use tessera_agent_core::telemetry::meter::GpuTenancy;
+use tessera_agent_core::telemetry::readings::CompanionTrail;
 use tessera_frames::cluster::GpuReport;
-use tessera_model::AttemptId;
+use tessera_model::{AttemptId, Bytes};
 
 /// Events that may wait: two for each attempt that a node can hold at once.
 pub const TELEMETRY_EVENTS_MAX: usize = 8_192;
@@ -16,6 +17,20 @@ pub enum TelemetryEvent {
     Tenancy(GpuTenancy),
     /// These are all attempts that the node holds after a start of the agent.
     Inventory(Vec<GpuTenancy>),
+    /// The companions of an attempt's processes saw that much memory reserved.
+    Memory {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// The most so far.
+        peak: Bytes,
+    },
+    /// What the companions of an attempt's processes reported since the last time.
+    Trail {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// Their iterations.
+        trail: CompanionTrail,
+    },
     /// The controller has an attempt's figures.
     Acknowledged(AttemptId),
 }

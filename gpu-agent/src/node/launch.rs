@@ -5,15 +5,18 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use rustix::process::geteuid;
-use tessera_frames::cluster::{GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
-use tessera_model::AttemptId;
+use tessera_frames::cluster::{GangPosition, GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
+use tessera_model::batch::{BatchRules, OpenMode};
 use tessera_model::life::Outcome;
+use tessera_model::mig::Slot;
 use tessera_model::spec::{JobProgram, OutputPaths, RunSpec};
+use tessera_model::{AttemptId, GpuId};
 
 use super::AgentNode;
 use crate::accounts::JobAccount;
+use crate::companion;
 use crate::messages::account::LookupResult;
-use crate::shepherd::files;
+use crate::shepherd::files::{self, NOWHERE};
 use crate::shepherd::job::never_ran;
 use crate::shepherd::protocol::{AccountNumbers, SpawnOrder};
 use crate::sys::clock;
@@ -161,11 +164,17 @@ impl AgentNode {
 
     fn spawn_order(
         &self,
-        order: LaunchOrder,
+        mut order: LaunchOrder,
         mut account: JobAccount,
     ) -> (SpawnOrder, Option<String>) {
-        if let Some(numbers) = self.gpu_numbers.get(&order.gpu) {
-            self.facts.accounts.guard_devices(&mut account, numbers, order.slot);
+        if order.gang.as_ref().is_some_and(GangPosition::is_held_for_another) {
+            hold_slice(&mut order.run);
+        }
+        let held: Vec<_> = held_gpus(&order)
+            .filter_map(|(gpu, slot)| Some((self.gpu_numbers.get(gpu)?, slot)))
+            .collect();
+        if !held.is_empty() {
+            self.facts.accounts.guard_devices(&mut account, &held);
         }
         let is_foreign = account.confinement.account.is_some();
         let own = files::work_folder(&self.facts.data, order.attempt, is_foreign);
@@ -181,9 +190,21 @@ impl AgentNode {
         let mut around = self.facts.environment.clone();
         let variables = account.variables.into_iter();
         around.base.extend(variables.map(|(name, value)| (name.to_owned(), value)));
-        let env = match self.gpus.get(&order.gpu) {
+        let mut env = match self.gpus.get(&order.gpu) {
             Some(gpu) => environment(&order, name, gpu, &around),
             None => BTreeMap::new(),
+        };
+        let is_off = env.get("TESSERA_COMPANION").is_some_and(|value| companion::is_off(value));
+        let companion = self.facts.companion.clone().filter(|_| !is_off);
+        let indexes = held_gpus(&order).filter_map(|(gpu, _)| self.gpus.get(gpu));
+        let indexes: Vec<String> = indexes.map(|gpu| gpu.index.to_string()).collect();
+        env.insert("SLURM_JOB_GPUS".to_owned(), indexes.join(","));
+        // Tasks of an array may share a file, and so may the members of a gang.
+        let shares_files = order.array.is_some() || order.gang.is_some();
+        let append = match order.run.batch.open_mode {
+            Some(OpenMode::Append) => true,
+            Some(OpenMode::Truncate) => false,
+            None => order.number > 1 || shares_files,
         };
         let (program, script) = match order.run.program {
             JobProgram::Command(command) => (JobProgram::Command(command), None),
@@ -197,14 +218,35 @@ impl AgentNode {
             gpu: order.gpu,
             slot: order.slot,
             run: RunSpec { program, env, output, ..order.run },
-            // Tasks of an array may share a file, and so may the members of a gang.
-            append: order.number > 1 || order.array.is_some() || order.gang.is_some(),
+            append,
             before_kill: Vec::new(),
             confinement: account.confinement,
+            companion,
         };
         (spawn, script)
     }
 }
+
+/// Returns the GPUs and instances that an attempt may use.
+fn held_gpus(order: &LaunchOrder) -> impl Iterator<Item = (&GpuId, Option<Slot>)> {
+    let of_node = order.gang.as_ref().map_or(&[][..], |gang| &gang.devices);
+    let own = of_node.is_empty().then_some((&order.gpu, order.slot));
+    own.into_iter().chain(of_node.iter().map(|device| (&device.gpu, device.slot)))
+}
+
+/// Makes an attempt hold its slice until it is stopped: another process of its job uses it.
+fn hold_slice(run: &mut RunSpec) {
+    run.program = JobProgram::Command(HOLDER.map(str::to_owned).into());
+    run.work_dir = None;
+    run.output = OutputPaths { stdout: Some(NOWHERE.to_owned()), stderr: None };
+    run.host_memory = None;
+    run.cpus = None;
+    run.time_limit = None;
+    run.batch = BatchRules::default();
+}
+
+/// A program that does nothing until it is stopped.
+const HOLDER: [&str; 2] = ["/bin/sleep", "infinity"];
 
 /// Refuses what would fail in a less clear way: only root gives the files of a shared slice to its user.
 fn check_sharing(order: &LaunchOrder, account: JobAccount) -> Result<JobAccount, PlacementRefusal> {

@@ -62,7 +62,9 @@ impl AgentNode {
     pub(super) fn stop_unshared(&mut self, attempt: AttemptId, cause: StopCause) -> bool {
         let outcome = match cause {
             StopCause::Cancel => Outcome::Cancelled,
-            StopCause::Preempt | StopCause::Reshare | StopCause::Move => Outcome::Preempted,
+            StopCause::Preempt | StopCause::Reshare | StopCause::Move | StopCause::Grow => {
+                Outcome::Preempted
+            }
         };
         let waits = self.unshared.contains_key(&attempt);
         if waits {

@@ -5,23 +5,32 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::process::Signal;
+use tessera_agent_core::companion::CompanionMemory;
+use tessera_agent_core::out_of_memory::text::TextEvidence;
+use tessera_agent_core::out_of_memory::{EvidenceStrength, MemoryEvidence, recognise};
 use tessera_agent_core::shepherd::verdict::{Evidence, Signalled, exit_of, verdict};
 use tessera_agent_core::shepherd::{HeldAttempt, never_ran_at};
-use tessera_frames::cluster::{AttemptStatus, ExitRecord, LogStream, StopCause};
+use tessera_frames::cluster::{
+    AttemptStatus, ExitRecord, HOST_MEMORY_DETAIL, LogStream, REFUSED_DETAIL, StopCause,
+};
 use tessera_launch::order::{ReadableOutput, Request};
 use tessera_launch::paths::identity_of;
 use tessera_launch::prepare::PrepareError;
 use tessera_launch::socket::Socket;
+use tessera_model::batch::WarningSignal;
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::number::clamped;
+use tessera_model::readings::MemoryReading;
 use tessera_model::share::CheckpointSignal;
+use tessera_model::spec::RunSpec;
 use tessera_model::{BootId, Bytes, Millis};
 
-use super::error_output::ErrorOutput;
 use super::files::{self, NamedOutput};
 use super::group::Group;
 use super::limits::{Controllers, LimitGroups, Limits};
+use super::memory_pipe::MemoryPipe;
 use super::prepare::prepare;
+use super::program_output::{OutputStream, ProgramOutput};
 use super::protocol::SpawnOrder;
 use crate::lease_page::LeasePage;
 use crate::sys::clock;
@@ -80,13 +89,18 @@ pub struct RunningAttempt {
     /// On the boot clock: when it was ordered.
     started: Millis,
     time_limit_ends: Option<Millis>,
+    /// When its signal before the time limit is due.
+    early_signal_at: Option<Millis>,
     grace_ends: Option<Millis>,
     signalled: Option<Signalled>,
     killed: bool,
     ran_before_kill: bool,
     memory_kills_before: u64,
     limits: LimitGroups,
-    error_output: Option<ErrorOutput>,
+    program_output: ProgramOutput,
+    memory_pipe: Option<MemoryPipe>,
+    memory_reported: CompanionMemory,
+    preallocation_reported: bool,
 }
 
 impl RunningAttempt {
@@ -97,9 +111,10 @@ impl RunningAttempt {
     /// The exit record of an attempt that never ran.
     pub fn start(
         around: Surroundings<'_>,
-        order: SpawnOrder,
+        mut order: SpawnOrder,
         script: Option<String>,
     ) -> Result<Self, Box<ExitRecord>> {
+        let memory_pipe = companion_of(around.data, &mut order);
         let mut prepared = prepare(around.data, around.boot, &order, script)
             .map_err(|refused| refuse(&refused))?;
         let memory_kills_before = around.group.map_or(0, Group::out_of_memory_kills);
@@ -134,6 +149,7 @@ impl RunningAttempt {
         let now = clock::boot_now();
         Ok(Self {
             time_limit_ends: order.run.time_limit.map(|limit| limit_ends(now, limit)),
+            early_signal_at: early_signal_at(&order.run, now),
             started: now,
             order,
             program: None,
@@ -143,7 +159,10 @@ impl RunningAttempt {
             ran_before_kill: false,
             memory_kills_before,
             limits,
-            error_output: prepared.error_output,
+            program_output: prepared.program_output,
+            memory_pipe,
+            memory_reported: CompanionMemory::default(),
+            preallocation_reported: false,
         })
     }
 
@@ -184,8 +203,11 @@ impl RunningAttempt {
                 // Without it the output can't be read through Tessera; the file itself is whole.
                 let _ = named.write(&files::output(data, self.order.attempt, *stream));
             }
-            if streams.contains(&LogStream::Stderr) {
-                self.error_output = Some(ErrorOutput::new(file, readable.length));
+            let from = readable.length;
+            // One file for both is read once.
+            match streams.contains(&LogStream::Stderr) {
+                true => self.program_output.stderr = Some(OutputStream::new(file, from)),
+                false => self.program_output.stdout = Some(OutputStream::new(file, from)),
             }
         }
         (pid, started_unix)
@@ -213,7 +235,7 @@ impl RunningAttempt {
 
     /// Returns when [`Self::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Millis> {
-        [self.time_limit_ends, self.grace_ends].into_iter().flatten().min()
+        [self.time_limit_ends, self.early_signal_at, self.grace_ends].into_iter().flatten().min()
     }
 
     /// Ends the attempt if its time or its grace is up.
@@ -224,6 +246,10 @@ impl RunningAttempt {
                 true => self.grace_ends = Some(now.plus(BEFORE_KILL_WITHIN)),
                 false => self.kill_all(group, launcher),
             }
+        }
+        if self.early_signal_at.is_some_and(|at| at <= now) {
+            self.early_signal_at = None;
+            self.send_early_signal(launcher);
         }
         if let Some(limit) = self.order.run.time_limit
             && self.time_limit_ends.is_some_and(|ends| ends <= now)
@@ -239,7 +265,28 @@ impl RunningAttempt {
             return;
         }
         self.order.run.time_limit = limit;
+        // A signal that was sent is not sent again, unless the job got more time.
+        let now = clock::boot_now();
+        self.early_signal_at =
+            early_signal_at(&self.order.run, self.started).filter(|at| *at > now);
         self.time_limit_ends = limit.map(|limit| limit_ends(self.started, limit));
+    }
+
+    /// Sends the signal that the user requested before the time limit.
+    fn send_early_signal(&self, launcher: &Socket) {
+        let Some(early) = self.order.run.batch.signal else { return };
+        let number = match early.signal {
+            WarningSignal::Hup => Signal::HUP,
+            WarningSignal::Int => Signal::INT,
+            WarningSignal::Quit => Signal::QUIT,
+            WarningSignal::Usr1 => Signal::USR1,
+            WarningSignal::Usr2 => Signal::USR2,
+            WarningSignal::Term => Signal::TERM,
+            WarningSignal::Cont => Signal::CONT,
+        };
+        let part = Request::SignalPart { number: number.as_raw(), first_only: early.script_only };
+        // A launcher that is gone takes its program with it.
+        let _ = launcher.request(&part, &[]);
     }
 
     /// Starts what has to be done before the kill, once; returns whether there was anything. Its
@@ -265,9 +312,10 @@ impl RunningAttempt {
         signal(
             launcher,
             match (cause, self.order.run.checkpoint_signal) {
-                (Signalled::Stopped(StopCause::Reshare | StopCause::Move), Some(signal)) => {
-                    number_of(signal)
-                }
+                (
+                    Signalled::Stopped(StopCause::Reshare | StopCause::Move | StopCause::Grow),
+                    Some(signal),
+                ) => number_of(signal),
                 _ => Signal::TERM,
             },
         );
@@ -325,37 +373,78 @@ impl RunningAttempt {
         never_ran(outcome, detail)
     }
 
+    /// Returns what companions of its processes reported, if that changed since the last time.
+    pub fn new_memory(&mut self, now: Millis) -> Option<CompanionMemory> {
+        let memory = self.memory_pipe.as_mut()?.drain(now).memory()?;
+        let is_new = memory != self.memory_reported;
+        self.memory_reported = memory;
+        is_new.then_some(memory)
+    }
+
+    /// Takes the iterations that companions reported, and whether a framework takes memory in advance. Call
+    /// [`Self::new_memory`] first.
+    pub fn take_trail(&mut self) -> (Vec<MemoryReading>, bool) {
+        let Some(pipe) = &mut self.memory_pipe else { return (Vec::new(), false) };
+        let is_new = pipe.is_preallocated() && !self.preallocation_reported;
+        self.preallocation_reported |= is_new;
+        (pipe.take_trail(clock::unix_now()), is_new)
+    }
+
     /// Returns how the attempt ended. The launcher has killed what it left behind.
-    pub fn finish(&self, end: ReportedEnd, group: Option<&Group>) -> ExitRecord {
+    pub fn finish(&mut self, end: ReportedEnd, group: Option<&Group>) -> ExitRecord {
         if let Some(group) = group.filter(|_| end.group_killed) {
             group.note_killed();
         }
         let exit = exit_of(end.status);
         let gave_up = exit != ProgramExit::Code(0) && self.signalled.is_none();
-        let last_line = self.error_output.as_ref().filter(|_| gave_up);
-        let last_line = last_line.and_then(ErrorOutput::out_of_gpu_memory);
+        let (text, strength) = match gave_up {
+            true => self.recognise_out_of_memory(exit),
+            false => (None, None),
+        };
         let evidence = Evidence {
             exit,
             signalled: self.signalled,
             out_of_memory: self.limits.out_of_memory_kills() > 0
                 || group
                     .is_some_and(|group| group.out_of_memory_kills() > self.memory_kills_before),
-            out_of_gpu_memory: last_line.is_some(),
+            out_of_gpu_memory: strength.is_some(),
         };
         let (outcome, mut detail) = verdict(evidence);
         if let Some(limit) = self.order.run.host_memory
-            && outcome == Outcome::OutOfMemory
-            && !evidence.out_of_gpu_memory
+            && detail.starts_with(HOST_MEMORY_DETAIL)
         {
             detail.push_str(&format!(": it used more than its {limit} (--mem)"));
         }
-        if let Some(line) = last_line.filter(|_| outcome == Outcome::OutOfMemory) {
-            detail.push_str(&format!(": {line}"));
+        if outcome == Outcome::OutOfMemory && evidence.out_of_gpu_memory {
+            if strength == Some(EvidenceStrength::Refused) {
+                detail.push_str(REFUSED_DETAIL);
+            }
+            if let Some(text) = text {
+                detail.push_str(&format!(": {}", text.line));
+            }
         }
         if !end.clean {
             detail.push_str("; a process that it left behind can't be killed");
         }
         self.record(outcome, evidence.exit, detail, end)
+    }
+
+    /// Decides whether the program ran out of GPU memory, by its output and by its companions.
+    fn recognise_out_of_memory(
+        &mut self,
+        exit: ProgramExit,
+    ) -> (Option<TextEvidence>, Option<EvidenceStrength>) {
+        let text = self.program_output.out_of_gpu_memory();
+        let now = clock::boot_now();
+        let readings = self.memory_pipe.as_mut().map(|pipe| pipe.drain(now));
+        let strength = recognise(&MemoryEvidence {
+            exit,
+            text: text.as_ref(),
+            refused: readings.and_then(|readings| readings.refused(now)),
+            peak: readings.and_then(|readings| Some(readings.memory()?.reserved_peak)),
+            slice: slice_memory(&self.order),
+        });
+        (text, strength)
     }
 
     fn record(
@@ -376,6 +465,33 @@ impl RunningAttempt {
             max_rss: used.max_rss,
         }
     }
+}
+
+/// Makes the pipe for an attempt's companions, and names it and the companion in the program's environment. Without a pipe the
+/// attempt runs like any other.
+fn companion_of(data: &Path, order: &mut SpawnOrder) -> Option<MemoryPipe> {
+    let folder = order.companion.clone()?;
+    let pipe = MemoryPipe::make(data, order.attempt).ok()?;
+    let env = &mut order.run.env;
+    env.insert("TESSERA_MEMORY_PIPE".to_owned(), pipe.path().display().to_string());
+    let paths = match env.get("PYTHONPATH").filter(|own| !own.is_empty()) {
+        Some(own) => format!("{folder}:{own}"),
+        None => folder,
+    };
+    env.insert("PYTHONPATH".to_owned(), paths);
+    Some(pipe)
+}
+
+/// Returns the memory of an attempt's slice, as its program may read it.
+fn slice_memory(order: &SpawnOrder) -> Option<Bytes> {
+    let text = order.run.env.get("TESSERA_GPU_MEMORY_BYTES")?;
+    text.parse().ok().map(Bytes::new)
+}
+
+/// Returns when the signal before the time limit is due; at once, if it is due before the start.
+fn early_signal_at(run: &RunSpec, started: Millis) -> Option<Millis> {
+    let (limit, early) = (run.time_limit?, run.batch.signal?);
+    Some(started.plus(limit.minus(early.before_limit)))
 }
 
 const fn number_of(signal: CheckpointSignal) -> Signal {

@@ -9,12 +9,12 @@ use std::path::Path;
 
 use tessera_frames::cluster::LogStream;
 use tessera_launch::order::{DeviceNumber, DeviceRules, Order, Output, Program, Walls};
-use tessera_launch::prepare::{PrepareError, on_node};
+use tessera_launch::prepare::{PrepareError, on_node, private_tmp};
 use tessera_model::BootId;
 use tessera_model::spec::JobProgram;
 
-use super::error_output::ErrorOutput;
 use super::files;
+use super::program_output::{OutputStream, ProgramOutput};
 use super::protocol::SpawnOrder;
 use crate::sys::clock;
 
@@ -29,7 +29,7 @@ pub struct Prepared {
     /// Output files, in their order.
     pub outputs: Vec<File>,
     /// Where the program complains, if that is a file of the node's.
-    pub error_output: Option<ErrorOutput>,
+    pub program_output: ProgramOutput,
 }
 
 impl Prepared {
@@ -53,16 +53,17 @@ pub fn prepare(
     let run = &order.run;
     let is_foreign = order.confinement.account.is_some();
     let work = files::work_folder(data, order.attempt, is_foreign);
-    let is_script = matches!(run.program, JobProgram::Script(_));
-    let needs_own = run.work_dir.is_none() || is_script || order.confinement.private_tmp;
-    if needs_own && is_foreign {
+    if is_foreign {
         make_folder(&files::folder(data, order.attempt))?;
     }
     let program = match &run.program {
         JobProgram::Command(command) => Program::Command(command.clone()),
-        JobProgram::Script(_) => Program::Script(script.unwrap_or_default()),
+        JobProgram::Script(_) => {
+            Program::Script(script.unwrap_or_default(), run.batch.arguments.clone())
+        }
     };
-    let (mut outputs, mut error_output) = (Vec::new(), None);
+    let (mut outputs, mut program_output) = (Vec::new(), ProgramOutput::default());
+    let (out, err) = (run.output.stdout.as_ref(), run.output.stderr.as_ref());
     let mut place = |given: Option<&String>, stream| match given {
         Some(path) => {
             link(data, order, path, stream);
@@ -71,19 +72,28 @@ pub fn prepare(
         None => {
             let path = files::output(data, order.attempt, stream);
             outputs.push(open_own(&path)?);
-            if stream == LogStream::Stderr {
-                let from = |file: &File| file.metadata().map_or(0, |found| found.len());
-                let reader = File::open(&path).ok();
-                error_output = reader.map(|file| (from(&file), file));
+            let from = |file: &File| file.metadata().map_or(0, |found| found.len());
+            let reader = File::open(&path).ok().map(|file| {
+                let begin = from(&file);
+                OutputStream::new(file, begin)
+            });
+            match stream {
+                LogStream::Stdout => program_output.stdout = reader,
+                LogStream::Stderr => program_output.stderr = reader,
             }
             Ok(Output::Given)
         }
     };
-    let (out, err) = (run.output.stdout.as_ref(), run.output.stderr.as_ref());
     let stdout = place(out, LogStream::Stdout)?;
-    let stderr = match out {
-        Some(path) if err.is_none_or(|err| err == path) => {
+    let stderr = match (out, err) {
+        (Some(path), err) if err.is_none_or(|err| err == path) => {
             link(data, order, path, LogStream::Stderr);
+            Output::SameAsStdout
+        }
+        // One log, as the help says, under both names.
+        (None, None) => {
+            let own = |stream| files::output(data, order.attempt, stream);
+            let _ = fs::hard_link(own(LogStream::Stdout), own(LogStream::Stderr));
             Output::SameAsStdout
         }
         _ => place(err, LogStream::Stderr)?,
@@ -94,14 +104,20 @@ pub fn prepare(
         format!("--- tessera: attempt {number} of job {job} at {now} s since 1970 ---")
     });
     let confinement = &order.confinement;
-    let environment = run.env.iter().map(|(name, value)| format!("{name}={value}"));
+    let tmp = match confinement.private_tmp {
+        true => "/tmp".to_owned(),
+        false => private_tmp(&work).display().to_string(),
+    };
+    let named = |name: &str| (!run.env.contains_key(name)).then(|| format!("{name}={tmp}"));
+    let tmp = ["TMPDIR", "SLURM_TMPDIR"].into_iter().filter_map(named);
+    let environment = run.env.iter().map(|(name, value)| format!("{name}={value}")).chain(tmp);
     Ok(Prepared {
         order: Order {
             account: confinement.account.as_ref().map(|account| account.to_launch()),
             uid_min: confinement.uid_min,
             program,
             environment: environment.collect(),
-            own: needs_own.then(|| work.display().to_string()),
+            own: Some(work.display().to_string()),
             work_dir: run.work_dir.clone(),
             stdout,
             stderr,
@@ -128,7 +144,7 @@ pub fn prepare(
             v1_groups: 0,
         },
         outputs,
-        error_output: error_output.map(|(from, file)| ErrorOutput::new(file, from)),
+        program_output,
     })
 }
 

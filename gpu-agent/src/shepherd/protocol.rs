@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use tessera_agent_core::shepherd::{HeldAttempt, KillReason};
 use tessera_frames::cluster::{ExitRecord, StopCause};
 use tessera_model::mig::Slot;
+use tessera_model::readings::MemoryReading;
 use tessera_model::spec::RunSpec;
-use tessera_model::{AttemptId, GpuId, JobId, Millis};
+use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
 use uuid::Uuid;
 
 use crate::sys::identity::ProcessIdentity;
@@ -16,7 +17,7 @@ use crate::sys::identity::ProcessIdentity;
 /// version keeps its attempt, gets no other, and is sent nothing that it doesn't know
 /// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
 /// attempt: half of an upgrade.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 7;
 
 /// Argument with which a shepherd's program only prints [`VERSION`].
 pub const PROTOCOL_FLAG: &str = "--protocol";
@@ -64,6 +65,7 @@ impl ToShepherd {
         match self {
             Self::Script(_) | Self::Spawn(_) => version == VERSION,
             Self::SetTimeLimit { .. } => version >= 3,
+            Self::Stop { cause: StopCause::Grow, .. } => version >= 7,
             Self::Stop { .. } | Self::Kill { .. } | Self::Forget { .. } => true,
         }
     }
@@ -96,6 +98,29 @@ pub enum FromShepherd {
     Ending {
         /// The attempt's id.
         attempt: AttemptId,
+    },
+    /// What the companions of the attempt's processes reported, if it changed; at most each time that the shepherd
+    /// wakes.
+    Memory {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// The most that its processes had reserved, added up.
+        reserved_peak: Bytes,
+        /// In use by its programs now.
+        allocated: Bytes,
+        /// Iterations so far.
+        iteration: u64,
+    },
+    /// The iterations that companions of the attempt's processes reported since the last time.
+    Trail {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// In use by its programs or kept for them now.
+        reserved: Bytes,
+        /// Whether a framework takes memory in advance.
+        preallocated: bool,
+        /// The iterations; at most [`READINGS_MAX`](tessera_model::readings::READINGS_MAX).
+        readings: Vec<MemoryReading>,
     },
 }
 
@@ -137,6 +162,8 @@ pub struct SpawnOrder {
     pub before_kill: Vec<String>,
     /// Its account, and what it may see and open.
     pub confinement: Confinement,
+    /// The folder of the Python companion; `None` if it has none.
+    pub companion: Option<String>,
 }
 
 /// The account of an attempt, and what it may see and open.

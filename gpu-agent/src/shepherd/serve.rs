@@ -13,15 +13,17 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+use tessera_agent_core::companion::CompanionMemory;
 use tessera_frames::cluster::{AttemptStatus, ExitRecord};
 use tessera_launch::client::LauncherProcess;
 use tessera_launch::order::Reply;
-use tessera_launch::prepare::PrepareError;
+use tessera_launch::prepare::{PrepareError, private_tmp};
 use tessera_launch::socket::{Received, Socket};
 use tessera_model::life::Outcome;
 use tessera_model::{AttemptId, BootId, Bytes, Millis};
 use uuid::Uuid;
 
+use super::files;
 use super::group::{self, Group};
 use super::job::{ReportedEnd, RunningAttempt, Surroundings, never_ran};
 use super::limits::Controllers;
@@ -356,6 +358,24 @@ impl Shepherd {
             }
         }
         self.keep_ends(|ended| ended.keep_at <= now);
+        self.report_memory();
+    }
+
+    /// Forwards what the companions of the attempt's processes reported.
+    fn report_memory(&mut self) {
+        let now = clock::boot_now();
+        let Some(job) = &mut self.job else { return };
+        let memory = job.new_memory(now);
+        let (readings, preallocated) = job.take_trail();
+        let attempt = job.order().attempt;
+        let reserved = memory.map_or(Bytes::ZERO, |memory| memory.reserved);
+        if let Some(memory) = memory {
+            let CompanionMemory { iteration, allocated, reserved: _, reserved_peak } = memory;
+            self.send(&FromShepherd::Memory { attempt, reserved_peak, allocated, iteration });
+        }
+        if preallocated || !readings.is_empty() {
+            self.send(&FromShepherd::Trail { attempt, reserved, preallocated, readings });
+        }
     }
 
     /// Puts ends on disk; those that the disk refuses are held on, and tried again.
@@ -403,7 +423,8 @@ impl Shepherd {
                 self.finish(&job, record);
             }
             Reply::Ended { status, user_ms, system_ms, max_rss_kib, group_killed, clean } => {
-                let Some(job) = self.job.take() else { return };
+                self.report_memory();
+                let Some(mut job) = self.job.take() else { return };
                 let end = ReportedEnd {
                     status,
                     user_time: Millis::new(user_ms),
@@ -426,6 +447,11 @@ impl Shepherd {
         }
         let held = HeldAttempt { status: AttemptStatus::Ended(record.clone()), ..job.held() };
         self.end(StoredExitRecord { attempt: held.attempt, job: held.job, record }, held);
+        // After the report: there may be much of it. What an agent without rights over its account leaves goes
+        // with the attempt's output.
+        let is_foreign = job.order().confinement.account.is_some();
+        let work = files::work_folder(&self.place.data, job.order().attempt, is_foreign);
+        let _ = fs::remove_dir_all(private_tmp(&work));
     }
 
     /// Reports an end, and holds it until it is on disk (rule F12). An agent that lives journals

@@ -11,6 +11,11 @@ pub fn boot_now() -> Millis {
     Millis::new(nanos_of(ClockId::Boottime) / 1_000_000)
 }
 
+/// Reads the wall clock, in seconds since 1970, as certificates have it.
+pub fn unix_secs() -> i64 {
+    clock_gettime(ClockId::Realtime).tv_sec
+}
+
 /// Reads the wall clock, in milliseconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "this is the wall clock that the agent passes on")]
 pub fn unix_now() -> Millis {

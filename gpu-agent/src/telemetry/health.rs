@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use tessera_telemetry::exposition::{Exposition, MetricKind, count};
 use tessera_telemetry::names::metric;
-use tessera_wire::tls::CertificateExpiry;
 
+use crate::certificate::NodeCertificate;
 use crate::mps;
 use tessera_model::number::clamped;
 
@@ -14,8 +14,8 @@ use tessera_model::number::clamped;
 pub struct NodeHealth {
     /// The data folder.
     pub data: PathBuf,
-    /// When the node's certificate expires.
-    pub expiry: CertificateExpiry,
+    /// The node's certificate.
+    pub certificate: NodeCertificate,
 }
 
 impl NodeHealth {
@@ -23,7 +23,10 @@ impl NodeHealth {
     pub fn write(&self, metrics: &mut Exposition, node: &str) {
         let help = "When a certificate expires, in seconds since 1970.";
         metrics.metric(metric::CERTIFICATE_EXPIRY, MetricKind::Gauge, help);
-        for (certificate, at) in [("own", self.expiry.own), ("authority", self.expiry.authority)] {
+        // It was read before, or the agent would not run.
+        let expiry = self.certificate.expiry().ok();
+        let expiry = expiry.map(|at| [("own", at.own), ("authority", at.authority)]);
+        for (certificate, at) in expiry.into_iter().flatten() {
             let labels = [("node", node), ("certificate", certificate)];
             metrics.sample(&labels, count(clamped(at)));
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tessera_frames::cluster::{
-    ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptUsage, GpuFigures, GpuReport, SLICES_MAX,
-    SliceFigures,
+    ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptMemory, AttemptUsage, GpuFigures, GpuReport,
+    SLICES_MAX, SliceFigures,
 };
 use tessera_model::{AttemptId, BootId, Bytes, GpuId, Millis};
 
@@ -14,6 +14,7 @@ use crate::nvml::counts::RequestCounts;
 use tessera_agent_core::nvml::sample::GpuSample;
 use tessera_agent_core::telemetry::job_map::JobMap;
 use tessera_agent_core::telemetry::meter::{GpuTenancy, Meter, MeterState};
+use tessera_agent_core::telemetry::readings::{CompanionTrail, ReadingReports};
 use tessera_agent_core::telemetry::tracks::{TrackSubject, TrackedFigure};
 
 /// Every GPU's meter. Held for moments only, never while anything is waited for.
@@ -37,6 +38,8 @@ pub struct TelemetryState {
     counts: BTreeMap<GpuId, (u64, u64)>,
     /// The request of the driver.
     calls: RequestCounts,
+    /// What the controller predicts the memory of running attempts from.
+    readings: ReadingReports,
 }
 
 impl TelemetryState {
@@ -81,9 +84,25 @@ impl TelemetryState {
         self.inventory = Some(held.to_vec());
     }
 
+    /// Takes in how much memory an attempt's own processes had.
+    pub fn observe_memory(&mut self, attempt: AttemptId, peak: Bytes) {
+        self.meters.values_mut().for_each(|meter| meter.observe_memory(attempt, peak));
+    }
+
     /// Forgets an attempt whose figures the controller has.
     pub fn acknowledged(&mut self, attempt: AttemptId) {
         self.meters.values_mut().for_each(|meter| meter.acknowledged(attempt));
+        self.readings.forget(attempt);
+    }
+
+    /// Takes in what an attempt's companions reported.
+    pub fn observe_trail(&mut self, attempt: AttemptId, trail: CompanionTrail) {
+        self.readings.observe(attempt, trail);
+    }
+
+    /// Takes what is to be reported of the memory of attempts on a GPU.
+    pub fn take_readings(&mut self, gpu: &GpuId) -> Vec<AttemptMemory> {
+        self.meters.get(gpu).map(|meter| self.readings.take(meter)).unwrap_or_default()
     }
 
     /// Takes a sample in, or its absence; returns whether an attempt's figures are complete now.
@@ -169,6 +188,7 @@ impl TelemetryState {
                     .map(Bytes::new),
                 activity: activity(TrackSubject::Attempt(attempt)),
                 energy_mj: meter.ledger().of(attempt),
+                memory_peak: meter.peak_of(attempt),
             });
         Some(GpuFigures {
             gpu: gpu.clone(),

@@ -436,12 +436,14 @@ pub fn order(place: &Place, program: &[&str]) -> LaunchOrder {
             checkpoint_signal: None,
             host_memory: None,
             cpus: None,
+            batch: Default::default(),
         },
         restart_reason: None,
         traceparent: None,
         share: None,
         kernel: None,
         gang: None,
+        oom_count: 0,
     }
 }
 

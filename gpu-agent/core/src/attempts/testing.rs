@@ -36,12 +36,14 @@ pub fn order(attempt: u128, job: u64) -> LaunchOrder {
             checkpoint_signal: None,
             host_memory: None,
             cpus: None,
+            batch: Default::default(),
         },
         restart_reason: None,
         traceparent: None,
         share: None,
         kernel: None,
         gang: None,
+        oom_count: 0,
     }
 }
 

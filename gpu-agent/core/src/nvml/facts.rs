@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use tessera_frames::cluster::{ComputeInstanceReport, MigReport};
-use tessera_model::mig::Slot;
 use tessera_model::mig::compute::Cut;
+use tessera_model::mig::{Slot, catalog};
 use tessera_model::{Bytes, GpuId, SliceId};
 
 /// One GPU as its driver reports it.
@@ -33,6 +33,18 @@ pub struct GpuFacts {
     pub mode_volatile: bool,
     /// Whether any process computes on it, with MIG on or off.
     pub used: bool,
+}
+
+impl GpuFacts {
+    /// Returns the streaming multiprocessors of the whole GPU: those of its model with MIG off, or else those of
+    /// its largest instance. NVML has no query for them.
+    pub fn multiprocessors(&self) -> Option<u16> {
+        let of_model = catalog::find(&self.model).ok().and_then(|model| model.sms);
+        of_model.or_else(|| {
+            let MigReport::On { geometry } = &self.mig else { return None };
+            geometry.profiles.iter().map(|profile| profile.sms).max().filter(|sms| *sms > 0)
+        })
+    }
 }
 
 /// One GPU instance as its driver reports it.
@@ -83,4 +95,37 @@ pub struct InstanceUser {
     pub pid: u32,
     /// Whether it belongs to an attempt of ours, by its environment.
     pub ours: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(model: &str, mig: MigReport) -> GpuFacts {
+        let gpu: GpuId = "GPU-00000000-0000-0000-0000-000000000001".parse().unwrap();
+        GpuFacts {
+            gpu,
+            index: 0,
+            model: model.to_owned(),
+            memory: Bytes::ZERO,
+            mig,
+            instances: Vec::new(),
+            bus: None,
+            minor: None,
+            recovery: None,
+            remap_pending: false,
+            mode_volatile: false,
+            used: false,
+        }
+    }
+
+    #[test]
+    fn a_gpu_has_the_multiprocessors_of_its_model_or_of_its_largest_instance() {
+        let a30 = &catalog::models()["a30-24gb"];
+        let on = || MigReport::On { geometry: a30.geometry() };
+
+        assert_eq!(gpu(&a30.names[0], on()).multiprocessors(), Some(56));
+        assert_eq!(gpu("NVIDIA Z1", on()).multiprocessors(), Some(56));
+        assert_eq!(gpu("NVIDIA Z1", MigReport::Off).multiprocessors(), None);
+    }
 }

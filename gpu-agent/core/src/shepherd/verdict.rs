@@ -1,8 +1,9 @@
 //! What an attempt's end means, from the evidence. Pure.
 
-use tessera_frames::cluster::StopCause;
+use tessera_frames::cluster::{HOST_MEMORY_DETAIL, StopCause};
 use tessera_model::Millis;
 use tessera_model::life::{Outcome, ProgramExit};
+use tessera_model::sizing::OOM_EXIT_CODE;
 
 use super::KillReason;
 use crate::xids;
@@ -48,6 +49,9 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
         (Some(Signalled::Stopped(StopCause::Move)), _) => {
             (Outcome::Preempted, "it goes on elsewhere".to_owned())
         }
+        (Some(Signalled::Stopped(StopCause::Grow)), _) => {
+            (Outcome::Preempted, "it goes on with more GPU memory".to_owned())
+        }
         (
             Some(Signalled::Stopped(StopCause::Cancel) | Signalled::Killed(_)) | None,
             ProgramExit::Code(0),
@@ -59,7 +63,12 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
         (Some(Signalled::Killed(reason)), ProgramExit::Signal(9)) => killed(reason),
         // A shell reports the end of a command that was killed in this way.
         (None, ProgramExit::Signal(9) | ProgramExit::Code(137)) if evidence.out_of_memory => {
-            (Outcome::OutOfMemory, "the kernel killed it for lack of host memory".to_owned())
+            (Outcome::OutOfMemory, HOST_MEMORY_DETAIL.to_owned())
+        }
+        (None, ProgramExit::Code(OOM_EXIT_CODE)) => {
+            let detail =
+                format!("it reported by its exit status {OOM_EXIT_CODE} that GPU memory ran out");
+            (Outcome::OutOfMemory, detail)
         }
         (None, ProgramExit::Code(_) | ProgramExit::Signal(1..=8 | 10..))
             if evidence.out_of_gpu_memory =>
@@ -159,6 +168,9 @@ mod tests {
             (ProgramExit::Code(1), None, true, Outcome::Failed),
             (ProgramExit::Code(137), None, true, Outcome::OutOfMemory),
             (ProgramExit::Code(137), None, false, Outcome::Failed),
+            (ProgramExit::Code(112), None, false, Outcome::OutOfMemory),
+            (ProgramExit::Code(112), cancel, false, Outcome::Cancelled),
+            (ProgramExit::Code(112), preempt, false, Outcome::Preempted),
             (ProgramExit::Code(0), cancel, false, Outcome::Succeeded),
             (ProgramExit::Code(1), cancel, false, Outcome::Cancelled),
             (ProgramExit::Signal(15), cancel, false, Outcome::Cancelled),

@@ -166,6 +166,13 @@ impl Meter {
         }
     }
 
+    /// Takes in how much memory the attempt's own processes had: samples miss short peaks.
+    pub fn observe_memory(&mut self, attempt: AttemptId, peak: Bytes) {
+        if let Some(account) = self.kept.accounts.get_mut(&attempt) {
+            account.peak_memory = account.peak_memory.max(Some(peak));
+        }
+    }
+
     /// Forgets an attempt whose figures the controller has.
     pub fn acknowledged(&mut self, attempt: AttemptId) {
         if self.kept.accounts.get(&attempt).is_some_and(|account| account.reported) {
@@ -384,6 +391,16 @@ impl Meter {
             };
             map.jobs.entry(DcgmEntity { gpu, instance }).or_default().insert(job);
         }
+    }
+
+    /// Returns when an attempt's program was started.
+    pub fn began_of(&self, attempt: AttemptId) -> Option<Millis> {
+        self.kept.accounts.get(&attempt).map(|account| account.began)
+    }
+
+    /// Returns the most memory that an attempt was seen to have so far.
+    pub fn peak_of(&self, attempt: AttemptId) -> Option<Bytes> {
+        self.kept.accounts.get(&attempt)?.peak_memory
     }
 
     /// Returns the complete figures of attempts that are over.

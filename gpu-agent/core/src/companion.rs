@@ -1,0 +1,306 @@
+//! What the companion of Python programs reports: its lines, and what they add up to.
+//!
+//! The lines come from the job's own processes, so that nothing in them is trusted: numbers are limited, and so is
+//! the number of processes.
+
+use std::collections::BTreeMap;
+
+use tessera_model::readings::{MemoryReading, READINGS_MAX};
+use tessera_model::{Bytes, Millis};
+
+use crate::out_of_memory::RefusedMemory;
+use crate::telemetry::readings::thinned;
+
+/// Longest line, with its end: the companion writes no longer ones, so that they are never mixed.
+pub const LINE_BYTES_MAX: usize = 512;
+
+/// Most processes of one attempt that are known: the ranks of a node, and their workers.
+pub const PROCESSES_MAX: usize = 256;
+
+/// More than any GPU has, in bytes: 1 PiB. A larger number is no memory.
+const BYTES_MAX: u64 = 1 << 50;
+
+/// One line of the companion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CompanionLine<'l> {
+    /// The memory of a process, on all of its devices.
+    Memory {
+        /// Its process id.
+        pid: u32,
+        /// Iterations so far.
+        iteration: u64,
+        /// In use by the program.
+        allocated: Bytes,
+        /// In use by the program or kept for it.
+        reserved: Bytes,
+        /// The most that the program used at once.
+        peak: Bytes,
+    },
+    /// The allocator gave a request up.
+    Refused {
+        /// The process's id.
+        pid: u32,
+        /// Iterations so far.
+        iteration: u64,
+        /// How much was requested.
+        requested: Bytes,
+    },
+    /// A framework takes memory in advance, so that what is in use is not what it needs.
+    Preallocated {
+        /// Which framework.
+        framework: &'l str,
+    },
+}
+
+impl<'l> CompanionLine<'l> {
+    /// Reads a line; `None` if it is none of the companion's.
+    pub fn parse(line: &'l str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let kind = words.next()?;
+        let pid = words.next()?.parse().ok()?;
+        let _rank = words.next()?;
+        if kind == "p" {
+            return Some(Self::Preallocated { framework: words.next()? });
+        }
+        let iteration = words.next()?.parse().ok()?;
+        let mut bytes = || {
+            let number = words.next()?.parse::<u64>().ok()?;
+            (number <= BYTES_MAX).then_some(Bytes::new(number))
+        };
+        match kind {
+            "m" => {
+                let (allocated, reserved, peak) = (bytes()?, bytes()?, bytes()?);
+                Some(Self::Memory { pid, iteration, allocated, reserved, peak })
+            }
+            "o" => Some(Self::Refused { pid, iteration, requested: bytes()? }),
+            _ => None,
+        }
+    }
+}
+
+/// What one process reported last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ProcessMemory {
+    iteration: u64,
+    allocated: u64,
+    reserved: u64,
+    reserved_peak: u64,
+}
+
+/// The memory of all processes of an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompanionMemory {
+    /// The largest number of iterations of a process.
+    pub iteration: u64,
+    /// In use by the programs.
+    pub allocated: Bytes,
+    /// In use by the programs or kept for them.
+    pub reserved: Bytes,
+    /// The sum of the most that each process had reserved.
+    pub reserved_peak: Bytes,
+}
+
+/// What the companions of an attempt's processes reported.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CompanionReadings {
+    processes: BTreeMap<u32, ProcessMemory>,
+    given_up: u32,
+    /// When the last refusal was read, with the process's iterations.
+    refused: Option<(u32, u64, Millis)>,
+    preallocated: Option<String>,
+    partial: Vec<u8>,
+    /// Iterations and what was in use since they were last taken: at most twice as many as a report has.
+    trail: Vec<(u64, Bytes)>,
+    /// The newest iteration of a trail.
+    newest: Option<u64>,
+}
+
+impl CompanionReadings {
+    /// Takes bytes of the pipe, as they were read at `now`. Lines that are too long or none of the companion's are
+    /// left out.
+    pub fn take(&mut self, bytes: &[u8], now: Millis) {
+        for byte in bytes {
+            if *byte != b'\n' {
+                if self.partial.len() <= LINE_BYTES_MAX {
+                    self.partial.push(*byte);
+                }
+                continue;
+            }
+            let line = std::mem::take(&mut self.partial);
+            let text = std::str::from_utf8(&line).ok().filter(|_| line.len() < LINE_BYTES_MAX);
+            if let Some(parsed) = text.and_then(CompanionLine::parse) {
+                self.take_line(parsed, now);
+            }
+        }
+    }
+
+    fn take_line(&mut self, line: CompanionLine<'_>, now: Millis) {
+        match line {
+            CompanionLine::Memory { pid, iteration, allocated, reserved, .. } => {
+                let is_known = self.processes.contains_key(&pid);
+                if !is_known && self.processes.len() >= PROCESSES_MAX {
+                    return;
+                }
+                let process = self.processes.entry(pid).or_default();
+                process.iteration = iteration;
+                (process.allocated, process.reserved) = (allocated.get(), reserved.get());
+                process.reserved_peak = process.reserved_peak.max(reserved.get());
+                self.follow(iteration);
+            }
+            CompanionLine::Refused { pid, iteration, .. } => {
+                self.given_up = self.given_up.saturating_add(1);
+                self.refused = Some((pid, iteration, now));
+            }
+            CompanionLine::Preallocated { framework } => {
+                self.preallocated = Some(framework.chars().take(32).collect());
+            }
+        }
+    }
+
+    /// Adds an iteration to the trail. The process that is farthest counts them; the memory is that of all.
+    fn follow(&mut self, iteration: u64) {
+        if self.newest.is_some_and(|newest| iteration <= newest) {
+            return;
+        }
+        let used = self.processes.values().map(|p| p.allocated).fold(0, u64::saturating_add);
+        // Before its first allocation a program has not begun.
+        if used == 0 {
+            return;
+        }
+        self.newest = Some(iteration);
+        if self.trail.len() == 2 * READINGS_MAX {
+            let larger = self.trail.chunks(2).filter_map(|pair| pair.iter().max_by_key(|r| r.1));
+            self.trail = larger.copied().collect();
+        }
+        self.trail.push((iteration, Bytes::new(used)));
+    }
+
+    /// Takes the iterations since the last time, as they are reported at `at_unix`.
+    pub fn take_trail(&mut self, at_unix: Millis) -> Vec<MemoryReading> {
+        let trail = std::mem::take(&mut self.trail);
+        let reading = |(position, used)| MemoryReading { at_unix, position, used };
+        thinned(trail.into_iter().map(reading).collect())
+    }
+
+    /// Returns whether a companion reported memory: only then is the absence of a refusal one.
+    pub fn has_memory(&self) -> bool {
+        !self.processes.is_empty()
+    }
+
+    /// Returns the framework that takes memory in advance, if one does.
+    pub fn preallocated(&self) -> Option<&str> {
+        self.preallocated.as_deref()
+    }
+
+    /// Returns the memory of all processes; `None` before the first report.
+    pub fn memory(&self) -> Option<CompanionMemory> {
+        if self.processes.is_empty() {
+            return None;
+        }
+        let sum = |figure: fn(&ProcessMemory) -> u64| {
+            Bytes::new(self.processes.values().map(figure).fold(0, u64::saturating_add))
+        };
+        Some(CompanionMemory {
+            iteration: self.processes.values().map(|p| p.iteration).max().unwrap_or(0),
+            allocated: sum(|p| p.allocated),
+            reserved: sum(|p| p.reserved),
+            reserved_peak: sum(|p| p.reserved_peak),
+        })
+    }
+
+    /// Returns the refusals, for an attempt that ended at `end`; `None` if no companion observed it.
+    pub fn refused(&self, end: Millis) -> Option<RefusedMemory> {
+        let Some((pid, iteration, at)) = self.refused else {
+            return self.has_memory().then(RefusedMemory::default);
+        };
+        let now = self.processes.get(&pid).map_or(iteration, |process| process.iteration);
+        Some(RefusedMemory {
+            given_up: self.given_up,
+            before_end: Millis::new(end.get().saturating_sub(at.get())),
+            iterations_after: now.saturating_sub(iteration),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn memory_of_ranks_adds_up_and_the_peak_is_kept() {
+        let mut readings = CompanionReadings::default();
+        readings.take(b"m 10 0 5 100 200 150\nm 11 1 6 10 20 15\n", Millis::ZERO);
+        readings.take(b"m 10 0 7 50 120 150\n", Millis::ZERO);
+
+        let memory = readings.memory().unwrap();
+        assert_eq!((memory.iteration, memory.allocated), (7, Bytes::new(60)));
+        assert_eq!((memory.reserved, memory.reserved_peak), (Bytes::new(140), Bytes::new(220)));
+    }
+
+    #[test]
+    fn a_trail_has_each_iteration_once_with_the_memory_of_all_processes() {
+        let mut readings = CompanionReadings::default();
+        readings.take(b"m 10 0 0 0 0 0\nm 10 0 1 100 200 150\nm 11 1 1 10 20 15\n", Millis::ZERO);
+        readings.take(b"m 10 0 2 120 200 150\nm 11 1 2 30 20 15\n", Millis::ZERO);
+
+        let trail = readings.take_trail(Millis::from_secs(9));
+        let steps: Vec<_> = trail.iter().map(|r| (r.position, r.used.get())).collect();
+        assert_eq!(steps, [(1, 100), (2, 130)]);
+        assert_eq!(trail[0].at_unix, Millis::from_secs(9));
+        assert!(readings.take_trail(Millis::from_secs(10)).is_empty());
+        let many: Vec<u8> =
+            (3..2_000).flat_map(|at| format!("m 10 0 {at} {at} 1 1\n").into_bytes()).collect();
+        readings.take(&many, Millis::ZERO);
+        let trail = readings.take_trail(Millis::ZERO);
+        assert!(trail.len() <= READINGS_MAX && trail.last().unwrap().position == 1_999);
+    }
+
+    #[test]
+    fn a_line_that_comes_in_two_pieces_is_one() {
+        let mut readings = CompanionReadings::default();
+        readings.take(b"m 10 0 5 1", Millis::ZERO);
+        assert!(readings.memory().is_none());
+        readings.take(b"00 200 150\n", Millis::ZERO);
+
+        assert_eq!(readings.memory().unwrap().allocated, Bytes::new(100));
+    }
+
+    #[test]
+    fn a_refusal_counts_as_survived_by_the_iterations_after_it() {
+        let mut readings = CompanionReadings::default();
+        assert_eq!(readings.refused(Millis::ZERO), None, "nobody observed");
+        readings.take(b"m 10 0 5 100 200 150\n", Millis::from_secs(1));
+        assert_eq!(readings.refused(Millis::from_secs(2)), Some(RefusedMemory::default()));
+        readings.take(b"o 10 0 5 4096 100 8\n", Millis::from_secs(3));
+        let refused = readings.refused(Millis::from_secs(4)).unwrap();
+        assert_eq!((refused.given_up, refused.iterations_after), (1, 0));
+        assert_eq!(refused.before_end, Millis::from_secs(1));
+        readings.take(b"m 10 0 9 100 200 150\n", Millis::from_secs(5));
+
+        assert_eq!(readings.refused(Millis::from_secs(6)).unwrap().iterations_after, 4);
+    }
+
+    #[test]
+    fn memory_that_is_taken_in_advance_is_named() {
+        let mut readings = CompanionReadings::default();
+        readings.take(b"p 10 0 jax 0.75\n", Millis::ZERO);
+
+        assert_eq!(readings.preallocated(), Some("jax"));
+        assert!(!readings.has_memory());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_harm_the_reader(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..2_000), 0..8)) {
+            let mut readings = CompanionReadings::default();
+            for piece in &pieces {
+                readings.take(piece, Millis::ZERO);
+            }
+            readings.take(b"\nm 1 0 1 1 1 1\n", Millis::ZERO);
+
+            prop_assert!(readings.memory().is_some());
+        }
+    }
+}

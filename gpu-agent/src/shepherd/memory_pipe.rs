@@ -1,0 +1,110 @@
+//! The named pipe in which companions of an attempt's processes report their memory.
+//!
+//! It is read when the shepherd wakes anyway, and not polled: a program that floods it costs nothing. Its 64 KiB hold
+//! some minutes of one process's reports, and the companion drops what does not fit.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tessera_agent_core::companion::CompanionReadings;
+use tessera_model::readings::MemoryReading;
+use tessera_model::{AttemptId, Millis};
+
+/// Most that is read at once: all that a pipe holds.
+const READ_BYTES_MAX: usize = 64 * 1024;
+
+/// The pipe of one attempt; removed with it.
+#[derive(Debug)]
+pub struct MemoryPipe {
+    path: PathBuf,
+    file: File,
+    readings: CompanionReadings,
+}
+
+impl MemoryPipe {
+    /// Makes the pipe of an attempt. Its name is the attempt's id, which no other job knows; the account of the job
+    /// only writes.
+    ///
+    /// # Errors
+    ///
+    /// The disk refused: the attempt runs without it.
+    pub fn make(data: &Path, attempt: AttemptId) -> io::Result<Self> {
+        let folder = data.join("pipes");
+        fs::create_dir_all(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o711))?;
+        let path = folder.join(attempt.as_uuid().simple().to_string());
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
+        // The mask of the process takes rights away, also from the others that shall have them.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o622))?;
+        // Open for both, so that it has a reader for as long as it exists, and never an end.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
+            .open(&path)?;
+        Ok(Self { path, file, readings: CompanionReadings::default() })
+    }
+
+    /// Returns where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns whether a framework takes memory in advance.
+    pub fn is_preallocated(&self) -> bool {
+        self.readings.preallocated().is_some()
+    }
+
+    /// Takes the iterations that were read since the last time, as they are reported at `at_unix`.
+    pub fn take_trail(&mut self, at_unix: Millis) -> Vec<MemoryReading> {
+        self.readings.take_trail(at_unix)
+    }
+
+    /// Takes in what was reported until `now`.
+    pub fn drain(&mut self, now: Millis) -> &CompanionReadings {
+        let mut bytes = [0; 4_096];
+        let mut read = 0;
+        while read < READ_BYTES_MAX {
+            match self.file.read(&mut bytes) {
+                Ok(length) if length > 0 => {
+                    self.readings.take(&bytes[..length], now);
+                    read += length;
+                }
+                Ok(_) | Err(_) => break,
+            }
+        }
+        &self.readings
+    }
+}
+
+impl Drop for MemoryPipe {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_the_pipe_ends_with_its_attempt() {
+        let folder = tempfile::tempdir().unwrap();
+        let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(7));
+        let mut pipe = MemoryPipe::make(folder.path(), attempt).unwrap();
+        let path = pipe.path().to_owned();
+        let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
+
+        writer.write_all(b"m 1 0 3 10 20 15\n").unwrap();
+
+        assert_eq!(pipe.drain(Millis::ZERO).memory().unwrap().iteration, 3);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o622);
+        drop(pipe);
+        assert!(!path.exists());
+    }
+}
