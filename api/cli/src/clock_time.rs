@@ -128,6 +128,25 @@ impl ClockTime {
         self.after(&Zoned::now())
     }
 
+    /// Returns the time, where a time of day means today, and a day one of this year.
+    ///
+    /// # Errors
+    ///
+    /// [`BadClockTime::OutOfRange`].
+    pub fn in_the_past(self) -> Result<OffsetDateTime, BadClockTime> {
+        let now = Zoned::now();
+        let local = match self {
+            Self::TimeOfDay(at) => Self::Local(now.date().to_datetime(at)),
+            Self::DayOfYear { month, day } => {
+                let date =
+                    Date::new(now.year(), month, day).map_err(|_| BadClockTime::OutOfRange)?;
+                Self::Local(date.to_datetime(Time::midnight()))
+            }
+            other => other,
+        };
+        local.after(&now)
+    }
+
     fn after(self, now: &Zoned) -> Result<OffsetDateTime, BadClockTime> {
         let at = self.resolve(now).map_err(|_| BadClockTime::OutOfRange)?;
         OffsetDateTime::from_unix_timestamp_nanos(at.as_nanosecond())

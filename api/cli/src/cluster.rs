@@ -58,6 +58,9 @@ fn state(node: &NodeDetails) -> String {
     if let Some(word) = &node.drained {
         let _ = write!(text, ", {}", describe_override("drained", word));
     }
+    if let Some(word) = &node.quarantined {
+        let _ = write!(text, ", {}", describe_override("quarantined", word));
+    }
     for (what, count) in [
         ("drained", node.gpus.iter().filter(|gpu| gpu.drained.is_some()).count()),
         ("quarantined", node.gpus.iter().filter(|gpu| gpu.quarantined.is_some()).count()),
@@ -116,7 +119,22 @@ fn glance(info: &ClusterInfo, counts: &JobCounts) -> String {
         ("Nodes", Some(if nodes.is_empty() { "none".to_owned() } else { nodes.join(", ") })),
         ("GPUs", Some(info.gpus.to_string())),
         ("Jobs", Some(by_state(counts))),
+        ("Sharing", Some(sharing(&info.shared_gpus))),
     ])
+}
+
+/// Describes what becomes of requests for one GPU.
+fn sharing(partitions: &[String]) -> String {
+    match partitions {
+        [] => "a job that requests one GPU gets all of it".to_owned(),
+        [all, ..] if all == "*" => {
+            "a job that requests one GPU starts on the smallest slice that suffices".to_owned()
+        }
+        some => format!(
+            "in {}, a job that requests one GPU starts on the smallest slice that suffices",
+            some.join(", ")
+        ),
+    }
 }
 
 /// Shows how many jobs are in each state that has any.

@@ -24,15 +24,22 @@ pub struct ExplainJob {
 impl ExplainJob {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         let explain = session.client.explain(self.job).await?;
-        session.print(&explain, draw)?;
+        // Tasks of arrays are called as in the queue.
+        let detail = match session.json {
+            false => session.client.job(self.job).await.ok(),
+            true => None,
+        };
+        let name = detail.map(|detail| detail.job.name_id);
+        session.print(&explain, |explain| draw(explain, name.as_deref()))?;
         Ok(0)
     }
 }
 
 /// Draws the explanation: the summary first, then its reasons.
-pub fn draw(explain: &JobExplanation) -> String {
+pub fn draw(explain: &JobExplanation, name: Option<&str>) -> String {
     let reason = explain.reason.as_deref().map(|word| format!(" ({word})")).unwrap_or_default();
-    let mut text = format!("Job {} is {}{reason}.\n", explain.job_id, explain.state);
+    let name = name.map_or_else(|| explain.job_id.to_string(), str::to_owned);
+    let mut text = format!("Job {name} is {}{reason}.\n", explain.state);
     let _ = writeln!(text, "{}", sentence(&explain.summary));
     if let Some(condition) = &explain.would_start_if {
         let _ = writeln!(text, "{}", sentence(&format!("It would start if {condition}")));
@@ -59,6 +66,10 @@ pub fn draw(explain: &JobExplanation) -> String {
     }
     if let Some(deadline) = &explain.deadline {
         let _ = writeln!(text, "Deadline {}: {}.", moment(deadline.at), deadline.text);
+    }
+    if let Some(size) = &explain.size {
+        let bytes = size.memory_bytes.map(|bytes| format!(" ({})", Bytes::new(bytes)));
+        let _ = writeln!(text, "Its size{} {}.", bytes.unwrap_or_default(), size.text);
     }
     if let Some(memory) = &explain.memory_prediction {
         let _ = writeln!(text, "{}", sentence(&capitalised(&describe_memory_prediction(memory))));

@@ -90,6 +90,13 @@ pub struct Release {
 }
 
 #[derive(Args)]
+pub struct Requeue {
+    /// Running jobs such as 42 (for an array: all its tasks), 42_7 or 42_[1-5]
+    #[arg(required = true, value_name = "JOB", value_parser = parse_jobs)]
+    jobs: Vec<JobWord>,
+}
+
+#[derive(Args)]
 #[command(group = ArgGroup::new("change").required(true).multiple(true))]
 pub struct Update {
     /// Jobs such as 42 (for an array: all its tasks), 42_7 or 42_[1-5]
@@ -135,6 +142,12 @@ impl Hold {
 impl Release {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         act_on_all(session, flatten(&self.jobs), JobVerb::Release).await
+    }
+}
+
+impl Requeue {
+    pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
+        act_on_all(session, flatten(&self.jobs), JobVerb::Requeue).await
     }
 }
 

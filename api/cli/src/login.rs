@@ -1,6 +1,8 @@
 //! `tessera login`, `logout` and `whoami`: whose name proves what to which controller.
 
-use std::io::{self, IsTerminal as _};
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use console::Term;
@@ -10,8 +12,15 @@ use super::failure::CommandFailure;
 use super::session::{CommandSession, fields, print, write_out};
 use tessera_api_types::WhoAmI;
 
+/// Longest token that is read from a file, in bytes.
+const TOKEN_BYTES_MAX: u64 = 64 << 10;
+
 #[derive(Args)]
-pub struct Login {}
+pub struct Login {
+    /// Read the token from this file, such as one that the site's login service gave (OpenID Connect)
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
 
 impl Login {
     /// Checks the token with the controller, and keeps it for the commands that follow.
@@ -38,7 +47,11 @@ impl Login {
             ));
         }
         let given = given.filter(|token| !token.is_empty());
-        let token = given.map_or_else(|| read_token(&to), Ok)?;
+        let token = match (&self.token_file, given) {
+            (Some(file), _) => read_file(file)?,
+            (None, Some(given)) => given,
+            (None, None) => read_token(&to)?,
+        };
         if token.is_empty() {
             return Err(CommandFailure::usage("no token was given"));
         }
@@ -51,6 +64,18 @@ impl Login {
         session.print(&who, draw)?;
         Ok(0)
     }
+}
+
+fn read_file(path: &Path) -> Result<String, CommandFailure> {
+    let read = || {
+        let mut text = String::new();
+        File::open(path)?.take(TOKEN_BYTES_MAX).read_to_string(&mut text)?;
+        Ok::<_, io::Error>(text)
+    };
+    let text = read().map_err(|error| {
+        CommandFailure::refused(format!("{} can't be read: {error}", path.display()))
+    })?;
+    Ok(text.trim().to_owned())
 }
 
 /// Reads the token, without showing it.

@@ -8,7 +8,7 @@ use tessera_model::JobRef;
 use super::failure::CommandFailure;
 use super::jobs::parse_one_job;
 use super::session::CommandSession;
-use tessera_client::{FollowMode, LogOutput, LogQuery, LogStream, RetryPatience};
+use tessera_client::{ApiClient, FollowMode, LogOutput, LogQuery, LogStream, RetryPatience};
 
 /// How often in a row a broken connection is reopened without receiving a byte.
 const REOPEN_MAX: u32 = 20;
@@ -31,7 +31,7 @@ pub struct Logs {
 
 impl Logs {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
-        let mut query = LogQuery {
+        let query = LogQuery {
             stream: if self.stderr { LogOutput::Stderr } else { LogOutput::Stdout },
             attempt: self.attempt,
             offset: 0,
@@ -42,20 +42,34 @@ impl Logs {
         } else {
             session.client.clone()
         };
-        let mut reopened = 0;
-        loop {
-            let before = query.offset;
-            let stream = client.logs(self.job, query).await?;
-            match copy(stream, &mut query.offset).await {
-                Ok(()) => return Ok(0),
-                Err(CommandFailure::Client(broken)) => {
-                    reopened = if query.offset > before { 0 } else { reopened + 1 };
-                    if reopened > REOPEN_MAX {
-                        return Err(broken.into());
-                    }
+        copy_output(&client, self.job, query).await?;
+        Ok(0)
+    }
+}
+
+/// Copies an output to standard output. A connection that breaks is opened again where it broke.
+///
+/// # Errors
+///
+/// [`CommandFailure`] if there is no such output, or the controller stays away.
+pub async fn copy_output(
+    client: &ApiClient,
+    job: JobRef,
+    mut query: LogQuery,
+) -> Result<(), CommandFailure> {
+    let mut reopened = 0;
+    loop {
+        let before = query.offset;
+        let stream = client.logs(job, query).await?;
+        match copy(stream, &mut query.offset).await {
+            Ok(()) => return Ok(()),
+            Err(CommandFailure::Client(broken)) => {
+                reopened = if query.offset > before { 0 } else { reopened + 1 };
+                if reopened > REOPEN_MAX {
+                    return Err(broken.into());
                 }
-                Err(other) => return Err(other),
             }
+            Err(other) => return Err(other),
         }
     }
 }

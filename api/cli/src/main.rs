@@ -15,6 +15,8 @@ mod completions;
 mod connection;
 mod decisions;
 mod demo;
+mod efficiency;
+mod estimate;
 mod experiment;
 mod explain;
 mod failure;
@@ -23,17 +25,22 @@ mod jobs;
 mod kernels_command;
 mod login;
 mod logs;
+mod memory_curve;
 mod mig;
+mod node;
 mod operator;
 mod predictions;
 mod queue;
 mod replay;
+mod report;
 mod schema;
 mod session;
 mod show;
 mod simulate;
+mod slurm;
 mod span;
 mod spark;
+mod steps;
 mod submit;
 mod support;
 mod token;
@@ -49,6 +56,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use self::connection::{Connection, Given};
 use self::failure::CommandFailure;
 use self::session::CommandSession;
+use self::slurm::SlurmCommand;
 
 /// Runs many jobs on each GPU: submits them, and shows their state and the reasons for it.
 #[derive(Parser)]
@@ -81,6 +89,8 @@ struct Cli {
 enum CliCommand {
     /// Submit a script, a command, or an array of them
     Submit(Box<submit::Submit>),
+    /// Start processes inside a job on its node, with ranks and GPUs, as srun does
+    Step(Box<steps::StepOptions>),
     /// List the jobs that wait or run
     Queue(queue::Queue),
     /// Show all details of a job
@@ -95,12 +105,18 @@ enum CliCommand {
     Hold(jobs::Hold),
     /// Allow held jobs to start again
     Release(jobs::Release),
+    /// End running jobs, and put them back into the queue
+    Requeue(jobs::Requeue),
     /// Update jobs: their priority, their time limit, or their share of a slice
     Update(jobs::Update),
     /// Wait until jobs have ended; exit with their code
     Wait(wait::Wait),
     /// List the machines
     Nodes(cluster::NodeList),
+    /// Let machines join as nodes, and revoke their certificates
+    Node(node::Node),
+    /// Show or replace the authority that signs certificates
+    Authority(node::Authority),
     /// Draw the layout of every GPU; `gpus layout` previews and applies layouts
     Gpus(gpus::GpuList),
     /// Show the current and recent load of every GPU, and its jobs
@@ -128,6 +144,12 @@ enum CliCommand {
     /// Show recent usage, held slices and quotas of accounts and users
     #[command(visible_alias = "share")]
     Usage(usage::UsageList),
+    /// Add up what accounts and users used in a period
+    Report(report::Report),
+    /// Compare what tasks requested with what they used, and show what to request
+    Efficiency(efficiency::Efficiency),
+    /// Estimate the GPU memory of a model from its description; this needs no cluster
+    Estimate(estimate::Estimate),
     /// Switch the MIG mode of an empty GPU
     MigMode(cluster::MigMode),
     /// Study how a GPU model can be partitioned; this needs no cluster
@@ -154,6 +176,8 @@ enum CliCommand {
     Audit(audit::Audit),
     /// Collect what a maintainer needs to understand a cluster, without secrets
     SupportBundle(support::SupportBundle),
+    /// Make this program callable as sbatch, squeue, scancel, sinfo, sacct and scontrol
+    SlurmLinks(slurm::SlurmLinks),
     /// Print the completions of a shell
     Completions(completions::Completions),
     /// Write the manual pages into a folder
@@ -166,8 +190,14 @@ enum CliCommand {
 
 /// Runs the command that the process was started with.
 fn main() -> ExitCode {
-    let cli = Cli::parse();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if let (Some(command), Ok(runtime)) =
+        (arguments.first().and_then(SlurmCommand::called_as), &runtime)
+    {
+        return ExitCode::from(runtime.block_on(slurm::run(command, arguments)));
+    }
+    let cli = Cli::parse();
     let done = match runtime {
         Ok(runtime) => runtime.block_on(run(cli)),
         Err(refused) => Err(CommandFailure::from(refused)),
@@ -186,6 +216,8 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> Result<u8, CommandFailure> {
     match &cli.command {
         CliCommand::Schema(schema) => return schema.run(),
+        CliCommand::Step(step) => return steps::run_here((**step).clone()).await,
+        CliCommand::SlurmLinks(links) => return links.run(),
         CliCommand::Completions(completions) => return completions.run(Cli::command()),
         CliCommand::Manual(manual) => return manual.run(Cli::command()),
         CliCommand::Mig(mig) => return mig.run(cli.json),
@@ -193,6 +225,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
             return simulate.run(cli.json);
         }
         CliCommand::Experiment(experiment) => return experiment.run(cli.json),
+        CliCommand::Estimate(estimate) => return estimate.run(cli.json),
         _ => {}
     }
     let given = Given { url: cli.url, token: cli.token, ca: cli.ca };
@@ -218,9 +251,12 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Cancel(verb) => verb.run(session).await,
         CliCommand::Hold(verb) => verb.run(session).await,
         CliCommand::Release(verb) => verb.run(session).await,
+        CliCommand::Requeue(verb) => verb.run(session).await,
         CliCommand::Update(verb) => verb.run(session).await,
         CliCommand::Wait(verb) => verb.run(session).await,
         CliCommand::Nodes(verb) => verb.run(session).await,
+        CliCommand::Node(verb) => verb.run(session).await,
+        CliCommand::Authority(verb) => verb.run(session).await,
         CliCommand::Gpus(verb) => verb.run(session).await,
         CliCommand::Top(verb) => verb.run(session).await,
         CliCommand::Drain(verb) => verb.run(session).await,
@@ -234,12 +270,17 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Kernels(verb) => verb.run(session).await,
         CliCommand::Predictions(verb) => verb.run(session).await,
         CliCommand::Usage(verb) => verb.run(session).await,
+        CliCommand::Report(verb) => verb.run(session).await,
+        CliCommand::Efficiency(verb) => verb.run(session).await,
+        CliCommand::Estimate(verb) => verb.run(cli.json),
         CliCommand::MigMode(verb) => verb.run(session).await,
         CliCommand::Info(verb) => verb.run(session).await,
         CliCommand::Replay(verb) => verb.run(session).await,
         CliCommand::Demo(verb) => verb.run(session).await,
         CliCommand::SupportBundle(verb) => verb.run(session, token.as_deref(), now_unix()).await,
         CliCommand::Schema(verb) => verb.run(),
+        CliCommand::Step(verb) => steps::run_here(*verb).await,
+        CliCommand::SlurmLinks(verb) => verb.run(),
         CliCommand::Completions(verb) => verb.run(Cli::command()),
         CliCommand::Manual(verb) => verb.run(Cli::command()),
         CliCommand::Mig(verb) => verb.run(cli.json),

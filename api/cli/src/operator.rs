@@ -93,13 +93,23 @@ impl Quarantine {
 
 #[derive(Args)]
 pub struct Clear {
-    /// A GPU, or one of its slices: node-a:0, node-a:0/4, node-a:0/2g.10gb@4
-    #[arg(value_name = "GPU[/SLICE]")]
+    /// A node, a GPU, or one of its slices: node-a, node-a:0, node-a:0/4, node-a:0/2g.10gb@4
+    #[arg(value_name = "NODE|GPU[/SLICE]")]
     target: String,
 }
 
 impl Clear {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
+        let nodes = session.client.nodes().await?.items;
+        if nodes.iter().any(|node| node.name == self.target) {
+            let request = OperatorRequest::default();
+            let node = &self.target;
+            let result = session.client.send_to_node(node, OperatorVerb::Clear, &request).await?;
+            let name = format!("node {node}");
+            let text =
+                unchanged(result, &name, "cleared; start its agent again", "not quarantined");
+            return print_result(session, &result, &text);
+        }
         let (gpu, slice) = split(&self.target);
         let request = OperatorRequest { slice, ..OperatorRequest::default() };
         let result = session.client.send_to_gpu(gpu, OperatorVerb::Clear, &request).await?;

@@ -1,13 +1,16 @@
 //! `tessera queue`: what `squeue` is to a batch scheduler.
 
 mod format;
+mod starts;
 
 use clap::{ArgAction, Args};
 use format::QueueFormat;
+use tessera_model::JobRef;
 use tessera_model::life::JobState;
 use time::OffsetDateTime;
 
 use super::failure::CommandFailure;
+use super::jobs::parse_jobs;
 use super::session::{CommandSession, or_dash, table};
 use super::span::Elapsed;
 use tessera_api_types::{JobFilter, JobPage, JobView};
@@ -22,6 +25,15 @@ pub struct Queue {
     /// List only jobs of this user
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
+    /// List only your own jobs
+    #[arg(long, conflicts_with = "user")]
+    me: bool,
+    /// List only these jobs, such as 42, 42_7 or 42_[1-5]
+    #[arg(short, long, value_name = "JOBS", value_delimiter = ',')]
+    jobs: Vec<String>,
+    /// Show when waiting jobs are expected to start
+    #[arg(long)]
+    start: bool,
     /// List only jobs in these states: PD, CF, R, CG, CD, F, CA, TO, their long names, or `all`;
     /// by default all that have not ended
     #[arg(short = 't', long = "states", value_name = "STATES", value_parser = parse_states)]
@@ -105,15 +117,26 @@ fn states_named(word: &str) -> Vec<&'static str> {
 impl Queue {
     #[expect(clippy::disallowed_methods, reason = "measures the time that the user waits")]
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
+        let user = match self.me {
+            true => Some(session.client.who_am_i().await?.user),
+            false => self.user.clone(),
+        };
+        let active = || "active".to_owned();
         let filter = JobFilter {
-            state: Some(self.states.map_or_else(|| "active".to_owned(), |StateList(list)| list)),
-            user: self.user,
-            name: self.name,
+            state: Some(self.states.as_ref().map_or_else(active, |StateList(list)| list.clone())),
+            user,
+            name: self.name.clone(),
             array: self.array,
-            node: self.node,
+            node: self.node.clone(),
             ..JobFilter::default()
         };
-        let page = session.client.all_jobs(&filter, self.limit).await?;
+        let page = match self.jobs.is_empty() {
+            true => session.client.all_jobs(&filter, self.limit).await?,
+            false => self.named(session).await?,
+        };
+        if self.start {
+            return starts::show(session, &page).await;
+        }
         let header = (!self.noheader).then_some(HEADER);
         let now = OffsetDateTime::now_utc();
         session.print(&page, |page| match &self.format {
@@ -128,6 +151,41 @@ impl Queue {
         }
         Ok(0)
     }
+}
+
+impl Queue {
+    /// Looks the jobs up that were named. Tasks of an array that is named are all listed.
+    async fn named(&self, session: &CommandSession) -> Result<JobPage, CommandFailure> {
+        let mut items: Vec<JobView> = Vec::new();
+        for word in split_at_commas(&self.jobs) {
+            for job in parse_jobs(&word).map_err(CommandFailure::usage)?.0 {
+                let found = session.client.job(job).await?.job;
+                match (job, found.array_id) {
+                    (JobRef::Job(id), Some(array)) if id.number() == array => {
+                        let tasks = JobFilter { array: Some(array), ..JobFilter::default() };
+                        items.extend(session.client.all_jobs(&tasks, self.limit).await?.items);
+                    }
+                    _ => items.push(found),
+                }
+            }
+        }
+        Ok(JobPage { items, next_cursor: None })
+    }
+}
+
+/// Puts words together again whose brackets were cut at a comma: `42_[1`, `5]`.
+fn split_at_commas(words: &[String]) -> Vec<String> {
+    let mut whole: Vec<String> = Vec::new();
+    for word in words {
+        match whole.last_mut().filter(|last| last.contains('[') && !last.contains(']')) {
+            Some(last) => {
+                last.push(',');
+                last.push_str(word);
+            }
+            None => whole.push(word.clone()),
+        }
+    }
+    whole
 }
 
 /// Draws a page of jobs as a table; waiting tasks of one array share a line.

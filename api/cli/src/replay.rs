@@ -72,7 +72,8 @@ impl Replay {
             longest: self.max_duration,
             program: self.program,
             gpu_memory: self.gpu_memory,
-            user: super::submit::user_name(&std::env::vars().collect()),
+            // Whom the controller takes the caller for: this machine's name is no proof.
+            user: session.client.who_am_i().await?.user,
             users: self.users,
         };
         let plan = ReplayPlan::new(rows, &terms);

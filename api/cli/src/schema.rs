@@ -9,23 +9,26 @@ use serde_json::{Map, Value, json};
 use tessera_simulator::cluster::experiment::Finding;
 use utoipa::{OpenApi, ToSchema};
 
+use super::estimate::MemoryEstimateView;
 use super::failure::CommandFailure;
 use super::mig::{CutReport, LegalityReport, StateReport};
 use super::replay::report::ReplayReport;
 use super::simulate::Simulation;
 use super::simulate::check::HistoryCheck;
 use tessera_api_types::{
-    AuditPage, ClusterEvents, ClusterInfo, ClusterSeries, DecisionPage, DecisionView, DoctorReport,
-    GpuAvailabilityView, GpuDetails, GpuListing, JobDetail, JobEvents, JobExplanation, JobPage,
-    KernelTasks, LayoutApplied, LayoutPlan, LayoutPlans, NodeDetails, NodeListing, OperatorResult,
-    PlanPreviewView, PredictionReport, ProblemDetails, SubmitResponse, TaskKernels, TokenCreated,
-    TokenList, UsageReport, WhoAmI,
+    AccountingReport, AuditPage, AuthorityView, ClusterEvents, ClusterInfo, ClusterSeries,
+    DecisionPage, DecisionView, DoctorReport, EfficiencyReport, GpuAvailabilityView, GpuDetails,
+    GpuListing, JobDetail, JobEvents, JobExplanation, JobMemory, JobPage, KernelTasks,
+    LayoutApplied, LayoutPlan, LayoutPlans, NodeCertificateList, NodeDetails, NodeInvitation,
+    NodeListing, NodeRevoked, OperatorResult, PlanPreviewView, PredictionReport, ProblemDetails,
+    SubmitResponse, TaskKernels, TokenCreated, TokenList, UsageReport, WhoAmI,
 };
 
 /// All types that are printed, and the types that they refer to.
 #[derive(OpenApi)]
 #[openapi(components(schemas(
     AuditPage,
+    AuthorityView,
     ClusterEvents,
     ClusterInfo,
     ClusterSeries,
@@ -39,6 +42,9 @@ use tessera_api_types::{
     HistoryCheck,
     JobDetail,
     JobEvents,
+    JobMemory,
+    EfficiencyReport,
+    MemoryEstimateView,
     JobPage,
     KernelTasks,
     LayoutApplied,
@@ -47,8 +53,11 @@ use tessera_api_types::{
     GpuAvailabilityView,
     PlanPreviewView,
     LegalityReport,
+    NodeCertificateList,
     NodeDetails,
+    NodeInvitation,
     NodeListing,
+    NodeRevoked,
     OperatorResult,
     PredictionReport,
     ProblemDetails,
@@ -62,6 +71,7 @@ use tessera_api_types::{
     TokenList,
     UsageReport,
     WhoAmI,
+    AccountingReport,
 )))]
 struct PrintedBodies;
 
@@ -73,16 +83,24 @@ const OUTPUTS: &[(&str, SchemaName, &str)] = &[
     ("submitted", <SubmitResponse as ToSchema>::name, "submit"),
     ("job-page", <JobPage as ToSchema>::name, "queue, cancel, hold, release, update, wait"),
     ("job-detail", <JobDetail as ToSchema>::name, "show"),
+    ("job-memory", <JobMemory as ToSchema>::name, "show --memory"),
+    ("memory-estimate", <MemoryEstimateView as ToSchema>::name, "estimate"),
+    ("efficiency", <EfficiencyReport as ToSchema>::name, "efficiency"),
     ("job-events", <JobEvents as ToSchema>::name, "show --events"),
     ("explain", <JobExplanation as ToSchema>::name, "explain"),
     ("nodes", <NodeListing as ToSchema>::name, "nodes"),
     ("node", <NodeDetails as ToSchema>::name, "nodes NODE"),
+    ("node-invitation", <NodeInvitation as ToSchema>::name, "node invite"),
+    ("node-revoked", <NodeRevoked as ToSchema>::name, "node revoke"),
+    ("node-certificates", <NodeCertificateList as ToSchema>::name, "node certificates"),
+    ("authority", <AuthorityView as ToSchema>::name, "authority show, authority rotate"),
     ("gpus", <GpuListing as ToSchema>::name, "gpus"),
     ("gpu", <GpuDetails as ToSchema>::name, "gpus layout show"),
     ("kernel-tasks", <KernelTasks as ToSchema>::name, "kernels"),
     ("task-kernels", <TaskKernels as ToSchema>::name, "kernels TASK"),
     ("predictions", <PredictionReport as ToSchema>::name, "predictions"),
     ("usage", <UsageReport as ToSchema>::name, "usage"),
+    ("report", <AccountingReport as ToSchema>::name, "report"),
     ("plan-preview", <PlanPreviewView as ToSchema>::name, "gpus layout plan"),
     ("layout-applied", <LayoutApplied as ToSchema>::name, "gpus layout apply --no-wait"),
     ("layout-plan", <LayoutPlan as ToSchema>::name, "gpus layout apply"),

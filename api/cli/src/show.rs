@@ -10,6 +10,7 @@ use super::explain::{describe_colocation, describe_memory_prediction, describe_p
 use super::failure::CommandFailure;
 use super::gpus::fault;
 use super::jobs::parse_one_job;
+use super::memory_curve;
 use super::session::{CommandSession, fields, moment, or_dash, table};
 use super::span::Elapsed;
 use super::spark;
@@ -26,6 +27,9 @@ pub struct Show {
     /// Show its events instead
     #[arg(long)]
     events: bool,
+    /// Show the GPU memory of its attempts over time instead, with what is predicted of it
+    #[arg(long, conflicts_with = "events")]
+    memory: bool,
 }
 
 impl Show {
@@ -33,6 +37,9 @@ impl Show {
         if self.events {
             let events = session.client.events(self.job).await?;
             session.print(&events, draw_events)?;
+        } else if self.memory {
+            let memory = session.client.job_memory(self.job).await?;
+            session.print(&memory, memory_curve::draw)?;
         } else {
             let detail = session.client.job(self.job).await?;
             let more = if session.json { String::new() } else { self.more(session, &detail).await };
@@ -51,6 +58,10 @@ impl Show {
             Some(_) => session.client.job_series(self.job, &query).await.ok(),
             None => None,
         };
+        let memory = match detail.job.started_at {
+            Some(_) => session.client.job_memory(self.job).await.ok(),
+            None => None,
+        };
         let failed = detail.attempt_list.iter().any(|a| FAULTY.contains(&a.state.as_str()));
         let gang = match detail.job.array_id.filter(|_| detail.job.gang.is_some()) {
             Some(id) => {
@@ -63,6 +74,7 @@ impl Show {
         let gpus = if failed { session.client.gpus().await.ok() } else { None };
         gang.map(|page| members(&page)).unwrap_or_default()
             + &series.map(|series| lines(&series)).unwrap_or_default()
+            + &memory.map(|memory| memory_curve::newest(&memory)).unwrap_or_default()
             + &gpus.map(|gpus| faults(detail, &gpus)).unwrap_or_default()
     }
 }
@@ -149,8 +161,12 @@ fn draw(detail: &JobDetail) -> String {
         ("In", detail.work_dir.clone()),
         ("Environment", (!detail.env_names.is_empty()).then(|| detail.env_names.join(" "))),
         ("Time limit", detail.time_limit_secs.map(|secs| Elapsed(secs).to_string())),
+        ("Waits for", detail.dependency.clone()),
         ("Deadline", detail.deadline.map(|at| deadline_text(at, job.ended_at))),
         ("Retries left", (detail.retries_left > 0).then(|| detail.retries_left.to_string())),
+        ("Memory prediction", detail.memory_prediction.clone()),
+        ("Out of memory", (detail.oom_count > 0).then(|| oom_text(detail))),
+        ("Needs", predicted_text(detail)),
         ("Submitted", Some(moment(job.submitted_at))),
         ("Started", job.started_at.map(moment)),
         ("Ended", job.ended_at.map(moment)),
@@ -247,9 +263,36 @@ fn attempt_row(attempt: &AttemptView) -> Vec<String> {
         or_dash(attempt.exit_code.as_deref()),
         or_dash(cpu),
         or_dash(attempt.max_rss_bytes.map(Bytes::new)),
-        or_dash(attempt.gpu_memory_peak_bytes.or(attempt.gpu_memory_bytes).map(Bytes::new)),
+        gpu_memory(attempt),
         or_dash(attempt.gpu_energy_joules.map(|joules| format!("{joules:.1} J"))),
     ]
+}
+
+/// Shows the most that an attempt used of the memory that it had.
+fn gpu_memory(attempt: &AttemptView) -> String {
+    let used = or_dash(attempt.gpu_memory_peak_bytes.or(attempt.gpu_memory_bytes).map(Bytes::new));
+    match attempt.gpu_memory_given_bytes {
+        Some(given) => format!("{used} of {}", Bytes::new(given)),
+        None => used,
+    }
+}
+
+/// Describes what a job requests since it was predicted to run out of memory.
+fn predicted_text(detail: &JobDetail) -> Option<String> {
+    let bytes = detail.memory_estimate_bytes.filter(|_| detail.oom_count == 0)?;
+    Some(format!("at least {} of GPU memory, by a prediction", Bytes::new(bytes)))
+}
+
+/// Describes how often a job ran out of memory, and what follows.
+fn oom_text(detail: &JobDetail) -> String {
+    let times = match detail.oom_count {
+        1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
+    let needs = detail
+        .memory_estimate_bytes
+        .map(|bytes| format!(", so that it needs at least {} of GPU memory", Bytes::new(bytes)));
+    format!("{times}{} (policy {})", needs.unwrap_or_default(), detail.oom_policy)
 }
 
 fn draw_events(events: &JobEvents) -> String {

@@ -6,15 +6,19 @@ mod foreign;
 mod gpu;
 mod headers;
 mod options;
+mod resources;
 mod script;
+mod signal;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use tessera_model::{JobId, JobRef};
 
+use self::export::ExportChoice;
 use self::foreign::ForeignOptions;
+pub use self::gpu::NodesOption;
 use self::headers::ScriptHeaders;
 use self::options::JobOptions;
 use self::script::JobScript;
@@ -31,9 +35,7 @@ use tessera_client::{ClientError, SubmitKey};
 #[derive(Args)]
 pub struct Submit {
     #[command(flatten)]
-    options: JobOptions,
-    #[command(flatten)]
-    foreign: ForeignOptions,
+    slurm: SlurmOptions,
     /// Run this line of shell
     #[arg(long, value_name = "LINE", conflicts_with_all = ["script", "program"])]
     wrap: Option<String>,
@@ -46,29 +48,163 @@ pub struct Submit {
     /// Print nothing on success
     #[arg(short = 'Q', long)]
     quiet: bool,
-    /// The script; by default it is read from standard input
-    #[arg(value_name = "SCRIPT")]
-    script: Vec<PathBuf>,
+    /// The script, and its arguments; by default it is read from standard input
+    #[arg(value_name = "SCRIPT", trailing_var_arg = true)]
+    script: Vec<String>,
     /// A program on the node, and its arguments
-    #[arg(last = true, value_name = "PROGRAM", conflicts_with = "script")]
+    #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
 
-/// The environment of the command.
-struct SubmitContext {
-    folder: PathBuf,
-    environment: BTreeMap<String, String>,
+/// The options of a job as `submit`, `sbatch`, `srun` and `salloc` take them: ours, and those of Slurm that
+/// have no effect or are refused.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct SlurmOptions {
+    /// Options of the job.
+    #[command(flatten)]
+    pub options: JobOptions,
+    /// Slurm's other options.
+    #[command(flatten)]
+    pub foreign: ForeignOptions,
+}
+
+/// Whose defaults a command has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmitDialect {
+    /// Ours.
+    Tessera,
+    /// Those of Slurm's commands: the whole environment, `slurm-%j.out`, and variables such as
+    /// `SBATCH_PARTITION`.
+    Slurm,
+}
+
+/// The environment of a command that submits a job.
+#[derive(Clone, Debug)]
+pub struct SubmitContext {
+    /// The current folder.
+    pub folder: PathBuf,
+    /// The variables that are text.
+    pub environment: BTreeMap<String, String>,
+    /// The name of this machine.
+    pub host: Option<String>,
+    /// Whose defaults apply.
+    pub dialect: SubmitDialect,
+}
+
+/// What a job runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobSource {
+    /// A script that is named, or read from standard input; and its arguments.
+    Script(Option<PathBuf>, Vec<String>),
+    /// A line of shell.
+    Line(String),
+    /// A program and its arguments.
+    Program(Vec<String>),
+}
+
+/// A request that is ready to be sent, with what its user should know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PreparedSubmit {
+    /// The request.
+    pub request: SubmitRequest,
+    /// Options without effect.
+    pub warnings: Vec<String>,
+}
+
+impl SlurmOptions {
+    /// Builds the request of a job. Options of the command line override Slurm's variables, and those override
+    /// the script's lines.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandFailure`] names the first option that can't be honoured, and what would be right.
+    pub fn prepare(
+        self,
+        source: JobSource,
+        around: &SubmitContext,
+    ) -> Result<PreparedSubmit, CommandFailure> {
+        let mut warnings = self.foreign.judge().map_err(CommandFailure::usage)?;
+        let uncounted = self.options.uncounted();
+        warnings.extend(
+            uncounted.map(|name| format!("--gres={name} has no effect: only GPUs are counted")),
+        );
+        let mut request = SubmitRequest::default();
+        let headers = source.write_into(&mut request)?;
+        let variables = match around.dialect {
+            SubmitDialect::Tessera => ScriptHeaders::default(),
+            SubmitDialect::Slurm => headers::read_variables("SBATCH", &around.environment)
+                .map_err(CommandFailure::usage)?,
+        };
+        warnings.extend(headers.warnings);
+        warnings.extend(variables.warnings);
+        self.options.gpu().map_err(CommandFailure::usage)?;
+        let options = headers.options.under(variables.options).map_err(CommandFailure::usage)?;
+        let options = options.under(self.options).map_err(CommandFailure::usage)?;
+        options.write_into(&mut request, around).map_err(CommandFailure::usage)?;
+        Ok(PreparedSubmit { request, warnings })
+    }
+}
+
+impl JobSource {
+    /// Writes the program into a request, and returns the options in a script's lines.
+    fn write_into(self, request: &mut SubmitRequest) -> Result<ScriptHeaders, CommandFailure> {
+        match self {
+            Self::Line(line) => {
+                request.script = Some(format!("#!/bin/sh\n\n{line}\n"));
+                request.name = Some("wrap".to_owned());
+                Ok(ScriptHeaders::default())
+            }
+            Self::Program(words) => {
+                request.command = Some(words);
+                Ok(ScriptHeaders::default())
+            }
+            Self::Script(path, arguments) => {
+                let script = JobScript::find(path.as_deref())?;
+                let headers =
+                    headers::read(&script.name, &script.text).map_err(CommandFailure::refused)?;
+                request.name = Some(script.name);
+                request.script = Some(script.text);
+                request.arguments = arguments;
+                Ok(headers)
+            }
+        }
+    }
 }
 
 impl Submit {
     pub async fn run(self: Box<Self>, session: &CommandSession) -> Result<u8, CommandFailure> {
+        self.run_as(SubmitDialect::Tessera, session).await
+    }
+
+    /// Submits with the defaults of the command that was called.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandFailure`] names what is wrong with the job, or why it was not submitted.
+    pub async fn run_as(
+        self: Box<Self>,
+        dialect: SubmitDialect,
+        session: &CommandSession,
+    ) -> Result<u8, CommandFailure> {
         let (wait, parsable, quiet) = (self.wait, self.parsable, self.quiet);
-        let (request, warnings) = self.request(&SubmitContext::find()?)?;
+        let around = SubmitContext::find(dialect)?;
+        let PreparedSubmit { request, warnings } = self.prepare(&around)?;
         if !quiet {
             warnings.iter().for_each(|warning| session.remark(&format!("warning: {warning}")));
         }
         let submitted = session.client.submit(&request, &SubmitKey::new_unique()).await;
         let submitted = submitted.map_err(with_option_names)?;
+        if !quiet {
+            submitted.remarks.iter().for_each(|remark| session.remark(remark));
+        }
+        if request.test_only {
+            if session.json {
+                session.print(&submitted, |_| String::new())?;
+            } else if !quiet {
+                session.remark("the job would be accepted; nothing was stored");
+            }
+            return Ok(0);
+        }
         if session.json {
             session.print(&submitted, |_| String::new())?;
         } else if parsable {
@@ -89,38 +225,18 @@ impl Submit {
     }
 
     /// Builds the request, and its warnings.
-    fn request(
-        self,
-        around: &SubmitContext,
-    ) -> Result<(SubmitRequest, Vec<String>), CommandFailure> {
-        let mut warnings = self.foreign.judge().map_err(CommandFailure::usage)?;
-        let mut request = SubmitRequest::default();
-        let headers = match (self.wrap, self.program.is_empty()) {
-            (Some(line), _) => {
-                request.script = Some(format!("#!/bin/sh\n\n{line}\n"));
-                request.name = Some("wrap".to_owned());
-                ScriptHeaders::default()
+    fn prepare(self, around: &SubmitContext) -> Result<PreparedSubmit, CommandFailure> {
+        let mut words = self.script.into_iter();
+        let source = match (self.wrap, words.next(), self.program.is_empty()) {
+            (Some(line), ..) => JobSource::Line(line),
+            // What follows a script is its arguments, also behind two hyphens.
+            (None, Some(path), _) => {
+                JobSource::Script(Some(path.into()), words.chain(self.program).collect())
             }
-            (None, false) => {
-                request.command = Some(self.program);
-                ScriptHeaders::default()
-            }
-            (None, true) => {
-                let script = JobScript::find(&self.script)?;
-                let headers =
-                    headers::read(&script.name, &script.text).map_err(CommandFailure::refused)?;
-                request.name = Some(script.name);
-                request.script = Some(script.text);
-                headers
-            }
+            (None, None, false) => JobSource::Program(self.program),
+            (None, None, true) => JobSource::Script(None, Vec::new()),
         };
-        warnings.extend(headers.warnings);
-        self.options.gpu().map_err(CommandFailure::usage)?;
-        let options = headers.options.under(self.options).map_err(CommandFailure::usage)?;
-        options
-            .write_into(&mut request, &around.folder, &around.environment)
-            .map_err(CommandFailure::usage)?;
-        Ok((request, warnings))
+        self.slurm.prepare(source, around)
     }
 }
 
@@ -140,25 +256,64 @@ const OPTIONS_OF_FIELDS: &[(&str, &str)] = &[
     ("stdout", "output"),
     ("stderr", "error"),
     ("name", "job-name"),
+    ("gpu_model", "gpus"),
+    ("array_indexes", "array"),
+    ("array_limit", "array"),
 ];
 
 /// Names the invalid option instead of the field, since the user writes options.
-fn with_option_names(mut failed: ClientError) -> ClientError {
-    if let ClientError::Refused(problem) = &mut failed
-        && let Some(field) = &mut problem.field
-    {
-        let other = OPTIONS_OF_FIELDS.iter().find(|(name, _)| name == field);
-        let option = other.map_or_else(|| field.replace('_', "-"), |(_, name)| (*name).to_owned());
-        let command = Submit::augment_args(clap::Command::new("submit"));
-        if command.get_arguments().any(|known| known.get_long() == Some(&option)) {
-            *field = format!("--{option}");
+pub fn with_option_names(mut failed: ClientError) -> ClientError {
+    let command = Submit::augment_args(clap::Command::new("submit"));
+    let is_option =
+        |name: &str| command.get_arguments().any(|known| known.get_long() == Some(name));
+    if let ClientError::Refused(problem) = &mut failed {
+        if let Some(field) = &mut problem.field {
+            let option = option_of(field);
+            if is_option(&option) {
+                *field = format!("--{option}");
+            }
         }
+        problem.detail = named_as_options(&problem.detail, &is_option);
+        problem.expected =
+            problem.expected.as_deref().map(|text| named_as_options(text, &is_option));
     }
     failed
 }
 
+fn option_of(field: &str) -> String {
+    let other = OPTIONS_OF_FIELDS.iter().find(|(name, _)| *name == field);
+    other.map_or_else(|| field.replace('_', "-"), |(_, name)| (*name).to_owned())
+}
+
+/// Writes fields of the API in a sentence as options: `allow_pending` becomes `--allow-pending`.
+fn named_as_options(text: &str, is_option: &dyn Fn(&str) -> bool) -> String {
+    let mut named = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(from) = rest.find(|c: char| c.is_ascii_lowercase()) {
+        let (before, word) = rest.split_at(from);
+        let end = word.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(word.len());
+        let (word, after) = word.split_at(end);
+        named.push_str(before);
+        let option = option_of(word);
+        let follows_more =
+            before.ends_with(|c: char| c.is_alphanumeric() || "-_/\"'`.".contains(c));
+        match word.contains('_') && !follows_more && is_option(&option) {
+            true => named.push_str(&format!("--{option}")),
+            false => named.push_str(word),
+        }
+        rest = after;
+    }
+    named.push_str(rest);
+    named
+}
+
 impl SubmitContext {
-    fn find() -> Result<Self, CommandFailure> {
+    /// Reads the environment of this process.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandFailure::Refused`] if there is no current folder.
+    pub fn find(dialect: SubmitDialect) -> Result<Self, CommandFailure> {
         let folder = std::env::current_dir().map_err(|bad| {
             CommandFailure::refused(format!("the current folder can't be used: {bad}"))
         })?;
@@ -166,26 +321,23 @@ impl SubmitContext {
         let environment: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        Ok(Self { folder, environment })
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+        let host = host.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+        Ok(Self { folder, environment, host, dialect })
+    }
+
+    /// Returns which variables a job gets if its user names none.
+    pub(super) const fn default_export(&self) -> ExportChoice {
+        match self.dialect {
+            SubmitDialect::Tessera => ExportChoice::ESSENTIALS,
+            SubmitDialect::Slurm => ExportChoice::ALL_THAT_FIT,
+        }
     }
 }
 
-/// Returns the user who runs this command: the process's owner, or the shell's variables.
-pub fn user_name(environment: &BTreeMap<String, String>) -> String {
-    owner_name(Path::new("/proc/self"), Path::new("/etc/passwd"))
-        .or_else(|| ["USER", "LOGNAME"].iter().find_map(|name| environment.get(*name).cloned()))
-        .unwrap_or_else(|| "unknown".to_owned())
-}
-
-fn owner_name(process: &Path, passwd: &Path) -> Option<String> {
-    use std::os::unix::fs::MetadataExt;
-
-    let uid = std::fs::metadata(process).ok()?.uid().to_string();
-    let passwd = std::fs::read_to_string(passwd).ok()?;
-    let mut entries = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let entry = entries.find(|entry| entry.get(2) == Some(&uid.as_str()))?;
-    entry.first().map(|name| (*name).to_owned())
-}
-
+#[cfg(test)]
+mod corpus_tests;
+#[cfg(test)]
+mod slurm_page;
 #[cfg(test)]
 mod tests;

@@ -26,9 +26,14 @@ impl Wait {
     }
 }
 
-/// Returns the highest code of all jobs, as Slurm does for arrays.
+/// Returns the highest code of all jobs, as Slurm does for arrays. Of a gang the members count that ended by
+/// themselves, since the failure of one ends the others by a signal.
 pub fn worst(jobs: &[JobView]) -> u8 {
-    jobs.iter().map(exit_code).max().unwrap_or(0)
+    let ended_itself = |job: &&JobView| {
+        job.gang.is_none() || job.exit_code.as_deref().is_some_and(|code| code.ends_with(":0"))
+    };
+    let own = jobs.iter().filter(ended_itself).map(exit_code).max().filter(|code| *code > 0);
+    own.or_else(|| jobs.iter().map(exit_code).max()).unwrap_or(0)
 }
 
 fn describe_end(job: &JobView) -> String {

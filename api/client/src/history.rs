@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tessera_api_types::{
-    ClusterSeries, DecisionPage, DecisionView, GpuSeries, JobSeries, PastJobs, RecordedRounds,
-    SeriesQuery,
+    ClusterSeries, DecisionPage, DecisionView, EfficiencyQuery, EfficiencyReport, GpuSeries,
+    JobMemory, JobSeries, PastJobs, RecordedRounds, SeriesQuery,
 };
 use tessera_model::JobRef;
 
@@ -51,6 +51,27 @@ impl ApiClient {
         query: &SeriesQuery,
     ) -> Result<JobSeries, ClientError> {
         self.http.json(ApiCall::get(&format!("v1/jobs/{job}/series")).queries(query)).await
+    }
+
+    /// Returns the GPU memory of a job's attempts over time, with what is predicted of it.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with status 404 if there is no such job.
+    pub async fn job_memory(&self, job: JobRef) -> Result<JobMemory, ClientError> {
+        self.http.json(ApiCall::get(&format!("v1/jobs/{job}/memory"))).await
+    }
+
+    /// Compares what tasks requested with what they used.
+    ///
+    /// # Errors
+    ///
+    /// As everywhere.
+    pub async fn efficiency(
+        &self,
+        query: &EfficiencyQuery,
+    ) -> Result<EfficiencyReport, ClientError> {
+        self.http.json(ApiCall::get("v1/efficiency").queries(query)).await
     }
 
     /// Returns one page of recorded scheduling rounds, oldest first. It begins with the chain that

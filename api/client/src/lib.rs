@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod certificates;
 mod error;
 mod history;
 mod http;
@@ -25,9 +26,10 @@ use self::http::{ApiCall, HttpConnection};
 pub use self::operator::OperatorVerb;
 pub use self::retry::RetryPatience;
 use tessera_api_types::{
-    ClusterInfo, GpuListing, JobCounts, JobDetail, JobEvents, JobExplanation, JobFilter, JobPage,
-    JobView, KernelTasks, LayoutPlans, MigModeRequest, NodeDetails, NodeListing, PredictionReport,
-    SubmitRequest, SubmitResponse, TaskKernels, UpdateRequest, UsageReport,
+    AccountingReport, ClusterInfo, GpuListing, JobCounts, JobDetail, JobEvents, JobExplanation,
+    JobFilter, JobPage, JobRecords, JobView, KernelTasks, LayoutPlans, MigModeRequest, NodeDetails,
+    NodeListing, PredictionReport, RecordFilter, ReportQuery, SubmitRequest, SubmitResponse,
+    TaskKernels, UpdateRequest, UsageReport,
 };
 
 /// Longest time that the controller holds one request for a job's end open. Proxies
@@ -97,6 +99,8 @@ pub enum JobVerb {
     Hold,
     /// Allows it to start again.
     Release,
+    /// Ends its attempt, and puts it back into the queue.
+    Requeue,
 }
 
 impl JobVerb {
@@ -106,6 +110,7 @@ impl JobVerb {
             Self::Cancel => "cancel",
             Self::Hold => "hold",
             Self::Release => "release",
+            Self::Requeue => "requeue",
         }
     }
 }
@@ -203,6 +208,24 @@ impl ApiClient {
         Ok(all)
     }
 
+    /// Lists jobs as accounting and Slurm's commands need them, by number.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] if the filter names no jobs.
+    pub async fn records(&self, filter: &RecordFilter) -> Result<JobRecords, ClientError> {
+        self.http.json(ApiCall::get("v1/records").queries(filter)).await
+    }
+
+    /// Adds up what attempts used in a period.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] if the period or a key is wrong.
+    pub async fn report(&self, query: &ReportQuery) -> Result<AccountingReport, ClientError> {
+        self.http.json(ApiCall::get("v1/report").queries(query)).await
+    }
+
     /// Counts the jobs by state.
     ///
     /// # Errors
@@ -221,7 +244,7 @@ impl ApiClient {
         self.fetch(&format!("v1/jobs/{job}")).await
     }
 
-    /// Cancels, holds or releases a job or a whole array.
+    /// Cancels, holds, releases or requeues a job or a whole array.
     ///
     /// # Errors
     ///

@@ -53,12 +53,20 @@ pub struct AttemptView {
     /// measured.
     #[serde(default)]
     pub gpu_energy_joules: Option<f64>,
-    /// The most GPU memory that was measured for it; set after its end.
+    /// The most GPU memory that was measured for it: so far while it runs, final after its end.
     #[serde(default)]
     pub gpu_memory_peak_bytes: Option<u64>,
     /// GPU memory that it uses now, while it runs.
     #[serde(default)]
     pub gpu_memory_bytes: Option<u64>,
+    /// GPU memory that it may use: that of its slice, or its limit on a shared slice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_given_bytes: Option<u64>,
+    /// Where that size comes from: `out_of_memory` (the job ran out of less), `predicted` (it was
+    /// predicted to), `declared`, `learned` from
+    /// runs of its task, `estimated`, or `unknown`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_source: Option<String>,
     /// Its counters in the slice's kernel queue so far, with `share` = `kernel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelQueueUse>,

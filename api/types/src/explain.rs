@@ -38,6 +38,9 @@ pub struct JobExplanation {
     /// The predicted GPU memory, if the job requests no size; absent if its task never ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_prediction: Option<MemoryPredictionView>,
+    /// Where its size comes from; absent before its first placement if it does not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<SizeView>,
     /// For a waiting job: single changes of the cluster or of the job with which the policy would
     /// start it now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -51,6 +54,19 @@ pub struct JobExplanation {
     /// For a waiting job with a deadline: whether it is expected to be met.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<DeadlineView>,
+}
+
+/// The size that a job requests, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SizeView {
+    /// `out_of_memory` (the job ran out of less), `declared` by its user, `learned` from runs of its task,
+    /// `estimated` by its user, or `unknown`. A stronger source comes first in this list.
+    pub source: String,
+    /// The requested GPU memory of a waiting job, or the GPU memory of its newest attempt. Absent if it
+    /// requests no amount.
+    pub memory_bytes: Option<u64>,
+    /// The source as text, after "its size".
+    pub text: String,
 }
 
 /// A change that would start a waiting job.

@@ -11,7 +11,7 @@ pub struct WhoAmI {
     pub user: String,
     /// `metrics`, `user`, `operator` or `admin`.
     pub role: String,
-    /// What proves the name: `socket` or `token`.
+    /// What proves the name: `socket`, `token`, or `oidc` for a token of the configured issuer.
     pub proof: String,
     /// Members of the accounts that the user coordinates: their jobs count as the user's own.
     #[serde(default)]

@@ -135,10 +135,26 @@ pub struct JobDetail {
         skip_serializing_if = "Option::is_none"
     )]
     pub deadline: Option<OffsetDateTime>,
+    /// The jobs that it waits for, or waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
     /// Longest run time in seconds.
     pub time_limit_secs: Option<u64>,
     /// How often it may still be retried after failures of its own.
     pub retries_left: u32,
+    /// What is done when it runs out of GPU memory: `larger`, `same` or `fail`.
+    #[serde(default)]
+    pub oom_policy: String,
+    /// How often it ran out of GPU memory.
+    #[serde(default)]
+    pub oom_count: u32,
+    /// What is done if its GPU memory is predicted to exceed its slice, if its user named that: `off`, `advise` or
+    /// `act`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_prediction: Option<String>,
+    /// The GPU memory that it requests at least, since it ran out of less, or was predicted to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_estimate_bytes: Option<u64>,
     /// W3C trace context of its submit.
     pub traceparent: Option<String>,
     /// Who submitted it: its user, or an operator who acted for its user.

@@ -4,13 +4,17 @@
 #![forbid(unsafe_code)]
 
 mod attempts;
+mod certificates;
 mod explain;
 mod identity;
 mod jobs;
+mod memory;
 mod nodes;
 mod operator;
 mod past;
 mod predictions;
+mod records;
+mod report;
 mod series;
 mod submit;
 mod task_kernels;
@@ -24,12 +28,20 @@ use utoipa::ToSchema;
 pub use self::attempts::{
     AttemptView, ColocationPredictionView, KernelQueueUse, MemoryPredictionView, PredictionView,
 };
-pub use self::explain::{AlternativeView, CandidateView, JobExplanation};
+pub use self::certificates::{
+    AuthorityView, FormerAuthorityView, InvitationRequest, NodeCertificateList,
+    NodeCertificateView, NodeInvitation, NodeRevoked, RotationRequest,
+};
+pub use self::explain::{AlternativeView, CandidateView, JobExplanation, SizeView};
 pub use self::identity::{
     AuditEntry, AuditFilter, AuditPage, TokenCreated, TokenList, TokenRequest, TokenView, WhoAmI,
 };
 pub use self::jobs::{
     GangView, JobCounts, JobDetail, JobEventView, JobEvents, JobFilter, JobPage, JobView,
+};
+pub use self::memory::{
+    AttemptMemoryView, EfficiencyQuery, EfficiencyReport, GrowthView, JobMemory, MemoryBandView,
+    MemoryPointView, TaskEfficiency,
 };
 pub use self::nodes::{
     ComputeView, FaultView, GpuDetails, GpuListing, InstanceDetails, LayoutPlan, LayoutPlans,
@@ -47,11 +59,14 @@ pub use self::past::{
 pub use self::predictions::{
     ColocationOutcomes, MemoryOutcomes, PredictionOutcomes, PredictionReport, PredictorView,
 };
+pub use self::records::{JobRecord, JobRecords, RecordFilter, RequestRecord, RunRecord};
+pub use self::report::{AccountingReport, ReportFigures, ReportLine, ReportQuery};
 pub use self::series::{
     AttemptSeries, ClusterSeries, GpuSeries, JobFigures, JobSeries, SeriesPoint, SeriesQuery,
 };
 pub use self::submit::{
-    ArrayRange, DeadlineView, GangRequest, SubmitRequest, SubmitResponse, UpdateRequest,
+    ArrayRange, DeadlineView, EarlySignalRequest, GangRequest, SubmitRequest, SubmitResponse,
+    UpdateRequest,
 };
 pub use self::task_kernels::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
 pub use self::usage::{AccountUsage, UsageReport, UserUsage};
@@ -71,6 +86,25 @@ pub struct ClusterInfo {
     pub nodes: BTreeMap<String, u32>,
     /// Number of GPUs.
     pub gpus: u32,
+    /// Partitions in which a job that requests one GPU may start on a part of one; `*` stands for all jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared_gpus: Vec<String>,
+    /// The partitions that the operator's settings define.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<PartitionView>,
+}
+
+/// A partition, as batch schedulers call a part of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PartitionView {
+    /// Its name.
+    pub name: String,
+    /// Its nodes, such as `n1,gpu[1-3]`; all nodes, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<String>,
+    /// The model of its GPUs; any, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_model: Option<String>,
 }
 
 /// An error in the format of RFC 9457.

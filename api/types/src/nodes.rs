@@ -33,6 +33,9 @@ pub struct NodeDetails {
     /// Set while an operator keeps new work away from it.
     #[serde(default)]
     pub drained: Option<AdminOverrideView>,
+    /// Set while it is kept out of use, since it claimed what the controller never gave it.
+    #[serde(default)]
+    pub quarantined: Option<AdminOverrideView>,
     /// Its GPUs.
     pub gpus: Vec<GpuDetails>,
 }

@@ -108,12 +108,89 @@ pub struct SubmitRequest {
     /// Most processors that an attempt may use; by default no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
+    /// What is done when the job runs out of GPU memory. `larger`: it runs again with more, at least a
+    /// fifth and 1 GiB. `same`: it runs again with the same memory, at most 8 times. `fail`: it fails. The
+    /// default is `larger`, but `fail` with `gpu_profile` and `gpu_whole`. None of this uses up a retry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_policy: Option<String>,
+    /// What to do if its GPU memory is predicted to exceed its slice: `off`, `advise` (report it), or `act` (move the
+    /// job to a larger slice in time). By default as the cluster is configured, which is `advise`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_prediction: Option<String>,
+    /// Estimated GPU memory of a job that names no size. Earlier runs of its task count more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_estimate_bytes: Option<u64>,
+    /// The script's arguments.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
+    /// With `gang`: `each` (the default) starts one process for each GPU, with its rank. `once` starts one on
+    /// the first node, which sees all GPUs there and starts the others itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launch: Option<String>,
+    /// A signal that the job gets before its time limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<EarlySignalRequest>,
+    /// What attempts do with output files that exist: `append` or `truncate`. Without it, further attempts
+    /// append, and so do the tasks of arrays and gangs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_mode: Option<String>,
+    /// The model of the GPU, such as `a100`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_model: Option<String>,
+    /// The only nodes that the job may run on, such as `n1,gpu[1-3]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodelist: Option<String>,
+    /// Nodes that the job may not run on, in the same form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exclude: Option<String>,
+    /// Before when the job may not start.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub begin: Option<OffsetDateTime>,
+    /// The jobs that the job waits for, such as `afterok:42,afterany:43_7`, `after:42+5` or `singleton`. The kinds
+    /// are `after`, `afterany`, `afterok`, `afternotok`, `aftercorr` and `singleton`. All conditions between
+    /// commas have to be met, or one of those between question marks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
+    /// Whether the job is cancelled once its `dependency` can never be met; otherwise it waits until its user
+    /// cancels it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kill_on_invalid_dep: bool,
+    /// Whether unknown jobs in `dependency` count as conditions that are met, as in Slurm; otherwise the request is
+    /// refused.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_unknown_jobs: bool,
+    /// A partition, as batch schedulers call a part of a cluster. The operator's settings define it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// A quality of service. The operator's settings define it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qos: Option<String>,
+    /// Features of nodes and GPUs that the job needs: `a100`, `a100|h100`, `a100&ib`. A GPU model is a feature
+    /// of its node, and the operator's settings declare others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<String>,
+    /// Its user's remark about the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// Whether the job requests its GPU without co-runners, also where the operator's settings share GPUs of
+    /// jobs that request one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
+    /// Whether the request is only checked, and nothing is stored.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub test_only: bool,
     /// Whether the job is held until it is released.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
     /// Makes it an array: one task for each index.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub array: Option<ArrayRange>,
+    /// Makes it an array with these indexes, in ascending order; instead of `array`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub array_indexes: Vec<u32>,
+    /// How many tasks of the array may run at a time; by default any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_limit: Option<u32>,
     /// Makes it a gang: one process on each of several GPUs, which start together and end together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangRequest>,
@@ -133,6 +210,19 @@ pub struct GangRequest {
 
 const fn one() -> u32 {
     1
+}
+
+/// A signal before the time limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EarlySignalRequest {
+    /// `HUP`, `INT`, `QUIT`, `USR1`, `USR2`, `TERM` or `CONT`.
+    pub signal: String,
+    /// How many seconds before the time limit, at most 65535.
+    pub secs_before_limit: u64,
+    /// Whether only the job's first process gets it; otherwise all processes but that one get it.
+    #[serde(default)]
+    pub script_only: bool,
 }
 
 /// The indexes of an array's tasks, both ends included.
@@ -200,7 +290,26 @@ impl SubmitRequest {
             host_memory_bytes: self.host_memory_bytes,
             cpus: self.cpus,
             gang: self.gang.map(|gang| (gang.nodes, gang.gpus_per_node)),
-            deadline: self.deadline.map(since_1970).transpose()?,
+            oom_policy: self.oom_policy,
+            memory_prediction: self.memory_prediction,
+            gpu_memory_estimate_bytes: self.gpu_memory_estimate_bytes,
+            deadline: self.deadline.map(|at| since_1970("deadline", at)).transpose()?,
+            begin: self.begin.map(|at| since_1970("begin", at)).transpose()?,
+            array_tasks: array_tasks(self.array, &self.array_indexes),
+            array_indexes: self.array_indexes,
+            array_limit: self.array_limit,
+            partition: self.partition,
+            qos: self.qos,
+            comment: self.comment,
+            arguments: self.arguments,
+            launch: self.launch,
+            signal: self
+                .signal
+                .map(|early| (early.signal, early.secs_before_limit, early.script_only)),
+            open_mode: self.open_mode,
+            gpu_model: self.gpu_model,
+            nodelist: self.nodelist,
+            exclude: self.exclude,
         })
     }
 }
@@ -229,15 +338,17 @@ impl UpdateRequest {
     }
 }
 
+/// Returns how many tasks an array has.
+fn array_tasks(range: Option<ArrayRange>, indexes: &[u32]) -> u32 {
+    let of_range = range.map(|range| range.last.saturating_sub(range.first).saturating_add(1));
+    of_range.or_else(|| u32::try_from(indexes.len()).ok()).unwrap_or(u32::MAX)
+}
+
 /// Returns a time in milliseconds since 1970.
-fn since_1970(at: OffsetDateTime) -> Result<Millis, BadField> {
+fn since_1970(field: &str, at: OffsetDateTime) -> Result<Millis, BadField> {
     let ms = u64::try_from(at.unix_timestamp_nanos() / 1_000_000);
     ms.map(Millis::new).map_err(|_| {
-        BadField::new(
-            "deadline",
-            "it is before 1970",
-            "a time after now, such as 2027-01-31T18:00:00Z",
-        )
+        BadField::new(field, "it is before 1970", "a time after now, such as 2027-01-31T18:00:00Z")
     })
 }
 
@@ -258,6 +369,9 @@ pub struct SubmitResponse {
     pub tasks: u32,
     /// `queued` or `held`.
     pub state: String,
+    /// What the user should know: what the operator's settings made of the request, such as a smaller GPU.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     /// Whether its deadline is expected to be met, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<DeadlineView>,

@@ -1,21 +1,35 @@
 //! `--array`: the indexes of an array of jobs.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use tessera_model::number::clamped;
 use tessera_model::spec::ARRAY_TASKS_MAX;
 
-use tessera_api_types::ArrayRange;
+/// The indexes that a user wrote, such as `0-31` or `1,3,7-15:2%4`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArraySpec {
+    /// The indexes, in ascending order; at least one.
+    pub indexes: Vec<u32>,
+    /// How many tasks may run at a time, if that is limited.
+    pub limit: Option<u32>,
+}
 
-/// The indexes that a user wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArraySpec(pub ArrayRange);
-
-/// A text that is not a range of indexes.
+/// A text that is not a list of indexes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} can't be used: {why}; write one range such as 0-31")]
+#[error("{text:?} can't be used: {why}; write indexes such as 0-31, 1,3,7-15:2 or 0-31%4")]
 pub struct BadArray {
     text: String,
     why: String,
+}
+
+impl ArraySpec {
+    /// Returns the first and the last index, if there is none missing between them.
+    pub fn range(&self) -> Option<(u32, u32)> {
+        let (first, last) = (*self.indexes.first()?, *self.indexes.last()?);
+        let tasks = u32::try_from(self.indexes.len()).ok()?;
+        (last - first == tasks - 1).then_some((first, last))
+    }
 }
 
 impl FromStr for ArraySpec {
@@ -23,29 +37,42 @@ impl FromStr for ArraySpec {
 
     fn from_str(text: &str) -> Result<Self, BadArray> {
         let bad = |why: &str| BadArray { text: text.to_owned(), why: why.to_owned() };
-        if text.contains('%') {
-            return Err(bad("a limit of tasks at a time (%) is not supported"));
-        }
-        if text.contains(':') {
-            return Err(bad("a step (:) is not supported"));
-        }
-        if text.contains(',') {
-            return Err(bad("a list is not supported"));
-        }
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let number = |text: &str| match text.parse::<u32>() {
-            Ok(number) if !text.starts_with('+') => Ok(number),
-            Ok(_) | Err(_) => Err(bad("an index is a whole number")),
+        let (list, limit) = match text.split_once('%') {
+            Some((list, limit)) => (list, Some(limit)),
+            None => (text, None),
         };
-        let (first, last) = (number(first)?, number(last)?);
-        if last < first {
-            return Err(bad("the last index is smaller than the first"));
+        let limit = limit.map(|limit| match number(limit) {
+            Some(limit @ 1..) => Ok(limit),
+            _ => Err(bad("behind % stands how many tasks may run at a time, from 1")),
+        });
+        let mut indexes = BTreeSet::new();
+        for part in list.split(',') {
+            let (range, step) = part.split_once(':').unwrap_or((part, "1"));
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let index = |text| number(text).ok_or_else(|| bad("an index is a whole number"));
+            let (first, last) = (index(first)?, index(last)?);
+            let step = number(step).filter(|step| *step > 0);
+            let step = step.ok_or_else(|| bad("a step is a whole number from 1"))?;
+            if last < first {
+                return Err(bad("the last index is smaller than the first"));
+            }
+            let tasks_max = clamped::<usize>(ARRAY_TASKS_MAX);
+            let step = usize::try_from(step).map_err(|_| bad("the step is too large"))?;
+            for index in (first..=last).step_by(step) {
+                indexes.insert(index);
+                if indexes.len() > tasks_max {
+                    return Err(bad(&format!("an array has at most {ARRAY_TASKS_MAX} tasks")));
+                }
+            }
         }
-        if last - first >= ARRAY_TASKS_MAX {
-            return Err(bad(&format!("an array has at most {ARRAY_TASKS_MAX} tasks")));
-        }
-        Ok(Self(ArrayRange { first, last }))
+        Ok(Self { indexes: indexes.into_iter().collect(), limit: limit.transpose()? })
     }
+}
+
+/// Reads a number without a sign.
+fn number(text: &str) -> Option<u32> {
+    let text = text.trim();
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]
@@ -55,19 +82,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_and_a_single_index_are_read() {
-        assert_eq!("0-31".parse(), Ok(ArraySpec(ArrayRange { first: 0, last: 31 })));
-        assert_eq!("7".parse(), Ok(ArraySpec(ArrayRange { first: 7, last: 7 })));
+    fn ranges_lists_steps_and_limits_are_read() {
+        for (text, indexes, limit) in [
+            ("0-3", vec![0, 1, 2, 3], None),
+            ("7", vec![7], None),
+            ("1,3,7-15:4%2", vec![1, 3, 7, 11, 15], Some(2)),
+            ("5,1,5", vec![1, 5], None),
+            ("0-30:30%1", vec![0, 30], Some(1)),
+        ] {
+            assert_eq!(text.parse(), Ok(ArraySpec { indexes, limit }), "{text}");
+        }
+        assert_eq!("0-3".parse::<ArraySpec>().unwrap().range(), Some((0, 3)));
+        assert_eq!("0,3".parse::<ArraySpec>().unwrap().range(), None);
     }
 
     #[test]
     fn what_an_array_cannot_do_is_named() {
         for (text, why) in [
-            ("0-31%4", "at a time"),
-            ("0-30:2", "step"),
-            ("1,3,5", "list"),
+            ("0-31%0", "at a time"),
+            ("0-31%x", "at a time"),
+            ("0-30:0", "step"),
             ("5-1", "smaller"),
             ("0-10000", "at most 10000"),
+            ("0-4294967295", "at most 10000"),
             ("a-b", "whole number"),
             ("-1", "whole number"),
             ("", "whole number"),
@@ -83,11 +120,11 @@ mod tests {
     proptest! {
         #[test]
         fn every_range_that_fits_reads_back(first in 0_u32..u32::MAX - 10_000, more in 0_u32..10_000) {
-            let range = ArrayRange { first, last: first + more };
+            let last = first + more;
 
-            let read = format!("{}-{}", range.first, range.last).parse();
+            let read: ArraySpec = format!("{first}-{last}").parse().unwrap();
 
-            prop_assert_eq!(read, Ok(ArraySpec(range)));
+            prop_assert_eq!(read.range(), Some((first, last)));
         }
     }
 }

@@ -29,6 +29,9 @@ const ESSENTIAL: &[&str] = &[
 ];
 /// Prefix of further essential variables.
 const ESSENTIAL_PREFIX: &str = "LC_";
+/// Variables that a job sets which submits another one.
+const OF_ANOTHER_JOB: &[&str] =
+    &["SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_"];
 /// Prefix of variables that Tessera sets itself or that only concern this command.
 const OWN_PREFIX: &str = "TESSERA_";
 
@@ -42,6 +45,8 @@ pub struct ExportChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExportBase {
     Essentials,
+    /// All, and the largest are left out if there are too many.
+    AllThatFit,
     All,
     Nothing,
 }
@@ -49,12 +54,6 @@ enum ExportBase {
 /// An environment that can't be exported to a job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadExport {
-    /// A variable is named, but the submitter doesn't have it.
-    #[error("--export names {name}, which is not set here")]
-    NotSet {
-        /// The variable.
-        name: String,
-    },
     /// The chosen variables exceed what is stored with a job.
     #[error(
         "the environment has {variables} variables and {bytes} bytes, but a job takes \
@@ -74,13 +73,14 @@ pub enum BadExport {
 impl ExportChoice {
     /// The default.
     pub const ESSENTIALS: Self = Self { base: ExportBase::Essentials, named: Vec::new() };
+    /// The default of Slurm's commands.
+    pub const ALL_THAT_FIT: Self = Self { base: ExportBase::AllThatFit, named: Vec::new() };
 
     /// Chooses from `environment`.
     ///
     /// # Errors
     ///
-    /// [`BadExport`] names the variable that is missing, or the largest ones if together they are
-    /// too large.
+    /// [`BadExport`] names the largest variables if together they are too large.
     pub fn choose(
         &self,
         environment: &BTreeMap<String, String>,
@@ -89,7 +89,7 @@ impl ExportChoice {
             ExportBase::Essentials => {
                 ESSENTIAL.contains(&name) || name.starts_with(ESSENTIAL_PREFIX)
             }
-            ExportBase::All => true,
+            ExportBase::All | ExportBase::AllThatFit => true,
             ExportBase::Nothing => false,
         };
         let mut chosen: BTreeMap<String, String> = environment
@@ -98,22 +98,42 @@ impl ExportChoice {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         for (name, value) in &self.named {
-            match value.as_ref().or_else(|| environment.get(name)) {
-                Some(value) => chosen.insert(name.clone(), value.clone()),
-                None => return Err(BadExport::NotSet { name: name.clone() }),
-            };
+            // As in Slurm, a named variable that is not set here is not set there.
+            if let Some(value) = value.as_ref().or_else(|| environment.get(name)) {
+                chosen.insert(name.clone(), value.clone());
+            }
+        }
+        if self.base == ExportBase::AllThatFit {
+            leave_out_largest(&mut chosen);
         }
         check_size(&chosen)?;
         Ok(chosen)
     }
 }
 
-/// Returns whether a variable of a shell can be one of a job: exported functions
-/// (`BASH_FUNC_f%%`) and odder things can't.
+/// Returns whether a variable of a shell can be one of a job: also exported functions
+/// (`BASH_FUNC_module%%`), but not what another job was given.
 fn can_be_set(name: &str) -> bool {
+    let plain = name.strip_prefix("BASH_FUNC_").and_then(|name| name.strip_suffix("%%"));
     !name.starts_with(OWN_PREFIX)
+        && !OF_ANOTHER_JOB.iter().any(|prefix| name.starts_with(prefix))
         && !name.starts_with(|c: char| c.is_ascii_digit())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && plain.unwrap_or(name).chars().all(|c| c.is_ascii_alphanumeric() || "_-:.".contains(c))
+}
+
+/// Leaves out the largest variables that finding programs doesn't need, until the rest fits.
+fn leave_out_largest(chosen: &mut BTreeMap<String, String>) {
+    while check_size(chosen).is_err() {
+        let largest = chosen
+            .iter()
+            .filter(|(name, _)| !ESSENTIAL.contains(&name.as_str()))
+            .max_by_key(|(_, value)| value.len())
+            .map(|(name, _)| name.clone());
+        match largest {
+            Some(name) => chosen.remove(&name),
+            None => return,
+        };
+    }
 }
 
 fn check_size(chosen: &BTreeMap<String, String>) -> Result<(), BadExport> {
@@ -158,6 +178,7 @@ mod tests {
             ("AWS_SECRET_ACCESS_KEY", "hush"),
             ("TESSERA_TOKEN", "hush"),
             ("BASH_FUNC_module%%", "() { :; }"),
+            ("SLURM_JOB_ID", "1"),
             ("DATA", "/data"),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -181,15 +202,24 @@ mod tests {
         assert_eq!(names("NONE"), [""; 0]);
         assert_eq!(names("DATA"), ["DATA"]);
         assert_eq!(names("DATA,X=1"), ["DATA", "X"]);
-        assert_eq!(names("ALL"), ["AWS_SECRET_ACCESS_KEY", "DATA", "LC_ALL", "PATH"]);
+        let all = ["AWS_SECRET_ACCESS_KEY", "BASH_FUNC_module%%", "DATA", "LC_ALL", "PATH"];
+        assert_eq!(names("ALL"), all);
         assert_eq!(names("ALL,X=1").last().unwrap(), "X");
     }
 
     #[test]
-    fn a_named_variable_that_is_not_set_is_an_error() {
-        let export: ExportChoice = "MISSING".parse().unwrap();
+    fn a_named_variable_that_is_not_set_stays_unset() {
+        assert_eq!(names("MISSING,DATA"), ["DATA"]);
+    }
 
-        assert!(export.choose(&environment()).unwrap_err().to_string().contains("MISSING"));
+    #[test]
+    fn of_slurms_default_the_largest_are_left_out_if_it_is_too_large() {
+        let mut environment = environment();
+        environment.insert("LS_COLORS".into(), "x".repeat(REST_BYTES_MAX));
+
+        let chosen = ExportChoice::ALL_THAT_FIT.choose(&environment).unwrap();
+
+        assert!(!chosen.contains_key("LS_COLORS") && chosen.contains_key("DATA"), "{chosen:?}");
     }
 
     #[test]

@@ -13,8 +13,6 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 enum ForeignVerdict {
     /// Warn, and ignore it.
     Ignore(&'static str),
-    /// Accept the value 1, since a GPU has one process; refuse any other.
-    OnlyOne,
     /// Refuse.
     Refuse(RefusalReason),
 }
@@ -54,15 +52,18 @@ enum OptionValue {
     Optional,
 }
 
-use ForeignVerdict::{Ignore, OnlyOne};
+use ForeignVerdict::Ignore;
 use OptionValue::{Needed, Optional};
 
-const PER_GPU: &str = "a process is limited by --cpus-per-task and --mem";
-const ONE_QUEUE: &str = "there is one queue for all jobs";
-const NO_MAIL: &str = "Tessera sends no mail";
-const ONE_PROCESS: &str = "a job has one process tree for each of its GPUs";
-const PLACES: ForeignVerdict =
-    refuse("Tessera chooses the node", "request what the job needs (--vram, --profile)");
+const NO_BINDING: &str = "the kernel's scheduler places processes on the processors of the job";
+const NO_SOCKETS: &str = "processors are not counted by sockets and cores; write --cpus-per-task";
+const NO_STAGING: &str = "there are no burst buffers; copy files in the script";
+const POWER: &str = "the driver and the node's operator set clocks";
+const ACCOUNTS: &str = "the controller's settings assign users to accounts";
+const CONTAINER: ForeignVerdict = refuse(
+    "a job runs on the node itself",
+    "start the container in the script, with podman run or apptainer exec",
+);
 
 const fn refuse(why: &'static str, instead: &'static str) -> ForeignVerdict {
     ForeignVerdict::Refuse(RefusalReason { why, instead })
@@ -70,82 +71,135 @@ const fn refuse(why: &'static str, instead: &'static str) -> ForeignVerdict {
 
 /// Long name, short name, value, verdict.
 const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
-    ("ntasks-per-gpu", None, Needed, OnlyOne),
-    ("cpus-per-gpu", None, Needed, Ignore(PER_GPU)),
-    ("mincpus", None, Needed, Ignore(PER_GPU)),
-    ("mem-per-cpu", None, Needed, Ignore(PER_GPU)),
-    ("mem-per-gpu", None, Needed, Ignore("that is host memory; for the GPU's write --vram")),
-    ("tmp", None, Needed, Ignore("space on disks is not limited")),
-    ("partition", Some('p'), Needed, Ignore(ONE_QUEUE)),
-    ("qos", Some('q'), Needed, Ignore("write --class online or offline, or --priority")),
-    ("account", Some('A'), Needed, Ignore("the controller's settings assign users to accounts")),
-    ("wckey", None, Needed, Ignore("there are no workload characterization keys")),
-    ("comment", None, Needed, Ignore("jobs have no comments")),
-    ("mail-type", None, Needed, Ignore(NO_MAIL)),
-    ("mail-user", None, Needed, Ignore(NO_MAIL)),
-    ("time-min", None, Needed, Ignore("a time limit is never shortened")),
-    ("open-mode", None, Needed, Ignore("each attempt appends to its output file")),
-    ("get-user-env", None, Optional, Ignore("write --export")),
-    ("gpu-bind", None, Needed, Ignore(ONE_PROCESS)),
-    ("gpu-freq", None, Needed, Ignore("the driver sets clocks")),
-    ("cpu-bind", None, Needed, Ignore(ONE_PROCESS)),
-    ("mem-bind", None, Needed, Ignore(ONE_PROCESS)),
-    ("hint", None, Needed, Ignore(ONE_PROCESS)),
-    ("distribution", Some('m'), Needed, Ignore(ONE_PROCESS)),
-    ("threads-per-core", None, Needed, Ignore(PER_GPU)),
-    ("overcommit", Some('O'), OptionValue::None, Ignore(PER_GPU)),
-    ("oversubscribe", Some('s'), OptionValue::None, Ignore("write --exclusive for the opposite")),
-    ("propagate", None, Optional, Ignore("the node sets limits")),
-    ("kill-on-invalid-dep", None, Needed, Ignore("there are no dependencies")),
-    ("switches", None, Needed, Ignore(ONE_PROCESS)),
-    ("verbose", Some('v'), OptionValue::None, Ignore("there is no more detailed output")),
+    ("account", Some('A'), Needed, Ignore(ACCOUNTS)),
+    ("acctg-freq", None, Needed, Ignore("usage is measured once a second")),
+    ("batch", None, Needed, Ignore("the script runs on the first node of the job")),
+    ("bb", None, Needed, refuse(NO_STAGING, "")),
+    ("bbf", None, Needed, refuse(NO_STAGING, "")),
     (
-        "dependency",
-        Some('d'),
-        Needed,
-        refuse("jobs can't wait for other jobs yet", "use `tessera wait`"),
-    ),
-    (
-        "begin",
-        Some('b'),
-        Needed,
-        refuse("jobs can't wait for a time of day yet", "use --hold and release it"),
-    ),
-    (
-        "signal",
+        "cluster-constraint",
         None,
         Needed,
-        refuse(
-            "no signal is sent before the time limit yet",
-            "at the limit the job gets SIGTERM, and SIGKILL after --grace seconds",
-        ),
+        refuse("there is one cluster", "choose it with --url or TESSERA_URL"),
     ),
+    ("clusters", Some('M'), Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
+    ("cluster", None, Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
+    ("container", None, Needed, CONTAINER),
+    ("container-id", None, Needed, CONTAINER),
+    ("container-image", None, Needed, CONTAINER),
+    ("container-mounts", None, Needed, CONTAINER),
+    ("container-name", None, Needed, CONTAINER),
+    ("container-save", None, Needed, CONTAINER),
+    ("container-workdir", None, Needed, CONTAINER),
+    ("contiguous", None, OptionValue::None, Ignore("nodes have no order")),
+    ("core-spec", Some('S'), Needed, Ignore("the operator reserves processors for the system")),
+    ("cores-per-socket", None, Needed, Ignore(NO_SOCKETS)),
+    ("cpu-bind", None, Needed, Ignore(NO_BINDING)),
+    ("cpu-freq", None, Needed, Ignore(POWER)),
+    ("delay-boot", None, Needed, Ignore("nodes are not switched off")),
+    (
+        "distribution",
+        Some('m'),
+        Needed,
+        Ignore("each node has as many tasks as the others, in the order of ranks"),
+    ),
+    ("export-file", None, Needed, refuse("", "write --export or --env")),
+    ("extra", None, Needed, Ignore("jobs have no further data")),
+    ("extra-node-info", Some('B'), Needed, Ignore(NO_SOCKETS)),
+    ("get-user-env", None, Optional, Ignore("write --export")),
+    ("gid", None, Needed, refuse("a job belongs to the user who submits it", "use `newgrp` first")),
+    ("gpu-bind", None, Needed, Ignore("the steps of the job choose: srun --gpus-per-task")),
+    ("gpu-freq", None, Needed, Ignore(POWER)),
+    (
+        "gpus-per-socket",
+        None,
+        Needed,
+        refuse("GPUs are not counted by sockets", "write --gpus-per-node"),
+    ),
+    ("gres-flags", None, Needed, Ignore(NO_BINDING)),
+    ("hint", None, Needed, Ignore(NO_BINDING)),
+    ("ignore-pbs", None, OptionValue::None, Ignore("lines of #PBS are never read")),
     (
         "input",
         Some('i'),
         Needed,
         refuse("jobs read nothing from standard input", "redirect it in the script"),
     ),
-    ("constraint", Some('C'), Needed, PLACES),
-    ("nodelist", Some('w'), Needed, PLACES),
-    ("nodefile", Some('F'), Needed, PLACES),
-    ("exclude", Some('x'), Needed, PLACES),
-    ("reservation", None, Needed, refuse("there are no reservations", "")),
-    ("licenses", Some('L'), Needed, refuse("licences are not counted", "")),
-    ("clusters", Some('M'), Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
-    ("export-file", None, Needed, refuse("", "write --export or --env")),
-    ("uid", None, Needed, refuse("a job belongs to the user who submits it", "")),
-    ("container", None, Needed, refuse("", "start the container in the script")),
-    ("test-only", None, OptionValue::None, refuse("a dry run of submit is not supported yet", "")),
+    (
+        "licenses",
+        Some('L'),
+        Needed,
+        refuse("licences are not counted", "write --array 0-9%N to limit how many run at a time"),
+    ),
+    ("mcs-label", None, Needed, Ignore("users never see each other's processes")),
+    ("mem-bind", None, Needed, Ignore(NO_BINDING)),
+    ("mincpus", None, Needed, Ignore("write --cpus-per-task")),
+    ("network", None, Needed, Ignore("networks are not reserved")),
+    (
+        "no-kill",
+        Some('k'),
+        OptionValue::None,
+        Ignore("a job that loses a node is requeued, or see --on-lost"),
+    ),
+    ("nodefile", Some('F'), Needed, refuse("", "write --nodelist")),
+    ("ntasks-per-core", None, Needed, Ignore(NO_SOCKETS)),
+    ("ntasks-per-socket", None, Needed, Ignore(NO_SOCKETS)),
+    ("oom-kill-step", None, Optional, Ignore("the whole job ends as out of memory")),
+    ("overcommit", Some('O'), OptionValue::None, Ignore("write --cpus-per-task")),
+    (
+        "oversubscribe",
+        Some('s'),
+        OptionValue::None,
+        Ignore("jobs share GPUs by slices; see --share"),
+    ),
+    ("power", None, Needed, Ignore(POWER)),
+    ("prefer", None, Needed, Ignore("only --constraint is followed")),
+    ("propagate", None, Optional, Ignore("the node sets limits")),
+    ("reboot", None, OptionValue::None, Ignore("nodes are not rebooted for jobs")),
+    (
+        "reservation",
+        None,
+        Needed,
+        Ignore("there are no reservations: the job waits as every other"),
+    ),
+    ("resv-ports", None, Optional, Ignore("ports are not reserved, but for --launch each")),
+    ("segment", None, Needed, Ignore("the topology of the network is not known")),
+    ("sockets-per-node", None, Needed, Ignore(NO_SOCKETS)),
+    ("spread-job", None, OptionValue::None, Ignore("Tessera chooses the nodes")),
+    ("stepmgr", None, OptionValue::None, Ignore("steps start without the controller")),
+    ("switches", None, Needed, Ignore("the topology of the network is not known")),
+    ("thread-spec", None, Needed, Ignore("the operator reserves processors for the system")),
+    ("threads-per-core", None, Needed, Ignore(NO_SOCKETS)),
+    ("time-min", None, Needed, Ignore("a time limit is never shortened")),
+    ("tmp", None, Needed, Ignore("space on disks is not limited")),
+    ("tres-bind", None, Needed, Ignore(NO_BINDING)),
+    ("tres-per-task", None, Needed, refuse("", "write --gpus-per-task and --cpus-per-task")),
+    ("uid", None, Needed, refuse("a job belongs to the user who submits it", "use `sudo -u`")),
+    ("use-min-nodes", None, OptionValue::None, Ignore("the least number of nodes is always taken")),
+    ("verbose", Some('v'), OptionValue::None, Ignore("there is no more detailed output")),
+    ("wait-all-nodes", None, Needed, Ignore("all processes start together")),
+    ("wckey", None, Needed, Ignore("there are no workload characterization keys")),
+    ("mail-type", None, Needed, Ignore("Tessera sends no mail")),
+    ("mail-user", None, Needed, Ignore("Tessera sends no mail")),
 ];
 
 /// The options of this kind in one layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignOptions {
-    given: Vec<(usize, Option<String>)>,
+    given: Vec<usize>,
 }
 
 impl ForeignOptions {
+    /// Returns what becomes of an option, and why, for the page about Slurm; `None` if it is unknown.
+    #[cfg(test)]
+    pub fn verdict_of(name: &str) -> Option<(&'static str, String)> {
+        let (.., verdict) = FOREIGN.iter().find(|(long, ..)| *long == name)?;
+        Some(match verdict {
+            Ignore(why) => ("no effect", (*why).to_owned()),
+            ForeignVerdict::Refuse(reason) => ("refused", reason.to_string()),
+        })
+    }
+
     /// Returns one warning for each option that has no effect.
     ///
     /// # Errors
@@ -153,17 +207,11 @@ impl ForeignOptions {
     /// [`UnsupportedOption`] is the first option that is refused.
     pub fn judge(&self) -> Result<Vec<String>, UnsupportedOption> {
         let mut warnings = Vec::new();
-        for (index, value) in &self.given {
+        for index in &self.given {
             let (long, _, _, verdict) = FOREIGN[*index];
-            match (verdict, value.as_deref()) {
-                (Ignore(why), _) => warnings.push(format!("--{long} has no effect: {why}")),
-                (OnlyOne, Some("1" | "1-1")) => {}
-                (OnlyOne, value) => {
-                    let option = format!("--{long}={}", value.unwrap_or_default());
-                    let reason = RefusalReason { why: ONE_PROCESS, instead: "" };
-                    return Err(UnsupportedOption { option, reason });
-                }
-                (ForeignVerdict::Refuse(reason), _) => {
+            match verdict {
+                Ignore(why) => warnings.push(format!("--{long} has no effect: {why}")),
+                ForeignVerdict::Refuse(reason) => {
                     return Err(UnsupportedOption { option: format!("--{long}"), reason });
                 }
             }
@@ -176,6 +224,12 @@ impl Args for ForeignOptions {
     fn augment_args(command: Command) -> Command {
         FOREIGN.iter().fold(command, |command, (long, short, value, _)| {
             let arg = Arg::new(*long).long(*long).hide(true);
+            // Slurm writes some names in two ways.
+            let arg = match *long {
+                "cpu-bind" => arg.alias("cpu_bind"),
+                "mem-bind" => arg.alias("mem_bind"),
+                _ => arg,
+            };
             let arg = match value {
                 Needed => arg.action(ArgAction::Append),
                 OptionValue::None => arg.action(ArgAction::Count),
@@ -200,18 +254,11 @@ impl Args for ForeignOptions {
 impl FromArgMatches for ForeignOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = Vec::new();
-        for (index, (long, _, value, _)) in FOREIGN.iter().enumerate() {
+        for (index, (long, ..)) in FOREIGN.iter().enumerate() {
             if matches.value_source(long) != Some(ValueSource::CommandLine) {
                 continue;
             }
-            let last = match value {
-                OptionValue::None => None,
-                Needed | Optional => matches
-                    .get_many::<String>(long)
-                    .and_then(|mut values| values.next_back())
-                    .cloned(),
-            };
-            given.push((index, last));
+            given.push(index);
         }
         Ok(Self { given })
     }
@@ -240,24 +287,13 @@ mod tests {
 
     #[test]
     fn a_refused_option_comes_with_the_reason_and_with_what_to_write_instead() {
-        let refused = judge(&["--begin=18:00"]).unwrap_err();
+        let refused = judge(&["--licenses=matlab"]).unwrap_err();
 
-        assert_eq!(refused.option, "--begin");
-        assert_eq!(refused.reason.why, "jobs can't wait for a time of day yet");
-        assert_eq!(refused.reason.instead, "use --hold and release it");
+        assert_eq!(refused.option, "--licenses");
         assert_eq!(
             refused.to_string(),
-            "--begin is not supported: jobs can't wait for a time of day yet; use --hold and \
-             release it"
-        );
-    }
-
-    #[test]
-    fn one_process_for_each_gpu_is_accepted_and_more_are_refused() {
-        assert_eq!(judge(&["--ntasks-per-gpu=1"]), Ok(Vec::new()));
-        assert_eq!(
-            judge(&["--ntasks-per-gpu=2"]).unwrap_err().to_string(),
-            "--ntasks-per-gpu=2 is not supported: a job has one process tree for each of its GPUs"
+            "--licenses is not supported: licences are not counted; write --array 0-9%N to limit \
+             how many run at a time"
         );
     }
 }

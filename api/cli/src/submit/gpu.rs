@@ -15,10 +15,12 @@ pub struct BadGpuRequest {
     why: &'static str,
 }
 
-const COUNT: &str = "request 1 to 256 GPUs; each has its own process";
-const MODEL: &str = "Tessera chooses the GPU; instead of a model write what the job needs: \
-                     --vram 20G, --profile 3g.20gb, or --gpus 1 for a whole GPU";
-const FORM: &str = "write gpu:4 for whole GPUs or gpu:1g.5gb:1 for slices";
+const COUNT: &str = "request 1 to 256 GPUs";
+const FORM: &str =
+    "write gpu:4 for whole GPUs, gpu:a100:4 for GPUs of one model, or gpu:1g.5gb:4 for slices";
+const SEVERAL: &str = "a job has GPUs of one kind; name one model, or none";
+const SHARED: &str =
+    "shares of a GPU are requested by their memory: write --vram 10G, with --share mps or kernel";
 
 /// `--profile`: a MIG profile, or a compute instance of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,32 +34,54 @@ impl FromStr for NamedGpu {
     }
 }
 
-/// `--vram`: an amount, or `auto`.
+/// `--vram`: an amount with its unit, or `auto`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VramOption(pub GpuRequest);
 
-impl FromStr for VramOption {
-    type Err = tessera_model::units::BadBytes;
+/// A text that is not an amount of GPU memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadVram {
+    /// A number that may mean bytes, megabytes or gigabytes.
+    #[error("{number} has no unit: write {number}M for megabytes or {number}G for gigabytes")]
+    NoUnit {
+        /// What was given.
+        number: String,
+    },
+    /// Anything else.
+    #[error("{0}; or auto")]
+    NotAnAmount(#[from] tessera_model::units::BadBytes),
+}
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+impl FromStr for VramOption {
+    type Err = BadVram;
+
+    fn from_str(text: &str) -> Result<Self, BadVram> {
         if text.eq_ignore_ascii_case("auto") {
             return Ok(Self(GpuRequest::Unknown));
         }
-        text.parse().map(|bytes: Bytes| Self(GpuRequest::Memory(bytes)))
+        let bytes: Bytes = text.parse()?;
+        if text.ends_with(|last: char| last.is_ascii_digit()) {
+            return Err(BadVram::NoUnit { number: text.trim().to_owned() });
+        }
+        Ok(Self(GpuRequest::Memory(bytes)))
     }
 }
 
-/// `--gpus`, `--gpus-per-node`, `--gpus-per-task`: `4`, `1g.5gb:4` or `1g.5gb`.
+/// `--gpus`, `--gpus-per-node`, `--gpus-per-task`: `4`, `a100:4`, `1g.5gb:4` or `1g.5gb`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpusOption(pub CountedGpus);
 
 /// How many GPUs or slices, and of what kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CountedGpus {
-    /// How many.
+    /// How many; 0 if the option requests none.
     pub count: u32,
-    /// The kind, if one is named; whole GPUs, unless another option gives the size.
+    /// The size, if one is named; whole GPUs, unless another option gives the size.
     pub kind: Option<GpuRequest>,
+    /// The model of the GPU, if one is named, such as `a100`.
+    pub model: Option<String>,
+    /// Other resources of the same option, which are not counted.
+    pub uncounted: Vec<String>,
 }
 
 impl CountedGpus {
@@ -76,11 +100,14 @@ impl FromStr for GpusOption {
     type Err = BadGpuRequest;
 
     fn from_str(text: &str) -> Result<Self, BadGpuRequest> {
+        if text.contains(',') {
+            return Err(BadGpuRequest { text: text.to_owned(), why: SEVERAL });
+        }
         count_and_kind(text, text).map(Self)
     }
 }
 
-/// `--gres`: `gpu`, `gpu:4` or `gpu:1g.5gb:4`, on each node.
+/// `--gres`: `gpu`, `gpu:4`, `gpu:a100:4` or `gpu:1g.5gb:4` on each node, with other resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GresOption(pub CountedGpus);
 
@@ -88,70 +115,95 @@ impl FromStr for GresOption {
     type Err = BadGpuRequest;
 
     fn from_str(text: &str) -> Result<Self, BadGpuRequest> {
-        let rest = match text.strip_prefix("gres/").unwrap_or(text).strip_prefix("gpu") {
-            Some("") => return Ok(Self(CountedGpus { count: 1, kind: None })),
-            Some(rest) => rest.strip_prefix(':'),
-            None => None,
-        };
-        let rest = rest.ok_or(BadGpuRequest { text: text.to_owned(), why: FORM })?;
-        count_and_kind(text, rest).map(Self)
+        let bad = |why| BadGpuRequest { text: text.to_owned(), why };
+        let (mut gpus, mut uncounted) = (None, Vec::new());
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            let word = word.strip_prefix("gres/").or(word.strip_prefix("gres:")).unwrap_or(word);
+            let (name, rest) = word.split_at(word.find([':', '=']).unwrap_or(word.len()));
+            match name {
+                "gpu" => {
+                    let counted = match rest {
+                        "" => CountedGpus { count: 1, ..CountedGpus::default() },
+                        rest => count_and_kind(text, &rest[1..])?,
+                    };
+                    if gpus.replace(counted).is_some() {
+                        return Err(bad(SEVERAL));
+                    }
+                }
+                "none" => {}
+                "gpus" => return Err(bad(FORM)),
+                "shard" | "mps" => return Err(bad(SHARED)),
+                _ => uncounted.push(name.to_owned()),
+            }
+        }
+        let gpus = gpus.unwrap_or_default();
+        Ok(Self(CountedGpus { uncounted, ..gpus }))
     }
 }
 
-/// Reads `4`, `kind` or `kind:4`, where a kind is a MIG profile.
+/// Reads `4`, `kind` or `kind:4`, where a kind is a GPU model, a MIG profile, or both (`h100_1g.10gb`).
 ///
 /// A bare count means whole GPUs, unless another option gives the size: a script that was written
 /// for them may need all of them.
 fn count_and_kind(text: &str, rest: &str) -> Result<CountedGpus, BadGpuRequest> {
     let bad = |why| BadGpuRequest { text: text.to_owned(), why };
+    // `gpu:2(S:0-1)` names sockets, which the count doesn't need.
+    let rest = rest.split('(').next().unwrap_or(rest);
     let in_range = |count: u32| match count {
-        1..=GANG_MEMBERS_MAX => Ok(count),
+        0..=GANG_MEMBERS_MAX => Ok(count),
         _ => Err(bad(COUNT)),
     };
     if let Ok(count) = rest.parse::<u32>() {
-        return Ok(CountedGpus { count: in_range(count)?, kind: None });
+        return Ok(CountedGpus { count: in_range(count)?, ..CountedGpus::default() });
     }
-    let (kind, count) = rest.split_once(':').unwrap_or((rest, "1"));
+    let (kind, count) = rest.split_once([':', '=']).unwrap_or((rest, "1"));
     let count = in_range(count.parse().map_err(|_| bad(FORM))?)?;
-    let kind = request_by_name(kind).map_err(|_| bad(MODEL))?;
-    Ok(CountedGpus { count, kind: Some(kind) })
+    let (kind, model) = kind_and_model(kind).ok_or_else(|| bad(FORM))?;
+    Ok(CountedGpus { count, kind, model, uncounted: Vec::new() })
 }
 
-/// `--nodes`: `2`, or `2-2`.
+/// Reads the type of a GPU: `1g.5gb`, `a100`, `h100_1g.10gb` or `h100-1g.10gb`.
+fn kind_and_model(text: &str) -> Option<(Option<GpuRequest>, Option<String>)> {
+    if let Ok(request) = request_by_name(text) {
+        return Some((Some(request), None));
+    }
+    if let Some((model, profile)) = text.rsplit_once(['_', '-'])
+        && let Ok(request) = request_by_name(profile)
+        && is_model(model)
+    {
+        return Some((Some(request), Some(model.to_owned())));
+    }
+    is_model(text).then(|| (None, Some(text.to_owned())))
+}
+
+fn is_model(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '+');
+    !text.is_empty() && text.chars().all(plain) && text.contains(|c: char| c.is_ascii_alphabetic())
+}
+
+/// `--nodes`: `2`, or a range such as `2-4`, of which the least is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodesOption(pub u32);
 
 /// A text that is not a number of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadNodes {
-    /// It is no number, or none that a gang can have.
-    #[error("{text:?}: write how many nodes, such as 2")]
-    NotANumber {
-        /// What was given.
-        text: String,
-    },
-    /// It gives a smallest and a largest number.
-    #[error("{text:?}: a range is not supported; write one number")]
-    Range {
-        /// What was given.
-        text: String,
-    },
+#[error("{text:?}: write how many nodes, such as 2")]
+pub struct BadNodes {
+    text: String,
 }
 
 impl FromStr for NodesOption {
     type Err = BadNodes;
 
     fn from_str(text: &str) -> Result<Self, BadNodes> {
+        let bad = || BadNodes { text: text.to_owned() };
         let (least, most) = text.split_once('-').unwrap_or((text, text));
-        let number = |text: &str| match text.parse::<u32>() {
+        let number = |text: &str| match text.trim().parse::<u32>() {
             Ok(number @ 1..=GANG_MEMBERS_MAX) => Ok(number),
-            Ok(_) | Err(_) => Err(BadNodes::NotANumber { text: text.to_owned() }),
+            Ok(_) | Err(_) => Err(bad()),
         };
         let (least, most) = (number(least)?, number(most)?);
-        if least != most {
-            return Err(BadNodes::Range { text: text.to_owned() });
-        }
-        Ok(Self(least))
+        if least > most { Err(bad()) } else { Ok(Self(least)) }
     }
 }
 
@@ -169,22 +221,46 @@ mod tests {
             ("gpu", GpuRequest::Whole),
             ("gpu:1", GpuRequest::Whole),
             ("gres/gpu:1", GpuRequest::Whole),
+            ("gres:gpu:1", GpuRequest::Whole),
+            ("gpu:1(S:0-1)", GpuRequest::Whole),
             ("gpu:1g.5gb:1", profile("1g.5gb")),
             ("gpu:3g.20gb", profile("3g.20gb")),
         ] {
             let GresOption(counted) = text.parse().unwrap();
             assert_eq!((counted.count, counted.request()), (1, Some(request)), "{text:?}");
         }
-        assert_eq!("1".parse(), Ok(GpusOption(CountedGpus { count: 1, kind: None })));
-        let slices = CountedGpus { count: 4, kind: Some(profile("1g.5gb")) };
+        let one = CountedGpus { count: 1, ..CountedGpus::default() };
+        assert_eq!("1".parse(), Ok(GpusOption(one)));
+        let kind = Some(profile("1g.5gb"));
+        let slices = CountedGpus { count: 4, kind, ..CountedGpus::default() };
         assert_eq!("1g.5gb:4".parse(), Ok(GpusOption(slices)));
     }
 
     #[test]
-    fn nodes_are_one_number() {
+    fn a_model_is_a_name_beside_the_count_and_the_profile() {
+        for (text, count, model, kind) in [
+            ("gpu:a100:2", 2, "a100", None),
+            ("gpu:2080ti:4", 4, "2080ti", None),
+            ("gpu:a100", 1, "a100", None),
+            ("gpu:h100_1g.10gb:1", 1, "h100", Some(profile("1g.10gb"))),
+            ("gpu:nvidia_h100_80gb_hbm3:1", 1, "nvidia_h100_80gb_hbm3", None),
+            ("gpu:v100l:1,lscratch:50", 1, "v100l", None),
+        ] {
+            let GresOption(counted) = text.parse().unwrap();
+
+            assert_eq!((counted.count, counted.model.as_deref()), (count, Some(model)), "{text}");
+            assert_eq!(counted.kind, kind, "{text}");
+        }
+        let GresOption(other) = "lscratch:50".parse().unwrap();
+        assert_eq!((other.count, other.uncounted), (0, vec!["lscratch".to_owned()]));
+    }
+
+    #[test]
+    fn nodes_are_one_number_or_the_least_of_a_range() {
         assert_eq!("2".parse(), Ok(NodesOption(2)));
         assert_eq!("2-2".parse(), Ok(NodesOption(2)));
-        for text in ["0", "1-4", "x", "", "1000"] {
+        assert_eq!("1-4".parse(), Ok(NodesOption(1)));
+        for text in ["0", "4-1", "x", "", "1000"] {
             assert!(text.parse::<NodesOption>().is_err(), "{text:?}");
         }
     }
@@ -192,14 +268,14 @@ mod tests {
     #[test]
     fn what_one_job_cannot_have_is_refused_with_what_to_write() {
         for (text, hint) in [
-            ("gpu:0", "1 to 256"),
             ("gpu:257", "1 to 256"),
-            ("gpu:1g.5gb:0", "1 to 256"),
-            ("gpu:a100:1", "--vram 20G"),
-            ("gpu:a100", "--vram 20G"),
-            ("shard:1", "gpu:4"),
+            ("gpu:1g.5gb:257", "1 to 256"),
+            ("gpu:a100:1,gpu:v100:1", "one kind"),
+            ("shard:1", "--vram 10G"),
+            ("mps:50", "--vram 10G"),
             ("gpus:1", "gpu:4"),
             ("gpu:1g.5gb:x", "gpu:4"),
+            ("gpu:a 100", "gpu:4"),
         ] {
             let refused = text.parse::<GresOption>().unwrap_err().to_string();
 
@@ -208,9 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_an_amount_or_left_to_tessera() {
+    fn memory_is_an_amount_with_its_unit_or_left_to_tessera() {
         assert_eq!("auto".parse(), Ok(VramOption(GpuRequest::Unknown)));
         assert_eq!("10G".parse(), Ok(VramOption(GpuRequest::Memory(Bytes::from_mib(10_240)))));
+        let bare = "9".parse::<VramOption>().unwrap_err().to_string();
+        assert!(bare.contains("9M") && bare.contains("9G"), "{bare}");
         assert!("lots".parse::<VramOption>().is_err());
     }
 }

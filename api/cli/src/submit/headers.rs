@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, Args, FromArgMatches, Parser};
 
 use super::foreign::{ForeignOptions, UnsupportedOption};
 use super::options::{BadJobOptions, JobOptions};
+use super::resources::BadResources;
 
 /// The options in a script's headers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,6 +52,9 @@ pub enum HeaderProblem {
     /// Options contradict each other.
     #[error(transparent)]
     Options(#[from] BadJobOptions),
+    /// Requested resources contradict each other.
+    #[error(transparent)]
+    Resources(#[from] BadResources),
     /// Tessera can't honour an option.
     #[error(transparent)]
     Unsupported(#[from] UnsupportedOption),
@@ -64,7 +68,12 @@ enum HeaderDialect {
 
 /// The options that one header line may carry.
 #[derive(Parser)]
-#[command(no_binary_name = true, disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    infer_long_args = true,
+    no_binary_name = true,
+    disable_help_flag = true,
+    disable_version_flag = true
+)]
 struct HeaderLine {
     #[command(flatten)]
     options: JobOptions,
@@ -124,7 +133,7 @@ pub fn read(file: &str, script: &str) -> Result<ScriptHeaders, BadHeader> {
             continue;
         };
         let words = split(rest).map_err(bad)?;
-        let mut layer = read_line(words).map_err(bad)?;
+        let mut layer = read_line(words, dialect).map_err(bad)?;
         layer.judge(dialect).map_err(bad)?;
         warnings
             .extend(layer.warnings.drain(..).map(|text| format!("{file}:{}: {text}", index + 1)));
@@ -141,6 +150,66 @@ pub fn read(file: &str, script: &str) -> Result<ScriptHeaders, BadHeader> {
     })?;
     Ok(ScriptHeaders { options, warnings })
 }
+
+/// Reads Slurm's variables for options of a job, such as `SBATCH_PARTITION`.
+///
+/// # Errors
+///
+/// [`BadHeader`] names the variable that can't be honoured, and why.
+pub fn read_variables(
+    prefix: &str,
+    environment: &std::collections::BTreeMap<String, String>,
+) -> Result<ScriptHeaders, BadHeader> {
+    let mut headers = ScriptHeaders::default();
+    for (suffix, long) in VARIABLES {
+        let name = format!("{prefix}_{suffix}");
+        let Some(value) = environment.get(&name) else { continue };
+        let bad = |problem| BadHeader { file: name.clone(), line: 1, problem };
+        let word = match (FLAGS.contains(long), value.as_str()) {
+            (true, "0" | "no") => continue,
+            (true, _) => format!("--{long}"),
+            (false, value) => format!("--{long}={value}"),
+        };
+        let mut layer = read_line(vec![word], HeaderDialect::Slurm).map_err(bad)?;
+        layer.judge(HeaderDialect::Slurm).map_err(bad)?;
+        headers.warnings.extend(layer.warnings.drain(..).map(|text| format!("{name}: {text}")));
+        let below = std::mem::take(&mut headers.options);
+        headers.options = below.under(layer.options).map_err(|both| bad(both.into()))?;
+    }
+    Ok(headers)
+}
+
+/// Names of Slurm's variables behind their prefix, and the options that they stand for.
+const VARIABLES: &[(&str, &str)] = &[
+    ("ACCOUNT", "account"),
+    ("ARRAY_INX", "array"),
+    ("CONSTRAINT", "constraint"),
+    ("CPUS_PER_GPU", "cpus-per-gpu"),
+    ("ERROR", "error"),
+    ("EXCLUSIVE", "exclusive"),
+    ("EXPORT", "export"),
+    ("GPUS", "gpus"),
+    ("GPUS_PER_NODE", "gpus-per-node"),
+    ("GPUS_PER_TASK", "gpus-per-task"),
+    ("GRES", "gres"),
+    ("JOB_NAME", "job-name"),
+    ("MEM_PER_CPU", "mem-per-cpu"),
+    ("MEM_PER_GPU", "mem-per-gpu"),
+    ("MEM_PER_NODE", "mem"),
+    ("NO_REQUEUE", "no-requeue"),
+    ("OPEN_MODE", "open-mode"),
+    ("OUTPUT", "output"),
+    ("PARTITION", "partition"),
+    ("QOS", "qos"),
+    ("REQUEUE", "requeue"),
+    ("RESERVATION", "reservation"),
+    ("SIGNAL", "signal"),
+    ("TIMELIMIT", "time"),
+    ("WCKEY", "wckey"),
+];
+
+/// Those that have no value on a command line.
+const FLAGS: &[&str] = &["exclusive", "requeue", "no-requeue"];
 
 struct HeaderLayer {
     options: JobOptions,
@@ -163,7 +232,23 @@ impl HeaderLayer {
     }
 }
 
-fn read_line(words: Vec<String>) -> Result<HeaderLayer, HeaderProblem> {
+/// Slurm's words for what `--profile` measures, where ours is a MIG profile.
+const MEASURED: &[&str] = &["all", "none", "energy", "task", "lustre", "network", "filesystem"];
+
+fn is_measurement(word: &str) -> bool {
+    let value = word.strip_prefix("--profile=").unwrap_or_default().to_ascii_lowercase();
+    !value.is_empty() && value.split(',').all(|word| MEASURED.contains(&word))
+}
+
+fn read_line(mut words: Vec<String>, dialect: HeaderDialect) -> Result<HeaderLayer, HeaderProblem> {
+    let before = words.len();
+    if dialect == HeaderDialect::Slurm {
+        words.retain(|word| !is_measurement(word));
+    }
+    let measured = (words.len() < before).then(|| {
+        "--profile has no effect: all jobs are measured; see `tessera show` and `tessera top`"
+            .to_owned()
+    });
     let line = HeaderLine::try_parse_from(words)
         .map_err(|bad| HeaderProblem::Unreadable { kind: bad.kind(), message: first_line(&bad) })?;
     let warnings = line
@@ -171,7 +256,11 @@ fn read_line(words: Vec<String>) -> Result<HeaderLayer, HeaderProblem> {
         .given
         .iter()
         .map(|long| format!("--{long} has no effect in a script; give it on the command line"));
-    let warnings = warnings.collect();
+    let uncounted = line
+        .options
+        .uncounted()
+        .map(|name| format!("--gres={name} has no effect: only GPUs are counted"));
+    let warnings = warnings.chain(uncounted).chain(measured).collect();
     Ok(HeaderLayer { options: line.options, foreign: line.foreign, warnings })
 }
 

@@ -5,14 +5,19 @@ use std::str::FromStr;
 
 use clap::Args;
 use tessera_model::Bytes;
+use tessera_model::dependency::DependencyRequest;
 use tessera_model::spec::GpuRequest;
 
 use super::array::ArraySpec;
 use super::export::{BadExport, ExportChoice};
-use super::gpu::{GpusOption, GresOption, NamedGpu, NodesOption, VramOption};
+use super::gpu::{CountedGpus, GpusOption, GresOption, NamedGpu, NodesOption, VramOption};
+use super::resources::BadResources;
+use super::signal::EarlySignalOption;
+use super::{SubmitContext, SubmitDialect};
 use crate::clock_time::{BadClockTime, ClockTime};
+use crate::estimate::MemoryFrom;
 use crate::span::TimeLimit;
-use tessera_api_types::{GangRequest, SubmitRequest};
+use tessera_api_types::{ArrayRange, SubmitRequest};
 
 /// One layer of options; an option of a stronger layer overrides that of a weaker one.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -20,8 +25,8 @@ pub struct JobOptions {
     /// Name of the job; by default the script's or the program's name
     #[arg(short = 'J', long, value_name = "NAME")]
     pub job_name: Option<String>,
-    /// File for standard output (%j job, %A array, %a index, %x name, %u user, %N node);
-    /// without it `tessera logs` shows the output
+    /// File for standard output (%j job, %A array, %a index, %x name, %u user, %N node, %r restarts;
+    /// %4a with leading zeros); without it `tessera logs` shows the output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
     /// File for standard error; by default where standard output goes
@@ -33,17 +38,30 @@ pub struct JobOptions {
     /// Seconds between SIGTERM and SIGKILL when the job has to end; by default 30
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<u64>,
-    /// Most host memory of each process of the job, such as 16G; a number alone counts MiB, and 0 means no limit
+    /// Signal that is sent before the time limit, such as USR1@60 (60 seconds before; by default 60). With
+    /// B: only the script's shell gets it, otherwise all of the job's processes but that one
+    #[arg(long, value_name = "[B:]SIGNAL[@SECONDS]")]
+    pub signal: Option<EarlySignalOption>,
+    /// Most host memory on each node, such as 16G; a number alone counts MiB, and 0 means no limit
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<HostMemory>,
-    /// Most processors of each process of the job
-    #[arg(short, long, value_name = "N")]
+    /// The same for each processor: times --cpus-per-task and the tasks of a node
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["mem", "mem_per_gpu"])]
+    pub mem_per_cpu: Option<HostMemory>,
+    /// The same for each GPU: times the GPUs of a node
+    #[arg(long, value_name = "SIZE", conflicts_with = "mem")]
+    pub mem_per_gpu: Option<HostMemory>,
+    /// Most processors of each task
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus_per_task: Option<u32>,
-    /// Submit an array: one task for each index, such as 0-31
-    #[arg(short, long, value_name = "FIRST-LAST")]
+    /// Most processors for each GPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "cpus_per_task")]
+    pub cpus_per_gpu: Option<u32>,
+    /// Submit an array: one task for each index, such as 0-31, 1,3,7-15:2, or 0-31%4 for 4 at a time
+    #[arg(short, long, value_name = "INDEXES")]
     pub array: Option<ArraySpec>,
     /// Working directory; by default the current one
-    #[arg(short = 'D', long, value_name = "DIR")]
+    #[arg(short = 'D', long, alias = "workdir", value_name = "DIR")]
     pub chdir: Option<PathBuf>,
     /// GPU memory that the job needs, such as 10G; with `auto` (the default) any slice is large enough
     /// at first
@@ -53,28 +71,66 @@ pub struct JobOptions {
     /// has split a GPU instance that way
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<NamedGpu>,
-    /// Number of whole GPUs (4), or of slices of a profile on as many GPUs (1g.5gb:4); with --vram or
-    /// --profile, of slices of that size. Each has its own process; all start and end together
-    #[arg(short = 'G', long, value_name = "[PROFILE:]N")]
+    /// Number of whole GPUs (4, or a100:4), or of slices of a profile on as many GPUs (1g.5gb:4); with
+    /// --vram or --profile, of slices of that size
+    #[arg(short = 'G', long, value_name = "[TYPE:]N")]
     pub gpus: Option<GpusOption>,
     /// Number of GPUs or slices on each node
-    #[arg(long, value_name = "[PROFILE:]N")]
+    #[arg(long, value_name = "[TYPE:]N")]
     pub gpus_per_node: Option<GpusOption>,
-    /// GPUs or slices of each process: always 1
-    #[arg(long, value_name = "[PROFILE:]1")]
+    /// Number of GPUs or slices of each task
+    #[arg(long, value_name = "[TYPE:]N")]
     pub gpus_per_task: Option<GpusOption>,
-    /// --gpus-per-node as Slurm writes it: gpu:4 or gpu:1g.5gb:4
+    /// --gpus-per-node as Slurm writes it: gpu:4, gpu:a100:4 or gpu:1g.5gb:4
     #[arg(long, value_name = "GRES")]
     pub gres: Option<GresOption>,
     /// Number of nodes that the GPUs are on; by default 1
     #[arg(short = 'N', long, value_name = "N")]
     pub nodes: Option<NodesOption>,
-    /// Number of processes, with one GPU or slice each
+    /// Number of tasks that `srun` starts by default
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ntasks: Option<u32>,
-    /// Number of processes on each node
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of tasks on each node
+    #[arg(long, alias = "tasks-per-node", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ntasks_per_node: Option<u32>,
+    /// Number of tasks for each GPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ntasks_per_gpu: Option<u32>,
+    /// The only nodes that the job may run on, such as n1,gpu[1-3]
+    #[arg(short = 'w', long, value_name = "NODES")]
+    pub nodelist: Option<String>,
+    /// Nodes that the job may not run on
+    #[arg(short = 'x', long, value_name = "NODES")]
+    pub exclude: Option<String>,
+    /// Features of nodes that the job needs: a100, 'a100|h100', 'a100&ib'
+    #[arg(short = 'C', long, value_name = "FEATURES")]
+    pub constraint: Option<String>,
+    /// Partition of the cluster, as the operator's settings define it
+    #[arg(short, long, value_name = "NAMES")]
+    pub partition: Option<String>,
+    /// Quality of service, as the operator's settings define it
+    #[arg(short, long, value_name = "NAME")]
+    pub qos: Option<String>,
+    /// What to remember about the job
+    #[arg(long, value_name = "TEXT")]
+    pub comment: Option<String>,
+    /// Time before which the job may not start: 18:00, 2027-01-31, now+2hours, noon or midnight
+    #[arg(short, long, value_name = "TIME")]
+    pub begin: Option<ClockTime>,
+    /// Jobs to wait for: afterok:42, afterany:42:43_7, after:42+5 (minutes), afternotok, aftercorr or singleton;
+    /// separated by commas, or by question marks if one condition is enough
+    #[arg(short, long, value_name = "CONDITIONS")]
+    pub dependency: Option<DependencyOption>,
+    /// With `yes`, cancel the job if its dependency can never be met; by default it waits
+    #[arg(long, value_name = "YES|NO", value_parser = ["yes", "no"])]
+    pub kill_on_invalid_dep: Option<String>,
+    /// Check the request only: state what would happen and when, and store nothing
+    #[arg(long)]
+    pub test_only: bool,
+    /// `once` (the default): the job is one process on its first node, which sees all GPUs there. `each`: one
+    /// process for each GPU or slice, with ranks as torchrun sets them
+    #[arg(long, value_name = "HOW", value_parser = ["once", "each"])]
+    pub launch: Option<String>,
     /// Request a whole GPU without co-runners
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "MODE", hide_possible_values = true)]
     pub exclusive: Option<String>,
@@ -101,6 +157,18 @@ pub struct JobOptions {
     /// Number of retries after failures of its own; by default 0
     #[arg(long, value_name = "N")]
     pub max_retries: Option<u32>,
+    /// Action when it runs out of GPU memory: run again with `larger` memory, with the `same`, or `fail`;
+    /// by default `larger`, but `fail` for a named slice. It uses up no retry
+    #[arg(long, value_name = "WHAT")]
+    pub oom_policy: Option<String>,
+    /// Estimate of its GPU memory, if it names no size: a file that `tessera estimate --json` wrote, or a model
+    /// with how it is run, such as config.json,batch=8,seq=512,optimizer=adamw,dtype=mixed,checkpointing
+    #[arg(long, value_name = "FILE[,OPTIONS]")]
+    pub memory_from: Option<MemoryFrom>,
+    /// Action if its GPU memory is predicted to exceed its slice: `off`, `advise` (report), or `act` (move
+    /// it in time); by default as the cluster is configured
+    #[arg(long, value_name = "WHAT")]
+    pub memory_prediction: Option<String>,
     /// Action when its node is lost: `requeue` (the default), `hold` or `fail`
     #[arg(long, value_name = "WHAT", conflicts_with_all = ["requeue", "no_requeue"])]
     pub on_lost: Option<String>,
@@ -110,6 +178,9 @@ pub struct JobOptions {
     /// The same as --on-lost fail
     #[arg(long)]
     pub no_requeue: bool,
+    /// What a restart does with the output files: `append` or `truncate`; by default it appends
+    #[arg(long, value_name = "WHAT", value_parser = parse_open_mode)]
+    pub open_mode: Option<String>,
     /// Key of its task: jobs with the same key share their predictions
     #[arg(long, value_name = "KEY")]
     pub task_key: Option<String>,
@@ -135,6 +206,29 @@ pub struct JobOptions {
     pub env: Vec<EnvVariable>,
 }
 
+/// `--dependency`, checked; which jobs there are is known where jobs are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DependencyOption(String);
+
+impl FromStr for DependencyOption {
+    type Err = BadDependency;
+
+    fn from_str(text: &str) -> Result<Self, BadDependency> {
+        match text.parse::<DependencyRequest>() {
+            Ok(_) => Ok(Self(text.to_owned())),
+            Err(bad) => Err(BadDependency { problem: bad.problem, expected: bad.expected }),
+        }
+    }
+}
+
+/// A text that is no dependency.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}; write {expected}")]
+pub struct BadDependency {
+    problem: String,
+    expected: String,
+}
+
 /// `NAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvVariable {
@@ -149,7 +243,7 @@ pub struct BadEnvVariable;
 
 /// A limit of host memory in bytes, as Slurm writes it; `None` for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostMemory(Option<u64>);
+pub struct HostMemory(pub(super) Option<u64>);
 
 impl FromStr for HostMemory {
     type Err = BadHostMemory;
@@ -171,39 +265,9 @@ pub struct BadHostMemory;
 /// Options that can't be used as they are, or not together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadJobOptions {
-    /// Two options request different GPU resources.
-    #[error("a job gives its size in one way, but here it requests {first} and {other}")]
-    TwoSizes {
-        /// What the first option requests.
-        first: GpuRequest,
-        /// What another one requests.
-        other: GpuRequest,
-    },
-    /// `--gpus-per-task` with another number than 1.
-    #[error("a process has one GPU: give their number, as --ntasks or --gpus")]
-    SeveralGpusPerTask,
-    /// Two options give different numbers of processes.
-    #[error(
-        "each process has one GPU, but {option} makes that {members} and {other_option} {other}"
-    )]
-    TwoGangSizes {
-        /// The first option.
-        option: &'static str,
-        /// The number of processes that follows from it.
-        members: u32,
-        /// The option that contradicts.
-        other_option: &'static str,
-        /// The number that follows from that one.
-        other: u32,
-    },
-    /// The GPUs are no multiple of the nodes.
-    #[error("{members} GPUs can't be spread evenly over {nodes} nodes: give a multiple of {nodes}")]
-    UnevenGang {
-        /// How many GPUs were requested.
-        members: u32,
-        /// Over how many nodes.
-        nodes: u32,
-    },
+    /// The requested GPUs, nodes and tasks don't fit together.
+    #[error(transparent)]
+    Resources(#[from] BadResources),
     /// `--priority` out of range.
     #[error("--priority {number}: priorities go from 0 (highest) to 9 (lowest)")]
     Priority {
@@ -225,6 +289,12 @@ pub enum BadJobOptions {
     /// A time that does not exist, or not here.
     #[error(transparent)]
     Time(#[from] BadClockTime),
+    /// `--memory-from` names no estimate and no model.
+    #[error("{problem}")]
+    Estimate {
+        /// Why not.
+        problem: String,
+    },
     /// The environment can't be exported.
     #[error(transparent)]
     Export(#[from] BadExport),
@@ -244,66 +314,6 @@ impl FromStr for EnvVariable {
 }
 
 impl JobOptions {
-    /// Returns the GPU resources that this layer requests, if any.
-    ///
-    /// # Errors
-    ///
-    /// [`BadJobOptions::TwoSizes`] if it requests two different things.
-    pub fn gpu(&self) -> Result<Option<GpuRequest>, BadJobOptions> {
-        let given = [
-            self.vram.as_ref().map(|VramOption(request)| request.clone()),
-            self.profile.as_ref().map(|NamedGpu(request)| request.clone()),
-            self.gpus.as_ref().and_then(|GpusOption(counted)| counted.request()),
-            self.gpus_per_node.as_ref().and_then(|GpusOption(counted)| counted.request()),
-            self.gpus_per_task.as_ref().and_then(|GpusOption(counted)| counted.request()),
-            self.gres.as_ref().and_then(|GresOption(counted)| counted.request()),
-            self.exclusive.as_ref().map(|_| GpuRequest::Whole),
-        ];
-        let mut given = given.into_iter().flatten();
-        let Some(first) = given.next() else {
-            // A number of GPUs without a size is one of whole GPUs.
-            let counted = self.gpus.is_some()
-                || self.gpus_per_node.is_some()
-                || self.gpus_per_task.is_some()
-                || self.gres.is_some();
-            return Ok(counted.then_some(GpuRequest::Whole));
-        };
-        match given.find(|other| *other != first) {
-            None => Ok(Some(first)),
-            Some(other) => Err(BadJobOptions::TwoSizes { first, other }),
-        }
-    }
-
-    /// Returns the shape of the gang that this layer requests, if it has more than one process.
-    ///
-    /// # Errors
-    ///
-    /// [`BadJobOptions`] if it requests two different things, or what is impossible.
-    pub fn gang(&self) -> Result<Option<GangRequest>, BadJobOptions> {
-        let nodes = self.nodes.map_or(1, |NodesOption(nodes)| nodes);
-        if self.gpus_per_task.as_ref().is_some_and(|GpusOption(counted)| counted.count != 1) {
-            return Err(BadJobOptions::SeveralGpusPerTask);
-        }
-        let each = |count: u32| count.saturating_mul(nodes);
-        let given = [
-            ("--gpus", self.gpus.as_ref().map(|GpusOption(counted)| counted.count)),
-            ("--ntasks", self.ntasks),
-            ("--gpus-per-node", self.gpus_per_node.as_ref().map(|GpusOption(c)| each(c.count))),
-            ("--gres", self.gres.as_ref().map(|GresOption(counted)| each(counted.count))),
-            ("--ntasks-per-node", self.ntasks_per_node.map(each)),
-        ];
-        let mut given = given.into_iter().filter_map(|(option, count)| Some((option, count?)));
-        let (option, members) = given.next().unwrap_or(("--nodes", nodes));
-        if let Some((other_option, other)) = given.find(|(_, count)| *count != members) {
-            return Err(BadJobOptions::TwoGangSizes { option, members, other_option, other });
-        }
-        if !members.is_multiple_of(nodes) {
-            return Err(BadJobOptions::UnevenGang { members, nodes });
-        }
-        let gang = GangRequest { nodes, gpus_per_node: members / nodes };
-        Ok((members > 1).then_some(gang))
-    }
-
     /// Overrides this layer with `stronger`.
     ///
     /// # Errors
@@ -312,6 +322,8 @@ impl JobOptions {
     pub fn under(self, stronger: Self) -> Result<Self, BadJobOptions> {
         // GPU resources have several spellings: the stronger layer overrides all of them together.
         let sizes = if stronger.gpu()?.is_some() { stronger.clone() } else { self.clone() };
+        let memory = if stronger.has_memory() { stronger.clone() } else { self.clone() };
+        let cpus = if stronger.has_cpus() { stronger.clone() } else { self.clone() };
         let lost = if stronger.has_on_lost() { stronger.clone() } else { self.clone() };
         Ok(Self {
             job_name: stronger.job_name.or(self.job_name),
@@ -319,8 +331,12 @@ impl JobOptions {
             error: stronger.error.or(self.error),
             time: stronger.time.or(self.time),
             grace: stronger.grace.or(self.grace),
-            mem: stronger.mem.or(self.mem),
-            cpus_per_task: stronger.cpus_per_task.or(self.cpus_per_task),
+            signal: stronger.signal.or(self.signal),
+            mem: memory.mem,
+            mem_per_cpu: memory.mem_per_cpu,
+            mem_per_gpu: memory.mem_per_gpu,
+            cpus_per_task: cpus.cpus_per_task,
+            cpus_per_gpu: cpus.cpus_per_gpu,
             array: stronger.array.or(self.array),
             chdir: stronger.chdir.or(self.chdir),
             vram: sizes.vram,
@@ -332,6 +348,19 @@ impl JobOptions {
             nodes: stronger.nodes.or(self.nodes),
             ntasks: stronger.ntasks.or(self.ntasks),
             ntasks_per_node: stronger.ntasks_per_node.or(self.ntasks_per_node),
+            ntasks_per_gpu: stronger.ntasks_per_gpu.or(self.ntasks_per_gpu),
+            nodelist: stronger.nodelist.or(self.nodelist),
+            exclude: stronger.exclude.or(self.exclude),
+            constraint: stronger.constraint.or(self.constraint),
+            partition: stronger.partition.or(self.partition),
+            qos: stronger.qos.or(self.qos),
+            comment: stronger.comment.or(self.comment),
+            begin: stronger.begin.or(self.begin),
+            dependency: stronger.dependency.or(self.dependency),
+            kill_on_invalid_dep: stronger.kill_on_invalid_dep.or(self.kill_on_invalid_dep),
+            test_only: self.test_only || stronger.test_only,
+            launch: stronger.launch.or(self.launch),
+            open_mode: stronger.open_mode.or(self.open_mode),
             exclusive: sizes.exclusive,
             share: stronger.share.or(self.share),
             sm: stronger.sm.or(self.sm),
@@ -340,6 +369,9 @@ impl JobOptions {
             priority: stronger.priority.or(self.priority),
             nice: stronger.nice.or(self.nice),
             max_retries: stronger.max_retries.or(self.max_retries),
+            oom_policy: stronger.oom_policy.or(self.oom_policy),
+            memory_from: stronger.memory_from.or(self.memory_from),
+            memory_prediction: stronger.memory_prediction.or(self.memory_prediction),
             on_lost: lost.on_lost,
             requeue: lost.requeue,
             no_requeue: lost.no_requeue,
@@ -353,43 +385,52 @@ impl JobOptions {
         })
     }
 
+    const fn has_memory(&self) -> bool {
+        self.mem.is_some() || self.mem_per_cpu.is_some() || self.mem_per_gpu.is_some()
+    }
+
+    const fn has_cpus(&self) -> bool {
+        self.cpus_per_task.is_some() || self.cpus_per_gpu.is_some()
+    }
+
+    /// Returns what each option requests of GPUs, by the option's name.
+    pub fn counted_gpus(&self) -> impl Iterator<Item = (&'static str, &CountedGpus)> {
+        let gres = self.gres.as_ref().map(|GresOption(counted)| counted);
+        let all = [
+            ("--gpus", self.gpus.as_ref().map(|GpusOption(counted)| counted)),
+            ("--gpus-per-node", self.gpus_per_node.as_ref().map(|GpusOption(counted)| counted)),
+            ("--gres", gres),
+            ("--gpus-per-task", self.gpus_per_task.as_ref().map(|GpusOption(counted)| counted)),
+        ];
+        all.into_iter().filter_map(|(name, counted)| Some((name, counted?)))
+    }
+
     fn has_on_lost(&self) -> bool {
         self.on_lost.is_some() || self.requeue || self.no_requeue
     }
 
-    /// Writes the options into a request. Relative paths count from `here`.
+    /// Writes the options into a request. Relative paths count from the context's folder.
     ///
     /// # Errors
     ///
     /// [`BadJobOptions`] states what can't be sent.
     pub fn write_into(
-        self,
+        mut self,
         request: &mut SubmitRequest,
-        here: &Path,
-        environment: &std::collections::BTreeMap<String, String>,
+        around: &SubmitContext,
     ) -> Result<(), BadJobOptions> {
-        match self.gpu()? {
-            None | Some(GpuRequest::Unknown) => {}
-            Some(GpuRequest::Memory(bytes)) => request.gpu_memory_bytes = Some(bytes.get()),
-            Some(GpuRequest::Profile(name)) => request.gpu_profile = Some(name.as_str().to_owned()),
-            Some(GpuRequest::Compute(name)) => request.gpu_profile = Some(name.to_string()),
-            Some(GpuRequest::Whole) => request.gpu_whole = true,
-        }
-        request.gang = self.gang()?;
-        let folder = here.join(self.chdir.clone().unwrap_or_default());
-        let absolute = |file: String| plain(&folder.join(file));
-        request.work_dir = Some(plain(&folder)?);
-        request.stdout = self.output.map(absolute).transpose()?;
-        request.stderr = self.error.map(absolute).transpose()?;
-        request.env = self.export.unwrap_or(ExportChoice::ESSENTIALS).choose(environment)?;
-        request.env.extend(self.env.into_iter().map(|v| (v.name, v.value)));
+        self.write_resources(request)?;
+        self.write_files(request, around)?;
+        let choice = self.export.take().unwrap_or(around.default_export());
+        request.env = choice.choose(&around.environment)?;
+        request.env.extend(self.slurm_variables(around, request));
+        request.env.extend(std::mem::take(&mut self.env).into_iter().map(|v| (v.name, v.value)));
         if let Some(name) = self.job_name {
             request.name = Some(name);
         }
         request.time_limit_secs = self.time.and_then(TimeLimit::secs);
         request.grace_secs = self.grace;
-        request.host_memory_bytes = self.mem.and_then(|HostMemory(limit)| limit);
-        request.cpus = self.cpus_per_task;
+        request.signal = self.signal.map(|EarlySignalOption(signal)| signal);
         request.share = self.share;
         request.sm_percent = self.sm.map(percent).transpose()?;
         request.checkpoint_signal = self.checkpoint;
@@ -397,6 +438,15 @@ impl JobOptions {
         request.priority = self.priority.map(small_priority).transpose()?;
         request.nice = self.nice;
         request.max_retries = self.max_retries;
+        request.oom_policy = self.oom_policy;
+        request.gpu_memory_estimate_bytes = match &self.memory_from {
+            Some(from) => {
+                let bytes = from.bytes();
+                Some(bytes.map_err(|e| BadJobOptions::Estimate { problem: e.to_string() })?)
+            }
+            None => None,
+        };
+        request.memory_prediction = self.memory_prediction;
         request.on_lost = match (self.on_lost, self.requeue, self.no_requeue) {
             (Some(word), _, _) => Some(word),
             (None, true, _) => Some("requeue".to_owned()),
@@ -406,10 +456,78 @@ impl JobOptions {
         request.task_key = self.task_key;
         request.deadline = self.deadline.map(ClockTime::after_now).transpose()?;
         request.late = self.late;
+        request.begin = self.begin.map(ClockTime::after_now).transpose()?;
+        request.dependency = self.dependency.map(|DependencyOption(text)| text);
+        request.kill_on_invalid_dep = self.kill_on_invalid_dep.as_deref() == Some("yes");
+        request.ignore_unknown_jobs = around.dialect == SubmitDialect::Slurm;
+        request.constraint = self.constraint;
+        request.partition = self.partition;
+        request.qos = self.qos;
+        request.comment = self.comment;
+        request.test_only = self.test_only;
+        request.exclusive = self.exclusive.is_some();
         request.allow_pending = self.allow_pending;
         request.hold = self.hold;
-        request.array = self.array.map(|ArraySpec(range)| range);
+        if let Some(array) = self.array {
+            match array.range() {
+                Some((first, last)) => request.array = Some(ArrayRange { first, last }),
+                None => request.array_indexes = array.indexes,
+            }
+            request.array_limit = array.limit;
+        }
         Ok(())
+    }
+
+    /// Writes which GPUs, memory and processors the job gets.
+    fn write_resources(&self, request: &mut SubmitRequest) -> Result<(), BadJobOptions> {
+        match self.gpu()? {
+            None | Some(GpuRequest::Unknown) => {}
+            Some(GpuRequest::Memory(bytes)) => request.gpu_memory_bytes = Some(bytes.get()),
+            Some(GpuRequest::Profile(name)) => request.gpu_profile = Some(name.as_str().to_owned()),
+            Some(GpuRequest::Compute(name)) => request.gpu_profile = Some(name.to_string()),
+            Some(GpuRequest::Whole | GpuRequest::Unpartitioned) => request.gpu_whole = true,
+        }
+        request.gang = self.gang()?;
+        if request.gang.is_some() {
+            request.launch = Some(self.launch_word().to_owned());
+        }
+        request.gpu_model = self.model()?;
+        request.nodelist = self.nodelist.clone();
+        request.exclude = self.exclude.clone();
+        request.host_memory_bytes = self.host_memory(request.gang)?;
+        request.cpus = self.cpus(request.gang);
+        Ok(())
+    }
+
+    fn write_files(
+        &mut self,
+        request: &mut SubmitRequest,
+        around: &SubmitContext,
+    ) -> Result<(), BadJobOptions> {
+        let folder = around.folder.join(self.chdir.clone().unwrap_or_default());
+        let absolute = |file: String| plain(&folder.join(file));
+        request.work_dir = Some(plain(&folder)?);
+        let usual = match (around.dialect, &self.array) {
+            (SubmitDialect::Tessera, _) => None,
+            (SubmitDialect::Slurm, None) => Some("slurm-%j.out".to_owned()),
+            (SubmitDialect::Slurm, Some(_)) => Some("slurm-%A_%a.out".to_owned()),
+        };
+        request.stdout = self.output.take().or(usual).map(absolute).transpose()?;
+        request.stderr = self.error.take().map(absolute).transpose()?;
+        request.open_mode = self.open_mode.take().or(match around.dialect {
+            SubmitDialect::Tessera => None,
+            SubmitDialect::Slurm => Some("truncate".to_owned()),
+        });
+        Ok(())
+    }
+}
+
+/// Reads `--open-mode`, which Slurm lets be written in full or as a letter.
+fn parse_open_mode(text: &str) -> Result<String, &'static str> {
+    match text {
+        "a" | "append" => Ok("append".to_owned()),
+        "t" | "truncate" => Ok("truncate".to_owned()),
+        _ => Err("write append or truncate"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The text of a script, from a file or from standard input.
 
 use std::io::{IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tessera_model::spec::SCRIPT_BYTES_MAX;
 
@@ -17,25 +17,20 @@ pub struct JobScript {
 }
 
 impl JobScript {
-    /// Reads the one script that was named, or standard input if none was.
+    /// Reads the script that was named, or standard input if none was.
     ///
     /// # Errors
     ///
-    /// [`CommandFailure::Usage`] if nothing was given, or too much; [`CommandFailure::Refused`] if the
-    /// script can't be read or isn't one.
-    pub fn find(named: &[PathBuf]) -> Result<Self, CommandFailure> {
+    /// [`CommandFailure::Usage`] if nothing was given; [`CommandFailure::Refused`] if the script can't be
+    /// read or isn't one.
+    pub fn find(named: Option<&Path>) -> Result<Self, CommandFailure> {
         match named {
-            [] if std::io::stdin().is_terminal() => Err(CommandFailure::usage(
+            None if std::io::stdin().is_terminal() => Err(CommandFailure::usage(
                 "nothing to submit; give a script, --wrap \"command\", or -- program arguments",
             )),
-            [] => Self::from_stdin(),
-            [path] if path.as_os_str() == "-" => Self::from_stdin(),
-            [path] => Self::from_file(path),
-            [path, ..] => Err(CommandFailure::usage(format!(
-                "a script has no arguments; pass them as variables (--env NAME=VALUE), or submit \
-                 a program: submit -- {} ...",
-                path.display()
-            ))),
+            None => Self::from_stdin(),
+            Some(path) if path.as_os_str() == "-" => Self::from_stdin(),
+            Some(path) => Self::from_file(path),
         }
     }
 

@@ -127,11 +127,11 @@ fn a_refusal_exits_with_1_and_its_reason() {
 fn options_without_effect_are_warned_about() {
     let fake = cluster("succeeded", "CD", "0:0");
 
-    let output = tessera(&fake.url(), &["submit", "--verbose", "-p", "gpu", "--", "true"]);
+    let output = tessera(&fake.url(), &["submit", "--verbose", "--mail-user", "ada", "--", "true"]);
 
     assert_eq!(output.status.code(), Some(0));
     assert!(err(&output).contains("warning: --verbose has no effect: "), "{}", err(&output));
-    assert!(err(&output).contains("warning: --partition has no effect: "), "{}", err(&output));
+    assert!(err(&output).contains("warning: --mail-user has no effect: "), "{}", err(&output));
 }
 
 #[test]
@@ -192,8 +192,12 @@ fn a_replay_accounts_for_every_accepted_job() {
     let replay = ["replay", trace.to_str().unwrap(), "--time-scale", "100", "--json"];
     let cluster = |lose: usize| {
         Fake::start(move |number, request| match request.line.as_str() {
+            // The first request asks for the caller's name.
             "POST /v1/jobs" => {
-                Answer::json(json!({ "job_id": number + 1, "tasks": 1, "state": "queued" }))
+                Answer::json(json!({ "job_id": number, "tasks": 1, "state": "queued" }))
+            }
+            "GET /v1/whoami" => {
+                Answer::json(json!({ "user": "ada", "role": "user", "proof": "socket" }))
             }
             line if line.contains("state=active") => {
                 Answer::json(json!({ "items": [], "next_cursor": null }))

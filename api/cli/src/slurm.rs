@@ -1,0 +1,271 @@
+//! Slurm's commands: `tessera` under their names, with their flags, formats and exit codes.
+//!
+//! Scripts and workflow tools parse these outputs, so every heading, width and blank is that of Slurm 22.05.
+//! Where Slurm is merely surprising, so are these; the verbs of `tessera` report more.
+
+mod columns;
+mod hosts;
+mod job;
+mod links;
+mod partitions;
+mod report_views;
+mod sacct;
+mod sacctmgr;
+mod sbatch;
+mod scancel;
+mod scontrol;
+mod show;
+mod sinfo;
+mod squeue;
+mod srun;
+mod state;
+mod times;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::Path;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
+
+use super::connection::{Connection, Given};
+use super::failure::CommandFailure;
+use super::session::CommandSession;
+use tessera_client::ClientError;
+
+pub use self::links::SlurmLinks;
+
+/// The release of Slurm whose outputs are followed, as tools read it.
+pub const VERSION: &str = "slurm-wlm 22.05.8";
+/// The partition of jobs that name none, and of nodes.
+pub const PARTITION: &str = "gpu";
+
+/// One of Slurm's commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlurmCommand {
+    /// Accounting of jobs.
+    Sacct,
+    /// Accounts, for reading.
+    Sacctmgr,
+    /// Submits a script.
+    Sbatch,
+    /// Cancels and signals jobs.
+    Scancel,
+    /// Shows and changes jobs and nodes.
+    Scontrol,
+    /// One job's efficiency.
+    Seff,
+    /// Lists partitions and nodes.
+    Sinfo,
+    /// Lists jobs.
+    Squeue,
+    /// Usage of accounts and users.
+    Sreport,
+    /// Starts processes in a job, or a job.
+    Srun,
+}
+
+impl SlurmCommand {
+    /// Every command.
+    pub const ALL: [Self; 10] = [
+        Self::Sacct,
+        Self::Sacctmgr,
+        Self::Sbatch,
+        Self::Scancel,
+        Self::Scontrol,
+        Self::Seff,
+        Self::Sinfo,
+        Self::Squeue,
+        Self::Sreport,
+        Self::Srun,
+    ];
+
+    /// Returns the name by which it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sacct => "sacct",
+            Self::Sacctmgr => "sacctmgr",
+            Self::Sbatch => "sbatch",
+            Self::Scancel => "scancel",
+            Self::Scontrol => "scontrol",
+            Self::Seff => "seff",
+            Self::Sinfo => "sinfo",
+            Self::Squeue => "squeue",
+            Self::Sreport => "sreport",
+            Self::Srun => "srun",
+        }
+    }
+
+    /// Returns the command that a program was called as.
+    pub fn called_as(program: &OsString) -> Option<Self> {
+        let name = Path::new(program).file_name()?;
+        Self::ALL.into_iter().find(|command| name == command.name())
+    }
+
+    /// The exit code for a wrong command line.
+    const fn usage_code(self) -> u8 {
+        match self {
+            Self::Sbatch => 255,
+            _ => 1,
+        }
+    }
+}
+
+/// Why one of Slurm's commands failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SlurmFailure {
+    /// A message in Slurm's words, whole.
+    #[error("{0}")]
+    Message(String),
+    /// The same as a verb of `tessera`.
+    #[error(transparent)]
+    Command(#[from] CommandFailure),
+}
+
+impl From<ClientError> for SlurmFailure {
+    fn from(failed: ClientError) -> Self {
+        Self::Command(failed.into())
+    }
+}
+
+impl From<std::io::Error> for SlurmFailure {
+    fn from(failed: std::io::Error) -> Self {
+        Self::Command(failed.into())
+    }
+}
+
+/// What a command did: its exit code.
+type Done = Result<u8, SlurmFailure>;
+
+/// Runs a command, and returns its exit code.
+pub async fn run(command: SlurmCommand, arguments: Vec<OsString>) -> u8 {
+    let name = command.name();
+    let done = dispatch(command, arguments).await;
+    match done {
+        Ok(code) => code,
+        Err(SlurmFailure::Command(failure)) if failure.is_closed_pipe() => 0,
+        Err(SlurmFailure::Message(text)) => {
+            eprintln!("{text}");
+            1
+        }
+        Err(SlurmFailure::Command(failure)) => {
+            eprintln!("{name}: error: {failure}");
+            match failure {
+                CommandFailure::Usage(_) => command.usage_code(),
+                _ => 1,
+            }
+        }
+    }
+}
+
+async fn dispatch(command: SlurmCommand, arguments: Vec<OsString>) -> Done {
+    match command {
+        SlurmCommand::Sacct => with(command, arguments, sacct::Sacct::run).await,
+        SlurmCommand::Sacctmgr => with(command, arguments, sacctmgr::Sacctmgr::run).await,
+        SlurmCommand::Sbatch => sbatch::run(arguments).await,
+        SlurmCommand::Scancel => with(command, arguments, scancel::Scancel::run).await,
+        SlurmCommand::Scontrol => with(command, arguments, scontrol::Scontrol::run).await,
+        SlurmCommand::Seff => with(command, arguments, report_views::Seff::run).await,
+        SlurmCommand::Sinfo => with(command, arguments, sinfo::Sinfo::run).await,
+        SlurmCommand::Squeue => with(command, arguments, squeue::Squeue::run).await,
+        SlurmCommand::Sreport => with(command, arguments, report_views::Sreport::run).await,
+        SlurmCommand::Srun => srun::run(arguments).await,
+    }
+}
+
+/// Parses the command line as Slurm's programs do: options anywhere, the last one counts, long ones may be
+/// cut short.
+async fn with<A, F>(
+    command: SlurmCommand,
+    arguments: Vec<OsString>,
+    run: impl FnOnce(A) -> F,
+) -> Done
+where
+    A: CommandFactory + FromArgMatches,
+    F: Future<Output = Done>,
+{
+    let parser = A::command()
+        .name(command.name())
+        .version(VERSION)
+        .disable_version_flag(true)
+        .infer_long_args(true)
+        .args_override_self(true)
+        .disable_help_subcommand(true);
+    let parsed =
+        parser.try_get_matches_from(arguments).and_then(|matches| A::from_arg_matches(&matches));
+    match parsed {
+        Ok(arguments) => run(arguments).await,
+        Err(wrong) => Ok(explain_usage(command, &wrong)?),
+    }
+}
+
+/// Prints what is wrong with a command line, in the words of `getopt`.
+fn explain_usage(command: SlurmCommand, wrong: &clap::Error) -> Result<u8, std::io::Error> {
+    let name = command.name();
+    if wrong.kind() == ErrorKind::DisplayHelp {
+        write!(std::io::stdout(), "{wrong}")?;
+        return Ok(0);
+    }
+    let given = wrong.get(clap::error::ContextKind::InvalidArg).map(ToString::to_string);
+    match (wrong.kind(), given) {
+        (ErrorKind::UnknownArgument, Some(option)) if option.starts_with("--") => {
+            eprintln!("{name}: unrecognized option '{option}'");
+        }
+        (ErrorKind::UnknownArgument, Some(option)) if option.starts_with('-') => {
+            let letter = option.trim_start_matches('-');
+            eprintln!("{name}: invalid option -- '{letter}'");
+        }
+        _ => eprint!("{name}: {wrong}"),
+    }
+    eprintln!("Try \"{name} --help\" for more information");
+    Ok(command.usage_code())
+}
+
+/// Connects to the controller that the environment or `tessera login` names.
+fn connect() -> Result<CommandSession, SlurmFailure> {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let given = Given {
+        url: set("TESSERA_URL"),
+        token: set("TESSERA_TOKEN"),
+        ca: set("TESSERA_CA").map(Into::into),
+    };
+    let found = Connection::find(&given)?;
+    Ok(CommandSession::open(&found, false)?)
+}
+
+/// Writes all of a command's output at once.
+fn write_out(text: &str) -> Result<(), SlurmFailure> {
+    Ok(super::session::write_out(text)?)
+}
+
+/// Splits lists that were given several times, at their commas.
+fn words(lists: &[String]) -> Vec<String> {
+    let words = lists.iter().flat_map(|list| list.split(','));
+    words.map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_known_by_its_name_wherever_it_lies() {
+        let called = |path: &str| SlurmCommand::called_as(&OsString::from(path));
+
+        assert_eq!(called("/usr/lib/tessera/slurm/squeue"), Some(SlurmCommand::Squeue));
+        assert_eq!(called("sbatch"), Some(SlurmCommand::Sbatch));
+        assert_eq!(called("/usr/bin/tessera"), None);
+    }
+
+    #[test]
+    fn the_command_lines_are_consistent() {
+        sacct::Sacct::command().debug_assert();
+        sacctmgr::Sacctmgr::command().debug_assert();
+        scancel::Scancel::command().debug_assert();
+        scontrol::Scontrol::command().debug_assert();
+        sinfo::Sinfo::command().debug_assert();
+        squeue::Squeue::command().debug_assert();
+        report_views::Seff::command().debug_assert();
+        report_views::Sreport::command().debug_assert();
+    }
+}

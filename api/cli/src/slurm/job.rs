@@ -1,0 +1,435 @@
+//! One line of Slurm's listings: a job, a task, a gang, or the waiting tasks of an array.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use tessera_api_types::{JobRecord, JobRecords, RequestRecord};
+use tessera_model::number::clamped;
+
+use super::hosts;
+use super::state::{self, SlurmState};
+use super::times::{now, secs_between};
+
+/// Bytes of Slurm's `M`.
+const MIB: u64 = 1 << 20;
+
+/// A job as Slurm shows it.
+#[derive(Clone, Debug)]
+pub struct SlurmJob {
+    /// The job; of a gang its first member.
+    pub record: JobRecord,
+    /// What it requested.
+    pub request: RequestRecord,
+    /// Its nodes while it has an allocation, and after.
+    pub nodes: Vec<String>,
+    /// Indexes of the waiting tasks that this line stands for.
+    pub waiting: Vec<u32>,
+    /// Its state.
+    pub state: SlurmState,
+}
+
+/// Puts records together: a gang is one job, and every task another.
+pub fn gather(records: JobRecords) -> Vec<SlurmJob> {
+    let requests: BTreeMap<u64, RequestRecord> =
+        records.specs.into_iter().map(|spec| (spec.submission, spec)).collect();
+    let mut jobs: Vec<SlurmJob> = Vec::with_capacity(records.jobs.len());
+    for record in records.jobs {
+        let node = record.node.clone();
+        match jobs.last_mut() {
+            Some(last) if record.rank.is_some() && last.record.submission == record.submission => {
+                last.nodes.extend(node.filter(|node| !last.nodes.contains(node)));
+            }
+            _ => {
+                let request = requests.get(&record.submission).cloned();
+                jobs.push(SlurmJob {
+                    state: SlurmState::of(&record),
+                    request: request.unwrap_or_else(|| unknown_request(record.submission)),
+                    nodes: node.into_iter().collect(),
+                    waiting: Vec::new(),
+                    record,
+                });
+            }
+        }
+    }
+    jobs
+}
+
+/// What is shown without specifications.
+fn unknown_request(submission: u64) -> RequestRecord {
+    RequestRecord {
+        submission,
+        tasks: 1,
+        gpu: String::new(),
+        gpus: 1,
+        nodes: 1,
+        class: String::new(),
+        priority: 5,
+        cpus: None,
+        host_memory_bytes: None,
+        time_limit_secs: None,
+        requeue: true,
+        comment: None,
+        partition: None,
+        dependency: None,
+        work_dir: None,
+        stdout: None,
+        stderr: None,
+    }
+}
+
+/// Gives every task a line of its own, also those of one record.
+pub fn unfold(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
+    let mut lines = Vec::with_capacity(jobs.len());
+    for mut job in jobs {
+        let more = std::mem::take(&mut job.record.more);
+        for _ in 0..more {
+            lines.push(job.clone());
+            job.record.id = job.record.id.saturating_add(1);
+            job.record.array_index = job.record.array_index.map(|index| index.saturating_add(1));
+        }
+        lines.push(job);
+    }
+    lines
+}
+
+/// Puts the waiting tasks of each array into one line, as Slurm does.
+pub fn collapse(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
+    let mut lines: Vec<SlurmJob> = Vec::new();
+    let mut line_of: BTreeMap<(u64, bool), usize> = BTreeMap::new();
+    for mut job in jobs {
+        let index = job.record.array_index.filter(|_| job.state == SlurmState::Pending);
+        let Some(index) = index else {
+            lines.push(job);
+            continue;
+        };
+        let key = (job.record.submission, job.record.state == "held");
+        match line_of.get(&key).and_then(|line| lines.get_mut(*line)) {
+            Some(line) => line.waiting.extend(index..=index + job.record.more),
+            None => {
+                line_of.insert(key, lines.len());
+                job.waiting.extend(index..=index + job.record.more);
+                lines.push(job);
+            }
+        }
+    }
+    lines
+}
+
+impl SlurmJob {
+    /// Returns `42`, `42_7` or `42_[1-5]`.
+    pub fn id(&self) -> String {
+        let array = self.record.submission;
+        match (self.waiting.is_empty(), self.record.array_index) {
+            (false, _) => format!("{array}_[{}]", ranges(&self.waiting)),
+            (true, Some(index)) => format!("{array}_{index}"),
+            (true, None) => self.raw_id().to_string(),
+        }
+    }
+
+    /// Returns the number that no other job or task has; waiting tasks have that of their array.
+    pub fn raw_id(&self) -> u64 {
+        match (self.waiting.is_empty(), self.record.rank) {
+            (true, None) => self.record.id,
+            _ => self.record.submission,
+        }
+    }
+
+    /// Returns the number of the array, or of the job.
+    pub fn array_id(&self) -> u64 {
+        match self.record.array_index {
+            Some(_) => self.record.submission,
+            None => self.raw_id(),
+        }
+    }
+
+    /// Returns the index of its task, or of the waiting ones.
+    pub fn task_id(&self) -> String {
+        match (self.waiting.is_empty(), self.record.array_index) {
+            (false, _) => ranges(&self.waiting),
+            (true, Some(index)) => index.to_string(),
+            (true, None) => "N/A".to_owned(),
+        }
+    }
+
+    /// Returns its nodes as one list; empty before it has any.
+    pub fn node_list(&self) -> String {
+        if self.state == SlurmState::Pending {
+            return String::new();
+        }
+        hosts::compress(&self.nodes)
+    }
+
+    /// Returns its nodes, or in brackets why it has none.
+    pub fn nodes_or_reason(&self) -> String {
+        let nodes = self.node_list();
+        if self.state.is_allocated() || (self.state == SlurmState::Completed && !nodes.is_empty()) {
+            return nodes;
+        }
+        match self.state {
+            SlurmState::Cancelled if !nodes.is_empty() => nodes,
+            SlurmState::Cancelled => "()".to_owned(),
+            _ => format!("({})", state::reason(&self.record)),
+        }
+    }
+
+    /// Returns the number of its nodes.
+    pub fn node_count(&self) -> u32 {
+        match self.state {
+            SlurmState::Pending => self.request.nodes,
+            _ => clamped::<u32>(self.nodes.len()).max(1),
+        }
+    }
+
+    /// Returns for how long it has run, in seconds.
+    pub fn elapsed(&self) -> u64 {
+        match self.record.started_at {
+            Some(start) if self.state != SlurmState::Pending => {
+                secs_between(start, self.record.ended_at.unwrap_or_else(now))
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns its time limit in seconds, if it has one.
+    pub fn time_limit(&self) -> Option<u64> {
+        let updated = self.record.time_limit_secs;
+        updated.map_or(self.request.time_limit_secs, |secs| Some(secs).filter(|secs| *secs > 0))
+    }
+
+    /// Returns its priority: a larger number is served first, as in Slurm.
+    pub fn priority(&self) -> u64 {
+        let rank = self.record.priority.unwrap_or(self.request.priority);
+        u64::from(9_u8.saturating_sub(rank)) * 1_000 + 1
+    }
+
+    /// Returns its processors.
+    pub fn cpus(&self) -> u32 {
+        self.request.cpus.unwrap_or(1).saturating_mul(self.processes())
+    }
+
+    fn processes(&self) -> u32 {
+        self.request.gpus.max(1)
+    }
+
+    /// Returns its host memory on each node, as `16G`; `0` for no limit.
+    pub fn memory(&self) -> String {
+        let nodes = u64::from(self.request.nodes.max(1));
+        let each = u64::from(self.processes()).div_euclid(nodes).max(1);
+        megabytes(self.request.host_memory_bytes.unwrap_or(0).saturating_mul(each))
+    }
+
+    /// Returns what it uses, as `cpu=1,mem=4G,node=1,billing=1,gres/gpu=1`.
+    pub fn tres(&self) -> String {
+        let mut tres = format!("cpu={}", self.cpus());
+        if let Some(bytes) = self.request.host_memory_bytes {
+            let all = bytes.saturating_mul(u64::from(self.processes()));
+            tres += &format!(",mem={}", megabytes(all));
+        }
+        format!(
+            "{tres},node={},billing={},gres/gpu={}",
+            self.node_count(),
+            self.cpus(),
+            self.request.gpus
+        )
+    }
+
+    /// Returns the GPUs of each node, as `gres:gpu:2`.
+    pub fn gres(&self) -> String {
+        format!("gres:gpu:{}", self.request.gpus.div_euclid(self.request.nodes.max(1)).max(1))
+    }
+
+    /// Returns exit code and signal as accounting shows them.
+    pub fn exit_code(&self) -> String {
+        exit_code(self.state, self.record.outcome.as_deref(), self.record.exit_code.as_deref())
+    }
+
+    /// Returns the conditions that it waits for, as Slurm shows them; nothing once it has started.
+    pub fn dependency(&self) -> String {
+        let waits = self.state == SlurmState::Pending;
+        let Some(dependency) = self.request.dependency.as_deref().filter(|_| waits) else {
+            return "(null)".to_owned();
+        };
+        let state = match self.record.reason.as_deref() {
+            Some("dependency_never_satisfied") => "(failed)",
+            Some("dependency") => "(unfulfilled)",
+            // What it waits for is another matter now.
+            _ => return "(null)".to_owned(),
+        };
+        let separator = if dependency.contains('?') { "?" } else { "," };
+        let conditions = dependency.split(separator).map(|condition| format!("{condition}{state}"));
+        conditions.collect::<Vec<_>>().join(separator)
+    }
+
+    /// Returns its partition.
+    pub fn partition(&self) -> String {
+        let named = self.record.partition.as_ref().or(self.request.partition.as_ref());
+        named.cloned().unwrap_or_else(|| super::PARTITION.to_owned())
+    }
+}
+
+/// Returns exit code and signal of a job or a run in Slurm's way.
+pub fn exit_code(state: SlurmState, outcome: Option<&str>, code: Option<&str>) -> String {
+    match (state, outcome) {
+        // Slurm reports the job, which the signal did not reach.
+        (SlurmState::Cancelled | SlurmState::Timeout, _) => "0:0",
+        (SlurmState::OutOfMemory, _) => "0:125",
+        (SlurmState::Failed, Some("launch_failed")) => "0:53",
+        _ => code.unwrap_or("0:0"),
+    }
+    .to_owned()
+}
+
+/// Writes bytes as Slurm does: `100M`, `16G`.
+pub fn megabytes(bytes: u64) -> String {
+    let mib = bytes / MIB;
+    match mib {
+        0 => "0".to_owned(),
+        _ if mib.is_multiple_of(1_024) => format!("{}G", mib / 1_024),
+        _ => format!("{mib}M"),
+    }
+}
+
+/// Writes indexes as `0-3,7`.
+pub fn ranges(indexes: &[u32]) -> String {
+    let mut sorted = indexes.to_vec();
+    sorted.sort_unstable();
+    let mut list: Vec<(u32, u32)> = Vec::new();
+    for index in sorted {
+        match list.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(index) => *last = index,
+            _ => list.push((index, index)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    list.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+/// Returns a user's number, if this machine knows the user; else what Slurm shows for nobody.
+pub fn uid(user: &str) -> u32 {
+    // Read once: lists have tens of thousands of jobs.
+    static NUMBERS: OnceLock<BTreeMap<String, u32>> = OnceLock::new();
+    let numbers = NUMBERS.get_or_init(|| {
+        let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let entry = |line: &str| {
+            let mut fields = line.split(':');
+            Some((fields.next()?.to_owned(), fields.nth(1)?.parse().ok()?))
+        };
+        text.lines().filter_map(entry).collect()
+    });
+    numbers.get(user).copied().unwrap_or(NOBODY)
+}
+
+/// `NO_VAL` of Slurm.
+const NOBODY: u32 = 4_294_967_294;
+
+/// Returns seconds as whole minutes, as Slurm counts limits.
+pub fn minutes(secs: u64) -> u32 {
+    clamped(secs.div_ceil(60))
+}
+
+#[cfg(test)]
+pub mod samples {
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    /// A job that waits.
+    pub fn record(id: u64, submission: u64, index: Option<u32>) -> JobRecord {
+        JobRecord {
+            id,
+            more: 0,
+            submission,
+            array_index: index,
+            rank: None,
+            name: "train".to_owned(),
+            user: "ada".to_owned(),
+            account: "lab".to_owned(),
+            state: "queued".to_owned(),
+            outcome: None,
+            reason: Some("resources".to_owned()),
+            attempts: 0,
+            submitted_at: OffsetDateTime::UNIX_EPOCH,
+            placed_at: None,
+            started_at: None,
+            ended_at: None,
+            exit_code: None,
+            node: None,
+            gpu_index: None,
+            priority: None,
+            time_limit_secs: None,
+            partition: None,
+            runs: Vec::new(),
+        }
+    }
+
+    /// The same jobs as an answer.
+    pub fn records(jobs: Vec<JobRecord>) -> JobRecords {
+        JobRecords { jobs, specs: Vec::new(), truncated: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::samples::{record, records};
+    use super::*;
+
+    #[test]
+    fn waiting_tasks_are_one_line_and_others_have_their_own() {
+        let mut running = record(50, 50, Some(0));
+        running.state = "running".to_owned();
+        let tasks = [3, 4, 5, 9].map(|index| record(50 + u64::from(index), 50, Some(index)));
+        let all: Vec<_> = [running].into_iter().chain(tasks).collect();
+
+        let lines = collapse(gather(records(all)));
+
+        let ids: Vec<_> = lines.iter().map(SlurmJob::id).collect();
+        assert_eq!(ids, ["50_0", "50_[3-5,9]"]);
+        assert_eq!((lines[1].raw_id(), lines[1].task_id()), (50, "3-5,9".to_owned()));
+    }
+
+    #[test]
+    fn a_record_of_many_tasks_is_one_line_or_one_for_each() {
+        let folded = JobRecord { more: 2, ..record(54, 50, Some(4)) };
+        let jobs = || gather(records(vec![record(50, 50, Some(0)), folded.clone()]));
+
+        let short: Vec<_> = collapse(jobs()).iter().map(SlurmJob::id).collect();
+        let long: Vec<_> = unfold(jobs()).iter().map(|job| (job.id(), job.raw_id())).collect();
+
+        assert_eq!(short, ["50_[0,4-6]"]);
+        let expected = [("50_0", 50), ("50_4", 54), ("50_5", 55), ("50_6", 56)];
+        assert_eq!(long, expected.map(|(id, raw)| (id.to_owned(), raw)));
+    }
+
+    #[test]
+    fn a_gang_is_one_job_on_all_its_nodes() {
+        let member = |rank: u32, node: &str| {
+            let mut member = record(7 + u64::from(rank), 7, None);
+            (member.rank, member.state) = (Some(rank), "running".to_owned());
+            member.node = Some(node.to_owned());
+            member
+        };
+
+        let jobs = gather(records(vec![member(0, "g1"), member(1, "g1"), member(2, "g2")]));
+
+        assert_eq!(jobs.len(), 1);
+        assert_eq!((jobs[0].id(), jobs[0].node_list()), ("7".to_owned(), "g[1-2]".to_owned()));
+    }
+
+    #[test]
+    fn exit_codes_are_those_that_slurm_reports() {
+        let code = |state, outcome, code| exit_code(state, Some(outcome), code);
+
+        assert_eq!(code(SlurmState::Failed, "failed", Some("7:0")), "7:0");
+        assert_eq!(code(SlurmState::Failed, "launch_failed", None), "0:53");
+        assert_eq!(code(SlurmState::Cancelled, "cancelled", Some("0:15")), "0:0");
+        assert_eq!(code(SlurmState::OutOfMemory, "out_of_memory", Some("1:0")), "0:125");
+    }
+
+    #[test]
+    fn memory_is_written_in_megabytes_or_gigabytes() {
+        assert_eq!([megabytes(100 << 20), megabytes(16 << 30), megabytes(0)], ["100M", "16G", "0"]);
+    }
+}

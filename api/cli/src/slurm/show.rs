@@ -1,0 +1,273 @@
+//! `scontrol show`: jobs, nodes, the partition and the settings.
+
+use tessera_api_types::{NodeDetails, RecordFilter};
+
+use super::job::{SlurmJob, gather, uid};
+use super::partitions::{Partition, names_of};
+use super::sinfo::NodeLoad;
+use super::squeue::parse_job;
+use super::state::{SlurmState, reason};
+use super::times::{local, long_span};
+use super::{Done, SlurmFailure, connect, scontrol, write_out};
+
+/// Joins the lines of a record: as Slurm does, or on one line.
+fn record(lines: &[String], oneliner: bool) -> String {
+    match oneliner {
+        true => lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ") + "\n",
+        false => lines.join("\n   ") + "\n\n",
+    }
+}
+
+/// Shows a job, or all that have not ended.
+pub async fn jobs(name: Option<String>, details: bool, oneliner: bool) -> Done {
+    let invalid =
+        || SlurmFailure::Message("slurm_load_jobs error: Invalid job id specified".to_owned());
+    if name.as_deref().is_some_and(|name| parse_job(name).is_none()) {
+        return Err(invalid());
+    }
+    let filter = RecordFilter {
+        recent_secs: Some(super::squeue::RECENT_SECS),
+        jobs: name.clone(),
+        reasons: true,
+        specs: true,
+        ..RecordFilter::default()
+    };
+    let found = gather(connect()?.client.records(&filter).await?);
+    if found.is_empty() && name.is_some() {
+        return Err(invalid());
+    }
+    let text = match found.is_empty() {
+        true => "No jobs in the system\n".to_owned(),
+        false => found.iter().map(|job| record(&job_lines(job, details), oneliner)).collect(),
+    };
+    write_out(&text)?;
+    Ok(0)
+}
+
+fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
+    let (record, request) = (&job.record, &job.request);
+    let array = record.array_index.map_or_else(String::new, |index| {
+        format!(" ArrayJobId={} ArrayTaskId={index}", record.submission)
+    });
+    let number = uid(&record.user);
+    let limit = job.time_limit().map_or_else(|| "UNLIMITED".to_owned(), long_span);
+    let ends = job.time_limit().zip(record.started_at).and_then(|(limit, start)| {
+        start.checked_add(time::Duration::seconds(i64::try_from(limit).ok()?))
+    });
+    let batch_host = match job.nodes.first().filter(|_| job.state != SlurmState::Pending) {
+        Some(node) => vec![format!("BatchHost={node}")],
+        None => Vec::new(),
+    };
+    let nodes = job.node_list();
+    let (nodes, count) = match nodes.is_empty() {
+        true => ("(null)".to_owned(), format!("{0}-{0}", request.nodes)),
+        false => (nodes, job.node_count().to_string()),
+    };
+    let mut lines = vec![
+        format!("JobId={}{array} JobName={}", job.raw_id(), record.name),
+        format!("UserId={0}({number}) GroupId={0}({number}) MCS_label=N/A", record.user),
+        format!("Priority={} Nice=0 Account={} QOS=normal", job.priority(), record.account),
+        format!(
+            "JobState={} Reason={} Dependency={}",
+            job.state.long(),
+            reason(record),
+            job.dependency()
+        ),
+        format!(
+            "Requeue={} Restarts={} BatchFlag=1 Reboot=0 ExitCode={}",
+            u8::from(request.requeue),
+            record.attempts.saturating_sub(1),
+            job.exit_code()
+        ),
+        format!("RunTime={} TimeLimit={limit} TimeMin=N/A", long_span(job.elapsed())),
+        format!("SubmitTime={0} EligibleTime={0}", local(Some(record.submitted_at), "Unknown")),
+        format!(
+            "StartTime={} EndTime={} Deadline=N/A",
+            local(record.started_at, "Unknown"),
+            local(record.ended_at.or(ends), "Unknown")
+        ),
+        format!("Partition={} AllocNode:Sid=N/A", job.partition()),
+        "ReqNodeList=(null) ExcNodeList=(null)".to_owned(),
+        format!("NodeList={nodes}"),
+    ];
+    lines.extend(batch_host);
+    lines.extend([
+        format!(
+            "NumNodes={count} NumCPUs={} NumTasks={} CPUs/Task={} ReqB:S:C:T=0:0:*:*",
+            job.cpus(),
+            request.gpus,
+            request.cpus.unwrap_or(1)
+        ),
+        format!("TRES={}", job.tres()),
+        format!(
+            "MinCPUsNode={} MinMemoryNode={} MinTmpDiskNode=0",
+            request.cpus.unwrap_or(1),
+            job.memory()
+        ),
+        "Features=(null) DelayBoot=00:00:00".to_owned(),
+        "OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)".to_owned(),
+        format!("Command={}", record.name),
+        format!("WorkDir={}", request.work_dir.as_deref().unwrap_or("(null)")),
+    ]);
+    if let Some(comment) = &request.comment {
+        lines.push(format!("Comment={comment} "));
+    }
+    let output = request.stdout.as_deref().unwrap_or_default();
+    lines.push(format!("StdErr={}", request.stderr.as_deref().unwrap_or(output)));
+    lines.push("StdIn=/dev/null".to_owned());
+    lines.push(format!("StdOut={output}"));
+    lines.push("Power=".to_owned());
+    lines.push(format!("TresPerNode={}", job.gres()));
+    if details && let (Some(node), Some(gpu)) = (&record.node, record.gpu_index) {
+        lines.push(format!("JOB_GRES=gpu:{}", request.gpus));
+        lines.push(format!("  Nodes={node} CPU_IDs=N/A Mem=0 GRES=gpu:1(IDX:{gpu})"));
+    }
+    lines
+}
+
+/// Shows nodes.
+pub async fn nodes(name: Option<String>, oneliner: bool) -> Done {
+    let wanted = name
+        .as_deref()
+        .map(super::hosts::expand)
+        .transpose()
+        .map_err(|bad| SlurmFailure::Message(bad.to_string()))?;
+    let session = connect()?;
+    let partitions = Partition::all(&session.client.info().await?);
+    let all = session.client.nodes().await?.items;
+    let mut text = String::new();
+    for node in &all {
+        if wanted.as_ref().is_none_or(|wanted| wanted.contains(&node.name)) {
+            text += &record(&node_lines(node, &names_of(&partitions, node)), oneliner);
+        }
+    }
+    if let Some(missing) =
+        wanted.iter().flatten().find(|name| !all.iter().any(|node| node.name == **name))
+    {
+        write_out(&text)?;
+        return Err(SlurmFailure::Message(format!("Node {missing} not found")));
+    }
+    write_out(&text)?;
+    Ok(0)
+}
+
+fn node_lines(node: &NodeDetails, partitions: &[String]) -> Vec<String> {
+    let load = NodeLoad::of(node);
+    let memory = node.memory_bytes >> 20;
+    vec![
+        format!("NodeName={} Arch=x86_64 CoresPerSocket={}", node.name, node.cores),
+        format!("CPUAlloc={} CPUEfctv={1} CPUTot={1} CPULoad=N/A", load.cpus_used, node.cores),
+        format!("AvailableFeatures={}", load.features()),
+        format!("ActiveFeatures={}", load.features()),
+        format!("Gres={}", load.gres()),
+        format!("NodeAddr={0} NodeHostName={0} Version={1}", node.name, node.agent_version),
+        format!("RealMemory={memory} AllocMem=0 FreeMem=N/A Sockets=1 Boards=1"),
+        format!(
+            "State={} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A",
+            load.long()
+        ),
+        format!("Partitions={} ", partitions.join(",")),
+        format!("LastBusyTime={}", local(node.last_seen_at, "Unknown")),
+        format!(
+            "CfgTRES=cpu={0},mem={memory}M,billing={0},gres/gpu={1}",
+            node.cores,
+            node.gpus.len()
+        ),
+        format!("AllocTRES={}", load.allocated()),
+        "CapWatts=n/a".to_owned(),
+        match &node.drained {
+            Some(drained) => format!("Reason={}", drained.reason.as_deref().unwrap_or("drained")),
+            None => "CurrentWatts=0 AveWatts=0".to_owned(),
+        },
+    ]
+}
+
+/// Shows the partitions.
+pub async fn partition(oneliner: bool) -> Done {
+    let session = connect()?;
+    let partitions = Partition::all(&session.client.info().await?);
+    let nodes = session.client.nodes().await?.items;
+    let mut text = String::new();
+    for partition in partitions {
+        let own: Vec<_> = nodes.iter().filter(|node| partition.has(node)).collect();
+        text += &record(&partition_lines(&partition, &own), oneliner);
+    }
+    write_out(&text)?;
+    Ok(0)
+}
+
+fn partition_lines(partition: &Partition, nodes: &[&NodeDetails]) -> Vec<String> {
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let cores: u64 = nodes.iter().map(|node| u64::from(node.cores)).sum();
+    let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
+    let default = if partition.is_default { "YES" } else { "NO" };
+    vec![
+        format!("PartitionName={}", partition.name),
+        "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL".to_owned(),
+        format!("AllocNodes=ALL Default={default} QoS=N/A"),
+        "DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO".to_owned(),
+        "MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED"
+            .to_owned(),
+        format!("Nodes={}", super::hosts::compress(&names)),
+        "PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO".to_owned(),
+        format!("State=UP TotalCPUs={cores} TotalNodes={} SelectTypeParameters=NONE", nodes.len()),
+        format!("TRES=cpu={cores},node={},billing={cores},gres/gpu={gpus}", nodes.len()),
+    ]
+}
+
+/// Shows the settings that clients read.
+pub fn config() -> Done {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let recent = format!("{} sec", super::squeue::RECENT_SECS);
+    let version = super::VERSION.trim_start_matches("slurm-wlm ");
+    let settings = [
+        ("AccountingStorageType", "accounting_storage/slurmdbd"),
+        ("ClusterName", "tessera"),
+        ("GresTypes", "gpu"),
+        ("MaxArraySize", "10000"),
+        ("MaxJobCount", "1000000"),
+        ("MinJobAge", recent.as_str()),
+        ("SchedulerType", "sched/tessera"),
+        ("SelectType", "select/tessera"),
+        ("SLURM_VERSION", version),
+        ("SlurmctldHost[0]", host.trim()),
+    ];
+    let lines = settings.map(|(name, value)| format!("{name:<23} = {value}\n"));
+    let head = format!("Configuration data as of {}\n", scontrol::current_time());
+    write_out(&(head + &lines.concat()))?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::minutes;
+    use super::super::job::samples::{record as job, records};
+    use super::*;
+
+    #[test]
+    fn a_job_has_the_lines_that_scripts_search() {
+        let mut running = job(51, 50, Some(1));
+        running.state = "running".to_owned();
+        running.node = Some("g3".to_owned());
+        let jobs = gather(records(vec![running]));
+
+        let text = record(&job_lines(&jobs[0], false), false);
+
+        for line in [
+            "JobId=51 ArrayJobId=50 ArrayTaskId=1 JobName=train",
+            "JobState=RUNNING Reason=None Dependency=(null)",
+            "Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0",
+            "BatchHost=g3",
+            "NodeList=g3",
+            "StdIn=/dev/null",
+        ] {
+            assert!(text.lines().any(|found| found.trim() == line), "{line} is not in\n{text}");
+        }
+        assert!(record(&job_lines(&jobs[0], false), true).lines().count() == 1);
+    }
+
+    #[test]
+    fn limits_are_counted_in_minutes() {
+        assert_eq!([minutes(60), minutes(61)], [1, 2]);
+    }
+}

@@ -1,0 +1,76 @@
+//! Which GPUs of its job a step has: steps that name GPUs have them to themselves.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::{Allocation, StepPlan};
+use tessera_model::number::clamped;
+
+/// How often a step that waits for GPUs looks again.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// The GPUs of a step; others can have them when this is dropped, or its process is gone.
+#[derive(Debug, Default)]
+pub struct StepGpus {
+    /// `None` if the step sees all of its job.
+    devices: Option<Vec<String>>,
+    _locks: Vec<File>,
+}
+
+impl StepGpus {
+    /// Takes as many GPUs as the step requests, and waits for them while other steps of the job have them.
+    ///
+    /// # Errors
+    ///
+    /// The files of the locks can't be opened.
+    pub async fn take(plan: &StepPlan, allocation: &Allocation) -> io::Result<Self> {
+        let Some(wanted) = plan.gpus else { return Ok(Self::default()) };
+        let wanted = clamped::<usize>(wanted);
+        if plan.overlap || wanted == 0 {
+            let devices = allocation.devices.iter().take(wanted).cloned().collect();
+            return Ok(Self { devices: Some(devices), _locks: Vec::new() });
+        }
+        let mut has_said = false;
+        loop {
+            if let Some(taken) = Self::try_take(wanted, allocation)? {
+                return Ok(taken);
+            }
+            if !has_said {
+                has_said = true;
+                eprintln!(
+                    "srun: Job {} step creation temporarily disabled, retrying (Requested nodes are busy)",
+                    allocation.job
+                );
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Takes the first free ones; `None` if there are too few.
+    fn try_take(wanted: usize, allocation: &Allocation) -> io::Result<Option<Self>> {
+        // Two steps that each hold a part of what both need would wait for each other for ever.
+        let all = File::create(allocation.folder.join("gpus"))?;
+        flock(&all, FlockOperation::LockExclusive)?;
+        let (mut devices, mut locks) = (Vec::new(), Vec::new());
+        for (index, device) in allocation.devices.iter().enumerate() {
+            if devices.len() == wanted {
+                break;
+            }
+            let mut options = OpenOptions::new();
+            let path = allocation.folder.join(format!("gpu{index}"));
+            let file = options.write(true).create(true).truncate(false).open(path)?;
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                devices.push(device.clone());
+                locks.push(file);
+            }
+        }
+        Ok((devices.len() == wanted).then_some(Self { devices: Some(devices), _locks: locks }))
+    }
+
+    /// Returns the devices; `None` if the step sees all of its job.
+    pub fn devices(&self) -> Option<&[String]> {
+        self.devices.as_deref()
+    }
+}

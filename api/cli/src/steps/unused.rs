@@ -1,0 +1,291 @@
+//! Options of Slurm's `srun` that a step does not need, and those that would change what it does.
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
+use super::Allocation;
+
+/// What becomes of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StepVerdict {
+    /// It has no effect, and none is missed.
+    Unused,
+    /// It is right if it names this job.
+    OwnJob,
+    /// It is right if it names this node.
+    OwnNode,
+    /// It is right for a single process, and where no library for ranks is named.
+    Ranks,
+    /// It has no effect, which is printed.
+    Remarked(&'static str),
+    /// It is refused, with what would be right.
+    Refused(&'static str),
+}
+
+use StepVerdict::{OwnJob, OwnNode, Ranks, Refused, Remarked, Unused};
+
+/// Whether an option has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Needed,
+    None,
+    Optional,
+}
+
+const CONTAINER: StepVerdict =
+    Refused("start the container in the script, with podman run or apptainer exec");
+const TERMINAL: StepVerdict =
+    Refused("there is no interactive terminal: write a script, and read its output");
+
+/// Long name, short name, value, verdict.
+const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
+    ("accel-bind", None, Value::Needed, Unused),
+    ("account", Some('A'), Value::Needed, Unused),
+    ("bcast", None, Value::Optional, Unused),
+    ("comment", None, Value::Needed, Unused),
+    ("compress", None, Value::Optional, Unused),
+    ("constraint", Some('C'), Value::Needed, Unused),
+    ("container", None, Value::Needed, CONTAINER),
+    ("container-image", None, Value::Needed, CONTAINER),
+    ("container-mounts", None, Value::Needed, CONTAINER),
+    ("container-name", None, Value::Needed, CONTAINER),
+    ("container-workdir", None, Value::Needed, CONTAINER),
+    ("core-spec", Some('S'), Value::Needed, Unused),
+    ("cores-per-socket", None, Value::Needed, Unused),
+    ("cpu-bind", None, Value::Needed, Unused),
+    ("cpu-freq", None, Value::Needed, Unused),
+    ("cpus-per-gpu", None, Value::Needed, Unused),
+    ("cpus-per-task", Some('c'), Value::Needed, Unused),
+    ("disable-status", Some('X'), Value::None, Unused),
+    ("distribution", Some('m'), Value::Needed, Unused),
+    ("epilog", None, Value::Needed, Refused("call it in the script")),
+    ("exact", None, Value::None, Unused),
+    ("exclude", Some('x'), Value::Needed, Unused),
+    ("exclusive", None, Value::Optional, Unused),
+    ("extra-node-info", Some('B'), Value::Needed, Unused),
+    ("gpu-freq", None, Value::Needed, Unused),
+    ("gres-flags", None, Value::Needed, Unused),
+    ("hint", None, Value::Needed, Unused),
+    ("immediate", Some('I'), Value::Optional, Unused),
+    ("input", Some('i'), Value::Needed, Refused("redirect it: srun PROGRAM < FILE")),
+    ("interactive", None, Value::None, TERMINAL),
+    ("job-name", Some('J'), Value::Needed, Unused),
+    ("jobid", None, Value::Needed, OwnJob),
+    ("mem", None, Value::Needed, Unused),
+    ("mem-bind", None, Value::Needed, Unused),
+    ("mem-per-cpu", None, Value::Needed, Unused),
+    ("mem-per-gpu", None, Value::Needed, Unused),
+    ("mpi", None, Value::Needed, Ranks),
+    ("network", None, Value::Needed, Unused),
+    ("no-kill", Some('k'), Value::Optional, Unused),
+    ("nodelist", Some('w'), Value::Needed, OwnNode),
+    ("ntasks-per-core", None, Value::Needed, Unused),
+    ("ntasks-per-gpu", None, Value::Needed, Unused),
+    ("ntasks-per-socket", None, Value::Needed, Unused),
+    ("open-mode", None, Value::Needed, Unused),
+    ("overcommit", Some('O'), Value::None, Unused),
+    ("oversubscribe", Some('s'), Value::None, Unused),
+    ("partition", Some('p'), Value::Needed, Unused),
+    ("preserve-env", Some('E'), Value::None, Unused),
+    ("prolog", None, Value::Needed, Refused("call it in the script")),
+    ("propagate", None, Value::Optional, Unused),
+    ("pty", None, Value::Optional, TERMINAL),
+    ("qos", Some('q'), Value::Needed, Unused),
+    ("quiet", Some('Q'), Value::None, Unused),
+    ("relative", Some('r'), Value::Needed, Refused("a step runs on the node where it is called")),
+    ("resv-ports", None, Value::Optional, Unused),
+    ("slurmd-debug", None, Value::Needed, Unused),
+    ("spread-job", None, Value::None, Unused),
+    ("task-epilog", None, Value::Needed, Refused("call it in the script")),
+    ("task-prolog", None, Value::Needed, Refused("call it in the script")),
+    ("thread-spec", None, Value::Needed, Unused),
+    ("threads", Some('T'), Value::Needed, Unused),
+    ("threads-per-core", None, Value::Needed, Unused),
+    ("time", Some('t'), Value::Needed, Remarked("the time limit of the job holds")),
+    ("tres-bind", None, Value::Needed, Unused),
+    ("unbuffered", Some('u'), Value::None, Unused),
+    ("verbose", Some('v'), Value::None, Unused),
+    ("wckey", None, Value::Needed, Unused),
+];
+
+/// The options of this kind on one command line, with their values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnusedStepOptions {
+    given: Vec<(usize, String)>,
+}
+
+/// An option that would change what the step does.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--{option} is not supported: {instead}")]
+pub struct UnsupportedStepOption {
+    option: &'static str,
+    instead: String,
+}
+
+impl UnusedStepOptions {
+    /// Returns remarks about options without effect. `allocation` is the job that this process belongs to.
+    ///
+    /// # Errors
+    ///
+    /// [`UnsupportedStepOption`] is the first option that can't be honoured.
+    pub fn check(
+        &self,
+        allocation: Option<&Allocation>,
+        tasks: u32,
+    ) -> Result<Vec<String>, UnsupportedStepOption> {
+        let mut remarks = Vec::new();
+        for (place, value) in &self.given {
+            let (option, .., verdict) = STEP[*place];
+            let refuse = |instead: String| Err(UnsupportedStepOption { option, instead });
+            match (verdict, allocation) {
+                // Outside of a job these are options of the job.
+                (Unused, _) | (Remarked(_) | OwnNode, None) => {}
+                (Remarked(why), Some(_)) => {
+                    remarks.push(format!("--{option} has no effect: {why}"));
+                }
+                (Refused(instead), _) => return refuse(instead.to_owned()),
+                (OwnJob, Some(own)) if *value == own.job => {}
+                (OwnNode, Some(own)) if value.split(',').any(|node| node == own.node) => {}
+                (OwnJob, Some(own)) => {
+                    return refuse(format!("a step runs in its own job, which is {}", own.job));
+                }
+                (OwnNode, Some(own)) => {
+                    return refuse(format!(
+                        "a step runs on the node where it is called, {}",
+                        own.node
+                    ));
+                }
+                (OwnJob, None) => {
+                    return refuse("this is not inside of a job; call it in the script".to_owned());
+                }
+                (Ranks, _) if tasks == 1 || value == "none" => {}
+                (Ranks, _) => {
+                    return refuse(format!(
+                        "{tasks} processes would not find each other; let mpirun start them"
+                    ));
+                }
+            }
+        }
+        Ok(remarks)
+    }
+
+    /// Returns the names of the options without effect, for the page about Slurm.
+    #[cfg(test)]
+    pub fn unused_names() -> impl Iterator<Item = &'static str> {
+        STEP.iter().filter(|(.., verdict)| *verdict == Unused).map(|(long, ..)| *long)
+    }
+}
+
+impl Args for UnusedStepOptions {
+    fn augment_args(command: Command) -> Command {
+        STEP.iter().fold(command, |command, (long, short, value, _)| {
+            let has_long = |arg: &Arg| arg.get_long() == Some(*long);
+            // Options that the command has itself are honoured there.
+            if command.get_arguments().any(has_long) {
+                return command;
+            }
+            let arg = Arg::new(*long).long(*long).hide(true);
+            let arg = match *long {
+                "cpu-bind" => arg.alias("cpu_bind"),
+                "mem-bind" => arg.alias("mem_bind"),
+                _ => arg,
+            };
+            let arg = match value {
+                Value::Needed => arg.action(ArgAction::Append),
+                Value::None => arg.action(ArgAction::Count),
+                Value::Optional => arg
+                    .action(ArgAction::Append)
+                    .num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value(""),
+            };
+            let is_free =
+                |letter: &char| command.get_arguments().all(|arg| arg.get_short() != Some(*letter));
+            let arg = match short.filter(is_free) {
+                Some(letter) => arg.short(letter),
+                None => arg,
+            };
+            command.arg(arg)
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for UnusedStepOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = Vec::new();
+        for (place, (long, _, value, _)) in STEP.iter().enumerate() {
+            if matches.try_contains_id(long).is_err()
+                || matches.value_source(long) != Some(ValueSource::CommandLine)
+            {
+                continue;
+            }
+            let text = match value {
+                Value::None => None,
+                // One that the command has itself may have another type.
+                Value::Needed | Value::Optional => matches
+                    .try_get_many::<String>(long)
+                    .ok()
+                    .flatten()
+                    .and_then(|mut all| all.next_back()),
+            };
+            given.push((place, text.cloned().unwrap_or_default()));
+        }
+        Ok(Self { given })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        unused: UnusedStepOptions,
+    }
+
+    fn check(words: &[&str], tasks: u32) -> Result<Vec<String>, UnsupportedStepOption> {
+        let variables = [("TESSERA_JOB_ID", "29"), ("TESSERA_NODE", "g1")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let allocation = Allocation::find(variables.into()).unwrap();
+        let line = Line::try_parse_from([&["srun"], words].concat()).unwrap();
+        line.unused.check(Some(&allocation), tasks)
+    }
+
+    #[test]
+    fn what_scripts_write_at_steps_is_accepted() {
+        for words in [
+            &["--unbuffered", "--cpu-bind=q", "-c4", "--mem=4G", "--exact", "--exclusive", "-u"][..],
+            &["--jobid=29", "-w", "g1", "--mpi=none", "--cpu_bind=v,none"],
+        ] {
+            assert_eq!(check(words, 2), Ok(Vec::new()), "{words:?}");
+        }
+        assert_eq!(check(&["--mpi=pmix"], 1), Ok(Vec::new()), "one process finds itself");
+        assert_eq!(check(&["--time=5"], 1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_would_change_the_meaning_of_a_step_is_refused_with_what_would_be_right() {
+        for (words, why) in [
+            (&["--mpi=pmix"][..], "mpirun"),
+            (&["--jobid=30"], "its own job, which is 29"),
+            (&["-w", "g2"], "where it is called, g1"),
+            (&["--container-image=pytorch"], "podman run"),
+            (&["--pty"], "no interactive terminal"),
+        ] {
+            let refused = check(words, 4).unwrap_err().to_string();
+            assert!(refused.contains(why), "{words:?}: {refused}");
+        }
+    }
+}

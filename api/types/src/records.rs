@@ -1,0 +1,223 @@
+//! Jobs as accounting and Slurm's commands need them: many at once, with their runs.
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::{IntoParams, ToSchema};
+
+/// Which jobs to return. Without `jobs` and `since`, these are the jobs that have not ended, and those
+/// that ended within the last `recent_secs`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct RecordFilter {
+    /// Jobs such as `42` (for an array or a gang: all of it) and `42_7`, separated by commas; at most 10,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<String>,
+    /// Users, separated by commas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Names of jobs, separated by commas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Also jobs that ended within so many seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recent_secs: Option<u32>,
+    /// Only jobs that ended then or later, or have not ended (RFC 3339).
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub since: Option<OffsetDateTime>,
+    /// Only jobs that were submitted then or earlier (RFC 3339).
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub until: Option<OffsetDateTime>,
+    /// Whether waiting jobs have the reason of their wait.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub reasons: bool,
+    /// Whether waiting tasks of an array that follow each other and differ in nothing else are one record.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fold: bool,
+    /// Whether `specs` has what the jobs requested.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub specs: bool,
+    /// Whether the jobs have their runs.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub runs: bool,
+}
+
+/// Jobs with what was requested, and their runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobRecords {
+    /// The jobs, by number.
+    pub jobs: Vec<JobRecord>,
+    /// What their submissions requested, by number, if `specs` was set.
+    #[serde(default)]
+    pub specs: Vec<RequestRecord>,
+    /// Whether there are more jobs than are returned at once.
+    pub truncated: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// One job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobRecord {
+    /// Its number.
+    pub id: u64,
+    /// Number of its submission: that of its array's or gang's first job, or its own.
+    pub submission: u64,
+    /// Its index, if it is a task of an array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_index: Option<u32>,
+    /// Its rank, if it is a member of a gang.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// How many further tasks this record stands for, with the numbers and indexes that follow, if `fold` was set.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u32,
+    /// Its name.
+    pub name: String,
+    /// Its user.
+    pub user: String,
+    /// The account of its user; the user's name for users without one.
+    pub account: String,
+    /// Its state, as in `JobView`.
+    pub state: String,
+    /// How its newest run ended, as in `AttemptView`, or the state of that run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+    /// Why it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Number of its runs.
+    pub attempts: u32,
+    /// When it was accepted.
+    #[serde(with = "time::serde::rfc3339")]
+    pub submitted_at: OffsetDateTime,
+    /// When its newest run's placement was reserved.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub placed_at: Option<OffsetDateTime>,
+    /// When its newest run's program was started.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub started_at: Option<OffsetDateTime>,
+    /// When it ended.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub ended_at: Option<OffsetDateTime>,
+    /// `code:signal` of its newest run. Absent for jobs of others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<String>,
+    /// Node of its newest run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Index of that run's GPU on its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_index: Option<u32>,
+    /// Its priority after updates, 0 (highest) to 9; absent if it was not updated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// Its time limit in seconds after updates, 0 for none; absent if it was not updated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u64>,
+    /// The partition that it named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// Its runs, oldest first, if `runs` was set. Absent for jobs of others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<RunRecord>,
+}
+
+/// What a submission requested.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RequestRecord {
+    /// Number of the submission.
+    pub submission: u64,
+    /// Number of its jobs.
+    pub tasks: u32,
+    /// The requested GPU resources in words.
+    pub gpu: String,
+    /// Number of GPUs or slices, over all nodes.
+    pub gpus: u32,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// `online` or `offline`.
+    pub class: String,
+    /// 0 (highest) to 9, as submitted.
+    pub priority: u8,
+    /// Processors of each process, if limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
+    /// Host memory of each process, if limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_memory_bytes: Option<u64>,
+    /// Time limit in seconds as submitted, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit_secs: Option<u64>,
+    /// Whether it runs again after its node was lost.
+    pub requeue: bool,
+    /// Its comment, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// The partition that it named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// The jobs that it waits for, or waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
+    /// Its working directory. Absent for jobs of others, as are the files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<String>,
+    /// Pattern of the file for standard output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<String>,
+    /// Pattern of the file for standard error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+}
+
+/// One run of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunRecord {
+    /// Its number: 1 for the first.
+    pub number: u32,
+    /// Its state, or how it ended.
+    pub state: String,
+    /// Its node.
+    pub node: String,
+    /// Index of its GPU on the node.
+    pub gpu_index: u32,
+    /// Profile of its slice, or `whole GPU`.
+    pub profile: String,
+    /// When its placement was reserved.
+    #[serde(with = "time::serde::rfc3339")]
+    pub placed_at: OffsetDateTime,
+    /// When its program was started.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub started_at: Option<OffsetDateTime>,
+    /// When it ended.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub ended_at: Option<OffsetDateTime>,
+    /// `code:signal`.
+    pub exit_code: Option<String>,
+    /// Processor time in user mode, in milliseconds.
+    pub user_ms: Option<u64>,
+    /// Processor time in the kernel, in milliseconds.
+    pub system_ms: Option<u64>,
+    /// Largest resident set of any one process.
+    pub max_rss_bytes: Option<u64>,
+    /// GPU energy that is attributed to it, in millijoules.
+    pub gpu_energy_millijoules: Option<u64>,
+    /// The most GPU memory that was measured for it.
+    pub gpu_memory_peak_bytes: Option<u64>,
+}
