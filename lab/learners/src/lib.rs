@@ -1,12 +1,11 @@
-//! Learners that only experiments use: those that MMK's Table IV compares with the controller's, the
-//! speeds of jobs whose demands are measured, and memory that grows while a job runs.
+//! Learners that only experiments use: those that MMK's Table IV compares with the controller's, and the
+//! speeds of jobs whose demands are measured.
 //!
 //! What a controller learns with is in [`tessera_predict`].
 
 #![forbid(unsafe_code)]
 
 mod linear;
-pub mod memory_growth;
 mod perceptron;
 pub mod sharing;
 mod svr;

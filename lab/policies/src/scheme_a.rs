@@ -64,9 +64,10 @@ fn needs(request: &SliceRequest) -> Bytes {
     match request {
         SliceRequest::AtLeast(bytes) => *bytes,
         SliceRequest::Shared(sharer) => sharer.share.roomy(),
-        SliceRequest::Named(_) | SliceRequest::Whole | SliceRequest::Part(_) => {
-            Bytes::new(u64::MAX)
-        }
+        SliceRequest::Named(_)
+        | SliceRequest::Whole
+        | SliceRequest::Unpartitioned
+        | SliceRequest::Part(_) => Bytes::new(u64::MAX),
     }
 }
 

@@ -43,6 +43,7 @@ impl WholeGpuSharing<'_> {
                 GpuRequest::Unknown
                 | GpuRequest::Profile(_)
                 | GpuRequest::Whole
+                | GpuRequest::Unpartitioned
                 | GpuRequest::Compute(_) => Bytes::ZERO,
             };
             let target = (0..planned_gpus.len())

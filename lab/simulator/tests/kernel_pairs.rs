@@ -7,6 +7,11 @@ use tessera_simulator::kernel_device::{PAIRS, SharingPolicy};
 const TASKS: usize = 40;
 const SEED: u64 = 7;
 
+/// The model's device changes contexts in no time.
+fn plain() -> QueueRules {
+    QueueRules::default().without_switches()
+}
+
 fn compare(gap_noise: u64, rules: QueueRules) -> Vec<(char, PairComparison)> {
     let of = |pair| PairBench::new(pair, gap_noise, TASKS, SEED).compare(rules);
     PAIRS.iter().map(|pair| (pair.letter, of(pair))).collect()
@@ -20,22 +25,22 @@ fn longest(nominal_us: f64) -> f64 {
 
 #[test]
 fn the_high_program_takes_at_most_a_twentieth_longer_than_alone() {
-    for (pair, result) in compare(50, QueueRules::default()) {
+    for (pair, result) in compare(50, plain()) {
         assert!(result.high_ratio <= 1.05, "{pair}: {}", result.high_ratio);
     }
 }
 
 #[test]
 fn the_low_program_uses_four_fifths_of_what_an_omniscient_filler_would() {
-    for (pair, result) in compare(50, QueueRules::default()) {
+    for (pair, result) in compare(50, plain()) {
         assert!(result.fill_ratio >= 0.8, "{pair}: {}", result.fill_ratio);
     }
 }
 
 #[test]
 fn a_gap_that_ends_early_costs_at_most_the_one_kernel_in_flight() {
-    for predictor in [GapPredictor::Mean, QueueRules::default().predictor] {
-        let results = compare(300, QueueRules { predictor, ..QueueRules::default() });
+    for predictor in [GapPredictor::Mean, plain().predictor] {
+        let results = compare(300, QueueRules { predictor, ..plain() });
         let met: u64 = results.iter().map(|(_, r)| r.ours.programs[0].behind.kernels).sum();
         assert!(met > 1_000, "only {met} gaps ended early with a kernel in flight");
         for (pair, result) in results {
@@ -51,7 +56,7 @@ fn a_gap_that_ends_early_costs_at_most_the_one_kernel_in_flight() {
 
 #[test]
 fn with_noisy_gaps_the_high_program_takes_at_most_a_twelfth_longer() {
-    for (pair, result) in compare(300, QueueRules::default()) {
+    for (pair, result) in compare(300, plain()) {
         assert!(result.high_ratio <= 1.08, "{pair}: {}", result.high_ratio);
     }
 }
@@ -69,10 +74,8 @@ fn without_early_stop_the_high_program_waits_longer() {
 
 #[test]
 fn pairs_of_kernels_predict_noisy_gaps_better_than_means() {
-    let means = QueueRules { predictor: GapPredictor::Mean, ..QueueRules::default() };
-    for ((pair, ours), (_, theirs)) in
-        compare(300, QueueRules::default()).iter().zip(compare(300, means))
-    {
+    let means = QueueRules { predictor: GapPredictor::Mean, ..plain() };
+    for ((pair, ours), (_, theirs)) in compare(300, plain()).iter().zip(compare(300, means)) {
         assert!(
             ours.fill_ratio > theirs.fill_ratio && ours.high_ratio < theirs.high_ratio + 0.01,
             "{pair}: {} at {}, {} at {}",
@@ -88,8 +91,7 @@ fn pairs_of_kernels_predict_noisy_gaps_better_than_means() {
 fn low_tasks_in_the_gaps_of_a_busy_program_take_about_the_same_time_each() {
     for pair in &PAIRS {
         let bench = PairBench::new(pair, 50, 30, SEED);
-        let outcome =
-            bench.low_every(SharingPolicy::Queue(QueueRules::default()), Nanos::from_millis(200));
+        let outcome = bench.low_every(SharingPolicy::Queue(plain()), Nanos::from_millis(200));
         let variation = outcome.programs[1].variation();
         assert!(variation <= 0.165, "{}: {variation}", pair.letter);
     }
@@ -97,9 +99,7 @@ fn low_tasks_in_the_gaps_of_a_busy_program_take_about_the_same_time_each() {
 
 #[test]
 fn a_run_repeats_to_the_nanosecond() {
-    let run = || {
-        PairBench::new(&PAIRS[0], 300, 5, SEED).both(SharingPolicy::Queue(QueueRules::default()))
-    };
+    let run = || PairBench::new(&PAIRS[0], 300, 5, SEED).both(SharingPolicy::Queue(plain()));
 
     assert_eq!(run().programs[0].tasks, run().programs[0].tasks);
     assert_eq!(run().counters, run().counters);

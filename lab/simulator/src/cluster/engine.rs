@@ -281,6 +281,7 @@ impl<'s> SimulationRun<'s> {
             queue_rank: Priority::try_from(job.priority).unwrap_or_default().into(),
             submitted: Millis::new(job.submit_ms),
             gang: gangs::member(job, index),
+            place: None,
         }
     }
 

@@ -4,6 +4,9 @@ mod coexec;
 mod dyna_p;
 mod fikit;
 mod geometry;
+mod memory;
+mod memory_jobs;
+mod memory_series;
 mod migm;
 mod miso;
 mod mmk;
@@ -42,6 +45,8 @@ const ROWS: &[ExperimentEntry] = &[
     ("MISO", false, miso::recover),
     ("MISO-30", false, miso::thirty),
     ("MIGM", false, migm::mixes),
+    ("MEMORY", true, memory::series),
+    ("MEMORY-JOBS", true, memory_jobs::jobs),
     ("DYNA-P-A", false, dyna_p::fifty),
     ("DYNA-P-B", true, dyna_p::scale),
     ("MMK-A", false, mmk::sixty),

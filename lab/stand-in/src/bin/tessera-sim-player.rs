@@ -27,6 +27,9 @@ struct PlayerArguments {
     /// together; "ready" is written when this one can.
     #[arg(long)]
     wait: bool,
+    /// Threads that play it at the same time, each on streams of its own.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +79,15 @@ fn play(arguments: &PlayerArguments) -> Result<serde_json::Value, PlayError> {
         println!("ready");
         std::io::stdin().read_line(&mut String::new())?;
     }
-    Ok(player.play()?)
+    std::thread::scope(|scope| {
+        for _ in 1..arguments.threads {
+            scope.spawn(|| match player.enter().and_then(|streams| player.play_on(&streams)) {
+                Ok(_) => {}
+                Err(error) => eprintln!("tessera-sim-player: a thread: {error}"),
+            });
+        }
+        Ok(player.play()?)
+    })
 }
 
 impl RecordingPlayer {
@@ -96,14 +107,24 @@ impl RecordingPlayer {
         Ok(Self { cuda, recording, functions, streams })
     }
 
+    /// Prepares the calling thread to play.
+    fn enter(&self) -> Result<Vec<CudaHandle>, CudaError> {
+        self.cuda.use_device(0)?;
+        (0..self.recording.streams).map(|_| self.cuda.stream(1, 0)).collect()
+    }
+
     fn play(&self) -> Result<serde_json::Value, CudaError> {
+        self.play_on(&self.streams)
+    }
+
+    fn play_on(&self, streams: &[CudaHandle]) -> Result<serde_json::Value, CudaError> {
         let began = self.now();
         let mut launches = 0_u64;
         let mut ends = Vec::new();
         for _ in 0..self.recording.iterations {
             for step in &self.recording.steps {
                 launches += u64::from(matches!(step, RecordedStep::Run { .. }));
-                self.step(*step)?;
+                self.step(*step, streams)?;
             }
             self.cuda.synchronize()?;
             ends.push(self.now());
@@ -122,10 +143,10 @@ impl RecordingPlayer {
         }))
     }
 
-    fn step(&self, step: RecordedStep) -> Result<(), CudaError> {
+    fn step(&self, step: RecordedStep, streams: &[CudaHandle]) -> Result<(), CudaError> {
         match step {
             RecordedStep::Run { kernel, shape, stream } => {
-                self.cuda.launch(self.functions[kernel], shape, self.streams[stream], &[])
+                self.cuda.launch(self.functions[kernel], shape, streams[stream], &[])
             }
             RecordedStep::Sync => self.cuda.synchronize(),
             RecordedStep::Gap(time) => {

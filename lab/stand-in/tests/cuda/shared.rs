@@ -222,3 +222,34 @@ fn a_growing_program_ends_as_cuda_programs_do_when_memory_runs_out() {
     command.args(["--step", "1GiB", "--limit", "2GiB", "--every-ms", "0"]);
     assert!(command.output().unwrap().status.success(), "what was held is free again");
 }
+
+#[test]
+fn a_growing_program_frees_tries_again_saves_its_state_and_goes_on() {
+    let machine = Machine::new();
+    let run = |arguments: &[&str]| {
+        let mut command = machine.command(env!("CARGO_BIN_EXE_tessera-sim-grow"));
+        let output = command.args(["--every-ms", "0"]).args(arguments).output().unwrap();
+        let lines = String::from_utf8(output.stdout).unwrap();
+        (output.status.success(), lines.lines().map(str::to_owned).collect::<Vec<_>>())
+    };
+
+    let (done, lines) =
+        run(&["--step", "1GiB", "--limit", "3GiB", "--free", "1GiB", "--free-at", "2GiB"]);
+    assert!(done && lines.len() == 4, "a step is taken twice: {lines:?}");
+    let (done, lines) =
+        run(&["--step", "1GiB", "--limit", "2GiB", "--rest-at", "1GiB", "--rest-steps", "3"]);
+    assert!(done && lines.len() == 5, "{lines:?}");
+    let (done, lines) = run(&["--step", "8GiB", "--retries", "2"]);
+    assert!(!done && lines.len() == 4, "two more tries: {lines:?}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let (state, stop) = (folder.path().join("state"), folder.path().join("stop"));
+    let [state, stop] = [&state, &stop].map(|path| path.to_str().unwrap());
+    std::fs::write(stop, "").unwrap();
+    let kept = ["--step", "1GiB", "--limit", "3GiB", "--state", state, "--stop-when", stop];
+    let (done, lines) = run(&kept);
+    assert!(done && lines.len() == 1, "{lines:?}");
+    std::fs::remove_file(stop).unwrap();
+    let (done, lines) = run(&kept);
+    assert!(done && lines[0].contains("resumed_bytes") && lines.len() == 3, "{lines:?}");
+}

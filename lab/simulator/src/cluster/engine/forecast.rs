@@ -164,6 +164,7 @@ impl JobTable for RunPredictions<'_, '_> {
             limit: None,
             migration_price: restore
                 .map(|restore| Millis::new(restore.saturating_add(truth.step_ms()))),
+            memory: Some(task.requested),
             deadline: truth.deadline_ms.map(Millis::new),
             online: truth.class == JobClass::Online,
             demand: truth.demand,

@@ -62,7 +62,7 @@ pub(super) fn combination_a() -> Vec<Finding> {
     let mean = |of: &kernel_device::SharingOutcome, at: usize| of.programs[at].mean() / 1e6;
     let what = "high while both run, time slices, ms";
     findings.push(row(what, Proof::Calibrated, SHARED_MS[0], mean(&both, 0)));
-    let queue = bench.both(SharingPolicy::Queue(QueueRules::default()));
+    let queue = bench.both(SharingPolicy::Queue(QueueRules::default().without_switches()));
     let what = "high while both run, our queue, ms";
     let limit = FIKIT_MS[0] * 1.03;
     findings.push(Finding::at_most("X12", what, Proof::Calibrated, limit, mean(&queue, 0)));
@@ -89,7 +89,7 @@ struct PrintedPair {
 impl PrintedPair {
     fn new(pair: &kernel_device::ProgramPair) -> Self {
         let bench = PairBench::new(pair, 50, TASKS, 7);
-        let queue = bench.both(SharingPolicy::Queue(QueueRules::default()));
+        let queue = bench.both(SharingPolicy::Queue(QueueRules::default().without_switches()));
         let (slices, line) =
             (bench.both(SharingPolicy::Slices(SLICE)), bench.both(SharingPolicy::Launched));
         let ratio = |shared: &kernel_device::SharingOutcome, at: usize| {

@@ -1,12 +1,11 @@
 //! MIGM's mixes and its forecast of memory.
 
-use tessera_lab_learners::memory_growth::MemoryGrowth;
-
 use super::{Finding, Proof, bound_of, makespan, makespan_cut, near};
 use crate::cluster::calibration::mean;
 use crate::cluster::job::SimulatedJob;
 use crate::cluster::number::{count, float};
 use crate::cluster::workload::{built_in, papers};
+use tessera_predict::peak::paper::MemoryGrowth;
 use tessera_predict::random::SeededRng;
 
 const GPU: &str = "a100-40gb";
@@ -183,8 +182,5 @@ pub(super) fn mixes() -> Vec<Finding> {
     let b = gain_of(&jobs("migm-ml3", 1), "scheme-b");
     let what = "migm-ml3: scheme B, which keeps both halves at work (fluid limit 1.43)";
     findings.push(near("MIGM", what, Proof::Exact, 1.40, b, 0.03));
-    // Energy gain is throughput gain over the ratio of mean power (printed: 1.411 here).
-    let what = "migm-ml2: energy gain of scheme A";
-    findings.push(near("MIGM", what, Proof::Calibrated, 1.12, a / 1.411, 0.05 * 1.12));
     findings
 }
