@@ -240,6 +240,11 @@ impl Cluster {
         self.http
     }
 
+    /// Returns the address for agents.
+    pub fn quic(&self) -> SocketAddr {
+        self.quic
+    }
+
     /// Returns the controller's data folder.
     pub fn controller_data(&self) -> PathBuf {
         self.folder.path().join("c")

@@ -28,9 +28,10 @@ pub fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
 #[track_caller]
 pub fn done(cluster: &Cluster, words: &[&str]) -> String {
     let output = tessera(cluster, words);
-    let err = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{words:?}: {err}");
-    String::from_utf8_lossy(&output.stdout).into_owned() + &err
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {text}");
+    text
 }
 
 /// Runs what has to be refused by the controller, which is exit code 1; returns its output.

@@ -70,6 +70,13 @@ pub fn post(path: &str, token: Option<&str>, body: &[u8]) -> Vec<u8> {
     request
 }
 
+/// Writes a request without a body, and with a token if one is needed.
+pub fn get(path: &str, token: Option<&str>) -> Vec<u8> {
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
+    let token = token.unwrap_or_default();
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{token}\r\n").into_bytes()
+}
+
 fn head_length(answer: &[u8]) -> Option<usize> {
     answer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }

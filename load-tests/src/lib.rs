@@ -3,6 +3,7 @@
 //! A [`cluster::Cluster`] is a controller with its PostgreSQL and agents on simulated nodes, all
 //! in one temporary folder; whatever happens to the test, its end leaves no process behind.
 
+pub mod attack;
 pub mod bare;
 pub mod cluster;
 pub mod collector;

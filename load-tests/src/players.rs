@@ -83,6 +83,15 @@ pub struct Player {
     trace: PathBuf,
 }
 
+/// Programs of low priority next to the high one.
+#[derive(Clone, Copy, Debug)]
+pub struct CoRunners {
+    /// Number of processes.
+    pub processes: u32,
+    /// Threads of each that launch.
+    pub threads: u32,
+}
+
 /// Where players play.
 #[derive(Clone, Copy, Debug)]
 pub struct Ground<'a> {
@@ -205,6 +214,83 @@ impl Stage {
         Ok((played, [self.gone(high_id)?, self.gone(low_id)?]))
     }
 
+    /// Plays the high program next to several processes of the low one with several threads each. Returns
+    /// what the queue counted for the high and the low ones.
+    ///
+    /// # Errors
+    ///
+    /// A player fails.
+    pub fn together(
+        &self,
+        tasks: u32,
+        co_runners: CoRunners,
+    ) -> Result<(Played, [AttemptTally; 2])> {
+        let ((high_id, as_high), (low_id, as_low)) = (self.admit(HIGH)?, self.admit(LOW)?);
+        let ground = Ground { setting: &self.setting, folder: self.folder.path() };
+        let low = |_| {
+            Player::start_with(ground, &self.files[LOW], (ENDLESS, co_runners.threads), &as_low)
+        };
+        let lows = (0..co_runners.processes).map(low).collect::<Result<Vec<_>>>()?;
+        let high = self.player(HIGH, self.setting.run_in + tasks, &as_high)?;
+        let played = self.run_together(high, lows)?;
+        Ok((played, [self.gone(high_id)?, self.gone(low_id)?]))
+    }
+
+    /// Lets the low program play alone for `ahead`, and then begins the high one, which was admitted
+    /// `expected` before that. Returns what the queue counted for the high and the low one.
+    ///
+    /// # Errors
+    ///
+    /// A player fails.
+    pub fn take_over(
+        &self,
+        tasks: u32,
+        ahead: Duration,
+        expected: Duration,
+    ) -> Result<(Played, [AttemptTally; 2])> {
+        let (low_id, as_low) = self.admit(LOW)?;
+        let mut low = self.player(LOW, ENDLESS, &as_low)?;
+        low.go()?;
+        std::thread::sleep(ahead.saturating_sub(expected));
+        let (high_id, as_high) = self.admit(HIGH)?;
+        let high = self.player(HIGH, self.setting.run_in + tasks, &as_high)?;
+        std::thread::sleep(expected);
+        let played = self.finish(high, vec![low])?;
+        Ok((played, [self.gone(high_id)?, self.gone(low_id)?]))
+    }
+
+    /// Lets the low program play by itself for so long; returns the time of its kernels, in nanoseconds.
+    /// With `expected` a high one is admitted and never begins.
+    ///
+    /// # Errors
+    ///
+    /// A player fails.
+    pub fn low_alone(&self, span: Duration, expected: bool) -> Result<u64> {
+        let high = if expected { Some(self.admit(HIGH)?.0) } else { None };
+        let (low_id, as_low) = self.admit(LOW)?;
+        let mut low = self.player(LOW, ENDLESS, &as_low)?;
+        low.go()?;
+        let began = now();
+        std::thread::sleep(span);
+        low.kill()?;
+        let until = began + u64::try_from(span.as_nanos())?;
+        let busy = total(&ran(&low.trace, (began, until))?);
+        for id in high.into_iter().chain([low_id]) {
+            self.gone(id)?;
+        }
+        Ok(busy)
+    }
+
+    /// Replaces what a program plays from now on; its task stays. `which` is 0 for the high one and 1 for
+    /// the low one.
+    ///
+    /// # Errors
+    ///
+    /// The file can't be written.
+    pub fn replace(&self, which: usize, recording: &str) -> Result<()> {
+        Ok(fs::write(&self.files[which], recording)?)
+    }
+
     /// Plays so many tasks of the low program, and the run-in, under the shim while the high one
     /// never ends; returns their times in nanoseconds.
     ///
@@ -257,11 +343,17 @@ impl Stage {
     }
 
     /// Lets the players go, and waits for the high one.
-    fn run(&self, mut high: Player, low: Option<Player>) -> Result<Played> {
-        let mut low = low;
-        if let Some(low) = &mut low {
-            low.go()?;
-        }
+    fn run(&self, high: Player, low: Option<Player>) -> Result<Played> {
+        self.run_together(high, low.into_iter().collect())
+    }
+
+    fn run_together(&self, high: Player, mut lows: Vec<Player>) -> Result<Played> {
+        lows.iter_mut().try_for_each(Player::go)?;
+        self.finish(high, lows)
+    }
+
+    /// Lets the high player go next to players that play already, and waits for it.
+    fn finish(&self, mut high: Player, lows: Vec<Player>) -> Result<Played> {
         high.go()?;
         let report: Value = serde_json::from_str(&high.line()?).context("a player failed")?;
         ensure!(high.child.wait()?.success(), "a player failed");
@@ -272,13 +364,11 @@ impl Stage {
         let (run_in, tasks) = tasks.split_at_checked(run_in).context("too few tasks")?;
         let began = number("began_ns")?;
         let window = (began + run_in.iter().sum::<u64>(), number("ended_ns")?);
-        let low = match low {
-            None => Vec::new(),
-            Some(mut low) => {
-                low.kill()?;
-                ran(&low.trace, window)?
-            }
-        };
+        let mut low = Vec::new();
+        for mut player in lows {
+            player.kill()?;
+            low.extend(ran(&player.trace, window)?);
+        }
         let tasks = tasks.to_vec();
         Ok(Played { window, tasks, high: ran(&high.trace, window)?, low })
     }
@@ -296,12 +386,23 @@ impl Player {
         tasks: u32,
         shim: &[(String, String)],
     ) -> Result<Self> {
+        Self::start_with(ground, file, (tasks, 1), shim)
+    }
+
+    /// Starts a player with several threads, each of which plays all tasks.
+    fn start_with(
+        ground: Ground<'_>,
+        file: &Path,
+        (tasks, threads): (u32, u32),
+        shim: &[(String, String)],
+    ) -> Result<Self> {
         let stand_in = &ground.setting.stand_in;
         let traces = ground.folder.join("traces");
         let mut command = Command::new(stand_in.join("tessera-sim-player"));
         command
             .arg(file)
             .args(["--wait", "--iterations", &tasks.to_string()])
+            .args(["--threads", &threads.to_string()])
             .env("LD_LIBRARY_PATH", stand_in)
             .env("TESSERA_SIM_NODE", ground.folder.join("node"))
             .env("TESSERA_SIM_CUDA_TRACE", &traces)

@@ -13,7 +13,7 @@ pub struct Programs {
     pub nvml: PathBuf,
 }
 
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "tessera",
     "tessera-controller",
     "tessera-agent",
@@ -21,6 +21,7 @@ const NAMES: [&str; 7] = [
     "tessera-launch",
     "nvidia-cuda-mps-control",
     "tessera-sim-client",
+    "tessera-sim-grow",
 ];
 
 impl Programs {

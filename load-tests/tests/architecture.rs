@@ -43,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tessera-model",
             "tessera-lab-policies",
             "tessera-placement",
+            "tessera-predict",
             "tessera-simulator",
         ],
     ),
@@ -440,6 +441,7 @@ const READ_NUMBERS_THEMSELVES: &[&str] = &[
     "gpu-agent/launch/src/order.rs",
     "gpu-agent/launch/src/socket.rs",
     // The shim links nothing of the model.
+    "kernel-shim/src/filler/line.rs",
     "kernel-shim/src/filler/state.rs",
     "kernel-shim/src/startup.rs",
     "crates/placement/src/policy/tessera/stay/plan.rs",

@@ -9,7 +9,8 @@ use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 
 fn cluster() -> Cluster {
-    Plan::new().node("n1", "a30-24gb,a30-24gb").node("n2", "a30-24gb,a30-24gb").start()
+    let pair = "a30-24gb,a30-24gb";
+    Plan::new().whole_gpu_node("n1", pair).whole_gpu_node("n2", pair).start()
 }
 
 fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
@@ -130,9 +131,46 @@ fn the_cancel_of_one_member_ends_all_and_what_never_fits_is_refused() {
     let message = String::from_utf8(message.stderr).unwrap();
     assert!(message.contains("the largest node has 2 suitable GPUs"), "{message}");
     assert!(message.contains("--gpus 4 --nodes 2"), "{message}");
-    let done = tessera(
-        &cluster,
-        &["submit", "--gpus", "4", "--nodes", "2", "--vram", "5G", "--wait", "--", "true"],
-    );
+    let done =
+        tessera(&cluster, &["submit", "--gpus", "4", "--nodes", "2", "--wait", "--", "true"]);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn a_script_over_two_gpus_runs_once_and_sees_both() {
+    let cluster = Plan::new().whole_gpu_node("n1", "a30-24gb,a30-24gb").start();
+    let file = cluster.scratch().join("train.sh");
+    let text = "#!/bin/bash\n#SBATCH --gres=gpu:2 --ntasks=1\n\
+                # As a launcher of two workers would count its devices.\n\
+                IFS=, read -ra devices <<< \"$CUDA_VISIBLE_DEVICES\"\n\
+                for rank in ${!devices[@]}; do echo \"worker $rank of ${#devices[@]}\"; done\n\
+                echo \"$SLURM_GPUS_ON_NODE $SLURM_JOB_GPUS $SLURM_NTASKS $1\" >&2\n\
+                test -d \"$TMPDIR\" && echo private > \"$TMPDIR/note\" && echo \"$TMPDIR\"\n";
+    std::fs::write(&file, text).unwrap();
+
+    let script = file.display().to_string();
+    let done = tessera(&cluster, &["submit", "--wait", &script, "argument"]);
+
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let jobs = cluster.call("GET", "/v1/jobs", None).expect(200).json::<JobPage>().items;
+    let first = jobs.iter().map(|job| job.id).min().unwrap();
+    let log = cluster.logs(first);
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines[..3], ["worker 0 of 2", "worker 1 of 2", "2 0,1 1 argument"], "{log}");
+    let tmp = std::path::Path::new(lines[3]);
+    wait::until(SOON, "the temporary files to be gone", || (!tmp.exists()).then_some(()));
+    let all = wait_all(&cluster, first, "succeeded");
+    assert_eq!(all.len(), 2);
+}
+
+#[test]
+fn several_whole_gpus_need_mig_off_and_are_refused_with_the_reason_otherwise() {
+    let cluster = Plan::new().node("n1", "a30-24gb,a30-24gb").start();
+
+    let refused = tessera(&cluster, &["submit", "--gres=gpu:2", "--wrap", "true"]);
+
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains("MIG off") && message.contains("mig-mode"), "{message}");
+    assert!(message.contains("--allow-pending") && !message.contains("allow_pending"), "{message}");
 }

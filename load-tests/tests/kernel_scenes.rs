@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 
 use tessera_kernel_queue::QueueRules;
-use tessera_load_tests::players::{Played, Program, Ran, Setting, Stage};
+use tessera_load_tests::players::{CoRunners, Played, Program, Ran, Setting, Stage};
 use tessera_load_tests::processes;
 use tessera_load_tests::programs::programs;
 
@@ -105,6 +105,22 @@ fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
             && mean * 100 <= alone * 110;
         if holds { Ok(()) } else { Err(finding) }
     });
+}
+
+#[test]
+fn however_many_threads_and_processes_wait_none_launches_without_a_grant() {
+    // Kernels of 20 ms fit no gap of 8 ms. Each thread once went after 100 ms.
+    let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
+    let stage = stage(holder, filler(20));
+    stage.measure(150).unwrap();
+
+    let (played, [_, low]) = stage.together(60, CoRunners { processes: 2, threads: 8 }).unwrap();
+
+    assert_eq!(low.unasked, 0, "of {} kernels", played.low.len());
+    // Nothing is saved at first, and 2 % of the time from then on.
+    let span = played.window.1 - played.window.0;
+    let most = span / 50 / (20 * MS) + 2;
+    assert!(low.counters.aged <= most, "{} of {most}", low.counters.aged);
 }
 
 #[test]

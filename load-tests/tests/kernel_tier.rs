@@ -105,9 +105,9 @@ fn an_agent_that_is_killed_fails_no_job_of_its_queue_and_has_them_back() {
 #[test]
 fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
-    // 2 ms of work and 8 ms of pause; and work without a pause.
+    // 2 ms of work and 8 ms of pause; and work without a pause, for so long that the other one has begun.
     let high = "iterations 300\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
-    let low = "iterations 400\nkernel piece dur=1ms\nrun piece 8x1x1/128x1x1\nsync\n";
+    let low = "iterations 3000\nkernel piece dur=1ms\nrun piece 8x1x1/128x1x1\nsync\n";
     let high = player(&cluster, "high", 0, high);
     let low = player(&cluster, "low", 7, low);
 
@@ -176,7 +176,8 @@ fn with_mps_beneath_jobs_are_its_clients_and_their_memory_is_enforced() {
     // It requests 1 GiB and takes two.
     let greedy =
         player(&cluster, "greedy", 3, &steps.replace("iterations", "memory 2GiB\niterations"));
-    let greedy = cluster.submit(&with_report(&greedy)).job_id;
+    let greedy = SubmitRequest { oom_policy: Some("fail".into()), ..with_report(&greedy) };
+    let greedy = cluster.submit(&greedy).job_id;
     cluster.wait_end(greedy, DONE_WITHIN);
     assert!(cluster.logs(greedy).contains("OUT_OF_MEMORY"), "{}", cluster.logs(greedy));
 }

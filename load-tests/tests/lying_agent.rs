@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use tessera_load_tests::cluster::{Plan, SOON, script};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
+use tessera_load_tests::console::done;
 use tessera_load_tests::wait;
 
 #[test]
@@ -39,8 +40,22 @@ fn an_edited_state_file_costs_its_own_node_and_nobody_else() {
     cluster.wait_job(fresh, SOON, "succeeded");
     assert!(begun.elapsed() < Duration::from_secs(20));
     fs::write(&marker, "").unwrap();
-    let done = cluster.wait_job(honest_job, SOON, "succeeded");
-    assert_eq!(done.attempt_list.len(), attempts, "it ran on: {:?}", done.attempt_list);
+    let whole = cluster.wait_job(honest_job, SOON, "succeeded");
+    assert_eq!(whole.attempt_list.len(), attempts, "it ran on: {:?}", whole.attempt_list);
+
+    // Everybody sees that it is kept out of use, and why, until an operator clears it.
+    let shown = done(&cluster, &["nodes"]);
+    let claim = format!("quarantined (it claims epoch {}", epoch + 3);
+    assert!(shown.contains(&claim) && shown.contains("by the controller"), "{shown}");
+    let liars_name = format!("n{}", liar + 1);
+    let quarantined = |cluster: &Cluster| {
+        let node = cluster.nodes().into_iter().find(|node| node.name == liars_name);
+        node.is_some_and(|node| node.quarantined.is_some())
+    };
+    assert!(quarantined(&cluster));
+    let cleared = done(&cluster, &["clear", &liars_name]);
+    assert!(cleared.contains("is cleared"), "{cleared}");
+    assert!(!quarantined(&cluster));
 
     // With what the controller gave it the node is welcome again.
     state["highest_epoch"] = epoch.into();

@@ -43,6 +43,7 @@ fn a_script_runs_on_a_slice_of_the_right_size_with_an_explanation() {
     let go = cluster.scratch().join("go");
     let mut request = request;
     request.env.insert("GO".into(), go.display().to_string());
+    request.stderr = Some(cluster.scratch().join("errors").display().to_string());
 
     let submitted = cluster.submit(&request);
     let running = cluster.wait_job(submitted.job_id, SOON, "running").job;

@@ -9,19 +9,19 @@ use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 
-/// Ada may hold two A30, and with bob, who is in her account, three.
+/// Ada may hold two GPUs with MIG off, which count seven slices each, and with bob, who is in her account, three.
 const SETTINGS: &str = "\
 usage-half-life = \"12h\"
 [quotas]
-ada = 8
+ada = 14
 [accounts]
-lab = { members = [\"ada\", \"bob\"], share = 2, quota = 12 }
+lab = { members = [\"ada\", \"bob\"], share = 2, quota = 21 }
 ";
 
 fn plan(settings: &std::path::Path) -> Plan {
     Plan::new()
-        .node("n1", "a30-24gb,a30-24gb")
-        .node("n2", "a30-24gb,a30-24gb")
+        .whole_gpu_node("n1", "a30-24gb,a30-24gb")
+        .whole_gpu_node("n2", "a30-24gb,a30-24gb")
         .env("TESSERA_CONTROLLER_CONFIG", settings.display().to_string())
 }
 
@@ -78,23 +78,23 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_reported() {
     let words = format!("{} {}", reported.summary, reported.would_start_if.unwrap_or_default());
     // Both quotas hold it by now: hers for a GPU, the account's for two.
     assert!(
-        words.contains("jobs of account lab hold 12 of their limit of 12 compute slices"),
+        words.contains("jobs of account lab hold 21 of their limit of 21 compute slices"),
         "{words}"
     );
-    assert!(words.contains("this gang of 2 needs at least 8 more"), "{words}");
-    assert!(words.contains("those of ada 4 of their limit of 8"), "{words}");
-    assert!(words.contains("that hold 8 compute slices end, of them 4 of ada"), "{words}");
-    assert!(words.contains("or the quotas are raised to 20 and 12"), "{words}");
+    assert!(words.contains("this gang of 2 needs at least 14 more"), "{words}");
+    assert!(words.contains("those of ada 7 of their limit of 14"), "{words}");
+    assert!(words.contains("that hold 14 compute slices end, of them 7 of ada"), "{words}");
+    assert!(words.contains("or the quotas are raised to 35 and 21"), "{words}");
     let reported = cluster.explain(bobs[2]);
     assert_eq!(reported.reason.as_deref(), Some("quota"), "{reported:?}");
-    assert!(reported.summary.contains("hold 12 of their limit of 12"), "{}", reported.summary);
+    assert!(reported.summary.contains("hold 21 of their limit of 21"), "{}", reported.summary);
 
     let lab = account(&cluster, "lab");
-    assert_eq!((lab.held_slices, lab.quota_slices, lab.share), (12, Some(12), 2));
+    assert_eq!((lab.held_slices, lab.quota_slices, lab.share), (21, Some(21), 2));
     assert_eq!((lab.running, lab.waiting), (3, 3));
     assert!(lab.recent_slice_secs > 0.0 && lab.factor < 1.0, "{lab:?}");
     let ada = lab.users.iter().find(|user| user.user == "ada").unwrap();
-    assert_eq!((ada.held_slices, ada.quota_slices, ada.waiting), (4, Some(8), 2));
+    assert_eq!((ada.held_slices, ada.quota_slices, ada.waiting), (7, Some(14), 2));
     let text = String::from_utf8(tessera(&cluster, &["usage"]).stdout).unwrap();
     assert!(text.contains("Past usage is weighted by half for each 12h of age."), "{text}");
 
@@ -105,7 +105,7 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_reported() {
     };
     let refused = cluster.try_submit(&four, None).unwrap().expect(422).text();
     let words =
-        "at most 8 compute slices at once, which is the quota of ada; this job takes 16 (4 for";
+        "at most 14 compute slices at once, which is the quota of ada; this job takes 28 (7 for";
     assert!(refused.contains(words), "{refused}");
 
     std::fs::write(cluster.scratch().join("go"), "").unwrap();

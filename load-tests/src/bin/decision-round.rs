@@ -367,6 +367,7 @@ fn queue(scale: u32, mix: RequestMix, random: &mut StdRng) -> Result<Vec<QueuedJ
                 queue_rank: QueueRank::default(),
                 submitted: Millis::new(number),
                 gang: None,
+                place: None,
             })
         })
         .collect()

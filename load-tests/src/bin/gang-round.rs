@@ -149,6 +149,7 @@ fn queue(jobs: u64, gangs: u32, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
                 queue_rank: QueueRank::default(),
                 submitted: Millis::new(first.number()),
                 gang: shape.map(|shape| GangMember { gang: first, shape, rank }),
+                place: None,
             });
             number += 1;
         }

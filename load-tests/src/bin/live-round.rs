@@ -219,6 +219,7 @@ fn launch_spec(number: u64) -> Result<LaunchSpec> {
         restart_reason: None,
         waited: Millis::from_secs(1_000),
         done: 0,
+        own: Default::default(),
     })
 }
 
@@ -345,5 +346,6 @@ fn live_row(number: u64, node: u32, report: &GpuReport, slot: Slot) -> LiveRow {
         waited: Millis::from_secs(2_000),
         ran: Some(Millis::from_secs(900)),
         done: 0,
+        gpu_memory: None,
     }
 }

@@ -52,11 +52,19 @@ fn the_playbook_makes_a_cluster_of_containers_and_changes_nothing_the_second_tim
 fn compose_has_the_services_that_the_page_promises() {
     let compose = super::tools::read("docker/compose.yaml");
 
-    for service in
-        ["postgres", "controller", "node-a", "node-b", "prometheus", "grafana", "collector"]
-    {
+    for service in [
+        "postgres",
+        "controller",
+        "invitations",
+        "node-a",
+        "node-b",
+        "prometheus",
+        "grafana",
+        "collector",
+    ] {
         assert!(compose.contains(&format!("\n  {service}:\n")), "{service}");
     }
+    assert!(compose.contains("tessera node invite") && compose.contains("tessera-agent join"));
     // Only loopback, and nothing of the database.
     for line in compose.lines().filter(|line| line.trim_start().starts_with("ports:")) {
         assert!(line.contains("\"127.0.0.1:"), "{line}");

@@ -201,7 +201,8 @@ fn m7_a_memory_limit_stops_only_the_greedy_one() {
     let rig = Rig::new();
     let modest = rig.client("modest");
     let grow = format!("--memory-bytes {} --grow-bytes {}", 3 * GIB, 2 * GIB);
-    let greedy = rig.serving(rig.submit(&rig.request("greedy", &grow)));
+    let greedy = SubmitRequest { oom_policy: Some("fail".into()), ..rig.request("greedy", &grow) };
+    let greedy = rig.serving(rig.submit(&greedy));
 
     greedy.raise("grow");
 

@@ -1,0 +1,197 @@
+//! Jobs that wait for other jobs: over HTTP, by the commands of Slurm, and over a restart of the controller.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use tessera_api_types::{ProblemDetails, SubmitRequest};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::wait;
+
+struct Rig {
+    cluster: Cluster,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let rig = Self { cluster: Plan::new().node("n1", "a100-40gb").start() };
+        let made = Command::new(programs().path("tessera"))
+            .args(["slurm-links", &rig.links().display().to_string()])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        rig
+    }
+
+    fn links(&self) -> PathBuf {
+        self.cluster.scratch().join("links")
+    }
+
+    /// Calls one of Slurm's commands.
+    fn slurm(&self, command: &str, words: &[&str]) -> Output {
+        Command::new(self.links().join(command))
+            .args(words)
+            .current_dir(self.cluster.scratch())
+            .env("TESSERA_URL", self.cluster.url())
+            .env("TESSERA_TOKEN", self.cluster.token())
+            .output()
+            .unwrap()
+    }
+
+    fn printed(&self, command: &str, words: &[&str]) -> String {
+        let output = self.slurm(command, words);
+        assert!(output.status.success(), "{command} {words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A job that runs until its file is there, and ends with its code then.
+    fn until_file(&self, name: &str, code: u8) -> u64 {
+        let file = self.cluster.scratch().join(name).display().to_string();
+        let text = format!("while [ ! -e {file} ]; do sleep 0.05; done; exit {code}");
+        self.cluster.submit(&script(&text)).job_id
+    }
+
+    fn let_go(&self, name: &str) {
+        std::fs::write(self.cluster.scratch().join(name), "").unwrap();
+    }
+
+    fn after(&self, dependency: &str) -> u64 {
+        self.cluster.submit(&depends(dependency)).job_id
+    }
+
+    fn wait_reason(&self, job: u64, reason: &str) {
+        wait::until(SOON, "the reason of the wait", || {
+            (self.cluster.job(job).job.reason.as_deref() == Some(reason)).then_some(())
+        });
+    }
+}
+
+fn depends(dependency: &str) -> SubmitRequest {
+    SubmitRequest { dependency: Some(dependency.to_owned()), ..script("true") }
+}
+
+#[test]
+fn jobs_start_once_what_they_wait_for_has_ended_as_they_require() {
+    let rig = Rig::new();
+    let (good, bad) = (rig.until_file("good", 0), rig.until_file("bad", 3));
+    let ok = rig.after(&format!("afterok:{good}"));
+    let any = rig.after(&format!("afterany:{good}:{bad}"));
+    let not_ok = rig.after(&format!("afternotok:{bad}"));
+    let never = rig.after(&format!("afterok:{bad}"));
+    let one = rig.after(&format!("afterok:{bad}?afterok:{good}"));
+    let started = rig.after(&format!("after:{good}"));
+
+    rig.cluster.wait_job(started, SOON, "succeeded");
+    for waiting in [ok, any, not_ok, never, one] {
+        rig.wait_reason(waiting, "dependency");
+    }
+    rig.let_go("good");
+    rig.cluster.wait_job(ok, SOON, "succeeded");
+    rig.cluster.wait_job(one, SOON, "succeeded");
+    assert_eq!(rig.cluster.job(any).job.state, "queued", "the other one still runs");
+    rig.let_go("bad");
+    rig.cluster.wait_job(any, SOON, "succeeded");
+    rig.cluster.wait_job(not_ok, SOON, "succeeded");
+    rig.wait_reason(never, "dependency_never_satisfied");
+
+    let job = rig.cluster.job(never);
+    assert_eq!(job.dependency.as_deref(), Some(format!("afterok:{bad}").as_str()));
+    assert_eq!(rig.cluster.explain(never).reason.as_deref(), Some("dependency_never_satisfied"));
+}
+
+#[test]
+fn a_dependency_outlives_its_controller_and_the_ends_that_it_missed() {
+    let mut rig = Rig::new();
+    let first = rig.until_file("go", 0);
+    rig.cluster.wait_job(first, SOON, "running");
+    let second = rig.after(&format!("afterok:{first}"));
+    rig.wait_reason(second, "dependency");
+
+    rig.cluster.controller.kill();
+    rig.let_go("go");
+    rig.cluster.controller.start();
+    rig.cluster.wait_ready();
+
+    rig.cluster.wait_job(first, SOON, "succeeded");
+    rig.cluster.wait_job(second, SOON, "succeeded");
+}
+
+#[test]
+fn a_chain_is_cancelled_link_by_link_where_its_user_requested_that() {
+    let rig = Rig::new();
+    let first = rig.until_file("go", 1);
+    let killed =
+        |dependency: String| SubmitRequest { kill_on_invalid_dep: true, ..depends(&dependency) };
+    let second = rig.cluster.submit(&killed(format!("afterok:{first}"))).job_id;
+    let third = rig.cluster.submit(&killed(format!("afterok:{second}"))).job_id;
+    rig.let_go("go");
+
+    rig.cluster.wait_job(second, SOON, "cancelled");
+    rig.cluster.wait_job(third, SOON, "cancelled");
+
+    let events = rig.cluster.events(third);
+    assert!(events.items.iter().any(|event| event.text.contains("dependency")), "{events:#?}");
+}
+
+#[test]
+fn tasks_wait_for_the_tasks_of_the_same_index_and_jobs_of_one_name_for_each_other() {
+    let rig = Rig::new();
+    let scratch = rig.cluster.scratch().display().to_string();
+    let wrap = format!("while [ ! -e {scratch}/go-$SLURM_ARRAY_TASK_ID ]; do sleep 0.05; done");
+    let first = rig.printed("sbatch", &["--parsable", "--array=1-2", "--wrap", &wrap]);
+    let first = first.trim();
+    let on = format!("--dependency=aftercorr:{first}");
+    let second = rig.printed("sbatch", &["--parsable", "--array=1-2", &on, "--wrap", "true"]);
+    let second: u64 = second.trim().parse().unwrap();
+    let single = ["--parsable", "-J", "only-one", "-d", "singleton", "--wrap"];
+    let running = rig
+        .printed("sbatch", &[&single[..], &["while [ ! -e one ]; do sleep 0.05; done"]].concat());
+    let running: u64 = running.trim().parse().unwrap();
+    let waiting = rig.printed("sbatch", &[&single[..], &["true"]].concat());
+    let waiting: u64 = waiting.trim().parse().unwrap();
+
+    rig.wait_reason(second, "dependency");
+    rig.let_go("go-2");
+    rig.cluster.wait_job(second + 1, SOON, "succeeded");
+    assert_eq!(rig.cluster.job(second).job.state, "queued");
+    rig.let_go("go-1");
+    rig.cluster.wait_job(second, SOON, "succeeded");
+
+    rig.cluster.wait_job(running, SOON, "running");
+    rig.wait_reason(waiting, "dependency");
+    rig.let_go("one");
+    rig.cluster.wait_job(waiting, SOON, "succeeded");
+}
+
+#[test]
+fn unknown_jobs_are_refused_here_and_count_as_ended_for_sbatch() {
+    let rig = Rig::new();
+    let body = serde_json::to_vec(&depends("afterok:999999")).unwrap();
+
+    let refused: ProblemDetails =
+        rig.cluster.call("POST", "/v1/jobs", Some(&body)).expect(400).json();
+    assert_eq!(refused.field.as_deref(), Some("dependency"));
+    assert!(refused.detail.contains("job 999999 does not exist"), "{refused:?}");
+
+    let job = rig.printed("sbatch", &["--parsable", "-d", "afterok:999999", "--wrap", "true"]);
+    rig.cluster.wait_job(job.trim().parse().unwrap(), SOON, "succeeded");
+}
+
+#[test]
+fn slurms_commands_show_what_a_job_waits_for() {
+    let rig = Rig::new();
+    let first = rig.until_file("go", 1);
+    let second = rig.after(&format!("afterok:{first}"));
+    let named = second.to_string();
+    rig.wait_reason(second, "dependency");
+
+    let line = rig.printed("squeue", &["-h", "-j", &named, "-o", "%t %R %E"]);
+    assert_eq!(line.trim(), format!("PD (Dependency) afterok:{first}(unfulfilled)"));
+    let shown = rig.printed("scontrol", &["show", "job", &named]);
+    assert!(shown.contains(&format!("Dependency=afterok:{first}(unfulfilled)")), "{shown}");
+
+    rig.let_go("go");
+    rig.wait_reason(second, "dependency_never_satisfied");
+    let line = rig.printed("squeue", &["-h", "-j", &named, "-o", "%t %R %E"]);
+    assert_eq!(line.trim(), format!("PD (DependencyNeverSatisfied) afterok:{first}(failed)"));
+}

@@ -1,0 +1,141 @@
+//! `srun` under its own name: inside of jobs, and outside of them.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON};
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::wait;
+
+struct Rig {
+    cluster: Cluster,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let rig = Self { cluster: Plan::new().whole_gpu_node("n1", "a30-24gb,a30-24gb").start() };
+        let made = Command::new(programs().path("tessera"))
+            .args(["slurm-links", &rig.links().display().to_string()])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        rig
+    }
+
+    fn links(&self) -> PathBuf {
+        self.cluster.scratch().join("links")
+    }
+
+    /// One of Slurm's commands, with the links first in PATH as users have them.
+    fn slurm(&self, command: &str, words: &[&str]) -> Command {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut called = Command::new(self.links().join(command));
+        called
+            .args(words)
+            .current_dir(self.cluster.scratch())
+            .env("PATH", format!("{}:{path}", self.links().display()))
+            .env("TESSERA_URL", self.cluster.url())
+            .env("TESSERA_TOKEN", self.cluster.token());
+        called
+    }
+
+    fn srun(&self, words: &[&str]) -> Output {
+        self.slurm("srun", words).output().unwrap()
+    }
+
+    /// Runs a line as a batch job, and returns its exit code and its output.
+    fn batch(&self, options: &[&str], line: &str) -> (i32, String) {
+        let words =
+            [&["--wait", "--parsable", "-o", "out.txt"], options, &["--wrap", line]].concat();
+        let ended = self.slurm("sbatch", &words).output().unwrap();
+        let text = std::fs::read_to_string(self.cluster.scratch().join("out.txt"));
+        (ended.status.code().unwrap(), text.unwrap_or_else(|_| format!("{ended:?}")))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn srun_outside_of_a_job_passes_output_and_exit_code_on() {
+    let rig = Rig::new();
+
+    let ran = rig.srun(&["-t", "5", "sh", "-c", "echo in $SLURM_JOB_ID; exit 7"]);
+
+    assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+    assert!(text(&ran.stdout).starts_with("in "), "{ran:?}");
+}
+
+#[test]
+fn srun_outside_of_a_job_starts_several_processes_with_their_gpus() {
+    let rig = Rig::new();
+    let line = "echo $SLURM_PROCID of $SLURM_NTASKS sees $(echo $CUDA_VISIBLE_DEVICES | tr , '\\n' | wc -l)";
+    let words = ["--ntasks=2", "--gpus=2", "--gpus-per-task=1", "-l", "sh", "-c", line];
+
+    let ran = rig.srun(&words);
+
+    assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+    let mut lines: Vec<String> = text(&ran.stdout).lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0: 0 of 2 sees 1", "1: 1 of 2 sees 1"], "{ran:?}");
+}
+
+#[test]
+fn srun_that_is_interrupted_cancels_its_job() {
+    let rig = Rig::new();
+    let started = rig.cluster.scratch().join("started");
+    let line = format!("touch {}; sleep 600", started.display());
+    let mut called = rig.slurm("srun", &["-J", "endless", "sh", "-c", &line]);
+    let mut running = called.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait::until(SOON, "the job's start", || started.exists().then_some(()));
+
+    kill_process(Pid::from_child(&running), Signal::INT).unwrap();
+
+    assert_eq!(running.wait().unwrap().code(), Some(130));
+    let job = rig.cluster.all_jobs().into_iter().find(|job| job.name == "endless").unwrap();
+    rig.cluster.wait_job(job.id, SOON, "cancelled");
+}
+
+#[test]
+fn srun_inside_of_a_job_starts_steps_and_returns_their_worst_code() {
+    let rig = Rig::new();
+
+    let (code, text) = rig.batch(
+        &["--ntasks=2", "--gpus=2"],
+        "srun -l --unbuffered --cpu-bind=none sh -c 'echo rank $SLURM_PROCID; exit $((SLURM_PROCID * 3))'",
+    );
+
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("0: rank 0") && text.contains("1: rank 1"), "{text}");
+    assert!(text.contains("task 1: Exited with exit code 3"), "{text}");
+}
+
+#[test]
+fn a_step_without_the_variables_of_slurm_still_finds_its_job() {
+    let rig = Rig::new();
+
+    // As snakemake calls it: most variables removed, the script on standard input.
+    let (code, text) = rig.batch(
+        &[],
+        "for v in $(env | grep -o '^SLURM_[A-Z_]*'); do [ $v = SLURM_JOB_ID ] || unset $v; done; \
+         echo 'echo inner $SLURM_PROCID' | srun -n1 --cpu-bind=q sh -s",
+    );
+
+    assert_eq!((code, text.trim()), (0, "inner 0"));
+}
+
+#[test]
+fn a_failing_process_stops_the_others_only_with_k() {
+    let rig = Rig::new();
+    let line = "[ $SLURM_PROCID = 0 ] || exit 3; for i in 1 2 3 4; do sleep 0.1; done; echo done";
+
+    let (without, text) = rig.batch(&["-n2", "--gpus=2"], &format!("srun sh -c '{line}'"));
+    assert_eq!((without, text.contains("done")), (3, true), "{text}");
+    let (with, text) = rig.batch(
+        &["-n2", "--gpus=2"],
+        "srun -K sh -c '[ $SLURM_PROCID = 0 ] && exec sleep 600; exit 3'",
+    );
+    assert_eq!(with, 143, "{text}");
+}
