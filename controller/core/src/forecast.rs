@@ -90,9 +90,11 @@ impl Predictor for ClusterForecast<'_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         let known = self.known(job)?;
         let mig = gpu.mig.as_deref()?;
+        if !could_hold(known.ask, mig, profile) {
+            return None;
+        }
         let enough = memory_needed(&self.cluster.predictions, &self.cluster.inventory, known.facts);
-        if !could_hold(known.ask, mig, profile) || enough.is_some_and(|need| need > profile.memory)
-        {
+        if enough.is_some_and(|need| need > profile.memory) {
             return None;
         }
         let whole =

@@ -114,8 +114,9 @@ async fn find(
     let watching = state.watch.on(number)?;
     loop {
         let moved = watching.moved();
-        let source = state.reads().log_source(number, params.attempt).await?;
+        // The job is read before its attempt: an attempt that ends in between is found, not missed.
         let now = state.reads().job(job, scope).await?.ok_or_else(|| no_job(job))?;
+        let source = state.reads().log_source(number, params.attempt).await?;
         match source {
             Some(source) if source.started || source.ended => return Ok(source),
             None if params.attempt.is_some_and(|requested| requested <= now.attempts) => {

@@ -149,13 +149,9 @@ async fn attend(session: &CommandSession, job: JobRef, has_file: bool, quiet: bo
         if !has_file {
             match copy_output(&client, job, query).await {
                 Ok(()) => query.attempt = query.attempt.map(|attempt| attempt + 1),
-                Err(failed) => {
-                    // A job that ended before it started has no output.
-                    let now = client.job(job).await?.job;
-                    if !is_over(&now) {
-                        return Err(failed.into());
-                    }
-                }
+                // A job that ended before it started has no output.
+                Err(failed) if is_absent(&failed) && is_over(&client.job(job).await?.job) => {}
+                Err(failed) => return Err(failed.into()),
             }
         }
         let now = client.wait_a_while(job).await?;
@@ -165,6 +161,11 @@ async fn attend(session: &CommandSession, job: JobRef, has_file: bool, quiet: bo
             return Ok(code);
         }
     }
+}
+
+/// Returns whether there is no such output.
+fn is_absent(failed: &CommandFailure) -> bool {
+    matches!(failed, CommandFailure::Client(refused) if refused.status() == Some(404))
 }
 
 /// Reports a bad end in Slurm's words.

@@ -65,6 +65,8 @@ struct TaskSizes {
     last: u64,
     /// Whether what was predicted of it was accurate.
     watch: DriftWatch,
+    /// What its runs show. Rounds read it for each waiting job, and runs end seldom.
+    size: Option<LearnedSize>,
 }
 
 /// What a learned size rests on.
@@ -126,6 +128,54 @@ impl TaskSizes {
     fn all(&self) -> impl Iterator<Item = &Observation> {
         self.models.values().flatten()
     }
+
+    /// Keeps what a run showed; a later report of the same attempt replaces the earlier one.
+    fn keep(&mut self, observation: Observation, gpu_model: &str) {
+        if self.models.len() >= MODELS_MAX && !self.models.contains_key(gpu_model) {
+            self.models.pop_first();
+        }
+        let runs = self.models.entry(gpu_model.to_owned()).or_default();
+        if let Some(known) = runs.iter_mut().find(|known| known.attempt == observation.attempt) {
+            *known = observation;
+            return;
+        }
+        runs.push_back(observation);
+        if runs.len() > RUNS_MAX {
+            runs.pop_front();
+        }
+    }
+
+    /// Returns what the runs show.
+    fn learn(&self) -> Option<LearnedSize> {
+        let of_models = self.models.values().filter_map(bound);
+        let (value, basis) = of_models.min_by_key(|(value, _)| *value)?;
+        let at_least = self.models.values().filter_map(needed).max().unwrap_or(Bytes::ZERO);
+        let worst = self.all().filter_map(|run| run.ran_out_of).max();
+        let (value, basis) = match worst {
+            Some(slice) if at_least >= value && next_size(slice) >= at_least => {
+                (at_least.max(next_size(slice)), LearnedBasis::RanOutOf(slice))
+            }
+            _ if at_least > value => (at_least, LearnedBasis::Peaks { peak: at_least }),
+            _ => (value, basis),
+        };
+        let cautious = self.is_alarmed();
+        let value = if cautious { part(value, CAUTION) } else { value };
+        let low = self.all().filter(|run| run.is_measured()).map(|run| run.low).min();
+        let low = low.unwrap_or(Bytes::ZERO).min(value);
+        let ran_out_of = match basis {
+            LearnedBasis::RanOutOf(slice) => Some(slice),
+            LearnedBasis::Enough { .. } | LearnedBasis::Peaks { .. } => None,
+        };
+        let estimate = MemoryEstimate {
+            runs: clamped(self.all().count()),
+            low: Bytes::new(low.get() - part(low, MARGIN).get()),
+            value,
+            high: Bytes::new(value.get().saturating_add(part(value, MARGIN).get())),
+            ran_out_of,
+            cautious,
+        };
+        Some(LearnedSize { estimate, basis, at_least })
+    }
 }
 
 impl LearnedSizes {
@@ -139,19 +189,8 @@ impl LearnedSizes {
         self.runs += 1;
         let task = self.tasks.entry(sample.task.clone()).or_default();
         task.last = self.runs;
-        if task.models.len() >= MODELS_MAX && !task.models.contains_key(&sample.gpu_model) {
-            task.models.pop_first();
-        }
-        let runs = task.models.entry(sample.gpu_model.clone()).or_default();
-        let observation = Observation::of(sample);
-        if let Some(known) = runs.iter_mut().find(|known| known.attempt == sample.attempt) {
-            *known = observation;
-            return;
-        }
-        runs.push_back(observation);
-        if runs.len() > RUNS_MAX {
-            runs.pop_front();
-        }
+        task.keep(Observation::of(sample), &sample.gpu_model);
+        task.size = task.learn();
     }
 
     /// Takes the outcome of an estimate, before the run itself is taken: nothing is known of a task that
@@ -165,6 +204,7 @@ impl LearnedSizes {
         if let Some(known) = self.tasks.get_mut(task) {
             self.alarmed -= usize::from(known.is_alarmed());
             known.watch.take(estimate.covers(shown));
+            known.size = known.learn();
             self.alarmed += usize::from(known.is_alarmed());
         }
     }
@@ -179,35 +219,7 @@ impl LearnedSizes {
     /// One request holds for every GPU model: the least that was learned for one of them, but what runs on
     /// any of them are known to have needed.
     pub(crate) fn size_of(&self, task: &str) -> Option<LearnedSize> {
-        let known = self.tasks.get(task)?;
-        let of_models = known.models.values().filter_map(bound);
-        let (value, basis) = of_models.min_by_key(|(value, _)| *value)?;
-        let at_least = known.models.values().filter_map(needed).max().unwrap_or(Bytes::ZERO);
-        let worst = known.all().filter_map(|run| run.ran_out_of).max();
-        let (value, basis) = match worst {
-            Some(slice) if at_least >= value && next_size(slice) >= at_least => {
-                (at_least.max(next_size(slice)), LearnedBasis::RanOutOf(slice))
-            }
-            _ if at_least > value => (at_least, LearnedBasis::Peaks { peak: at_least }),
-            _ => (value, basis),
-        };
-        let cautious = known.is_alarmed();
-        let value = if cautious { part(value, CAUTION) } else { value };
-        let low = known.all().filter(|run| run.is_measured()).map(|run| run.low).min();
-        let low = low.unwrap_or(Bytes::ZERO).min(value);
-        let ran_out_of = match basis {
-            LearnedBasis::RanOutOf(slice) => Some(slice),
-            LearnedBasis::Enough { .. } | LearnedBasis::Peaks { .. } => None,
-        };
-        let estimate = MemoryEstimate {
-            runs: clamped(known.all().count()),
-            low: Bytes::new(low.get() - part(low, MARGIN).get()),
-            value,
-            high: Bytes::new(value.get().saturating_add(part(value, MARGIN).get())),
-            ran_out_of,
-            cautious,
-        };
-        Some(LearnedSize { estimate, basis, at_least })
+        self.tasks.get(task)?.size
     }
 }
 
