@@ -1,19 +1,19 @@
 //! What policies may know about jobs, from the cluster state.
 
 use crate::memory_requests::memory_needed;
-use crate::migration::checks::is_movable;
+use crate::migration::checks::is_live_movable;
 use crate::predictions::TaskFacts;
 use crate::state::ClusterState;
 use crate::state::attempts::LiveAttempt;
 use crate::state::inventory::kind;
 use crate::state::predictions::part_of;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_model::mig::Profile;
 use tessera_model::spec::GpuRequest;
-use tessera_model::{Bytes, JobId, Millis};
+use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_placement::{
     Account, Basis, GpuView, JobFacts, JobTable, Knowledge, MpsClient, Predictor, RunTime,
     SearchBudget, could_hold,
@@ -26,6 +26,9 @@ pub(crate) struct ClusterForecast<'c> {
     pub(crate) now: Millis,
     /// By user, as far as requested: thousands of jobs belong to a few users.
     pub(crate) accounts: RefCell<BTreeMap<Arc<str>, Account>>,
+    /// The facts of each job, as far as requested: they take several predictions, a round requests those of a
+    /// job that runs several times, and within a round they are the same.
+    pub(crate) facts: RefCell<HashMap<JobId, JobFacts>>,
     /// When the improving of placements began, by the stopwatch.
     pub(crate) improves: Cell<Option<Duration>>,
 }
@@ -34,6 +37,8 @@ pub(crate) struct ClusterForecast<'c> {
 pub(crate) struct KnownJob<'c> {
     pub(crate) facts: &'c TaskFacts,
     pub(crate) live: Option<&'c LiveAttempt>,
+    /// The attempt that runs.
+    attempt: Option<AttemptId>,
     pub(crate) done: u32,
     pub(crate) ask: &'c GpuRequest,
     pub(crate) user: &'c Arc<str>,
@@ -49,19 +54,12 @@ impl JobTable for ClusterForecast<'_> {
     /// A job shares a slice only if its user requests it: the search makes no pairs. So demands and
     /// co-runners stay empty.
     fn facts(&self, job: JobId) -> JobFacts {
-        let Some(known) = self.known(job) else { return JobFacts::default() };
-        let facts = known.facts;
-        JobFacts {
-            done: self.done(&known),
-            since: known.since(),
-            submitted: known.live.map(|live| live.submitted),
-            limit: facts.limit.map(|limit| limit.plus(facts.grace)),
-            migration_price: self.price_of_migration(job, &known),
-            memory: self.least_memory(&known),
-            deadline: facts.deadline.map(|at| self.cluster.clock.on_boot_clock(at)),
-            online: facts.online,
-            ..JobFacts::default()
+        if let Some(known) = self.facts.borrow().get(&job) {
+            return known.clone();
         }
+        let facts = self.known(job).map(|known| self.facts_of(&known)).unwrap_or_default();
+        self.facts.borrow_mut().insert(job, facts.clone());
+        facts
     }
 
     fn since(&self, job: JobId) -> Option<Millis> {
@@ -69,7 +67,7 @@ impl JobTable for ClusterForecast<'_> {
     }
 
     fn migration_price(&self, job: JobId) -> Option<Millis> {
-        self.price_of_migration(job, &self.known(job)?)
+        self.price_of_migration(&self.known(job)?)
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
@@ -133,7 +131,28 @@ impl SearchBudget for ClusterForecast<'_> {
 
 impl<'c> ClusterForecast<'c> {
     pub(crate) fn new(cluster: &'c ClusterState, now: Millis) -> Self {
-        Self { cluster, now, accounts: RefCell::default(), improves: Cell::default() }
+        Self {
+            cluster,
+            now,
+            accounts: RefCell::default(),
+            facts: RefCell::default(),
+            improves: Cell::default(),
+        }
+    }
+
+    fn facts_of(&self, known: &KnownJob<'_>) -> JobFacts {
+        let facts = known.facts;
+        JobFacts {
+            done: self.done(known),
+            since: known.since(),
+            submitted: known.live.map(|live| live.submitted),
+            limit: facts.limit.map(|limit| limit.plus(facts.grace)),
+            migration_price: self.price_of_migration(known),
+            memory: self.least_memory(known),
+            deadline: facts.deadline.map(|at| self.cluster.clock.on_boot_clock(at)),
+            online: facts.online,
+            ..JobFacts::default()
+        }
     }
 
     /// Returns everything that a policy may know about jobs.
@@ -172,16 +191,14 @@ impl<'c> ClusterForecast<'c> {
         }
     }
 
-    fn price_of_migration(&self, job: JobId, known: &KnownJob<'_>) -> Option<Millis> {
-        let Some(live) = known.live else {
+    fn price_of_migration(&self, known: &KnownJob<'_>) -> Option<Millis> {
+        let (Some(live), Some(attempt)) = (known.live, known.attempt) else {
             // The work before the checkpoint has been paid for.
             return known.facts.movable.then_some(Millis::ZERO);
         };
-        let attempt = *self.cluster.attempts.by_job.get(&job)?;
         let rest = self.cluster.migrations.cooldown;
         let rested = live.began.is_some_and(|began| self.now >= began.plus(rest));
-        let (attempts, migrations) = (&self.cluster.attempts, &self.cluster.migrations);
-        (rested && is_movable(attempts, migrations, attempt, self.now))
+        (rested && is_live_movable(live, &self.cluster.migrations, attempt, self.now))
             .then(|| self.cluster.predictions.migration_cost(live))
     }
 
@@ -192,6 +209,7 @@ impl<'c> ClusterForecast<'c> {
             return Some(KnownJob {
                 facts,
                 live: Some(live),
+                attempt: Some(*attempt),
                 done: live.done,
                 ask,
                 user: &live.user,
@@ -199,6 +217,7 @@ impl<'c> ClusterForecast<'c> {
         }
         let waiting = self.cluster.queue.queued(job)?;
         let (facts, ask) = (&*waiting.facts, &waiting.job.gpu);
-        Some(KnownJob { facts, live: None, done: waiting.done, ask, user: &waiting.job.user })
+        let user = &waiting.job.user;
+        Some(KnownJob { facts, live: None, attempt: None, done: waiting.done, ask, user })
     }
 }

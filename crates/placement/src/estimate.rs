@@ -8,7 +8,7 @@
 //! What is left of a run depends on how long it has lasted ([`Prediction::after`]). The longer a run
 //! outlives what was expected of it, the longer it is expected to go on.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
@@ -239,7 +239,9 @@ pub trait Estimator: Send + Sync + std::fmt::Debug {
 /// Quantiles of what ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Empirical {
-    tasks: BTreeMap<String, Task>,
+    /// Hashed: keys of tasks have long common beginnings, so that each comparison of an ordered table would
+    /// read most of one.
+    tasks: HashMap<String, Task>,
     /// Rises with each sample, so that the oldest task is known.
     samples: u64,
 }

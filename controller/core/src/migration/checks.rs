@@ -1,6 +1,6 @@
 //! Which of the migrations that a policy decided can be carried out.
 
-use crate::state::attempts::AttemptTable;
+use crate::state::attempts::{AttemptTable, LiveAttempt};
 use crate::state::inventory::NodeInventory;
 use crate::state::migrations::Migrations;
 use crate::state::queue::JobQueue;
@@ -36,19 +36,28 @@ pub(crate) fn is_movable(
     attempt: AttemptId,
     now: Millis,
 ) -> bool {
-    attempts.live.get(&attempt).is_some_and(|live| {
-        let has_signal =
-            live.launch_spec.as_ref().is_some_and(|s| s.spec.run.checkpoint_signal.is_some());
-        let left_alone = migrations.reluctant.get(&live.job).is_some_and(|at| now < *at);
-        live.state == JobState::Running
-            && live.acknowledged
-            && live.share.is_none()
-            && live.gang.is_none()
-            && live.slot.is_some()
-            && has_signal
-            && !left_alone
-            && !migrations.is_migrating(attempt)
-    })
+    let live = attempts.live.get(&attempt);
+    live.is_some_and(|live| is_live_movable(live, migrations, attempt, now))
+}
+
+/// The same of an attempt that is at hand.
+pub(crate) fn is_live_movable(
+    live: &LiveAttempt,
+    migrations: &Migrations,
+    attempt: AttemptId,
+    now: Millis,
+) -> bool {
+    let has_signal =
+        || live.launch_spec.as_ref().is_some_and(|s| s.spec.run.checkpoint_signal.is_some());
+    let left_alone = || migrations.reluctant.get(&live.job).is_some_and(|at| now < *at);
+    live.state == JobState::Running
+        && live.acknowledged
+        && live.share.is_none()
+        && live.gang.is_none()
+        && live.slot.is_some()
+        && has_signal()
+        && !left_alone()
+        && !migrations.is_migrating(attempt)
 }
 
 /// What decides whether a reshape is possible.

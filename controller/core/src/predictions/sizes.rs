@@ -6,7 +6,7 @@
 //! different memory there. While few peaks are known, the request is a quantile of the upper bounds: what was
 //! enough. After that it is a quantile of the peaks with headroom, if that is less.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tessera_model::number::clamped;
@@ -100,7 +100,8 @@ pub struct LearnedSize {
 /// What is known of tasks by their key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LearnedSizes {
-    tasks: BTreeMap<String, TaskSizes>,
+    /// Hashed: keys of tasks have long common beginnings.
+    tasks: HashMap<String, TaskSizes>,
     runs: u64,
     /// How many of the tasks are alarmed: there may be very many, and it is read often.
     alarmed: usize,
