@@ -26,14 +26,16 @@ pub(crate) struct ClusterForecast<'c> {
     pub(crate) now: Millis,
     /// By user, as far as requested: thousands of jobs belong to a few users.
     pub(crate) accounts: RefCell<BTreeMap<Arc<str>, Account>>,
-    /// The facts of each job, as far as requested: they take several predictions, a round requests those of a
-    /// job that runs several times, and within a round they are the same.
+    /// Jobs, as far as requested: a round requests each of those that run many times.
+    pub(crate) jobs: RefCell<HashMap<JobId, KnownJob<'c>>>,
+    /// Their facts: they take several predictions, and within a round they are the same.
     pub(crate) facts: RefCell<HashMap<JobId, JobFacts>>,
     /// When the improving of placements began, by the stopwatch.
     pub(crate) improves: Cell<Option<Duration>>,
 }
 
 /// A job that waits or runs.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownJob<'c> {
     pub(crate) facts: &'c TaskFacts,
     pub(crate) live: Option<&'c LiveAttempt>,
@@ -135,6 +137,7 @@ impl<'c> ClusterForecast<'c> {
             cluster,
             now,
             accounts: RefCell::default(),
+            jobs: RefCell::default(),
             facts: RefCell::default(),
             improves: Cell::default(),
         }
@@ -203,6 +206,15 @@ impl<'c> ClusterForecast<'c> {
     }
 
     pub(crate) fn known(&self, job: JobId) -> Option<KnownJob<'c>> {
+        if let Some(known) = self.jobs.borrow().get(&job) {
+            return Some(*known);
+        }
+        let known = self.find(job)?;
+        self.jobs.borrow_mut().insert(job, known);
+        Some(known)
+    }
+
+    fn find(&self, job: JobId) -> Option<KnownJob<'c>> {
         if let Some(attempt) = self.cluster.attempts.by_job.get(&job) {
             let live = self.cluster.attempts.live.get(attempt)?;
             let (facts, ask) = (&*live.facts, &live.request);

@@ -36,7 +36,7 @@ use self::explaining::{describe_size, renamed};
 use self::horizon::{StayHorizon, Survey};
 use self::markets::{SizeMarket, size_request};
 use self::order::TimedJob;
-use self::reservations::Reservation;
+use self::reservations::{HeldInstance, Reservation};
 use self::sizes::{GpuKind, SizeOption, SizedJob};
 use super::NAME;
 use super::rounding::{float, float_count};
@@ -159,6 +159,8 @@ struct StayRound<'c> {
     /// Of requests for parts of slices.
     shared: BTreeMap<usize, SizeMarket>,
     changed: Vec<usize>,
+    /// By GPU: its instances with the ends of their jobs, as far as requested.
+    held: Vec<Option<Rc<[HeldInstance]>>>,
     reservations: Vec<Reservation>,
     ends: Ends<'c>,
     horizon: StayHorizon,
@@ -204,6 +206,7 @@ impl<'c> StayRound<'c> {
             markets: BTreeMap::new(),
             shared: BTreeMap::new(),
             changed: Vec::new(),
+            held: Vec::new(),
             reservations: Vec::new(),
             ends: Ends::new(knowledge, now),
             horizon: StayHorizon::default(),
@@ -529,7 +532,7 @@ impl<'c> StayRound<'c> {
         let limit = self.knowledge.jobs.facts(job.id).limit.map(float);
         let takes = if sized.known { option.ms } else { limit.unwrap_or(f64::INFINITY) };
         self.ends.begin(job.id, takes, sized.known || limit.is_some());
-        self.changed.push(gpu);
+        self.note_start(gpu);
         self.started += 1;
         let place =
             JobPlacement { gpu: id, slot: offer.slot, steps: offer.steps.clone(), part: None };

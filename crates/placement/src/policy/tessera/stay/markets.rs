@@ -180,7 +180,7 @@ impl<'c> StayRound<'c> {
         };
         let limit = self.knowledge.jobs.facts(job.id).limit.map(float);
         self.ends.begin(job.id, limit.unwrap_or(f64::INFINITY), limit.is_some());
-        self.changed.push(gpu);
+        self.note_start(gpu);
         self.started += 1;
         self.decisions.push(Decision::Start { job: job.id, place, why });
     }

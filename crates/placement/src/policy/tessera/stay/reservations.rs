@@ -1,12 +1,14 @@
 //! Places that are kept for jobs, and when they are expected to be free.
 
+use std::rc::Rc;
+
 use tessera_model::JobId;
 use tessera_model::mig::{Profile, Slot};
 
 use super::super::rounding::float;
 use super::sizes::SizedJob;
 use super::{DEPTH, PlaceNow, StayRound, WAIT_GAIN};
-use crate::view::{MigView, QueuedJob};
+use crate::view::{InstanceView, MigView, QueuedJob};
 
 /// A slot that is kept for a job.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,18 @@ pub(super) struct FreeSlot {
     pub(super) jobs: usize,
     /// Whether all of their ends are known.
     pub(super) known: bool,
+}
+
+/// An instance with the ends of its jobs.
+#[derive(Debug)]
+pub(super) struct HeldInstance {
+    slot: Option<Slot>,
+    /// Whether it stays taken, whichever jobs end.
+    fixed: bool,
+    at: f64,
+    came: f64,
+    jobs: usize,
+    known: bool,
 }
 
 impl<'c> StayRound<'c> {
@@ -121,23 +135,17 @@ impl<'c> StayRound<'c> {
     pub(super) fn free_at(&mut self, gpu: usize, slot: Option<Slot>) -> Option<FreeSlot> {
         let now = float(self.now);
         let mut free = FreeSlot { at: now, came: 0.0, jobs: 0, known: true };
-        let instances = self.state.gpus[gpu].instances.len();
-        for place in 0..instances {
-            let held = self.state.gpus[gpu].instances[place].slot;
-            if !self.overlap(gpu, slot, held) {
+        for held in self.held(gpu).iter() {
+            if !self.overlap(gpu, slot, held.slot) {
                 continue;
             }
-            let state = &self.state.gpus[gpu].instances[place].state;
-            if state.fixed() {
+            if held.fixed {
                 return None;
             }
-            for job in self.state.gpus[gpu].holders(held) {
-                let end = self.ends.of(job, self.state.gpus[gpu].view, held);
-                free.at = free.at.max(end.at);
-                free.came = free.came.max(end.since);
-                free.known &= end.known;
-                free.jobs += 1;
-            }
+            free.at = free.at.max(held.at);
+            free.came = free.came.max(held.came);
+            free.known &= held.known;
+            free.jobs += held.jobs;
         }
         for kept in &self.reservations {
             if kept.gpu == gpu && self.overlap(gpu, slot, kept.slot) {
@@ -147,6 +155,44 @@ impl<'c> StayRound<'c> {
             }
         }
         free.at.is_finite().then_some(free)
+    }
+
+    /// Returns the instances of a GPU with the ends of their jobs. They are requested for each slot of each size,
+    /// and change when a job starts.
+    fn held(&mut self, gpu: usize) -> Rc<[HeldInstance]> {
+        if let Some(Some(known)) = self.held.get(gpu) {
+            return Rc::clone(known);
+        }
+        let now = &self.state.gpus[gpu];
+        let begin = float(self.now);
+        let of_instance = |instance: &InstanceView| {
+            let slot = instance.slot;
+            let fixed = instance.state.fixed();
+            let free =
+                HeldInstance { slot, fixed, at: begin, came: 0.0, jobs: 0, known: true };
+            now.holders(slot).into_iter().fold(free, |all, job| {
+                let end = self.ends.of(job, now.view, slot);
+                HeldInstance {
+                    at: all.at.max(end.at),
+                    came: all.came.max(end.since),
+                    known: all.known && end.known,
+                    jobs: all.jobs + 1,
+                    ..all
+                }
+            })
+        };
+        let held: Rc<[HeldInstance]> = now.instances.iter().map(of_instance).collect();
+        self.held.resize(self.state.gpus.len(), None);
+        self.held[gpu] = Some(Rc::clone(&held));
+        held
+    }
+
+    /// Notes that a job has started on a GPU.
+    pub(super) fn note_start(&mut self, gpu: usize) {
+        self.changed.push(gpu);
+        if let Some(held) = self.held.get_mut(gpu) {
+            *held = None;
+        }
     }
 
     pub(super) fn reserve(&mut self, kept: Reservation) {
