@@ -35,6 +35,7 @@ struct StartQuestion<'q> {
     job: &'q QueuedJob,
     view: ClusterView,
     now: Millis,
+    forecast: ClusterForecast<'q>,
 }
 
 /// When and where a waiting job starts, as far as that can be predicted.
@@ -178,7 +179,8 @@ impl StartQuestion<'_> {
         let one = |memory: &Bytes| {
             let gpu = GpuRequest::Memory(*memory);
             let smaller = QueuedJob { gpu, ..self.job.clone() };
-            let place = self.cluster.place_in_order(self.line, &smaller, &self.view, self.now)?;
+            let place =
+                self.cluster.place_in_order(self.line, &smaller, &self.view, &self.forecast)?;
             let effect = format!("would start now on {}", self.cluster.placement_text(&place));
             Some(Alternative { change: format!("it requested {memory} of GPU memory"), effect })
         };
@@ -217,8 +219,9 @@ impl StartQuestion<'_> {
         let one = |(ends, running): &(Option<Millis>, JobId)| {
             let changed = without_jobs(&self.view, &BTreeSet::from([*running]));
             // Cheap compared with the whole queue, and most ends help no job.
-            self.cluster.place_alone(self.job, &changed, self.now)?;
-            let place = self.cluster.place_in_order(self.line, self.job, &changed, self.now)?;
+            self.cluster.place_alone(self.job, &changed, &self.forecast)?;
+            let place =
+                self.cluster.place_in_order(self.line, self.job, &changed, &self.forecast)?;
             let change = match ends {
                 Some(left) => format!("job {running} ended (expected in {})", duration_text(*left)),
                 None => format!("job {running} ended (its end is not known)"),
@@ -236,7 +239,7 @@ impl StartQuestion<'_> {
         own: &'q [QueuedJob],
         job: JobId,
     ) -> Option<JobPlacement> {
-        self.cluster.place_behind(others, own, job, &self.view, self.now)
+        self.cluster.place_behind(others, own, job, &self.view, &self.forecast)
     }
 }
 
@@ -248,7 +251,9 @@ impl ClusterState {
         job: &QueuedJob,
         now: Millis,
     ) -> Vec<Alternative> {
-        let question = StartQuestion { cluster: self, line, job, view: self.view(now), now };
+        let forecast = ClusterForecast::new(self, now);
+        let question =
+            StartQuestion { cluster: self, line, job, view: self.view(now), now, forecast };
         let alone = [
             question.try_smaller_request(),
             question.try_first_priority(),
@@ -270,6 +275,7 @@ impl ClusterState {
         if !lacks_capacity || !self.planner.policy.moves() {
             return String::new();
         }
+        let forecast = ClusterForecast::new(self, now);
         let shared = view.gpus.iter().filter(|gpu| gpu.available).filter_map(|gpu| {
             let sharers = gpu.instances.iter().flat_map(|instance| match &instance.state {
                 InstanceState::Shared(tenancy) => tenancy.sharers.as_slice(),
@@ -279,7 +285,7 @@ impl ClusterState {
             (!jobs.is_empty()).then_some((gpu, jobs))
         });
         let helps = |(_, jobs): &(&GpuView, BTreeSet<JobId>)| {
-            self.place_alone(job, &without_jobs(view, jobs), now).is_some()
+            self.place_alone(job, &without_jobs(view, jobs), &forecast).is_some()
         };
         let Some((gpu, jobs)) = shared.take(SHARED_MAX).find(helps) else { return String::new() };
         let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
@@ -301,20 +307,21 @@ impl ClusterState {
         now: Millis,
     ) -> StartForecast {
         let view = self.view(now);
+        let forecast = ClusterForecast::new(self, now);
         let ends = self.expected_ends(now);
         let known: Vec<_> = ends.iter().filter_map(|(ends, job)| Some(((*ends)?, *job))).collect();
         let place_after = |many: usize| {
             let gone: BTreeSet<JobId> = known.iter().take(many).map(|(_, job)| *job).collect();
-            self.place_in_order(line, job, &without_jobs(&view, &gone), now)
+            self.place_in_order(line, job, &without_jobs(&view, &gone), &forecast)
         };
         if let Some(place) = place_after(0) {
             return StartForecast::Now { place };
         }
         let Some(mut place) = place_after(known.len()) else {
             let empty = without_jobs(&view, &ends.iter().map(|(_, job)| *job).collect());
-            let text = if self.place_alone(job, &empty, now).is_none() {
+            let text = if self.place_alone(job, &empty, &forecast).is_none() {
                 "not even when every job that runs now has ended".to_owned()
-            } else if self.place_in_order(line, job, &empty, now).is_none() {
+            } else if self.place_in_order(line, job, &empty, &forecast).is_none() {
                 behind_others_text(line.jobs_ahead)
             } else {
                 unknown_ends_text(ends.len() - known.len())
@@ -368,10 +375,10 @@ impl ClusterState {
         &self,
         job: &QueuedJob,
         view: &ClusterView,
-        now: Millis,
+        forecast: &ClusterForecast<'_>,
     ) -> Option<JobPlacement> {
         let own = self.queue.with_gang(job);
-        self.place_behind(std::iter::empty(), &own, job.id, view, now)
+        self.place_behind(std::iter::empty(), &own, job.id, view, forecast)
     }
 
     /// Returns where a job would start after all jobs ahead of it.
@@ -380,29 +387,30 @@ impl ClusterState {
         line: &QueuePosition,
         job: &QueuedJob,
         view: &ClusterView,
-        now: Millis,
+        forecast: &ClusterForecast<'_>,
     ) -> Option<JobPlacement> {
         let own = self.queue.with_gang(job);
-        self.place_behind(self.queue.ahead(line), &own, job.id, view, now)
+        self.place_behind(self.queue.ahead(line), &own, job.id, view, forecast)
     }
 
-    /// Returns where one of some jobs would start behind others.
+    /// Returns where one of some jobs would start behind others. Questions about one cluster share a forecast:
+    /// they request the same facts again and again.
     fn place_behind<'q>(
         &self,
         others: impl Iterator<Item = &'q QueuedJob>,
         own: &'q [QueuedJob],
         job: JobId,
         view: &ClusterView,
-        now: Millis,
+        forecast: &ClusterForecast<'_>,
     ) -> Option<JobPlacement> {
-        let forecast = ClusterForecast::new(self, now);
+        forecast.begin_round();
         let mut queue = others.chain(own);
         let decided = decide_round(
             &*self.planner.policy,
             view,
             forecast.knowledge(),
             &mut queue,
-            now,
+            forecast.now,
             usize::MAX,
         );
         decided.into_iter().find_map(|decision| start_placement(decision, job))

@@ -158,6 +158,11 @@ impl<'c> ClusterForecast<'c> {
         }
     }
 
+    /// Begins another round, which has the time for improving placements to itself.
+    pub(crate) fn begin_round(&self) {
+        self.improves.set(None);
+    }
+
     /// Returns everything that a policy may know about jobs.
     pub(crate) fn knowledge(&self) -> Knowledge<'_> {
         Knowledge::of(self).within(self)

@@ -38,6 +38,10 @@ use tessera_model::{
 use tessera_placement::SliceKind;
 use uuid::Uuid;
 
+/// As the controller has it.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const MODEL: &str = "a100-40gb";
 const NODES: u32 = 20;
 const GPUS_PER_NODE: u32 = 8;

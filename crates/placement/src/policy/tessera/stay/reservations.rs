@@ -168,8 +168,7 @@ impl<'c> StayRound<'c> {
         let of_instance = |instance: &InstanceView| {
             let slot = instance.slot;
             let fixed = instance.state.fixed();
-            let free =
-                HeldInstance { slot, fixed, at: begin, came: 0.0, jobs: 0, known: true };
+            let free = HeldInstance { slot, fixed, at: begin, came: 0.0, jobs: 0, known: true };
             now.holders(slot).into_iter().fold(free, |all, job| {
                 let end = self.ends.of(job, now.view, slot);
                 HeldInstance {
