@@ -92,3 +92,29 @@ fn the_command_takes_deadlines_as_slurm_writes_them_and_prints_the_probability()
     let job = cluster.wait_end(1, SOON);
     assert!(job.job.ended_at < job.deadline, "{job:?}");
 }
+
+#[test]
+fn a_deadline_that_is_given_later_counts_from_then_on_and_can_be_removed() {
+    let cluster = Plan::new().node("n1", "a100-40gb").start();
+    let first = cluster.submit(&of_task("true")).job_id;
+    cluster.wait_job(first, SOON, "succeeded");
+    let gate = cluster.scratch().join("open");
+    let until_open = format!("while [ ! -e {} ]; do sleep 0.02; done", gate.display());
+    let holder = cluster.submit(&SubmitRequest { gpu_whole: true, ..script(&until_open) }).job_id;
+    cluster.wait_job(holder, 2 * SOON, "running");
+    let older = cluster.submit(&of_task("true")).job_id;
+    let due = cluster.submit(&of_task("true")).job_id;
+
+    tessera(&cluster, &["update", &due.to_string(), "--deadline", "now+1minutes"]);
+
+    assert!(cluster.explain(due).deadline.is_some(), "{:?}", cluster.explain(due));
+    tessera(&cluster, &["update", &older.to_string(), "--deadline", "now+1minutes"]);
+    tessera(&cluster, &["update", &older.to_string(), "--deadline", "none"]);
+    assert_eq!(cluster.explain(older).deadline, None);
+    fs::write(&gate, "").unwrap();
+    let due = cluster.wait_job(due, 2 * SOON, "succeeded");
+    let older = cluster.wait_job(older, 2 * SOON, "succeeded");
+    assert!(due.job.started_at < older.job.started_at, "{due:?} {older:?}");
+    assert!(due.job.ended_at < due.deadline, "{due:?}");
+    assert_eq!(older.deadline, None);
+}

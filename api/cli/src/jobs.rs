@@ -1,8 +1,11 @@
 //! Naming jobs on the command line, and holding, releasing and changing them.
 
+use std::str::FromStr;
+
 use clap::{ArgGroup, Args};
 use tessera_model::{JobId, JobRef};
 
+use super::clock_time::{BadClockTime, ClockTime};
 use super::failure::CommandFailure;
 use super::session::CommandSession;
 use super::span::TimeLimit;
@@ -118,11 +121,42 @@ pub struct Update {
     /// applies to a running job at once
     #[arg(short, long, visible_alias = "time", value_name = "TIME", group = "change")]
     time_limit: Option<TimeLimit>,
+    /// Time by which the job has to be done, as for submit (18:00, 2027-01-31T18:00, now+2hours), or
+    /// `none`. Placement plans for it at once
+    #[arg(long, value_name = "TIME", group = "change")]
+    deadline: Option<DeadlineWord>,
+}
+
+/// A deadline, or `none`.
+#[derive(Clone, Copy, Debug)]
+enum DeadlineWord {
+    None,
+    At(ClockTime),
+}
+
+impl FromStr for DeadlineWord {
+    type Err = BadClockTime;
+
+    fn from_str(word: &str) -> Result<Self, BadClockTime> {
+        match word {
+            "none" => Ok(Self::None),
+            time => time.parse().map(Self::At),
+        }
+    }
 }
 
 impl Update {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
+        let deadline = match self.deadline {
+            Some(DeadlineWord::At(time)) => {
+                let at = time.after_now();
+                Some(at.map_err(|wrong| CommandFailure::refused(wrong.to_string()))?)
+            }
+            Some(DeadlineWord::None) | None => None,
+        };
         let change = UpdateRequest {
+            deadline,
+            no_deadline: matches!(self.deadline, Some(DeadlineWord::None)),
             sm_percent: self.sm,
             priority: self.priority,
             nice: self.nice,

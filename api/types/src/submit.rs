@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{
-    BadField, JobSpec, JobUpdate, Nice, Priority, RawJobSpec, TimeLimitUpdate, time_limit,
+    BadField, JobSpec, JobUpdate, Nice, Priority, RawJobSpec, TimeUpdate, time_limit,
 };
 use time::OffsetDateTime;
 use utoipa::ToSchema;
@@ -254,6 +254,12 @@ pub struct UpdateRequest {
     /// running job at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u64>,
+    /// By when it has to be done, in the future. Placement plans for it from now on.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<OffsetDateTime>,
+    /// Whether it has no deadline any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_deadline: bool,
 }
 
 impl SubmitRequest {
@@ -325,13 +331,25 @@ impl UpdateRequest {
             priority: self.priority.map(Priority::try_from).transpose()?,
             nice: self.nice.map(Nice::try_from).transpose()?,
             limit: self.time_limit_secs.map(updated_limit).transpose()?,
+            deadline: match (self.deadline, self.no_deadline) {
+                (Some(_), true) => {
+                    return Err(BadField::new(
+                        "no_deadline",
+                        "a deadline is given as well",
+                        "either deadline or no_deadline",
+                    ));
+                }
+                (Some(at), false) => Some(TimeUpdate::To(since_1970("deadline", at)?)),
+                (None, true) => Some(TimeUpdate::Removed),
+                (None, false) => None,
+            },
         };
         let sm = self.sm_percent.map(SmPercent::try_from).transpose()?;
         if sm.is_none() && update.is_empty() {
             return Err(BadField::new(
                 "priority",
                 "there is nothing to change",
-                "priority, nice, time_limit_secs or sm_percent",
+                "priority, nice, time_limit_secs, deadline, no_deadline or sm_percent",
             ));
         }
         Ok((sm, update))
@@ -353,10 +371,10 @@ fn since_1970(field: &str, at: OffsetDateTime) -> Result<Millis, BadField> {
 }
 
 /// Reads a new time limit; 0 removes it.
-fn updated_limit(secs: u64) -> Result<TimeLimitUpdate, BadField> {
+fn updated_limit(secs: u64) -> Result<TimeUpdate, BadField> {
     match secs {
-        0 => Ok(TimeLimitUpdate::Unlimited),
-        secs => time_limit(secs).map(TimeLimitUpdate::Of),
+        0 => Ok(TimeUpdate::Removed),
+        secs => time_limit(secs).map(TimeUpdate::To),
     }
 }
 

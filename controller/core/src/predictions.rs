@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tessera_model::share::SharingMode;
-use tessera_model::spec::{Class, JobSpec};
+use tessera_model::spec::{Class, JobSpec, JobUpdate, TimeUpdate};
 use tessera_model::task::task_key;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_placement::{Prediction, SliceKind};
@@ -149,6 +149,16 @@ impl TaskFacts {
             deadline: spec.deadline,
             estimated_memory: spec.estimated_memory,
             rules: QueueRules::of(spec),
+        }
+    }
+
+    /// Returns the facts after an update of the job.
+    #[must_use]
+    pub fn updated(&self, update: JobUpdate) -> Self {
+        Self {
+            limit: update.limit.map_or(self.limit, TimeUpdate::time),
+            deadline: update.deadline.map_or(self.deadline, TimeUpdate::time),
+            ..self.clone()
         }
     }
 }

@@ -5,6 +5,7 @@ use actix_web::{delete, patch, post};
 use tessera_api_types::{JobView, UpdateRequest};
 use tessera_model::life::JobState;
 use tessera_model::share::SliceShare;
+use tessera_model::spec::TimeUpdate;
 use tessera_model::{JobId, JobRef};
 
 use super::error::ApiError;
@@ -12,6 +13,7 @@ use super::extract::{JsonBody, Named};
 use super::identity::Caller;
 use super::openapi::{BodyProblems, ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
+use super::submit::check_deadline;
 use crate::ports::ToPlacer;
 use crate::principal::JobScope;
 use crate::store::reads::Targets;
@@ -69,11 +71,12 @@ command_handlers! {
     release: "release_job", post("/jobs/{job}/release"), Release;
 }
 
-/// Updates a job: its priority, its time limit, or its share of a slice.
+/// Updates a job: its priority, its time limit, its deadline, or its share of a slice.
 ///
 /// - `priority`: a waiting job moves in the queue at once; a running job has it when it waits again.
 /// - `time_limit_secs`: counted from the start of the attempt; 0 for none. It applies to a running job
 ///   at once, which ends if it has run for longer.
+/// - `deadline`: by when it has to be done; placement plans for it at once. `no_deadline` removes it.
 /// - `sm_percent`: a running job gets its checkpoint signal, ends, and is started again with its new
 ///   share, which uses none of its retries. It must have been submitted with a `checkpoint_signal`.
 ///
@@ -98,6 +101,9 @@ pub(super) async fn update(
 ) -> Result<Json<JobView>, ApiError> {
     let scope = caller.jobs();
     let (sm, update) = body.parse::<UpdateRequest>()?.into_update()?;
+    if let Some(TimeUpdate::To(deadline)) = update.deadline {
+        check_deadline(deadline)?;
+    }
     if let Some(sm) = sm {
         shares(&state, job.0, &scope).await?;
         let changed = carry_out(&state, job.0, &scope, JobCommand::Reshare(sm)).await?;

@@ -228,12 +228,7 @@ async fn forecast_deadline(
     {
         return Ok(None);
     }
-    let now = clock::unix();
-    if deadline <= now {
-        let over = format!("{} is over", rfc3339(deadline));
-        let expected = format!("a time after {}", rfc3339(now));
-        return Err(BadField::new("deadline", over, expected).into());
-    }
+    let now = check_deadline(deadline)?;
     if late.hold {
         return Ok(None);
     }
@@ -248,6 +243,16 @@ async fn forecast_deadline(
         }
         view => Ok(view),
     }
+}
+
+/// Refuses a deadline that is over. Returns the present time.
+pub(super) fn check_deadline(deadline: Millis) -> Result<Millis, BadField> {
+    let now = clock::unix();
+    if deadline <= now {
+        let over = format!("{} is over", rfc3339(deadline));
+        return Err(BadField::new("deadline", over, format!("a time after {}", rfc3339(now))));
+    }
+    Ok(now)
 }
 
 /// A probability of one half, in millionths.

@@ -157,10 +157,7 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
             let share = reshared(row, share, found.sm_percent)?;
             let job = row.job("job", found.job)?;
             let update = found.updates.map(|update| update.0).unwrap_or_default();
-            let mut facts = found.facts.map(|facts| facts.0).unwrap_or_default();
-            if let Some(limit) = update.limit {
-                facts.limit = limit.time();
-            }
+            let facts = found.facts.map(|facts| facts.0).unwrap_or_default().updated(update);
             Ok(SubmittedJob {
                 job,
                 gang: found

@@ -186,43 +186,50 @@ pub struct JobUpdate {
         rename = "time_limit",
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "TimeLimitUpdate::deserialize_some"
+        deserialize_with = "TimeUpdate::deserialize_some"
     )]
-    pub limit: Option<TimeLimitUpdate>,
+    pub limit: Option<TimeUpdate>,
+    /// By when it has to be done, in milliseconds since 1970.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "TimeUpdate::deserialize_some"
+    )]
+    pub deadline: Option<TimeUpdate>,
 }
 
-/// A time limit that replaces another.
+/// A time limit or a deadline that replaces another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Option<Millis>", into = "Option<Millis>")]
-pub enum TimeLimitUpdate {
-    /// No time limit.
-    Unlimited,
-    /// From the attempt's start.
-    Of(Millis),
+pub enum TimeUpdate {
+    /// There is none any more.
+    Removed,
+    /// The new one.
+    To(Millis),
 }
 
-impl From<Option<Millis>> for TimeLimitUpdate {
+impl From<Option<Millis>> for TimeUpdate {
     fn from(time: Option<Millis>) -> Self {
-        time.map_or(Self::Unlimited, Self::Of)
+        time.map_or(Self::Removed, Self::To)
     }
 }
 
-impl From<TimeLimitUpdate> for Option<Millis> {
-    fn from(limit: TimeLimitUpdate) -> Self {
-        limit.time()
+impl From<TimeUpdate> for Option<Millis> {
+    fn from(update: TimeUpdate) -> Self {
+        update.time()
     }
 }
 
-impl TimeLimitUpdate {
-    /// Returns the limit as in specifications: `None` for no limit.
+impl TimeUpdate {
+    /// Returns the time as in specifications: `None` where there is none.
     pub const fn time(self) -> Option<Millis> {
         match self {
-            Self::Unlimited => None,
-            Self::Of(time) => Some(time),
+            Self::Removed => None,
+            Self::To(time) => Some(time),
         }
     }
 
-    /// Reads a limit that is there: `null` means that there is none any more.
+    /// Reads an update that is there: `null` means that there is no time any more.
     fn deserialize_some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
         Self::deserialize(from).map(Some)
     }
@@ -239,6 +246,9 @@ impl JobUpdate {
         spec.queue_rank = self.rank_over(spec.queue_rank);
         if let Some(limit) = self.limit {
             spec.run.time_limit = limit.time();
+        }
+        if let Some(deadline) = self.deadline {
+            spec.deadline = deadline.time();
         }
     }
 
@@ -261,6 +271,7 @@ impl JobUpdate {
             priority: self.priority.or(earlier.priority),
             nice: self.nice.or(earlier.nice),
             limit: self.limit.or(earlier.limit),
+            deadline: self.deadline.or(earlier.deadline),
         }
     }
 
@@ -270,10 +281,15 @@ impl JobUpdate {
             self.priority.map(|priority| format!("its priority becomes {}", priority.get()));
         let nice = self.nice.map(|nice| format!("its nice value becomes {}", nice.get()));
         let limit = self.limit.map(|limit| match limit {
-            TimeLimitUpdate::Unlimited => "it has no time limit any more".to_owned(),
-            TimeLimitUpdate::Of(time) => format!("its time limit becomes {} s", time.get() / 1_000),
+            TimeUpdate::Removed => "it has no time limit any more".to_owned(),
+            TimeUpdate::To(time) => format!("its time limit becomes {} s", time.get() / 1_000),
         });
-        let all: Vec<String> = [priority, nice, limit].into_iter().flatten().collect();
+        let deadline = self.deadline.map(|deadline| match deadline {
+            TimeUpdate::Removed => "it has no deadline any more",
+            TimeUpdate::To(_) => "it has another deadline",
+        });
+        let deadline = deadline.map(str::to_owned);
+        let all: Vec<String> = [priority, nice, limit, deadline].into_iter().flatten().collect();
         format!("{}, by its user", all.join(", "))
     }
 }

@@ -9,6 +9,7 @@ use super::times::now;
 use super::{Done, SlurmFailure, VERSION, connect, hosts, show, write_out};
 use crate::jobs::parse_jobs;
 use crate::session::CommandSession;
+use crate::clock_time::ClockTime;
 use crate::span::TimeLimit;
 
 /// Shows and changes jobs and nodes, as Slurm's scontrol does.
@@ -223,6 +224,10 @@ async fn update(words: &[&str]) -> Done {
             "timelimit" => {
                 let limit: TimeLimit = value.parse().map_err(|_| unreadable())?;
                 change.time_limit_secs = Some(limit.secs().unwrap_or(0));
+            }
+            "deadline" => {
+                let at = value.parse::<ClockTime>().ok().and_then(|time| time.after_now().ok());
+                change.deadline = Some(at.ok_or_else(unreadable)?);
             }
             "nice" => change.nice = Some(value.parse().map_err(|_| unreadable())?),
             "priority" => change.priority = Some(priority(value).ok_or_else(unreadable)?),

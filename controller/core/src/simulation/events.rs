@@ -18,7 +18,7 @@ use crate::commands::operator::OverrideKind;
 use crate::commands::operator::OverrideScope;
 use crate::input::Input;
 use crate::rows::overrides::OverrideTarget;
-use tessera_model::spec::{JobUpdate, TimeLimitUpdate};
+use tessera_model::spec::{JobUpdate, TimeUpdate};
 
 /// Everything that can happen.
 #[derive(Clone, Copy, Debug)]
@@ -245,7 +245,7 @@ impl World {
         .into_iter()
         .chain([20, 70].map(|sm| JobCommand::Reshare(SmPercent::try_from(sm).unwrap())))
         .chain([1, 9].map(|rank| {
-            let limit = (rank == 9).then_some(TimeLimitUpdate::Of(Millis::from_secs(1_000)));
+            let limit = (rank == 9).then_some(TimeUpdate::To(Millis::from_secs(1_000)));
             let priority = Priority::try_from(rank).ok();
             JobCommand::Update(JobUpdate { priority, limit, ..JobUpdate::default() })
         }))

@@ -232,7 +232,7 @@ impl LiveAttempt {
         CommandResult::Done
     }
 
-    /// Updates the job: its time limit holds at once, its priority when it waits again.
+    /// Updates the job: its time limit and its deadline hold at once, its priority when it waits again.
     pub(crate) fn update(
         &mut self,
         attempt: AttemptId,
@@ -244,12 +244,11 @@ impl LiveAttempt {
         if self.state == JobState::Stopping {
             return refused;
         }
-        let before = launch_spec.spec.run.time_limit;
         update.apply_to(Arc::make_mut(&mut launch_spec.spec));
-        let limit = launch_spec.spec.run.time_limit;
-        if limit != before {
+        let before = self.facts.limit;
+        self.facts = Arc::new(self.facts.updated(update));
+        if self.facts.limit != before {
             self.limit = TimeLimitNotice::Due;
-            self.facts = Arc::new(TaskFacts { limit, ..(*self.facts).clone() });
         }
         updated.push(UpdatedJob { job: self.job, attempt, update });
         CommandResult::Done
