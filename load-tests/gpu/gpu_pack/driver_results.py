@@ -8,7 +8,7 @@ import os
 import sys
 
 from . import driver as cuda
-from .settle import settle
+from .settle import Unsteady, settle
 from .workload import attach
 
 MERSENNE = 2**61 - 1
@@ -27,6 +27,7 @@ def main():
     place, aside = driver.allocate(8), driver.allocate(8)
     warm = cuda.Launch(driver, function, (aside, 3, 5))
     attach(driver, warm)
+    unsteady = Unsteady(driver, wanted)
     settled = settle(driver, wanted, lambda: (warm.go(), driver.synchronize()))
     expected = [1]
 
@@ -54,6 +55,7 @@ def main():
             driver.call("cuGraphLaunch", graph, one)
             for _ in range(5):
                 expected[0] = (7 * expected[0] + 11) % modulus
+            unsteady.go()
             roles.add(driver.role())
         if number % 50 == 0:
             driver.synchronize()

@@ -18,7 +18,7 @@ def compare(part, queue, module, title, arguments=(), variables=None, within=150
     # The same again without the shim: a program that never computes the same says nothing of the shim.
     with Child(module, "none", *arguments, env=variables) as child:
         again = child.report(within)["results"]
-    roles = Roles(queue, part.machine, title)
+    roles = Roles(queue, title)
     for role in ROLES:
         with part.guarded("%s: %s" % (title, role)):
             with roles.role(role) as environment:

@@ -7,7 +7,7 @@ import time
 
 from . import driver as cuda
 from .part import spread
-from .settle import settle
+from .settle import Unsteady, iterations_per_ms, settle
 from .workload import attach
 
 LAUNCHES = 250
@@ -27,11 +27,14 @@ def real_driver():
 def main():
     wanted, blocks = sys.argv[1], int(sys.argv[2])
     driver = cuda.Driver().open()
-    kernel = cuda.work(driver, "tessera_empty", 0.002, 1000, 1, 32)
+    kernel = cuda.work(driver, "tessera_empty", 0.002, iterations_per_ms(), 1, 32)
     attach(driver, kernel)
+    unsteady = Unsteady(driver, wanted)
     report = {"settled_s": settle(driver, wanted, lambda: (kernel.go(), driver.synchronize()))}
 
     def block(launch):
+        unsteady.go()
+        driver.synchronize()
         begun = time.perf_counter_ns()
         for _ in range(LAUNCHES):
             launch.go()
@@ -54,7 +57,7 @@ def main():
         report["launch_ns"], report["past_the_shim_ns"] = spread(through, 0), spread(past, 0)
         differences = [one - other for one, other in zip(through, past)]
         report["shim_ns"] = spread(differences, 0)
-        report["launched"], report["counted"] = blocks * LAUNCHES, after["launches"] - before["launches"]
+        report["launched"], report["counted"] = blocks * (LAUNCHES + 2 * bool(unsteady.kernel)), after["launches"] - before["launches"]
         report["lost"] = after["lost"] - before["lost"]
     report["role"] = driver.role()
     print(json.dumps(report), flush=True)

@@ -5,14 +5,14 @@ import os
 import sys
 
 from . import driver as cuda
+from .settle import iterations_per_ms
 from .workload import attach
 
 
 def main():
     count = int(sys.argv[1])
     driver = cuda.Driver().open()
-    # One duration; nothing depends on it.
-    kernel = cuda.work(driver, "tessera_counted", 0.002, 1000, 1, 32)
+    kernel = cuda.work(driver, "tessera_counted", 0.002, iterations_per_ms(), 1, 32)
     before_session = attach(driver, kernel)
     stream = driver.stream()
     kernels = before_session

@@ -11,7 +11,7 @@ WANTED = ("measure", "free", "hold")
 
 def by_launch(part, queue):
     """Launches through the shim and past it, in turns within one process."""
-    roles = Roles(queue, part.machine, "overhead of launches")
+    roles = Roles(queue, "overhead of launches")
     blocks = "20" if part.quick else "200"
     with Child("launch_costs", "none", blocks) as child:
         part.measured("a launch without the shim", **child.report())
@@ -33,7 +33,7 @@ def by_program(part, queue):
     part.measured("programs without the shim", **alone)
     for name in alone["programs"]:
         # Each program is a task of its own: what is measured of one says nothing of the other.
-        roles = Roles(queue, part.machine, "overhead of " + name)
+        roles = Roles(queue, "overhead of " + name)
         for role in WANTED:
             with part.guarded("%s, %s" % (name, role)):
                 with roles.role(role) as environment, \

@@ -17,6 +17,15 @@ SHIM = os.path.join(PACK, "kernel-shim", "libcuda.so.1")
 OF_SHIM = ("TESSERA_KERNEL_ENDPOINT", "TESSERA_KERNEL_TOKEN", "TESSERA_KERNEL_CERT", "TESSERA_KERNEL_GATE")
 
 
+# What every child must know of the machine.
+of_machine = {}
+
+
+def know(machine):
+    """Lets children know the machine."""
+    of_machine["TESSERA_PACK_ITERATIONS_PER_MS"] = str(machine.get("iterations_per_ms", 1))
+
+
 def environment(extra=None):
     """Returns the environment of a child."""
     result = {name: value for name, value in os.environ.items() if name not in OF_SHIM}
@@ -26,6 +35,7 @@ def environment(extra=None):
     result.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Nothing of ours joins the machine's own MPS server by chance.
     result["CUDA_MPS_PIPE_DIRECTORY"] = "/nonexistent/tessera-no-mps"
+    result.update(of_machine)
     result.update(extra or {})
     return result
 
@@ -98,16 +108,16 @@ class Child:
         self.process.wait()
 
 
-def workload(spec, machine, env=None, **more):
-    """Starts a workload (`workload.py`) that is ready to play."""
-    spec = dict(spec, iterations_per_ms=machine["iterations_per_ms"], **more)
-    return Child("workload", json.dumps(spec), env=env)
+def workload(spec, env=None, **more):
+    """Starts a workload (`workload.py`)."""
+    return Child("workload", json.dumps(dict(spec, **more)), env=env)
 
 
 class Queue:
     """The agent's queue for the first device."""
 
     def __init__(self, machine, switch_us=100):
+        know(machine)
         for needed in (ENDPOINT, SHIM):
             if not os.path.exists(needed):
                 raise Skip("%s is missing: ./x gpu-pack packs it" % os.path.relpath(needed, PACK))

@@ -12,10 +12,10 @@ FILLER = {"steps": [{"run": "tessera_filler", "ms": 0.2, "grid": 8, "block": 128
 
 
 class Roles:
-    """Roles for one task of a queue, which must be taken in the order of ROLES: the first run is measured."""
+    """Roles for one task of a queue."""
 
-    def __init__(self, queue, machine, task):
-        self.queue, self.machine, self.task = queue, machine, task
+    def __init__(self, queue, task):
+        self.queue, self.task = queue, task
         # It stays admitted, so that the queue does not forget the task.
         self.attempt, self.environment = queue.admit(task, 4)
 
@@ -25,13 +25,21 @@ class Roles:
         if role == "none":
             yield {}
             return
-        if role in ("measure", "free"):
+        if role == "free":
             yield self.environment
+            return
+        if role == "measure":
+            # As a task of its own: it launches what keeps it unmeasured.
+            attempt, environment = self.queue.admit(self.task + ", measured", 4)
+            try:
+                yield environment
+            finally:
+                self.queue.end(attempt)
             return
         other, priority = (FILLER, 9) if role == "hold" else (HOLDER, 0)
         attempt, environment = self.queue.admit(self.task + " next to it", priority)
         try:
-            with workload(other, self.machine, environment) as companion:
+            with workload(other, environment) as companion:
                 companion.ready().go()
                 yield self.environment
                 companion.stop()

@@ -14,6 +14,7 @@ import threading
 import time
 
 from . import driver as cuda
+from .settle import iterations_per_ms
 
 ATTACH_WITHIN_S = 10.0
 
@@ -108,15 +109,10 @@ def main():
         name = step.get("run") or step.get("graph")
         if name and name not in launches:
             shape = (step.get("grid", 64), step.get("block", 256))
-            launches[name] = cuda.work(driver, name, step["ms"], spec["iterations_per_ms"], *shape)
+            launches[name] = cuda.work(driver, name, step["ms"], iterations_per_ms(), *shape)
     warm = 0
     if spec.get("attach"):
-        if spec.get("attach_by_tiny"):
-            # A kernel of its own, so that the first sample of the others is not spent here.
-            tiny = cuda.work(driver, "tessera_attach", 0.01, spec["iterations_per_ms"], 1, 32)
-        else:
-            tiny = next(iter(launches.values()))
-        warm = attach(driver, tiny)
+        warm = attach(driver, next(iter(launches.values())))
     before = driver.counters()
     print("ready", flush=True)
     sys.stdin.readline()
