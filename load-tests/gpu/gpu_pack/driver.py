@@ -153,6 +153,10 @@ class Driver:
             self.is_stand_in = False
         return self
 
+    def close(self):
+        """Leaves the device in order. An MPS server takes a client that just vanishes for a fault."""
+        self.call("cuDevicePrimaryCtxRelease_v2", 0)
+
     def enter(self):
         """Makes the context that of the calling thread."""
         self.call("cuCtxSetCurrent", self.context)

@@ -10,8 +10,8 @@ from .part import Skip
 
 
 @contextlib.contextmanager
-def daemon():
-    """Yields the variables with which programs join the daemon."""
+def daemon(machine):
+    """Yields the variables with which programs join a daemon for the first device."""
     program = shutil.which("nvidia-cuda-mps-control")
     if not program:
         raise Skip("there is no nvidia-cuda-mps-control")
@@ -19,7 +19,7 @@ def daemon():
     own = {"CUDA_MPS_PIPE_DIRECTORY": os.path.join(folder, "pipe"), "CUDA_MPS_LOG_DIRECTORY": os.path.join(folder, "log")}
     for path in own.values():
         os.mkdir(path)
-    environment = dict(os.environ, **own)
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES=machine["uuid"], **own)
     try:
         try:
             begun = subprocess.run([program, "-d"], env=environment, capture_output=True, text=True, timeout=20)

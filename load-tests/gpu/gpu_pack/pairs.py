@@ -141,7 +141,7 @@ def scene(part, name, high, low, measured, iterations, quick):
 
     with part.guarded(name + ": Tessera"):
         tessera(name + ": Tessera", {}, 100)
-    with part.guarded(name + ": MPS"), daemon() as variables:
+    with part.guarded(name + ": MPS"), daemon(part.machine) as variables:
         part.measured(name + ": MPS", **figures(*play(high, low, iterations, variables, variables, False), alone))
         with part.guarded(name + ": Tessera over MPS"):
             tessera(name + ": Tessera over MPS", variables, 0)

@@ -103,9 +103,13 @@ class Child:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
+    def __exit__(self, kind, *_):
+        try:
+            # One that has reported ends by itself. A killed client can take an MPS server with it.
+            self.process.wait(10 if kind is None else 0.1)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 def workload(spec, env=None, **more):

@@ -145,8 +145,10 @@ def main():
         "before": before,
         "after": after,
     }), flush=True)
-    # Without the interpreter's clean-up: another thread may still wait for a grant.
-    os._exit(0)
+    if any(thread.is_alive() for thread in threads):
+        # Without the interpreter's clean-up: a thread that still waits for a grant would be in its way.
+        os._exit(0)
+    driver.close()
 
 
 if __name__ == "__main__":
