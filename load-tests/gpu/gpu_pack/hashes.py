@@ -44,6 +44,11 @@ def compare(part, queue, module, title, arguments=(), variables=None, within=150
     return seen
 
 
+def allocator(setting):
+    """Returns the variables of a setting of PyTorch's allocator, under its older and its newer name."""
+    return {"PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting}
+
+
 def main():
     part = Part("3-hashes", "result hashes with and without the shim in each role")
     with part.guarded("hashes"):
@@ -55,8 +60,8 @@ def main():
             part.need_torch()
             sets = (
                 ("torch", ["resnet50", "gpt2", "graphs", "compile", "nccl"], {}),
-                ("cudaMallocAsync", ["gpt2"], {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}),
-                ("expandable segments", ["gpt2"], {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+                ("cudaMallocAsync", ["gpt2"], allocator("backend:cudaMallocAsync")),
+                ("expandable segments", ["gpt2"], allocator("expandable_segments:True")),
             )
             for title, names, variables in sets:
                 with part.guarded(title), Queue(part.machine) as queue:
