@@ -1,8 +1,6 @@
 """Part 4: what the shim costs a launch and a program, free, holding and measuring."""
 
-import json
-
-from .part import Part, Skip, spread
+from .part import Part, Skip
 from .processes import Child, Queue
 from .roles import Roles
 

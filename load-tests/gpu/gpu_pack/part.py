@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -27,6 +28,8 @@ class Part:
         parser.add_argument("--out", required=True, help="folder of the result files")
         parser.add_argument("--quick", action="store_true", help="few repetitions: shows that the pack works")
         arguments = parser.parse_args()
+        # At the time limit children and daemons are ended in order.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         self.out, self.quick = os.path.abspath(arguments.out), arguments.quick
         self.file = os.path.join(self.out, name + ".json")
         with open(os.path.join(self.out, "machine.json")) as file:

@@ -29,20 +29,25 @@ def keep(part, name, events, windows):
     part.measured(name, file=os.path.relpath(file, part.out), **facts)
 
 
-def by_torch(part, name, tasks):
-    """Records a network of PyTorch."""
-    part.need_torch()
-    if name.endswith("_fpn") and not part.machine["torch"].get("torchvision"):
-        raise Skip("torchvision is not installed, which has this detector")
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "trace.json")
-        with Child("torch_record", name, str(tasks), path) as child:
-            child.report(90)
-        with open(path) as file:
-            events, windows = player.of_profiler(json.load(file), MARK)
-    if not events:
-        raise Skip("torch.profiler saw no kernel: CUPTI may not be allowed here")
-    keep(part, name, events, windows)
+def by_torch(part, tasks):
+    """Records the networks of PyTorch."""
+    wanted = []
+    for name in NAMES:
+        with part.guarded(name):
+            part.need_torch()
+            if name.endswith("_fpn") and not part.machine["torch"].get("torchvision"):
+                raise Skip("torchvision is not installed, which has this detector")
+            wanted.append(name)
+    if not wanted:
+        return
+    with tempfile.TemporaryDirectory() as folder, Child("torch_record", str(tasks), folder, *wanted) as child:
+        for name in wanted:
+            with part.guarded(name):
+                with open(child.report(60)["recorded"]) as file:
+                    events, windows = player.of_profiler(json.load(file), MARK)
+                if not events:
+                    raise Skip("torch.profiler saw no kernel: CUPTI may not be allowed here")
+                keep(part, name, events, windows)
 
 
 def by_stand_in(part, tasks):
@@ -68,9 +73,8 @@ def main():
     part = Part("5-profiles", "profiles of FIKIT's networks, as files for the player")
     know(part.machine)
     tasks = 3 if part.quick else 7
-    for name in NAMES:
-        with part.guarded(name):
-            by_torch(part, name, tasks)
+    with part.guarded("recording"):
+        by_torch(part, tasks)
     if part.machine["stand_in"]:
         with part.guarded("proxy on the stand-in"):
             by_stand_in(part, tasks)

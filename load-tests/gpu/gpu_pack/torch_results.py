@@ -2,8 +2,10 @@
 
 import ctypes
 import hashlib
+import importlib
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -130,9 +132,11 @@ def lacking(name):
     """Returns why a program can't run here; None if it can."""
     if name == "compile":
         try:
-            import triton  # noqa: F401
-        except Exception as error:
+            importlib.import_module("triton")
+        except Exception as error:  # Absent or broken.
             return "torch.compile needs triton: %s" % error
+        if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+            return "torch.compile needs a C compiler for Triton's launcher"
     if name == "nccl":
         import torch.distributed as group
 
