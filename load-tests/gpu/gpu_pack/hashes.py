@@ -56,7 +56,7 @@ def allocator(setting):
 def main():
     part = Part("3-hashes", "result hashes with and without the shim in each role")
     with part.guarded("hashes"):
-        part.need_driver()
+        part.need_sharing()
         with Queue(part.machine) as queue:
             with part.guarded("driver"):
                 compare(part, queue, "driver_results", "driver", ["200" if part.quick else "5000"])

@@ -19,7 +19,9 @@ def daemon(machine):
     own = {"CUDA_MPS_PIPE_DIRECTORY": os.path.join(folder, "pipe"), "CUDA_MPS_LOG_DIRECTORY": os.path.join(folder, "log")}
     for path in own.values():
         os.mkdir(path)
-    environment = dict(os.environ, CUDA_VISIBLE_DEVICES=machine["uuid"], **own)
+    # A daemon numbers its devices anew, so that clients name theirs by its UUID.
+    own["CUDA_VISIBLE_DEVICES"] = machine["uuid"]
+    environment = dict(os.environ, **own)
     try:
         try:
             begun = subprocess.run([program, "-d"], env=environment, capture_output=True, text=True, timeout=20)

@@ -47,7 +47,7 @@ def by_program(part, queue):
 def main():
     part = Part("4-overhead", "overhead of the shim: free, hold, measure")
     with part.guarded("overhead"):
-        part.need_driver()
+        part.need_sharing()
         for name, measure in (("overhead of launches", by_launch), ("overhead of programs", by_program)):
             with part.guarded(name), Queue(part.machine) as queue:
                 measure(part, queue)

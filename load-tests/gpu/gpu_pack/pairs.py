@@ -159,7 +159,7 @@ def main():
     know(part.machine)
     iterations = 12 if part.quick else 100
     with part.guarded("pairs"):
-        part.need_driver()
+        part.need_sharing()
         chosen = scenes()[::4] if part.quick else scenes()
         for name, high, low, measured in chosen:
             scene(part, name, Work(high), Work(low), Work(measured), iterations)

@@ -80,6 +80,13 @@ class Part:
         if not self.machine.get("device"):
             raise Skip("no device: " + self.machine.get("why_no_device", "unknown reason"))
 
+    def need_sharing(self):
+        """Skips where the device serves only one process at a time."""
+        self.need_driver()
+        if self.machine.get("compute_mode"):
+            raise Skip("the device's compute mode is %d, so processes can't share it; the pack changes no mode"
+                       % self.machine["compute_mode"])
+
     def need_torch(self):
         """Skips where there is no real PyTorch that sees the device."""
         self.need_driver()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 from .part import PACK, Skip
 
@@ -75,10 +76,18 @@ class Child:
 
     def ready(self, within=60):
         """Waits until it has prepared itself."""
-        line = self.line(within)
-        if line != "ready":
-            raise RuntimeError("not ready, but %r" % line)
+        self.line_that("is ready", lambda line: line == "ready", within)
         return self
+
+    def line_that(self, what, is_it, within):
+        """Returns the first line that is wanted: libraries print lines of their own."""
+        until = time.monotonic() + within
+        while True:
+            line = self.line(max(0.1, until - time.monotonic()))
+            if is_it(line):
+                return line
+            if time.monotonic() > until:
+                raise RuntimeError("no line of %s that %s within %d s" % (self.process.args[2], what, within))
 
     def go(self):
         """Lets it play, or stop."""
@@ -91,7 +100,7 @@ class Child:
 
     def report(self, within=120):
         """Returns its report."""
-        report = json.loads(self.line(within))
+        report = json.loads(self.line_that("reports", lambda line: line.startswith("{"), within))
         if report.get("errors"):
             raise RuntimeError("; ".join(report["errors"]))
         return report

@@ -101,9 +101,9 @@ def main():
     part = Part("6-switches", "context switch and time slice")
     know(part.machine)
     with part.guarded("switches"):
-        part.need_driver()
+        part.need_sharing()
         with part.guarded("turns of two processes"):
-            one, other = watch(part, 60 if part.quick else 1500)
+            one, other = watch(part, 300 if part.quick else 1500)
             if not one or not other:
                 raise RuntimeError("a process had no turn: %d and %d" % (len(one), len(other)))
             found = analyse(one, other)

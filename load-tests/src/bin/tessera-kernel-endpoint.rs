@@ -14,7 +14,7 @@
 //! learned, so an attempt whose task shall stay known is ended last. The program ends with its input.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
