@@ -1,4 +1,4 @@
-//! The GPU pack, rehearsed on the driver's stand-in: the same files, programs and steps as on a card. What is
+//! The GPU pack, rehearsed on the driver's stand-in: the same files, programs and steps as on a GPU. What is
 //! asserted are counts, and times of the stand-in's own device, never times of this machine.
 
 use std::collections::BTreeMap;
@@ -219,7 +219,7 @@ fn a_machine_without_a_driver_skips_everything_with_the_reason() {
         .output()
         .unwrap();
 
-    // A machine with a card has a driver that this test would then measure.
+    // A machine with a GPU has a driver, which would be measured here.
     if Path::new("/dev/nvidiactl").exists() {
         return;
     }

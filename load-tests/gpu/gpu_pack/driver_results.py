@@ -8,8 +8,7 @@ import os
 import sys
 
 from . import driver as cuda
-from .settle import Unsteady, settle
-from .workload import attach
+from .settle import Unsteady, attach, settle
 
 MERSENNE = 2**61 - 1
 

@@ -7,8 +7,7 @@ import time
 
 from . import driver as cuda
 from .part import spread
-from .settle import Unsteady, iterations_per_ms, settle
-from .workload import attach
+from .settle import Unsteady, attach, iterations_per_ms, settle
 
 LAUNCHES = 250
 
@@ -57,7 +56,8 @@ def main():
         report["launch_ns"], report["past_the_shim_ns"] = spread(through, 0), spread(past, 0)
         differences = [one - other for one, other in zip(through, past)]
         report["shim_ns"] = spread(differences, 0)
-        report["launched"], report["counted"] = blocks * (LAUNCHES + 2 * bool(unsteady.kernel)), after["launches"] - before["launches"]
+        own = LAUNCHES + 2 * bool(unsteady.kernel)
+        report["launched"], report["counted"] = blocks * own, after["launches"] - before["launches"]
         report["lost"] = after["lost"] - before["lost"]
     report["role"] = driver.role()
     print(json.dumps(report), flush=True)

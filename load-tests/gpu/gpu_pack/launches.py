@@ -5,8 +5,7 @@ import os
 import sys
 
 from . import driver as cuda
-from .settle import iterations_per_ms
-from .workload import attach
+from .settle import attach, iterations_per_ms
 
 
 def main():

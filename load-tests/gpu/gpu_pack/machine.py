@@ -75,7 +75,7 @@ def facts():
         driver = cuda.Driver().open()
         found["cuda"] = driver.version()
         found["stand_in"] = driver.is_stand_in
-        # A result that was not measured on a card must never read as if it were.
+        # A result that was not measured on a GPU must never read as if it were.
         found["device"] = ("stand-in for " if driver.is_stand_in else "") + driver.name()
         if driver.is_stand_in:
             found["driver"] = "stand-in"

@@ -51,7 +51,7 @@ def by_torch(part, tasks):
 
 
 def by_stand_in(part, tasks):
-    """Records a proxy on the stand-in, whose trace shows what a profiler shows of a card."""
+    """Records a proxy on the stand-in, whose trace shows what a profiler shows of a GPU."""
     name = NETWORKS["F"][0][0]
     spec = proxy(*NETWORKS["F"][0])
     spec.pop("weight")

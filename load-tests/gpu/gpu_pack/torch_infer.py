@@ -10,7 +10,8 @@ import torch
 
 from . import driver as cuda
 from . import models
-from .workload import ATTACH_WITHIN_S, now_ns
+from .settle import ATTACH_WITHIN_S
+from .workload import now_ns
 
 
 def main():

@@ -14,29 +14,12 @@ import threading
 import time
 
 from . import driver as cuda
-from .settle import iterations_per_ms
-
-ATTACH_WITHIN_S = 10.0
+from .settle import attach, iterations_per_ms
 
 
 def now_ns():
     """Returns the monotonic clock, which the shim and the stand-in's traces use as well."""
     return time.monotonic_ns()
-
-
-def attach(driver, launch, stream=None):
-    """Launches until the process has a session with the queue. Returns how many launches that took."""
-    launches = 0
-    until = time.monotonic() + ATTACH_WITHIN_S
-    while driver.counters() is not None and driver.counters()["state"] != cuda.ACTIVE:
-        if time.monotonic() > until:
-            raise RuntimeError("no session with the queue: the shim's state is %d" % driver.counters()["state"])
-        if launches == 0:
-            launch.go(stream)
-            driver.synchronize()
-            launches += 1
-        time.sleep(0.002)
-    return launches
 
 
 class Player:

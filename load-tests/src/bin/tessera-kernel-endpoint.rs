@@ -1,5 +1,7 @@
-//! The agent's kernel queue for one slice, without an agent: programs that measure the kernel plane on a
-//! bare machine start it, admit attempts, and start programs with the variables that it returns.
+//! The agent's kernel queue for one slice, without an agent.
+//!
+//! What measures the kernel plane on a bare machine starts it, admits attempts, and starts programs with the
+//! variables that it returns.
 //!
 //! Orders are lines of JSON on standard input, each answered by one line on standard output:
 //!
