@@ -96,14 +96,15 @@ fn the_command_takes_deadlines_as_slurm_writes_them_and_prints_the_probability()
 #[test]
 fn a_deadline_that_is_given_later_counts_from_then_on_and_can_be_removed() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
-    let first = cluster.submit(&of_task("true")).job_id;
+    // A deadline counts from a hundred times the run time before it on.
+    let first = cluster.submit(&of_task("sleep 1")).job_id;
     cluster.wait_job(first, SOON, "succeeded");
     let gate = cluster.scratch().join("open");
     let until_open = format!("while [ ! -e {} ]; do sleep 0.02; done", gate.display());
     let holder = cluster.submit(&SubmitRequest { gpu_whole: true, ..script(&until_open) }).job_id;
     cluster.wait_job(holder, 2 * SOON, "running");
-    let older = cluster.submit(&of_task("true")).job_id;
-    let due = cluster.submit(&of_task("true")).job_id;
+    let older = cluster.submit(&of_task("sleep 1")).job_id;
+    let due = cluster.submit(&of_task("sleep 1")).job_id;
 
     tessera(&cluster, &["update", &due.to_string(), "--deadline", "now+1minutes"]);
 

@@ -218,9 +218,19 @@ fn draw(detail: &JobDetail) -> String {
 /// Describes an attempt's counters in its slice's kernel queue, in one line.
 fn queue_line(kernel: &KernelQueueUse) -> String {
     if kernel.processes == 0 {
-        return "no kernel was intercepted".to_owned();
+        return "no kernel was intercepted: its programs bypass the shim, or launched none"
+            .to_owned();
     }
     let mut parts = vec![format!("{} kernels reported", kernel.launches)];
+    if kernel.launches_unreported > 0 {
+        parts.push(format!("{} launches not reported", kernel.launches_unreported));
+    }
+    if kernel.ungranted > 0 {
+        parts.push(format!("{} without a grant", kernel.ungranted));
+    }
+    if kernel.records_lost > 0 {
+        parts.push(format!("{} records lost, so these counts are too low", kernel.records_lost));
+    }
     if kernel.gaps_seen > 0 {
         let (seen, filled, early) = (kernel.gaps_seen, kernel.gaps_filled, kernel.early_stops);
         parts.push(format!("{seen} gaps seen, {filled} filled, {early} stopped early"));
@@ -330,6 +340,46 @@ mod tests {
             power_watts: None,
             energy_joules: None,
         }
+    }
+
+    fn queue_use(processes: u64, launches_unreported: u64) -> KernelQueueUse {
+        KernelQueueUse {
+            processes,
+            launches: 40,
+            launches_unreported,
+            gaps_seen: 0,
+            gaps_filled: 0,
+            early_stops: 0,
+            overshoots: 0,
+            overshoot_secs_max: 0.0,
+            filled_kernels: 0,
+            filled_secs: 0.0,
+            waits: 0,
+            waited_secs: 0.0,
+            waited_secs_max: 0.0,
+            progress: None,
+            aged: 0,
+            ungranted: 0,
+            drifts: 0,
+            records_lost: 0,
+            memory_peak_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn what_the_queue_was_not_told_of_is_shown_only_if_there_is_any() {
+        let lossy = KernelQueueUse { ungranted: 2, records_lost: 5, ..queue_use(1, 3) };
+
+        assert_eq!(queue_line(&queue_use(1, 0)), "40 kernels reported");
+        assert_eq!(
+            queue_line(&lossy),
+            "40 kernels reported; 3 launches not reported; 2 without a grant; 5 records lost, so these \
+             counts are too low"
+        );
+        assert_eq!(
+            queue_line(&queue_use(0, 0)),
+            "no kernel was intercepted: its programs bypass the shim, or launched none"
+        );
     }
 
     #[test]

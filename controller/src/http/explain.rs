@@ -1,5 +1,7 @@
 //! Why a job waits, or went where it went.
 
+use std::time::Duration;
+
 use actix_web::get;
 use actix_web::web::{Data, Json};
 use tessera_api_types::{AlternativeView, JobExplanation, JobView, SizeView};
@@ -16,6 +18,12 @@ use super::submit::deadline_view;
 use crate::clock;
 use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view};
 use tessera_control::answers::{Alternative, WaitingExplanation};
+
+/// How often an explanation is requested of placement that has not heard of a job yet: it hears of one a moment after
+/// its submit was answered.
+const UNHEARD_TRIES: u32 = 50;
+/// How long to wait between them.
+const UNHEARD_FOR: Duration = Duration::from_millis(20);
 
 /// Explains why a job waits, or why it was placed where it is.
 ///
@@ -38,19 +46,24 @@ pub(super) async fn explain(
     state: Data<State>,
 ) -> Result<Json<JobExplanation>, ApiError> {
     let job = job.0;
-    let decided = state.reads().decided(job, &caller.jobs()).await?.ok_or_else(|| no_job(job))?;
-    if decided.job.state == JobState::Queued.word() {
+    let mut tries = 0;
+    loop {
+        let decided = state.reads().decided(job, &caller.jobs()).await?;
+        let decided = decided.ok_or_else(|| no_job(job))?;
+        if decided.job.state != JobState::Queued.word() {
+            return Ok(Json(recorded(decided, &state)));
+        }
         let number = JobId::from_number(decided.job.id);
-        let view = state.explain_wait(number).await?;
-        if let Some(view) = view {
+        if let Some(view) = state.explain_wait(number).await? {
             return Ok(Json(waiting(decided.job, view)));
         }
-        // It moved on since it was read.
-        let decided =
-            state.reads().decided(job, &caller.jobs()).await?.ok_or_else(|| no_job(job))?;
-        return Ok(Json(recorded(decided, &state)));
+        // It moved on since it was read, or placement has not heard of it yet.
+        tries += 1;
+        if tries > UNHEARD_TRIES {
+            return Ok(Json(recorded(decided, &state)));
+        }
+        tokio::time::sleep(UNHEARD_FOR).await;
     }
-    Ok(Json(recorded(decided, &state)))
 }
 
 fn waiting(job: JobView, view: WaitingExplanation) -> JobExplanation {

@@ -7,9 +7,9 @@ use tessera_model::JobRef;
 
 use super::times::now;
 use super::{Done, SlurmFailure, VERSION, connect, hosts, show, write_out};
+use crate::clock_time::ClockTime;
 use crate::jobs::parse_jobs;
 use crate::session::CommandSession;
-use crate::clock_time::ClockTime;
 use crate::span::TimeLimit;
 
 /// Shows and changes jobs and nodes, as Slurm's scontrol does.
