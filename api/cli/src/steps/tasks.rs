@@ -1,7 +1,8 @@
 //! The processes of a step: started together, signalled together, and waited for.
 
+use std::convert::Infallible;
 use std::fs::OpenOptions;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -79,6 +80,17 @@ impl StepTasks<'_> {
             let _ = copy.await;
         }
         Ok(code)
+    }
+
+    /// Becomes the first process; returns only what went wrong.
+    pub fn become_first(self) -> Result<Infallible, CommandFailure> {
+        let mut command = self.command(0)?;
+        let program = self.plan.programs[0].first().cloned().unwrap_or_default();
+        let command = command.as_std_mut();
+        // In the group of this process, which is the terminal's own.
+        let own = rustix::process::getpgrp().as_raw_nonzero().get();
+        let error = command.process_group(own).exec();
+        Err(CommandFailure::refused(format!("{program}: {}", plain(&error))))
     }
 
     async fn wait_for_all(

@@ -6,7 +6,9 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use tessera_frames::cluster::*;
-use tessera_model::batch::{BatchRules, EarlySignal, LaunchStyle, OpenMode, WarningSignal};
+use tessera_model::batch::{
+    BatchRules, EarlySignal, Interaction, LaunchStyle, OpenMode, TerminalSize, WarningSignal,
+};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
@@ -410,6 +412,9 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
                     script_only: true,
                 }),
                 open_mode: rest.1.map(|_| OpenMode::Truncate),
+                interaction: rest.1.map(|_| Interaction {
+                    terminal: Some(TerminalSize { rows: 24, columns: 80 }),
+                }),
             },
         },
         restart_reason: rest.3,
