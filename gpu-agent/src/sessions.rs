@@ -63,8 +63,11 @@ async fn join(
     let question = NodeInput::FindShepherd { attempt: request.attempt, answer };
     let sent = node.send(question).await;
     let found = if sent.is_ok() { answered.await.ok().flatten() } else { None };
-    let id = found.ok_or("the job does not run here now, or was started by an agent without sessions")?;
-    connect(data, id, request).await.map_err(|error| format!("the job's shepherd takes nobody: {error}"))
+    let id = found
+        .ok_or("the job does not run here now, or was started by an agent without sessions")?;
+    connect(data, id, request)
+        .await
+        .map_err(|error| format!("the job's shepherd takes nobody: {error}"))
 }
 
 async fn connect(data: &Path, id: Uuid, request: &SessionRequest) -> io::Result<UnixStream> {

@@ -110,7 +110,8 @@ impl Terminal {
                 String::from_utf8_lossy(text),
                 String::from_utf8_lossy(&bytes)
             );
-            bytes = self.screen.1.wait_timeout(bytes, left).unwrap_or_else(PoisonError::into_inner).0;
+            bytes =
+                self.screen.1.wait_timeout(bytes, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

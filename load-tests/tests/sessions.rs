@@ -39,12 +39,8 @@ fn sleeper(cluster: &Cluster) -> String {
 }
 
 fn run_with(mut called: Command, input: &[u8]) -> Output {
-    let mut child = called
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        called.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
@@ -60,9 +56,7 @@ fn text(bytes: &[u8]) -> String {
 /// Waits until no process has this word on its command line.
 #[track_caller]
 fn gone(word: &str, within: Duration) {
-    wait::until(within, &format!("the end of {word}"), || {
-        running(word).is_empty().then_some(())
-    });
+    wait::until(within, &format!("the end of {word}"), || running(word).is_empty().then_some(()));
 }
 
 fn running(word: &str) -> Vec<u32> {
@@ -95,7 +89,8 @@ fn a_program_in_a_job_has_the_jobs_environment_streams_and_exit_code() {
 fn bytes_are_not_changed_in_either_direction_however_many() {
     let cluster = cluster();
     let job = sleeper(&cluster);
-    let all: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251 * 7 + n / 65_536).to_le_bytes()[0]).collect();
+    let all: Vec<u8> =
+        (0..3_000_000_u32).map(|n| (n % 251 * 7 + n / 65_536).to_le_bytes()[0]).collect();
 
     let ran = run_with(tessera(&cluster, &["exec", &job, "--", "cat"]), &all);
 
@@ -111,9 +106,8 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
         let held = tessera_api_types::SubmitRequest { hold: true, ..command(["true"]) };
         cluster.submit(&held).job_id.to_string()
     };
-    let exec = |job: &str, program: &str| {
-        run_with(tessera(&cluster, &["exec", job, "--", program]), b"")
-    };
+    let exec =
+        |job: &str, program: &str| run_with(tessera(&cluster, &["exec", job, "--", program]), b"");
 
     let missing = exec(&job, "nosuchprogram");
     assert_eq!(missing.status.code(), Some(127), "{missing:?}");
@@ -180,7 +174,8 @@ fn a_terminal_has_the_users_size_and_keys_and_a_changed_size_reaches_the_program
 fn a_raw_program_gets_every_byte_as_it_is() {
     let cluster = cluster();
     let job = sleeper(&cluster);
-    let line = "stty raw -echo; echo ready; dd bs=1 count=256 2>/dev/null | od -An -tx1 -v; stty sane";
+    let line =
+        "stty raw -echo; echo ready; dd bs=1 count=256 2>/dev/null | od -An -tx1 -v; stty sane";
     let mut called = tessera(&cluster, &["exec", "--pty", &job, "--", "sh", "-c", line]);
     let mut terminal = Terminal::start(&mut called);
     terminal.wait_for("ready", SOON);
@@ -191,7 +186,8 @@ fn a_raw_program_gets_every_byte_as_it_is() {
 
     terminal.wait_for("f8 f9 fa fb fc fd fe ff", SOON);
     let shown = text(&terminal.shown());
-    let back: Vec<u8> = shown.split_whitespace().filter_map(|hex| u8::from_str_radix(hex, 16).ok()).collect();
+    let back: Vec<u8> =
+        shown.split_whitespace().filter_map(|hex| u8::from_str_radix(hex, 16).ok()).collect();
     assert_eq!(back, all, "{shown}");
     assert_eq!(terminal.wait(SOON).code(), Some(0));
 }
@@ -248,7 +244,8 @@ fn a_session_goes_on_where_it_was_after_agent_and_controller_were_killed() {
 fn a_client_that_is_killed_leaves_nothing_behind() {
     let cluster = cluster();
     let job = sleeper(&cluster);
-    let mut called = tessera(&cluster, &["exec", "--pty", &job, "--", "sh", "-c", "trap '' HUP; sleep 612"]);
+    let mut called =
+        tessera(&cluster, &["exec", "--pty", &job, "--", "sh", "-c", "trap '' HUP; sleep 612"]);
     let mut terminal = Terminal::start(&mut called);
     wait::until(SOON, "the program", || (!running("612").is_empty()).then_some(()));
     let mut piped = tessera(&cluster, &["exec", &job, "--", "sleep", "613"])
@@ -270,7 +267,8 @@ fn a_client_that_is_killed_leaves_nothing_behind() {
 fn the_end_of_a_job_ends_its_sessions() {
     let cluster = cluster();
     let job = sleeper(&cluster);
-    let mut called = tessera(&cluster, &["exec", "--pty", &job, "--", "sh", "-c", "echo ready; sleep 614"]);
+    let mut called =
+        tessera(&cluster, &["exec", "--pty", &job, "--", "sh", "-c", "echo ready; sleep 614"]);
     let mut terminal = Terminal::start(&mut called);
     terminal.wait_for("ready", SOON);
 
@@ -328,7 +326,10 @@ fn run_with_a_terminal_is_a_job_with_a_terminal() {
 #[test]
 fn a_job_whose_terminal_is_closed_ends() {
     let cluster = cluster();
-    let mut called = tessera(&cluster, &["run", "--pty", "-J", "left", "sh", "-c", "trap '' HUP; echo ready; sleep 615"]);
+    let mut called = tessera(
+        &cluster,
+        &["run", "--pty", "-J", "left", "sh", "-c", "trap '' HUP; echo ready; sleep 615"],
+    );
     let mut terminal = Terminal::start(&mut called);
     terminal.wait_for("ready", SOON);
     let job = cluster.all_jobs().into_iter().find(|job| job.name == "left").unwrap();

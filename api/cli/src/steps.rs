@@ -104,7 +104,10 @@ pub fn become_step(options: StepOptions, allocation: &Allocation) -> CommandFail
     }
 }
 
-fn try_become_step(options: StepOptions, allocation: &Allocation) -> Result<Infallible, CommandFailure> {
+fn try_become_step(
+    options: StepOptions,
+    allocation: &Allocation,
+) -> Result<Infallible, CommandFailure> {
     if !rustix::termios::isatty(rustix::stdio::stdin()) {
         return Err(CommandFailure::refused(
             "standard input is no terminal: call srun --pty in a terminal, or leave --pty out",

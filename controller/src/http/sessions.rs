@@ -74,12 +74,6 @@ struct SessionPath {
     params(JobPath, SessionPath, SessionParams),
     responses(
         (status = 101, description = "The connection is a WebSocket from now on."),
-        (
-            status = 200,
-            description = "Never sent. It describes the messages: the client's first one, its further ones, and \
-                           those that it gets.",
-            body = (SessionOpening, SessionCommand, SessionEvent),
-        ),
         Problems, LookupProblems, ChangeProblems,
     ),
     security(("bearer" = [])),
@@ -185,7 +179,9 @@ impl Conversation {
                 Ok(Some(Ok(AggregatedMessage::Text(text)))) => break text,
                 Ok(Some(Ok(AggregatedMessage::Ping(_) | AggregatedMessage::Pong(_)))) => {}
                 Ok(Some(Ok(_))) => {
-                    return Err(refused("the first message has to be an opening, as text".to_owned()));
+                    return Err(refused(
+                        "the first message has to be an opening, as text".to_owned(),
+                    ));
                 }
                 Ok(Some(Err(_)) | None) | Err(_) => return Ok(None),
             }
@@ -195,8 +191,9 @@ impl Conversation {
         if opening.port.is_some() && !is_own {
             return Err(refused("only the job's own user may connect to its ports".to_owned()));
         }
-        let request = requested(source, name, opening)
-            .map_err(|bad| refused(format!("{}: {}; expected {}", bad.field, bad.problem, bad.expected)))?;
+        let request = requested(source, name, opening).map_err(|bad| {
+            refused(format!("{}: {}; expected {}", bad.field, bad.problem, bad.expected))
+        })?;
         let node = source.node;
         let opened = state.query(|reply| ToPlacer::OpenSession { node, request, reply }).await;
         match opened {
@@ -337,8 +334,8 @@ impl Conversation {
 
 /// Turns a command of a client into a frame.
 fn command(text: &str, sent: Option<u64>) -> Result<ToSession, String> {
-    let command: SessionCommand =
-        serde_json::from_str(text).map_err(|error| format!("the command can't be read: {error}"))?;
+    let command: SessionCommand = serde_json::from_str(text)
+        .map_err(|error| format!("the command can't be read: {error}"))?;
     match command {
         SessionCommand::EndOfInput => {
             let length = sent.ok_or("the input ends before it has begun")?;
@@ -360,7 +357,9 @@ fn command(text: &str, sent: Option<u64>) -> Result<ToSession, String> {
             ];
             let found = known.into_iter().find(|(name, _)| *name == signal);
             let found = found.ok_or_else(|| {
-                format!("{signal:?} is no signal for sessions: HUP, INT, QUIT, TERM, USR1, USR2 or KILL")
+                format!(
+                    "{signal:?} is no signal for sessions: HUP, INT, QUIT, TERM, USR1, USR2 or KILL"
+                )
             })?;
             Ok(ToSession::Signal(found.1))
         }

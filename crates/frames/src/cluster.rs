@@ -39,8 +39,9 @@ pub use logs::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, LogStream};
 pub use plan::{PlanEnd, PlanOrder};
 pub use session::{Hello, Welcome};
 pub use sessions::{
-    FromSession, SESSION_CHUNK_BYTES_MAX, SESSION_START_BYTES_MAX, SESSION_WINDOW_BYTES, SessionName,
-    SessionProgram, SessionRequest, SessionSignal, SessionStart, StreamRequest, ToSession,
+    FromSession, SESSION_CHUNK_BYTES_MAX, SESSION_START_BYTES_MAX, SESSION_WINDOW_BYTES,
+    SessionName, SessionProgram, SessionRequest, SessionSignal, SessionStart, StreamRequest,
+    ToSession,
 };
 pub use telemetry::{
     ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptMemory, AttemptUsage, GpuFigures, SLICES_MAX,

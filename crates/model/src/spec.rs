@@ -644,7 +644,10 @@ impl JobSpec {
             Err(BadField::new("interactive", problem.to_owned(), expected.to_owned()))
         };
         if self.run.output.stdout.is_some() || self.run.output.stderr.is_some() {
-            return refuse("its output goes to its user, not to a file", "no `stdout` and no `stderr`");
+            return refuse(
+                "its output goes to its user, not to a file",
+                "no `stdout` and no `stderr`",
+            );
         }
         let has_several = self.gang.is_some_and(|shape| shape.members() > 1);
         if has_several && self.run.batch.launch == LaunchStyle::Each {

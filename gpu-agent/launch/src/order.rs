@@ -89,8 +89,8 @@ pub struct DeviceRules {
 
 /// Everything that a program is started from.
 ///
-/// Descriptors come with it in this order: the lease page, the control group if there is one, groups of
-/// version 1, standard input unless it is [`Input::Null`], and the outputs that are [`Output::Given`].
+/// Descriptors come with it in this order: the lease page, the control group if there is one, and groups of
+/// version 1. Then come standard input unless it is [`Input::Null`], and the outputs that are [`Output::Given`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// Whose it is; `None` for the launcher's own account.

@@ -350,8 +350,11 @@ impl Shepherd {
         {
             let group = self.group.as_ref().map(Group::descriptor);
             let page = self.page.descriptor();
-            let descriptors: Vec<_> =
-                [page].into_iter().chain(group.filter(|_| order.has_group)).chain(v1_groups).collect();
+            let descriptors: Vec<_> = [page]
+                .into_iter()
+                .chain(group.filter(|_| order.has_group))
+                .chain(v1_groups)
+                .collect();
             parts = Some((job.order().attempt, order, descriptors));
         }
         let ground = parts.as_ref().map(|(attempt, order, descriptors)| SessionGround {

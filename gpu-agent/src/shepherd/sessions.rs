@@ -76,13 +76,19 @@ impl Sessions {
         Ok(Self { listener, greetings: Vec::new(), sessions: Vec::new() })
     }
 
-    /// Returns whether there are none, also none whose end a client may still want to know.
+    /// Returns whether there are none, also none whose end a client may still request.
     pub fn are_over(&self) -> bool {
         self.sessions.is_empty()
     }
 
     /// Adds the session of an attempt's own program.
-    pub fn add_main(&mut self, attempt: AttemptId, channel: Channel, log: Option<File>, now: Millis) {
+    pub fn add_main(
+        &mut self,
+        attempt: AttemptId,
+        channel: Channel,
+        log: Option<File>,
+        now: Millis,
+    ) {
         self.sessions.push(Session::new((attempt, SessionName::Main), channel, None, log, now));
     }
 
@@ -188,8 +194,10 @@ impl Sessions {
         let final_ = |reason: &str| Refusal { reason: reason.to_owned(), retry: false };
         let Some(start) = &request.start else {
             return Err(final_(match request.session {
-                SessionName::Main => "its program has no terminal and no input of its own: it was not started \
-                                      with `tessera run`",
+                SessionName::Main => {
+                    "its program has no terminal and no input of its own: it was not started \
+                                      with `tessera run`"
+                }
                 SessionName::Other(_) => "the session has ended",
             }));
         };

@@ -25,8 +25,7 @@ const CONFIRM_EVERY: u64 = 32 * 1024;
 /// How long a session waits for its client to come back, as the API states it.
 const COME_BACK_WITHIN: Duration = Duration::from_secs(60);
 /// The patience of one try of several.
-const AT_ONCE: RetryPatience =
-    RetryPatience { total: Duration::ZERO, ..RetryPatience::BRIEF };
+const AT_ONCE: RetryPatience = RetryPatience { total: Duration::ZERO, ..RetryPatience::BRIEF };
 /// Pauses between tries to come back.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -236,7 +235,7 @@ impl Conversation {
                 }
                 Err(error) => Some(error),
             };
-            let lost = *lost_at.get_or_insert_with(now);
+            let lost = *lost_at.get_or_insert_with(Instant::now);
             match broken {
                 // Before the first session the client's own patience counts.
                 Some(error)
@@ -321,7 +320,8 @@ impl Conversation {
                         sender.command(&SessionCommand::Resize { rows, columns }).await
                     }
                     Noticed::Resized => Ok(()),
-                    Noticed::Other(_, number) if !is_ready => {
+                    // Also a terminal that was closed ends the session, whatever its program makes of it.
+                    Noticed::Other(name, number) if !is_ready || name == "HUP" => {
                         return Ok(Some(SessionEnd::Interrupted(128 + number)));
                     }
                     Noticed::Other(name, _) => {
@@ -394,7 +394,9 @@ impl Conversation {
                 self.confirm(total);
                 Step::Sent(Ok(()))
             }
-            SessionEvent::Ended { exit_code: Some(code), .. } => Step::Over(SessionEnd::Exited(code)),
+            SessionEvent::Ended { exit_code: Some(code), .. } => {
+                Step::Over(SessionEnd::Exited(code))
+            }
             SessionEvent::Ended { signal: Some(signal), .. } => {
                 Step::Over(SessionEnd::Exited(128_u8.saturating_add(signal)))
             }
@@ -428,9 +430,4 @@ enum Step {
 /// Returns whether another try can't help.
 fn is_final(error: &ClientError) -> bool {
     matches!(error.status(), Some(400..=499) if error.status() != Some(429))
-}
-
-#[expect(clippy::disallowed_methods, reason = "how long a broken connection is tried again")]
-fn now() -> Instant {
-    Instant::now()
 }

@@ -9,7 +9,7 @@ use tessera_api_types::TerminalView;
 
 /// Variables that describe the terminal, and not the machine that it belongs to.
 const DESCRIBING: [&str; 3] = ["TERM", "COLORTERM", "TERM_PROGRAM"];
-/// What a terminal is that does not say how large it is.
+/// The size of a terminal that reports none.
 const USUAL_SIZE: TerminalView = TerminalView { rows: 24, columns: 80 };
 
 /// A terminal whose keys go to a program elsewhere, until this is dropped.

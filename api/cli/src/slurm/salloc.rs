@@ -79,27 +79,26 @@ impl Salloc {
     async fn run(self) -> Done {
         let Self { slurm, quiet, command } = self;
         let around = SubmitContext::find(SubmitDialect::Slurm)?;
-        let mut prepared =
-            slurm.prepare(JobSource::Program(vec![HOLDER.to_owned()]), &around)?;
+        let mut prepared = slurm.prepare(JobSource::Program(vec![HOLDER.to_owned()]), &around)?;
         let request = &mut prepared.request;
         // The command's output stays here.
         (request.stdout, request.stderr, request.open_mode) = (None, None, None);
         request.name.get_or_insert_with(|| "interactive".to_owned());
-        let say = |text: String| {
+        let note = |text: String| {
             if !quiet {
                 eprintln!("salloc: {text}");
             }
         };
-        prepared.warnings.iter().for_each(|warning| say(format!("warning: {warning}")));
+        prepared.warnings.iter().for_each(|warning| note(format!("warning: {warning}")));
         let session = connect()?;
         let held = InteractiveJob::submit(&session, prepared.request, false).await?;
         let held = held.map_err(|refused| {
             let text = format!("salloc: error: Job submit/allocate failed: {refused}");
             SlurmFailure::Message(text)
         })?;
-        held.remarks.iter().for_each(|remark| say(remark.clone()));
+        held.remarks.iter().for_each(|remark| note(remark.clone()));
         let job = held.job;
-        say(format!("Pending job allocation {job}"));
+        note(format!("Pending job allocation {job}"));
         let (release, input) = mpsc::channel(1);
         let (begun, has_begun) = oneshot::channel();
         let client = session.client.with_patience(tessera_client::RetryPatience::LONG);
@@ -114,14 +113,14 @@ impl Salloc {
         match ended {
             Some(SessionEnd::Interrupted(_)) => {
                 session.client.act(job, JobVerb::Cancel).await?;
-                say(format!("Job allocation {job} has been revoked."));
+                note(format!("Job allocation {job} has been revoked."));
                 return Ok(1);
             }
             Some(SessionEnd::NotStarted(reason)) => {
                 return Err(SlurmFailure::Message(format!("salloc: error: {reason}")));
             }
             Some(SessionEnd::Exited(_) | SessionEnd::Replaced) => {
-                say(format!("Job allocation {job} has been revoked."));
+                note(format!("Job allocation {job} has been revoked."));
                 return Ok(1);
             }
             None => {}
@@ -134,9 +133,9 @@ impl Salloc {
                 return Err(failed.into());
             }
         };
-        say(format!("Granted job allocation {job}"));
+        note(format!("Granted job allocation {job}"));
         let nodes = allocated.get("SLURM_JOB_NODELIST").cloned().unwrap_or_default();
-        say(format!("Nodes {nodes} are ready for job"));
+        note(format!("Nodes {nodes} are ready for job"));
         let mut child = match spawn(command, &allocated) {
             Ok(child) => child,
             Err(failed) => {
@@ -148,7 +147,7 @@ impl Salloc {
             status = child.wait() => (code_of(status?), false),
             // The job has ended, by its time limit for example: the command has no more to do.
             _ = &mut talk => {
-                say(format!("Job allocation {job} has been revoked."));
+                note(format!("Job allocation {job} has been revoked."));
                 let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
                 if let Some(pid) = pid {
                     // One that has just ended needs no signal.
@@ -161,7 +160,7 @@ impl Salloc {
         if revoked {
             return Ok(code);
         }
-        say(format!("Relinquishing job allocation {job}"));
+        note(format!("Relinquishing job allocation {job}"));
         drop(release);
         // The holder ends with its input; an end that is not seen is that of the job's client a minute later.
         if talk.await.is_err() {
@@ -171,7 +170,7 @@ impl Salloc {
     }
 }
 
-/// A session whose program says nothing.
+/// Takes the output of a program that has none.
 struct Silence;
 
 impl Output for Silence {
@@ -227,9 +226,8 @@ async fn allocated(
 fn of_allocation(environment: &[u8]) -> BTreeMap<String, String> {
     let pairs = environment.split(|byte| *byte == 0);
     let texts = pairs.filter_map(|pair| std::str::from_utf8(pair).ok()?.split_once('='));
-    let of_job = texts.filter(|(name, _)| {
-        name.starts_with("SLURM_") && !OF_PROCESSES.contains(name)
-    });
+    let of_job =
+        texts.filter(|(name, _)| name.starts_with("SLURM_") && !OF_PROCESSES.contains(name));
     of_job.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 

@@ -107,7 +107,8 @@ async fn run_remote_step(arguments: Vec<OsString>, job: JobRef) -> Done {
         Err(wrong) => return Ok(explain_usage(SlurmCommand::Srun, &wrong)?),
     };
     let words = arguments.into_iter().map(|word| {
-        word.into_string().map_err(|_| CommandFailure::usage("a word of the command line is no text"))
+        word.into_string()
+            .map_err(|_| CommandFailure::usage("a word of the command line is no text"))
     });
     let words = words.collect::<Result<Vec<_>, _>>()?;
     let session = connect()?;

@@ -26,7 +26,7 @@ struct OutputPiece {
 
 impl OutputBuffer {
     /// Returns how many bytes may be added before the client has confirmed some.
-    pub fn room(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         index(SESSION_WINDOW_BYTES.saturating_sub(self.end - self.taken))
     }
 
@@ -79,7 +79,8 @@ impl OutputBuffer {
 
     /// Returns a piece of one stream that begins at `from`; `None` behind the last byte.
     pub fn next(&self, from: u64) -> Option<(LogStream, &[u8])> {
-        let at = self.pieces.partition_point(|piece| piece.offset + piece.bytes.len() as u64 <= from);
+        let at =
+            self.pieces.partition_point(|piece| piece.offset + piece.bytes.len() as u64 <= from);
         let piece = self.pieces.get(at)?;
         let skipped = index(from.checked_sub(piece.offset)?);
         Some((piece.stream, piece.bytes.get(skipped..)?))
@@ -186,8 +187,8 @@ mod tests {
     fn a_client_that_reads_nothing_stops_the_program_and_loses_nothing() {
         let mut output = OutputBuffer::default();
         let mut written = 0;
-        while output.room() > 0 {
-            let piece = vec![7; output.room().min(SESSION_CHUNK_BYTES_MAX)];
+        while output.capacity() > 0 {
+            let piece = vec![7; output.capacity().min(SESSION_CHUNK_BYTES_MAX)];
             output.push(LogStream::Stdout, &piece);
             written += piece.len();
         }
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(written as u64, SESSION_WINDOW_BYTES);
         assert_eq!(all(&output, 0).0.len(), written);
         output.confirm(100_000);
-        assert_eq!(output.room(), 100_000);
+        assert_eq!(output.capacity(), 100_000);
     }
 
     #[test]

@@ -111,8 +111,7 @@ impl Channel {
     /// Gives the terminal another size, which signals the program; pipes have none.
     pub fn resize(&self, size: TerminalSize) {
         let Some(terminal) = &self.terminal else { return };
-        let size =
-            Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
         // Fails only for what is no terminal.
         let _ = tcsetwinsize(terminal.as_fd(), size);
     }

@@ -46,7 +46,7 @@ impl SessionClient {
     }
 
     /// Returns whether more may be queued.
-    pub fn has_room(&self) -> bool {
+    pub fn has_capacity(&self) -> bool {
         self.unsent.len() < OUT_BYTES
     }
 

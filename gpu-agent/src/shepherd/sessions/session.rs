@@ -138,11 +138,12 @@ impl Session {
         self.launcher.take()
     }
 
-    /// Returns what `poll` takes. Outputs are left out while there is no room for them, since one whose other end is
+    /// Returns what `poll` takes. Outputs are left out while there is no capacity for them, since one whose other end is
     /// closed would wake the shepherd for ever.
     pub fn poll_on(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let mut fds: Vec<_> = self.client.iter().map(|client| client.connection.poll_on()).collect();
-        if self.output.room() > 0 {
+        let mut fds: Vec<_> =
+            self.client.iter().map(|client| client.connection.poll_on()).collect();
+        if self.output.capacity() > 0 {
             let outputs = self.channel.outputs.iter();
             fds.extend(outputs.map(|(_, file)| (file.as_fd(), PollFlags::IN)));
         }
@@ -161,9 +162,8 @@ impl Session {
         let alone = match (&self.client, self.hung_up && self.end.is_none()) {
             (Some(_), _) | (None, true) => None,
             (None, false) => {
-                let since = self.end.as_ref().map_or(self.alone_since, |end| {
-                    end.at.max(self.alone_since)
-                });
+                let since =
+                    self.end.as_ref().map_or(self.alone_since, |end| end.at.max(self.alone_since));
                 Some(since.plus(ALONE_FOR))
             }
         };
@@ -175,7 +175,9 @@ impl Session {
         let Some(end) = &self.end else { return false };
         match &self.client {
             // It closes its side once it has read everything.
-            Some(client) => client.is_notified && client.connection.is_flushed() && !client.connection.is_open(),
+            Some(client) => {
+                client.is_notified && client.connection.is_flushed() && !client.connection.is_open()
+            }
             None => {
                 self.hung_up
                     || self.output.is_taken() && end.at < self.alone_since
@@ -190,9 +192,9 @@ impl Session {
         self.receive_replies(now);
         self.listen(now, &mut effects);
         self.feed();
-        // Room that is made by one step serves the other.
+        // Capacity that one step frees serves the other.
         self.read_outputs();
-        self.tell();
+        self.report();
         self.look_at_clock(now, &mut effects);
         effects
     }
@@ -276,11 +278,11 @@ impl Session {
         let (output, log) = (&mut self.output, &mut self.log);
         self.channel.outputs.retain_mut(|(stream, file)| {
             loop {
-                let room = output.room().min(chunk.len());
-                if room == 0 {
+                let free = output.capacity().min(chunk.len());
+                if free == 0 {
                     return true;
                 }
-                match file.read(&mut chunk[..room]) {
+                match file.read(&mut chunk[..free]) {
                     Ok(read) if read > 0 => {
                         output.push(*stream, &chunk[..read]);
                         // A disk that is full keeps nobody from working; the log then lacks it.
@@ -296,22 +298,22 @@ impl Session {
     }
 
     /// Sends the client what it lacks.
-    fn tell(&mut self) {
+    fn report(&mut self) {
         let taken = self.input.taken();
         let Some(client) = &mut self.client else { return };
         if taken > self.confirmed {
             self.confirmed = taken;
             client.connection.queue(&FromSession::Taken { total: taken });
         }
-        while client.connection.has_room()
+        while client.connection.has_capacity()
             && let Some((stream, bytes)) = self.output.next(client.next)
         {
             let (offset, bytes) = (client.next, bytes.to_vec());
             client.next += bytes.len() as u64;
             client.connection.queue(&FromSession::Output { stream, offset, bytes });
         }
-        // Without room for output a program that has ended may have written more.
-        let is_drained = client.next == self.output.end() && self.output.room() > 0;
+        // Without capacity for output a program that has ended may have written more.
+        let is_drained = client.next == self.output.end() && self.output.capacity() > 0;
         if let Some(end) = self.end.as_ref().filter(|_| is_drained && !client.is_notified) {
             client.is_notified = true;
             let (exit, detail) = (end.exit, end.detail.clone());
