@@ -10,6 +10,7 @@ use tessera_client::{
     SessionSender,
 };
 use tessera_model::JobRef;
+use tessera_model::number::index;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
@@ -413,7 +414,7 @@ impl Conversation {
     /// Forgets input that the session has.
     fn confirm(&mut self, total: u64) {
         let new = total.saturating_sub(self.confirmed);
-        let new = usize::try_from(new).unwrap_or(usize::MAX).min(self.unconfirmed.len());
+        let new = index(new).min(self.unconfirmed.len());
         self.unconfirmed.drain(..new);
         self.confirmed += new as u64;
     }

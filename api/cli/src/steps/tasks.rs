@@ -52,7 +52,10 @@ impl StepTasks<'_> {
         let mut copies = Vec::new();
         let mut inputs = Vec::new();
         for rank in 0..self.plan.programs.len() {
-            let mut child = match self.command(rank)?.spawn() {
+            let mut command = self.command(rank)?;
+            // A group of its own: what is sent to this process is passed on once.
+            command.process_group(0).kill_on_drop(false);
+            let mut child = match command.spawn() {
                 Ok(child) => child,
                 Err(error) => {
                     let program = self.plan.programs[rank].first().map_or("", String::as_str);
@@ -86,10 +89,8 @@ impl StepTasks<'_> {
     pub fn become_first(self) -> Result<Infallible, CommandFailure> {
         let mut command = self.command(0)?;
         let program = self.plan.programs[0].first().cloned().unwrap_or_default();
-        let command = command.as_std_mut();
-        // In the group of this process, which is the terminal's own.
-        let own = rustix::process::getpgrp().as_raw_nonzero().get();
-        let error = command.process_group(own).exec();
+        // It stays in the group of this process, which is the terminal's own.
+        let error = command.as_std_mut().exec();
         Err(CommandFailure::refused(format!("{program}: {}", plain(&error))))
     }
 
@@ -165,8 +166,6 @@ impl StepTasks<'_> {
             command.current_dir(folder);
         }
         command.env_clear().envs(self.environment(rank));
-        // A group of its own: what is sent to this process is passed on once.
-        command.process_group(0).kill_on_drop(false);
         let tasks = self.plan.programs.len();
         command.stdin(if tasks == 1 { Stdio::inherit() } else { Stdio::piped() });
         let output = self.plan.output.as_ref();
