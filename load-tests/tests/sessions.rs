@@ -448,3 +448,15 @@ fn a_port_of_a_job_is_reachable_for_its_user_by_many_connections_and_for_nobody_
     other.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(said.contains("only the job's own user"), "{said}");
 }
+
+#[test]
+fn sessions_that_are_over_take_no_place_of_later_ones() {
+    let cluster = cluster();
+    let job = sleeper(&cluster);
+
+    // More than a job may have at once.
+    for number in 0..140 {
+        let ran = run_with(tessera(&cluster, &["exec", &job, "--", "true"]), b"");
+        assert_eq!(ran.status.code(), Some(0), "{number}: {ran:?}");
+    }
+}

@@ -36,6 +36,8 @@ const OPENING_WITHIN: Duration = Duration::from_secs(10);
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// How long a client may be silent.
 const SILENT_FOR: Duration = Duration::from_secs(60);
+/// How long a client may take to read the rest and close the connection, once the program has ended.
+const CLOSED_WITHIN: Duration = Duration::from_secs(10);
 /// Longest message of a client: its first one with its environment.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// The name of the session of an interactive job's own program.
@@ -215,7 +217,13 @@ impl Conversation {
         let ending = loop {
             let done = tokio::select! {
                 frame = link.from.recv() => match frame {
-                    Some(frame) => self.pass_back(frame, &mut sent).await,
+                    Some(frame) => {
+                        if matches!(frame, FromSession::Ended { .. }) {
+                            // The client closes the connection once it has read all. Then the session is forgotten.
+                            silent_at = Instant::now() + CLOSED_WITHIN;
+                        }
+                        self.pass_back(frame, &mut sent).await
+                    }
                     None => Some(Ending::NodeGone),
                 },
                 message = self.messages.next() => {
@@ -282,10 +290,7 @@ impl Conversation {
             FromSession::Refused { reason, retry } => SessionEvent::Refused { reason, retry },
             FromSession::Replaced => SessionEvent::Replaced,
         };
-        let is_last = matches!(
-            event,
-            SessionEvent::Ended { .. } | SessionEvent::Refused { .. } | SessionEvent::Replaced
-        );
+        let is_last = matches!(event, SessionEvent::Refused { .. } | SessionEvent::Replaced);
         match self.send(&event).await {
             Ok(()) => is_last.then_some(Ending::Final),
             Err(_) => Some(Ending::ClientGone),
