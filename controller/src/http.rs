@@ -34,6 +34,7 @@ mod records;
 mod report;
 mod routes;
 mod series;
+mod sessions;
 mod state;
 mod submit;
 mod tokens;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tessera_frames::cluster::{LogReply, LogRequest};
+use tessera_frames::cluster::{FromSession, LogReply, LogRequest, SessionRequest, ToSession};
 use tessera_model::spec::JobSpec;
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeId, NodeName};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -109,6 +109,15 @@ pub enum ToPlacer {
         /// The pieces; `None` if the node is not connected.
         reply: oneshot::Sender<Option<mpsc::Receiver<LogReply>>>,
     },
+    /// Join an interactive session on a node.
+    OpenSession {
+        /// On which node.
+        node: NodeId,
+        /// Which session.
+        request: SessionRequest,
+        /// Both directions; `None` if the node is not connected.
+        reply: oneshot::Sender<Option<SessionLink>>,
+    },
     /// Carry out an operator's command.
     Operate {
         /// What.
@@ -141,6 +150,15 @@ pub enum ToPlacer {
         /// What it found; `None` if it is not connected, or disconnects before it answers.
         reply: oneshot::Sender<Option<Vec<tessera_api_types::DoctorFinding>>>,
     },
+}
+
+/// Both directions of an interactive session.
+#[derive(Debug)]
+pub struct SessionLink {
+    /// To the session. Dropping it leaves the session, which waits for its client then.
+    pub to: mpsc::Sender<ToSession>,
+    /// From the session. Its end without a last frame means that the node's connection broke.
+    pub from: mpsc::Receiver<FromSession>,
 }
 
 /// Everything that HTTP handlers hold.

@@ -42,6 +42,7 @@ pub mod node;
 pub mod nvml;
 pub mod outputs;
 pub mod pool;
+pub mod sessions;
 pub mod shepherd;
 pub mod sys;
 pub mod telemetry;

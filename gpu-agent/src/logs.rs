@@ -1,10 +1,10 @@
-//! Answering controllers that read an attempt's output.
+//! Answering controllers that read an attempt's output, or join one of its sessions.
 
 use std::io::{self, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tessera_frames::cluster::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest};
+use tessera_frames::cluster::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, StreamRequest};
 use tessera_launch::client::open_as;
 use tessera_launch::order::FileOrder;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::link::ControllerAddress;
 use crate::messages::NodeInput;
+use crate::sessions;
 use crate::shepherd::files::{self, NamedOutput};
 
 /// How often a growing file is looked at.
@@ -32,7 +33,14 @@ pub async fn serve(
         let (controller, node) = (controller.clone(), node.clone());
         tokio::task::spawn_local(async move {
             let mut reader = FrameReader::new(receiver);
-            let Ok(Some(request)) = reader.receive::<LogRequest>().await else { return };
+            let request = match reader.receive::<StreamRequest>().await {
+                Ok(Some(StreamRequest::Log(request))) => request,
+                Ok(Some(StreamRequest::Session(request))) => {
+                    sessions::relay(&request, &controller.data, &node, reader, sender).await;
+                    return;
+                }
+                Ok(None) | Err(_) => return,
+            };
             let mut writer = FrameWriter::new(sender);
             // A reader that went away is no trouble.
             if answer(&request, &controller, &node, &mut writer).await.is_ok() {

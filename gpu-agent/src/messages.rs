@@ -64,6 +64,13 @@ pub enum NodeInput {
         /// Where the answer goes.
         answer: oneshot::Sender<bool>,
     },
+    /// Requests which shepherd has the sessions of an attempt.
+    FindShepherd {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Option<Uuid>>,
+    },
     /// An answer of the name service.
     Account {
         /// The user's name.

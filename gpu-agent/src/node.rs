@@ -137,6 +137,10 @@ impl AgentNode {
                 // Nobody waits any more if the reader went away.
                 let _ = answer.send(self.attempts.is_alive(attempt));
             }
+            NodeInput::FindShepherd { attempt, answer } => {
+                // Nobody waits any more if the client went away.
+                let _ = answer.send(self.pool.of_attempt(attempt));
+            }
             NodeInput::Mps(event) => self.on_mps(event),
             NodeInput::Kernel(event) => self.on_kernel_event(event),
             NodeInput::Forward(frame) => self.send(frame),

@@ -21,7 +21,7 @@ use crate::shepherd::protocol::{
 };
 use crate::shepherd::serve::{ENDS_MAX, identity_path, socket_path};
 use crate::shepherd::socket::{frame_bytes, take_frame};
-use crate::shepherd::{group, limits};
+use crate::shepherd::{group, limits, sessions};
 use crate::sys::clock;
 use crate::sys::identity::ProcessIdentity;
 
@@ -40,6 +40,9 @@ const BEFORE_KILL_WITHIN: Millis = Millis::from_secs(6);
 const GRACE_UNKNOWN: Millis = Millis::from_secs(3600);
 /// A shepherd that holds this many journalled ends is sent their ids at once; it holds twice as many.
 const FORGET_AT: usize = ENDS_MAX / 2;
+
+/// The first version of the shepherds' protocol with interactive sessions.
+const SESSIONS_SINCE: u16 = 8;
 
 /// Where shepherds come from.
 #[derive(Clone, Debug)]
@@ -159,6 +162,12 @@ impl ShepherdPool {
         if let Err(refused) = handle.orders.try_send(frame) {
             tracing::warn!(%attempt, %refused, "a shepherd takes no orders");
         }
+    }
+
+    /// Returns the shepherd of an attempt, if it serves sessions.
+    pub fn of_attempt(&self, attempt: AttemptId) -> Option<Uuid> {
+        let id = self.by_attempt.get(&attempt)?;
+        self.handles.get(id).filter(|handle| handle.version >= SESSIONS_SINCE).map(|_| *id)
     }
 
     /// Takes in who a new shepherd is.
@@ -327,6 +336,7 @@ impl ShepherdLauncher {
         }
         let _ = std::fs::remove_file(identity_path(&self.data, id));
         let _ = std::fs::remove_file(socket_path(&self.data, id));
+        let _ = std::fs::remove_file(sessions::socket_path(&self.data, id));
     }
 }
 

@@ -11,6 +11,7 @@
 //!
 //! - `shepherds/<id>.id`: who it is (boot, pid, start time), for agents that come later;
 //! - `shepherds/<id>.sock`: where such an agent finds it;
+//! - `shepherds/<id>.tty`: where agents reach its interactive sessions;
 //! - `shepherds/<id>.now`: the attempt that it began last;
 //! - `pipes/<uuid>`: where companions of the attempt's processes report memory;
 //! - `outputs/<uuid>.out`, `.err`: what attempts wrote, or links to where their users directed it;
@@ -34,4 +35,5 @@ pub mod program_output;
 pub mod protocol;
 pub mod record;
 pub mod serve;
+pub mod sessions;
 pub mod socket;

@@ -12,10 +12,10 @@ use std::process::Command;
 
 use common::{Agent, Cluster, LogRead, Place, Session, order, shell};
 use tessera_frames::cluster::{
-    ExitRecord, KernelQueueSpec, LaunchOrder, LogStream, StopCause, ToAgent,
+    ExitRecord, FromSession, KernelQueueSpec, LaunchOrder, LogStream, StopCause, ToAgent,
 };
 use tessera_frames::kernel::variables;
-use tessera_model::life::Outcome;
+use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::share::MpsShare;
 use tessera_model::spec::{Class, JobProgram, OutputPaths};
 use tessera_model::{Bytes, Millis};
@@ -740,4 +740,59 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
     let (attempt, cause) = (last.attempt, StopCause::Cancel);
     stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
     stage.session.until_ended(attempt).await;
+}
+
+#[tokio::test]
+async fn a_session_has_the_account_folders_and_walls_of_its_job_and_a_terminal_of_its_own() {
+    if !is_root() {
+        return;
+    }
+    // Not below /tmp, where attempts have no /tmp of their own.
+    let mut stage = stage_in(Path::new("/var/lib"), "").await;
+    let mut job = stage.of("ada", "echo hers > /tmp/mark; echo here > mark; exec sleep 300");
+    job.run.env.insert("SECRET".into(), "hers".into());
+    stage.session.launch(&job).await;
+    stage.session.until_running(job.attempt).await;
+    let line = "until [ -e mark ]; do sleep 0.1; done; id -u; id -g; id -G; cat /tmp/mark mark; echo $SECRET; \
+                grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status; ls -d /proc/1 2>/dev/null; \
+                echo more > /tmp/mark2; ls /proc/self/fd | wc -l; exit 7";
+
+    let (text, end) = stage.session.session(job.attempt, line, false).await;
+
+    let zero = "0000000000000000";
+    let expected = format!(
+        "64001\n64001\n64001\nhers\nhere\nhers\nCapEff:\t{zero}\nCapBnd:\t{zero}\nNoNewPrivs:\t1\n4\n"
+    );
+    assert_eq!(text, expected);
+    assert_eq!(end, FromSession::Ended { exit: Some(ProgramExit::Code(7)), detail: String::new() });
+    let line = "cat /tmp/mark2; stat -c %u $(tty); exec < $(tty) && echo opened; ps -o tty= -p $$ >/dev/null; \
+                [ -e /dev/tty ] && : > /dev/tty && echo controlled";
+    let (text, _) = stage.session.session(job.attempt, line, true).await;
+    assert_eq!(text, "more\r\n64001\r\nopened\r\ncontrolled\r\n");
+}
+
+#[tokio::test]
+async fn a_link_in_the_place_of_the_private_tmp_leads_no_session_elsewhere() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage_in(Path::new("/var/lib"), "").await;
+    let job = stage.of("ada", "mv tmp old; ln -s /root tmp; touch done; exec sleep 300");
+    stage.session.launch(&job).await;
+    stage.session.until_running(job.attempt).await;
+
+    let mut tries = 0;
+    let end = loop {
+        // Until the job has made its link a session has the folder.
+        let (text, end) = stage.session.session(job.attempt, "ls -A /tmp; echo in", false).await;
+        tries += 1;
+        assert!(tries < 200, "the link was never made: {text}");
+        if text.is_empty() {
+            break end;
+        }
+        assert_eq!(text, "in\n");
+    };
+
+    let FromSession::Ended { exit: None, detail } = end else { panic!("{end:?}") };
+    assert!(detail.contains("folders of its own"), "{detail}");
 }

@@ -24,5 +24,6 @@ pub mod processor;
 pub mod programs;
 pub mod records;
 pub mod storm;
+pub mod terminal;
 pub mod timeline;
 pub mod wait;

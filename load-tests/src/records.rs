@@ -92,6 +92,11 @@ pub const BENCHMARKS: &[Benchmark] = &[
         ..PLAIN
     },
     Benchmark {
+        name: "keystroke",
+        figures: &[lower("/over_tcp/p50_ms"), lower("/over_the_unix_socket/p50_ms")],
+        ..PLAIN
+    },
+    Benchmark {
         name: "latency",
         takes_hyperqueue: true,
         figures: &[

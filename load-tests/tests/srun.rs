@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON};
 use tessera_load_tests::programs::programs;
+use tessera_load_tests::terminal::Terminal;
 use tessera_load_tests::wait;
 
 struct Rig {
@@ -138,4 +139,98 @@ fn a_failing_process_stops_the_others_only_with_k() {
         "srun -K sh -c '[ $SLURM_PROCID = 0 ] && exec sleep 600; exit 3'",
     );
     assert_eq!(with, 143, "{text}");
+}
+
+#[test]
+fn srun_with_a_terminal_is_a_job_with_a_terminal() {
+    let rig = Rig::new();
+    let mut terminal = Terminal::start(&mut rig.slurm("srun", &["-J", "shell", "--pty", "sh"]));
+
+    terminal.type_in("test -t 0 && echo terminal of $SLURM_JOB_NAME; exit 5\r");
+
+    terminal.wait_for("terminal of shell\r\n", SOON);
+    assert_eq!(terminal.wait(SOON).code(), Some(5));
+    let job = rig.cluster.all_jobs().into_iter().find(|job| job.name == "shell").unwrap();
+    rig.cluster.wait_job(job.id, SOON, "failed");
+}
+
+#[test]
+fn salloc_holds_a_slice_while_its_command_runs_here_and_returns_its_code() {
+    let rig = Rig::new();
+    let line = "echo $$ $SLURM_JOB_ID $SLURM_JOB_NODELIST ${SLURM_PROCID-unset}; squeue -h -o %T; \
+                srun -n2 -l sh -c 'echo rank $SLURM_PROCID'; srun sh -c 'exit 3'; echo code $?; exit 6";
+
+    let ran =
+        rig.slurm("salloc", &["--gpus=1", "sh", "-c", line]).stdin(Stdio::null()).output().unwrap();
+
+    assert_eq!(ran.status.code(), Some(6), "{ran:?}");
+    let (out, err) = (text(&ran.stdout), text(&ran.stderr));
+    let first: Vec<&str> = out.lines().next().unwrap_or_default().split(' ').collect();
+    assert_eq!(first[2..], ["n1", "unset"], "{ran:?}");
+    let job = first[1];
+    assert!(
+        out.contains("RUNNING\n") && out.contains("0: rank 0\n") && out.contains("1: rank 1\n"),
+        "{ran:?}"
+    );
+    assert!(out.ends_with("code 3\n"), "{ran:?}");
+    for note in [
+        format!("salloc: Granted job allocation {job}"),
+        "salloc: Nodes n1 are ready for job".to_owned(),
+        format!("salloc: Relinquishing job allocation {job}"),
+    ] {
+        assert!(err.contains(&note), "{note}: {ran:?}");
+    }
+    rig.cluster.wait_job(job.parse().unwrap(), SOON, "succeeded");
+}
+
+#[test]
+fn a_terminal_in_an_allocation_is_on_the_jobs_node_and_a_step_in_it_has_the_terminal() {
+    let rig = Rig::new();
+    let mut terminal = Terminal::start(&mut rig.slurm("salloc", &["sh"]));
+    terminal.wait_for("are ready for job", SOON);
+
+    terminal.type_in("srun --pty sh\r");
+    terminal.type_in("echo in $TESSERA_NODE; stty size\r");
+    terminal.wait_for("in n1\r\n", SOON);
+    terminal.wait_for("24 80\r\n", SOON);
+    // A step of this shell, which is inside of the job.
+    terminal.type_in(
+        "srun --pty sh -c 'test -t 1 && echo step $SLURM_STEP_ID; exit 4'; echo gave $?\r",
+    );
+    terminal.wait_for("gave 4\r\n", SOON);
+    terminal.type_in("exit\r");
+    // Keys that come earlier belong to the shell on the node.
+    wait::until(SOON, "the shell here", || (!terminal.is_raw()).then_some(()));
+    terminal.type_in("exit 2\r");
+
+    assert_eq!(terminal.wait(SOON).code(), Some(2));
+    terminal.wait_for("Relinquishing job allocation", SOON);
+}
+
+#[test]
+fn an_allocation_ends_with_salloc_however_that_ends() {
+    let rig = Rig::new();
+    let mut terminal = Terminal::start(&mut rig.slurm("salloc", &["-J", "held", "sleep", "600"]));
+    terminal.wait_for("are ready for job", SOON);
+    let job = rig.cluster.all_jobs().into_iter().find(|job| job.name == "held").unwrap();
+
+    terminal.kill();
+
+    wait::until(SOON, "the end of the allocation", || {
+        let state = rig.cluster.job(job.id).job.state;
+        ["succeeded", "failed"].contains(&state.as_str()).then_some(())
+    });
+}
+
+#[test]
+fn an_allocation_that_is_cancelled_ends_its_command() {
+    let rig = Rig::new();
+    let mut terminal = Terminal::start(&mut rig.slurm("salloc", &["-J", "held", "sleep", "616"]));
+    terminal.wait_for("are ready for job", SOON);
+    let job = rig.cluster.all_jobs().into_iter().find(|job| job.name == "held").unwrap();
+
+    rig.cluster.act(job.id, "cancel");
+
+    assert_eq!(terminal.wait(SOON).code(), Some(129));
+    terminal.wait_for("has been revoked", SOON);
 }

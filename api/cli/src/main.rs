@@ -21,6 +21,7 @@ mod experiment;
 mod explain;
 mod failure;
 mod gpus;
+mod interactive;
 mod jobs;
 mod kernels_command;
 mod login;
@@ -89,6 +90,14 @@ struct Cli {
 enum CliCommand {
     /// Submit a script, a command, or an array of them
     Submit(Box<submit::Submit>),
+    /// Run a program as a job that talks with this terminal: run --pty bash
+    Run(Box<interactive::Run>),
+    /// Run a program in a running job
+    Exec(interactive::Exec),
+    /// Take over the terminal of a job, or follow its output
+    Attach(interactive::Attach),
+    /// Make a port of a job reachable on this machine
+    Forward(interactive::Forward),
     /// Start processes inside a job on its node, with ranks and GPUs, as srun does
     Step(Box<steps::StepOptions>),
     /// List the jobs that wait or run
@@ -176,7 +185,7 @@ enum CliCommand {
     Audit(audit::Audit),
     /// Collect what a maintainer needs to understand a cluster, without secrets
     SupportBundle(support::SupportBundle),
-    /// Make this program callable as sbatch, squeue, scancel, sinfo, sacct and scontrol
+    /// Make this program callable as sbatch, srun, salloc, squeue, scancel, sinfo, sacct and scontrol
     SlurmLinks(slurm::SlurmLinks),
     /// Print the completions of a shell
     Completions(completions::Completions),
@@ -244,6 +253,10 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Token(verb) => verb.run(session).await,
         CliCommand::Audit(verb) => verb.run(session).await,
         CliCommand::Submit(verb) => verb.run(session).await,
+        CliCommand::Run(verb) => verb.run(session).await,
+        CliCommand::Exec(verb) => verb.run(session).await,
+        CliCommand::Attach(verb) => verb.run(session).await,
+        CliCommand::Forward(verb) => verb.run(session).await,
         CliCommand::Queue(verb) => verb.run(session).await,
         CliCommand::Show(verb) => verb.run(session).await,
         CliCommand::Explain(verb) => verb.run(session).await,

@@ -11,6 +11,7 @@ mod partitions;
 mod report_views;
 mod sacct;
 mod sacctmgr;
+mod salloc;
 mod sbatch;
 mod scancel;
 mod scontrol;
@@ -47,6 +48,8 @@ pub enum SlurmCommand {
     Sacct,
     /// Accounts, for reading.
     Sacctmgr,
+    /// Holds GPUs while a command runs.
+    Salloc,
     /// Submits a script.
     Sbatch,
     /// Cancels and signals jobs.
@@ -67,9 +70,10 @@ pub enum SlurmCommand {
 
 impl SlurmCommand {
     /// Every command.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Sacct,
         Self::Sacctmgr,
+        Self::Salloc,
         Self::Sbatch,
         Self::Scancel,
         Self::Scontrol,
@@ -85,6 +89,7 @@ impl SlurmCommand {
         match self {
             Self::Sacct => "sacct",
             Self::Sacctmgr => "sacctmgr",
+            Self::Salloc => "salloc",
             Self::Sbatch => "sbatch",
             Self::Scancel => "scancel",
             Self::Scontrol => "scontrol",
@@ -162,6 +167,7 @@ async fn dispatch(command: SlurmCommand, arguments: Vec<OsString>) -> Done {
     match command {
         SlurmCommand::Sacct => with(command, arguments, sacct::Sacct::run).await,
         SlurmCommand::Sacctmgr => with(command, arguments, sacctmgr::Sacctmgr::run).await,
+        SlurmCommand::Salloc => salloc::run(arguments).await,
         SlurmCommand::Sbatch => sbatch::run(arguments).await,
         SlurmCommand::Scancel => with(command, arguments, scancel::Scancel::run).await,
         SlurmCommand::Scontrol => with(command, arguments, scontrol::Scontrol::run).await,

@@ -10,6 +10,7 @@ mod tasks;
 mod unused;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use self::gpus::StepGpus;
@@ -92,6 +93,30 @@ pub async fn run(options: StepOptions, allocation: &Allocation) -> Result<u8, Co
     let number = next_step(&allocation.folder)?;
     let gpus = StepGpus::take(&plan, allocation).await?;
     StepTasks { plan: &plan, allocation, number, devices: gpus.devices() }.run().await
+}
+
+/// Puts the single process of a step in the place of this one, so that it has this one's terminal. It takes no GPU
+/// from other steps, since a shell that is left open would keep it. Returns only why that failed.
+pub fn become_step(options: StepOptions, allocation: &Allocation) -> CommandFailure {
+    match try_become_step(options, allocation) {
+        Ok(never) => match never {},
+        Err(failed) => failed,
+    }
+}
+
+fn try_become_step(
+    options: StepOptions,
+    allocation: &Allocation,
+) -> Result<Infallible, CommandFailure> {
+    if !rustix::termios::isatty(rustix::stdio::stdin()) {
+        return Err(CommandFailure::refused(
+            "standard input is no terminal: call srun --pty in a terminal, or leave --pty out",
+        ));
+    }
+    let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
+    std::fs::create_dir_all(&allocation.folder)?;
+    let number = next_step(&allocation.folder)?;
+    StepTasks { plan: &plan, allocation, number, devices: None }.become_first()
 }
 
 /// Draws the number of a step: they count from 0.

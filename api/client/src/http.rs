@@ -179,6 +179,12 @@ impl HttpConnection {
         Ok(LogStream { pieces, address: self.address() })
     }
 
+    /// Sends a request that turns the connection into another one, without a timeout.
+    pub(super) async fn upgrade(&self, call: ApiCall) -> Result<reqwest::Upgraded, ClientError> {
+        let answer = self.send(&call, None).await?;
+        answer.upgrade().await.map_err(|cause| self.unreachable(cause))
+    }
+
     /// Repeats a request until there is a response that a repetition would not change.
     async fn send(
         &self,
@@ -243,7 +249,7 @@ impl HttpConnection {
     /// Returns a successful response, and turns any other into an error.
     async fn judge(&self, answer: Response) -> Result<Response, ClientError> {
         let status = answer.status();
-        if status.is_success() {
+        if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(answer);
         }
         let body = answer.bytes().await.map_err(|cause| self.unreachable(cause))?;

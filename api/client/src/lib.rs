@@ -13,6 +13,7 @@ mod identity;
 mod operator;
 mod raw;
 mod retry;
+mod sessions;
 
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ pub use self::http::LogStream;
 use self::http::{ApiCall, HttpConnection};
 pub use self::operator::OperatorVerb;
 pub use self::retry::RetryPatience;
+pub use self::sessions::{
+    MAIN_SESSION, SessionBroken, SessionMessage, SessionReceiver, SessionSender,
+};
 use tessera_api_types::{
     AccountingReport, ClusterInfo, GpuListing, JobCounts, JobDetail, JobEvents, JobExplanation,
     JobFilter, JobPage, JobRecords, JobView, KernelTasks, LayoutPlans, MigModeRequest, NodeDetails,

@@ -126,6 +126,9 @@ pub struct JobDetail {
     pub work_dir: Option<String>,
     /// Names of its environment variables; values are not shown.
     pub env_names: Vec<String>,
+    /// Whether its program talks with its user, over the session `main`.
+    #[serde(default)]
+    pub interactive: bool,
     /// By how much it stands back behind others of its priority.
     pub nice: u32,
     /// By when it has to be done.

@@ -16,6 +16,7 @@ mod predictions;
 mod records;
 mod report;
 mod series;
+mod sessions;
 mod submit;
 mod task_kernels;
 mod usage;
@@ -63,6 +64,9 @@ pub use self::records::{JobRecord, JobRecords, RecordFilter, RequestRecord, RunR
 pub use self::report::{AccountingReport, ReportFigures, ReportLine, ReportQuery};
 pub use self::series::{
     AttemptSeries, ClusterSeries, GpuSeries, JobFigures, JobSeries, SeriesPoint, SeriesQuery,
+};
+pub use self::sessions::{
+    InteractiveRequest, SessionCommand, SessionEvent, SessionOpening, TerminalView,
 };
 pub use self::submit::{
     ArrayRange, DeadlineView, EarlySignalRequest, GangRequest, SubmitRequest, SubmitResponse,

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
+use tessera_model::batch::Interaction;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{
     BadField, JobSpec, JobUpdate, Nice, Priority, RawJobSpec, TimeUpdate, time_limit,
 };
 use time::OffsetDateTime;
 use utoipa::ToSchema;
+
+use crate::sessions::{InteractiveRequest, TerminalView};
 
 /// A job to run, or an array of them.
 ///
@@ -134,6 +137,9 @@ pub struct SubmitRequest {
     /// append, and so do the tasks of arrays and gangs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_mode: Option<String>,
+    /// Makes the job interactive. It then has one process, and no output files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interactive: Option<InteractiveRequest>,
     /// The model of the GPU, such as `a100`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_model: Option<String>,
@@ -313,11 +319,17 @@ impl SubmitRequest {
                 .signal
                 .map(|early| (early.signal, early.secs_before_limit, early.script_only)),
             open_mode: self.open_mode,
+            interaction: self.interactive.map(interaction).transpose()?,
             gpu_model: self.gpu_model,
             nodelist: self.nodelist,
             exclude: self.exclude,
         })
     }
+}
+
+fn interaction(requested: InteractiveRequest) -> Result<Interaction, BadField> {
+    let terminal = requested.terminal.map(TerminalView::size).transpose()?;
+    Ok(Interaction { terminal })
 }
 
 impl UpdateRequest {

@@ -1,13 +1,20 @@
 //! One agent's connection as the placer holds it, and the messages about connections.
 
 use actix::Message;
-use tessera_frames::cluster::{Hello, LogReply, LogRequest, ToAgent, ToController};
+use tessera_frames::cluster::{
+    FromSession, Hello, LogReply, LogRequest, SessionRequest, StreamRequest, ToAgent, ToController,
+    ToSession,
+};
 use tessera_model::{Millis, NodeId, NodeIdentity};
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tokio::sync::mpsc;
 
+use crate::ports::SessionLink;
+
 /// Pieces of output under way to one reader.
 const LOG_PIECES: usize = 8;
+/// Frames of a session under way in each direction.
+const SESSION_FRAMES: usize = 64;
 
 /// An agent sent its hello.
 #[derive(Debug, Message)]
@@ -94,6 +101,56 @@ impl AgentLink {
         });
         receiver
     }
+
+    /// Joins an interactive session.
+    pub fn open_session(&self, request: SessionRequest) -> SessionLink {
+        let (to, frames) = mpsc::channel(SESSION_FRAMES);
+        let (replies, from) = mpsc::channel(SESSION_FRAMES);
+        let connection = self.connection.clone();
+        tokio::spawn(async move {
+            if let Err(error) = carry_session(&connection, request, frames, &replies).await {
+                tracing::debug!(%error, "a session's stream broke");
+            }
+        });
+        SessionLink { to, from }
+    }
+}
+
+/// Carries a session's frames until either side leaves.
+async fn carry_session(
+    connection: &quinn::Connection,
+    request: SessionRequest,
+    mut frames: mpsc::Receiver<ToSession>,
+    replies: &mpsc::Sender<FromSession>,
+) -> Result<(), LinkError> {
+    let (send, receive) =
+        connection.open_bi().await.map_err(|cause| LinkError::Broken(cause.into()))?;
+    let (mut writer, mut reader) = (FrameWriter::new(send), FrameReader::new(receive));
+    writer.send(&StreamRequest::Session(request)).await?;
+    let there = async {
+        let mut batch = Vec::with_capacity(SESSION_FRAMES);
+        while frames.recv_many(&mut batch, SESSION_FRAMES).await > 0 {
+            for frame in batch.drain(..) {
+                writer.queue(&frame)?;
+            }
+            writer.flush().await?;
+        }
+        writer.finish();
+        Ok(())
+    };
+    let back = async {
+        while let Some(reply) = reader.receive::<FromSession>().await? {
+            if replies.send(reply).await.is_err() {
+                // What was queued for the session is sent yet.
+                std::future::pending::<()>().await;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        done = there => done,
+        done = back => done,
+    }
 }
 
 async fn read_log(
@@ -104,7 +161,7 @@ async fn read_log(
     let (send, receive) =
         connection.open_bi().await.map_err(|cause| LinkError::Broken(cause.into()))?;
     let (mut writer, mut reader) = (FrameWriter::new(send), FrameReader::new(receive));
-    writer.send(&request).await?;
+    writer.send(&StreamRequest::Log(request)).await?;
     writer.finish();
     while let Some(reply) = reader.receive::<LogReply>().await? {
         if pieces.send(reply).await.is_err() {

@@ -77,6 +77,7 @@ pub const ROUTES: &[(&str, &str, Needs)] = &[
     ("GET", "/v1/jobs/{job}/explain", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/logs", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/series", Needs::OwnJob),
+    ("GET", "/v1/jobs/{job}/sessions/{session}", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/memory", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/wait", Needs::OwnJob),
     ("GET", "/v1/kernels", USER),

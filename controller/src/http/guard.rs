@@ -107,13 +107,15 @@ async fn admit(
     }
 }
 
-/// Changes are recorded, and what was refused for lack of a name or a role. Submits are rows anyway; there
+/// Changes and sessions are recorded, and what was refused for lack of a name or a role. Submits are rows anyway; there
 /// may be thousands a second.
 fn is_audited(route: &str, method: &Method, status: StatusCode) -> bool {
     let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     let reads = *method == Method::GET || *method == Method::HEAD;
     let limited = status == StatusCode::TOO_MANY_REQUESTS;
-    refused || !(reads || limited || route == SUBMIT_ROUTE)
+    // A session is a change, although its request has the form of a read.
+    let opens = status == StatusCode::SWITCHING_PROTOCOLS;
+    refused || opens || !(reads || limited || route == SUBMIT_ROUTE)
 }
 
 fn entry<B>(answer: &Answer<B>, peer: Option<Peer>, caller: Option<&Principal>) -> AuditRecord {

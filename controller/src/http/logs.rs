@@ -130,6 +130,17 @@ async fn find(
     }
 }
 
+/// Finds the newest attempt of a job; with `wait`, waits for it to begin.
+pub(super) async fn find_begun(
+    state: &State,
+    job: JobRef,
+    scope: &JobScope,
+    wait: bool,
+) -> Result<LogSource, ApiError> {
+    let params = LogParams { stream: Stream_::Stdout, attempt: None, offset: 0, follow: wait };
+    find(state, job, scope, params).await
+}
+
 fn never_ran(job: JobRef, params: LogParams) -> ApiError {
     match params.attempt {
         Some(number) => ApiError::NotFound { what: format!("job {job} has no attempt {number}") },

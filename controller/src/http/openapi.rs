@@ -139,7 +139,12 @@ const PROBLEM: &str = "ProblemDetails";
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     modifiers(&Bearer),
-    components(schemas(tessera_api_types::ProblemDetails)),
+    components(schemas(
+        tessera_api_types::ProblemDetails,
+        tessera_api_types::SessionOpening,
+        tessera_api_types::SessionCommand,
+        tessera_api_types::SessionEvent,
+    )),
     tags(
         (name = "jobs", description = "Submit jobs, follow them, end them."),
         (name = "cluster", description = "Nodes, GPUs and their layouts."),

@@ -11,7 +11,7 @@ use super::openapi::Doc;
 use super::{
     audit, cluster, cluster_events, commands, doctor, explain, health, history, jobs,
     kernel_routes, layouts, live, logs, memory, node_certificates, overrides, predictions, records,
-    report, series, submit, tokens, usage, wait,
+    report, series, sessions, submit, tokens, usage, wait,
 };
 
 /// Adds every route to an application.
@@ -52,6 +52,7 @@ where
         .service(commands::release)
         .service(wait::wait)
         .service(logs::logs)
+        .service(sessions::join)
         .service(explain::explain)
         .service(memory::show_job_memory)
         .service(cluster::list_nodes)

@@ -30,6 +30,10 @@ const SUBSCRIBERS_EACH_MAX: usize = 32;
 const LOGS_MAX: usize = 1_024;
 /// Most outputs that one user reads at once.
 const LOGS_EACH_MAX: usize = 256;
+/// Most interactive sessions at once, and connections that are forwarded.
+const SESSIONS_MAX: usize = 2_048;
+/// Most of them of one user: people have a few, and a browser opens a dozen connections.
+const SESSIONS_EACH_MAX: usize = 128;
 /// Most requests that wait for an end at once.
 const WAITS_MAX: usize = 4_096;
 /// Most requests of one user that wait for an end at once.
@@ -48,6 +52,7 @@ pub(crate) struct State {
     subscribers: Arc<Places>,
     logs: Arc<Places>,
     waits: Arc<Places>,
+    sessions: Arc<Places>,
     explaining: Semaphore,
 }
 
@@ -63,6 +68,11 @@ impl State {
                 "too many live views are open",
             ),
             logs: Places::new(LOGS_MAX, LOGS_EACH_MAX, "too many job outputs are being read"),
+            sessions: Places::new(
+                SESSIONS_MAX,
+                SESSIONS_EACH_MAX,
+                "too many interactive sessions are open",
+            ),
             waits: Places::new(WAITS_MAX, WAITS_EACH_MAX, "too many requests wait for jobs"),
             explaining: Semaphore::new(EXPLAINED_MAX),
             ports,
@@ -81,6 +91,11 @@ impl State {
     /// Takes one of the places for readers of outputs.
     pub(super) fn read_log(&self, caller: &Principal) -> Result<Place, ApiError> {
         self.logs.take(caller)
+    }
+
+    /// Takes one of the places for interactive sessions.
+    pub(super) fn open_session(&self, caller: &Principal) -> Result<Place, ApiError> {
+        self.sessions.take(caller)
     }
 
     /// Takes one of the places for requests that wait.

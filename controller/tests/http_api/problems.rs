@@ -42,6 +42,8 @@ async fn bad_parameters_are_named() {
         ("/v1/jobs/1/logs?stream=both", "stream"),
         ("/v1/jobs/1/logs?follow=maybe", "follow"),
         ("/v1/jobs/1/logs?attempt=0", "attempt"),
+        ("/v1/jobs/1/sessions/mine", "session"),
+        ("/v1/jobs/1/sessions/main?wait=perhaps", "wait"),
         ("/v1/gpus/a%20b", "gpu"),
         ("/v1/decisions?job=0", "job"),
         ("/v1/decisions?cursor=x", "cursor"),
@@ -71,6 +73,7 @@ async fn what_there_is_not_is_not_found() {
         "/v1/jobs/42/explain",
         "/v1/jobs/42/logs",
         "/v1/jobs/42/wait",
+        "/v1/jobs/42/sessions/main",
         "/v1/decisions/dec_00000000000000000000000000000007",
     ] {
         problem(rig.get(path).await, 404, "not-found").await;

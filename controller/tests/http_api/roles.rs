@@ -34,6 +34,7 @@ async fn rig() -> Rig {
 fn filled(pattern: &str) -> String {
     let path = pattern
         .replace("{job}", "1")
+        .replace("{session}", "main")
         .replace("{name}", "node-1")
         .replace("{gpu}", "node-1:0")
         .replace("{plan}", "plan_00000000000000000000000000000001")
@@ -84,6 +85,12 @@ async fn every_route_answers_every_role_as_the_table_declares() {
                 (None, _) => assert!(matches!(status, 401 | 429), "{cell}"),
                 (Some(role), needs) if *role < needs.least() => assert_eq!(status, 403, "{cell}"),
                 (Some(_), Needs::OwnJob) if *name == "a user" => assert_eq!(status, 404, "{cell}"),
+                // Who coordinates an account reads its jobs, and does not act in them.
+                (Some(_), Needs::OwnJob)
+                    if *name == "a coordinator" && pattern.ends_with("{session}") =>
+                {
+                    assert_eq!(status, 403, "{cell}");
+                }
                 // Nothing was measured of the kernels of any task.
                 (Some(_), Needs::OwnJob) if *pattern == "/v1/kernels/task" => {
                     assert_eq!(status, 404, "{cell}");

@@ -14,6 +14,7 @@ mod launch;
 mod logs;
 mod plan;
 mod session;
+mod sessions;
 mod telemetry;
 
 use serde::{Deserialize, Serialize};
@@ -37,13 +38,18 @@ pub use launch::{ArrayPosition, GangDevice, GangPosition, KernelQueueSpec, Launc
 pub use logs::{LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, LogStream};
 pub use plan::{PlanEnd, PlanOrder};
 pub use session::{Hello, Welcome};
+pub use sessions::{
+    FromSession, SESSION_CHUNK_BYTES_MAX, SESSION_START_BYTES_MAX, SESSION_WINDOW_BYTES,
+    SessionName, SessionProgram, SessionRequest, SessionSignal, SessionStart, StreamRequest,
+    ToSession,
+};
 pub use telemetry::{
     ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptMemory, AttemptUsage, GpuFigures, SLICES_MAX,
     SliceFigures,
 };
 
 /// The version that this build speaks. A peer of another version is refused with both numbers.
-pub const PROTOCOL_VERSION: u16 = 9;
+pub const PROTOCOL_VERSION: u16 = 10;
 
 /// From an agent to its controller, on the control stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tessera_frames::cluster::{
-    LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, PIECE_BYTES_MAX, PieceAssembly, StopCause, ToAgent,
-    ToController, pieces,
+    FromSession, LOG_CHUNK_BYTES_MAX, LogReply, LogRequest, PIECE_BYTES_MAX, PieceAssembly,
+    SESSION_CHUNK_BYTES_MAX, StopCause, StreamRequest, ToAgent, ToController, ToSession, pieces,
 };
 use tessera_frames::codec::{DecodeError, EncodeError, FRAME_BYTES_MAX, decode, encode};
 use tessera_model::{AttemptId, Millis};
@@ -41,6 +41,9 @@ fn all_kinds(bytes: &[u8]) -> Result<(), TestCaseError> {
     is_refused_or_sound::<ToAgent>(bytes)?;
     is_refused_or_sound::<ToController>(bytes)?;
     is_refused_or_sound::<LogRequest>(bytes)?;
+    is_refused_or_sound::<StreamRequest>(bytes)?;
+    is_refused_or_sound::<ToSession>(bytes)?;
+    is_refused_or_sound::<FromSession>(bytes)?;
     is_refused_or_sound::<LogReply>(bytes)
 }
 
@@ -58,6 +61,17 @@ proptest! {
         comes_back(&report)?;
         comes_back(&request)?;
         comes_back(&reply)?;
+    }
+
+    #[test]
+    fn every_frame_of_a_session_comes_back(
+        request in samples::stream_request(),
+        there in samples::to_session(),
+        back in samples::from_session(),
+    ) {
+        comes_back(&request)?;
+        comes_back(&there)?;
+        comes_back(&back)?;
     }
 
     #[test]
@@ -177,4 +191,6 @@ fn the_largest_chunk_of_output_fits_into_a_frame() {
     let chunk = LogReply::Chunk { offset: u64::MAX, bytes: vec![7; LOG_CHUNK_BYTES_MAX] };
 
     assert_eq!(decode::<LogReply>(&bytes_of(&chunk)).unwrap(), chunk);
+    let input = ToSession::Input { offset: u64::MAX, bytes: vec![7; SESSION_CHUNK_BYTES_MAX] };
+    assert_eq!(decode::<ToSession>(&bytes_of(&input)).unwrap(), input);
 }

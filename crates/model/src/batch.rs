@@ -145,6 +145,44 @@ impl ArrayRules {
     }
 }
 
+/// Most rows or columns of a terminal: more than any screen has, and no attack on programs that allocate by it.
+pub const TERMINAL_SIZE_MAX: u16 = 4_096;
+
+/// The size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub columns: u16,
+}
+
+impl TerminalSize {
+    /// Reads a request.
+    ///
+    /// # Errors
+    ///
+    /// [`BadField`] names what is wrong.
+    pub fn parse(field: &'static str, rows: u16, columns: u16) -> Result<Self, BadField> {
+        let is_sound = |size: u16| (1..=TERMINAL_SIZE_MAX).contains(&size);
+        match is_sound(rows) && is_sound(columns) {
+            true => Ok(Self { rows, columns }),
+            false => Err(BadField::new(
+                field,
+                format!("{rows} rows and {columns} columns are no size of a terminal"),
+                format!("1 to {TERMINAL_SIZE_MAX} of each"),
+            )),
+        }
+    }
+}
+
+/// How the program of an interactive job is connected with its user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interaction {
+    /// The terminal that it gets; without one, pipes.
+    pub terminal: Option<TerminalSize>,
+}
+
 /// How a batch job is started and warned; a part of [`crate::spec::RunSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -157,11 +195,19 @@ pub struct BatchRules {
     pub signal: Option<EarlySignal>,
     /// What attempts do with output files that exist; `None` if the user did not choose.
     pub open_mode: Option<OpenMode>,
+    /// How its program is connected with its user, if it is interactive. It then ends when its user is gone.
+    pub interaction: Option<Interaction>,
 }
 
 impl Default for BatchRules {
     /// Returns the rules of a job that was stored before there was a choice.
     fn default() -> Self {
-        Self { launch: LaunchStyle::Each, arguments: Vec::new(), signal: None, open_mode: None }
+        Self {
+            launch: LaunchStyle::Each,
+            arguments: Vec::new(),
+            signal: None,
+            open_mode: None,
+            interaction: None,
+        }
     }
 }

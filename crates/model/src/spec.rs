@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::batch::{ArrayRules, BatchRules, EarlySignal, LaunchStyle};
+use crate::batch::{ArrayRules, BatchRules, EarlySignal, Interaction, LaunchStyle};
 use crate::dependency::Dependency;
 use crate::gang::GangShape;
 use crate::ids::BadId;
@@ -505,6 +505,8 @@ pub struct RawJobSpec {
     pub memory_prediction: Option<String>,
     /// See [`JobSpec::estimated_memory`].
     pub gpu_memory_estimate_bytes: Option<u64>,
+    /// See [`BatchRules::interaction`].
+    pub interaction: Option<Interaction>,
     /// The script's arguments.
     pub arguments: Vec<String>,
     /// See [`JobSpec::begin`].
@@ -598,6 +600,7 @@ impl JobSpec {
                         .map(|(signal, secs, script)| EarlySignal::parse(&signal, secs, script))
                         .transpose()?,
                     open_mode: parse_optional("open_mode", raw.open_mode)?,
+                    interaction: raw.interaction,
                 },
             },
             place: PlaceFilter {
@@ -644,7 +647,29 @@ impl JobSpec {
             comment: optional_text("comment", raw.comment)?,
         };
         spec.check_size()?;
+        spec.check_interaction()?;
         spec.gang_of_several()
+    }
+
+    /// One user talks to one program: an interactive job has one process, and no files for its output.
+    fn check_interaction(&self) -> Result<(), BadField> {
+        if self.run.batch.interaction.is_none() {
+            return Ok(());
+        }
+        let refuse = |problem: &str, expected: &str| {
+            Err(BadField::new("interactive", problem.to_owned(), expected.to_owned()))
+        };
+        if self.run.output.stdout.is_some() || self.run.output.stderr.is_some() {
+            return refuse(
+                "its output goes to its user, not to a file",
+                "no `stdout` and no `stderr`",
+            );
+        }
+        let has_several = self.gang.is_some_and(|shape| shape.members() > 1);
+        if has_several && self.run.batch.launch == LaunchStyle::Each {
+            return refuse("one process for each GPU can't share a terminal", "`launch` = `once`");
+        }
+        Ok(())
     }
 
     /// A gang of one is a job like any other; the members of a larger one have their slices alone.

@@ -106,6 +106,12 @@ impl FrameReader {
         Self { stream, buffer: vec![0; READ_BYTES], filled: 0 }
     }
 
+    /// Gives the stream away, with the bytes that were read of it and not taken.
+    pub fn into_stream(mut self) -> (quinn::RecvStream, Vec<u8>) {
+        self.buffer.truncate(self.filled);
+        (self.stream, self.buffer)
+    }
+
     /// Receives one frame; `None` once the peer has finished the stream.
     ///
     /// Safe to cancel: bytes that were read stay in the reader.

@@ -49,8 +49,9 @@ const LEAF_LASTS: time::Duration = time::Duration::days(365);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Well below the idle timeout, so that one lost packet breaks nothing.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
-/// Streams that a peer may hold open at once: the control stream and readers of output.
-const STREAMS_MAX: u32 = 32;
+/// Streams that a peer may hold open at once: the control stream, readers of output, and interactive sessions with
+/// their forwarded connections.
+const STREAMS_MAX: u32 = 512;
 /// Data that a peer may have under way on one stream: 16 frames.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Handshakes that wait to be looked at.

@@ -5,11 +5,14 @@ use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+};
 use std::path::Path;
 use std::ptr;
 
-use crate::order::{Account, Order};
+use crate::connect;
+use crate::order::{Account, Input, Order, Program};
 use crate::prepare::{self, PrepareError, explain, on_node, private_tmp};
 use crate::socket::Socket;
 use crate::sys::{self, check};
@@ -30,8 +33,23 @@ pub struct Descriptors {
     pub group: Option<OwnedFd>,
     /// Groups of version 1 to join.
     pub v1_groups: Vec<OwnedFd>,
+    /// Standard input.
+    pub stdin: Option<OwnedFd>,
     /// Output files of the node's own.
     pub outputs: Vec<OwnedFd>,
+}
+
+/// What a child has of its launcher.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// Where it reports what it does. Its end means that the program runs.
+    pub report: &'a Socket,
+    /// The null device.
+    pub null: BorrowedFd<'a>,
+    /// The launcher's pid.
+    pub parent: u32,
+    /// The account of the launcher's caller.
+    pub caller: u32,
 }
 
 /// Turns the child into the attempt's program.
@@ -39,15 +57,13 @@ pub fn run(
     order: &Order,
     change: Option<&Account>,
     descriptors: Descriptors,
-    report: &Socket,
-    null: BorrowedFd<'_>,
-    parent: u32,
+    around: &Surroundings<'_>,
 ) -> ! {
-    let failed = become_program(order, change, descriptors, report, null, parent);
+    let failed = become_program(order, change, descriptors, around);
     let mut message = vec![FAILED, u8::from(failed.by_job), u8::from(failed.lease)];
     message.extend_from_slice(failed.detail.as_bytes());
     // A launcher that is gone needs no reason.
-    let _ = report.send_raw(&message, &[]);
+    let _ = around.report.send_raw(&message, &[]);
     sys::exit(127)
 }
 
@@ -55,11 +71,19 @@ fn become_program(
     order: &Order,
     change: Option<&Account>,
     descriptors: Descriptors,
-    report: &Socket,
-    null: BorrowedFd<'_>,
-    parent: u32,
+    around: &Surroundings<'_>,
 ) -> PrepareError {
-    match prepare_all(order, change, descriptors, report, null, parent) {
+    match prepare_all(order, change, descriptors, around) {
+        Ok(_) if let Program::Connect(port) = order.program => match connect::open(port) {
+            Ok(peer) => {
+                // Also the end of the report, which shows that it runs.
+                sys::close_others(peer.as_raw_fd());
+                sys::exit(connect::copy(peer))
+            }
+            Err(error) => PrepareError::by_job(format!(
+                "nothing in the job listens on port {port} of its node: {error}"
+            )),
+        },
         Ok((program, arguments, environment)) => {
             explain(&sys::execute(&program, &arguments, &environment), &program)
         }
@@ -73,10 +97,9 @@ fn prepare_all(
     order: &Order,
     change: Option<&Account>,
     descriptors: Descriptors,
-    report: &Socket,
-    null: BorrowedFd<'_>,
-    parent: u32,
+    around: &Surroundings<'_>,
 ) -> Result<Image, PrepareError> {
+    let Surroundings { report, null, parent, caller } = *around;
     let by_node = |what: &'static str| {
         move |error: io::Error| PrepareError::by_node(format!("the node could not {what}: {error}"))
     };
@@ -88,9 +111,13 @@ fn prepare_all(
     sys::reset_signals();
     // The launcher's protection from the out-of-memory killer isn't the program's.
     let _ = fs::write("/proc/self/oom_score_adj", "0");
-    if let Some(own) = &order.own {
+    if let Some(own) = order.own.as_ref().filter(|_| !order.joins) {
         make_own(Path::new(own), change)
             .map_err(|error| on_node("the attempt's folder", Path::new(own), &error))?;
+    }
+    if let Some(terminal) = descriptors.stdin.as_ref().filter(|_| order.stdin == Input::Terminal) {
+        take_terminal(terminal, change, caller)
+            .map_err(by_node("give the program its terminal"))?;
     }
     if let Some(account) = change {
         build_walls(order, account).map_err(by_node("give the attempt folders of its own"))?;
@@ -124,7 +151,8 @@ fn prepare_all(
             .send_raw(&[&[READABLE], numbers.as_slice()].concat(), &files)
             .map_err(by_node("report what it opened"))?;
     }
-    let streams = [null, prepared.stdout.as_fd(), prepared.stderr.as_fd()];
+    let stdin = descriptors.stdin.as_ref().map_or(null, |stdin| stdin.as_fd());
+    let streams = [stdin, prepared.stdout.as_fd(), prepared.stderr.as_fd()];
     for (target, stream) in (0..).zip(streams) {
         sys::replace(stream, target).map_err(by_node("set the attempt's streams"))?;
     }
@@ -138,6 +166,25 @@ fn prepare_all(
         return Err(PrepareError { by_job: false, lease: true, detail });
     }
     Ok((prepared.program, prepared.arguments, prepared.environment))
+}
+
+/// Makes a terminal the controlling one of this process, and gives it to the program's account, so that the
+/// program can open it by its name.
+fn take_terminal(terminal: &OwnedFd, change: Option<&Account>, caller: u32) -> io::Result<()> {
+    let found = File::from(terminal.try_clone()?).metadata()?;
+    // The major numbers of Unix 98 terminals. Nothing is given away that is not the caller's own.
+    let is_terminal = found.file_type().is_char_device()
+        && (136..=143).contains(&libc::major(found.rdev()))
+        && found.uid() == caller;
+    if !is_terminal {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no terminal"));
+    }
+    // SAFETY: a descriptor and plain numbers.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) })?;
+    if let Some(account) = change {
+        std::os::unix::fs::fchown(terminal, Some(account.uid), None)?;
+    }
+    Ok(())
 }
 
 fn enter(folder: &CStr) -> io::Result<()> {
@@ -206,11 +253,15 @@ fn build_walls(order: &Order, account: &Account) -> io::Result<()> {
     // What is mounted outside, such as home folders on demand, still appears inside.
     mount(None, "/", None, libc::MS_REC | libc::MS_SLAVE, None)?;
     if let Some(tmp) = tmp {
-        fs::DirBuilder::new().mode(0o700).create(&tmp)?;
-        give(&tmp, account)?;
-        let tmp = tmp.to_str().ok_or(io::ErrorKind::InvalidInput)?;
+        if !order.joins {
+            fs::DirBuilder::new().mode(0o700).create(&tmp)?;
+            give(&tmp, account)?;
+        }
+        // By its descriptor: the account may have put a link to another's folder in its place.
+        let folder = open_own_folder(&tmp, account)?;
+        let tmp = format!("/proc/self/fd/{}", folder.as_raw_fd());
         for target in ["/tmp", "/var/tmp"] {
-            mount(Some(tmp), target, None, libc::MS_BIND, None)?;
+            mount(Some(&tmp), target, None, libc::MS_BIND, None)?;
             let flags = libc::MS_BIND | libc::MS_REMOUNT | libc::MS_NODEV | libc::MS_NOSUID;
             mount(None, target, None, flags, None)?;
         }
@@ -219,6 +270,17 @@ fn build_walls(order: &Order, account: &Account) -> io::Result<()> {
         hide_processes()?;
     }
     Ok(())
+}
+
+fn open_own_folder(path: &Path, account: &Account) -> io::Result<File> {
+    let folder = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
+        .open(path)?;
+    match folder.metadata()?.uid() == account.uid {
+        true => Ok(folder),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
 }
 
 /// Tries in this process, which ends afterwards, whether attempts can have mounts of their own, and a `/proc`

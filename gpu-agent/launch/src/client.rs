@@ -35,9 +35,27 @@ impl LauncherProcess {
         Ok(Self { socket, child })
     }
 
+    /// Ends the connection, and with it the launcher and all that it started.
+    pub fn dismiss(self) -> EndingLauncher {
+        drop(self.socket);
+        EndingLauncher(self.child)
+    }
+
     /// Returns its pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+}
+
+/// A launcher whose connection has ended.
+#[derive(Debug)]
+pub struct EndingLauncher(Child);
+
+impl EndingLauncher {
+    /// Waits until it is gone, and with it all that it started.
+    pub fn reap(mut self) {
+        // Fails only if somebody else has reaped it.
+        let _ = self.0.wait();
     }
 }
 

@@ -8,10 +8,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::child::{self, Descriptors, FAILED, OPENS, READABLE, become_reader};
+use crate::child::{self, Descriptors, FAILED, OPENS, READABLE, Surroundings, become_reader};
 use crate::devices::Filter;
 use crate::order::{
-    Account, DeviceRules, FileOrder, Order, Output, ReadableOutput, Reply, Request,
+    Account, DeviceRules, FileOrder, Input, Order, Output, ReadableOutput, Reply, Request,
 };
 use crate::paths::{OpenError, identity_of, open_reader};
 use crate::policy::{self, Policy};
@@ -19,7 +19,7 @@ use crate::socket::{Received, Socket};
 use crate::sys::{self, Child, boot_millis};
 
 /// Raised with each change of the messages.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Argument with which the program only prints [`VERSION`].
 pub const PROTOCOL_FLAG: &str = "--protocol";
 /// Argument with which the program only tries what it can do on this machine, and prints it.
@@ -77,6 +77,8 @@ struct Launcher {
 struct Job {
     child: Child,
     group: Option<OwnedFd>,
+    /// Whether the group is its own, and is emptied with its end.
+    owns_group: bool,
     phase: Phase,
 }
 
@@ -274,18 +276,26 @@ impl Launcher {
         let parent = std::process::id();
         let Some(child) = sys::fork(group, order.devices.is_some()).map_err(failed)? else {
             drop(report);
-            child::run(order, change, descriptors, &theirs, self.null.as_fd(), parent)
+            let around = Surroundings {
+                report: &theirs,
+                null: self.null.as_fd(),
+                parent,
+                caller: self.policy.caller,
+            };
+            child::run(order, change, descriptors, &around)
         };
         let deadline = boot_millis() + u64::from(order.open_within_ms);
         let (opens, readable) = (String::new(), Vec::new());
         let phase = Phase::Starting { report, opens, readable, deadline };
-        self.job = Some(Job { child, group: descriptors.group, phase });
+        let owns_group = !order.joins;
+        self.job = Some(Job { child, group: descriptors.group, owns_group, phase });
         Ok(())
     }
 
     /// Attaches the filter of an attempt's devices to its group, unless the group has it already.
     fn guard_devices(&mut self, order: &Order, descriptors: &Descriptors) -> io::Result<()> {
-        let Some(rules) = &order.devices else { return Ok(()) };
+        // A group that is joined has the filter of its attempt.
+        let Some(rules) = order.devices.as_ref().filter(|_| !order.joins) else { return Ok(()) };
         let group = descriptors.group.as_ref().ok_or_else(|| {
             io::Error::new(io::ErrorKind::Unsupported, "there is no control group of version 2")
         })?;
@@ -316,7 +326,7 @@ impl Launcher {
         let reply = match job.phase {
             Phase::Failing(reply) | Phase::Aborted { reply: Some(reply), .. } => reply,
             Phase::Aborted { reply: None, .. } | Phase::Running | Phase::Starting { .. } => {
-                let group_killed = job.group.as_ref().is_some_and(clear);
+                let group_killed = job.owns_group && job.group.as_ref().is_some_and(clear);
                 let clean = sweep(&self.others());
                 Reply::Ended {
                     status: reaped.status,
@@ -452,7 +462,7 @@ impl Job {
     }
 
     fn kill(&self) {
-        if let Some(group) = &self.group {
+        if let Some(group) = self.group.as_ref().filter(|_| self.owns_group) {
             kill_group(group);
         }
         sys::signal(-self.child.pid, libc::SIGKILL);
@@ -531,10 +541,14 @@ fn sort(order: &Order, descriptors: Vec<OwnedFd>) -> Option<Descriptors> {
     let lease = File::from(descriptors.next()?);
     let group = if order.has_group { Some(descriptors.next()?) } else { None };
     let v1_groups: Vec<_> = descriptors.by_ref().take(usize::from(order.v1_groups)).collect();
+    let stdin = match order.stdin {
+        Input::Null => None,
+        Input::Given | Input::Terminal => Some(descriptors.next()?),
+    };
     let outputs: Vec<_> = descriptors.collect();
     let given = [&order.stdout, &order.stderr].into_iter().filter(|o| **o == Output::Given).count();
     let is_whole = v1_groups.len() == usize::from(order.v1_groups) && outputs.len() == given;
-    is_whole.then_some(Descriptors { lease, group, v1_groups, outputs })
+    is_whole.then_some(Descriptors { lease, group, v1_groups, stdin, outputs })
 }
 
 /// Finds out which accounts this launcher may become.

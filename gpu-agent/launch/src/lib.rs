@@ -11,6 +11,7 @@
 
 pub mod child;
 pub mod client;
+pub mod connect;
 pub mod devices;
 pub mod helper;
 pub mod order;

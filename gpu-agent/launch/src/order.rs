@@ -29,6 +29,19 @@ pub enum Program {
     Command(Vec<String>),
     /// The text of a script, and its arguments.
     Script(String, Vec<String>),
+    /// No program: the process connects to this port of its own host, and copies between it and its streams.
+    Connect(u16),
+}
+
+/// Where standard input comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// From nowhere.
+    Null,
+    /// From a descriptor that comes with the order.
+    Given,
+    /// From a terminal, which becomes the program's controlling one; its descriptor comes with the order.
+    Terminal,
 }
 
 /// Where an output goes.
@@ -76,8 +89,8 @@ pub struct DeviceRules {
 
 /// Everything that a program is started from.
 ///
-/// Descriptors come with it in this order: the lease page, the control group if there is one, groups of
-/// version 1, and the outputs that are [`Output::Given`].
+/// Descriptors come with it in this order: the lease page, the control group if there is one, and groups of
+/// version 1. Then come standard input unless it is [`Input::Null`], and the outputs that are [`Output::Given`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// Whose it is; `None` for the launcher's own account.
@@ -92,10 +105,14 @@ pub struct Order {
     pub own: Option<String>,
     /// Where the program runs; its own folder, if not given.
     pub work_dir: Option<String>,
+    /// Standard input.
+    pub stdin: Input,
     /// Standard output.
     pub stdout: Output,
     /// Standard error.
     pub stderr: Output,
+    /// Whether it joins an attempt that runs: the attempt's folders are there, and its end is not the attempt's.
+    pub joins: bool,
     /// Whether files that the user named are added to rather than emptied.
     pub append: bool,
     /// A line to write before the program's output into files that are added to.
@@ -359,12 +376,22 @@ impl Order {
                 w.text(text);
                 w.texts(arguments);
             }
+            Program::Connect(port) => {
+                w.u8(2);
+                w.u32(u32::from(*port));
+            }
         }
         w.texts(&self.environment);
         w.option(self.own.as_ref(), |w, own| w.text(own));
         w.option(self.work_dir.as_ref(), |w, folder| w.text(folder));
+        w.u8(match self.stdin {
+            Input::Null => 0,
+            Input::Given => 1,
+            Input::Terminal => 2,
+        });
         w.output(&self.stdout);
         w.output(&self.stderr);
+        w.flag(self.joins);
         w.flag(self.append);
         w.option(self.headline.as_ref(), |w, line| w.text(line));
         w.u64(self.generation);
@@ -393,13 +420,23 @@ impl Order {
             program: match r.u8()? {
                 0 => Program::Command(r.texts()?),
                 1 => Program::Script(r.text()?, r.texts()?),
+                2 => Program::Connect(
+                    u16::try_from(r.u32()?).map_err(|_| invalid("no port of this number"))?,
+                ),
                 _ => return Err(invalid("an unknown program")),
             },
             environment: r.texts()?,
             own: r.option(Reader::text)?,
             work_dir: r.option(Reader::text)?,
+            stdin: match r.u8()? {
+                0 => Input::Null,
+                1 => Input::Given,
+                2 => Input::Terminal,
+                _ => return Err(invalid("an unknown input")),
+            },
             stdout: r.output()?,
             stderr: r.output()?,
+            joins: r.flag()?,
             append: r.flag()?,
             headline: r.option(Reader::text)?,
             generation: r.u64()?,
@@ -585,6 +622,8 @@ mod tests {
             environment: vec!["A=b".into()],
             own: Some("/data/attempts/1".into()),
             work_dir: None,
+            stdin: Input::Terminal,
+            joins: true,
             stdout: Output::Path("/home/ada/out".into()),
             stderr: Output::SameAsStdout,
             append: true,
@@ -615,8 +654,15 @@ mod tests {
             Request::Start(Box::new(order())),
             Request::Start(Box::new(Order {
                 program: Program::Script("#!/bin/sh\n".into(), vec!["-x".into()]),
+                stdin: Input::Null,
                 stderr: Output::Given,
+                joins: false,
                 devices: None,
+                ..order()
+            })),
+            Request::Start(Box::new(Order {
+                program: Program::Connect(8888),
+                stdin: Input::Given,
                 ..order()
             })),
             Request::Signal(15),

@@ -91,8 +91,11 @@ pub fn prepare(
             let words = words.chain(arguments.iter().cloned()).collect();
             (path, words)
         }
+        Program::Connect(_) => (PathBuf::new(), Vec::new()),
     };
-    report(&format!("the program {}", program.display()));
+    if !program.as_os_str().is_empty() {
+        report(&format!("the program {}", program.display()));
+    }
     Ok(Prepared {
         program: text(program.as_os_str())?,
         arguments: texts(&arguments)?,

@@ -253,6 +253,19 @@ pub fn close_others_on_exec() {
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, ON_EXEC) };
 }
 
+/// Closes all descriptors but the standard streams and one.
+pub fn close_others(kept: RawFd) {
+    let close = |from: RawFd, to: libc::c_uint| {
+        // SAFETY: nothing of this process uses a descriptor afterwards but the standard streams and the one that
+        // is kept. Kernels before 5.9 don't know it: the descriptors then go with the process.
+        unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
+    };
+    if kept > 3 {
+        close(3, kept.cast_unsigned() - 1);
+    }
+    close(kept + 1, u32::MAX);
+}
+
 /// Executes a program; returns only what went wrong.
 pub fn execute(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<_> {

@@ -1,7 +1,8 @@
 //! One attempt from its start to its end, as a shepherd sees it.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -13,7 +14,7 @@ use tessera_agent_core::shepherd::{HeldAttempt, never_ran_at};
 use tessera_frames::cluster::{
     AttemptStatus, ExitRecord, HOST_MEMORY_DETAIL, LogStream, REFUSED_DETAIL, StopCause,
 };
-use tessera_launch::order::{ReadableOutput, Request};
+use tessera_launch::order::{Order, Output, Program, ReadableOutput, Request};
 use tessera_launch::paths::identity_of;
 use tessera_launch::prepare::PrepareError;
 use tessera_launch::socket::Socket;
@@ -29,9 +30,10 @@ use super::files::{self, NamedOutput};
 use super::group::Group;
 use super::limits::{Controllers, LimitGroups, Limits};
 use super::memory_pipe::MemoryPipe;
-use super::prepare::prepare;
+use super::prepare::{Prepared, prepare};
 use super::program_output::{OutputStream, ProgramOutput};
 use super::protocol::SpawnOrder;
+use super::sessions::Channel;
 use crate::lease_page::LeasePage;
 use crate::sys::clock;
 
@@ -97,6 +99,10 @@ pub struct RunningAttempt {
     ran_before_kill: bool,
     memory_kills_before: u64,
     limits: LimitGroups,
+    /// What its program is started from, without the text of a script.
+    launch_order: Order,
+    /// The program's streams, if it is interactive, and the file that keeps its output; until they are taken.
+    interaction: Option<(Channel, Option<File>)>,
     program_output: ProgramOutput,
     memory_pipe: Option<MemoryPipe>,
     memory_reported: CompanionMemory,
@@ -138,6 +144,10 @@ impl RunningAttempt {
         let v1_groups = limits.descriptors();
         prepared.order.v1_groups = clamped(v1_groups.len());
         descriptors.extend(v1_groups);
+        let interaction = interact(&order, &mut prepared).map_err(|error| {
+            let detail = format!("the node could not open the program's streams: {error}");
+            Box::new(never_ran(Outcome::NotStarted, detail))
+        })?;
         descriptors.extend(prepared.descriptors());
         let request = Request::Start(Box::new(prepared.order.clone()));
         around.launcher.request(&request, &descriptors).map_err(|error| {
@@ -145,6 +155,9 @@ impl RunningAttempt {
             Box::new(never_ran(Outcome::NotStarted, detail))
         })?;
         drop(descriptors);
+        // Not the program's ends: a terminal that its program has left must be seen to be.
+        prepared.outputs.clear();
+        prepared.order.program = Program::Command(Vec::new());
         // The time limit counts from the order: files that can't be opened don't stop it.
         let now = clock::boot_now();
         Ok(Self {
@@ -159,6 +172,8 @@ impl RunningAttempt {
             ran_before_kill: false,
             memory_kills_before,
             limits,
+            launch_order: prepared.order,
+            interaction,
             program_output: prepared.program_output,
             memory_pipe,
             memory_reported: CompanionMemory::default(),
@@ -211,6 +226,17 @@ impl RunningAttempt {
             }
         }
         (pid, started_unix)
+    }
+
+    /// Takes the streams of an interactive program, and the file that keeps its output.
+    pub fn take_interaction(&mut self) -> Option<(Channel, Option<File>)> {
+        self.interaction.take()
+    }
+
+    /// Returns what sessions are started from, while the program runs: its order, and groups to join.
+    pub fn session_parts(&self) -> Option<(&Order, Vec<BorrowedFd<'_>>)> {
+        let runs = self.program.is_some() && !self.killed;
+        runs.then(|| (&self.launch_order, self.limits.descriptors()))
     }
 
     /// Returns what it was started from.
@@ -340,6 +366,12 @@ impl RunningAttempt {
         self.ran_before_kill
     }
 
+    /// Signals the program and its process group, for a session.
+    pub fn signal(&self, number: i32, launcher: &Socket) {
+        // A launcher that is gone takes its program with it.
+        let _ = launcher.request(&Request::Signal(number), &[]);
+    }
+
     fn kill_all(&mut self, group: Option<&Group>, launcher: &Socket) {
         self.killed = true;
         if let Some(group) = group {
@@ -465,6 +497,22 @@ impl RunningAttempt {
             max_rss: used.max_rss,
         }
     }
+}
+
+/// Opens the streams of an interactive program, and puts their other ends in the place of its output files.
+fn interact(
+    order: &SpawnOrder,
+    prepared: &mut Prepared,
+) -> io::Result<Option<(Channel, Option<File>)>> {
+    let Some(interaction) = order.run.batch.interaction else { return Ok(None) };
+    let (channel, end) = Channel::open(interaction.terminal)?;
+    prepared.order.stdin = end.kind;
+    prepared.order.stdout = Output::Given;
+    prepared.order.stderr = end.stderr_output();
+    let program_ends = [Some(end.input), Some(end.stdout), end.stderr].into_iter().flatten();
+    let files = program_ends.map(File::from).collect();
+    let log = std::mem::replace(&mut prepared.outputs, files).into_iter().next();
+    Ok(Some((channel, log)))
 }
 
 /// Makes the pipe for an attempt's companions, and names it and the companion in the program's environment. Without a pipe the

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use tessera_frames::cluster::LogStream;
-use tessera_launch::order::{DeviceNumber, DeviceRules, Order, Output, Program, Walls};
+use tessera_launch::order::{DeviceNumber, DeviceRules, Input, Order, Output, Program, Walls};
 use tessera_launch::prepare::{PrepareError, on_node, private_tmp};
 use tessera_model::BootId;
 use tessera_model::spec::JobProgram;
@@ -119,8 +119,10 @@ pub fn prepare(
             environment: environment.collect(),
             own: Some(work.display().to_string()),
             work_dir: run.work_dir.clone(),
+            stdin: Input::Null,
             stdout,
             stderr,
+            joins: false,
             append: order.append,
             headline,
             generation: order.generation,

@@ -17,7 +17,7 @@ use crate::sys::identity::ProcessIdentity;
 /// version keeps its attempt, gets no other, and is sent nothing that it doesn't know
 /// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
 /// attempt: half of an upgrade.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// Argument with which a shepherd's program only prints [`VERSION`].
 pub const PROTOCOL_FLAG: &str = "--protocol";

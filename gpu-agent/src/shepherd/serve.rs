@@ -16,7 +16,7 @@ use rustix::time::{
 use tessera_agent_core::companion::CompanionMemory;
 use tessera_frames::cluster::{AttemptStatus, ExitRecord};
 use tessera_launch::client::LauncherProcess;
-use tessera_launch::order::Reply;
+use tessera_launch::order::{Reply, Request};
 use tessera_launch::prepare::{PrepareError, private_tmp};
 use tessera_launch::socket::{Received, Socket};
 use tessera_model::life::Outcome;
@@ -30,6 +30,7 @@ use super::limits::Controllers;
 use super::now::{self, NowFile};
 use super::protocol::{FromShepherd, ShepherdHello, SpawnOrder, ToShepherd, VERSION};
 use super::record::{self, StoredExitRecord};
+use super::sessions::{self, MainEffect, SessionGround, Sessions};
 use super::socket::{AgentSocket, SocketInput};
 use crate::lease_page::LeasePage;
 use crate::sys::clock;
@@ -83,6 +84,7 @@ pub struct Shepherd {
     now: NowFile,
     /// When an attempt that was killed is killed again.
     killed_again: Millis,
+    sessions: Sessions,
 }
 
 /// The end of an attempt, as long as it isn't safe elsewhere.
@@ -108,6 +110,7 @@ impl Shepherd {
         std::env::set_current_dir(&place.data)?;
         let listener = UnixListener::bind(socket_path(Path::new("."), place.id))?;
         listener.set_nonblocking(true)?;
+        let sessions = Sessions::open(Path::new("."), place.id)?;
         let now = NowFile::create(&place.data, place.id)?;
         fs::write(identity_path(&place.data, place.id), identity)?;
         let group = place
@@ -139,13 +142,18 @@ impl Shepherd {
             ends: Vec::new(),
             now,
             killed_again: Millis::ZERO,
+            sessions,
         })
     }
 
     /// Serves until there is neither an agent nor anything to do.
     pub fn run(mut self) {
         self.greet();
-        while self.agent.is_some() || self.job.is_some() || !self.ends.is_empty() {
+        while self.agent.is_some()
+            || self.job.is_some()
+            || !self.ends.is_empty()
+            || !self.sessions.are_over()
+        {
             self.arm();
             if self.wait().is_err() {
                 continue;
@@ -154,6 +162,7 @@ impl Shepherd {
             self.listen();
             self.tick();
             self.receive_replies();
+            self.serve_sessions();
         }
         self.remove();
     }
@@ -167,6 +176,8 @@ impl Shepherd {
         fds.extend(self.agent.iter().map(|s| PollFd::from_borrowed_fd(s.descriptor(), ready)));
         let launcher = self.launcher.iter().map(|launcher| launcher.socket.descriptor());
         fds.extend(launcher.map(|socket| PollFd::from_borrowed_fd(socket, ready)));
+        let sessions = self.sessions.poll_on();
+        fds.extend(sessions.into_iter().map(|(fd, on)| PollFd::from_borrowed_fd(fd, on)));
         poll(&mut fds, None).map(|_| ())
     }
 
@@ -182,7 +193,8 @@ impl Shepherd {
             lease.min(own).min(now.plus(again))
         });
         let of_ends = self.ends.iter().map(|ended| ended.keep_at).min();
-        let next = of_job.into_iter().chain(of_ends).min();
+        let of_sessions = self.sessions.next_deadline();
+        let next = of_job.into_iter().chain(of_ends).chain(of_sessions).min();
         let at = next.map_or(Millis::ZERO, |next| next.max(now.plus(Millis::new(1)))).get();
         let value = Timespec {
             // A thousandth of a `u64` is below the largest `i64`.
@@ -287,7 +299,10 @@ impl Shepherd {
         self.group = self.group.take().and_then(|group| group.unkilled().ok());
         match self.begin(order, script) {
             // Reported once the program runs.
-            Ok(job) => {
+            Ok(mut job) => {
+                if let Some((channel, log)) = job.take_interaction() {
+                    self.sessions.add_main(attempt, channel, log, clock::boot_now());
+                }
                 self.job = Some(job);
                 self.killed_again = Millis::ZERO;
             }
@@ -325,6 +340,37 @@ impl Shepherd {
             launcher: &launcher.socket,
         };
         RunningAttempt::start(around, order, script)
+    }
+
+    /// Serves the interactive sessions.
+    fn serve_sessions(&mut self) {
+        let mut parts = None;
+        if let Some(job) = &self.job
+            && let Some((order, v1_groups)) = job.session_parts()
+        {
+            let group = self.group.as_ref().map(Group::descriptor);
+            let page = self.page.descriptor();
+            let descriptors: Vec<_> = [page]
+                .into_iter()
+                .chain(group.filter(|_| order.has_group))
+                .chain(v1_groups)
+                .collect();
+            parts = Some((job.order().attempt, order, descriptors));
+        }
+        let ground = parts.as_ref().map(|(attempt, order, descriptors)| SessionGround {
+            launch: &self.place.launch,
+            attempt: *attempt,
+            order,
+            descriptors,
+        });
+        let effects = self.sessions.work(ground, clock::boot_now());
+        let (Some(job), Some(launcher)) = (&mut self.job, &self.launcher) else { return };
+        for effect in effects {
+            match effect {
+                MainEffect::Signal(number) => job.signal(number, &launcher.socket),
+                MainEffect::Kill => drop(launcher.socket.request(&Request::Kill, &[])),
+            }
+        }
     }
 
     fn running(&mut self, attempt: AttemptId) -> Option<(&mut RunningAttempt, &Socket)> {
@@ -442,6 +488,10 @@ impl Shepherd {
     }
 
     fn finish(&mut self, job: &RunningAttempt, record: ExitRecord) {
+        let (attempt, now) = (job.order().attempt, clock::boot_now());
+        // Before its end is reported, after which nothing of it may run.
+        self.sessions.main_ended(attempt, record.exit, &record.detail, now);
+        self.sessions.end_all(attempt, now);
         if job.has_own_processes() || self.launcher.is_none() {
             group::sweep(self.launcher.as_ref().map(LauncherProcess::pid));
         }
@@ -473,6 +523,7 @@ impl Shepherd {
         // Left-overs are removed by the next agent.
         let _ = fs::remove_file(identity_path(&self.place.data, self.place.id));
         let _ = fs::remove_file(socket_path(&self.place.data, self.place.id));
+        let _ = fs::remove_file(sessions::socket_path(&self.place.data, self.place.id));
         let _ = fs::remove_file(now::path(&self.place.data, self.place.id));
     }
 }

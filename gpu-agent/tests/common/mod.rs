@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tessera_frames::cluster::{
-    AttemptStatus, ExitRecord, GpuReport, Hello, LaunchOrder, LogReply, LogRequest, LogStream,
-    PROTOCOL_VERSION, PlanEnd, PlanOrder, ToAgent, ToController, Welcome,
+    AttemptStatus, ExitRecord, FromSession, GpuReport, Hello, LaunchOrder, LogReply, LogRequest,
+    LogStream, PROTOCOL_VERSION, PlanEnd, PlanOrder, SessionName, SessionProgram, SessionRequest,
+    SessionStart, StreamRequest, ToAgent, ToController, Welcome,
 };
 use tessera_model::lease::LeaseTerms;
 use tessera_model::mig::{PlanStep, Slot};
@@ -366,7 +367,8 @@ impl Session {
     pub async fn read_log(&self, attempt: AttemptId, stream: LogStream, follow: bool) -> LogRead {
         let (sender, receiver) = self.connection.open_bi().await.unwrap();
         let mut writer = FrameWriter::new(sender);
-        writer.send(&LogRequest { attempt, stream, offset: 0, follow }).await.unwrap();
+        let request = LogRequest { attempt, stream, offset: 0, follow };
+        writer.send(&StreamRequest::Log(request)).await.unwrap();
         let mut reader = FrameReader::new(receiver);
         let mut text = Vec::new();
         loop {
@@ -378,6 +380,36 @@ impl Session {
                 }
                 Some(LogReply::Unknown { reason }) => return LogRead::Unknown(reason),
                 None => panic!("the stream ended without an end"),
+            }
+        }
+    }
+
+    /// Runs a line of shell in a session of an attempt; returns its output and how it ended.
+    pub async fn session(
+        &self,
+        attempt: AttemptId,
+        line: &str,
+        terminal: bool,
+    ) -> (String, FromSession) {
+        let words = ["/bin/sh", "-c", line].map(str::to_owned);
+        let program = SessionProgram::Command(words.into());
+        let request = SessionRequest {
+            attempt,
+            session: SessionName::Other(uuid::Uuid::new_v4()),
+            start: Some(SessionStart { program, terminal, env: Vec::new() }),
+            offset: None,
+            size: None,
+        };
+        let (sender, receiver) = self.connection.open_bi().await.unwrap();
+        let (mut writer, mut reader) = (FrameWriter::new(sender), FrameReader::new(receiver));
+        writer.send(&StreamRequest::Session(request)).await.unwrap();
+        let mut text = Vec::new();
+        loop {
+            let frame = tokio::time::timeout(PATIENCE, reader.receive::<FromSession>()).await;
+            match frame.expect("no frame").unwrap().expect("the stream ended without an end") {
+                FromSession::Output { bytes, .. } => text.extend(bytes),
+                FromSession::Joined { .. } | FromSession::Taken { .. } => {}
+                end => return (String::from_utf8(text).unwrap(), end),
             }
         }
     }

@@ -419,6 +419,14 @@ class InstanceDetails(TypedDict):
     trouble: NotRequired[Optional[str]]
 
 
+class InteractiveRequest(TypedDict):
+    """Makes a job interactive: its program's input and output are those of the session `main`,
+    and it ends when its client is gone for a minute.
+    """
+
+    terminal: NotRequired[Optional[TerminalView]]
+
+
 class InvitationRequest(TypedDict):
     """How an invitation is made."""
 
@@ -450,6 +458,7 @@ JobDetail = TypedDict(
         "gpu_index": "Optional[int]",
         "gpu_request": "str",
         "id": "int",
+        "interactive": "bool",
         "memory_estimate_bytes": "Optional[int]",
         "memory_prediction": "Optional[str]",
         "name": "str",
@@ -1123,6 +1132,24 @@ class SeriesPoint(TypedDict):
     power_watts: NotRequired[Optional[float]]
 
 
+SessionCommand = Dict[str, Any]
+
+
+SessionEvent = Dict[str, Any]
+
+
+class SessionOpening(TypedDict):
+    """The first message of a client, as text: which program the session is started with, if it is
+    not there yet.
+    """
+
+    env: NotRequired[Dict[str, str]]
+    offset: NotRequired[Optional[int]]
+    port: NotRequired[Optional[int]]
+    program: NotRequired[List[str]]
+    terminal: NotRequired[Optional[TerminalView]]
+
+
 class SharerView(TypedDict):
     """One job that shares an instance."""
 
@@ -1171,6 +1198,7 @@ SubmitRequest = TypedDict(
         "hold": "bool",
         "host_memory_bytes": "Optional[int]",
         "ignore_unknown_jobs": "bool",
+        "interactive": "Optional[InteractiveRequest]",
         "kill_on_invalid_dep": "bool",
         "late": "Optional[str]",
         "launch": "Optional[str]",
@@ -1234,6 +1262,13 @@ class TaskKernels(TypedDict):
     kernels: List[KernelView]
     measured: bool
     task_key: str
+
+
+class TerminalView(TypedDict):
+    """The size of a terminal in characters, 1 to 4096 of each."""
+
+    columns: int
+    rows: int
 
 
 class TokenCreated(TypedDict):
@@ -1516,6 +1551,16 @@ class Api:
         after an attempt's end, and not over restarts of the controller.
         """
         return self._call("GET", f"/v1/jobs/{self._segment(job)}/series", query={"since_secs": since_secs, "points": points})
+
+    def join_session(self, job: Union[str, int], session: Union[str, int], job: Union[str, int], session: Union[str, int], *, wait: Optional[bool] = None) -> None:
+        """Joins an interactive session in a running job, over a WebSocket connection. The first
+        message of the client is a `SessionOpening` as text, further ones are `SessionCommand`
+        as text, and its input is binary. It gets `SessionEvent` as text, and output as binary:
+        one byte that is 1 for standard output or 2 for standard error, and then the output. A
+        program runs as the job's user, within the limits of the job. A client that closes the
+        connection ends the session. After any other break it may come back for a minute.
+        """
+        return self._call("GET", f"/v1/jobs/{self._segment(job)}/sessions/{self._segment(session)}", query={"wait": wait})
 
     def wait_for_job(self, job: Union[str, int], *, timeout_secs: Optional[int] = None) -> JobView:
         """Waits for a job's end, and returns the job as it then stands; sooner if the time is up.

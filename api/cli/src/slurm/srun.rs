@@ -8,9 +8,11 @@ use tessera_client::{FollowMode, JobVerb, LogOutput, LogQuery, RetryPatience, Su
 use tessera_model::{JobId, JobRef};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::salloc::ALLOCATION;
 use super::{Done, SlurmCommand, SlurmFailure, VERSION, connect, explain_usage, write_out};
 use crate::array_wait::{is_over, wait_for};
 use crate::failure::CommandFailure;
+use crate::interactive::{InteractiveJob, LocalInput, OwnOutput, execute};
 use crate::logs::copy_output;
 use crate::session::CommandSession;
 use crate::steps::{self, Allocation, StepOptions, UnusedStepOptions};
@@ -65,9 +67,11 @@ pub async fn run(arguments: Vec<OsString>) -> Done {
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    match Allocation::find(environment) {
-        Some(allocation) => run_step(arguments, &allocation).await,
-        None => run_job(arguments).await,
+    let held = environment.get(ALLOCATION).and_then(|job| job.parse().ok());
+    match (Allocation::find(environment), held) {
+        (Some(allocation), _) => run_step(arguments, &allocation).await,
+        (None, Some(job)) => run_remote_step(arguments, JobRef::Job(JobId::from_number(job))).await,
+        (None, None) => run_job(arguments).await,
     }
 }
 
@@ -90,7 +94,25 @@ async fn run_step(arguments: Vec<OsString>, allocation: &Allocation) -> Done {
     let tasks = line.step.task_count(allocation);
     let remarks = line.unused.check(Some(allocation), tasks).map_err(CommandFailure::refused)?;
     remarks.iter().for_each(|remark| eprintln!("srun: {remark}"));
+    if line.unused.has_terminal() {
+        return Err(steps::become_step(line.step, allocation).into());
+    }
     Ok(steps::run(line.step, allocation).await?)
+}
+
+/// Runs a step in an allocation that `salloc` holds: the same command line, on the job's node.
+async fn run_remote_step(arguments: Vec<OsString>, job: JobRef) -> Done {
+    let line: SrunStep = match parse(arguments.clone()) {
+        Ok(line) => line,
+        Err(wrong) => return Ok(explain_usage(SlurmCommand::Srun, &wrong)?),
+    };
+    let words = arguments.into_iter().map(|word| {
+        word.into_string()
+            .map_err(|_| CommandFailure::usage("a word of the command line is no text"))
+    });
+    let words = words.collect::<Result<Vec<_>, _>>()?;
+    let session = connect()?;
+    Ok(execute(&session.client, job, words, line.unused.has_terminal()).await?)
 }
 
 async fn run_job(arguments: Vec<OsString>) -> Done {
@@ -100,12 +122,25 @@ async fn run_job(arguments: Vec<OsString>) -> Done {
     };
     line.unused.check(None, line.tasks()).map_err(CommandFailure::refused)?;
     let quiet = line.quiet;
+    let pty = line.unused.has_terminal();
     let around = SubmitContext::find(SubmitDialect::Slurm)?;
     let program = std::env::current_exe()?;
     let (prepared, has_file) = line.prepare(&program.to_string_lossy(), &around)?;
     let session = connect()?;
     if !quiet {
         prepared.warnings.iter().for_each(|warning| eprintln!("srun: warning: {warning}"));
+    }
+    if pty {
+        let job = InteractiveJob::submit(&session, prepared.request, true).await?;
+        let mut job = job.map_err(|refused| {
+            let text = format!("srun: error: Unable to allocate resources: {refused}");
+            SlurmFailure::Message(text)
+        })?;
+        if !quiet {
+            job.remarks.iter().for_each(|remark| eprintln!("srun: {remark}"));
+            job.notes = Some("srun");
+        }
+        return Ok(job.attend(&session, LocalInput::of_stdin(), &mut OwnOutput).await?);
     }
     let submitted = session.client.submit(&prepared.request, &SubmitKey::new_unique()).await;
     let submitted = match submitted.map_err(with_option_names) {
@@ -319,9 +354,9 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_terminal_or_another_job_is_refused() {
+    fn what_needs_another_job_or_more_terminals_is_refused() {
         for words in
-            [&["--pty", "bash"][..], &["--jobid=7", "hostname"], &["--mpi=pmix", "-n2", "a"]]
+            [&["--pty", "-n2", "a"][..], &["--jobid=7", "hostname"], &["--mpi=pmix", "-n2", "a"]]
         {
             let words: Vec<_> =
                 [&["srun"], words].concat().into_iter().map(OsString::from).collect();

@@ -1,7 +1,8 @@
 //! The processes of a step: started together, signalled together, and waited for.
 
+use std::convert::Infallible;
 use std::fs::OpenOptions;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -51,7 +52,10 @@ impl StepTasks<'_> {
         let mut copies = Vec::new();
         let mut inputs = Vec::new();
         for rank in 0..self.plan.programs.len() {
-            let mut child = match self.command(rank)?.spawn() {
+            let mut command = self.command(rank)?;
+            // A group of its own: what is sent to this process is passed on once.
+            command.process_group(0).kill_on_drop(false);
+            let mut child = match command.spawn() {
                 Ok(child) => child,
                 Err(error) => {
                     let program = self.plan.programs[rank].first().map_or("", String::as_str);
@@ -79,6 +83,15 @@ impl StepTasks<'_> {
             let _ = copy.await;
         }
         Ok(code)
+    }
+
+    /// Becomes the first process; returns only what went wrong.
+    pub fn become_first(self) -> Result<Infallible, CommandFailure> {
+        let mut command = self.command(0)?;
+        let program = self.plan.programs[0].first().cloned().unwrap_or_default();
+        // It stays in the group of this process, which is the terminal's own.
+        let error = command.as_std_mut().exec();
+        Err(CommandFailure::refused(format!("{program}: {}", plain(&error))))
     }
 
     async fn wait_for_all(
@@ -153,8 +166,6 @@ impl StepTasks<'_> {
             command.current_dir(folder);
         }
         command.env_clear().envs(self.environment(rank));
-        // A group of its own: what is sent to this process is passed on once.
-        command.process_group(0).kill_on_drop(false);
         let tasks = self.plan.programs.len();
         command.stdin(if tasks == 1 { Stdio::inherit() } else { Stdio::piped() });
         let output = self.plan.output.as_ref();

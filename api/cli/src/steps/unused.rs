@@ -16,13 +16,15 @@ enum StepVerdict {
     OwnNode,
     /// It is right for a single process, and where no library for ranks is named.
     Ranks,
+    /// The single process gets the terminal.
+    Terminal,
     /// It has no effect, which is printed.
     Remarked(&'static str),
     /// It is refused, with what would be right.
     Refused(&'static str),
 }
 
-use StepVerdict::{OwnJob, OwnNode, Ranks, Refused, Remarked, Unused};
+use StepVerdict::{OwnJob, OwnNode, Ranks, Refused, Remarked, Terminal, Unused};
 
 /// Whether an option has a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +36,6 @@ enum Value {
 
 const CONTAINER: StepVerdict =
     Refused("start the container in the script, with podman run or apptainer exec");
-const TERMINAL: StepVerdict =
-    Refused("there is no interactive terminal: write a script, and read its output");
 
 /// Long name, short name, value, verdict.
 const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
@@ -68,7 +68,7 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("hint", None, Value::Needed, Unused),
     ("immediate", Some('I'), Value::Optional, Unused),
     ("input", Some('i'), Value::Needed, Refused("redirect it: srun PROGRAM < FILE")),
-    ("interactive", None, Value::None, TERMINAL),
+    ("interactive", None, Value::None, Unused),
     ("job-name", Some('J'), Value::Needed, Unused),
     ("jobid", None, Value::Needed, OwnJob),
     ("mem", None, Value::Needed, Unused),
@@ -89,7 +89,7 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("preserve-env", Some('E'), Value::None, Unused),
     ("prolog", None, Value::Needed, Refused("call it in the script")),
     ("propagate", None, Value::Optional, Unused),
-    ("pty", None, Value::Optional, TERMINAL),
+    ("pty", None, Value::Optional, Terminal),
     ("qos", Some('q'), Value::Needed, Unused),
     ("quiet", Some('Q'), Value::None, Unused),
     ("relative", Some('r'), Value::Needed, Refused("a step runs on the node where it is called")),
@@ -158,6 +158,12 @@ impl UnusedStepOptions {
                 (OwnJob, None) => {
                     return refuse("this is not inside of a job; call it in the script".to_owned());
                 }
+                (Terminal, _) if tasks == 1 => {}
+                (Terminal, _) => {
+                    return refuse(format!(
+                        "{tasks} processes can't share a terminal; start one of them with it"
+                    ));
+                }
                 (Ranks, _) if tasks == 1 || value == "none" => {}
                 (Ranks, _) => {
                     return refuse(format!(
@@ -167,6 +173,11 @@ impl UnusedStepOptions {
             }
         }
         Ok(remarks)
+    }
+
+    /// Returns whether the process is to have the terminal.
+    pub fn has_terminal(&self) -> bool {
+        self.given.iter().any(|(place, _)| STEP[*place].0 == "pty")
     }
 
     /// Returns the names of the options without effect, for the page about Slurm.
@@ -282,7 +293,7 @@ mod tests {
             (&["--jobid=30"], "its own job, which is 29"),
             (&["-w", "g2"], "where it is called, g1"),
             (&["--container-image=pytorch"], "podman run"),
-            (&["--pty"], "no interactive terminal"),
+            (&["--pty"], "4 processes can't share a terminal"),
         ] {
             let refused = check(words, 4).unwrap_err().to_string();
             assert!(refused.contains(why), "{words:?}: {refused}");

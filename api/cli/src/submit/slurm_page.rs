@@ -137,6 +137,7 @@ those of `#TESSERA` lines, which override those of `#SBATCH` lines.
 - A script runs once, on the first node of its job, and sees all of its GPUs there. More processes come from
   `tessera step` (`srun`) or from the program itself, such as torchrun. `--launch each` starts one process for
   each GPU instead.
+- `srun --pty` and `salloc` work ([interactive.md](interactive.md)). `tessera run --pty` takes the options of `submit`.
 - A job of several whole GPUs gets GPUs with MIG off, since GPUs with MIG on can't reach each other's memory.
 - Standard output and error go to one file, unless `--error` names another.
 - `TMPDIR` and `SLURM_TMPDIR` name a folder of the attempt's own, which is removed at its end.

@@ -206,6 +206,10 @@ impl StreamHandler<ToPlacer> for Placer {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
                 let _ = reply.send(link.map(|link| link.open_log(request)));
             }
+            ToPlacer::OpenSession { node, request, reply } => {
+                let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
+                let _ = reply.send(link.map(|link| link.open_session(request)));
+            }
             ToPlacer::Operate { command, reply } => {
                 if let Some(reply) = self.admit(reply) {
                     let (token, now_unix) = (self.next_token, clock::unix());

@@ -56,6 +56,7 @@ pub(super) async fn detail(
         program: program_line(&spec.run.program),
         work_dir: spec.run.work_dir,
         env_names: spec.run.env.into_keys().collect(),
+        interactive: spec.run.batch.interaction.is_some(),
         nice: spec.queue_rank.nice.get(),
         deadline: spec.deadline.and_then(|at| {
             OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.get()) * 1_000_000).ok()

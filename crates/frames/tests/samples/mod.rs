@@ -6,7 +6,9 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use tessera_frames::cluster::*;
-use tessera_model::batch::{BatchRules, EarlySignal, LaunchStyle, OpenMode, WarningSignal};
+use tessera_model::batch::{
+    BatchRules, EarlySignal, Interaction, LaunchStyle, OpenMode, TerminalSize, WarningSignal,
+};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
@@ -410,6 +412,9 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
                     script_only: true,
                 }),
                 open_mode: rest.1.map(|_| OpenMode::Truncate),
+                interaction: rest.1.map(|_| Interaction {
+                    terminal: Some(TerminalSize { rows: 24, columns: 80 }),
+                }),
             },
         },
         restart_reason: rest.3,
@@ -529,5 +534,69 @@ pub fn log_reply() -> impl Strategy<Value = LogReply> {
             .prop_map(|(offset, bytes)| LogReply::Chunk { offset, bytes }),
         any::<u64>().prop_map(|length| LogReply::End { length }),
         text().prop_map(|reason| LogReply::Unknown { reason }),
+    ]
+}
+
+fn session_name() -> impl Strategy<Value = SessionName> {
+    prop_oneof![Just(SessionName::Main), uuid().prop_map(SessionName::Other),]
+}
+
+fn terminal_size() -> impl Strategy<Value = TerminalSize> {
+    (any::<u16>(), any::<u16>()).prop_map(|(rows, columns)| TerminalSize { rows, columns })
+}
+
+/// Any first frame of a stream that a controller opens.
+pub fn stream_request() -> impl Strategy<Value = StreamRequest> {
+    let program = prop_oneof![
+        vec(text(), 0..4).prop_map(SessionProgram::Command),
+        any::<u16>().prop_map(SessionProgram::Connect),
+    ];
+    let start = (program, any::<bool>(), vec((text(), text()), 0..3))
+        .prop_map(|(program, terminal, env)| SessionStart { program, terminal, env });
+    let session = (
+        attempt(),
+        session_name(),
+        option::of(start),
+        option::of(any::<u64>()),
+        option::of(terminal_size()),
+    );
+    prop_oneof![
+        log_request().prop_map(StreamRequest::Log),
+        session.prop_map(|(attempt, session, start, offset, size)| {
+            StreamRequest::Session(SessionRequest { attempt, session, start, offset, size })
+        }),
+    ]
+}
+
+/// Any frame of a client to a session.
+pub fn to_session() -> impl Strategy<Value = ToSession> {
+    prop_oneof![
+        (any::<u64>(), vec(any::<u8>(), 0..200))
+            .prop_map(|(offset, bytes)| ToSession::Input { offset, bytes }),
+        any::<u64>().prop_map(|length| ToSession::EndOfInput { length }),
+        terminal_size().prop_map(ToSession::Resize),
+        Just(ToSession::Signal(SessionSignal::Quit)),
+        any::<u64>().prop_map(|total| ToSession::Taken { total }),
+        Just(ToSession::HangUp),
+    ]
+}
+
+/// Any frame of a session to its client.
+pub fn from_session() -> impl Strategy<Value = FromSession> {
+    let exit = prop_oneof![
+        any::<u8>().prop_map(ProgramExit::Code),
+        any::<u8>().prop_map(ProgramExit::Signal),
+    ];
+    prop_oneof![
+        (any::<u64>(), any::<u64>(), any::<bool>()).prop_map(|(offset, input, terminal)| {
+            FromSession::Joined { offset, input, terminal }
+        }),
+        (any::<u64>(), vec(any::<u8>(), 0..200)).prop_map(|(offset, bytes)| {
+            FromSession::Output { stream: LogStream::Stderr, offset, bytes }
+        }),
+        any::<u64>().prop_map(|total| FromSession::Taken { total }),
+        (option::of(exit), text()).prop_map(|(exit, detail)| FromSession::Ended { exit, detail }),
+        (text(), any::<bool>()).prop_map(|(reason, retry)| FromSession::Refused { reason, retry }),
+        Just(FromSession::Replaced),
     ]
 }
