@@ -12,7 +12,6 @@ use actix_web::dev::ServerHandle;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 use tessera_control::ClusterState;
-use tessera_control::commands::JobStateChange;
 use tessera_controller::actors::leadership::{Candidate, StoreRolledBack, Trust};
 use tessera_controller::actors::links::{LinkParts, NodeReceipts};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
@@ -28,7 +27,9 @@ use tessera_controller::listeners::{self, Listeners};
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
 use tessera_controller::oidc::{Issuer, KeyPace};
-use tessera_controller::ports::{About, ClusterShape, Ports, Readiness, SubmitCall, ToPlacer};
+use tessera_controller::ports::{
+    About, ClusterShape, JobChanges, Ports, Readiness, SubmitCall, ToPlacer,
+};
 use tessera_controller::settings::{Command, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
@@ -54,8 +55,8 @@ const SUBMITS_WAITING_MAX: usize = 8_192;
 const FRESH_BATCHES_MAX: usize = 1_024;
 /// Questions for the placer that may wait.
 const QUESTIONS_WAITING_MAX: usize = 1_024;
-/// Moves that a slow listener may lag behind.
-const MOVES_KEPT: usize = 8_192;
+/// Announcements of moves that a slow listener may lag behind.
+const MOVES_KEPT: usize = 1_024;
 /// How long the agents' answers to a good-bye are waited for.
 const GOODBYES_WITHIN: std::time::Duration = std::time::Duration::from_millis(500);
 
@@ -238,7 +239,7 @@ struct PortEnds {
     queries: mpsc::Receiver<ToPlacer>,
     /// Another sender of queries, for the trainers.
     reports: mpsc::Sender<ToPlacer>,
-    job_changes: broadcast::Sender<JobStateChange>,
+    job_changes: broadcast::Sender<JobChanges>,
     figures: FigureCache,
 }
 

@@ -16,6 +16,9 @@ use tessera_control::predictions::trained::RunTimeModel;
 use crate::oidc::Issuer;
 use crate::requests::{AcceptedSubmission, NewSubmission, RequestError};
 
+/// State changes of jobs that are announced together: an array of 10,000 tasks is one announcement.
+pub type JobChanges = Arc<[JobStateChange]>;
+
 /// What a submit is compared with, to refuse what can never run.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterShape {
@@ -173,7 +176,7 @@ pub struct Ports {
     /// What submits are compared with.
     pub shape: watch::Receiver<Arc<ClusterShape>>,
     /// State changes of jobs; a lagging receiver reads the store instead.
-    pub job_changes: broadcast::Sender<JobStateChange>,
+    pub job_changes: broadcast::Sender<JobChanges>,
     /// Whether this controller leads, and why it doesn't serve if it doesn't.
     pub readiness: watch::Receiver<Readiness>,
     /// Personal tokens that are valid.

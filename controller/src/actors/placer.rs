@@ -27,10 +27,10 @@ use super::leadership::Candidate;
 use super::prediction_metrics;
 use super::questions::{self, Questions};
 use crate::clock;
-use crate::ports::{ClusterShape, OperatorAnswer, Readiness, ToPlacer};
+use crate::ports::{ClusterShape, JobChanges, OperatorAnswer, Readiness, ToPlacer};
 use crate::requests::RequestError;
 use crate::store::{ConnectOptions, Connection, StoreError};
-use tessera_control::commands::{CommandResult, JobStateChange};
+use tessera_control::commands::CommandResult;
 use tessera_control::rollback::DatabaseRollback;
 use tessera_control::rows::findings::CommitFindings;
 use tessera_control::rows::snapshot::StoreSnapshot;
@@ -68,7 +68,7 @@ pub struct PlacerParts {
     /// Where the shape for submits is published.
     pub shape: watch::Sender<Arc<ClusterShape>>,
     /// Where state changes of jobs are announced.
-    pub job_changes: broadcast::Sender<JobStateChange>,
+    pub job_changes: broadcast::Sender<JobChanges>,
     /// Where readiness is published.
     pub readiness: watch::Sender<Readiness>,
     /// Where the epoch is published.
@@ -343,7 +343,7 @@ impl Placer {
             }
             RoundEffect::Moved(moved) => {
                 // Nobody may be listening.
-                let _ = self.parts.job_changes.send(moved);
+                let _ = self.parts.job_changes.send([moved].into());
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::ports::JobChanges;
 use tessera_control::commands::JobStateChange;
 use tessera_model::number::index;
 use tokio::runtime::Handle;
@@ -68,7 +69,7 @@ impl Kept {
 
 impl ChangeLog {
     /// Begins to receive state changes, until the log is dropped.
-    pub(super) fn over(changes: &broadcast::Sender<JobStateChange>, runtime: &Handle) -> Arc<Self> {
+    pub(super) fn over(changes: &broadcast::Sender<JobChanges>, runtime: &Handle) -> Arc<Self> {
         let log = Arc::new(Self { kept: Mutex::default(), newest: watch::channel(0).0 });
         runtime.spawn(receive(Arc::downgrade(&log), changes.subscribe()));
         log
@@ -89,11 +90,11 @@ impl ChangeLog {
         self.newest.subscribe()
     }
 
-    fn record(&self, received: Option<JobStateChange>) {
+    fn record(&self, received: Option<&[JobStateChange]>) {
         let newest = {
             let mut kept = self.lock();
             match received {
-                Some(change) => kept.push(change, KEPT),
+                Some(changes) => changes.iter().for_each(|change| kept.push(*change, KEPT)),
                 None => kept.lose(),
             }
             kept.newest
@@ -107,12 +108,12 @@ impl ChangeLog {
     }
 }
 
-async fn receive(log: Weak<ChangeLog>, mut changes: broadcast::Receiver<JobStateChange>) {
+async fn receive(log: Weak<ChangeLog>, mut changes: broadcast::Receiver<JobChanges>) {
     loop {
         let received = changes.recv().await;
         let Some(log) = log.upgrade() else { return };
         match received {
-            Ok(change) => log.record(Some(change)),
+            Ok(changes) => log.record(Some(&changes)),
             Err(RecvError::Lagged(_)) => log.record(None),
             Err(RecvError::Closed) => return,
         }

@@ -14,6 +14,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::futures::Notified;
 
 use super::error::ApiError;
+use crate::ports::JobChanges;
 use tessera_control::commands::JobStateChange;
 
 /// Most jobs that are waited for at once.
@@ -27,7 +28,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Begins to receive state changes, until the watch is dropped.
-    pub(super) fn over(moved: &broadcast::Sender<JobStateChange>, runtime: &Handle) -> Arc<Self> {
+    pub(super) fn over(moved: &broadcast::Sender<JobChanges>, runtime: &Handle) -> Arc<Self> {
         let watch = Arc::new(Self::default());
         runtime.spawn(receive_changes(Arc::downgrade(&watch), moved.subscribe()));
         watch
@@ -43,8 +44,13 @@ impl Watch {
         Ok(Watching { watch: Arc::clone(self), job, notify })
     }
 
-    fn wake(&self, job: JobId) {
-        if let Some(notify) = self.lock().get(&job) {
+    fn wake(&self, moved: &[JobStateChange]) {
+        let watched = self.lock();
+        // Usually few are waited for, and thousands of jobs may be submitted at once.
+        if watched.is_empty() {
+            return;
+        }
+        for notify in moved.iter().filter_map(|change| watched.get(&change.job)) {
             notify.notify_waiters();
         }
     }
@@ -60,12 +66,12 @@ impl Watch {
     }
 }
 
-async fn receive_changes(watch: Weak<Watch>, mut moves: broadcast::Receiver<JobStateChange>) {
+async fn receive_changes(watch: Weak<Watch>, mut moves: broadcast::Receiver<JobChanges>) {
     loop {
         let received = moves.recv().await;
         let Some(watch) = watch.upgrade() else { return };
         match received {
-            Ok(moved) => watch.wake(moved.job),
+            Ok(moved) => watch.wake(&moved),
             Err(RecvError::Lagged(_)) => watch.wake_all(),
             Err(RecvError::Closed) => return,
         }
@@ -120,7 +126,7 @@ mod tests {
         let two = watch.on(JobId::from_number(2)).unwrap();
         let (first, second) = (one.moved(), two.moved());
 
-        moves.send(moved(1)).unwrap();
+        moves.send([moved(1)].into()).unwrap();
 
         timeout(Duration::from_secs(5), first).await.unwrap();
         assert!(timeout(Duration::from_millis(20), second).await.is_err());

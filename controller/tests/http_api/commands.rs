@@ -104,7 +104,7 @@ async fn a_wait_ends_with_the_job() {
     let began = Instant::now();
     let moved =
         JobStateChange { job: JobId::from_number(1), attempt: None, state: JobState::Cancelled };
-    rig.job_changes.send(moved).unwrap();
+    rig.job_changes.send([moved].into()).unwrap();
 
     let job: JobView = waiting.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(job.state, "cancelled");

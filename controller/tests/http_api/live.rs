@@ -22,7 +22,7 @@ async fn state_changes_are_sent_as_they_happen() {
 
     let moved =
         JobStateChange { job: JobId::from_number(4), attempt: None, state: JobState::Queued };
-    rig.job_changes.send(moved).unwrap();
+    rig.job_changes.send([moved].into()).unwrap();
 
     let event = stream.chunk().await.unwrap().unwrap();
     let text = std::str::from_utf8(&event).unwrap();
@@ -48,7 +48,7 @@ async fn users_are_notified_of_their_own_jobs_only() {
     for job in [1, 2, 1, 99, 2] {
         let job = JobId::from_number(job);
         let moved = JobStateChange { job, attempt: None, state: JobState::Queued };
-        rig.job_changes.send(moved).unwrap();
+        rig.job_changes.send([moved].into()).unwrap();
     }
 
     let hear = async |stream: &mut reqwest::Response, events: usize| {
@@ -83,12 +83,12 @@ async fn a_listener_that_was_cut_off_gets_what_came_since() {
     let rig = Rig::start().await;
     let mut stream = rig.get("/v1/events").await;
     read_until(&mut stream, "connected").await;
-    rig.job_changes.send(change(1, JobState::Queued)).unwrap();
+    rig.job_changes.send([change(1, JobState::Queued)].into()).unwrap();
     let first = read_until(&mut stream, "\"job_id\":1").await;
     let id = first.split("id: ").nth(1).unwrap().split('\n').next().unwrap().to_owned();
     drop(stream);
     for job in 2..=3 {
-        rig.job_changes.send(change(job, JobState::Running)).unwrap();
+        rig.job_changes.send([change(job, JobState::Running)].into()).unwrap();
     }
 
     let again = rig.request(reqwest::Method::GET, "/v1/events").header("Last-Event-ID", id);
@@ -122,8 +122,8 @@ async fn a_filter_leaves_other_changes_out() {
     read_until(&mut ended, "connected").await;
 
     for state in [JobState::Running, JobState::Succeeded] {
-        rig.job_changes.send(change(1, state)).unwrap();
-        rig.job_changes.send(change(2, state)).unwrap();
+        rig.job_changes.send([change(1, state)].into()).unwrap();
+        rig.job_changes.send([change(2, state)].into()).unwrap();
     }
 
     let of_bob = read_until(&mut of_bob, "succeeded").await;

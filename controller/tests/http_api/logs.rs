@@ -120,7 +120,7 @@ async fn following_waits_for_the_start() {
     Seed(&rig.pool).running(1, 1).await;
     let moved =
         JobStateChange { job: JobId::from_number(1), attempt: None, state: JobState::Running };
-    rig.job_changes.send(moved).unwrap();
+    rig.job_changes.send([moved].into()).unwrap();
 
     assert_eq!(asked.await.unwrap().unwrap().text().await.unwrap(), "hello\n");
 }

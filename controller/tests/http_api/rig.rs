@@ -11,7 +11,6 @@ use sqlx::PgPool;
 use tempfile::TempDir;
 use tessera_api_types::ProblemDetails;
 use tessera_control::accounts::{AccountSettings, Accounts};
-use tessera_control::commands::JobStateChange;
 use tessera_controller::audit::AuditLog;
 use tessera_controller::directory::Directory;
 use tessera_controller::figures::FigureCache;
@@ -20,7 +19,9 @@ use tessera_controller::http;
 use tessera_controller::listeners::{Listeners, bind_socket};
 use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
 use tessera_controller::oidc::Issuer;
-use tessera_controller::ports::{About, ClusterShape, Ports, Readiness, SubmitCall, ToPlacer};
+use tessera_controller::ports::{
+    About, ClusterShape, JobChanges, Ports, Readiness, SubmitCall, ToPlacer,
+};
 use tessera_controller::principal::{Appointments, Role};
 use tessera_controller::requests::{AcceptedSubmission, NewSubmission, RequestError};
 use tessera_controller::store::tokens::NewToken;
@@ -48,7 +49,7 @@ pub struct Rig {
     pub placer: Option<mpsc::Receiver<ToPlacer>>,
     pub shape: watch::Sender<Arc<ClusterShape>>,
     pub readiness: watch::Sender<Readiness>,
-    pub job_changes: broadcast::Sender<JobStateChange>,
+    pub job_changes: broadcast::Sender<JobChanges>,
     pub figures: FigureCache,
     _folder: TempDir,
 }

@@ -128,11 +128,13 @@ impl StreamHandler<Vec<SubmittedJob>> for Placer {
     fn handle(&mut self, jobs: Vec<SubmittedJob>, ctx: &mut Self::Context) {
         // Kept through a reload: they may have been accepted after its snapshot was taken. Those
         // that it has read are known then, and left as they are.
-        for job in &jobs {
-            let queued = JobStateChange { job: job.job, attempt: None, state: JobState::Queued };
-            // Nobody may be listening.
-            let _ = self.parts.job_changes.send(queued);
-        }
+        let queued = |job: &SubmittedJob| JobStateChange {
+            job: job.job,
+            attempt: None,
+            state: JobState::Queued,
+        };
+        // Nobody may be listening.
+        let _ = self.parts.job_changes.send(jobs.iter().map(queued).collect());
         self.take(Input::Submitted(jobs), ctx);
     }
 
