@@ -148,8 +148,6 @@ fn scripts_are_accepted_and_reach_their_programs_as_often_as_under_slurm() {
     let (accepted, reached) = (jobs.len(), jobs.len() - missed.len());
     println!("of {all} scripts {accepted} are accepted, and {reached} reach their program");
     println!("{}\n{}", refused.join("\n"), missed.join("\n"));
-    // The aim is 97 %, and it is missed: arrays whose tasks have several GPUs are refused (9 of 240). This
-    // holds what is reached.
-    assert!(accepted * 100 >= all * 96, "{}", refused.join("\n"));
+    assert!(accepted * 100 >= all * 97, "{}", refused.join("\n"));
     assert!(reached * 100 >= all * 90, "{}", missed.join("\n"));
 }

@@ -68,6 +68,17 @@ fn a_deadline_is_forecast_kept_before_older_jobs_and_refused_where_it_would_be_m
 
     let shown = tessera(&cluster, &["show", &due.job.id.to_string()]);
     assert!(shown.contains("(met)"), "{shown}");
+
+    // A late job runs, and is counted as one that missed its deadline.
+    let late = cluster.submit(&due_in(1, of_task("sleep 2"))).job_id;
+    cluster.wait_job(late, 2 * SOON, "succeeded");
+    let metrics = cluster.call("GET", "/metrics", None).expect(200).text();
+    for line in [
+        "tessera_job_deadlines_total{outcome=\"met\"} 3",
+        "tessera_job_deadlines_total{outcome=\"missed\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
 }
 
 fn tessera(cluster: &Cluster, words: &[&str]) -> String {

@@ -174,3 +174,78 @@ fn several_whole_gpus_need_mig_off_and_are_refused_with_the_reason_otherwise() {
     assert!(message.contains("MIG off") && message.contains("mig-mode"), "{message}");
     assert!(message.contains("--allow-pending") && !message.contains("allow_pending"), "{message}");
 }
+
+#[test]
+fn each_task_of_an_array_is_a_gang_of_its_own() {
+    let cluster = cluster();
+    let request = SubmitRequest {
+        array_indexes: vec![3, 7, 9],
+        array_limit: Some(1),
+        env: [("FOLDER".to_owned(), cluster.scratch().display().to_string())].into(),
+        ..gang(&cluster, 1, 2)
+    };
+    let request = SubmitRequest {
+        script: Some(
+            "echo $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT $RANK $TESSERA_GANG_ID\n\
+             while [ ! -e $FOLDER/go ]; do sleep 0.1; done"
+                .to_owned(),
+        ),
+        ..request
+    };
+
+    let submitted = cluster.submit(&request);
+    let array = submitted.job_id;
+    let after = SubmitRequest { dependency: Some(format!("afterok:{array}_9")), ..script("true") };
+    let after = cluster.submit(&after).job_id;
+    wait::until(SOON, "the first task to run", || {
+        let jobs = members(&cluster, array);
+        jobs[..2].iter().all(|job| job.state == "running").then_some(())
+    });
+
+    assert_eq!(submitted.tasks, 6);
+    let jobs = members(&cluster, array);
+    let named: Vec<_> = jobs
+        .iter()
+        .map(|job| (job.name_id.clone(), job.array_index, job.gang.map(|gang| gang.rank)))
+        .collect();
+    let member = |name: String, index, rank| (name, Some(index), Some(rank));
+    assert_eq!(
+        named,
+        [
+            member(format!("{array}_3"), 3, 0),
+            member((array + 1).to_string(), 3, 1),
+            member(format!("{array}_7"), 7, 0),
+            member((array + 3).to_string(), 7, 1),
+            member(format!("{array}_9"), 9, 0),
+            member((array + 5).to_string(), 9, 1),
+        ]
+    );
+    assert_eq!(cluster.logs(array), format!("{array} 3 3 0 {array}\n"));
+    // Two more GPUs are idle: only the limit of the array keeps the second task from starting.
+    let why = wait::until(SOON, "its reason", || {
+        let reason = cluster.job(array + 3).job.reason?;
+        (reason == "array_task_limit").then_some(reason)
+    });
+    assert_eq!(why, "array_task_limit");
+    let queue = String::from_utf8(tessera(&cluster, &["queue"]).stdout).unwrap();
+    assert!(
+        queue.contains(&format!("{array}_[7-9]")) || queue.contains(&format!("{array}_7")),
+        "{queue}"
+    );
+    let shown = tessera(&cluster, &["show", &format!("{array}_7")]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("index 7") && shown.contains("rank 0 of 2"), "{shown}");
+    assert!(shown.contains(&(array + 3).to_string()), "it lists both members: {shown}");
+
+    cluster.act(format!("{array}_7"), "cancel").expect(200);
+    let states = |jobs: &[JobView]| jobs.iter().map(|job| job.state.clone()).collect::<Vec<_>>();
+    assert_eq!(states(&members(&cluster, array))[2..4], ["cancelled", "cancelled"]);
+    std::fs::write(cluster.scratch().join("go"), "").unwrap();
+
+    cluster.wait_end(after, 3 * SOON);
+    let ended = states(&members(&cluster, array));
+    assert_eq!(ended[..2], ["succeeded", "succeeded"]);
+    assert_eq!(ended[4..], ["succeeded", "succeeded"], "what waits for task 9 ran after it");
+    assert_eq!(cluster.logs(array + 4), format!("{array} 9 3 0 {}\n", array + 4));
+    assert_eq!(cluster.job(after).job.state, "succeeded");
+}

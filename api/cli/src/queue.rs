@@ -13,7 +13,7 @@ use super::failure::CommandFailure;
 use super::jobs::parse_jobs;
 use super::session::{CommandSession, or_dash, table};
 use super::span::Elapsed;
-use tessera_api_types::{JobFilter, JobPage, JobView};
+use tessera_api_types::{GangView, JobFilter, JobPage, JobView};
 
 const HEADER: &[&str] =
     &["JOBID", "NAME", "USER", "ST", "TIME", "CLASS", "REQUEST", "GPU", "NODE(REASON)"];
@@ -193,7 +193,7 @@ pub fn draw(page: &JobPage, header: Option<&[&str]>, now: OffsetDateTime) -> Str
     let mut rows: Vec<(QueueRow, &JobView)> = Vec::new();
     for job in in_order(page) {
         match rows.last_mut() {
-            Some((row, last)) if row.takes(last, job) => row.last_index = job.array_index,
+            Some((row, last)) if row.takes(last, job) => row.end_with(job),
             _ => rows.push((QueueRow::of(job), job)),
         }
     }
@@ -220,17 +220,29 @@ fn rank(job: &JobView) -> u8 {
 struct QueueRow {
     first_index: Option<u32>,
     last_index: Option<u32>,
+    /// The last member, if the tasks are gangs.
+    last_member: Option<GangView>,
 }
 
 impl QueueRow {
     fn of(job: &JobView) -> Self {
-        Self { first_index: job.array_index, last_index: job.array_index }
+        let last_member = job.gang.filter(|gang| gang.in_array);
+        Self { first_index: job.array_index, last_index: job.array_index, last_member }
+    }
+
+    const fn end_with(&mut self, job: &JobView) {
+        self.last_index = job.array_index;
+        self.last_member = job.gang;
     }
 
     fn takes(&self, first: &JobView, next: &JobView) -> bool {
-        let follows = match (self.last_index, next.array_index) {
-            (Some(last), Some(index)) => last.checked_add(1) == Some(index),
-            (None, _) | (_, None) => false,
+        let member = next.gang.filter(|gang| gang.in_array).map(|gang| gang.rank);
+        let follows = match (self.last_index, next.array_index, member, self.last_member) {
+            (Some(last), Some(index), Some(1..), Some(member)) => {
+                index == last && next.gang.is_some_and(|gang| gang.rank == member.rank + 1)
+            }
+            (Some(last), Some(index), ..) => last.checked_add(1) == Some(index),
+            (None, ..) | (_, None, ..) => false,
         };
         follows
             && first.state_short == "PD"

@@ -15,8 +15,8 @@ use super::session::{CommandSession, fields, moment, or_dash, table};
 use super::span::Elapsed;
 use super::spark;
 use tessera_api_types::{
-    AttemptView, GpuListing, JobDetail, JobEvents, JobFilter, JobPage, JobSeries, JobView,
-    KernelQueueUse, SeriesQuery,
+    AttemptView, GpuListing, JobDetail, JobEvents, JobFilter, JobSeries, JobView, KernelQueueUse,
+    SeriesQuery,
 };
 
 #[derive(Args)]
@@ -63,28 +63,43 @@ impl Show {
             None => None,
         };
         let failed = detail.attempt_list.iter().any(|a| FAULTY.contains(&a.state.as_str()));
-        let gang = match detail.job.array_id.filter(|_| detail.job.gang.is_some()) {
-            Some(id) => {
-                let members =
-                    JobFilter { array: Some(id), limit: Some(1_000), ..JobFilter::default() };
-                session.client.jobs(&members).await.ok()
-            }
-            None => None,
-        };
+        let gang = members(session, &detail.job).await;
         let gpus = if failed { session.client.gpus().await.ok() } else { None };
-        gang.map(|page| members(&page)).unwrap_or_default()
+        draw_members(&gang)
             + &series.map(|series| lines(&series)).unwrap_or_default()
             + &memory.map(|memory| memory_curve::newest(&memory)).unwrap_or_default()
             + &gpus.map(|gpus| faults(detail, &gpus)).unwrap_or_default()
     }
 }
 
-/// Lists a gang's members, by rank.
-fn members(page: &JobPage) -> String {
+/// Reads the members of a job's gang, by rank. What can't be read is left out, as in all that is only shown besides.
+async fn members(session: &CommandSession, job: &JobView) -> Vec<JobView> {
+    let mut found = Vec::new();
+    let Some((array, gang)) = job.array_id.zip(job.gang) else { return found };
+    let mut filter = JobFilter { array: Some(array), limit: Some(1_000), ..JobFilter::default() };
+    let is_of_gang = |other: &JobView| !gang.in_array || other.array_index == job.array_index;
+    let size = usize::try_from(gang.size).unwrap_or(usize::MAX);
+    while found.len() < size {
+        let Ok(page) = session.client.jobs(&filter).await else { break };
+        found.extend(page.items.into_iter().filter(is_of_gang));
+        filter.cursor = page.next_cursor;
+        if filter.cursor.is_none() {
+            break;
+        }
+    }
+    found.reverse();
+    found
+}
+
+/// Draws a gang's members.
+fn draw_members(members: &[JobView]) -> String {
+    if members.is_empty() {
+        return String::new();
+    }
     let header = ["RANK", "JOB", "STATE", "NODE", "GPU", "EXIT"];
     let row = |job: &JobView| {
         vec![
-            or_dash(job.array_index),
+            or_dash(job.gang.map(|gang| gang.rank)),
             job.name_id.clone(),
             job.state.clone(),
             or_dash(job.node.clone()),
@@ -92,7 +107,7 @@ fn members(page: &JobPage) -> String {
             or_dash(job.exit_code.clone()),
         ]
     };
-    format!("\n{}", table(Some(&header), page.items.iter().rev().map(row)))
+    format!("\n{}", table(Some(&header), members.iter().map(row)))
 }
 
 /// Width of a drawn line in columns.
@@ -134,13 +149,17 @@ fn faults(detail: &JobDetail, gpus: &GpuListing) -> String {
     text
 }
 
+fn in_array(job: &JobView) -> bool {
+    job.gang.is_some_and(|gang| gang.in_array)
+}
+
 fn draw(detail: &JobDetail) -> String {
     let job = &detail.job;
     let reason = match (&job.reason, &job.reason_text) {
         (Some(word), Some(text)) => Some(format!("{word}: {text}")),
         (word, text) => text.clone().or_else(|| word.clone()),
     };
-    let array = job.array_id.filter(|_| job.gang.is_none());
+    let array = job.array_id.filter(|_| job.gang.is_none() || in_array(job));
     let gang = job.array_id.zip(job.gang).map(|(id, gang)| {
         format!("{id}, rank {} of {} on {} node(s)", gang.rank, gang.size, gang.nodes)
     });

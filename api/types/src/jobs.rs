@@ -13,11 +13,12 @@ use super::AttemptView;
 pub struct JobView {
     /// The job's number.
     pub id: u64,
-    /// Its name on the command line: `42`, or `42_7` for task 7 of array 42 or rank 7 of gang 42.
+    /// Its name on the command line: `42`, or `42_7` for task 7 of array 42 or rank 7 of gang 42. If task 7 is a gang,
+    /// that is its rank 0.
     pub name_id: String,
     /// The array or gang that it belongs to.
     pub array_id: Option<u64>,
-    /// Its index in the array, or its rank in the gang.
+    /// Its index in the array, or its rank in a gang that is no task of an array.
     pub array_index: Option<u32>,
     /// Its rank in its gang, if it is one of several processes that start and end together.
     #[serde(default)]
@@ -75,6 +76,9 @@ pub struct GangView {
     pub size: u32,
     /// Number of nodes.
     pub nodes: u32,
+    /// Whether the gang is a task of an array. Then `array_index` is the index of the task.
+    #[serde(default)]
+    pub in_array: bool,
 }
 
 /// A page of jobs.

@@ -140,6 +140,7 @@ impl AttemptChanges<'_> {
             run_times,
             ran_out_of,
             out_of_memory,
+            deadline: live.facts.deadline,
             run_prediction: live.run_prediction.and_then(|predicted| predicted.prediction),
             done,
         });

@@ -1,7 +1,7 @@
 //! Jobs that may not start yet: before their time, while enough tasks of their array run, or while they wait for
 //! other jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::{JobId, Millis};
 use tessera_placement::{Explanation, WaitReason};
@@ -23,6 +23,8 @@ pub(crate) struct Gate<'c> {
     now: Millis,
     /// How many tasks of an array run, or are let through.
     running: BTreeMap<JobId, u32>,
+    /// The gangs that the limits of their arrays let through. All members start together.
+    passed: BTreeSet<JobId>,
 }
 
 impl<'c> Gate<'c> {
@@ -32,7 +34,8 @@ impl<'c> Gate<'c> {
         clock: &'c RoundClock,
         now: Millis,
     ) -> Self {
-        Self { attempts, dependencies, clock, now, running: BTreeMap::new() }
+        let running = BTreeMap::new();
+        Self { attempts, dependencies, clock, now, running, passed: BTreeSet::new() }
     }
 
     /// Returns why a job may not start now; `None` lets it through.
@@ -45,15 +48,22 @@ impl<'c> Gate<'c> {
             return Some(reason);
         }
         let (limit, array) = (rules.array_limit?, waiting.array?);
+        let gang = waiting.job.gang;
+        if gang.is_some_and(|member| self.passed.contains(&member.gang)) {
+            return None;
+        }
+        let members = gang.map_or(1, |member| member.shape.members());
         let running = self.running.entry(array).or_insert_with(|| {
-            let jobs = array.number()..array.number().saturating_add(u64::from(limit.tasks));
-            let is_live = |job: &u64| self.attempts.of_job(JobId::from_number(*job)).is_some();
-            clamped(jobs.filter(is_live).count())
+            let is_live = |job: u64| self.attempts.of_job(JobId::from_number(job)).is_some();
+            let first_of = |task: u32| array.number() + u64::from(task) * u64::from(members);
+            let runs = |task: &u32| (first_of(*task)..first_of(task + 1)).any(is_live);
+            clamped((0..limit.tasks).filter(runs).count())
         });
         if *running >= limit.at_once {
             return Some(WaitReason::ArrayTaskLimit);
         }
         *running += 1;
+        self.passed.extend(gang.map(|member| member.gang));
         None
     }
 

@@ -297,6 +297,7 @@ impl Placer {
             self.carry_out(RoundEffect::Moved(moved));
         }
         prediction_metrics::count_run_outcomes(&round.jobs.ended);
+        prediction_metrics::count_deadlines(&round.jobs.ended, clock::unix());
         prediction_metrics::count_growths(&round.jobs.growths);
         prediction_metrics::count_memory_outcomes(self.parts.cluster.take_memory_outcomes());
         prediction_metrics::export_trust(&self.parts.cluster.model_status());

@@ -14,6 +14,7 @@ use tessera_control::answers::ModelStatus;
 use tessera_control::predictions::OutcomeCounts;
 use tessera_control::rows::growth::GrowthRow;
 use tessera_control::rows::transitions::EndedAttempt;
+use tessera_model::Millis;
 use tessera_model::sizing::GrowthOutcome;
 
 /// From an error of 2 % to one of ten times the prediction.
@@ -24,6 +25,7 @@ struct Counters {
     outcomes: IntCounterVec,
     memory: IntCounterVec,
     colocation: IntCounterVec,
+    deadlines: IntCounterVec,
     growths: IntCounterVec,
     growth_events: IntCounterVec,
     trusted: IntGaugeVec,
@@ -46,6 +48,11 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         "Predicted speeds of co-located jobs with an outcome.",
         &["within"],
     );
+    let deadlines = counter(
+        metric::DEADLINES,
+        "Jobs with a deadline that ended, and whether they met it.",
+        &["outcome"],
+    );
     let growths = counter(
         metric::MEMORY_GROWTHS,
         "Predictions that a running job exceeds its slice, with an outcome.",
@@ -61,11 +68,12 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
     let low_confidence =
         IntGauge::new(metric::LOW_CONFIDENCE_TASKS, "Tasks that get cautious memory estimates.")
             .expect("a constant name and label");
-    let all: [Box<dyn Collector>; 8] = [
+    let all: [Box<dyn Collector>; 9] = [
         Box::new(error.clone()),
         Box::new(outcomes.clone()),
         Box::new(memory.clone()),
         Box::new(colocation.clone()),
+        Box::new(deadlines.clone()),
         Box::new(growths.clone()),
         Box::new(growth_events.clone()),
         Box::new(trusted.clone()),
@@ -79,6 +87,7 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         outcomes,
         memory,
         colocation,
+        deadlines,
         growths,
         growth_events,
         trusted,
@@ -96,6 +105,9 @@ pub fn register_series() {
     }
     for outcome in GrowthOutcome::ALL {
         COUNTERS.growths.with_label_values(&[outcome.word()]).inc_by(0);
+    }
+    for outcome in ["met", "missed"] {
+        COUNTERS.deadlines.with_label_values(&[outcome]).inc_by(0);
     }
     for what in ["reported", "moved"] {
         COUNTERS.growth_events.with_label_values(&[what]).inc_by(0);
@@ -142,6 +154,14 @@ pub fn count_colocation_outcomes(outcomes: OutcomeCounts) {
 fn add_outcomes(counter: &IntCounterVec, outcomes: OutcomeCounts) {
     for (within, more) in [("yes", outcomes.within), ("no", outcomes.outside)] {
         counter.with_label_values(&[within]).inc_by(more);
+    }
+}
+
+/// Counts the jobs of a committed round that met or missed their deadlines. `now` is in milliseconds since 1970.
+pub fn count_deadlines(ended: &[EndedAttempt], now: Millis) {
+    for met in ended.iter().filter_map(|end| end.met_deadline(now)) {
+        let outcome = if met { "met" } else { "missed" };
+        COUNTERS.deadlines.with_label_values(&[outcome]).inc();
     }
 }
 

@@ -102,14 +102,15 @@ impl OwnArray<'_> {
         known: &BTreeMap<JobId, SubmissionShape>,
     ) -> Result<Option<Condition>, BadField> {
         let RequestedCondition { mut kind, job, minutes } = *requested;
-        let (mut on, mut shift) = (None, 0);
+        let (mut on, mut shift, mut members) = (None, 0, 1);
         if let Some(job) = job {
             let number = number_of(job);
             let Some(shape) = known.get(&number) else { return Ok(None) };
             let Some(range) = shape.range_of(job) else { return Ok(None) };
             on = Some(range);
+            members = shape.members_of_task();
             if kind == DependencyKind::AfterCorr {
-                match (self.first, shape.array_first) {
+                match (self.first, shape.array_first.filter(|_| shape.is_array())) {
                     (Some(first), Some(other)) if range.jobs == shape.tasks => {
                         shift = self.shift(first, other, shape)?;
                     }
@@ -120,7 +121,7 @@ impl OwnArray<'_> {
         }
         let name = job.map_or_else(String::new, |job| job.to_string());
         let delay = Millis::from_secs(minutes.saturating_mul(60));
-        Ok(Some(Condition { kind, on, name, delay, shift }))
+        Ok(Some(Condition { kind, on, name, delay, shift, members }))
     }
 
     /// Returns by how much the places of tasks with the same index differ.
@@ -138,6 +139,16 @@ impl OwnArray<'_> {
 }
 
 impl SubmissionShape {
+    /// Whether it is an array, and no gang alone.
+    const fn is_array(&self) -> bool {
+        self.members == 1 || !self.rules.indexes.is_empty()
+    }
+
+    /// Returns how many jobs each of its tasks is. The members of a gang alone are named as tasks are.
+    const fn members_of_task(&self) -> u32 {
+        if self.is_array() { self.members } else { 1 }
+    }
+
     /// Returns the jobs that a name means.
     fn range_of(&self, job: JobRef) -> Option<JobRange> {
         match job {
@@ -151,9 +162,10 @@ impl SubmissionShape {
                     true => index.checked_sub(self.array_first?)?,
                     false => self.rules.indexes.binary_search(&index).ok()?.try_into().ok()?,
                 };
+                let jobs = self.members_of_task();
+                let place = place.checked_mul(jobs)?;
                 let number = array.number().checked_add(u64::from(place))?;
-                (place < self.tasks)
-                    .then(|| JobRange { first: JobId::from_number(number), jobs: 1 })
+                (place < self.tasks).then(|| JobRange { first: JobId::from_number(number), jobs })
             }
             JobRef::Task { .. } => None,
         }
@@ -166,7 +178,7 @@ mod tests {
 
     fn array(first: u64, tasks: u32, array_first: Option<u32>, indexes: &[u32]) -> SubmissionShape {
         let rules = ArrayRules { indexes: indexes.to_vec(), ..ArrayRules::default() };
-        SubmissionShape { first: JobId::from_number(first), tasks, array_first, rules }
+        SubmissionShape { first: JobId::from_number(first), tasks, array_first, rules, members: 1 }
     }
 
     fn resolve(
@@ -178,6 +190,8 @@ mod tests {
             array(10, 1, None, &[]),
             array(20, 5, Some(3), &[]),
             array(30, 3, Some(1), &[1, 4, 9]),
+            SubmissionShape { members: 2, ..array(40, 6, Some(1), &[1, 4, 9]) },
+            SubmissionShape { members: 2, ..array(50, 2, Some(0), &[]) },
         ];
         let known = known.into_iter().map(|shape| (shape.first, shape)).collect();
         let rules = ArrayRules { indexes: own.1.to_vec(), ..ArrayRules::default() };
@@ -199,6 +213,12 @@ mod tests {
             ranges("afterok:10:20:20_4,afterany:30_9"),
             [(10, 1), (20, 5), (21, 1), (32, 1)]
         );
+    }
+
+    #[test]
+    fn names_mean_whole_gangs_in_arrays_and_single_ranks_of_gangs() {
+        assert_eq!(ranges("afterok:40:40_4:50:50_1"), [(40, 6), (42, 2), (50, 2), (51, 1)]);
+        assert_eq!(resolve("afterok:50_2", true, (None, &[])).unwrap().0, None);
     }
 
     #[test]
@@ -225,6 +245,8 @@ mod tests {
 
         assert_eq!(shift("aftercorr:20", (Some(5), &[])), Ok(("aftercorr", 2)));
         assert_eq!(shift("aftercorr:30", (Some(1), &[1, 4, 9])), Ok(("aftercorr", 0)));
+        assert_eq!(shift("aftercorr:40", (Some(1), &[1, 4, 9])), Ok(("aftercorr", 0)));
+        assert_eq!(shift("aftercorr:50", (Some(0), &[])), Ok(("afterok", 0)), "it is no array");
         assert_eq!(shift("aftercorr:20", (None, &[])), Ok(("afterok", 0)));
         assert!(shift("aftercorr:30", (Some(1), &[])).is_err());
     }

@@ -83,15 +83,16 @@ struct SessionPath {
 #[get("/jobs/{job}/sessions/{session}")]
 pub(super) async fn join(
     caller: Caller,
-    path: web::Path<(String, String)>,
     params: Params<SessionParams>,
     request: HttpRequest,
     body: web::Payload,
     state: Data<State>,
 ) -> Result<HttpResponse, ApiError> {
-    let (job, session) = path.into_inner();
-    let job = job.parse::<JobRef>().map_err(|bad| ApiError::from(bad_job(&bad.to_string())))?;
-    let name = parse_name(&session)?;
+    // An extractor of both would describe them a second time.
+    let path = request.match_info();
+    let job = path.query("job").parse::<JobRef>();
+    let job = job.map_err(|bad| ApiError::from(bad_job(&bad.to_string())))?;
+    let name = parse_name(path.query("session"))?;
     let place = state.open_session(&caller)?;
     let known = state.reads().job(job, &caller.jobs()).await?.ok_or_else(|| no_job(job))?;
     if !caller.may_act_for(&known.user) {

@@ -8,6 +8,7 @@ use actix_web::{HttpRequest, HttpResponse, post, web};
 use sha2::{Digest, Sha256};
 use tessera_api_types::{ArrayRange, DeadlineView, SubmitRequest, SubmitResponse};
 use tessera_control::answers::DeadlineForecast;
+use tessera_model::batch::ArrayRules;
 use tessera_model::number::clamped;
 use tessera_model::share::SharingMode;
 use tessera_model::spec::{ARRAY_TASKS_MAX, BadField, GpuRequest, JobSpec};
@@ -109,7 +110,10 @@ pub(super) async fn submit(
     remarks.extend(ignored);
     let (tasks, array_first) = match spec.gang {
         None => (tasks, array_first),
-        Some(_) if is_array => return Err(array_of_gangs().into()),
+        Some(shape) if is_array => {
+            let first = array_first.unwrap_or(0);
+            (array_of_gangs(&mut spec.array, first, tasks, shape)?, array_first)
+        }
         // Its members are named by their ranks, as tasks are by their indexes.
         Some(shape) => (shape.members(), Some(0)),
     };
@@ -378,12 +382,27 @@ fn tasks_of(array: Option<ArrayRange>, indexes: &[u32]) -> Result<(u32, Option<u
     }
 }
 
-fn array_of_gangs() -> BadField {
-    BadField::new(
-        "array",
-        "an array can't be combined with a gang: its tasks have one GPU each",
-        "either array or gang; submit a gang several times",
-    )
+/// Returns how many jobs an array of gangs has, and lists its indexes, which tell it from a gang.
+fn array_of_gangs(
+    rules: &mut ArrayRules,
+    first: u32,
+    tasks: u32,
+    shape: GangShape,
+) -> Result<u32, BadField> {
+    let members = shape.members();
+    match tasks.checked_mul(members) {
+        Some(jobs @ ..=ARRAY_TASKS_MAX) => {
+            if rules.indexes.is_empty() {
+                rules.indexes = (first..first.saturating_add(tasks)).collect();
+            }
+            Ok(jobs)
+        }
+        Some(_) | None => Err(BadField::new(
+            "array",
+            format!("{tasks} tasks of {members} GPUs or slices each are too many"),
+            format!("at most {} tasks of that size", ARRAY_TASKS_MAX / members.max(1)),
+        )),
+    }
 }
 
 /// Refuses a job that no registered GPU can hold, unless it may wait for one.

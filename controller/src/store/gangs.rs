@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use sqlx::PgConnection;
 use tessera_model::JobId;
-use tessera_model::gang::GANG_MEMBERS_MAX;
 
 use super::StoreError;
 use super::columns::{job_number, row_count};
@@ -29,14 +28,17 @@ pub async fn check_whole(
         r#"
         SELECT COUNT(*) AS "whole!"
           FROM UNNEST($1::bigint[]) AS g (gang)
+          JOIN jobs AS f ON f.job = g.gang
+          JOIN submissions AS s ON s.first_job = f.submission
          CROSS JOIN LATERAL (
                    SELECT COUNT(*) AS members, COUNT(j.attempt) AS live
                      FROM jobs AS j
-                    WHERE j.job BETWEEN g.gang AND g.gang + $2 AND j.submission = g.gang) AS n
+                    WHERE j.job BETWEEN g.gang
+                                    AND g.gang - 1 + (s.spec -> 'gang' ->> 'nodes')::bigint
+                                                     * (s.spec -> 'gang' ->> 'per_node')::bigint) AS n
          WHERE n.live IN (0, n.members)
         "#,
         &numbers,
-        i64::from(GANG_MEMBERS_MAX) - 1,
     )
     .fetch_one(connection)
     .await

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_frames::cluster::{ArrayPosition, GpuReport};
-use tessera_model::batch::ArrayRules;
 use tessera_model::ids::BadId;
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Layout, PlanStep, ProfileId, Slot};
@@ -373,12 +372,10 @@ pub async fn read_launch_specs(
         let restart_reason = found.restart_reason.as_deref().map(str::parse).transpose();
         let mut spec = found.spec.0;
         let gang = spec.gang.map(|shape| member(row, job, found.submission, shape)).transpose()?;
-        let array = match (found.array_first, gang) {
-            (Some(first), None) => {
-                Some(array_place(row, found.submission, first, found.tasks, &spec.array)?)
-            }
-            _ => None,
-        };
+        let is_array = gang.is_none() || !spec.array.indexes.is_empty();
+        let first = found.array_first.filter(|_| is_array);
+        let place = |first| array_place(row, found.submission, first, found.tasks, &spec);
+        let array = first.map(place).transpose()?;
         spec.share = reshared(row, spec.share, found.sm_percent)?;
         let update = found.updates.map(|update| update.0).unwrap_or_default();
         update.apply_to(&mut spec);
@@ -403,18 +400,20 @@ pub async fn read_launch_specs(
     Ok(sheets)
 }
 
-/// Reads a task's place in its array: its tasks have consecutive numbers.
+/// Reads a task's place in its array: its tasks have consecutive numbers, and so have the members of a task.
 fn array_place(
     row: RowRef<i64>,
     submission: i64,
     first: i32,
     tasks: i32,
-    rules: &ArrayRules,
+    spec: &JobSpec,
 ) -> Result<ArrayPosition, StoreError> {
+    let rules = &spec.array;
+    let members = spec.gang.map_or(1, GangShape::members);
     let min: u32 = row.number("array_first", first)?;
-    let count: u32 = row.number("tasks", tasks)?;
+    let count = row.number::<u32>("tasks", tasks)? / members;
     let array = row.job("submission", submission)?;
-    let place: u32 = row.number("submission", row.key() - submission)?;
+    let place = row.number::<u32>("submission", row.key() - submission)? / members;
     let last = count.max(1) - 1;
     let (Some(index), Some(max)) = (rules.index_at(place, min), rules.index_at(last, min)) else {
         return Err(row.error("array_first", format!("{first} is too large")));

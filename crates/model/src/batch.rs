@@ -101,6 +101,29 @@ pub struct ArrayRules {
     pub limit: Option<ArrayLimit>,
 }
 
+/// What a job is in its submission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskPosition {
+    /// The index of its task, if it belongs to an array.
+    pub index: Option<u32>,
+    /// Its rank, if it belongs to a gang.
+    pub rank: Option<u32>,
+}
+
+impl TaskPosition {
+    /// Returns the number that names it among the jobs of its submission: its index, or the rank in a gang that is
+    /// no task of an array.
+    pub fn named_by(self) -> Option<u32> {
+        self.index.or(self.rank)
+    }
+
+    /// Whether its submission's number and [`TaskPosition::named_by`] name it, and no other job. They name rank 0 of
+    /// a task of several.
+    pub fn has_name(self) -> bool {
+        self.named_by().is_some() && (self.index.is_none() || self.rank.unwrap_or(0) == 0)
+    }
+}
+
 /// How many tasks of an array may run at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayLimit {
@@ -134,6 +157,26 @@ impl ArrayRules {
     /// Whether there are no rules.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Returns the place of a job, counted from 0 through its submission, in the words of its user. `members` is the
+    /// size of the gangs, or 1; `first` is the first index, which is 0 for the ranks of a gang that is no array.
+    ///
+    /// The indexes of an array of gangs are always listed. So it can be told from a gang.
+    pub fn position(&self, place: u32, first: Option<u32>, members: u32) -> TaskPosition {
+        let members = members.max(1);
+        let is_array_of_gangs = members > 1 && !self.indexes.is_empty();
+        match first {
+            Some(first) if members == 1 => {
+                TaskPosition { index: self.index_at(place, first), rank: None }
+            }
+            Some(first) if is_array_of_gangs => TaskPosition {
+                index: self.index_at(place / members, first),
+                rank: Some(place % members),
+            },
+            Some(_) => TaskPosition { index: None, rank: Some(place) },
+            None => TaskPosition::default(),
+        }
     }
 
     /// Returns the index of the task at a place of the array, counted from 0; `first` is the first index.

@@ -86,6 +86,9 @@ pub struct Condition {
     /// With `aftercorr`: the place in the other array that the first task of this one corresponds to.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub shift: i64,
+    /// With `aftercorr`: how many jobs a task of the other array is.
+    #[serde(default = "one_job", skip_serializing_if = "is_one")]
+    pub members: u32,
 }
 
 /// Jobs with consecutive numbers: one job, one task, or all tasks of an array.
@@ -144,6 +147,14 @@ pub enum DependencyVerdict {
 
 const fn is_zero(number: &i64) -> bool {
     *number == 0
+}
+
+const fn one_job() -> u32 {
+    1
+}
+
+const fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 fn bad(problem: String, expected: &str) -> BadField {
@@ -273,7 +284,9 @@ impl Condition {
                 return Some(DependencyQuestion::Starts(range));
             }
             // A task without a counterpart waits for nothing, as in Slurm.
-            (DependencyKind::AfterCorr, Some(range)) => range.one(i64::from(place) + self.shift)?,
+            (DependencyKind::AfterCorr, Some(range)) => {
+                range.task(i64::from(place) + self.shift, self.members)?
+            }
             (_, Some(range)) => range,
         };
         Some(DependencyQuestion::Ends(range))
@@ -323,11 +336,11 @@ impl DependencyVerdict {
 }
 
 impl JobRange {
-    /// Returns one job by its place.
-    fn one(self, place: i64) -> Option<Self> {
-        let place = u32::try_from(place).ok().filter(|place| *place < self.jobs)?;
-        let first = JobId::from_number(self.first.number().saturating_add(u64::from(place)));
-        Some(Self { first, jobs: 1 })
+    /// Returns the jobs of one task by its place, if each task is `members` jobs.
+    fn task(self, place: i64, members: u32) -> Option<Self> {
+        let offset = u32::try_from(place).ok()?.checked_mul(members)?;
+        let first = JobId::from_number(self.first.number().saturating_add(u64::from(offset)));
+        (offset < self.jobs).then_some(Self { first, jobs: members })
     }
 
     /// Whether a job is among them.

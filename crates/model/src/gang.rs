@@ -115,11 +115,14 @@ pub struct GangMember {
 }
 
 impl GangMember {
-    /// Returns the place of a job in the gang that was submitted as `gang`; `None` if it is not
-    /// one of it. Members have consecutive numbers in the order of their ranks.
-    pub fn of(job: JobId, gang: JobId, shape: GangShape) -> Option<Self> {
-        let rank = u32::try_from(job.number().checked_sub(gang.number())?).ok()?;
-        (rank < shape.members()).then_some(Self { gang, shape, rank })
+    /// Returns the place of a job in its gang; `None` if it is not of the submission. `first` is the submission's
+    /// first job. Members have consecutive numbers in the order of their ranks, and so have the gangs of an array
+    /// in the order of their indexes.
+    pub fn of(job: JobId, first: JobId, shape: GangShape) -> Option<Self> {
+        let offset = u32::try_from(job.number().checked_sub(first.number())?).ok()?;
+        let rank = offset % shape.members();
+        let gang = JobId::from_number(job.number() - u64::from(rank));
+        Some(Self { gang, shape, rank })
     }
 
     /// Returns the jobs of the whole gang, by rank.
@@ -213,12 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn a_job_outside_of_the_gangs_numbers_is_no_member() {
+    fn the_gangs_of_an_array_follow_each_other() {
         let shape = member(0).shape;
         let of = |job| GangMember::of(JobId::from_number(job), JobId::from_number(40), shape);
 
+        assert_eq!(of(39), None, "it is older than the submission");
         assert_eq!(of(45), Some(member(5)));
-        assert_eq!((of(39), of(46)), (None, None));
+        assert_eq!(of(47), Some(GangMember { gang: JobId::from_number(46), shape, rank: 1 }));
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub mod metric {
     pub const PREDICTION_ERROR: &str = "tessera_prediction_error_ratio";
     /// Counter: predicted run times with an outcome, by `basis` and whether it lay `within` the interval.
     pub const PREDICTIONS: &str = "tessera_predictions_total";
+    /// Counter: jobs with a deadline that ended, by `outcome`: `met` or `missed`.
+    pub const DEADLINES: &str = "tessera_job_deadlines_total";
     /// Counter: predicted memory with an outcome, by whether it lay `within` the interval.
     pub const MEMORY_PREDICTIONS: &str = "tessera_memory_predictions_total";
     /// Counter: predictions that a running job exceeds its slice, by `outcome`: `true`, `false`, `missed` or `late`.

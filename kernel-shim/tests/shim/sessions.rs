@@ -268,11 +268,15 @@ fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
 
 #[test]
 fn waiting_threads_go_when_the_role_changes_and_ask_again_when_the_queue_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = TestGate::new(folder.path());
+    // On a busy machine this test may be late by more than the silence after which a queue without the lock is dead.
+    let _held = gate.hold();
     let folders = TestFolders::new();
     let mut behaviour = QueueBehaviour::of(Role::Fill);
     behaviour.welcome.wait_max = Nanos::from_millis(1_000);
     let queue = TestQueue::start(&folders, behaviour);
-    let mut job = Job::join(&folders, None);
+    let mut job = Job::join(&folders, Some(&gate.path));
 
     job.begin("launch k0 1");
     let launch = queue.receive(|records| {

@@ -36,7 +36,7 @@ pub fn gather(records: JobRecords) -> Vec<SlurmJob> {
     for record in records.jobs {
         let node = record.node.clone();
         match jobs.last_mut() {
-            Some(last) if record.rank.is_some() && last.record.submission == record.submission => {
+            Some(last) if record.rank.is_some() && is_same_task(&last.record, &record) => {
                 last.nodes.extend(node.filter(|node| !last.nodes.contains(node)));
             }
             _ => {
@@ -52,6 +52,11 @@ pub fn gather(records: JobRecords) -> Vec<SlurmJob> {
         }
     }
     jobs
+}
+
+/// Whether two records belong to one job, or to one task of an array.
+fn is_same_task(one: &JobRecord, other: &JobRecord) -> bool {
+    (one.submission, one.array_index) == (other.submission, other.array_index)
 }
 
 /// What is shown without specifications.
@@ -128,9 +133,10 @@ impl SlurmJob {
 
     /// Returns the number that no other job or task has; waiting tasks have that of their array.
     pub fn raw_id(&self) -> u64 {
-        match (self.waiting.is_empty(), self.record.rank) {
-            (true, None) => self.record.id,
-            _ => self.record.submission,
+        let is_gang = self.record.rank.is_some() && self.record.array_index.is_none();
+        match self.waiting.is_empty() && !is_gang {
+            true => self.record.id,
+            false => self.record.submission,
         }
     }
 
@@ -401,6 +407,26 @@ mod tests {
         assert_eq!(short, ["50_[0,4-6]"]);
         let expected = [("50_0", 50), ("50_4", 54), ("50_5", 55), ("50_6", 56)];
         assert_eq!(long, expected.map(|(id, raw)| (id.to_owned(), raw)));
+    }
+
+    #[test]
+    fn each_task_of_an_array_of_gangs_is_one_job() {
+        let member = |id: u64, index: u32, rank: u32, state: &str| {
+            let mut member = record(id, 7, Some(index));
+            (member.rank, member.state) = (Some(rank), state.to_owned());
+            (member.node, member.attempts) = (Some(format!("n{rank}")), 1);
+            member
+        };
+        let of_task =
+            |id, index, state| [member(id, index, 0, state), member(id + 1, index, 1, state)];
+        let tasks = [of_task(7, 1, "running"), of_task(9, 4, "queued"), of_task(11, 5, "queued")];
+        let records = JobRecords { jobs: tasks.concat(), specs: Vec::new(), truncated: false };
+
+        let lines = collapse(gather(records));
+
+        let ids: Vec<_> = lines.iter().map(SlurmJob::id).collect();
+        assert_eq!(ids, ["7_1", "7_[4-5]"]);
+        assert_eq!((lines[0].raw_id(), lines[0].nodes.len()), (7, 2));
     }
 
     #[test]

@@ -145,7 +145,16 @@ impl Scancel {
                 && job.rank.unwrap_or(0) == 0
         };
         let jobs = records.jobs.iter().filter(meant);
-        Ok(jobs.map(|job| JobRef::Job(tessera_model::JobId::from_number(job.id))).collect())
+        Ok(jobs.map(reference).collect())
+    }
+}
+
+/// Names one job. The number of an array's first task would mean the whole array.
+fn reference(job: &JobRecord) -> JobRef {
+    let number = tessera_model::JobId::from_number;
+    match job.array_index {
+        Some(index) => JobRef::Task { array: number(job.submission), index },
+        None => JobRef::Job(number(job.id)),
     }
 }
 

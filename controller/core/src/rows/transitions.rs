@@ -121,8 +121,22 @@ pub struct EndedAttempt {
     pub out_of_memory: Option<OutOfMemoryRow>,
     /// The prediction of its run time.
     pub run_prediction: Option<Prediction>,
+    /// By when its job had to be done, in milliseconds since 1970.
+    pub deadline: Option<Millis>,
     /// How much of the job is done, in millionths.
     pub done: u32,
+}
+
+impl EndedAttempt {
+    /// Returns whether the job met its deadline, if it has one and ends now, at `now` in milliseconds since 1970. A
+    /// cancelled job neither meets nor misses it. A gang counts once.
+    pub fn met_deadline(&self, now: Millis) -> Option<bool> {
+        let is_counted = self.to.is_final() && self.to != JobState::Cancelled;
+        let deadline = self.deadline.filter(|_| is_counted)?;
+        self.gang
+            .is_none_or(|gang| gang == self.job)
+            .then_some(self.to == JobState::Succeeded && now <= deadline)
+    }
 }
 
 /// An out-of-memory event of a job.

@@ -50,10 +50,11 @@ pub(crate) struct WaitingJob {
 }
 
 impl WaitingJob {
-    /// Returns its place in its array, from 0.
+    /// Returns the place of its task in its array, from 0.
     pub(crate) fn place_in_array(&self) -> u32 {
         let first = self.array.unwrap_or(self.job.id).number();
-        tessera_model::number::clamped(self.job.id.number().saturating_sub(first))
+        let members = self.job.gang.map_or(1, |member| member.shape.members());
+        clamped::<u32>(self.job.id.number().saturating_sub(first)) / members
     }
 
     /// Returns where its size comes from.

@@ -144,6 +144,8 @@ struct JobRow {
     array: Option<Json<ArrayRules>>,
 }
 
+static NO_RULES: ArrayRules = ArrayRules { indexes: Vec::new(), limit: None };
+
 impl TryFrom<JobRow> for JobView {
     type Error = StoreError;
 
@@ -155,24 +157,25 @@ impl TryFrom<JobRow> for JobView {
         let bad = |column| bad_json("submissions", row.submission, column);
         let request: GpuRequest = serde_json::from_value(row.gpu_ask).map_err(bad("spec.gpu"))?;
         let class: Class = serde_json::from_value(row.class).map_err(bad("spec.class"))?;
-        let indexes =
-            row.array.as_ref().map(|rules| rules.0.indexes.as_slice()).unwrap_or_default();
-        let place = usize::try_from(number - row.submission).ok();
-        let listed = place.and_then(|place| indexes.get(place)).map(|index| i64::from(*index));
-        let counted = row.array_first.map(|first| i64::from(first) + number - row.submission);
-        let index = listed.or(counted);
-        let array_id = index.map(|_| at.number("submission", row.submission)).transpose()?;
-        let index: Option<u32> = index.map(|index| at.number("array_first", index)).transpose()?;
+        let place: u32 = at.number("submission", number - row.submission)?;
+        let first: Option<u32> = at.optional_number("array_first", row.array_first)?;
+        let shape = row.gang.as_ref().map(|shape| shape.0);
+        let rules = row.array.as_ref().map_or(&NO_RULES, |rules| &rules.0);
+        let position = rules.position(place, first, shape.map_or(1, GangShape::members));
+        let named_by = position.named_by();
+        let array_id = named_by.map(|_| at.number("submission", row.submission)).transpose()?;
         Ok(Self {
             id: at.number("job", number)?,
-            name_id: index
+            name_id: named_by
+                .filter(|_| position.has_name())
                 .map_or_else(|| number.to_string(), |index| format!("{}_{index}", row.submission)),
             array_id,
-            array_index: index,
-            gang: row.gang.zip(index).map(|(shape, rank)| GangView {
+            array_index: named_by,
+            gang: shape.zip(position.rank).map(|(shape, rank)| GangView {
                 rank,
-                size: shape.0.members(),
-                nodes: shape.0.nodes(),
+                size: shape.members(),
+                nodes: shape.nodes(),
+                in_array: position.index.is_some(),
             }),
             name: row.job_name,
             user: row.user_name,

@@ -8,7 +8,7 @@ use sqlx::types::Json;
 use tessera_api_types::{PastAttempt, PastGang, PastJob, PastJobs};
 use tessera_model::share::SharingMode;
 use tessera_model::spec::{Class, GpuRequest};
-use tessera_model::{GangShape, Millis};
+use tessera_model::{GangMember, GangShape, Millis};
 use time::OffsetDateTime;
 
 use super::page::PageSize;
@@ -176,7 +176,20 @@ struct JobRow {
 }
 
 impl JobRow {
+    fn gang(&self, shape: GangShape) -> Result<PastGang, StoreError> {
+        let row = RowRef::new("jobs", self.job);
+        let first = row.job("submission", self.submission)?;
+        let member = GangMember::of(row.job("job", self.job)?, first, shape);
+        let error = || row.error("submission", format!("{first} is newer than the job"));
+        Ok(PastGang {
+            id: member.ok_or_else(error)?.gang.number(),
+            nodes: shape.nodes(),
+            gpus_per_node: shape.per_node(),
+        })
+    }
+
     fn job(self, attempts: Vec<PastAttempt>) -> Result<PastJob, StoreError> {
+        let gang = self.gang.as_ref().map(|Json(shape)| self.gang(*shape)).transpose()?;
         let row = RowRef::new("submissions", self.submission);
         let bad = row.corrupt::<serde_json::Error>("spec");
         let request: GpuRequest = serde_json::from_value(self.gpu).map_err(&bad)?;
@@ -213,14 +226,7 @@ impl JobRow {
             state: self.state,
             submitted_at: self.accepted_at,
             ended_at: self.ended_at,
-            gang: match self.gang {
-                None => None,
-                Some(Json(shape)) => Some(PastGang {
-                    id: row.number("first_job", self.submission)?,
-                    nodes: shape.nodes(),
-                    gpus_per_node: shape.per_node(),
-                }),
-            },
+            gang,
             attempts,
         })
     }

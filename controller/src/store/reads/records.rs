@@ -240,8 +240,8 @@ async fn jobs(at: &mut PgConnection, query: &RecordQuery) -> Result<Vec<RecordRo
 
 /// The tasks of a submission that has several.
 struct TaskNames {
-    /// Whether they are the members of a gang.
-    is_gang: bool,
+    /// How many members each gang has; 1 without gangs.
+    members: u32,
     /// Their indexes.
     rules: ArrayRules,
 }
@@ -258,7 +258,7 @@ async fn task_names(
     }
     let found = sqlx::query!(
         r#"
-        SELECT s.first_job, s.tasks > 1 AND s.spec -> 'gang' IS NOT NULL AS "is_gang!",
+        SELECT s.first_job, s.spec -> 'gang' AS "gang: Json<GangShape>",
                s.spec -> 'array' AS "rules: Json<ArrayRules>"
           FROM submissions AS s
          WHERE s.first_job = ANY ($1)
@@ -270,7 +270,8 @@ async fn task_names(
     .map_err(StoreError::while_trying_to("read the indexes of arrays"))?;
     let names = found.into_iter().map(|row| {
         let rules = row.rules.map(|rules| rules.0).unwrap_or_default();
-        (row.first_job, TaskNames { is_gang: row.is_gang, rules })
+        let members = row.gang.map_or(1, |Json(shape)| shape.members());
+        (row.first_job, TaskNames { members, rules })
     });
     Ok(names.collect())
 }
@@ -301,17 +302,16 @@ impl RecordRow {
         let at = RowRef::new("jobs", self.job);
         let place: u32 = at.number("submission", self.job - self.submission)?;
         let first: Option<u32> = at.optional_number("array_first", self.array_first)?;
-        let is_gang = names.is_some_and(|names| names.is_gang);
-        let index = first.and_then(|first| match names {
-            Some(names) => names.rules.index_at(place, first),
-            None => first.checked_add(place),
-        });
+        let position = match names {
+            Some(names) => names.rules.position(place, first, names.members),
+            None => ArrayRules::default().position(place, first, 1),
+        };
         let update = |key: &str| self.updates.as_ref().and_then(|updates| updates.get(key));
         Ok(JobRecord {
             id: at.number("job", self.job)?,
             submission: at.number("submission", self.submission)?,
-            array_index: index.filter(|_| !is_gang),
-            rank: index.filter(|_| is_gang),
+            array_index: position.index,
+            rank: position.rank,
             // The accounts are the caller's matter: they stand in the settings.
             account: String::new(),
             state: self.state,

@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use tessera_model::batch::ArrayRules;
 use tessera_model::share::SharingMode;
 use tessera_model::spec::ARRAY_TASKS_MAX;
-use tessera_model::{JobId, JobRef};
+use tessera_model::{GangMember, GangShape, JobId, JobRef};
 
 use crate::principal::JobScope;
 use crate::store::StoreError;
@@ -40,12 +40,12 @@ pub(super) async fn of(
     if let JobRef::Job(array) = job
         && is_array(at, array, scope).await?
     {
-        let unfinished = unfinished_tasks(at, array).await?;
+        let unfinished = unfinished_tasks(at, array, ARRAY_SPAN).await?;
         return Ok(Some(Targets::Tasks { array, unfinished }));
     }
     let number = number_of(at, job, scope).await?;
-    if let Some(gang) = gang_of(at, number).await? {
-        let unfinished = unfinished_tasks(at, gang).await?;
+    if let Some(GangMember { gang, shape, .. }) = gang_of(at, number).await? {
+        let unfinished = unfinished_tasks(at, gang, i64::from(shape.members()) - 1).await?;
         return Ok(Some(Targets::Tasks { array: gang, unfinished }));
     }
     number
@@ -87,7 +87,7 @@ async fn existing(
     .map_err(StoreError::while_trying_to("find a job"))
 }
 
-/// Tasks have consecutive numbers in the order of their indexes.
+/// Tasks have consecutive numbers in the order of their indexes. Of a gang in an array it is the first member.
 async fn task(
     at: &mut PgConnection,
     array: JobId,
@@ -101,7 +101,8 @@ async fn task(
          CROSS JOIN LATERAL (
                    SELECT CASE
                           WHEN s.spec -> 'array' -> 'indexes' IS NULL THEN $2::bigint - s.array_first
-                          ELSE (SELECT p.place - 1
+                          ELSE (SELECT (p.place - 1) * COALESCE((s.spec -> 'gang' ->> 'nodes')::bigint
+                                                                * (s.spec -> 'gang' ->> 'per_node')::bigint, 1)
                                   FROM json_array_elements_text((s.spec -> 'array' -> 'indexes')::json)
                                   WITH ORDINALITY AS p (index, place)
                                  WHERE p.index = ($2::bigint)::text) END AS place) AS t
@@ -133,11 +134,14 @@ async fn is_array(at: &mut PgConnection, job: JobId, scope: &JobScope) -> Result
     .map_err(StoreError::while_trying_to("find an array"))
 }
 
-/// Returns the gang that a job belongs to.
-async fn gang_of(at: &mut PgConnection, job: Option<i64>) -> Result<Option<JobId>, StoreError> {
-    let gang = sqlx::query_scalar!(
+/// Returns a job's place in its gang, if it has one.
+async fn gang_of(
+    at: &mut PgConnection,
+    job: Option<i64>,
+) -> Result<Option<GangMember>, StoreError> {
+    let found = sqlx::query!(
         r#"
-        SELECT j.submission
+        SELECT j.submission, s.spec -> 'gang' AS "gang: Json<GangShape>"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = $1 AND s.spec -> 'gang' IS NOT NULL
         "#,
@@ -146,19 +150,29 @@ async fn gang_of(at: &mut PgConnection, job: Option<i64>) -> Result<Option<JobId
     .fetch_optional(at)
     .await
     .map_err(StoreError::while_trying_to("find a job's gang"))?;
-    gang.map(|gang| RowRef::new("jobs", gang).job("submission", gang)).transpose()
+    let Some(found) = found else { return Ok(None) };
+    let row = RowRef::new("jobs", found.submission);
+    let first = row.job("submission", found.submission)?;
+    let job = job.map(|job| row.job("job", job)).transpose()?;
+    Ok(job.zip(found.gang).and_then(|(job, shape)| GangMember::of(job, first, shape.0)))
 }
 
-async fn unfinished_tasks(at: &mut PgConnection, array: JobId) -> Result<Vec<JobId>, StoreError> {
+/// Lists the unfinished jobs of one submission, from `first` through the `span` numbers behind it.
+async fn unfinished_tasks(
+    at: &mut PgConnection,
+    first: JobId,
+    span: i64,
+) -> Result<Vec<JobId>, StoreError> {
     let numbers = sqlx::query_scalar!(
         r#"
         SELECT job
           FROM jobs
-         WHERE ended_at IS NULL AND job BETWEEN $1 AND $2 AND submission = $1
+         WHERE ended_at IS NULL AND job BETWEEN $1 AND $2
+           AND submission = (SELECT f.submission FROM jobs AS f WHERE f.job = $1)
          ORDER BY job
         "#,
-        job_number(array),
-        job_number(array).saturating_add(ARRAY_SPAN),
+        job_number(first),
+        job_number(first).saturating_add(span),
     )
     .fetch_all(at)
     .await
@@ -238,8 +252,10 @@ pub struct SubmissionShape {
     pub tasks: u32,
     /// Index of the first task, if it is an array.
     pub array_first: Option<u32>,
-    /// Its indexes, if there are gaps.
+    /// Its indexes, if there are gaps, or if its tasks are gangs.
     pub rules: ArrayRules,
+    /// How many jobs each gang has; 1 without gangs.
+    pub members: u32,
 }
 
 /// Returns the submissions of jobs, by the numbers of the jobs. Jobs outside of the scope are left out.
@@ -252,7 +268,7 @@ pub(super) async fn submissions_of(
     let rows = sqlx::query!(
         r#"
         SELECT j.job, s.first_job, s.tasks, s.array_first,
-               s.spec -> 'array' AS "array: Json<ArrayRules>"
+               s.spec -> 'array' AS "array: Json<ArrayRules>", s.spec -> 'gang' AS "gang: Json<GangShape>"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = ANY($1) AND ($2::text[] IS NULL OR s.user_name = ANY($2))
         "#,
@@ -269,6 +285,7 @@ pub(super) async fn submissions_of(
             tasks: row.number("tasks", found.tasks)?,
             array_first: row.optional_number("array_first", found.array_first)?,
             rules: found.array.map(|rules| rules.0).unwrap_or_default(),
+            members: found.gang.map_or(1, |shape| shape.0.members()),
         };
         Ok((row.job("job", found.job)?, shape))
     });

@@ -12,7 +12,7 @@ fn kinds(text: &str) -> Vec<(&'static str, Option<String>, u64)> {
 
 fn on(kind: DependencyKind, first: u64, jobs: u32) -> Condition {
     let on = Some(JobRange { first: JobId::from_number(first), jobs });
-    Condition { kind, on, name: first.to_string(), delay: Millis::ZERO, shift: 0 }
+    Condition { kind, on, name: first.to_string(), delay: Millis::ZERO, shift: 0, members: 1 }
 }
 
 fn dependency(conditions: Vec<Condition>) -> Dependency {
@@ -136,6 +136,7 @@ fn a_singleton_waits_for_what_came_earlier_and_unknown_facts_let_nothing_through
         name: String::new(),
         delay: Millis::ZERO,
         shift: 0,
+        members: 1,
     };
     let waits = DependencyFacts::Earlier(Some(JobId::from_number(3)));
 

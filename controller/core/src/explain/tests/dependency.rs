@@ -8,7 +8,7 @@ use tessera_model::dependency::{
 
 fn on(kind: DependencyKind, first: u64, jobs: u32) -> Condition {
     let on = Some(JobRange { first: JobId::from_number(first), jobs });
-    Condition { kind, on, name: first.to_string(), delay: Millis::ZERO, shift: 0 }
+    Condition { kind, on, name: first.to_string(), delay: Millis::ZERO, shift: 0, members: 1 }
 }
 
 fn ends(first: u64, jobs: u32) -> DependencyQuestion {

@@ -357,7 +357,8 @@ impl<'c> StayRound<'c> {
         };
         if let Some(place) = place {
             let cheapest = sized.options.first().map_or(0.0, |option| option.cost);
-            if place.option.cost > tolerance * cheapest {
+            // Who has waited too long lets nobody go before it.
+            if place.option.cost > tolerance * cheapest && !self.is_aged(job) {
                 return Served::Deferred;
             }
             if place.option.cost > TOLERANCE * cheapest {
