@@ -1202,6 +1202,8 @@ SubmitRequest = TypedDict(
         "kill_on_invalid_dep": "bool",
         "late": "Optional[str]",
         "launch": "Optional[str]",
+        "mail_types": "List[str]",
+        "mail_user": "Optional[str]",
         "max_retries": "Optional[int]",
         "memory_prediction": "Optional[str]",
         "name": "Optional[str]",
@@ -1310,7 +1312,9 @@ class TokenView(TypedDict):
 class UpdateRequest(TypedDict):
     """The fields of a job to update; absent fields stay as they are."""
 
+    deadline: NotRequired[Optional[str]]
     nice: NotRequired[Optional[int]]
+    no_deadline: NotRequired[bool]
     priority: NotRequired[Optional[int]]
     sm_percent: NotRequired[Optional[int]]
     time_limit_secs: NotRequired[Optional[int]]
@@ -1495,13 +1499,14 @@ class Api:
         return self._call("GET", f"/v1/jobs/{self._segment(job)}")
 
     def update_job(self, job: Union[str, int], body: UpdateRequest) -> JobView:
-        """Updates a job: its priority, its time limit, or its share of a slice. - `priority`: a
-        waiting job moves in the queue at once; a running job has it when it waits again. -
-        `time_limit_secs`: counted from the start of the attempt; 0 for none. It applies to a
-        running job at once, which ends if it has run for longer. - `sm_percent`: a running job
-        gets its checkpoint signal, ends, and is started again with its new share, which uses
-        none of its retries. It must have been submitted with a `checkpoint_signal`. An array's
-        number alone addresses all of its unfinished tasks.
+        """Updates a job: its priority, its time limit, its deadline, or its share of a slice. -
+        `priority`: a waiting job moves in the queue at once; a running job has it when it
+        waits again. - `time_limit_secs`: counted from the start of the attempt; 0 for none. It
+        applies to a running job at once, which ends if it has run for longer. - `deadline`: by
+        when it has to be done; placement plans for it at once. `no_deadline` removes it. -
+        `sm_percent`: a running job gets its checkpoint signal, ends, and is started again with
+        its new share, which uses none of its retries. It must have been submitted with a
+        `checkpoint_signal`. An array's number alone addresses all of its unfinished tasks.
         """
         return self._call("PATCH", f"/v1/jobs/{self._segment(job)}", body=body)
 
