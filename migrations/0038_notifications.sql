@@ -17,6 +17,7 @@ CREATE TABLE notifications (
     event        text NOT NULL,
     -- control::notifications::NotificationBody.
     body         jsonb NOT NULL,
+    -- When it was due first: its age counts from then on.
     created_at   timestamptz NOT NULL DEFAULT now(),
     due_at       timestamptz NOT NULL DEFAULT now(),
     tries        integer NOT NULL DEFAULT 0 CHECK (tries >= 0),

@@ -189,3 +189,28 @@ async fn a_mail_that_is_given_up_is_an_event_of_its_job_and_the_oldest_go_first(
     assert_eq!(events.len(), 1);
     assert!(events[0].get::<i64, _>(0) >= i64::try_from(second.number()).unwrap());
 }
+
+#[tokio::test]
+async fn what_failed_ages_and_what_was_only_postponed_does_not() {
+    let mut connection = connect().await;
+    submit(&mut connection, &[], &webhook(&[JobState::Queued])).await;
+    sqlx::query("UPDATE notifications SET created_at = now() - interval '10 days'")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let claimed = claim_due(&mut connection, Channel::Webhook, 2).await.unwrap();
+    assert!(claimed.iter().all(|one| one.age > Millis::from_secs(9 * 86_400)));
+    let problems = [None, Some("it is off".to_owned())];
+    let later = claimed.iter().zip(problems).map(|(one, problem)| FailedDelivery {
+        id: one.id,
+        retry_in: Millis::ZERO,
+        problem,
+    });
+
+    retry_later(&mut connection, &later.collect::<Vec<_>>()).await.unwrap();
+
+    let again = claim_due(&mut connection, Channel::Webhook, 2).await.unwrap();
+    let age_of = |id| again.iter().find(|one| one.id == id).unwrap().age;
+    assert!(age_of(claimed[0].id) < Millis::from_secs(3_600));
+    assert!(age_of(claimed[1].id) > Millis::from_secs(9 * 86_400));
+}

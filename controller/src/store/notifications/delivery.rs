@@ -30,7 +30,7 @@ pub struct ClaimedNotification {
     pub body: Value,
     /// The number of this try, from 1.
     pub tries: u32,
-    /// When it was written.
+    /// When it was written, or was due first.
     pub created_at: OffsetDateTime,
     /// How long ago that was.
     pub age: Millis,
@@ -196,6 +196,10 @@ pub async fn retry_later(
         r#"
         UPDATE notifications
            SET claimed = false, due_at = now() + u.pause_ms * interval '1 millisecond',
+               -- What is not due yet has not been tried.
+               created_at = CASE WHEN u.problem IS NULL
+                                 THEN now() + u.pause_ms * interval '1 millisecond'
+                                 ELSE created_at END,
                problem = u.problem
           FROM UNNEST($1::uuid[], $2::bigint[], $3::text[]) AS u (notification, pause_ms, problem)
          WHERE notifications.notification = u.notification

@@ -199,11 +199,12 @@ async fn insert(
     let rows: Vec<_> = found.rows.iter().map(OutboxRecord::of).collect();
     sqlx::query!(
         r#"
-        INSERT INTO notifications (channel, job, attempt, event, body, due_at)
-        SELECT u.channel, u.job, u.attempt, u.event, u.body,
-               COALESCE(timestamptz 'epoch' + u.due_ms * interval '1 millisecond', now())
+        INSERT INTO notifications (channel, job, attempt, event, body, created_at, due_at)
+        SELECT u.channel, u.job, u.attempt, u.event, u.body, d.at, d.at
           FROM json_to_recordset($1::text::json)
             AS u (channel text, job bigint, attempt uuid, event text, body jsonb, due_ms bigint)
+         CROSS JOIN LATERAL (
+             SELECT COALESCE(timestamptz 'epoch' + u.due_ms * interval '1 millisecond', now())) AS d (at)
         "#,
         json_text(&rows),
     )
