@@ -9,6 +9,7 @@
 //! - [`memory`]: what the data folder remembers of the store.
 //! - [`principal`]: who calls, and what that caller may do; [`directory`], [`tokens`] and [`oidc`]
 //!   prove it, and [`audit`] records what callers did.
+//! - [`notifications`]: mail and webhooks about jobs.
 //! - [`ports`]: how the three speak to each other.
 
 #![forbid(unsafe_code)]
@@ -27,7 +28,9 @@ pub mod kernel_reports;
 pub mod listeners;
 pub mod memory;
 pub mod node_certificates;
+pub mod notifications;
 pub mod oidc;
+mod outgoing;
 pub mod ports;
 pub mod principal;
 pub mod process_metrics;

@@ -26,6 +26,7 @@ use tessera_controller::kernel_reports::KernelReports;
 use tessera_controller::listeners::{self, Listeners};
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
+use tessera_controller::notifications::{self, Outbox, Senders};
 use tessera_controller::oidc::{Issuer, KeyPace};
 use tessera_controller::ports::{
     About, ClusterShape, JobChanges, Ports, Readiness, SubmitCall, ToPlacer,
@@ -157,6 +158,7 @@ async fn run(
     let policy =
         policy::on_terms(&settings.policy, settings.policy_terms()).context("unknown policy")?;
     let accounts = settings.accounts()?;
+    let senders = Senders::open(settings.mail.as_ref(), settings.webhook.as_ref())?;
     let audit = audit_log(&options, others);
     let certificates = node_certificates(&settings, &options, others, &audit)?;
     let parts = PortParts {
@@ -176,6 +178,7 @@ async fn run(
             policy: policy.name(),
             accounts,
             site: settings.site.clone(),
+            sends_mail: settings.mail.is_some(),
         }),
     };
     let address = http.local_addr()?;
@@ -200,6 +203,7 @@ async fn run(
     let (epochs, held) = watch::channel(epoch);
     let kernels = KernelReports::new(candidate.pool.clone());
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
+    let outbox = Outbox::new(settings.mail.as_ref(), settings.webhook.as_ref());
     let parts = PlacerParts {
         cluster,
         options: options.clone(),
@@ -208,9 +212,11 @@ async fn run(
         job_changes: ends.job_changes,
         readiness: ends.readiness.clone(),
         epoch: epochs,
+        outbox: outbox.clone(),
     };
     let placer = placer::start(parts, ends.queries, accepted);
-    intake::start(others, &options, &memory, ends.calls, fresh);
+    intake::start(others, &options, &memory, ends.calls, fresh, &outbox);
+    notifications::start(others, &options, senders, &outbox);
     process_metrics::start(&settings.data, &folder.identity)?;
     start_upkeep(&settings, others, &options, &ends.reports, held.clone());
     actix::spawn(keep_leading(candidate, held, placer.clone().recipient()));

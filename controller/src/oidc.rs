@@ -24,6 +24,7 @@ use tokio::time::{Instant, timeout};
 use self::keys::{Key, KeyChoice, KeyRing};
 use self::signatures::ALGORITHMS;
 use self::source::KeySource;
+use crate::outgoing::checked_url;
 use crate::principal::{Principal, Role, is_user_name};
 
 pub use self::keys::KeyPace;
@@ -70,7 +71,7 @@ impl OidcSettings {
     ///
     /// Names the setting that is wrong and what was expected.
     pub fn check(&self) -> anyhow::Result<()> {
-        source::checked_url(&self.issuer).map_err(|error| error.context("oidc.issuer"))?;
+        checked_url(&self.issuer).map_err(|error| error.context("oidc.issuer"))?;
         for (key, value) in [("audience", &self.audience), ("user-claim", &self.user_claim)] {
             if value.trim().is_empty() {
                 bail!("oidc.{key} is empty: write what the issuer's tokens hold");

@@ -234,4 +234,6 @@ pub struct About {
     pub accounts: tessera_control::accounts::Accounts,
     /// What the words of batch schedulers mean here.
     pub site: tessera_control::site::Site,
+    /// Whether mail about jobs leaves the cluster.
+    pub sends_mail: bool,
 }

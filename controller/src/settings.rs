@@ -12,6 +12,7 @@ use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, NodeName, RetentionTime};
 use tessera_placement::policy::PolicyOptions;
 
+use crate::notifications::{MailSettings, WebhookSettings};
 use crate::oidc::OidcSettings;
 use crate::principal::{Appointed, Appointments};
 use tessera_control::accounts::{AccountSettings, Accounts};
@@ -241,6 +242,8 @@ struct File {
     insecure_http: Option<bool>,
     not_durable: Option<bool>,
     oidc: Option<OidcSettings>,
+    mail: Option<MailSettings>,
+    webhook: Option<WebhookSettings>,
 }
 
 /// The effective settings.
@@ -311,6 +314,12 @@ pub struct Settings {
     /// The issuer whose tokens are valid, besides personal tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oidc: Option<OidcSettings>,
+    /// How mail about jobs leaves, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mail: Option<MailSettings>,
+    /// Where state changes of jobs are posted, if they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookSettings>,
     /// What the words of batch schedulers mean here.
     #[serde(flatten)]
     pub site: Site,
@@ -380,6 +389,8 @@ impl Settings {
             },
             accounts: file.accounts.unwrap_or_default(),
             oidc: file.oidc,
+            mail: file.mail,
+            webhook: file.webhook,
             site: Site {
                 partitions: file.partitions.unwrap_or_default(),
                 qos: file.qos.unwrap_or_default(),
@@ -425,6 +436,8 @@ impl Settings {
         self.accounts()?;
         self.site.check()?;
         self.oidc.as_ref().map_or(Ok(()), OidcSettings::check)?;
+        self.mail.as_ref().map_or(Ok(()), MailSettings::check)?;
+        self.webhook.as_ref().map_or(Ok(()), WebhookSettings::check)?;
         let url =
             self.database.starts_with("postgres://") || self.database.starts_with("postgresql://");
         if self.database != "private" && !url {

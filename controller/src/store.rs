@@ -17,6 +17,7 @@ pub mod leader;
 pub mod memory_growth;
 pub mod node_certificates;
 pub mod nodes;
+pub mod notifications;
 pub mod predictions;
 pub mod private;
 pub mod reads;

@@ -128,6 +128,7 @@ impl SlurmOptions {
         warnings.extend(
             uncounted.map(|name| format!("--gres={name} has no effect: only GPUs are counted")),
         );
+        warnings.extend(self.options.unmailed());
         let mut request = SubmitRequest::default();
         let headers = source.write_into(&mut request)?;
         let variables = match around.dialect {
@@ -256,6 +257,7 @@ const OPTIONS_OF_FIELDS: &[(&str, &str)] = &[
     ("stdout", "output"),
     ("stderr", "error"),
     ("name", "job-name"),
+    ("mail_types", "mail-type"),
     ("gpu_model", "gpus"),
     ("array_indexes", "array"),
     ("array_limit", "array"),

@@ -178,6 +178,14 @@ pub struct SubmitRequest {
     /// Its user's remark about the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+    /// Events about which mail is sent: `begin`, `end`, `fail`, `requeue`, `invalid_depend`, `time_limit`,
+    /// `time_limit_90`, `time_limit_80` and `time_limit_50`. `all` stands for the first five, and `none` takes back
+    /// what is before it. With `array_tasks`, each task of an array has mail of its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mail_types: Vec<String>,
+    /// Who gets that mail: up to 8 addresses with commas between them; by default the job's user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mail_user: Option<String>,
     /// Whether the job requests its GPU without co-runners, also where the operator's settings share GPUs of
     /// jobs that request one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -313,6 +321,8 @@ impl SubmitRequest {
             partition: self.partition,
             qos: self.qos,
             comment: self.comment,
+            mail_types: self.mail_types,
+            mail_user: self.mail_user,
             arguments: self.arguments,
             launch: self.launch,
             signal: self

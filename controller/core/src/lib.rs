@@ -50,6 +50,7 @@ mod memory_growth;
 mod memory_requests;
 mod mig_mode;
 mod migration;
+pub mod notifications;
 mod out_of_memory;
 mod overrides;
 mod placing;

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::memory::StoreMemory;
+use crate::notifications::Outbox;
 use crate::ports::SubmitCall;
 use crate::requests::RequestError;
 use crate::store::submit::{self, Committed, Numbers};
@@ -31,6 +32,7 @@ pub fn start(
     memory: &Arc<StoreMemory>,
     calls: mpsc::Receiver<SubmitCall>,
     fresh: mpsc::Sender<Vec<SubmittedJob>>,
+    outbox: &Outbox,
 ) {
     let calls = Arc::new(Mutex::new(calls));
     let numbers = Arc::new(Numbers::default());
@@ -42,6 +44,7 @@ pub fn start(
             calls: Arc::clone(&calls),
             fresh: fresh.clone(),
             numbers: Arc::clone(&numbers),
+            outbox: outbox.clone(),
         };
         // Nobody holds the handle: a batch that was begun is always brought to its end.
         runtime.spawn(writer.run());
@@ -56,6 +59,7 @@ struct Writer {
     calls: Arc<Mutex<mpsc::Receiver<SubmitCall>>>,
     fresh: mpsc::Sender<Vec<SubmittedJob>>,
     numbers: Arc<Numbers>,
+    outbox: Outbox,
 }
 
 impl Writer {
@@ -117,8 +121,13 @@ impl Writer {
                     fresh
                 }
             };
-            match submit::insert_submissions(&mut connection, submissions, &self.numbers).await {
+            let rules = self.outbox.rules();
+            let numbers = &self.numbers;
+            match submit::insert_submissions(&mut connection, submissions, numbers, rules).await {
                 Ok(committed) => {
+                    if committed.has_notifications {
+                        self.outbox.wake();
+                    }
                     self.connection = Some(connection);
                     return Ok(committed);
                 }

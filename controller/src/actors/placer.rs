@@ -27,6 +27,7 @@ use super::leadership::Candidate;
 use super::prediction_metrics;
 use super::questions::{self, Questions};
 use crate::clock;
+use crate::notifications::Outbox;
 use crate::ports::{ClusterShape, JobChanges, OperatorAnswer, Readiness, ToPlacer};
 use crate::requests::RequestError;
 use crate::store::{ConnectOptions, Connection, StoreError};
@@ -73,6 +74,8 @@ pub struct PlacerParts {
     pub readiness: watch::Sender<Readiness>,
     /// Where the epoch is published.
     pub epoch: watch::Sender<u64>,
+    /// What leaves the cluster.
+    pub outbox: Outbox,
 }
 
 /// Starts the placer on this thread's actor system, fed by the two queues.
@@ -215,9 +218,11 @@ impl Placer {
         let memory = Arc::clone(&self.parts.candidate.memory);
         let kept = self.connection.take();
         let (policy, epoch) = (self.parts.cluster.policy_name(), self.parts.cluster.epoch());
+        let outbox = self.parts.outbox.clone();
         // Spawned, so that nothing can drop it half way.
         let commit = tokio::spawn(async move {
-            let committed = commit_on(kept, &options, &memory, &round, policy, epoch).await;
+            let committed =
+                commit_on(kept, &options, &memory, &round, policy, epoch, &outbox).await;
             (round, committed)
         });
         ctx.spawn(commit.into_actor(self).map(|ended, placer, ctx| match ended {

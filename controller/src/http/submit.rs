@@ -108,6 +108,7 @@ pub(super) async fn submit(
     spec.dependency = dependency;
     let mut remarks = apply_site(&state, &site, &mut spec)?;
     remarks.extend(ignored);
+    remarks.extend(mail_remark(&state, &spec));
     let (tasks, array_first) = match spec.gang {
         None => (tasks, array_first),
         Some(shape) if is_array => {
@@ -136,6 +137,12 @@ pub(super) async fn submit(
     };
     let accepted = accept(&state, submission).instrument(span).await?;
     Ok(created(accepted, hold, SubmitNotes { remarks, deadline }))
+}
+
+/// Returns what a user should know who requests mail where none is sent.
+fn mail_remark(state: &State, spec: &JobSpec) -> Option<String> {
+    let is_unsent = spec.mail.is_some() && !state.ports.about.sends_mail;
+    is_unsent.then(|| "no mail is sent: this cluster's operator has not configured it".to_owned())
 }
 
 /// Whether a submit was accepted under this key before.

@@ -7,9 +7,10 @@ use tessera_model::JobId;
 
 use super::{
     StoreError, admin_overrides, dependencies, gangs, job_updates, layout_plans, leader,
-    memory_growth, nodes, rounds, snapshot, transitions, usage,
+    memory_growth, nodes, notifications, rounds, snapshot, transitions, usage,
 };
 use tessera_control::Round;
+use tessera_control::notifications::NotificationRules;
 use tessera_control::rows::findings::CommitFindings;
 
 /// Commits a round, all of it or nothing.
@@ -26,6 +27,7 @@ pub async fn commit_round(
     round: &Round,
     policy: &str,
     epoch: u64,
+    leaving: &NotificationRules,
 ) -> Result<CommitFindings, StoreError> {
     // Before the transaction begins, so that its locks are not held meanwhile.
     let record = match &round.record {
@@ -66,6 +68,8 @@ pub async fn commit_round(
     findings.launch_specs = snapshot::read_launch_specs(&mut transaction, &reserved).await?;
     findings.dependencies =
         dependencies::answer_questions(&mut transaction, &round.questions).await?;
+    findings.has_notifications =
+        notifications::record_round(&mut transaction, round, &findings.moved, leaving).await?;
     transaction.commit().await.map_err(StoreError::while_trying_to("commit a round"))?;
     Ok(findings)
 }

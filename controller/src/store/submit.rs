@@ -3,13 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 
 use serde::Serialize;
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
+use tessera_control::notifications::{ChangedJob, JobFacts, NotificationRules};
 use tessera_model::life::JobState;
 use tessera_model::spec::JobSpec;
 use tessera_model::{GangMember, JobId};
 
-use super::StoreError;
 use super::columns::{RowRef, integer, job_number, json_text};
+use super::{StoreError, notifications};
 use crate::requests::{AcceptedSubmission, NewSubmission, RequestError};
 use tessera_control::predictions::TaskFacts;
 use tessera_control::rows::submitted::SubmittedJob;
@@ -21,6 +22,8 @@ pub struct Committed {
     pub answers: Vec<Result<AcceptedSubmission, RequestError>>,
     /// The jobs that are queued now.
     pub queued: Vec<SubmittedJob>,
+    /// Whether there is anything new to deliver out of the cluster.
+    pub has_notifications: bool,
 }
 
 /// Job numbers that were drawn and are not given out yet, shared by concurrent writers.
@@ -49,16 +52,22 @@ pub async fn insert_submissions(
     connection: &mut PgConnection,
     batch: &[NewSubmission],
     numbers: &Numbers,
+    leaving: &NotificationRules,
 ) -> Result<Committed, StoreError> {
     let known = known_keys(connection, batch).await?;
     let mut plan = Plan::new(batch, known);
+    let mut has_notifications = false;
     if plan.numbers_needed > 0 {
         let arrays = batch.iter().any(|submission| submission.tasks > 1);
         let numbers = numbers.take(connection, plan.numbers_needed, arrays).await?;
         plan.number(batch, &numbers)?;
-        insert_rows(connection, batch, &plan).await?;
+        has_notifications = match leaving.webhook.is_empty() {
+            // One statement is a transaction of its own.
+            true => insert_rows(connection, batch, &plan).await.map(|()| false)?,
+            false => insert_with_notices(connection, batch, &plan, leaving).await?,
+        };
     }
-    Ok(plan.committed(batch))
+    Ok(Committed { has_notifications, ..plan.committed(batch) })
 }
 
 type Key<'b> = (&'b str, &'b str);
@@ -278,6 +287,44 @@ fn submitted_jobs(accepted: &AcceptedSubmission, spec: &JobSpec) -> Vec<Submitte
     (first..first + u64::from(accepted.tasks)).map(JobId::from_number).map(task).collect()
 }
 
+/// Inserts submissions and the notices of their jobs' first states in one transaction.
+async fn insert_with_notices(
+    connection: &mut PgConnection,
+    batch: &[NewSubmission],
+    plan: &Plan,
+    leaving: &NotificationRules,
+) -> Result<bool, StoreError> {
+    let action = "accept jobs with their notices";
+    let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
+    insert_rows(&mut transaction, batch, plan).await?;
+    let (mut changes, mut facts) = (Vec::new(), HashMap::new());
+    for (submission, fate) in batch.iter().zip(&plan.fates) {
+        let Fate::Insert { first: Some(first) } = fate else { continue };
+        let state = first_state(submission);
+        let known = JobFacts {
+            submission: *first,
+            tasks: submission.tasks,
+            name: submission.spec.name.clone(),
+            user: submission.spec.user.clone(),
+            mail: None,
+        };
+        let last = first.number() + u64::from(submission.tasks);
+        for job in (first.number()..last).map(JobId::from_number) {
+            changes.push(ChangedJob::submitted(job, state));
+            facts.insert(job, known.clone());
+        }
+    }
+    let has_any =
+        notifications::record_submits(&mut transaction, &changes, &facts, leaving).await?;
+    transaction.commit().await.map_err(StoreError::while_trying_to(action))?;
+    Ok(has_any)
+}
+
+/// Returns the state that the jobs of a submission begin in.
+const fn first_state(submission: &NewSubmission) -> JobState {
+    if submission.hold { JobState::Held } else { JobState::Queued }
+}
+
 async fn insert_rows(
     connection: &mut PgConnection,
     batch: &[NewSubmission],
@@ -299,14 +346,14 @@ async fn insert_rows(
                 AS u (first_job bigint, tasks integer, array_first integer, job_name text,
                       user_name text, spec json, traceparent text, idempotency_key text,
                       body_hash bytea, state text, facts jsonb, principal text, origin text,
-                      depends_on bigint[], partition text)
+                      depends_on bigint[], partition text, mails boolean)
         ), s AS (
             INSERT INTO submissions (first_job, tasks, array_first, job_name, user_name, spec,
                                      traceparent, idempotency_key, body_hash, facts,
-                                     principal, origin, depends_on, partition)
+                                     principal, origin, depends_on, partition, mails)
             SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec,
                    u.traceparent, u.idempotency_key, u.body_hash, u.facts, u.principal, u.origin,
-                   u.depends_on, u.partition
+                   u.depends_on, u.partition, u.mails
               FROM u
         )
         INSERT INTO jobs (job, submission, state)
@@ -353,13 +400,14 @@ struct SubmissionRecord<'a> {
     origin: &'a str,
     depends_on: Option<Vec<i64>>,
     partition: Option<&'a str>,
+    /// Absent where no mail is requested.
+    mails: Option<bool>,
 }
 
 impl<'a> SubmissionRecord<'a> {
     fn of(submission: &'a NewSubmission, first: JobId) -> Self {
         let spec = &*submission.spec;
         let idempotency = submission.idempotency.as_ref();
-        let state = if submission.hold { JobState::Held } else { JobState::Queued };
         Self {
             first_job: job_number(first),
             tasks: integer(submission.tasks),
@@ -370,11 +418,12 @@ impl<'a> SubmissionRecord<'a> {
             traceparent: submission.traceparent.as_deref(),
             idempotency_key: idempotency.map(|known| known.key.as_str()),
             body_hash: idempotency.map(|known| bytea_text(&known.body_hash)),
-            state: state.word(),
+            state: first_state(submission).word(),
             facts: TaskFacts::of(spec),
             principal: Some(&*submission.principal).filter(|name| *name != spec.user),
             origin: &submission.origin,
             partition: spec.partition.as_deref(),
+            mails: spec.mail.as_ref().map(|_| true),
             depends_on: spec.dependency.as_ref().map(|on| on.jobs().map(job_number).collect()),
         }
     }

@@ -122,6 +122,7 @@ impl Rig {
                 policy: "scheme-b",
                 accounts: accounts(),
                 site: Default::default(),
+                sends_mail: false,
             }),
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -13,6 +13,7 @@ pub mod gang;
 pub mod ids;
 pub mod lease;
 pub mod life;
+pub mod mail;
 pub mod mig;
 pub mod number;
 pub mod place;

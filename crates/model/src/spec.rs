@@ -11,6 +11,7 @@ use crate::dependency::Dependency;
 use crate::gang::GangShape;
 use crate::ids::BadId;
 use crate::life::{OnLost, RetryRules, words};
+use crate::mail::MailRules;
 use crate::mig::ProfileName;
 use crate::mig::compute::ComputeName;
 use crate::place::{PlaceFilter, node_list};
@@ -440,6 +441,9 @@ pub struct JobSpec {
     /// Its user's remark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
+    /// The mail about it that its user requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mail: Option<MailRules>,
 }
 
 /// A request as it came from outside, every field optional or unchecked.
@@ -523,6 +527,10 @@ pub struct RawJobSpec {
     pub qos: Option<String>,
     /// See [`JobSpec::comment`].
     pub comment: Option<String>,
+    /// Events about which its user gets mail.
+    pub mail_types: Vec<String>,
+    /// Who gets that mail, with commas between addresses.
+    pub mail_user: Option<String>,
     /// `each` or `once`.
     pub launch: Option<String>,
     /// A signal, how many seconds before the time limit, and whether only the script gets it.
@@ -572,9 +580,12 @@ impl JobSpec {
         let arguments = parse_arguments(&program, raw.arguments)?;
         let name = raw.name.filter(|n| !n.is_empty()).unwrap_or_else(|| default_name(&program));
         let gpu = parse_gpu(raw.gpu_memory_bytes, raw.gpu_profile, raw.gpu_whole)?;
+        let name = plain_text("name", name, NAME_BYTES_MAX)?;
+        let user = plain_text("user", raw.user.unwrap_or_else(|| "unknown".into()), 64)?;
+        let mail = MailRules::parse(&raw.mail_types, raw.mail_user.as_deref(), &user)?;
         let spec = Self {
-            name: plain_text("name", name, NAME_BYTES_MAX)?,
-            user: plain_text("user", raw.user.unwrap_or_else(|| "unknown".into()), 64)?,
+            name,
+            user,
             run: RunSpec {
                 work_dir: raw.work_dir.map(|dir| absolute_path("work_dir", dir)).transpose()?,
                 env: parse_env(raw.env)?,
@@ -645,6 +656,7 @@ impl JobSpec {
             partition: optional_text("partition", raw.partition)?,
             qos: optional_text("qos", raw.qos)?,
             comment: optional_text("comment", raw.comment)?,
+            mail,
         };
         spec.check_size()?;
         spec.check_interaction()?;

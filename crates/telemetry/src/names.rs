@@ -79,6 +79,11 @@ pub mod metric {
     /// Counter: rows that were removed because of their age, by `what` (`jobs`, `layout_plans`,
     /// `rounds`, `audit_entries`).
     pub const HISTORY_REMOVED: &str = "tessera_history_removed_total";
+    /// Counter: tries to deliver mail and webhooks, by `channel` (`mail`, `webhook`) and `result` (`delivered`,
+    /// `failed`, `given_up`).
+    pub const NOTIFICATIONS: &str = "tessera_notifications_total";
+    /// Gauge: mail and webhooks that are to be delivered, by `channel`.
+    pub const NOTIFICATIONS_WAITING: &str = "tessera_notifications_waiting";
     /// Gauge: GPU memory in use on a whole GPU, by `node` and `gpu`.
     pub const GPU_MEMORY_USED: &str = "tessera_gpu_memory_used_bytes";
     /// Gauge: power of a whole GPU, by `node` and `gpu`.

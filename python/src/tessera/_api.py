@@ -1202,6 +1202,8 @@ SubmitRequest = TypedDict(
         "kill_on_invalid_dep": "bool",
         "late": "Optional[str]",
         "launch": "Optional[str]",
+        "mail_types": "List[str]",
+        "mail_user": "Optional[str]",
         "max_retries": "Optional[int]",
         "memory_prediction": "Optional[str]",
         "name": "Optional[str]",

@@ -179,8 +179,6 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ("verbose", Some('v'), OptionValue::None, Ignore("there is no more detailed output")),
     ("wait-all-nodes", None, Needed, Ignore("all processes start together")),
     ("wckey", None, Needed, Ignore("there are no workload characterization keys")),
-    ("mail-type", None, Needed, Ignore("Tessera sends no mail")),
-    ("mail-user", None, Needed, Ignore("Tessera sends no mail")),
 ];
 
 /// The options of this kind in one layer.

@@ -249,8 +249,9 @@ fn read_line(mut words: Vec<String>, dialect: HeaderDialect) -> Result<HeaderLay
         "--profile has no effect: all jobs are measured; see `tessera show` and `tessera top`"
             .to_owned()
     });
-    let line = HeaderLine::try_parse_from(words)
+    let mut line = HeaderLine::try_parse_from(words)
         .map_err(|bad| HeaderProblem::Unreadable { kind: bad.kind(), message: first_line(&bad) })?;
+    let misaddressed = line.options.without_bad_addresses();
     let warnings = line
         .terminal
         .given
@@ -260,7 +261,9 @@ fn read_line(mut words: Vec<String>, dialect: HeaderDialect) -> Result<HeaderLay
         .options
         .uncounted()
         .map(|name| format!("--gres={name} has no effect: only GPUs are counted"));
-    let warnings = warnings.chain(uncounted).chain(measured).collect();
+    let mail = [line.options.unmailed(), misaddressed];
+    let warnings =
+        warnings.chain(uncounted).chain(mail.into_iter().flatten()).chain(measured).collect();
     Ok(HeaderLayer { options: line.options, foreign: line.foreign, warnings })
 }
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use tessera_model::Bytes;
 use tessera_model::dependency::DependencyRequest;
+use tessera_model::mail::MailRules;
 use tessera_model::spec::GpuRequest;
 
 use super::array::ArraySpec;
@@ -114,6 +115,13 @@ pub struct JobOptions {
     /// What to remember about the job
     #[arg(long, value_name = "TEXT")]
     pub comment: Option<String>,
+    /// Events about which mail is sent: begin, end, fail, requeue, invalid_depend, time_limit, time_limit_90,
+    /// time_limit_80, time_limit_50, all (the first five) or none; with array_tasks for each task of an array
+    #[arg(long, value_name = "EVENTS", value_parser = parse_mail_types)]
+    pub mail_type: Option<MailTypes>,
+    /// Who gets the mail: a user or addresses, separated by commas; by default the user who submits
+    #[arg(long, value_name = "ADDRESSES")]
+    pub mail_user: Option<String>,
     /// Time before which the job may not start: 18:00, 2027-01-31, now+2hours, noon or midnight
     #[arg(short, long, value_name = "TIME")]
     pub begin: Option<ClockTime>,
@@ -227,6 +235,25 @@ impl FromStr for DependencyOption {
 pub struct BadDependency {
     problem: String,
     expected: String,
+}
+
+/// `--mail-type`: what the controller reads, without Slurm's event that never happens here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailTypes {
+    types: Vec<String>,
+    /// Whether Slurm's event about burst buffers was among them.
+    has_staging: bool,
+}
+
+/// Reads `--mail-type`. Files are not staged out here, so that the event of that is left out.
+fn parse_mail_types(text: &str) -> Result<MailTypes, String> {
+    let words = text.split(',').map(|word| word.trim().to_ascii_lowercase());
+    let words = words.filter(|word| !word.is_empty());
+    let (staging, types): (Vec<_>, Vec<_>) = words.partition(|word| word == "stage_out");
+    // The user's name matters only if mail is sent, where the controller checks it.
+    MailRules::parse(&types, None, "user")
+        .map_err(|bad| format!("{}; write {}", bad.problem, bad.expected))?;
+    Ok(MailTypes { types, has_staging: !staging.is_empty() })
 }
 
 /// `NAME=VALUE`.
@@ -355,6 +382,8 @@ impl JobOptions {
             partition: stronger.partition.or(self.partition),
             qos: stronger.qos.or(self.qos),
             comment: stronger.comment.or(self.comment),
+            mail_type: stronger.mail_type.or(self.mail_type),
+            mail_user: stronger.mail_user.or(self.mail_user),
             begin: stronger.begin.or(self.begin),
             dependency: stronger.dependency.or(self.dependency),
             kill_on_invalid_dep: stronger.kill_on_invalid_dep.or(self.kill_on_invalid_dep),
@@ -403,6 +432,24 @@ impl JobOptions {
             ("--gpus-per-task", self.gpus_per_task.as_ref().map(|GpusOption(counted)| counted)),
         ];
         all.into_iter().filter_map(|(name, counted)| Some((name, counted?)))
+    }
+
+    /// Leaves out addresses that no mail can be sent to: scripts often keep a placeholder there. Returns a warning
+    /// if there was one.
+    pub fn without_bad_addresses(&mut self) -> Option<String> {
+        let given =
+            self.mail_user.take_if(|to| MailRules::parse(&[], Some(to), "user").is_err())?;
+        Some(format!(
+            "--mail-user={given} has no effect: it is no address such as ada@example.org; mail goes to the user who \
+             submits"
+        ))
+    }
+
+    /// Returns a warning if mail about an event is requested that never happens here.
+    pub fn unmailed(&self) -> Option<String> {
+        let has_staging = self.mail_type.as_ref().is_some_and(|mail| mail.has_staging);
+        has_staging
+            .then(|| "--mail-type=stage_out has no effect: there are no burst buffers".to_owned())
     }
 
     fn has_on_lost(&self) -> bool {
@@ -464,6 +511,8 @@ impl JobOptions {
         request.partition = self.partition;
         request.qos = self.qos;
         request.comment = self.comment;
+        request.mail_types = self.mail_type.map(|mail| mail.types).unwrap_or_default();
+        request.mail_user = self.mail_user;
         request.test_only = self.test_only;
         request.exclusive = self.exclusive.is_some();
         request.allow_pending = self.allow_pending;

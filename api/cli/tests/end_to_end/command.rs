@@ -127,11 +127,11 @@ fn a_refusal_exits_with_1_and_its_reason() {
 fn options_without_effect_are_warned_about() {
     let fake = cluster("succeeded", "CD", "0:0");
 
-    let output = tessera(&fake.url(), &["submit", "--verbose", "--mail-user", "ada", "--", "true"]);
+    let output = tessera(&fake.url(), &["submit", "--verbose", "--power", "low", "--", "true"]);
 
     assert_eq!(output.status.code(), Some(0));
     assert!(err(&output).contains("warning: --verbose has no effect: "), "{}", err(&output));
-    assert!(err(&output).contains("warning: --mail-user has no effect: "), "{}", err(&output));
+    assert!(err(&output).contains("warning: --power has no effect: "), "{}", err(&output));
 }
 
 #[test]

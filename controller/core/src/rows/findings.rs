@@ -22,4 +22,6 @@ pub struct CommitFindings {
     pub released: HashMap<JobId, LaunchSpec>,
     /// What the store knows of the jobs that others wait for.
     pub dependencies: Vec<(DependencyQuestion, DependencyFacts)>,
+    /// Whether there is anything new to deliver out of the cluster.
+    pub has_notifications: bool,
 }

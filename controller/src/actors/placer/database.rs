@@ -4,6 +4,7 @@ use super::RELOAD_PAUSE;
 use crate::actors::intake::Chain;
 use crate::actors::leadership::Candidate;
 use crate::memory::StoreMemory;
+use crate::notifications::Outbox;
 use crate::store::commit;
 use crate::store::snapshot;
 use crate::store::{self, ConnectOptions, Connection, StoreError, leader};
@@ -20,6 +21,7 @@ pub(super) async fn commit_on(
     round: &Round,
     policy: &str,
     epoch: u64,
+    outbox: &Outbox,
 ) -> Result<(Connection, CommitFindings), StoreError> {
     let mut connection = match kept {
         Some(connection) => connection,
@@ -29,7 +31,11 @@ pub(super) async fn commit_on(
             fresh
         }
     };
-    let findings = commit::commit_round(&mut connection, round, policy, epoch).await?;
+    let rules = outbox.rules();
+    let findings = commit::commit_round(&mut connection, round, policy, epoch, rules).await?;
+    if findings.has_notifications {
+        outbox.wake();
+    }
     Ok((connection, findings))
 }
 

@@ -64,7 +64,7 @@ fn what_only_looks_like_a_header_is_a_remark() {
 fn options_without_effect_are_listed_with_their_line() {
     let headers = read_lines(&[
         "#SBATCH --cpus-per-task=4",
-        "#SBATCH --mem 16G -p gpu -A lab --mail-type=END",
+        "#SBATCH --mem 16G -p gpu -A lab --mail-type=stage_out",
         "#SBATCH --priority=100000 --nice",
         "#SBATCH --wait",
     ])
@@ -72,7 +72,7 @@ fn options_without_effect_are_listed_with_their_line() {
 
     for expected in [
         "job.sh:3: --account has no effect",
-        "job.sh:3: --mail-type has no effect",
+        "job.sh:3: --mail-type=stage_out has no effect",
         "job.sh:4: --priority has no effect here",
         "job.sh:5: --wait has no effect in a script",
     ] {
@@ -81,6 +81,7 @@ fn options_without_effect_are_listed_with_their_line() {
     assert_eq!(headers.warnings.len(), 4, "{:?}", headers.warnings);
     let mem = "16G".parse().ok();
     let expected = JobOptions {
+        mail_type: headers.options.mail_type.clone(),
         nice: Some(100),
         mem,
         cpus_per_task: Some(4),
@@ -88,6 +89,22 @@ fn options_without_effect_are_listed_with_their_line() {
         ..JobOptions::default()
     };
     assert_eq!(headers.options, expected);
+}
+
+#[test]
+fn a_script_may_keep_a_placeholder_for_its_users_address() {
+    let headers =
+        read_lines(&["#SBATCH --mail-type=ALL,", "#SBATCH --mail-user=<YourNetID>@example.org"]);
+    let mut named = read_lines(&["#SBATCH --mail-type=all --mail-user=ada@example.org"]).unwrap();
+    let headers = headers.unwrap();
+
+    assert_eq!(headers.warnings.len(), 1);
+    let warning = "job.sh:3: --mail-user=<YourNetID>@example.org has no effect";
+    assert!(headers.warnings[0].starts_with(warning), "{:?}", headers.warnings);
+    assert_eq!(named.options.mail_user.take().as_deref(), Some("ada@example.org"));
+    assert_eq!(headers.options, named.options);
+    let wrong = read_lines(&["#SBATCH --mail-type=sometimes"]).unwrap_err().to_string();
+    assert!(wrong.contains("one of begin end fail"), "{wrong}");
 }
 
 #[test]
