@@ -1,42 +1,49 @@
 //! The endpoint of the kernel plane: it accepts the shims in the jobs' processes and runs the queue of
 //! each slice.
 //!
-//! It has one thread with a current-thread runtime, apart from the agent's slower work. A switch
-//! between threads would cost more than all other work for a launch. On this thread each connection
-//! is a task, and each slice is a value that these tasks change one after the other. They are not
-//! actix actors: a mailbox would add a pass through the scheduler to each wait for a grant.
+//! Each GPU has a thread of its own with an actix system, apart from the agent's other work and from the other
+//! GPUs'. On it one actor owns the queues of the GPU's slices, and each shim's connection is an actor. The GPU has
+//! a socket and a port of its own, so that no frame changes threads between the socket and the queue. Such a change
+//! would cost more than all other work for a launch. A message between actors of one thread costs a quarter of a
+//! microsecond.
 
+mod actors;
 mod endpoint;
+mod errors;
 mod files;
 mod gate;
 mod handle;
 pub mod metrics;
+mod numbers;
 mod outbox;
+mod parts;
+mod plane;
+mod planes;
 mod priority;
 mod process;
-mod registry;
-mod session;
+mod queues;
 mod shim_store;
+#[cfg(test)]
+mod tests;
 mod timer;
 mod torn_page;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use tessera_kernel_queue::{ProfileDelta, QueueCounters, QueueRules, TaskKey, TaskProfile};
-use tessera_model::{AttemptId, SliceId};
-use tokio::sync::mpsc;
+use tessera_kernel_queue::{ProfileDelta, QueueRules, TaskKey, TaskProfile};
+use tessera_model::AttemptId;
 
 use tessera_agent_core::kernel::{Admission, AttemptTally};
 
-pub use endpoint::{Endpoint, StartError, start};
+pub use endpoint::{Endpoint, start};
+pub use errors::{AdmitError, StartError};
 pub use files::{find_shim, gates_of};
 pub use gate::MappedGate;
-pub use handle::{AdmitError, EndpointHandle};
+pub use handle::EndpointHandle;
+pub use numbers::{EndpointNumbers, SharedNumbers, SliceNumbers};
 pub use shim_store::store_shim;
 
-/// Most waiting orders: one for each attempt.
+/// Most waiting orders of one GPU: one for each attempt.
 pub const ORDERS_MAX: usize = 4_096;
 /// Most events that wait for the node. At this number no more are sent.
 pub const EVENTS_MAX: usize = 1_024;
@@ -92,6 +99,9 @@ pub enum KernelOrder {
         /// Its profile.
         profile: Box<TaskProfile>,
     },
+    /// Runs code within a slice's queue, or outside of any. Only tests of this crate have it.
+    #[cfg(test)]
+    Inject(Option<tessera_model::SliceId>, queues::Injected),
 }
 
 /// An event from the endpoint to the node.
@@ -111,60 +121,4 @@ pub enum KernelEvent {
         /// Its totals.
         tally: Box<AttemptTally>,
     },
-}
-
-/// The numbers of one slice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SliceNumbers {
-    /// The counters of its queue.
-    pub counters: QueueCounters,
-    /// Sessions by role: measure, free, hold, fill.
-    pub roles: [u64; 4],
-    /// Launches that are waiting now.
-    pub waiting: u64,
-    /// The least progress of the fillers, in thousandths.
-    pub least_progress: Option<u64>,
-}
-
-/// All numbers of the endpoint. They are at most a second old.
-#[derive(Clone, Debug, Default)]
-pub struct EndpointNumbers {
-    /// By slice.
-    pub slices: BTreeMap<SliceId, SliceNumbers>,
-    /// By attempt.
-    pub attempts: BTreeMap<AttemptId, AttemptTally>,
-    /// Connections that were refused.
-    pub refused: u64,
-    /// Connections that ended because of invalid frames.
-    pub nonsense: u64,
-    /// Queues that were started again after a bug ended them.
-    pub restarts: u64,
-}
-
-/// The numbers of the endpoint, shared with other threads.
-#[derive(Clone, Debug, Default)]
-pub struct SharedNumbers(Arc<Mutex<EndpointNumbers>>);
-
-impl SharedNumbers {
-    /// Returns the numbers.
-    pub fn read(&self) -> EndpointNumbers {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Returns one attempt's numbers.
-    pub fn attempt(&self, attempt: AttemptId) -> Option<AttemptTally> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).attempts.get(&attempt).copied()
-    }
-
-    fn write(&self, numbers: EndpointNumbers) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
-    }
-}
-
-/// The ends of the channels that the endpoint's thread holds.
-#[derive(Debug)]
-struct EndpointChannels {
-    orders: mpsc::Receiver<KernelOrder>,
-    events: mpsc::Sender<KernelEvent>,
-    numbers: SharedNumbers,
 }

@@ -167,7 +167,17 @@ impl WaitingLaunch {
                 _ => in_flight::next_look(filler, now),
             },
             LaunchDecision::Request => {
-                self.request(filler, grant, now);
+                // The grant stays while only the kernel's time is missing: the queue sends it within a
+                // round trip, and the previous kernel runs meanwhile.
+                let lacks_time = filler.budget.grant().is_some()
+                    && predicted.is_none()
+                    && !kernel_catalog::is_defined(self.kernel);
+                if lacks_time {
+                    self.request(None, now);
+                } else {
+                    filler.budget.clear();
+                    self.request(grant, now);
+                }
                 // The queue grants nothing before it knows the ends of the kernels in flight.
                 if filler.in_flight.is_empty() {
                     Some(SLEEP_MAX)
@@ -182,9 +192,8 @@ impl WaitingLaunch {
     /// Requests a grant, and returns `grant`, which does not cover the kernel.
     ///
     /// A new kernel has its index and its predicted time only after the first request. Then the
-    /// request is repeated with the index.
-    fn request(&mut self, filler: &mut FillerState, grant: Option<Grant>, now: Nanos) {
-        filler.budget.clear();
+    /// request is repeated with the index, unless the present grant covers it.
+    fn request(&mut self, grant: Option<Grant>, now: Nanos) {
         let index = Some(kernel_catalog::index(self.kernel));
         let is_lost = now.minus(self.requested_at) >= self.bound && self.requested.is_some();
         if self.requested == index && grant.is_none() && !is_lost {

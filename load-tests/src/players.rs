@@ -20,7 +20,7 @@ use tessera_agent::kernel::{Endpoint, KernelEvent, KernelSettings, start};
 use tessera_agent_core::kernel::{Admission, AttemptTally};
 use tessera_kernel_queue::{QueueRules, TaskKey};
 use tessera_model::spec::{Class, Priority};
-use tessera_model::{AttemptId, SliceId};
+use tessera_model::{AttemptId, GpuId, SliceId};
 use tessera_stand_in::config::StandInConfig;
 use tessera_stand_in::node::SimulatedNode;
 
@@ -45,6 +45,16 @@ pub struct Program {
     pub name: String,
     /// The recording's text (`tessera_stand_in::cuda::recording`).
     pub recording: String,
+}
+
+/// Returns the name of the GPU of the only slice of a queue. Of a MIG device's GPU it has only the form: nothing but
+/// the queue's thread is named by it.
+///
+/// # Errors
+///
+/// The text is no device's name.
+pub fn gpu_of_slice(slice: &SliceId) -> Result<GpuId> {
+    Ok(slice.as_str().replacen("MIG-", "GPU-", 1).parse()?)
 }
 
 /// What the stage is made of.
@@ -326,6 +336,7 @@ impl Stage {
         let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(u128::from(number) + 1));
         let admission = Admission {
             attempt,
+            gpu: gpu_of_slice(&self.slice)?,
             slice: self.slice.clone(),
             task: TaskKey::new(format!("{which} {}", self.programs[which].name))?,
             priority: Priority::try_from(PRIORITIES[which])?,

@@ -5,14 +5,15 @@ use serde::{Deserialize, Serialize};
 use crate::drift::DriftVerdict;
 use crate::ids::KernelIndex;
 use crate::limits::KERNELS_MAX;
-use crate::profile::TaskProfile;
+use crate::profile::{KernelProfile, TaskProfile};
 use crate::time::Nanos;
 
 /// A kernel rarer than 1 in this many launches does not delay the end of measuring. It hardly
 /// affects gaps, and it is measured further during the sharing stage.
 const RARE: u64 = 1_000;
 
-/// Fewest launches before measuring may end, so that a task's start-up is not its profile.
+/// Fewest launches before measuring may end, so that a task's start-up is not its profile. Also how many
+/// launches a function has to come again before it counts as rare.
 pub(crate) const LAUNCHES_MIN: u64 = 100;
 
 /// The measurement of one launch.
@@ -36,14 +37,14 @@ pub struct KernelSample {
 /// otherwise kernels that each process launches once would stay unknown for ever.
 #[derive(Clone, Debug)]
 pub struct SampleRecorder {
-    /// By function: whether it was launched in this process.
-    seen: Box<[bool]>,
+    /// By function: which launch of this process was its first; 0 if there was none.
+    seen: Box<[u64]>,
     launches: u64,
 }
 
 impl Default for SampleRecorder {
     fn default() -> Self {
-        Self { seen: vec![false; usize::from(KERNELS_MAX)].into_boxed_slice(), launches: 0 }
+        Self { seen: vec![0; usize::from(KERNELS_MAX)].into_boxed_slice(), launches: 0 }
     }
 }
 
@@ -75,7 +76,8 @@ impl SampleRecorder {
         let function = usize::from(kernel.function().get());
         let Some(seen) = self.seen.get_mut(function) else { return SampleOutcome::Noted };
         self.launches += u64::from(alone);
-        if !std::mem::replace(seen, true) {
+        if *seen == 0 {
+            *seen = self.launches.max(1);
             kernel.first.get_or_insert(sample.took);
             return SampleOutcome::Noted;
         }
@@ -104,8 +106,66 @@ impl SampleRecorder {
     /// Returns whether each kernel has enough samples, apart from rare kernels.
     fn is_enough(&self, profile: &TaskProfile) -> bool {
         self.launches >= LAUNCHES_MIN
-            && profile.kernels().iter().all(|kernel| {
-                kernel.took.is_measured() || u64::from(kernel.took.samples()) * RARE < self.launches
-            })
+            && profile
+                .kernels()
+                .iter()
+                .all(|kernel| kernel.took.is_measured() || self.is_rare(kernel))
+    }
+
+    /// Returns whether a kernel is rare. One without a counted sample came once, and that sample was dropped.
+    /// Whether it is rare shows only when it had time to come again.
+    fn is_rare(&self, kernel: &KernelProfile) -> bool {
+        let samples = u64::from(kernel.took.samples());
+        if samples > 0 {
+            return samples * RARE < self.launches;
+        }
+        let seen = self.seen.get(usize::from(kernel.function().get())).copied().unwrap_or(0);
+        seen == 0 || self.launches >= seen + LAUNCHES_MIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Dims, KernelId};
+
+    /// Plays launches of the usual kernel, and of the other one where `is_other` says so. Returns after how many
+    /// measuring ended, and the counted samples of the other.
+    fn play(is_other: impl Fn(u64) -> bool) -> (u64, u32) {
+        let mut profile = TaskProfile::default();
+        let mut recorder = SampleRecorder::default();
+        let [usual, other] = ["usual", "other"].map(|name| {
+            let id = KernelId::new(name, Dims([1; 3]), Dims([32, 1, 1])).unwrap();
+            profile.intern(&id).unwrap()
+        });
+        let took = Nanos::from_micros(100);
+        for launch in 1..=10_000 {
+            let kernel = if is_other(launch) { other } else { usual };
+            let sample = KernelSample { kernel, before: None, took, gap: Some(took) };
+            if recorder.add_sample(&mut profile, sample, true) == SampleOutcome::Measured {
+                return (launch, profile.kernels()[1].took.samples());
+            }
+        }
+        panic!("measuring does not end");
+    }
+
+    #[test]
+    fn a_kernel_of_the_start_up_that_never_comes_again_delays_no_end_of_measuring() {
+        assert_eq!(play(|launch| launch == 1).0, LAUNCHES_MIN + 1);
+        assert_eq!(play(|_| false).0, LAUNCHES_MIN);
+    }
+
+    #[test]
+    fn a_kernel_that_came_once_has_time_to_come_again_before_it_counts_as_rare() {
+        // Its first sample is dropped, so that it has none after 100 launches.
+        let (ended, samples) = play(|launch| launch >= 95 && launch % 19 == 0);
+
+        assert!(ended > 200, "{ended}");
+        assert!(samples >= 10, "it is measured: {samples}");
+    }
+
+    #[test]
+    fn a_kernel_that_comes_once_late_delays_the_end_by_a_hundred_launches() {
+        assert_eq!(play(|launch| launch == 95).0, 95 + LAUNCHES_MIN);
     }
 }

@@ -3,6 +3,8 @@
 #[path = "support/scene.rs"]
 mod scene;
 
+use std::collections::VecDeque;
+
 use scene::{K0, K1, Scene, granted, kernel_id, ms, profile, role_sent, us};
 use tessera_kernel_queue::{
     GateState, GrantBudget, GrantKind, GrantSize, KernelSample, LaunchDecision, Nanos, QueueAction,
@@ -395,4 +397,62 @@ fn a_launch_of_higher_priority_does_not_wait_for_the_grant_of_a_lower_one() {
     assert!(actions.contains(&revoked), "{actions:?}");
     scene.now = us(160);
     assert!(granted(&scene.done(2), 3).is_some());
+}
+
+/// A process whose threads launch kernels of 1 ms, one after the other, in the gaps of a holder with 2 ms of work and
+/// 8 ms of pause. Returns the numbers of its grants and of its kernels in twenty gaps.
+fn filled_by_threads(threads: u64) -> (u64, u64) {
+    let mut scene = Scene::new(plain());
+    scene.join(1, 0, profile(&[(ms(2), ms(8))]));
+    scene.join(2, 5, profile(&[(ms(1), Nanos::ZERO)]));
+    let filler = SessionId::new(2);
+    // The launches that wait, oldest first, and whether each was requested.
+    let mut line: VecDeque<(u64, bool)> = (1..=threads).map(|launch| (launch, false)).collect();
+    let (mut budget, mut next, mut kernels) = (GrantBudget::default(), threads, 0);
+    let receive = |budget: &mut GrantBudget, actions: &[QueueAction]| {
+        granted(actions, 2).into_iter().for_each(|grant| budget.receive(grant));
+    };
+    for period in 1..=20 {
+        let begin = ms(10 * period);
+        scene.wait(begin);
+        receive(&mut budget, &scene.launch(1, K0));
+        scene.wait(begin.plus(ms(2)));
+        receive(&mut budget, &scene.sync(1));
+        while scene.now < begin.plus(ms(10)) {
+            let decision = budget.spend(Some(ms(1)), scene.queue.gate(), 0, scene.now);
+            if decision == LaunchDecision::Launch {
+                let grant = budget.grant().unwrap().number;
+                let (launch, _) = line.pop_front().unwrap();
+                let started = QueueEvent::Started { session: filler, launch, kernel: K0, grant };
+                scene.step(started);
+                scene.wait(scene.now.plus(ms(1)));
+                receive(&mut budget, &scene.done(2));
+                (kernels, next) = (kernels + 1, next + 1);
+                line.push_back((next, false));
+                continue;
+            }
+            // Every thread asks for itself, as soon as no grant covers its launch.
+            for (launch, requested) in &mut line {
+                if decision == LaunchDecision::Request && !std::mem::replace(requested, true) {
+                    let (session, launch) = (filler, *launch);
+                    let request = QueueEvent::Request { session, launch, kernel: K0, beyond: None };
+                    receive(&mut budget, &scene.step(request));
+                }
+            }
+            if budget.grant().is_none_or(|grant| scene.now < grant.from) {
+                scene.wait(scene.now.plus(us(100)));
+            }
+        }
+    }
+    (scene.queue.counters().grants, kernels)
+}
+
+#[test]
+fn eight_threads_of_a_process_get_the_grants_and_kernels_that_one_gets() {
+    let (grants_of_one, kernels_of_one) = filled_by_threads(1);
+    let (grants_of_eight, kernels_of_eight) = filled_by_threads(8);
+
+    assert!(kernels_of_one >= 120, "six of eight in each gap: {kernels_of_one}");
+    assert!(kernels_of_eight >= kernels_of_one, "{kernels_of_eight} of {kernels_of_one}");
+    assert!(grants_of_eight >= grants_of_one, "{grants_of_eight} of {grants_of_one}");
 }

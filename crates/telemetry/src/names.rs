@@ -122,6 +122,10 @@ pub mod metric {
     /// Counter: connections that the kernel queue refused, by `node` and `why` (`refused`,
     /// `nonsense`).
     pub const KERNEL_REFUSED: &str = "tessera_kernel_refused_total";
+    /// Gauge: attempts in kernel queues, by `node` and `intercepted` (`yes`, `no`).
+    pub const KERNEL_ATTEMPTS: &str = "tessera_kernel_attempts";
+    /// Counter: kernel queues that were started again after a bug ended them, by `node` and `gpu`.
+    pub const KERNEL_RESTARTS: &str = "tessera_kernel_restarts_total";
     /// Gauge: attempts that have a GPU, by `node` and `state`.
     pub const AGENT_ATTEMPTS: &str = "tessera_agent_attempts";
     /// Counter: requests to the driver, by `node`, `call` (`sample`, `read`, `list`, `look`, `advice`,

@@ -6,7 +6,7 @@ pub mod slice;
 
 use tessera_kernel_queue::{QueueCounters, TaskKey};
 use tessera_model::spec::{Class, Priority};
-use tessera_model::{AttemptId, SliceId};
+use tessera_model::{AttemptId, GpuId, SliceId};
 
 /// An attempt whose processes may join its slice's queue. Priority, class and task come from here and
 /// never from a process (S8).
@@ -14,6 +14,8 @@ use tessera_model::{AttemptId, SliceId};
 pub struct Admission {
     /// The attempt.
     pub attempt: AttemptId,
+    /// The GPU of its slice, whose thread serves it.
+    pub gpu: GpuId,
     /// The slice on which it runs.
     pub slice: SliceId,
     /// The key of its profile.

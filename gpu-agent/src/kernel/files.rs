@@ -1,4 +1,4 @@
-//! The endpoint's files in the data folder: its port and the tokens of live attempts. With them the
+//! The endpoint's files in the data folder: its ports and the tokens of live attempts. With them the
 //! next agent serves running jobs.
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tessera_kernel_queue::TaskKey;
 use tessera_model::spec::{Class, Priority};
-use tessera_model::{AttemptId, SliceId};
+use tessera_model::{AttemptId, GpuId, SliceId};
 use tessera_wire::kernel_identity::{from_hex, to_hex};
 
 use super::Token;
@@ -26,6 +26,7 @@ pub fn folder(data: &Path) -> PathBuf {
 struct StoredAdmission {
     attempt: AttemptId,
     token: String,
+    gpu: GpuId,
     slice: SliceId,
     task: TaskKey,
     priority: Priority,
@@ -47,6 +48,7 @@ pub fn write_admission(data: &Path, admission: &Admission, token: &Token) -> io:
     let kept = StoredAdmission {
         attempt: admission.attempt,
         token: to_hex(&token.0),
+        gpu: admission.gpu.clone(),
         slice: admission.slice.clone(),
         task: admission.task.clone(),
         priority: admission.priority,
@@ -71,6 +73,7 @@ pub fn read_admission(data: &Path, attempt: AttemptId) -> Option<(Admission, Tok
     let token = Token(from_hex(&kept.token).ok()?);
     let admission = Admission {
         attempt: kept.attempt,
+        gpu: kept.gpu,
         slice: kept.slice,
         task: kept.task,
         priority: kept.priority,
@@ -99,18 +102,18 @@ pub fn read_live_admissions(
     found
 }
 
-/// Reads the endpoint's previous port.
-pub fn read_port(data: &Path) -> Option<u16> {
-    fs::read_to_string(folder(data).join("port")).ok()?.trim().parse().ok()
+/// Reads the previous port of a GPU's queues.
+pub fn read_port(data: &Path, gpu: &GpuId) -> Option<u16> {
+    fs::read_to_string(port_path(data, gpu)).ok()?.trim().parse().ok()
 }
 
-/// Stores the endpoint's port.
+/// Stores the port of a GPU's queues.
 ///
 /// # Errors
 ///
 /// The data folder can't be written.
-pub fn write_port(data: &Path, port: u16) -> io::Result<()> {
-    write_private_file(&folder(data).join("port"), port.to_string().as_bytes())
+pub fn write_port(data: &Path, gpu: &GpuId, port: u16) -> io::Result<()> {
+    write_private_file(&port_path(data, gpu), port.to_string().as_bytes())
 }
 
 /// Finds the shim that belongs to this program, in `kernel-shim/` next to it or to its folder.
@@ -131,6 +134,11 @@ pub fn gates_of(data: &Path) -> PathBuf {
     let whole = data.canonicalize().unwrap_or_else(|_| data.to_owned());
     let name = crc32fast::hash(whole.as_os_str().as_encoded_bytes());
     memory.join(format!("tessera-kernel-{name:08x}"))
+}
+
+fn port_path(data: &Path, gpu: &GpuId) -> PathBuf {
+    // A GPU's id has letters, digits and dashes only.
+    folder(data).join("ports").join(gpu.as_str())
 }
 
 fn admission_path(data: &Path, attempt: AttemptId) -> PathBuf {
@@ -158,6 +166,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let admission = |number: u128| Admission {
             attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(number)),
+            gpu: "GPU-1".parse().unwrap(),
             slice: "MIG-1".parse().unwrap(),
             task: TaskKey::new("ada: train").unwrap(),
             priority: Priority::try_from(3).unwrap(),

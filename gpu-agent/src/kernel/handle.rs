@@ -3,35 +3,23 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use rand::TryRngCore as _;
 use tessera_frames::kernel::variables;
+use tessera_kernel_queue::{TaskKey, TaskProfile};
 use tessera_model::AttemptId;
-use tessera_wire::kernel_identity::{Fingerprint, to_hex};
-use tokio::sync::mpsc;
+use tessera_wire::kernel_identity::to_hex;
 
+use super::errors::AdmitError;
+use super::planes::GpuPlanes;
 use super::{KernelOrder, KernelSettings, SharedNumbers, Token, files, gate};
 use tessera_agent_core::kernel::Admission;
-
-/// The attempt can't join its slice's queue.
-#[derive(Debug, thiserror::Error)]
-pub enum AdmitError {
-    /// Its token can't be created or stored.
-    #[error("cannot store the attempt's token: {0}")]
-    Token(#[from] io::Error),
-    /// The endpoint's thread is overloaded or has ended.
-    #[error("the kernel queue accepts no orders: its thread is overloaded or has ended")]
-    Busy,
-}
 
 /// The node's handle of the endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointHandle {
-    pub(super) settings: KernelSettings,
-    pub(super) address: SocketAddr,
-    pub(super) fingerprint: Fingerprint,
-    pub(super) orders: mpsc::Sender<KernelOrder>,
-    pub(super) numbers: SharedNumbers,
+    pub(super) planes: Arc<GpuPlanes>,
 }
 
 impl EndpointHandle {
@@ -48,17 +36,15 @@ impl EndpointHandle {
         environment_so_far: &BTreeMap<String, String>,
     ) -> Result<Vec<(String, String)>, AdmitError> {
         let token = self.token_of(&admission)?;
-        let gate = match gate::create(&self.settings.gates, &admission.slice, admission.owner) {
+        let gate = match gate::create(&self.settings().gates, &admission.slice, admission.owner) {
             Ok((path, _)) => Some(path),
             Err(error) => {
                 tracing::warn!(%error, "no gate page: only messages end grants");
                 None
             }
         };
-        let environment = self.environment(&token, gate, environment_so_far);
-        let order = KernelOrder::Admit { admission, token };
-        self.orders.try_send(order).map_err(|_| AdmitError::Busy)?;
-        Ok(environment)
+        let address = self.planes.admit(admission, token.clone())?;
+        Ok(self.environment(address, &token, gate, environment_so_far))
     }
 
     /// Admits the live attempts of an earlier agent again, and removes the others.
@@ -66,54 +52,64 @@ impl EndpointHandle {
     /// Returns the admitted ones.
     pub fn adopt(&self, is_alive: impl Fn(AttemptId) -> bool) -> Vec<Admission> {
         let mut adopted = Vec::new();
-        for (admission, token) in files::read_live_admissions(&self.settings.data, is_alive) {
+        for (admission, token) in files::read_live_admissions(&self.settings().data, is_alive) {
             adopted.push(admission.clone());
-            // There is space for as many as there are attempts.
-            let _ = self.orders.try_send(KernelOrder::Admit { admission, token });
+            let attempt = admission.attempt;
+            if let Err(error) = self.planes.admit(admission, token) {
+                tracing::error!(%attempt, %error, "a running attempt loses its kernel queue");
+            }
         }
         adopted
     }
 
     /// Ends the admission of an attempt that is over or will never run.
     pub fn end_attempt(&self, attempt: AttemptId) {
-        files::remove_admission(&self.settings.data, attempt);
-        if let Err(refused) = self.orders.try_send(KernelOrder::Ended(attempt)) {
-            tracing::error!(%attempt, %refused, "cannot notify the kernel queue of an attempt's end");
+        files::remove_admission(&self.settings().data, attempt);
+        if !self.planes.end_attempt(attempt) {
+            tracing::error!(%attempt, "cannot notify the kernel queue of an attempt's end");
         }
     }
 
-    /// Passes on the controller's profile of a task.
-    pub fn share_profile(&self, order: KernelOrder) {
-        if let Err(refused) = self.orders.try_send(order) {
-            tracing::warn!(%refused, "cannot pass on a profile: the task is measured again");
+    /// Passes on the controller's profile of a task to the queues of all GPUs.
+    pub fn share_profile(&self, task: &TaskKey, profile: &TaskProfile) {
+        let learn =
+            || KernelOrder::Learn { task: task.clone(), profile: Box::new(profile.clone()) };
+        let refused = self.planes.order_all(learn);
+        if refused > 0 {
+            tracing::warn!(%task, refused, "cannot pass on a profile: the task is measured again");
         }
     }
 
     /// Returns the shared numbers of the endpoint.
-    pub const fn numbers(&self) -> &SharedNumbers {
-        &self.numbers
+    pub fn numbers(&self) -> &SharedNumbers {
+        &self.planes.shared().numbers
+    }
+
+    fn settings(&self) -> &KernelSettings {
+        &self.planes.shared().settings
     }
 
     /// Returns the attempt's token, which an earlier start may have stored.
     fn token_of(&self, admission: &Admission) -> Result<Token, AdmitError> {
-        if let Some((_, token)) = files::read_admission(&self.settings.data, admission.attempt) {
+        if let Some((_, token)) = files::read_admission(&self.settings().data, admission.attempt) {
             return Ok(token);
         }
         let mut bytes = [0; 32];
         rand::rngs::OsRng.try_fill_bytes(&mut bytes).map_err(io::Error::other)?;
         let token = Token(bytes);
-        files::write_admission(&self.settings.data, admission, &token)?;
+        files::write_admission(&self.settings().data, admission, &token)?;
         Ok(token)
     }
 
     fn environment(
         &self,
+        address: SocketAddr,
         token: &Token,
         gate: Option<std::path::PathBuf>,
         environment_so_far: &BTreeMap<String, String>,
     ) -> Vec<(String, String)> {
-        let shim = self.settings.shim.display().to_string();
-        let folder = self.settings.shim.parent().map(|folder| folder.display().to_string());
+        let shim = self.settings().shim.display().to_string();
+        let folder = self.settings().shim.parent().map(|folder| folder.display().to_string());
         let prepend = |name: &str, own: String, separator: &str| {
             let value = match environment_so_far.get(name).filter(|value| !value.is_empty()) {
                 Some(others) => format!("{own}{separator}{others}"),
@@ -123,9 +119,12 @@ impl EndpointHandle {
         };
         let mut all = vec![
             prepend("LD_PRELOAD", shim, ":"),
-            (variables::ENDPOINT.to_owned(), self.address.to_string()),
+            (variables::ENDPOINT.to_owned(), address.to_string()),
             (variables::TOKEN.to_owned(), to_hex(&token.0)),
-            (variables::CERTIFICATE.to_owned(), to_hex(&self.fingerprint.0)),
+            (
+                variables::CERTIFICATE.to_owned(),
+                to_hex(&self.planes.shared().identity.fingerprint().0),
+            ),
         ];
         if let Some(folder) = folder {
             all.push(prepend("LD_LIBRARY_PATH", folder, ":"));

@@ -6,7 +6,8 @@ use tessera_kernel_queue::QueueCounters;
 use tessera_telemetry::exposition::{Exposition, MetricKind, count};
 use tessera_telemetry::names::metric;
 
-use super::{SharedNumbers, SliceNumbers};
+use super::{EndpointNumbers, SharedNumbers, SliceNumbers};
+use tessera_agent_core::kernel::AttemptTally;
 
 /// Writes all metrics of the kernel queues.
 pub fn write(text: &mut Exposition, node: &str, shared: &SharedNumbers) {
@@ -44,6 +45,26 @@ pub fn write(text: &mut Exposition, node: &str, shared: &SharedNumbers) {
     text.metric(metric::KERNEL_REFUSED, MetricKind::Counter, help);
     for (why, connections) in [("refused", numbers.refused), ("nonsense", numbers.nonsense)] {
         text.sample(&[("node", node), ("why", why)], count(connections));
+    }
+    attempts(text, node, &numbers);
+    let help = "Kernel queues that were started again after a bug ended them.";
+    text.metric(metric::KERNEL_RESTARTS, MetricKind::Counter, help);
+    for (gpu, numbers) in shared.by_gpu() {
+        text.sample(&[("node", node), ("gpu", gpu.as_str())], count(numbers.restarts));
+    }
+}
+
+/// Writes how many attempts have a process in their queue, or had one. The others bypass the shim or have
+/// launched nothing so far.
+fn attempts(text: &mut Exposition, node: &str, numbers: &EndpointNumbers) {
+    let help = "Attempts in kernel queues, by whether any process of theirs was intercepted.";
+    text.metric(metric::KERNEL_ATTEMPTS, MetricKind::Gauge, help);
+    let of = |intercepted: bool| {
+        let is_it = |tally: &&AttemptTally| (tally.sessions > 0) == intercepted;
+        numbers.attempts.values().filter(is_it).fold(0_u64, |sum, _| sum + 1)
+    };
+    for (intercepted, attempts) in [("yes", of(true)), ("no", of(false))] {
+        text.sample(&[("node", node), ("intercepted", intercepted)], count(attempts));
     }
 }
 

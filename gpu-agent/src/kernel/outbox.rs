@@ -5,8 +5,9 @@ use std::cell::{Cell, RefCell};
 use tessera_frames::kernel::{SessionEnd, ToShim};
 use tokio::sync::Notify;
 
-/// Most frames that wait for one shim. The session of a shim that does not read for so long is ended.
-const FRAMES_MAX: usize = 8_192;
+/// Most frames that wait for one shim, in its mailbox and to be written. The session of a shim that does not read
+/// for so long is ended.
+pub const FRAMES_MAX: usize = 8_192;
 
 /// The frames of one session.
 #[derive(Debug, Default)]

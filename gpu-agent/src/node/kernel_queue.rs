@@ -83,6 +83,7 @@ impl AgentNode {
     ) -> Result<Vec<(String, String)>, AdmitError> {
         let admission = Admission {
             attempt: order.attempt,
+            gpu: order.gpu.clone(),
             slice: order.slice.clone(),
             task: task_of(order, terms),
             priority: terms.priority,
@@ -139,10 +140,10 @@ impl AgentNode {
 
     /// Passes on the controller's profile of a task.
     pub(super) fn on_profile_piece(&mut self, piece: ProfilePiece) {
-        if let (Some(kernel_endpoint), Some(order)) =
+        if let (Some(kernel_endpoint), Some((task, profile))) =
             (&self.kernel_endpoint, self.kernel_reports.add_profile_piece(piece))
         {
-            kernel_endpoint.share_profile(order);
+            kernel_endpoint.share_profile(&task, &profile);
         }
     }
 

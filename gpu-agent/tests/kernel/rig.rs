@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tessera_agent::kernel::{
-    Endpoint, KernelEvent, KernelOrder, KernelSettings, MappedGate, start,
-};
+use tessera_agent::kernel::{Endpoint, KernelEvent, KernelSettings, MappedGate, start};
 use tessera_agent::sys::clock::monotonic_now;
 use tessera_agent_core::kernel::Admission;
 use tessera_frames::kernel::{
@@ -74,6 +72,7 @@ impl Rig {
         self.next += 1;
         let admission = Admission {
             attempt: id,
+            gpu: "GPU-1".parse().unwrap(),
             slice: slice.parse().unwrap(),
             task: TaskKey::new(task).unwrap(),
             priority: Priority::try_from(priority).unwrap(),
@@ -88,8 +87,7 @@ impl Rig {
 
     /// Hands a measured profile on: kernels `k0`, `k1`… that run and pause so long.
     pub fn add_profile(&self, attempt: &Attempt, kernels: &[(u64, u64)]) {
-        let (task, profile) = (attempt.task.clone(), Box::new(profile(kernels)));
-        self.endpoint().handle.share_profile(KernelOrder::Learn { task, profile });
+        self.endpoint().handle.share_profile(&attempt.task, &profile(kernels));
     }
 
     pub fn gate(&self, attempt: &Attempt) -> MappedGate {

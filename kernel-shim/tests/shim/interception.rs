@@ -1,7 +1,10 @@
 //! Which programs reach the driver through the shim, and what `cuGetProcAddress` returns.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use proptest::prelude::*;
@@ -72,6 +75,102 @@ fn launches_are_seen_in_every_way_that_programs_reach_the_driver() {
         let printed = text(&with(Front::Nothing, &mut command).output().unwrap());
         assert_eq!(printed.trim(), "0", "{way} without a shim");
     }
+}
+
+/// Runs `reach` behind both fronts, with a job's variables unless `changed` changes them; returns what the shim saw.
+fn seen_of(program: &Path, arguments: &[&str], change: impl FnOnce(&mut Command)) -> String {
+    let mut command = in_job(program);
+    command.args(arguments);
+    with(Front::Both, &mut command);
+    change(&mut command);
+    text(&command.output().unwrap()).trim().to_owned()
+}
+
+/// A program that finds the driver by a path of its own.
+fn reach_by_path(output: &str, driver: &Path, tags: &str) -> PathBuf {
+    let run_path = format!("-Wl,-rpath,{}", driver.parent().unwrap().display());
+    program(output, &["reach.c", "mini_cudart.c"], &[&run_path, tags])
+}
+
+#[test]
+fn an_empty_environment_leaves_the_driver_alone() {
+    let reach = reach_by_path("escape-env", &driver(12_040), "-Wl,--enable-new-dtags");
+    assert_eq!(seen_of(&reach, &["dlopen"], |_| ()), "3");
+
+    let emptied =
+        seen_of(Path::new("/usr/bin/env"), &["-i", reach.to_str().unwrap(), "dlopen"], |_| ());
+
+    assert_eq!(emptied, "0");
+}
+
+#[test]
+fn a_namespace_with_an_old_path_to_the_driver_leaves_the_driver_alone() {
+    let old = reach_by_path("escape-rpath", &driver(12_040), "-Wl,--disable-new-dtags");
+    let new = reach_by_path("escape-runpath", &driver(12_040), "-Wl,--enable-new-dtags");
+
+    assert_eq!(seen_of(&old, &["namespace"], |_| ()), "0");
+    // Each by itself does not escape.
+    assert_eq!(seen_of(&old, &["dlopen"], |_| ()), "3");
+    assert_eq!(seen_of(&new, &["namespace"], |_| ()), "3");
+}
+
+#[test]
+fn secure_execution_leaves_the_driver_alone() {
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!("SKIPPED: only root can make a program that others run as root");
+        return;
+    }
+    // Another account runs it, so that it must be able to read all of this.
+    let folder = tempfile::tempdir().unwrap();
+    let readable = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    readable(folder.path(), 0o755);
+    let place = |name: &str, file: &Path| {
+        let at = folder.path().join(name);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::copy(file, &at).unwrap();
+        readable(at.parent().unwrap(), 0o755);
+        readable(&at, 0o755);
+        at
+    };
+    let driver = place("driver/libcuda.so.1", &driver(12_040));
+    let shim = place("shim/libcuda.so.1", shim());
+    let reach = reach_by_path("escape-secure", &driver, "-Wl,--enable-new-dtags");
+    let reach = place("reach", &reach);
+    let as_another = |command: &mut Command| {
+        let path = [shim.parent().unwrap(), driver.parent().unwrap()];
+        let path = path.map(|folder| folder.display().to_string()).join(":");
+        command.env("LD_PRELOAD", &shim).env("LD_LIBRARY_PATH", path);
+        command.env("TESSERA_KERNEL_CUDA", &driver).uid(65_534).gid(65_534);
+    };
+    assert_eq!(seen_of(&reach, &["dlopen"], as_another), "3");
+
+    readable(&reach, 0o4755);
+
+    assert_eq!(seen_of(&reach, &["dlopen"], as_another), "0");
+}
+
+#[test]
+fn a_statically_linked_program_has_no_preload_and_runs_with_the_shim_only_if_its_libc_can() {
+    let both = ["reach.c", "mini_cudart.c"];
+    let linked = program("escape-static", &both, &["-static"]);
+    let file = driver(12_040).display().to_string();
+
+    assert_eq!(seen_of(&linked, &["absolute", &file], |_| ()), "0");
+    let preloaded = seen_of(&linked, &["dlopen"], |command| {
+        with(Front::Preload, command);
+    });
+    assert_eq!(preloaded, "0");
+
+    // By the path it finds the shim. In glibc 2.36 such a program has no data of threads for any library that it opens.
+    let plain = program("thread-local.so", &["thread_local.c"], &["-shared", "-fPIC"]);
+    let with_data = in_job(&linked).args(["absolute", plain.to_str().unwrap()]).output().unwrap();
+    let mut command = in_job(&linked);
+    let with_shim = with(Front::Both, command.arg("dlopen")).output().unwrap();
+    let seen = String::from_utf8_lossy(&with_shim.stdout).trim() == "3";
+    assert_eq!(with_shim.status, with_data.status);
+    assert_eq!(seen, with_data.status.success());
 }
 
 #[test]

@@ -161,6 +161,45 @@ fn a_waiting_launch_of_a_new_kernel_is_requested_again_with_its_index() {
     assert!(job.answer().starts_with('0'));
 }
 
+#[test]
+fn a_grant_serves_launches_of_new_kernels_too() {
+    let folders = TestFolders::new();
+    let mut behaviour = QueueBehaviour::of(Role::Fill);
+    behaviour.welcome.wait_max = Nanos::from_millis(1_000);
+    let queue = TestQueue::start(&folders, behaviour);
+    let mut job = Job::join(&folders, None);
+    job.begin("launch k1 1");
+    requests(&queue, 1, 2);
+    queue.send(ToShim::Grant(Grant {
+        number: 1,
+        gate: tessera_kernel_queue::GateState::default(),
+        kind: GrantKind::Gap,
+        from: Nanos::ZERO,
+        until: Nanos::MAX,
+        budget: Nanos::from_millis(1_000),
+        launches: 100,
+        in_flight: 1,
+        yields: false,
+    }));
+    assert!(job.answer().starts_with('0'));
+
+    // No further grant comes: a program that gave this one back would wait for ever.
+    for kernel in 2..=9_u64 {
+        job.begin(&format!("launch k{kernel} 1"));
+        queue.receive(|records| {
+            let started = |record: &ShimRecord| matches!(record, ShimRecord::Started { launch, grant: 1, .. } if *launch == kernel);
+            records.iter().any(started).then_some(())
+        });
+        assert!(job.answer().starts_with('0'));
+    }
+    let given_back = queue.receive(|records| {
+        let returns =
+            |record: &&ShimRecord| matches!(record, ShimRecord::Request { beyond: Some(_), .. });
+        Some(records.iter().filter(returns).count())
+    });
+    assert_eq!(given_back, 0);
+}
+
 /// Waits until a launch was requested so often.
 fn requests(queue: &TestQueue, of: u64, times: usize) {
     let asks = |record: &&ShimRecord| matches!(record, ShimRecord::Request { launch, .. } if *launch == of);

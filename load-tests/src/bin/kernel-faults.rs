@@ -22,7 +22,7 @@ use tessera_agent::kernel::{KernelSettings, start};
 use tessera_agent_core::kernel::Admission;
 use tessera_kernel_queue::{QueueRules, TaskKey};
 use tessera_load_tests::machine::{self, Spread};
-use tessera_load_tests::players::{Ground, Player, Setting, now};
+use tessera_load_tests::players::{Ground, Player, Setting, gpu_of_slice, now};
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
 use tessera_stand_in::config::StandInConfig;
@@ -244,6 +244,7 @@ fn queue(arguments: &Arguments, folder: &Path, slice: &str) -> Result<()> {
     let admit = |number: u128, name: &str, priority: u8| -> Result<Vec<(String, String)>> {
         let admission = Admission {
             attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(number)),
+            gpu: gpu_of_slice(&slice)?,
             slice: slice.clone(),
             task: TaskKey::new(name)?,
             priority: Priority::try_from(priority)?,

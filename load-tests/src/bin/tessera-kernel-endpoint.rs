@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use tessera_agent::kernel::{Endpoint, KernelEvent, KernelSettings, start};
 use tessera_agent_core::kernel::{Admission, AttemptTally};
 use tessera_kernel_queue::{Nanos, QueueRules, TaskKey};
+use tessera_load_tests::players::gpu_of_slice;
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, SliceId};
 
@@ -134,6 +135,7 @@ impl Server {
         let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(self.attempts));
         let admission = Admission {
             attempt,
+            gpu: gpu_of_slice(&self.slice)?,
             slice: self.slice.clone(),
             task: TaskKey::new(order.task)?,
             priority: Priority::try_from(order.priority)?,

@@ -10,7 +10,6 @@ use tessera_frames::cluster::{
 use tessera_kernel_queue::{ProfileDelta, TaskKey, TaskProfile};
 use tessera_model::{AttemptId, Millis};
 
-use crate::kernel::KernelOrder;
 use crate::node::AgentNode;
 use crate::sys::clock;
 use tessera_agent_core::kernel::AttemptTally;
@@ -89,8 +88,11 @@ impl KernelReports {
         }
     }
 
-    /// Adds a piece of a task's profile. Returns the order for the endpoint once it is complete.
-    pub(super) fn add_profile_piece(&mut self, piece: ProfilePiece) -> Option<KernelOrder> {
+    /// Adds a piece of a task's profile. Returns the profile once it is complete.
+    pub(super) fn add_profile_piece(
+        &mut self,
+        piece: ProfilePiece,
+    ) -> Option<(TaskKey, TaskProfile)> {
         let (task, bytes) = self.assembly.add(piece)?;
         let task = TaskKey::new(task).ok()?;
         self.requested.remove(&task);
@@ -102,7 +104,7 @@ impl KernelReports {
                 )
                 .ok()?,
         };
-        Some(KernelOrder::Learn { task, profile: Box::new(profile) })
+        Some((task, profile))
     }
 
     /// Returns the frames that are due.

@@ -12,10 +12,11 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_agent::kernel::{Endpoint, KernelOrder, KernelSettings, start};
+use tessera_agent::kernel::{Endpoint, KernelSettings, start};
 use tessera_agent_core::kernel::Admission;
 use tessera_kernel_queue::{Dims, KernelId, Nanos, QueueRules, TaskKey, TaskProfile};
 use tessera_load_tests::machine;
+use tessera_load_tests::players::gpu_of_slice;
 use tessera_model::AttemptId;
 use tessera_model::spec::{Class, Priority};
 
@@ -123,6 +124,7 @@ fn admit(
     let task = TaskKey::new(task)?;
     let admission = Admission {
         attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(number)),
+        gpu: gpu_of_slice(&SLICE.parse()?)?,
         slice: SLICE.parse()?,
         task: task.clone(),
         priority: Priority::try_from(priority)?,
@@ -131,8 +133,7 @@ fn admit(
         owner: None,
     };
     let environment = endpoint.handle.admit(admission, &BTreeMap::new())?;
-    let profile = Box::new(profile()?);
-    endpoint.handle.share_profile(KernelOrder::Learn { task, profile });
+    endpoint.handle.share_profile(&task, &profile()?);
     Ok(environment.into_iter().collect())
 }
 

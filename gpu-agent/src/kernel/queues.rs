@@ -1,6 +1,6 @@
-//! The registry of the endpoint's thread: slices, admissions and sessions.
+//! The queues of one GPU's slices, with their admissions, sessions and gate pages.
 //!
-//! No method waits, so that other tasks on the thread never see a partial change.
+//! No method waits, so that the actor around them handles one message after the other.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,12 +12,11 @@ use tessera_frames::kernel::{
     ShimWelcome, ToShim,
 };
 use tessera_kernel_queue::{Epoch, GateState, Nanos, SessionId};
-use tessera_model::{AttemptId, SliceId};
-use tokio::sync::mpsc;
+use tessera_model::{AttemptId, GpuId, SliceId};
+use tokio::sync::{mpsc, oneshot};
 
 use super::files;
 use super::gate::{self, MappedGate};
-use super::outbox::FrameOutbox;
 use super::timer::Timer;
 use super::{
     EndpointNumbers, KernelEvent, KernelOrder, KernelSettings, SharedNumbers, SliceNumbers, Token,
@@ -35,7 +34,28 @@ const NUMBERS_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Free capacity for events that is required before a slice's tasks are sent.
 const EVENTS_FREE_MIN: usize = 2 * tessera_kernel_queue::limits::TASKS_MAX;
 
-struct RegisteredSlice {
+/// Takes the frames of one session.
+pub trait FrameSink: Send {
+    /// Takes a frame. Returns whether there was space for it.
+    fn push(&self, frame: ToShim) -> bool;
+}
+
+/// The way to one shim.
+pub struct ShimPort {
+    /// Takes its frames.
+    pub frames: Box<dyn FrameSink>,
+    /// Learns why its session ended. If a bug ended the queue, it is dropped.
+    pub end: oneshot::Sender<SessionEnd>,
+}
+
+impl ShimPort {
+    fn close(self, why: SessionEnd) {
+        // Fails only if the connection is gone.
+        let _ = self.end.send(why);
+    }
+}
+
+struct OpenSlice {
     queue: SliceQueue,
     gate: Option<MappedGate>,
     heartbeat_at: Nanos,
@@ -44,40 +64,44 @@ struct RegisteredSlice {
     counted: (u64, Nanos),
 }
 
-struct RegisteredSession {
+struct OpenSession {
     slice: SliceId,
     attempt: AttemptId,
     process: u64,
-    outbox: Rc<FrameOutbox>,
+    port: ShimPort,
 }
 
-/// The registry of slices, admissions and sessions.
-pub struct QueueRegistry {
-    settings: KernelSettings,
-    events: mpsc::Sender<KernelEvent>,
-    shared_numbers: SharedNumbers,
-    timer: Rc<Timer>,
+/// What the queues of one GPU work with.
+#[derive(Clone)]
+pub struct QueueContext {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The endpoint's settings.
+    pub settings: KernelSettings,
+    /// Takes events for the node.
+    pub events: mpsc::Sender<KernelEvent>,
+    /// Where the numbers are published.
+    pub numbers: SharedNumbers,
+    /// Set to the time at which [`GpuQueues::tick`] is due.
+    pub timer: Rc<Timer>,
+}
+
+/// The queues of one GPU's slices.
+pub struct GpuQueues {
+    context: QueueContext,
     admissions: BTreeMap<AttemptId, (Admission, Token)>,
-    slices: BTreeMap<SliceId, RegisteredSlice>,
-    sessions_by_id: BTreeMap<SessionId, RegisteredSession>,
+    slices: BTreeMap<SliceId, OpenSlice>,
+    sessions_by_id: BTreeMap<SessionId, OpenSession>,
     next_session: u64,
     numbers: EndpointNumbers,
     numbers_at: Nanos,
     effects: Vec<SliceEffect>,
 }
 
-impl QueueRegistry {
-    pub fn new(
-        settings: KernelSettings,
-        events: mpsc::Sender<KernelEvent>,
-        shared_numbers: SharedNumbers,
-        timer: Rc<Timer>,
-    ) -> Self {
+impl GpuQueues {
+    pub fn new(context: QueueContext) -> Self {
         Self {
-            settings,
-            events,
-            shared_numbers,
-            timer,
+            context,
             admissions: BTreeMap::new(),
             slices: BTreeMap::new(),
             sessions_by_id: BTreeMap::new(),
@@ -89,21 +113,28 @@ impl QueueRegistry {
         }
     }
 
-    /// Admits all attempts again after a bug ended the endpoint.
-    pub fn resume(&mut self, restarts: u64) {
-        self.numbers.restarts = restarts;
-        for (admission, token) in files::read_live_admissions(&self.settings.data, |_| true) {
-            self.handle_order(KernelOrder::Admit { admission, token });
+    /// Starts again after a bug outside of a slice's queue, with the admissions that are on disk. The sessions end,
+    /// and come back because shims connect again.
+    pub fn start_again(&mut self) {
+        let gpu = &self.context.gpu;
+        tracing::error!(%gpu, "a bug ended the kernel queues of a GPU: they start again");
+        self.slices.clear();
+        self.sessions_by_id.clear();
+        self.admissions.clear();
+        self.effects.clear();
+        self.numbers.restarts += 1;
+        for (admission, token) in files::read_live_admissions(&self.context.settings.data, |_| true)
+        {
+            if admission.gpu == self.context.gpu {
+                self.handle_order(KernelOrder::Admit { admission, token });
+            }
         }
+        self.set_timer();
     }
 
     /// Runs code of one slice's queue. If a bug ends it, this queue starts again and its sessions come back.
     /// Other slices don't notice.
-    fn guarded<T>(
-        &mut self,
-        name: &SliceId,
-        work: impl FnOnce(&mut RegisteredSlice) -> T,
-    ) -> Option<T> {
+    fn guarded<T>(&mut self, name: &SliceId, work: impl FnOnce(&mut OpenSlice) -> T) -> Option<T> {
         let slice = self.slices.get_mut(name)?;
         let done = catch_unwind(AssertUnwindSafe(|| work(slice))).ok();
         if done.is_none() {
@@ -117,13 +148,8 @@ impl QueueRegistry {
         tracing::error!(slice = %name, "a bug ended the queue of a slice: it starts again");
         self.slices.remove(name);
         self.effects.clear();
-        self.sessions_by_id.retain(|_, registered| {
-            let is_other = registered.slice != *name;
-            if !is_other {
-                registered.outbox.close(SessionEnd::Stopping);
-            }
-            is_other
-        });
+        // Their connections see that nobody says why.
+        self.sessions_by_id.retain(|_, session| session.slice != *name);
         let of_slice = |(admission, _): &&(Admission, Token)| admission.slice == *name;
         let used: Vec<_> = self.admissions.values().filter(of_slice).cloned().collect();
         for (admission, _) in used {
@@ -149,6 +175,11 @@ impl QueueRegistry {
                 }
                 self.carry_out_all();
             }
+            #[cfg(test)]
+            KernelOrder::Inject(slice, injected) => match slice {
+                Some(slice) => drop(self.guarded(&slice, |_| injected.run())),
+                None => injected.run(),
+            },
         }
     }
 
@@ -156,7 +187,8 @@ impl QueueRegistry {
     pub fn add_session(
         &mut self,
         hello: &ShimHello,
-    ) -> Result<(SessionId, ShimWelcome, Rc<FrameOutbox>), Farewell> {
+        port: ShimPort,
+    ) -> Result<(SessionId, ShimWelcome), Farewell> {
         let refuse = |why, again| Err(Farewell { why, again });
         if hello.protocol < PROTOCOL_VERSION_MIN {
             let (oldest, newest) = (PROTOCOL_VERSION_MIN, PROTOCOL_VERSION);
@@ -176,10 +208,8 @@ impl QueueRegistry {
             return refuse(SessionEnd::WrongDevice, false);
         }
         let key = (admission.attempt, hello.process);
-        let twin = self
-            .sessions_by_id
-            .iter()
-            .find(|(_, registered)| (registered.attempt, registered.process) == key);
+        let twin =
+            self.sessions_by_id.iter().find(|(_, opened)| (opened.attempt, opened.process) == key);
         if let Some(twin) = twin.map(|(session, _)| *session) {
             self.end_session(twin, SessionEnd::Replaced);
         }
@@ -191,39 +221,41 @@ impl QueueRegistry {
         let Ok(welcome) = slice.queue.add_session(session, &admission, protocol, now) else {
             return refuse(SessionEnd::Full, true);
         };
-        let outbox = Rc::new(FrameOutbox::default());
-        let registered = RegisteredSession {
+        let opened = OpenSession {
             slice: admission.slice.clone(),
             attempt: admission.attempt,
             process: hello.process,
-            outbox: Rc::clone(&outbox),
+            port,
         };
-        self.sessions_by_id.insert(session, registered);
+        self.sessions_by_id.insert(session, opened);
         tracing::debug!(session = session.get(), attempt = %admission.attempt, pid = hello.pid, role = ?welcome.role, "a process joined the kernel queue");
         self.carry_out(&admission.slice, now);
-        Ok((session, welcome, outbox))
+        Ok((session, welcome))
     }
 
-    /// Handles a session's records.
-    pub fn add_records(&mut self, session: SessionId, records: Vec<ShimRecord>) {
-        let Some(registered) = self.sessions_by_id.get(&session) else { return };
-        let name = registered.slice.clone();
+    /// Handles a session's records. Returns whether the session goes on.
+    pub fn add_records(&mut self, session: SessionId, records: Vec<ShimRecord>) -> bool {
+        let Some(opened) = self.sessions_by_id.get(&session) else { return false };
+        let name = opened.slice.clone();
         let now = monotonic_now();
-        let work = |slice: &mut RegisteredSlice| slice.queue.add_records(session, records, now);
-        let Some(goes_on) = self.guarded(&name, work) else { return };
+        let work = |slice: &mut OpenSlice| slice.queue.add_records(session, records, now);
+        let Some(goes_on) = self.guarded(&name, work) else { return false };
         self.carry_out(&name, now);
         if !goes_on {
             self.end_session(session, SessionEnd::Gone);
         }
+        goes_on && self.sessions_by_id.contains_key(&session)
     }
 
     /// Ends a session.
     pub fn end_session(&mut self, session: SessionId, why: SessionEnd) {
-        let Some(registered) = self.sessions_by_id.remove(&session) else { return };
-        registered.outbox.close(why);
+        let Some(OpenSession { slice, port, .. }) = self.sessions_by_id.remove(&session) else {
+            return;
+        };
+        port.close(why);
         let now = monotonic_now();
-        self.guarded(&registered.slice, |slice| slice.queue.remove_session(session, now));
-        self.carry_out(&registered.slice, now);
+        self.guarded(&slice, |slice| slice.queue.remove_session(session, now));
+        self.carry_out(&slice, now);
     }
 
     /// Counts a connection that was refused or ended because of invalid frames.
@@ -245,8 +277,9 @@ impl QueueRegistry {
                 if slice.pinged_at.plus(PING_EVERY) <= now {
                     slice.pinged_at = now;
                     for session in slice.queue.blocked_sessions() {
-                        if let Some(registered) = self.sessions_by_id.get(&session) {
-                            registered.outbox.push(ToShim::Ping);
+                        if let Some(opened) = self.sessions_by_id.get(&session) {
+                            // A ping that finds no space is needed by nobody.
+                            let _ = opened.port.frames.push(ToShim::Ping);
                         }
                     }
                 }
@@ -262,10 +295,9 @@ impl QueueRegistry {
 
     /// Ends all sessions, since the agent stops. Its jobs run on.
     pub fn stop(&mut self) {
-        self.sessions_by_id
-            .values()
-            .for_each(|registered| registered.outbox.close(SessionEnd::Stopping));
-        self.sessions_by_id.clear();
+        for (_, session) in std::mem::take(&mut self.sessions_by_id) {
+            session.port.close(SessionEnd::Stopping);
+        }
     }
 
     fn end_attempt(&mut self, attempt: AttemptId) {
@@ -278,7 +310,7 @@ impl QueueRegistry {
         if let Some(slice) = self.slices.get_mut(&name) {
             let tally = Box::new(slice.queue.remove_attempt(attempt, monotonic_now()));
             tracing::debug!(%attempt, launches = tally.counters.launches, "an attempt left the kernel queue");
-            let _ = self.events.try_send(KernelEvent::Over { attempt, tally });
+            let _ = self.context.events.try_send(KernelEvent::Over { attempt, tally });
         }
         self.carry_out(&name, monotonic_now());
         let is_used = |name: &SliceId| {
@@ -288,18 +320,18 @@ impl QueueRegistry {
             self.send_learned(&name);
             if let Some(gate) = self.slices.remove(&name).and_then(|slice| slice.gate) {
                 gate.page().close();
-                let _ = std::fs::remove_file(gate::path(&self.settings.gates, &name));
+                let _ = std::fs::remove_file(gate::path(&self.context.settings.gates, &name));
             }
         }
         self.set_timer();
     }
 
     /// Returns a slice, which is opened if necessary.
-    fn open_slice(&mut self, name: &SliceId, owner: Option<PageOwner>) -> &mut RegisteredSlice {
-        let (settings, now) = (&self.settings, monotonic_now());
+    fn open_slice(&mut self, name: &SliceId, owner: Option<PageOwner>) -> &mut OpenSlice {
+        let (settings, now) = (&self.context.settings, monotonic_now());
         self.slices
             .entry(name.clone())
-            .or_insert_with(|| RegisteredSlice::open(settings, name, owner, now))
+            .or_insert_with(|| OpenSlice::open(settings, name, owner, now))
     }
 
     fn carry_out_all(&mut self) {
@@ -314,12 +346,15 @@ impl QueueRegistry {
         slice.write_heartbeat(now);
         let mut effects = std::mem::take(&mut self.effects);
         slice.queue.take_effects(&mut effects);
-        let mut closed = Vec::new();
+        // Ended by the queue, and by this: their shims don't read.
+        let (mut closed, mut overfull) = (Vec::new(), Vec::new());
         for effect in effects.drain(..) {
             match effect {
                 SliceEffect::Send(session, frame) => {
-                    if let Some(registered) = self.sessions_by_id.get(&session) {
-                        registered.outbox.push(frame);
+                    if let Some(opened) = self.sessions_by_id.get(&session)
+                        && !opened.port.frames.push(frame)
+                    {
+                        overfull.push(session);
                     }
                 }
                 SliceEffect::Gate(epoch) => slice.set_epoch(epoch),
@@ -328,9 +363,12 @@ impl QueueRegistry {
         }
         self.effects = effects;
         for (session, why) in closed {
-            if let Some(registered) = self.sessions_by_id.remove(&session) {
-                registered.outbox.close(why);
+            if let Some(opened) = self.sessions_by_id.remove(&session) {
+                opened.port.close(why);
             }
+        }
+        for session in overfull {
+            self.end_session(session, SessionEnd::TooMuch);
         }
         self.send_learned(name);
         self.set_timer();
@@ -338,23 +376,25 @@ impl QueueRegistry {
 
     fn send_learned(&mut self, name: &SliceId) {
         let Some(slice) = self.slices.get_mut(name) else { return };
-        if !slice.queue.has_news() || self.events.capacity() < EVENTS_FREE_MIN {
+        if !slice.queue.has_news() {
             return;
         }
-        for (task, learned) in slice.queue.take_learned() {
-            let _ = self.events.try_send(KernelEvent::Learned { task, learned: Box::new(learned) });
+        // Other GPUs send events at the same time.
+        let Ok(permits) = self.context.events.try_reserve_many(EVENTS_FREE_MIN) else { return };
+        for ((task, learned), permit) in slice.queue.take_learned().into_iter().zip(permits) {
+            permit.send(KernelEvent::Learned { task, learned: Box::new(learned) });
         }
     }
 
     fn set_timer(&self) {
-        let next = self.slices.values().map(RegisteredSlice::next_due).min();
+        let next = self.slices.values().map(OpenSlice::next_due).min();
         let numbers = self.numbers_at.plus(NUMBERS_EVERY);
-        self.timer.set(next.map_or(numbers, |next| next.min(numbers)));
+        self.context.timer.set(next.map_or(numbers, |next| next.min(numbers)));
     }
 
     /// Publishes the shared numbers.
     fn publish_numbers(&mut self) {
-        let slice = |slice: &RegisteredSlice| SliceNumbers {
+        let slice = |slice: &OpenSlice| SliceNumbers {
             counters: *slice.queue.counters(),
             roles: slice.queue.roles(),
             waiting: slice.queue.waiting() as u64,
@@ -367,11 +407,11 @@ impl QueueRegistry {
             Some((admission.attempt, held.queue.tally(admission.attempt)))
         });
         self.numbers.attempts = tallies.collect();
-        self.shared_numbers.write(self.numbers.clone());
+        self.context.numbers.write(&self.context.gpu, self.numbers.clone());
     }
 }
 
-impl RegisteredSlice {
+impl OpenSlice {
     fn open(
         settings: &KernelSettings,
         name: &SliceId,
@@ -430,59 +470,20 @@ impl RegisteredSlice {
     }
 }
 
+/// Code that a test runs within a slice's queue.
 #[cfg(test)]
-mod tests {
-    use tessera_kernel_queue::{QueueRules, TaskKey};
-    use tessera_model::spec::{Class, Priority};
+pub struct Injected(pub Box<dyn FnOnce() + Send>);
 
-    use super::*;
-
-    fn hello(token: u8, process: u64) -> ShimHello {
-        ShimHello {
-            protocol: PROTOCOL_VERSION,
-            token: [token; 32],
-            pid: std::process::id(),
-            process,
-            device: "GPU-0".to_owned(),
-            driver: 12_040,
-        }
+#[cfg(test)]
+impl Injected {
+    fn run(self) {
+        (self.0)();
     }
+}
 
-    #[tokio::test]
-    async fn a_bug_in_one_slices_queue_ends_its_sessions_and_no_others() {
-        let folder = tempfile::tempdir().unwrap();
-        let settings = KernelSettings {
-            shim: folder.path().join("shim"),
-            rules: QueueRules::default(),
-            data: folder.path().join("data"),
-            gates: folder.path().join("gates"),
-        };
-        let (events, _received) = mpsc::channel(1_024);
-        let timer = Rc::new(Timer::new().unwrap());
-        let mut registry = QueueRegistry::new(settings, events, SharedNumbers::default(), timer);
-        let slices: [SliceId; 2] = ["GPU-1", "GPU-2"].map(|name| name.parse().unwrap());
-        for (number, slice) in (1_u8..).zip(&slices) {
-            let admission = Admission {
-                attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(number.into())),
-                slice: slice.clone(),
-                task: TaskKey::new("task").unwrap(),
-                priority: Priority::DEFAULT,
-                class: Class::Offline,
-                share_thousandths: 1_000,
-                owner: None,
-            };
-            registry.handle_order(KernelOrder::Admit { admission, token: Token([number; 32]) });
-        }
-        let (_, _, first) = registry.add_session(&hello(1, 7)).unwrap();
-        let (_, _, second) = registry.add_session(&hello(2, 8)).unwrap();
-
-        let done = registry.guarded(&slices[0], |_| panic!("a bug"));
-
-        assert_eq!(done, None::<()>);
-        assert_eq!(first.end(), Some(SessionEnd::Stopping), "it connects again");
-        assert_eq!(second.end(), None);
-        assert_eq!(registry.numbers.restarts, 1);
-        assert!(registry.add_session(&hello(1, 7)).is_ok(), "its queue is back");
-        assert_eq!(registry.slices.len(), 2);
+#[cfg(test)]
+impl std::fmt::Debug for Injected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Injected")
     }
 }

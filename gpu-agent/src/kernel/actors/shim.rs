@@ -1,0 +1,237 @@
+//! The actor of one shim: its connection, from the handshake to the end.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix::{
+    Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, Recipient,
+    WrapFuture as _,
+};
+use tessera_frames::kernel::{Farewell, RECORDS_MAX, SessionEnd, ShimHello, ToQueue, ToShim};
+use tessera_kernel_queue::SessionId;
+use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
+use tokio::sync::oneshot;
+
+use super::queue::{Join, Joined, Leave, NoteRefused, QueueActor, TakeRecords, pass};
+use crate::kernel::outbox::{FRAMES_MAX, FrameOutbox};
+use crate::kernel::process::WatchedProcess;
+use crate::kernel::queues::{FrameSink, ShimPort};
+
+/// Limit for the handshake and the hello. A machine that starts a full node's jobs at once is slow. A
+/// shim that needs longer runs without a queue for now.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// Limit for the delivery of the last frame.
+const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
+
+/// Serves the connection of one shim, and takes the frames for it.
+pub struct ShimActor {
+    queue: Addr<QueueActor>,
+    outbox: Rc<FrameOutbox>,
+    /// Until the actor has started.
+    incoming: Option<quinn::Incoming>,
+}
+
+/// A frame for the shim.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Deliver(pub ToShim);
+
+impl ShimActor {
+    /// Starts the actor of a connection on this thread.
+    pub fn begin(queue: Addr<QueueActor>, incoming: quinn::Incoming) {
+        Self { queue, outbox: Rc::default(), incoming: Some(incoming) }.start();
+    }
+}
+
+impl Actor for ShimActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(FRAMES_MAX);
+        let Some(incoming) = self.incoming.take() else { return };
+        let connection = ShimConnection {
+            queue: self.queue.clone(),
+            outbox: Rc::clone(&self.outbox),
+            frames: ctx.address().recipient(),
+        };
+        let served = connection.serve(incoming).into_actor(self);
+        ctx.spawn(served.map(|(), _, ctx| actix::ActorContext::stop(ctx)));
+    }
+}
+
+impl Handler<Deliver> for ShimActor {
+    type Result = ();
+
+    fn handle(&mut self, Deliver(frame): Deliver, _: &mut Self::Context) {
+        self.outbox.push(frame);
+    }
+}
+
+impl FrameSink for Recipient<Deliver> {
+    fn push(&self, frame: ToShim) -> bool {
+        self.try_send(Deliver(frame)).is_ok()
+    }
+}
+
+/// What serves a connection.
+struct ShimConnection {
+    queue: Addr<QueueActor>,
+    outbox: Rc<FrameOutbox>,
+    frames: Recipient<Deliver>,
+}
+
+impl ShimConnection {
+    async fn serve(self, incoming: quinn::Incoming) {
+        let Ok(connecting) = incoming.accept() else { return };
+        let greeting = async {
+            let connection = connecting.await.ok()?;
+            let (send, receive) = connection.accept_bi().await.ok()?;
+            let (writer, mut reader) = (FrameWriter::new(send), FrameReader::new(receive));
+            let hello = reader.receive_known::<ToQueue>().await;
+            Some((connection, writer, reader, hello))
+        };
+        let Ok(Some((connection, writer, reader, hello))) =
+            tokio::time::timeout(HELLO_WITHIN, greeting).await
+        else {
+            return pass(&self.queue, NoteRefused { nonsense: false }).await;
+        };
+        match hello {
+            Ok(Some(ToQueue::Hello(hello))) => {
+                self.join(connection, writer, reader, hello).await;
+            }
+            Ok(_) | Err(_) => {
+                pass(&self.queue, NoteRefused { nonsense: true }).await;
+                close_with_farewell(connection, writer, SessionEnd::Nonsense, false).await;
+            }
+        }
+    }
+
+    async fn join(
+        self,
+        connection: quinn::Connection,
+        mut writer: FrameWriter,
+        reader: FrameReader,
+        hello: ShimHello,
+    ) {
+        let pid = hello.pid;
+        let (end, ended) = oneshot::channel();
+        let port = ShimPort { frames: Box::new(self.frames.clone()), end };
+        let joined: Joined = match self.queue.send(Join { hello, port }).await {
+            Ok(joined) => joined,
+            Err(_) => Err(Farewell { why: SessionEnd::Stopping, again: true }),
+        };
+        match joined {
+            Ok((session, welcome)) => {
+                if writer.send(&ToShim::Welcome(welcome)).await.is_ok() {
+                    let outbox = Rc::clone(&self.outbox);
+                    let writing = write_frames(connection, writer, outbox);
+                    tokio::join!(self.attend(session, pid, reader, ended), writing);
+                } else {
+                    pass(&self.queue, Leave { session, why: SessionEnd::Gone }).await;
+                }
+            }
+            Err(Farewell { why, again }) => {
+                tracing::info!(?why, pid, "a process was refused a session with the kernel queue");
+                pass(&self.queue, NoteRefused { nonsense: false }).await;
+                close_with_farewell(connection, writer, why, again).await;
+            }
+        }
+    }
+
+    /// Passes on what the process reports, until its session ends.
+    async fn attend(
+        &self,
+        session: SessionId,
+        pid: u32,
+        reader: FrameReader,
+        ended: oneshot::Receiver<SessionEnd>,
+    ) {
+        let process = WatchedProcess::watch(pid);
+        let why = tokio::select! {
+            // What the queue says comes first: the end of its answers follows from it.
+            biased;
+            // A queue that was lost to a bug does not say why. It is back at once.
+            why = ended => why.unwrap_or(SessionEnd::Stopping),
+            // The process is dead, so its unread records are worthless.
+            () = process.ended() => SessionEnd::Gone,
+            () = self.outbox.closed() => self.outbox.end().unwrap_or(SessionEnd::Gone),
+            why = self.read_records(session, reader) => why,
+        };
+        pass(&self.queue, Leave { session, why }).await;
+        // The waiting frames are sent, and the farewell.
+        self.outbox.close(why);
+    }
+
+    /// Reads records. One frame at a time waits for the queue, so that the others wait in the shim.
+    async fn read_records(&self, session: SessionId, mut reader: FrameReader) -> SessionEnd {
+        loop {
+            match reader.receive_known::<ToQueue>().await {
+                Ok(Some(ToQueue::Records(records))) if records.len() <= RECORDS_MAX => {
+                    let goes_on = self.queue.send(TakeRecords { session, records }).await;
+                    if !goes_on.unwrap_or(false) {
+                        return SessionEnd::Gone;
+                    }
+                }
+                // A hello again, or more records than a frame may have.
+                Ok(Some(ToQueue::Hello(_) | ToQueue::Records(_)))
+                | Err(LinkError::Decode(_) | LinkError::Encode(_)) => {
+                    pass(&self.queue, NoteRefused { nonsense: true }).await;
+                    return SessionEnd::Nonsense;
+                }
+                Ok(None) | Err(LinkError::Broken(_)) => return SessionEnd::Gone,
+            }
+        }
+    }
+}
+
+/// Sends the farewell, and waits a moment for its delivery.
+async fn close_with_farewell(
+    connection: quinn::Connection,
+    mut writer: FrameWriter,
+    why: SessionEnd,
+    again: bool,
+) {
+    let farewell = ToShim::Bye(Farewell { why, again });
+    if writer.send(&farewell).await.is_ok() {
+        writer.finish();
+        // The shim closes when it has read it.
+        let _ = tokio::time::timeout(GOODBYE_WITHIN, connection.closed()).await;
+    }
+    connection.close(0_u32.into(), b"");
+}
+
+/// Writes the frames of a session until it ends.
+async fn write_frames(
+    connection: quinn::Connection,
+    mut writer: FrameWriter,
+    outbox: Rc<FrameOutbox>,
+) {
+    let mut frames = Vec::new();
+    loop {
+        let end = outbox.take(&mut frames).await;
+        for frame in frames.drain(..) {
+            // The queue's own frames are far below the limit.
+            let _ = writer.queue(&frame);
+        }
+        if let Some(why) = end {
+            let again = match why {
+                SessionEnd::Full
+                | SessionEnd::Silent
+                | SessionEnd::TooMuch
+                | SessionEnd::Stopping => true,
+                SessionEnd::Unknown
+                | SessionEnd::Protocol { .. }
+                | SessionEnd::WrongDevice
+                | SessionEnd::Nonsense
+                | SessionEnd::Attempt
+                | SessionEnd::Replaced
+                | SessionEnd::Gone => false,
+            };
+            let _ = tokio::time::timeout(GOODBYE_WITHIN, writer.flush()).await;
+            return close_with_farewell(connection, writer, why, again).await;
+        }
+        if writer.flush().await.is_err() {
+            return outbox.close(SessionEnd::Gone);
+        }
+    }
+}
