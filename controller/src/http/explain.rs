@@ -19,11 +19,11 @@ use crate::clock;
 use crate::store::reads::{Decided, candidate_view, memory_view, prediction_view};
 use tessera_control::answers::{Alternative, WaitingExplanation};
 
-/// How often an explanation is requested of placement that has not heard of a job yet: it hears of one a moment after
+/// How often an explanation is requested of placement that does not have a job yet: it receives a job a moment after
 /// its submit was answered.
-const UNHEARD_TRIES: u32 = 50;
+const MISSING_TRIES: u32 = 50;
 /// How long to wait between them.
-const UNHEARD_FOR: Duration = Duration::from_millis(20);
+const MISSING_FOR: Duration = Duration::from_millis(20);
 
 /// Explains why a job waits, or why it was placed where it is.
 ///
@@ -57,12 +57,12 @@ pub(super) async fn explain(
         if let Some(view) = state.explain_wait(number).await? {
             return Ok(Json(waiting(decided.job, view)));
         }
-        // It moved on since it was read, or placement has not heard of it yet.
+        // It moved on since it was read, or placement does not have it yet.
         tries += 1;
-        if tries > UNHEARD_TRIES {
+        if tries > MISSING_TRIES {
             return Ok(Json(recorded(decided, &state)));
         }
-        tokio::time::sleep(UNHEARD_FOR).await;
+        tokio::time::sleep(MISSING_FOR).await;
     }
 }
 

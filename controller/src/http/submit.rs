@@ -389,7 +389,7 @@ fn tasks_of(array: Option<ArrayRange>, indexes: &[u32]) -> Result<(u32, Option<u
     }
 }
 
-/// Returns how many jobs an array of gangs has, and lists its indexes, which tell it from a gang.
+/// Returns how many jobs an array of gangs has, and lists its indexes, which distinguish it from a gang.
 fn array_of_gangs(
     rules: &mut ArrayRules,
     first: u32,

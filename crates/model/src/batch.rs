@@ -162,7 +162,7 @@ impl ArrayRules {
     /// Returns the place of a job, counted from 0 through its submission, in the words of its user. `members` is the
     /// size of the gangs, or 1; `first` is the first index, which is 0 for the ranks of a gang that is no array.
     ///
-    /// The indexes of an array of gangs are always listed. So it can be told from a gang.
+    /// The indexes of an array of gangs are always listed. They distinguish it from a gang.
     pub fn position(&self, place: u32, first: Option<u32>, members: u32) -> TaskPosition {
         let members = members.max(1);
         let is_array_of_gangs = members > 1 && !self.indexes.is_empty();
