@@ -503,6 +503,7 @@ impl Store {
             unmoved: untaken.filter_map(|(command, _)| states(&command.job)).collect(),
             // No job of the simulation waits for another one.
             dependencies: Vec::new(),
+            has_notifications: false,
             moved,
         }
     }
