@@ -336,6 +336,7 @@ class GangRequest(TypedDict):
 class GangView(TypedDict):
     """One job's rank in its gang, and the gang's shape."""
 
+    in_array: NotRequired[bool]
     nodes: int
     rank: int
     size: int
@@ -1557,7 +1558,7 @@ class Api:
         """
         return self._call("GET", f"/v1/jobs/{self._segment(job)}/series", query={"since_secs": since_secs, "points": points})
 
-    def join_session(self, job: Union[str, int], session: Union[str, int], job: Union[str, int], session: Union[str, int], *, wait: Optional[bool] = None) -> None:
+    def join_session(self, job: Union[str, int], session: Union[str, int], *, wait: Optional[bool] = None) -> None:
         """Joins an interactive session in a running job, over a WebSocket connection. The first
         message of the client is a `SessionOpening` as text, further ones are `SessionCommand`
         as text, and its input is binary. It gets `SessionEvent` as text, and output as binary:
