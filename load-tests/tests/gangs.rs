@@ -181,16 +181,13 @@ fn each_task_of_an_array_is_a_gang_of_its_own() {
     let request = SubmitRequest {
         array_indexes: vec![3, 7, 9],
         array_limit: Some(1),
+        gang: Some(GangRequest { nodes: 1, gpus_per_node: 2 }),
+        gpu_whole: true,
         env: [("FOLDER".to_owned(), cluster.scratch().display().to_string())].into(),
-        ..gang(&cluster, 1, 2)
-    };
-    let request = SubmitRequest {
-        script: Some(
+        ..script(
             "echo $SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT $RANK $TESSERA_GANG_ID\n\
-             while [ ! -e $FOLDER/go ]; do sleep 0.1; done"
-                .to_owned(),
-        ),
-        ..request
+             while [ ! -e $FOLDER/go ]; do sleep 0.1; done",
+        )
     };
 
     let submitted = cluster.submit(&request);
