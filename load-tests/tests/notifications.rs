@@ -92,10 +92,22 @@ impl Receiver {
         of_job.iter().map(|body| body["state"].as_str().unwrap().to_owned()).collect()
     }
 
+    /// Waits for notices of these states. What failed comes again, maybe after later ones.
     #[track_caller]
-    fn wait_for_end(&self, job: u64) {
-        wait::until(SOON, "the notice of the job's end", || {
-            self.states(job).iter().any(|state| state == "succeeded").then_some(())
+    fn wait_for(&self, job: u64, awaited: &[&str]) {
+        wait::until(2 * SOON, "the notices of the job", || {
+            let states = self.states(job);
+            awaited.iter().all(|state| states.iter().any(|known| known == state)).then_some(())
+        });
+    }
+
+    /// Waits until all that was refused was accepted later.
+    #[track_caller]
+    fn wait_for_retries(&self) {
+        wait::until(2 * SOON, "the retries of what failed", || {
+            let requests = self.requests();
+            let came = |id: &str| requests.iter().any(|other| other.accepted && other.id == id);
+            requests.iter().all(|request| came(&request.id)).then_some(())
         });
     }
 }
@@ -171,7 +183,8 @@ fn every_state_change_reaches_a_receiver_that_fails_first() {
     wait::until(SOON, "a request", || receiver.requests().first().cloned());
     receiver.answers(Answer::Accept);
 
-    receiver.wait_for_end(job);
+    receiver.wait_for(job, &["queued", "running", "succeeded"]);
+    receiver.wait_for_retries();
 
     let states = receiver.states(job);
     assert_eq!(
@@ -215,7 +228,7 @@ fn a_notice_outlives_a_controller_that_is_killed_before_it_is_delivered() {
     receiver.answers(Answer::Accept);
     cluster.controller.start();
 
-    receiver.wait_for_end(job);
+    receiver.wait_for(job, &["running", "succeeded"]);
     assert_eq!(receiver.states(job), ["running", "succeeded"]);
     let requests = receiver.requests();
     assert!(requests.iter().any(|request| request.accepted && request.id == hung.id));
