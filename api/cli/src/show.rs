@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
+use tessera_model::number::clamped;
 use tessera_model::{Bytes, JobRef};
 use time::OffsetDateTime;
 
@@ -78,7 +79,7 @@ async fn members(session: &CommandSession, job: &JobView) -> Vec<JobView> {
     let Some((array, gang)) = job.array_id.zip(job.gang) else { return found };
     let mut filter = JobFilter { array: Some(array), limit: Some(1_000), ..JobFilter::default() };
     let is_of_gang = |other: &JobView| !gang.in_array || other.array_index == job.array_index;
-    let size = usize::try_from(gang.size).unwrap_or(usize::MAX);
+    let size = clamped::<usize>(gang.size);
     while found.len() < size {
         let Ok(page) = session.client.jobs(&filter).await else { break };
         found.extend(page.items.into_iter().filter(is_of_gang));

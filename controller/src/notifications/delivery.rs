@@ -11,6 +11,7 @@ use tessera_control::notifications::schedule::{
 };
 use tessera_control::notifications::{Channel, MarkVerdict, judge_mark};
 use tessera_model::Millis;
+use tessera_model::number::clamped;
 use tessera_telemetry::names::metric;
 use uuid::Uuid;
 
@@ -187,9 +188,9 @@ impl Delivery {
         let beyond = waiting.saturating_sub(WAITING_MAX);
         if beyond > 0 {
             let gone = rows::remove_oldest(connection, self.channel, beyond).await?;
-            self.count_given_up(gone, "more wait than are kept");
+            self.count_given_up(gone, "too many wait");
         }
-        let shown = i64::try_from(waiting - beyond).unwrap_or(i64::MAX);
+        let shown = clamped(waiting - beyond);
         COUNTERS.waiting.with_label_values(&[self.channel.word()]).set(shown);
         Ok(())
     }
@@ -219,7 +220,7 @@ async fn judge(
 /// Returns a random number below the whole of a jitter.
 fn jitter() -> u16 {
     let (random, ..) = Uuid::new_v4().as_fields();
-    u16::try_from(random % u32::from(JITTER_WHOLE)).unwrap_or_default()
+    clamped(random % u32::from(JITTER_WHOLE))
 }
 
 fn millis(span: Duration) -> Millis {
