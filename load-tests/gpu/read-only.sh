@@ -20,7 +20,7 @@ skip() { echo "skipped: $*"; exit 0; }
 [ -n "$library" ] || skip "no libnvidia-ml.so.1 here, so no NVIDIA driver"
 [ -e "$library" ] || skip "there is no $library"
 if [ -z "${TESSERA_NVML:-}" ] && ! ls /dev/nvidia[0-9]* >/dev/null 2>&1; then
-  skip "a driver's library, but no card: no /dev/nvidia0"
+  skip "a driver's library, but no GPU: no /dev/nvidia0"
 fi
 mkdir -p "$folder"
 look() { # look SUFFIX COMMAND...

@@ -16,7 +16,7 @@ def restart_count() -> int:
 
 
 class on_checkpoint:  # noqa: N801 - used like a function
-    """Calls ``save`` when the job is asked to write a checkpoint, and ends the program then.
+    """Calls ``save`` when a checkpoint of the job is requested, and ends the program then.
 
     Submit the job with ``checkpoint_signal`` set to the same signal (``tessera submit --checkpoint USR1``).
     The signal interrupts Python code between two instructions, so ``save`` may use any Python object. With
