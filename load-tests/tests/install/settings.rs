@@ -79,8 +79,18 @@ fn the_commented_lines_of_the_controllers_file_are_its_defaults() {
     let file = read("packaging/etc/controller.toml");
     let (mut defaults, mut written) = (shown(&file), shown(&all_lines(&file)));
     // These have no default, so that the file has examples.
-    let examples =
-        ["accounts", "oidc", "quotas", "tls-cert", "tls-key", "partitions", "qos", "features"];
+    let examples = [
+        "accounts",
+        "oidc",
+        "quotas",
+        "tls-cert",
+        "tls-key",
+        "partitions",
+        "qos",
+        "features",
+        "mail",
+        "webhook",
+    ];
     for example in examples {
         defaults.remove(example);
         written.remove(example);
