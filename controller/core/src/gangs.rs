@@ -120,7 +120,8 @@ impl AttemptChanges<'_> {
         if let (JobState::Queued, Some(launch_spec)) = (to, &live.launch_spec) {
             let job = SubmittedJob::new(live.job, &launch_spec.spec, live.gang, live.number);
             let own = own_after(launch_spec.own, out_of_memory);
-            self.enqueue(SubmittedJob { own, ..job }, live.submitted);
+            let array = launch_spec.array.map(|place| place.array);
+            self.enqueue(SubmittedJob { own, array, ..job }, live.submitted);
         }
         let end = AttemptEnd {
             to,

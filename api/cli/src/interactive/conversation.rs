@@ -373,7 +373,7 @@ impl Conversation {
                 }
                 self.has_joined = true;
                 if let Some(begun) = self.begun.take() {
-                    // Whoever wanted to know may have left.
+                    // The receiver may be gone.
                     let _ = begun.send(());
                 }
                 self.received = Some(offset);

@@ -18,7 +18,7 @@ use crate::kernel::process::WatchedProcess;
 use crate::kernel::queues::{FrameSink, ShimPort};
 
 /// Limit for the handshake and the hello. A machine that starts a full node's jobs at once is slow. A
-/// shim that needs longer runs without a queue for now.
+/// shim that needs longer runs without a queue until it has connected again.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// Limit for the delivery of the last frame.
 const GOODBYE_WITHIN: Duration = Duration::from_millis(500);
