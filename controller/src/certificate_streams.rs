@@ -150,8 +150,9 @@ async fn answer(
         Ok(Some(CertificateRequest::Renew { request })) => {
             let (answer, issued) = match certificates.renew(node, &request, from).await {
                 Ok((answer, facts)) => (answer, Some(facts)),
-                Err(reason) => {
-                    tracing::warn!(node = %node.0.name, reason, "certificate not renewed");
+                Err(refusal) => {
+                    tracing::warn!(node = %node.0.name, %refusal, "certificate not renewed");
+                    let reason = refusal.to_string();
                     (CertificateAnswer::Refused { reason }, None)
                 }
             };

@@ -22,7 +22,7 @@ const WAITING_MAX: usize = 64;
 pub struct KernelReports {
     pool: Pool,
     turn: Arc<Semaphore>,
-    room: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
 /// Receives the frames about kernels of one node's connection.
@@ -37,8 +37,8 @@ pub struct NodeKernelReports {
 impl KernelReports {
     /// Writes through `pool`.
     pub fn new(pool: Pool) -> Self {
-        let (turn, room) = (Semaphore::new(AT_ONCE), Semaphore::new(WAITING_MAX));
-        Self { pool, turn: Arc::new(turn), room: Arc::new(room) }
+        let (turn, slots) = (Semaphore::new(AT_ONCE), Semaphore::new(WAITING_MAX));
+        Self { pool, turn: Arc::new(turn), slots: Arc::new(slots) }
     }
 
     /// Opens the receiver of a node's connection.
@@ -57,7 +57,7 @@ impl KernelReports {
         W: FnOnce(Pool) -> F + Send + 'static,
         F: Future<Output = Result<(), StoreError>> + Send,
     {
-        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
+        let Ok(slots) = Arc::clone(&self.slots).try_acquire_owned() else {
             tracing::debug!(
                 "too many reports of kernels at once: dropped, the node sends it again"
             );
@@ -70,7 +70,7 @@ impl KernelReports {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::warn!(%error, cause, "kernel figures were not stored");
             }
-            drop(room);
+            drop(slots);
         });
     }
 }

@@ -14,7 +14,7 @@ use tessera_api_types::NodeCertificateView;
 use tessera_frames::certificates::{CertificateAnswer, INVITATION_BYTES_MAX, REQUEST_BYTES_MAX};
 use tessera_model::{NodeId, NodeIdentity, NodeName};
 use tessera_wire::authority::{AuthorityFacts, ClusterAuthority, IssuedCertificate, RotateError};
-use tessera_wire::joining::{InvitationToken, RequestedKey};
+use tessera_wire::joining::{BadInvitation, InvitationToken, RequestedKey};
 use tessera_wire::tls::{Identity, LeafFacts, TlsError};
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
@@ -99,6 +99,38 @@ pub enum CertificateError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+/// Why a node gets no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateRefusal {
+    /// What the node sent is longer than it may be.
+    #[error("the token or the request is too long")]
+    TooLong,
+    /// The text is no token.
+    #[error(transparent)]
+    NoToken(#[from] BadInvitation),
+    /// The request can't be read.
+    #[error(transparent)]
+    NoRequest(#[from] TlsError),
+    /// Another machine was first.
+    #[error("another machine has used this token already: {AGAIN} {0}")]
+    Used(String),
+    /// The invitation has ended.
+    #[error("this token has expired: {AGAIN} {0}")]
+    Expired(String),
+    /// No invitation has this token.
+    #[error("this token is unknown: {AGAIN} NAME")]
+    Unknown,
+    /// The database did not answer.
+    #[error("{0}: try again")]
+    Store(StoreError),
+    /// The certificate was not made.
+    #[error(transparent)]
+    Sign(#[from] CertificateError),
+}
+
+/// What helps where a token does not.
+const AGAIN: &str = "invite it again: tessera node invite";
 
 /// An invitation that was made.
 #[derive(Clone, Debug)]
@@ -218,46 +250,41 @@ impl NodeCertificates {
         let (name, outcome) = self.try_to_join(token, request).await;
         let status = if outcome.is_ok() { 201 } else { 403 };
         self.note("JOIN", name.as_deref(), from.ip(), status);
-        outcome.unwrap_or_else(|reason| CertificateAnswer::Refused { reason })
+        outcome.unwrap_or_else(|refusal| CertificateAnswer::Refused { reason: refusal.to_string() })
     }
 
     async fn try_to_join(
         &self,
         token: &str,
         request: &[u8],
-    ) -> (Option<String>, Result<CertificateAnswer, String>) {
+    ) -> (Option<String>, Result<CertificateAnswer, CertificateRefusal>) {
         if token.len() > INVITATION_BYTES_MAX || request.len() > REQUEST_BYTES_MAX {
-            return (None, Err("the token or the request is too long".to_owned()));
+            return (None, Err(CertificateRefusal::TooLong));
         }
         let token = match token.parse::<InvitationToken>() {
             Ok(token) => token,
-            Err(bad) => return (None, Err(bad.to_string())),
+            Err(bad) => return (None, Err(bad.into())),
         };
         let key = match RequestedKey::read(request) {
             Ok(key) => key,
-            Err(bad) => return (None, Err(bad.to_string())),
+            Err(bad) => return (None, Err(bad.into())),
         };
         let (inner, id, digest) = (Arc::clone(&self.0), token.id().to_owned(), key.digest());
         let redeemed = self.run(async move {
             let mut at = acquire(&inner.parts.pool).await?;
             store::redeem(&mut at, (&id, token.hash()), digest).await
         });
-        let again = "invite it again: tessera node invite";
         match redeemed.await {
             Ok(Redemption::Accepted(node)) => {
                 let name = node.name.to_string();
-                (Some(name), self.issue(&node, &key).await.map_err(|error| error.to_string()))
+                (Some(name), self.issue(&node, &key).await.map_err(CertificateRefusal::Sign))
             }
-            Ok(Redemption::Used(name)) => {
-                let reason = format!("another machine has used this token already: {again} {name}");
-                (Some(name), Err(reason))
-            }
+            Ok(Redemption::Used(name)) => (Some(name.clone()), Err(CertificateRefusal::Used(name))),
             Ok(Redemption::Expired(name)) => {
-                let reason = format!("this token has expired: {again} {name}");
-                (Some(name), Err(reason))
+                (Some(name.clone()), Err(CertificateRefusal::Expired(name)))
             }
-            Ok(Redemption::Unknown) => (None, Err(format!("this token is unknown: {again} NAME"))),
-            Err(error) => (None, Err(format!("{error}: try again"))),
+            Ok(Redemption::Unknown) => (None, Err(CertificateRefusal::Unknown)),
+            Err(error) => (None, Err(CertificateRefusal::Store(error))),
         }
     }
 
@@ -265,21 +292,21 @@ impl NodeCertificates {
     ///
     /// # Errors
     ///
-    /// The reason, for people.
+    /// [`CertificateRefusal`]: the request can't be read, or the certificate can't be made.
     pub async fn renew(
         &self,
         (node, serial): (&NodeIdentity, &str),
         request: &[u8],
         from: SocketAddr,
-    ) -> Result<(CertificateAnswer, LeafFacts), String> {
+    ) -> Result<(CertificateAnswer, LeafFacts), CertificateRefusal> {
         if request.len() > REQUEST_BYTES_MAX {
-            return Err("the request is too long".to_owned());
+            return Err(CertificateRefusal::TooLong);
         }
-        let key = RequestedKey::read(request).map_err(|bad| bad.to_string())?;
+        let key = RequestedKey::read(request)?;
         let issued = self.sign(node, &key, Some(serial)).await;
         let status = if issued.is_ok() { 201 } else { 503 };
         self.note("RENEW", Some(node.name.as_str()), from.ip(), status);
-        let (issued, authorities) = issued.map_err(|error| error.to_string())?;
+        let (issued, authorities) = issued?;
         let certificate = issued.certificate;
         Ok((CertificateAnswer::Issued { certificate, authorities }, issued.facts))
     }
@@ -418,10 +445,10 @@ impl NodeCertificates {
 
     fn with_authority<T>(
         &self,
-        ask: impl FnOnce(&ClusterAuthority) -> T,
+        question: impl FnOnce(&ClusterAuthority) -> T,
     ) -> Result<T, CertificateError> {
         let authority = self.0.authority.read().unwrap_or_else(PoisonError::into_inner);
-        authority.as_ref().map(ask).ok_or(CertificateError::NoAuthority)
+        authority.as_ref().map(question).ok_or(CertificateError::NoAuthority)
     }
 
     fn show_expiry(&self) {

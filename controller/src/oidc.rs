@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex as TurnMutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use self::keys::{Key, KeyChoice, KeyRing};
+use self::keys::{Key, KeyChoice, KeyFetchError, KeyRing};
 use self::signatures::ALGORITHMS;
 use self::source::KeySource;
 use crate::outgoing::checked_url;
@@ -256,12 +256,12 @@ impl Issuer {
             }
             issuer.ring().begin(Instant::now());
             let fetched = match timeout(FETCH_WITHIN, issuer.0.source.fetch()).await {
-                Ok(fetched) => fetched.map_err(|error| format!("{error:#}")),
-                Err(_) => Err("the issuer does not respond".to_owned()),
+                Ok(fetched) => fetched.map_err(KeyFetchError::Source),
+                Err(_) => Err(KeyFetchError::Late),
             };
             if let Err(problem) = &fetched {
                 let issuer = &issuer.0.settings.issuer;
-                tracing::warn!(issuer, problem, "the issuer's keys could not be fetched");
+                tracing::warn!(issuer, %problem, "the issuer's keys could not be fetched");
             }
             issuer.ring().end(fetched, Instant::now());
         })

@@ -38,7 +38,7 @@ pub type OperatorAnswer = Result<operator::OperatorOutcome, operator::OperatorRe
 pub enum ToPlacer {
     /// Carry out a command on each job.
     Command {
-        /// What.
+        /// The command.
         command: JobCommand,
         /// On which jobs.
         jobs: Vec<JobId>,
@@ -47,14 +47,14 @@ pub enum ToPlacer {
     },
     /// Explain why a job waits. `None`: it doesn't wait.
     Explain {
-        /// Which job.
+        /// The job.
         job: JobId,
         /// The answer.
         reply: oneshot::Sender<Option<WaitingExplanation>>,
     },
     /// Describe the memory of a job's running attempt, and the sizes of slices around it.
     DescribeMemory {
-        /// Which job.
+        /// The job.
         job: JobId,
         /// The GPU of its newest attempt.
         gpu: Option<GpuId>,
@@ -116,14 +116,14 @@ pub enum ToPlacer {
     OpenSession {
         /// On which node.
         node: NodeId,
-        /// Which session.
+        /// The session.
         request: SessionRequest,
         /// Both directions; `None` if the node is not connected.
         reply: oneshot::Sender<Option<SessionLink>>,
     },
     /// Carry out an operator's command.
     Operate {
-        /// What.
+        /// The command.
         command: operator::OperatorCommand,
         /// Its result, after the commit.
         reply: oneshot::Sender<Result<OperatorAnswer, RequestError>>,
@@ -132,7 +132,7 @@ pub enum ToPlacer {
     PreviewLayout {
         /// On which GPU.
         gpu: GpuId,
-        /// Which layout.
+        /// The layout.
         desired: tessera_model::mig::DesiredLayout,
         /// The answer.
         reply: oneshot::Sender<Result<operator::PlanPreview, operator::OperatorRefusal>>,
@@ -148,7 +148,7 @@ pub enum ToPlacer {
     },
     /// Let a node run its checks.
     ExamineNode {
-        /// Which.
+        /// Name of the node.
         node: NodeName,
         /// What it found; `None` if it is not connected, or disconnects before it answers.
         reply: oneshot::Sender<Option<Vec<tessera_api_types::DoctorFinding>>>,
@@ -200,7 +200,7 @@ pub struct Ports {
 /// A submit on its way to the store.
 #[derive(Debug)]
 pub struct SubmitCall {
-    /// What.
+    /// The parsed submission.
     pub submission: NewSubmission,
     /// The answer, after the commit.
     pub reply: oneshot::Sender<Result<AcceptedSubmission, RequestError>>,

@@ -185,7 +185,7 @@ impl ValidTokens {
     /// Opens them over a pool whose connections are to live on `runtime`, and keeps them up to date until
     /// they are dropped. `bootstrap` is the token in the data folder.
     pub fn open(pool: Pool, runtime: Handle, bootstrap: Option<&str>) -> Self {
-        let book = Self(Arc::new(Inner {
+        let registry = Self(Arc::new(Inner {
             bootstrap: bootstrap.map(hash),
             known: RwLock::default(),
             is_read: AtomicBool::new(false),
@@ -193,8 +193,8 @@ impl ValidTokens {
             pool,
             runtime: runtime.clone(),
         }));
-        runtime.spawn(keep(Arc::downgrade(&book.0)));
-        book
+        runtime.spawn(keep(Arc::downgrade(&registry.0)));
+        registry
     }
 
     /// Returns what a token proves.
@@ -338,13 +338,13 @@ impl From<LiveToken> for Known {
 }
 
 /// Keeps the tokens up to date. It listens before it reads, so that no change falls between the two.
-async fn keep(book: Weak<Inner>) {
+async fn keep(registry: Weak<Inner>) {
     loop {
-        let Some(inner) = book.upgrade() else { return };
+        let Some(inner) = registry.upgrade() else { return };
         let listening = TokenChanges::listen(&inner.pool).await;
         drop(inner);
         let done = match listening {
-            Ok(changes) => follow(&book, changes).await,
+            Ok(changes) => follow(&registry, changes).await,
             Err(error) => Err(error),
         };
         match done {
@@ -355,9 +355,9 @@ async fn keep(book: Weak<Inner>) {
     }
 }
 
-async fn follow(book: &Weak<Inner>, mut changes: TokenChanges) -> Result<(), StoreError> {
+async fn follow(registry: &Weak<Inner>, mut changes: TokenChanges) -> Result<(), StoreError> {
     loop {
-        let Some(inner) = book.upgrade() else { return Ok(()) };
+        let Some(inner) = registry.upgrade() else { return Ok(()) };
         inner.refresh().await?;
         drop(inner);
         if let Ok(changed) = timeout(READ_EVERY, changes.next()).await {

@@ -39,9 +39,9 @@ async fn reports_of_two_nodes_add_up_to_the_bit_and_count_once_each() {
         note(&mut expected, &new);
         let learned = ProfileDelta::between(&base, &now);
         for _ in 0..2 {
-            let told =
+            let reported =
                 kernel_profiles::add_report(&mut connection, node(who), number, task, &learned);
-            told.await.unwrap();
+            reported.await.unwrap();
         }
         base = kernel_profiles::read_profile(&mut connection, task).await.unwrap().unwrap();
     }

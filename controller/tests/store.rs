@@ -40,7 +40,7 @@ const OLD_ROWS: &str = r#"
     INSERT INTO layout_changes (plan, gpu, node, layout_gen, state, steps, steps_text,
                                 requested_by, wanted)
     VALUES ('00000000-0000-0000-0000-00000000000b', 'GPU-00000000-0000-4000-8000-000000000001',
-            '00000000-0000-0000-0000-00000000000a', 4, 'ordered', '[]', '{}', 'ada',
+            '00000000-0000-0000-0000-00000000000a', 4, 'open', '[]', '{}', 'ada',
             '[{"start": 2, "profile": 19}]');
     INSERT INTO jobs (job, submission, state) VALUES (1, 1, 'queued');
     INSERT INTO decisions (decision, job, outcome, policy, epoch, place, why)
@@ -315,10 +315,10 @@ async fn every_column_of_a_reservation_is_written() {
     )
     .await;
     assert_eq!(slots["all"].as_array().unwrap().len(), 4);
-    assert_eq!((&slots["all"][0]["slot"], &slots["all"][0]["tenant"]), (&json!(2), &Value::Null));
+    assert_eq!((&slots["all"][0]["slot"], &slots["all"][0]["sharer"]), (&json!(2), &Value::Null));
     let held = &slots["all"][3];
     assert_eq!(
-        (&held["tenant"], &held["start"], &held["size"]),
+        (&held["sharer"], &held["start"], &held["size"]),
         (&json!("ada"), &json!(4), &json!(2))
     );
     assert_eq!((&held["sharers"], &held["sm_percent"]), (&json!(1), &json!(40)));

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use crate::config::{AgentConfig, RunAs};
 use crate::devices;
 use crate::messages::NodeInput;
-use crate::messages::account::{LocalAccount, LookupResult};
+use crate::messages::account::{AccountLookupError, LocalAccount, LookupResult};
 use crate::messages::gpu::GpuNumbers;
 use crate::shepherd::group;
 use crate::shepherd::protocol::{AccountNumbers, Confinement};
@@ -71,16 +71,22 @@ pub(crate) fn is_setuid(launch: &Path) -> bool {
         .is_ok_and(|found| found.uid() == 0 && found.permissions().mode() & SETUID != 0)
 }
 
+/// Settings that would run every job as root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "run_as = \"agent\" would run every job as root, since this agent is root: remove it, so that jobs run \
+     as their submitters, or allow it with root_jobs = true (--root-jobs)"
+)]
+pub struct RunsAsRoot;
+
 /// Checks what the operator decided.
 ///
 /// # Errors
 ///
-/// What can't be, and what would be right.
-pub fn check(config: &AgentConfig) -> Result<(), String> {
+/// [`RunsAsRoot`].
+pub fn check(config: &AgentConfig) -> Result<(), RunsAsRoot> {
     if config.run_as == RunAs::Agent && geteuid().is_root() && !config.root_jobs {
-        return Err("run_as = \"agent\" would run every job as root, since this agent is root: remove it, so \
-                    that jobs run as their submitters, or allow it with root_jobs = true (--root-jobs)"
-            .to_owned());
+        return Err(RunsAsRoot);
     }
     Ok(())
 }
@@ -190,7 +196,8 @@ impl AccountRules {
             Ok(Some(account)) => account,
         };
         let numbers = account.numbers.to_launch();
-        let change = self.policy.change(Some(&numbers)).map_err(|reason| refuse(true, reason))?;
+        let change = self.policy.change(Some(&numbers));
+        let change = change.map_err(|refusal| refuse(true, refusal.to_string()))?;
         let mut job = self.of_agent();
         job.variables = vec![
             ("HOME", account.home.clone()),
@@ -225,11 +232,11 @@ impl AccountRules {
             let looked = tokio::time::timeout(LOOKUP_WITHIN, command.output()).await;
             let found = match looked {
                 Ok(Ok(output)) if output.status.success() => {
-                    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+                    serde_json::from_slice(&output.stdout).map_err(AccountLookupError::Answer)
                 }
-                Ok(Ok(output)) => Err(format!("the lookup failed: {}", output.status)),
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err("the name service doesn't answer".to_owned()),
+                Ok(Ok(output)) => Err(AccountLookupError::Failed(output.status)),
+                Ok(Err(error)) => Err(AccountLookupError::Run(error)),
+                Err(_) => Err(AccountLookupError::Late),
             };
             // Fails only when the node itself is going down.
             let _ = node.send(NodeInput::Account { name, found }).await;
@@ -323,7 +330,7 @@ impl AccountCache {
     pub fn decide(&self, rules: &AccountRules, user: &str) -> Result<JobAccount, PlacementRefusal> {
         match self.found.get(user) {
             Some((found, _)) => rules.decide(user, found),
-            None => rules.decide(user, &Err("there was no answer".to_owned())),
+            None => rules.decide(user, &Err(AccountLookupError::None)),
         }
     }
 }

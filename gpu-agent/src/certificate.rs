@@ -135,9 +135,9 @@ pub async fn attend(connection: &quinn::Connection, certificate: &NodeCertificat
 #[derive(Default)]
 struct Renewal {
     /// The request that was sent, and when its answer is overdue.
-    asked: Option<(KeyRequest, Instant)>,
+    sent: Option<(KeyRequest, Instant)>,
     /// The controller requests it, whatever time the certificate has left.
-    wanted: bool,
+    is_requested: bool,
     /// Not before this, after a failure.
     pause: Option<Instant>,
 }
@@ -146,11 +146,11 @@ impl Renewal {
     /// Returns when the next step is due: an answer is given up, or a request sent.
     fn next_step(&self, certificate: &NodeCertificate) -> Result<Instant, TlsError> {
         let now = Instant::now();
-        if let Some((_, overdue)) = &self.asked {
+        if let Some((_, overdue)) = &self.sent {
             return Ok(*overdue);
         }
         let left = certificate.facts()?.renew_at(certificate.spread) - clock::unix_secs();
-        let left = if self.wanted { 0 } else { left };
+        let left = if self.is_requested { 0 } else { left };
         let wait = u64::try_from(left).map_or(Duration::ZERO, Duration::from_secs);
         let due = now + wait.min(LOOK_EVERY);
         Ok(self.pause.map_or(due, |pause| due.max(pause)))
@@ -159,7 +159,7 @@ impl Renewal {
     /// Returns whether a request is to be sent, and not only a long sleep was cut into pieces.
     fn is_due(&self, certificate: &NodeCertificate) -> Result<bool, TlsError> {
         let due = certificate.facts()?.renew_at(certificate.spread) <= clock::unix_secs();
-        Ok(self.wanted || due)
+        Ok(self.is_requested || due)
     }
 }
 
@@ -183,14 +183,14 @@ async fn converse(
                 None => return Ok(()),
             },
             () = sleep_until(step) => {
-                if renewal.asked.take().is_some() {
+                if renewal.sent.take().is_some() {
                     renewal.pause = Some(Instant::now() + failures.count_failure());
                     tracing::warn!("the controller did not answer the request for a certificate");
                 } else if renewal.is_due(certificate)? {
                     let request = KeyRequest::new()?;
                     let frame = CertificateRequest::Renew { request: request.request().to_vec() };
                     writer.send(&frame).await?;
-                    renewal.asked = Some((request, Instant::now() + SIGNED_WITHIN));
+                    renewal.sent = Some((request, Instant::now() + SIGNED_WITHIN));
                 }
             }
         }
@@ -218,11 +218,11 @@ async fn follow(
                 certificate.replace(trusting).await?;
                 tracing::info!("the controller's authorities are trusted from now on");
             }
-            renewal.wanted = renew;
+            renewal.is_requested = renew;
         }
         CertificateAnswer::Issued { certificate: text, authorities } => {
             // An answer that was given up already has no key any more.
-            let Some((request, _)) = renewal.asked.take() else { return Ok(()) };
+            let Some((request, _)) = renewal.sent.take() else { return Ok(()) };
             let fresh = Identity::from_texts(authorities, text, request.key().to_owned())?;
             certificate.replace(fresh).await?;
             failures.reset();
@@ -231,7 +231,7 @@ async fn follow(
             tracing::info!(expires, "the node's certificate was renewed");
         }
         CertificateAnswer::Refused { reason } => {
-            renewal.asked = None;
+            renewal.sent = None;
             renewal.pause = Some(Instant::now() + failures.count_failure());
             tracing::warn!(reason, "the node's certificate was not renewed");
         }

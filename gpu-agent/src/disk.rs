@@ -17,13 +17,13 @@ pub enum DiskError {
     /// Another agent works in it.
     #[error("another agent works in {folder}: stop it first")]
     Taken {
-        /// Which folder.
+        /// The folder.
         folder: String,
     },
     /// A file holds something that this version didn't write: a person must look.
     #[error("{path} can't be understood")]
     Damaged {
-        /// Which file.
+        /// The file.
         path: String,
         /// What is wrong with it.
         #[source]

@@ -179,8 +179,8 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<ExitCode> {
     let own = certificate.node().clone();
     anyhow::ensure!(config.shepherd.exists(), "no shepherd: {}", config.shepherd.display());
     tessera_agent::pool::check_program(&config.shepherd)?;
-    tessera_launch::client::check_program(&config.launch).map_err(anyhow::Error::msg)?;
-    accounts::check(&config).map_err(anyhow::Error::msg)?;
+    tessera_launch::client::check_program(&config.launch)?;
+    accounts::check(&config)?;
     if arguments.check {
         println!("{}", toml::to_string(&config)?);
         println!("# node {} ({})", own.name, own.id);

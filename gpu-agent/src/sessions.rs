@@ -27,8 +27,9 @@ pub async fn relay(
 ) {
     let shepherd = match join(request, data, node).await {
         Ok(shepherd) => shepherd,
-        Err(reason) => {
+        Err(error) => {
             let mut writer = FrameWriter::new(sender);
+            let reason = error.to_string();
             // A client that went away is no trouble.
             if writer.send(&FromSession::Refused { reason, retry: true }).await.is_ok() {
                 writer.finish();
@@ -54,20 +55,28 @@ pub async fn relay(
     }
 }
 
+/// Why a session does not begin.
+#[derive(Debug, thiserror::Error)]
+enum JoinError {
+    /// The node knows no such job.
+    #[error("the job does not run here now, or was started by an agent without sessions")]
+    Unknown,
+    /// Its shepherd does not answer.
+    #[error("the job's shepherd takes nobody: {0}")]
+    Shepherd(io::Error),
+}
+
 async fn join(
     request: &SessionRequest,
     data: &Path,
     node: &mpsc::Sender<NodeInput>,
-) -> Result<UnixStream, String> {
+) -> Result<UnixStream, JoinError> {
     let (answer, answered) = oneshot::channel();
     let question = NodeInput::FindShepherd { attempt: request.attempt, answer };
     let sent = node.send(question).await;
     let found = if sent.is_ok() { answered.await.ok().flatten() } else { None };
-    let id = found
-        .ok_or("the job does not run here now, or was started by an agent without sessions")?;
-    connect(data, id, request)
-        .await
-        .map_err(|error| format!("the job's shepherd takes nobody: {error}"))
+    let id = found.ok_or(JoinError::Unknown)?;
+    connect(data, id, request).await.map_err(JoinError::Shepherd)
 }
 
 async fn connect(data: &Path, id: Uuid, request: &SessionRequest) -> io::Result<UnixStream> {

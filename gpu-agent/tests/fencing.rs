@@ -381,11 +381,11 @@ async fn a_terminated_agent_stops_at_once_and_leaves_its_attempts_running() {
     session.launch(&order).await;
     let pid = session.until_running(order.attempt).await;
 
-    let asked = std::time::Instant::now();
+    let requested = std::time::Instant::now();
     kill(agent.child.id(), "-TERM");
 
     assert!(agent.child.wait().unwrap().success());
-    assert!(asked.elapsed() < Duration::from_secs(2));
+    assert!(requested.elapsed() < Duration::from_secs(2));
     assert!(runs(pid));
 }
 

@@ -136,9 +136,9 @@ async fn an_error_of_an_instance_that_is_cut_hits_the_attempts_on_all_its_parts(
     let (end, report) = session.apply(plan(&gpu.gpu, 1, steps)).await;
     assert_eq!(end, PlanEnd::Done);
     let report = report.unwrap();
-    let beside = report.instances[1].slice.clone();
+    let next_slice = report.instances[1].slice.clone();
     let slices = report.instances[0].parts.iter().map(|part| (three, part.slice.clone()));
-    let all = slices.take(2).chain([(report.instances[1].slot, beside)]);
+    let all = slices.take(2).chain([(report.instances[1].slot, next_slice)]);
     let mut orders = Vec::new();
     for (slot, slice) in all {
         let place = Place { gpu: gpu.gpu.clone(), slot: Some(slot), slice: slice.unwrap() };
@@ -339,7 +339,7 @@ async fn a_layout_comes_back_after_a_reboot_before_the_node_is_ready() {
     };
     let mut agent = launch();
     let mut session = cluster.welcome().await;
-    let mut wanted = Vec::new();
+    let mut expected = Vec::new();
     for (model, profiles) in [("H100", ["3g.40gb", "1g.10gb"]), ("A30", ["2g.12gb", "1g.6gb"])] {
         let gpu = session.gpu(model);
         let slots = [
@@ -349,7 +349,7 @@ async fn a_layout_comes_back_after_a_reboot_before_the_node_is_ready() {
         let (end, report) =
             session.apply(plan(&gpu.gpu, 1, slots.map(PlanStep::Create).to_vec())).await;
         assert_eq!(end, PlanEnd::Done);
-        wanted.push(report.unwrap());
+        expected.push(report.unwrap());
     }
 
     agent.child.kill().unwrap();
@@ -361,7 +361,7 @@ async fn a_layout_comes_back_after_a_reboot_before_the_node_is_ready() {
     let mut agent = launch();
     let session = cluster.welcome().await;
 
-    for before in &wanted {
+    for before in &expected {
         let after = session.gpus().into_iter().find(|gpu| gpu.gpu == before.gpu).unwrap();
         let slots = |gpu: &GpuReport| gpu.instances.iter().map(|i| i.slot).collect::<Vec<_>>();
         assert_eq!(slots(&after), slots(before));

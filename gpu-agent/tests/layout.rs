@@ -78,14 +78,14 @@ async fn geometry_is_read_and_not_assumed() {
 #[tokio::test]
 async fn a_plan_makes_whole_instances_on_which_attempts_run() {
     let (_cluster, _agent, mut session, gpu) = stage().await;
-    let wanted = [slot(&gpu, "3g.20gb", 0), slot(&gpu, "1g.5gb", 4)];
+    let expected = [slot(&gpu, "3g.20gb", 0), slot(&gpu, "1g.5gb", 4)];
 
-    let order = plan(&gpu.gpu, 1, wanted.map(PlanStep::Create).to_vec());
+    let order = plan(&gpu.gpu, 1, expected.map(PlanStep::Create).to_vec());
     let (end, report) = session.apply(order).await;
 
     assert_eq!(end, PlanEnd::Done);
     let report = report.unwrap();
-    assert_eq!(layout(&report), wanted);
+    assert_eq!(layout(&report), expected);
     assert_eq!(report.layout_gen, 1);
     assert!(report.instances.iter().all(|i| i.slice.is_some() && i.sms > 0));
     let place = Place::on(&report);

@@ -204,10 +204,10 @@ fn files(folder: &std::path::Path) -> BTreeMap<String, String> {
     shown.map(|name| (name.clone(), std::fs::read_to_string(folder.join(&name)).unwrap())).collect()
 }
 
-async fn until_files(folder: &std::path::Path, wanted: &[(String, &str)]) {
-    let wanted: BTreeMap<_, _> =
-        wanted.iter().map(|(name, text)| (name.clone(), (*text).to_owned())).collect();
-    eventually(&format!("the files {wanted:?}"), || files(folder) == wanted).await;
+async fn until_files(folder: &std::path::Path, expected: &[(String, &str)]) {
+    let expected: BTreeMap<_, _> =
+        expected.iter().map(|(name, text)| (name.clone(), (*text).to_owned())).collect();
+    eventually(&format!("the files {expected:?}"), || files(folder) == expected).await;
 }
 
 #[tokio::test]
@@ -309,7 +309,7 @@ async fn the_agent_shows_its_gpus_to_prometheus() {
     session.until_running(order.attempt).await;
     until_allocated(&agent, 123).await;
     let gpu_labels = format!("{{node=\"n1\",gpu=\"{}\"", gpu.gpu);
-    let wanted = [
+    let expected = [
         format!("tessera_gpu_memory_used_bytes{gpu_labels}}} {}\n", 123 * MIB),
         // Three busy slices at 17 W each, above 32 W.
         format!("tessera_gpu_power_watts{gpu_labels}}} 83\n"),
@@ -325,7 +325,7 @@ async fn the_agent_shows_its_gpus_to_prometheus() {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
         let text = page(address, "/metrics").await;
-        let missing: Vec<_> = wanted.iter().filter(|line| !text.contains(*line)).collect();
+        let missing: Vec<_> = expected.iter().filter(|line| !text.contains(*line)).collect();
         if missing.is_empty() {
             break;
         }

@@ -51,9 +51,9 @@ fn tear(path: &Path, damage: Damage) {
 /// Damages the newer of the two copies in a GPU's file: only that one can have been in the writing.
 fn tear_newest_copy(path: &Path, damage: Damage) {
     let mut bytes = std::fs::read(path).unwrap();
-    let room = bytes.len() / 2;
+    let half = bytes.len() / 2;
     let number = |at: usize| u64::from_le_bytes(bytes[at + 8..at + 16].try_into().unwrap());
-    let at = if number(0) > number(room) { 0 } else { room };
+    let at = if number(0) > number(half) { 0 } else { half };
     let length = usize::try_from(u64::from_le_bytes(bytes[at + 16..at + 24].try_into().unwrap()));
     let end = at + 24 + length.unwrap();
     match damage {

@@ -44,11 +44,11 @@ impl fmt::Display for LinkError {
 }
 
 pub fn link_for_old(sources: &Path, out: &Path) -> Result<(), LinkError> {
-    let wanted = ("x86_64", "linux", "gnu");
+    let requested = ("x86_64", "linux", "gnu");
     let var = |name: &str| std::env::var(name).unwrap_or_default();
     let target =
         (var("CARGO_CFG_TARGET_ARCH"), var("CARGO_CFG_TARGET_OS"), var("CARGO_CFG_TARGET_ENV"));
-    if (target.0.as_str(), target.1.as_str(), target.2.as_str()) != wanted {
+    if (target.0.as_str(), target.1.as_str(), target.2.as_str()) != requested {
         return Err(LinkError::Target);
     }
     let libraries = out.join("old-glibc");

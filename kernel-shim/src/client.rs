@@ -7,6 +7,8 @@
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
+use tessera_model::backoff::{Backoff, FailureCount};
+
 use crate::settings::ShimSettings;
 use crate::{log, ring, session, state};
 
@@ -39,9 +41,8 @@ impl CudaDevice {
     }
 }
 
-/// First and longest pause between two attempts to reach the queue.
-const BACK_OFF_MIN: Duration = Duration::from_millis(20);
-const BACK_OFF_MAX: Duration = Duration::from_millis(250);
+/// Pauses between two attempts to reach the queue.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
 
 /// A session shorter than this counts as a failed attempt.
 const STEADY: Duration = Duration::from_secs(1);
@@ -143,7 +144,7 @@ fn raise_priority() {
     reason = "a session that ended soon counts as a failed attempt"
 )]
 async fn keep(mut link: link::QueueLink) {
-    let mut back_off = BACK_OFF_MIN;
+    let mut failures = FailureCount::new(BACKOFF);
     let mut is_failure_logged = false;
     while state::mode() != state::DEAD {
         let begun = Instant::now();
@@ -162,9 +163,9 @@ async fn keep(mut link: link::QueueLink) {
             SessionOver::Exit => return,
         }
         if begun.elapsed() >= STEADY {
-            (back_off, is_failure_logged) = (BACK_OFF_MIN, false);
+            failures.reset();
+            is_failure_logged = false;
         }
-        tokio::time::sleep(back_off).await;
-        back_off = (2 * back_off).min(BACK_OFF_MAX);
+        tokio::time::sleep(failures.count_failure()).await;
     }
 }

@@ -32,8 +32,8 @@ pub fn open() {
         let found = state::guarded(find_and_fill).unwrap_or(false);
         // Bugs of the shim go to its log, never to the program's outputs.
         std::panic::set_hook(Box::new(|bug| crate::log::note(format_args!("{bug}"))));
-        let wanted = found && crate::settings::settings().is_some();
-        state::transition(state::COLD, if wanted { state::PASSIVE } else { state::INERT });
+        let is_active = found && crate::settings::settings().is_some();
+        state::transition(state::COLD, if is_active { state::PASSIVE } else { state::INERT });
     });
     OPENING.with(|opening| opening.set(false));
 }

@@ -73,8 +73,8 @@ pub fn is_held_by_queue() -> bool {
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence) = (READ_LOCK, WHOLE_FILE);
     // SAFETY: an open file and a structure of ours. It only asks.
-    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-    asked == 0 && lock.l_type == WRITE_LOCK
+    let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    outcome == 0 && lock.l_type == WRITE_LOCK
 }
 
 #[expect(

@@ -2,6 +2,8 @@
 
 use std::ffi::c_int;
 
+use tessera_model::number::clamped;
+
 use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};
 use crate::driver::table::slot;
@@ -64,5 +66,5 @@ fn device() -> Option<CudaDevice> {
         get_version(&raw mut version);
     }
     // Version 0 is no driver's: a negative one is unknown.
-    Some(CudaDevice { uuid, driver: u32::try_from(version).unwrap_or(0) })
+    Some(CudaDevice { uuid, driver: clamped(version) })
 }

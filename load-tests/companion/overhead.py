@@ -1,6 +1,6 @@
 """Measures what the companion costs an iteration, on the stand-in of PyTorch.
 
-Two costs are measured in processor time, in turns with and without the companion: that of each step of an optimizer, and
+Two costs are measured in processor time, by turns with and without the companion: that of each step of an optimizer, and
 that of a report, of which there are at most ten a second. What an iteration of 10 ms pays follows from both.
 Usage: overhead.py [RUNS]
 """

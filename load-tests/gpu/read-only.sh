@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Lets the agent look at the real card of this machine without changing anything: inventory,
+# Lets the agent look at the real GPU of this machine without changing anything: inventory,
 # placements, instances, one sample of the figures, and what this account may do. What it printed is
 # kept as a fixture, which tests read (load-tests/tests/gpu_fixtures.rs). As root it looks a second
 # time as `nobody`, who has no permission for MIG.
 #
-#   load-tests/gpu/read-only.sh [FOLDER]     FOLDER: where to keep it; by default fixtures/ beside this
+#   load-tests/gpu/read-only.sh [FOLDER]     FOLDER: where to keep it; by default fixtures/ next to this
 #
-# TESSERA_AGENT: the agent's program; TESSERA_NVML: NVIDIA's library. Without a card it says so and
+# TESSERA_AGENT: the agent's program; TESSERA_NVML: NVIDIA's library. Without a GPU it reports that and
 # ends well: nothing was checked then.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -33,7 +33,7 @@ look() { # look SUFFIX COMMAND...
     rm -f "$seen"
     return 1
   fi
-  # Named after the first card: "NVIDIA H200" becomes nvidia-h200.
+  # Named after the first GPU: "NVIDIA H200" becomes nvidia-h200.
   name=$(sed -n 's/^ *"model": "\(.*\)",$/\1/p' "$seen" | head -1 | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
   if grep -q '^  "gpus": \[\]' "$seen"; then
     rm -f "$seen"
@@ -41,7 +41,7 @@ look() { # look SUFFIX COMMAND...
   fi
   # One that may not be read has no name.
   name=${name:-unread}
-  # What tells this very card from others is of no use in a fixture.
+  # What identifies this very GPU is of no use in a fixture.
   sed -E 's/(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-/\1-00000000-0000-0000-0000-/g' \
     "$seen" >"$folder/$name$suffix.json"
   rm -f "$seen"
@@ -50,5 +50,5 @@ look() { # look SUFFIX COMMAND...
 look "" "$agent"
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
   look -nobody setpriv --reuid=65534 --regid=65534 --clear-groups "$agent" ||
-    echo "as nobody the driver can't be asked at all"
+    echo "as nobody the driver can't be queried at all"
 fi

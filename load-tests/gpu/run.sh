@@ -66,7 +66,7 @@ part() { # TITLE LIMIT MODULE ARGUMENTS...
   return $status
 }
 
-part "The machine" 120 machine "$out/machine.json" || die "the machine can't be described: nothing else is worth running"
+part "The machine" 120 machine "$out/machine.json" || die "the machine can't be described: nothing else is of use"
 ran=()
 for line in "${parts[@]}"; do
   read -r number module limit title <<<"$line"

@@ -85,9 +85,9 @@ fn tessera(cluster: &Cluster, words: &[&str]) -> String {
     let url = cluster.url();
     let mut command = Command::new(programs().path("tessera"));
     let output = command.args(["--url", &url]).args(words).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    format!("{}{said}", String::from_utf8_lossy(&output.stdout))
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{reported}");
+    format!("{}{reported}", String::from_utf8_lossy(&output.stdout))
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn however_many_threads_and_processes_wait_none_launches_without_a_grant() {
 
     let (played, [_, low]) = stage.together(60, CoRunners { processes: 2, threads: 8 }).unwrap();
 
-    assert_eq!(low.unasked, 0, "of {} kernels", played.low.len());
+    assert_eq!(low.ungranted, 0, "of {} kernels", played.low.len());
     // Nothing is saved at first, and 2 % of the time from then on.
     let span = played.window.1 - played.window.0;
     let most = span / 50 / (20 * MS) + 2;
@@ -130,7 +130,7 @@ fn eight_threads_of_a_program_run_nearly_as_many_kernels_in_the_gaps_as_one() {
     stage.measure(150).unwrap();
     let count = |threads| {
         let (played, [_, low]) = stage.together(100, CoRunners { processes: 1, threads }).unwrap();
-        assert_eq!(low.unasked, 0);
+        assert_eq!(low.ungranted, 0);
         played.low.len()
     };
     let mut seen = Vec::new();

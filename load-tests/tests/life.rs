@@ -179,7 +179,7 @@ fn jobs_of_one_priority_are_served_by_their_nice_values() {
             (cluster.explain(job).jobs_ahead == Some(ahead)).then_some(())
         });
     }
-    assert_eq!([patient, updated, plain].map(|job| cluster.job(job).nice), [100, 7, 0]);
+    assert_eq!([patient, updated, plain].map(|job| cluster.job(job).queue_rank.nice), [100, 7, 0]);
     cluster.act(first, "cancel").expect(200);
     cluster.wait_job(plain, SOON + Duration::from_secs(40), "running");
     assert_eq!(cluster.job(updated).job.state, "queued");

@@ -5,10 +5,13 @@
 //! [`rings`] finds folders of one crate that import each other.
 //! `./x lint` runs the first, `load-tests/tests/architecture.rs` the second.
 
+pub mod errors;
+pub mod figures;
 pub mod files;
 pub mod markdown;
 pub mod prose;
 pub mod rings;
 pub mod rust;
+pub mod scripts;
 pub mod sentences;
 pub mod vocabulary;

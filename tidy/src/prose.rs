@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::files::{self, SourceFile};
 use crate::sentences::{Paragraph, WORDS_MAX};
-use crate::{markdown, rust, vocabulary};
+use crate::{markdown, rust, scripts, vocabulary};
 
 /// Which texts are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +68,21 @@ pub const ENFORCED: &[&str] = &[
 ];
 /// Drivers of benchmarks and tools: what they print is for readers of the code.
 const INTERNAL: [&str; 2] = ["load-tests/", "tidy/"];
+/// Folders with scripts in shell and Python.
+const SCRIPTS: [&str; 4] = ["gpu-agent/companion", "load-tests", "packaging", "python"];
+/// Comments that only repeat the name of what they describe.
+const QUESTION_WORDS: [&str; 10] = [
+    "Which.",
+    "What.",
+    "When.",
+    "Where.",
+    "Who.",
+    "Whose.",
+    "Why.",
+    "How.",
+    "Whether.",
+    "How many.",
+];
 /// Pages that quote what is banned.
 const QUOTING: [&str; 2] = ["docs/glossary.md", "tidy/src/vocabulary.rs"];
 
@@ -125,6 +140,9 @@ pub fn check_repository(root: &Path, kind: TextKind) -> anyhow::Result<Vec<Findi
             let paragraphs = markdown::paragraphs(&file.text, 1);
             findings.extend(check(&file.path, &paragraphs, kind));
         }
+        for file in scripts(root)? {
+            findings.extend(check(&file.path, &scripts::texts(&file.text), kind));
+        }
     }
     for folder in SOURCES.into_iter().filter(|folder| root.join(folder).is_dir()) {
         for file in files::read_files(root, folder, ".rs")? {
@@ -171,15 +189,20 @@ fn is_enforced(path: &str, enforced: &[&str]) -> bool {
 }
 
 fn pages(root: &Path) -> anyhow::Result<Vec<SourceFile>> {
-    let mut pages = files::read_files(root, "docs", ".md")?;
-    for entry in std::fs::read_dir(root)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|ending| ending == "md") {
-            pages.push(files::read_file(root, &path)?);
-        }
-    }
+    let mut pages = files::read_files(root, "", ".md")?;
     pages.retain(|page| !QUOTING.contains(&page.path.as_str()));
     Ok(pages)
+}
+
+/// Reads the scripts whose texts people read, in shell and Python.
+fn scripts(root: &Path) -> anyhow::Result<Vec<SourceFile>> {
+    let mut scripts = vec![files::read_file(root, &root.join("x"))?];
+    for folder in SCRIPTS.into_iter().filter(|folder| root.join(folder).is_dir()) {
+        for ending in [".py", ".sh"] {
+            scripts.extend(files::read_files(root, folder, ending)?);
+        }
+    }
+    Ok(scripts)
 }
 
 fn check(path: &str, paragraphs: &[Paragraph], kind: TextKind) -> Vec<Finding> {
@@ -194,6 +217,9 @@ fn check(path: &str, paragraphs: &[Paragraph], kind: TextKind) -> Vec<Finding> {
         };
         for (form, instead) in vocabulary::banned_words(&sentence.text) {
             add(format!("\"{form}\" is not used: {instead}"));
+        }
+        if QUESTION_WORDS.contains(&sentence.text.as_str()) {
+            add("a question word describes nothing: write what the value is".to_owned());
         }
         let words = sentence.word_count();
         if kind != TextKind::Names && words > WORDS_MAX {

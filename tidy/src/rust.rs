@@ -1,6 +1,6 @@
 //! The texts in Rust sources: doc comments and string literals outside of tests.
 
-use proc_macro2::{Delimiter, Group, Literal, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Literal, Spacing, TokenStream, TokenTree};
 
 use crate::markdown;
 use crate::sentences::Paragraph;
@@ -89,6 +89,12 @@ impl Reader {
                         self.found.names.push(Paragraph::new(line, words_of(&name.to_string())));
                     }
                 }
+                TokenTree::Ident(name) if is_defined_here(&tokens[..at], &tokens[at + 1..]) => {
+                    if !is_test {
+                        let line = name.span().start().line;
+                        self.found.names.push(Paragraph::new(line, words_of(&name.to_string())));
+                    }
+                }
                 TokenTree::Punct(mark) => is_test &= mark.as_char() != ';',
                 TokenTree::Ident(_) => {}
             }
@@ -125,8 +131,30 @@ impl Reader {
     }
 }
 
+/// Returns whether a name between these tokens is that of a field, a parameter or a variable: one colon follows,
+/// or `let`, `mut` or `for` stands before.
+fn is_defined_here(before: &[TokenTree], after: &[TokenTree]) -> bool {
+    let has_type = matches!(
+        after.first(),
+        Some(TokenTree::Punct(mark)) if mark.as_char() == ':' && mark.spacing() == Spacing::Alone
+    );
+    let is_bound = matches!(
+        before.last(),
+        Some(TokenTree::Ident(word)) if ["let", "mut", "for"].iter().any(|known| word == known)
+    );
+    let is_path_end = matches!(
+        before.last(),
+        Some(TokenTree::Punct(mark)) if mark.as_char() == ':'
+    );
+    let is_read = matches!(
+        before.last(),
+        Some(TokenTree::Ident(word)) if DEFINING.contains(&word.to_string().as_str())
+    );
+    is_bound || (has_type && !is_path_end && !is_read)
+}
+
 /// Returns the brackets of an attribute at the start of the tokens, and how many tokens it takes.
-fn attribute(tokens: &[TokenTree]) -> Option<(&Group, usize)> {
+pub(crate) fn attribute(tokens: &[TokenTree]) -> Option<(&Group, usize)> {
     let is_mark = |tree: &TokenTree, c| matches!(tree, TokenTree::Punct(p) if p.as_char() == c);
     if !is_mark(tokens.first()?, '#') {
         return None;
@@ -150,7 +178,7 @@ fn doc_line(attribute: &Group) -> Option<(usize, String)> {
     }
 }
 
-fn is_cfg_test(attribute: &Group) -> bool {
+pub(crate) fn is_cfg_test(attribute: &Group) -> bool {
     let text = attribute.stream().to_string().replace(' ', "");
     text == "cfg(test)" || text.starts_with("cfg(all(test,") || text == "test"
 }

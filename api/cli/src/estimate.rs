@@ -99,7 +99,7 @@ pub enum BadModelFile {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         cause: io::Error,
     },
     /// It describes no model.
@@ -107,7 +107,7 @@ pub enum BadModelFile {
     NoModel {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         problem: String,
     },
     /// `--memory-from` has an option that is none.
@@ -127,17 +127,23 @@ pub struct MemoryFrom {
     run: RunOptions,
 }
 
-fn word<T: Copy>(words: &[(&str, T)], text: &str) -> Result<T, String> {
-    let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    found.ok_or_else(|| format!("expected one of {}", known.join(", ")))
+/// A word that is none of those known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected one of {}", known.join(", "))]
+struct UnknownWord {
+    known: Vec<&'static str>,
 }
 
-fn optimizer(text: &str) -> Result<OptimizerKind, String> {
+fn word<T: Copy>(words: &[(&'static str, T)], text: &str) -> Result<T, UnknownWord> {
+    let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+    found.ok_or_else(|| UnknownWord { known: words.iter().map(|(word, _)| *word).collect() })
+}
+
+fn optimizer(text: &str) -> Result<OptimizerKind, UnknownWord> {
     word(&OptimizerKind::WORDS, text)
 }
 
-fn format(text: &str) -> Result<NumberFormat, String> {
+fn format(text: &str) -> Result<NumberFormat, UnknownWord> {
     word(&NumberFormat::WORDS, text)
 }
 

@@ -40,9 +40,9 @@ fn draw_attempt(attempt: &AttemptMemoryView, sizes: &[u64]) -> String {
     let top = most.max(attempt.capacity_bytes).max(1);
     let mut text = format!("\nattempt {}: GPU memory over {}\n", attempt.number, attempt.unit);
     for row in (0..ROWS).rev() {
-        let (floor, ceiling) = (level(top, row), level(top, row + 1));
-        let drawn: String = columns.iter().map(|column| sign(*column, floor, ceiling)).collect();
-        let of_row = |bytes: &u64| floor < *bytes && *bytes <= ceiling;
+        let (bottom, ceiling) = (level(top, row), level(top, row + 1));
+        let drawn: String = columns.iter().map(|column| sign(*column, bottom, ceiling)).collect();
+        let of_row = |bytes: &u64| bottom < *bytes && *bytes <= ceiling;
         let label = match sizes.iter().chain([&attempt.capacity_bytes]).rfind(|size| of_row(size)) {
             Some(size) => size_label(*size, attempt.capacity_bytes),
             None => String::new(),
@@ -67,8 +67,8 @@ fn level(top: u64, row: u64) -> u64 {
     tessera_model::number::clamped(u128::from(top) * u128::from(row) / u128::from(ROWS))
 }
 
-fn sign(column: Column, floor: u64, ceiling: u64) -> char {
-    let is_within = column.high > floor && column.low < ceiling;
+fn sign(column: Column, bottom: u64, ceiling: u64) -> char {
+    let is_within = column.high > bottom && column.low < ceiling;
     if is_within { column.sign } else { ' ' }
 }
 

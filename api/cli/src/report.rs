@@ -88,7 +88,7 @@ fn cells(figures: &ReportFigures) -> Vec<String> {
         hours(figures.run_ms),
         hours(figures.waiting_ms),
         format!("{}.{:02}", figures.energy_mj / 1_000_000, figures.energy_mj / 10_000 % 100),
-        percent(figures.used_of_asked_ms, figures.asked_ms),
+        percent(figures.used_of_requested_ms, figures.requested_ms),
         percent(figures.memory_used_mib_s, figures.memory_held_mib_s),
         percent(figures.wasted_slice_ms, figures.slice_ms),
     ]

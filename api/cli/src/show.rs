@@ -176,7 +176,10 @@ fn draw(detail: &JobDetail) -> String {
             "Requests",
             Some(format!("{}, {}, priority {}", job.gpu_request, job.class, job.priority)),
         ),
-        ("Nice", (detail.nice > 0).then(|| detail.nice.to_string())),
+        (
+            "Nice",
+            Some(detail.queue_rank.nice).filter(|nice| *nice > 0).map(|nice| nice.to_string()),
+        ),
         ("Runs", Some(detail.program.clone())),
         ("In", detail.work_dir.clone()),
         ("Environment", (!detail.env_names.is_empty()).then(|| detail.env_names.join(" "))),

@@ -101,7 +101,7 @@ impl SupportBundle {
         for (name, collected) in local::collect() {
             match collected {
                 Ok(text) => bundle.add(&name, &text),
-                Err(why) => bundle.miss(&name, &why),
+                Err(why) => bundle.miss(&name, &why.to_string()),
             }
         }
         let out = self.out.unwrap_or_else(|| format!("tessera-support-{now}.tar.gz").into());

@@ -75,7 +75,7 @@ pub enum LogOutput {
 /// Which part of a job's output to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogQuery {
-    /// Which output.
+    /// The output.
     pub stream: LogOutput,
     /// Which attempt, by number; by default the newest.
     pub attempt: Option<u32>,

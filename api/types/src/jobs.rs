@@ -7,6 +7,7 @@ use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 
 use super::AttemptView;
+use super::submit::RankView;
 
 /// One job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -133,8 +134,8 @@ pub struct JobDetail {
     /// Whether its program talks with its user, over the session `main`.
     #[serde(default)]
     pub interactive: bool,
-    /// By how much it stands back behind others of its priority.
-    pub nice: u32,
+    /// What orders it in the queue, after updates.
+    pub queue_rank: RankView,
     /// By when it has to be done.
     #[serde(
         default,

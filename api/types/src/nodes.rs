@@ -228,7 +228,7 @@ pub struct LayoutPlan {
     /// When it ended.
     #[serde(with = "time::serde::rfc3339::option")]
     pub ended_at: Option<OffsetDateTime>,
-    /// `ordered`, `done`, `failed` or `refused`.
+    /// `open`, `done`, `failed` or `refused`.
     pub state: String,
     /// The plan's steps, such as `destroy 4g.20gb@0`.
     pub steps: Vec<String>,

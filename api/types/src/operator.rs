@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 pub struct AdminOverrideView {
     /// The operator who set it.
     pub by: String,
-    /// Why.
+    /// The operator's reason.
     pub reason: Option<String>,
-    /// When.
+    /// The time at which it was set.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
 }
@@ -23,7 +23,7 @@ pub struct OperatorRequest {
     /// In whose name an administrator sends the request; by default the caller's own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
-    /// Why.
+    /// A reason, for the audit log and other operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// One instance of the GPU, for overrides of instances: its first memory slice (`4`),
@@ -51,7 +51,7 @@ pub struct LayoutRequest {
     /// In whose name an administrator requests it; by default the caller's own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
-    /// Why.
+    /// A reason, for the audit log and other operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -132,10 +132,10 @@ pub struct ProfileAvailabilityView {
 pub struct ClusterEvent {
     /// Its number; numbers rise with time.
     pub id: u64,
-    /// When.
+    /// The time of the event.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// `drained`, `undrained`, `quarantined`, `cleared`, `pinned`, `unpinned`, `layout_ordered`,
+    /// `drained`, `undrained`, `quarantined`, `cleared`, `pinned`, `unpinned`, `layout_planned`,
     /// `layout_done` or `layout_failed`.
     pub kind: String,
     /// The affected node.

@@ -11,7 +11,7 @@ use super::CandidateView;
 pub struct DecisionView {
     /// Its id.
     pub id: String,
-    /// When.
+    /// The time of the decision.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
     /// The job that it concerns.

@@ -1,5 +1,6 @@
 //! Jobs as accounting and Slurm's commands need them: many at once, with their runs.
 
+use crate::submit::{RankUpdateView, RankView};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
@@ -124,9 +125,9 @@ pub struct JobRecord {
     /// Index of that run's GPU on its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_index: Option<u32>,
-    /// Its priority after updates, 0 (highest) to 9; absent if it was not updated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<u8>,
+    /// What updates changed of its order in the queue.
+    #[serde(default, skip_serializing_if = "RankUpdateView::is_empty")]
+    pub queue_rank: RankUpdateView,
     /// Its time limit in seconds after updates, 0 for none; absent if it was not updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u64>,
@@ -153,8 +154,8 @@ pub struct RequestRecord {
     pub nodes: u32,
     /// `online` or `offline`.
     pub class: String,
-    /// 0 (highest) to 9, as submitted.
-    pub priority: u8,
+    /// What orders its jobs in the queue, as submitted.
+    pub queue_rank: RankView,
     /// Processors of each process, if limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,

@@ -89,9 +89,9 @@ pub struct ReportFigures {
     /// GPU energy in millijoules, as far as it was measured.
     pub energy_mj: i64,
     /// Requested time: the time limits of the attempts that have one and that ended in the period.
-    pub asked_ms: i64,
+    pub requested_ms: i64,
     /// Run time of these attempts.
-    pub used_of_asked_ms: i64,
+    pub used_of_requested_ms: i64,
     /// GPU memory that attempts held, in MiB times seconds, where both this and the peak are known.
     pub memory_held_mib_s: i64,
     /// The most GPU memory that these attempts used, in MiB times seconds.
@@ -112,8 +112,8 @@ impl ReportFigures {
             gpu_ms: self.gpu_ms + other.gpu_ms,
             wasted_slice_ms: self.wasted_slice_ms + other.wasted_slice_ms,
             energy_mj: self.energy_mj + other.energy_mj,
-            asked_ms: self.asked_ms + other.asked_ms,
-            used_of_asked_ms: self.used_of_asked_ms + other.used_of_asked_ms,
+            requested_ms: self.requested_ms + other.requested_ms,
+            used_of_requested_ms: self.used_of_requested_ms + other.used_of_requested_ms,
             memory_held_mib_s: self.memory_held_mib_s + other.memory_held_mib_s,
             memory_used_mib_s: self.memory_used_mib_s + other.memory_used_mib_s,
         }

@@ -7,7 +7,7 @@ use tessera_model::Millis;
 use tessera_model::batch::Interaction;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{
-    BadField, JobSpec, JobUpdate, Nice, Priority, RawJobSpec, TimeUpdate, time_limit,
+    BadField, JobSpec, JobUpdate, Nice, Priority, QueueRank, RawJobSpec, TimeUpdate, time_limit,
 };
 use time::OffsetDateTime;
 use utoipa::ToSchema;
@@ -274,6 +274,60 @@ pub struct UpdateRequest {
     /// Whether it has no deadline any more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_deadline: bool,
+}
+
+/// What orders a job in the queue before its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RankView {
+    /// 0 (highest) to 9.
+    pub priority: u8,
+    /// Its offset behind others of its priority.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub nice: u32,
+}
+
+/// What updates changed of a job's order in the queue; absent fields are as submitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RankUpdateView {
+    /// 0 (highest) to 9.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+    /// Its offset behind others of its priority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nice: Option<u32>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl From<QueueRank> for RankView {
+    fn from(rank: QueueRank) -> Self {
+        Self { priority: rank.priority.get(), nice: rank.nice.get() }
+    }
+}
+
+impl From<JobUpdate> for RankUpdateView {
+    fn from(update: JobUpdate) -> Self {
+        Self { priority: update.priority.map(Priority::get), nice: update.nice.map(Nice::get) }
+    }
+}
+
+impl RankUpdateView {
+    /// Returns whether nothing was changed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the rank after the updates.
+    #[must_use]
+    pub fn over(self, submitted: RankView) -> RankView {
+        RankView {
+            priority: self.priority.unwrap_or(submitted.priority),
+            nice: self.nice.unwrap_or(submitted.nice),
+        }
+    }
 }
 
 impl SubmitRequest {

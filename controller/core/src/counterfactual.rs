@@ -43,12 +43,12 @@ struct StartQuestion<'q> {
 pub(crate) enum StartForecast {
     /// A place is free for it.
     Now {
-        /// Where.
+        /// The placement it would get.
         place: JobPlacement,
     },
     /// Running jobs have to end before.
     After {
-        /// How many.
+        /// The number.
         ends: usize,
         /// The last of them.
         last: JobId,
@@ -59,7 +59,7 @@ pub(crate) enum StartForecast {
     },
     /// That can't be predicted.
     Unknown {
-        /// Why.
+        /// The reason, for people.
         text: String,
     },
 }

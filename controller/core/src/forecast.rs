@@ -42,7 +42,7 @@ pub(crate) struct KnownJob<'c> {
     /// The attempt that runs.
     attempt: Option<AttemptId>,
     pub(crate) done: u32,
-    pub(crate) ask: &'c GpuRequest,
+    pub(crate) gpu_request: &'c GpuRequest,
     pub(crate) user: &'c Arc<str>,
 }
 
@@ -90,7 +90,7 @@ impl Predictor for ClusterForecast<'_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         let known = self.known(job)?;
         let mig = gpu.mig.as_deref()?;
-        if !could_hold(known.ask, mig, profile) {
+        if !could_hold(known.gpu_request, mig, profile) {
             return None;
         }
         let enough = memory_needed(&self.cluster.predictions, &self.cluster.inventory, known.facts);
@@ -173,7 +173,7 @@ impl<'c> ClusterForecast<'c> {
     fn least_memory(&self, known: &KnownJob<'_>) -> Option<Bytes> {
         let (predictions, inventory) = (&self.cluster.predictions, &self.cluster.inventory);
         let estimate = || memory_needed(predictions, inventory, known.facts);
-        match known.ask {
+        match known.gpu_request {
             GpuRequest::Memory(least) => Some(estimate().unwrap_or_default().max(*least)),
             GpuRequest::Unknown => estimate().or_else(|| {
                 let live = known.live?;
@@ -222,19 +222,19 @@ impl<'c> ClusterForecast<'c> {
     fn find(&self, job: JobId) -> Option<KnownJob<'c>> {
         if let Some(attempt) = self.cluster.attempts.by_job.get(&job) {
             let live = self.cluster.attempts.live.get(attempt)?;
-            let (facts, ask) = (&*live.facts, &live.request);
+            let (facts, gpu_request) = (&*live.facts, &live.request);
             return Some(KnownJob {
                 facts,
                 live: Some(live),
                 attempt: Some(*attempt),
                 done: live.done,
-                ask,
+                gpu_request,
                 user: &live.user,
             });
         }
         let waiting = self.cluster.queue.queued(job)?;
-        let (facts, ask) = (&*waiting.facts, &waiting.job.gpu);
+        let (facts, gpu_request) = (&*waiting.facts, &waiting.job.gpu);
         let user = &waiting.job.user;
-        Some(KnownJob { facts, live: None, attempt: None, done: waiting.done, ask, user })
+        Some(KnownJob { facts, live: None, attempt: None, done: waiting.done, gpu_request, user })
     }
 }

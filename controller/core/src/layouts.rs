@@ -63,13 +63,13 @@ impl GpuChanges<'_> {
             requester_text(&requested),
         );
         let target = OverrideTarget::Gpu(command.gpu.clone());
-        let event = self.inventory.operator_event("layout_ordered", &target, &requested.by, text);
+        let event = self.inventory.operator_event("layout_planned", &target, &requested.by, text);
         self.override_writes.events.push(event);
         if let Some(gpu) = self.inventory.gpus.get_mut(&command.gpu) {
             gpu.layout_in_progress = Some(LayoutInProgress { requested, row: row.clone() });
         }
         begin_plan(self.inventory, self.layouts, row, self.plan_writes);
-        Ok(OperatorOutcome::Ordered { plan })
+        Ok(OperatorOutcome::Planned { plan })
     }
 
     fn pin_layout(&mut self, gpu: &GpuId, requested: &RequestedLayout) {

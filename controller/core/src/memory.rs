@@ -23,7 +23,7 @@ const ENDED_MAX: usize = 4_096;
 pub(crate) struct MemoryRequest {
     /// How much.
     pub(crate) bytes: Bytes,
-    /// Why.
+    /// The evidence for it.
     pub(crate) evidence: SizeEvidence,
 }
 

@@ -127,9 +127,9 @@ fn world(seed: u64) -> World {
     let mut store = Store::default();
     store.epoch = 1;
     let now = Millis::from_secs(1_000);
-    let both_cards = machines[0].gpus.len() > 1;
+    let both_gpus = machines[0].gpus.len() > 1;
     World {
-        both_cards,
+        both_gpus,
         controller: Controller::new(policy, 1, store.snapshot(), now),
         random,
         now,
@@ -137,7 +137,7 @@ fn world(seed: u64) -> World {
         machines,
         links: BTreeMap::new(),
         policy,
-        tape: tessera_placement::record::RoundReplay::default(),
+        replay: tessera_placement::record::RoundReplay::default(),
         ids: 10_000,
         tokens: BTreeMap::new(),
         counts: BTreeMap::new(),
@@ -193,16 +193,16 @@ fn heal(world: &mut World, gpus: Vec<Vec<GpuReport>>) {
             world.reboot(node);
             let kept = std::mem::take(&mut world.machines[node].gpus);
             world.machines[node].gpus = gpus;
-            for card in &mut world.machines[node].gpus {
-                let known = kept.iter().find(|k| k.gpu == card.gpu);
-                card.layout_gen = known.map_or(0, |k| k.layout_gen);
+            for gpu_report in &mut world.machines[node].gpus {
+                let known = kept.iter().find(|k| k.gpu == gpu_report.gpu);
+                gpu_report.layout_gen = known.map_or(0, |k| k.layout_gen);
             }
         }
         let machine = &mut world.machines[node];
-        let gpus: Vec<_> = machine.gpus.iter().map(|card| card.gpu.clone()).collect();
-        for card in &mut machine.gpus {
-            card.instances.retain(|instance| instance.slice.is_some());
-            card.instances.iter_mut().for_each(|instance| instance.trouble = None);
+        let gpus: Vec<_> = machine.gpus.iter().map(|gpu_report| gpu_report.gpu.clone()).collect();
+        for gpu_report in &mut machine.gpus {
+            gpu_report.instances.retain(|instance| instance.slice.is_some());
+            gpu_report.instances.iter_mut().for_each(|instance| instance.trouble = None);
         }
         for gpu in gpus {
             let frames = world.machines[node].gpu_report(&gpu);

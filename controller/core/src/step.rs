@@ -156,7 +156,7 @@ impl ClusterState {
         round: &mut Round,
     ) -> Result<OperatorOutcome, OperatorRefusal> {
         if let Some(plan) = find_same_plan(&self.inventory, command)? {
-            return Ok(OperatorOutcome::Ordered { plan });
+            return Ok(OperatorOutcome::Planned { plan });
         }
         let planned = self.plan_layout(&command.gpu, &command.desired)?;
         self.gpu_changes(round).begin_requested_layout(command, &planned, new_id)

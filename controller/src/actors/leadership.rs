@@ -104,7 +104,7 @@ impl Candidate {
         self.elect(&mut connection, None).await
     }
 
-    /// Stands for election; `set_back` is the rollback that was found, if any.
+    /// Stands for election; `rolled_back` is the rollback that was found, if any.
     ///
     /// # Errors
     ///
@@ -112,17 +112,17 @@ impl Candidate {
     pub async fn elect(
         &self,
         connection: &mut Connection,
-        set_back: Option<DatabaseRollback>,
+        rolled_back: Option<DatabaseRollback>,
     ) -> Result<Election, StoreError> {
         let claim = Claim {
             controller: self.controller,
             remembered: self.memory.known(),
-            set_back,
+            rolled_back,
             lease: self.lease,
         };
         let election = leader::elect_leader(connection, &claim).await?;
-        if let Election::Won { epoch, remember, set_back } = election {
-            if let Some(how) = set_back {
+        if let Election::Won { epoch, remember, rolled_back } = election {
+            if let Some(how) = rolled_back {
                 let hold_secs = self.lease.get() / 1_000;
                 tracing::error!(
                     %how, epoch, hold_secs,

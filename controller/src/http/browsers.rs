@@ -80,8 +80,9 @@ pub fn check(
         let essence = media_type.split(';').next().unwrap_or_default().trim();
         essence.eq_ignore_ascii_case("application/json")
     });
-    let asked = json || headers.contains_key(AUTHORIZATION) || headers.contains_key("x-tessera");
-    if !reads && !asked {
+    let is_deliberate =
+        json || headers.contains_key(AUTHORIZATION) || headers.contains_key("x-tessera");
+    if !reads && !is_deliberate {
         return Err(refused(
             "a page of any site could send this request".to_owned(),
             "Content-Type: application/json, Authorization, or X-Tessera: 1".to_owned(),

@@ -75,16 +75,17 @@ pub(super) async fn plan_layout(
 ) -> Result<Json<PlanPreviewView>, ApiError> {
     let desired = read_layout(&params.0.layout)?;
     let (gpu, id) = find_gpu(&state, &gpu.0).await?;
-    let draft = state.query(|reply| ToPlacer::PreviewLayout { gpu: id, desired, reply }).await??;
+    let preview =
+        state.query(|reply| ToPlacer::PreviewLayout { gpu: id, desired, reply }).await??;
     Ok(Json(PlanPreviewView {
         gpu: gpu.id,
         node: gpu.node,
         index: gpu.index,
-        layout: draft.layout,
-        kept: draft.kept,
-        steps: draft.steps,
-        predicted_secs: draft.cost.duration().as_secs_f64(),
-        reachability_after: draft.reachability_after,
+        layout: preview.layout,
+        kept: preview.kept,
+        steps: preview.steps,
+        predicted_secs: preview.cost.duration().as_secs_f64(),
+        reachability_after: preview.reachability_after,
     }))
 }
 
@@ -124,9 +125,9 @@ pub(super) async fn apply_layout(
         plan: plan.map(|plan| plan.to_string()),
     };
     Ok(match done {
-        OperatorOutcome::Ordered { plan } => {
+        OperatorOutcome::Planned { plan } => {
             metrics::count_admin_change("layout", "requested");
-            HttpResponse::Accepted().json(applied("ordered", Some(plan)))
+            HttpResponse::Accepted().json(applied("planned", Some(plan)))
         }
         OperatorOutcome::Stands
         | OperatorOutcome::MigModeSet

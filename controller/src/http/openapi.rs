@@ -187,16 +187,16 @@ pub(super) fn methods_of(path: &str) -> Vec<&'static str> {
 }
 
 fn matches_template(template: &str, path: &str) -> bool {
-    let (mut wanted, mut given) = (template.split('/'), path.split('/'));
+    let (mut pattern, mut given) = (template.split('/'), path.split('/'));
     loop {
-        match (wanted.next(), given.next()) {
+        match (pattern.next(), given.next()) {
             (None, None) => return true,
-            (Some(wanted), Some(given)) if wanted.starts_with('{') => {
+            (Some(pattern), Some(given)) if pattern.starts_with('{') => {
                 if given.is_empty() {
                     return false;
                 }
             }
-            (Some(wanted), Some(given)) if wanted == given => {}
+            (Some(pattern), Some(given)) if pattern == given => {}
             _ => return false,
         }
     }

@@ -74,14 +74,14 @@ fn read(
             format!("a time before {until}, at most {PERIOD_DAYS_MAX} days"),
         ));
     }
-    let asked: Option<Vec<String>> = query
+    let requested: Option<Vec<String>> = query
         .user
         .map(|users| users.split(',').filter(|u| !u.is_empty()).map(str::to_owned).collect());
-    let users = match (asked, scope) {
-        (Some(asked), Some(scope)) => {
-            Some(asked.into_iter().filter(|user| scope.contains(user)).collect())
+    let users = match (requested, scope) {
+        (Some(requested), Some(scope)) => {
+            Some(requested.into_iter().filter(|user| scope.contains(user)).collect())
         }
-        (Some(asked), None) => Some(asked),
+        (Some(requested), None) => Some(requested),
         (None, scope) => scope.map(<[String]>::to_vec),
     };
     let has = |key: &str| by.iter().any(|one| one == key);

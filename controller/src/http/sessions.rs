@@ -317,7 +317,8 @@ impl Conversation {
             }
             AggregatedMessage::Text(text) => match command(&text, *sent) {
                 Ok(frame) => vec![frame],
-                Err(reason) => {
+                Err(bad) => {
+                    let reason = bad.to_string();
                     let refusal = SessionEvent::Refused { reason, retry: false };
                     let _ = self.send(&refusal).await;
                     return Some(Ending::ClientGone);
@@ -338,17 +339,34 @@ impl Conversation {
     }
 }
 
+/// Why a command of a client is refused.
+#[derive(Debug, thiserror::Error)]
+enum BadCommand {
+    /// It is no command.
+    #[error("the command can't be read: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    /// The client sent no beginning of its input.
+    #[error("the input ends before it has begun")]
+    NoInput,
+    /// A terminal has no such size.
+    #[error("{0}")]
+    Size(String),
+    /// Sessions don't pass this signal on.
+    #[error("{0:?} is no signal for sessions: HUP, INT, QUIT, TERM, USR1, USR2 or KILL")]
+    Signal(String),
+}
+
 /// Turns a command of a client into a frame.
-fn command(text: &str, sent: Option<u64>) -> Result<ToSession, String> {
-    let command: SessionCommand = serde_json::from_str(text)
-        .map_err(|error| format!("the command can't be read: {error}"))?;
+fn command(text: &str, sent: Option<u64>) -> Result<ToSession, BadCommand> {
+    let command: SessionCommand = serde_json::from_str(text)?;
     match command {
         SessionCommand::EndOfInput => {
-            let length = sent.ok_or("the input ends before it has begun")?;
+            let length = sent.ok_or(BadCommand::NoInput)?;
             Ok(ToSession::EndOfInput { length })
         }
         SessionCommand::Resize { rows, columns } => {
-            let size = TerminalSize::parse("resize", rows, columns).map_err(|bad| bad.problem)?;
+            let size = TerminalSize::parse("resize", rows, columns)
+                .map_err(|bad| BadCommand::Size(bad.problem))?;
             Ok(ToSession::Resize(size))
         }
         SessionCommand::Signal { signal } => {
@@ -362,11 +380,7 @@ fn command(text: &str, sent: Option<u64>) -> Result<ToSession, String> {
                 ("KILL", SessionSignal::Kill),
             ];
             let found = known.into_iter().find(|(name, _)| *name == signal);
-            let found = found.ok_or_else(|| {
-                format!(
-                    "{signal:?} is no signal for sessions: HUP, INT, QUIT, TERM, USR1, USR2 or KILL"
-                )
-            })?;
+            let found = found.ok_or(BadCommand::Signal(signal))?;
             Ok(ToSession::Signal(found.1))
         }
         SessionCommand::Taken { total } => Ok(ToSession::Taken { total }),

@@ -108,6 +108,17 @@ pub(super) enum KeyChoice {
     Unavailable { problem: String },
 }
 
+/// Why an issuer's keys were not fetched.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeyFetchError {
+    /// The issuer, or the file of its keys, gave none.
+    #[error("{0:#}")]
+    Source(anyhow::Error),
+    /// There was no answer in time.
+    #[error("the issuer does not respond")]
+    Late,
+}
+
 /// The keys as they were last fetched.
 #[derive(Debug, Default)]
 pub(super) struct KeyRing {
@@ -153,14 +164,14 @@ impl KeyRing {
         self.attempted = Some(now);
     }
 
-    /// Keeps what was fetched. A fetch that failed leaves the keys as they are.
-    pub(super) fn end(&mut self, outcome: Result<KeySet, String>, now: Instant) {
+    /// Keeps what was fetched, or notes why nothing was. A fetch that failed leaves the keys as they are.
+    pub(super) fn end(&mut self, outcome: Result<KeySet, KeyFetchError>, now: Instant) {
         match outcome {
             Ok(keys) => {
                 self.fetched = Some((keys, now));
                 self.problem = None;
             }
-            Err(problem) => self.problem = Some(problem),
+            Err(error) => self.problem = Some(error.to_string()),
         }
     }
 }
@@ -218,10 +229,10 @@ mod tests {
 
         assert!(matches!(choice(&ring, 600), KeyChoice::Use { stale: true, .. }));
         ring.begin(after(start, 600));
-        ring.end(Err("no route".to_owned()), after(start, 605));
+        ring.end(Err(KeyFetchError::Late), after(start, 605));
         assert!(matches!(choice(&ring, 606), KeyChoice::Use { stale: false, .. }));
         let other = ring.choose(&header(Some("b")), &PACE, after(start, 606));
-        assert!(matches!(other, KeyChoice::Unavailable { problem } if problem == "no route"));
+        assert!(matches!(other, KeyChoice::Unavailable { problem } if problem.contains("respond")));
         ring.begin(after(start, 86_399));
         assert!(matches!(choice(&ring, 86_399), KeyChoice::Use { .. }));
         assert!(matches!(choice(&ring, 86_400), KeyChoice::Unavailable { .. }));

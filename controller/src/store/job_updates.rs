@@ -24,9 +24,9 @@ pub async fn update_jobs(
 ) -> Result<(), StoreError> {
     // One statement changes a row only once: the updates of one job are combined.
     let mut combined: BTreeMap<JobId, UpdatedJob> = BTreeMap::new();
-    for amended in batch {
-        let earlier = combined.entry(amended.job).or_insert(*amended);
-        earlier.update = amended.update.after(earlier.update);
+    for updated in batch {
+        let earlier = combined.entry(updated.job).or_insert(*updated);
+        earlier.update = updated.update.after(earlier.update);
     }
     if combined.is_empty() {
         return Ok(());
@@ -65,12 +65,12 @@ struct UpdateRecord {
 }
 
 impl UpdateRecord {
-    fn of(amended: &UpdatedJob) -> Self {
+    fn of(updated: &UpdatedJob) -> Self {
         Self {
-            job: job_number(amended.job),
-            attempt: amended.attempt.as_uuid(),
-            updates: amended.update,
-            text: amended.update.text(),
+            job: job_number(updated.job),
+            attempt: updated.attempt.as_uuid(),
+            updates: updated.update,
+            text: updated.update.text(),
         }
     }
 }

@@ -24,13 +24,13 @@ pub async fn insert_plan(
     );
     change_rows(action, 1, statement.execute(&mut *connection)).await?;
     let steps = json_text(&plan.steps);
-    let asked = plan.requested.as_ref();
-    let desired = asked.map(|asked| json_text(&asked.layout));
+    let requested = plan.requested.as_ref();
+    let desired = requested.map(|requested| json_text(&requested.layout));
     sqlx::query!(
         r#"
         INSERT INTO layout_plans (plan, gpu, node, layout_gen, state, steps, steps_text, job,
                                   attempt, decision, requested_by, reason, desired_layout, pin)
-        VALUES ($1, $2, $3, $4, 'ordered', $5::text::jsonb, $6, $7, $8, $9, $10, $11,
+        VALUES ($1, $2, $3, $4, 'open', $5::text::jsonb, $6, $7, $8, $9, $10, $11,
                 $12::text::jsonb, $13)
         "#,
         plan.plan.as_uuid(),
@@ -42,10 +42,10 @@ pub async fn insert_plan(
         plan.job.map(job_number),
         plan.attempt.map(AttemptId::as_uuid),
         plan.decision.map(DecisionId::as_uuid),
-        asked.map(|asked| asked.by.as_str()),
-        asked.and_then(|asked| asked.reason.as_deref()),
+        requested.map(|requested| requested.by.as_str()),
+        requested.and_then(|requested| requested.reason.as_deref()),
         desired,
-        asked.is_some_and(|asked| asked.pin),
+        requested.is_some_and(|requested| requested.pin),
     )
     .execute(connection)
     .await
@@ -65,7 +65,7 @@ pub async fn close_plan(
     sqlx::query!(
         r#"
         UPDATE layout_plans SET state = $2, detail = $3, ended_at = now()
-         WHERE plan = $1 AND state = 'ordered'
+         WHERE plan = $1 AND state = 'open'
         "#,
         closed.plan.as_uuid(),
         closed.state,

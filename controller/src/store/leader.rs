@@ -105,7 +105,7 @@ pub enum Election {
         /// What to remember of the store from now on.
         remember: Remembered,
         /// How the database was rolled back, if it was; the leader's row answers for it now.
-        set_back: Option<DatabaseRollback>,
+        rolled_back: Option<DatabaseRollback>,
     },
     /// Another controller's lease still runs.
     Waits {
@@ -124,7 +124,7 @@ pub struct Claim {
     /// What its data folder remembers of the store.
     pub remembered: Option<Remembered>,
     /// A rollback that was found before.
-    pub set_back: Option<DatabaseRollback>,
+    pub rolled_back: Option<DatabaseRollback>,
     /// How long after a renewal it gives a node up. After a rollback nothing is placed for this long,
     /// until every lease that was granted since has run out on its node.
     pub lease: Millis,
@@ -166,19 +166,19 @@ pub async fn elect_leader(
         return Ok(Election::Waits { leader, seconds_left: row.seconds_left });
     }
     let now = read_lineage(&mut transaction).await?;
-    let set_back = claim.set_back.or_else(|| now.rollback_since(claim.remembered.as_ref()));
+    let rolled_back = claim.rolled_back.or_else(|| now.rollback_since(claim.remembered.as_ref()));
     let known = [
         now.epoch,
         claim.remembered.map_or(0, |remembered| remembered.epoch),
-        set_back.map_or(0, |set_back| set_back.highest_epoch()),
+        rolled_back.map_or(0, |rolled_back| rolled_back.highest_epoch()),
     ];
     let epoch = known.into_iter().max().unwrap_or(0) + 1;
     take_lead(&mut transaction, claim, epoch, now.lineage).await?;
-    if let Some(set_back) = &set_back {
-        record_rollback(&mut transaction, epoch, set_back, claim.lease).await?;
+    if let Some(rolled_back) = &rolled_back {
+        record_rollback(&mut transaction, epoch, rolled_back, claim.lease).await?;
     }
     transaction.commit().await.map_err(StoreError::while_trying_to(action))?;
-    Ok(Election::Won { epoch, remember: now.remembered_under(epoch), set_back })
+    Ok(Election::Won { epoch, remember: now.remembered_under(epoch), rolled_back })
 }
 
 async fn take_lead(
@@ -217,7 +217,7 @@ const JOB_NUMBER_LEAP: i64 = 1_000_000;
 async fn record_rollback(
     connection: &mut PgConnection,
     epoch: u64,
-    set_back: &DatabaseRollback,
+    rolled_back: &DatabaseRollback,
     lease: Millis,
 ) -> Result<(), StoreError> {
     let action = "record a rollback of the database";
@@ -225,7 +225,8 @@ async fn record_rollback(
         .fetch_one(&mut *connection)
         .await
         .map_err(StoreError::while_trying_to(action))?;
-    let highest = ROW.number::<u64>("generation_min", highest)?.max(set_back.highest_generation());
+    let highest =
+        ROW.number::<u64>("generation_min", highest)?.max(rolled_back.highest_generation());
     sqlx::query!(
         r#"
         UPDATE leader

@@ -146,7 +146,7 @@ impl TryFrom<MemoryRow> for MemorySample {
 
     fn try_from(found: MemoryRow) -> Result<Self, StoreError> {
         let row = RowRef::new(TABLE, found.attempt);
-        let told = found.estimate(row)?;
+        let prediction = found.estimate(row)?;
         let shown = match (found.ran_out_of, found.peak_gpu_memory) {
             (Some(slice), _) => MemoryEvidence::OutOf(row.bytes("ran_out_of", slice)?),
             // Nothing was measured, but its slice was enough.
@@ -155,7 +155,7 @@ impl TryFrom<MemoryRow> for MemorySample {
         Ok(Self {
             attempt: AttemptId::from_uuid(found.attempt),
             slice: row.bytes("gpu_memory", found.gpu_memory)?,
-            prediction: told,
+            prediction,
             task: found.task,
             gpu_model: found.gpu_model,
             evidence: shown,

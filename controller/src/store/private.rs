@@ -53,7 +53,7 @@ pub enum PrivateError {
     /// A program failed.
     #[error("{program} failed: {output}")]
     Failed {
-        /// Which.
+        /// Its name.
         program: &'static str,
         /// Its output.
         output: String,
@@ -239,8 +239,8 @@ fn unprivileged_account() -> Result<Option<Account>, PrivateError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
-    let wanted = std::env::var("TESSERA_PG_USER").ok();
-    let names: Vec<_> = wanted.as_deref().into_iter().chain(["postgres", "nobody"]).collect();
+    let chosen = std::env::var("TESSERA_PG_USER").ok();
+    let names: Vec<_> = chosen.as_deref().into_iter().chain(["postgres", "nobody"]).collect();
     let passwd = fs::read_to_string("/etc/passwd").map_err(io_while("read /etc/passwd"))?;
     names
         .iter()

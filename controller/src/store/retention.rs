@@ -140,9 +140,9 @@ pub async fn remove_layout_plans(
          WHERE plan IN (
                    SELECT plan
                      FROM layout_plans
-                    WHERE ordered_at < now() - make_interval(secs => $1)
+                    WHERE planned_at < now() - make_interval(secs => $1)
                       AND ended_at < now() - make_interval(secs => $1)
-                    ORDER BY ordered_at
+                    ORDER BY planned_at
                     LIMIT $2)
         "#,
         keep_secs,

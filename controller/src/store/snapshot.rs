@@ -140,8 +140,7 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
                s.spec -> 'share' AS "share: Json<SharingMode>",
                s.spec -> 'gpu' AS "gpu!: Json<GpuRequest>",
-               json_build_object('priority', s.spec -> 'priority',
-                                 'nice', COALESCE(s.spec -> 'nice', '0')) AS "queue_rank!: Json<QueueRank>"
+               queue_rank(s.spec) AS "queue_rank!: Json<QueueRank>"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.state = 'queued' AND j.ended_at IS NULL
         "#
@@ -302,7 +301,7 @@ async fn read_open_plans(connection: &mut PgConnection) -> Result<Vec<OpenPlan>,
         r#"
         SELECT plan, gpu, node, layout_gen, steps AS "steps: Json<Vec<PlanStep>>", steps_text,
                requested_by, reason, pin, desired_layout AS "desired_layout: Json<Layout>"
-          FROM layout_plans WHERE state = 'ordered'
+          FROM layout_plans WHERE state = 'open'
         "#
     )
     .fetch_all(connection)
@@ -313,11 +312,11 @@ async fn read_open_plans(connection: &mut PgConnection) -> Result<Vec<OpenPlan>,
             let row = RowRef::new("layout_plans", found.plan);
             let plan = PlanId::from_uuid(found.plan);
             let gpu: GpuId = found.gpu.parse().map_err(row.corrupt::<BadId>("gpu"))?;
-            let asked = found.requested_by.zip(found.desired_layout).map(|(by, wanted)| {
-                RequestedLayout { by, reason: found.reason, layout: wanted.0, pin: found.pin }
+            let requested = found.requested_by.zip(found.desired_layout).map(|(by, desired)| {
+                RequestedLayout { by, reason: found.reason, layout: desired.0, pin: found.pin }
             });
             let layout_gen = row.number("layout_gen", found.layout_gen)?;
-            let wish = asked.map(|asked| OpenLayoutRequest {
+            let requested_layout = requested.map(|requested| OpenLayoutRequest {
                 row: LayoutPlanRow {
                     plan,
                     gpu: gpu.clone(),
@@ -328,11 +327,11 @@ async fn read_open_plans(connection: &mut PgConnection) -> Result<Vec<OpenPlan>,
                     job: None,
                     attempt: None,
                     decision: None,
-                    requested: Some(asked.clone()),
+                    requested: Some(requested.clone()),
                 },
-                requested: asked,
+                requested,
             });
-            Ok(OpenPlan { plan, gpu, requested_layout: wish })
+            Ok(OpenPlan { plan, gpu, requested_layout })
         })
         .collect()
 }
@@ -365,7 +364,7 @@ pub async fn read_launch_specs(
     .fetch_all(connection)
     .await
     .map_err(StoreError::while_trying_to("read what jobs run"))?;
-    let mut sheets = HashMap::with_capacity(rows.len());
+    let mut specifications = HashMap::with_capacity(rows.len());
     for found in rows {
         let row = RowRef::new("jobs", found.job);
         let job = row.job("job", found.job)?;
@@ -379,7 +378,7 @@ pub async fn read_launch_specs(
         spec.share = reshared(row, spec.share, found.sm_percent)?;
         let update = found.updates.map(|update| update.0).unwrap_or_default();
         update.apply_to(&mut spec);
-        sheets.insert(
+        specifications.insert(
             job,
             LaunchSpec {
                 spec: Arc::new(spec),
@@ -397,7 +396,7 @@ pub async fn read_launch_specs(
             },
         );
     }
-    Ok(sheets)
+    Ok(specifications)
 }
 
 /// Reads a task's place in its array: its tasks have consecutive numbers, and so have the members of a task.

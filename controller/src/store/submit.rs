@@ -141,11 +141,11 @@ impl Numbers {
         if consecutive || count < AHEAD_FROM {
             return draw_numbers(connection, count).await;
         }
-        let wanted = usize_of(count);
-        if spare.len() < wanted {
+        let needed = usize_of(count);
+        if spare.len() < needed {
             spare.extend(draw_numbers(connection, count.saturating_add(AHEAD)).await?);
         }
-        Ok(spare.drain(..wanted).collect())
+        Ok(spare.drain(..needed).collect())
     }
 }
 

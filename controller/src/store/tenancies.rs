@@ -62,19 +62,19 @@ pub(super) async fn join_tenancies(
     let rows: Vec<_> = additions.iter().flat_map(TenancyRecord::all_of).collect();
     let statement = sqlx::query!(
         r#"
-        INSERT INTO attempt_slots AS held (gpu, slot, start, tenant, size, sharers, sm_percent,
+        INSERT INTO attempt_slots AS held (gpu, slot, start, sharer, size, sharers, sm_percent,
                                            memory_bytes, capacity_bytes, kernel, compute)
-        SELECT u.gpu, u.slot, u.start, u.tenant, u.size, u.sharers, u.sm_percent, u.memory_bytes,
+        SELECT u.gpu, u.slot, u.start, u.sharer, u.size, u.sharers, u.sm_percent, u.memory_bytes,
                u.capacity_bytes, u.kernel, u.compute
           FROM json_to_recordset($1::text::json)
-            AS u (gpu text, slot smallint, start smallint, tenant text, size smallint,
+            AS u (gpu text, slot smallint, start smallint, sharer text, size smallint,
                   sharers integer, sm_percent integer, memory_bytes bigint, capacity_bytes bigint,
                   kernel boolean, compute boolean)
         ON CONFLICT (gpu, slot) DO UPDATE
            SET sharers = held.sharers + EXCLUDED.sharers,
                sm_percent = held.sm_percent + EXCLUDED.sm_percent,
                memory_bytes = held.memory_bytes + EXCLUDED.memory_bytes
-         WHERE held.tenant = EXCLUDED.tenant AND held.start = EXCLUDED.start
+         WHERE held.sharer = EXCLUDED.sharer AND held.start = EXCLUDED.start
            AND held.size = EXCLUDED.size AND held.capacity_bytes = EXCLUDED.capacity_bytes
            AND held.kernel = EXCLUDED.kernel AND held.compute = EXCLUDED.compute
         "#,
@@ -89,7 +89,7 @@ struct TenancyRecord<'a> {
     gpu: &'a str,
     slot: u8,
     start: i16,
-    tenant: &'a str,
+    sharer: &'a str,
     size: i32,
     sharers: i32,
     sm_percent: i32,
@@ -101,13 +101,13 @@ struct TenancyRecord<'a> {
 
 impl<'a> TenancyRecord<'a> {
     fn all_of(
-        ((gpu, start, tenant), sum): (&'a (String, i16, String), &'a Addition),
+        ((gpu, start, sharer), sum): (&'a (String, i16, String), &'a Addition),
     ) -> impl Iterator<Item = Self> {
         sum.slots.iter().map(move |slot| Self {
             gpu,
             slot: *slot,
             start: *start,
-            tenant,
+            sharer,
             size: integer_len(sum.slots.len()),
             sharers: sum.sharers,
             sm_percent: sum.sm_percent,
@@ -147,7 +147,7 @@ pub(super) async fn leave_tenancies(
                sm_percent = held.sm_percent - gone.sm_percent,
                memory_bytes = held.memory_bytes - gone.memory_bytes
           FROM gone
-         WHERE held.gpu = gone.gpu AND held.start = gone.start AND held.tenant IS NOT NULL
+         WHERE held.gpu = gone.gpu AND held.start = gone.start AND held.sharer IS NOT NULL
         "#,
         &attempts,
     )

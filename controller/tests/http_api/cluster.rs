@@ -138,16 +138,16 @@ async fn metrics_report_jobs_nodes_instances_and_requests() {
         other => panic!("{other:?}"),
     });
     let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(1));
-    let mut told = figures("GPU-1", 60, attempt);
-    told.slices = vec![SliceFigures {
+    let mut reported = figures("GPU-1", 60, attempt);
+    reported.slices = vec![SliceFigures {
         slot: Slot { profile: ProfileId(19), start: 3 },
         memory_used: Some(Bytes::from_mib(5)),
         activity: Some(125),
     }];
-    rig.figures.show(&"node-1".parse().unwrap(), told);
-    let mut untold = figures("GPU-2", 60, attempt);
-    (untold.power_mw, untold.memory_used, untold.activity) = (None, None, None);
-    rig.figures.show(&"node-2".parse().unwrap(), untold);
+    rig.figures.show(&"node-1".parse().unwrap(), reported);
+    let mut unreported = figures("GPU-2", 60, attempt);
+    (unreported.power_mw, unreported.memory_used, unreported.activity) = (None, None, None);
+    rig.figures.show(&"node-2".parse().unwrap(), unreported);
     let _taken = rig.accept_submits();
     Seed(&rig.pool).submission(1, 3, Some(0), "ada").await;
     assert_eq!(rig.submit(&true_job()).await.status(), 201);
@@ -181,8 +181,8 @@ async fn metrics_report_jobs_nodes_instances_and_requests() {
     }
     // What a driver doesn't tell is left out; it is no zero.
     for name in ["power_watts", "memory_used_bytes", "activity_ratio"] {
-        let untold = format!("tessera_gpu_{name}{{gpu=\"GPU-2\"");
-        assert!(!text.contains(&untold), "{untold}");
+        let unreported = format!("tessera_gpu_{name}{{gpu=\"GPU-2\"");
+        assert!(!text.contains(&unreported), "{unreported}");
     }
 }
 

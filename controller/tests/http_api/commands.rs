@@ -20,11 +20,11 @@ type Commands = Arc<Mutex<Vec<(JobCommand, Vec<u64>)>>>;
 /// Plays a placer that answers every job of a command alike.
 fn obey(rig: &mut Rig, result: CommandResult) -> Commands {
     let commands = Commands::default();
-    let heard = Arc::clone(&commands);
+    let received = Arc::clone(&commands);
     rig.answer_placer(move |question| {
         let ToPlacer::Command { command, jobs, reply } = question else { panic!("{question:?}") };
         let results = vec![result.clone(); jobs.len()];
-        heard.lock().unwrap().push((command, jobs.into_iter().map(JobId::number).collect()));
+        received.lock().unwrap().push((command, jobs.into_iter().map(JobId::number).collect()));
         reply.send(Ok(results)).unwrap();
     });
     commands
@@ -45,8 +45,8 @@ async fn a_command_reaches_the_placer_and_returns_the_job() {
     assert_eq!(deleted.status(), 200);
 
     use JobCommand::{Cancel, Hold, Release};
-    let wanted = [Cancel, Hold, Release, Cancel].map(|command| (command, vec![1]));
-    assert_eq!(*commands.lock().unwrap(), wanted);
+    let expected = [Cancel, Hold, Release, Cancel].map(|command| (command, vec![1]));
+    assert_eq!(*commands.lock().unwrap(), expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,8 +62,8 @@ async fn an_arrays_number_addresses_its_unfinished_tasks() {
     assert_eq!(rig.post("/v1/jobs/10_0/cancel").await.status(), 200);
     assert_eq!(rig.post("/v1/jobs/12/cancel").await.status(), 200);
 
-    let heard = commands.lock().unwrap().clone();
-    let jobs: Vec<_> = heard.into_iter().map(|(_, jobs)| jobs).collect();
+    let received = commands.lock().unwrap().clone();
+    let jobs: Vec<_> = received.into_iter().map(|(_, jobs)| jobs).collect();
     assert_eq!(jobs, [vec![10, 12, 13], vec![10], vec![12]]);
 }
 

@@ -73,14 +73,14 @@ fn whoami_as(socket: &Path, account: Option<&str>) -> Option<(u16, Value)> {
 async fn the_kernel_names_the_callers_of_the_unix_socket() {
     let rig = Rig::start().await;
     let socket = rig.socket.clone();
-    let asked = tokio::task::spawn_blocking(move || {
+    let requested = tokio::task::spawn_blocking(move || {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
-        let ask = |account| whoami_as(&socket, account);
-        Some([ask(None), ask(Some("daemon")), ask(Some("bin")), ask(Some("nobody"))])
+        let query = |account| whoami_as(&socket, account);
+        Some([query(None), query(Some("daemon")), query(Some("bin")), query(Some("nobody"))])
     });
-    let Some(answers) = asked.await.unwrap() else {
+    let Some(answers) = requested.await.unwrap() else {
         eprintln!("SKIPPED: only root can become other accounts");
         return;
     };
@@ -117,20 +117,20 @@ async fn over_tcp_nobody_is_anybody_without_a_token() {
     let cut = &whole[..whole.len() - 1];
     let other = whole.replace("tsr_user_", "tsr_admin_");
     for wrong in ["Bearer", "Bearer ", "Basic x", "Bearer tsr_user_", "Bearer x y"] {
-        let asked = nobody.get(rig.url("/v1/jobs")).header("authorization", wrong);
-        problem(asked.send().await.unwrap(), 401, "unauthorized").await;
+        let requested = nobody.get(rig.url("/v1/jobs")).header("authorization", wrong);
+        problem(requested.send().await.unwrap(), 401, "unauthorized").await;
     }
     for wrong in [cut, &other] {
-        let asked = nobody.get(rig.url("/v1/jobs")).bearer_auth(wrong);
-        problem(asked.send().await.unwrap(), 401, "unauthorized").await;
+        let requested = nobody.get(rig.url("/v1/jobs")).bearer_auth(wrong);
+        problem(requested.send().await.unwrap(), 401, "unauthorized").await;
     }
     for path in ["/healthz", "/livez", "/readyz", "/openapi.json", "/docs/"] {
         assert_eq!(nobody.get(rig.url(path)).send().await.unwrap().status(), 200, "{path}");
     }
     for scheme in ["Bearer", "bearer"] {
-        let asked =
+        let requested =
             nobody.get(rig.url("/v1/whoami")).header("authorization", format!("{scheme} {whole}"));
-        let who: WhoAmI = asked.send().await.unwrap().json().await.unwrap();
+        let who: WhoAmI = requested.send().await.unwrap().json().await.unwrap();
         assert_eq!((who.user.as_str(), who.role.as_str()), ("ada", "user"));
     }
     let twice = nobody.get(rig.url("/v1/jobs")).bearer_auth(&whole).bearer_auth(&whole);
@@ -307,7 +307,7 @@ async fn an_encrypted_api_is_trusted_by_the_clusters_authority_only() {
     let identity = ClusterAuthority::open(&ours).unwrap().unwrap().sign_rest(&names, now).unwrap();
     let rig = Rig::encrypted(Some(identity.rest_server().unwrap())).await;
     let token = make_token(&rig.tokens, "ada", Role::User).await;
-    let ask = async |authority: &Path, name: &str| {
+    let query = async |authority: &Path, name: &str| {
         let pem = std::fs::read(authority.join("ca.pem")).unwrap();
         let client = Client::builder()
             .tls_certs_only([reqwest::Certificate::from_pem(&pem).unwrap()])
@@ -318,9 +318,9 @@ async fn an_encrypted_api_is_trusted_by_the_clusters_authority_only() {
         client.get(url).bearer_auth(&token).send().await
     };
 
-    assert_eq!(ask(&ours, "gpu.lab").await.unwrap().status(), 200);
-    assert!(ask(&ours, "other.lab").await.unwrap_err().is_connect(), "another name");
-    assert!(ask(&other, "gpu.lab").await.unwrap_err().is_connect(), "another authority");
+    assert_eq!(query(&ours, "gpu.lab").await.unwrap().status(), 200);
+    assert!(query(&ours, "other.lab").await.unwrap_err().is_connect(), "another name");
+    assert!(query(&other, "gpu.lab").await.unwrap_err().is_connect(), "another authority");
     let plain = client(Some(&token)).get(rig.url("/v1/whoami")).send().await;
     assert!(plain.is_err() || plain.unwrap().status() != 200, "no answer without TLS");
 }

@@ -51,23 +51,26 @@ async fn users_are_notified_of_their_own_jobs_only() {
         rig.job_changes.send([moved].into()).unwrap();
     }
 
-    let hear = async |stream: &mut reqwest::Response, events: usize| {
+    let receive = async |stream: &mut reqwest::Response, events: usize| {
         let mut text = String::new();
         while text.matches("event: job").count() < events {
             text += std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap();
         }
         text
     };
-    assert_eq!(hear(&mut ops, 5).await.matches(r#""job_id":1"#).count(), 2);
-    let heard = hear(&mut bobs, 2).await;
-    assert_eq!(heard.matches(r#""job_id":2"#).count(), 2, "{heard}");
-    assert!(!heard.contains(r#""job_id":1,"#) && !heard.contains(r#""job_id":99"#), "{heard}");
+    assert_eq!(receive(&mut ops, 5).await.matches(r#""job_id":1"#).count(), 2);
+    let received = receive(&mut bobs, 2).await;
+    assert_eq!(received.matches(r#""job_id":2"#).count(), 2, "{received}");
+    assert!(
+        !received.contains(r#""job_id":1,"#) && !received.contains(r#""job_id":99"#),
+        "{received}"
+    );
 }
 
 /// Reads from a stream until it has this text; returns everything that was read.
-async fn read_until(stream: &mut reqwest::Response, wanted: &str) -> String {
+async fn read_until(stream: &mut reqwest::Response, expected: &str) -> String {
     let mut read = String::new();
-    while !read.contains(wanted) {
+    while !read.contains(expected) {
         let piece = stream.chunk().await.unwrap().expect("the stream goes on");
         read += std::str::from_utf8(&piece).unwrap();
     }

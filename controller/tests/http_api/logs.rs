@@ -113,14 +113,14 @@ async fn following_waits_for_the_start() {
     Seed(&rig.pool).node().await;
     Seed(&rig.pool).submission(1, 1, None, "ada").await;
     node_replies(&mut rig, vec![chunk("hello\n"), LogReply::End { length: 11 }]);
-    let asked = tokio::spawn(rig.request(Method::GET, &format!("{PATH}&follow=true")).send());
+    let requested = tokio::spawn(rig.request(Method::GET, &format!("{PATH}&follow=true")).send());
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!asked.is_finished());
+    assert!(!requested.is_finished());
 
     Seed(&rig.pool).running(1, 1).await;
     let moved =
         JobStateChange { job: JobId::from_number(1), attempt: None, state: JobState::Running };
     rig.job_changes.send([moved].into()).unwrap();
 
-    assert_eq!(asked.await.unwrap().unwrap().text().await.unwrap(), "hello\n");
+    assert_eq!(requested.await.unwrap().unwrap().text().await.unwrap(), "hello\n");
 }

@@ -76,8 +76,8 @@ async fn an_override_needs_a_name_and_a_refusal_states_what_is_expected() {
         rig.request(Method::POST, path).json(&body).send().await.unwrap()
     };
 
-    let said = post("/v1/gpus/node-1:0/drain", json!({ "by": "ada", "reason": "dust" })).await;
-    assert!(said.json::<OperatorResult>().await.unwrap().changed);
+    let reported = post("/v1/gpus/node-1:0/drain", json!({ "by": "ada", "reason": "dust" })).await;
+    assert!(reported.json::<OperatorResult>().await.unwrap().changed);
     let again = post("/v1/nodes/node-1/drain", json!({ "by": "ada" })).await;
     assert!(!again.json::<OperatorResult>().await.unwrap().changed);
 

@@ -86,16 +86,16 @@ async fn a_model_is_trained_from_what_ran_and_shown_with_its_error_on_unseen_tas
         }
         other => panic!("{other:?}"),
     });
-    let told: PredictionReport = rig.get("/v1/predictions").await.json().await.unwrap();
-    let model = told.model.unwrap();
+    let reported: PredictionReport = rig.get("/v1/predictions").await.json().await.unwrap();
+    let model = reported.model.unwrap();
     assert_eq!(model.version, format!("{fingerprint:016x}"));
     assert_eq!((model.learner.as_str(), model.trusted), ("gradient-boosted trees", true));
     assert!(model.rows > 500 && model.held_out_rows > 30, "{model:?}");
     assert!((0.0..0.1).contains(&model.held_out_error), "{model:?}");
-    let [outcomes] = &told.outcomes[..] else { panic!("{:?}", told.outcomes) };
+    let [outcomes] = &reported.outcomes[..] else { panic!("{:?}", reported.outcomes) };
     assert_eq!((outcomes.basis.as_str(), outcomes.outcomes), ("other_slice", 240));
     assert_eq!(outcomes.within, 240);
-    assert_eq!((told.memory.outcomes, told.memory.low_confidence_tasks), (0, 2));
+    assert_eq!((reported.memory.outcomes, reported.memory.low_confidence_tasks), (0, 2));
     assert!((outcomes.median_error - 1.0).abs() < 0.01, "{outcomes:?}");
     tokio::time::timeout(Duration::from_millis(200), received.recv())
         .await
@@ -145,7 +145,7 @@ async fn without_history_there_is_neither_a_model_nor_an_outcome() {
         other => panic!("{other:?}"),
     });
 
-    let told: PredictionReport = rig.get("/v1/predictions").await.json().await.unwrap();
+    let reported: PredictionReport = rig.get("/v1/predictions").await.json().await.unwrap();
 
-    assert_eq!(told, PredictionReport::default());
+    assert_eq!(reported, PredictionReport::default());
 }

@@ -253,7 +253,7 @@ async fn layout_plans_are_listed_page_by_page() {
         seed.run(
             sqlx::query(
                 "INSERT INTO layout_plans (plan, gpu, node, layout_gen, state, steps, steps_text,
-                    job, ordered_at, ended_at)
+                    job, planned_at, ended_at)
                  VALUES ($1, $2, $3, $4, 'done', '[]', '{create 1g.5gb@0}', 1,
                     '2026-01-01', '2026-01-02')",
             )

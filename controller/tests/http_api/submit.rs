@@ -62,8 +62,8 @@ async fn the_clients_trace_goes_on() {
     let context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     for header in [context, "nonsense"] {
-        let asked = rig.request(Method::POST, "/v1/jobs").header("traceparent", header);
-        assert_eq!(asked.json(&true_job()).send().await.unwrap().status(), 201);
+        let requested = rig.request(Method::POST, "/v1/jobs").header("traceparent", header);
+        assert_eq!(requested.json(&true_job()).send().await.unwrap().status(), 201);
     }
 
     assert_eq!(taken.recv().await.unwrap().traceparent.as_deref(), Some(context));
@@ -132,9 +132,10 @@ async fn a_body_of_unknown_length_is_cut_off_at_the_limit() {
     let pieces = (0..40).map(|_| Ok::<_, std::io::Error>(vec![b' '; 32 * 1024]));
     let body = reqwest::Body::wrap_stream(futures_util::stream::iter(pieces));
 
-    let asked = rig.request(Method::POST, "/v1/jobs").header("content-type", "application/json");
+    let requested =
+        rig.request(Method::POST, "/v1/jobs").header("content-type", "application/json");
 
-    problem(asked.body(body).send().await.unwrap(), 413, "too-large").await;
+    problem(requested.body(body).send().await.unwrap(), 413, "too-large").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,8 +149,8 @@ async fn a_key_goes_to_the_writer_with_the_bodys_hash() {
         })
     });
     let submit = async |key: &str| {
-        let asked = rig.request(Method::POST, "/v1/jobs").header("idempotency-key", key);
-        asked.json(&true_job()).send().await.unwrap()
+        let requested = rig.request(Method::POST, "/v1/jobs").header("idempotency-key", key);
+        requested.json(&true_job()).send().await.unwrap()
     };
 
     let first = submit("k-1").await;
@@ -188,15 +189,16 @@ async fn more_submits_than_fit_are_turned_away_at_once() {
     // Nobody takes any out of the writer's mailbox.
     let waiting: Vec<_> = (0..SUBMITS_QUEUED)
         .map(|_| {
-            let asked = rig.request(Method::POST, "/v1/jobs").json(&true_job());
-            tokio::spawn(asked.send())
+            let requested = rig.request(Method::POST, "/v1/jobs").json(&true_job());
+            tokio::spawn(requested.send())
         })
         .collect();
     let refused = loop {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let asked = rig.request(Method::POST, "/v1/jobs").json(&true_job());
+        let requested = rig.request(Method::POST, "/v1/jobs").json(&true_job());
         // Without an answer it was among the first itself: the mailbox was not full yet.
-        if let Ok(answer) = tokio::time::timeout(Duration::from_millis(500), asked.send()).await {
+        if let Ok(answer) = tokio::time::timeout(Duration::from_millis(500), requested.send()).await
+        {
             break answer.unwrap();
         }
     };

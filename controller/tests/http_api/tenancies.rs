@@ -11,10 +11,10 @@ const GIB: i64 = 1 << 30;
 /// Opens a tenancy on one memory slice.
 async fn tenancy(pool: &PgPool, slot: i16, sm: i32, bytes: i64) -> Result<(), String> {
     let statement = "INSERT INTO attempt_slots
-        (gpu, slot, start, tenant, size, sharers, sm_percent, memory_bytes, capacity_bytes)
+        (gpu, slot, start, sharer, size, sharers, sm_percent, memory_bytes, capacity_bytes)
         VALUES ('GPU-1', $1, $1, 'ada', 1, 1, $2, $3, $4)";
-    let asked = sqlx::query(statement).bind(slot).bind(sm).bind(bytes).bind(10 * GIB);
-    constraint(asked.execute(pool).await)
+    let requested = sqlx::query(statement).bind(slot).bind(sm).bind(bytes).bind(10 * GIB);
+    constraint(requested.execute(pool).await)
 }
 
 /// Lets one more sharer into the tenancy on slot 0, as the store's statement does.
@@ -61,11 +61,11 @@ async fn no_compute_instance_has_two_live_attempts_and_none_is_shared_with_share
         seed.submission(job, 1, None, "ada").await;
     }
     let (one, two) = (seed.running(1, 1).await, seed.running(2, 1).await);
-    let seat = "UPDATE attempts SET start = 0, share_bytes = 1, compute_start = $2,
+    let place = "UPDATE attempts SET start = 0, share_bytes = 1, compute_start = $2,
         compute_slices = $3 WHERE attempt = $1";
     let take = async |attempt, start: Option<i16>, slices: i16| {
-        let asked = sqlx::query(seat).bind(attempt).bind(start).bind(slices);
-        constraint(asked.execute(pool).await)
+        let requested = sqlx::query(place).bind(attempt).bind(start).bind(slices);
+        constraint(requested.execute(pool).await)
     };
     take(one, Some(2), 1).await.unwrap();
 
@@ -98,7 +98,7 @@ async fn no_slice_has_two_tenancies_or_a_sharer_next_to_an_exclusive_attempt() {
     assert_eq!(constraint(alone(0).execute(pool).await).unwrap_err(), "attempt_slots_pkey");
     constraint(alone(1).execute(pool).await).unwrap();
     assert_eq!(tenancy(pool, 1, 1, 1).await.unwrap_err(), "attempt_slots_pkey");
-    let both = "UPDATE attempt_slots SET tenant = 'bob' WHERE slot = 1";
+    let both = "UPDATE attempt_slots SET sharer = 'bob' WHERE slot = 1";
     let both = constraint(sqlx::query(both).execute(pool).await);
     assert_eq!(both.unwrap_err(), "attempt_slots_one_kind");
 }

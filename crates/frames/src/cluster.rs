@@ -102,7 +102,7 @@ pub enum ToController {
     Figures(Box<GpuFigures>),
     /// The results of the checks that [`ToAgent::Examine`] requested.
     Examined {
-        /// Which question.
+        /// The question.
         token: u64,
         /// At most [`FINDINGS_MAX`].
         findings: Vec<Finding>,

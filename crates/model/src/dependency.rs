@@ -96,7 +96,7 @@ pub struct Condition {
 pub struct JobRange {
     /// The first one.
     pub first: JobId,
-    /// How many.
+    /// The number.
     pub jobs: u32,
 }
 

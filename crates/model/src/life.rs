@@ -174,7 +174,7 @@ pub enum JobEvent {
     Cancel,
     /// Its attempt ended.
     Ended {
-        /// How.
+        /// Its outcome.
         outcome: Outcome,
         /// The verdict of its retry rules ([`RetryRules::verdict`]).
         verdict: RetryVerdict,

@@ -39,7 +39,7 @@ pub struct MemoryReadings {
     /// What the positions count.
     pub unit: ReadingUnit,
     /// Memory that the readings leave out: the context of CUDA, and what libraries take once.
-    pub beside: Bytes,
+    pub left_out: Bytes,
     /// Whether a framework takes memory in advance. Then the readings do not show a need.
     pub preallocated: bool,
     /// The readings, the oldest first; at most [`READINGS_MAX`].

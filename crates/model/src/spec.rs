@@ -165,6 +165,15 @@ pub struct QueueRank {
     pub nice: Nice,
 }
 
+impl QueueRank {
+    /// Returns the priority with its offset, which is less than one priority: half of one at 100, the value
+    /// of `--nice` without a number.
+    pub fn level(self) -> f64 {
+        let nice = f64::from(self.nice.get());
+        f64::from(self.priority.get()) + nice / (nice + 100.0)
+    }
+}
+
 impl From<Priority> for QueueRank {
     fn from(priority: Priority) -> Self {
         Self { priority, nice: Nice::default() }

@@ -15,20 +15,20 @@ pub const CANDIDATES_MAX: usize = 8;
 pub enum Decision {
     /// Start the job there.
     Start {
-        /// Which job.
+        /// The job.
         job: JobId,
-        /// Where.
+        /// The instance, or part of one.
         place: JobPlacement,
         /// Why there.
         why: Explanation,
     },
     /// Leave the job in the queue.
     Wait {
-        /// Which job.
+        /// The job.
         job: JobId,
         /// Until what.
         reason: WaitReason,
-        /// Why.
+        /// The explanation for people.
         why: Explanation,
     },
     /// Give a GPU another layout and other jobs, moving those that run if need be. Only policies
@@ -36,7 +36,7 @@ pub enum Decision {
     Reshape {
         /// What is to stand and run.
         reshape: Reshape,
-        /// Why.
+        /// The explanation for people.
         why: Explanation,
     },
 }
@@ -87,7 +87,7 @@ pub enum StayingJobs {
 /// One job's place in a [`Reshape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedJob {
-    /// Which job.
+    /// The job.
     pub job: JobId,
     /// The instance; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,

@@ -158,16 +158,16 @@ fn reason(
             "it doesn't join {with}: that would add {} % of the throughput of a job alone",
             gain / 10
         )),
-        SharingGain::Slows(whom, slowed) => {
-            let whom = whom.and_then(|at| tenancy.sharers.get(at));
-            let whom = whom.map_or("it".to_owned(), |(job, _)| format!("job {job}"));
+        SharingGain::Slows(victim, slowed) => {
+            let victim = victim.and_then(|at| tenancy.sharers.get(at));
+            let victim = victim.map_or("it".to_owned(), |(job, _)| format!("job {job}"));
             let longer = slowed.saturating_sub(1_000) / 10;
             let remedy = match sharer.share.is_kernel() {
                 true => "; with a better priority its kernels would go first",
                 false => "",
             };
             Some(format!(
-                "it doesn't join {with}: {whom}, an online job, would take {longer} % longer{remedy}"
+                "it doesn't join {with}: {victim}, an online job, would take {longer} % longer{remedy}"
             ))
         }
     }

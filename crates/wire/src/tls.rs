@@ -67,7 +67,7 @@ pub enum TlsError {
     /// A file of the identity folder is missing or unreadable.
     #[error("can't read {path}")]
     Read {
-        /// Which file.
+        /// The file.
         path: String,
         /// What the system reported.
         #[source]
@@ -76,7 +76,7 @@ pub enum TlsError {
     /// A file could not be written.
     #[error("can't write {path}")]
     Write {
-        /// Which file.
+        /// The file.
         path: String,
         /// What the system reported.
         #[source]
@@ -85,7 +85,7 @@ pub enum TlsError {
     /// A file holds something else than it should.
     #[error("{path} is no {expected}")]
     Malformed {
-        /// Which file.
+        /// The file.
         path: String,
         /// What it should hold.
         expected: &'static str,

@@ -47,7 +47,7 @@ pub enum CompanionLine<'l> {
     },
     /// A framework takes memory in advance, so that what is in use is not what it needs.
     Preallocated {
-        /// Which framework.
+        /// The framework.
         framework: &'l str,
     },
 }

@@ -129,7 +129,7 @@ pub struct ProcessFacts {
 /// A disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskFacts {
-    /// Where.
+    /// The folder on it that was examined.
     pub path: String,
     /// What is free for us.
     pub free: Bytes,

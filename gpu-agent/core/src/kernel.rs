@@ -51,7 +51,7 @@ pub struct AttemptTally {
     /// Records that a shim dropped because its ring was full.
     pub lost: u64,
     /// Launches of fillers without a grant: they may not wait, or the queue was dead.
-    pub unasked: u64,
+    pub ungranted: u64,
     /// Most device memory that one process was seen to allocate, in bytes.
     pub memory_peak: u64,
 }
@@ -63,7 +63,7 @@ impl AttemptTally {
         self.sessions += other.sessions;
         self.passed = self.passed.saturating_add(other.passed);
         self.lost = self.lost.saturating_add(other.lost);
-        self.unasked = self.unasked.saturating_add(other.unasked);
+        self.ungranted = self.ungranted.saturating_add(other.ungranted);
         self.memory_peak = self.memory_peak.max(other.memory_peak);
     }
 }

@@ -1,9 +1,11 @@
 //! The other side of the launcher: starting one, and reading a user's file through one.
 
+use std::error::Error;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::helper::{PROBE_FLAG, PROTOCOL_FLAG, VERSION};
@@ -59,25 +61,83 @@ impl EndingLauncher {
     }
 }
 
+/// Why a user's file is not open.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The launcher failed.
+    Launcher(io::Error),
+    /// The launcher gave another answer than a file.
+    Answer(Reply),
+    /// The launcher sent no descriptor.
+    NoDescriptor,
+    /// The user may not, or the file is another one, in the launcher's words.
+    Refused(String),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Launcher(error) => write!(f, "tessera-launch failed: {error}"),
+            Self::Answer(reply) => write!(f, "tessera-launch answered {reply:?}"),
+            Self::NoDescriptor => f.write_str("no descriptor came"),
+            Self::Refused(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl Error for ReadError {}
+
+/// Why a launcher's program can't be used.
+#[derive(Debug)]
+pub enum LaunchProgramError {
+    /// It can't be run.
+    Run(PathBuf, io::Error),
+    /// It speaks another version of the protocol.
+    Version(PathBuf, u16),
+    /// It prints no version.
+    NoVersion(PathBuf),
+}
+
+impl fmt::Display for LaunchProgramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run(program, error) => write!(f, "{} can't be run: {error}", program.display()),
+            Self::Version(program, version) => write!(
+                f,
+                "{} speaks version {version} of the launcher's protocol, this program version \
+                 {VERSION}: install both from one release",
+                program.display()
+            ),
+            Self::NoVersion(program) => write!(
+                f,
+                "{} prints no version: install it from the release of this agent",
+                program.display()
+            ),
+        }
+    }
+}
+
+impl Error for LaunchProgramError {}
+
 /// Opens a file as its account, in another process that may hang.
 ///
 /// # Errors
 ///
-/// Why there is none, for people.
+/// The launcher failed, or the user may not read the file.
 pub fn open_as(
     program: &Path,
     file: FileOrder,
     (device, inode, born): (u64, u64, u64),
-) -> Result<File, String> {
+) -> Result<File, ReadError> {
     // The child has its own time; this is for a launcher that fails.
     let patience = i32::try_from(file.within_ms).unwrap_or(i32::MAX).saturating_add(2_000);
     let answer = query(program, &Request::Read { file, device, inode, born }, patience);
-    match answer.map_err(|error| format!("tessera-launch failed: {error}"))? {
+    match answer.map_err(ReadError::Launcher)? {
         (Reply::Opened { refusal }, mut descriptors) if refusal.is_empty() => {
-            descriptors.pop().map(File::from).ok_or_else(|| "no descriptor came".to_owned())
+            descriptors.pop().map(File::from).ok_or(ReadError::NoDescriptor)
         }
-        (Reply::Opened { refusal }, _) => Err(refusal),
-        (reply, _) => Err(format!("tessera-launch answered {reply:?}")),
+        (Reply::Opened { refusal }, _) => Err(ReadError::Refused(refusal)),
+        (reply, _) => Err(ReadError::Answer(reply)),
     }
 }
 
@@ -109,19 +169,14 @@ fn query(program: &Path, request: &Request, patience: i32) -> io::Result<(Reply,
 /// # Errors
 ///
 /// It can't be run, or it speaks another version: launcher, shepherd and agent belong together.
-pub fn check_program(program: &Path) -> Result<(), String> {
-    let shown = program.display();
+pub fn check_program(program: &Path) -> Result<(), LaunchProgramError> {
+    let shown = || program.to_owned();
     let output = Command::new(program).arg(PROTOCOL_FLAG).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{shown} can't be run: {error}"))?;
+    let output = output.map_err(|error| LaunchProgramError::Run(shown(), error))?;
     match String::from_utf8_lossy(&output.stdout).trim().parse::<u16>() {
         Ok(VERSION) => Ok(()),
-        Ok(version) => Err(format!(
-            "{shown} speaks version {version} of the launcher's protocol, this program version {VERSION}: \
-             install both from one release"
-        )),
-        Err(_) => {
-            Err(format!("{shown} prints no version: install it from the release of this agent"))
-        }
+        Ok(version) => Err(LaunchProgramError::Version(shown(), version)),
+        Err(_) => Err(LaunchProgramError::NoVersion(shown())),
     }
 }
 

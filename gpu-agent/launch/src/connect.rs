@@ -53,8 +53,8 @@ fn pass(from: &mut impl Read, to: &mut impl Write, buffer: &mut [u8]) -> bool {
 }
 
 fn wait_for(input: i32, peer: i32) -> [bool; 2] {
-    let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut polled = [wanted(input), wanted(peer)];
+    let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polled = [readable(input), readable(peer)];
     // SAFETY: the array outlives the call and has two elements.
     unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
     polled.map(|descriptor| descriptor.revents != 0)

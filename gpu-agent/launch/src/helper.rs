@@ -1,6 +1,7 @@
 //! The launcher's one loop: its shepherd, its child, and the children that open files for readers. It never
 //! waits for any of them.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
@@ -14,7 +15,7 @@ use crate::order::{
     Account, DeviceRules, FileOrder, Input, Order, Output, ReadableOutput, Reply, Request,
 };
 use crate::paths::{OpenError, identity_of, open_reader};
-use crate::policy::{self, Policy};
+use crate::policy::{self, AccountRefusal, Policy};
 use crate::socket::{Received, Socket};
 use crate::sys::{self, Child, boot_millis};
 
@@ -98,6 +99,41 @@ enum Phase {
         deadline: u64,
     },
     Running,
+}
+
+/// Why no child opens or empties a user's path.
+#[derive(Debug)]
+enum FileRefusal {
+    /// As many as may be are at work, and don't end.
+    TooMany,
+    /// The account may not be become.
+    Account(AccountRefusal),
+    /// There is no process for it.
+    Process(io::Error),
+}
+
+impl fmt::Display for FileRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany => {
+                f.write_str("too many files are being opened: their file systems don't answer")
+            }
+            Self::Account(refusal) => refusal.fmt(f),
+            Self::Process(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<io::Error> for FileRefusal {
+    fn from(error: io::Error) -> Self {
+        Self::Process(error)
+    }
+}
+
+impl From<AccountRefusal> for FileRefusal {
+    fn from(refusal: AccountRefusal) -> Self {
+        Self::Account(refusal)
+    }
 }
 
 struct FileChild {
@@ -232,7 +268,7 @@ impl Launcher {
                     let _ = report.send_raw(refusal.as_bytes(), &[]);
                 });
                 if let Err(refusal) = opened {
-                    self.reply(&Reply::Opened { refusal });
+                    self.reply(&Reply::Opened { refusal: refusal.to_string() });
                 }
             }
             Request::Remove(folder) => {
@@ -259,10 +295,10 @@ impl Launcher {
             return Err(by_node("the launcher has an attempt already".to_owned()));
         }
         let policy = self.policy_for(order.uid_min, order.walls.root_allowed);
-        let change = policy.change(order.account.as_ref()).map_err(|detail| Reply::Failed {
+        let change = policy.change(order.account.as_ref()).map_err(|refusal| Reply::Failed {
             by_job: true,
             lease: false,
-            detail,
+            detail: refusal.to_string(),
         })?;
         let descriptors = sort(order, descriptors)
             .ok_or_else(|| by_node("a descriptor is missing in the shepherd's order".to_owned()))?;
@@ -394,16 +430,14 @@ impl Launcher {
         file: &FileOrder,
         is_removal: bool,
         act: impl FnOnce(&Socket),
-    ) -> Result<(), String> {
+    ) -> Result<(), FileRefusal> {
         if self.files.len() + self.stuck.len() >= FILES_MAX {
-            return Err(
-                "too many files are being opened: their file systems don't answer".to_owned()
-            );
+            return Err(FileRefusal::TooMany);
         }
         let policy = self.policy_for(file.uid_min, file.root_allowed);
         let change = policy.change(file.account.as_ref())?;
-        let (report, theirs) = Socket::pair().map_err(|error| error.to_string())?;
-        let Some(child) = sys::fork(None, false).map_err(|error| error.to_string())? else {
+        let (report, theirs) = Socket::pair()?;
+        let Some(child) = sys::fork(None, false)? else {
             drop(report);
             match become_reader(change) {
                 Ok(()) => {
@@ -566,7 +600,7 @@ fn find_policy(caller: u32, own: u32) -> io::Result<Policy> {
         return Err(refuse(format!("{POLICY_FILE} must be root's, and writable for nobody else")));
     }
     let policy = policy::parse(&io::read_to_string(file)?)
-        .map_err(|reason| refuse(format!("{POLICY_FILE}: {reason}")))?;
+        .map_err(|bad| refuse(format!("{POLICY_FILE}: {bad}")))?;
     if policy.caller != caller {
         let expected = policy.caller;
         return Err(refuse(format!("uid {caller} may not start it, only uid {expected}")));

@@ -72,7 +72,7 @@ pub struct Walls {
 /// One device node, by its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceNumber {
-    /// Which driver.
+    /// The driver.
     pub major: u32,
     /// Which of its devices.
     pub minor: u32,
@@ -166,7 +166,7 @@ pub enum Request {
     Kill,
     /// Open a file as its account, and send its descriptor.
     Read {
-        /// Which file.
+        /// The file.
         file: FileOrder,
         /// The file system that it was on when the attempt opened it.
         device: u64,

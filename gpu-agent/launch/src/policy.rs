@@ -1,5 +1,8 @@
 //! Which accounts a launcher may become. Pure.
 
+use std::error::Error;
+use std::fmt;
+
 use crate::order::Account;
 
 /// The account of processes whose uid is not known on this machine. No person is it.
@@ -20,48 +23,135 @@ pub struct Policy {
     pub root_jobs: bool,
 }
 
+/// Why an attempt may not run as an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccountRefusal {
+    /// Jobs of root are not allowed.
+    Root,
+    /// The launcher has no privileges.
+    Unprivileged {
+        /// The account that it runs as.
+        own: u32,
+        /// The requested account.
+        uid: u32,
+    },
+    /// The account stands for users that this machine does not know.
+    UnknownUsers(u32),
+    /// The account belongs to the system.
+    System {
+        /// The account.
+        uid: u32,
+        /// The smallest uid of a person.
+        uid_min: u32,
+    },
+    /// The account is the agent's own.
+    Agent(u32),
+    /// The account is in the group of root.
+    RootGroup(u32),
+}
+
+impl fmt::Display for AccountRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Root => f.write_str(
+                "jobs of root are refused here: submit as another user, or set root_jobs in the \
+                 agent's settings",
+            ),
+            Self::Unprivileged { own, uid } => write!(
+                f,
+                "this node's agent has no privileges, so that it runs only jobs of its own account \
+                 (uid {own}), not of uid {uid}. Install tessera-launch as docs/launching.md describes, \
+                 or run the agent as root",
+            ),
+            Self::UnknownUsers(uid) => {
+                write!(f, "uid {uid} stands for unknown users, and runs no jobs")
+            }
+            Self::System { uid, uid_min } => write!(
+                f,
+                "uid {uid} is below {uid_min}, and belongs to the system: submit as a person, or set \
+                 uid_min in the agent's settings"
+            ),
+            Self::Agent(uid) => {
+                write!(f, "uid {uid} is the agent's own account, which runs no jobs")
+            }
+            Self::RootGroup(uid) => {
+                write!(f, "uid {uid} is in the group of root (gid 0), which runs no jobs")
+            }
+        }
+    }
+}
+
+impl Error for AccountRefusal {}
+
+/// Why a setuid launcher's settings can't be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadPolicy {
+    /// A line has no `=`.
+    NoSetting(String),
+    /// A value is no uid.
+    NoUid {
+        /// The value.
+        value: String,
+        /// Its line.
+        line: String,
+    },
+    /// A name is no setting.
+    UnknownSetting(String),
+    /// No line names the caller.
+    NoCaller,
+}
+
+impl fmt::Display for BadPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSetting(line) => write!(f, "no setting: {line}"),
+            Self::NoUid { value, line } => write!(f, "{value} is no uid: {line}"),
+            Self::UnknownSetting(name) => {
+                write!(f, "{name} is no setting: caller, uid_min and root_jobs are")
+            }
+            Self::NoCaller => {
+                f.write_str("it names no caller: write caller = UID of the agent's account")
+            }
+        }
+    }
+}
+
+impl Error for BadPolicy {}
+
 impl Policy {
     /// Returns whether an attempt may run as `account`, and with what change: `None` for none.
     ///
     /// # Errors
     ///
-    /// The reason, for people.
-    pub fn change<'a>(&self, account: Option<&'a Account>) -> Result<Option<&'a Account>, String> {
+    /// Jobs may not run as this account.
+    pub fn change<'a>(
+        &self,
+        account: Option<&'a Account>,
+    ) -> Result<Option<&'a Account>, AccountRefusal> {
         let uid = account.map_or(self.own, |account| account.uid);
         if uid == 0 && !self.root_jobs {
-            return Err("jobs of root are refused here: submit as another user, or set root_jobs \
-                        in the agent's settings"
-                .to_owned());
+            return Err(AccountRefusal::Root);
         }
         let Some(account) = account.filter(|account| account.uid != self.own) else {
             return Ok(None);
         };
         if self.own != 0 {
-            return Err(format!(
-                "this node's agent has no privileges, so that it runs only jobs of its own account \
-                 (uid {}), not of uid {uid}. Install tessera-launch as docs/launching.md describes, or \
-                 run the agent as root",
-                self.own
-            ));
+            return Err(AccountRefusal::Unprivileged { own: self.own, uid });
         }
         if uid == 0 {
             return Ok(Some(account));
         }
         if uid == UNKNOWN_UID || uid == u32::MAX {
-            return Err(format!("uid {uid} stands for unknown users, and runs no jobs"));
+            return Err(AccountRefusal::UnknownUsers(uid));
         }
         if uid < self.uid_min {
-            let least = self.uid_min;
-            return Err(format!(
-                "uid {uid} is below {least}, and belongs to the system: submit as a person, or set \
-                 uid_min in the agent's settings"
-            ));
+            return Err(AccountRefusal::System { uid, uid_min: self.uid_min });
         }
         if uid == self.caller {
-            return Err(format!("uid {uid} is the agent's own account, which runs no jobs"));
+            return Err(AccountRefusal::Agent(uid));
         }
         if account.gid == 0 || account.groups.contains(&0) {
-            return Err(format!("uid {uid} is in the group of root (gid 0), which runs no jobs"));
+            return Err(AccountRefusal::RootGroup(uid));
         }
         Ok(Some(account))
     }
@@ -71,25 +161,27 @@ impl Policy {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
-pub fn parse(text: &str) -> Result<Policy, String> {
+/// A line that can't be read, or no caller.
+pub fn parse(text: &str) -> Result<Policy, BadPolicy> {
     let mut policy = Policy { own: 0, caller: u32::MAX, uid_min: UID_MIN, root_jobs: false };
     for line in text.lines().map(str::trim) {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let (name, value) = line.split_once('=').ok_or_else(|| format!("no setting: {line}"))?;
+        let (name, value) =
+            line.split_once('=').ok_or_else(|| BadPolicy::NoSetting(line.to_owned()))?;
         let value = value.trim();
-        let number = || value.parse::<u32>().map_err(|_| format!("{value} is no uid: {line}"));
+        let bad = || BadPolicy::NoUid { value: value.to_owned(), line: line.to_owned() };
+        let number = || value.parse::<u32>().map_err(|_| bad());
         match name.trim() {
             "caller" => policy.caller = number()?,
             "uid_min" => policy.uid_min = number()?,
             "root_jobs" => policy.root_jobs = value == "yes",
-            name => return Err(format!("{name} is no setting: caller, uid_min and root_jobs are")),
+            name => return Err(BadPolicy::UnknownSetting(name.to_owned())),
         }
     }
     if policy.caller == u32::MAX {
-        return Err("it names no caller: write caller = UID of the agent's account".to_owned());
+        return Err(BadPolicy::NoCaller);
     }
     Ok(policy)
 }
@@ -113,14 +205,14 @@ mod tests {
             (65_534, "unknown"),
             (u32::MAX, "unknown"),
         ] {
-            let refusal = policy.change(Some(&account(uid))).unwrap_err();
+            let refusal = policy.change(Some(&account(uid))).unwrap_err().to_string();
             assert!(refusal.contains(word), "{uid}: {refusal}");
         }
         assert!(policy.change(None).is_err(), "its own account is root");
         let low = Policy { uid_min: 1, ..policy };
-        assert!(low.change(Some(&account(990))).unwrap_err().contains("agent's own"));
+        assert!(low.change(Some(&account(990))).unwrap_err().to_string().contains("agent's own"));
         let groups = Account { groups: vec![7, 0], ..account(1000) };
-        assert!(policy.change(Some(&groups)).unwrap_err().contains("gid 0"));
+        assert!(policy.change(Some(&groups)).unwrap_err().to_string().contains("gid 0"));
     }
 
     #[test]
@@ -135,8 +227,12 @@ mod tests {
         let policy = Policy { own: 1000, caller: 1000, uid_min: 1000, root_jobs: true };
         assert_eq!(policy.change(Some(&account(1000))), Ok(None));
         assert_eq!(policy.change(None), Ok(None));
-        assert!(policy.change(Some(&account(1001))).unwrap_err().contains("no privileges"));
-        assert!(policy.change(Some(&account(0))).unwrap_err().contains("no privileges"));
+        assert!(
+            policy.change(Some(&account(1001))).unwrap_err().to_string().contains("no privileges")
+        );
+        assert!(
+            policy.change(Some(&account(0))).unwrap_err().to_string().contains("no privileges")
+        );
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Socket {
     pub fn pair() -> io::Result<(Self, Self)> {
         let mut ends = [-1; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: the array has room for both; the descriptors are new and nobody else's.
+        // SAFETY: the array has control for both; the descriptors are new and nobody else's.
         unsafe {
             check(libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()))?;
             Ok((Self(OwnedFd::from_raw_fd(ends[0])), Self(OwnedFd::from_raw_fd(ends[1]))))
@@ -153,15 +153,15 @@ impl Socket {
         }
         let mut part =
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let mut room = [0_u64; DESCRIPTORS_MAX];
+        let mut control = [0_u64; DESCRIPTORS_MAX];
         // SAFETY: the header is plain numbers and pointers, for which zero means "not used".
         let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         header.msg_iov = &raw mut part;
         header.msg_iovlen = 1;
         let length = numbers.len() * size_of::<RawFd>();
         if !numbers.is_empty() {
-            header.msg_control = room.as_mut_ptr().cast();
-            // SAFETY: arithmetic; the room is larger than what sixteen descriptors take.
+            header.msg_control = control.as_mut_ptr().cast();
+            // SAFETY: arithmetic; the control is larger than what sixteen descriptors take.
             unsafe {
                 let length = u32::try_from(length).unwrap_or(0);
                 header.msg_controllen = libc::CMSG_SPACE(length) as _;
@@ -187,13 +187,13 @@ impl Socket {
     pub fn receive_raw(&self) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         let mut bytes = vec![0; SHORT + 1];
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let mut room = [0_u64; DESCRIPTORS_MAX];
+        let mut control = [0_u64; DESCRIPTORS_MAX];
         // SAFETY: the header is plain numbers and pointers, for which zero means "not used".
         let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         header.msg_iov = &raw mut part;
         header.msg_iovlen = 1;
-        header.msg_control = room.as_mut_ptr().cast();
-        header.msg_controllen = size_of_val(&room) as _;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control) as _;
         // SAFETY: the header and all that it refers to outlive the call.
         let read = check(unsafe {
             libc::recvmsg(self.0.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC)

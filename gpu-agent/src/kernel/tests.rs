@@ -149,7 +149,7 @@ async fn a_bug_in_one_queue_restarts_this_queue_and_no_other_of_its_gpu_or_of_ot
     let neighbour = stage.admit("GPU-1", "MIG-2");
     let other = stage.admit("GPU-2", "GPU-2");
     let mut first = Process::join(&broken, 1).await;
-    let mut beside = Process::join(&neighbour, 2).await;
+    let mut neighbour_process = Process::join(&neighbour, 2).await;
     let mut far = Process::join(&other, 3).await;
     first.define(0).await;
 
@@ -159,7 +159,7 @@ async fn a_bug_in_one_queue_restarts_this_queue_and_no_other_of_its_gpu_or_of_ot
     let mut again = Process::join(&broken, 1).await;
     for number in 0..20 {
         again.define(number).await;
-        beside.define(number).await;
+        neighbour_process.define(number).await;
         far.define(number).await;
     }
     stage.await_restarts("GPU-1", 1).await;

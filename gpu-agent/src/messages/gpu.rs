@@ -29,7 +29,7 @@ pub enum GpuOrder {
         gpu: GpuId,
         /// When the fault was seen.
         at_unix: Millis,
-        /// Which fault.
+        /// The fault.
         cause: FaultCause,
         /// The attempts.
         attempts: Vec<AttemptId>,

@@ -26,7 +26,7 @@ pub enum ControlError {
     NoProgram {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// Why it could not be run.
         cause: std::io::Error,
     },
     /// It did not end in time.

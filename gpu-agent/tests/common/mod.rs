@@ -1,7 +1,7 @@
 //! A controller for tests: real certificates, a real QUIC server, and whatever a test needs to
 //! send. With it, real agents in folders of their own.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -304,9 +304,9 @@ impl Session {
         .await
     }
 
-    pub async fn until_tombstoned(&mut self, wanted: AttemptId) {
+    pub async fn until_tombstoned(&mut self, expected: AttemptId) {
         self.until(|frame| {
-            matches!(frame, ToController::Tombstoned { attempt } if *attempt == wanted)
+            matches!(frame, ToController::Tombstoned { attempt } if *attempt == expected)
                 .then_some(())
         })
         .await;

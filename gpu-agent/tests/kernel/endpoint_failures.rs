@@ -125,7 +125,7 @@ async fn s2_while_a_launch_waits_heartbeats_and_pings_arrive() {
     let (own, ..) = holder.define(0).await;
     // Each launch of the holder ends the gap before it can be filled.
     filler.request(1, kernel).await;
-    let beat = page.page().heartbeat();
+    let before = page.page().heartbeat();
     loop {
         holder.launch(1, own, Some(&page)).await;
         let frame = filler.reader.receive_known::<ToShim>().await.unwrap().unwrap();
@@ -133,7 +133,7 @@ async fn s2_while_a_launch_waits_heartbeats_and_pings_arrive() {
             break;
         }
     }
-    assert!(page.page().heartbeat() > beat);
+    assert!(page.page().heartbeat() > before);
 }
 
 #[expect(clippy::disallowed_methods, reason = "the test measures how soon a filler is free")]

@@ -182,10 +182,10 @@ async fn an_older_and_a_younger_shim_are_answered_in_what_both_speak() {
 async fn every_record_of_a_fast_program_arrives() {
     const LAUNCHES: u64 = 200_000;
     let mut rig = Rig::new();
-    let (job, rival) = (rig.admit("MIG-1", "job", 3), rig.admit("MIG-1", "rival", 9));
+    let (job, competitor) = (rig.admit("MIG-1", "job", 3), rig.admit("MIG-1", "competitor", 9));
     rig.add_profile(&job, &[(2, 1)]);
-    rig.add_profile(&rival, &[(2, 1)]);
-    let _rival = Shim::join(&rival).await;
+    rig.add_profile(&competitor, &[(2, 1)]);
+    let _competitor = Shim::join(&competitor).await;
     let mut shim = Shim::join(&job).await;
     let (kernel, ..) = shim.define(0).await;
 
@@ -211,8 +211,8 @@ async fn a_kernel_beyond_all_space_stays_unknown_and_runs() {
     let mut rig = Rig::new();
     let job = rig.admit("MIG-1", "job", 3);
     let mut shim = Shim::join(&job).await;
-    let room = usize::from(tessera_kernel_queue::limits::KERNELS_MAX);
-    for first in (0..room).step_by(512) {
+    let capacity = usize::from(tessera_kernel_queue::limits::KERNELS_MAX);
+    for first in (0..capacity).step_by(512) {
         let define = |number: usize| ShimRecord::Define {
             number: u32::try_from(number).unwrap(),
             kernel: kernel(number),
@@ -220,7 +220,7 @@ async fn a_kernel_beyond_all_space_stays_unknown_and_runs() {
         shim.send((first..first + 512).map(define).collect()).await;
     }
 
-    let (index, sk, measure) = shim.define(room).await;
+    let (index, sk, measure) = shim.define(capacity).await;
 
     assert_eq!((index, sk, measure), (KernelIndex::UNKNOWN, None, false));
 }
@@ -248,5 +248,5 @@ async fn a_launch_made_before_the_role_of_a_filler_arrived_is_no_launch_without_
     else {
         panic!()
     };
-    assert_eq!((tally.counters.launches, tally.unasked), (2, 1));
+    assert_eq!((tally.counters.launches, tally.ungranted), (2, 1));
 }

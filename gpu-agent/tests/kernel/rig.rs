@@ -94,10 +94,10 @@ impl Rig {
         MappedGate::open(&self.folder.path().join("gates"), &attempt.slice, None).unwrap()
     }
 
-    pub async fn event_where(&mut self, wanted: impl Fn(&KernelEvent) -> bool) -> KernelEvent {
+    pub async fn event_where(&mut self, expected: impl Fn(&KernelEvent) -> bool) -> KernelEvent {
         loop {
             let event = self.event().await;
-            if wanted(&event) {
+            if expected(&event) {
                 return event;
             }
         }
@@ -220,16 +220,16 @@ impl Shim {
     }
 
     /// Waits for a certain frame, past others.
-    pub async fn await_frame<T>(&mut self, mut wanted: impl FnMut(ToShim) -> Option<T>) -> T {
+    pub async fn await_frame<T>(&mut self, mut expected: impl FnMut(ToShim) -> Option<T>) -> T {
         loop {
-            if let Some(found) = wanted(self.receive().await) {
+            if let Some(found) = expected(self.receive().await) {
                 return found;
             }
         }
     }
 
-    pub async fn await_role(&mut self, wanted: Role) {
-        self.await_frame(|frame| (frame == ToShim::Role(wanted)).then_some(())).await;
+    pub async fn await_role(&mut self, expected: Role) {
+        self.await_frame(|frame| (frame == ToShim::Role(expected)).then_some(())).await;
     }
 
     pub async fn await_grant(&mut self) -> Grant {

@@ -32,7 +32,7 @@ pub struct ExportRow {
     pub hook: Option<Hook>,
 }
 
-#[allow(non_upper_case_globals)]
+#[allow(non_upper_case_globals, reason = "the names are those of the driver's functions")]
 mod generated {
     use super::{AtomicPtr, ExportRow, Hook, find_and_jump, naked_asm};
 

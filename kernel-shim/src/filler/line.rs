@@ -10,6 +10,7 @@ use std::sync::{Condvar, PoisonError};
 use std::time::Duration;
 
 use tessera_kernel_queue::Nanos;
+use tessera_model::number::clamped;
 
 use super::state::FillerGuard;
 
@@ -80,7 +81,7 @@ impl ThreadLine {
     fn active(&self, now: Nanos) -> usize {
         let more = now.minus(self.since).get() / PATIENCE.get();
         // At most eight.
-        usize::try_from((1 + more).min(ACTIVE_MAX)).unwrap_or(1)
+        clamped((1 + more).min(ACTIVE_MAX))
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use tessera_kernel_queue::{GrantBudget, Nanos};
+use tessera_model::number::clamped;
 
 use super::line::ThreadLine;
 use crate::events::DriverEvent;
@@ -53,7 +54,7 @@ impl FillerState {
     /// Returns how many kernels are in flight or about to be launched.
     pub fn committed(&self) -> u16 {
         // A count beyond the range is beyond every grant's limit as well.
-        u16::try_from(self.in_flight.len()).unwrap_or(u16::MAX).saturating_add(self.departing)
+        clamped::<u16>(self.in_flight.len()).saturating_add(self.departing)
     }
 
     /// Returns how long to sleep before something that is `ahead`; `None` if timers are too coarse.

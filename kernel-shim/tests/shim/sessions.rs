@@ -206,8 +206,8 @@ fn a_grant_serves_launches_of_new_kernels_too() {
 
 /// Waits until a launch was requested so often.
 fn requests(queue: &TestQueue, of: u64, times: usize) {
-    let asks = |record: &&ShimRecord| matches!(record, ShimRecord::Request { launch, .. } if *launch == of);
-    queue.receive(|records| (records.iter().filter(asks).count() >= times).then_some(()));
+    let queries = |record: &&ShimRecord| matches!(record, ShimRecord::Request { launch, .. } if *launch == of);
+    queue.receive(|records| (records.iter().filter(queries).count() >= times).then_some(()));
 }
 
 #[test]
@@ -301,8 +301,8 @@ fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
 
     gate.page().add_launch();
     job.begin("launch k0 1");
-    let asks = |record: &ShimRecord| matches!(record, ShimRecord::Request { launch: 4, .. });
-    queue.receive(|records| records.iter().any(asks).then_some(()));
+    let queries = |record: &ShimRecord| matches!(record, ShimRecord::Request { launch: 4, .. });
+    queue.receive(|records| records.iter().any(queries).then_some(()));
     queue.send(ToShim::Grant(Grant { number: 8, gate: gate.page().gate(), ..grant }));
     assert!(job.answer().starts_with('0'));
     let after = job.counters();
@@ -331,7 +331,7 @@ fn waiting_threads_go_when_the_role_changes_and_ask_again_when_the_queue_refuses
     requests(&queue, launch, 2);
     let why = tessera_kernel_queue::QueueRefusal::QueueFull;
     queue.send(ToShim::Refused { why, launch: Some(launch) });
-    // It has no place now, and asks again.
+    // It has no place now, and queries again.
     requests(&queue, launch, 3);
     queue.send(ToShim::Role(Role::Hold));
     assert!(job.answer().starts_with('0'));

@@ -95,9 +95,9 @@ impl Rig {
     /// others would wait for if it were stopped or killed meanwhile.
     fn connected(&self, arguments: &[&str]) -> Child {
         let mut child = self.client(arguments);
-        let mut said = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
-        assert!(said.starts_with("shares "), "{said:?}: {:?}", end(child));
+        let mut reported = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut reported).unwrap();
+        assert!(reported.starts_with("shares "), "{reported:?}: {:?}", end(child));
         child
     }
 

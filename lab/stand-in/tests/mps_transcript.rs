@@ -26,16 +26,16 @@ fn stand_in(faults: &str) -> String {
 }
 
 /// Shows the first line that differs with what came before it.
-fn assert_same(said: &str, wanted: &str) {
-    let pairs = said.lines().zip(wanted.lines()).enumerate();
+fn assert_same(reported: &str, expected: &str) {
+    let pairs = reported.lines().zip(expected.lines()).enumerate();
     for (number, (said_line, wanted_line)) in pairs {
         if said_line != wanted_line {
-            let before: Vec<_> = wanted.lines().take(number).collect();
+            let before: Vec<_> = expected.lines().take(number).collect();
             let before = before[before.len().saturating_sub(4)..].join("\n");
             panic!("line {}:\n{before}\nis     {said_line}\nwanted {wanted_line}", number + 1);
         }
     }
-    assert_eq!(said.lines().count(), wanted.lines().count(), "one says more");
+    assert_eq!(reported.lines().count(), expected.lines().count(), "one says more");
 }
 
 #[test]
@@ -56,10 +56,10 @@ fn a_real_control_program_says_what_was_written_down() {
     };
     let version = std::env::var("TESSERA_REAL_MPS_VERSION").unwrap_or(R535.0.to_owned());
     let known = [R535, R550].into_iter().find(|(known, _)| *known == version);
-    let (_, wanted) = known.unwrap_or_else(|| panic!("no transcript of {version}"));
+    let (_, expected) = known.unwrap_or_else(|| panic!("no transcript of {version}"));
     let folder = tempfile::tempdir().unwrap();
 
     let rig = TranscriptRig { program: Path::new(&program), folder: folder.path(), variables: &[] };
 
-    assert_same(&rig.record().unwrap(), wanted);
+    assert_same(&rig.record().unwrap(), expected);
 }

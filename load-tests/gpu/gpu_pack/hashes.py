@@ -17,7 +17,7 @@ def compare(part, queue, module, title, arguments=(), variables=None, within=150
     again = {}
 
     def is_steady(name, value):
-        """A program that never computes the same says nothing of the shim."""
+        """A program that never computes the same proves nothing about the shim."""
         if not again:
             with Child(module, "none", *arguments, env=variables) as child:
                 again.update(child.report(within)["results"])

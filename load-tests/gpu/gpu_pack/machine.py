@@ -28,7 +28,7 @@ def torch_facts():
     for name in ("torchvision", "transformers", "triton"):
         try:
             facts[name] = __import__(name).__version__
-        except Exception:  # Absent or broken: parts that need it say so.
+        except Exception:  # Absent or broken: parts that need it report that.
             facts[name] = None
     if not torch.cuda.is_available():
         facts["why_not"] = "torch sees no device"

@@ -76,7 +76,7 @@ def fcn_head():
 
 
 class Pyramid(nn.Module):
-    """DeepLab's atrous pyramid: five views of the picture side by side."""
+    """DeepLab's atrous pyramid: five views of the image side by side."""
 
     def __init__(self):
         super().__init__()

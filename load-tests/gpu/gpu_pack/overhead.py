@@ -8,7 +8,7 @@ WANTED = ("measure", "free", "hold")
 
 
 def by_launch(part, queue):
-    """Launches through the shim and past it, in turns within one process."""
+    """Launches through the shim and past it, by turns within one process."""
     roles = Roles(queue, "overhead of launches")
     blocks = "20" if part.quick else "200"
     with Child("launch_costs", "none", blocks) as child:
@@ -30,7 +30,7 @@ def by_program(part, queue):
         alone = child.report(120)
     part.measured("programs without the shim", **alone)
     for name in alone["programs"]:
-        # Each program is a task of its own: what is measured of one says nothing of the other.
+        # Each program is a task of its own: what is measured of one proves nothing about the other.
         roles = Roles(queue, "overhead of " + name)
         for role in WANTED:
             with part.guarded("%s, %s" % (name, role)):

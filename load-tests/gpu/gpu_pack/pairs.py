@@ -132,12 +132,12 @@ def scene(part, name, high, low, measured, iterations):
             reports = play(high, low, iterations, dict(of_high, **variables), dict(of_low, **variables), True)
             tallies = {"high": queue.end(one), "low": queue.end(other)}
         counted = {
-            which: {key: tally[key] for key in ("sessions", "lost", "unasked")} | {
+            which: {key: tally[key] for key in ("sessions", "lost", "ungranted")} | {
                 key: tally["queue"][key] for key in ("launches", "grants", "filled_kernels", "aged", "probes")
             } for which, tally in tallies.items()
         }
         part.measured(title, queue=counted, **figures(*reports, alone))
-        # What both launched after their sessions began is what the queue was told of, or passed as free.
+        # What both launched after their sessions began was reported to the queue, or passed as free.
         part.check(title + ", intercepted", all(
             report["after"] is not None and report["after"]["unhooked"] == 0 and tally["sessions"] > 0
             for report, tally in zip(reports, tallies.values())

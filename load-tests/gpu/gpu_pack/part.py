@@ -17,7 +17,7 @@ PACK = os.path.dirname(HERE)
 
 
 class Skip(Exception):
-    """This machine lacks something; the text says what."""
+    """This machine lacks something; the text names it."""
 
 
 class Part:
@@ -95,7 +95,7 @@ class Part:
             raise Skip(torch["why_not"])
 
     def done(self):
-        """Ends the part. Its exit status says whether a row failed."""
+        """Ends the part. Its exit status shows whether a row failed."""
         self.result["complete"] = True
         self.write()
         sys.exit(1 if any(row["status"] == "fail" for row in self.rows) else 0)

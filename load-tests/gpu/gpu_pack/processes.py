@@ -34,7 +34,7 @@ def environment(extra=None):
     result["PYTHONDONTWRITEBYTECODE"] = "1"
     # cuBLAS gives the same bits each time only so.
     result.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Nothing of ours joins the machine's own MPS server by chance.
+    # Nothing of ours joins the machine's own MPS server by accident.
     result["CUDA_MPS_PIPE_DIRECTORY"] = "/nonexistent/tessera-no-mps"
     result.update(of_machine)
     result.update(extra or {})
@@ -80,7 +80,7 @@ class Child:
         return self
 
     def line_that(self, what, is_it, within):
-        """Returns the first line that is wanted: libraries print lines of their own."""
+        """Returns the first line of the expected form: libraries print lines of their own."""
         until = time.monotonic() + within
         while True:
             line = self.line(max(0.1, until - time.monotonic()))

@@ -31,7 +31,7 @@ def attach(driver, launch, stream=None):
 
 
 def settle(driver, wanted, work, within=SETTLE_S):
-    """Works until the role is the wanted one. Returns how long that took, in seconds.
+    """Works until the role is the expected one. Returns how long that took, in seconds.
 
     A task must be measured before it is free or holds, and that needs some launches of each of its kernels.
     Whether the role was reached the caller sees at the end.

@@ -45,7 +45,7 @@ def join(turns):
 def analyse(one, other):
     """Returns the lengths of turns and of changes, in milliseconds and microseconds.
 
-    Only the time in which both wanted the device counts, and of that neither the first nor the last turn.
+    Only the time in which both needed the device counts, and of that neither the first nor the last turn.
     """
     begin = max(one[0][0], other[0][0])
     end = min(one[-1][1], other[-1][1])
@@ -62,7 +62,7 @@ def analyse(one, other):
 
 
 def watch(part, milliseconds):
-    """Two processes that want the device at the same time."""
+    """Two processes that need the device at the same time."""
     if part.machine["stand_in"]:
         with tempfile.TemporaryDirectory() as traces:
             spec = {"steps": [{"run": "busy", "ms": milliseconds}], "iterations": 1}

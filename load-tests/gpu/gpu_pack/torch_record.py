@@ -37,7 +37,7 @@ def main():
         try:
             record(name, tasks, path)
             print(json.dumps({"recorded": path}), flush=True)
-        except Exception as error:  # One that fails says nothing of the others.
+        except Exception as error:  # One that fails proves nothing about the others.
             print(json.dumps({"errors": ["%s: %s: %s" % (type(error).__name__, error, traceback.format_exc())]}), flush=True)
         torch.cuda.empty_cache()
     os._exit(0)

@@ -182,7 +182,7 @@ def main():
             found = PROGRAMS[name](tick)
             role = roles.pop() if len(roles) == 1 else "changing: %s" % sorted(roles)
             results[name] = {"hash": found, "role": role, "allocator": torch.cuda.get_allocator_backend()}
-        except Exception as error:  # One that fails says nothing of the others.
+        except Exception as error:  # One that fails proves nothing about the others.
             results[name] = {
                 "status": "fail", "error": "%s: %s" % (type(error).__name__, error), "trace": traceback.format_exc(),
             }

@@ -66,7 +66,7 @@ struct Arguments {
     #[arg(long)]
     timeline: Option<PathBuf>,
     /// Print what happens as text, instead of the result.
-    #[arg(long = "tell")]
+    #[arg(long = "verbose")]
     is_text: bool,
 }
 

@@ -232,7 +232,7 @@ fn play(arguments: &Arguments, scene: &StressScene) -> Result<Value> {
         "low_part_of_idle": share(together.low_of_gaps(&alone)),
         "low_kernels": together.low.len(),
         "low_busy_ms": share(seconds(total(&together.low)) * 1e3),
-        "unasked": low.unasked,
+        "ungranted": low.ungranted,
         "aged": low.counters.aged,
         "probes": low.counters.probes,
         "grants": low.counters.grants,

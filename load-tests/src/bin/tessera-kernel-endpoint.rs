@@ -166,7 +166,7 @@ fn shown(tally: &AttemptTally) -> Value {
         "sessions": tally.sessions,
         "passed": tally.passed,
         "lost": tally.lost,
-        "unasked": tally.unasked,
+        "ungranted": tally.ungranted,
         "memory_peak_bytes": tally.memory_peak,
         "queue": tally.counters,
     })

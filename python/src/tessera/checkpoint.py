@@ -22,10 +22,10 @@ class on_checkpoint:  # noqa: N801 - used like a function
     The signal interrupts Python code between two instructions, so ``save`` may use any Python object. With
     ``exit_code=None`` the program goes on, and ``.requested`` is true: save at the end of the step.
 
-    >>> with on_checkpoint(lambda: print("saved"), exit_code=None) as asked:
+    >>> with on_checkpoint(lambda: print("saved"), exit_code=None) as checkpoint:
     ...     os.kill(os.getpid(), signal.SIGUSR1)
     saved
-    >>> asked.requested
+    >>> checkpoint.requested
     True
     """
 

@@ -93,7 +93,7 @@ pub struct Conversation {
     is_input_over: bool,
     /// The byte of output that comes next; `None` before the first one.
     received: Option<u64>,
-    told: u64,
+    confirmed: u64,
     /// Whether the current connection has joined the session.
     has_joined: bool,
     /// Why it was not joined the last time.
@@ -174,7 +174,7 @@ impl Conversation {
             confirmed: 0,
             is_input_over: false,
             received: None,
-            told: 0,
+            confirmed: 0,
             has_joined: false,
             refusal: "the connection to the session broke".to_owned(),
         }
@@ -282,7 +282,7 @@ impl Conversation {
         let mut is_ready = false;
         let mut is_end_sent = false;
         loop {
-            let has_room = (self.unconfirmed.len() as u64) < WINDOW;
+            let has_capacity = (self.unconfirmed.len() as u64) < WINDOW;
             let sent = tokio::select! {
                 message = receiver.next() => {
                     let Ok(message) = message else { return Ok(None) };
@@ -301,7 +301,7 @@ impl Conversation {
                         Step::Sent(sent) => sent,
                     }
                 }
-                piece = self.input.next(), if is_ready && has_room && !self.is_input_over => match piece {
+                piece = self.input.next(), if is_ready && has_capacity && !self.is_input_over => match piece {
                     Some(piece) => {
                         self.unconfirmed.extend(&piece);
                         sender.input(piece).await
@@ -358,10 +358,10 @@ impl Conversation {
         };
         let total = self.received.unwrap_or_default() + length;
         self.received = Some(total);
-        if total - self.told < CONFIRM_EVERY {
+        if total - self.confirmed < CONFIRM_EVERY {
             return Ok(Step::Sent(Ok(())));
         }
-        self.told = total;
+        self.confirmed = total;
         Ok(Step::Sent(sender.command(&SessionCommand::Taken { total }).await))
     }
 
@@ -377,7 +377,7 @@ impl Conversation {
                     let _ = begun.send(());
                 }
                 self.received = Some(offset);
-                self.told = offset;
+                self.confirmed = offset;
                 if self.confirmed == 0 && self.unconfirmed.is_empty() {
                     // Another client may have sent input before.
                     self.confirmed = input;

@@ -42,13 +42,22 @@ struct Ports {
     here: u16,
 }
 
-fn parse_ports(text: &str) -> Result<Ports, String> {
+/// A text that names no ports.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum BadPorts {
+    /// A part is no port.
+    #[error("{0:?} is no port: expected 1 to 65535")]
+    NoPort(String),
+    /// Jobs have no port 0.
+    #[error("there is no port 0: expected 1 to 65535")]
+    Zero,
+}
+
+fn parse_ports(text: &str) -> Result<Ports, BadPorts> {
     let (there, here) = text.split_once(':').unwrap_or((text, text));
-    let port = |text: &str| {
-        text.parse::<u16>().map_err(|_| format!("{text:?} is no port: expected 1 to 65535"))
-    };
+    let port = |text: &str| text.parse::<u16>().map_err(|_| BadPorts::NoPort(text.to_owned()));
     match (port(there)?, port(here)?) {
-        (0, _) => Err("there is no port 0: expected 1 to 65535".to_owned()),
+        (0, _) => Err(BadPorts::Zero),
         (there, here) => Ok(Ports { there, here }),
     }
 }

@@ -89,18 +89,26 @@ fn push_text<T>(parts: &mut Vec<Part<T>>, text: &str) {
     }
 }
 
+/// A name that no column has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnknownColumn(String);
+
 /// Reads the format of `-O`: names with `:20` or `:.20` behind them.
 ///
 /// # Errors
 ///
-/// The name that no column has.
-pub fn of_names<T>(text: &str, columns: &'static [Column<T>]) -> Result<Vec<Part<T>>, String> {
+/// [`UnknownColumn`].
+pub fn of_names<T>(
+    text: &str,
+    columns: &'static [Column<T>],
+) -> Result<Vec<Part<T>>, UnknownColumn> {
     let mut parts = Vec::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (name, width) = word.split_once(':').unwrap_or((word, ""));
         let (right, number) = width.strip_prefix('.').map_or((false, width), |rest| (true, rest));
         let letters = number.parse().unwrap_or(NAMED_WIDTH).clamp(1, WIDTH_MAX);
-        let column = find(name, columns).ok_or_else(|| name.to_owned())?;
+        let column = find(name, columns).ok_or_else(|| UnknownColumn(name.to_owned()))?;
         parts.push(Part::Column(column, Some(Width { letters, right }), Heading::Long));
     }
     Ok(parts)
@@ -171,6 +179,6 @@ mod tests {
         let parts = of_names("JobID,Double:.4", COLUMNS).unwrap();
 
         assert_eq!(row(&parts, &42), format!("{:<20}{:>4}\n", 42, 84));
-        assert_eq!(of_names("nope", COLUMNS).err().as_deref(), Some("nope"));
+        assert_eq!(of_names("nope", COLUMNS).err(), Some(UnknownColumn("nope".to_owned())));
     }
 }

@@ -75,11 +75,19 @@ fn expand_one(part: &str, hosts: &mut Vec<String>) -> Result<(), BadHosts> {
     Ok(())
 }
 
+/// A part of a short list of hosts.
+enum HostPart {
+    /// A name without a number.
+    Plain(String),
+    /// Names with this text before a number of this many digits; 0 for any.
+    Numbered((String, usize)),
+}
+
 /// Writes hosts as short as Slurm does: `g1,g2,g3,a7` becomes `g[1-3],a7`.
 pub fn compress<S: AsRef<str>>(hosts: &[S]) -> String {
     let mut order: Vec<(String, usize)> = Vec::new();
     let mut numbers: BTreeMap<(String, usize), Vec<u64>> = BTreeMap::new();
-    let mut parts: Vec<Result<(String, usize), String>> = Vec::new();
+    let mut parts: Vec<HostPart> = Vec::new();
     for host in hosts {
         let host = host.as_ref();
         let digits = host.len() - host.trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -91,16 +99,18 @@ pub fn compress<S: AsRef<str>>(hosts: &[S]) -> String {
                 let key = (prefix.to_owned(), width);
                 if !numbers.contains_key(&key) {
                     order.push(key.clone());
-                    parts.push(Ok(key.clone()));
+                    parts.push(HostPart::Numbered(key.clone()));
                 }
                 numbers.entry(key).or_default().push(number);
             }
-            Err(_) => parts.push(Err(host.to_owned())),
+            Err(_) => parts.push(HostPart::Plain(host.to_owned())),
         }
     }
-    let text = |part: Result<(String, usize), String>| match part {
-        Err(host) => host,
-        Ok(key) => ranges(&key.0, key.1, numbers.get(&key).map_or(&[][..], Vec::as_slice)),
+    let text = |part: HostPart| match part {
+        HostPart::Plain(host) => host,
+        HostPart::Numbered(key) => {
+            ranges(&key.0, key.1, numbers.get(&key).map_or(&[][..], Vec::as_slice))
+        }
     };
     parts.into_iter().map(text).collect::<Vec<_>>().join(",")
 }

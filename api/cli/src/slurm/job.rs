@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use tessera_api_types::{JobRecord, JobRecords, RequestRecord};
+use tessera_api_types::{JobRecord, JobRecords, RankUpdateView, RankView, RequestRecord};
 use tessera_model::number::clamped;
 
 use super::hosts;
@@ -68,7 +68,7 @@ fn unknown_request(submission: u64) -> RequestRecord {
         gpus: 1,
         nodes: 1,
         class: String::new(),
-        priority: 5,
+        queue_rank: RankView { priority: 5, nice: 0 },
         cpus: None,
         host_memory_bytes: None,
         time_limit_secs: None,
@@ -204,8 +204,13 @@ impl SlurmJob {
 
     /// Returns its priority: a larger number is served first, as in Slurm.
     pub fn priority(&self) -> u64 {
-        let rank = self.record.priority.unwrap_or(self.request.priority);
+        let rank = self.queue_rank().priority;
         u64::from(9_u8.saturating_sub(rank)) * 1_000 + 1
+    }
+
+    /// Returns what orders it in the queue, after updates.
+    pub fn queue_rank(&self) -> RankView {
+        self.record.queue_rank.over(self.request.queue_rank)
     }
 
     /// Returns its processors.
@@ -364,7 +369,7 @@ pub mod samples {
             exit_code: None,
             node: None,
             gpu_index: None,
-            priority: None,
+            queue_rank: RankUpdateView::default(),
             time_limit_secs: None,
             partition: None,
             runs: Vec::new(),

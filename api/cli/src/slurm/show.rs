@@ -66,7 +66,12 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
     let mut lines = vec![
         format!("JobId={}{array} JobName={}", job.raw_id(), record.name),
         format!("UserId={0}({number}) GroupId={0}({number}) MCS_label=N/A", record.user),
-        format!("Priority={} Nice=0 Account={} QOS=normal", job.priority(), record.account),
+        format!(
+            "Priority={} Nice={} Account={} QOS=normal",
+            job.priority(),
+            job.queue_rank().nice,
+            record.account
+        ),
         format!(
             "JobState={} Reason={} Dependency={}",
             job.state.long(),
@@ -127,7 +132,7 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
 
 /// Shows nodes.
 pub async fn nodes(name: Option<String>, oneliner: bool) -> Done {
-    let wanted = name
+    let requested = name
         .as_deref()
         .map(super::hosts::expand)
         .transpose()
@@ -137,12 +142,12 @@ pub async fn nodes(name: Option<String>, oneliner: bool) -> Done {
     let all = session.client.nodes().await?.items;
     let mut text = String::new();
     for node in &all {
-        if wanted.as_ref().is_none_or(|wanted| wanted.contains(&node.name)) {
+        if requested.as_ref().is_none_or(|requested| requested.contains(&node.name)) {
             text += &record(&node_lines(node, &names_of(&partitions, node)), oneliner);
         }
     }
     if let Some(missing) =
-        wanted.iter().flatten().find(|name| !all.iter().any(|node| node.name == **name))
+        requested.iter().flatten().find(|name| !all.iter().any(|node| node.name == **name))
     {
         write_out(&text)?;
         return Err(SlurmFailure::Message(format!("Node {missing} not found")));

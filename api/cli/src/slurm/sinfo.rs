@@ -340,12 +340,14 @@ impl Sinfo {
             nodes.iter().map(|node| names_of(&partitions, node)).collect();
         let named = words(&self.partition);
         partitions.retain(|one| named.is_empty() || named.contains(&one.name));
-        let wanted = self.nodes.as_deref().map(|list| hosts::expand(list).unwrap_or_default());
+        let requested = self.nodes.as_deref().map(|list| hosts::expand(list).unwrap_or_default());
         let states: Vec<String> =
             words(&self.states).iter().map(|state| state.to_ascii_lowercase()).collect();
         let partitions_of: BTreeMap<String, Vec<String>> =
             nodes.iter().map(|node| node.name.clone()).zip(names).collect();
-        nodes.retain(|node| wanted.as_ref().is_none_or(|wanted| wanted.contains(&node.name)));
+        nodes.retain(|node| {
+            requested.as_ref().is_none_or(|requested| requested.contains(&node.name))
+        });
         nodes.retain(|node| partitions.iter().any(|partition| partition.has(node)));
         let format = self.format(&nodes)?;
         if self.json {

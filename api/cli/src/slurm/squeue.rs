@@ -365,7 +365,7 @@ static COLUMNS: &[Column<SlurmJob>] = &[
         job.request.cpus.unwrap_or(1).to_string()
     }),
     column(Some('d'), "MinTmpDisk", "MIN_TMP_DISK", "MIN_TMP_DISK", |_| "0".to_owned()),
-    column(Some('y'), "Nice", "NICE", "NICE", |_| "0".to_owned()),
+    column(Some('y'), "Nice", "NICE", "NICE", |job| job.queue_rank().nice.to_string()),
     column(None, "NumTasks", "TASKS", "TASKS", |job| job.request.gpus.to_string()),
     column(None, "STDOUT", "STDOUT", "STDOUT", |job| {
         job.request.stdout.clone().unwrap_or_default()

@@ -26,19 +26,19 @@ impl StepGpus {
     ///
     /// The files of the locks can't be opened.
     pub async fn take(plan: &StepPlan, allocation: &Allocation) -> io::Result<Self> {
-        let Some(wanted) = plan.gpus else { return Ok(Self::default()) };
-        let wanted = clamped::<usize>(wanted);
-        if plan.overlap || wanted == 0 {
-            let devices = allocation.devices.iter().take(wanted).cloned().collect();
+        let Some(needed) = plan.gpus else { return Ok(Self::default()) };
+        let needed = clamped::<usize>(needed);
+        if plan.overlap || needed == 0 {
+            let devices = allocation.devices.iter().take(needed).cloned().collect();
             return Ok(Self { devices: Some(devices), _locks: Vec::new() });
         }
-        let mut has_said = false;
+        let mut is_announced = false;
         loop {
-            if let Some(taken) = Self::try_take(wanted, allocation)? {
+            if let Some(taken) = Self::try_take(needed, allocation)? {
                 return Ok(taken);
             }
-            if !has_said {
-                has_said = true;
+            if !is_announced {
+                is_announced = true;
                 eprintln!(
                     "srun: Job {} step creation temporarily disabled, retrying (Requested nodes are busy)",
                     allocation.job
@@ -49,13 +49,13 @@ impl StepGpus {
     }
 
     /// Takes the first free ones; `None` if there are too few.
-    fn try_take(wanted: usize, allocation: &Allocation) -> io::Result<Option<Self>> {
+    fn try_take(needed: usize, allocation: &Allocation) -> io::Result<Option<Self>> {
         // Two steps that each hold a part of what both need would wait for each other for ever.
         let all = File::create(allocation.folder.join("gpus"))?;
         flock(&all, FlockOperation::LockExclusive)?;
         let (mut devices, mut locks) = (Vec::new(), Vec::new());
         for (index, device) in allocation.devices.iter().enumerate() {
-            if devices.len() == wanted {
+            if devices.len() == needed {
                 break;
             }
             let mut options = OpenOptions::new();
@@ -66,7 +66,7 @@ impl StepGpus {
                 locks.push(file);
             }
         }
-        Ok((devices.len() == wanted).then_some(Self { devices: Some(devices), _locks: locks }))
+        Ok((devices.len() == needed).then_some(Self { devices: Some(devices), _locks: locks }))
     }
 
     /// Returns the devices; `None` if the step sees all of its job.

@@ -102,7 +102,7 @@ pub enum BadStep {
     /// A file of programs that can't be used.
     #[error("the list of programs can't be used: {why}")]
     Programs {
-        /// Why.
+        /// What is wrong with it.
         why: String,
     },
 }

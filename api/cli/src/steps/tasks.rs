@@ -27,7 +27,7 @@ const NOT_STARTED: u8 = 2;
 pub struct StepTasks<'s> {
     /// What it runs.
     pub plan: &'s StepPlan,
-    /// Where.
+    /// The job's resources on this node.
     pub allocation: &'s Allocation,
     /// Its number.
     pub number: u64,

@@ -7,7 +7,7 @@ use clap::Args;
 use tessera_model::Bytes;
 use tessera_model::dependency::DependencyRequest;
 use tessera_model::mail::MailRules;
-use tessera_model::spec::GpuRequest;
+use tessera_model::spec::{BadField, GpuRequest};
 
 use super::array::ArraySpec;
 use super::export::{BadExport, ExportChoice};
@@ -245,14 +245,22 @@ pub struct MailTypes {
     has_staging: bool,
 }
 
+/// A list of events that `--mail-type` does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}; write {expected}")]
+pub struct BadMailTypes {
+    problem: String,
+    expected: String,
+}
+
 /// Reads `--mail-type`. Files are not staged out here, so that the event of that is left out.
-fn parse_mail_types(text: &str) -> Result<MailTypes, String> {
+fn parse_mail_types(text: &str) -> Result<MailTypes, BadMailTypes> {
     let words = text.split(',').map(|word| word.trim().to_ascii_lowercase());
     let words = words.filter(|word| !word.is_empty());
     let (staging, types): (Vec<_>, Vec<_>) = words.partition(|word| word == "stage_out");
     // The user's name matters only if mail is sent, where the controller checks it.
     MailRules::parse(&types, None, "user")
-        .map_err(|bad| format!("{}; write {}", bad.problem, bad.expected))?;
+        .map_err(|BadField { problem, expected, .. }| BadMailTypes { problem, expected })?;
     Ok(MailTypes { types, has_staging: !staging.is_empty() })
 }
 
@@ -319,7 +327,7 @@ pub enum BadJobOptions {
     /// `--memory-from` names no estimate and no model.
     #[error("{problem}")]
     Estimate {
-        /// Why not.
+        /// The reason.
         problem: String,
     },
     /// The environment can't be exported.
@@ -571,12 +579,17 @@ impl JobOptions {
     }
 }
 
+/// A mode that `--open-mode` does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write append or truncate")]
+struct BadOpenMode;
+
 /// Reads `--open-mode`, which Slurm lets be written in full or as a letter.
-fn parse_open_mode(text: &str) -> Result<String, &'static str> {
+fn parse_open_mode(text: &str) -> Result<String, BadOpenMode> {
     match text {
         "a" | "append" => Ok("append".to_owned()),
         "t" | "truncate" => Ok("truncate".to_owned()),
-        _ => Err("write append or truncate"),
+        _ => Err(BadOpenMode),
     }
 }
 

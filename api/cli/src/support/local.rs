@@ -1,6 +1,7 @@
 //! What this machine itself shows: its settings, logs and driver.
 
 use std::fs;
+use std::io;
 use std::process::Command;
 
 /// Most bytes of one command's output, its end: logs are the longest.
@@ -36,11 +37,19 @@ const COMMANDS: [(&str, &[&str], &str); 8] = [
     ),
 ];
 
+/// A file or a command that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {cause}")]
+pub struct NotCollected {
+    what: &'static str,
+    cause: io::Error,
+}
+
 /// Returns each part with its text, or why there is none.
-pub fn collect() -> Vec<(String, Result<String, String>)> {
+pub fn collect() -> Vec<(String, Result<String, NotCollected>)> {
     let files = FILES.iter().map(|(path, name)| {
         let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        ((*name).to_owned(), text.map_err(|error| format!("{path}: {error}")))
+        ((*name).to_owned(), text.map_err(|cause| NotCollected { what: path, cause }))
     });
     let commands = COMMANDS
         .iter()
@@ -48,9 +57,9 @@ pub fn collect() -> Vec<(String, Result<String, String>)> {
     files.chain(commands).collect()
 }
 
-fn output_of(program: &str, arguments: &[&str]) -> Result<String, String> {
+fn output_of(program: &'static str, arguments: &[&str]) -> Result<String, NotCollected> {
     let done = Command::new(program).args(arguments).output();
-    let done = done.map_err(|error| format!("{program}: {error}"))?;
+    let done = done.map_err(|cause| NotCollected { what: program, cause })?;
     let all = [done.stdout, done.stderr].concat();
     let tail = &all[all.len().saturating_sub(OUTPUT_BYTES_MAX)..];
     Ok(String::from_utf8_lossy(tail).into_owned())

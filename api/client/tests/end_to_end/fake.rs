@@ -165,7 +165,7 @@ pub fn detail(id: u64, state: &str, short: &str, exit_code: Option<&str>) -> Val
     let mut job = job(id, state, short, exit_code);
     let more = json!({
         "program": "true", "work_dir": null, "env_names": [], "time_limit_secs": null,
-        "nice": 0, "retries_left": 0, "traceparent": null, "attempt_list": [],
+        "queue_rank": { "priority": 5 }, "retries_left": 0, "traceparent": null, "attempt_list": [],
     });
     job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     job

@@ -91,7 +91,7 @@ pub enum OperatorOutcome {
     /// The GPU's MIG mode is as requested.
     MigModeSet,
     /// A plan for the layout is under way.
-    Ordered {
+    Planned {
         /// The plan.
         plan: PlanId,
     },

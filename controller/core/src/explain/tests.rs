@@ -203,16 +203,16 @@ fn cluster(
     let hello = Input::Hello { peer, session: 1, hello: Box::new(hello) };
     cluster.step(vec![hello], START, &mut Uuid::now_v7);
     let frame = |frame| Input::Frame { node: node(), session: 1, frame: Box::new(frame) };
-    let mut told: Vec<Input> =
+    let mut inputs: Vec<Input> =
         reports.into_iter().map(|report| frame(ToController::Gpu(report))).collect();
-    told.extend(running.iter().map(|(number, ..)| {
+    inputs.extend(running.iter().map(|(number, ..)| {
         frame(ToController::Attempt(AttemptReport {
             attempt: AttemptId::from_uuid(Uuid::from_u128((*number).into())),
             job: JobId::from_number(*number),
             status: AttemptStatus::Running { pid: 1, started_unix: Millis::new(1) },
         }))
     }));
-    for input in told {
+    for input in inputs {
         cluster.handle_input(input, START, &mut crate::round::Round::default());
     }
     cluster.handle_input(
@@ -240,7 +240,7 @@ fn a_gang_that_waits_is_told_seats_jobs_in_its_way_a_smaller_shape_and_when() {
     let would = why.why.would_start_if.unwrap();
     // Of its 1,000 s 100 are left, and then it has 30 s to end.
     assert_eq!(would, "job 90 ends (in 130 s at the latest, by time limits)");
-    let changes: Vec<&str> = why.alternatives.iter().map(|told| told.change.as_str()).collect();
+    let changes: Vec<&str> = why.alternatives.iter().map(|inputs| inputs.change.as_str()).collect();
     assert!(changes.contains(&"it requested 1 GPU of one node"), "{changes:?}");
     assert!(changes.iter().any(|change| change.starts_with("job 90 ended")), "{changes:?}");
     let expected = why.expected_start.unwrap();

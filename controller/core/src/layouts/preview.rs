@@ -167,14 +167,14 @@ impl ClusterState {
             }
         }
         if gpu.open_plan.is_some() || self.has_pending_instance(gpu) {
-            let for_whom = match find_placing_job(&self.attempts, &self.migrations, &gpu.report.gpu)
+            let for_job = match find_placing_job(&self.attempts, &self.migrations, &gpu.report.gpu)
             {
                 Some(job) => format!(" for job {job}"),
                 None => String::new(),
             };
             return Err(OperatorRefusal {
                 expected: Some("another try when that has ended".to_owned()),
-                ..refused(RefusalKind::Changing, format!("{name} is being changed{for_whom}"))
+                ..refused(RefusalKind::Changing, format!("{name} is being changed{for_job}"))
             });
         }
         Ok(geometry)

@@ -82,7 +82,7 @@ impl ReshapeCheck<'_> {
         loop {
             let mut placed = BTreeSet::new();
             let once = left.iter().flat_map(|(reshape, _)| &reshape.placements);
-            let once = once.map(|seat| seat.job).all(|job| placed.insert(job));
+            let once = once.map(|placed_job| placed_job.job).all(|job| placed.insert(job));
             let mut gpus = BTreeSet::new();
             if !once || !left.iter().all(|(reshape, _)| gpus.insert(reshape.gpu.clone())) {
                 return Vec::new();
@@ -120,11 +120,11 @@ impl ReshapeCheck<'_> {
         }
         let geometry = self.legal_geometry(reshape)?;
         let (mut slots, mut leaving) = (Vec::new(), BTreeSet::new());
-        for seat in &reshape.placements {
-            let slot = seat.slot.filter(|_| !seat.shares())?;
-            let Some(attempt) = self.attempts.by_job.get(&seat.job) else {
-                self.check_slot_suits(seat.job, id, slot)?;
-                slots.push((seat.job, slot));
+        for placed_job in &reshape.placements {
+            let slot = placed_job.slot.filter(|_| !placed_job.shares())?;
+            let Some(attempt) = self.attempts.by_job.get(&placed_job.job) else {
+                self.check_slot_suits(placed_job.job, id, slot)?;
+                slots.push((placed_job.job, slot));
                 continue;
             };
             let live = self.attempts.live.get(attempt)?;
@@ -134,9 +134,9 @@ impl ReshapeCheck<'_> {
             if !self.is_movable(*attempt) {
                 return None;
             }
-            self.check_slot_suits(seat.job, id, slot)?;
+            self.check_slot_suits(placed_job.job, id, slot)?;
             leaving.insert(*attempt);
-            slots.push((seat.job, slot));
+            slots.push((placed_job.job, slot));
         }
         for (attempt, live) in self.attempts.live.iter().filter(|(_, live)| live.gpu == *id) {
             if placed.contains(&live.job) {
@@ -161,8 +161,8 @@ impl ReshapeCheck<'_> {
         let layout: Vec<_> = reshape.layout.iter().copied().collect();
         geometry.check(&layout).ok()?;
         let mut slots = BTreeSet::new();
-        let known = reshape.placements.iter().all(|seat| {
-            seat.slot.is_some_and(|slot| reshape.layout.contains(&slot) && slots.insert(slot))
+        let known = reshape.placements.iter().all(|placed_job| {
+            placed_job.slot.is_some_and(|slot| reshape.layout.contains(&slot) && slots.insert(slot))
         });
         known.then_some(geometry)
     }

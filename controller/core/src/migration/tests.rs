@@ -253,12 +253,12 @@ fn ended(number: u64, outcome: Outcome) -> Input {
     frame(ToController::Attempt(report))
 }
 
-fn reshape(layout: &[Slot], seats: &[(u64, Slot)]) -> Reshape {
-    let seat = |(number, slot): &(u64, Slot)| PlacedJob::alone(job(*number), *slot);
+fn reshape(layout: &[Slot], places: &[(u64, Slot)]) -> Reshape {
+    let place = |(number, slot): &(u64, Slot)| PlacedJob::alone(job(*number), *slot);
     Reshape {
         gpu: GPU.parse().unwrap(),
         layout: layout.iter().copied().collect::<Layout>(),
-        placements: seats.iter().map(seat).collect(),
+        placements: places.iter().map(place).collect(),
         trial: None,
         stayers: StayingJobs::RunOn,
     }
@@ -336,7 +336,7 @@ fn a_reshape_that_can_not_be_carried_out_moves_nobody() {
         ("two sit in one place", &movable, reshape(&[left, right], &[(1, left), (2, left)])),
         ("one sits in two places", &movable, reshape(&[left, right], &[(1, left), (1, right)])),
         ("the layout is illegal", &movable, reshape(&[left, slot("7g.40gb", 0)], &[(1, left)])),
-        ("the seat is not of the layout", &movable, reshape(&[right], &[(1, left)])),
+        ("the place is not of the layout", &movable, reshape(&[right], &[(1, left)])),
         ("nobody knows the job", &movable, reshape(&[left, here, far], &[(3, left), (1, here)])),
         ("trials are not made", &movable, trial),
         ("stayers are not restarted", &movable, anew),

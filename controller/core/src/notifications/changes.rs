@@ -33,7 +33,7 @@ pub enum ChangeCause {
     },
     /// Its attempt ended.
     Ended {
-        /// How.
+        /// Its outcome.
         outcome: Outcome,
         /// How its program ended, if it ran.
         exit: Option<ProgramExit>,

@@ -96,9 +96,9 @@ fn marks(change: &ChangedJob, known: &JobFacts, mail: &MailFacts) -> Vec<Notific
         return Vec::new();
     };
     let Some(limit) = mail.limit else { return Vec::new() };
-    let wanted = MARKS.into_iter().filter(|mark| mail.rules.has(*mark));
+    let requested = MARKS.into_iter().filter(|mark| mail.rules.has(*mark));
     let mark = |mark: MailType| mark_of(mark, (attempt, *at, limit), change, known, mail);
-    wanted.filter_map(mark).collect()
+    requested.filter_map(mark).collect()
 }
 
 fn mark_of(

@@ -12,7 +12,7 @@ use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::share::{KernelShare, SliceShare};
 use tessera_model::{AttemptId, GpuId, Millis};
 
-use super::machine::{Death, Facts, Machine, Process};
+use super::machine::{Death, Facts, Machine, Process, StepFailure};
 
 /// A plan under way.
 #[derive(Debug)]
@@ -154,11 +154,11 @@ impl Machine {
     pub(super) fn keep_session(&mut self, now: Millis) -> Vec<ToController> {
         let clock = self.clock(now);
         let generation = self.disk.generation;
-        let alive = |wanted: u64| {
+        let alive = |requested: u64| {
             let spawning = self.agent.iter().flat_map(|agent| agent.spawning.keys());
             let spawning = spawning.map(|a| self.disk.accepted[a].generation);
             let running = self.processes.values().map(|p| p.facts.generation);
-            running.chain(spawning).any(|g| g != wanted)
+            running.chain(spawning).any(|g| g != requested)
         };
         match self.agent.as_ref().map(|agent| &agent.stage) {
             Some(Stage::Clearing(welcome)) if !alive(welcome.generation) => {
@@ -368,13 +368,13 @@ impl Machine {
         let Some(mut run) = self.agent().plans.remove(gpu) else { return Vec::new() };
         let step = run.order.steps.get(run.done).copied();
         let made = match step {
-            Some(_) if fail => Err("the driver refused".to_owned()),
+            Some(_) if fail => Err(StepFailure::Driver),
             Some(step) => self.make(gpu, step),
             None => Ok(()),
         };
         let steps_done = u32::try_from(run.done).unwrap();
         let end = match made {
-            Err(reason) => PlanEnd::Failed { steps_done, reason },
+            Err(failure) => PlanEnd::Failed { steps_done, reason: failure.to_string() },
             Ok(()) if step.is_none() => PlanEnd::Done,
             Ok(()) => {
                 run.done += 1;

@@ -78,10 +78,11 @@ fn memory_is_shared_by_nobody(world: &World) {
         let mut used = BTreeMap::new();
         for (attempt, process) in &machine.processes {
             let facts = &process.facts;
-            let card = machine.gpus.iter().find(|card| card.gpu == facts.gpu).unwrap();
-            let slices = match (facts.slot, &card.mig) {
+            let gpu_report =
+                machine.gpus.iter().find(|gpu_report| gpu_report.gpu == facts.gpu).unwrap();
+            let slices = match (facts.slot, &gpu_report.mig) {
                 (Some(slot), tessera_frames::cluster::MigReport::On { geometry }) => {
-                    let stands = card.instances.iter().any(|i| i.slot == slot);
+                    let stands = gpu_report.instances.iter().any(|i| i.slot == slot);
                     assert!(stands, "the instance of {attempt} was destroyed under it (P7)");
                     let size = geometry.profile(slot.profile).unwrap().memory_slices;
                     slot.start..slot.start + size
@@ -89,8 +90,8 @@ fn memory_is_shared_by_nobody(world: &World) {
                 (None, _) => 0..64,
                 (Some(slot), _) => panic!("{attempt} runs on {slot:?} of a whole GPU"),
             };
-            let capacity = card.instances.iter().find(|i| Some(i.slot) == facts.slot);
-            let capacity = capacity.map_or(card.memory, |instance| instance.memory);
+            let capacity = gpu_report.instances.iter().find(|i| Some(i.slot) == facts.slot);
+            let capacity = capacity.map_or(gpu_report.memory, |instance| instance.memory);
             for slice in slices {
                 let sharers: &mut Vec<_> = used.entry((facts.gpu.clone(), slice)).or_default();
                 let (mut sm, mut bytes) = (0, 0);
@@ -115,9 +116,9 @@ fn memory_is_shared_by_nobody(world: &World) {
                 sharers.push(&facts.share);
             }
         }
-        for card in &machine.gpus {
-            if let tessera_frames::cluster::MigReport::On { geometry } = &card.mig {
-                let slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
+        for gpu_report in &machine.gpus {
+            if let tessera_frames::cluster::MigReport::On { geometry } = &gpu_report.mig {
+                let slots: Vec<_> = gpu_report.instances.iter().map(|i| i.slot).collect();
                 geometry.check(&slots).expect("the device holds a legal layout (V3)");
             }
         }

@@ -157,7 +157,7 @@ impl World {
     }
 
     fn submit(&mut self) {
-        let asks = [
+        let requests = [
             GpuRequest::Unknown,
             GpuRequest::Unknown,
             GpuRequest::Memory(Bytes::from_mib(4_000)),
@@ -174,7 +174,7 @@ impl World {
             ..RawJobSpec::default()
         };
         let mut spec = JobSpec::parse(raw).unwrap();
-        spec.gpu = self.random.pick(&asks).unwrap();
+        spec.gpu = self.random.pick(&requests).unwrap();
         spec.run.grace = Millis::from_secs(self.random.below(40));
         let modes = [MemoryPrediction::Off, MemoryPrediction::Advise, MemoryPrediction::Act];
         spec.memory_prediction = self.random.pick(&modes);
@@ -264,7 +264,9 @@ impl World {
         let gpus: Vec<_> = self
             .machines
             .iter()
-            .flat_map(|m| m.gpus.iter().map(|card| (m.identity.name.clone(), card.gpu.clone())))
+            .flat_map(|m| {
+                m.gpus.iter().map(|gpu_report| (m.identity.name.clone(), gpu_report.gpu.clone()))
+            })
             .collect();
         let Some((node, gpu)) = self.random.pick(&gpus) else { return };
         let kinds = [
@@ -407,7 +409,7 @@ impl World {
         });
         let memory = MemoryReadings {
             unit: ReadingUnit::Seconds,
-            beside: Bytes::ZERO,
+            left_out: Bytes::ZERO,
             preallocated: false,
             readings: readings.collect(),
         };
@@ -462,9 +464,9 @@ impl World {
         let machine = &mut self.machines[node];
         let used: Vec<_> =
             machine.disk.accepted.values().map(|facts| (facts.gpu.clone(), facts.slot)).collect();
-        let idle = machine.gpus.iter_mut().flat_map(|card| {
-            let gpu = card.gpu.clone();
-            card.instances.iter_mut().map(move |instance| (gpu.clone(), instance))
+        let idle = machine.gpus.iter_mut().flat_map(|gpu_report| {
+            let gpu = gpu_report.gpu.clone();
+            gpu_report.instances.iter_mut().map(move |instance| (gpu.clone(), instance))
         });
         let mut idle: Vec<_> =
             idle.filter(|(gpu, i)| !used.contains(&(gpu.clone(), Some(i.slot)))).collect();
@@ -487,7 +489,7 @@ impl World {
         }
         self.crash_agent(node);
         let gone = self.machines[node].gpus.pop();
-        self.note("a GPU vanished", gone.map(|card| card.gpu));
+        self.note("a GPU vanished", gone.map(|gpu_report| gpu_report.gpu));
     }
 
     /// An administrator switches MIG on the machine itself, while its agent is down.
@@ -497,20 +499,20 @@ impl World {
             return;
         }
         self.crash_agent(node);
-        let card = &mut self.machines[node].gpus[which];
-        card.instances.clear();
-        card.mig = match &card.mig {
+        let gpu_report = &mut self.machines[node].gpus[which];
+        gpu_report.instances.clear();
+        gpu_report.mig = match &gpu_report.mig {
             MigReport::On { .. } => MigReport::Off,
             MigReport::Off | MigReport::Unsupported => {
-                MigReport::On { geometry: super::model(&card.model).geometry() }
+                MigReport::On { geometry: super::model(&gpu_report.model).geometry() }
             }
         };
-        let gpu = card.gpu.clone();
+        let gpu = gpu_report.gpu.clone();
         self.note("an administrator switched MIG", gpu);
     }
 
-    fn is_used(&self, node: usize, card: usize) -> bool {
+    fn is_used(&self, node: usize, index: usize) -> bool {
         let machine = &self.machines[node];
-        machine.processes.values().any(|p| p.facts.gpu == machine.gpus[card].gpu)
+        machine.processes.values().any(|p| p.facts.gpu == machine.gpus[index].gpu)
     }
 }

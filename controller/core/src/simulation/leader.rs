@@ -169,8 +169,8 @@ impl World {
     }
 
     fn note_gangs(&mut self, round: &Round) {
-        let seated: BTreeSet<_> = round.jobs.reservations.iter().filter_map(|r| r.gang).collect();
-        for gang in seated {
+        let gangs: BTreeSet<_> = round.jobs.reservations.iter().filter_map(|r| r.gang).collect();
+        for gang in gangs {
             self.note("a gang was placed", gang);
         }
         for ended in round.jobs.ended.iter().filter(|ended| ended.gang == Some(ended.job)) {

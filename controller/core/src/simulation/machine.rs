@@ -8,7 +8,8 @@ use tessera_frames::cluster::{
     PROTOCOL_VERSION, ToController,
 };
 use tessera_model::life::{Outcome, ProgramExit};
-use tessera_model::mig::compute::{self, ComputeSlot};
+use tessera_model::mig::compute::{self, ComputeSlot, IllegalCut};
+use tessera_model::mig::geometry::IllegalLayout;
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::share::SliceShare;
 use tessera_model::{
@@ -18,6 +19,23 @@ use uuid::Uuid;
 
 use super::agent::Agent;
 use crate::rows::transitions::record_without_exit;
+
+/// Why a step of a plan was not made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StepFailure {
+    #[error("a process uses the instance")]
+    InUse,
+    #[error("the GPU is gone")]
+    NoGpu,
+    #[error("MIG is off")]
+    MigOff,
+    #[error("the driver refused")]
+    Driver,
+    #[error(transparent)]
+    Layout(#[from] IllegalLayout),
+    #[error(transparent)]
+    Cut(#[from] IllegalCut),
+}
 
 /// What the journal knows of an attempt.
 #[derive(Clone, Debug)]
@@ -133,8 +151,8 @@ impl Machine {
         self.processes.clear();
         self.boot = boot;
         self.disk.lease = (0, Millis::ZERO);
-        for card in &mut self.gpus {
-            card.instances.clear();
+        for gpu_report in &mut self.gpus {
+            gpu_report.instances.clear();
         }
     }
 
@@ -190,38 +208,39 @@ impl Machine {
     }
 
     pub(super) fn gpu_mut(&mut self, gpu: &GpuId) -> Option<&mut GpuReport> {
-        self.gpus.iter_mut().find(|card| card.gpu == *gpu)
+        self.gpus.iter_mut().find(|gpu_report| gpu_report.gpu == *gpu)
     }
 
     /// Makes one step of a plan; what is used is never touched (promise P7).
-    pub(super) fn make(&mut self, gpu: &GpuId, step: PlanStep) -> Result<(), String> {
+    pub(super) fn make(&mut self, gpu: &GpuId, step: PlanStep) -> Result<(), StepFailure> {
         let used = |slot: Slot| {
             self.processes.values().any(|p| p.facts.gpu == *gpu && p.facts.slot == Some(slot))
         };
         if let PlanStep::Destroy(slot) | PlanStep::Cut(slot, _) = step
             && used(slot)
         {
-            return Err("a process uses the instance".to_owned());
+            return Err(StepFailure::InUse);
         }
         self.next_slice += 1;
         let slice = format!("MIG-{}", Uuid::from_u128(self.next_slice));
-        let card = self.gpu_mut(gpu).ok_or("the GPU is gone")?;
-        let MigReport::On { geometry } = &card.mig else { return Err("MIG is off".to_owned()) };
+        let gpu_report = self.gpu_mut(gpu).ok_or(StepFailure::NoGpu)?;
+        let MigReport::On { geometry } = &gpu_report.mig else { return Err(StepFailure::MigOff) };
         match step {
-            PlanStep::Destroy(slot) => card.instances.retain(|i| i.slot != slot),
-            PlanStep::Create(slot) if card.instances.iter().any(|i| i.slot == slot) => {
-                let half = card.instances.iter_mut().find(|i| i.slot == slot && i.slice.is_none());
+            PlanStep::Destroy(slot) => gpu_report.instances.retain(|i| i.slot != slot),
+            PlanStep::Create(slot) if gpu_report.instances.iter().any(|i| i.slot == slot) => {
+                let half =
+                    gpu_report.instances.iter_mut().find(|i| i.slot == slot && i.slice.is_none());
                 if let Some(half) = half {
                     half.slice = Some(slice.parse().unwrap());
                 }
             }
             PlanStep::Cut(slot, cut) => {
-                let mut slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
+                let mut slots: Vec<_> = gpu_report.instances.iter().map(|i| i.slot).collect();
                 slots.retain(|standing| *standing != slot);
                 slots.push(slot);
-                geometry.check(&slots).map_err(|e| e.to_string())?;
+                geometry.check(&slots)?;
                 let profile = geometry.profile(slot.profile).unwrap();
-                compute::check_cut(profile.compute_slices, &cut).map_err(|e| e.to_string())?;
+                compute::check_cut(profile.compute_slices, &cut)?;
                 let whole = cut.contains(ComputeSlot { start: 0, slices: profile.compute_slices });
                 let part = |part: ComputeSlot| ComputeInstanceReport {
                     slot: part,
@@ -236,16 +255,16 @@ impl Machine {
                     trouble: None,
                     parts: if whole { Vec::new() } else { cut.iter().map(part).collect() },
                 };
-                card.instances.retain(|i| i.slot != slot);
-                card.instances.push(made);
-                card.instances.sort_by_key(|i| i.slot);
+                gpu_report.instances.retain(|i| i.slot != slot);
+                gpu_report.instances.push(made);
+                gpu_report.instances.sort_by_key(|i| i.slot);
             }
             PlanStep::Create(slot) => {
-                let mut slots: Vec<_> = card.instances.iter().map(|i| i.slot).collect();
+                let mut slots: Vec<_> = gpu_report.instances.iter().map(|i| i.slot).collect();
                 slots.push(slot);
-                geometry.check(&slots).map_err(|e| e.to_string())?;
+                geometry.check(&slots)?;
                 let profile = geometry.profile(slot.profile).unwrap();
-                card.instances.push(InstanceReport {
+                gpu_report.instances.push(InstanceReport {
                     slot,
                     slice: Some(slice.parse().unwrap()),
                     memory: profile.memory,
@@ -253,7 +272,7 @@ impl Machine {
                     trouble: None,
                     parts: Vec::new(),
                 });
-                card.instances.sort_by_key(|i| i.slot);
+                gpu_report.instances.sort_by_key(|i| i.slot);
             }
         }
         Ok(())

@@ -41,13 +41,14 @@ impl Policy for Restless {
         };
         let named = |job: JobId| {
             reshapes.iter().any(|(reshape, _): &(Reshape, _)| {
-                reshape.placements.iter().any(|seat| seat.job == job)
+                reshape.placements.iter().any(|place| place.job == job)
             })
         };
         let mut rest = queue.iter().copied().filter(|job| !named(job.id));
-        let mut said = SchemeB.decide(cluster, &mut rest, now, starts_max);
-        said.extend(reshapes.into_iter().map(|(reshape, why)| Decision::Reshape { reshape, why }));
-        said
+        let mut decisions = SchemeB.decide(cluster, &mut rest, now, starts_max);
+        decisions
+            .extend(reshapes.into_iter().map(|(reshape, why)| Decision::Reshape { reshape, why }));
+        decisions
     }
 
     fn decide_with(
@@ -105,15 +106,18 @@ fn reshape(
     };
     let layouts: Vec<&Layout> = gpu.mig.as_ref()?.full().iter().filter(fits).collect();
     let layout = random.pick(&layouts)?.clone();
-    let seat = |job, slot| PlacedJob::alone(job, slot);
-    let mut seats: Vec<PlacedJob> =
-        stay.into_iter().filter_map(|(job, slot)| Some(seat(job, slot?))).collect();
-    let mut slots: Vec<Slot> =
-        layout.iter().copied().filter(|slot| seats.iter().all(|s| s.slot != Some(*slot))).collect();
+    let place = |job, slot| PlacedJob::alone(job, slot);
+    let mut places: Vec<PlacedJob> =
+        stay.into_iter().filter_map(|(job, slot)| Some(place(job, slot?))).collect();
+    let mut slots: Vec<Slot> = layout
+        .iter()
+        .copied()
+        .filter(|slot| places.iter().all(|s| s.slot != Some(*slot)))
+        .collect();
     for job in jobs {
-        seats.push(seat(job, slots.swap_remove(random.index(slots.len()))));
+        places.push(place(job, slots.swap_remove(random.index(slots.len()))));
     }
     let (gpu, trial, stayers) = (gpu.id.clone(), None, StayingJobs::RunOn);
-    let reshape = Reshape { gpu, layout, placements: seats, trial, stayers };
+    let reshape = Reshape { gpu, layout, placements: places, trial, stayers };
     Some((reshape, Explanation { summary: "by lot".to_owned(), ..Explanation::default() }))
 }

@@ -96,7 +96,7 @@ pub(super) struct Store {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Holder {
     Alone(AttemptId),
-    Tenancy { tenant: Arc<str>, start: u8, sharers: u32, sm: u32, bytes: u64, capacity: u64 },
+    Tenancy { user: Arc<str>, start: u8, sharers: u32, sm: u32, bytes: u64, capacity: u64 },
 }
 
 fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), Refused> {
@@ -457,8 +457,8 @@ impl Store {
         let capacity = reservation.capacity.get();
         let (before, sm, bytes) = match &known {
             None => (0, 0, 0),
-            Some(Holder::Tenancy { tenant, start, sharers, sm, bytes, capacity: c })
-                if *tenant == sharer.user && *start == own && *c == capacity =>
+            Some(Holder::Tenancy { user, start, sharers, sm, bytes, capacity: c })
+                if *user == sharer.user && *start == own && *c == capacity =>
             {
                 (*sharers, *sm, *bytes)
             }
@@ -467,8 +467,8 @@ impl Store {
         let sm = sm + sharer.share.sm_percent();
         let bytes = bytes + sharer.share.memory().get();
         check(sm <= 100 && bytes <= capacity, || format!("attempt_slots: {sm} %, {bytes}"))?;
-        let (tenant, sharers) = (sharer.user.clone(), before + 1);
-        let row = Holder::Tenancy { tenant, start: own, sharers, sm, bytes, capacity };
+        let (user, sharers) = (sharer.user.clone(), before + 1);
+        let row = Holder::Tenancy { user, start: own, sharers, sm, bytes, capacity };
         self.attempt_slots.insert(key, row);
         Ok(())
     }

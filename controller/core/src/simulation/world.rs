@@ -42,9 +42,9 @@ pub(super) struct World {
     pub(super) links: BTreeMap<u64, Link>,
     pub(super) policy: &'static str,
     /// Reads what was recorded of committed rounds.
-    pub(super) tape: RoundReplay,
+    pub(super) replay: RoundReplay,
     /// Whether the first machine has two GPUs, when all is well.
-    pub(super) both_cards: bool,
+    pub(super) both_gpus: bool,
     pub(super) ids: u128,
     pub(super) tokens: BTreeMap<u64, Vec<JobId>>,
     pub(super) counts: BTreeMap<&'static str, u64>,

@@ -58,10 +58,10 @@ impl SettledQueue {
 
     /// Whether the policy need not run for a job that has just come.
     pub(crate) fn refuses(&self, now: Millis, job: &QueuedJob, facts: &TaskFacts) -> bool {
-        let wanted = RefusedRequest::of(job, facts);
+        let requested = RefusedRequest::of(job, facts);
         self.lasts(now)
             && job.gang.is_none()
-            && self.refused.iter().any(|known| known.covers(&wanted))
+            && self.refused.iter().any(|known| known.covers(&requested))
     }
 
     /// Whether the policy ran so recently that time alone changes nothing.
@@ -88,12 +88,12 @@ impl RefusedRequest {
     fn covers(&self, other: &Self) -> bool {
         let needs_no_less = match (&self.gpu, &other.gpu) {
             (GpuRequest::Unknown, GpuRequest::Memory(_)) => true,
-            (GpuRequest::Memory(refused), GpuRequest::Memory(wanted)) => refused <= wanted,
-            (refused, wanted) => refused == wanted,
+            (GpuRequest::Memory(refused), GpuRequest::Memory(requested)) => refused <= requested,
+            (refused, requested) => refused == requested,
         };
         let stays_no_shorter = match (self.limit, other.limit) {
             (None, Some(_)) => false,
-            (Some(refused), Some(wanted)) => refused <= wanted,
+            (Some(refused), Some(requested)) => refused <= requested,
             (_, None) => true,
         };
         needs_no_less && stays_no_shorter && self.share == other.share && self.rank <= other.rank

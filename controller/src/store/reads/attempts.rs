@@ -161,7 +161,7 @@ fn kernel_use(figures: &KernelFigures) -> KernelQueueUse {
         waited_secs_max: secs(figures.waited_max_ns),
         progress: (whole > 0).then(|| secs(figures.filled_ns) / secs(whole)),
         aged: figures.aged,
-        ungranted: figures.unasked,
+        ungranted: figures.ungranted,
         drifts: figures.drifts,
         records_lost: figures.lost,
         memory_peak_bytes: figures.memory_peak_bytes,

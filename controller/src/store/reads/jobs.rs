@@ -57,7 +57,7 @@ pub(super) async fn detail(
         work_dir: spec.run.work_dir,
         env_names: spec.run.env.into_keys().collect(),
         interactive: spec.run.batch.interaction.is_some(),
-        nice: spec.queue_rank.nice.get(),
+        queue_rank: spec.queue_rank.into(),
         deadline: spec.deadline.and_then(|at| {
             OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.get()) * 1_000_000).ok()
         }),
@@ -86,7 +86,7 @@ pub(super) async fn rows(
         r#"
         SELECT j.job, j.submission, j.state, j.attempts, j.restart_reason, j.ended_at,
                s.array_first, s.job_name, s.user_name, s.accepted_at,
-               s.spec -> 'gang' AS "gang: Json<GangShape>", s.spec -> 'gpu' AS "gpu_ask!", s.spec -> 'class' AS "class!",
+               s.spec -> 'gang' AS "gang: Json<GangShape>", s.spec -> 'gpu' AS "gpu_request!", s.spec -> 'class' AS "class!",
                COALESCE(j.updates -> 'priority', (s.spec -> 'priority')::jsonb) AS "priority!",
                a.state AS "attempt_state?", a.started_at AS "started_at?",
                a.exit_code, a.detail, a.gpu AS "gpu?", a.gpu_index AS "gpu_index?",
@@ -127,7 +127,7 @@ struct JobRow {
     user_name: String,
     accepted_at: OffsetDateTime,
     gang: Option<Json<GangShape>>,
-    gpu_ask: Value,
+    gpu_request: Value,
     class: Value,
     priority: Value,
     attempt_state: Option<String>,
@@ -155,7 +155,8 @@ impl TryFrom<JobRow> for JobView {
         let state: JobState = row.state.parse().map_err(at.corrupt::<BadId>("state"))?;
         let (reason, reason_text) = row.reason(state).unzip();
         let bad = |column| bad_json("submissions", row.submission, column);
-        let request: GpuRequest = serde_json::from_value(row.gpu_ask).map_err(bad("spec.gpu"))?;
+        let request: GpuRequest =
+            serde_json::from_value(row.gpu_request).map_err(bad("spec.gpu"))?;
         let class: Class = serde_json::from_value(row.class).map_err(bad("spec.class"))?;
         let place: u32 = at.number("submission", number - row.submission)?;
         let first: Option<u32> = at.optional_number("array_first", row.array_first)?;

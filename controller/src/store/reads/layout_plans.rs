@@ -21,7 +21,7 @@ pub(super) async fn page(
     let next_cursor = rows
         .last()
         .filter(|_| more)
-        .map(|row| Cursor { at: row.ordered_at, plan: PlanId::from_uuid(row.plan) }.to_string());
+        .map(|row| Cursor { at: row.planned_at, plan: PlanId::from_uuid(row.plan) }.to_string());
     let items: Result<_, StoreError> = rows.into_iter().map(LayoutPlan::try_from).collect();
     Ok(LayoutPlans { items: items?, next_cursor })
 }
@@ -35,15 +35,15 @@ async fn rows(
     sqlx::query_as!(
         LayoutRow,
         r#"
-        SELECT l.plan, l.gpu, n.name AS node, l.ordered_at, l.ended_at, l.state, l.steps_text,
+        SELECT l.plan, l.gpu, n.name AS node, l.planned_at, l.ended_at, l.state, l.steps_text,
                l.job, l.decision, l.detail, l.requested_by, l.reason
           FROM layout_plans AS l
           JOIN nodes AS n ON n.node = l.node
          WHERE ($1::text IS NULL OR l.gpu = $1)
            AND ($2::timestamptz IS NULL
-                OR l.ordered_at < $2 OR (l.ordered_at = $2 AND l.plan < $3))
-           AND l.ordered_at <= COALESCE($2, 'infinity')
-         ORDER BY l.ordered_at DESC, l.plan DESC
+                OR l.planned_at < $2 OR (l.planned_at = $2 AND l.plan < $3))
+           AND l.planned_at <= COALESCE($2, 'infinity')
+         ORDER BY l.planned_at DESC, l.plan DESC
          LIMIT $4
         "#,
         gpu.as_ref().map(GpuId::as_str),
@@ -64,7 +64,7 @@ pub(super) async fn one(
     let row = sqlx::query_as!(
         LayoutRow,
         r#"
-        SELECT l.plan, l.gpu, n.name AS node, l.ordered_at, l.ended_at, l.state, l.steps_text,
+        SELECT l.plan, l.gpu, n.name AS node, l.planned_at, l.ended_at, l.state, l.steps_text,
                l.job, l.decision, l.detail, l.requested_by, l.reason
           FROM layout_plans AS l
           JOIN nodes AS n ON n.node = l.node
@@ -82,7 +82,7 @@ struct LayoutRow {
     plan: uuid::Uuid,
     gpu: String,
     node: String,
-    ordered_at: OffsetDateTime,
+    planned_at: OffsetDateTime,
     ended_at: Option<OffsetDateTime>,
     state: String,
     steps_text: Vec<String>,
@@ -102,7 +102,7 @@ impl TryFrom<LayoutRow> for LayoutPlan {
             plan: plan.to_string(),
             gpu: row.gpu,
             node: row.node,
-            planned_at: row.ordered_at,
+            planned_at: row.planned_at,
             ended_at: row.ended_at,
             state: row.state,
             steps: row.steps_text,

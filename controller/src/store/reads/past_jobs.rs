@@ -32,7 +32,7 @@ pub struct PastQuery {
     pub scope: JobScope,
     /// Only behind this job.
     pub after: i64,
-    /// How many.
+    /// The number.
     pub size: PageSize,
 }
 

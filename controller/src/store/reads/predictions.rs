@@ -89,13 +89,13 @@ pub(super) async fn memory_of_job(
 }
 
 /// Shows a memory estimate as the API does.
-pub(crate) fn memory_view(floor: &MemoryEstimate) -> MemoryPredictionView {
+pub(crate) fn memory_view(estimate: &MemoryEstimate) -> MemoryPredictionView {
     MemoryPredictionView {
-        runs: floor.runs,
-        low_bytes: floor.low.get(),
-        estimate_bytes: floor.value.get(),
-        high_bytes: floor.high.get(),
-        cautious: floor.cautious,
+        runs: estimate.runs,
+        low_bytes: estimate.low.get(),
+        estimate_bytes: estimate.value.get(),
+        high_bytes: estimate.high.get(),
+        cautious: estimate.cautious,
         peak_bytes: None,
         ran_out_of_bytes: None,
     }

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
 use sqlx::PgConnection;
 use sqlx::types::Json;
-use tessera_api_types::{JobRecord, JobRecords, RecordFilter, RequestRecord, RunRecord};
+use tessera_api_types::{
+    JobRecord, JobRecords, RankUpdateView, RecordFilter, RequestRecord, RunRecord,
+};
 use tessera_model::batch::ArrayRules;
 use tessera_model::dependency::Dependency;
-use tessera_model::spec::{BadField, Class, GpuRequest};
+use tessera_model::spec::{BadField, Class, GpuRequest, JobUpdate, QueueRank};
 use tessera_model::{GangShape, JobId, JobRef, Millis};
 use time::OffsetDateTime;
 
@@ -157,8 +158,8 @@ fn is_next(last: &JobRecord, task: &JobRecord) -> bool {
         && waits(task)
         && task.id == last.id + u64::from(last.more) + 1
         && last.array_index.and_then(|index| index.checked_add(last.more + 1)) == task.array_index
-        && (&last.state, &last.reason, last.priority, last.time_limit_secs)
-            == (&task.state, &task.reason, task.priority, task.time_limit_secs)
+        && (&last.state, &last.reason, last.queue_rank, last.time_limit_secs)
+            == (&task.state, &task.reason, task.queue_rank, task.time_limit_secs)
 }
 
 /// Returns whose jobs these are.
@@ -194,7 +195,7 @@ async fn jobs(at: &mut PgConnection, query: &RecordQuery) -> Result<Vec<RecordRo
         RecordRow,
         r#"
         SELECT j.job AS "job!", j.submission AS "submission!", j.state AS "state!",
-               j.attempts AS "attempts!", j.ended_at, j.updates,
+               j.attempts AS "attempts!", j.ended_at, j.updates AS "updates: Json<JobUpdate>",
                s.array_first, s.job_name, s.user_name, s.accepted_at,
                s.partition,
                a.state AS "outcome?", a.placed_at AS "placed_at?", a.started_at AS "started_at?",
@@ -282,7 +283,7 @@ struct RecordRow {
     state: String,
     attempts: i32,
     ended_at: Option<OffsetDateTime>,
-    updates: Option<Value>,
+    updates: Option<Json<JobUpdate>>,
     array_first: Option<i32>,
     job_name: String,
     user_name: String,
@@ -306,7 +307,8 @@ impl RecordRow {
             Some(names) => names.rules.position(place, first, names.members),
             None => ArrayRules::default().position(place, first, 1),
         };
-        let update = |key: &str| self.updates.as_ref().and_then(|updates| updates.get(key));
+        let updates = self.updates.map(|Json(updates)| updates).unwrap_or_default();
+        let queue_rank = RankUpdateView::from(updates);
         Ok(JobRecord {
             id: at.number("job", self.job)?,
             submission: at.number("submission", self.submission)?,
@@ -325,8 +327,10 @@ impl RecordRow {
             exit_code: self.exit_code,
             node: self.node,
             gpu_index: at.optional_number("gpu_index", self.gpu_index)?,
-            priority: update("priority").and_then(Value::as_u64).and_then(|p| p.try_into().ok()),
-            time_limit_secs: update("time_limit").map(|limit| limit.as_u64().unwrap_or(0) / 1_000),
+            queue_rank,
+            time_limit_secs: updates
+                .limit
+                .map(|limit| limit.time().map_or(0, |limit| limit.get() / 1_000)),
             partition: self.partition,
             more: 0,
             runs: Vec::new(),
@@ -343,7 +347,7 @@ async fn specs(
     let rows = sqlx::query!(
         r#"
         SELECT s.first_job, s.tasks, s.spec -> 'gpu' AS "gpu!", s.spec -> 'class' AS "class!",
-               s.spec -> 'priority' AS "priority!", s.spec -> 'gang' AS "gang: Json<GangShape>",
+               queue_rank(s.spec) AS "queue_rank!: Json<QueueRank>", s.spec -> 'gang' AS "gang: Json<GangShape>",
                s.spec ->> 'cpus' AS cpus, s.spec ->> 'host_memory' AS memory,
                s.spec ->> 'time_limit' AS time_limit, s.spec -> 'retry' ->> 'on_lost' AS on_lost,
                s.spec ->> 'work_dir' AS work_dir, s.spec -> 'output' ->> 'stdout' AS stdout,
@@ -373,7 +377,7 @@ async fn specs(
             gpus: gang.map_or(1, |shape| shape.members()),
             nodes: gang.map_or(1, |shape| shape.nodes()),
             class: class.word().to_owned(),
-            priority: serde_json::from_value(row.priority).map_err(&bad)?,
+            queue_rank: row.queue_rank.0.into(),
             cpus: row.cpus.and_then(|cpus| cpus.parse().ok()),
             host_memory_bytes: number(row.memory),
             time_limit_secs: number(row.time_limit).map(|ms| Millis::new(ms).get() / 1_000),

@@ -114,10 +114,10 @@ pub(super) async fn sums(
                    div(c.energy_mj::numeric * c.h1, c.whole) - div(c.energy_mj::numeric * c.h0, c.whole)
                    END), 0)::bigint AS "energy_mj!",
                COALESCE(SUM(c.time_limit::bigint) FILTER (WHERE c.ended_here), 0)::bigint
-                   AS "asked_ms!",
+                   AS "requested_ms!",
                COALESCE(SUM(ms(c.ended_at - c.started_at))
                    FILTER (WHERE c.ended_here AND c.time_limit IS NOT NULL
-                             AND c.started_at IS NOT NULL), 0)::bigint AS "used_of_asked_ms!",
+                             AND c.started_at IS NOT NULL), 0)::bigint AS "used_of_requested_ms!",
                COALESCE(SUM(c.mib * c.h1 / 1000 - c.mib * c.h0 / 1000)
                    FILTER (WHERE c.used_mib IS NOT NULL), 0)::bigint AS "memory_held_mib_s!",
                COALESCE(SUM(c.used_mib * c.h1 / 1000 - c.used_mib * c.h0 / 1000), 0)::bigint
@@ -151,8 +151,8 @@ pub(super) async fn sums(
             gpu_ms: row.gpu_ms,
             wasted_slice_ms: row.wasted_slice_ms,
             energy_mj: row.energy_mj,
-            asked_ms: row.asked_ms,
-            used_of_asked_ms: row.used_of_asked_ms,
+            requested_ms: row.requested_ms,
+            used_of_requested_ms: row.used_of_requested_ms,
             memory_held_mib_s: row.memory_held_mib_s,
             memory_used_mib_s: row.memory_used_mib_s,
         },

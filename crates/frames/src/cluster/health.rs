@@ -36,7 +36,7 @@ pub enum FaultCause {
     Xid(u32),
     /// A call of the management library failed.
     Nvml {
-        /// Which call.
+        /// The call.
         call: String,
         /// Its return code.
         code: u32,

@@ -113,7 +113,7 @@ pub struct KernelFigures {
     /// Its launches that were granted because of their wait.
     pub aged: u64,
     /// Its launches that went without a grant after the longest wait.
-    pub unasked: u64,
+    pub ungranted: u64,
     /// Waits that ended.
     pub waits: u64,
     /// The total duration of these waits.

@@ -19,7 +19,7 @@ pub struct LogRequest {
     pub follow: bool,
 }
 
-/// Which output.
+/// The output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogStream {
     /// Standard output.

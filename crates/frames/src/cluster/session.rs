@@ -42,7 +42,7 @@ pub struct Hello {
 pub struct Welcome {
     /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the controller's build.
     pub protocol: u16,
-    /// Which controller.
+    /// The controller.
     pub controller: ControllerId,
     /// The node's name, as in its certificate.
     pub node: NodeName,

@@ -33,7 +33,7 @@ pub enum StreamRequest {
 pub struct SessionRequest {
     /// In which attempt.
     pub attempt: AttemptId,
-    /// Which session.
+    /// The session.
     pub session: SessionName,
     /// How it is started if it is not there yet; without it the session must be there.
     pub start: Option<SessionStart>,

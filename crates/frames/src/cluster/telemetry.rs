@@ -51,7 +51,7 @@ pub struct GpuFigures {
 /// One instance's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceFigures {
-    /// Which instance.
+    /// The instance.
     pub slot: Slot,
     /// Memory in use, if the driver reports it.
     pub memory_used: Option<Bytes>,

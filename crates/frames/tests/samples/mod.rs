@@ -1,6 +1,6 @@
 //! Arbitrary frames, each variant of each kind among them.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -325,9 +325,9 @@ fn memory() -> impl Strategy<Value = AttemptMemory> {
         .prop_map(|(at_unix, position, used)| MemoryReading { at_unix, position, used });
     let unit = prop::sample::select(ReadingUnit::ALL);
     (attempt(), unit, bytes(), any::<bool>(), vec(reading, 0..4)).prop_map(
-        |(attempt, unit, beside, preallocated, readings)| AttemptMemory {
+        |(attempt, unit, left_out, preallocated, readings)| AttemptMemory {
             attempt,
-            memory: MemoryReadings { unit, beside, preallocated, readings },
+            memory: MemoryReadings { unit, left_out, preallocated, readings },
         },
     )
 }

@@ -211,16 +211,16 @@ impl KernelQueue {
         let from = session.gap.map_or(session.active_at, |gap| gap.from);
         let elapsed = self.now.minus(from);
         let is_lapsed = self.now >= from && elapsed >= self.rules.lapse;
-        let outlook = match session.gap {
+        let predicted = match session.gap {
             None => GapPrediction::Unknown,
             Some(gap) if !self.is_idle(session, &gap) => return None,
             Some(gap) => match self.predict_rest_of_gap(session, &gap, elapsed) {
                 // Its last kernel was not seen to end, so the gap has perhaps not begun.
                 GapPrediction::Beyond | GapPrediction::Unknown if !gap.idle => return None,
-                outlook => outlook,
+                predicted => predicted,
             },
         };
-        match outlook {
+        match predicted {
             GapPrediction::Idle(more) => {
                 let end = self.now.max(from).plus(more);
                 (end.minus(from) > self.rules.epsilon).then_some((end, GrantKind::Gap))

@@ -100,7 +100,7 @@ impl KernelQueue {
     }
 
     /// Ends a session's lease. A launch that still waits for it returns to its old position.
-    pub(super) fn end_lease(&mut self, at: usize, tell: bool) {
+    pub(super) fn end_lease(&mut self, at: usize, notify: bool) {
         let session = &mut self.sessions[at];
         let Some(lease) = session.lease.take() else { return };
         let (id, priority) = (session.id, session.priority);
@@ -111,7 +111,7 @@ impl KernelQueue {
         if paid > Nanos::ZERO {
             self.refund(paid);
         }
-        if tell {
+        if notify {
             self.actions.push(QueueAction::Revoke { session: id, grant: lease.grant.number });
         }
         let lost = request.is_some_and(|request| self.waiting.put_back(priority, request).is_err());

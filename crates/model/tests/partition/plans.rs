@@ -19,9 +19,9 @@ fn a_plan_keeps_what_both_layouts_share() {
     };
     let busy = InstanceOccupant { slot: slot("3g.20gb", 4), busy: true };
     let idle = InstanceOccupant { slot: slot("4g.20gb", 0), busy: false };
-    let wanted = Layout::from([slot("2g.10gb", 0), slot("2g.10gb", 2), slot("3g.20gb", 4)]);
+    let expected = Layout::from([slot("2g.10gb", 0), slot("2g.10gb", 2), slot("3g.20gb", 4)]);
 
-    let steps = plan(&a100, &[busy, idle], &wanted).unwrap();
+    let steps = plan(&a100, &[busy, idle], &expected).unwrap();
 
     assert_eq!(
         steps,
@@ -103,11 +103,11 @@ fn a_search_among_too_many_layouts_is_given_up_with_a_word() {
 fn arrange(
     geometry: &Geometry,
     standing: &[InstanceOccupant],
-    wanted: &DesiredLayout,
+    expected: &DesiredLayout,
 ) -> Result<(Layout, Vec<PlanStep>), ArrangementError> {
     let space = StateSpace::new(geometry, None).unwrap();
     let reach = |layout: &Layout| space.reachability(space.state(layout).unwrap());
-    let layout = wanted.arrange(geometry, standing, reach)?;
+    let layout = expected.arrange(geometry, standing, reach)?;
     let steps = plan(geometry, standing, &layout).unwrap();
     Ok((layout, steps))
 }
@@ -178,9 +178,9 @@ fn like(geometry: &Geometry, layout: &Layout, fixed: u16) -> DesiredLayout {
 }
 
 /// Returns whether a layout is one of the desired ones.
-fn meets(geometry: &Geometry, layout: &Layout, wanted: &DesiredLayout) -> bool {
+fn meets(geometry: &Geometry, layout: &Layout, expected: &DesiredLayout) -> bool {
     let mut rest: Vec<&Slot> = layout.iter().collect();
-    let mut instances: Vec<&DesiredInstance> = wanted.0.iter().collect();
+    let mut instances: Vec<&DesiredInstance> = expected.0.iter().collect();
     // Those with a start first: any instance will do for the others.
     instances.sort_by_key(|instance| instance.start.is_none());
     let all = instances.iter().all(|instance| {
@@ -202,13 +202,13 @@ proptest! {
     ) {
         let space = StateSpace::new(&geometry, None).unwrap();
         let standing = occupied(arrived(&space, &from), held);
-        let wanted = arrived(&space, &to);
+        let expected = arrived(&space, &to);
 
-        let fewest = fewest_steps(&space, &standing, |layout| *layout == wanted);
+        let fewest = fewest_steps(&space, &standing, |layout| *layout == expected);
 
-        match plan(&geometry, &standing, &wanted) {
+        match plan(&geometry, &standing, &expected) {
             Ok(steps) => {
-                prop_assert_eq!(carried_out(&geometry, &standing, &steps)?, wanted);
+                prop_assert_eq!(carried_out(&geometry, &standing, &steps)?, expected);
                 prop_assert_eq!(Some(steps.len()), fewest);
             }
             Err(refused) => {
@@ -226,13 +226,13 @@ proptest! {
     ) {
         let space = StateSpace::new(&geometry, None).unwrap();
         let standing = occupied(arrived(&space, &from), held);
-        let wanted = like(&geometry, &arrived(&space, &to), fixed & held);
+        let expected = like(&geometry, &arrived(&space, &to), fixed & held);
 
-        let fewest = fewest_steps(&space, &standing, |layout| meets(&geometry, layout, &wanted));
+        let fewest = fewest_steps(&space, &standing, |layout| meets(&geometry, layout, &expected));
 
-        match arrange(&geometry, &standing, &wanted) {
+        match arrange(&geometry, &standing, &expected) {
             Ok((layout, steps)) => {
-                prop_assert!(meets(&geometry, &layout, &wanted));
+                prop_assert!(meets(&geometry, &layout, &expected));
                 prop_assert_eq!(carried_out(&geometry, &standing, &steps)?, layout);
                 prop_assert_eq!(Some(steps.len()), fewest);
             }
@@ -240,7 +240,7 @@ proptest! {
                 prop_assert_eq!(fewest, None);
                 let freed = |o: &InstanceOccupant| InstanceOccupant { busy: o.busy && !busy.contains(&o.slot), ..*o };
                 let freed: Vec<_> = standing.iter().map(freed).collect();
-                prop_assert!(arrange(&geometry, &freed, &wanted).is_ok(), "not enough");
+                prop_assert!(arrange(&geometry, &freed, &expected).is_ok(), "not enough");
             }
             Err(refused) => prop_assert!(false, "{refused}"),
         }
@@ -252,12 +252,12 @@ proptest! {
     ) {
         let space = StateSpace::new(&geometry, None).unwrap();
         let standing = occupied(arrived(&space, &from), 0);
-        let wanted = arrived(&space, &to);
+        let expected = arrived(&space, &to);
 
-        let steps = plan(&geometry, &standing, &wanted).unwrap();
-        let (layout, shorter) = arrange(&geometry, &standing, &like(&geometry, &wanted, 0)).unwrap();
+        let steps = plan(&geometry, &standing, &expected).unwrap();
+        let (layout, shorter) = arrange(&geometry, &standing, &like(&geometry, &expected, 0)).unwrap();
 
-        prop_assert_eq!(carried_out(&geometry, &standing, &steps)?, wanted);
+        prop_assert_eq!(carried_out(&geometry, &standing, &steps)?, expected);
         prop_assert_eq!(carried_out(&geometry, &standing, &shorter)?, layout);
         prop_assert!(shorter.len() <= steps.len());
     }

@@ -45,12 +45,12 @@ impl<'k> AnswerRecorder<'k> {
         &self,
         of: impl Fn(&mut Answers) -> &mut BTreeMap<K, V>,
         key: K,
-        ask: impl FnOnce() -> V,
+        predict: impl FnOnce() -> V,
     ) -> V {
         if let Some(known) = of(&mut self.answers.borrow_mut()).get(&key) {
             return known.clone();
         }
-        let answer = ask();
+        let answer = predict();
         of(&mut self.answers.borrow_mut()).insert(key, answer.clone());
         answer
     }
@@ -80,9 +80,9 @@ impl JobTable for AnswerRecorder<'_> {
 // A GPU without a number is not one of the view that was shown: no record can name it.
 impl Predictor for AnswerRecorder<'_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
-        let ask = || self.knowledge.predictor.predict_run(job, gpu, profile);
-        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
-        let recorded = || RecordedRun::of(ask());
+        let predict = || self.knowledge.predictor.predict_run(job, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
+        let recorded = || RecordedRun::of(predict());
         self.answer_once(|answers| &mut answers.runs, (job, kind, profile.id), recorded).run()
     }
 
@@ -95,10 +95,10 @@ impl Predictor for AnswerRecorder<'_> {
         profile: &Profile,
     ) -> Option<Millis> {
         let predictor = self.knowledge.predictor;
-        let ask = || predictor.predict_mps_run(job, sm, co_runners, gpu, profile);
-        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let predict = || predictor.predict_mps_run(job, sm, co_runners, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
         let key = ((job, kind, profile.id), sm, co_runners.to_vec());
-        self.answer_once(|answers| &mut answers.mps_runs, key, ask)
+        self.answer_once(|answers| &mut answers.mps_runs, key, predict)
     }
 
     fn predict_kernel_shared_run(
@@ -110,10 +110,11 @@ impl Predictor for AnswerRecorder<'_> {
         profile: &Profile,
     ) -> Option<Millis> {
         let predictor = self.knowledge.predictor;
-        let ask = || predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile);
-        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let predict =
+            || predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
         let key = ((job, kind, profile.id), priority, co_runners.to_vec());
-        self.answer_once(|answers| &mut answers.kernel_shared_runs, key, ask)
+        self.answer_once(|answers| &mut answers.kernel_shared_runs, key, predict)
     }
 
     fn predict_speeds(
@@ -122,16 +123,16 @@ impl Predictor for AnswerRecorder<'_> {
         gpu: &GpuView,
         profile: Option<&Profile>,
     ) -> Option<Vec<u64>> {
-        let ask = || self.knowledge.predictor.predict_speeds(clients, gpu, profile);
-        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let predict = || self.knowledge.predictor.predict_speeds(clients, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
         let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
-        self.answer_once(|answers| &mut answers.speeds, key, ask)
+        self.answer_once(|answers| &mut answers.speeds, key, predict)
     }
 }
 
 impl SearchBudget for AnswerRecorder<'_> {
     fn allows(&self, searches: usize) -> bool {
-        let ask = || self.knowledge.budget.allows(searches);
-        self.answer_once(|answers| &mut answers.budget, searches, ask)
+        let predict = || self.knowledge.budget.allows(searches);
+        self.answer_once(|answers| &mut answers.budget, searches, predict)
     }
 }

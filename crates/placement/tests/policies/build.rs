@@ -136,8 +136,8 @@ pub fn named(name: &str) -> GpuRequest {
 }
 
 /// Whether the cluster could ever hold a job that shares with nobody.
-pub fn could_ever_fit(cluster: &ClusterView, ask: &GpuRequest) -> Feasibility {
-    tessera_placement::could_ever_fit(cluster, ask, SharingMode::Exclusive)
+pub fn could_ever_fit(cluster: &ClusterView, request: &GpuRequest) -> Feasibility {
+    tessera_placement::could_ever_fit(cluster, request, SharingMode::Exclusive)
 }
 
 pub fn decide(policy: &str, cluster: &ClusterView, queue: &[QueuedJob]) -> Vec<Decision> {

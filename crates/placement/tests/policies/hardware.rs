@@ -71,8 +71,13 @@ impl Hardware {
     }
 
     /// Returns every place of the tightest size that each available GPU could give to a job.
-    pub fn places(&self, ask: &GpuRequest) -> Vec<(Bytes, How)> {
-        self.cluster.gpus.iter().filter(|g| g.available).flat_map(|g| places_on(g, ask)).collect()
+    pub fn places(&self, request: &GpuRequest) -> Vec<(Bytes, How)> {
+        self.cluster
+            .gpus
+            .iter()
+            .filter(|g| g.available)
+            .flat_map(|g| places_on(g, request))
+            .collect()
     }
 }
 
@@ -99,9 +104,9 @@ fn take_step(gpu: &mut GpuView, step: PlanStep) {
     }
 }
 
-fn places_on(gpu: &GpuView, ask: &GpuRequest) -> Vec<(Bytes, How)> {
+fn places_on(gpu: &GpuView, request: &GpuRequest) -> Vec<(Bytes, How)> {
     let Some(mig) = &gpu.mig else {
-        let enough = match ask {
+        let enough = match request {
             GpuRequest::Unknown | GpuRequest::Whole | GpuRequest::Unpartitioned => true,
             GpuRequest::Memory(bytes) => gpu.memory >= *bytes,
             GpuRequest::Profile(_) | GpuRequest::Compute(_) => false,
@@ -116,7 +121,7 @@ fn places_on(gpu: &GpuView, ask: &GpuRequest) -> Vec<(Bytes, How)> {
     let fits = |layout: &Layout, slot: Slot| {
         !layout.contains(&slot) && mig.geometry.check(&with(layout, slot)).is_ok()
     };
-    tight_slots(&mig.geometry, ask)
+    tight_slots(&mig.geometry, request)
         .into_iter()
         .filter_map(|(slot, memory)| {
             if all.contains(&slot) && !busy.contains(&slot) {
@@ -133,9 +138,9 @@ fn places_on(gpu: &GpuView, ask: &GpuRequest) -> Vec<(Bytes, How)> {
 }
 
 /// Every slot of the profiles of the smallest memory that is enough.
-pub fn tight_slots(geometry: &Geometry, ask: &GpuRequest) -> Vec<(Slot, Bytes)> {
+pub fn tight_slots(geometry: &Geometry, request: &GpuRequest) -> Vec<(Slot, Bytes)> {
     let plain = geometry.plain();
-    let suits = |p: &&tessera_model::mig::Profile| match ask {
+    let suits = |p: &&tessera_model::mig::Profile| match request {
         GpuRequest::Unknown => plain.contains(&p.id),
         GpuRequest::Memory(bytes) => plain.contains(&p.id) && p.memory >= *bytes,
         GpuRequest::Profile(name) => p.name == *name,

@@ -40,12 +40,12 @@ type Taken = Vec<(JobId, ComputeSlot)>;
 const THIRDS: &[(u8, u8)] = &[(0, 1), (1, 1), (2, 1)];
 
 fn compute_queue(jobs: &[(&str, &str)]) -> Vec<QueuedJob> {
-    let mut jobs_asking =
+    let mut jobs_requesting =
         queue(jobs.iter().map(|(name, _)| GpuRequest::Compute(name.parse().unwrap())));
-    for (job, (_, user)) in jobs_asking.iter_mut().zip(jobs) {
+    for (job, (_, user)) in jobs_requesting.iter_mut().zip(jobs) {
         job.user = (*user).into();
     }
-    jobs_asking
+    jobs_requesting
 }
 
 fn place_jobs(cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<Decision> {
@@ -254,15 +254,15 @@ proptest! {
             let there = gpu.instances.iter().find(|i| i.slot == place.slot).unwrap();
             let InstanceState::Cut(before) = &there.state else { panic!("{there:?}") };
             prop_assert!(before.free().any(|free| free == part), "{part:?} was not free");
-            let jobs_asking = jobs.iter().find(|j| j.id == *job).unwrap();
+            let jobs_requesting = jobs.iter().find(|j| j.id == *job).unwrap();
             if let Some(tenancy) = &before.tenancy {
-                prop_assert_eq!(&tenancy.user, &jobs_asking.user);
+                prop_assert_eq!(&tenancy.user, &jobs_requesting.user);
             }
             let placed = placements.entry((place.gpu.to_string(), place.slot)).or_default();
             for (other, taken) in placed.iter() {
                 prop_assert!(!taken.overlaps(part));
                 let other = jobs.iter().find(|j| j.id == *other).unwrap();
-                prop_assert_eq!(&other.user, &jobs_asking.user);
+                prop_assert_eq!(&other.user, &jobs_requesting.user);
             }
             placed.push((*job, part));
         }

@@ -108,7 +108,7 @@ pub enum WatchAdvice {
 pub struct MemoryWatch {
     predictor: PeakPredictor,
     curve: MemoryCurve,
-    beside: Bytes,
+    left_out: Bytes,
     preallocated: bool,
     /// Milliseconds of a position.
     pace: Option<f64>,
@@ -162,7 +162,7 @@ impl MemoryWatch {
         Self {
             predictor: PeakPredictor::default(),
             curve: MemoryCurve::new(unit),
-            beside: Bytes::ZERO,
+            left_out: Bytes::ZERO,
             preallocated: false,
             pace: match unit {
                 ReadingUnit::Seconds => Some(1_000.0),
@@ -178,7 +178,7 @@ impl MemoryWatch {
         if report.unit != self.curve.unit {
             *self = Self::new(report.unit);
         }
-        self.beside = report.beside;
+        self.left_out = report.left_out;
         self.preallocated |= report.preallocated;
         for reading in &report.readings {
             if self.last.is_some_and(|position| reading.position <= position) {
@@ -186,7 +186,7 @@ impl MemoryWatch {
             }
             self.last = Some(reading.position);
             self.predictor.take(float(reading.position), float(reading.used.get()));
-            let all = reading.used.get().saturating_add(report.beside.get());
+            let all = reading.used.get().saturating_add(report.left_out.get());
             self.curve.take(reading.position, Bytes::new(all));
             self.learn_pace(reading.at_unix, reading.position);
         }
@@ -266,7 +266,7 @@ impl MemoryWatch {
 
     /// Returns the memory that is left for what readings count.
     fn capacity(&self, of_slice: Bytes) -> f64 {
-        float(of_slice.get().saturating_sub(self.beside.get()).max(1))
+        float(of_slice.get().saturating_sub(self.left_out.get()).max(1))
     }
 
     /// Returns what is predicted, if the attempt grows.
@@ -289,7 +289,7 @@ impl MemoryWatch {
 
     fn at(&self, position: f64) -> Option<BandPoint> {
         let PeakForecast { value, low, high, .. } = self.predictor.forecast(position)?;
-        let all = |used: f64| Bytes::new(whole(used).saturating_add(self.beside.get()));
+        let all = |used: f64| Bytes::new(whole(used).saturating_add(self.left_out.get()));
         let position = whole(position);
         Some(BandPoint { position, low: all(low), value: all(value), high: all(high) })
     }
@@ -318,7 +318,7 @@ mod tests {
     ) -> MemoryReadings {
         MemoryReadings {
             unit: ReadingUnit::Iterations,
-            beside: Bytes::new(500 * MIB),
+            left_out: Bytes::new(500 * MIB),
             preallocated: false,
             readings: positions
                 .map(|position| MemoryReading {

@@ -47,7 +47,7 @@ pub enum PlacementRefusal {
     Account {
         /// Whether that is the job's own fault, so that it is not tried again.
         by_job: bool,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The GPU isn't in this node.

@@ -85,7 +85,7 @@ impl ReadingReports {
         let unit = ReadingUnit::Seconds;
         (!readings.is_empty()).then(|| MemoryReadings {
             unit,
-            beside: Bytes::ZERO,
+            left_out: Bytes::ZERO,
             preallocated: false,
             readings: thinned(readings),
         })
@@ -105,8 +105,8 @@ fn of_companion(trail: &mut CompanionTrail, used: Bytes) -> Option<MemoryReading
     }
     Some(MemoryReadings {
         unit: ReadingUnit::Iterations,
-        // The context, and what libraries take beside the framework's allocator.
-        beside: Bytes::new(used.get().saturating_sub(trail.reserved.get())),
+        // The context, and what libraries take left_out the framework's allocator.
+        left_out: Bytes::new(used.get().saturating_sub(trail.reserved.get())),
         preallocated: trail.preallocated,
         readings: thinned(readings),
     })
@@ -201,7 +201,7 @@ mod tests {
         let taken = reports.take(&meter);
 
         let memory = &taken[0].memory;
-        assert_eq!((memory.unit, memory.beside), (ReadingUnit::Iterations, Bytes::from_mib(10)));
+        assert_eq!((memory.unit, memory.left_out), (ReadingUnit::Iterations, Bytes::from_mib(10)));
         assert_eq!(memory.readings.len(), 50, "thinned");
         assert_eq!(memory.readings.last().unwrap().position, 200);
         assert!(reports.take(&meter).is_empty());

@@ -168,7 +168,7 @@ fn figures(tally: &AttemptTally) -> KernelFigures {
         overshoot_max_ns: counters.overshoot_max.get(),
         grants: counters.grants,
         aged: counters.aged,
-        unasked: tally.unasked,
+        ungranted: tally.ungranted,
         waits: counters.waits,
         waited_ns: counters.waited_time.get(),
         waited_max_ns: counters.waited_max.get(),

@@ -33,7 +33,7 @@ pub enum Side {
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = ExperimentFinding))]
 pub struct Finding {
-    /// Which experiment.
+    /// The experiment.
     pub id: &'static str,
     /// What is compared.
     pub what: String,

@@ -29,7 +29,7 @@ pub(crate) struct RunRecord {
 /// The cluster at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ClusterSample {
-    /// When.
+    /// Simulated time in milliseconds.
     pub at_ms: u64,
     /// Compute slices that jobs have, of all.
     pub used_per_mille: u64,

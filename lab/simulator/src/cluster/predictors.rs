@@ -22,7 +22,7 @@ const FOREST: ComparedLearner = ComparedLearner::Production(LearnerKind::Forest)
 /// One learner's error on one table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearnerError {
-    /// Which learner.
+    /// The learner.
     pub kind: ComparedLearner,
     /// Mean error, in percent of the speed alone.
     pub absolute: f64,

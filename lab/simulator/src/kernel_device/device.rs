@@ -28,14 +28,14 @@ struct QueuedKernel {
 pub struct EndedKernel {
     /// Whose kernel ended.
     pub program: usize,
-    /// When.
+    /// The kernel's end, in simulated time.
     pub at: Nanos,
 }
 
 /// A stretch of time in which one program's kernel ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelSpan {
-    /// Whose.
+    /// Index of the program.
     pub program: usize,
     /// From when.
     pub from: Nanos,

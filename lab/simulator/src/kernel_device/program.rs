@@ -83,7 +83,7 @@ impl SimulatedProgram {
 pub struct KernelLaunch {
     /// Its number, counted from zero.
     pub number: u64,
-    /// Which kernel.
+    /// The kernel.
     pub kernel: u16,
     /// How long it runs.
     pub took: Nanos,

@@ -18,12 +18,24 @@ use crate::config::StandInConfig;
 use crate::device::ClaimKind;
 use crate::node::{SimulatedNode, SimulatedNodeError};
 
-const NOT_READY: &str = "CUDA_ERROR_MPS_SERVER_NOT_READY";
-const FULL: &str = "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED";
-const BROKEN: &str = "CUDA_ERROR_MPS_RPC_FAILURE";
-const TERMINATED: &str = "CUDA_ERROR_MPS_CLIENT_TERMINATED";
-const FAULTED: &str = "CUDA_ERROR_ILLEGAL_ADDRESS";
-const NO_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
+/// Why a client or its call is refused, in the words of the CUDA driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum MpsRefusal {
+    #[error("CUDA_ERROR_MPS_SERVER_NOT_READY")]
+    NotReady,
+    #[error("CUDA_ERROR_MPS_MAX_CLIENTS_REACHED")]
+    Full,
+    #[error("CUDA_ERROR_MPS_RPC_FAILURE")]
+    Broken,
+    #[error("CUDA_ERROR_MPS_CLIENT_TERMINATED")]
+    Terminated,
+    #[error("CUDA_ERROR_ILLEGAL_ADDRESS")]
+    Faulted,
+    #[error("CUDA_ERROR_OUT_OF_MEMORY")]
+    NoMemory,
+    #[error("CUDA_ERROR_INVALID_VALUE")]
+    Invalid,
+}
 
 /// The device that memory limits name: a server sees one.
 const DEVICE: &str = "0";
@@ -147,17 +159,17 @@ impl MpsServer {
         Ok(())
     }
 
-    fn admit(&self, hello: ClientHello) -> Result<u64, &'static str> {
+    fn admit(&self, hello: ClientHello) -> Result<u64, MpsRefusal> {
         let mut state = self.state();
         self.log.write("Received new client request");
         if hello.uid != self.uid || state.status() != "ACTIVE" {
-            return Err(NOT_READY);
+            return Err(MpsRefusal::NotReady);
         }
         if state.poisoned {
-            return Err(BROKEN);
+            return Err(MpsRefusal::Broken);
         }
         if state.clients.len() >= CLIENTS_MAX {
-            return Err(FULL);
+            return Err(MpsRefusal::Full);
         }
         state.next += 1;
         let id = state.next;
@@ -183,15 +195,15 @@ impl MpsServer {
         Ok(false)
     }
 
-    fn call(&self, id: u64, pid: u32, words: &[&str]) -> Result<(), &'static str> {
+    fn call(&self, id: u64, pid: u32, words: &[&str]) -> Result<(), MpsRefusal> {
         let mut state = self.state();
         let poisoned = state.poisoned;
         let limit = state.limits.get(DEVICE).copied();
-        let Some(client) = state.clients.get_mut(&id) else { return Err(TERMINATED) };
+        let Some(client) = state.clients.get_mut(&id) else { return Err(MpsRefusal::Terminated) };
         match client.context {
-            ClientContext::Terminated => return Err(TERMINATED),
-            ClientContext::Faulted => return Err(FAULTED),
-            ClientContext::Good if poisoned => return Err(BROKEN),
+            ClientContext::Terminated => return Err(MpsRefusal::Terminated),
+            ClientContext::Faulted => return Err(MpsRefusal::Faulted),
+            ClientContext::Good if poisoned => return Err(MpsRefusal::Broken),
             ClientContext::Good => {}
         }
         match *words {
@@ -202,7 +214,7 @@ impl MpsServer {
                 let limit = [limit, client.hello.limit].into_iter().flatten().min();
                 if limit.is_some_and(|limit| bytes_after > limit) {
                     self.log.write(&format!("Client {pid} is over its pinned memory limit"));
-                    return Err(NO_MEMORY);
+                    return Err(MpsRefusal::NoMemory);
                 }
                 client.bytes = bytes_after;
                 Ok(())
@@ -213,9 +225,9 @@ impl MpsServer {
             }
             ["fault"] => {
                 self.fault(&mut state, pid);
-                Err(FAULTED)
+                Err(MpsRefusal::Faulted)
             }
-            _ => Err("CUDA_ERROR_INVALID_VALUE"),
+            _ => Err(MpsRefusal::Invalid),
         }
     }
 

@@ -78,23 +78,23 @@ fn profile(
     device: &Device<'_>,
     enumeration: u32,
 ) -> (u32, nvmlGpuInstanceProfileInfo_t) {
-    let ask = nvml.lib().nvmlDeviceGetGpuInstanceProfileInfo.as_ref().unwrap();
+    let request = nvml.lib().nvmlDeviceGetGpuInstanceProfileInfo.as_ref().unwrap();
     // SAFETY: plain numbers, for which zero is a value; the handle is the library's own.
     unsafe {
         let mut info = zeroed();
-        (ask(device.handle(), enumeration, &mut info), info)
+        (request(device.handle(), enumeration, &mut info), info)
     }
 }
 
 fn placements(nvml: &Nvml, device: &Device<'_>, id: u32) -> Vec<nvmlGpuInstancePlacement_t> {
-    let ask = nvml.lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref().unwrap();
+    let request = nvml.lib().nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref().unwrap();
     let mut count = 0;
     // SAFETY: the second call's array is as long as the first call returned.
     unsafe {
-        assert_eq!(ask(device.handle(), id, ptr::null_mut(), &mut count), 0);
+        assert_eq!(request(device.handle(), id, ptr::null_mut(), &mut count), 0);
         let nothing = nvmlGpuInstancePlacement_t { start: 0, size: 0 };
         let mut placements = vec![nothing; index(count)];
-        assert_eq!(ask(device.handle(), id, placements.as_mut_ptr(), &mut count), 0);
+        assert_eq!(request(device.handle(), id, placements.as_mut_ptr(), &mut count), 0);
         placements
     }
 }

@@ -134,7 +134,7 @@ pub fn counted(tally: &AttemptTally) -> Value {
         "counters": tally.counters,
         "passed": tally.passed,
         "lost": tally.lost,
-        "unasked": tally.unasked,
+        "ungranted": tally.ungranted,
     })
 }
 

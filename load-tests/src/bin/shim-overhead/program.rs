@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{BLOCK, GRID, PATIENCE};
 
-/// Which program.
+/// The program.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Part {
     /// Calls what is passed on.

@@ -34,7 +34,7 @@ fn memory(seconds: std::ops::RangeInclusive<u64>) -> Input {
     });
     let memory = MemoryReadings {
         unit: ReadingUnit::Seconds,
-        beside: Bytes::ZERO,
+        left_out: Bytes::ZERO,
         preallocated: false,
         readings: readings.collect(),
     };

@@ -20,9 +20,9 @@ fn task() -> String {
 }
 
 fn samples(profile: &str, secs: &[u64]) -> Vec<RunSample> {
-    let lesson =
+    let sample =
         |secs: &u64| RunSample { task: task(), on: kind(profile), ran: Millis::from_secs(*secs) };
-    secs.iter().map(lesson).collect()
+    secs.iter().map(sample).collect()
 }
 
 fn ended_after(number: u64, outcome: Outcome, secs: u64) -> Input {

@@ -20,7 +20,7 @@ pub fn goes_back(moves: &mut Moves<'_>) {
 }
 
 fn rewind(moves: &mut Moves<'_>, standby: &Store) {
-    let mints = moves.rules.hold(Rule::AttemptUuid);
+    let is_new = moves.rules.hold(Rule::AttemptUuid);
     let holds = moves.rules.hold(Rule::RewindHold);
     moves.add(Move::StoreGoesBack, |after| {
         after.store = standby.clone();
@@ -31,7 +31,7 @@ fn rewind(moves: &mut Moves<'_>, standby: &Store) {
             leader.epoch = None;
             leader.to_send = None;
         }
-        if mints {
+        if is_new {
             // F13: an identity is never made again, whatever the store remembers.
             after.store.next_attempt = after.last_attempt + 1;
         }

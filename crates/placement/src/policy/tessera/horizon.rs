@@ -15,7 +15,7 @@ use super::search::Search;
 use super::waiting::{JobWeight, RemainingWork, WaitingJobs};
 use super::{PRIORITY, Tessera};
 use crate::view::QueuedJob;
-use tessera_model::spec::{Priority, QueueRank};
+use tessera_model::spec::Priority;
 
 /// GPUs whose jobs are looked at: of more, as many are, evenly spread. Chosen: what is left of some hundred
 /// jobs stands for that of all, and thousands would take most of a round.
@@ -82,17 +82,10 @@ pub(super) fn weighing<'t>(
     kinds: &'t [usize],
 ) -> impl FnMut(&QueuedJob) -> JobWeight + 't {
     |job| {
-        let above = f64::from(Priority::DEFAULT.get()) - level_of(job.queue_rank);
+        let above = f64::from(Priority::DEFAULT.get()) - job.queue_rank.level();
         let known = scoring.eagerness(kinds, job.id);
         JobWeight { weight: known.weight * PRIORITY.powf(above), ..known }
     }
-}
-
-/// Returns a job's priority with its offset, which is less than one priority: half of one at 100, the
-/// value of `--nice` without a number.
-fn level_of(rank: QueueRank) -> f64 {
-    let nice = f64::from(rank.nice.get());
-    f64::from(rank.priority.get()) + nice / (nice + 100.0)
 }
 
 /// The jobs that run.

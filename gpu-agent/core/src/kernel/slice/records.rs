@@ -36,7 +36,7 @@ impl SliceQueue {
                 let is_filler = self.queue.role(session).is_some_and(|role| !role.is_holder());
                 if is_filler && count == 0 {
                     self.update_tally(session, |tally| {
-                        tally.unasked = tally.unasked.saturating_add(1);
+                        tally.ungranted = tally.ungranted.saturating_add(1);
                     });
                 }
                 let event = QueueEvent::Launch { session, launch, kernel, count };

@@ -34,7 +34,7 @@ pub enum SimulationError {
     Stuck {
         /// The policy.
         policy: String,
-        /// How many.
+        /// The number.
         jobs: usize,
         /// The first of them.
         first: u64,
@@ -46,9 +46,9 @@ pub enum SimulationError {
     Endless {
         /// The policy.
         policy: String,
-        /// How many.
+        /// The number.
         events: u64,
-        /// When.
+        /// Simulated time in milliseconds.
         at_ms: u64,
     },
     /// The policy decided what can't be done.
@@ -56,7 +56,7 @@ pub enum SimulationError {
     Impossible {
         /// The policy.
         policy: String,
-        /// What.
+        /// The decision that breaks a rule.
         what: String,
     },
 }

@@ -236,7 +236,7 @@ impl GrowingJob {
             reported = secs;
             watch.take(&MemoryReadings {
                 unit: ReadingUnit::Iterations,
-                beside: Bytes::ZERO,
+                left_out: Bytes::ZERO,
                 preallocated: false,
                 readings: std::mem::take(&mut readings),
             });

@@ -229,10 +229,10 @@ impl<'c> Planner<'_, 'c> {
         price(&mut priced, others);
         let first = priced.first().copied();
         let (best, most) = first.map_or((0, 0.0), |first| (first.kind, slower * first.ms));
-        let place = |wanted: &SizeOption<'c>| {
+        let place = |chosen: &SizeOption<'c>| {
             let same = |option: &SizeOption<'c>| {
-                option.kind == wanted.kind
-                    && option.profile.map(|p| p.id) == wanted.profile.map(|p| p.id)
+                option.kind == chosen.kind
+                    && option.profile.map(|p| p.id) == chosen.profile.map(|p| p.id)
             };
             self.jobs[job].options.iter().position(same)
         };
