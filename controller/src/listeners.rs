@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -20,7 +21,12 @@ pub struct Listeners {
     pub tcp: Vec<TcpListener>,
     /// How connections to the addresses are encrypted, if they are.
     pub tls: Option<rustls::ServerConfig>,
+    /// How long a client at an address may leave an answer unread; [`UNREAD_FOR`] if absent.
+    pub unread_for: Option<Duration>,
 }
+
+/// How long a client may leave an answer unread. Then its connection is closed, and what was kept for it is freed.
+pub const UNREAD_FOR: Duration = Duration::from_secs(30);
 
 /// Longest path of a Unix socket, which is the kernel's limit.
 const SOCKET_PATH_MAX: usize = 107;

@@ -184,7 +184,10 @@ async fn run(
     let address = http.local_addr()?;
     let (ports, ends) = connect_ports(parts);
     let tls = tls_config(&settings, folder, &certificates)?;
-    let server = http::serve(ports, Listeners { unix: vec![socket], tcp: vec![http], tls })?;
+    let server = http::serve(
+        ports,
+        Listeners { unix: vec![socket], tcp: vec![http], tls, unread_for: None },
+    )?;
     let (listening, agents) = watch::channel(None::<quinn::Endpoint>);
     actix::spawn(stop_at_signal(server.handle(), agents));
     actix::spawn(server);

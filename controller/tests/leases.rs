@@ -13,7 +13,7 @@ use uuid::Uuid;
 async fn lead(connection: &mut PgConnection, secs: u64) -> Millis {
     let controller = ControllerId::from_uuid(Uuid::from_u128(1));
     let claim =
-        Claim { controller, remembered: None, rollback: None, lease: Millis::from_secs(secs) };
+        Claim { controller, remembered: None, rolled_back: None, lease: Millis::from_secs(secs) };
     let election = leader::elect_leader(connection, &claim).await.unwrap();
     assert!(matches!(election, Election::Won { .. }), "{election:?}");
     leader::read_hold(connection).await.unwrap().granted

@@ -9,6 +9,9 @@ use actix_web::{FromRequest, HttpMessage as _, HttpRequest, dev};
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::Duration;
+
+use tessera_model::number::clamped;
 use time::OffsetDateTime;
 
 use super::access;
@@ -48,12 +51,21 @@ impl Peer {
 /// Notes who is at the other end of a new connection, and counts it. One too many is closed at once.
 pub(super) fn note_peer(
     caps: &ConnectionCaps<SourceKey>,
+    unread_for: Duration,
     connection: &dyn Any,
     data: &mut Extensions,
 ) {
     let Some((peer, socket)) = peer_of(connection) else { return };
     match caps.admit(peer.source().into()) {
         Some(counted) => {
+            if matches!(peer, Peer::Address { .. }) {
+                // The kernel closes the connection of a client that takes nothing for so long: neither actix nor
+                // hyper has a deadline for writing. A system without the option serves as it did.
+                let _ = rustix::net::sockopt::set_tcp_user_timeout(
+                    socket,
+                    clamped(unread_for.as_millis()),
+                );
+            }
             data.insert(peer);
             // Lives as long as the connection.
             data.insert(counted);

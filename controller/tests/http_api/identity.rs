@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Handle;
 
-use super::rig::{BOOTSTRAP, Rig, client, make_token, problem};
+use super::rig::{BOOTSTRAP, Rig, UNREAD_FOR, client, make_token, problem};
 use super::seed::Seed;
 
 /// Sends bytes, and returns the status and the body.
@@ -292,6 +292,33 @@ async fn a_body_that_comes_byte_by_byte_is_given_up() {
 
     assert_eq!(status, 408, "{body}");
     assert!(body.contains("urn:tessera:problem:too-slow"), "{body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_not_read_is_given_up() {
+    let rig = Rig::start().await;
+    let token = make_token(&rig.tokens, "ada", Role::User).await;
+    let request = format!(
+        "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut reader = socket.connect(rig.address).await.unwrap();
+    // Far more answers than the buffers of both kernels hold.
+    reader.write_all(request.repeat(100).as_bytes()).await.unwrap();
+
+    let mut tries = tokio::time::interval(Duration::from_millis(100));
+    let closed = async {
+        // The kernel frees the connection without a word. The next byte that is written to it shows that.
+        while reader.write_all(b"G").await.is_ok() {
+            tries.tick().await;
+        }
+    };
+
+    let patience = UNREAD_FOR + Duration::from_secs(20);
+    tokio::time::timeout(patience, closed).await.expect("the connection stays");
+    let still = client(Some(&token)).get(rig.url("/v1/whoami")).send().await.unwrap();
+    assert_eq!(still.status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
@@ -37,6 +38,8 @@ use super::database;
 
 /// How many submits the fake writer's mailbox holds.
 pub const SUBMITS_QUEUED: usize = 2;
+/// How long clients of the rig may leave an answer unread.
+pub const UNREAD_FOR: Duration = Duration::from_secs(2);
 
 /// The server, and the other ends of its ports.
 pub struct Rig {
@@ -132,7 +135,8 @@ impl Rig {
         std::fs::set_permissions(folder.path(), open).unwrap();
         let socket = folder.path().join("api.sock");
         let unix = vec![bind_socket(&socket).unwrap()];
-        let listeners = Listeners { unix, tcp: vec![listener], tls };
+        let unread_for = Some(UNREAD_FOR);
+        let listeners = Listeners { unix, tcp: vec![listener], tls, unread_for };
         tokio::spawn(http::serve(ports, listeners).unwrap());
         let root = make_token(&tokens, "root", Role::Admin).await;
         Self {

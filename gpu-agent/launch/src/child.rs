@@ -21,6 +21,8 @@ use crate::sys::{self, check};
 pub const OPENS: u8 = b'S';
 /// The outputs that its account may read, each with its number and length, and their descriptors.
 pub const READABLE: u8 = b'O';
+/// The descriptor of its mounts.
+pub const MOUNTS: u8 = b'M';
 /// Why it can't become the program.
 pub const FAILED: u8 = b'F';
 
@@ -120,7 +122,12 @@ fn prepare_all(
             .map_err(by_node("give the program its terminal"))?;
     }
     if let Some(account) = change {
-        build_walls(order, account).map_err(by_node("give the attempt folders of its own"))?;
+        if build_walls(order, account).map_err(by_node("give the attempt folders of its own"))? {
+            // Whoever holds them last removes them, which takes milliseconds: the launcher, after the report of the end.
+            if let Ok(mounts) = File::open("/proc/self/ns/mnt") {
+                let _ = report.send_raw(&[MOUNTS], &[mounts.as_fd()]);
+            }
+        }
         become_account(account).map_err(by_node("change to the job's account"))?;
     }
     if order.walls.no_new_privileges {
@@ -238,15 +245,15 @@ fn give(path: &Path, account: &Account) -> io::Result<()> {
     std::os::unix::fs::fchown(&folder, Some(account.uid), Some(account.gid))
 }
 
-/// Makes the mounts that only this attempt sees.
-fn build_walls(order: &Order, account: &Account) -> io::Result<()> {
+/// Makes the mounts that only this attempt sees. Returns whether there are any.
+fn build_walls(order: &Order, account: &Account) -> io::Result<bool> {
     let tmp = order
         .own
         .as_deref()
         .filter(|_| order.walls.private_tmp)
         .map(|own| private_tmp(Path::new(own)));
     if tmp.is_none() && !order.walls.hide_processes {
-        return Ok(());
+        return Ok(false);
     }
     // SAFETY: plain numbers.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
@@ -269,7 +276,7 @@ fn build_walls(order: &Order, account: &Account) -> io::Result<()> {
     if order.walls.hide_processes {
         hide_processes()?;
     }
-    Ok(())
+    Ok(true)
 }
 
 fn open_own_folder(path: &Path, account: &Account) -> io::Result<File> {

@@ -93,7 +93,7 @@ pub struct Conversation {
     is_input_over: bool,
     /// The byte of output that comes next; `None` before the first one.
     received: Option<u64>,
-    confirmed: u64,
+    acknowledged: u64,
     /// Whether the current connection has joined the session.
     has_joined: bool,
     /// Why it was not joined the last time.
@@ -174,7 +174,7 @@ impl Conversation {
             confirmed: 0,
             is_input_over: false,
             received: None,
-            confirmed: 0,
+            acknowledged: 0,
             has_joined: false,
             refusal: "the connection to the session broke".to_owned(),
         }
@@ -358,10 +358,10 @@ impl Conversation {
         };
         let total = self.received.unwrap_or_default() + length;
         self.received = Some(total);
-        if total - self.confirmed < CONFIRM_EVERY {
+        if total - self.acknowledged < CONFIRM_EVERY {
             return Ok(Step::Sent(Ok(())));
         }
-        self.confirmed = total;
+        self.acknowledged = total;
         Ok(Step::Sent(sender.command(&SessionCommand::Taken { total }).await))
     }
 
@@ -377,7 +377,7 @@ impl Conversation {
                     let _ = begun.send(());
                 }
                 self.received = Some(offset);
-                self.confirmed = offset;
+                self.acknowledged = offset;
                 if self.confirmed == 0 && self.unconfirmed.is_empty() {
                     // Another client may have sent input before.
                     self.confirmed = input;

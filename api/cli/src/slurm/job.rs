@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use tessera_api_types::{JobRecord, JobRecords, RankUpdateView, RankView, RequestRecord};
+use tessera_api_types::{JobRecord, JobRecords, RankView, RequestRecord};
 use tessera_model::number::clamped;
 
 use super::hosts;
@@ -343,6 +343,7 @@ pub fn minutes(secs: u64) -> u32 {
 
 #[cfg(test)]
 pub mod samples {
+    use tessera_api_types::RankUpdateView;
     use time::OffsetDateTime;
 
     use super::*;

@@ -5,6 +5,9 @@ use std::fmt::Write;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::mem::discriminant;
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
+
 use crate::moves::{Move, successors};
 use crate::rules::Rules;
 use crate::state::{Bounds, Job, State, Violation};
@@ -126,11 +129,11 @@ fn retrace(
 /// Each walk draws its own weight for each kind of move (swarm testing: Groce et al., ISSTA 2012).
 /// So some walks hardly ever crash anything and others do little else.
 pub fn random_walks(rules: Rules, bounds: Bounds, seed: u64, walks: u32) -> Outcome {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::seed_from_u64(seed);
     let mut reached = Reached::default();
     let mut states = 0;
     for _ in 0..walks {
-        let salt = random.next();
+        let salt = random.next_u64();
         let mut state = State::initial();
         let mut run = Vec::new();
         while run.len() < WALK_MOVES_MAX {
@@ -140,7 +143,7 @@ pub fn random_walks(rules: Rules, bounds: Bounds, seed: u64, walks: u32) -> Outc
             if total == 0 {
                 break;
             }
-            let mut pick = random.next() % total;
+            let mut pick = random.next_u64() % total;
             let at = weights.iter().position(|weight| match pick.checked_sub(*weight) {
                 Some(rest) => {
                     pick = rest;
@@ -170,23 +173,6 @@ fn weight(salt: u64, name: Move) -> u64 {
         1 | 2 => 10,
         3..=5 => 60,
         _ => 300,
-    }
-}
-
-/// Marsaglia's xorshift: small, and the same on every machine.
-struct Random(u64);
-
-impl Random {
-    /// Spreads neighbouring seeds apart; the state must not be zero.
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(2).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
     }
 }
 

@@ -443,6 +443,9 @@ enum Order {
 }
 
 /// A fixed sequence of numbers (xorshift64*; Vigna, 2016): the plan of a round must be the same each time.
+///
+/// It stays our own: the crate that generators come from elsewhere has no xorshift64*, and with other numbers recorded
+/// rounds would be decided otherwise.
 struct Sequence(u64);
 
 impl Sequence {
