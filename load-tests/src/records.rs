@@ -92,6 +92,11 @@ pub const BENCHMARKS: &[Benchmark] = &[
         ..PLAIN
     },
     Benchmark {
+        name: "launch-cost",
+        figures: &[lower("/another_account/p50_ms"), lower("/hidden_processes/p50_ms")],
+        ..PLAIN
+    },
+    Benchmark {
         name: "keystroke",
         figures: &[lower("/over_tcp/p50_ms"), lower("/over_the_unix_socket/p50_ms")],
         ..PLAIN

@@ -70,7 +70,7 @@ fn main() -> anyhow::Result<()> {
         own.push(begun.elapsed().as_secs_f64() * 1e3);
         // Each way follows the other, so that what else the machine does hits each alike.
         for ((way, launcher), times) in ways.iter().zip(&launchers).zip(&mut measured) {
-            let attempt = folder.path().join(format!("{}-{start}", way.name.replace(' ', "-")));
+            let attempt = folder.path().join(format!("{}-{start}", way.name));
             let order = Order { own: Some(attempt.display().to_string()), ..order_of(way, boot) };
             let begun = Instant::now();
             run(launcher, order, &descriptors).with_context(|| way.name)?;
@@ -80,7 +80,7 @@ fn main() -> anyhow::Result<()> {
     let mut result = json!({
         "what": "from the order to the reported end of /bin/true, in milliseconds",
         "machine": machine::facts(),
-        "started by the caller": Spread::of(own).millis(),
+        "started_by_the_caller": Spread::of(own).millis(),
     });
     for (way, times) in ways.iter().zip(measured) {
         result[way.name] = Spread::of(times).millis();
@@ -92,15 +92,15 @@ fn launch_ways() -> Vec<LaunchWay> {
     let account = || Some(Account { uid: UID, gid: UID, groups: vec![UID] });
     let walls = Walls { no_new_privileges: true, root_allowed: true, ..Walls::default() };
     vec![
-        LaunchWay { name: "own account", account: None, walls },
-        LaunchWay { name: "another account", account: account(), walls },
+        LaunchWay { name: "own_account", account: None, walls },
+        LaunchWay { name: "another_account", account: account(), walls },
         LaunchWay {
-            name: "private tmp",
+            name: "private_tmp",
             account: account(),
             walls: Walls { private_tmp: true, ..walls },
         },
         LaunchWay {
-            name: "private tmp and hidden processes",
+            name: "hidden_processes",
             account: account(),
             walls: Walls { private_tmp: true, hide_processes: true, ..walls },
         },
