@@ -289,6 +289,103 @@ impl Drop for HungMount {
     }
 }
 
+/// A file system that serves ada and refuses everybody else, root included, as a home folder on NFS with
+/// `root_squash` does for what only its owner may read.
+struct SquashedMount {
+    folder: PathBuf,
+    server: std::process::Child,
+}
+
+impl SquashedMount {
+    fn make(parent: &Path) -> Option<Self> {
+        let at = |name: &str| parent.join(name);
+        for name in ["home", "lower", "upper", "work"] {
+            std::fs::create_dir_all(at(name)).unwrap();
+            std::os::unix::fs::chown(at(name), Some(ADA), Some(ADA)).unwrap();
+        }
+        let device = std::fs::File::options().read(true).write(true).open("/dev/fuse").ok()?;
+        let text = |text: &str| CString::new(text).unwrap();
+        let (target, kind) = (text(&at("home").display().to_string()), text("fuse"));
+        let fd = device.as_raw_fd();
+        // Without `allow_other` the kernel lets nobody in but this user.
+        let options = text(&format!("fd={fd},rootmode=40000,user_id={ADA},group_id={ADA}"));
+        // SAFETY: all texts are C strings.
+        let mounted = unsafe {
+            libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast())
+        };
+        if mounted != 0 {
+            return None;
+        }
+        let layers = ["lowerdir=", "upperdir=", "workdir="]
+            .into_iter()
+            .zip(["lower", "upper", "work"])
+            .map(|(option, name)| format!("{option}{}", at(name).display()))
+            .collect::<Vec<_>>();
+        let mut command = Command::new("fuse-overlayfs");
+        command.args(["-f", "-o", &layers.join(","), &format!("/dev/fd/{fd}")]).uid(ADA).gid(ADA);
+        // SAFETY: a plain number: the server inherits the device.
+        unsafe {
+            command.pre_exec(move || match libc::fcntl(fd, libc::F_SETFD, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        match command.spawn() {
+            Ok(server) => Some(Self { folder: at("home"), server }),
+            Err(_) => {
+                // SAFETY: the path is a C string.
+                unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SquashedMount {
+    fn drop(&mut self) {
+        let target = CString::new(self.folder.display().to_string()).unwrap();
+        // SAFETY: the path is a C string.
+        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_home_folder_that_root_may_not_enter_holds_the_program_its_folder_and_its_outputs() {
+    if !is_root() {
+        return;
+    }
+    let mut stage = stage().await;
+    let Some(home) = SquashedMount::make(stage.cluster.folder.path()) else {
+        eprintln!(
+            "SKIPPED: no FUSE mounts here, or no fuse-overlayfs (apt install fuse-overlayfs)"
+        );
+        return;
+    };
+    assert!(std::fs::read_dir(&home.folder).is_err(), "root may not enter");
+    let make =
+        "printf '#!/bin/sh\\necho made by hand; id -u; pwd; touch more\\n' > run; chmod 700 run";
+    let mut first = stage.of("ada", make);
+    first.run.work_dir = Some(home.folder.display().to_string());
+    let (record, text) = stage.run(&first).await;
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?} {text}");
+
+    let at = |name: &str| home.folder.join(name).display().to_string();
+    let mut order = order(&stage.place, &[&at("run")]);
+    order.user = "ada".into();
+    order.run.work_dir = Some(home.folder.display().to_string());
+    order.run.output = OutputPaths { stdout: Some(at("out")), stderr: Some(at("err")) };
+    let (record, text) = stage.run(&order).await;
+
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?} {text}");
+    let expected = format!("made by hand\n64001\n{}\n", home.folder.display());
+    assert_eq!(text, expected);
+    let line = format!("cat {}; ls {}", at("out"), home.folder.display());
+    let (_, text) = stage.run(&stage.of("ada", &line)).await;
+    assert_eq!(text, format!("{expected}err\nmore\nout\nrun\n"));
+}
+
 #[tokio::test]
 async fn a_file_system_that_hangs_holds_up_neither_cancel_nor_the_time_limit_nor_the_slice() {
     if !is_root() {

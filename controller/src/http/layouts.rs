@@ -100,7 +100,9 @@ pub(super) async fn plan_layout(
     request_body = LayoutRequest,
     responses(
         (status = 200, description = "The GPU has this layout already.", body = LayoutApplied),
-        (status = 202, description = "Its plan is committed and under way.", body = LayoutApplied),
+        (status = 202, description = "Its plan is committed and under way.", body = LayoutApplied, links(
+            ("get_layout_plan" = (operation_id = "get_layout_plan", parameters(("plan" = "$response.body#/plan")))),
+        )),
         Problems, LookupProblems, ChangeProblems, BodyProblems,
     ),
     security(("bearer" = [])),
@@ -172,7 +174,7 @@ pub(super) async fn show_availability(
 /// Returns one layout plan.
 #[utoipa::path(
     tag = "history",
-    operation_id = "get_layout_change",
+    operation_id = "get_layout_plan",
     params(PlanPath),
     responses(
         (status = 200, description = "The plan.", body = LayoutPlan),

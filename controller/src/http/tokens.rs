@@ -90,7 +90,9 @@ pub(super) async fn list_tokens(
     operation_id = "create_token",
     request_body = TokenRequest,
     responses(
-        (status = 201, description = "The token.", body = TokenCreated),
+        (status = 201, description = "The token.", body = TokenCreated, links(
+            ("revoke_token" = (operation_id = "revoke_token", parameters(("token" = "$response.body#/token/id")))),
+        )),
         Problems, BodyProblems,
     ),
     security(("bearer" = [])),

@@ -208,7 +208,7 @@ impl World {
             return None;
         }
         let mut shapes = Vec::new();
-        if self.both_cards {
+        if self.both_gpus {
             shapes.push((1, 2));
         }
         if !matches!(spec.gpu, GpuRequest::Profile(_)) {

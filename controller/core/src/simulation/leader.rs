@@ -209,7 +209,7 @@ impl World {
         let read: RoundRecord = serde_json::from_str(&text).unwrap();
         let policy = policy_of(self.policy);
 
-        let again = self.tape.read_record(read, Some(policy.as_ref())).unwrap();
+        let again = self.replay.read_record(read, Some(policy.as_ref())).unwrap();
 
         assert_eq!(again.difference(), None);
         assert_eq!(again.digest, Some(record.digest()));

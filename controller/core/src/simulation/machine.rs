@@ -9,8 +9,7 @@ use tessera_frames::cluster::{
 };
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::mig::compute::{self, ComputeSlot, IllegalCut};
-use tessera_model::mig::geometry::IllegalLayout;
-use tessera_model::mig::{PlanStep, Slot};
+use tessera_model::mig::{IllegalLayout, PlanStep, Slot};
 use tessera_model::share::SliceShare;
 use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, GpuId, JobId, Millis, NodeIdentity, PlanId,
