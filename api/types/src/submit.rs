@@ -287,7 +287,9 @@ pub struct RankView {
 }
 
 /// What updates changed of a job's order in the queue; absent fields are as submitted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
 pub struct RankUpdateView {
     /// 0 (highest) to 9.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use tessera_api_types::{JobRecord, JobRecords, RankView, RequestRecord};
+use tessera_api_types::{JobRecord, JobRecords, RankUpdateView, RankView, RequestRecord};
 use tessera_model::number::clamped;
 
 use super::hosts;
@@ -100,14 +100,15 @@ pub fn unfold(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
 /// Puts the waiting tasks of each array into one line, as Slurm does.
 pub fn collapse(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
     let mut lines: Vec<SlurmJob> = Vec::new();
-    let mut line_of: BTreeMap<(u64, bool), usize> = BTreeMap::new();
+    // Tasks whose ranks were updated alone have lines of their own, as in Slurm.
+    let mut line_of: BTreeMap<(u64, bool, RankUpdateView), usize> = BTreeMap::new();
     for mut job in jobs {
         let index = job.record.array_index.filter(|_| job.state == SlurmState::Pending);
         let Some(index) = index else {
             lines.push(job);
             continue;
         };
-        let key = (job.record.submission, job.record.state == "held");
+        let key = (job.record.submission, job.record.state == "held", job.record.queue_rank);
         match line_of.get(&key).and_then(|line| lines.get_mut(*line)) {
             Some(line) => line.waiting.extend(index..=index + job.record.more),
             None => {
@@ -343,7 +344,6 @@ pub fn minutes(secs: u64) -> u32 {
 
 #[cfg(test)]
 pub mod samples {
-    use tessera_api_types::RankUpdateView;
     use time::OffsetDateTime;
 
     use super::*;
@@ -400,6 +400,18 @@ mod tests {
         let ids: Vec<_> = lines.iter().map(SlurmJob::id).collect();
         assert_eq!(ids, ["50_0", "50_[3-5,9]"]);
         assert_eq!((lines[1].raw_id(), lines[1].task_id()), (50, "3-5,9".to_owned()));
+    }
+
+    #[test]
+    fn what_updates_changed_of_the_rank_stands_over_what_was_submitted() {
+        let updated = JobRecord {
+            queue_rank: RankUpdateView { priority: None, nice: Some(100) },
+            ..record(50, 50, None)
+        };
+        let jobs = gather(records(vec![updated]));
+
+        assert_eq!(jobs[0].queue_rank(), RankView { priority: 5, nice: 100 });
+        assert_eq!(jobs[0].priority(), 4_001);
     }
 
     #[test]
