@@ -85,10 +85,11 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
 
 #[cold]
 fn pass_without_session() -> Option<LaunchTicket> {
-    count(&counters::PASSED);
     if state::mode() == state::PASSIVE {
         startup::start_session_thread();
     }
+    startup::await_first_session();
+    count(&counters::PASSED);
     None
 }
 

@@ -1,11 +1,47 @@
-//! The start of the session's thread ([`crate::client`]) at the first launch.
+//! The start of the session's thread ([`crate::client`]) at the first launch, which waits for the first session.
+//!
+//! A program launches a thousand kernels ahead in the time that a session needs to begin. Nobody could withhold
+//! these from the device, and a filler's would delay the holder. So while a living queue answers, the first
+//! launches wait, for [`FIRST_SESSION_WITHIN`] at most.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};
 use crate::driver::table::slot;
 use crate::{driver, filler, gate, log, measure, ring, settings, state};
+
+/// Longest wait for the first session: far longer than it takes on an idle machine.
+const FIRST_SESSION_WITHIN: Duration = Duration::from_millis(100);
+
+/// Whether launches wait for the first session.
+static IS_AWAITED: AtomicBool = AtomicBool::new(false);
+static WAITING: Mutex<()> = Mutex::new(());
+static OVER: Condvar = Condvar::new();
+
+/// Waits until the first session has begun or failed.
+pub fn await_first_session() {
+    if !IS_AWAITED.load(Ordering::Acquire) {
+        return;
+    }
+    let waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_awaited = |_: &mut ()| IS_AWAITED.load(Ordering::Acquire);
+    drop(OVER.wait_timeout_while(waiting, FIRST_SESSION_WITHIN, is_awaited));
+    // After one timeout nobody waits any more.
+    end_first_wait();
+}
+
+/// Lets launches go that wait for the first session.
+pub fn end_first_wait() {
+    if IS_AWAITED.swap(false, Ordering::AcqRel) {
+        // Under the lock, so that no thread falls asleep after its look at the flag.
+        let _waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        OVER.notify_all();
+    }
+}
 
 /// Starts the session's thread. The context of the first launch determines the device.
 pub fn start_session_thread() {
@@ -25,9 +61,12 @@ pub fn start_session_thread() {
     if let Some(path) = &settings.gate {
         gate::open(path);
     }
+    // Without the lock there is no queue, or an older one: then nothing waits.
+    IS_AWAITED.store(gate::is_held_by_queue(), Ordering::Release);
     if let Err(why) = client::start(settings, device) {
         log::note(format_args!("the session's thread cannot start, the shim is off: {why}"));
         state::die();
+        end_first_wait();
     }
 }
 

@@ -7,7 +7,7 @@ use tessera_kernel_queue::Nanos;
 use super::state::{self, CHANGED, FillerState, InFlightKernel};
 use crate::events::{EventPool, EventStatus};
 use crate::ring::{self, RecordKind, RingRecord};
-use crate::{abi, captures, clock, counters, kernel_catalog};
+use crate::{abi, captures, clock, counters, kernel_catalog, measure};
 
 /// Most kernels whose end is tracked: far more than a queue allows in flight.
 const IN_FLIGHT_MAX: usize = 128;
@@ -98,6 +98,9 @@ pub fn record_ends() -> bool {
                     END_EVENTS.give_back(event);
                 }
                 publish_count(&state::lock());
+                // Before its end, so that the next grant is based on it. A thread that waits for a grant makes no
+                // launch at which it would be read otherwise.
+                any |= measure::record_samples(usize::MAX);
                 any |= ring::leave(RingRecord {
                     kind: RecordKind::Done,
                     kernel: 0,

@@ -104,6 +104,8 @@ pub(super) struct QueueSession {
     pub filled_until: Nanos,
     /// When it was last active.
     pub active_at: Nanos,
+    /// When the end of a kernel of it was last seen.
+    pub ended_at: Nanos,
     pub lease: Option<GrantLease>,
     pub basis: LeaseBasis,
     pub wait_start: Option<WaitStart>,
@@ -128,6 +130,7 @@ impl QueueSession {
             ends: EndTrust::default(),
             filled_until: Nanos::ZERO,
             active_at: now,
+            ended_at: Nanos::ZERO,
             lease: None,
             basis: LeaseBasis::default(),
             wait_start: None,
