@@ -77,7 +77,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
         _ => return None,
     }
     let measures = role == terms::MEASURE;
-    if measure::is_due(kernel, measures) {
+    if measure::is_due(kernel, measures || role == terms::FILL) {
         ticket.begun = measure::begin(what.stream, what.per_thread, measures);
     }
     Some(ticket)

@@ -95,13 +95,13 @@ pub struct StartedPair {
 }
 
 /// Returns whether a launch is measured. Launches are measured of kernels whose times the queue does not know
-/// well, and one launch in [`terms::sample_every`]. In the measuring stage (`measures`), so are launches of new
-/// kernels, before the queue has reported anything of them.
+/// well, and one launch in [`terms::sample_every`]. In the measuring stage and of fillers (`news`), so are launches
+/// of new kernels, before the queue has reported anything of them.
 ///
 /// Kernels that are known cost no events even in the measuring stage: some others may need many samples.
 #[inline]
-pub fn is_due(kernel: u32, measures: bool) -> bool {
-    if kernel_catalog::is_measured(kernel) || (measures && !kernel_catalog::is_defined(kernel)) {
+pub fn is_due(kernel: u32, news: bool) -> bool {
+    if kernel_catalog::is_measured(kernel) || (news && !kernel_catalog::is_defined(kernel)) {
         return true;
     }
     let every = terms::sample_every();

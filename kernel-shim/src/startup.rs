@@ -5,42 +5,30 @@
 //! launches wait, for [`FIRST_SESSION_WITHIN`] at most.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};
 use crate::driver::table::slot;
+use crate::first_wait::FirstWait;
 use crate::{driver, filler, gate, log, measure, ring, settings, state};
 
 /// Longest wait for the first session: far longer than it takes on an idle machine.
 const FIRST_SESSION_WITHIN: Duration = Duration::from_millis(100);
 
-/// Whether launches wait for the first session.
-static IS_AWAITED: AtomicBool = AtomicBool::new(false);
-static WAITING: Mutex<()> = Mutex::new(());
-static OVER: Condvar = Condvar::new();
+static FIRST_WAIT: FirstWait =
+    FirstWait::new(AtomicBool::new(false), Mutex::new(()), Condvar::new());
 
 /// Waits until the first session has begun or failed.
 pub fn await_first_session() {
-    if !IS_AWAITED.load(Ordering::Acquire) {
-        return;
-    }
-    let waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_awaited = |_: &mut ()| IS_AWAITED.load(Ordering::Acquire);
-    drop(OVER.wait_timeout_while(waiting, FIRST_SESSION_WITHIN, is_awaited));
-    // After one timeout nobody waits any more.
-    end_first_wait();
+    FIRST_WAIT.wait(FIRST_SESSION_WITHIN);
 }
 
 /// Lets launches go that wait for the first session.
 pub fn end_first_wait() {
-    if IS_AWAITED.swap(false, Ordering::AcqRel) {
-        // Under the lock, so that no thread falls asleep after its look at the flag.
-        let _waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-        OVER.notify_all();
-    }
+    FIRST_WAIT.end();
 }
 
 /// Starts the session's thread. The context of the first launch determines the device.
@@ -62,7 +50,9 @@ pub fn start_session_thread() {
         gate::open(path);
     }
     // Without the lock there is no queue, or an older one: then nothing waits.
-    IS_AWAITED.store(gate::is_held_by_queue(), Ordering::Release);
+    if gate::is_held_by_queue() {
+        FIRST_WAIT.begin();
+    }
     if let Err(why) = client::start(settings, device) {
         log::note(format_args!("the session's thread cannot start, the shim is off: {why}"));
         state::die();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use tessera_kernel_queue::Nanos;
 
-use super::state::{self, CHANGED, FillerState, InFlightKernel};
+use super::state::{self, FillerState, InFlightKernel};
 use crate::events::{EventPool, EventStatus};
 use crate::ring::{self, RecordKind, RingRecord};
 use crate::{abi, captures, clock, counters, kernel_catalog, measure};
@@ -60,7 +60,7 @@ pub fn on_refused_launch() {
     filler.departing = filler.departing.saturating_sub(1);
     publish_count(&filler);
     drop(filler);
-    CHANGED.notify_all();
+    state::wake();
 }
 
 /// Checks which kernels have ended, and reports them.
@@ -108,7 +108,7 @@ pub fn record_ends() -> bool {
                     at: clock::now().get(),
                     extra: 0,
                 });
-                CHANGED.notify_all();
+                state::wake();
             }
         }
     }
@@ -133,7 +133,7 @@ pub fn on_sync(number: u64) -> Option<u64> {
         filler.budget.clear();
     }
     drop(filler);
-    CHANGED.notify_all();
+    state::wake();
     returned
 }
 

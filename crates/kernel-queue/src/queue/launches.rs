@@ -28,6 +28,8 @@ pub(super) struct RunningKernel {
     pub need: ResourceNeed,
     /// Whether a filler launched it.
     pub is_filler: bool,
+    /// How long it ran, if a sample of it came before its end was seen.
+    pub ran: Option<Nanos>,
     /// Who pays for what it costs the holders.
     pub loss: KernelLoss,
 }
@@ -234,6 +236,7 @@ impl KernelQueue {
         self.context = Some(session.id);
         session.last = Some(kernel);
         session.active_at = self.now;
+        session.sampled = None;
         for counters in [&mut self.counters, &mut session.counters] {
             counters.launches += 1;
             counters.late += u64::from(late);
@@ -308,6 +311,7 @@ impl KernelQueue {
             overdue,
             need,
             is_filler,
+            ran: None,
             loss,
         });
     }
@@ -346,6 +350,7 @@ impl KernelQueue {
 
     /// Handles the seen end of a kernel.
     fn end_running(&mut self, at: usize, index: usize) {
+        self.running[index].ran = self.take_sampled(at, self.running[index].kernel);
         let run = self.running[index];
         self.note_overshoot(at, index);
         self.note_seen_end(at, &run);

@@ -19,6 +19,7 @@ impl KernelQueue {
     pub(super) fn on_sample(&mut self, at: usize, sample: KernelSample) {
         let session = &mut self.sessions[at];
         let id = session.id;
+        session.sampled = Some((sample.kernel, sample.took));
         let profile = &mut self.tasks[session.task].profile;
         // A filler's kernel in a gap may have delayed the next kernel, and is no part of the gap.
         let is_alone = session.role.is_holder() && session.filled_until < self.now;
@@ -36,6 +37,12 @@ impl KernelQueue {
             }
         }
         self.predict_waiting(at, sample.kernel);
+    }
+
+    /// Returns how long a session's kernel ran that was launched last, if its sample came before its end was seen.
+    pub(super) fn take_sampled(&mut self, at: usize, kernel: KernelIndex) -> Option<Nanos> {
+        let sampled = self.sessions[at].sampled.take();
+        sampled.filter(|(of, _)| *of == kernel).map(|(_, took)| took)
     }
 
     /// Learns from the seen end of a filler's kernel: it took at most the time since its launch and since the end
@@ -56,12 +63,15 @@ impl KernelQueue {
         let task = self.sessions[at].task;
         let Self { waiting, sessions, tasks, actions, .. } = self;
         let profile = &tasks[task].profile;
-        let Some(function) = profile.kernel(learned).map(|kernel| kernel.function()) else { return };
+        let Some(function) = profile.kernel(learned).map(|kernel| kernel.function()) else {
+            return;
+        };
         waiting.predict_again(|request| {
             let kernel = profile.kernel(request.kernel)?;
             let is_concerned = kernel.function() == function
                 && (request.kernel == learned || kernel.took.known().is_none());
-            let of_task = |id| sessions.iter().any(|session| session.id == id && session.task == task);
+            let of_task =
+                |id| sessions.iter().any(|session| session.id == id && session.task == task);
             if !is_concerned || !of_task(request.session) {
                 return None;
             }

@@ -104,6 +104,8 @@ pub(super) struct QueueSession {
     pub filled_until: Nanos,
     /// When it was last active.
     pub active_at: Nanos,
+    /// The last sample since its last launch.
+    pub sampled: Option<(KernelIndex, Nanos)>,
     /// When the end of a kernel of it was last seen.
     pub ended_at: Nanos,
     pub lease: Option<GrantLease>,
@@ -130,6 +132,7 @@ impl QueueSession {
             ends: EndTrust::default(),
             filled_until: Nanos::ZERO,
             active_at: now,
+            sampled: None,
             ended_at: Nanos::ZERO,
             lease: None,
             basis: LeaseBasis::default(),
