@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::settings::ShimSettings;
-use crate::{log, ring, session, startup, state};
+use crate::{first_session, log, ring, session, state};
 
 mod link;
 mod outbox;
@@ -81,7 +81,7 @@ pub fn start(settings: &'static ShimSettings, device: CudaDevice) -> std::io::Re
         if state::guarded(|| run(settings, device, bell)).is_none() {
             session::detach();
         }
-        startup::end_first_wait();
+        first_session::end_wait();
     };
     // Never joined: the process may end at any time.
     thread.spawn(work).map(drop)
@@ -150,7 +150,7 @@ async fn keep(mut link: link::QueueLink) {
         let begun = Instant::now();
         let over = link.session().await;
         session::detach();
-        startup::end_first_wait();
+        first_session::end_wait();
         match over {
             SessionOver::Broken(why) => {
                 if !is_failure_logged {

@@ -11,7 +11,7 @@ use crate::filler::{self, LaunchPermit};
 use crate::kernel_cache::LaunchShape;
 use crate::measure::{self, StartedPair};
 use crate::ring::{self, RecordKind, RingRecord};
-use crate::{captures, clock, gate, kernel_catalog, startup, state, streams, terms};
+use crate::{captures, clock, first_session, gate, kernel_catalog, startup, state, streams, terms};
 
 /// The last launch whose end was reported by a sync.
 static SYNCED: AtomicU64 = AtomicU64::new(0);
@@ -88,7 +88,7 @@ fn pass_without_session() -> Option<LaunchTicket> {
     if state::mode() == state::PASSIVE {
         startup::start_session_thread();
     }
-    startup::await_first_session();
+    first_session::wait();
     count(&counters::PASSED);
     None
 }

@@ -28,6 +28,7 @@ mod counters;
 mod driver;
 mod events;
 mod filler;
+mod first_session;
 mod first_wait;
 mod gate;
 mod hooks;

@@ -1,35 +1,11 @@
 //! The start of the session's thread ([`crate::client`]) at the first launch, which waits for the first session.
-//!
-//! A program launches a thousand kernels ahead in the time that a session needs to begin. Nobody could withhold
-//! these from the device, and a filler's would delay the holder. So while a living queue answers, the first
-//! launches wait, for [`FIRST_SESSION_WITHIN`] at most.
 
 use std::ffi::c_int;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Condvar, Mutex};
-use std::time::Duration;
 
 use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};
 use crate::driver::table::slot;
-use crate::first_wait::FirstWait;
-use crate::{driver, filler, gate, log, measure, ring, settings, state};
-
-/// Longest wait for the first session: far longer than it takes on an idle machine.
-const FIRST_SESSION_WITHIN: Duration = Duration::from_millis(100);
-
-static FIRST_WAIT: FirstWait =
-    FirstWait::new(AtomicBool::new(false), Mutex::new(()), Condvar::new());
-
-/// Waits until the first session has begun or failed.
-pub fn await_first_session() {
-    FIRST_WAIT.wait(FIRST_SESSION_WITHIN);
-}
-
-/// Lets launches go that wait for the first session.
-pub fn end_first_wait() {
-    FIRST_WAIT.end();
-}
+use crate::{driver, filler, first_session, gate, log, measure, ring, settings, state};
 
 /// Starts the session's thread. The context of the first launch determines the device.
 pub fn start_session_thread() {
@@ -51,12 +27,12 @@ pub fn start_session_thread() {
     }
     // Without the lock there is no queue, or an older one: then nothing waits.
     if gate::is_held_by_queue() {
-        FIRST_WAIT.begin();
+        first_session::begin_wait();
     }
     if let Err(why) = client::start(settings, device) {
         log::note(format_args!("the session's thread cannot start, the shim is off: {why}"));
         state::die();
-        end_first_wait();
+        first_session::end_wait();
     }
 }
 

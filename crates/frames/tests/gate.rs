@@ -1,4 +1,4 @@
-//! The gate page, and how a dead queue is told apart from a slow one.
+//! The gate page, and the difference between a dead queue and a slow one.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -140,7 +140,7 @@ impl TaskProfile {
     }
 
     /// Notes how long it took from a kernel's launch until its end was seen. Returns whether that counts, because
-    /// no sample of it or of a relative tells more.
+    /// there is no sample of it or of a relative.
     pub fn note_bound(&mut self, index: KernelIndex, took: Nanos) -> bool {
         let Some(kernel) = self.kernel(index) else { return false };
         if kernel.took.samples() > 0 || self.estimate_from_samples(kernel).is_some() {

@@ -1,5 +1,5 @@
-//! A filler whose every launch has a new shape, next to a holder with 2 ms of work and 8 ms of pause: the whole
-//! protocol of records and frames in virtual time, with samples that come late or never.
+//! A filler whose every launch has a new shape, next to a holder with 2 ms of work and 8 ms of pause. The whole
+//! protocol of records and frames runs in virtual time, with samples that come late or never.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -38,7 +38,7 @@ struct FillerProcess {
     /// Its launch that waits, from 1.
     launch: u64,
     requested: Option<KernelIndex>,
-    /// What the queue told of each kernel, by launch.
+    /// What the queue reported of each kernel, by launch.
     facts: BTreeMap<u64, (KernelIndex, Option<Nanos>)>,
     defined: u64,
     /// Launches in flight with their starts and ends.

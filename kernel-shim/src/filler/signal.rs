@@ -21,8 +21,8 @@ impl<T> Signalled<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all sleeping threads. What they look at may also lie outside of the lock: a thread that has looked
-    /// before the change sleeps already when this has the lock, so that it is woken.
+    /// Wakes all sleeping threads. What they look at may also lie outside of the lock. A thread that has looked
+    /// before the change sleeps already when this has the lock, so it is woken.
     pub fn wake(&self) {
         drop(self.lock());
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! A model check of the gate and of all waits in the shim, by `loom`: it runs every order in which the threads can
+//! A model check of the gate and of all waits in the shim, by `loom`. It runs every order in which the threads can
 //! come, and every value that the memory model lets them read. The files are the product's own, compiled with the
 //! checker's locks and atomic numbers. Sleeps have no timeouts here, so a lost wake-up is a deadlock.
 
