@@ -27,6 +27,7 @@ mod shim_store;
 mod tests;
 mod timer;
 mod torn_page;
+mod unsent;
 
 use std::path::PathBuf;
 

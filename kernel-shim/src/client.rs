@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tessera_model::backoff::{Backoff, FailureCount};
 
 use crate::settings::ShimSettings;
-use crate::{log, ring, session, state};
+use crate::{first_session, log, ring, session, state};
 
 mod link;
 mod outbox;
@@ -82,6 +82,7 @@ pub fn start(settings: &'static ShimSettings, device: CudaDevice) -> std::io::Re
         if state::guarded(|| run(settings, device, bell)).is_none() {
             session::detach();
         }
+        first_session::end_wait();
     };
     // Never joined: the process may end at any time.
     thread.spawn(work).map(drop)
@@ -150,6 +151,7 @@ async fn keep(mut link: link::QueueLink) {
         let begun = Instant::now();
         let over = link.session().await;
         session::detach();
+        first_session::end_wait();
         match over {
             SessionOver::Broken(why) => {
                 if !is_failure_logged {

@@ -8,9 +8,9 @@
 mod in_flight;
 mod line;
 mod liveness;
+mod signal;
 mod state;
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::{clock, gate, kernel_catalog, terms};
 
 pub use in_flight::{add_kernel, look, on_context_end, on_refused_launch, on_sync};
 pub use liveness::note_frame;
-use state::{CHANGED, FillerState};
+use state::FillerState;
 
 /// Refused launches of this process whose threads have not noticed it yet.
 const REFUSED_MAX: usize = 64;
@@ -120,6 +120,10 @@ impl WaitingLaunch {
                 return LaunchPermit::Ungranted;
             }
             let filler = state::lock();
+            if !terms::is_filler() {
+                // Looked at with the lock: a change from now on wakes this thread.
+                return LaunchPermit::Free;
+            }
             if let Some(span) = filler.line.wait_for_turn(self.launch, now) {
                 self.unannounced.announce();
                 line::sleep(filler, self.launch, span);
@@ -145,6 +149,9 @@ impl WaitingLaunch {
     }
 
     fn next_step(&mut self, filler: &mut FillerState, now: Nanos) -> NextStep {
+        if !terms::is_filler() {
+            return NextStep::Launch(LaunchPermit::Free);
+        }
         if let Some(at) = filler.refused.iter().position(|refused| *refused == self.launch) {
             filler.refused.remove(at);
             // The queue has no place for it now.
@@ -214,9 +221,8 @@ impl WaitingLaunch {
     fn sleep(&mut self, filler: state::FillerGuard, span: Nanos, now: Nanos) {
         self.exact_timers.get_or_insert_with(ExactTimers::request);
         let sleep = span.min(SLEEP_MAX).max(Nanos::new(1));
-        let slept = CHANGED.wait_timeout(filler, Duration::from_nanos(sleep.get()));
-        let (mut filler, result) = slept.unwrap_or_else(PoisonError::into_inner);
-        if result.timed_out() {
+        let (mut filler, is_over) = state::sleep(filler, Duration::from_nanos(sleep.get()));
+        if is_over {
             filler.lateness.observe(clock::now().minus(now).minus(sleep));
         }
     }
@@ -248,7 +254,7 @@ pub fn depart_ungranted() {
 /// Accepts a grant.
 pub fn receive(grant: Grant) {
     state::lock().budget.receive(grant);
-    CHANGED.notify_all();
+    state::wake();
 }
 
 /// Ends a grant.
@@ -267,12 +273,12 @@ pub fn refuse(launch: u64) {
     }
     filler.refused.push_back(launch);
     drop(filler);
-    CHANGED.notify_all();
+    state::wake();
 }
 
 /// Wakes waiting threads after the role changed or the session ended.
 pub fn wake() {
-    CHANGED.notify_all();
+    state::wake();
     line::wake_all();
 }
 

@@ -11,7 +11,7 @@ use crate::filler::{self, LaunchPermit};
 use crate::kernel_cache::LaunchShape;
 use crate::measure::{self, StartedPair};
 use crate::ring::{self, RecordKind, RingRecord};
-use crate::{captures, clock, gate, kernel_catalog, startup, state, streams, terms};
+use crate::{captures, clock, first_session, gate, kernel_catalog, startup, state, streams, terms};
 
 /// The last launch whose end was reported by a sync.
 static SYNCED: AtomicU64 = AtomicU64::new(0);
@@ -77,7 +77,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
         _ => return None,
     }
     let measures = role == terms::MEASURE;
-    if measure::is_due(kernel, measures) {
+    if measure::is_due(kernel, measures || role == terms::FILL) {
         ticket.begun = measure::begin(what.stream, what.per_thread, measures);
     }
     Some(ticket)
@@ -85,10 +85,11 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
 
 #[cold]
 fn pass_without_session() -> Option<LaunchTicket> {
-    count(&counters::PASSED);
     if state::mode() == state::PASSIVE {
         startup::start_session_thread();
     }
+    first_session::wait();
+    count(&counters::PASSED);
     None
 }
 

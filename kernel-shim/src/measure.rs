@@ -1,7 +1,7 @@
 //! The measuring stage: a pair of events around each launch measures the run time of kernels and the
 //! gaps between them (FIKIT §3.2).
 //!
-//! The program's own threads read the pairs, at later launches and when they wait. Nothing waits for
+//! The program's own threads read the pairs: at later launches, and when they wait for the device or for a grant. Nothing waits for
 //! an event here. Two events with nothing between them show some time as well: the minimum of a few
 //! empty pairs is subtracted. The queue drops the first sample of each kernel.
 //!
@@ -95,13 +95,13 @@ pub struct StartedPair {
 }
 
 /// Returns whether a launch is measured. Launches are measured of kernels whose times the queue does not know
-/// well, and one launch in [`terms::sample_every`]. In the measuring stage (`measures`), so are launches of new
-/// kernels, before the queue has reported anything of them.
+/// well, and one launch in [`terms::sample_every`]. In the measuring stage and of fillers (`news`), so are launches
+/// of new kernels, before the queue has reported anything of them.
 ///
 /// Kernels that are known cost no events even in the measuring stage: some others may need many samples.
 #[inline]
-pub fn is_due(kernel: u32, measures: bool) -> bool {
-    if kernel_catalog::is_measured(kernel) || (measures && !kernel_catalog::is_defined(kernel)) {
+pub fn is_due(kernel: u32, news: bool) -> bool {
+    if kernel_catalog::is_measured(kernel) || (news && !kernel_catalog::is_defined(kernel)) {
         return true;
     }
     let every = terms::sample_every();
@@ -158,10 +158,19 @@ pub fn abandon(begun: StartedPair) {
     TIMING_EVENTS.give_back(begun.end);
 }
 
-/// Reads up to `most` pairs, oldest first, and pushes their samples.
+/// Reads up to `most` pairs, oldest first, and reports their samples.
 pub fn look(most: usize) {
+    if record_samples(most) {
+        ring::announce();
+    }
+}
+
+/// Reads up to `most` pairs, oldest first, and records their samples for the next [`ring::announce`]. Returns
+/// whether there are any.
+pub fn record_samples(most: usize) -> bool {
+    let mut any = false;
     if captures::is_capturing() || IS_LOOKING.swap(true, Ordering::Acquire) {
-        return;
+        return any;
     }
     for _ in 0..most {
         let Some(pair) = state().pairs.pop_front() else { break };
@@ -171,41 +180,45 @@ pub fn look(most: usize) {
                 break;
             }
             EventStatus::Lost => {}
-            EventStatus::Complete => settle(pair),
+            EventStatus::Complete => any |= settle(pair),
         }
     }
     IS_LOOKING.store(false, Ordering::Release);
+    any
 }
 
-fn settle(pair: EventPair) {
-    let Some(took) = pair.start.time_until(pair.end) else { return };
+/// Settles a pair whose events have happened. Returns whether a sample was recorded.
+fn settle(pair: EventPair) -> bool {
+    let Some(took) = pair.start.time_until(pair.end) else { return false };
     let Some(kernel) = pair.kernel else {
         OFFSET.fetch_min(took.get(), Ordering::Relaxed);
         TIMING_EVENTS.give_back(pair.start);
         TIMING_EVENTS.give_back(pair.end);
-        return;
+        return false;
     };
+    let mut any = false;
     let took = took.minus(offset());
     let last = state().last.take();
     let follows = |last: &LastMeasured| pair.chained && last.launch + 1 == pair.launch;
     let before = last.as_ref().filter(|last| follows(last)).map(|last| last.kernel);
     if let Some(last) = last {
         let gap = follows(&last).then(|| last.end.time_until(pair.start)).flatten();
-        push_sample(&last, gap.map(|gap| gap.minus(offset())));
+        any |= record_sample(&last, gap.map(|gap| gap.minus(offset())));
         TIMING_EVENTS.give_back(last.end);
     }
     TIMING_EVENTS.give_back(pair.start);
     if is_held_up(pair.host, took) {
         TIMING_EVENTS.give_back(pair.end);
-        return;
+        return any;
     }
     let last = LastMeasured { end: pair.end, kernel, before, launch: pair.launch, took };
     if pair.chained {
         state().last = Some(last);
     } else {
-        push_sample(&last, None);
+        any |= record_sample(&last, None);
         TIMING_EVENTS.give_back(last.end);
     }
+    any
 }
 
 /// Returns whether the host was interrupted for so long that the pair is useless.
@@ -228,15 +241,15 @@ fn offset() -> Nanos {
     }
 }
 
-fn push_sample(last: &LastMeasured, gap: Option<Nanos>) {
+fn record_sample(last: &LastMeasured, gap: Option<Nanos>) -> bool {
     count(&counters::SAMPLES);
-    ring::push(RingRecord {
+    ring::leave(RingRecord {
         kind: RecordKind::Sample,
         kernel: last.kernel,
         launch: last.before.map_or(0, |before| u64::from(before) + 1),
         at: last.took.get(),
         extra: gap.map_or(0, |gap| gap.get().saturating_add(1)),
-    });
+    })
 }
 
 /// Discards all pairs and events, since their context is gone.

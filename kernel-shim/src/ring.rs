@@ -6,7 +6,9 @@
 //! full, launches of holders are dropped and counted. Records that threads wait for have reserved
 //! slots.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use crate::park::ParkFlag;
 
 /// The number of slots. At 200,000 launches a second, the session's thread may be delayed for a third
 /// of a second.
@@ -74,7 +76,7 @@ static RING: Ring = Ring {
 };
 
 /// Whether the session's thread sleeps and must be woken by a write to [`BELL_FD`].
-static PARKED: AtomicBool = AtomicBool::new(false);
+static PARKED: ParkFlag = ParkFlag::new(AtomicBool::new(false));
 /// An eventfd; below zero while there is none.
 static BELL_FD: AtomicI32 = AtomicI32::new(-1);
 
@@ -101,18 +103,23 @@ pub fn leave(entry: RingRecord) -> bool {
 /// Wakes the reader if it sleeps.
 #[inline]
 pub fn announce() {
-    // Orders the record before the look at the bell; see `may_park`.
-    fence(Ordering::SeqCst);
-    if PARKED.load(Ordering::Relaxed) {
-        wake_reader();
+    if PARKED.announce() {
+        ring_bell();
     }
 }
 
 /// Writes to the bell if the session's thread sleeps.
 #[cold]
 pub fn wake_reader() {
+    if PARKED.take() {
+        ring_bell();
+    }
+}
+
+#[cold]
+fn ring_bell() {
     let bell = BELL_FD.load(Ordering::Relaxed);
-    if PARKED.swap(false, Ordering::AcqRel) && bell >= 0 {
+    if bell >= 0 {
         let one: u64 = 1;
         // `write` is a cancellation point, at which a thread could end inside the shim.
         // SAFETY: eight bytes of ours. It can't block, since the count never gets that large.
@@ -132,19 +139,12 @@ pub fn set_bell(bell: i32) {
 
 /// Prepares the session's thread for sleep. Returns false if there is a record.
 pub fn may_park() -> bool {
-    PARKED.store(true, Ordering::Relaxed);
-    // With the fence in `announce`, either the writer sees the flag or this sees the record.
-    fence(Ordering::SeqCst);
-    if RING.is_empty() {
-        return true;
-    }
-    PARKED.store(false, Ordering::Relaxed);
-    false
+    PARKED.may_park(|| RING.is_empty())
 }
 
 /// Notes that the session's thread is awake.
 pub fn unpark() {
-    PARKED.store(false, Ordering::Relaxed);
+    PARKED.unpark();
 }
 
 impl Ring {

@@ -5,7 +5,7 @@ use tessera_frames::kernel::ShimWelcome;
 use tessera_kernel_queue::Role;
 
 use crate::counters::{self, count};
-use crate::{filler, log, state, terms};
+use crate::{filler, first_session, log, state, terms};
 
 /// Sets the role.
 pub fn set_role(role: Role) {
@@ -20,6 +20,7 @@ pub fn welcome(welcome: &ShimWelcome) {
     set_role(welcome.role);
     state::transition(state::DETACHED, state::ACTIVE);
     count(&counters::SESSIONS);
+    first_session::end_wait();
     filler::wake();
     log::note(format_args!("session {}, role {:?}", welcome.session, welcome.role));
 }

@@ -1,4 +1,4 @@
-//! The start of the session's thread ([`crate::client`]) at the first launch.
+//! The start of the session's thread ([`crate::client`]) at the first launch, which waits for the first session.
 
 use std::ffi::c_int;
 
@@ -7,7 +7,7 @@ use tessera_model::number::clamped;
 use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};
 use crate::driver::table::slot;
-use crate::{driver, filler, gate, log, measure, ring, settings, state};
+use crate::{driver, filler, first_session, gate, log, measure, ring, settings, state};
 
 /// Starts the session's thread. The context of the first launch determines the device.
 pub fn start_session_thread() {
@@ -27,9 +27,14 @@ pub fn start_session_thread() {
     if let Some(path) = &settings.gate {
         gate::open(path);
     }
+    // Without the lock there is no queue, or an older one: then nothing waits.
+    if gate::is_held_by_queue() {
+        first_session::begin_wait();
+    }
     if let Err(why) = client::start(settings, device) {
         log::note(format_args!("the session's thread cannot start, the shim is off: {why}"));
         state::die();
+        first_session::end_wait();
     }
 }
 

@@ -5,9 +5,9 @@
 //! [`GatePage`]. Every process that may write the page can write any numbers. They can only shorten
 //! or prolong a wait within its bound.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use tessera_kernel_queue::{Epoch, GateState, Nanos};
+
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Length of the file in bytes: one page, the least that can be mapped.
 pub const GATE_BYTES: usize = 4096;
@@ -91,33 +91,20 @@ impl GatePage {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_of_zeros_is_no_gate_until_it_is_opened() {
-        let page = GatePage::default();
-        assert!(!page.is_sound());
-
-        page.open();
-        assert!(page.is_sound());
-
-        page.close();
-        assert!(!page.is_sound());
-    }
-
-    #[test]
-    fn a_launch_of_a_holder_and_an_epoch_each_pass_a_gate() {
-        let page = GatePage::default();
-        let given = page.gate();
-        assert!(!page.gate().has_passed(given));
-
-        assert_eq!(page.add_launch(), 1);
-        assert!(page.gate().has_passed(given));
-
-        let given = page.gate();
-        page.set_epoch(Epoch::new(1));
-        assert!(page.gate().has_passed(given));
-    }
+/// Returns whether a queue is dead whose last frame, or the begin of the wait, was at `last_sign` and whose page
+/// showed `heartbeat`.
+///
+/// A queue whose process holds the lock on the page's file lives, and is only not scheduled. One that hangs is
+/// noticed after [`QUEUE_HANGS_AFTER`]. `now` must be read after the heartbeat, which would otherwise lie in the
+/// future.
+pub fn is_queue_dead(
+    last_sign: Nanos,
+    heartbeat: Nanos,
+    now: Nanos,
+    holds_lock: impl FnOnce() -> bool,
+) -> bool {
+    // The page may hold any number: a heartbeat in the future is ignored.
+    let heartbeat = if heartbeat > now { Nanos::ZERO } else { heartbeat };
+    let silent = now.minus(last_sign.max(heartbeat));
+    silent >= QUEUE_HANGS_AFTER || (silent >= QUEUE_DEAD_AFTER && !holds_lock())
 }

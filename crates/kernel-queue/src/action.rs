@@ -88,6 +88,13 @@ pub enum QueueAction {
         /// The kernel's index.
         kernel: KernelIndex,
     },
+    /// A waiting launch of the session has a new predicted time: send it before a grant that is based on it.
+    Predicted {
+        /// The session that waits.
+        session: SessionId,
+        /// The kernel that it waits to launch.
+        kernel: KernelIndex,
+    },
     /// The session's task is measured: keep its profile.
     Measured {
         /// One of the task's sessions.

@@ -32,6 +32,10 @@ pub struct KernelProfile {
     /// used until there is anything better, and not stored.
     #[serde(skip)]
     pub first: Option<Nanos>,
+    /// The least time from a launch to its seen end: a bound, and not a measurement. It is used while there is
+    /// no sample at all, since samples may be lost. It is not stored.
+    #[serde(skip)]
+    pub bound: Option<Nanos>,
     /// The function that it shares with its relatives: the index of the first kernel of that name.
     #[serde(skip)]
     function: u16,
@@ -84,6 +88,7 @@ impl TaskProfile {
             need: None,
             drift: Drift::default(),
             first: None,
+            bound: None,
             function,
         });
         Ok(KernelIndex::new(number))
@@ -116,7 +121,7 @@ impl TaskProfile {
     }
 
     /// Predicts a kernel's run time: from its own samples if there are enough, otherwise from its
-    /// relatives ([`relatives`]), its few samples, or its first one.
+    /// relatives ([`relatives`]), its few samples, or its first one. Without any sample, bounds are used.
     ///
     /// `None` if nothing is known of it. Its first launch is then a measurement.
     pub fn estimate(&self, index: KernelIndex) -> Option<TimeEstimate> {
@@ -124,8 +129,28 @@ impl TaskProfile {
         if let Some(mean) = kernel.took.known() {
             return Some(TimeEstimate { mean, high: mean.plus(kernel.took.deviation().times(2)) });
         }
+        self.estimate_from_samples(kernel)
+            .or_else(|| self.estimate_from_relatives(kernel, |k| k.bound))
+    }
+
+    fn estimate_from_samples(&self, kernel: &KernelProfile) -> Option<TimeEstimate> {
         let own = kernel.took.mean().map(doubtful);
-        own.or_else(|| self.estimate_from_relatives(kernel)).or_else(|| kernel.first.map(doubtful))
+        own.or_else(|| self.estimate_from_relatives(kernel, |k| k.took.mean().or(k.first)))
+            .or_else(|| kernel.first.map(doubtful))
+    }
+
+    /// Notes how long it took from a kernel's launch until its end was seen. Returns whether that counts, because
+    /// there is no sample of it or of a relative.
+    pub fn note_bound(&mut self, index: KernelIndex, took: Nanos) -> bool {
+        let Some(kernel) = self.kernel(index) else { return false };
+        if kernel.took.samples() > 0 || self.estimate_from_samples(kernel).is_some() {
+            return false;
+        }
+        let bound = kernel.bound.map_or(took, |bound| bound.min(took));
+        if let Some(kernel) = self.kernel_mut(index) {
+            kernel.bound = Some(bound);
+        }
+        true
     }
 
     /// Returns whether more launches of a kernel have to be measured: its time is not known well, or the measuring
@@ -143,13 +168,15 @@ impl TaskProfile {
         self.took(index).or_else(|| self.estimate(index).map(|time| time.high))
     }
 
-    fn estimate_from_relatives(&self, kernel: &KernelProfile) -> Option<TimeEstimate> {
+    /// Predicts from what is known of the relatives, as far as `time` returns it.
+    fn estimate_from_relatives(
+        &self,
+        kernel: &KernelProfile,
+        time: impl Fn(&KernelProfile) -> Option<Nanos>,
+    ) -> Option<TimeEstimate> {
         // The latest are most alike: programs move from one range of sizes to another.
         let relatives = self.kernels.iter().rev().filter(|k| k.function == kernel.function);
-        let known = relatives.filter_map(|relative| {
-            let took = relative.took.mean().or(relative.first)?;
-            Some((relatives::work(&relative.id), took))
-        });
+        let known = relatives.filter_map(|k| Some((relatives::work(&k.id), time(k)?)));
         relatives::predict(relatives::work(&kernel.id), known)
     }
 
@@ -190,7 +217,7 @@ impl TaskProfile {
             kernel.took = kernel.drift.fresh();
             kernel.gap = Mean::EMPTY;
             kernel.drift = Drift::default();
-            kernel.first = None;
+            (kernel.first, kernel.bound) = (None, None);
             self.pairs.forget(index);
         }
     }

@@ -10,6 +10,7 @@ mod colocation;
 mod gaps;
 mod grants;
 mod launches;
+mod learning;
 mod roles;
 mod session;
 
@@ -23,7 +24,6 @@ use crate::ids::{KernelId, SessionId, TaskKey};
 use crate::lease::GateState;
 use crate::limits::{ACTIONS_MAX, RUNNING_MAX, SESSIONS_MAX, TASKS_MAX};
 use crate::loss::LossBudget;
-use crate::measure::{KernelSample, SampleOutcome};
 use crate::profile::TaskProfile;
 use crate::rules::{KernelSharing, QueueRules};
 use crate::time::Nanos;
@@ -319,28 +319,6 @@ impl KernelQueue {
             self.tasks[task].profile.intern(kernel).map_err(|_| QueueRefusal::KernelsFull)?;
         self.actions.push(QueueAction::Defined { session: self.sessions[at].id, kernel: index });
         Ok(())
-    }
-
-    fn on_sample(&mut self, at: usize, sample: KernelSample) {
-        let session = &mut self.sessions[at];
-        let id = session.id;
-        let profile = &mut self.tasks[session.task].profile;
-        // A filler's kernel in a gap may have delayed the next kernel, and is no part of the gap.
-        let is_alone = session.role.is_holder() && session.filled_until < self.now;
-        let recorded = session.recorder.add_sample(profile, sample, is_alone);
-        match recorded {
-            SampleOutcome::Noted => {}
-            SampleOutcome::Measured => {
-                self.actions.push(QueueAction::Measured { session: id });
-                self.assign_roles();
-            }
-            SampleOutcome::Drifted(kernel) => {
-                session.counters.drifts += 1;
-                self.counters.drifts += 1;
-                self.actions.push(QueueAction::Remeasure { session: id, kernel });
-                self.assign_roles();
-            }
-        }
     }
 
     fn remove_session(&mut self, at: usize) {

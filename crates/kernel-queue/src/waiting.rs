@@ -174,6 +174,19 @@ impl WaitingLaunches {
         true
     }
 
+    /// Predicts launches again. `predict` returns a launch's new time, or `None` to leave it as it is.
+    pub fn predict_again(&mut self, mut predict: impl FnMut(&LaunchRequest) -> Option<Nanos>) {
+        for level in self.levels.iter_mut() {
+            let WaitingLevel { times, requests, held } = level;
+            for (time, request) in times.iter_mut().zip(requests).take(*held) {
+                if let Some(predicted) = predict(request) {
+                    request.predicted = Some(predicted);
+                    *time = search_time(request.predicted);
+                }
+            }
+        }
+    }
+
     /// Returns the launches of one queue, oldest first.
     pub fn launches_of(&self, priority: Priority) -> impl Iterator<Item = &LaunchRequest> {
         let level = &self.levels[usize::from(priority.get())];

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use tessera_model::GpuId;
+use tessera_model::{AttemptId, GpuId};
 use tessera_wire::kernel_identity::KernelIdentity;
 use tokio::sync::{mpsc, oneshot};
 
@@ -37,6 +37,8 @@ pub struct PlaneParts {
     pub identity: Arc<KernelIdentity>,
     /// Orders from the node.
     pub orders: mpsc::Receiver<KernelOrder>,
+    /// Attempts that are over. An attempt's admission is among the orders before its end is here.
+    pub ends: mpsc::UnboundedReceiver<AttemptId>,
     /// Takes events for the node.
     pub events: mpsc::Sender<KernelEvent>,
     /// Where the numbers are published.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tessera_model::GpuId;
+use tessera_model::{AttemptId, GpuId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::actors::system;
@@ -20,6 +20,8 @@ pub struct GpuPlane {
     pub address: SocketAddr,
     /// Takes its orders.
     pub orders: mpsc::Sender<KernelOrder>,
+    /// Takes the attempts that are over. Each one was admitted, so their number is limited by that.
+    pub ends: mpsc::UnboundedSender<AttemptId>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
@@ -32,12 +34,14 @@ impl GpuPlane {
     /// [`StartError`].
     pub fn start(gpu: &GpuId, shared: &PlaneShared) -> Result<Self, StartError> {
         let (orders, received_orders) = mpsc::channel(ORDERS_MAX);
+        let (ends, received_ends) = mpsc::unbounded_channel();
         let (stop, stopping) = oneshot::channel();
         let parts = PlaneParts {
             gpu: gpu.clone(),
             settings: shared.settings.clone(),
             identity: Arc::clone(&shared.identity),
             orders: received_orders,
+            ends: received_ends,
             events: shared.events.clone(),
             numbers: shared.numbers.clone(),
             stopping,
@@ -47,7 +51,7 @@ impl GpuPlane {
         let thread = builder.spawn(move || system::run(parts, &ready))?;
         let address = started.recv().map_err(io::Error::other)??;
         tracing::info!(%gpu, %address, "the kernel queues of a GPU are listening");
-        Ok(Self { address, orders, stop, thread })
+        Ok(Self { address, orders, ends, stop, thread })
     }
 
     /// Has the thread end all sessions, so that no shim waits for an answer. Returns the ending thread.

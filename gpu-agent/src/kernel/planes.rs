@@ -69,12 +69,13 @@ impl GpuPlanes {
         Ok(address)
     }
 
-    /// Ends an attempt at the plane that admitted it. Returns whether that plane accepted the order.
+    /// Ends an attempt at the plane that admitted it, however many orders wait there. Returns whether that plane
+    /// still runs.
     pub fn end_attempt(&self, attempt: AttemptId) -> bool {
         let mut running = self.lock();
         let Some(gpu) = running.attempts.remove(&attempt) else { return true };
         let plane = running.by_gpu.get(&gpu);
-        plane.is_none_or(|plane| plane.orders.try_send(KernelOrder::Ended(attempt)).is_ok())
+        plane.is_none_or(|plane| plane.ends.send(attempt).is_ok())
     }
 
     /// Gives each plane an order, and returns how many did not accept it.

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::files;
 use super::gate::{self, MappedGate};
 use super::timer::Timer;
+use super::unsent::EventOutbox;
 use super::{
     EndpointNumbers, KernelEvent, KernelOrder, KernelSettings, SharedNumbers, SliceNumbers, Token,
 };
@@ -96,11 +97,13 @@ pub struct GpuQueues {
     numbers: EndpointNumbers,
     numbers_at: Nanos,
     effects: Vec<SliceEffect>,
+    events: EventOutbox,
 }
 
 impl GpuQueues {
     pub fn new(context: QueueContext) -> Self {
         Self {
+            events: EventOutbox::new(context.events.clone()),
             context,
             admissions: BTreeMap::new(),
             slices: BTreeMap::new(),
@@ -269,6 +272,7 @@ impl GpuQueues {
     /// Handles the expiry of the timer.
     pub fn tick(&mut self) {
         let now = monotonic_now();
+        self.events.flush();
         let names: Vec<_> = self.slices.keys().cloned().collect();
         for name in names {
             self.guarded(&name, |slice| slice.queue.tick(now));
@@ -310,15 +314,19 @@ impl GpuQueues {
         if let Some(slice) = self.slices.get_mut(&name) {
             let tally = Box::new(slice.queue.remove_attempt(attempt, monotonic_now()));
             tracing::debug!(%attempt, launches = tally.counters.launches, "an attempt left the kernel queue");
-            let _ = self.context.events.try_send(KernelEvent::Over { attempt, tally });
+            self.events.send(KernelEvent::Over { attempt, tally });
         }
         self.carry_out(&name, monotonic_now());
         let is_used = |name: &SliceId| {
             self.admissions.values().any(|(admission, _)| admission.slice == *name)
         };
-        if !is_used(&name) {
-            self.send_learned(&name);
-            if let Some(gate) = self.slices.remove(&name).and_then(|slice| slice.gate) {
+        if !is_used(&name)
+            && let Some(mut slice) = self.slices.remove(&name)
+        {
+            for (task, learned) in slice.queue.take_learned() {
+                self.events.send(KernelEvent::Learned { task, learned: Box::new(learned) });
+            }
+            if let Some(gate) = slice.gate {
                 gate.page().close();
                 let _ = std::fs::remove_file(gate::path(&self.context.settings.gates, &name));
             }
@@ -370,6 +378,7 @@ impl GpuQueues {
         for session in overfull {
             self.end_session(session, SessionEnd::TooMuch);
         }
+        self.events.flush();
         self.send_learned(name);
         self.set_timer();
     }
@@ -379,17 +388,17 @@ impl GpuQueues {
         if !slice.queue.has_news() {
             return;
         }
-        // Other GPUs send events at the same time.
-        let Ok(permits) = self.context.events.try_reserve_many(EVENTS_FREE_MIN) else { return };
+        let Some(permits) = self.events.reserve(EVENTS_FREE_MIN) else { return };
         for ((task, learned), permit) in slice.queue.take_learned().into_iter().zip(permits) {
             permit.send(KernelEvent::Learned { task, learned: Box::new(learned) });
         }
     }
 
     fn set_timer(&self) {
-        let next = self.slices.values().map(OpenSlice::next_due).min();
+        let slices = self.slices.values().map(OpenSlice::next_due).min();
         let numbers = self.numbers_at.plus(NUMBERS_EVERY);
-        self.context.timer.set(next.map_or(numbers, |next| next.min(numbers)));
+        let events = self.events.next_due(monotonic_now());
+        self.context.timer.set(slices.unwrap_or(numbers).min(numbers).min(events));
     }
 
     /// Publishes the shared numbers.

@@ -14,10 +14,11 @@ use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, GpuId};
 use tessera_wire::kernel_identity::{Fingerprint, SERVER_NAME, from_hex, pinned_client};
 use tessera_wire::link::{FrameReader, FrameWriter};
+use tokio::sync::mpsc;
 
 use super::queues::Injected;
-use super::{Endpoint, KernelOrder, KernelSettings, start};
-use tessera_agent_core::kernel::Admission;
+use super::{EVENTS_MAX, Endpoint, KernelEvent, KernelOrder, KernelSettings, ORDERS_MAX, start};
+use tessera_agent_core::kernel::{Admission, AttemptTally};
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,6 +40,10 @@ type Variables = BTreeMap<String, String>;
 
 impl Stage {
     fn new() -> Self {
+        Self::with_events().0
+    }
+
+    fn with_events() -> (Self, mpsc::Receiver<KernelEvent>) {
         let folder = tempfile::tempdir().unwrap();
         let settings = KernelSettings {
             shim: folder.path().join("shim"),
@@ -46,8 +51,15 @@ impl Stage {
             data: folder.path().join("data"),
             gates: folder.path().join("gates"),
         };
-        let (endpoint, _) = start(settings).unwrap();
-        Self { endpoint, attempts: 0, _folder: folder }
+        let (endpoint, events) = start(settings).unwrap();
+        (Self { endpoint, attempts: 0, _folder: folder }, events)
+    }
+
+    /// Ends the attempt that was admitted last. Returns its number.
+    fn end_attempt(&self) -> AttemptId {
+        let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(self.attempts));
+        self.endpoint.handle.end_attempt(attempt);
+        attempt
     }
 
     fn admit(&mut self, gpu: &str, slice: &str) -> Variables {
@@ -212,4 +224,60 @@ async fn a_gpu_whose_thread_stands_still_holds_up_no_other_gpu() {
 
     drop(go_on);
     waiting.define(0).await;
+}
+
+/// Waits for the totals of an attempt. Returns how many other attempts' came before.
+async fn await_over(events: &mut mpsc::Receiver<KernelEvent>, attempt: AttemptId) -> usize {
+    for before in 0.. {
+        let event = tokio::time::timeout(PATIENCE, events.recv()).await;
+        match event.expect("the end was lost").unwrap() {
+            KernelEvent::Over { attempt: over, .. } if over == attempt => return before,
+            KernelEvent::Over { .. } | KernelEvent::Learned { .. } => {}
+        }
+    }
+    unreachable!("it waits for ever otherwise")
+}
+
+#[tokio::test]
+async fn the_totals_of_an_attempt_come_although_the_node_reads_no_events_when_it_ends() {
+    let (mut stage, mut events) = Stage::with_events();
+    stage.admit("GPU-1", "GPU-1");
+    let sender = stage.endpoint.handle.planes.shared().events.clone();
+    let other = || KernelEvent::Over {
+        attempt: AttemptId::from_uuid(uuid::Uuid::nil()),
+        tally: Box::new(AttemptTally::default()),
+    };
+    while sender.try_send(other()).is_ok() {}
+
+    let attempt = stage.end_attempt();
+    // Its queue has handled the end when this is answered.
+    let next = stage.admit("GPU-1", "GPU-1");
+    Process::join(&next, 1).await.define(0).await;
+
+    assert_eq!(await_over(&mut events, attempt).await, EVENTS_MAX);
+}
+
+#[tokio::test]
+async fn the_end_of_an_attempt_arrives_although_its_queue_has_no_place_for_orders() {
+    let (mut stage, mut events) = Stage::with_events();
+    stage.admit("GPU-1", "GPU-1");
+    let (entered, stands) = tokio::sync::oneshot::channel();
+    let (go_on, stopped) = std::sync::mpsc::channel::<()>();
+    stage.inject("GPU-1", None, move || {
+        entered.send(()).unwrap();
+        // Ends when the test drops the other end.
+        let _ = stopped.recv();
+    });
+    stands.await.unwrap();
+    let gpu = "GPU-1".parse().unwrap();
+    let nothing = || KernelOrder::Inject(None, Injected(Box::new(|| {})));
+    let taken = (0..2 * ORDERS_MAX)
+        .take_while(|_| stage.endpoint.handle.planes.order_one(&gpu, nothing()))
+        .count();
+    assert!((ORDERS_MAX..2 * ORDERS_MAX).contains(&taken), "the orders are full: {taken}");
+
+    let attempt = stage.end_attempt();
+    drop(go_on);
+
+    assert_eq!(await_over(&mut events, attempt).await, 0);
 }

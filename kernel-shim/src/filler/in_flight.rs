@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use tessera_kernel_queue::Nanos;
 
-use super::state::{self, CHANGED, FillerState, InFlightKernel};
+use super::state::{self, FillerState, InFlightKernel};
 use crate::events::{EventPool, EventStatus};
 use crate::ring::{self, RecordKind, RingRecord};
-use crate::{abi, captures, clock, counters, kernel_catalog};
+use crate::{abi, captures, clock, counters, kernel_catalog, measure};
 
 /// Most kernels whose end is tracked: far more than a queue allows in flight.
 const IN_FLIGHT_MAX: usize = 128;
@@ -60,7 +60,7 @@ pub fn on_refused_launch() {
     filler.departing = filler.departing.saturating_sub(1);
     publish_count(&filler);
     drop(filler);
-    CHANGED.notify_all();
+    state::wake();
 }
 
 /// Checks which kernels have ended, and reports them.
@@ -98,6 +98,9 @@ pub fn record_ends() -> bool {
                     END_EVENTS.give_back(event);
                 }
                 publish_count(&state::lock());
+                // Before its end, so that the next grant is based on it. A thread that waits for a grant makes no
+                // launch at which it would be read otherwise.
+                any |= measure::record_samples(usize::MAX);
                 any |= ring::leave(RingRecord {
                     kind: RecordKind::Done,
                     kernel: 0,
@@ -105,7 +108,7 @@ pub fn record_ends() -> bool {
                     at: clock::now().get(),
                     extra: 0,
                 });
-                CHANGED.notify_all();
+                state::wake();
             }
         }
     }
@@ -130,7 +133,7 @@ pub fn on_sync(number: u64) -> Option<u64> {
         filler.budget.clear();
     }
     drop(filler);
-    CHANGED.notify_all();
+    state::wake();
     returned
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tessera_frames::gate::{QUEUE_DEAD_AFTER, QUEUE_HANGS_AFTER};
+use tessera_frames::gate::is_queue_dead as is_dead;
 use tessera_kernel_queue::Nanos;
 
 use crate::{clock, gate};
@@ -32,11 +32,7 @@ pub fn begin_session() {
 pub fn detect_dead_queue(begun: Nanos, now: Nanos) -> bool {
     let last_frame = Nanos::new(LAST_FRAME.load(Ordering::Relaxed));
     let heartbeat = gate::heartbeat().unwrap_or(Nanos::ZERO);
-    // A queue that holds the page's lock lives, and is only not scheduled. One that hangs is noticed later.
-    let silent_since = begun.max(last_frame);
-    let is_dead = is_silent(silent_since, heartbeat, clock::now(), QUEUE_DEAD_AFTER)
-        && (is_silent(silent_since, heartbeat, clock::now(), QUEUE_HANGS_AFTER)
-            || !gate::is_held_by_queue());
+    let is_dead = is_dead(begun.max(last_frame), heartbeat, clock::now(), gate::is_held_by_queue);
     if is_dead {
         QUEUE_IS_DEAD.store(true, Ordering::Relaxed);
         DEAD_SINCE.store(now.get(), Ordering::Relaxed);
@@ -57,30 +53,4 @@ pub fn is_queue_dead() -> bool {
         QUEUE_IS_DEAD.store(false, Ordering::Relaxed);
     }
     !(has_heartbeat || has_frame)
-}
-
-/// Returns whether a queue is silent whose last frame came at `last_frame` and whose page shows
-/// `heartbeat`.
-///
-/// `now` must be read after the heartbeat, which would otherwise lie in the future.
-fn is_silent(last_frame: Nanos, heartbeat: Nanos, now: Nanos, longest: Nanos) -> bool {
-    // The page may hold any number: a heartbeat in the future is ignored.
-    let heartbeat = if heartbeat > now { Nanos::ZERO } else { heartbeat };
-    now.minus(last_frame.max(heartbeat)) >= longest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_queue_is_silent_after_its_last_frame_or_heartbeat_and_future_heartbeats_are_ignored() {
-        let dead = QUEUE_DEAD_AFTER;
-        let at = Nanos::from_millis(1_000);
-        let is_silent = |last_frame, heartbeat, now| is_silent(last_frame, heartbeat, now, dead);
-        assert!(!is_silent(at, Nanos::ZERO, at.plus(dead).minus(Nanos::new(1))));
-        assert!(is_silent(at, Nanos::ZERO, at.plus(dead)));
-        assert!(!is_silent(at, at.plus(dead), at.plus(dead)));
-        assert!(is_silent(at, Nanos::MAX, at.plus(dead)));
-    }
 }

@@ -1,12 +1,14 @@
 //! The state that the threads of a filler share.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tessera_kernel_queue::{GrantBudget, Nanos};
 use tessera_model::number::clamped;
 
 use super::line::ThreadLine;
+use super::signal::Signalled;
 use crate::events::DriverEvent;
 use crate::slack::TimerLateness;
 
@@ -34,20 +36,31 @@ pub struct InFlightKernel {
     pub predicted_end: Nanos,
 }
 
-static FILLER: Mutex<FillerState> = Mutex::new(FillerState {
-    budget: GrantBudget::new(),
-    in_flight: VecDeque::new(),
-    departing: 0,
-    refused: VecDeque::new(),
-    lateness: TimerLateness::new(),
-    line: ThreadLine::new(),
-});
-
-/// Signals that waiting threads should check the state again.
-pub static CHANGED: Condvar = Condvar::new();
+/// The state, and the bell of the threads that wait.
+static FILLER: Signalled<FillerState> = Signalled::new(
+    Mutex::new(FillerState {
+        budget: GrantBudget::new(),
+        in_flight: VecDeque::new(),
+        departing: 0,
+        refused: VecDeque::new(),
+        lateness: TimerLateness::new(),
+        line: ThreadLine::new(),
+    }),
+    Condvar::new(),
+);
 
 pub fn lock() -> FillerGuard {
-    FILLER.lock().unwrap_or_else(PoisonError::into_inner)
+    FILLER.lock()
+}
+
+/// Has all waiting threads look again.
+pub fn wake() {
+    FILLER.wake();
+}
+
+/// Sleeps until something changed. Returns whether the time is over.
+pub fn sleep(state: FillerGuard, span: Duration) -> (FillerGuard, bool) {
+    FILLER.sleep(state, span)
 }
 
 impl FillerState {

@@ -42,6 +42,8 @@ pub struct QueueBehaviour {
     pub welcome: ShimWelcome,
     /// What is known of every kernel.
     pub sk: Option<Nanos>,
+    /// Whether each launch of every kernel is measured.
+    pub measure: bool,
     /// What a launch that waits gets: budget, launches, kernels in flight.
     pub grants: Option<(Nanos, u16, u16)>,
     /// Whether grants are given back by syncs.
@@ -66,7 +68,9 @@ impl QueueBehaviour {
         };
         let sk = Some(Nanos::from_micros(500));
         let late = Duration::ZERO;
-        Self { welcome, sk, grants: None, yields: false, late, first: Vec::new() }
+        // In the measuring stage the queue knows no times yet.
+        let measure = role == Role::Measure;
+        Self { welcome, sk, measure, grants: None, yields: false, late, first: Vec::new() }
     }
 
     pub fn granting(self, budget: Nanos, launches: u16, in_flight: u16) -> Self {
@@ -289,8 +293,7 @@ fn answers(
                 number: *number,
                 kernel: KernelIndex::new(u16::try_from(*number).unwrap()),
                 sk: behaviour.sk,
-                // In the measuring stage the queue knows no times yet.
-                measure: behaviour.welcome.role == Role::Measure,
+                measure: behaviour.measure,
             }),
             ShimRecord::Request { launch, beyond, .. } => {
                 let Some((budget, launches, in_flight)) = behaviour.grants else { continue };

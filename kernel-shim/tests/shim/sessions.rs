@@ -139,6 +139,82 @@ fn a_waiting_filler_reports_the_ends_of_its_kernels_in_flight_at_once() {
 }
 
 #[test]
+fn a_thread_that_waits_for_its_next_grant_reports_the_sample_of_its_last_kernel_before_its_end() {
+    calmly(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let gate = TestGate::new(folder.path());
+        let _held = gate.hold();
+        let folders = TestFolders::new();
+        let mut behaviour = QueueBehaviour { measure: true, ..QueueBehaviour::of(Role::Fill) };
+        behaviour.welcome.wait_max = Nanos::from_millis(1_000);
+        let queue = TestQueue::start(&folders, behaviour);
+        let mut job = Job::join(&folders, Some(&gate.path));
+        job.begin("launch k500 2");
+        requests(&queue, 1, 2);
+
+        // For one launch: the second one waits, and nobody synchronises.
+        queue.send(ToShim::Grant(Grant {
+            number: 1,
+            gate: gate.page().gate(),
+            kind: GrantKind::Gap,
+            from: Nanos::ZERO,
+            until: Nanos::MAX,
+            budget: Nanos::from_millis(6),
+            launches: 1,
+            in_flight: 1,
+            yields: false,
+        }));
+
+        let order = queue.receive(|records| {
+            let of_end = |record: &ShimRecord| match record {
+                ShimRecord::Sample(_) => Some("sample"),
+                ShimRecord::Done { .. } => Some("end"),
+                _ => None,
+            };
+            let order: Vec<_> = records.iter().filter_map(of_end).collect();
+            order.contains(&"end").then_some(order)
+        });
+        queue.send(ToShim::Role(Role::Hold));
+        assert!(job.answer().starts_with('0'));
+        // A launch amid which the thread was held up has no sample.
+        assert_eq!(order.last(), Some(&"end"));
+        if order == ["sample", "end"] { Calm::Yes } else { Calm::No }
+    });
+}
+
+#[test]
+fn the_first_launch_waits_for_the_session_of_a_queue_that_lives_and_not_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = TestGate::new(folder.path());
+    let held = gate.hold();
+    let folders = TestFolders::new();
+    let (longest, _) = first_launch(&folders, &gate).1;
+    assert!(longest >= 90 * MS, "nobody listens there: {longest}");
+
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Fill));
+    calmly(|| {
+        let (mut job, (longest, _)) = first_launch(&folders, &gate);
+        let begun = job.counters().state == ACTIVE;
+        assert!(begun || longest >= 90 * MS, "it went before the session began: {longest}");
+        if begun { Calm::Yes } else { Calm::No }
+    });
+    drop(queue);
+
+    drop(held);
+    calmly(|| {
+        let (longest, _) = first_launch(&folders, &gate).1;
+        if longest < 90 * MS { Calm::Yes } else { Calm::No }
+    });
+}
+
+fn first_launch(folders: &TestFolders, gate: &TestGate) -> (Job, (u64, u64)) {
+    let mut job = Job::start(folders, Some(&gate.path));
+    assert_eq!(job.send("init"), "0");
+    let times = job.launch("k0", 1);
+    (job, times)
+}
+
+#[test]
 fn a_waiting_launch_of_a_new_kernel_is_requested_again_with_its_index() {
     let folders = TestFolders::new();
     let mut behaviour = QueueBehaviour::of(Role::Fill);

@@ -227,14 +227,16 @@ impl KernelQueue {
     /// Replaces what was taken for a kernel that ended by what it cost the holders.
     pub(super) fn settle_loss(&mut self, run: &RunningKernel) {
         let since_return = run.holder_returned_at.map(|returned| self.now.minus(returned));
+        // A kernel costs no more than it runs. Behind others of its program it was seen to end much later.
+        let most = run.ran.map_or(Nanos::MAX, |ran| ran.plus(self.rules.switch.times(2)));
         match run.loss {
             KernelLoss::None => {}
-            KernelLoss::Gap => self.fills.take(since_return.unwrap_or_default()),
+            KernelLoss::Gap => self.fills.take(since_return.unwrap_or_default().min(most)),
             KernelLoss::Ageing { paid, amid } => {
                 // Kernels that were in flight together cost the holders their time once.
                 let from = amid.or(run.holder_returned_at);
                 let from = from.map(|from| from.max(self.ageing.charged_until));
-                let lost = from.map_or(Nanos::ZERO, |from| self.now.minus(from));
+                let lost = from.map_or(Nanos::ZERO, |from| self.now.minus(from)).min(most);
                 let lost = if amid.is_some() { lost.max(paid) } else { lost };
                 self.ageing.charged_until = self.now;
                 self.ageing.budget.settle(paid, lost);

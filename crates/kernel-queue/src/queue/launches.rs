@@ -17,6 +17,9 @@ use tessera_model::spec::Priority;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunningKernel {
     pub session: SessionId,
+    pub kernel: KernelIndex,
+    /// When it was launched.
+    pub begun: Nanos,
     /// When a holder first launched while this kernel was in flight.
     pub holder_returned_at: Option<Nanos>,
     /// If its end is not reported by then, it counts as ended.
@@ -25,6 +28,8 @@ pub(super) struct RunningKernel {
     pub need: ResourceNeed,
     /// Whether a filler launched it.
     pub is_filler: bool,
+    /// How long it ran, if a sample of it came before its end was seen.
+    pub ran: Option<Nanos>,
     /// Who pays for what it costs the holders.
     pub loss: KernelLoss,
 }
@@ -231,6 +236,7 @@ impl KernelQueue {
         self.context = Some(session.id);
         session.last = Some(kernel);
         session.active_at = self.now;
+        session.sampled = None;
         for counters in [&mut self.counters, &mut session.counters] {
             counters.launches += 1;
             counters.late += u64::from(late);
@@ -299,10 +305,13 @@ impl KernelQueue {
         let session = session.id;
         self.running.push(RunningKernel {
             session,
+            kernel,
+            begun: self.now,
             holder_returned_at: None,
             overdue,
             need,
             is_filler,
+            ran: None,
             loss,
         });
     }
@@ -312,8 +321,7 @@ impl KernelQueue {
         let session = self.sessions[at].id;
         self.sessions[at].active_at = self.now;
         if let Some(index) = self.running.iter().position(|run| run.session == session) {
-            self.note_overshoot(at, index);
-            self.remove_running(index);
+            self.end_running(at, index);
         }
         self.settle_tail();
     }
@@ -323,8 +331,7 @@ impl KernelQueue {
         let session = self.sessions[at].id;
         self.sessions[at].active_at = self.now;
         while let Some(index) = self.running.iter().position(|run| run.session == session) {
-            self.note_overshoot(at, index);
-            self.remove_running(index);
+            self.end_running(at, index);
         }
         let session_state = &mut self.sessions[at];
         if let Some(gap) = &mut session_state.gap {
@@ -339,6 +346,15 @@ impl KernelQueue {
             self.end_lease(at, false);
         }
         self.settle_tail();
+    }
+
+    /// Handles the seen end of a kernel.
+    fn end_running(&mut self, at: usize, index: usize) {
+        self.running[index].ran = self.take_sampled(at, self.running[index].kernel);
+        let run = self.running[index];
+        self.note_overshoot(at, index);
+        self.note_seen_end(at, &run);
+        self.remove_running(index);
     }
 
     /// Counts a filler kernel that ran on after the holder's return.

@@ -104,6 +104,10 @@ pub(super) struct QueueSession {
     pub filled_until: Nanos,
     /// When it was last active.
     pub active_at: Nanos,
+    /// The last sample since its last launch.
+    pub sampled: Option<(KernelIndex, Nanos)>,
+    /// When the end of a kernel of it was last seen.
+    pub ended_at: Nanos,
     pub lease: Option<GrantLease>,
     pub basis: LeaseBasis,
     pub wait_start: Option<WaitStart>,
@@ -128,6 +132,8 @@ impl QueueSession {
             ends: EndTrust::default(),
             filled_until: Nanos::ZERO,
             active_at: now,
+            sampled: None,
+            ended_at: Nanos::ZERO,
             lease: None,
             basis: LeaseBasis::default(),
             wait_start: None,

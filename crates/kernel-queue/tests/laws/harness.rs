@@ -295,6 +295,7 @@ impl Harness {
             QueueAction::Role { session, .. }
             | QueueAction::Revoke { session, .. }
             | QueueAction::Defined { session, .. }
+            | QueueAction::Predicted { session, .. }
             | QueueAction::Measured { session }
             | QueueAction::Remeasure { session, .. }
             | QueueAction::Refuse { session, .. } => session,

@@ -367,6 +367,10 @@ impl SliceQueue {
                     let launch = launch.filter(|_| by == Some(session));
                     SliceEffect::Send(session, ToShim::Refused { why, launch })
                 }
+                QueueAction::Predicted { session, kernel } => {
+                    self.report_facts(session, kernel);
+                    continue;
+                }
                 QueueAction::Measured { session } | QueueAction::Remeasure { session, .. } => {
                     measured.push(session);
                     continue;

@@ -11,6 +11,7 @@ use actix::{Addr, System};
 
 use super::queue::{EndSessions, NoteRefused, Obey, QueueActor, pass};
 use super::shim::ShimActor;
+use crate::kernel::KernelOrder;
 use crate::kernel::errors::StartError;
 use crate::kernel::parts::{self, CONNECTIONS_MAX, PlaneParts};
 use crate::kernel::priority;
@@ -69,6 +70,13 @@ async fn serve(plane: &mut PlaneParts, endpoint: &quinn::Endpoint, queue: &Addr<
                 Some(order) => pass(queue, Obey(order)).await,
                 None => break,
             },
+            Some(attempt) = plane.ends.recv() => {
+                // Its admission may have come since the look at the orders.
+                while let Ok(order) = plane.orders.try_recv() {
+                    pass(queue, Obey(order)).await;
+                }
+                pass(queue, Obey(KernelOrder::Ended(attempt))).await;
+            }
             incoming = endpoint.accept() => match incoming {
                 Some(incoming) if endpoint.open_connections() < CONNECTIONS_MAX => {
                     ShimActor::begin(queue.clone(), incoming);

@@ -349,6 +349,7 @@ impl SharingWorld<'_> {
                 | QueueAction::Revoke { session, .. }
                 | QueueAction::Refuse { session, .. }
                 | QueueAction::Defined { session, .. }
+                | QueueAction::Predicted { session, .. }
                 | QueueAction::Measured { session }
                 | QueueAction::Remeasure { session, .. }
                 | QueueAction::Dropped { session } => session,
@@ -372,6 +373,7 @@ impl SharingWorld<'_> {
             QueueAction::Refuse { why, .. } => unreachable!("two well-behaved clients: {why}"),
             QueueAction::Gate { .. }
             | QueueAction::Defined { .. }
+            | QueueAction::Predicted { .. }
             | QueueAction::Measured { .. }
             | QueueAction::Remeasure { .. }
             | QueueAction::Dropped { .. } => {}

@@ -43,6 +43,8 @@ impl SliceQueue {
                 self.step_at(session, event, at, now, Some(launch));
             }
             ShimRecord::Request { launch, kernel, beyond, at } => {
+                // What was learned since the definition comes before the grant that is based on it.
+                self.report_facts(session, kernel);
                 let event = QueueEvent::Request { session, launch, kernel, beyond };
                 self.step_at(session, event, at, now, Some(launch));
             }

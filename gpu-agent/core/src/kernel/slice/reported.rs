@@ -83,7 +83,8 @@ impl SliceQueue {
         }
     }
 
-    fn report_facts(&mut self, session: SessionId, kernel: KernelIndex) {
+    /// Reports the facts about one kernel to a session, if they changed enough.
+    pub(super) fn report_facts(&mut self, session: SessionId, kernel: KernelIndex) {
         let Some(session_state) = self.sessions.get_mut(&session) else { return };
         let Some(profile) = self.queue.profile(&session_state.task) else { return };
         let facts = KernelFacts::of(profile, kernel);

@@ -1,0 +1,86 @@
+//! What the queue learns of kernels: from samples, and where these are missing from the ends that it sees.
+//!
+//! A waiting launch profits at once. Otherwise a program whose kernels all have new shapes would wait for ever:
+//! each of its launches waits for a time that only the sample of the one before shows.
+
+use super::KernelQueue;
+use super::launches::RunningKernel;
+use crate::action::QueueAction;
+use crate::ids::KernelIndex;
+use crate::measure::{KernelSample, SampleOutcome};
+use crate::time::Nanos;
+
+/// A kernel whose end is seen later than this after its launch was perhaps delayed by something else. It is not
+/// judged by that: a kernel that counts as long goes more rarely than an unknown one.
+const BOUND_MAX: Nanos = Nanos::from_millis(5);
+
+impl KernelQueue {
+    /// Handles a measurement of a kernel.
+    pub(super) fn on_sample(&mut self, at: usize, sample: KernelSample) {
+        let session = &mut self.sessions[at];
+        let id = session.id;
+        session.sampled = Some((sample.kernel, sample.took));
+        let profile = &mut self.tasks[session.task].profile;
+        // A filler's kernel in a gap may have delayed the next kernel, and is no part of the gap.
+        let is_alone = session.role.is_holder() && session.filled_until < self.now;
+        match session.recorder.add_sample(profile, sample, is_alone) {
+            SampleOutcome::Noted => {}
+            SampleOutcome::Measured => {
+                self.actions.push(QueueAction::Measured { session: id });
+                self.assign_roles();
+            }
+            SampleOutcome::Drifted(kernel) => {
+                session.counters.drifts += 1;
+                self.counters.drifts += 1;
+                self.actions.push(QueueAction::Remeasure { session: id, kernel });
+                self.assign_roles();
+            }
+        }
+        self.predict_waiting(at, sample.kernel);
+    }
+
+    /// Returns how long a session's kernel ran that was launched last, if its sample came before its end was seen.
+    pub(super) fn take_sampled(&mut self, at: usize, kernel: KernelIndex) -> Option<Nanos> {
+        let sampled = self.sessions[at].sampled.take();
+        sampled.filter(|(of, _)| *of == kernel).map(|(_, took)| took)
+    }
+
+    /// Learns from the seen end of a filler's kernel: it took at most the time since its launch and since the end
+    /// of the session's kernel before it.
+    pub(super) fn note_seen_end(&mut self, at: usize, run: &RunningKernel) {
+        let session = &mut self.sessions[at];
+        let before = std::mem::replace(&mut session.ended_at, self.now);
+        let bound = self.now.minus(run.begun.max(before));
+        let profile = &mut self.tasks[session.task].profile;
+        if run.is_filler && bound <= BOUND_MAX && profile.note_bound(run.kernel, bound) {
+            self.predict_waiting(at, run.kernel);
+        }
+    }
+
+    /// Predicts the waiting launches of a task again after one of its kernels was learned of: of this kernel, and
+    /// of its relatives if they were hardly measured.
+    fn predict_waiting(&mut self, at: usize, learned: KernelIndex) {
+        let task = self.sessions[at].task;
+        let Self { waiting, sessions, tasks, actions, .. } = self;
+        let profile = &tasks[task].profile;
+        let Some(function) = profile.kernel(learned).map(|kernel| kernel.function()) else {
+            return;
+        };
+        waiting.predict_again(|request| {
+            let kernel = profile.kernel(request.kernel)?;
+            let is_concerned = kernel.function() == function
+                && (request.kernel == learned || kernel.took.known().is_none());
+            let of_task =
+                |id| sessions.iter().any(|session| session.id == id && session.task == task);
+            if !is_concerned || !of_task(request.session) {
+                return None;
+            }
+            let high = profile.estimate(request.kernel)?.high;
+            (request.predicted != Some(high)).then(|| {
+                let (session, kernel) = (request.session, request.kernel);
+                actions.push(QueueAction::Predicted { session, kernel });
+                high
+            })
+        });
+    }
+}

@@ -1,0 +1,43 @@
+//! When the session's thread may sleep, and who wakes it. `tests/model` checks that no record waits while it sleeps.
+
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
+
+/// Whether the reader of records sleeps and must be woken.
+pub struct ParkFlag(AtomicBool);
+
+impl ParkFlag {
+    /// Returns the flag of a reader that is awake.
+    pub const fn new(is_parked: AtomicBool) -> Self {
+        Self(is_parked)
+    }
+
+    /// Called after a record was left. Returns whether the reader sleeps; then the caller wakes it, and no other.
+    #[inline]
+    pub fn announce(&self) -> bool {
+        // Orders the record before the look at the flag; see `may_park`.
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed) && self.take()
+    }
+
+    /// Returns whether the reader sleeps; then the caller wakes it, and no other.
+    pub fn take(&self) -> bool {
+        self.0.swap(false, Ordering::AcqRel)
+    }
+
+    /// Prepares the reader for sleep. Returns false if there is a record.
+    pub fn may_park(&self, is_empty: impl FnOnce() -> bool) -> bool {
+        self.0.store(true, Ordering::Relaxed);
+        // With the fence in `announce`, either the writer sees the flag or this sees the record.
+        fence(Ordering::SeqCst);
+        if is_empty() {
+            return true;
+        }
+        self.unpark();
+        false
+    }
+
+    /// Notes that the reader is awake.
+    pub fn unpark(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
