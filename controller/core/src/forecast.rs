@@ -16,7 +16,7 @@ use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_placement::{
     Account, Basis, GpuView, JobFacts, JobTable, Knowledge, MpsClient, Predictor, RunTime,
-    SearchBudget, could_hold,
+    SearchBudget, SpeedRange, could_hold,
 };
 
 /// What policies may know about jobs.
@@ -119,6 +119,26 @@ impl Predictor for ClusterForecast<'_> {
         profile: Option<&Profile>,
     ) -> Option<Vec<u64>> {
         self.cluster.predictions.predict_speeds(clients, gpu, profile)
+    }
+
+    fn predict_shared_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<SpeedRange>> {
+        self.cluster.predictions.predict_shared_speeds(clients, gpu, profile)
+    }
+
+    fn predict_rest_alone(
+        &self,
+        job: JobId,
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Millis> {
+        let known = self.known(job).filter(|known| known.live.is_none())?;
+        let on = (gpu, profile);
+        self.cluster.predictions.predict_rest_alone(job, known.facts, known.done, on)
     }
 }
 
