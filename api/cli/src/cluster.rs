@@ -127,7 +127,9 @@ fn glance(info: &ClusterInfo, counts: &JobCounts) -> String {
 /// Describes what a job does that does not state `--share`.
 fn share_default(word: &str) -> String {
     let what = match word {
-        "auto" => "a job may share a slice with another one of its user where a benefit is predicted",
+        "auto" => {
+            "a job may share a slice with another one of its user where a benefit is predicted"
+        }
         _ => "a job has its slice to itself",
     };
     format!("{word}: without --share, {what}")

@@ -53,7 +53,7 @@ impl KnownJob<'_> {
 }
 
 impl JobTable for ClusterForecast<'_> {
-    /// A job shares a slice only if its user requests it: the search makes no pairs. So demands and
+    /// A job shares a slice only if its user requests or allows it, and the search makes no pairs. So demands and
     /// co-runners stay empty.
     fn facts(&self, job: JobId) -> JobFacts {
         if let Some(known) = self.facts.borrow().get(&job) {

@@ -182,8 +182,7 @@ impl AttemptChanges<'_> {
             is_there && live.share.is_some() && live.slice.is_none()
         };
         let shares = |waiting: &WaitingJob| waiting.job.share.is_some() || place.share.is_some();
-        waiting.is_some_and(shares)
-            && self.attempts.live.values().any(is_promised)
+        waiting.is_some_and(shares) && self.attempts.live.values().any(is_promised)
     }
 
     /// Adds what is predicted of the attempt: its speed next to co-runners, or its run time and

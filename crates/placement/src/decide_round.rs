@@ -11,7 +11,7 @@ use crate::compute_instances;
 use crate::decision::Decision;
 use crate::fair::{OrderedJob, Quotas, order_jobs};
 use crate::gangs;
-use crate::policy::Policy;
+use crate::policy::{Policy, SliceManner};
 use crate::predictor::{Knowledge, Predictor};
 use crate::view::{ClusterView, GpuView, QueuedJob};
 use crate::working_state::WorkingState;
@@ -32,7 +32,10 @@ pub fn decide_round(
     let ordered = order_jobs(queue, knowledge.jobs, policy.shares_fairly());
     let waiting: Vec<&QueuedJob> = ordered.iter().map(|ordered_job| ordered_job.job).collect();
     let mut decisions = decide_kinds(policy, cluster, knowledge, ordered, now, starts_max);
-    share_slices(cluster, knowledge, &waiting, &mut decisions, starts_max);
+    // A policy that gives whole GPUs gives each to one job.
+    if policy.slice_manner() != SliceManner::WholeGpus {
+        share_slices(cluster, knowledge, &waiting, &mut decisions, starts_max);
+    }
     decisions
 }
 

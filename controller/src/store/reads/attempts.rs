@@ -214,6 +214,7 @@ impl TryFrom<AttemptRow> for AttemptView {
 
     fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
         let at = RowRef::new(TABLE, AttemptId::from_uuid(row.attempt));
+        let share = row.share().to_owned();
         // Thousandths of a second or of a joule.
         let secs = |column, millis: Option<i64>| {
             Ok::<_, StoreError>(at.optional_number(column, millis)?.map(seconds))
@@ -241,7 +242,7 @@ impl TryFrom<AttemptRow> for AttemptView {
             gpu_memory_peak_bytes: at.optional_number("peak_gpu_memory", row.peak_gpu_memory)?,
             gpu_memory_bytes: None,
             gpu_memory_given_bytes: at.optional_number("gpu_memory", row.gpu_memory)?,
-            share: Some(row.share().to_owned()),
+            share: Some(share),
             sm_percent: at.optional_number("sm_percent", row.sm_percent)?,
             size_source: row.size_source,
             kernel: None,

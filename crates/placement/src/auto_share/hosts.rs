@@ -131,7 +131,10 @@ fn sharer_of(tenancy: &Tenancy, job: JobId) -> Option<KernelSharer> {
 
 /// Returns the profile of a slot; `None` in it for a whole GPU with MIG off, and `None` for a slot that the GPU's
 /// geometry does not have.
-#[expect(clippy::option_option, reason = "a whole GPU has no profile, and an unknown slot no slice")]
+#[expect(
+    clippy::option_option,
+    reason = "a whole GPU has no profile, and an unknown slot no slice"
+)]
 fn profile_at(gpu: &GpuView, slot: Option<Slot>) -> Option<Option<&Profile>> {
     match (slot, gpu.mig.as_deref()) {
         (None, None) => Some(None),

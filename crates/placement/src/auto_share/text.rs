@@ -90,7 +90,10 @@ fn refused(host: JobId, considered: &ConsideredWay) -> String {
             speed(figures.host)
         )
     });
-    format!("; by share = auto it doesn't join job {host} {way}{figures} since {}", why(refusal, host))
+    format!(
+        "; by share = auto it doesn't join job {host} {way}{figures} since {}",
+        why(refusal, host)
+    )
 }
 
 fn why(refusal: SharingRefusal, host: JobId) -> String {
@@ -104,9 +107,7 @@ fn why(refusal: SharingRefusal, host: JobId) -> String {
         SharingRefusal::NotMeasured(member) => {
             format!("how busy the task of {} is was never measured", name(member))
         }
-        SharingRefusal::Bandwidth => {
-            "both may be bound by memory bandwidth (rule 1)".to_owned()
-        }
+        SharingRefusal::Bandwidth => "both may be bound by memory bandwidth (rule 1)".to_owned(),
         SharingRefusal::NotPredicted => "no trusted model predicts their speeds".to_owned(),
         SharingRefusal::NoRunTime(member) => {
             format!("the run time of {} is not known", name(member))
@@ -132,11 +133,7 @@ fn why(refusal: SharingRefusal, host: JobId) -> String {
 }
 
 /// Adds to the reasons of jobs that start alone that nobody shares their slices.
-pub(super) fn explain_alone(
-    decisions: &mut [Decision],
-    queue: &[&QueuedJob],
-    hosts: &[Host<'_>],
-) {
+pub(super) fn explain_alone(decisions: &mut [Decision], queue: &[&QueuedJob], hosts: &[Host<'_>]) {
     for decision in decisions {
         let Decision::Start { job, place, why } = decision else { continue };
         let is_open = |queued: &&&QueuedJob| queued.id == *job && memory_of(queued).is_some();

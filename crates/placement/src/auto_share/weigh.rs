@@ -143,8 +143,10 @@ fn check_both(pair: &Pair<'_, '_>, knowledge: Knowledge<'_>) -> Result<[u16; 2],
 
 fn weigh_mps(pair: &Pair<'_, '_>, knowledge: Knowledge<'_>) -> ConsideredWay {
     let half = [SmPercent::DEFAULT, SmPercent::DEFAULT];
-    let refused = |refusal| {
-        ConsideredWay { way: SharingWay::Mps(half), figures: None, verdict: Err(refusal) }
+    let refused = |refusal| ConsideredWay {
+        way: SharingWay::Mps(half),
+        figures: None,
+        verdict: Err(refusal),
     };
     if !pair.host.gpu.mps {
         return refused(SharingRefusal::NotOffered);
@@ -189,11 +191,8 @@ fn weigh_parts(
     knowledge: Knowledge<'_>,
 ) -> ConsideredWay {
     let way = SharingWay::Mps(parts);
-    let client = |sharer: KernelSharer, sm| MpsClient {
-        online: sharer.online,
-        sm,
-        busy: sharer.busy,
-    };
+    let client =
+        |sharer: KernelSharer, sm| MpsClient { online: sharer.online, sm, busy: sharer.busy };
     let (host, joiner) = (client(pair.host.sharer, parts[0]), client(pair.sharer, parts[1]));
     let speeds = |clients: &[MpsClient]| {
         knowledge.predictor.predict_shared_speeds(clients, pair.host.gpu, pair.host.profile)

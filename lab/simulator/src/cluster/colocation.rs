@@ -8,7 +8,7 @@ use tessera_model::number::clamped;
 use tessera_lab_learners::sharing::{MeasuredSharing, SharedJob, SharingPredictor, SliceUse};
 use tessera_placement::{Demand, MpsClient, SpeedRange};
 use tessera_predict::colocation::{
-    ColocatedRun, CoRunners, Colocation, ColocationPredictor, SharingClient,
+    CoRunners, ColocatedRun, Colocation, ColocationPredictor, SharingClient,
 };
 
 use super::contention::{self, ContentionSharer};
@@ -51,7 +51,8 @@ impl SpeedCache {
 /// The forest that predicts for `--share auto`. It learns from the same co-locations what a controller can learn:
 /// percentages and how busy jobs are, and not what they keep busy.
 static LOAD_FOREST: LazyLock<ColocationPredictor> = LazyLock::new(|| {
-    ColocationPredictor::learn(&runs(SEED, ROWS), SEED).expect("so many runs are enough to learn from")
+    ColocationPredictor::learn(&runs(SEED, ROWS), SEED)
+        .expect("so many runs are enough to learn from")
 });
 
 /// Returns the speeds of jobs next to each other on such a part of a GPU, over those alone on all of it.

@@ -35,7 +35,7 @@ use self::task::{SimulatedTask, TaskPhase, TaskPlacement, kinds};
 use super::fleet::GpuFleet;
 use super::job::SimulatedJob;
 use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
-use super::overheads::Overheads;
+use super::overheads::{Overheads, SimulatedSharing};
 use crate::cluster::colocation::SpeedCache;
 use crate::kernel_device::rates::MeasuredRates;
 
@@ -153,7 +153,10 @@ pub fn run(
 
 impl<'s> SimulationRun<'s> {
     fn new(setup: SimulationSetup<'s>) -> Result<Self, SimulationError> {
-        let view = setup.fleet.view.clone();
+        let mut view = setup.fleet.view.clone();
+        // Where users name no way of sharing, nodes offer both.
+        let is_auto = setup.overheads.sharing == SimulatedSharing::Auto;
+        view.gpus.iter_mut().for_each(|gpu| gpu.kernel |= is_auto);
         let gpu_states = setup.fleet.keys.iter().map(|key| GpuState::new(key)).collect();
         let by_gpu = view.gpus.iter().enumerate().map(|(i, gpu)| (gpu.id.clone(), i)).collect();
         let kinds = kinds(setup.fleet);

@@ -6,8 +6,8 @@ use tessera_model::JobId;
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::share::{KernelShare, MpsShare, SliceShare, SmPercent};
 use tessera_placement::{
-    Decision, InstanceState, InstanceView, JobPlacement, MpsClient, PlacedJob, Reshape, SharingRequest,
-    StayingJobs, Tenancy,
+    Decision, InstanceState, InstanceView, JobPlacement, MpsClient, PlacedJob, Reshape,
+    SharingRequest, StayingJobs, Tenancy,
 };
 
 use super::{SimulationError, SimulationEvent, SimulationRun, TaskPhase, index};

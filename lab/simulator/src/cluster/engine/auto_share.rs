@@ -1,14 +1,12 @@
 //! Jobs whose sharing the controller decides (`--share auto`): by the same code as in a controller.
 
-use std::collections::BTreeMap;
-
-use tessera_model::share::{SliceShare, SmPercent};
+use tessera_model::JobId;
+use tessera_model::share::SliceShare;
 use tessera_model::spec::Priority;
-use tessera_model::{JobId, Millis};
 use tessera_placement::policy::session::LOOK_AT_MAX;
 use tessera_placement::{
-    Decision, GpuView, InstanceState, JobPlacement, KernelSharer, MpsClient, PlacedJob, QueuedJob,
-    SpeedRange, share_slices,
+    Decision, InstanceState, JobPlacement, KernelSharer, MpsClient, PlacedJob, QueuedJob,
+    SpeedRange, Tenancy, share_slices,
 };
 
 use super::{SimulationError, SimulationRun, forecast, index};
@@ -16,7 +14,7 @@ use crate::cluster::colocation;
 use crate::cluster::job::JobClass;
 use crate::cluster::overheads::SimulatedSharing;
 
-/// What a controller may have measured of how busy a task is, it rounds up to such steps.
+/// A controller rounds up how busy a task was measured to be, to such steps.
 const BUSY_STEP: u16 = 50;
 
 impl SimulationRun<'_> {
@@ -56,22 +54,20 @@ impl SimulationRun<'_> {
     }
 
     /// Puts a job on its instance, which is idle or shared by another one.
-    pub(super) fn occupy(
-        &mut self,
-        gpu: usize,
-        placed: &PlacedJob,
-    ) -> Result<(), SimulationError> {
+    pub(super) fn occupy(&mut self, gpu: usize, placed: &PlacedJob) -> Result<(), SimulationError> {
         let sharer = self.sharer(gpu, placed);
         let instances = &mut self.view.gpus[gpu].instances;
         let found = instances.iter_mut().find(|instance| instance.slot == placed.slot);
         let taken = match (found, sharer) {
             (Some(instance), Some(sharer)) => match &mut instance.state {
-                InstanceState::Shared(tenancy) if tenancy.has_capacity(&sharer, instance.memory) => {
+                InstanceState::Shared(tenancy)
+                    if tenancy.has_capacity(&sharer, instance.memory) =>
+                {
                     tenancy.add(placed.job, &sharer);
                     true
                 }
                 state if *state == InstanceState::Idle => {
-                    let tenancy = tessera_placement::Tenancy::begun(placed.job, &sharer);
+                    let tenancy = Tenancy::begun(placed.job, &sharer);
                     *state = InstanceState::Shared(tenancy);
                     true
                 }

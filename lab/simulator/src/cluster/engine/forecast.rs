@@ -170,10 +170,7 @@ impl JobTable for RunPredictions<'_, '_> {
             demand: truth.demand,
             // The papers' jobs share with any other, where the policy pairs them.
             co_runner: (self.run.setup.overheads.sharing == SimulatedSharing::Policy).then(|| {
-                CoRunner {
-                    user: Arc::clone(&self.run.users[index(job)]),
-                    memory: task.requested,
-                }
+                CoRunner { user: Arc::clone(&self.run.users[index(job)]), memory: task.requested }
             }),
         }
     }
