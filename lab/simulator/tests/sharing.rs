@@ -222,7 +222,11 @@ fn time_slices_take_slightly_less_than_as_many_times_as_long_as_there_are_jobs()
 }
 
 /// Runs light jobs under `tessera`, with the kernel queue itself in virtual time.
-fn light(jobs: &[SimulatedJob], sharing: SimulatedSharing, times: RunTimeKnowledge) -> RunOutcome {
+fn run_light(
+    jobs: &[SimulatedJob],
+    sharing: SimulatedSharing,
+    times: RunTimeKnowledge,
+) -> RunOutcome {
     let kernel_sharing = KernelSharingModel::Queue;
     let overheads = Overheads { sharing, times, kernel_sharing, ..Overheads::default() };
     let fleet = GpuFleet::parse("2xa100-40gb").unwrap();
@@ -245,8 +249,8 @@ fn where_nothing_is_known_auto_does_exactly_what_exclusive_does() {
         let mut jobs = workload::built_in("light:jobs=60,gap=60", seed).unwrap().jobs;
         jobs.iter_mut().for_each(|job| job.busy = None);
         for times in [RunTimeKnowledge::Unknown, RunTimeKnowledge::Learned] {
-            let auto = light(&jobs, SimulatedSharing::Auto, times);
-            let exclusive = light(&jobs, SimulatedSharing::Exclusive, times);
+            let auto = run_light(&jobs, SimulatedSharing::Auto, times);
+            let exclusive = run_light(&jobs, SimulatedSharing::Exclusive, times);
 
             assert_eq!(auto.jobs, exclusive.jobs, "seed {seed}, {times:?}");
         }
@@ -258,8 +262,10 @@ fn auto_gains_on_average_where_jobs_are_light_and_slices_are_short() {
     let mut sums = [0, 0];
     for seed in 601..=605 {
         let jobs = workload::built_in("light:jobs=60,gap=60", seed).unwrap().jobs;
-        for (at, sharing) in [SimulatedSharing::Auto, SimulatedSharing::Exclusive].into_iter().enumerate() {
-            let done = light(&jobs, sharing, RunTimeKnowledge::Learned);
+        for (at, sharing) in
+            [SimulatedSharing::Auto, SimulatedSharing::Exclusive].into_iter().enumerate()
+        {
+            let done = run_light(&jobs, sharing, RunTimeKnowledge::Learned);
             assert_eq!(done.jobs.len(), jobs.len());
             sums[at] += done.jobs.iter().map(|job| job.end_ms - job.submit_ms).sum::<u64>();
         }
