@@ -32,7 +32,7 @@ pub struct TaskFacts {
     /// Whether it serves requests whose users need quick answers.
     pub online: bool,
     /// Whether the controller decides if it shares a slice.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto: bool,
     /// How long it may take to checkpoint.
     pub grace: Millis,
@@ -45,11 +45,6 @@ pub struct TaskFacts {
     /// Where and when its user lets it run.
     #[serde(default, skip_serializing_if = "QueueRules::is_open")]
     pub rules: QueueRules,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_false(flag: &bool) -> bool {
-    !*flag
 }
 
 /// What was predicted of an attempt's run time.

@@ -205,7 +205,7 @@ fn join(
     let shares = text::shares(host.job, &considered, Side::Joiner);
     let why = Explanation {
         policy,
-        summary: format!("no slice is free for it alone{shares}"),
+        summary: format!("it gets no slice of its own now{shares}"),
         candidates: vec![host.candidate()],
         ..Explanation::default()
     };

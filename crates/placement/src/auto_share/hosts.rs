@@ -95,7 +95,10 @@ fn starting<'c>(
         return None;
     }
     let gpu = cluster.gpus.iter().find(|gpu| gpu.id == place.gpu)?;
-    let profile = profile_at(gpu, place.slot)?;
+    if !is_slice(gpu, place.slot) {
+        return None;
+    }
+    let profile = profile_at(gpu, place.slot);
     let state = HostState::Starts;
     let memory = profile.map_or(gpu.memory, |profile| profile.memory);
     let user = Arc::clone(&job.user);
@@ -106,13 +109,13 @@ fn starting<'c>(
 fn sharing<'c>(gpu: &'c GpuView, instance: &'c InstanceView) -> Option<Host<'c>> {
     let InstanceState::Shared(tenancy) = &instance.state else { return None };
     let [(job, share)] = tenancy.sharers.as_slice() else { return None };
-    let sharer = sharer_of(tenancy, *job)?;
+    let sharer = sharer_of(tenancy, *job).filter(|_| is_slice(gpu, instance.slot))?;
     Some(Host {
         job: *job,
         user: Arc::clone(&tenancy.user),
         gpu,
         slot: instance.slot,
-        profile: profile_at(gpu, instance.slot)?,
+        profile: profile_at(gpu, instance.slot),
         memory: instance.memory,
         needs: share.memory(),
         sharer,
@@ -129,16 +132,15 @@ fn sharer_of(tenancy: &Tenancy, job: JobId) -> Option<KernelSharer> {
     })
 }
 
-/// Returns the profile of a slot; `None` in it for a whole GPU with MIG off, and `None` for a slot that the GPU's
-/// geometry does not have.
-#[expect(
-    clippy::option_option,
-    reason = "a whole GPU has no profile, and an unknown slot no slice"
-)]
-fn profile_at(gpu: &GpuView, slot: Option<Slot>) -> Option<Option<&Profile>> {
-    match (slot, gpu.mig.as_deref()) {
-        (None, None) => Some(None),
-        (Some(slot), Some(mig)) => mig.geometry.profile(slot.profile).map(Some),
-        (None, Some(_)) | (Some(_), None) => None,
+/// Returns the profile of a slot; `None` for a whole GPU with MIG off.
+fn profile_at(gpu: &GpuView, slot: Option<Slot>) -> Option<&Profile> {
+    gpu.mig.as_deref()?.geometry.profile(slot?.profile)
+}
+
+/// Whether a slot is one of the GPU's geometry, or the whole of a GPU with MIG off.
+fn is_slice(gpu: &GpuView, slot: Option<Slot>) -> bool {
+    match slot {
+        Some(_) => profile_at(gpu, slot).is_some(),
+        None => gpu.mig.is_none(),
     }
 }

@@ -8,6 +8,7 @@
 //!   (`docs/policies.md`, *Model*). A holder loses at most 5 %: the queue's budgets for changes of contexts (3 %)
 //!   and for launches by age (2 %) bound that (`docs/kernel-plane.md`).
 
+use tessera_model::number::clamped;
 use tessera_model::share::{SliceShare, SmPercent};
 use tessera_model::{Bytes, JobId, Millis};
 
@@ -255,7 +256,7 @@ const FILLER_ERROR: u32 = 1_300;
 /// Returns the interval of a speed under kernel-level sharing.
 fn kernel_speed(slowed: u64, holds: bool) -> SpeedRange {
     let speed = 1_000_000 / slowed.max(1);
-    let expected = u32::try_from(speed).unwrap_or(ALONE).min(ALONE);
+    let expected = clamped::<u32>(speed).min(ALONE);
     let low = match holds {
         true => expected.min(HOLDER_LEAST),
         false => expected * 1_000 / FILLER_ERROR,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
-use tessera_model::number::clamped;
+use tessera_model::number::{clamped, index};
 
 use tessera_lab_learners::sharing::{MeasuredSharing, SharedJob, SharingPredictor, SliceUse};
 use tessera_placement::{Demand, MpsClient, SpeedRange};
@@ -86,7 +86,7 @@ fn colocated_run(task: u64, rng: &mut SeededRng) -> ColocatedRun {
         let demand = Demand { sm: clamped(busy * 4 / 5), memory: clamped(memory) };
         (SharingClient { online: false, sm_percent: part, busy: Some(clamped(busy)) }, demand)
     };
-    let first = [30, 50, 70][usize::try_from(task % 3).unwrap_or_default()];
+    let first = [30, 50, 70][index(task % 3)];
     let (own, demand) = draw_job(first);
     let (other, others_demand) = draw_job(100 - first);
     let mut sharers = vec![ContentionSharer { demand: Some(demand), cap: first }];
