@@ -16,7 +16,7 @@ use crate::notifications::{MailSettings, WebhookSettings};
 use crate::oidc::OidcSettings;
 use crate::principal::{Appointed, Appointments};
 use tessera_control::accounts::{AccountSettings, Accounts};
-use tessera_control::site::{PartitionSettings, QosSettings, Site};
+use tessera_control::site::{PartitionSettings, QosSettings, ShareDefault, Site};
 
 /// Default time that ended jobs are kept: the usage of a quarter can be reported.
 const KEEP_HISTORY: RetentionTime = RetentionTime::days(90);
@@ -163,6 +163,10 @@ pub struct ServeArgs {
     /// tables partitions.NAME can change that with their key share-gpus.
     #[arg(long, env = "TESSERA_SHARE_GPUS")]
     pub share_gpus: bool,
+    /// What a job does that does not state --share: exclusive gives it a slice alone, and auto lets it share
+    /// a slice with another job of its user where a benefit is predicted [default: exclusive].
+    #[arg(long, env = "TESSERA_SHARE_DEFAULT", value_name = "exclusive|auto")]
+    pub share_default: Option<ShareDefault>,
     /// Other controllers may share the database; one of them leads at a time.
     #[arg(long, env = "TESSERA_HA")]
     pub ha: bool,
@@ -226,6 +230,7 @@ struct File {
     qos: Option<BTreeMap<String, QosSettings>>,
     features: Option<BTreeMap<String, String>>,
     share_gpus: Option<bool>,
+    share_default: Option<ShareDefault>,
     usage_half_life: Option<RetentionTime>,
     no_fair_share: Option<bool>,
     energy: Option<u8>,
@@ -396,6 +401,7 @@ impl Settings {
                 qos: file.qos.unwrap_or_default(),
                 features: file.features.unwrap_or_default(),
                 share_gpus: args.share_gpus || file.share_gpus.unwrap_or(false),
+                share_default: args.share_default.or(file.share_default).unwrap_or_default(),
             },
             usage_half_life: args.usage_half_life.or(file.usage_half_life).unwrap_or(HALF_LIFE),
             no_fair_share: args.no_fair_share || file.no_fair_share.unwrap_or(false),

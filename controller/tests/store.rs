@@ -168,6 +168,7 @@ fn reservation(job: u64) -> Reservation {
             slot: Some(slot),
             steps: vec![PlanStep::Create(slot)],
             part: None,
+            share: None,
         },
         gpu_index: 3,
         profile: "1g.5gb".to_owned(),

@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use tessera_api_types::{JobDetail, PredictionReport, SubmitRequest};
+use tessera_kernel_queue::{Dims, KernelId, Nanos, TaskProfile};
 use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::{postgres, wait};
@@ -41,6 +42,63 @@ impl Rig {
             .output()
             .unwrap();
         assert!(reported.status.success(), "{reported:?}");
+    }
+
+    /// Adds a history of eighty tasks. Each ran alone in 100 s, without co-runners under MPS in 100 s, and twice with
+    /// another one in so many seconds.
+    fn seed_colocations(&self, shared_secs: u32) {
+        self.sql(&format!(
+            "WITH runs AS (
+             SELECT gen_random_uuid() AS attempt, task, kind,
+                    now() - make_interval(hours => task, secs => CASE kind WHEN 2 THEN 900 ELSE 300 END)
+                        AS began,
+                    make_interval(secs => CASE WHEN kind < 3 THEN 100 ELSE {shared_secs} END) AS ran
+               FROM generate_series(1, 80) AS task CROSS JOIN generate_series(1, 4) AS kind
+         ), a AS (
+             INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
+                                   start, profile, decision, live, started_at, ended_at, sm_percent,
+                                   share_bytes)
+             SELECT r.attempt, 1000000 + r.task * 10 + r.kind, 1, 'succeeded', b.node, 1, b.gpu, 0,
+                    CASE WHEN r.kind = 1 THEN 6 ELSE 0 END, '2g.10gb', b.decision, false, r.began,
+                    r.began + r.ran, CASE WHEN r.kind > 1 THEN 50 END,
+                    CASE WHEN r.kind > 1 THEN 1073741824 END
+               FROM runs AS r CROSS JOIN attempts AS b
+         ), j AS (
+             INSERT INTO jobs (job, submission, state, ended_at)
+             SELECT 1000000 + r.task * 10 + r.kind, j.submission, 'succeeded', now()
+               FROM runs AS r CROSS JOIN jobs AS j
+         ), p AS (
+             INSERT INTO predictions (attempt, task, gpu_model, profile, compute_permille, whole, ran_ms, ended_at)
+             SELECT r.attempt, replace(p.task, 'seed', 'task' || r.task), p.gpu_model, '2g.10gb', 285,
+                    true, 100000, now()
+               FROM runs AS r CROSS JOIN predictions AS p
+              WHERE r.kind = 1
+         )
+         INSERT INTO colocations (attempt, task, gpu_model, profile, compute_permille, sm_percent,
+                                  online, corunners)
+         SELECT r.attempt, replace(p.task, 'seed', 'task' || r.task), p.gpu_model, '2g.10gb', 285, 50,
+                false, 0
+           FROM runs AS r CROSS JOIN predictions AS p
+          WHERE r.kind > 1",
+        ));
+    }
+
+    /// Adds the profile of a task whose kernels run for two fifths of its time.
+    fn seed_profile(&self, task: &str) {
+        let mut profile = TaskProfile::default();
+        let dims = Dims([64, 1, 1]);
+        let step = profile.intern(&KernelId::new("step", dims, dims).unwrap()).unwrap();
+        let kernel = profile.kernel_mut(step).unwrap();
+        for _ in 0..20 {
+            kernel.took.add(Nanos::new(4_000_000));
+            kernel.gap.add(Nanos::new(6_000_000));
+        }
+        profile.close_measuring();
+        let text = serde_json::to_string(&profile).unwrap();
+        self.sql(&format!(
+            "INSERT INTO kernel_profiles (task_key, profile, kernels, measured)
+             VALUES ('{task}', convert_to('{text}', 'UTF8'), 1, true)"
+        ));
     }
 
     fn predictions(&self) -> PredictionReport {
@@ -146,42 +204,7 @@ fn a_model_of_slices_is_trained_used_and_given_up_when_it_becomes_inaccurate() {
 #[test]
 fn a_colocation_forest_is_trained_and_keeps_jobs_apart_that_it_predicts_to_slow_each_other() {
     let rig = Rig::start();
-    // Of eighty tasks each ran alone in 100 s, without co-runners under MPS in 100 s, and twice with another
-    // one in 250 s.
-    rig.sql(
-        "WITH runs AS (
-             SELECT gen_random_uuid() AS attempt, task, kind,
-                    now() - make_interval(hours => task, secs => CASE kind WHEN 2 THEN 900 ELSE 300 END)
-                        AS began,
-                    make_interval(secs => CASE WHEN kind < 3 THEN 100 ELSE 250 END) AS ran
-               FROM generate_series(1, 80) AS task CROSS JOIN generate_series(1, 4) AS kind
-         ), a AS (
-             INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
-                                   start, profile, decision, live, started_at, ended_at, sm_percent,
-                                   share_bytes)
-             SELECT r.attempt, 1000000 + r.task * 10 + r.kind, 1, 'succeeded', b.node, 1, b.gpu, 0,
-                    CASE WHEN r.kind = 1 THEN 6 ELSE 0 END, '2g.10gb', b.decision, false, r.began,
-                    r.began + r.ran, CASE WHEN r.kind > 1 THEN 50 END,
-                    CASE WHEN r.kind > 1 THEN 1073741824 END
-               FROM runs AS r CROSS JOIN attempts AS b
-         ), j AS (
-             INSERT INTO jobs (job, submission, state, ended_at)
-             SELECT 1000000 + r.task * 10 + r.kind, j.submission, 'succeeded', now()
-               FROM runs AS r CROSS JOIN jobs AS j
-         ), p AS (
-             INSERT INTO predictions (attempt, task, gpu_model, profile, compute_permille, whole, ran_ms, ended_at)
-             SELECT r.attempt, replace(p.task, 'seed', 'task' || r.task), p.gpu_model, '2g.10gb', 285,
-                    true, 100000, now()
-               FROM runs AS r CROSS JOIN predictions AS p
-              WHERE r.kind = 1
-         )
-         INSERT INTO colocations (attempt, task, gpu_model, profile, compute_permille, sm_percent,
-                                  online, corunners)
-         SELECT r.attempt, replace(p.task, 'seed', 'task' || r.task), p.gpu_model, '2g.10gb', 285, 50,
-                false, 0
-           FROM runs AS r CROSS JOIN predictions AS p
-          WHERE r.kind > 1",
-    );
+    rig.seed_colocations(250);
 
     let model = wait::until(SOON, "a forest is learned", || rig.predictions().colocation_model);
 
@@ -231,4 +254,44 @@ fn a_colocation_forest_is_trained_and_keeps_jobs_apart_that_it_predicts_to_slow_
         rig.run_command(&["predictions"])
             .contains("of speeds with co-runners under MPS: random forest")
     );
+}
+
+#[test]
+fn two_auto_jobs_whose_speeds_a_forest_predicts_share_a_slice_under_mps() {
+    let mut rig = Rig::start();
+    ["ada: task1", "ada: task2"].into_iter().for_each(|task| rig.seed_profile(task));
+    rig.seed_colocations(125);
+    // A new leader reads at once how busy tasks are.
+    rig.cluster.controller.kill();
+    rig.cluster.controller.start();
+    rig.cluster.wait_ready();
+    wait::until(SOON, "a forest is trusted", || {
+        rig.predictions().colocation_model.filter(|model| model.trusted)
+    });
+    // Each needs more than half of a GPU, and both GPUs are in use until they wait.
+    let whole = SubmitRequest { gpu_profile: Some("7g.40gb".into()), ..task("long", "sleep 600") };
+    let blockers = [(); 2].map(|()| {
+        let job = rig.cluster.submit(&whole).job_id;
+        rig.cluster.wait_job(job, SOON, "running").job.id
+    });
+    let auto = |key: &str| SubmitRequest {
+        share: Some("auto".into()),
+        gpu_memory_bytes: Some(20_000 << 20),
+        ..task(key, "echo pipe=$CUDA_MPS_PIPE_DIRECTORY; sleep 3")
+    };
+    let jobs = ["task1", "task2"].map(|key| rig.cluster.submit(&auto(key)).job_id);
+    rig.cluster.act(blockers[0], "cancel");
+
+    let jobs = jobs.map(|job| rig.cluster.wait_job(job, SOON * 3, "succeeded"));
+    let attempts = jobs.each_ref().map(|job| &job.attempt_list[0]);
+    assert_eq!(attempts[0].slice, attempts[1].slice);
+    for (job, attempt) in jobs.iter().zip(attempts) {
+        assert_eq!((attempt.share.as_deref(), attempt.sm_percent), (Some("mps"), Some(50)));
+        assert!(rig.cluster.logs(job.job.id).contains("pipe=/"), "it is a client of MPS");
+        assert!(attempt.colocation_prediction.is_some(), "what comes of it is learned from");
+    }
+    let why = rig.run_command(&["explain", &jobs[1].job.id.to_string()]);
+    assert!(why.contains("under MPS with 50 % of the multiprocessors: it runs at"), "{why}");
+    let shown = rig.run_command(&["show", &jobs[1].job.id.to_string()]);
+    assert!(shown.contains("may share its slice under MPS, with 50 %"), "{shown}");
 }

@@ -120,7 +120,19 @@ fn glance(info: &ClusterInfo, counts: &JobCounts) -> String {
         ("GPUs", Some(info.gpus.to_string())),
         ("Jobs", Some(by_state(counts))),
         ("Sharing", Some(sharing(&info.shared_gpus))),
+        ("Share default", Some(share_default(&info.share_default))),
     ])
+}
+
+/// Describes what a job does that does not state `--share`.
+fn share_default(word: &str) -> String {
+    let what = match word {
+        "auto" => {
+            "a job may share a slice with another one of its user where a benefit is predicted"
+        }
+        _ => "a job has its slice to itself",
+    };
+    format!("{word}: without --share, {what}")
 }
 
 /// Describes what becomes of requests for one GPU.

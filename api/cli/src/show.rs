@@ -206,6 +206,9 @@ fn draw(detail: &JobDetail) -> String {
             if let Some(detail) = &attempt.detail {
                 let _ = writeln!(text, "attempt {}: {detail}", attempt.number);
             }
+            if let Some(shares) = share_text(attempt) {
+                let _ = writeln!(text, "attempt {}: {shares}", attempt.number);
+            }
             if let Some(prediction) = &attempt.prediction {
                 let _ = writeln!(
                     text,
@@ -236,6 +239,18 @@ fn draw(detail: &JobDetail) -> String {
         }
     }
     text
+}
+
+/// Describes how an attempt takes its slice, where it may share it.
+fn share_text(attempt: &AttemptView) -> Option<String> {
+    match (attempt.share.as_deref()?, attempt.sm_percent) {
+        ("mps", Some(percent)) => {
+            Some(format!("may share its slice under MPS, with {percent} % of the multiprocessors"))
+        }
+        ("mps", None) => Some("may share its slice under MPS".to_owned()),
+        ("kernel", _) => Some("may share its slice kernel by kernel".to_owned()),
+        _ => None,
+    }
 }
 
 /// Describes an attempt's counters in its slice's kernel queue, in one line.

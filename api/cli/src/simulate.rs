@@ -18,7 +18,9 @@ use tessera_placement::policy::is_settable;
 use tessera_simulator::cluster::bounds::WorkloadBounds;
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::metrics::{RunOutcome, Summary};
-use tessera_simulator::cluster::overheads::{KernelSharingModel, Overheads, RunTimeKnowledge};
+use tessera_simulator::cluster::overheads::{
+    KernelSharingModel, Overheads, RunTimeKnowledge, SimulatedSharing,
+};
 use tessera_simulator::cluster::workload::{self, Workload};
 use tessera_simulator::cluster::{SimulationSetup, policy_with, report, run};
 use time::OffsetDateTime;
@@ -29,6 +31,7 @@ use self::check::ReplayPolicy;
 use self::period::{HistoryPeriod, HistoryTime};
 use self::values::{
     parse_duration_ms, parse_kernel_sharing, parse_run_time_knowledge, parse_seed, parse_setting,
+    parse_sharing,
 };
 use super::failure::CommandFailure;
 use super::session::{CommandSession, print, table};
@@ -81,6 +84,10 @@ pub struct Simulate {
     /// or slices (the driver's time slices, without a queue); by default as in --overheads
     #[arg(long, value_name = "WAY", value_parser = parse_kernel_sharing)]
     kernel_sharing: Option<KernelSharingModel>,
+    /// Which jobs share slices: policy (those that the policy pairs), exclusive (none) or auto (by the rules
+    /// of submit --share auto); by default as in --overheads
+    #[arg(long, value_name = "WHO", value_parser = parse_sharing)]
+    share: Option<SimulatedSharing>,
     /// What the policies know of run times: known, learned (during the run, as a controller learns, from
     /// nothing) or unknown; by default as in --overheads
     #[arg(long, value_name = "KNOWLEDGE", value_parser = parse_run_time_knowledge)]
@@ -293,6 +300,7 @@ impl Simulate {
         Ok(Overheads {
             kernel_sharing: self.kernel_sharing.unwrap_or(known.kernel_sharing),
             times: self.times.unwrap_or(known.times),
+            sharing: self.share.unwrap_or(known.sharing),
             ..known
         })
     }

@@ -62,6 +62,13 @@ pub struct AttemptView {
     /// GPU memory that it may use: that of its slice, or its limit on a shared slice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_given_bytes: Option<u64>,
+    /// How it takes its slice: `exclusive`, `mps` or `kernel`. With `share` = `auto` the controller chose that when
+    /// it was placed, and it stays so until its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
+    /// Its percentage of the slice's multiprocessors, with `share` = `mps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_percent: Option<u8>,
     /// Where that size comes from: `out_of_memory` (the job ran out of less), `predicted` (it was
     /// predicted to), `declared`, `learned` from
     /// runs of its task, `estimated`, or `unknown`.

@@ -93,9 +93,16 @@ pub struct ClusterInfo {
     /// Partitions in which a job that requests one GPU may start on a part of one; `*` stands for all jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_gpus: Vec<String>,
+    /// What a job does that does not state `share`: `exclusive` or `auto`. Older controllers leave it out.
+    #[serde(default = "exclusive")]
+    pub share_default: String,
     /// The partitions that the operator's settings define.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<PartitionView>,
+}
+
+fn exclusive() -> String {
+    "exclusive".to_owned()
 }
 
 /// A partition, as batch schedulers call a part of a cluster.

@@ -38,10 +38,11 @@ pub(crate) fn enqueue(
         return;
     }
     let share = predictions.with_service_order(share, &facts, queue_rank.priority);
+    let auto = facts.auto.then(|| predictions.sharer_of(&facts, queue_rank.priority));
     let memory = memory_request(predictions, inventory, &declared, &facts, own, gang);
     let (gpu, share) = sized(&declared, share, memory.as_ref());
     let place = (!facts.rules.place.is_open()).then(|| Arc::new(facts.rules.place.clone()));
-    let job = QueuedJob { id: job, gpu, user, share, queue_rank, submitted, gang, place };
+    let job = QueuedJob { id: job, gpu, user, share, auto, queue_rank, submitted, gang, place };
     let (attempts, reason) = (tried, None);
     queue.enqueue(WaitingJob { job, array, attempts, reason, facts, done, declared, own, memory });
 }

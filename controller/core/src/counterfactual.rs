@@ -100,6 +100,7 @@ pub(crate) fn start_placement(decision: Decision, job: JobId) -> Option<JobPlace
                 slot: placed.slot,
                 steps: Vec::new(),
                 part: None,
+                share: None,
             })
         }
         Decision::Wait { .. } => None,

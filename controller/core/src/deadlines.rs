@@ -60,6 +60,8 @@ impl ClusterState {
             gpu: spec.gpu.clone(),
             user: spec.user.as_str().into(),
             share: None,
+            // What it would do next to others is not promised.
+            auto: None,
             queue_rank: spec.queue_rank,
             submitted: now,
             gang: new.first().and_then(|job| job.gang),

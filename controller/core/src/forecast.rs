@@ -16,7 +16,7 @@ use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_placement::{
     Account, Basis, GpuView, JobFacts, JobTable, Knowledge, MpsClient, Predictor, RunTime,
-    SearchBudget, could_hold,
+    SearchBudget, SpeedRange, could_hold,
 };
 
 /// What policies may know about jobs.
@@ -53,7 +53,7 @@ impl KnownJob<'_> {
 }
 
 impl JobTable for ClusterForecast<'_> {
-    /// A job shares a slice only if its user requests it: the search makes no pairs. So demands and
+    /// A job shares a slice only if its user requests or allows it, and the search makes no pairs. So demands and
     /// co-runners stay empty.
     fn facts(&self, job: JobId) -> JobFacts {
         if let Some(known) = self.facts.borrow().get(&job) {
@@ -119,6 +119,26 @@ impl Predictor for ClusterForecast<'_> {
         profile: Option<&Profile>,
     ) -> Option<Vec<u64>> {
         self.cluster.predictions.predict_speeds(clients, gpu, profile)
+    }
+
+    fn predict_shared_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<SpeedRange>> {
+        self.cluster.predictions.predict_shared_speeds(clients, gpu, profile)
+    }
+
+    fn predict_rest_alone(
+        &self,
+        job: JobId,
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Millis> {
+        let known = self.known(job).filter(|known| known.live.is_none())?;
+        let on = (gpu, profile);
+        self.cluster.predictions.predict_rest_alone(job, known.facts, known.done, on)
     }
 }
 

@@ -103,6 +103,7 @@ impl AttemptChanges<'_> {
             slot: Some(*slot),
             steps: Vec::new(),
             part: None,
+            share: None,
         };
         let why = self.explain_migration(live, &place, &sound.why, now);
         let cause = StopCause::Move;
@@ -217,7 +218,7 @@ impl AttemptChanges<'_> {
         if stands != steps.is_empty() || (operator.pinned.is_some() && !stands) {
             return None;
         }
-        Some(JobPlacement { gpu: id.clone(), slot: Some(slot), steps, part: None })
+        Some(JobPlacement { gpu: id.clone(), slot: Some(slot), steps, part: None, share: None })
     }
 }
 

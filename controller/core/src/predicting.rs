@@ -64,6 +64,8 @@ pub(crate) fn record_task_load(
         let share = waiting.job.share.as_mut();
         set_service_order(share, service_order(busy, &waiting.facts, rank.priority));
         set_mps_client(waiting.job.share.as_mut(), busy, &waiting.facts);
+        let order = service_order(busy, &waiting.facts, rank.priority);
+        waiting.job.auto = waiting.job.auto.map(|_| order);
     }
     for live in attempts.live.values_mut() {
         set_mps_client(live.share.as_mut(), busy, &live.facts);

@@ -31,6 +31,9 @@ pub struct TaskFacts {
     pub movable: bool,
     /// Whether it serves requests whose users need quick answers.
     pub online: bool,
+    /// Whether the controller decides if it shares a slice.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto: bool,
     /// How long it may take to checkpoint.
     pub grace: Millis,
     /// By when its user needs it done, in milliseconds since 1970.
@@ -140,11 +143,12 @@ impl TaskFacts {
             task: task_key(&spec.user, spec.task_key.as_deref(), &spec.run.program),
             limit: spec.run.time_limit,
             movable: spec.run.checkpoint_signal.is_some()
-                && spec.share == SharingMode::Exclusive
+                && spec.share.part().is_none()
                 && spec.gang.is_none()
                 // A migration knows nothing of where it may run.
                 && spec.place.is_open(),
             online: spec.class == Class::Online,
+            auto: spec.share == SharingMode::Auto,
             grace: spec.run.grace,
             deadline: spec.deadline,
             estimated_memory: spec.estimated_memory,

@@ -125,6 +125,9 @@ impl AttemptChanges<'_> {
             assert!(is_free, "policies only give away what is free, not {place:?} to job {job}");
         }
         let mut share = waiting.and_then(|waiting| waiting.job.share.clone());
+        if let (Some(chosen), Some(waiting)) = (place.share, waiting) {
+            share = self.chosen_share(chosen, waiting);
+        }
         let mut profile = profile;
         if let (Some(part), Some(waiting)) = (place.part, waiting) {
             // Only what stands is given away: no plan makes compute instances for a job.
@@ -164,6 +167,13 @@ impl AttemptChanges<'_> {
         })
     }
 
+    /// Returns the request of a job for the part that the round chose for it.
+    fn chosen_share(&self, chosen: SliceShare, waiting: &WaitingJob) -> Option<SharingRequest> {
+        let request = SharingRequest::new(Arc::clone(&waiting.job.user), chosen);
+        let priority = waiting.job.queue_rank.priority;
+        self.predictions.with_service_order(Some(request), &waiting.facts, priority)
+    }
+
     /// Whether a sharer joins an instance that is still to be made, since a sharer got it in the same
     /// round: the view is older than that.
     fn joins_promised_instance(&self, place: &JobPlacement, waiting: Option<&WaitingJob>) -> bool {
@@ -171,8 +181,8 @@ impl AttemptChanges<'_> {
             let is_there = live.gpu == place.gpu && live.slot == place.slot;
             is_there && live.share.is_some() && live.slice.is_none()
         };
-        waiting.is_some_and(|waiting| waiting.job.share.is_some())
-            && self.attempts.live.values().any(is_promised)
+        let shares = |waiting: &WaitingJob| waiting.job.share.is_some() || place.share.is_some();
+        waiting.is_some_and(shares) && self.attempts.live.values().any(is_promised)
     }
 
     /// Adds what is predicted of the attempt: its speed next to co-runners, or its run time and

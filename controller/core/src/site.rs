@@ -43,6 +43,43 @@ pub struct QosSettings {
     pub priority: Option<Priority>,
 }
 
+/// What a job does that does not state whether it shares a slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShareDefault {
+    /// It has its slice to itself.
+    #[default]
+    Exclusive,
+    /// The controller decides, as with `--share auto`.
+    Auto,
+}
+
+impl ShareDefault {
+    /// Returns the word of the settings.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl std::str::FromStr for ShareDefault {
+    type Err = BadField;
+
+    fn from_str(text: &str) -> Result<Self, BadField> {
+        match text {
+            "exclusive" => Ok(Self::Exclusive),
+            "auto" => Ok(Self::Auto),
+            other => Err(BadField::new(
+                "share-default",
+                format!("{other:?} is unknown"),
+                "exclusive (the default) or auto",
+            )),
+        }
+    }
+}
+
 /// What the words of batch schedulers mean on this cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
@@ -55,6 +92,8 @@ pub struct Site {
     pub features: BTreeMap<String, String>,
     /// Whether a job that requests one GPU may start on a part of one.
     pub share_gpus: bool,
+    /// What a job does that does not state whether it shares a slice.
+    pub share_default: ShareDefault,
 }
 
 /// What a request states besides its specification.
@@ -66,6 +105,8 @@ pub struct SiteRequest {
     pub has_class: bool,
     /// Whether it names a priority.
     pub has_priority: bool,
+    /// Whether it states whether its job shares a slice.
+    pub has_share: bool,
     /// Whether it requests a GPU without co-runners, whatever the settings are.
     pub exclusive: bool,
 }
@@ -128,6 +169,15 @@ impl Site {
         if shares && takes_one && !request.exclusive {
             spec.gpu = GpuRequest::Unknown;
             remarks.push(SHARED.to_owned());
+        }
+        let is_open = !request.has_share && !request.exclusive && spec.gang.is_none();
+        if self.share_default == ShareDefault::Auto
+            && is_open
+            && spec.share == SharingMode::Exclusive
+            && matches!(spec.gpu, GpuRequest::Memory(_))
+        {
+            spec.share = SharingMode::Auto;
+            remarks.push(AUTO.to_owned());
         }
         Ok(remarks)
     }
@@ -233,6 +283,10 @@ impl Site {
         unknown("constraint", name, known)
     }
 }
+
+/// What a user should know whose job may share by the cluster's default.
+const AUTO: &str = "by this cluster's default (share-default = auto) the job may share its slice with another job of \
+                    yours where a benefit is predicted; --share exclusive gives it a slice alone";
 
 const SHARED: &str = "one GPU was requested, and this cluster shares GPUs. The job starts on the smallest slice that \
                       suffices, and on a larger one if it runs out of memory. Write --vram with how much it \

@@ -145,6 +145,7 @@ pub(super) async fn show_info(
         nodes: by_state,
         gpus: u32::try_from(gpus).expect("memory holds fewer GPUs than 2^32"),
         shared_gpus: shared_gpus(&about.site),
+        share_default: about.site.share_default.word().to_owned(),
         partitions: partitions(&about.site),
     }))
 }

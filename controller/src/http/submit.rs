@@ -103,6 +103,7 @@ pub(super) async fn submit(
         constraint: parsed.constraint.take(),
         has_class: parsed.class.is_some(),
         has_priority: parsed.priority.is_some(),
+        has_share: parsed.share.is_some(),
         exclusive: parsed.exclusive,
     };
     let test_only = parsed.test_only;
@@ -491,7 +492,7 @@ async fn check_feasible(
 /// Refuses a job that exceeds a quota of its user or account by itself.
 fn beyond_quota(accounts: &Accounts, view: &ClusterView, spec: &JobSpec) -> Option<ApiError> {
     // A sharer may find a slice that its user has already.
-    let alone = spec.share == SharingMode::Exclusive;
+    let alone = spec.share.part().is_none();
     let least = alone.then(|| fair::least(view, &spec.gpu)).flatten()?;
     let members = spec.gang.map_or(1, GangShape::members);
     let takes = least.saturating_mul(members);
@@ -529,7 +530,7 @@ fn no_sharing(spec: &JobSpec) -> ApiError {
                 "exclusive: no registered agent has the shim of the kernel plane \
                  (kernel-shim/libcuda.so.1 next to it); or allow_pending to wait for one"
             }
-            SharingMode::Exclusive | SharingMode::Mps(_) => {
+            SharingMode::Exclusive | SharingMode::Auto | SharingMode::Mps(_) => {
                 "exclusive: no registered node has NVIDIA's MPS control program \
                  (nvidia-cuda-mps-control); or allow_pending to wait for one"
             }

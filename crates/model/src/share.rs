@@ -201,6 +201,9 @@ pub enum SharingMode {
     Mps(MpsShare),
     /// Other jobs of the same user may be on it, and the kernel queue orders their kernels by priority.
     Kernel(KernelShare),
+    /// The controller decides at each placement: alone, or with one other job of the same user in one of the two
+    /// ways.
+    Auto,
 }
 
 impl SharingMode {
@@ -235,18 +238,24 @@ impl SharingMode {
                 "leave it out: with share = kernel each kernel has the whole slice, and priority \
                  decides whose goes first",
             )),
+            (Some("auto"), None) => sharers_memory(gpu).map(|_| Self::Auto),
+            (Some("auto"), Some(sm)) => Err(BadField::new(
+                "sm_percent",
+                format!("{sm} % of a slice that the controller may share"),
+                "leave it out: with share = auto the controller divides the multiprocessors",
+            )),
             (Some(word), _) => Err(BadField::new(
                 "share",
                 format!("{word:?} is unknown"),
-                "exclusive (the default), mps or kernel",
+                "exclusive (the default), mps, kernel or auto",
             )),
         }
     }
 
-    /// Returns the sharer's part; `None` for a job that is alone.
+    /// Returns the sharer's part; `None` for a job that is alone, or whose part is chosen when it is placed.
     pub const fn part(self) -> Option<SliceShare> {
         match self {
-            Self::Exclusive => None,
+            Self::Exclusive | Self::Auto => None,
             Self::Mps(share) => Some(SliceShare::Mps(share)),
             Self::Kernel(share) => Some(SliceShare::Kernel(share)),
         }
@@ -258,6 +267,7 @@ impl SharingMode {
             Self::Exclusive => "exclusive",
             Self::Mps(_) => "mps",
             Self::Kernel(_) => "kernel",
+            Self::Auto => "auto",
         }
     }
 }
@@ -385,6 +395,13 @@ mod tests {
     }
 
     #[test]
+    fn a_job_whose_sharing_is_chosen_later_has_no_part_yet() {
+        let auto = SharingMode::parse(Some("auto"), None, &memory(4)).unwrap();
+
+        assert_eq!((auto, auto.part(), auto.word()), (SharingMode::Auto, None, "auto"));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_with_what_would_be_right() {
         for (share, sm, gpu, field, hint) in [
             (None, Some(50), memory(4), "sm_percent", "share = mps"),
@@ -395,6 +412,8 @@ mod tests {
             (Some("kernel"), Some(50), memory(4), "sm_percent", "leave it out"),
             (Some("mps"), Some(0), memory(4), "sm_percent", "1 to 100"),
             (Some("mps"), Some(101), memory(4), "sm_percent", "1 to 100"),
+            (Some("auto"), None, GpuRequest::Whole, "share", "gpu_memory_bytes"),
+            (Some("auto"), Some(50), memory(4), "sm_percent", "leave it out"),
             (Some("both"), None, memory(4), "share", "exclusive"),
         ] {
             let bad = SharingMode::parse(share, sm, &gpu).unwrap_err();
@@ -410,6 +429,7 @@ mod tests {
             SharingMode::Exclusive,
             SharingMode::parse(Some("mps"), Some(7), &memory(1)).unwrap(),
             SharingMode::parse(Some("kernel"), None, &memory(1)).unwrap(),
+            SharingMode::parse(Some("auto"), None, &memory(1)).unwrap(),
         ] {
             let text = serde_json::to_string(&share).unwrap();
             assert_eq!(serde_json::from_str::<SharingMode>(&text).unwrap(), share, "{text}");

@@ -145,6 +145,7 @@ pub(crate) fn place_in_order<'c, 'q>(
                     slot: Some(instance.slot),
                     steps: Vec::new(),
                     part: Some(part),
+                    share: None,
                 };
                 let start = Decision::Start { job: job.id, place, why };
                 if let Some(quotas) = &mut quotas {

@@ -6,11 +6,12 @@ use std::borrow::Cow;
 use tessera_model::Millis;
 use tessera_model::place::PlaceFilter;
 
+use crate::auto_share::share_slices;
 use crate::compute_instances;
 use crate::decision::Decision;
 use crate::fair::{OrderedJob, Quotas, order_jobs};
 use crate::gangs;
-use crate::policy::Policy;
+use crate::policy::{Policy, SliceManner};
 use crate::predictor::{Knowledge, Predictor};
 use crate::view::{ClusterView, GpuView, QueuedJob};
 use crate::working_state::WorkingState;
@@ -19,7 +20,7 @@ use crate::working_state::WorkingState;
 ///
 /// Jobs that may run only in some places are decided apart from the others, each kind of restriction on the
 /// part of the cluster that it allows. The kind whose first job is ahead of the others' goes first, and the
-/// next ones see what it started.
+/// next ones see what it started. Last, jobs that found no slice may join others ([`share_slices`]).
 pub fn decide_round(
     policy: &dyn Policy,
     cluster: &ClusterView,
@@ -29,6 +30,24 @@ pub fn decide_round(
     starts_max: usize,
 ) -> Vec<Decision> {
     let ordered = order_jobs(queue, knowledge.jobs, policy.shares_fairly());
+    let waiting: Vec<&QueuedJob> = ordered.iter().map(|ordered_job| ordered_job.job).collect();
+    let mut decisions = decide_kinds(policy, cluster, knowledge, ordered, now, starts_max);
+    // A policy that gives whole GPUs gives each to one job.
+    if policy.slice_manner() != SliceManner::WholeGpus {
+        share_slices(cluster, knowledge, &waiting, &mut decisions, starts_max);
+    }
+    decisions
+}
+
+/// Decides about each kind of restriction on places.
+fn decide_kinds(
+    policy: &dyn Policy,
+    cluster: &ClusterView,
+    knowledge: Knowledge<'_>,
+    ordered: Vec<OrderedJob<'_>>,
+    now: Millis,
+    starts_max: usize,
+) -> Vec<Decision> {
     let restricted = ordered.iter().any(|ordered_job| ordered_job.job.place.is_some());
     if !restricted {
         return decide_ordered(policy, cluster, knowledge, ordered, now, starts_max);

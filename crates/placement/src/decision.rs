@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Layout, PlanStep, Slot};
-use tessera_model::share::SmPercent;
+use tessera_model::share::{SliceShare, SmPercent};
 use tessera_model::spec::Priority;
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
 
@@ -123,6 +123,10 @@ pub struct JobPlacement {
     /// Its compute instance, where the instance is cut into several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<ComputeSlot>,
+    /// Its part of the slice, where the round chose that it shares it (`--share auto`). Jobs with a fixed way of
+    /// sharing have their part in their request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<SliceShare>,
 }
 
 /// Why a job waits; each is a stable word of the API.

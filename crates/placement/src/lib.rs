@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod auto_share;
 pub mod compute_instances;
 mod decide_round;
 pub mod decision;
@@ -28,6 +29,7 @@ mod sharing;
 pub mod view;
 pub mod working_state;
 
+pub use auto_share::share_slices;
 pub use decide_round::decide_round;
 pub use decision::{
     Decision, Explanation, JobPlacement, PlacedJob, PlacementCandidate, Reshape, StayingJobs,
@@ -40,7 +42,7 @@ pub use gangs::{GangFeasibility, gang_could_ever_fit};
 pub use kernel_sharing::KernelSharer;
 pub use policy::session::{Session, session};
 pub use policy::{Policy, by_name};
-pub use predictor::{Knowledge, Predictor, RunTime, SearchBudget, Unknown, Unlimited};
+pub use predictor::{Knowledge, Predictor, RunTime, SearchBudget, SpeedRange, Unknown, Unlimited};
 
 pub use view::{
     AdminOverride, ClosureKind, ClusterView, ComputeInstancesView, GpuClosure, GpuView,

@@ -1,5 +1,6 @@
 //! Predictions of run times, for the policies that weigh times and not only sizes.
 
+use serde::{Deserialize, Serialize};
 use tessera_model::mig::Profile;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
@@ -24,6 +25,17 @@ impl RunTime {
     pub const fn measured(time: Millis) -> Self {
         Self { time, is_measured: true }
     }
+}
+
+/// A predicted speed with its interval, in thousandths of the speed alone on all of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpeedRange {
+    /// One in twenty is expected to be slower.
+    pub low: u32,
+    /// The expected speed.
+    pub expected: u32,
+    /// One in twenty is expected to be faster.
+    pub high: u32,
 }
 
 /// Predicts run times; `None` where nothing is known.
@@ -77,6 +89,30 @@ pub trait Predictor {
         _gpu: &GpuView,
         _profile: Option<&Profile>,
     ) -> Option<Vec<u64>> {
+        None
+    }
+
+    /// Predicts the speed of each of some jobs that share such an instance under MPS, over its speed alone on all
+    /// of that instance. So the loss by its own percentage is included. No profile is a whole GPU with MIG off.
+    ///
+    /// Source: MMK, §III-A.
+    fn predict_shared_speeds(
+        &self,
+        _clients: &[MpsClient],
+        _gpu: &GpuView,
+        _profile: Option<&Profile>,
+    ) -> Option<Vec<SpeedRange>> {
+        None
+    }
+
+    /// Predicts what is left of a job that waits, alone on such an instance, from runs of its task. `None` also
+    /// where only a time limit bounds it. No profile is a whole GPU with MIG off.
+    fn predict_rest_alone(
+        &self,
+        _job: JobId,
+        _gpu: &GpuView,
+        _profile: Option<&Profile>,
+    ) -> Option<Millis> {
         None
     }
 }

@@ -134,6 +134,7 @@ impl<R: Rule> Round<'_, R> {
             slot: offer.slot,
             steps: offer.steps.clone(),
             part: None,
+            share: None,
         };
         self.changed.push(gpu);
         self.decisions.push(Decision::Start { job: job.id, place, why });

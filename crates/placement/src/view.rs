@@ -13,6 +13,7 @@ use tessera_model::share::SliceShare;
 use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{Bytes, GangMember, GpuId, JobId, Millis, NodeName};
 
+use crate::kernel_sharing::KernelSharer;
 use crate::placement_search::LayoutIndex;
 
 mod tenancy;
@@ -348,6 +349,10 @@ pub struct QueuedJob {
     pub user: Arc<str>,
     /// Its part of a slice, if it may share one.
     pub share: Option<SharingRequest>,
+    /// What is known of it as a sharer, if the controller decides whether it shares (`--share auto`). Policies
+    /// take such a job for one that has its slice to itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto: Option<KernelSharer>,
     /// What orders it in the queue.
     #[serde(flatten)]
     pub queue_rank: QueueRank,

@@ -141,6 +141,20 @@ impl ColocationPredictor {
         self.trained.predict_speed(&colocation.row())
     }
 
+    /// Predicts the speed of each of those on a slice of such a part of a GPU, over its speed alone on all of
+    /// that slice. No job is faster than that: more would be noise.
+    pub fn next_to_each_other(&self, slice: u16, clients: &[SharingClient]) -> Vec<Prediction> {
+        let one = |(at, own): (usize, &SharingClient)| {
+            let mut others = CoRunners::default();
+            let rest = clients.iter().enumerate().filter(|(other, _)| *other != at);
+            rest.for_each(|(_, other)| others.add(other, 1_000));
+            let found = self.predict(&Colocation { slice, own: *own, others });
+            let [low, value, high] = [found.low, found.value, found.high].map(|at| at.min(1_000));
+            Prediction { low, value, high, ..found }
+        };
+        clients.iter().enumerate().map(one).collect()
+    }
+
     /// Predicts the speed of each of those on a slice of such a part of a GPU. It is in thousandths
     /// of what each does there with its percentage while nobody else is there.
     pub fn together(&self, slice: u16, clients: &[SharingClient]) -> Vec<u64> {

@@ -11,7 +11,9 @@ use tessera_placement::{ClusterView, Decision, Demand, Knowledge, Policy, Queued
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::{JobClass, SimulatedJob};
 use tessera_simulator::cluster::metrics::RunOutcome;
-use tessera_simulator::cluster::overheads::Overheads;
+use tessera_simulator::cluster::overheads::{
+    KernelSharingModel, Overheads, RunTimeKnowledge, SimulatedSharing,
+};
 use tessera_simulator::cluster::{SimulationSetup, policy, run, workload};
 
 /// A policy whose every word is checked.
@@ -217,4 +219,56 @@ fn time_slices_take_slightly_less_than_as_many_times_as_long_as_there_are_jobs()
         let at_once = done.jobs.iter().filter(|job| job.start_ms == done.jobs[0].start_ms).count();
         assert_eq!(at_once, jobs.len().min(3));
     }
+}
+
+/// Runs light jobs under `tessera`, with the kernel queue itself in virtual time.
+fn run_light(
+    jobs: &[SimulatedJob],
+    sharing: SimulatedSharing,
+    times: RunTimeKnowledge,
+) -> RunOutcome {
+    let kernel_sharing = KernelSharingModel::Queue;
+    let overheads = Overheads { sharing, times, kernel_sharing, ..Overheads::default() };
+    let fleet = GpuFleet::parse("2xa100-40gb").unwrap();
+    let policy = policy("tessera").unwrap();
+    let setup = SimulationSetup {
+        jobs,
+        fleet: &fleet,
+        policy: policy.as_ref(),
+        overheads,
+        round_ms: 0,
+        seed: 1,
+        plot: false,
+    };
+    run(setup, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn where_nothing_is_known_auto_does_exactly_what_exclusive_does() {
+    for seed in 601..=605 {
+        let mut jobs = workload::built_in("light:jobs=60,gap=60", seed).unwrap().jobs;
+        jobs.iter_mut().for_each(|job| job.busy = None);
+        for times in [RunTimeKnowledge::Unknown, RunTimeKnowledge::Learned] {
+            let auto = run_light(&jobs, SimulatedSharing::Auto, times);
+            let exclusive = run_light(&jobs, SimulatedSharing::Exclusive, times);
+
+            assert_eq!(auto.jobs, exclusive.jobs, "seed {seed}, {times:?}");
+        }
+    }
+}
+
+#[test]
+fn auto_gains_on_average_where_jobs_are_light_and_slices_are_short() {
+    let mut sums = [0, 0];
+    for seed in 601..=605 {
+        let jobs = workload::built_in("light:jobs=60,gap=60", seed).unwrap().jobs;
+        for (at, sharing) in
+            [SimulatedSharing::Auto, SimulatedSharing::Exclusive].into_iter().enumerate()
+        {
+            let done = run_light(&jobs, sharing, RunTimeKnowledge::Learned);
+            assert_eq!(done.jobs.len(), jobs.len());
+            sums[at] += done.jobs.iter().map(|job| job.end_ms - job.submit_ms).sum::<u64>();
+        }
+    }
+    assert!(sums[0] < sums[1], "{sums:?}");
 }

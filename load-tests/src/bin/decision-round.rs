@@ -364,6 +364,7 @@ fn queue(scale: u32, mix: RequestMix, random: &mut StdRng) -> Result<Vec<QueuedJ
                 gpu,
                 user: "ada".into(),
                 share: None,
+                auto: None,
                 queue_rank: QueueRank::default(),
                 submitted: Millis::new(number),
                 gang: None,

@@ -116,8 +116,10 @@ class AttemptView(TypedDict):
     placed_at: str
     prediction: NotRequired[Optional[PredictionView]]
     profile: str
+    share: NotRequired[Optional[str]]
     size_source: NotRequired[Optional[str]]
     slice: NotRequired[Optional[str]]
+    sm_percent: NotRequired[Optional[int]]
     start_slice: NotRequired[Optional[int]]
     started_at: NotRequired[Optional[str]]
     state: str
@@ -196,6 +198,7 @@ class ClusterInfo(TypedDict):
     nodes: Dict[str, int]
     partitions: NotRequired[List[PartitionView]]
     policy: str
+    share_default: NotRequired[str]
     shared_gpus: NotRequired[List[str]]
     version: str
 

@@ -319,7 +319,8 @@ impl HistoryGaps {
     fn count(&mut self, past: &PastJob, runs: &[&PastAttempt], ruled: bool) {
         self.by_rule += u64::from(ruled);
         self.movable += u64::from(past.movable);
-        self.shared += u64::from(past.share != "exclusive");
+        let requests = !matches!(past.share.as_str(), "exclusive" | "auto");
+        self.shared += u64::from(requests || runs.iter().any(|run| run.shared));
         self.restarted += u64::from(runs.len() > 1);
         self.named += u64::from(past.gpu_profile.is_some());
         match (past.state.as_str(), runs.is_empty()) {

@@ -1,7 +1,9 @@
 //! Values of `simulate`'s options that are given as text.
 
 use serde_json::Value;
-use tessera_simulator::cluster::overheads::{self, KernelSharingModel, RunTimeKnowledge};
+use tessera_simulator::cluster::overheads::{
+    self, KernelSharingModel, RunTimeKnowledge, SimulatedSharing,
+};
 
 /// A value of an option of `simulate` that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,6 +17,12 @@ pub enum BadSimulateOption {
     /// `--times` names nothing that policies can know.
     #[error("{text:?} is unknown: expected known, learned or unknown")]
     UnknownKnowledge {
+        /// What was given.
+        text: String,
+    },
+    /// `--share` names no jobs that share.
+    #[error("{text:?} is unknown: expected policy, exclusive or auto")]
+    UnknownSharing {
         /// What was given.
         text: String,
     },
@@ -45,6 +53,12 @@ pub fn parse_kernel_sharing(text: &str) -> Result<KernelSharingModel, BadSimulat
 pub fn parse_run_time_knowledge(text: &str) -> Result<RunTimeKnowledge, BadSimulateOption> {
     let named = serde_json::from_value(Value::String(text.to_owned()));
     named.map_err(|_| BadSimulateOption::UnknownKnowledge { text: text.to_owned() })
+}
+
+/// Parses which jobs share slices.
+pub fn parse_sharing(text: &str) -> Result<SimulatedSharing, BadSimulateOption> {
+    let named = serde_json::from_value(Value::String(text.to_owned()));
+    named.map_err(|_| BadSimulateOption::UnknownSharing { text: text.to_owned() })
 }
 
 /// Parses a duration to milliseconds.

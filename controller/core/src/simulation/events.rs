@@ -91,6 +91,9 @@ const FAULTS: [(Event, u64); 13] = [
 #[derive(Debug)]
 pub(super) struct Lots(Vec<(Event, u64)>);
 
+/// A task that keeps its slice idle for most of the time.
+pub(super) const LIGHT_TASK: &str = "light";
+
 impl Lots {
     /// Draws which faults a run has: not all at once, since one can hide another.
     pub(super) fn new(world: &mut World) -> Self {
@@ -185,10 +188,13 @@ impl World {
         {
             let sm = self.random.pick(&[20, 50, 50, 70]).unwrap();
             let sm = SmPercent::try_from(sm).unwrap();
-            spec.share = match self.random.happens(30) {
-                true => SharingMode::Kernel(KernelShare { memory }),
-                false => SharingMode::Mps(MpsShare { sm, memory }),
+            spec.share = match (self.random.happens(30), self.random.happens(30)) {
+                (_, true) => SharingMode::Auto,
+                (true, false) => SharingMode::Kernel(KernelShare { memory }),
+                (false, false) => SharingMode::Mps(MpsShare { sm, memory }),
             };
+            // How busy its task is was measured.
+            spec.task_key = (spec.share == SharingMode::Auto).then(|| LIGHT_TASK.to_owned());
             spec.run.checkpoint_signal = self.random.happens(70).then_some(CheckpointSignal::Usr1);
             spec.user = self.random.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
         }

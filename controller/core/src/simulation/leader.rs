@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::super::accounts::{AccountSettings, Accounts};
 use super::checks;
+use super::events::LIGHT_TASK;
 use super::restless::Restless;
 use super::world::{LEASE, World};
 use crate::commands::CommandResult;
@@ -51,6 +52,8 @@ fn cluster(policy: &str, epoch: u64, snapshot: StoreSnapshot, now: Millis) -> Cl
     let controller = ControllerId::from_uuid(Uuid::from_u128(1));
     let terms = LeaseTerms::from_length(LEASE).unwrap();
     let mut cluster = ClusterState::new(epoch, controller, terms, policy_of(policy), snapshot, now);
+    let measured = ["ada", "bob"].map(|user| (format!("{user}: {LIGHT_TASK}"), 300));
+    cluster.record_task_load(measured.into());
     // Two users share fairly, one of them in an account with more shares.
     let terms = AccountSettings {
         members: vec!["bob".to_owned()],

@@ -213,12 +213,8 @@ impl Store {
             let row = row.ok_or_else(|| format!("{:?} has another attempt", migrating.job))?;
             check(row.state == JobState::Running, || format!("{:?} doesn't run", migrating.job))?;
             assert!(row.spec.run.checkpoint_signal.is_some(), "{:?} can't be moved", migrating.job);
-            assert_eq!(
-                row.spec.share,
-                SharingMode::Exclusive,
-                "{:?} can't be moved",
-                migrating.job
-            );
+            let is_alone = row.spec.share.part().is_none();
+            assert!(is_alone, "{:?} can't be moved", migrating.job);
             self.migrating.insert(migrating.attempt);
         }
         round.jobs.growths.iter().try_for_each(|growth| self.grow(growth))?;

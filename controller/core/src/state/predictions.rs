@@ -17,8 +17,10 @@ use tessera_model::number::clamped;
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    Basis, Estimator as _, GpuView, MpsClient, Prediction, SharingRequest, SliceKind,
+    Basis, Estimator as _, GpuView, KernelSharer, MpsClient, Prediction, SharingRequest, SliceKind,
+    SpeedRange,
 };
+use tessera_predict::colocation::SharingClient;
 
 /// What is known of tasks, and of the work that unfinished jobs checkpointed.
 #[derive(Debug, Default)]
@@ -70,6 +72,21 @@ fn checkpoint_of(task: &str) -> String {
 /// Returns the kind of slice under which migrations are learned: their cost does not depend on it.
 fn any_place() -> SliceKind {
     SliceKind::whole("")
+}
+
+/// Returns the kind of a slice; no profile is a whole GPU with MIG off.
+fn slice_kind(gpu: &GpuView, profile: Option<&Profile>) -> Option<SliceKind> {
+    match (profile, gpu.mig.as_deref()) {
+        (Some(profile), Some(mig)) => crate::state::inventory::kind(&gpu.model, mig, profile),
+        (Some(_), None) => None,
+        (None, _) => Some(SliceKind::whole(&gpu.model)),
+    }
+}
+
+fn speed_range(prediction: tessera_predict::Prediction) -> SpeedRange {
+    let [low, expected, high] =
+        [prediction.low, prediction.value, prediction.high].map(clamped::<u32>);
+    SpeedRange { low: low.min(expected), expected, high: high.max(expected) }
 }
 
 impl Predictions {
@@ -286,13 +303,7 @@ impl Predictions {
         profile: Option<&Profile>,
     ) -> Option<Vec<u64>> {
         let model = self.colocation.trusted_model()?;
-        let part = match (profile, gpu.mig.as_deref()) {
-            (Some(profile), Some(mig)) => {
-                crate::state::inventory::kind(&gpu.model, mig, profile)?.part
-            }
-            (Some(_), None) => return None,
-            (None, _) => SliceKind::whole(&gpu.model).part,
-        };
+        let part = slice_kind(gpu, profile)?.part;
         let clients: Vec<_> = clients.iter().map(known).collect();
         Some(model.together(part, &clients))
     }
@@ -322,6 +333,37 @@ impl Predictions {
         if !facts.task.is_empty() && facts.movable {
             self.estimator.learn(&checkpoint_of(&facts.task), &any_place(), took);
         }
+    }
+
+    /// Returns what is known of a job as a sharer.
+    pub(crate) fn sharer_of(&self, facts: &TaskFacts, priority: Priority) -> KernelSharer {
+        service_order(&self.busy, facts, priority)
+    }
+
+    /// Predicts the speed of each of several co-located jobs under MPS, over its speed alone on all of such a
+    /// slice.
+    pub(crate) fn predict_shared_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<SpeedRange>> {
+        let model = self.colocation.trusted_model()?;
+        let slice = slice_kind(gpu, profile)?.part;
+        let clients: Vec<SharingClient> = clients.iter().map(known).collect();
+        Some(model.next_to_each_other(slice, &clients).into_iter().map(speed_range).collect())
+    }
+
+    /// Predicts what is left of a job that waits, alone on such a slice, from runs of its task.
+    pub(crate) fn predict_rest_alone(
+        &self,
+        job: JobId,
+        facts: &TaskFacts,
+        done: u32,
+        (gpu, profile): (&GpuView, Option<&Profile>),
+    ) -> Option<Millis> {
+        let rest = self.predict_rest(job, facts, done, &slice_kind(gpu, profile)?)?;
+        (rest.basis != Basis::TimeLimit).then_some(rest.expected)
     }
 
     /// Adds what is known of a sharer: its service order with kernel-level sharing, or its load

@@ -111,6 +111,7 @@ mod tests {
             gpu,
             user: "ada".into(),
             share: None,
+            auto: None,
             queue_rank: QueueRank::default(),
             submitted: Millis::ZERO,
             gang: None,

@@ -74,7 +74,8 @@ pub(super) async fn of_job(
         SELECT a.attempt, a.number, a.state, n.name AS node, a.gpu, a.gpu_index, a.start, a.profile,
                a.slice, a.decision, a.placed_at, a.started_at, a.ended_at, a.exit_code, a.detail,
                a.user_ms, a.system_ms, a.max_rss, a.energy_mj, a.peak_gpu_memory,
-               a.gpu_memory, a.size_source
+               a.gpu_memory, a.size_source, a.sm_percent, a.share_bytes,
+               a.compute_slices
           FROM attempts AS a
           JOIN nodes AS n ON n.node = a.node
          WHERE a.job = $1
@@ -191,6 +192,21 @@ struct AttemptRow {
     peak_gpu_memory: Option<i64>,
     gpu_memory: Option<i64>,
     size_source: Option<String>,
+    sm_percent: Option<i16>,
+    share_bytes: Option<i64>,
+    compute_slices: Option<i16>,
+}
+
+impl AttemptRow {
+    /// Returns how the attempt takes its slice.
+    const fn share(&self) -> &'static str {
+        match (self.share_bytes, self.sm_percent, self.compute_slices) {
+            // A compute instance is its job's alone.
+            (None, _, _) | (Some(_), _, Some(_)) => "exclusive",
+            (Some(_), Some(_), None) => "mps",
+            (Some(_), None, None) => "kernel",
+        }
+    }
 }
 
 impl TryFrom<AttemptRow> for AttemptView {
@@ -198,6 +214,7 @@ impl TryFrom<AttemptRow> for AttemptView {
 
     fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
         let at = RowRef::new(TABLE, AttemptId::from_uuid(row.attempt));
+        let share = row.share().to_owned();
         // Thousandths of a second or of a joule.
         let secs = |column, millis: Option<i64>| {
             Ok::<_, StoreError>(at.optional_number(column, millis)?.map(seconds))
@@ -225,6 +242,8 @@ impl TryFrom<AttemptRow> for AttemptView {
             gpu_memory_peak_bytes: at.optional_number("peak_gpu_memory", row.peak_gpu_memory)?,
             gpu_memory_bytes: None,
             gpu_memory_given_bytes: at.optional_number("gpu_memory", row.gpu_memory)?,
+            share: Some(share),
+            sm_percent: at.optional_number("sm_percent", row.sm_percent)?,
             size_source: row.size_source,
             kernel: None,
             prediction: None,

@@ -204,7 +204,7 @@ impl<'r> GangRound<'r> {
             let (slot, steps) = (placed.offer.slot, placed.offer.steps.clone());
             self.capacity.take(*job, None, placed.gpu, slot, &steps);
             let gpu = self.cluster.gpus[placed.gpu].id.clone();
-            let place = JobPlacement { gpu, slot, steps, part: None };
+            let place = JobPlacement { gpu, slot, steps, part: None, share: None };
             let start = Decision::Start { job: *job, place, why };
             self.count(&start);
             self.decisions.push(start);

@@ -11,7 +11,7 @@ use tessera_model::{JobId, Millis};
 use super::answers::{Answers, RecordedRun};
 use super::gpu_kind::{GpuKind, number_of};
 use crate::facts::{Account, JobFacts, JobTable};
-use crate::predictor::{Knowledge, Predictor, RunTime, SearchBudget};
+use crate::predictor::{Knowledge, Predictor, RunTime, SearchBudget, SpeedRange};
 use crate::view::{GpuView, MpsClient};
 
 /// Passes questions on and keeps the answers. Each question is passed on once.
@@ -127,6 +127,30 @@ impl Predictor for AnswerRecorder<'_> {
         let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
         let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
         self.answer_once(|answers| &mut answers.speeds, key, predict)
+    }
+
+    fn predict_shared_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<SpeedRange>> {
+        let ask = || self.knowledge.predictor.predict_shared_speeds(clients, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
+        self.answer_once(|answers| &mut answers.shared_speeds, key, ask)
+    }
+
+    fn predict_rest_alone(
+        &self,
+        job: JobId,
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Millis> {
+        let ask = || self.knowledge.predictor.predict_rest_alone(job, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let key = (job, kind, profile.map(|profile| profile.id));
+        self.answer_once(|answers| &mut answers.rests_alone, key, ask)
     }
 }
 

@@ -9,7 +9,7 @@ use tessera_model::spec::Priority;
 use tessera_model::{Bytes, JobId, Millis};
 
 use crate::facts::{Account, CoRunner, Demand, JobFacts};
-use crate::predictor::RunTime;
+use crate::predictor::{RunTime, SpeedRange};
 use crate::view::MpsClient;
 
 /// A job on a kind of slice: job, kind of GPU, profile.
@@ -20,6 +20,8 @@ type MpsRun = (OnSlice, SmPercent, Vec<(JobId, SmPercent)>);
 type KernelSharedRun = (OnSlice, Priority, Vec<(JobId, Priority)>);
 /// Jobs that share a kind of slice under MPS: kind of GPU, profile (none with MIG off), jobs.
 type MpsClients = (u32, Option<ProfileId>, Vec<MpsClient>);
+/// A job on a kind of slice, or on a whole GPU with MIG off: job, kind of GPU, profile.
+type OnSliceOrWhole = (JobId, u32, Option<ProfileId>);
 
 /// What was predicted of a job alone on a slice. By default nothing, which needs no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub(super) struct Answers {
     pub(super) mps_runs: BTreeMap<MpsRun, Option<Millis>>,
     pub(super) kernel_shared_runs: BTreeMap<KernelSharedRun, Option<Millis>>,
     pub(super) speeds: BTreeMap<MpsClients, Option<Vec<u64>>>,
+    pub(super) shared_speeds: BTreeMap<MpsClients, Option<Vec<SpeedRange>>>,
+    pub(super) rests_alone: BTreeMap<OnSliceOrWhole, Option<Millis>>,
     /// Whether the round might go on searching, by the number of searches.
     pub(super) budget: BTreeMap<usize, bool>,
 }
@@ -92,6 +96,10 @@ pub struct NewAnswers {
     kernel_shared_runs: Vec<(KernelSharedRun, Option<Millis>)>,
     #[serde(rename = "together", skip_serializing_if = "Vec::is_empty")]
     speeds: Vec<(MpsClients, Option<Vec<u64>>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shared_speeds: Vec<(MpsClients, Option<Vec<SpeedRange>>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rests_alone: Vec<(OnSliceOrWhole, Option<Millis>)>,
     #[serde(rename = "go_on", skip_serializing_if = "Vec::is_empty")]
     budget: Vec<(usize, bool)>,
     #[serde(rename = "companions", skip_serializing_if = "Vec::is_empty")]
@@ -113,6 +121,8 @@ impl Answers {
                 &None,
             ),
             speeds: changed(&before.speeds, &self.speeds, &None),
+            shared_speeds: changed(&before.shared_speeds, &self.shared_speeds, &None),
+            rests_alone: changed(&before.rests_alone, &self.rests_alone, &None),
             budget: changed(&before.budget, &self.budget, &true),
             accounts: changed(&before.accounts, &self.accounts, &None),
             usage: changed(&before.usage, &self.usage, &Millis::ZERO),
@@ -159,6 +169,8 @@ impl Answers {
         self.mps_runs.extend(new.mps_runs.iter().cloned());
         self.kernel_shared_runs.extend(new.kernel_shared_runs.iter().cloned());
         self.speeds.extend(new.speeds.iter().cloned());
+        self.shared_speeds.extend(new.shared_speeds.iter().cloned());
+        self.rests_alone.extend(new.rests_alone.iter().copied());
         self.budget.extend(new.budget.iter().copied());
         self.accounts.extend(new.accounts.iter().cloned());
         self.usage.extend(new.usage.iter().cloned());

@@ -8,7 +8,7 @@ use tessera_model::{JobId, Millis};
 use super::answers::Answers;
 use super::gpu_kind::{GpuKind, number_of};
 use crate::facts::{Account, JobFacts, JobTable};
-use crate::predictor::{Knowledge, Predictor, RunTime, SearchBudget};
+use crate::predictor::{Knowledge, Predictor, RunTime, SearchBudget, SpeedRange};
 use crate::view::{GpuView, MpsClient};
 
 /// Repeats recorded answers. What was not recorded is unknown.
@@ -75,6 +75,28 @@ impl Predictor for RecordedAnswers<'_> {
         let kind = number_of(self.kinds, gpu)?;
         let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
         self.answers.speeds.get(&key).cloned()?
+    }
+
+    fn predict_shared_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<SpeedRange>> {
+        let kind = number_of(self.kinds, gpu)?;
+        let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
+        self.answers.shared_speeds.get(&key).cloned()?
+    }
+
+    fn predict_rest_alone(
+        &self,
+        job: JobId,
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Millis> {
+        let kind = number_of(self.kinds, gpu)?;
+        let key = (job, kind, profile.map(|profile| profile.id));
+        self.answers.rests_alone.get(&key).copied()?
     }
 }
 

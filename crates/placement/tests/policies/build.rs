@@ -103,6 +103,7 @@ pub fn queue(requests: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
         id: JobId::from_number(number),
         gpu,
         share: None,
+        auto: None,
         user: "ada".into(),
         queue_rank: QueueRank::default(),
         submitted: Millis::new(number),

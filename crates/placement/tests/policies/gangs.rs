@@ -73,6 +73,7 @@ fn gang(first: u64, (nodes, per_node): (u32, u32), gpu: &GpuRequest) -> Vec<Queu
             id: JobId::from_number(first + u64::from(rank)),
             gpu: gpu.clone(),
             share: None,
+            auto: None,
             user: "ada".into(),
             queue_rank: QueueRank::default(),
             submitted: Millis::new(first),

@@ -1,6 +1,7 @@
 //! The policies: worked examples of the papers, rules as sentences, and properties.
 
 mod arbitrary;
+mod auto_share;
 mod build;
 mod colocation;
 mod exclusive;

@@ -3,10 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
-use tessera_model::number::clamped;
+use tessera_model::number::{clamped, index};
 
 use tessera_lab_learners::sharing::{MeasuredSharing, SharedJob, SharingPredictor, SliceUse};
-use tessera_placement::Demand;
+use tessera_placement::{Demand, MpsClient, SpeedRange};
+use tessera_predict::colocation::{
+    CoRunners, ColocatedRun, Colocation, ColocationPredictor, SharingClient,
+};
 
 use super::contention::{self, ContentionSharer};
 use tessera_predict::random::SeededRng;
@@ -43,6 +46,60 @@ impl SpeedCache {
         }
         *self.0.entry(*shared).or_insert_with(|| FOREST.predict(shared).value)
     }
+}
+
+/// The forest that predicts for `--share auto`. It learns from the same co-locations what a controller can learn:
+/// percentages and how busy jobs are, and not what they keep busy.
+static LOAD_FOREST: LazyLock<ColocationPredictor> = LazyLock::new(|| {
+    ColocationPredictor::learn(&runs(SEED, ROWS), SEED)
+        .expect("so many runs are enough to learn from")
+});
+
+/// Returns the speeds of jobs next to each other on such a part of a GPU, over those alone on all of it.
+pub(super) fn speeds_by_load(slice: u16, clients: &[MpsClient]) -> Vec<SpeedRange> {
+    let client = |known: &MpsClient| SharingClient {
+        online: known.online,
+        sm_percent: known.sm.get(),
+        busy: known.busy,
+    };
+    let clients: Vec<SharingClient> = clients.iter().map(client).collect();
+    let range = |found: tessera_predict::Prediction| {
+        let [low, expected, high] = [found.low, found.value, found.high].map(clamped::<u32>);
+        SpeedRange { low: low.min(expected), expected, high: high.max(expected) }
+    };
+    LOAD_FOREST.next_to_each_other(slice, &clients).into_iter().map(range).collect()
+}
+
+/// Draws runs as a controller sees them: how busy each job is, its percentage, and how fast it was. Of the time in
+/// which its kernels run, a job uses four fifths of the multiprocessors and up to the study's 45 % of the bandwidth.
+fn runs(seed: u64, count: u64) -> Vec<ColocatedRun> {
+    let mut rng = SeededRng::named(seed, "co-located runs");
+    (0..count).map(|task| colocated_run(task, &mut rng)).collect()
+}
+
+fn colocated_run(task: u64, rng: &mut SeededRng) -> ColocatedRun {
+    let slices = SIZES[rng.index_below(SIZES.len())];
+    let others = rng.index_below(2);
+    let mut draw_job = |part: u8| {
+        let busy = 50 + rng.below(950);
+        let memory = rng.below(busy * 45 / 100 + 1);
+        let demand = Demand { sm: clamped(busy * 4 / 5), memory: clamped(memory) };
+        (SharingClient { online: false, sm_percent: part, busy: Some(clamped(busy)) }, demand)
+    };
+    let first = [30, 50, 70][index(task % 3)];
+    let (own, demand) = draw_job(first);
+    let (other, others_demand) = draw_job(100 - first);
+    let mut sharers = vec![ContentionSharer { demand: Some(demand), cap: first }];
+    let mut there = CoRunners::default();
+    if others > 0 {
+        there.add(&other, 1_000);
+        sharers.push(ContentionSharer { demand: Some(others_demand), cap: 100 - first });
+    }
+    let slowed = contention::under_mps(&sharers, slices, WHOLE)[0];
+    let slowed = rng.spread(slowed, 30).max(1_000);
+    let slice = u16::from(slices) * 1_000 / u16::from(WHOLE);
+    let colocation = Colocation { slice, own, others: there };
+    ColocatedRun { task, colocation, speed_per_mille: clamped(1_000_000 / slowed) }
 }
 
 /// Draws co-locations: one job next to one to three others on a slice of an A100. Demands are in

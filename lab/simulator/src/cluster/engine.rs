@@ -2,6 +2,7 @@
 
 mod act;
 mod alone;
+mod auto_share;
 mod cut;
 mod ending;
 mod forecast;
@@ -23,7 +24,8 @@ use std::sync::Arc;
 use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    ClusterView, Decision, Empirical, Policy, QueueKey, QueuedJob, Session, WaitReason, session,
+    ClusterView, Decision, Empirical, MpsClient, Policy, QueueKey, QueuedJob, Session, SpeedRange,
+    WaitReason, session,
 };
 
 use self::alone::SoloTimes;
@@ -33,7 +35,7 @@ use self::task::{SimulatedTask, TaskPhase, TaskPlacement, kinds};
 use super::fleet::GpuFleet;
 use super::job::SimulatedJob;
 use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
-use super::overheads::Overheads;
+use super::overheads::{Overheads, SimulatedSharing};
 use crate::cluster::colocation::SpeedCache;
 use crate::kernel_device::rates::MeasuredRates;
 
@@ -96,6 +98,8 @@ pub struct SimulationRun<'s> {
     rates: RefCell<MeasuredRates>,
     /// How fast jobs are next to others, as far as the forest predicted it.
     speed_cache: RefCell<SpeedCache>,
+    /// The same by the forest that knows only what a controller does.
+    shared_speed_cache: RefCell<BTreeMap<(u16, Vec<MpsClient>), Vec<SpeedRange>>>,
     /// Whether the workload has gangs: then each round looks at everything.
     gangs: bool,
     record: RunRecord,
@@ -149,7 +153,10 @@ pub fn run(
 
 impl<'s> SimulationRun<'s> {
     fn new(setup: SimulationSetup<'s>) -> Result<Self, SimulationError> {
-        let view = setup.fleet.view.clone();
+        let mut view = setup.fleet.view.clone();
+        // Where users name no way of sharing, nodes offer both.
+        let is_auto = setup.overheads.sharing == SimulatedSharing::Auto;
+        view.gpus.iter_mut().for_each(|gpu| gpu.kernel |= is_auto);
         let gpu_states = setup.fleet.keys.iter().map(|key| GpuState::new(key)).collect();
         let by_gpu = view.gpus.iter().enumerate().map(|(i, gpu)| (gpu.id.clone(), i)).collect();
         let kinds = kinds(setup.fleet);
@@ -177,6 +184,7 @@ impl<'s> SimulationRun<'s> {
             learned: Empirical::default(),
             rates: RefCell::default(),
             speed_cache: RefCell::default(),
+            shared_speed_cache: RefCell::default(),
             gangs: setup.jobs.iter().any(|job| job.gang.is_some()),
             record: RunRecord::default(),
         };
@@ -278,6 +286,7 @@ impl<'s> SimulationRun<'s> {
             gpu: GpuRequest::Memory(self.tasks[index].requested),
             user: Arc::clone(&self.users[index]),
             share: None,
+            auto: self.auto(index),
             queue_rank: Priority::try_from(job.priority).unwrap_or_default().into(),
             submitted: Millis::new(job.submit_ms),
             gang: gangs::member(job, index),
@@ -299,7 +308,10 @@ impl<'s> SimulationRun<'s> {
             true => self.decide_with_gangs(),
             false => {
                 let forecast = forecast::RunPredictions::new(self);
-                session.round(&self.view, forecast.knowledge(), Millis::new(self.now), usize::MAX)
+                let (knowledge, now) = (forecast.knowledge(), Millis::new(self.now));
+                let mut decided = session.round(&self.view, knowledge, now, usize::MAX);
+                self.share_slices(&mut decided);
+                decided
             }
         };
         self.session = Some(session);

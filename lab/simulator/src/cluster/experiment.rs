@@ -1,5 +1,6 @@
 //! Rows of the papers that anybody can rerun: the printed value and the one measured here.
 
+mod auto_share;
 mod coexec;
 mod dyna_p;
 mod fikit;
@@ -54,6 +55,7 @@ const ROWS: &[ExperimentEntry] = &[
     ("MMK-IV", false, super::predictors::findings),
     ("FIKIT", false, fikit::combinations),
     ("TRACES", true, traces::stress),
+    ("AUTO", true, auto_share::auto_share),
 ];
 
 /// Seeds of the experiments that need several: as many as MISO's rows have.

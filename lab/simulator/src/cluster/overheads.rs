@@ -43,6 +43,21 @@ pub enum KernelSharingModel {
     Slices,
 }
 
+/// Which jobs share slices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum SimulatedSharing {
+    /// Those that the policy pairs.
+    #[default]
+    Policy,
+    /// None.
+    Exclusive,
+    /// Those of which the rules of `--share auto` expect a certain benefit: what a controller does if all jobs are
+    /// submitted so.
+    Auto,
+}
+
 /// What policies know of run times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -82,6 +97,9 @@ pub struct Overheads {
     /// How kernel-level sharing is simulated.
     #[serde(rename = "turns", default)]
     pub kernel_sharing: KernelSharingModel,
+    /// Which jobs share slices.
+    #[serde(default)]
+    pub sharing: SimulatedSharing,
 }
 
 impl Default for Overheads {
@@ -93,6 +111,7 @@ impl Default for Overheads {
             prediction_error: 0,
             times: RunTimeKnowledge::Known,
             kernel_sharing: KernelSharingModel::Modelled,
+            sharing: SimulatedSharing::Policy,
         }
     }
 }

@@ -91,6 +91,7 @@ pub const BUILT_IN: &[&str] = &[
     "bursts",
     "fragments",
     "serving",
+    "light",
 ];
 
 /// Finds a built-in workload: `miso`, `miso:jobs=1000,gap=10`, `poisson:jobs=500,gap=20` and so
@@ -107,12 +108,13 @@ pub fn built_in(text: &str, seed: u64) -> Result<Workload, WorkloadError> {
             let (jobs, gap) = (given.jobs(100, JOBS_MAX)?, given.gap_ms(60_000)?);
             miso::jobs(seed, jobs, gap)
         }
-        "poisson" | "bursts" | "fragments" | "serving" => {
+        "poisson" | "bursts" | "fragments" | "serving" | "light" => {
             let (jobs, gap) = (given.jobs(200, JOBS_MAX)?, given.gap_ms(30_000)?);
             match name {
                 "poisson" => generate::poisson(seed, jobs, gap),
                 "bursts" => generate::bursts(seed, jobs, gap),
                 "serving" => generate::serving(seed, jobs, gap),
+                "light" => generate::light(seed, jobs, gap),
                 _ => generate::fragments(seed, jobs, gap),
             }
         }

@@ -32,6 +32,7 @@ fn jobs(of: &[(&'static str, u64, u64)]) -> (Vec<QueuedJob>, Had) {
         gpu: GpuRequest::Unknown,
         user: (*user).into(),
         share: None,
+        auto: None,
         queue_rank: QueueRank::default(),
         submitted: Millis::from_secs(minutes * 60),
         gang: None,

@@ -535,8 +535,13 @@ impl<'c> StayRound<'c> {
         self.ends.begin(job.id, takes, sized.known || limit.is_some());
         self.note_start(gpu);
         self.started += 1;
-        let place =
-            JobPlacement { gpu: id, slot: offer.slot, steps: offer.steps.clone(), part: None };
+        let place = JobPlacement {
+            gpu: id,
+            slot: offer.slot,
+            steps: offer.steps.clone(),
+            part: None,
+            share: None,
+        };
         let decision = Decision::Start { job: job.id, place, why };
         if let Some(quotas) = &mut self.quotas {
             quotas.count(&decision);

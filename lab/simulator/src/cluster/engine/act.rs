@@ -6,11 +6,11 @@ use tessera_model::JobId;
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::share::{KernelShare, MpsShare, SliceShare, SmPercent};
 use tessera_placement::{
-    Decision, InstanceState, InstanceView, JobPlacement, PlacedJob, Reshape, SharingRequest,
-    StayingJobs, Tenancy,
+    Decision, InstanceState, InstanceView, JobPlacement, MpsClient, PlacedJob, Reshape,
+    SharingRequest, StayingJobs, Tenancy,
 };
 
-use super::{SimulationError, SimulationEvent, SimulationRun, index};
+use super::{SimulationError, SimulationEvent, SimulationRun, TaskPhase, index};
 impl SimulationRun<'_> {
     /// Starts a job as the controller would: the steps, then the job.
     pub(super) fn start(
@@ -27,28 +27,31 @@ impl SimulationRun<'_> {
             self.step_layout(gpu, *step)?;
         }
         let requested = self.tasks[task].requested;
-        let free = |i: &&mut InstanceView| i.slot == place.slot && i.state == InstanceState::Idle;
-        let Some(instance) = self.view.gpus[gpu].instances.iter_mut().find(free) else {
-            return Err(self.impossible(format!("{job:?} goes where no idle instance stands")));
-        };
-        if instance.memory < requested {
+        let there = |i: &&InstanceView| i.slot == place.slot;
+        let instance = self.view.gpus[gpu].instances.iter().find(there);
+        if instance.is_some_and(|instance| instance.memory < requested) {
             return Err(self.impossible(format!("{job:?} requests more than its instance has")));
         }
-        instance.state = InstanceState::Taken { job };
+        let placed = self.placed(job, place);
+        self.occupy(gpu, &placed)?;
         self.touch(gpu);
         self.dequeue(task);
-        self.place_task(
-            task,
-            gpu,
-            PlacedJob { job, slot: place.slot, sm: None, kernel_priority: None },
-        );
+        self.place_task(task, gpu, placed);
         self.draw_steps(gpu, &place.steps);
         let takes = self.steps_ms(gpu, &place.steps);
         self.cut(gpu, takes);
-        if place.steps.is_empty() {
+        if place.steps.is_empty() && !self.is_promised(task) {
             self.load(task);
         }
         Ok(())
+    }
+
+    /// Whether a job joined another one on an instance that is still being made.
+    fn is_promised(&self, task: usize) -> bool {
+        let Some(spot) = self.tasks[task].spot else { return false };
+        let others = self.jobs_on(spot.gpu).into_iter().filter(|other| *other != task);
+        let mut spots = others.filter_map(|other| self.tasks[other].spot);
+        spots.any(|other| other.slot == spot.slot && other.phase == TaskPhase::Making)
     }
 
     /// Gives a GPU another layout and other jobs.
@@ -251,12 +254,18 @@ impl SimulationRun<'_> {
     }
 
     /// Returns how a job shares its instance, if it does.
-    fn sharer(&self, gpu: usize, placed: &PlacedJob) -> Option<SharingRequest> {
+    pub(super) fn sharer(&self, gpu: usize, placed: &PlacedJob) -> Option<SharingRequest> {
         let (task, memory) = (index(placed.job), self.tasks[index(placed.job)].requested);
         let user = self.setup.jobs[task].user.as_str();
         match (placed.sm, placed.kernel_priority) {
             (Some(sm), _) => {
-                Some(SharingRequest::new(user, SliceShare::Mps(MpsShare { sm, memory })))
+                let client = self.auto(task).map(|known| MpsClient {
+                    online: known.online,
+                    sm,
+                    busy: known.busy,
+                });
+                let share = SliceShare::Mps(MpsShare { sm, memory });
+                Some(SharingRequest { client, ..SharingRequest::new(user, share) })
             }
             (None, Some(priority)) => {
                 let slices = self.slices(gpu, placed.slot);

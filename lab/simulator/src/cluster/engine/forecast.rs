@@ -9,14 +9,14 @@ use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
     Account, Basis, CoRunner, Demand, Estimator, GpuView, JobFacts, JobTable, KernelSharer,
-    Knowledge, Prediction, Predictor, RunTime, SliceKind,
+    Knowledge, MpsClient, Prediction, Predictor, RunTime, SliceKind, SpeedRange,
 };
 
 use super::{SimulationRun, TaskPhase, index, speed};
 use crate::cluster::colocation;
 use crate::cluster::contention::{self, ContentionSharer};
 use crate::cluster::job::{JobClass, WHOLE};
-use crate::cluster::overheads::RunTimeKnowledge;
+use crate::cluster::overheads::{RunTimeKnowledge, SimulatedSharing};
 use tessera_predict::random::SeededRng;
 
 /// The run as policies may know it.
@@ -168,10 +168,9 @@ impl JobTable for RunPredictions<'_, '_> {
             deadline: truth.deadline_ms.map(Millis::new),
             online: truth.class == JobClass::Online,
             demand: truth.demand,
-            // The papers' jobs share with any other; what users allow matters in the live cluster only.
-            co_runner: Some(CoRunner {
-                user: Arc::clone(&self.run.users[index(job)]),
-                memory: task.requested,
+            // The papers' jobs share with any other, where the policy pairs them.
+            co_runner: (self.run.setup.overheads.sharing == SimulatedSharing::Policy).then(|| {
+                CoRunner { user: Arc::clone(&self.run.users[index(job)]), memory: task.requested }
             }),
         }
     }
@@ -183,8 +182,8 @@ impl JobTable for RunPredictions<'_, '_> {
     }
 }
 
-/// The speeds of co-runners are predicted for pairs and groups by `predict_mps_run` alone: no job joins
-/// by `predict_speeds`.
+/// The speeds of co-runners are predicted for the policies' pairs and groups by `predict_mps_run`, and for `auto`
+/// jobs by `predict_shared_speeds`: no job joins by `predict_speeds`.
 impl Predictor for RunPredictions<'_, '_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         match self.run.setup.overheads.times {
@@ -196,6 +195,29 @@ impl Predictor for RunPredictions<'_, '_> {
                 self.time(job, gpu, profile).map(RunTime::measured)
             }
         }
+    }
+
+    /// By a forest that knows of jobs what a controller knows.
+    fn predict_shared_speeds(
+        &self,
+        clients: &[MpsClient],
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Vec<SpeedRange>> {
+        if self.run.setup.overheads.times == RunTimeKnowledge::Unknown {
+            return None;
+        }
+        let whole = gpu.mig.as_deref()?.largest()?.compute_slices;
+        Some(self.run.predict_shared_speeds(clients, profile?.compute_slices, whole))
+    }
+
+    fn predict_rest_alone(
+        &self,
+        job: JobId,
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Millis> {
+        self.predict_run(job, gpu, profile?).map(|run| run.time)
     }
 
     /// By the forest for jobs whose demands are known (MMK, §III-A); for others by the rule that

@@ -128,6 +128,37 @@ fn batch(rng: &mut SeededRng, job: SimulatedJob) -> SimulatedJob {
     kept_busy(rng, job, 800, 200)
 }
 
+/// Memory of a [`light`] job, in MiB. Chosen: most pairs of them fit onto a slice of 10 GB and more.
+const LIGHT_MIB: [u64; 4] = [2_000, 3_000, 4_500, 9_000];
+
+/// Jobs of which two thirds leave their slices idle for most of the time, and one third keeps them busy. They are of
+/// two users, have MISO's times on each size of slice, and can't be moved. Their figures but MISO's are drawn.
+pub fn light(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
+    let mut rng = SeededRng::named(seed, "light");
+    let mut now_ms = 0;
+    let next = |number: u64| {
+        now_ms += whole(-even(&mut rng).ln() * float(gap_ms));
+        let user = format!("user{}", rng.below(SERVING_USERS));
+        let mib = LIGHT_MIB[rng.index_below(LIGHT_MIB.len())];
+        let job = drawn(&mut rng);
+        let job = SimulatedJob {
+            submit_ms: now_ms,
+            user,
+            requested: Bytes::from_mib(mib),
+            memory_at_start: Bytes::from_mib(mib),
+            memory_at_end: Bytes::from_mib(mib),
+            restore_ms: None,
+            priority: clamped(4 + rng.below(3)),
+            ..job
+        };
+        match number % 3 {
+            0 => kept_busy(&mut rng, job, 800, 200),
+            _ => kept_busy(&mut rng, job, 100, 400),
+        }
+    };
+    (0..jobs).map(next).collect()
+}
+
 /// Returns a job whose kernels run for at least so many thousandths of its time, and fill four fifths
 /// of the multiprocessors while they do.
 fn kept_busy(rng: &mut SeededRng, job: SimulatedJob, least: u64, more: u64) -> SimulatedJob {

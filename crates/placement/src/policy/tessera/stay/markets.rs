@@ -177,6 +177,7 @@ impl<'c> StayRound<'c> {
             slot: offer.slot,
             steps: offer.steps.clone(),
             part: None,
+            share: None,
         };
         let limit = self.knowledge.jobs.facts(job.id).limit.map(float);
         self.ends.begin(job.id, limit.unwrap_or(f64::INFINITY), limit.is_some());
