@@ -81,6 +81,7 @@ pub fn serve(ports: Ports, on: Listeners) -> std::io::Result<Server> {
     // The other half of the files is for the database, the nodes and outputs.
     let all = listeners::open_files_max() / 2;
     let caps = ConnectionCaps::new(all, CONNECTIONS_EACH_MAX.min(all.div_ceil(2)));
+    let Listeners { unix, tcp, tls, door } = on;
     let mut server = HttpServer::new(app)
         .workers(workers.max(WORKERS_MIN))
         .keep_alive(KEEP_ALIVE)
@@ -92,8 +93,9 @@ pub fn serve(ports: Ports, on: Listeners) -> std::io::Result<Server> {
         .shutdown_timeout(STOP_WITHIN_SECS)
         .disable_signals()
         // Before any listener: a connection without a noted peer is served by nobody.
-        .on_connect(move |connection, data| identity::note_peer(&caps, connection, data));
-    let Listeners { unix, tcp, tls } = on;
+        .on_connect(move |connection, data| {
+            identity::note_peer(&caps, door.as_ref(), connection, data);
+        });
     for listener in unix {
         server = server.listen_uds(listener)?;
     }

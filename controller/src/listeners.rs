@@ -11,6 +11,8 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tessera_model::number::index;
 
+use crate::calls::CallDoor;
+
 /// What the API is served on.
 #[derive(Debug, Default)]
 pub struct Listeners {
@@ -20,6 +22,8 @@ pub struct Listeners {
     pub tcp: Vec<TcpListener>,
     /// How connections to the addresses are encrypted, if they are.
     pub tls: Option<rustls::ServerConfig>,
+    /// By which calls of jobs' processes come in; its listener is among those in the file system.
+    pub door: Option<CallDoor>,
 }
 
 /// Longest path of a Unix socket, which is the kernel's limit.

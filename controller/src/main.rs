@@ -23,6 +23,7 @@ use tessera_controller::figures::FigureCache;
 use tessera_controller::host_names::HostNames;
 use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::kernel_reports::KernelReports;
+use tessera_controller::calls::{CallDoor, Calls};
 use tessera_controller::listeners::{self, Listeners};
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
@@ -184,7 +185,9 @@ async fn run(
     let address = http.local_addr()?;
     let (ports, ends) = connect_ports(parts);
     let tls = tls_config(&settings, folder, &certificates)?;
-    let server = http::serve(ports, Listeners { unix: vec![socket], tcp: vec![http], tls })?;
+    let (door, carried) = CallDoor::open()?;
+    let on = Listeners { unix: vec![socket, carried], tcp: vec![http], tls, door: Some(door.clone()) };
+    let server = http::serve(ports, on)?;
     let (listening, agents) = watch::channel(None::<quinn::Endpoint>);
     actix::spawn(stop_at_signal(server.handle(), agents));
     actix::spawn(server);
@@ -227,7 +230,8 @@ async fn run(
     listening.send_replace(Some(endpoint.clone()));
     let receipts = NodeReceipts { controller: folder.controller, key: folder.receipts.clone() };
     let receipts = Arc::new(receipts);
-    let links = LinkParts { receipts, certificates, figures: ends.figures, kernels };
+    let calls = Calls { placer: ends.reports, door };
+    let links = LinkParts { receipts, certificates, figures: ends.figures, kernels, calls };
     tokio::spawn(links::serve(endpoint, placer, links));
     ends.readiness.send_replace(Readiness::Ready { epoch });
     tessera_telemetry::service::notify_ready(&format!(
