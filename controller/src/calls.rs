@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{
-    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getpeername,
-    getsockname, socket_with, sockopt,
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    getpeername, getsockname, socket_with, sockopt,
 };
 use tessera_control::callers::CallerJob;
 use tessera_model::{AttemptId, NodeIdentity};

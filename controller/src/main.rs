@@ -18,12 +18,12 @@ use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
 use tessera_controller::audit::AuditLog;
+use tessera_controller::calls::{CallDoor, Calls};
 use tessera_controller::directory::Directory;
 use tessera_controller::figures::FigureCache;
 use tessera_controller::host_names::HostNames;
 use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::kernel_reports::KernelReports;
-use tessera_controller::calls::{CallDoor, Calls};
 use tessera_controller::listeners::{self, Listeners};
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
@@ -186,7 +186,8 @@ async fn run(
     let (ports, ends) = connect_ports(parts);
     let tls = tls_config(&settings, folder, &certificates)?;
     let (door, carried) = CallDoor::open()?;
-    let on = Listeners { unix: vec![socket, carried], tcp: vec![http], tls, door: Some(door.clone()) };
+    let on =
+        Listeners { unix: vec![socket, carried], tcp: vec![http], tls, door: Some(door.clone()) };
     let server = http::serve(ports, on)?;
     let (listening, agents) = watch::channel(None::<quinn::Endpoint>);
     actix::spawn(stop_at_signal(server.handle(), agents));

@@ -115,7 +115,8 @@ async fn attempt_of(
 ) -> io::Result<Option<AttemptId>> {
     let peer = stream.peer_cred()?;
     let Some(pid) = peer.pid().and_then(|pid| u32::try_from(pid).ok()) else { return Ok(None) };
-    let lineage = lineage(pid, peer.uid(), &|pid| fs::read_to_string(format!("/proc/{pid}/status")));
+    let lineage =
+        lineage(pid, peer.uid(), &|pid| fs::read_to_string(format!("/proc/{pid}/status")));
     if lineage.is_empty() {
         return Ok(None);
     }

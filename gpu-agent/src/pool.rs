@@ -173,7 +173,8 @@ impl ShepherdPool {
     /// Returns the attempt of the shepherd that is among these processes: the nearest, if there are several.
     pub fn attempt_of(&self, lineage: &[u32]) -> Option<AttemptId> {
         let of_shepherd = |pid: &u32| {
-            let is_it = |handle: &&ShepherdHandle| handle.process.is_some_and(|own| own.pid == *pid);
+            let is_it =
+                |handle: &&ShepherdHandle| handle.process.is_some_and(|own| own.pid == *pid);
             self.handles.values().find(is_it)
         };
         lineage.iter().find_map(of_shepherd)?.attempt

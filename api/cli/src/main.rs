@@ -192,6 +192,9 @@ enum CliCommand {
     /// Run a step's processes on one node, for the step
     #[command(hide = true)]
     StepPart,
+    /// End a step's processes on this node with their caller, for the step
+    #[command(hide = true)]
+    StepWatch,
     /// Write the manual pages into a folder
     #[command(hide = true)]
     Manual(completions::Manual),
@@ -230,6 +233,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Schema(schema) => return schema.run(),
         CliCommand::Step(step) => return steps::run_here((**step).clone()).await,
         CliCommand::StepPart => return steps::run_part().await,
+        CliCommand::StepWatch => return Ok(steps::run_watch().await.map(|()| 0)?),
         CliCommand::SlurmLinks(links) => return links.run(),
         CliCommand::Completions(completions) => return completions.run(Cli::command()),
         CliCommand::Manual(manual) => return manual.run(Cli::command()),
@@ -298,6 +302,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Schema(verb) => verb.run(),
         CliCommand::Step(verb) => steps::run_here(*verb).await,
         CliCommand::StepPart => steps::run_part().await,
+        CliCommand::StepWatch => Ok(steps::run_watch().await.map(|()| 0)?),
         CliCommand::SlurmLinks(verb) => verb.run(),
         CliCommand::Completions(verb) => verb.run(Cli::command()),
         CliCommand::Manual(verb) => verb.run(Cli::command()),

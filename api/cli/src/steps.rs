@@ -18,6 +18,7 @@ mod part;
 mod tasks;
 mod transport;
 mod unused;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,6 +31,7 @@ pub use self::options::{StepOptions, StepPlan};
 pub use self::part::run_part;
 use self::tasks::StepTasks;
 pub use self::unused::UnusedStepOptions;
+pub use self::watch::run_watch;
 use crate::failure::CommandFailure;
 
 /// Where a step runs: as the job's environment states it.

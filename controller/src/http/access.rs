@@ -156,7 +156,8 @@ pub(super) fn check(request: &HttpRequest, caller: &Principal) -> Result<(), Api
     }
     if caller.job().is_some() {
         return Err(ApiError::Forbidden {
-            problem: "a process of a job, without a token, only starts steps of that job".to_owned(),
+            problem: "a process of a job, without a token, only starts steps of that job"
+                .to_owned(),
             expected: "a personal token, or a Unix socket of the controller".to_owned(),
         });
     }
@@ -177,7 +178,31 @@ pub(super) fn check(request: &HttpRequest, caller: &Principal) -> Result<(), Api
 mod tests {
     use super::*;
     use crate::http::openapi;
+    use crate::principal::{Proof, Source};
     use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use tessera_control::callers::CallerJob;
+    use tessera_model::JobId;
+
+    #[test]
+    fn a_process_of_a_job_gets_sessions_and_what_everybody_gets() {
+        let job = JobId::from_number(42);
+        let job = CallerJob { user: "ada".into(), first: job, last: JobId::from_number(45) };
+        assert!(job.has(JobId::from_number(45)) && !job.has(JobId::from_number(46)));
+        let from = Source::Process { uid: 0, pid: None };
+        let caller = Principal {
+            name: "ada".into(),
+            role: Role::User,
+            proof: Proof::Job { job, from },
+            coordinates: Arc::from([]),
+        };
+
+        for (method, pattern, needs) in ROUTES {
+            let is_open = matches!(needs, Needs::Nothing | Needs::Session);
+            assert_eq!(needs.are_met_by(&caller), is_open, "{method} {pattern}");
+        }
+        assert_eq!(ROUTES.iter().filter(|(.., needs)| *needs == Needs::Session).count(), 1);
+    }
 
     #[test]
     fn the_table_has_exactly_the_routes_that_are_described() {

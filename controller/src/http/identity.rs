@@ -71,10 +71,7 @@ pub(super) fn note_peer(
     }
 }
 
-fn peer_of<'c>(
-    door: Option<&CallDoor>,
-    connection: &'c dyn Any,
-) -> Option<(Peer, BorrowedFd<'c>)> {
+fn peer_of<'c>(door: Option<&CallDoor>, connection: &'c dyn Any) -> Option<(Peer, BorrowedFd<'c>)> {
     type Tcp = actix_web::rt::net::TcpStream;
     type Tls = actix_tls::accept::rustls_0_23::TlsStream<Tcp>;
     if let Some(unix) = connection.downcast_ref::<actix_web::rt::net::UnixStream>() {

@@ -132,7 +132,7 @@ impl Rig {
         std::fs::set_permissions(folder.path(), open).unwrap();
         let socket = folder.path().join("api.sock");
         let unix = vec![bind_socket(&socket).unwrap()];
-        let listeners = Listeners { unix, tcp: vec![listener], tls };
+        let listeners = Listeners { unix, tcp: vec![listener], tls, door: None };
         tokio::spawn(http::serve(ports, listeners).unwrap());
         let root = make_token(&tokens, "root", Role::Admin).await;
         Self {

@@ -169,7 +169,8 @@ fn meeting(gang: &GangPosition) -> Vec<(&'static str, String)> {
 /// Returns the first member of a gang on each node, by which steps start processes there.
 fn step_jobs(gang: &GangPosition) -> String {
     let first = gang.gang.number();
-    let members = (0..).zip(&gang.nodes).map(|(node, _): (u64, _)| first + node * u64::from(gang.local_size));
+    let members =
+        (0..).zip(&gang.nodes).map(|(node, _): (u64, _)| first + node * u64::from(gang.local_size));
     members.map(|member| member.to_string()).collect::<Vec<_>>().join(",")
 }
 

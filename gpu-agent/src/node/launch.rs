@@ -18,7 +18,7 @@ use crate::calls;
 use crate::companion;
 use crate::messages::account::LookupResult;
 use crate::shepherd::files::{self, NOWHERE};
-use crate::shepherd::job::never_ran;
+use crate::shepherd::job::{STEP_HOST, never_ran};
 use crate::shepherd::protocol::{AccountNumbers, SpawnOrder};
 use crate::sys::clock;
 use tessera_agent_core::attempts::PlacementRefusal;
@@ -168,8 +168,10 @@ impl AgentNode {
         mut order: LaunchOrder,
         mut account: JobAccount,
     ) -> (SpawnOrder, Option<String>) {
-        if let Some(gang) = order.gang.as_ref().filter(|gang| gang.is_held_for_another()) {
-            hold_slice(&mut order.run, gang.local_rank == 0);
+        let held = order.gang.as_ref().filter(|gang| gang.is_held_for_another());
+        let has_steps = held.map(|gang| gang.local_rank == 0);
+        if let Some(has_steps) = has_steps {
+            hold_slice(&mut order.run, has_steps);
         }
         let held: Vec<_> = held_gpus(&order)
             .filter_map(|(gpu, slot)| Some((self.gpu_numbers.get(gpu)?, slot)))
@@ -202,6 +204,9 @@ impl AgentNode {
         env.insert("SLURM_JOB_GPUS".to_owned(), indexes.join(","));
         let calls = calls::socket_path(&self.facts.data).display().to_string();
         env.insert("TESSERA_CALLS".to_owned(), calls);
+        if has_steps == Some(true) {
+            env.insert(STEP_HOST.to_owned(), "1".to_owned());
+        }
         // Tasks of an array may share a file, and so may the members of a gang.
         let shares_files = order.array.is_some() || order.gang.is_some();
         let append = match order.run.batch.open_mode {

@@ -274,7 +274,9 @@ impl RunningStep<'_> {
                 let part = &mut self.parts[part];
                 part.under_way = part.under_way.saturating_sub(length);
             }
-            FromPart::Ended { rank, status } => self.ended(part, rank, ExitStatus::from_raw(status)),
+            FromPart::Ended { rank, status } => {
+                self.ended(part, rank, ExitStatus::from_raw(status))
+            }
             FromPart::NotStarted { rank, reason } => {
                 eprintln!("slurmstepd-{}: error: {reason}", self.parts[part].node);
                 self.parts[part].open.remove(&rank);

@@ -42,7 +42,9 @@ pub fn on_node(
     if called.get("TMPDIR").is_none_or(|own| called.get("SLURM_TMPDIR") == Some(own)) {
         all.extend(node.get("TMPDIR").map(|own| ("TMPDIR".to_owned(), own.clone())));
     }
-    all.extend(node.iter().filter(|(name, _)| is_of_node(name)).map(|(n, v)| (n.clone(), v.clone())));
+    all.extend(
+        node.iter().filter(|(name, _)| is_of_node(name)).map(|(n, v)| (n.clone(), v.clone())),
+    );
     all
 }
 

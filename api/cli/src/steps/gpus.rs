@@ -13,7 +13,9 @@ const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Returns the line that tells that a step waits for GPUs, as Slurm words it.
 pub fn busy(job: &str) -> String {
-    format!("srun: Job {job} step creation temporarily disabled, retrying (Requested nodes are busy)")
+    format!(
+        "srun: Job {job} step creation temporarily disabled, retrying (Requested nodes are busy)"
+    )
 }
 
 /// The GPUs of a step; others can have them when this is dropped, or its process is gone.

@@ -91,8 +91,7 @@ impl NodeRequest {
     ///
     /// [`BadLayout`] if the job has too few, or not those.
     pub fn choose(&self, held: &[String]) -> Result<Vec<String>, BadLayout> {
-        let stranger =
-            self.named.iter().chain(&self.excluded).find(|name| !held.contains(*name));
+        let stranger = self.named.iter().chain(&self.excluded).find(|name| !held.contains(*name));
         // Slurm ignores strangers that are excluded, and so do scripts that exclude broken nodes.
         if let Some(node) = stranger.filter(|name| self.named.contains(*name)) {
             let held = held.join(", ");
@@ -141,9 +140,9 @@ impl StepLayout {
             Some(each) => {
                 (0..count).map(|node| tasks.saturating_sub(node * each).min(each)).collect()
             }
-            None => (0..count)
-                .map(|node| tasks / count + usize::from(node < tasks % count))
-                .collect(),
+            None => {
+                (0..count).map(|node| tasks / count + usize::from(node < tasks % count)).collect()
+            }
         };
         let mut ranks: Vec<Vec<usize>> = vec![Vec::new(); count];
         let (mut rank, mut node) = (0, 0);
@@ -215,7 +214,12 @@ mod tests {
         (1..=count).map(|number| format!("n{number}")).collect()
     }
 
-    fn ranks(tasks: usize, nodes: usize, each: Option<usize>, how: Distribution) -> Vec<Vec<usize>> {
+    fn ranks(
+        tasks: usize,
+        nodes: usize,
+        each: Option<usize>,
+        how: Distribution,
+    ) -> Vec<Vec<usize>> {
         let layout = StepLayout::spread(names(nodes), tasks, each, how).unwrap();
         layout.nodes.into_iter().map(|node| node.ranks).collect()
     }
@@ -257,7 +261,10 @@ mod tests {
     fn lists_are_written_as_slurm_does() {
         let layout = StepLayout::spread(names(3), 8, None, Distribution::Block).unwrap();
 
-        assert_eq!((layout.node_list(), layout.tasks_per_node()), ("n[1-3]".into(), "3(x2),2".into()));
+        assert_eq!(
+            (layout.node_list(), layout.tasks_per_node()),
+            ("n[1-3]".into(), "3(x2),2".into())
+        );
         assert_eq!(layout.place(4), Some((1, 1)));
         assert_eq!((share(5, 2, 0), share(5, 2, 1)), (3, 2));
     }

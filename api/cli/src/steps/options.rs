@@ -227,7 +227,11 @@ impl StepOptions {
         let is_anywhere = request.named.is_empty() && self.relative.is_none();
         let nodes = match request.choose(&held) {
             // One process runs where it is called, if nothing else is said.
-            Ok(chosen) if chosen.len() == 1 && is_anywhere && !request.excludes(&allocation.node) => here(),
+            Ok(chosen)
+                if chosen.len() == 1 && is_anywhere && !request.excludes(&allocation.node) =>
+            {
+                here()
+            }
             Ok(chosen) => chosen,
             Err(refused) => return Err(refused.into()),
         };
@@ -284,13 +288,19 @@ impl StepOptions {
         let of_options = self.ntasks.or_else(|| self.ntasks_per_node.map(on_all));
         let of_job = || allocation.number("SLURM_NTASKS");
         let each_of_job = || allocation.number("SLURM_NTASKS_PER_NODE").map(on_all);
-        let tasks = of_options.or_else(of_job).or_else(each_of_job);
+        // On some of the nodes a step has what the job has on each of them.
+        let is_whole = nodes >= allocation.nodes.len();
+        let tasks = match is_whole {
+            true => of_options.or_else(of_job).or_else(each_of_job),
+            false => of_options.or_else(each_of_job).or_else(of_job),
+        };
         tasks.map_or(nodes, clamped).max(1)
     }
 
     /// Returns the number of processes; the nodes of the job, if the nodes can't be had.
     pub fn task_count(&self, allocation: &Allocation) -> u32 {
-        let nodes = self.layout(allocation).map_or(allocation.nodes.len(), |layout| layout.nodes.len());
+        let nodes =
+            self.layout(allocation).map_or(allocation.nodes.len(), |layout| layout.nodes.len());
         clamped(self.tasks_on(allocation, nodes))
     }
 }

@@ -131,7 +131,8 @@ impl StepOutput {
         facts: &StepFacts,
     ) -> Result<Self, CommandFailure> {
         let (mut files, mut targets) = (BTreeMap::new(), BTreeMap::new());
-        let patterns = [(false, plan.output.as_ref()), (true, plan.error.as_ref().or(plan.output.as_ref()))];
+        let patterns =
+            [(false, plan.output.as_ref()), (true, plan.error.as_ref().or(plan.output.as_ref()))];
         for (number, node) in facts.layout.nodes.iter().enumerate() {
             for rank in &node.ranks {
                 for (is_error, pattern) in patterns {

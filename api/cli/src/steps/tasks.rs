@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::environment::{StepFacts, exported, variables};
 use super::output::{FilePlace, copy_labelled, expand, open_file};
+use super::watch::StepWatch;
 use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
 use tessera_model::number::clamped;
@@ -52,6 +53,7 @@ impl StepTasks<'_> {
     pub async fn run(self) -> Result<u8, CommandFailure> {
         let (events, mut received) = mpsc::channel(EVENTS);
         let mut signals = listen(&events, StepEvent::Signalled)?;
+        let mut watch = StepWatch::start()?;
         let mut groups: Vec<Option<Pid>> = Vec::new();
         let mut copies = Vec::new();
         let mut inputs = Vec::new();
@@ -69,7 +71,9 @@ impl StepTasks<'_> {
                     return Ok(NOT_STARTED);
                 }
             };
-            groups.push(child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)));
+            let group = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+            group.iter().for_each(|group| watch.add(*group));
+            groups.push(group);
             inputs.extend(child.stdin.take());
             if self.plan.label {
                 let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -81,7 +85,7 @@ impl StepTasks<'_> {
         if !inputs.is_empty() {
             tokio::spawn(copy_input(inputs));
         }
-        let code = self.wait_for_all(&mut groups, &events, &mut received).await;
+        let code = self.wait_for_all((&mut groups, &mut watch), &events, &mut received).await;
         signals.abort_all();
         for copy in copies {
             let _ = copy.await;
@@ -100,7 +104,7 @@ impl StepTasks<'_> {
 
     async fn wait_for_all(
         &self,
-        groups: &mut [Option<Pid>],
+        (groups, watch): (&mut [Option<Pid>], &mut StepWatch),
         events: &mpsc::Sender<StepEvent>,
         received: &mut mpsc::Receiver<StepEvent>,
     ) -> u8 {
@@ -116,7 +120,7 @@ impl StepTasks<'_> {
                 }
                 Some(StepEvent::Ended(rank, status)) => {
                     left -= 1;
-                    groups[rank] = None;
+                    groups[rank].take().iter().for_each(|group| watch.remove(*group));
                     code = code.max(report_end(&self.allocation.node, rank, status, is_ending));
                     if !status.success() && self.plan.kill_on_bad_exit && !is_ending && left > 0 {
                         is_ending = true;

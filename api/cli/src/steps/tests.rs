@@ -100,7 +100,8 @@ async fn steps_that_name_gpus_have_different_ones() {
     std::fs::create_dir_all(&allocation.folder).unwrap();
     let one = plan(&["-n1", "--gpus=1", "true"]).unwrap();
 
-    let take = || StepGpus::take((one.gpus.as_ref().map(|gpus| gpus[0]), false), &allocation, || {});
+    let take =
+        || StepGpus::take((one.gpus.as_ref().map(|gpus| gpus[0]), false), &allocation, || {});
     let first = take().await.unwrap();
     let second = take().await.unwrap();
     let both = [first.devices().unwrap(), second.devices().unwrap()].concat();

@@ -133,10 +133,12 @@ pub fn connect_there(
         let mut receiver = PartReceiver { to, buffer: MessageBuffer::default() };
         let reason = match conversation.run(&mut receiver).await {
             Ok(SessionEnd::Exited(0)) => None,
-            Ok(SessionEnd::Exited(code)) => Some(format!("its part of the step ended with code {code}")),
-            Ok(SessionEnd::NotStarted(reason)) if reason.starts_with("no such program") => Some(format!(
-                "{reason}: tessera has to be at the same place on all nodes"
-            )),
+            Ok(SessionEnd::Exited(code)) => {
+                Some(format!("its part of the step ended with code {code}"))
+            }
+            Ok(SessionEnd::NotStarted(reason)) if reason.starts_with("no such program") => {
+                Some(format!("{reason}: tessera has to be at the same place on all nodes"))
+            }
             Ok(SessionEnd::NotStarted(reason)) => Some(reason),
             Ok(SessionEnd::Replaced | SessionEnd::Interrupted(_)) => None,
             Err(failed) => Some(failed.to_string()),
@@ -161,7 +163,9 @@ pub fn client(allocation: &Allocation) -> Result<ApiClient, CommandFailure> {
         token: get("TESSERA_TOKEN").cloned(),
         ca: get("TESSERA_CA").map(Into::into),
     };
-    Ok(CommandSession::open(&Connection::find(&given)?, false)?.client.with_patience(RetryPatience::LONG))
+    Ok(CommandSession::open(&Connection::find(&given)?, false)?
+        .client
+        .with_patience(RetryPatience::LONG))
 }
 
 /// Returns a path of a socket that is short enough for the kernel: if need be, through the descriptor of its folder,
