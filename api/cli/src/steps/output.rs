@@ -1,6 +1,7 @@
 //! Where the output of a step's processes goes: files, or this process's own, with labels if requested.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 
@@ -142,8 +143,8 @@ impl StepOutput {
                         Some(pattern) if pattern == "none" => Target::Nowhere,
                         Some(pattern) => {
                             let name = expand(pattern, allocation, facts.number, place);
-                            if !files.contains_key(&name) {
-                                files.insert(name.clone(), open_file(&name)?);
+                            if let Entry::Vacant(free) = files.entry(name.clone()) {
+                                free.insert(open_file(&name)?);
                             }
                             Target::File(name)
                         }

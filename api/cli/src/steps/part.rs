@@ -14,7 +14,7 @@ use tokio::process::{ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::Allocation;
 use super::environment::{on_node, variables};
@@ -31,6 +31,8 @@ const WAITING: usize = 64;
 const GONE_GRACE: Duration = Duration::from_secs(3);
 /// How long output is read that a process's own children still hold open after its end.
 const REST_WITHIN: Duration = Duration::from_secs(2);
+/// How much later than its processes this program may learn of a signal to all of them, on a busy machine.
+const SIGNALLED_WITHIN: Duration = Duration::from_millis(50);
 /// Where processes run whose folder is not there, as in Slurm.
 const NO_FOLDER: &str = "/tmp";
 
@@ -108,8 +110,9 @@ impl Part {
         loop {
             match received.recv().await {
                 Some(PartEvent::Message(Some(Ok(ToPart::Go)))) => break,
-                Some(PartEvent::Message(Some(Ok(ToPart::Signal(_) | ToPart::Order(_)))))
-                | Some(PartEvent::Message(Some(Err(_)) | None))
+                Some(PartEvent::Message(
+                    Some(Ok(ToPart::Signal(_) | ToPart::Order(_)) | Err(_)) | None,
+                ))
                 | None => return Ok(1),
                 Some(_) => {}
             }
@@ -208,6 +211,21 @@ impl Part {
         }
     }
 
+    /// Passes on signals that ended the processes here, and are not reported yet: processes on other nodes wait for
+    /// them.
+    async fn pass_last_signals(&self, received: &mut mpsc::Receiver<PartEvent>) {
+        // Only on the caller's node.
+        if !self.allocation.environment.contains_key("SLURM_STEP_ID") {
+            return;
+        }
+        let deadline = Instant::now() + SIGNALLED_WITHIN;
+        while let Ok(Some(event)) = timeout_at(deadline, received.recv()).await {
+            if let PartEvent::Signalled(number) = event {
+                self.tell(FromPart::Signalled(number)).await;
+            }
+        }
+    }
+
     /// Passes on what comes until all processes have ended.
     async fn attend(&self, mut tasks: PartTasks, received: &mut mpsc::Receiver<PartEvent>) {
         let mut input = Some(feed(std::mem::take(&mut tasks.inputs), self.to_caller.clone()));
@@ -251,6 +269,7 @@ impl Part {
                 }
             }
         }
+        self.pass_last_signals(received).await;
         let all = async { while tasks.outputs.join_next().await.is_some() {} };
         let _ = timeout(REST_WITHIN, all).await;
         for group in &tasks.ended {
