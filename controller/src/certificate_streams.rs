@@ -1,7 +1,9 @@
 //! The conversation about certificates with a connected node, and with a machine that joins.
 //!
-//! Each has a stream of its own besides the frames of work, so that neither waits for the other.
+//! Each has a stream of its own besides the frames of work, so that neither waits for the other. Agents open streams
+//! for calls of jobs' processes in the same way: the first frame distinguishes them.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tessera_frames::certificates::{CertificateAnswer, CertificateRequest};
@@ -9,16 +11,20 @@ use tessera_model::NodeIdentity;
 use tessera_wire::kernel_identity::sha256;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tessera_wire::tls::LeafFacts;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::calls::Calls;
 use crate::clock;
 use crate::node_certificates::NodeCertificates;
 use crate::process_metrics;
 
-/// How long a machine that joined may take to read its certificate.
+/// How long a machine that joined may take to read its certificate, and an agent to say what a stream is for.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before a node's certificate is recorded again, after the database did not answer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Conversations that begin at once: an agent has one.
+const STREAMS_BEGUN_MAX: usize = 1;
 /// Code with which the connection of a revoked node is closed.
 const REVOKED: u32 = 3;
 /// Code with which a connection is closed whose certificate has expired.
@@ -74,6 +80,7 @@ pub(crate) async fn attend(
     connection: quinn::Connection,
     (node, leaf): (NodeIdentity, LeafFacts),
     certificates: NodeCertificates,
+    calls: Calls,
 ) {
     let mut revisions = certificates.revisions();
     let mut newest = leaf.clone();
@@ -83,6 +90,7 @@ pub(crate) async fn attend(
         sleep(RETRY_AFTER).await;
     }
     let mut stream: Option<Stream> = None;
+    let (opened, mut begun) = mpsc::channel(STREAMS_BEGUN_MAX);
     loop {
         if certificates.refuses(node.id, &leaf.serial) {
             tracing::warn!(node = %node.name, "disconnected: its certificate was revoked");
@@ -100,13 +108,14 @@ pub(crate) async fn attend(
         }
         let look = Instant::now() + Duration::from_secs(left).min(LOOK_EVERY);
         tokio::select! {
-            opened = connection.accept_bi() => match opened {
-                Ok((send, receive)) => {
-                    let (writer, reader) = (FrameWriter::new(send), FrameReader::new(receive));
-                    stream = Some(Stream { writer, reader, trust: None, sent: None });
+            accepted = connection.accept_bi() => match accepted {
+                Ok(streams) => {
+                    let from = connection.remote_address();
+                    tokio::spawn(begin(streams, (node.clone(), from), calls.clone(), opened.clone()));
                 }
                 Err(_) => return,
             },
+            Some(new) = begun.recv() => stream = Some(new),
             // A missing sender means that the controller stops.
             changed = revisions.changed() => if changed.is_err() { return },
             request = next_request(&mut stream) => {
@@ -120,6 +129,33 @@ pub(crate) async fn attend(
             }
             () = sleep_until(look) => {}
         }
+    }
+}
+
+/// Reads the first frame of a stream that an agent opened: a call is carried, and a conversation about certificates is
+/// handed on.
+async fn begin(
+    (send, receive): (quinn::SendStream, quinn::RecvStream),
+    (node, from): (NodeIdentity, SocketAddr),
+    calls: Calls,
+    opened: mpsc::Sender<Stream>,
+) {
+    let mut reader = FrameReader::new(receive);
+    let first = tokio::time::timeout(READ_WITHIN, reader.receive::<CertificateRequest>()).await;
+    match first {
+        Ok(Ok(Some(CertificateRequest::Call { attempt }))) => {
+            let streams = (send, reader.into_stream());
+            if let Err(error) = calls.carry((&node, from), attempt, streams).await {
+                tracing::debug!(node = %node.name, %error, "a call of a job broke");
+            }
+        }
+        Ok(Ok(Some(CertificateRequest::Trusts { authorities, issuer }))) => {
+            let writer = FrameWriter::new(send);
+            let trust = Some(NodeTrust { authorities, issuer });
+            // Fails only if the connection has ended.
+            let _ = opened.send(Stream { writer, reader, trust, sent: None }).await;
+        }
+        Ok(_) | Err(_) => {}
     }
 }
 
@@ -161,8 +197,9 @@ async fn answer(
             }
             issued
         }
-        // Who has a certificate has joined already.
-        Ok(Some(CertificateRequest::Join { .. }) | None) | Err(_) => {
+        // Who has a certificate has joined already, and calls have streams of their own.
+        Ok(Some(CertificateRequest::Join { .. } | CertificateRequest::Call { .. }) | None)
+        | Err(_) => {
             *stream = None;
             None
         }

@@ -16,6 +16,7 @@
 
 pub mod actors;
 pub mod audit;
+pub mod calls;
 mod certificate_streams;
 pub mod clock;
 pub mod connections;

@@ -18,6 +18,7 @@ use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
 use tessera_controller::audit::AuditLog;
+use tessera_controller::calls::{CallDoor, Calls};
 use tessera_controller::directory::Directory;
 use tessera_controller::figures::FigureCache;
 use tessera_controller::host_names::HostNames;
@@ -184,10 +185,15 @@ async fn run(
     let address = http.local_addr()?;
     let (ports, ends) = connect_ports(parts);
     let tls = tls_config(&settings, folder, &certificates)?;
-    let server = http::serve(
-        ports,
-        Listeners { unix: vec![socket], tcp: vec![http], tls, unread_for: None },
-    )?;
+    let (door, carried) = CallDoor::open()?;
+    let on = Listeners {
+        unix: vec![socket, carried],
+        tcp: vec![http],
+        tls,
+        unread_for: None,
+        door: Some(door.clone()),
+    };
+    let server = http::serve(ports, on)?;
     let (listening, agents) = watch::channel(None::<quinn::Endpoint>);
     actix::spawn(stop_at_signal(server.handle(), agents));
     actix::spawn(server);
@@ -230,7 +236,8 @@ async fn run(
     listening.send_replace(Some(endpoint.clone()));
     let receipts = NodeReceipts { controller: folder.controller, key: folder.receipts.clone() };
     let receipts = Arc::new(receipts);
-    let links = LinkParts { receipts, certificates, figures: ends.figures, kernels };
+    let calls = Calls { placer: ends.reports, door };
+    let links = LinkParts { receipts, certificates, figures: ends.figures, kernels, calls };
     tokio::spawn(links::serve(endpoint, placer, links));
     ends.readiness.send_replace(Readiness::Ready { epoch });
     tessera_telemetry::service::notify_ready(&format!(

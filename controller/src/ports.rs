@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use tessera_frames::cluster::{FromSession, LogReply, LogRequest, SessionRequest, ToSession};
 use tessera_model::spec::JobSpec;
-use tessera_model::{Bytes, GpuId, JobId, Millis, NodeId, NodeName};
+use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis, NodeId, NodeName};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use tessera_control::answers::{DeadlineForecast, MemoryOverview, ModelStatus, WaitingExplanation};
+use tessera_control::callers::CallerJob;
 use tessera_control::colocation::ColocationModel;
 use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};
 use tessera_control::predictions::trained::RunTimeModel;
@@ -120,6 +121,15 @@ pub enum ToPlacer {
         request: SessionRequest,
         /// Both directions; `None` if the node is not connected.
         reply: oneshot::Sender<Option<SessionLink>>,
+    },
+    /// Find the job of a process that calls by way of its node.
+    FindCaller {
+        /// The node.
+        node: NodeId,
+        /// The attempt that the node names.
+        attempt: AttemptId,
+        /// The job; `None` if the attempt is not alive there.
+        reply: oneshot::Sender<Option<CallerJob>>,
     },
     /// Carry out an operator's command.
     Operate {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tessera_control::callers::CallerJob;
 
 /// What a caller may do: each role may do all that the ones before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
@@ -102,6 +103,13 @@ pub enum Proof {
         /// From where.
         from: Source,
     },
+    /// The node of a job, of one of the job's processes: it starts steps of that job, and does nothing else.
+    Job {
+        /// The job.
+        job: CallerJob,
+        /// From where.
+        from: Source,
+    },
 }
 
 impl Proof {
@@ -112,6 +120,7 @@ impl Proof {
             Self::Token { .. } => "token",
             Self::Issuer { .. } => "oidc",
             Self::Bootstrap { .. } => "bootstrap",
+            Self::Job { .. } => "job",
         }
     }
 }
@@ -124,6 +133,7 @@ impl fmt::Display for Proof {
             Self::Token { id, from } => write!(f, "token {id} from {from}"),
             Self::Issuer { subject, from } => write!(f, "oidc, subject {subject}, from {from}"),
             Self::Bootstrap { from } => write!(f, "bootstrap token from {from}"),
+            Self::Job { job, from } => write!(f, "job {} at {from}", job.first),
         }
     }
 }
@@ -172,6 +182,14 @@ impl Principal {
     /// Returns whether this is the token in the data folder, which only makes other tokens.
     pub const fn is_bootstrap(&self) -> bool {
         matches!(self.proof, Proof::Bootstrap { .. })
+    }
+
+    /// Returns the job whose process this is, if its node names it.
+    pub const fn job(&self) -> Option<&CallerJob> {
+        match &self.proof {
+            Proof::Job { job, .. } => Some(job),
+            _ => None,
+        }
     }
 
     /// Returns whose jobs exist for this caller.

@@ -20,6 +20,7 @@
 pub mod accounts;
 pub mod actors;
 pub mod adopt;
+pub mod calls;
 pub mod certificate;
 pub mod companion;
 pub mod config;

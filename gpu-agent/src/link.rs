@@ -12,6 +12,7 @@ use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tessera_wire::tls::{CONTROLLER_NAME, TlsError};
 use tokio::sync::{mpsc, watch};
 
+use crate::calls::CallListener;
 use crate::certificate::{self, NodeCertificate};
 use crate::logs;
 use crate::messages::{LinkEvent, NodeInput};
@@ -42,6 +43,8 @@ pub struct ControllerAddress {
     pub launch: PathBuf,
     /// Knows what was removed of it.
     pub outputs: OutputKeeper,
+    /// Where processes of jobs call; `None` if the socket could not be made.
+    pub calls: Option<CallListener>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -183,6 +186,7 @@ async fn serve(
         ended = write(FrameWriter::new(sender), frames) => ended,
         () = logs::serve(connection, controller, node) => Ok(()),
         () = certificate::attend(connection, &controller.certificate) => Ok(()),
+        () = carry_calls(connection, controller, node) => Ok(()),
     };
     if let Err(error) = ended {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -191,6 +195,17 @@ async fn serve(
     // Fails only when the agent itself is going down.
     let _ = node.send(NodeInput::Link(LinkEvent::Down)).await;
     received
+}
+
+async fn carry_calls(
+    connection: &quinn::Connection,
+    controller: &ControllerAddress,
+    node: &mpsc::Sender<NodeInput>,
+) {
+    match &controller.calls {
+        Some(calls) => calls.serve(connection, node).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Returns the address by which this machine talks to another one. Nothing is sent: the kernel

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser};
 use tessera_agent::accounts::AccountRules;
 use tessera_agent::actors::{gpu, node};
+use tessera_agent::calls::CallListener;
 use tessera_agent::certificate::NodeCertificate;
 use tessera_agent::companion;
 use tessera_agent::config::{AgentArguments, AgentCommand, AgentConfig, MPS_CONTROL, NVML_LIBRARY};
@@ -480,12 +481,16 @@ impl Startup {
     ) -> anyhow::Result<ExitCode> {
         let address = self.config.controller;
         let launch = self.config.launch.clone();
+        let calls = CallListener::open(&self.data)
+            .inspect_err(|error| tracing::error!(%error, "jobs can't start steps on other nodes"))
+            .ok();
         let controller = ControllerAddress {
             address,
             certificate: self.certificate,
             data: self.data,
             launch,
             outputs,
+            calls,
         };
         let (stop, stopping) = watch::channel(false);
         let link = actix::spawn(link::run(controller, self.inputs, stopping));

@@ -71,6 +71,13 @@ pub enum NodeInput {
         /// Where the answer goes.
         answer: oneshot::Sender<Option<Uuid>>,
     },
+    /// Requests the attempt that a process belongs to.
+    FindCaller {
+        /// The process and its ancestors, the nearest first.
+        lineage: Vec<u32>,
+        /// Where the answer goes; `None` if it belongs to none.
+        answer: oneshot::Sender<Option<AttemptId>>,
+    },
     /// An answer of the name service.
     Account {
         /// The user's name.

@@ -141,6 +141,9 @@ impl AgentNode {
                 // Nobody waits any more if the client went away.
                 let _ = answer.send(self.pool.of_attempt(attempt));
             }
+            NodeInput::FindCaller { lineage, answer } => {
+                let _ = answer.send(self.pool.attempt_of(&lineage));
+            }
             NodeInput::Mps(event) => self.on_mps(event),
             NodeInput::Kernel(event) => self.on_kernel_event(event),
             NodeInput::Forward(frame) => self.send(frame),

@@ -170,6 +170,16 @@ impl ShepherdPool {
         self.handles.get(id).filter(|handle| handle.version >= SESSIONS_SINCE).map(|_| *id)
     }
 
+    /// Returns the attempt of the shepherd that is among these processes: the nearest, if there are several.
+    pub fn attempt_of(&self, lineage: &[u32]) -> Option<AttemptId> {
+        let of_shepherd = |pid: &u32| {
+            let is_it =
+                |handle: &&ShepherdHandle| handle.process.is_some_and(|own| own.pid == *pid);
+            self.handles.values().find(is_it)
+        };
+        lineage.iter().find_map(of_shepherd)?.attempt
+    }
+
     /// Takes in who a new shepherd is.
     pub fn greeted(&mut self, hello: &ShepherdHello) {
         if let Some(handle) = self.handles.get_mut(&hello.id) {

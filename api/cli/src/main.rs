@@ -98,7 +98,7 @@ enum CliCommand {
     Attach(interactive::Attach),
     /// Make a port of a job reachable on this machine
     Forward(interactive::Forward),
-    /// Start processes inside a job on its node, with ranks and GPUs, as srun does
+    /// Start processes inside a job on its nodes, with ranks and GPUs, as srun does
     Step(Box<steps::StepOptions>),
     /// List the jobs that wait or run
     Queue(queue::Queue),
@@ -189,6 +189,12 @@ enum CliCommand {
     SlurmLinks(slurm::SlurmLinks),
     /// Print the completions of a shell
     Completions(completions::Completions),
+    /// Run a step's processes on one node, for the step
+    #[command(hide = true)]
+    StepPart,
+    /// End a step's processes on this node with their caller, for the step
+    #[command(hide = true)]
+    StepWatch,
     /// Write the manual pages into a folder
     #[command(hide = true)]
     Manual(completions::Manual),
@@ -226,6 +232,8 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
     match &cli.command {
         CliCommand::Schema(schema) => return schema.run(),
         CliCommand::Step(step) => return steps::run_here((**step).clone()).await,
+        CliCommand::StepPart => return steps::run_part().await,
+        CliCommand::StepWatch => return Ok(steps::run_watch().await.map(|()| 0)?),
         CliCommand::SlurmLinks(links) => return links.run(),
         CliCommand::Completions(completions) => return completions.run(Cli::command()),
         CliCommand::Manual(manual) => return manual.run(Cli::command()),
@@ -293,6 +301,8 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::SupportBundle(verb) => verb.run(session, token.as_deref(), now_unix()).await,
         CliCommand::Schema(verb) => verb.run(),
         CliCommand::Step(verb) => steps::run_here(*verb).await,
+        CliCommand::StepPart => steps::run_part().await,
+        CliCommand::StepWatch => Ok(steps::run_watch().await.map(|()| 0)?),
         CliCommand::SlurmLinks(verb) => verb.run(),
         CliCommand::Completions(verb) => verb.run(Cli::command()),
         CliCommand::Manual(verb) => verb.run(Cli::command()),

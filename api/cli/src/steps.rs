@@ -1,24 +1,38 @@
-//! Steps: the processes that `srun` starts inside an allocation, on the node where it is called.
+//! Steps: the processes that `srun` starts inside an allocation, on the node where it is called and on others.
+//!
+//! On its own node a step starts its processes itself. On others it starts a *part*, this same program, as a session of
+//! the job there. A step over several nodes has a part on its own node, too, so that all processes are alike, and end
+//! when the step is killed.
 //!
 //! Each process gets its rank, and by default sees all GPUs of its node, as in Slurm. A step that names GPUs
 //! has them to itself while it runs: it locks files in the job's folder for temporary files.
 
+mod across;
+mod environment;
+mod exchange;
 mod gpus;
+mod layout;
 mod options;
 mod output;
+mod part;
 mod tasks;
+mod transport;
 mod unused;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use self::gpus::StepGpus;
+use self::across::StepAcross;
+use self::environment::StepFacts;
+use self::gpus::{StepGpus, busy};
 pub use self::options::{StepOptions, StepPlan};
+pub use self::part::run_part;
 use self::tasks::StepTasks;
 pub use self::unused::UnusedStepOptions;
+pub use self::watch::run_watch;
 use crate::failure::CommandFailure;
-use tessera_model::number::clamped;
 
 /// Where a step runs: as the job's environment states it.
 #[derive(Clone, Debug)]
@@ -27,14 +41,25 @@ pub struct Allocation {
     pub job: String,
     /// The node of this process.
     pub node: String,
-    /// How many nodes the job has.
-    pub nodes: u32,
+    /// All nodes of the job, in order.
+    pub nodes: Vec<JobNode>,
+    /// Whether the job starts one process for each GPU, each of which has only its own.
+    pub is_launched_each: bool,
     /// The devices of the job on this node, as CUDA names them.
     pub devices: Vec<String>,
     /// A folder of the job's own.
     pub folder: PathBuf,
     /// The environment.
     pub environment: BTreeMap<String, String>,
+}
+
+/// One node of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobNode {
+    /// Its name.
+    pub name: String,
+    /// The number of the job's member there by which its processes are started; `None` if it is not known.
+    pub member: Option<u64>,
 }
 
 impl Allocation {
@@ -44,15 +69,29 @@ impl Allocation {
         let get = |name: &str| environment.get(name).filter(|value| !value.is_empty()).cloned();
         let job = get("TESSERA_JOB_ID").or_else(|| get("SLURM_JOB_ID"))?;
         let node = get("TESSERA_NODE")?;
-        let nodes = get("TESSERA_JOB_NODELIST").map_or(1, |list| list.split(',').count());
+        let names = get("TESSERA_JOB_NODELIST").unwrap_or_else(|| node.clone());
+        let members = get("TESSERA_STEP_JOBS").unwrap_or_default();
+        let mut members = members.split(',').map(|member| member.parse().ok());
+        let mut nodes: Vec<JobNode> = Vec::new();
+        for name in names.split(',') {
+            let member = members.next().flatten();
+            nodes.push(JobNode { name: name.to_owned(), member });
+        }
         let devices = get("TESSERA_DEVICES").or_else(|| get("CUDA_VISIBLE_DEVICES"));
         let devices = devices.iter().flat_map(|list| list.split(',')).map(str::to_owned);
-        let folder = get("SLURM_TMPDIR").or_else(|| get("TMPDIR"));
-        let folder = folder.map_or_else(std::env::temp_dir, PathBuf::from);
+        // The job's own on each node; elsewhere other jobs may have theirs.
+        let folder = match get("SLURM_TMPDIR") {
+            Some(own) => PathBuf::from(own).join("tessera-steps"),
+            None => {
+                let shared = get("TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
+                shared.join(format!("tessera-steps-{job}"))
+            }
+        };
         Some(Self {
-            nodes: clamped(nodes),
+            nodes,
+            is_launched_each: get("TESSERA_GANG_SIZE").is_some(),
             devices: devices.collect(),
-            folder: folder.join(format!("tessera-steps-{job}")),
+            folder,
             job,
             node,
             environment,
@@ -91,8 +130,36 @@ pub async fn run(options: StepOptions, allocation: &Allocation) -> Result<u8, Co
     let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
     std::fs::create_dir_all(&allocation.folder)?;
     let number = next_step(&allocation.folder)?;
-    let gpus = StepGpus::take(&plan, allocation).await?;
-    StepTasks { plan: &plan, allocation, number, devices: gpus.devices() }.run().await
+    let facts = facts(&plan, allocation, number);
+    if !is_here(&plan, allocation) {
+        return StepAcross { plan: &plan, allocation, facts }.run().await;
+    }
+    let wanted = plan.gpus.as_ref().and_then(|gpus| gpus.first().copied());
+    let say = || eprintln!("{}", busy(&allocation.job));
+    let gpus = StepGpus::take((wanted, plan.overlap), allocation, say).await?;
+    StepTasks { plan: &plan, allocation, facts, devices: gpus.devices() }.run().await
+}
+
+/// Returns whether all processes run on the node of this one.
+fn is_here(plan: &StepPlan, allocation: &Allocation) -> bool {
+    plan.layout.nodes.iter().all(|node| node.name == allocation.node)
+}
+
+/// Returns what the processes of a step have in common.
+fn facts(plan: &StepPlan, allocation: &Allocation, number: u64) -> StepFacts {
+    let is_first = allocation.nodes.first().is_some_and(|node| node.name == allocation.node);
+    let address = match allocation.environment.get("TESSERA_MASTER_ADDR") {
+        _ if allocation.nodes.len() == 1 => "127.0.0.1".to_owned(),
+        Some(address) if is_first => address.clone(),
+        Some(_) | None => allocation.node.clone(),
+    };
+    StepFacts {
+        job: allocation.job.clone(),
+        number,
+        layout: plan.layout.clone(),
+        address,
+        gpus_per_task: plan.gpus_per_task,
+    }
 }
 
 /// Puts the single process of a step in the place of this one, so that it has this one's terminal. It takes no GPU
@@ -114,9 +181,15 @@ fn try_become_step(
         ));
     }
     let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
+    if !is_here(&plan, allocation) {
+        return Err(CommandFailure::refused(
+            "a terminal is only had on the node where srun is called: leave --nodelist out",
+        ));
+    }
     std::fs::create_dir_all(&allocation.folder)?;
     let number = next_step(&allocation.folder)?;
-    StepTasks { plan: &plan, allocation, number, devices: None }.become_first()
+    let facts = facts(&plan, allocation, number);
+    StepTasks { plan: &plan, allocation, facts, devices: None }.become_first()
 }
 
 /// Draws the number of a step: they count from 0.

@@ -23,6 +23,7 @@ pub mod accounts;
 pub mod answers;
 mod arrivals;
 mod attempt_changes;
+pub mod callers;
 pub mod colocation;
 pub mod commands;
 mod counterfactual;

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use super::agent_link::{AgentLink, LinkClosed, LinkFrames, LinkOpened, LinkRenews};
 use super::intake::Chain;
 use super::placer::Placer;
+use crate::calls::Calls;
 use crate::certificate_streams;
 use crate::connections::{ConnectionCaps, SourceKey};
 use crate::figures::FigureCache;
@@ -75,6 +76,8 @@ pub struct LinkParts {
     pub figures: FigureCache,
     /// What nodes report of kernels.
     pub kernels: KernelReports,
+    /// Calls of jobs' processes.
+    pub calls: Calls,
 }
 
 /// Accepts agents and machines that join until the endpoint is closed.
@@ -178,7 +181,7 @@ async fn greet(
 }
 
 async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>, parts: LinkParts) {
-    let LinkParts { receipts, certificates, figures, kernels } = parts;
+    let LinkParts { receipts, certificates, figures, kernels, calls } = parts;
     let Greeting { connection, peer, leaf, mut hello, writer, reader } = greeting;
     let node = peer.id;
     receipts.check(node, &mut hello);
@@ -188,6 +191,7 @@ async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>, parts:
         connection.clone(),
         (peer.clone(), leaf),
         certificates,
+        calls,
     ));
     let link = AgentLink::new(outbox.clone(), connection.clone());
     if placer.send(LinkOpened { session, peer, hello, link }).await.is_err() {

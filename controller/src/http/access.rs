@@ -17,6 +17,8 @@ pub enum Needs {
     Role(Role),
     /// At least this role; for a user, jobs of others do not exist.
     OwnJob,
+    /// As [`Self::OwnJob`]; and a process of a job that calls by way of its node, for that job.
+    Session,
     /// The role of a user, or the token in the data folder.
     Tokens,
 }
@@ -26,10 +28,12 @@ impl Needs {
     pub fn are_met_by(self, caller: &Principal) -> bool {
         match self {
             Self::Nothing => true,
+            Self::Session if !caller.is_bootstrap() => caller.role >= Role::User,
+            _ if caller.job().is_some() => false,
             Self::Tokens => caller.role >= Role::User,
             _ if caller.is_bootstrap() => false,
             Self::Role(least) => caller.role >= least,
-            Self::OwnJob => caller.role >= Role::User,
+            Self::OwnJob | Self::Session => caller.role >= Role::User,
         }
     }
 
@@ -38,7 +42,7 @@ impl Needs {
         match self {
             Self::Nothing => Role::Metrics,
             Self::Role(least) => least,
-            Self::OwnJob | Self::Tokens => Role::User,
+            Self::OwnJob | Self::Session | Self::Tokens => Role::User,
         }
     }
 }
@@ -77,7 +81,7 @@ pub const ROUTES: &[(&str, &str, Needs)] = &[
     ("GET", "/v1/jobs/{job}/explain", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/logs", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/series", Needs::OwnJob),
-    ("GET", "/v1/jobs/{job}/sessions/{session}", Needs::OwnJob),
+    ("GET", "/v1/jobs/{job}/sessions/{session}", Needs::Session),
     ("GET", "/v1/jobs/{job}/memory", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/wait", Needs::OwnJob),
     ("GET", "/v1/kernels", USER),
@@ -150,6 +154,13 @@ pub(super) fn check(request: &HttpRequest, caller: &Principal) -> Result<(), Api
     if needs.are_met_by(caller) {
         return Ok(());
     }
+    if caller.job().is_some() {
+        return Err(ApiError::Forbidden {
+            problem: "a process of a job, without a token, only starts steps of that job"
+                .to_owned(),
+            expected: "a personal token, or a Unix socket of the controller".to_owned(),
+        });
+    }
     Err(ApiError::Forbidden {
         problem: match caller.is_bootstrap() {
             true => "the token in the controller's data folder only makes and revokes other tokens"
@@ -167,7 +178,31 @@ pub(super) fn check(request: &HttpRequest, caller: &Principal) -> Result<(), Api
 mod tests {
     use super::*;
     use crate::http::openapi;
+    use crate::principal::{Proof, Source};
     use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use tessera_control::callers::CallerJob;
+    use tessera_model::JobId;
+
+    #[test]
+    fn a_process_of_a_job_gets_sessions_and_what_everybody_gets() {
+        let job = JobId::from_number(42);
+        let job = CallerJob { user: "ada".into(), first: job, last: JobId::from_number(45) };
+        assert!(job.has(JobId::from_number(45)) && !job.has(JobId::from_number(46)));
+        let from = Source::Process { uid: 0, pid: None };
+        let caller = Principal {
+            name: "ada".into(),
+            role: Role::User,
+            proof: Proof::Job { job, from },
+            coordinates: Arc::from([]),
+        };
+
+        for (method, pattern, needs) in ROUTES {
+            let is_open = matches!(needs, Needs::Nothing | Needs::Session);
+            assert_eq!(needs.are_met_by(&caller), is_open, "{method} {pattern}");
+        }
+        assert_eq!(ROUTES.iter().filter(|(.., needs)| *needs == Needs::Session).count(), 1);
+    }
 
     #[test]
     fn the_table_has_exactly_the_routes_that_are_described() {

@@ -51,7 +51,7 @@ pub(super) async fn guard<B: MessageBody + 'static>(
     let route = route_of(&request);
     let method = request.method().clone();
     let peer = Peer::of(request.request());
-    let admitted = admit(&state, &request, peer).await;
+    let admitted = admit(&state, &request, peer.as_ref()).await;
     let (mut answer, caller) = match admitted {
         Ok(caller) => {
             if let Some(caller) = &caller {
@@ -63,7 +63,7 @@ pub(super) async fn guard<B: MessageBody + 'static>(
     };
     harden(&mut answer);
     if is_audited(&route, &method, answer.status()) {
-        state.ports.audit.record(entry(&answer, peer, caller.as_deref()));
+        state.ports.audit.record(entry(&answer, peer.as_ref(), caller.as_deref()));
     }
     metrics::count_request(&route, method.as_str(), answer.status().as_str(), began.elapsed());
     Ok(answer)
@@ -73,7 +73,7 @@ pub(super) async fn guard<B: MessageBody + 'static>(
 async fn admit(
     state: &State,
     request: &ServiceRequest,
-    peer: Option<Peer>,
+    peer: Option<&Peer>,
 ) -> Result<Option<Arc<Principal>>, ApiError> {
     let path = request.path();
     // Load balancers and process managers look at these, by whatever name.
@@ -85,7 +85,7 @@ async fn admit(
         return Err(ApiError::Unauthorized { problem });
     };
     let channel = match peer {
-        Peer::Process { .. } => Channel::Socket,
+        Peer::Process { .. } | Peer::Job(_) => Channel::Socket,
         Peer::Address { encrypted: true, .. } => Channel::Encrypted,
         Peer::Address { encrypted: false, .. } => Channel::Plain,
     };
@@ -118,7 +118,7 @@ fn is_audited(route: &str, method: &Method, status: StatusCode) -> bool {
     refused || opens || !(reads || limited || route == SUBMIT_ROUTE)
 }
 
-fn entry<B>(answer: &Answer<B>, peer: Option<Peer>, caller: Option<&Principal>) -> AuditRecord {
+fn entry<B>(answer: &Answer<B>, peer: Option<&Peer>, caller: Option<&Principal>) -> AuditRecord {
     let request = answer.request();
     let route = request.match_pattern();
     AuditRecord {

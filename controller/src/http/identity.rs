@@ -17,6 +17,7 @@ use time::OffsetDateTime;
 use super::access;
 use super::error::ApiError;
 use super::state::State;
+use crate::calls::{CallDoor, Entered, JobCaller};
 use crate::connections::{ConnectionCaps, SourceKey};
 use crate::directory::NoAccount;
 use crate::oidc::{self, IssuerRefusal};
@@ -25,25 +26,28 @@ use crate::process_metrics::{self, Listener};
 use crate::tokens::{TokenProof, TokenRefusal};
 
 /// The other end of a connection, noted when it was opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Peer {
     /// A process on this machine, as the kernel names it.
     Process { uid: u32, pid: Option<i32> },
     /// An address.
     Address { address: SocketAddr, encrypted: bool },
+    /// A process of a job, as its node names it.
+    Job(Arc<JobCaller>),
 }
 
 impl Peer {
     /// Returns the other end of a request's connection. Without it nobody is served, so that a new kind of
     /// listener is closed until it is known here.
     pub(super) fn of(request: &HttpRequest) -> Option<Self> {
-        request.conn_data::<Self>().copied()
+        request.conn_data::<Self>().cloned()
     }
 
-    pub(super) const fn source(self) -> Source {
+    pub(super) fn source(&self) -> Source {
         match self {
-            Self::Process { uid, pid } => Source::Process { uid, pid },
-            Self::Address { address, .. } => Source::Address(address),
+            Self::Process { uid, pid } => Source::Process { uid: *uid, pid: *pid },
+            Self::Address { address, .. } => Source::Address(*address),
+            Self::Job(caller) => Source::Address(caller.from),
         }
     }
 }
@@ -52,10 +56,11 @@ impl Peer {
 pub(super) fn note_peer(
     caps: &ConnectionCaps<SourceKey>,
     unread_for: Duration,
+    door: Option<&CallDoor>,
     connection: &dyn Any,
     data: &mut Extensions,
 ) {
-    let Some((peer, socket)) = peer_of(connection) else { return };
+    let Some((peer, socket)) = peer_of(door, connection) else { return };
     match caps.admit(peer.source().into()) {
         Some(counted) => {
             if matches!(peer, Peer::Address { .. }) {
@@ -78,10 +83,15 @@ pub(super) fn note_peer(
     }
 }
 
-fn peer_of(connection: &dyn Any) -> Option<(Peer, BorrowedFd<'_>)> {
+fn peer_of<'c>(door: Option<&CallDoor>, connection: &'c dyn Any) -> Option<(Peer, BorrowedFd<'c>)> {
     type Tcp = actix_web::rt::net::TcpStream;
     type Tls = actix_tls::accept::rustls_0_23::TlsStream<Tcp>;
     if let Some(unix) = connection.downcast_ref::<actix_web::rt::net::UnixStream>() {
+        match door.map_or(Entered::Elsewhere, |door| door.admit(unix)) {
+            Entered::Elsewhere => {}
+            Entered::Announced(caller) => return Some((Peer::Job(caller), unix.as_fd())),
+            Entered::Stranger => return None,
+        }
         let credentials = unix.peer_cred().ok()?;
         let peer = Peer::Process { uid: credentials.uid(), pid: credentials.pid() };
         return Some((peer, unix.as_fd()));
@@ -97,12 +107,23 @@ fn peer_of(connection: &dyn Any) -> Option<(Peer, BorrowedFd<'_>)> {
 /// Proves who calls: by the token that the request carries, or else by the Unix socket.
 pub(super) async fn authenticate(
     state: &State,
-    peer: Peer,
+    peer: &Peer,
     headers: &HeaderMap,
 ) -> Result<Principal, ApiError> {
     match (headers.get(AUTHORIZATION), peer) {
+        (None, Peer::Job(caller)) => Ok(Principal {
+            name: Arc::clone(&caller.job.user),
+            role: Role::User,
+            proof: Proof::Job { job: caller.job.clone(), from: peer.source() },
+            coordinates: Arc::from([]),
+        }),
+        // Who calls by way of a node has no other name than its job's.
+        (Some(_), Peer::Job(_)) => Err(ApiError::Unauthorized {
+            problem: "a process of a job calls without a token here".to_owned(),
+        }),
         (Some(_), _) => by_token(state, peer, headers).await,
         (None, Peer::Process { uid, pid }) => {
+            let (uid, pid) = (*uid, *pid);
             let account = state.ports.directory.by_uid(uid).await.map_err(no_account)?;
             Ok(Principal {
                 name: account.name,
@@ -118,7 +139,7 @@ pub(super) async fn authenticate(
 }
 
 #[expect(clippy::disallowed_methods, reason = "whether a token has expired, at the edge")]
-async fn by_token(state: &State, peer: Peer, headers: &HeaderMap) -> Result<Principal, ApiError> {
+async fn by_token(state: &State, peer: &Peer, headers: &HeaderMap) -> Result<Principal, ApiError> {
     let refused = |problem: String| ApiError::Unauthorized { problem };
     let token = bearer(headers)
         .ok_or_else(|| refused("the Authorization header holds no bearer token".to_owned()))?;
@@ -155,7 +176,7 @@ async fn by_token(state: &State, peer: Peer, headers: &HeaderMap) -> Result<Prin
 }
 
 /// Proves who calls by a token of the configured issuer.
-async fn by_issuer(state: &State, peer: Peer, token: &str) -> Result<Principal, ApiError> {
+async fn by_issuer(state: &State, peer: &Peer, token: &str) -> Result<Principal, ApiError> {
     let refused = |problem: String| ApiError::Unauthorized { problem };
     let issuer = state.ports.issuer.as_ref().ok_or_else(|| {
         refused(

@@ -93,6 +93,7 @@ pub(super) async fn join(
     let job = path.query("job").parse::<JobRef>();
     let job = job.map_err(|bad| ApiError::from(bad_job(&bad.to_string())))?;
     let name = parse_name(path.query("session"))?;
+    check_own_job(&caller, job)?;
     let place = state.open_session(&caller)?;
     let known = state.reads().job(job, &caller.jobs()).await?.ok_or_else(|| no_job(job))?;
     if !caller.may_act_for(&known.user) {
@@ -120,6 +121,18 @@ pub(super) async fn join(
     let conversation = Conversation { client, messages, _place: place };
     actix_web::rt::spawn(conversation.run(state, source, name, is_own));
     Ok(response)
+}
+
+/// A process of a job, without a token, reaches that job only.
+fn check_own_job(caller: &Caller, job: JobRef) -> Result<(), ApiError> {
+    let Some(own) = caller.job() else { return Ok(()) };
+    match job {
+        JobRef::Job(job) if own.has(job) => Ok(()),
+        _ => Err(ApiError::Forbidden {
+            problem: format!("a process of job {} requests a session in another job", own.first),
+            expected: "its own job".to_owned(),
+        }),
+    }
 }
 
 fn bad_job(problem: &str) -> BadField {

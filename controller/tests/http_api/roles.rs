@@ -84,18 +84,20 @@ async fn every_route_answers_every_role_as_the_table_declares() {
                 // After so many failures from one address it only gets to know that.
                 (None, _) => assert!(matches!(status, 401 | 429), "{cell}"),
                 (Some(role), needs) if *role < needs.least() => assert_eq!(status, 403, "{cell}"),
-                (Some(_), Needs::OwnJob) if *name == "a user" => assert_eq!(status, 404, "{cell}"),
+                (Some(_), Needs::OwnJob | Needs::Session) if *name == "a user" => {
+                    assert_eq!(status, 404, "{cell}")
+                }
                 // Who coordinates an account reads its jobs, and does not act in them.
-                (Some(_), Needs::OwnJob)
+                (Some(_), Needs::OwnJob | Needs::Session)
                     if *name == "a coordinator" && pattern.ends_with("{session}") =>
                 {
                     assert_eq!(status, 403, "{cell}");
                 }
                 // Nothing was measured of the kernels of any task.
-                (Some(_), Needs::OwnJob) if *pattern == "/v1/kernels/task" => {
+                (Some(_), Needs::OwnJob | Needs::Session) if *pattern == "/v1/kernels/task" => {
                     assert_eq!(status, 404, "{cell}");
                 }
-                (Some(_), Needs::OwnJob) => {
+                (Some(_), Needs::OwnJob | Needs::Session) => {
                     assert!(!matches!(status, 401 | 403 | 404), "{cell}");
                 }
                 (Some(_), _) => assert!(!matches!(status, 401 | 403), "{cell}"),
@@ -105,7 +107,9 @@ async fn every_route_answers_every_role_as_the_table_declares() {
         let status = status(&rig, &client(Some(BOOTSTRAP)), method, pattern).await;
         match needs {
             Needs::Nothing | Needs::Tokens => assert!(!matches!(status, 401 | 403), "{pattern}"),
-            Needs::Role(_) | Needs::OwnJob => assert_eq!(status, 403, "{method} {pattern}"),
+            Needs::Role(_) | Needs::OwnJob | Needs::Session => {
+                assert_eq!(status, 403, "{method} {pattern}")
+            }
         }
     }
     assert_eq!(cells, ROUTES.len() * callers.len());

@@ -1,9 +1,11 @@
 //! Messages about nodes' certificates, on streams of their own: between a controller and an agent whose
 //! certificate or authority changes, and between a controller and a machine that joins.
 //!
-//! They are apart from the control stream, so that a renewal never waits behind reports.
+//! They are apart from the control stream, so that a renewal never waits behind reports. Calls of jobs' processes to
+//! the API begin in the same way, since agents open no other streams.
 
 use serde::{Deserialize, Serialize};
+use tessera_model::AttemptId;
 
 /// Longest request for a certificate in bytes. One with an elliptic key has about 250.
 pub const REQUEST_BYTES_MAX: usize = 4 * 1024;
@@ -31,6 +33,12 @@ pub enum CertificateRequest {
     Renew {
         /// The request for a certificate (PKCS #10, DER). Only its key counts.
         request: Vec<u8>,
+    },
+    /// Nothing about certificates: a process of an attempt calls the API. Only first on a stream; what follows both
+    /// ways are the bytes of the process's connection.
+    Call {
+        /// The attempt that the process belongs to.
+        attempt: AttemptId,
     },
 }
 

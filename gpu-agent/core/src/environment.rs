@@ -47,6 +47,11 @@ pub fn environment(
             set(name, value);
         }
     }
+    let once = order.gang.iter().filter(|gang| !gang.devices.is_empty());
+    for gang in once {
+        set("TESSERA_MASTER_ADDR", gang.master.clone());
+        set("TESSERA_STEP_JOBS", step_jobs(gang));
+    }
     for (name, value) in of_batch(order, node) {
         set(name, value);
     }
@@ -159,6 +164,14 @@ fn meeting(gang: &GangPosition) -> Vec<(&'static str, String)> {
         ("TESSERA_GANG_MASTER_ADDR", gang.master.clone()),
         ("TESSERA_GANG_MASTER_PORT", port),
     ]
+}
+
+/// Returns the first member of a gang on each node, by which steps start processes there.
+fn step_jobs(gang: &GangPosition) -> String {
+    let first = gang.gang.number();
+    let members =
+        (0..).zip(&gang.nodes).map(|(node, _): (u64, _)| first + node * u64::from(gang.local_size));
+    members.map(|member| member.to_string()).collect::<Vec<_>>().join(",")
 }
 
 fn list(nodes: &[NodeName]) -> String {
@@ -344,6 +357,8 @@ mod tests {
             ("SLURM_JOB_NUM_NODES", "2"),
             ("SLURM_JOBID", "42"),
             ("SLURMD_NODENAME", "n1"),
+            ("TESSERA_STEP_JOBS", "42,44"),
+            ("TESSERA_MASTER_ADDR", "10.0.0.1"),
         ] {
             assert_eq!(built[name], value, "{name}");
         }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use rustix::process::geteuid;
-use tessera_frames::cluster::{GangPosition, GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
+use tessera_frames::cluster::{GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
 use tessera_model::batch::{BatchRules, OpenMode};
 use tessera_model::life::Outcome;
 use tessera_model::mig::Slot;
@@ -14,10 +14,11 @@ use tessera_model::{AttemptId, GpuId};
 
 use super::AgentNode;
 use crate::accounts::JobAccount;
+use crate::calls;
 use crate::companion;
 use crate::messages::account::LookupResult;
 use crate::shepherd::files::{self, NOWHERE};
-use crate::shepherd::job::never_ran;
+use crate::shepherd::job::{STEP_HOST, never_ran};
 use crate::shepherd::protocol::{AccountNumbers, SpawnOrder};
 use crate::sys::clock;
 use tessera_agent_core::attempts::PlacementRefusal;
@@ -167,8 +168,10 @@ impl AgentNode {
         mut order: LaunchOrder,
         mut account: JobAccount,
     ) -> (SpawnOrder, Option<String>) {
-        if order.gang.as_ref().is_some_and(GangPosition::is_held_for_another) {
-            hold_slice(&mut order.run);
+        let held = order.gang.as_ref().filter(|gang| gang.is_held_for_another());
+        let has_steps = held.map(|gang| gang.local_rank == 0);
+        if let Some(has_steps) = has_steps {
+            hold_slice(&mut order.run, has_steps);
         }
         let held: Vec<_> = held_gpus(&order)
             .filter_map(|(gpu, slot)| Some((self.gpu_numbers.get(gpu)?, slot)))
@@ -199,6 +202,11 @@ impl AgentNode {
         let indexes = held_gpus(&order).filter_map(|(gpu, _)| self.gpus.get(gpu));
         let indexes: Vec<String> = indexes.map(|gpu| gpu.index.to_string()).collect();
         env.insert("SLURM_JOB_GPUS".to_owned(), indexes.join(","));
+        let calls = calls::socket_path(&self.facts.data).display().to_string();
+        env.insert("TESSERA_CALLS".to_owned(), calls);
+        if has_steps == Some(true) {
+            env.insert(STEP_HOST.to_owned(), "1".to_owned());
+        }
         // Tasks of an array may share a file, and so may the members of a gang.
         let shares_files = order.array.is_some() || order.gang.is_some();
         let append = match order.run.batch.open_mode {
@@ -234,13 +242,16 @@ fn held_gpus(order: &LaunchOrder) -> impl Iterator<Item = (&GpuId, Option<Slot>)
     own.into_iter().chain(of_node.iter().map(|device| (&device.gpu, device.slot)))
 }
 
-/// Makes an attempt hold its slice until it is stopped: another process of its job uses it.
-fn hold_slice(run: &mut RunSpec) {
+/// Makes an attempt hold its slice until it is stopped: another process of its job uses it. The first one on a node
+/// also has the node's part of steps, and so the limits of the job on each node.
+fn hold_slice(run: &mut RunSpec, has_steps: bool) {
     run.program = JobProgram::Command(HOLDER.map(str::to_owned).into());
     run.work_dir = None;
     run.output = OutputPaths { stdout: Some(NOWHERE.to_owned()), stderr: None };
-    run.host_memory = None;
-    run.cpus = None;
+    if !has_steps {
+        run.host_memory = None;
+        run.cpus = None;
+    }
     run.time_limit = None;
     run.batch = BatchRules::default();
 }

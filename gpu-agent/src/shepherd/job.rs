@@ -37,6 +37,9 @@ use super::sessions::Channel;
 use crate::lease_page::LeasePage;
 use crate::sys::clock;
 
+/// A variable of attempts whose program only holds its node's part of the job's steps.
+pub const STEP_HOST: &str = "TESSERA_STEP_HOST";
+
 /// Returns when a limit is over. One more: the clock was rounded down, and a limit is never cut short.
 const fn limit_ends(started: Millis, limit: Millis) -> Millis {
     started.plus(limit).plus(Millis::new(1))
@@ -95,6 +98,8 @@ pub struct RunningAttempt {
     early_signal_at: Option<Millis>,
     grace_ends: Option<Millis>,
     signalled: Option<Signalled>,
+    /// Whether its program is signalled once no session runs.
+    ends_after_sessions: bool,
     killed: bool,
     ran_before_kill: bool,
     memory_kills_before: u64,
@@ -168,6 +173,7 @@ impl RunningAttempt {
             program: None,
             grace_ends: None,
             signalled: None,
+            ends_after_sessions: false,
             killed: false,
             ran_before_kill: false,
             memory_kills_before,
@@ -281,7 +287,7 @@ impl RunningAttempt {
             && self.time_limit_ends.is_some_and(|ends| ends <= now)
         {
             self.time_limit_ends = None;
-            self.request_end(now, Signalled::TimeLimit(limit), launcher);
+            self.request_end(now, Signalled::TimeLimit(limit), (launcher, false));
         }
     }
 
@@ -329,12 +335,24 @@ impl RunningAttempt {
     }
 
     /// Signals the program to end. The first cause counts; a repetition changes nothing.
-    pub fn request_end(&mut self, now: Millis, cause: Signalled, launcher: &Socket) {
+    ///
+    /// A program that only holds its node's part of steps ends after them, within the grace: `has_sessions` says that
+    /// some run. They are signalled by the step's caller, as all processes of the step are.
+    pub fn request_end(
+        &mut self,
+        now: Millis,
+        cause: Signalled,
+        (launcher, has_sessions): (&Socket, bool),
+    ) {
         if self.signalled.is_some() {
             return;
         }
         self.signalled = Some(cause);
         self.grace_ends = Some(now.plus(self.order.run.grace));
+        if has_sessions && self.order.run.env.contains_key(STEP_HOST) {
+            self.ends_after_sessions = true;
+            return;
+        }
         signal(
             launcher,
             match (cause, self.order.run.checkpoint_signal) {
@@ -347,6 +365,14 @@ impl RunningAttempt {
         );
         // A stopped program couldn't handle the signal.
         signal(launcher, Signal::CONT);
+    }
+
+    /// Signals a program that was to end after the sessions, now that none runs.
+    pub fn end_after_sessions(&mut self, has_sessions: bool, launcher: &Socket) {
+        if self.ends_after_sessions && !has_sessions {
+            self.ends_after_sessions = false;
+            signal(launcher, Signal::TERM);
+        }
     }
 
     /// Ends everything of the attempt at once.

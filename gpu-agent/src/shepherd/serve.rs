@@ -265,8 +265,10 @@ impl Shepherd {
             ToShepherd::Script(text) => self.script = Some(text),
             ToShepherd::Spawn(order) => self.spawn(*order),
             ToShepherd::Stop { attempt, cause } => {
+                let has_sessions = self.sessions.run_in(attempt);
                 if let Some((job, launcher)) = self.running(attempt) {
-                    job.request_end(clock::boot_now(), Signalled::Stopped(cause), launcher);
+                    let how = (launcher, has_sessions);
+                    job.request_end(clock::boot_now(), Signalled::Stopped(cause), how);
                 }
             }
             ToShepherd::Kill { attempt, reason } => {
@@ -365,6 +367,7 @@ impl Shepherd {
         });
         let effects = self.sessions.work(ground, clock::boot_now());
         let (Some(job), Some(launcher)) = (&mut self.job, &self.launcher) else { return };
+        job.end_after_sessions(self.sessions.run_in(job.order().attempt), &launcher.socket);
         for effect in effects {
             match effect {
                 MainEffect::Signal(number) => job.signal(number, &launcher.socket),

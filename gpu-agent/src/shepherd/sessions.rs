@@ -81,6 +81,11 @@ impl Sessions {
         self.sessions.is_empty()
     }
 
+    /// Returns whether programs of sessions run in an attempt, besides its own.
+    pub fn run_in(&self, attempt: AttemptId) -> bool {
+        self.sessions.iter().any(|session| session.attempt == attempt && session.runs_besides())
+    }
+
     /// Adds the session of an attempt's own program.
     pub fn add_main(
         &mut self,

@@ -5,11 +5,18 @@ use std::io;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Allocation, StepPlan};
+use super::Allocation;
 use tessera_model::number::clamped;
 
 /// How often a step that waits for GPUs looks again.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Returns the line that tells that a step waits for GPUs, as Slurm words it.
+pub fn busy(job: &str) -> String {
+    format!(
+        "srun: Job {job} step creation temporarily disabled, retrying (Requested nodes are busy)"
+    )
+}
 
 /// The GPUs of a step; others can have them when this is dropped, or its process is gone.
 #[derive(Debug, Default)]
@@ -20,15 +27,20 @@ pub struct StepGpus {
 }
 
 impl StepGpus {
-    /// Takes as many GPUs as the step requests, and waits for them while other steps of the job have them.
+    /// Takes as many GPUs as a step requests here, and waits for them while other steps of the job have them, which `say`
+    /// is called for once. A step that `overlaps` shares them.
     ///
     /// # Errors
     ///
     /// The files of the locks can't be opened.
-    pub async fn take(plan: &StepPlan, allocation: &Allocation) -> io::Result<Self> {
-        let Some(needed) = plan.gpus else { return Ok(Self::default()) };
+    pub async fn take(
+        (needed, overlaps): (Option<u32>, bool),
+        allocation: &Allocation,
+        announce: impl Fn(),
+    ) -> io::Result<Self> {
+        let Some(needed) = needed else { return Ok(Self::default()) };
         let needed = clamped::<usize>(needed);
-        if plan.overlap || needed == 0 {
+        if overlaps || needed == 0 {
             let devices = allocation.devices.iter().take(needed).cloned().collect();
             return Ok(Self { devices: Some(devices), _locks: Vec::new() });
         }
@@ -39,10 +51,7 @@ impl StepGpus {
             }
             if !is_announced {
                 is_announced = true;
-                eprintln!(
-                    "srun: Job {} step creation temporarily disabled, retrying (Requested nodes are busy)",
-                    allocation.job
-                );
+                announce();
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

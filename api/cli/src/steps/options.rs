@@ -1,11 +1,14 @@
 //! What a step requests, and what follows from it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::Allocation;
+use super::layout::{BadLayout, Distribution, NodeRequest, StepLayout, StepNode, share};
 use tessera_model::number::clamped;
+use tessera_model::place::node_list;
 
 /// Options of a step, as `srun` takes them inside an allocation.
 #[derive(Args, Clone, Debug, Default)]
@@ -13,9 +16,21 @@ pub struct StepOptions {
     /// Number of processes; by default that of the job, or one for each node
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ntasks: Option<u32>,
-    /// Number of nodes: steps run on one node
+    /// Number of nodes; by default those of the job
     #[arg(short = 'N', long, value_name = "N")]
     pub nodes: Option<String>,
+    /// Nodes to run on, such as n1,gpu[1-3]
+    #[arg(short = 'w', long, value_name = "NODES")]
+    pub nodelist: Option<String>,
+    /// Nodes not to run on
+    #[arg(short = 'x', long, value_name = "NODES")]
+    pub exclude: Option<String>,
+    /// The first node to run on, by its number in the job, from 0
+    #[arg(short = 'r', long, value_name = "N")]
+    pub relative: Option<usize>,
+    /// How ranks follow each other: `block` on each node, or `cyclic` over the nodes
+    #[arg(short = 'm', long, value_name = "HOW")]
+    pub distribution: Option<String>,
     /// Number of processes on each node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ntasks_per_node: Option<u32>,
@@ -25,10 +40,10 @@ pub struct StepOptions {
     /// GPUs of the step together
     #[arg(short = 'G', long, value_name = "N")]
     pub gpus: Option<String>,
-    /// The same
+    /// GPUs of the step on each node
     #[arg(long, value_name = "N")]
     pub gpus_per_node: Option<String>,
-    /// The same as Slurm writes it: gpu:2, or none
+    /// `--gpus-per-node` as Slurm writes it: gpu:2, or none
     #[arg(long, value_name = "GRES")]
     pub gres: Option<String>,
     /// How GPUs are given to processes: `single:1` gives one to each
@@ -72,15 +87,15 @@ pub enum BadStep {
     /// There is nothing to run.
     #[error("no program is given: write srun PROGRAM ARGUMENTS")]
     NoProgram,
-    /// It is to run on several nodes.
+    /// It is to run on nodes, or with numbers of processes, that the job does not have.
+    #[error(transparent)]
+    Layout(#[from] BadLayout),
+    /// The job starts one process for each GPU itself.
     #[error(
-        "a step runs on one node, and this one requests {nodes}: write -N1, or submit with --launch each, which \
-         starts a process for each GPU"
+        "this job starts a process for each GPU itself (--launch each), so that steps run on one node: write -N1, or \
+         submit with --launch once"
     )]
-    SeveralNodes {
-        /// On how many.
-        nodes: u32,
-    },
+    EachLaunched,
     /// It requests more GPUs than there are.
     #[error("the step requests {requested} GPUs of this node, and the job has {held} there")]
     TooManyGpus {
@@ -112,8 +127,10 @@ pub enum BadStep {
 pub struct StepPlan {
     /// The program of each process with its arguments.
     pub programs: Vec<Vec<String>>,
-    /// GPUs of the step; `None` if it sees all and takes none.
-    pub gpus: Option<u32>,
+    /// Which of them run where.
+    pub layout: StepLayout,
+    /// GPUs of the step on each of its nodes; `None` if it sees all and takes none.
+    pub gpus: Option<Vec<u32>>,
     /// GPUs of each process; `None` if each sees those of the step.
     pub gpus_per_task: Option<u32>,
     /// Whether it shares GPUs with other steps.
@@ -141,11 +158,8 @@ impl StepOptions {
     ///
     /// [`BadStep`].
     pub fn plan(self, allocation: &Allocation) -> Result<StepPlan, BadStep> {
-        let nodes = self.node_count(allocation)?;
-        if nodes > 1 {
-            return Err(BadStep::SeveralNodes { nodes });
-        }
-        let tasks = self.task_count(allocation);
+        let layout = self.layout(allocation)?;
+        let tasks = clamped(layout.tasks());
         let per_task = match self.gpu_bind.as_deref().and_then(|how| how.strip_prefix("single:")) {
             Some(_) if self.gpus_per_task.is_none() => Some(1),
             _ => self
@@ -154,16 +168,10 @@ impl StepOptions {
                 .map(|text| count("--gpus-per-task", text))
                 .transpose()?,
         };
-        let named = [
-            ("--gpus", &self.gpus),
-            ("--gpus-per-node", &self.gpus_per_node),
-            ("--gres", &self.gres),
-        ];
-        let named = named.into_iter().find_map(|(option, text)| Some((option, text.as_ref()?)));
-        let named = named.map(|(option, text)| count(option, text)).transpose()?;
-        let gpus = named.or(per_task.map(|per_task| per_task.saturating_mul(tasks)));
+        let gpus = self.gpus_by_node(&layout, per_task)?;
         let held = allocation.devices.len();
-        if let Some(requested) = gpus
+        let most = gpus.iter().flatten().copied().max();
+        if let Some(requested) = most
             && usize::try_from(requested).is_ok_and(|requested| requested > held)
         {
             return Err(BadStep::TooManyGpus { requested, held });
@@ -177,6 +185,7 @@ impl StepOptions {
         };
         Ok(StepPlan {
             programs,
+            layout,
             gpus,
             gpus_per_task: per_task,
             overlap: self.overlap,
@@ -190,25 +199,120 @@ impl StepOptions {
         })
     }
 
-    fn node_count(&self, allocation: &Allocation) -> Result<u32, BadStep> {
-        let Some(text) = &self.nodes else {
-            // One process fits on this node, whatever the job has besides.
-            return Ok(if self.ntasks == Some(1) { 1 } else { allocation.nodes });
+    /// Chooses nodes, and spreads the processes over them.
+    fn layout(&self, allocation: &Allocation) -> Result<StepLayout, BadStep> {
+        let count = self.nodes.as_deref().map(node_count).transpose()?;
+        let listed = |option: &'static str, text: &Option<String>| {
+            let Some(text) = text else { return Ok(BTreeSet::new()) };
+            let names = node_list(option, text).map_err(|_| BadStep::Unreadable {
+                option,
+                text: text.clone(),
+                expected: "write names such as n1,gpu[1-3]",
+            });
+            names.map(|names| names.iter().map(ToString::to_string).collect())
         };
-        let least = text.split('-').next().unwrap_or(text);
-        least.parse().map_err(|_| BadStep::Unreadable {
-            option: "--nodes",
-            text: text.clone(),
-            expected: "write how many, such as 1",
-        })
+        let request = NodeRequest {
+            // Fewer processes than nodes leave nodes empty, as in Slurm.
+            count: count.map(|count| self.ntasks.map_or(count, |tasks| count.min(clamped(tasks)))),
+            named: listed("--nodelist", &self.nodelist)?,
+            excluded: listed("--exclude", &self.exclude)?,
+            first: self.relative.unwrap_or(0),
+            tasks: self.ntasks.map(clamped),
+        };
+        let held: Vec<String> = allocation.nodes.iter().map(|node| node.name.clone()).collect();
+        let here = || {
+            let held = allocation.nodes.iter().filter(|node| node.name == allocation.node);
+            held.map(|node| node.name.clone()).collect::<Vec<_>>()
+        };
+        let is_anywhere = request.named.is_empty() && self.relative.is_none();
+        let nodes = match request.choose(&held) {
+            // One process runs where it is called, if nothing else is said.
+            Ok(chosen)
+                if chosen.len() == 1 && is_anywhere && !request.excludes(&allocation.node) =>
+            {
+                here()
+            }
+            Ok(chosen) => chosen,
+            Err(refused) => return Err(refused.into()),
+        };
+        if allocation.is_launched_each && nodes != here() {
+            return Err(BadStep::EachLaunched);
+        }
+        let tasks = self.tasks_on(allocation, nodes.len());
+        // With both, the number for each node is the most that it gets.
+        let each = self.ntasks_per_node.filter(|_| self.ntasks.is_some()).map(clamped);
+        Ok(StepLayout::spread(nodes, tasks, each, self.distribution()?)?)
     }
 
-    /// Returns the number of processes.
-    pub fn task_count(&self, allocation: &Allocation) -> u32 {
-        let per_node = self.ntasks_per_node.or_else(|| allocation.number("SLURM_NTASKS_PER_NODE"));
-        let of_job = || allocation.number("SLURM_NTASKS");
-        self.ntasks.or_else(of_job).or(per_node).unwrap_or(1).max(1)
+    /// Reads how ranks are spread; what comes after a colon concerns processors.
+    fn distribution(&self) -> Result<Distribution, BadStep> {
+        let text = self.distribution.as_deref().unwrap_or("block");
+        let word = text.split([':', ',']).next().unwrap_or(text).to_ascii_lowercase();
+        match word.as_str() {
+            "block" | "*" | "pack" | "nopack" | "fcyclic" => Ok(Distribution::Block),
+            "cyclic" => Ok(Distribution::Cyclic),
+            _ => Err(BadStep::Unreadable {
+                option: "--distribution",
+                text: text.to_owned(),
+                expected: "write block or cyclic",
+            }),
+        }
     }
+
+    /// Returns the GPUs that the step takes on each node; `None` if it names none.
+    fn gpus_by_node(
+        &self,
+        layout: &StepLayout,
+        per_task: Option<u32>,
+    ) -> Result<Option<Vec<u32>>, BadStep> {
+        let nodes = layout.nodes.len();
+        if let Some(text) = &self.gpus {
+            let total = count("--gpus", text)?;
+            return Ok(Some((0..nodes).map(|node| share(total, nodes, node)).collect()));
+        }
+        let named = [("--gpus-per-node", &self.gpus_per_node), ("--gres", &self.gres)];
+        let named = named.into_iter().find_map(|(option, text)| Some((option, text.as_ref()?)));
+        if let Some((option, text)) = named {
+            return Ok(Some(vec![count(option, text)?; nodes]));
+        }
+        let of_node = |per_task: u32| {
+            let each = |node: &StepNode| per_task.saturating_mul(clamped(node.ranks.len()));
+            layout.nodes.iter().map(each).collect()
+        };
+        Ok(per_task.map(of_node))
+    }
+
+    /// Returns the number of processes on so many nodes.
+    fn tasks_on(&self, allocation: &Allocation, nodes: usize) -> usize {
+        let on_all = |each: u32| each.saturating_mul(clamped(nodes));
+        let of_options = self.ntasks.or_else(|| self.ntasks_per_node.map(on_all));
+        let of_job = || allocation.number("SLURM_NTASKS");
+        let each_of_job = || allocation.number("SLURM_NTASKS_PER_NODE").map(on_all);
+        // On some of the nodes a step has what the job has on each of them.
+        let is_whole = nodes >= allocation.nodes.len();
+        let tasks = match is_whole {
+            true => of_options.or_else(of_job).or_else(each_of_job),
+            false => of_options.or_else(each_of_job).or_else(of_job),
+        };
+        tasks.map_or(nodes, clamped).max(1)
+    }
+
+    /// Returns the number of processes; the nodes of the job, if the nodes can't be had.
+    pub fn task_count(&self, allocation: &Allocation) -> u32 {
+        let nodes =
+            self.layout(allocation).map_or(allocation.nodes.len(), |layout| layout.nodes.len());
+        clamped(self.tasks_on(allocation, nodes))
+    }
+}
+
+/// Reads a number of nodes; of a range the least one counts.
+fn node_count(text: &str) -> Result<usize, BadStep> {
+    let least = text.split('-').next().unwrap_or(text);
+    least.parse().ok().filter(|count| *count > 0).ok_or_else(|| BadStep::Unreadable {
+        option: "--nodes",
+        text: text.to_owned(),
+        expected: "write how many, such as 2",
+    })
 }
 
 /// Reads a number of GPUs in any of Slurm's forms: `2`, `a100:2`, `gpu:2`, `gpu`, `none`.

@@ -1,7 +1,7 @@
 //! The processes of a step: started together, signalled together, and waited for.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fs::OpenOptions;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -12,16 +12,18 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::output::{copy_labelled, expand};
+use super::environment::{StepFacts, exported, variables};
+use super::output::{FilePlace, copy_labelled, expand, open_file};
+use super::watch::StepWatch;
 use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
 use tessera_model::number::clamped;
 
 /// Time between SIGTERM and SIGKILL when a step is ended.
-const KILL_AFTER: Duration = Duration::from_secs(30);
+pub const KILL_AFTER: Duration = Duration::from_secs(30);
 
 /// What `srun` returns if a program can't be started.
-const NOT_STARTED: u8 = 2;
+pub const NOT_STARTED: u8 = 2;
 
 /// A step that is about to be started.
 pub struct StepTasks<'s> {
@@ -29,11 +31,14 @@ pub struct StepTasks<'s> {
     pub plan: &'s StepPlan,
     /// The job's resources on this node.
     pub allocation: &'s Allocation,
-    /// Its number.
-    pub number: u64,
+    /// What its processes have in common.
+    pub facts: StepFacts,
     /// Its GPUs; `None` if it sees all of its job.
     pub devices: Option<&'s [String]>,
 }
+
+/// Events that wait.
+const EVENTS: usize = 64;
 
 /// What happens to a step.
 enum StepEvent {
@@ -46,8 +51,9 @@ enum StepEvent {
 impl StepTasks<'_> {
     /// Starts the processes and waits until all have ended.
     pub async fn run(self) -> Result<u8, CommandFailure> {
-        let (events, mut received) = mpsc::unbounded_channel();
-        let mut signals = listen(&events)?;
+        let (events, mut received) = mpsc::channel(EVENTS);
+        let mut signals = listen(&events, StepEvent::Signalled)?;
+        let mut watch = StepWatch::start()?;
         let mut groups: Vec<Option<Pid>> = Vec::new();
         let mut copies = Vec::new();
         let mut inputs = Vec::new();
@@ -65,19 +71,21 @@ impl StepTasks<'_> {
                     return Ok(NOT_STARTED);
                 }
             };
-            groups.push(child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)));
+            let group = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+            group.iter().for_each(|group| watch.add(*group));
+            groups.push(group);
             inputs.extend(child.stdin.take());
             if self.plan.label {
                 let (out, err) = (child.stdout.take(), child.stderr.take());
                 copies.extend(out.map(|out| tokio::spawn(copy_labelled(out, rank, false))));
                 copies.extend(err.map(|err| tokio::spawn(copy_labelled(err, rank, true))));
             }
-            tokio::spawn(report_end(child, rank, events.clone()));
+            tokio::spawn(await_end(child, rank, events.clone()));
         }
         if !inputs.is_empty() {
             tokio::spawn(copy_input(inputs));
         }
-        let code = self.wait_for_all(&mut groups, &events, &mut received).await;
+        let code = self.wait_for_all((&mut groups, &mut watch), &events, &mut received).await;
         signals.abort_all();
         for copy in copies {
             let _ = copy.await;
@@ -96,9 +104,9 @@ impl StepTasks<'_> {
 
     async fn wait_for_all(
         &self,
-        groups: &mut [Option<Pid>],
-        events: &mpsc::UnboundedSender<StepEvent>,
-        received: &mut mpsc::UnboundedReceiver<StepEvent>,
+        (groups, watch): (&mut [Option<Pid>], &mut StepWatch),
+        events: &mpsc::Sender<StepEvent>,
+        received: &mut mpsc::Receiver<StepEvent>,
     ) -> u8 {
         let (mut code, mut left, mut is_ending, mut is_timed) = (0, groups.len(), false, false);
         while left > 0 {
@@ -112,11 +120,11 @@ impl StepTasks<'_> {
                 }
                 Some(StepEvent::Ended(rank, status)) => {
                     left -= 1;
-                    groups[rank] = None;
-                    code = code.max(self.report(rank, status, is_ending));
+                    groups[rank].take().iter().for_each(|group| watch.remove(*group));
+                    code = code.max(report_end(&self.allocation.node, rank, status, is_ending));
                     if !status.success() && self.plan.kill_on_bad_exit && !is_ending && left > 0 {
                         is_ending = true;
-                        let step = format!("{}.{}", self.allocation.job, self.number);
+                        let step = format!("{}.{}", self.facts.job, self.facts.number);
                         eprintln!("srun: launch/slurm: _step_signal: Terminating StepId={step}");
                         end_groups(groups, Signal::TERM);
                         after(KILL_AFTER, StepEvent::KillNow, events);
@@ -129,33 +137,6 @@ impl StepTasks<'_> {
             }
         }
         code
-    }
-
-    /// Reports how a process ended, if not well, and returns the code that follows.
-    fn report(&self, rank: usize, status: ExitStatus, is_ending: bool) -> u8 {
-        let node = &self.allocation.node;
-        let of = |number: i32| clamped::<u8>(number);
-        match (status.code(), status.signal()) {
-            (Some(0), _) => 0,
-            (Some(code), _) => {
-                eprintln!("srun: error: {node}: task {rank}: Exited with exit code {code}");
-                of(code)
-            }
-            (None, Some(number)) => {
-                let word = match number {
-                    libc_signals::KILL => "Killed",
-                    libc_signals::TERM => "Terminated",
-                    libc_signals::SEGV => "Segmentation fault",
-                    libc_signals::ABRT => "Aborted",
-                    _ => "Ended by a signal",
-                };
-                if !is_ending || number != libc_signals::KILL {
-                    eprintln!("srun: error: {node}: task {rank}: {word}");
-                }
-                of(128 + number)
-            }
-            (None, None) => u8::MAX,
-        }
     }
 
     fn command(&self, rank: usize) -> Result<Command, CommandFailure> {
@@ -179,15 +160,9 @@ impl StepTasks<'_> {
         match pattern {
             Some(pattern) if pattern == "none" => Ok(Stdio::null()),
             Some(pattern) => {
-                let name = expand(pattern, self.allocation, self.number, rank);
-                // Processes with one file share it, so that none empties what another wrote.
-                let mut options = OpenOptions::new();
-                let file = options.append(true).create(true).open(&name).map_err(|error| {
-                    CommandFailure::refused(format!(
-                        "the output file {name} can't be written: {error}"
-                    ))
-                })?;
-                Ok(file.into())
+                let place = FilePlace { rank, node: 0, name: &self.allocation.node };
+                let name = expand(pattern, self.allocation, self.facts.number, place);
+                Ok(open_file(&name)?.into())
             }
             None if self.plan.label => Ok(Stdio::piped()),
             None => Ok(Stdio::inherit()),
@@ -195,82 +170,41 @@ impl StepTasks<'_> {
     }
 
     /// Returns the variables of one process.
-    pub fn environment(&self, rank: usize) -> Vec<(String, String)> {
-        let mut all = exported(self.plan.export.as_deref(), self.allocation);
-        let tasks = self.plan.programs.len();
-        let (number, node) = (self.number.to_string(), self.allocation.node.clone());
-        let mut set = |name: &str, value: String| {
-            all.retain(|(known, _)| known != name);
-            all.push((name.to_owned(), value));
-        };
-        for (name, value) in [
-            ("SLURM_PROCID", rank.to_string()),
-            ("SLURM_LOCALID", rank.to_string()),
-            ("SLURM_NODEID", "0".to_owned()),
-            ("SLURM_NTASKS", tasks.to_string()),
-            ("SLURM_NPROCS", tasks.to_string()),
-            ("SLURM_NNODES", "1".to_owned()),
-            ("SLURM_JOB_ID", self.allocation.job.clone()),
-            ("SLURM_JOBID", self.allocation.job.clone()),
-            ("SLURM_STEP_ID", number.clone()),
-            ("SLURM_STEPID", number),
-            ("SLURM_STEP_NODELIST", node.clone()),
-            ("SLURM_STEP_NUM_NODES", "1".to_owned()),
-            ("SLURM_STEP_NUM_TASKS", tasks.to_string()),
-            ("SLURM_STEP_TASKS_PER_NODE", tasks.to_string()),
-            ("SLURM_TASKS_PER_NODE", tasks.to_string()),
-            ("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1".to_owned()),
-            ("SLURM_SRUN_COMM_HOST", "127.0.0.1".to_owned()),
-            ("SLURM_DISTRIBUTION", "cyclic".to_owned()),
-            ("SLURMD_NODENAME", node),
-            // What steps of this one may use.
-            ("TESSERA_DEVICES", self.allocation.devices.join(",")),
-        ] {
-            set(name, value);
+    fn environment(&self, rank: usize) -> BTreeMap<String, String> {
+        let base = exported(self.plan.export.as_deref(), self.allocation);
+        let place = self.facts.layout.place(rank).unwrap_or_default();
+        variables(&self.facts, place, self.allocation, (base, self.devices))
+    }
+}
+
+/// Reports how a process ended, if not well, and returns the code that follows.
+pub fn report_end(node: &str, rank: usize, status: ExitStatus, is_ending: bool) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => 0,
+        (Some(code), _) => {
+            eprintln!("srun: error: {node}: task {rank}: Exited with exit code {code}");
+            clamped(code)
         }
-        if let Some(devices) = self.devices {
-            let own = match self.plan.gpus_per_task.and_then(|each| usize::try_from(each).ok()) {
-                Some(each) => devices.iter().skip(rank * each).take(each).cloned().collect(),
-                None => devices.to_vec(),
+        (None, Some(number)) => {
+            let word = match number {
+                libc_signals::KILL => "Killed",
+                libc_signals::TERM => "Terminated",
+                libc_signals::SEGV => "Segmentation fault",
+                libc_signals::ABRT => "Aborted",
+                _ => "Ended by a signal",
             };
-            set("CUDA_VISIBLE_DEVICES", own.join(","));
-            set("SLURM_GPUS_ON_NODE", devices.len().to_string());
-            let held = &self.allocation.devices;
-            let index = |device: &String| held.iter().position(|one| one == device);
-            let indexes = devices.iter().filter_map(index).map(|index| index.to_string());
-            set("SLURM_STEP_GPUS", indexes.collect::<Vec<_>>().join(","));
-        } else if !self.allocation.devices.is_empty() {
-            set("CUDA_VISIBLE_DEVICES", self.allocation.devices.join(","));
+            if !is_ending || number != libc_signals::KILL {
+                eprintln!("srun: error: {node}: task {rank}: {word}");
+            }
+            clamped(128 + number)
         }
-        all
+        (None, None) => u8::MAX,
     }
 }
 
-/// Returns the variables that a step exports: all, or those that its user names and what Tessera sets.
-fn exported(export: Option<&str>, allocation: &Allocation) -> Vec<(String, String)> {
-    let words: Vec<&str> =
-        export.unwrap_or("ALL").split(',').filter(|word| !word.is_empty()).collect();
-    let all = words.iter().any(|word| word.eq_ignore_ascii_case("ALL"));
-    let is_ours = |name: &str| {
-        ["SLURM_", "TESSERA_", "CUDA_"].iter().any(|prefix| name.starts_with(prefix))
-            || ["PATH", "HOME", "USER", "SHELL", "TMPDIR"].contains(&name)
-    };
-    let mut variables: Vec<(String, String)> = allocation
-        .environment
-        .iter()
-        .filter(|(name, _)| all || is_ours(name) || words.contains(&name.as_str()))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    for (name, value) in words.iter().filter_map(|word| word.split_once('=')) {
-        variables.retain(|(known, _)| known != name);
-        variables.push((name.to_owned(), value.to_owned()));
-    }
-    variables
-}
-
-async fn report_end(mut child: Child, rank: usize, events: mpsc::UnboundedSender<StepEvent>) {
+async fn await_end(mut child: Child, rank: usize, events: mpsc::Sender<StepEvent>) {
     let status = child.wait().await.unwrap_or_else(|_| ExitStatus::from_raw(0xff00));
-    let _ = events.send(StepEvent::Ended(rank, status));
+    let _ = events.send(StepEvent::Ended(rank, status)).await;
 }
 
 /// Copies standard input to all processes.
@@ -285,9 +219,10 @@ async fn copy_input(mut inputs: Vec<ChildStdin>) {
     }
 }
 
-/// Passes the signals that this process gets on to the step.
-fn listen(
-    events: &mpsc::UnboundedSender<StepEvent>,
+/// Passes the signals that this process gets on to the step, as its events.
+pub fn listen<E: Send + 'static>(
+    events: &mpsc::Sender<E>,
+    event: fn(Signal) -> E,
 ) -> Result<tokio::task::JoinSet<()>, CommandFailure> {
     let mut tasks = tokio::task::JoinSet::new();
     for (kind, number) in [
@@ -302,18 +237,19 @@ fn listen(
         let events = events.clone();
         tasks.spawn(async move {
             while received.recv().await.is_some() {
-                let _ = events.send(StepEvent::Signalled(number));
+                let _ = events.send(event(number)).await;
             }
         });
     }
     Ok(tasks)
 }
 
-fn after(time: Duration, event: StepEvent, events: &mpsc::UnboundedSender<StepEvent>) {
+/// Sends an event later.
+pub fn after<E: Send + 'static>(time: Duration, event: E, events: &mpsc::Sender<E>) {
     let events = events.clone();
     tokio::spawn(async move {
         tokio::time::sleep(time).await;
-        let _ = events.send(event);
+        let _ = events.send(event).await;
     });
 }
 
@@ -325,7 +261,7 @@ fn end_groups(groups: &[Option<Pid>], number: Signal) {
 }
 
 /// Returns an error of the system in the words of the C library.
-fn plain(error: &std::io::Error) -> String {
+pub fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

@@ -52,7 +52,9 @@ fn a_step_that_is_not_possible_is_refused_with_the_reason() {
     for (words, why) in [
         (&["-n3", "--gpus-per-task=1", "true"][..], "the job has 2"),
         (&["--gres=gpu:3", "true"], "requests 3 GPUs"),
-        (&["-N2", "true"], "-N1"),
+        (&["-N2", "true"], "requests 2 nodes"),
+        (&["-w", "g2", "true"], "g2 is none of the job's nodes"),
+        (&["-m", "plane=2", "true"], "block or cyclic"),
         (&["--gpus=some", "true"], "such as 2"),
         (&["-n2"], "no program"),
     ] {
@@ -98,12 +100,14 @@ async fn steps_that_name_gpus_have_different_ones() {
     std::fs::create_dir_all(&allocation.folder).unwrap();
     let one = plan(&["-n1", "--gpus=1", "true"]).unwrap();
 
-    let first = StepGpus::take(&one, &allocation).await.unwrap();
-    let second = StepGpus::take(&one, &allocation).await.unwrap();
+    let take =
+        || StepGpus::take((one.gpus.as_ref().map(|gpus| gpus[0]), false), &allocation, || {});
+    let first = take().await.unwrap();
+    let second = take().await.unwrap();
     let both = [first.devices().unwrap(), second.devices().unwrap()].concat();
     assert_eq!(both, ["GPU-a", "GPU-b"]);
     drop(first);
-    let third = StepGpus::take(&one, &allocation).await.unwrap();
+    let third = take().await.unwrap();
 
     assert_eq!(third.devices().unwrap(), ["GPU-a"]);
 }
@@ -124,8 +128,9 @@ async fn a_list_of_programs_gives_each_process_its_own() {
 
 #[test]
 fn names_of_files_are_filled_in_for_each_process() {
-    let name =
-        super::output::expand("step-%j-%s-%2t-%N-%J-%q", &allocation(Path::new("/tmp")), 3, 1);
+    let place = super::output::FilePlace { rank: 1, node: 0, name: "g1" };
+    let pattern = "step-%j-%s-%2t-%N-%J-%q";
+    let name = super::output::expand(pattern, &allocation(Path::new("/tmp")), 3, place);
 
     assert_eq!(name, "step-29-3-01-g1-29.3-%q");
 }

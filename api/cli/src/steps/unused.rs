@@ -12,8 +12,6 @@ enum StepVerdict {
     Unused,
     /// It is right if it names this job.
     OwnJob,
-    /// It is right if it names this node.
-    OwnNode,
     /// It is right for a single process, and where no library for ranks is named.
     Ranks,
     /// The single process gets the terminal.
@@ -24,7 +22,7 @@ enum StepVerdict {
     Refused(&'static str),
 }
 
-use StepVerdict::{OwnJob, OwnNode, Ranks, Refused, Remarked, Terminal, Unused};
+use StepVerdict::{OwnJob, Ranks, Refused, Remarked, Terminal, Unused};
 
 /// Whether an option has a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +55,8 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("cpus-per-gpu", None, Value::Needed, Unused),
     ("cpus-per-task", Some('c'), Value::Needed, Unused),
     ("disable-status", Some('X'), Value::None, Unused),
-    ("distribution", Some('m'), Value::Needed, Unused),
     ("epilog", None, Value::Needed, Refused("call it in the script")),
     ("exact", None, Value::None, Unused),
-    ("exclude", Some('x'), Value::Needed, Unused),
     ("exclusive", None, Value::Optional, Unused),
     ("extra-node-info", Some('B'), Value::Needed, Unused),
     ("gpu-freq", None, Value::Needed, Unused),
@@ -78,7 +74,6 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("mpi", None, Value::Needed, Ranks),
     ("network", None, Value::Needed, Unused),
     ("no-kill", Some('k'), Value::Optional, Unused),
-    ("nodelist", Some('w'), Value::Needed, OwnNode),
     ("ntasks-per-core", None, Value::Needed, Unused),
     ("ntasks-per-gpu", None, Value::Needed, Unused),
     ("ntasks-per-socket", None, Value::Needed, Unused),
@@ -92,7 +87,6 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("pty", None, Value::Optional, Terminal),
     ("qos", Some('q'), Value::Needed, Unused),
     ("quiet", Some('Q'), Value::None, Unused),
-    ("relative", Some('r'), Value::Needed, Refused("a step runs on the node where it is called")),
     ("resv-ports", None, Value::Optional, Unused),
     ("slurmd-debug", None, Value::Needed, Unused),
     ("spread-job", None, Value::None, Unused),
@@ -139,21 +133,14 @@ impl UnusedStepOptions {
             let refuse = |instead: String| Err(UnsupportedStepOption { option, instead });
             match (verdict, allocation) {
                 // Outside of a job these are options of the job.
-                (Unused, _) | (Remarked(_) | OwnNode, None) => {}
+                (Unused, _) | (Remarked(_), None) => {}
                 (Remarked(why), Some(_)) => {
                     remarks.push(format!("--{option} has no effect: {why}"));
                 }
                 (Refused(instead), _) => return refuse(instead.to_owned()),
                 (OwnJob, Some(own)) if *value == own.job => {}
-                (OwnNode, Some(own)) if value.split(',').any(|node| node == own.node) => {}
                 (OwnJob, Some(own)) => {
                     return refuse(format!("a step runs in its own job, which is {}", own.job));
-                }
-                (OwnNode, Some(own)) => {
-                    return refuse(format!(
-                        "a step runs on the node where it is called, {}",
-                        own.node
-                    ));
                 }
                 (OwnJob, None) => {
                     return refuse("this is not inside of a job; call it in the script".to_owned());
@@ -278,7 +265,7 @@ mod tests {
     fn what_scripts_write_at_steps_is_accepted() {
         for words in [
             &["--unbuffered", "--cpu-bind=q", "-c4", "--mem=4G", "--exact", "--exclusive", "-u"][..],
-            &["--jobid=29", "-w", "g1", "--mpi=none", "--cpu_bind=v,none"],
+            &["--jobid=29", "--mpi=none", "--cpu_bind=v,none"],
         ] {
             assert_eq!(check(words, 2), Ok(Vec::new()), "{words:?}");
         }
@@ -291,7 +278,6 @@ mod tests {
         for (words, why) in [
             (&["--mpi=pmix"][..], "mpirun"),
             (&["--jobid=30"], "its own job, which is 29"),
-            (&["-w", "g2"], "where it is called, g1"),
             (&["--container-image=pytorch"], "podman run"),
             (&["--pty"], "4 processes can't share a terminal"),
         ] {

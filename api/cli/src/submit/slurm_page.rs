@@ -152,8 +152,7 @@ those of `#TESSERA` lines, which override those of `#SBATCH` lines.
 const STEPS: &str = "
 ## Options of steps
 
-`tessera step PROGRAM` starts processes inside a job, on the node where it is called. A step on several nodes
-is refused.
+`tessera step PROGRAM` (`srun`) starts processes inside a job, on all of its nodes or on some of them.
 
 | option | what happens |
 |---|---|

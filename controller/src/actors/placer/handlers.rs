@@ -212,6 +212,9 @@ impl StreamHandler<ToPlacer> for Placer {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
                 let _ = reply.send(link.map(|link| link.open_session(request)));
             }
+            ToPlacer::FindCaller { node, attempt, reply } => {
+                let _ = reply.send(self.parts.cluster.caller_job(node, attempt));
+            }
             ToPlacer::Operate { command, reply } => {
                 if let Some(reply) = self.admit(reply) {
                     let (token, now_unix) = (self.next_token, clock::unix());

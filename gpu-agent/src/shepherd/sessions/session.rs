@@ -105,6 +105,11 @@ impl Session {
         }
     }
 
+    /// Returns whether its program runs, and is not the attempt's own.
+    pub fn runs_besides(&self) -> bool {
+        self.end.is_none() && self.name != SessionName::Main
+    }
+
     /// Lets a client in. One that was there before is sent away: the newest has the terminal.
     pub fn join(&mut self, mut connection: SessionClient, request: &SessionRequest) {
         if let Some(mut before) = self.client.take() {

@@ -1,0 +1,173 @@
+//! The variables of a step's processes, as Slurm sets them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Allocation;
+use super::layout::StepLayout;
+
+/// What all processes of a step have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepFacts {
+    /// The job's number.
+    pub job: String,
+    /// The step's number.
+    pub number: u64,
+    /// Who runs where.
+    pub layout: StepLayout,
+    /// How the node is reached where the step was called.
+    pub address: String,
+    /// GPUs of each process; `None` if each sees those of the step.
+    pub gpus_per_task: Option<u32>,
+}
+
+/// Variables that belong to a node, and to no other.
+const OF_NODE: [&str; 5] =
+    ["HOSTNAME", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_TMPDIR", "CUDA_VISIBLE_DEVICES"];
+
+/// Returns what a process on `node` gets of the environment that the step was called in: the node's own folders and
+/// devices take the place of those of the caller's node.
+pub fn on_node(
+    called: &BTreeMap<String, String>,
+    node: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let is_of_node = |name: &str| {
+        OF_NODE.contains(&name)
+            || name.starts_with("CUDA_MPS_")
+            || (name.starts_with("TESSERA_") && !name.starts_with("TESSERA_JOB_"))
+    };
+    let mut all = called.clone();
+    // One that the user chose stays, as it is the same on each node.
+    if called.get("TMPDIR").is_none_or(|own| called.get("SLURM_TMPDIR") == Some(own)) {
+        all.extend(node.get("TMPDIR").map(|own| ("TMPDIR".to_owned(), own.clone())));
+    }
+    all.extend(
+        node.iter().filter(|(name, _)| is_of_node(name)).map(|(n, v)| (n.clone(), v.clone())),
+    );
+    all
+}
+
+/// Returns the variables of process number `local` on node number `node` of the step. `base` is what is exported to it,
+/// and `devices` are the GPUs of the step there; `None` if it sees all of the job.
+pub fn variables(
+    facts: &StepFacts,
+    (node, local): (usize, usize),
+    allocation: &Allocation,
+    (base, devices): (BTreeMap<String, String>, Option<&[String]>),
+) -> BTreeMap<String, String> {
+    let mut all = base;
+    let layout = &facts.layout;
+    let ranks = layout.nodes.get(node).map_or(&[][..], |node| &node.ranks);
+    let rank = ranks.get(local).copied().unwrap_or_default();
+    let (tasks, nodes) = (layout.tasks().to_string(), layout.nodes.len().to_string());
+    let number = facts.number.to_string();
+    let gtids: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    // As Slurm names what it does by default.
+    let distribution = if layout.tasks() > layout.nodes.len() { "block" } else { "cyclic" };
+    for (name, value) in [
+        ("SLURM_PROCID", rank.to_string()),
+        ("SLURM_LOCALID", local.to_string()),
+        ("SLURM_NODEID", node.to_string()),
+        ("SLURM_NTASKS", tasks.clone()),
+        ("SLURM_NPROCS", tasks.clone()),
+        ("SLURM_NNODES", nodes.clone()),
+        ("SLURM_JOB_ID", facts.job.clone()),
+        ("SLURM_JOBID", facts.job.clone()),
+        ("SLURM_STEP_ID", number.clone()),
+        ("SLURM_STEPID", number),
+        ("SLURM_STEP_NODELIST", layout.node_list()),
+        ("SLURM_STEP_NUM_NODES", nodes),
+        ("SLURM_STEP_NUM_TASKS", tasks),
+        ("SLURM_STEP_TASKS_PER_NODE", layout.tasks_per_node()),
+        ("SLURM_TASKS_PER_NODE", layout.tasks_per_node()),
+        ("SLURM_GTIDS", gtids.join(",")),
+        ("SLURM_LAUNCH_NODE_IPADDR", facts.address.clone()),
+        ("SLURM_SRUN_COMM_HOST", facts.address.clone()),
+        ("SLURM_DISTRIBUTION", distribution.to_owned()),
+        ("SLURMD_NODENAME", allocation.node.clone()),
+        // What steps of this one may use.
+        ("TESSERA_DEVICES", allocation.devices.join(",")),
+    ] {
+        all.insert(name.to_owned(), value);
+    }
+    let Some(devices) = devices else {
+        if !allocation.devices.is_empty() {
+            all.insert("CUDA_VISIBLE_DEVICES".to_owned(), allocation.devices.join(","));
+        }
+        return all;
+    };
+    let own = match facts.gpus_per_task.and_then(|each| usize::try_from(each).ok()) {
+        Some(each) => devices.iter().skip(local * each).take(each).cloned().collect(),
+        None => devices.to_vec(),
+    };
+    let index = |device: &String| allocation.devices.iter().position(|one| one == device);
+    let indexes: Vec<String> =
+        devices.iter().filter_map(index).map(|index| index.to_string()).collect();
+    all.insert("CUDA_VISIBLE_DEVICES".to_owned(), own.join(","));
+    all.insert("SLURM_GPUS_ON_NODE".to_owned(), devices.len().to_string());
+    all.insert("SLURM_STEP_GPUS".to_owned(), indexes.join(","));
+    all
+}
+
+/// Returns the variables that a step exports: all, or those that its user names and what Tessera sets.
+pub fn exported(export: Option<&str>, allocation: &Allocation) -> BTreeMap<String, String> {
+    let words: Vec<&str> =
+        export.unwrap_or("ALL").split(',').filter(|word| !word.is_empty()).collect();
+    let all = words.iter().any(|word| word.eq_ignore_ascii_case("ALL"));
+    let is_ours = |name: &str| {
+        ["SLURM_", "TESSERA_", "CUDA_"].iter().any(|prefix| name.starts_with(prefix))
+            || ["PATH", "HOME", "USER", "SHELL", "TMPDIR"].contains(&name)
+    };
+    let mut variables: BTreeMap<String, String> = allocation
+        .environment
+        .iter()
+        .filter(|(name, _)| all || is_ours(name) || words.contains(&name.as_str()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let given = words.iter().filter_map(|word| word.split_once('='));
+    variables.extend(given.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    variables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_process_has_the_callers_variables_and_its_own_nodes_folders_and_devices() {
+        let called = map(&[
+            ("MASTER_ADDR", "n1"),
+            ("TESSERA_NODE", "n1"),
+            ("TESSERA_JOB_ID", "40"),
+            ("TESSERA_TOKEN", "own"),
+            ("SLURM_TMPDIR", "/t/1"),
+            ("TMPDIR", "/t/1"),
+        ]);
+        let node = map(&[
+            ("TESSERA_NODE", "n2"),
+            ("TESSERA_JOB_ID", "41"),
+            ("SLURM_TMPDIR", "/t/2"),
+            ("TMPDIR", "/t/2"),
+            ("LANG", "C"),
+        ]);
+
+        let all = on_node(&called, &node);
+
+        let expected = map(&[
+            ("MASTER_ADDR", "n1"),
+            ("TESSERA_NODE", "n2"),
+            ("TESSERA_JOB_ID", "40"),
+            ("TESSERA_TOKEN", "own"),
+            ("SLURM_TMPDIR", "/t/2"),
+            ("TMPDIR", "/t/2"),
+        ]);
+        assert_eq!(all, expected);
+        let chosen = BTreeMap::from([("TMPDIR".to_owned(), "/scratch".to_owned())]);
+        assert_eq!(on_node(&chosen, &node)["TMPDIR"], "/scratch");
+    }
+}

@@ -1,0 +1,203 @@
+//! Calls of jobs' processes to the API, which agents carry: each enters the API's server through a door that only this
+//! process can use, and is known there by its job.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    getpeername, getsockname, socket_with, sockopt,
+};
+use tessera_control::callers::CallerJob;
+use tessera_model::{AttemptId, NodeIdentity};
+use tokio::io::{AsyncWriteExt as _, copy, sink};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use crate::ports::ToPlacer;
+
+/// A process of a job, as its node names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobCaller {
+    /// Its job.
+    pub job: CallerJob,
+    /// Where its node's agent is.
+    pub from: SocketAddr,
+}
+
+/// The way by which carried calls enter the API's server: an abstract socket. Each call binds a name of its own before
+/// it connects, by which the server finds the caller.
+#[derive(Clone, Debug)]
+pub struct CallDoor {
+    name: Arc<str>,
+    next: Arc<AtomicU64>,
+    waiting: Arc<Mutex<HashMap<Vec<u8>, Arc<JobCaller>>>>,
+}
+
+/// Who came through a door.
+#[derive(Clone, Debug)]
+pub enum Entered {
+    /// Nobody: the connection is of another listener.
+    Elsewhere,
+    /// A call that was announced.
+    Announced(Arc<JobCaller>),
+    /// Somebody else on this machine.
+    Stranger,
+}
+
+impl CallDoor {
+    /// Opens a door; its listener is for the API's server.
+    ///
+    /// # Errors
+    ///
+    /// What the system reports.
+    pub fn open() -> io::Result<(Self, UnixListener)> {
+        let name = format!("tessera-calls-{}", Uuid::new_v4().simple());
+        let listener = UnixListener::bind_addr(&UnixAddress::from_abstract_name(&name)?)?;
+        let door = Self { name: name.into(), next: Arc::default(), waiting: Arc::default() };
+        Ok((door, listener))
+    }
+
+    /// Returns who is at the other end of a connection that the server accepted.
+    pub fn admit(&self, connection: &impl AsFd) -> Entered {
+        let name_of = |found: Option<SocketAddrAny>| {
+            let address = SocketAddrUnix::try_from(found?).ok()?;
+            Some(address.abstract_name()?.to_vec())
+        };
+        if name_of(getsockname(connection).ok()).as_deref() != Some(self.name.as_bytes()) {
+            return Entered::Elsewhere;
+        }
+        let is_own = sockopt::socket_peercred(connection)
+            .is_ok_and(|peer| peer.pid == rustix::process::getpid());
+        let announced = name_of(getpeername(connection).ok().flatten()).filter(|_| is_own);
+        match announced.and_then(|name| self.lock().remove(&name)) {
+            Some(caller) => Entered::Announced(caller),
+            None => Entered::Stranger,
+        }
+    }
+
+    /// Connects a call to the server.
+    fn enter(&self, caller: JobCaller) -> io::Result<(UnixStream, Announcement<'_>)> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}-{number}", self.name).into_bytes();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        bind(&socket, &SocketAddrUnix::new_abstract_name(&name)?)?;
+        self.lock().insert(name.clone(), Arc::new(caller));
+        let announcement = Announcement { door: self, name };
+        connect(&socket, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
+        Ok((UnixStream::from_std(socket.into())?, announcement))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Arc<JobCaller>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call that the server may not have seen yet; forgotten with its end.
+struct Announcement<'d> {
+    door: &'d CallDoor,
+    name: Vec<u8>,
+}
+
+impl Drop for Announcement<'_> {
+    fn drop(&mut self) {
+        self.door.lock().remove(&self.name);
+    }
+}
+
+/// What carries calls.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    /// Who knows which attempts are alive.
+    pub placer: mpsc::Sender<ToPlacer>,
+    /// The way into the API's server.
+    pub door: CallDoor,
+}
+
+impl Calls {
+    /// Carries a call of a node's process until either side ends it.
+    ///
+    /// # Errors
+    ///
+    /// The server takes no connection, or one of both broke.
+    pub async fn carry(
+        &self,
+        (node, from): (&NodeIdentity, SocketAddr),
+        attempt: AttemptId,
+        (mut to_node, (mut from_node, read)): (quinn::SendStream, (quinn::RecvStream, Vec<u8>)),
+    ) -> io::Result<()> {
+        let (reply, answer) = oneshot::channel();
+        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+        let question = ToPlacer::FindCaller { node: node.id, attempt, reply };
+        self.placer.send(question).await.map_err(gone)?;
+        let Some(job) = answer.await.ok().flatten() else {
+            tracing::warn!(node = %node.name, %attempt, "a call of an attempt that is not alive there");
+            return Ok(());
+        };
+        let (server, _announcement) = self.door.enter(JobCaller { job, from })?;
+        let (mut from_server, mut to_server) = server.into_split();
+        let there = async {
+            to_server.write_all(&read).await?;
+            copy(&mut from_node, &mut to_server).await
+        };
+        let back = copy(&mut from_server, &mut to_node);
+        let ended = tokio::select! {
+            ended = there => ended,
+            copied = back => {
+                let _ = to_node.finish();
+                return copied.map(drop);
+            }
+        };
+        if ended.is_err() {
+            // The node's connection broke, and the process does not know: it comes back. A connection that is closed
+            // would end what it has begun, so that this one stays open until the server gives it up.
+            copy(&mut from_server, &mut sink()).await?;
+        }
+        ended.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tessera_model::JobId;
+
+    fn caller() -> JobCaller {
+        let job = JobId::from_number(7);
+        let job = CallerJob { user: "ada".into(), first: job, last: job };
+        JobCaller { job, from: SocketAddr::from(([127, 0, 0, 1], 5)) }
+    }
+
+    #[tokio::test]
+    async fn a_call_is_known_by_its_job_once() {
+        let (door, listener) = CallDoor::open().unwrap();
+        let (_stream, announcement) = door.enter(caller()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+
+        let Entered::Announced(known) = door.admit(&accepted) else { panic!("not announced") };
+        assert_eq!(*known, caller());
+        assert!(matches!(door.admit(&accepted), Entered::Stranger), "a name is used once");
+        drop(announcement);
+        assert!(door.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_was_not_announced_is_a_stranger_and_other_listeners_are_none_of_the_doors() {
+        let (door, listener) = CallDoor::open().unwrap();
+        let address = UnixAddress::from_abstract_name(&*door.name).unwrap();
+        let _stranger = std::os::unix::net::UnixStream::connect_addr(&address).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert!(matches!(door.admit(&accepted), Entered::Stranger));
+
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(matches!(door.admit(&one), Entered::Elsewhere));
+    }
+}

@@ -1,0 +1,179 @@
+//! Calls: connections of jobs' processes to the controller's API, by way of their node. They need no token: the kernel
+//! names the process, and a process whose ancestor is a shepherd belongs to that shepherd's attempt.
+//!
+//! The bytes are only copied. The controller decides what the processes of an attempt may request.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tessera_frames::certificates::CertificateRequest;
+use tessera_model::AttemptId;
+use tokio::io::copy;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::messages::NodeInput;
+use crate::shepherd::socket::frame_bytes;
+
+/// Most calls at once: a step on many nodes makes one for each of them.
+const CALLS_MAX: usize = 1_024;
+/// Most ancestors that are looked at: deeper trees of processes belong to no sound program.
+const ANCESTORS_MAX: usize = 256;
+/// Pause after a connection that could not be accepted, for lack of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where processes of this node's jobs call.
+#[derive(Clone, Debug)]
+pub struct CallListener {
+    listener: Arc<UnixListener>,
+    places: Arc<Semaphore>,
+}
+
+impl CallListener {
+    /// Listens in the data folder, whose lock the caller holds.
+    ///
+    /// # Errors
+    ///
+    /// The socket can't be made.
+    pub fn open(data: &Path) -> io::Result<Self> {
+        let path = socket_path(data);
+        if let Err(error) = fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        // Through the folder's descriptor: a socket's address holds 107 bytes, a data folder's path may be longer.
+        let folder = File::open(data)?;
+        let short = socket_path(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())));
+        let listener = UnixListener::bind(short)?;
+        // Whoever connects is looked at, and who belongs to no attempt is sent away.
+        fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+        Ok(Self { listener: Arc::new(listener), places: Arc::new(Semaphore::new(CALLS_MAX)) })
+    }
+
+    /// Carries calls for as long as the connection to the controller stands.
+    pub async fn serve(&self, connection: &quinn::Connection, node: &mpsc::Sender<NodeInput>) {
+        loop {
+            let Ok((stream, _)) = self.listener.accept().await else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            // Its client tries again.
+            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { continue };
+            let (connection, node) = (connection.clone(), node.clone());
+            tokio::task::spawn_local(async move {
+                if let Err(error) = carry(stream, &connection, &node).await {
+                    tracing::debug!(%error, "a call of a job ended");
+                }
+                drop(place);
+            });
+        }
+    }
+}
+
+/// Returns where the socket lies.
+pub fn socket_path(data: &Path) -> PathBuf {
+    data.join("calls.sock")
+}
+
+async fn carry(
+    stream: UnixStream,
+    connection: &quinn::Connection,
+    node: &mpsc::Sender<NodeInput>,
+) -> io::Result<()> {
+    let Some(attempt) = attempt_of(&stream, node).await? else {
+        tracing::debug!("a process that belongs to no job called");
+        return Ok(());
+    };
+    let (mut to_controller, mut from_controller) = connection.open_bi().await?;
+    let first = frame_bytes(&CertificateRequest::Call { attempt })?;
+    to_controller.write_all(&first).await?;
+    let (mut from_process, mut to_process) = stream.into_split();
+    let there = async {
+        let copied = copy(&mut from_process, &mut to_controller).await;
+        // A process that is gone has ended its call, however it went. Only a connection that breaks does not say so.
+        let _ = to_controller.finish();
+        // What was sent has to arrive before the stream is dropped.
+        let _ = to_controller.stopped().await;
+        copied
+    };
+    tokio::select! {
+        copied = there => copied.map(drop),
+        copied = copy(&mut from_controller, &mut to_process) => copied.map(drop),
+    }
+}
+
+/// Finds the attempt that the process at the other end belongs to.
+async fn attempt_of(
+    stream: &UnixStream,
+    node: &mpsc::Sender<NodeInput>,
+) -> io::Result<Option<AttemptId>> {
+    let peer = stream.peer_cred()?;
+    let Some(pid) = peer.pid().and_then(|pid| u32::try_from(pid).ok()) else { return Ok(None) };
+    let lineage =
+        lineage(pid, peer.uid(), &|pid| fs::read_to_string(format!("/proc/{pid}/status")));
+    if lineage.is_empty() {
+        return Ok(None);
+    }
+    let (answer, answered) = oneshot::channel();
+    let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+    node.send(NodeInput::FindCaller { lineage, answer }).await.map_err(gone)?;
+    Ok(answered.await.ok().flatten())
+}
+
+/// Returns a process and its ancestors, the nearest first; nothing, if the process is another user's by now: its
+/// number was given to a stranger.
+fn lineage(pid: u32, uid: u32, status: &impl Fn(u32) -> io::Result<String>) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut next = pid;
+    while next > 1 && found.len() < ANCESTORS_MAX {
+        // A process that ended meanwhile is no way to a shepherd.
+        let Ok(text) = status(next) else { break };
+        if found.is_empty() && field(&text, "Uid:", 1) != Some(uid) {
+            break;
+        }
+        found.push(next);
+        let Some(parent) = field(&text, "PPid:", 0) else { break };
+        next = parent;
+    }
+    found
+}
+
+/// Returns a number of a line of `/proc/PID/status`.
+fn field(status: &str, name: &str, place: usize) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().nth(place)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Process 40 is a child of 30, which is a child of 20, which is init's.
+    fn tree(pid: u32) -> io::Result<String> {
+        let parent = match pid {
+            40 => 30,
+            30 => 20,
+            20 => 1,
+            _ => return Err(io::ErrorKind::NotFound.into()),
+        };
+        Ok(format!("Name:\tsh\nPPid:\t{parent}\nUid:\t1000\t1001\t1000\t1000\n"))
+    }
+
+    #[test]
+    fn a_process_has_its_ancestors_up_to_init() {
+        assert_eq!(lineage(40, 1001, &tree), [40, 30, 20]);
+        assert_eq!(lineage(20, 1001, &tree), [20]);
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_a_stranger_leads_nowhere() {
+        assert!(lineage(40, 7, &tree).is_empty(), "another user's");
+        assert!(lineage(50, 1001, &tree).is_empty(), "gone");
+    }
+}
