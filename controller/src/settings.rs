@@ -163,8 +163,8 @@ pub struct ServeArgs {
     /// tables partitions.NAME can change that with their key share-gpus.
     #[arg(long, env = "TESSERA_SHARE_GPUS")]
     pub share_gpus: bool,
-    /// What a job does that does not state --share: exclusive gives it a slice alone, and auto lets it share
-    /// a slice with another job of its user where a benefit is predicted [default: exclusive].
+    /// What a job does that does not state --share. With exclusive it gets a slice alone. With auto it may
+    /// share one with another job of its user where a benefit is predicted [default: exclusive].
     #[arg(long, env = "TESSERA_SHARE_DEFAULT", value_name = "exclusive|auto")]
     pub share_default: Option<ShareDefault>,
     /// Other controllers may share the database; one of them leads at a time.

@@ -85,9 +85,9 @@ pub struct SubmitRequest {
     pub allow_pending: bool,
     /// `exclusive` (the default): the job has its slice to itself. `mps`: other jobs of the same
     /// user may share it under NVIDIA's Multi-Process Service. `kernel`: other jobs of the same user
-    /// may share it, and kernels of lower `priority` run in the gaps of the higher. `auto`: it may share
-    /// it with one other job of the same user, in the way that promises most, if a benefit is predicted for
-    /// certain; the controller decides at each placement. All three need `gpu_memory_bytes`, which is the
+    /// may share it, and kernels of lower `priority` run in the gaps of the higher. `auto`: the
+    /// controller decides at each placement. It may share the slice with one other job of the same user, if
+    /// a benefit is predicted for certain. All three need `gpu_memory_bytes`, which is the
     /// job's limit. Without `share`, the controller's setting `share-default` decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,

@@ -143,7 +143,7 @@ pub struct JobOptions {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "MODE", hide_possible_values = true)]
     pub exclusive: Option<String>,
     /// `exclusive` (the default); `mps` to share a slice with other jobs of the same user; `kernel`
-    /// to share one by interleaving kernels by priority; `auto` to share one with another of your jobs
+    /// to share one by interleaving kernels by priority. `auto` shares one with another of your jobs
     /// where a benefit is predicted. The last three need --vram
     #[arg(long, value_name = "HOW")]
     pub share: Option<String>,

@@ -188,10 +188,10 @@ impl World {
         {
             let sm = self.random.pick(&[20, 50, 50, 70]).unwrap();
             let sm = SmPercent::try_from(sm).unwrap();
-            spec.share = match (self.random.happens(30), self.random.happens(30)) {
-                (_, true) => SharingMode::Auto,
-                (true, false) => SharingMode::Kernel(KernelShare { memory }),
-                (false, false) => SharingMode::Mps(MpsShare { sm, memory }),
+            spec.share = match (self.random.happens(30), sm.get()) {
+                (true, _) => SharingMode::Kernel(KernelShare { memory }),
+                (false, 20) => SharingMode::Auto,
+                (false, _) => SharingMode::Mps(MpsShare { sm, memory }),
             };
             // How busy its task is was measured.
             spec.task_key = (spec.share == SharingMode::Auto).then(|| LIGHT_TASK.to_owned());

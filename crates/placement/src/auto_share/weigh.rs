@@ -32,7 +32,7 @@ const ONLINE_LEAST: u32 = 950;
 /// at most double its time.
 const HOST_LEAST: u32 = 500;
 
-/// A joiner is at least so fast: less is not worth the start (the same as for `--share mps` and `kernel`).
+/// A joiner is at least so fast: less does not count as a benefit (the same as for `--share mps` and `kernel`).
 const JOINER_LEAST: u32 = 300;
 
 /// From this part of its time on, in which its kernels run, a job may be bound by bandwidth. Nobody measures
@@ -338,7 +338,7 @@ fn lasts(work: u64, speed: u32) -> u64 {
 }
 
 /// Whether both end later, at their least speeds, than one after the other: the last of them, or both on average.
-/// Who remains alone under MPS keeps its percentage.
+/// A job that remains alone under MPS keeps its percentage.
 fn ends_later(speeds: PairSpeeds, [first, second]: [Millis; 2]) -> bool {
     let PairFigures { host, joiner } = speeds.together;
     let (first, second) = (first.get(), second.get());

@@ -221,7 +221,7 @@ fn a_job_joins_one_that_is_alone_on_a_slice_that_it_shares_already() {
     // A pair stays two.
     tenancy.add(JobId::from_number(902), &SharingRequest { client: None, ..sharer });
     assert!(place_of(&decide(&there(&tenancy), &sure(1), &jobs), 1).is_none());
-    // Who has its slice to itself is never joined.
+    // A job that has its slice to itself is never joined.
     let alone = cluster([unpartitioned(24_000, taken(901))]);
     assert!(place_of(&decide(&alone, &sure(1), &jobs), 1).is_none());
 }
