@@ -32,6 +32,9 @@ enum SampleFate {
     Lost,
 }
 
+/// Decides about the sample of each launch.
+type Fate = fn(u64) -> SampleFate;
+
 /// The filler's process: one thread, which launches one kernel after the other.
 struct FillerProcess {
     budget: GrantBudget,
@@ -45,7 +48,7 @@ struct FillerProcess {
     in_flight: VecDeque<(u64, Nanos, Nanos)>,
     /// Samples that come with the next launch.
     late: Vec<ShimRecord>,
-    fate: fn(u64) -> SampleFate,
+    fate: Fate,
 }
 
 struct Scene {
@@ -96,7 +99,7 @@ fn admission(number: u128, priority: u8) -> Admission {
 
 impl Scene {
     /// `ahead`: for how long the device runs what the filler launched before its session began.
-    fn new(fate: fn(u64) -> SampleFate, ahead: Nanos) -> Self {
+    fn new(fate: Fate, ahead: Nanos) -> Self {
         let now = Nanos::from_millis(1_000);
         let mut queue = SliceQueue::new(QueueRules::default(), GateState::default(), now);
         let (high, low) = (admission(1, 0), admission(2, 9));
@@ -267,10 +270,10 @@ impl FillerProcess {
     fn receive(&mut self, frame: ToShim) {
         match frame {
             ToShim::Grant(grant) => self.budget.receive(grant),
-            ToShim::Revoke { grant } => {
-                if self.budget.grant().is_some_and(|held| held.number == grant) {
-                    self.budget.clear();
-                }
+            ToShim::Revoke { grant }
+                if self.budget.grant().is_some_and(|held| held.number == grant) =>
+            {
+                self.budget.clear();
             }
             ToShim::Defined { number, kernel, sk, .. } => {
                 self.facts.insert(u64::from(number), (kernel, sk));
@@ -311,7 +314,7 @@ const fn all_are_lost(_: u64) -> SampleFate {
 
 #[test]
 fn a_filler_with_new_shapes_fills_half_of_the_idle_time_whatever_samples_are_lost_or_late() {
-    let scenes: [(&str, fn(u64) -> SampleFate); 6] = [
+    let scenes: [(&str, Fate); 6] = [
         ("every sample comes", comes),
         ("every sample comes with the next launch", comes_with_next_launch),
         ("the first is lost", the_first_is_lost),
