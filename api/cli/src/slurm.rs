@@ -7,6 +7,8 @@ mod columns;
 mod hosts;
 mod job;
 mod links;
+#[cfg(test)]
+mod page;
 mod partitions;
 mod report_views;
 mod sacct;

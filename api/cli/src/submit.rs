@@ -18,6 +18,8 @@ use tessera_model::{JobId, JobRef};
 
 use self::export::ExportChoice;
 use self::foreign::ForeignOptions;
+#[cfg(test)]
+pub use self::foreign::ForeignOptions as OptionsOfSlurm;
 pub use self::gpu::NodesOption;
 use self::headers::ScriptHeaders;
 use self::options::JobOptions;
@@ -339,7 +341,5 @@ impl SubmitContext {
 
 #[cfg(test)]
 mod corpus_tests;
-#[cfg(test)]
-mod slurm_page;
 #[cfg(test)]
 mod tests;

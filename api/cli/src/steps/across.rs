@@ -318,10 +318,13 @@ impl RunningStep<'_> {
         part.under_way = 0;
         let lost = std::mem::take(&mut part.open);
         if !lost.is_empty() {
-            let reason = reason.unwrap_or_else(|| "its part of the step ended".to_owned());
-            eprintln!("srun: error: Node failure on {}: {reason}", part.node);
             self.code = self.code.max(1);
-            self.end();
+            // Parts that have not started their processes end without them.
+            if !self.is_ending {
+                let reason = reason.unwrap_or_else(|| "its part of the step ended".to_owned());
+                eprintln!("srun: error: Node failure on {}: {reason}", part.node);
+                self.end();
+            }
         }
         self.order_next();
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::environment::StepFacts;
+use tessera_model::number::clamped;
 
 /// Longest message: an order with its environment and programs, many times over.
 const BYTES_MAX: usize = 64 << 20;
@@ -91,9 +92,8 @@ pub enum FromPart {
 pub struct BadMessage;
 
 fn message(letter: u8, number: usize, bytes: &[u8]) -> Vec<u8> {
-    let number = u32::try_from(number).unwrap_or(u32::MAX);
-    // Pieces are far below, and so is every order that a command line allows.
-    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    // Both are far below, as is every order that a command line allows.
+    let (number, length) = (clamped::<u32>(number), clamped::<u32>(bytes.len()));
     [&[letter], &number.to_be_bytes()[..], &length.to_be_bytes()[..], bytes].concat()
 }
 

@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use clap::Args as _;
 
-use super::Submit;
-use super::foreign::ForeignOptions;
 use crate::steps::{StepOptions, UnusedStepOptions};
+use crate::submit::{OptionsOfSlurm, Submit};
 
 /// The options of `sbatch`, `srun` and `salloc` (Slurm 24.05) that concern a job.
 const SLURM: &[&str] = &[
@@ -165,7 +164,7 @@ fn page() -> String {
     for name in SLURM {
         let own =
             ours.get_arguments().find(|arg| arg.get_long() == Some(name) && !arg.is_hide_set());
-        let (kind, what) = match (own, ForeignOptions::verdict_of(name)) {
+        let (kind, what) = match (own, OptionsOfSlurm::verdict_of(name)) {
             (Some(arg), _) => {
                 let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
                 ("works", help)
