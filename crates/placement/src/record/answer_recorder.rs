@@ -135,10 +135,10 @@ impl Predictor for AnswerRecorder<'_> {
         gpu: &GpuView,
         profile: Option<&Profile>,
     ) -> Option<Vec<SpeedRange>> {
-        let ask = || self.knowledge.predictor.predict_shared_speeds(clients, gpu, profile);
-        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let predict = || self.knowledge.predictor.predict_shared_speeds(clients, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
         let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
-        self.answer_once(|answers| &mut answers.shared_speeds, key, ask)
+        self.answer_once(|answers| &mut answers.shared_speeds, key, predict)
     }
 
     fn predict_rest_alone(
@@ -147,10 +147,10 @@ impl Predictor for AnswerRecorder<'_> {
         gpu: &GpuView,
         profile: Option<&Profile>,
     ) -> Option<Millis> {
-        let ask = || self.knowledge.predictor.predict_rest_alone(job, gpu, profile);
-        let Some(kind) = number_of(&self.kinds, gpu) else { return ask() };
+        let predict = || self.knowledge.predictor.predict_rest_alone(job, gpu, profile);
+        let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
         let key = (job, kind, profile.map(|profile| profile.id));
-        self.answer_once(|answers| &mut answers.rests_alone, key, ask)
+        self.answer_once(|answers| &mut answers.rests_alone, key, predict)
     }
 }
 
