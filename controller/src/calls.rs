@@ -1,4 +1,4 @@
-//! Calls of jobs' processes to the API, which agents carry: each enters the API's server through a door that only this
+//! Calls of jobs' processes to the API, which agents carry. Each enters the API's server through a door that only this
 //! process can use, and is known there by its job.
 
 use std::collections::HashMap;

@@ -19,7 +19,7 @@ use crate::clock;
 use crate::node_certificates::NodeCertificates;
 use crate::process_metrics;
 
-/// How long a machine that joined may take to read its certificate, and an agent to say what a stream is for.
+/// How long a machine that joined may take to read its certificate, and an agent to state what a stream is for.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 /// How long to wait before a node's certificate is recorded again, after the database did not answer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -336,7 +336,7 @@ impl RunningAttempt {
 
     /// Signals the program to end. The first cause counts; a repetition changes nothing.
     ///
-    /// A program that only holds its node's part of steps ends after them, within the grace: `has_sessions` says that
+    /// A program that only holds its node's part of steps ends after them, within the grace: `has_sessions` states that
     /// some run. They are signalled by the step's caller, as all processes of the step are.
     pub fn request_end(
         &mut self,

@@ -214,8 +214,8 @@ impl RunningStep<'_> {
         let _ = timeout(REST_WITHIN, rest).await;
     }
 
-    /// Sends orders. Steps that take GPUs take them node by node in the same order, since two of which each has a part
-    /// of what both need would wait for each other for ever.
+    /// Sends orders. Steps that take GPUs take them node by node, in the same order. Otherwise two steps, of which each has a
+    /// part of what both need, would wait for each other for ever.
     fn order_next(&mut self) {
         let takes = self.plan.gpus.is_some() && !self.plan.overlap;
         for part in &mut self.parts {

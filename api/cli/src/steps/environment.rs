@@ -26,8 +26,8 @@ pub struct StepFacts {
 const OF_NODE: [&str; 5] =
     ["HOSTNAME", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_TMPDIR", "CUDA_VISIBLE_DEVICES"];
 
-/// Returns what a process on `node` gets of the environment that the step was called in: the node's own folders and
-/// devices take the place of those of the caller's node.
+/// Returns what a process on `node` gets of the environment that the step was called in. The node's own folders and
+/// devices replace those of the caller's node.
 pub fn on_node(
     called: &BTreeMap<String, String>,
     node: &BTreeMap<String, String>,

@@ -11,7 +11,7 @@ use tessera_model::number::clamped;
 /// How often a step that waits for GPUs looks again.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// Returns the line that tells that a step waits for GPUs, as Slurm words it.
+/// Returns the line which reports that a step waits for GPUs, as Slurm words it.
 pub fn busy(job: &str) -> String {
     format!(
         "srun: Job {job} step creation temporarily disabled, retrying (Requested nodes are busy)"

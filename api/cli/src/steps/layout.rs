@@ -26,7 +26,7 @@ pub struct StepNode {
 /// Which nodes a step requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeRequest {
-    /// How many; `None` if it does not say.
+    /// How many; `None` if it states none.
     pub count: Option<usize>,
     /// Those that it names.
     pub named: BTreeSet<String>,
@@ -48,7 +48,7 @@ pub enum Distribution {
     Cyclic,
 }
 
-/// Nodes or processes that a job does not have room for.
+/// Nodes that a job does not have, or more processes than fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadLayout {
     /// It requests more nodes than there are.

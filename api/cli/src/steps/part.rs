@@ -106,7 +106,7 @@ impl Part {
 
     async fn run(&self, received: &mut mpsc::Receiver<PartEvent>) -> Result<u8, CommandFailure> {
         let Some(gpus) = self.take_gpus(received).await? else { return Ok(1) };
-        self.tell(FromPart::Ready).await;
+        self.report(FromPart::Ready).await;
         loop {
             match received.recv().await {
                 Some(PartEvent::Message(Some(Ok(ToPart::Go)))) => break,
@@ -139,7 +139,7 @@ impl Part {
         loop {
             tokio::select! {
                 taken = &mut taken => return Ok(Some(taken?)),
-                Some(note) = said.recv() => self.tell(FromPart::Note(note)).await,
+                Some(note) = said.recv() => self.report(FromPart::Note(note)).await,
                 event = received.recv() => match event {
                     Some(PartEvent::Signalled(_)) => {}
                     _ => return Ok(None),
@@ -148,7 +148,7 @@ impl Part {
         }
     }
 
-    async fn tell(&self, message: FromPart) {
+    async fn report(&self, message: FromPart) {
         // A caller that is gone shows at its other end.
         let _ = self.to_caller.send(message).await;
     }
@@ -171,7 +171,7 @@ impl Part {
                 Err(error) => {
                     let program = words.first().map_or("", String::as_str);
                     let reason = format!("execve(): {program}: {}", plain(&error));
-                    self.tell(FromPart::NotStarted { rank: *rank, reason }).await;
+                    self.report(FromPart::NotStarted { rank: *rank, reason }).await;
                 }
             }
         }
@@ -205,7 +205,7 @@ impl Part {
                 let note = format!(
                     "slurmstepd-{node}: error: couldn't chdir to `{path}': {why}: going to {NO_FOLDER} instead"
                 );
-                self.tell(FromPart::Note(note)).await;
+                self.report(FromPart::Note(note)).await;
                 Path::new(NO_FOLDER).to_owned()
             }
         }
@@ -221,7 +221,7 @@ impl Part {
         let deadline = Instant::now() + SIGNALLED_WITHIN;
         while let Ok(Some(event)) = timeout_at(deadline, received.recv()).await {
             if let PartEvent::Signalled(number) = event {
-                self.tell(FromPart::Signalled(number)).await;
+                self.report(FromPart::Signalled(number)).await;
             }
         }
     }
@@ -260,12 +260,12 @@ impl Part {
                     gone = Some(Instant::now() + GONE_GRACE);
                 }
                 PartEvent::Signalled(number) if gone.is_none() => {
-                    self.tell(FromPart::Signalled(number)).await;
+                    self.report(FromPart::Signalled(number)).await;
                 }
                 PartEvent::Signalled(_) => {}
                 PartEvent::Ended(rank, status) => {
                     tasks.ended.extend(tasks.groups.remove(&rank));
-                    self.tell(FromPart::Ended { rank, status: status.into_raw() }).await;
+                    self.report(FromPart::Ended { rank, status: status.into_raw() }).await;
                 }
             }
         }
@@ -343,7 +343,7 @@ fn read_caller(events: mpsc::Sender<PartEvent>) {
     });
 }
 
-/// Writes messages to the caller on a thread of its own; what is returned second tells when all are written.
+/// Writes messages to the caller on a thread of its own; what is returned second notifies once all are written.
 fn write_caller() -> (mpsc::Sender<FromPart>, std::sync::mpsc::Receiver<()>) {
     let (messages, mut received) = mpsc::channel::<FromPart>(WAITING);
     let (done, written) = std::sync::mpsc::channel();

@@ -106,7 +106,7 @@ pub fn connect_there(
     let known = allocation.nodes.iter().find(|known| known.name == node);
     let member = known.and_then(|known| known.member).ok_or_else(|| {
         CommandFailure::refused(format!(
-            "the agent of this node does not say how {node} is reached: its version is older than this program's"
+            "the agent of this node is older than this program, and does not state how {node} is reached"
         ))
     })?;
     let client = client(allocation)?;
@@ -168,8 +168,8 @@ pub fn client(allocation: &Allocation) -> Result<ApiClient, CommandFailure> {
         .with_patience(RetryPatience::LONG))
 }
 
-/// Returns a path of a socket that is short enough for the kernel: if need be, through the descriptor of its folder,
-/// which stays open for as long as this process lives.
+/// Returns a path of a socket that is short enough for the kernel. If need be, it leads through the descriptor of its
+/// folder, which stays open for as long as this process lives.
 fn reachable(path: &Path) -> std::io::Result<PathBuf> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(path.to_owned());
@@ -195,18 +195,18 @@ impl PartReceiver {
     async fn take(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.buffer.push(bytes);
         while let Some(message) = self.buffer.next_of_part().map_err(std::io::Error::other)? {
-            self.tell(AcrossEvent::Message(self.to.index, message)).await?;
+            self.report(AcrossEvent::Message(self.to.index, message)).await?;
         }
         Ok(())
     }
 
-    async fn tell(&self, event: AcrossEvent) -> std::io::Result<()> {
+    async fn report(&self, event: AcrossEvent) -> std::io::Result<()> {
         let gone = |_| std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         self.to.events.send(event).await.map_err(gone)
     }
 
     async fn close(self, reason: Option<String>) {
-        let _ = self.tell(AcrossEvent::Closed(self.to.index, reason)).await;
+        let _ = self.report(AcrossEvent::Closed(self.to.index, reason)).await;
     }
 }
 
@@ -217,6 +217,6 @@ impl Output for PartReceiver {
 
     async fn stderr(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
         let text = String::from_utf8_lossy(&bytes).trim_end().to_owned();
-        self.tell(AcrossEvent::Message(self.to.index, FromPart::Note(text))).await
+        self.report(AcrossEvent::Message(self.to.index, FromPart::Note(text))).await
     }
 }

@@ -1,6 +1,6 @@
 //! Ends a step's processes on the caller's own node when the caller is killed, which can't do that itself.
 //!
-//! A process of its own reads from a pipe which process groups there are. The pipe's end tells that the caller is gone.
+//! A process of its own reads from a pipe which process groups there are. The pipe's end means that the caller is gone.
 
 use std::collections::HashSet;
 use std::io::{self, Write as _};
