@@ -1,4 +1,4 @@
-//! Calls of jobs' processes to the API, which agents carry. Each enters the API's server through a door that only this
+//! Calls of jobs' processes to the API, which agents carry. Each enters the API's server by a socket that only this
 //! process can use, and is known there by its job.
 
 use std::collections::HashMap;
@@ -35,15 +35,15 @@ pub struct JobCaller {
 /// The way by which carried calls enter the API's server: an abstract socket. Each call binds a name of its own before
 /// it connects, by which the server finds the caller.
 #[derive(Clone, Debug)]
-pub struct CallDoor {
+pub struct JobCallSocket {
     name: Arc<str>,
     next: Arc<AtomicU64>,
     waiting: Arc<Mutex<HashMap<Vec<u8>, Arc<JobCaller>>>>,
 }
 
-/// Who came through a door.
+/// Who came through a job_calls.
 #[derive(Clone, Debug)]
-pub enum Entered {
+pub enum CallOrigin {
     /// Nobody: the connection is of another listener.
     Elsewhere,
     /// A call that was announced.
@@ -52,8 +52,8 @@ pub enum Entered {
     Stranger,
 }
 
-impl CallDoor {
-    /// Opens a door; its listener is for the API's server.
+impl JobCallSocket {
+    /// Opens a job_calls; its listener is for the API's server.
     ///
     /// # Errors
     ///
@@ -61,25 +61,25 @@ impl CallDoor {
     pub fn open() -> io::Result<(Self, UnixListener)> {
         let name = format!("tessera-calls-{}", Uuid::new_v4().simple());
         let listener = UnixListener::bind_addr(&UnixAddress::from_abstract_name(&name)?)?;
-        let door = Self { name: name.into(), next: Arc::default(), waiting: Arc::default() };
-        Ok((door, listener))
+        let job_calls = Self { name: name.into(), next: Arc::default(), waiting: Arc::default() };
+        Ok((job_calls, listener))
     }
 
     /// Returns who is at the other end of a connection that the server accepted.
-    pub fn admit(&self, connection: &impl AsFd) -> Entered {
+    pub fn admit(&self, connection: &impl AsFd) -> CallOrigin {
         let name_of = |found: Option<SocketAddrAny>| {
             let address = SocketAddrUnix::try_from(found?).ok()?;
             Some(address.abstract_name()?.to_vec())
         };
         if name_of(getsockname(connection).ok()).as_deref() != Some(self.name.as_bytes()) {
-            return Entered::Elsewhere;
+            return CallOrigin::Elsewhere;
         }
         let is_own = sockopt::socket_peercred(connection)
             .is_ok_and(|peer| peer.pid == rustix::process::getpid());
         let announced = name_of(getpeername(connection).ok().flatten()).filter(|_| is_own);
         match announced.and_then(|name| self.lock().remove(&name)) {
-            Some(caller) => Entered::Announced(caller),
-            None => Entered::Stranger,
+            Some(caller) => CallOrigin::Announced(caller),
+            None => CallOrigin::Stranger,
         }
     }
 
@@ -91,7 +91,7 @@ impl CallDoor {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new_abstract_name(&name)?)?;
         self.lock().insert(name.clone(), Arc::new(caller));
-        let announcement = Announcement { door: self, name };
+        let announcement = Announcement { job_calls: self, name };
         connect(&socket, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
         Ok((UnixStream::from_std(socket.into())?, announcement))
     }
@@ -103,13 +103,13 @@ impl CallDoor {
 
 /// A call that the server may not have seen yet; forgotten with its end.
 struct Announcement<'d> {
-    door: &'d CallDoor,
+    job_calls: &'d JobCallSocket,
     name: Vec<u8>,
 }
 
 impl Drop for Announcement<'_> {
     fn drop(&mut self) {
-        self.door.lock().remove(&self.name);
+        self.job_calls.lock().remove(&self.name);
     }
 }
 
@@ -119,7 +119,7 @@ pub struct Calls {
     /// Who knows which attempts are alive.
     pub placer: mpsc::Sender<ToPlacer>,
     /// The way into the API's server.
-    pub door: CallDoor,
+    pub job_calls: JobCallSocket,
 }
 
 impl Calls {
@@ -142,7 +142,7 @@ impl Calls {
             tracing::warn!(node = %node.name, %attempt, "a call of an attempt that is not alive there");
             return Ok(());
         };
-        let (server, _announcement) = self.door.enter(JobCaller { job, from })?;
+        let (server, _announcement) = self.job_calls.enter(JobCaller { job, from })?;
         let (mut from_server, mut to_server) = server.into_split();
         let there = async {
             to_server.write_all(&read).await?;
@@ -178,26 +178,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_is_known_by_its_job_once() {
-        let (door, listener) = CallDoor::open().unwrap();
-        let (_stream, announcement) = door.enter(caller()).unwrap();
+        let (job_calls, listener) = JobCallSocket::open().unwrap();
+        let (_stream, announcement) = job_calls.enter(caller()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
 
-        let Entered::Announced(known) = door.admit(&accepted) else { panic!("not announced") };
+        let CallOrigin::Announced(known) = job_calls.admit(&accepted) else {
+            panic!("not announced")
+        };
         assert_eq!(*known, caller());
-        assert!(matches!(door.admit(&accepted), Entered::Stranger), "a name is used once");
+        assert!(matches!(job_calls.admit(&accepted), CallOrigin::Stranger), "a name is used once");
         drop(announcement);
-        assert!(door.lock().is_empty());
+        assert!(job_calls.lock().is_empty());
     }
 
     #[tokio::test]
     async fn who_was_not_announced_is_a_stranger_and_other_listeners_are_none_of_the_doors() {
-        let (door, listener) = CallDoor::open().unwrap();
-        let address = UnixAddress::from_abstract_name(&*door.name).unwrap();
+        let (job_calls, listener) = JobCallSocket::open().unwrap();
+        let address = UnixAddress::from_abstract_name(&*job_calls.name).unwrap();
         let _stranger = std::os::unix::net::UnixStream::connect_addr(&address).unwrap();
         let (accepted, _) = listener.accept().unwrap();
-        assert!(matches!(door.admit(&accepted), Entered::Stranger));
+        assert!(matches!(job_calls.admit(&accepted), CallOrigin::Stranger));
 
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert!(matches!(door.admit(&one), Entered::Elsewhere));
+        assert!(matches!(job_calls.admit(&one), CallOrigin::Elsewhere));
     }
 }

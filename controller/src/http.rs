@@ -81,7 +81,7 @@ pub fn serve(ports: Ports, on: Listeners) -> std::io::Result<Server> {
     // The other half of the files is for the database, the nodes and outputs.
     let all = listeners::open_files_max() / 2;
     let caps = ConnectionCaps::new(all, CONNECTIONS_EACH_MAX.min(all.div_ceil(2)));
-    let Listeners { unix, tcp, tls, unread_for, door } = on;
+    let Listeners { unix, tcp, tls, unread_for, job_calls } = on;
     let unread_for = unread_for.unwrap_or(listeners::UNREAD_FOR);
     let mut server = HttpServer::new(app)
         .workers(workers.max(WORKERS_MIN))
@@ -95,7 +95,7 @@ pub fn serve(ports: Ports, on: Listeners) -> std::io::Result<Server> {
         .disable_signals()
         // Before any listener: a connection without a noted peer is served by nobody.
         .on_connect(move |connection, data| {
-            identity::note_peer(&caps, unread_for, door.as_ref(), connection, data);
+            identity::note_peer(&caps, unread_for, job_calls.as_ref(), connection, data);
         });
     for listener in unix {
         server = server.listen_uds(listener)?;

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tessera_model::number::index;
 
-use crate::calls::CallDoor;
+use crate::calls::JobCallSocket;
 
 /// What the API is served on.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Listeners {
     /// How long a client at an address may leave an answer unread; [`UNREAD_FOR`] if absent.
     pub unread_for: Option<Duration>,
     /// By which calls of jobs' processes come in; its listener is among those in the file system.
-    pub door: Option<CallDoor>,
+    pub job_calls: Option<JobCallSocket>,
 }
 
 /// How long a client may leave an answer unread. Then its connection is closed, and what was kept for it is freed.

@@ -18,7 +18,7 @@ use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
 use tessera_controller::audit::AuditLog;
-use tessera_controller::calls::{CallDoor, Calls};
+use tessera_controller::calls::{Calls, JobCallSocket};
 use tessera_controller::directory::Directory;
 use tessera_controller::figures::FigureCache;
 use tessera_controller::host_names::HostNames;
@@ -185,13 +185,13 @@ async fn run(
     let address = http.local_addr()?;
     let (ports, ends) = connect_ports(parts);
     let tls = tls_config(&settings, folder, &certificates)?;
-    let (door, carried) = CallDoor::open()?;
+    let (job_calls, carried) = JobCallSocket::open()?;
     let on = Listeners {
         unix: vec![socket, carried],
         tcp: vec![http],
         tls,
         unread_for: None,
-        door: Some(door.clone()),
+        job_calls: Some(job_calls.clone()),
     };
     let server = http::serve(ports, on)?;
     let (listening, agents) = watch::channel(None::<quinn::Endpoint>);
@@ -236,7 +236,7 @@ async fn run(
     listening.send_replace(Some(endpoint.clone()));
     let receipts = NodeReceipts { controller: folder.controller, key: folder.receipts.clone() };
     let receipts = Arc::new(receipts);
-    let calls = Calls { placer: ends.reports, door };
+    let calls = Calls { placer: ends.reports, job_calls };
     let links = LinkParts { receipts, certificates, figures: ends.figures, kernels, calls };
     tokio::spawn(links::serve(endpoint, placer, links));
     ends.readiness.send_replace(Readiness::Ready { epoch });

@@ -134,9 +134,9 @@ pub async fn run(options: StepOptions, allocation: &Allocation) -> Result<u8, Co
     if !is_here(&plan, allocation) {
         return StepAcross { plan: &plan, allocation, facts }.run().await;
     }
-    let wanted = plan.gpus.as_ref().and_then(|gpus| gpus.first().copied());
-    let say = || eprintln!("{}", busy(&allocation.job));
-    let gpus = StepGpus::take((wanted, plan.overlap), allocation, say).await?;
+    let needed = plan.gpus.as_ref().and_then(|gpus| gpus.first().copied());
+    let announce = || eprintln!("{}", busy(&allocation.job));
+    let gpus = StepGpus::take((needed, plan.overlap), allocation, announce).await?;
     StepTasks { plan: &plan, allocation, facts, devices: gpus.devices() }.run().await
 }
 

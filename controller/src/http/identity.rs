@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 use super::access;
 use super::error::ApiError;
 use super::state::State;
-use crate::calls::{CallDoor, Entered, JobCaller};
+use crate::calls::{CallOrigin, JobCallSocket, JobCaller};
 use crate::connections::{ConnectionCaps, SourceKey};
 use crate::directory::NoAccount;
 use crate::oidc::{self, IssuerRefusal};
@@ -56,11 +56,11 @@ impl Peer {
 pub(super) fn note_peer(
     caps: &ConnectionCaps<SourceKey>,
     unread_for: Duration,
-    door: Option<&CallDoor>,
+    job_calls: Option<&JobCallSocket>,
     connection: &dyn Any,
     data: &mut Extensions,
 ) {
-    let Some((peer, socket)) = peer_of(door, connection) else { return };
+    let Some((peer, socket)) = peer_of(job_calls, connection) else { return };
     match caps.admit(peer.source().into()) {
         Some(counted) => {
             if matches!(peer, Peer::Address { .. }) {
@@ -83,14 +83,17 @@ pub(super) fn note_peer(
     }
 }
 
-fn peer_of<'c>(door: Option<&CallDoor>, connection: &'c dyn Any) -> Option<(Peer, BorrowedFd<'c>)> {
+fn peer_of<'c>(
+    job_calls: Option<&JobCallSocket>,
+    connection: &'c dyn Any,
+) -> Option<(Peer, BorrowedFd<'c>)> {
     type Tcp = actix_web::rt::net::TcpStream;
     type Tls = actix_tls::accept::rustls_0_23::TlsStream<Tcp>;
     if let Some(unix) = connection.downcast_ref::<actix_web::rt::net::UnixStream>() {
-        match door.map_or(Entered::Elsewhere, |door| door.admit(unix)) {
-            Entered::Elsewhere => {}
-            Entered::Announced(caller) => return Some((Peer::Job(caller), unix.as_fd())),
-            Entered::Stranger => return None,
+        match job_calls.map_or(CallOrigin::Elsewhere, |job_calls| job_calls.admit(unix)) {
+            CallOrigin::Elsewhere => {}
+            CallOrigin::Announced(caller) => return Some((Peer::Job(caller), unix.as_fd())),
+            CallOrigin::Stranger => return None,
         }
         let credentials = unix.peer_cred().ok()?;
         let peer = Peer::Process { uid: credentials.uid(), pid: credentials.pid() };

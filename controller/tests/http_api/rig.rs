@@ -136,7 +136,7 @@ impl Rig {
         let socket = folder.path().join("api.sock");
         let unix = vec![bind_socket(&socket).unwrap()];
         let unread_for = Some(UNREAD_FOR);
-        let listeners = Listeners { unix, tcp: vec![listener], tls, unread_for, door: None };
+        let listeners = Listeners { unix, tcp: vec![listener], tls, unread_for, job_calls: None };
         tokio::spawn(http::serve(ports, listeners).unwrap());
         let root = make_token(&tokens, "root", Role::Admin).await;
         Self {

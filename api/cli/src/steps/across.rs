@@ -177,13 +177,14 @@ impl RunningStep<'_> {
         let mut is_input_over = false;
         self.order_next();
         while self.parts.iter().any(|part| !part.open.is_empty()) {
-            let has_room = self.is_started && self.parts.iter().all(|part| part.under_way < WINDOW);
+            let has_capacity =
+                self.is_started && self.parts.iter().all(|part| part.under_way < WINDOW);
             tokio::select! {
                 event = received.recv() => match event {
                     Some(AcrossEvent::GiveUp) | None => break,
                     Some(event) => self.take(event),
                 },
-                piece = input.next(), if has_room && !is_input_over => {
+                piece = input.next(), if has_capacity && !is_input_over => {
                     is_input_over = piece.is_none();
                     self.pass_input(piece);
                 }

@@ -63,7 +63,7 @@ pub enum FromPart {
         rank: usize,
         /// Whether to standard error.
         is_error: bool,
-        /// What.
+        /// What it wrote.
         bytes: Vec<u8>,
     },
     /// All processes have so many more bytes of the input.
@@ -79,7 +79,7 @@ pub enum FromPart {
     NotStarted {
         /// Which one.
         rank: usize,
-        /// Why.
+        /// The reason, for people.
         reason: String,
     },
     /// A signal came that the local processes of the step got, too.

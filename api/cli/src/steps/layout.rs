@@ -108,12 +108,12 @@ impl NodeRequest {
             Some(tasks) => tasks.min(usable.len()),
             None => usable.len(),
         };
-        let wanted = self.count.unwrap_or(usual).max(named).max(1);
+        let count = self.count.unwrap_or(usual).max(named).max(1);
         let others = usable.iter().filter(|name| !self.named.contains(**name));
-        let others = others.take(wanted - named).map(|name| (*name).clone());
+        let others = others.take(count - named).map(|name| (*name).clone());
         let chosen: BTreeSet<String> = self.named.iter().cloned().chain(others).collect();
-        if chosen.len() < wanted {
-            return Err(BadLayout::TooManyNodes { requested: wanted, held: chosen.len() });
+        if chosen.len() < count {
+            return Err(BadLayout::TooManyNodes { requested: count, held: chosen.len() });
         }
         Ok(held.iter().filter(|name| chosen.contains(*name)).cloned().collect())
     }

@@ -129,9 +129,9 @@ impl Part {
         received: &mut mpsc::Receiver<PartEvent>,
     ) -> Result<Option<StepGpus>, CommandFailure> {
         std::fs::create_dir_all(&self.allocation.folder)?;
-        let wanted = self.order.gpus.filter(|_| self.order.node.is_some());
-        let (notes, mut said) = mpsc::channel(1);
-        let taken = StepGpus::take((wanted, self.order.overlap), &self.allocation, || {
+        let needed = self.order.gpus.filter(|_| self.order.node.is_some());
+        let (notes, mut noted) = mpsc::channel(1);
+        let taken = StepGpus::take((needed, self.order.overlap), &self.allocation, || {
             // There is one.
             let _ = notes.try_send(busy(&self.order.facts.job));
         });
@@ -139,7 +139,7 @@ impl Part {
         loop {
             tokio::select! {
                 taken = &mut taken => return Ok(Some(taken?)),
-                Some(note) = said.recv() => self.report(FromPart::Note(note)).await,
+                Some(note) = noted.recv() => self.report(FromPart::Note(note)).await,
                 event = received.recv() => match event {
                     Some(PartEvent::Signalled(_)) => {}
                     _ => return Ok(None),
