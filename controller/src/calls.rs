@@ -41,7 +41,7 @@ pub struct JobCallSocket {
     waiting: Arc<Mutex<HashMap<Vec<u8>, Arc<JobCaller>>>>,
 }
 
-/// Who came through a job_calls.
+/// Where a connection comes from.
 #[derive(Clone, Debug)]
 pub enum CallOrigin {
     /// Nobody: the connection is of another listener.
@@ -53,7 +53,7 @@ pub enum CallOrigin {
 }
 
 impl JobCallSocket {
-    /// Opens a job_calls; its listener is for the API's server.
+    /// Opens a socket; its listener is for the API's server.
     ///
     /// # Errors
     ///
