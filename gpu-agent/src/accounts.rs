@@ -455,7 +455,7 @@ mod tests {
         let unknown = rules(0).decide("eve", &Ok(None)).unwrap_err();
         assert!(matches!(&unknown, PlacementRefusal::Account { by_job: true, .. }), "{unknown}");
         assert!(unknown.to_string().contains("no account eve"), "{unknown}");
-        let silent = rules(0).decide("ada", &Err("it doesn't answer".into())).unwrap_err();
+        let silent = rules(0).decide("ada", &Err(AccountLookupError::Late)).unwrap_err();
         assert!(matches!(silent, PlacementRefusal::Account { by_job: false, .. }));
         let root = rules(0).decide("root", &Ok(in_file(FILE, "root"))).unwrap_err();
         assert!(root.to_string().contains("root are refused"), "{root}");
@@ -484,12 +484,12 @@ mod tests {
         assert!(cache.found("ada".into(), Ok(in_file(FILE, "ada")), at(0)).is_empty());
         assert_eq!(cache.step("ada", at(59)), LookupStep::Use);
         assert_eq!(cache.step("ada", at(61)), LookupStep::Refresh);
-        cache.found("ada".into(), Err("silent".into()), at(62));
+        cache.found("ada".into(), Err(AccountLookupError::Late), at(62));
         assert_eq!(cache.step("ada", at(63)), LookupStep::Refresh, "still known");
         cache.found("eve".into(), Ok(None), at(0));
         assert_eq!(cache.step("eve", at(4)), LookupStep::Use);
         assert_eq!(cache.step("eve", at(6)), LookupStep::Wait);
-        cache.found("bob".into(), Err("silent".into()), at(0));
+        cache.found("bob".into(), Err(AccountLookupError::Late), at(0));
         assert_eq!(cache.step("bob", at(1)), LookupStep::Wait);
     }
 }
