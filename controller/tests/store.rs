@@ -40,7 +40,7 @@ const OLD_ROWS: &str = r#"
     INSERT INTO layout_changes (plan, gpu, node, layout_gen, state, steps, steps_text,
                                 requested_by, wanted)
     VALUES ('00000000-0000-0000-0000-00000000000b', 'GPU-00000000-0000-4000-8000-000000000001',
-            '00000000-0000-0000-0000-00000000000a', 4, 'open', '[]', '{}', 'ada',
+            '00000000-0000-0000-0000-00000000000a', 4, 'ordered', '[]', '{}', 'ada',
             '[{"start": 2, "profile": 19}]');
     INSERT INTO jobs (job, submission, state) VALUES (1, 1, 'queued');
     INSERT INTO decisions (decision, job, outcome, policy, epoch, place, why)

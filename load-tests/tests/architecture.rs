@@ -85,7 +85,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("tessera-launch", &[]),
-    ("tessera-kernel-shim", &["tessera-kernel-queue", "tessera-frames", "tessera-wire"]),
+    (
+        "tessera-kernel-shim",
+        &["tessera-model", "tessera-kernel-queue", "tessera-frames", "tessera-wire"],
+    ),
     ("tessera-load-tests", &["*"]),
     ("tessera-tidy", &[]),
     ("tessera-features", &[]),

@@ -57,16 +57,20 @@ pub(crate) fn sized(
     (GpuRequest::Memory(request.bytes), share)
 }
 
-/// Measures the cluster's largest slice. If it changed, the requests of waiting jobs are updated.
+/// Measures the largest slices of the cluster's GPUs. If they changed, the requests of waiting jobs are updated: those
+/// of gangs also if the cluster's largest slice is as it was, since they need several.
 pub(crate) fn measure_largest_slice(
     inventory: &mut NodeInventory,
     queue: &mut JobQueue,
     predictions: &Predictions,
 ) {
     let largest = inventory.gpus.values().filter_map(largest_of).max().unwrap_or(Bytes::ZERO);
-    if largest != inventory.largest_slice {
-        inventory.largest_slice = largest;
-        update_memory_requests(queue, predictions, inventory, |_| true);
+    let sizes = inventory.sizes_of_gpus();
+    let is_other_largest = largest != inventory.largest_slice;
+    if is_other_largest || sizes != inventory.known_sizes {
+        (inventory.largest_slice, inventory.known_sizes) = (largest, sizes);
+        let concerns = |waiting: &WaitingJob| is_other_largest || waiting.job.gang.is_some();
+        update_memory_requests(queue, predictions, inventory, concerns);
     }
 }
 

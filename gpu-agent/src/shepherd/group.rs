@@ -163,7 +163,12 @@ pub fn find_parent() -> Option<PathBuf> {
     let parent = parent_path(&mounts, &own)?;
     match std::fs::create_dir(&parent) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => None,
-        Ok(()) | Err(_) => parent.join("cgroup.kill").exists().then_some(parent),
+        // One that an agent of another account left is not ours.
+        Ok(()) | Err(_) => {
+            let is_usable = parent.join("cgroup.kill").exists()
+                && rustix::fs::access(&parent, rustix::fs::Access::WRITE_OK).is_ok();
+            is_usable.then_some(parent)
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
 use tessera_model::Bytes;
 
 use super::group::PARENT;
@@ -112,7 +113,10 @@ impl Controllers {
             let path = v1_path(&mounts, &own, controller.name())?;
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => None,
-                Ok(()) | Err(_) => Some((controller, path)),
+                // One that an agent of another account left is not ours.
+                Ok(()) | Err(_) => {
+                    access(&path, Access::WRITE_OK).is_ok().then_some((controller, path))
+                }
             }
         });
         Self { v1: v1.collect(), v2: parent.map_or_else(Vec::new, turn_on) }

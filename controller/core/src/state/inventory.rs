@@ -6,6 +6,7 @@ use crate::state::attempts::LiveAttempt;
 use crate::state::layouts::{LayoutInProgress, whole};
 use crate::state::overrides::refused;
 use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use tessera_frames::cluster::{GpuHealth, GpuReport, Hello, InstanceReport, MigReport};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
@@ -29,6 +30,8 @@ pub(crate) struct NodeInventory {
     pub(crate) duplicates: DuplicateAgents,
     /// Memory of the largest slice that any GPU can have; zero before a GPU is known.
     pub(crate) largest_slice: Bytes,
+    /// The largest slices of all GPUs as they were measured last ([`Self::sizes_of_gpus`]).
+    pub(crate) known_sizes: u64,
 }
 
 /// How often a pause is doubled. A bad GPU must not use up the attempts of every queued job, and a
@@ -269,6 +272,15 @@ impl NodeInventory {
         }
         let of_nodes = by_node.into_values().filter_map(|sizes| nth_largest(sizes, each));
         nth_largest(of_nodes.collect(), nodes).unwrap_or(Bytes::ZERO)
+    }
+
+    /// Returns a number that changes with the largest slice of any GPU, and with the nodes that have them.
+    pub(crate) fn sizes_of_gpus(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for gpu in self.gpus.values() {
+            (gpu.node, largest_of(gpu)).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// Whether a node's agent is connected and has reported everything that existed then.
