@@ -182,6 +182,7 @@ impl ClusterState {
                 mig_views: self.inventory.mig_views.clone(),
                 duplicates: BTreeMap::new(),
                 largest_slice: self.inventory.largest_slice,
+                known_sizes: self.inventory.known_sizes,
             },
             queue: JobQueue {
                 dependencies: self.queue.dependencies.excerpt(ranks.keys().copied()),

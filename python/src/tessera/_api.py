@@ -467,13 +467,13 @@ JobDetail = TypedDict(
         "memory_prediction": "Optional[str]",
         "name": "str",
         "name_id": "str",
-        "nice": "int",
         "node": "Optional[str]",
         "oom_count": "int",
         "oom_policy": "str",
         "priority": "int",
         "profile": "Optional[str]",
         "program": "str",
+        "queue_rank": "RankView",
         "reason": "Optional[str]",
         "reason_text": "Optional[str]",
         "retries_left": "int",
@@ -573,7 +573,7 @@ class JobRecord(TypedDict):
     outcome: NotRequired[Optional[str]]
     partition: NotRequired[Optional[str]]
     placed_at: NotRequired[Optional[str]]
-    priority: NotRequired[Optional[int]]
+    queue_rank: NotRequired[RankUpdateView]
     rank: NotRequired[Optional[int]]
     reason: NotRequired[Optional[str]]
     runs: NotRequired[List[RunRecord]]
@@ -1010,6 +1010,20 @@ class ProfileView(TypedDict):
     starts: List[int]
 
 
+class RankUpdateView(TypedDict):
+    """What updates changed of a job's order in the queue; absent fields are as submitted."""
+
+    nice: NotRequired[Optional[int]]
+    priority: NotRequired[Optional[int]]
+
+
+class RankView(TypedDict):
+    """What orders a job in the queue before its number."""
+
+    nice: NotRequired[int]
+    priority: int
+
+
 class RecordedRound(TypedDict):
     """A recorded scheduling round."""
 
@@ -1035,17 +1049,17 @@ class ReportFigures(TypedDict):
     time.
     """
 
-    asked_ms: int
     attempts: int
     energy_mj: int
     failed: int
     gpu_ms: int
     memory_held_mib_s: int
     memory_used_mib_s: int
+    requested_ms: int
     run_ms: int
     slice_ms: int
     succeeded: int
-    used_of_asked_ms: int
+    used_of_requested_ms: int
     waiting_ms: int
     wasted_slice_ms: int
 
@@ -1054,7 +1068,6 @@ class ReportLine(TypedDict):
     """One line of a report. Keys that were not requested are absent."""
 
     account: NotRequired[Optional[str]]
-    asked_ms: int
     attempts: int
     energy_mj: int
     failed: int
@@ -1064,10 +1077,11 @@ class ReportLine(TypedDict):
     month: NotRequired[Optional[str]]
     node: NotRequired[Optional[str]]
     profile: NotRequired[Optional[str]]
+    requested_ms: int
     run_ms: int
     slice_ms: int
     succeeded: int
-    used_of_asked_ms: int
+    used_of_requested_ms: int
     user: NotRequired[Optional[str]]
     waiting_ms: int
     wasted_slice_ms: int
@@ -1085,7 +1099,7 @@ RequestRecord = TypedDict(
         "host_memory_bytes": "Optional[int]",
         "nodes": "int",
         "partition": "Optional[str]",
-        "priority": "int",
+        "queue_rank": "RankView",
         "requeue": "bool",
         "stderr": "Optional[str]",
         "stdout": "Optional[str]",
@@ -1592,7 +1606,7 @@ class Api:
         """Lists layout plans, newest first."""
         return self._call("GET", "/v1/layouts", query={"gpu": gpu, "limit": limit, "cursor": cursor})
 
-    def get_layout_change(self, plan: Union[str, int]) -> LayoutPlan:
+    def get_layout_plan(self, plan: Union[str, int]) -> LayoutPlan:
         """Returns one layout plan."""
         return self._call("GET", f"/v1/layouts/{self._segment(plan)}")
 
