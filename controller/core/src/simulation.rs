@@ -181,12 +181,14 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     panic!("without faults these jobs came to no end: {left:#?}\n{:#?}", world.controller);
 }
 
-/// The faults stop: the first machine gets its GPUs back, strangers leave.
+/// The faults stop: machines that are needed get their GPUs back, strangers leave.
 fn heal(world: &mut World, gpus: Vec<Vec<GpuReport>>) {
+    let has_gang = world.store.jobs.values().any(|job| job.gang.is_some() && !job.state.is_final());
     for (node, gpus) in gpus.into_iter().enumerate() {
         let machine = &world.machines[node];
-        // The first machine can take every job; what the others lost stays lost.
-        let same = node > 0
+        // The first machine can take every job that is alone. A gang may have learned to need the largest size on
+        // several, and waits for them. Otherwise what the others lost stays lost.
+        let same = (node > 0 && !has_gang)
             || machine.gpus.len() == gpus.len()
                 && machine.gpus.iter().zip(&gpus).all(|(now, before)| now.mig == before.mig);
         if !same {

@@ -85,7 +85,7 @@ async fn every_route_answers_every_role_as_the_table_declares() {
                 (None, _) => assert!(matches!(status, 401 | 429), "{cell}"),
                 (Some(role), needs) if *role < needs.least() => assert_eq!(status, 403, "{cell}"),
                 (Some(_), Needs::OwnJob | Needs::Session) if *name == "a user" => {
-                    assert_eq!(status, 404, "{cell}")
+                    assert_eq!(status, 404, "{cell}");
                 }
                 // Who coordinates an account reads its jobs, and does not act in them.
                 (Some(_), Needs::OwnJob | Needs::Session)
@@ -108,7 +108,7 @@ async fn every_route_answers_every_role_as_the_table_declares() {
         match needs {
             Needs::Nothing | Needs::Tokens => assert!(!matches!(status, 401 | 403), "{pattern}"),
             Needs::Role(_) | Needs::OwnJob | Needs::Session => {
-                assert_eq!(status, 403, "{method} {pattern}")
+                assert_eq!(status, 403, "{method} {pattern}");
             }
         }
     }

@@ -39,7 +39,6 @@ struct LaunchWay {
     walls: Walls,
 }
 
-#[expect(clippy::disallowed_methods, reason = "it measures real time")]
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let is_root = rustix::process::geteuid().is_root();

@@ -276,7 +276,7 @@ impl RunningStep<'_> {
                 part.under_way = part.under_way.saturating_sub(length);
             }
             FromPart::Ended { rank, status } => {
-                self.ended(part, rank, ExitStatus::from_raw(status))
+                self.ended(part, rank, ExitStatus::from_raw(status));
             }
             FromPart::NotStarted { rank, reason } => {
                 eprintln!("slurmstepd-{}: error: {reason}", self.parts[part].node);

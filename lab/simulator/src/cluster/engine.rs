@@ -62,6 +62,9 @@ pub struct SimulationSetup<'s> {
     pub plot: bool,
 }
 
+/// The speeds of clients that share a slice, by its profile.
+type SharedSpeeds = BTreeMap<(u16, Vec<MpsClient>), Vec<SpeedRange>>;
+
 /// A run that is under way or over.
 #[derive(Debug)]
 pub struct SimulationRun<'s> {
@@ -99,7 +102,7 @@ pub struct SimulationRun<'s> {
     /// How fast jobs are next to others, as far as the forest predicted it.
     speed_cache: RefCell<SpeedCache>,
     /// The same by the forest that knows only what a controller does.
-    shared_speed_cache: RefCell<BTreeMap<(u16, Vec<MpsClient>), Vec<SpeedRange>>>,
+    shared_speed_cache: RefCell<SharedSpeeds>,
     /// Whether the workload has gangs: then each round looks at everything.
     gangs: bool,
     record: RunRecord,

@@ -30,6 +30,9 @@ const KNOWLEDGE: [(RunTimeKnowledge, &str); 3] = [
 /// How much worse than without sharing a mean may be: sharing changes what starts where after it.
 const WORSE_MAX: f64 = 1.02;
 
+/// A figure's name, and how it is read.
+type SummaryFigure = (&'static str, fn(&Summary) -> f64);
+
 fn summaries(
     case: &str,
     times: RunTimeKnowledge,
@@ -57,7 +60,7 @@ pub(super) fn auto_share() -> Vec<Finding> {
                 findings.push(Finding::at_least("AUTO", what, Proof::Proxy, 1.0, 0.0));
                 continue;
             };
-            let figures: [(&str, fn(&Summary) -> f64); 3] = [
+            let figures: [SummaryFigure; 3] = [
                 ("mean time", |summary| summary.jct_mean_s),
                 ("p95", |summary| summary.jct_p95_s),
                 ("makespan", |summary| summary.makespan_s),
