@@ -466,6 +466,17 @@ fn a_signature_of_the_control_core_says_which_owners_it_may_change() {
     );
 }
 
+#[test]
+fn a_predictor_answers_at_most_four_questions() {
+    let path = workspace().join("crates/placement/src/predictor.rs");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, rest) = text.split_once("pub trait Predictor {").expect("the trait is in this file");
+    let (body, _) = rest.split_once("\n}").unwrap();
+    let methods: Vec<&str> =
+        body.lines().filter(|line| line.trim_start().starts_with("fn ")).collect();
+    assert!((1..=4).contains(&methods.len()), "facts about jobs belong into JobFacts: {methods:#?}");
+}
+
 /// Files in which a number out of range stands for something else than its size, with the reason at its place.
 const READ_NUMBERS_THEMSELVES: &[&str] = &[
     "crates/model/src/number.rs",
