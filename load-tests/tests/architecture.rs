@@ -501,7 +501,10 @@ fn a_predictor_answers_at_most_four_questions() {
     let (body, _) = rest.split_once("\n}").unwrap();
     let methods: Vec<&str> =
         body.lines().filter(|line| line.trim_start().starts_with("fn ")).collect();
-    assert!((1..=4).contains(&methods.len()), "facts about jobs belong into JobFacts: {methods:#?}");
+    assert!(
+        (1..=4).contains(&methods.len()),
+        "facts about jobs belong into JobFacts: {methods:#?}"
+    );
 }
 
 /// Files in which a number out of range stands for something else than its size, with the reason at its place.
