@@ -236,7 +236,7 @@ pub struct AgentConfig {
     pub mps_canary: Vec<String>,
     /// The kernel plane's shim, if there is one.
     pub kernel_shim: Option<PathBuf>,
-    /// Where the gate pages of slices are: a folder on a file system in memory.
+    /// The folder of the sockets that serve the gate pages of slices.
     pub kernel_gates: PathBuf,
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.
     pub kernel_over_mps: bool,

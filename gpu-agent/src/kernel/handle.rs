@@ -36,15 +36,10 @@ impl EndpointHandle {
         environment_so_far: &BTreeMap<String, String>,
     ) -> Result<Vec<(String, String)>, AdmitError> {
         let token = self.token_of(&admission)?;
-        let gate = match gate::create(&self.settings().gates, &admission.slice, admission.owner) {
-            Ok((path, _)) => Some(path),
-            Err(error) => {
-                tracing::warn!(%error, "no gate page: only messages end grants");
-                None
-            }
-        };
+        // The queue serves the page there once it has taken the admission.
+        let gate = gate::path(&self.settings().gates, &admission.slice);
         let address = self.planes.admit(admission, token.clone())?;
-        Ok(self.environment(address, &token, gate, environment_so_far))
+        Ok(self.environment(address, &token, &gate, environment_so_far))
     }
 
     /// Admits the live attempts of an earlier agent again, and removes the others.
@@ -105,7 +100,7 @@ impl EndpointHandle {
         &self,
         address: SocketAddr,
         token: &Token,
-        gate: Option<std::path::PathBuf>,
+        gate: &std::path::Path,
         environment_so_far: &BTreeMap<String, String>,
     ) -> Vec<(String, String)> {
         let shim = self.settings().shim.display().to_string();
@@ -129,9 +124,7 @@ impl EndpointHandle {
         if let Some(folder) = folder {
             all.push(prepend("LD_LIBRARY_PATH", folder, ":"));
         }
-        if let Some(gate) = gate {
-            all.push((variables::GATE.to_owned(), gate.display().to_string()));
-        }
+        all.push((variables::GATE.to_owned(), gate.display().to_string()));
         all
     }
 }
