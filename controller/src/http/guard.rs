@@ -17,6 +17,7 @@ use actix_web::{Error, HttpRequest, HttpResponse, web};
 use tessera_model::spec::BadField;
 
 use super::browsers::{self, Channel};
+use super::endings;
 use super::error::{ApiError, PROBLEM_JSON};
 use super::identity::{self, Peer};
 use super::metrics;
@@ -57,7 +58,12 @@ pub(super) async fn guard<B: MessageBody + 'static>(
             if let Some(caller) = &caller {
                 identity::keep(&request, caller);
             }
-            (passed(request, next).await?, caller)
+            let answer = passed(request, next).await?;
+            let answer = match &caller {
+                Some(caller) => endings::bound(answer, &state, caller),
+                None => answer,
+            };
+            (answer, caller)
         }
         Err(refusal) => (refused(request, &refusal), None),
     };
@@ -107,8 +113,8 @@ async fn admit(
     }
 }
 
-/// Changes and sessions are recorded, and what was refused for lack of a name or a role. Submits are rows anyway; there
-/// may be thousands a second.
+/// Changes and sessions are recorded, and what was refused for lack of a name or a role. Accepted submits are recorded by
+/// their commit, where those of one caller share an entry: there may be thousands a second.
 fn is_audited(route: &str, method: &Method, status: StatusCode) -> bool {
     let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     let reads = *method == Method::GET || *method == Method::HEAD;
