@@ -1,7 +1,6 @@
 //! An agent that is root within the limits of the unit that the packages install. No systemd runs here: the test reads
 //! the unit, and sets what it states.
 
-use std::ffi::CString;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
