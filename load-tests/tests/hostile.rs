@@ -58,8 +58,10 @@ impl Rig {
             fs::set_permissions(at(name), fs::Permissions::from_mode(0o700)).unwrap();
             chown(at(name), Some(uid), Some(uid)).unwrap();
         }
-        // Where every account may execute it.
-        fs::copy(programs().path("tessera"), at("tessera")).unwrap();
+        // Where every account may execute it. By a process of its own: while this one has it open for writing, no
+        // process that another test starts could execute it.
+        let copied = Command::new("cp").arg(programs().path("tessera")).arg(at("tessera")).status();
+        assert!(copied.unwrap().success());
         let links = at("links").display().to_string();
         let made = Command::new(at("tessera")).args(["slurm-links", &links]).output().unwrap();
         assert!(made.status.success(), "{made:?}");

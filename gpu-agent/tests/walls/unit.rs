@@ -128,7 +128,7 @@ async fn the_agents_unit_allows_all_that_jobs_need() {
     // Account, private folders, hidden processes, own output, limits.
     let home = stage.home();
     let line = "id -u; grep -E '^(CapEff|CapBnd)' /proc/self/status; touch /tmp/here && ls /tmp; \
-                [ -e /proc/1/status ] && echo SEES; : >> /etc/x && echo WROTE; echo written";
+                [ -e /proc/1/status ] && echo SEES; (: >> /etc/x) && echo WROTE; echo written";
     let mut order = stage.of("ada", line);
     let path = home.join("out").display().to_string();
     order.run.output = OutputPaths { stdout: Some(path), stderr: Some("/dev/null".to_owned()) };
