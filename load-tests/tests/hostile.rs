@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tessera_api_types::TokenCreated;
+use tessera_api_types::{AuditPage, TokenCreated};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -292,4 +292,27 @@ fn a_shell_that_a_stolen_token_opened_ends_with_its_revocation() {
     let ended = wait::until(SOON, "the shell's end", || shell.0.try_wait().unwrap());
     assert!(!ended.success(), "{ended:?}");
     assert_eq!(rig.cluster.job(job).job.state, "running");
+}
+
+#[test]
+fn what_nodes_do_not_enforce_is_stated_and_who_submitted_is_audited() {
+    let Some(rig) = Rig::new() else { return };
+    let job = rig.submit("ada", &["--gpus=1"], "true");
+
+    // Data folders in /tmp switch the private /tmp off.
+    let about = Command::new(rig.at("tessera"))
+        .args(["--url", &rig.cluster.url(), "info"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&about.stdout).into_owned();
+    assert!(text.contains("on all nodes, jobs share /tmp"), "{text}");
+    let doctor = rig.cluster.call("GET", "/v1/nodes/n1/doctor", None).expect(200).text();
+    assert!(doctor.contains("jobs share /tmp"), "{doctor}");
+
+    let audit = rig.cluster.call("GET", "/v1/audit?principal=ada", None).expect(200);
+    let audit = audit.json::<AuditPage>();
+    let entry = audit.items.iter().find(|entry| entry.action == "POST /v1/jobs").unwrap();
+    assert_eq!((entry.object.as_str(), entry.status), (&*format!("/v1/jobs/{job}"), 201));
+    assert_eq!(entry.role.as_deref(), Some("user"));
+    assert!(entry.origin.starts_with("token "), "{entry:?}");
 }
