@@ -137,11 +137,12 @@ fn consult(
     data: Option<&PathBuf>,
     json: bool,
 ) -> ExitCode {
-    let doctor = doctor(arguments, library).map(|doctor| Doctor {
-        data: data
-            .cloned()
-            .or_else(|| Some(doctor.config.data.clone()).filter(|data| data.exists())),
-        ..doctor
+    let doctor = doctor(arguments, library).map(|mut doctor| {
+        if let Some(data) = data {
+            doctor.config.data.clone_from(data);
+        }
+        let found = Some(doctor.config.data.clone()).filter(|folder| folder.exists());
+        Doctor { data: data.cloned().or(found), ..doctor }
     });
     match doctor {
         Ok(doctor) => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use actix_web::body::{BodySize, BoxBody, EitherBody, MessageBody};
 use actix_web::dev::ServiceResponse;
 use actix_web::web::Bytes;
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{Fuse, FusedFuture as _, FutureExt as _, LocalBoxFuture};
 use time::OffsetDateTime;
 
 use super::state::State;
@@ -31,7 +31,7 @@ pub(super) fn bound<B: MessageBody + 'static>(
     }
     let Some(end) = end_of(state, caller) else { return answer };
     answer.map_body(|_, body| {
-        EitherBody::right(BoxBody::new(EndingBody { body: Box::pin(body), end }))
+        EitherBody::right(BoxBody::new(EndingBody { body: Box::pin(body), end: end.fuse() }))
     })
 }
 
@@ -55,7 +55,7 @@ async fn until(end: OffsetDateTime) {
 
 struct EndingBody<B> {
     body: Pin<Box<B>>,
-    end: LocalBoxFuture<'static, ()>,
+    end: Fuse<LocalBoxFuture<'static, ()>>,
 }
 
 /// The token of a caller has ended.
@@ -75,7 +75,7 @@ impl<B: MessageBody> MessageBody for EndingBody<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         // An error closes the connection: what comes in over it, such as input, ends as well.
-        if self.end.as_mut().poll(context).is_ready() {
+        if self.end.is_terminated() || self.end.poll_unpin(context).is_ready() {
             return Poll::Ready(Some(Err(TokenEnded.into())));
         }
         self.body.as_mut().poll_next(context).map_err(Into::into)

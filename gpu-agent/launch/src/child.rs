@@ -432,6 +432,29 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_gets_folders_only_in_what_is_its_own() {
+        if sys::uids().1 != 0 {
+            // Without privileges the kernel checks that.
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (own, caller) = (folder.path().join("own"), 64_010);
+
+        let refused = make_own(&own, None, caller).unwrap_err();
+
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
+        assert!(!own.exists());
+        std::os::unix::fs::chown(folder.path(), Some(caller), None).unwrap();
+        make_own(&own, None, caller).unwrap();
+        assert!(own.is_dir());
+        // A link in the caller's folder leads nowhere else.
+        let (link, other) = (folder.path().join("link"), tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(other.path(), &link).unwrap();
+        assert!(make_own(&link.join("x"), None, caller).is_err());
+        assert!(!other.path().join("x").exists());
+    }
+
+    #[test]
     fn a_lease_of_another_generation_or_boot_allows_nothing() {
         let mut page = [0; LEASE_LENGTH];
         page[..8].copy_from_slice(&LEASE_MAGIC);
