@@ -185,7 +185,7 @@ async fn run(
     let address = http.local_addr()?;
     let (ports, ends) = connect_ports(parts);
     let tls = tls_config(&settings, folder, &certificates)?;
-    let (job_calls, carried) = JobCallSocket::open()?;
+    let (job_calls, carried) = JobCallSocket::open(&settings.data)?;
     let on = Listeners {
         unix: vec![socket, carried],
         tcp: vec![http],

@@ -317,6 +317,11 @@ const KEEP_OUTPUTS: RetentionTime = RetentionTime::days(7);
 /// The settings file that the packages install.
 const INSTALLED_FILE: &str = "/etc/tessera/agent.toml";
 
+/// The data folder of the packages.
+const INSTALLED_DATA: &str = "/var/lib/tessera-agent";
+/// In the place of a controller that a look at this machine doesn't need.
+const UNSET_CONTROLLER: &str = "unset";
+
 impl AgentArguments {
     /// Returns the controller's address and the data folder: as a command's own options have them, or else as the
     /// agent would. Without any option the installed settings file counts.
@@ -348,6 +353,32 @@ fn read_config(path: Option<&Path>) -> anyhow::Result<ConfigFile> {
 }
 
 impl AgentConfig {
+    /// Puts the settings together for a look at this machine, which may not have joined a cluster yet. Without any
+    /// option the installed settings file counts, if this account may read it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and where.
+    pub fn load_for_doctor(arguments: &AgentArguments) -> anyhow::Result<Self> {
+        let is_readable = |path: &PathBuf| std::fs::File::open(path).is_ok();
+        let installed = || Some(PathBuf::from(INSTALLED_FILE)).filter(is_readable);
+        let config = arguments.config.clone().or_else(installed);
+        let file = read_config(config.as_deref())?;
+        let unset = |set: bool, value: &str| (!set).then(|| value.to_owned());
+        Self::load(&AgentArguments {
+            controller: arguments
+                .controller
+                .clone()
+                .or_else(|| unset(file.controller.is_some(), UNSET_CONTROLLER)),
+            data: arguments
+                .data
+                .clone()
+                .or_else(|| unset(file.data.is_some(), INSTALLED_DATA).map(PathBuf::from)),
+            config,
+            ..arguments.clone()
+        })
+    }
+
     /// Puts the settings together.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! - [`shepherd`]: the process that an attempt runs under, and that outlives the agent.
 //! - [`accounts`]: the accounts that attempts run under.
 //! - [`devices`]: which device nodes they may open.
+//! - [`isolation`]: which limits and protections they don't have here.
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
 //! - [`nvml`], [`gpus`]: GPUs, queried through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
@@ -30,6 +31,7 @@ pub mod doctor;
 pub mod gpus;
 pub mod http;
 pub mod inspect;
+pub mod isolation;
 pub mod join;
 pub mod journal;
 pub mod kernel;

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tessera_frames::cluster::{
     ExitRecord, GpuReport, LaunchOrder, PlanEnd, PlanOrder, ToAgent, ToController,
 };
+use tessera_model::isolation::IsolationGap;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName, PlanId};
 use tokio::sync::{mpsc, oneshot};
@@ -67,6 +68,8 @@ pub struct NodeFacts {
     pub environment: NodeEnvironment,
     /// The accounts that attempts run under.
     pub accounts: AccountRules,
+    /// Which limits and protections they don't have.
+    pub isolation_gaps: BTreeSet<IsolationGap>,
     /// NVIDIA's MPS control program, if the node has it.
     pub mps: Option<PathBuf>,
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.

@@ -132,8 +132,12 @@ pub(super) async fn show_info(
 ) -> Result<Json<ClusterInfo>, ApiError> {
     let nodes = state.nodes().await?;
     let mut by_state = BTreeMap::new();
+    let mut isolation_gaps = BTreeMap::<_, Vec<_>>::new();
     for node in &nodes {
         *by_state.entry(node.state.clone()).or_insert(0_u32) += 1;
+        for gap in node.isolation_gaps.iter().flatten() {
+            isolation_gaps.entry(gap.clone()).or_default().push(node.name.clone());
+        }
     }
     let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
     let about = &state.ports.about;
@@ -147,6 +151,7 @@ pub(super) async fn show_info(
         shared_gpus: shared_gpus(&about.site),
         share_default: about.site.share_default.word().to_owned(),
         partitions: partitions(&about.site),
+        isolation_gaps,
     }))
 }
 

@@ -147,6 +147,7 @@ pub(super) async fn submit(
         idempotency: key,
         traceparent,
         principal: Arc::clone(&caller.name),
+        role: caller.role,
         origin: caller.proof.to_string(),
     };
     let accepted = accept(&state, submission).instrument(span).await?;

@@ -11,6 +11,7 @@ pub mod batch;
 pub mod dependency;
 pub mod gang;
 pub mod ids;
+pub mod isolation;
 pub mod lease;
 pub mod life;
 pub mod mail;

@@ -307,6 +307,9 @@ impl Launcher {
         })?;
         let descriptors = sort(order, descriptors)
             .ok_or_else(|| by_node("a descriptor is missing in the shepherd's order".to_owned()))?;
+        self.check_groups(&descriptors).map_err(|error| {
+            by_node(format!("the node may not use the attempt's control group: {error}"))
+        })?;
         self.guard_devices(order, &descriptors).map_err(|error| {
             by_node(format!("the node could not close other jobs' devices: {error}"))
         })?;
@@ -331,6 +334,14 @@ impl Launcher {
         let owns_group = !order.joins;
         self.job = Some(Job { child, group: descriptors.group, owns_group, mounts: None, phase });
         Ok(())
+    }
+
+    /// Checks that the control groups are the caller's: with the launcher's privileges it could otherwise put
+    /// attempts into any group, and close devices for all that is in it.
+    fn check_groups(&self, descriptors: &Descriptors) -> io::Result<()> {
+        descriptors.group.iter().chain(&descriptors.v1_groups).try_for_each(|group| {
+            child::check_callers(&File::from(group.try_clone()?), self.policy.caller)
+        })
     }
 
     /// Attaches the filter of an attempt's devices to its group, unless the group has it already.

@@ -74,6 +74,7 @@ impl AgentNode {
             mps: self.facts.mps.is_some(),
             kernel: self.has_kernel_queues(),
             address: self.facts.address.clone().unwrap_or_else(named),
+            isolation_gaps: self.facts.isolation_gaps.clone(),
         })
     }
 

@@ -232,6 +232,7 @@ fn hello() -> Input {
             mps: false,
             kernel: false,
             address: String::new(),
+            isolation_gaps: std::collections::BTreeSet::new(),
         }),
     }
 }

@@ -9,6 +9,7 @@ use tessera_frames::cluster::*;
 use tessera_model::batch::{
     BatchRules, EarlySignal, Interaction, LaunchStyle, OpenMode, TerminalSize, WarningSignal,
 };
+use tessera_model::isolation::IsolationGap;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
@@ -221,6 +222,10 @@ fn hello() -> impl Strategy<Value = Hello> {
             mps: numbers.1 % 2 == 0,
             kernel: numbers.1 % 3 == 0,
             address: software.clone(),
+            isolation_gaps: IsolationGap::ALL
+                .into_iter()
+                .skip(usize::from(numbers.0 % 9))
+                .collect(),
             protocol: numbers.0,
             software,
             boot: BootId::from_uuid(boot),
