@@ -137,13 +137,13 @@ fn where_the_driver_counts_each_instance_the_busy_one_bears_the_power() {
     let jobs = [keeper("busy", "100"), keeper("quiet", "0")].map(|job| cluster.submit(&job).job_id);
     let energy = |job| show(&cluster, job)["attempt_list"][0]["gpu_energy_joules"].as_f64();
     let both = || Some((energy(jobs[0])?, energy(jobs[1])?));
-    let begun = wait::until(SOON, "both bear energy", || both().filter(|(_, quiet)| *quiet > 0.5));
+    let begun = wait::until(SOON, "both have figures", both);
 
     let now = wait::until(2 * SOON, "the busy one bears more", || {
         both().filter(|(busy, _)| *busy > begun.0 + 60.0)
     });
 
-    // Three slices at 17 W, beside 32 W at rest of which each holds three sevenths.
+    // Three slices at 17 W. At rest the GPU draws 32 W, of which each holds three sevenths, once that is learned.
     let (busy, quiet) = (now.0 - begun.0, now.1 - begun.1);
     assert!(busy > 3.0 * quiet, "{busy} J and {quiet} J");
     for name in ["busy", "quiet"] {

@@ -91,7 +91,7 @@ fn a_python_program_without_a_size_gets_the_next_one_until_it_succeeds() {
     assert_eq!(attempts(&job), sizes);
     assert_eq!((job.oom_count, job.retries_left), (2, 0));
     let why = job.attempt_list[0].detail.as_deref().unwrap();
-    assert!(why.contains("its allocator was refused"), "{why}");
+    assert!(why.contains("torch.OutOfMemoryError"), "{why}");
     assert!(cluster.logs(id).contains("trained"));
 }
 
@@ -179,11 +179,10 @@ fn whatever_is_killed_during_a_predicted_move_no_size_is_tried_twice_and_nothing
     assert_eq!((job.oom_count, job.retries_left), (0, 0), "it never ran out of memory");
     let sources = job.attempt_list.iter().map(|attempt| attempt.size_source.as_deref().unwrap());
     assert_eq!(sources.collect::<Vec<_>>(), ["unknown", "predicted", "predicted"]);
+    // The second attempt could not save: the third goes on from what the first one saved.
+    let saved = std::fs::read_to_string(cluster.scratch().join("state")).unwrap();
     let output = cluster.logs(id);
-    let resumed = output.lines().filter_map(|line| line.strip_prefix("resumed "));
-    let resumed: Vec<u64> = resumed.map(|bytes| bytes.parse().unwrap()).collect();
-    assert!(resumed.len() == 3 && resumed[1] > 0, "what it saved is there: {output}");
-    assert_eq!(resumed[1], resumed[2], "only the last checkpoint counts: {output}");
+    assert!(saved.parse::<u64>().unwrap() > 0 && output.contains(&format!("resumed {saved}\n")));
     assert!(output.contains("held "), "{output}");
     let memory: JobMemory =
         cluster.call("GET", &format!("/v1/jobs/{id}/memory"), None).expect(200).json();

@@ -57,7 +57,7 @@ pub(super) enum Event {
 }
 
 /// How likely what happens without any fault is.
-const ORDINARY: [(Event, u64); 15] = [
+const ORDINARY: [(Event, u64); 16] = [
     (Event::Submit, 30),
     (Event::HearFresh, 60),
     (Event::Command, 14),

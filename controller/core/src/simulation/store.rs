@@ -8,7 +8,7 @@ use tessera_frames::cluster::MigReport;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::Slot;
 use tessera_model::share::{MpsShare, SharingMode, SmPercent};
-use tessera_model::spec::JobSpec;
+use tessera_model::spec::{GpuRequest, JobSpec};
 use tessera_model::{AttemptId, GangMember, GpuId, JobId, Millis, NodeId, PlanId};
 
 use crate::LaunchSpec;
