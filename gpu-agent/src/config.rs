@@ -188,6 +188,7 @@ struct ConfigFile {
     kernel_gates: Option<PathBuf>,
     kernel_over_mps: Option<bool>,
     companion: Option<bool>,
+    watch: Option<bool>,
     kernel_rules: Option<QueueRules>,
     shepherd: Option<PathBuf>,
     launch: Option<PathBuf>,
@@ -242,6 +243,8 @@ pub struct AgentConfig {
     pub kernel_over_mps: bool,
     /// Whether Python programs get the companion, which reports their memory.
     pub companion: bool,
+    /// Whether the shim watches programs whose jobs do not state it by `TESSERA_WATCH`.
+    pub watch: bool,
     /// How they share it.
     pub kernel_rules: QueueRules,
     /// The shepherd's program.
@@ -402,6 +405,7 @@ impl AgentConfig {
             kernel_gates: file.kernel_gates.unwrap_or_else(|| kernel::gates_of(&data)),
             kernel_over_mps: file.kernel_over_mps.unwrap_or(false),
             companion: file.companion.unwrap_or(true),
+            watch: file.watch.unwrap_or(false),
             kernel_rules: file.kernel_rules.unwrap_or_default(),
             data,
             keep_outputs_bytes,

@@ -373,6 +373,7 @@ impl Startup {
             mps: mps::find(&self.config.mps_control),
             kernel_over_mps: self.config.kernel_over_mps,
             companion: self.companion(),
+            watch: self.config.watch,
             address: self.config.address.clone(),
         }
     }

@@ -41,6 +41,7 @@ mod gangs;
 mod gate;
 mod gpu_changes;
 mod input;
+mod just_in_time;
 mod kernel_sharing;
 mod layouts;
 mod leader;

@@ -253,6 +253,7 @@ impl AttemptChanges<'_> {
             run_prediction: reservation.run_prediction.clone(),
             memory: reservation.memory,
             gpu_memory: reservation.gpu_memory,
+            refused: Bytes::ZERO,
             peak: None,
             gang: waiting.job.gang,
             end: None,

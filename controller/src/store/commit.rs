@@ -45,6 +45,7 @@ pub async fn commit_round(
     job_updates::update_jobs(&mut transaction, &round.jobs.updated).await?;
     transitions::record_migrations(&mut transaction, &round.jobs.migrations, policy, epoch).await?;
     memory_growth::record_growths(&mut transaction, &round.jobs.growths).await?;
+    memory_growth::record_needs(&mut transaction, &round.jobs.needs).await?;
     transitions::record_ends(&mut transaction, &round.jobs.ended).await?;
     usage::record_usage(&mut transaction, &round.jobs.usages).await?;
     let mut findings = run_commands(&mut transaction, round).await?;

@@ -16,6 +16,7 @@ pub mod lease;
 pub mod life;
 pub mod mail;
 pub mod mig;
+pub mod needs;
 pub mod number;
 pub mod place;
 pub mod readings;

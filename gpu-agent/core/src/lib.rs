@@ -7,6 +7,7 @@ pub mod attempts;
 pub mod attribution;
 pub mod companion;
 pub mod doctor;
+pub mod driver_watch;
 pub mod environment;
 pub mod health;
 pub mod kernel;

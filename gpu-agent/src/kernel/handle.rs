@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use rand::TryRngCore as _;
@@ -73,6 +74,11 @@ impl EndpointHandle {
         if refused > 0 {
             tracing::warn!(%task, refused, "cannot pass on a profile: the task is measured again");
         }
+    }
+
+    /// Returns the shim's library.
+    pub fn shim(&self) -> &Path {
+        &self.settings().shim
     }
 
     /// Returns the shared numbers of the endpoint.

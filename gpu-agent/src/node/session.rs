@@ -192,6 +192,10 @@ impl AgentNode {
         for report in self.gpus.values().cloned().collect::<Vec<_>>() {
             self.push(ToController::Gpu(report));
         }
+        // Before the ends, which count what was refused.
+        for needs in self.needs.values().copied().collect::<Vec<_>>() {
+            self.push(ToController::Needs(needs));
+        }
         for report in self.attempts.reports() {
             self.push(report);
         }

@@ -1,4 +1,5 @@
 mod growth;
+mod just_in_time;
 mod learning;
 
 use std::collections::HashMap;

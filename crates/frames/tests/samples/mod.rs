@@ -322,6 +322,11 @@ pub fn to_controller() -> impl Strategy<Value = ToController> {
             ToController::KernelTallies(tallies.into_iter().map(tally).collect())
         }),
         vec(memory(), 0..3).prop_map(ToController::Memory),
+        (attempt(), bytes(), any::<u16>(), bytes()).prop_map(
+            |(attempt, held, multiprocessors, refused)| {
+                ToController::Needs(AttemptNeeds { attempt, held, multiprocessors, refused })
+            }
+        ),
     ]
 }
 

@@ -48,6 +48,8 @@ const ROWS: &[ExperimentEntry] = &[
     ("MIGM", false, migm::mixes),
     ("MEMORY", true, memory::series),
     ("MEMORY-JOBS", true, memory_jobs::jobs),
+    ("MEMORY-FRESH", true, memory::fresh),
+    ("MEMORY-JOBS-FRESH", true, memory_jobs::fresh),
     ("DYNA-P-A", false, dyna_p::fifty),
     ("DYNA-P-B", true, dyna_p::scale),
     ("MMK-A", false, mmk::sixty),
