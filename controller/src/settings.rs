@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
@@ -12,9 +14,11 @@ use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, NodeName, RetentionTime};
 use tessera_placement::policy::PolicyOptions;
 
+use crate::clock;
 use crate::notifications::{MailSettings, WebhookSettings};
 use crate::oidc::OidcSettings;
 use crate::principal::{Appointed, Appointments};
+use tessera_control::ClusterState;
 use tessera_control::accounts::{AccountSettings, Accounts};
 use tessera_control::site::{PartitionSettings, QosSettings, ShareDefault, Site};
 
@@ -80,6 +84,15 @@ pub enum Verb {
         #[arg(long)]
         out: PathBuf,
     },
+    /// Lets a running controller read its configuration file again, and reports what changed.
+    ///
+    /// Give the options that it was started with. Where a key changed that is read at the start only, nothing
+    /// changes, and the error names it. Exit code 1 then.
+    Reload {
+        /// The controller's process [default: the unit's, under systemctl reload].
+        #[arg(long, env = "MAINPID")]
+        pid: i32,
+    },
     /// Prints the API's description (OpenAPI 3.1).
     Openapi,
     /// Writes the manual pages of this program into a folder.
@@ -91,7 +104,7 @@ pub enum Verb {
 }
 
 /// How to serve, from the command line and the environment.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct ServeArgs {
     /// Configuration file (TOML); its keys are the long options' names.
     #[arg(long, env = "TESSERA_CONTROLLER_CONFIG")]
@@ -527,6 +540,14 @@ impl Settings {
     /// Returns the policy's own settings.
     pub const fn policy_terms(&self) -> PolicyOptions {
         PolicyOptions { energy_percent: self.energy }
+    }
+
+    /// Gives the cluster state what a reload changes, besides accounts.
+    pub fn apply_to(&self, cluster: &mut ClusterState) {
+        let improve_for = Duration::from_millis(self.improve_for);
+        cluster.set_improve_budget(improve_for, Arc::new(clock::Running::start()));
+        cluster.set_migration_cooldown(Millis::from_secs(self.migration_cooldown));
+        cluster.set_memory_prediction(self.memory_prediction);
     }
 
     /// Returns where the Unix socket of the REST API is.

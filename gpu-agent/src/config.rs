@@ -145,6 +145,9 @@ pub enum AgentCommand {
         /// The folder.
         out: PathBuf,
     },
+    /// Keeps the control group of all jobs while the agent restarts. The unit tessera-jobs starts it.
+    #[command(hide = true)]
+    KeepGroups,
     /// Looks at the driver for the doctor. Never started by hand.
     #[command(hide = true)]
     NvmlCheckup {

@@ -60,6 +60,7 @@ fn main() -> ExitCode {
         Some(AgentCommand::Account { name, file }) => {
             return status(accounts::print(name, file.as_deref()).is_ok());
         }
+        Some(AgentCommand::KeepGroups) => return status(keep_groups()),
         Some(AgentCommand::NvmlCheckup { nvml: library }) => {
             return status(nvml::checkup::run(library).is_ok());
         }
@@ -99,6 +100,17 @@ fn main() -> ExitCode {
             tracing::error!(error = format!("{error:#}"), "the agent can't go on");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Makes room for the groups of jobs, and stays until a signal ends this process.
+fn keep_groups() -> bool {
+    if let Err(error) = group::make_room_for_jobs() {
+        eprintln!("tessera-agent: can't make the control group of jobs: {error}");
+        return false;
+    }
+    loop {
+        std::thread::park();
     }
 }
 

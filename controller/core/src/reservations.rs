@@ -159,6 +159,9 @@ impl AttemptChanges<'_> {
             memory: None,
             gpu_memory,
             size_source,
+            waited_for: waiting.map_or_else(Vec::new, |waiting| {
+                waiting.reasons.iter().map(|reason| reason.word()).collect()
+            }),
             run_prediction: None,
         };
         Some(match waiting {

@@ -47,16 +47,22 @@ pub fn start_sweeps(
     runtime: &Handle,
     options: ConnectOptions,
     epoch: watch::Receiver<u64>,
-    kept: RetentionTimes,
+    mut kept: watch::Receiver<RetentionTimes>,
 ) {
     for what in ["jobs", "layout_plans", "rounds", "audit_entries"] {
         COUNTER.with_label_values(&[what]).inc_by(0);
     }
     runtime.spawn(async move {
         loop {
-            tokio::time::sleep(sweep_every(kept)).await;
+            let times = *kept.borrow_and_update();
+            tokio::select! {
+                () = tokio::time::sleep(sweep_every(times)) => {}
+                // What is kept shorter now goes at once.
+                Ok(()) = kept.changed() => {}
+            }
+            let times = *kept.borrow_and_update();
             let done = match store::connect(&options).await {
-                Ok(mut connection) => sweep(&mut connection, &epoch, kept).await,
+                Ok(mut connection) => sweep(&mut connection, &epoch, times).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = done {

@@ -141,6 +141,7 @@ pub(super) async fn show_info(
     }
     let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
     let about = &state.ports.about;
+    let site = &state.ports.live().site;
     Ok(Json(ClusterInfo {
         version: about.version.to_owned(),
         controller: about.controller.to_string(),
@@ -148,9 +149,9 @@ pub(super) async fn show_info(
         epoch: state.epoch(),
         nodes: by_state,
         gpus: u32::try_from(gpus).expect("memory holds fewer GPUs than 2^32"),
-        shared_gpus: shared_gpus(&about.site),
-        share_default: about.site.share_default.word().to_owned(),
-        partitions: partitions(&about.site),
+        shared_gpus: shared_gpus(site),
+        share_default: site.share_default.word().to_owned(),
+        partitions: partitions(site),
         isolation_gaps,
     }))
 }

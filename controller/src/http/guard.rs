@@ -98,7 +98,7 @@ async fn admit(
         Peer::Address { encrypted: true, .. } => Channel::Encrypted,
         Peer::Address { encrypted: false, .. } => Channel::Plain,
     };
-    let hosts = &state.ports.hosts;
+    let hosts = &state.ports.live().hosts;
     browsers::check(channel, request.method(), request.uri(), request.headers(), hosts)?;
     if is_open(path) {
         return Ok(None);

@@ -54,14 +54,19 @@ pub struct Surroundings<'a> {
     pub caller: u32,
 }
 
-/// Turns the child into the attempt's program.
+/// Turns the child into the attempt's program, if it is in the group that it has to be in.
 pub fn run(
     order: &Order,
     change: Option<&Account>,
-    descriptors: Descriptors,
+    (descriptors, joined): (Descriptors, io::Result<()>),
     around: &Surroundings<'_>,
 ) -> ! {
-    let failed = become_program(order, change, descriptors, around);
+    let failed = match joined {
+        Ok(()) => become_program(order, change, descriptors, around),
+        Err(error) => PrepareError::by_node(format!(
+            "the node could not put the attempt into its control group: {error}"
+        )),
+    };
     let mut message = vec![FAILED, u8::from(failed.by_job), u8::from(failed.lease)];
     message.extend_from_slice(failed.detail.as_bytes());
     // A launcher that is gone needs no reason.

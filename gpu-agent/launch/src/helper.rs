@@ -19,7 +19,7 @@ use crate::order::{
 use crate::paths::{OpenError, identity_of, open_reader};
 use crate::policy::{self, AccountRefusal, Policy};
 use crate::socket::{Received, Socket};
-use crate::sys::{self, Child, boot_millis};
+use crate::sys::{self, Child, Forked, boot_millis};
 
 /// Raised with each change of the messages.
 pub const VERSION: u16 = 2;
@@ -318,15 +318,18 @@ impl Launcher {
         let (report, theirs) = Socket::pair().map_err(failed)?;
         let group = descriptors.group.as_ref().map(|group| group.as_fd());
         let parent = std::process::id();
-        let Some(child) = sys::fork(group, order.devices.is_some()).map_err(failed)? else {
-            drop(report);
-            let around = Surroundings {
-                report: &theirs,
-                null: self.null.as_fd(),
-                parent,
-                caller: self.policy.caller,
-            };
-            child::run(order, change, descriptors, &around)
+        let child = match sys::fork(group, order.devices.is_some()).map_err(failed)? {
+            Forked::Parent(child) => child,
+            Forked::Child { joined } => {
+                drop(report);
+                let around = Surroundings {
+                    report: &theirs,
+                    null: self.null.as_fd(),
+                    parent,
+                    caller: self.policy.caller,
+                };
+                child::run(order, change, (descriptors, joined), &around)
+            }
         };
         let deadline = boot_millis() + u64::from(order.open_within_ms);
         let (opens, readable) = (String::new(), Vec::new());
@@ -454,7 +457,7 @@ impl Launcher {
         let policy = self.policy_for(file.uid_min, file.root_allowed);
         let change = policy.change(file.account.as_ref())?;
         let (report, theirs) = Socket::pair()?;
-        let Some(child) = sys::fork(None, false)? else {
+        let Forked::Parent(child) = sys::fork(None, false)? else {
             drop(report);
             match become_reader(change) {
                 Ok(()) => {

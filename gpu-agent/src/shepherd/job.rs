@@ -480,6 +480,7 @@ impl RunningAttempt {
                 || group
                     .is_some_and(|group| group.out_of_memory_kills() > self.memory_kills_before),
             out_of_gpu_memory: strength.is_some(),
+            machine_stops: machine_stops(),
         };
         let (outcome, mut detail) = verdict(evidence);
         if let Some(limit) = self.order.run.host_memory
@@ -580,6 +581,13 @@ const fn number_of(signal: CheckpointSignal) -> Signal {
 /// Signals the program and its process group. A launcher that is gone takes its program with it.
 fn signal(launcher: &Socket, signal: Signal) {
     let _ = launcher.request(&Request::Signal(signal.as_raw()), &[]);
+}
+
+/// Returns whether the machine ends all processes: systemd has put this program into the place of the first process.
+fn machine_stops() -> bool {
+    /// The name as the kernel keeps it: 15 letters.
+    const SHUTDOWN: &str = "systemd-shutdow";
+    std::fs::read_to_string("/proc/1/comm").is_ok_and(|name| name.trim_end() == SHUTDOWN)
 }
 
 fn refuse(refused: &PrepareError) -> Box<ExitRecord> {

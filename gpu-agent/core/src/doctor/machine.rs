@@ -109,7 +109,8 @@ fn limits(facts: &MachineFacts) -> Finding {
         "limits",
         FindingLevel::Warn,
         format!("no control group enforces it here: {missing}"),
-        "Delegate=yes and DelegateSubgroup=agent in the agent's unit; without systemd, run it as root",
+        "boot with systemd.unified_cgroup_hierarchy=1, and start the unit tessera-jobs before the agent; without \
+         systemd, run the agent as root",
     )
 }
 
