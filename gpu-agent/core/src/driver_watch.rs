@@ -207,7 +207,7 @@ mod tests {
 
         let needs = watched.needs(0);
         assert_eq!((needs.held.get(), needs.warps, needs.refused), (150, 7_680, Bytes::ZERO));
-        assert_eq!(watched.peak().get(), 950);
+        assert_eq!(watched.peak().get(), 960);
     }
 
     #[test]

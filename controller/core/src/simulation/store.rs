@@ -417,7 +417,13 @@ impl Store {
             format!("{job:?} is given {}, but {:?}", reservation.gpu_memory, row.own)
         })?;
         let is_unknown = row.spec.gpu == GpuRequest::Unknown && row.spec.share.part().is_none();
-        check(!is_unknown || Some(reservation.gpu_memory) >= row.own.held, || {
+        // Managed memory may exceed every slice: then the job gets a largest one.
+        let largest = self.gpus.values().filter_map(|gpu| match &gpu.report.mig {
+            MigReport::On { geometry } => geometry.profiles.iter().map(|p| p.memory).max(),
+            MigReport::Off | MigReport::Unsupported => Some(gpu.report.memory),
+        });
+        let held = row.own.held.min(largest.max());
+        check(!is_unknown || Some(reservation.gpu_memory) >= held, || {
             format!("{job:?} is given {}, but it held {:?}", reservation.gpu_memory, row.own)
         })?;
         let state = match reservation.slice {
