@@ -14,7 +14,6 @@ use tessera_control::ClusterState;
 use tessera_controller::actors::leadership::{Candidate, StoreRolledBack, Trust};
 use tessera_controller::actors::links::{LinkParts, NodeReceipts};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
-use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
 use tessera_controller::audit::AuditLog;
 use tessera_controller::calls::{Calls, JobCallSocket};
@@ -23,6 +22,7 @@ use tessera_controller::figures::FigureCache;
 use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::kernel_reports::KernelReports;
 use tessera_controller::listeners::{self, Listeners};
+use tessera_controller::live::{LiveSettings, RetentionTimes};
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
 use tessera_controller::notifications::{self, Outbox, Senders};
@@ -30,7 +30,7 @@ use tessera_controller::oidc::{Issuer, KeyPace};
 use tessera_controller::ports::{
     About, ClusterShape, JobChanges, Ports, Readiness, SubmitCall, ToPlacer,
 };
-use tessera_controller::reload::{self, LiveParts, LiveSettings, Reloader};
+use tessera_controller::reload::{self, LiveParts, Reloader};
 use tessera_controller::settings::{Command, ServeArgs, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
@@ -351,7 +351,7 @@ async fn read_cluster(
     drop(connection);
     let mut cluster =
         ClusterState::new(epoch, candidate.controller, terms, policy, snapshot, clock::boot());
-    settings.apply_to(&mut cluster);
+    settings.placement().apply_to(&mut cluster);
     cluster.set_accounts(settings.accounts()?, usage, clock::boot());
     Ok(cluster)
 }

@@ -14,8 +14,8 @@ use tessera_control::colocation::ColocationModel;
 use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};
 use tessera_control::predictions::trained::RunTimeModel;
 
+use crate::live::{LiveSettings, PlacementSettings};
 use crate::oidc::Issuer;
-use crate::reload::LiveSettings;
 use crate::requests::{AcceptedSubmission, NewSubmission, RequestError};
 
 /// State changes of jobs that are announced together: an array of 10,000 tasks is one announcement.
@@ -160,7 +160,7 @@ pub enum ToPlacer {
     /// Decide under other settings from now on.
     UseSettings {
         /// The settings.
-        settings: Box<crate::settings::Settings>,
+        settings: PlacementSettings,
         /// Their accounts.
         accounts: tessera_control::accounts::Accounts,
     },

@@ -5,20 +5,18 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
-use tessera_control::accounts::Accounts;
-use tessera_control::site::Site;
 use tessera_wire::tls::{self, RenewableCertificate};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use crate::actors::retention::RetentionTimes;
 use crate::directory::Directory;
 use crate::host_names::HostNames;
+use crate::live::{LiveSettings, RetentionTimes};
 use crate::ports::ToPlacer;
 use crate::settings::{ServeArgs, Settings};
 
@@ -51,17 +49,6 @@ const RESULT: &str = "reload.json";
 const RESULT_WITHIN: Duration = Duration::from_secs(20);
 /// How long it waits between looks for the result.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// What requests are compared with, as the last reload left it.
-#[derive(Clone, Debug)]
-pub struct LiveSettings {
-    /// What users may hold at once.
-    pub accounts: Accounts,
-    /// What the words of batch schedulers mean here.
-    pub site: Site,
-    /// The names by which this controller may be called.
-    pub hosts: HostNames,
-}
 
 /// What a reload found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,7 +184,7 @@ impl Reloader {
         let accounts = live.accounts.clone();
         self.parts.live.send_replace(Arc::new(live));
         self.parts.kept.send_replace(retention_times(&new));
-        let placer = ToPlacer::UseSettings { settings: Box::new(new.clone()), accounts };
+        let placer = ToPlacer::UseSettings { settings: new.placement(), accounts };
         self.parts.placer.send(placer).await.context("the controller is stopping")?;
         self.settings = new;
         Ok(changed)
@@ -242,18 +229,16 @@ pub fn request(arguments: &ServeArgs, pid: i32) -> anyhow::Result<ReloadResult> 
     let process = Pid::from_raw(pid).with_context(|| format!("{pid} is no process's number"))?;
     rustix::process::kill_process(process, Signal::HUP)
         .with_context(|| format!("process {pid} can't be signalled"))?;
-    let begun = Instant::now();
-    loop {
+    // Each wait may last longer than it should, and then the whole does.
+    for _ in 0..RESULT_WITHIN.as_millis() / LOOK_EVERY.as_millis() {
         if let Ok(text) = std::fs::read(&result) {
             return Ok(serde_json::from_slice(&text)?);
         }
-        if begun.elapsed() > RESULT_WITHIN {
-            bail!(
-                "process {pid} left no result in {} within {} s: see its log; after a change of `data`, restart it",
-                result.display(),
-                RESULT_WITHIN.as_secs()
-            );
-        }
         std::thread::sleep(LOOK_EVERY);
     }
+    bail!(
+        "process {pid} left no result in {} within {} s: see its log; after a change of `data`, restart it",
+        result.display(),
+        RESULT_WITHIN.as_secs()
+    )
 }

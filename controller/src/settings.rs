@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -14,11 +13,10 @@ use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, NodeName, RetentionTime};
 use tessera_placement::policy::PolicyOptions;
 
-use crate::clock;
+use crate::live::PlacementSettings;
 use crate::notifications::{MailSettings, WebhookSettings};
 use crate::oidc::OidcSettings;
 use crate::principal::{Appointed, Appointments};
-use tessera_control::ClusterState;
 use tessera_control::accounts::{AccountSettings, Accounts};
 use tessera_control::site::{PartitionSettings, QosSettings, ShareDefault, Site};
 
@@ -542,12 +540,13 @@ impl Settings {
         PolicyOptions { energy_percent: self.energy }
     }
 
-    /// Gives the cluster state what a reload changes, besides accounts.
-    pub fn apply_to(&self, cluster: &mut ClusterState) {
-        let improve_for = Duration::from_millis(self.improve_for);
-        cluster.set_improve_budget(improve_for, Arc::new(clock::Running::start()));
-        cluster.set_migration_cooldown(Millis::from_secs(self.migration_cooldown));
-        cluster.set_memory_prediction(self.memory_prediction);
+    /// Returns what rounds decide under, besides accounts.
+    pub const fn placement(&self) -> PlacementSettings {
+        PlacementSettings {
+            improve_for: Duration::from_millis(self.improve_for),
+            migration_cooldown: Millis::from_secs(self.migration_cooldown),
+            memory_prediction: self.memory_prediction,
+        }
     }
 
     /// Returns where the Unix socket of the REST API is.

@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tessera-placement", &["tessera-model"]),
     ("tessera-predict", &["tessera-model"]),
     ("tessera-kernel-queue", &["tessera-model"]),
+    ("tessera-old-glibc", &[]),
     ("tessera-frames", &["tessera-model", "tessera-kernel-queue"]),
     ("tessera-wire", &["tessera-model", "tessera-frames"]),
     ("tessera-telemetry", &[]),

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::intake::Chain;
 use crate::http::metrics;
+use crate::live::RetentionTimes;
 use crate::store::{self, ConnectOptions, Connection, StoreError, audit, retention, rounds};
 
 /// Longest time between sweeps; a tenth of what is kept, where that is shorter.
@@ -30,17 +31,6 @@ static COUNTER: LazyLock<IntCounterVec> = LazyLock::new(|| {
     metrics::registry().register(Box::new(counter.clone())).expect("a name that is used once");
     counter
 });
-
-/// How long ended things are kept.
-#[derive(Clone, Copy, Debug)]
-pub struct RetentionTimes {
-    /// Jobs and layout plans.
-    pub history: RetentionTime,
-    /// Recorded rounds.
-    pub rounds: RetentionTime,
-    /// The audit log.
-    pub audit: RetentionTime,
-}
 
 /// Starts the sweeps on `runtime`. `epoch` is the epoch that this controller leads under.
 pub fn start_sweeps(

@@ -75,7 +75,9 @@ impl Rig {
     fn fires(&mut self, alert: &str) {
         let found = wait::within_time(FIRES_WITHIN, || {
             let path = "/api/v1/alerts";
-            let answer: Value = http::request(self.address, "GET", path, &[], None).ok()?.json();
+            // Prometheus is still starting, unless the status is 200.
+            let answer = http::request(self.address, "GET", path, &[], None).ok()?;
+            let answer: Value = (answer.status == 200).then(|| answer.json())?;
             let alerts = answer["data"]["alerts"].as_array()?.clone();
             let is_it =
                 |found: &Value| found["labels"]["alertname"] == alert && found["state"] == "firing";
