@@ -1,7 +1,6 @@
-//! Which job is where: the best assignment of jobs to the instances of one layout, worked out exactly.
+//! The best assignment of jobs to the instances of one layout, computed exactly.
 //!
-//! A GPU has at most a handful of instances, so every assignment is looked at by dynamic
-//! programming over sets of jobs.
+//! A GPU has few instances, so dynamic programming over sets of jobs covers every assignment.
 
 mod buffers;
 mod halves;

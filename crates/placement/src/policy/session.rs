@@ -1,8 +1,8 @@
-//! Rounds one after the other, for callers that know what changed in between.
+//! Consecutive rounds, for callers that know what changed in between.
 //!
-//! [`Policy::decide_with`] looks at the whole cluster each time; with thousands of GPUs and a
-//! million rounds that is most of the time. A session is informed what changed, and remembers only
-//! what it could compute again: its decisions are those of `decide_with` (a property test checks
+//! [`Policy::decide_with`] reads the whole cluster each time; with thousands of GPUs and a million
+//! rounds that takes most of the time. A session is informed of changes, and caches only values
+//! that it could compute again: its decisions are those of `decide_with` (a property test checks
 //! that).
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use crate::view::{ClusterView, QueueKey, QueuedJob};
 /// controller.
 pub const LOOK_AT_MAX: usize = 10_000;
 
-/// A policy at work.
+/// The state of a policy between rounds.
 ///
-/// The caller reports every job that comes to wait or no longer does, and every GPU of the
-/// view that changed since the last round. A waiting job whose facts changed is to be dequeued
-/// and enqueued again.
+/// The caller reports every job that starts or stops waiting, and every GPU of the view that
+/// changed since the last round. A waiting job whose facts changed is to be dequeued and enqueued
+/// again.
 pub trait Session: std::fmt::Debug {
     /// A job waits from now on.
     fn enqueue(&mut self, job: QueuedJob);

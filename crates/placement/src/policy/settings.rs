@@ -24,12 +24,12 @@ pub enum BadSettings {
     },
 }
 
-/// Makes the policy of a name with its settings, as [`Policy::settings`] returns them; those that
-/// aren't named are as ever.
+/// Makes the policy of a name with its settings, as [`Policy::settings`] returns them; settings
+/// that aren't named keep their defaults.
 ///
 /// # Errors
 ///
-/// [`BadSettings`] states which name is wrong, and which there are.
+/// [`BadSettings`] states which name is wrong, and which names exist.
 pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, BadSettings> {
     let refused = |what: String| BadSettings::Refused { policy: name.to_owned(), what };
     let known = on_terms(name, PolicyOptions::DEFAULT)
