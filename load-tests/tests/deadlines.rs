@@ -33,7 +33,7 @@ fn a_deadline_is_forecast_kept_before_older_jobs_and_refused_where_it_would_be_m
     let first = cluster.submit(&first);
     let deadline = first.deadline.unwrap();
     assert_eq!(deadline.probability_percent, None, "{deadline:?}");
-    assert!(deadline.text.contains("nothing is known of its run time"), "{}", deadline.text);
+    assert!(deadline.text.contains("nothing is known about its run time"), "{}", deadline.text);
     cluster.wait_job(first.job_id, SOON, "succeeded");
 
     // It took three seconds: ten minutes are enough, and two seconds are not.
