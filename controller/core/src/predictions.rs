@@ -131,13 +131,13 @@ pub struct AttemptRunTimes {
     pub useful: Option<Millis>,
 }
 
-/// Returns the facts of a job of which nothing is known.
+/// Returns the facts of a job about which nothing is known.
 pub(crate) fn unknown() -> Arc<TaskFacts> {
     Arc::default()
 }
 
 impl TaskFacts {
-    /// Returns what placement needs of a specification.
+    /// Returns the facts for placement from a specification.
     pub fn of(spec: &JobSpec) -> Self {
         Self {
             task: task_key(&spec.user, spec.task_key.as_deref(), &spec.run.program),
@@ -145,7 +145,7 @@ impl TaskFacts {
             movable: spec.run.checkpoint_signal.is_some()
                 && spec.share.part().is_none()
                 && spec.gang.is_none()
-                // A migration knows nothing of where it may run.
+                // For a migration, the restrictions on where the job may run are not needed.
                 && spec.place.is_open(),
             online: spec.class == Class::Online,
             auto: spec.share == SharingMode::Auto,
