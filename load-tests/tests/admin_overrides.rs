@@ -271,7 +271,7 @@ fn an_agent_without_permission_for_mig_starts_and_reports_what_it_may_do() {
 
     let words = wait::until(SOON, "a word in the log", || {
         let output = cluster.agents[0].output();
-        output.contains("may neither cut nor use GPU 0").then_some(output)
+        output.contains("may neither partition nor use GPU 0").then_some(output)
     });
     assert!(words.contains("mig_permission"), "{words}");
     let output = tessera(&cluster, &["doctor", "n1", "--json"]);

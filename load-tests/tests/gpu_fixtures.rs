@@ -78,7 +78,7 @@ fn a_gpu_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
     assert_eq!(kept.len(), 1, "{kept:?}");
     let seen = sound(&kept[0]);
     assert!(
-        seen.may.contains("may cut GPU 0") && printed.contains("may cut GPU 0"),
+        seen.may.contains("may partition GPU 0") && printed.contains("may partition GPU 0"),
         "{}",
         seen.may
     );
@@ -93,7 +93,7 @@ fn a_gpu_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{printed}");
     let seen = sound(&into.join("unread.json"));
-    assert!(seen.may.contains("may neither cut nor use GPU 0"), "{}", seen.may);
+    assert!(seen.may.contains("may neither partition nor use GPU 0"), "{}", seen.may);
     assert!(seen.findings.iter().any(|f| f.check == "mig_permission" && f.level == "blocks"));
     assert!(seen.gpus[0].problems[0].contains("4 from"), "{:?}", seen.gpus[0].problems);
 }

@@ -1,7 +1,7 @@
-//! What the companion of Python programs reports: its lines, and what they add up to.
+//! The reports of Python programs' companions: their lines, and the sums over processes.
 //!
-//! The lines come from the job's own processes, so that nothing in them is trusted: numbers are limited, and so is
-//! the number of processes.
+//! The lines come from the job's own processes, so they are not trusted: numbers are limited, and
+//! so is the number of processes.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,14 @@ use tessera_model::{Bytes, Millis};
 use crate::out_of_memory::RefusedMemory;
 use crate::telemetry::readings::thinned;
 
-/// Longest line, with its end: the companion writes no longer ones, so that they are never mixed.
+/// The longest line, including its end: the companion writes no longer ones, so that lines are
+/// never interleaved.
 pub const LINE_BYTES_MAX: usize = 512;
 
-/// Most processes of one attempt that are known: the ranks of a node, and their workers.
+/// The most known processes of one attempt: the ranks of a node, and their workers.
 pub const PROCESSES_MAX: usize = 256;
 
-/// More than any GPU has, in bytes: 1 PiB. A larger number is no memory.
+/// More than the memory of any GPU, in bytes: 1 PiB. Larger numbers are invalid.
 const BYTES_MAX: u64 = 1 << 50;
 
 /// One line of the companion.
@@ -29,14 +30,14 @@ pub enum CompanionLine<'l> {
         pid: u32,
         /// Iterations so far.
         iteration: u64,
-        /// In use by the program.
+        /// Memory in use by the program.
         allocated: Bytes,
-        /// In use by the program or kept for it.
+        /// Memory in use by the program or reserved for it.
         reserved: Bytes,
         /// The most that the program used at once.
         peak: Bytes,
     },
-    /// The allocator gave a request up.
+    /// The allocator refused a request.
     Refused {
         /// The process's id.
         pid: u32,
@@ -45,7 +46,7 @@ pub enum CompanionLine<'l> {
         /// How much was requested.
         requested: Bytes,
     },
-    /// A framework takes memory in advance, so that what is in use is not what it needs.
+    /// A framework allocates memory in advance, so its memory in use doesn't show its need.
     Preallocated {
         /// The framework.
         framework: &'l str,
@@ -53,7 +54,7 @@ pub enum CompanionLine<'l> {
 }
 
 impl<'l> CompanionLine<'l> {
-    /// Reads a line; `None` if it is none of the companion's.
+    /// Reads a line; `None` if it isn't one of the companion's.
     pub fn parse(line: &'l str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let kind = words.next()?;
@@ -78,7 +79,7 @@ impl<'l> CompanionLine<'l> {
     }
 }
 
-/// What one process reported last.
+/// The last report of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ProcessMemory {
     iteration: u64,
@@ -92,15 +93,15 @@ struct ProcessMemory {
 pub struct CompanionMemory {
     /// The largest number of iterations of a process.
     pub iteration: u64,
-    /// In use by the programs.
+    /// Memory in use by the programs.
     pub allocated: Bytes,
-    /// In use by the programs or kept for them.
+    /// Memory in use by the programs or reserved for them.
     pub reserved: Bytes,
-    /// The sum of the most that each process had reserved.
+    /// The sum of each process's largest reserved memory.
     pub reserved_peak: Bytes,
 }
 
-/// What the companions of an attempt's processes reported.
+/// The reports of the companions in an attempt's processes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CompanionReadings {
     processes: BTreeMap<u32, ProcessMemory>,
@@ -109,15 +110,16 @@ pub struct CompanionReadings {
     refused: Option<(u32, u64, Millis)>,
     preallocated: Option<String>,
     partial: Vec<u8>,
-    /// Iterations and what was in use since they were last taken: at most twice as many as a report has.
+    /// Iterations with the memory in use since the last report: at most twice as many as a report
+    /// has.
     trail: Vec<(u64, Bytes)>,
     /// The newest iteration of a trail.
     newest: Option<u64>,
 }
 
 impl CompanionReadings {
-    /// Takes bytes of the pipe, as they were read at `now`. Lines that are too long or none of the companion's are
-    /// left out.
+    /// Handles bytes that were read from the pipe at `now`. Lines that are too long or not from the
+    /// companion are ignored.
     pub fn take(&mut self, bytes: &[u8], now: Millis) {
         for byte in bytes {
             if *byte != b'\n' {
@@ -157,7 +159,8 @@ impl CompanionReadings {
         }
     }
 
-    /// Adds an iteration to the trail. The process that is farthest counts them; the memory is that of all.
+    /// Adds an iteration to the trail. The process with the most iterations counts; the memory is
+    /// the sum over all processes.
     fn follow(&mut self, iteration: u64) {
         if self.newest.is_some_and(|newest| iteration <= newest) {
             return;
@@ -182,12 +185,13 @@ impl CompanionReadings {
         thinned(trail.into_iter().map(reading).collect())
     }
 
-    /// Returns whether a companion reported memory: only then is the absence of a refusal one.
+    /// Returns whether a companion reported memory: only then does the absence of refusals mean
+    /// that there were none.
     pub fn has_memory(&self) -> bool {
         !self.processes.is_empty()
     }
 
-    /// Returns the framework that takes memory in advance, if one does.
+    /// Returns the framework that allocates memory in advance, if one does.
     pub fn preallocated(&self) -> Option<&str> {
         self.preallocated.as_deref()
     }
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_comes_in_two_pieces_is_one() {
+    fn a_line_that_arrives_in_two_pieces_is_read_as_one() {
         let mut readings = CompanionReadings::default();
         readings.take(b"m 10 0 5 1", Millis::ZERO);
         assert!(readings.memory().is_none());
@@ -283,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_taken_in_advance_is_named() {
+    fn memory_that_is_allocated_in_advance_is_reported() {
         let mut readings = CompanionReadings::default();
         readings.take(b"p 10 0 jax 0.75\n", Millis::ZERO);
 

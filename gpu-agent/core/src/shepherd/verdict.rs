@@ -85,7 +85,7 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
 /// Returns outcome and text of the end of an attempt that was killed.
 pub fn killed(reason: KillReason) -> (Outcome, String) {
     let (outcome, detail) = match reason {
-        KillReason::LeaseRanOut => (Outcome::Lost, "the node's lease ran out"),
+        KillReason::LeaseRanOut => (Outcome::Lost, "the node's lease expired"),
         KillReason::OldGeneration => (Outcome::Lost, "the node had been declared lost"),
         KillReason::Revoked => (Outcome::NotStarted, "the launch was revoked"),
         KillReason::Xid(xid) => {
