@@ -1,7 +1,8 @@
-//! What the queue learns of kernels: from samples, and where these are missing from the ends that it sees.
+//! Learning the times of kernels: from samples and, if these are missing, from observed ends.
 //!
-//! A waiting launch profits at once. Otherwise a program whose kernels all have new shapes would wait for ever:
-//! each of its launches waits for a time that only the sample of the one before shows.
+//! A waiting launch gets the new time at once. Otherwise a program whose kernels all have new
+//! shapes would wait for ever: each launch would wait for a time that follows only from the sample
+//! of the launch before.
 
 use super::KernelQueue;
 use super::launches::RunningKernel;
