@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_that_falls_and_a_time_that_rises_by_a_fifth_have_fallen() {
+    fn a_fifth_less_of_a_rate_and_a_fifth_more_of_a_time_are_regressions() {
         let recorded = json!({ "rate": 100.0, "times": [{ "ms": 10.0 }, { "ms": 10.0 }] });
         let measured = json!({ "rate": 80.0, "times": [{ "ms": 12.0 }, { "ms": 10.5 }] });
 
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_was_never_recorded_is_left_out_and_one_that_is_missing_now_has_fallen() {
+    fn a_figure_without_a_record_is_left_out_and_a_missing_one_is_a_regression() {
         let recorded = json!({ "ours": 1.0, "theirs": null });
 
         let compared = compare(&recorded, &json!({}), &[higher("/ours"), higher("/theirs")]);

@@ -56,7 +56,7 @@ fn order(cluster: &Cluster, layout: &str) -> String {
 }
 
 #[test]
-fn a_gpu_is_cut_by_hand_around_a_running_job_and_what_is_busy_is_never_touched() {
+fn a_gpu_is_partitioned_by_hand_around_a_running_job_and_no_busy_instance_is_touched() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     let job = cluster.submit(&hold("3g.20gb")).job_id;
     let slice = cluster.wait_job(job, SOON, "running").job.slice.unwrap();
@@ -214,7 +214,7 @@ fn drains_and_quarantines_hold_over_restarts_until_they_are_cleared() {
 }
 
 #[test]
-fn a_layout_under_way_comes_to_its_end_when_the_controller_or_the_agent_is_killed() {
+fn a_layout_under_way_is_completed_after_the_controller_or_the_agent_is_killed() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
     let job = cluster.submit(&hold("1g.5gb")).job_id;
     let slice = cluster.wait_job(job, SOON, "running").job.slice;

@@ -56,7 +56,7 @@ fn an_agent_that_is_killed_finds_its_running_jobs_again() {
 }
 
 #[test]
-fn a_node_that_is_gone_for_good_gives_its_jobs_to_another_one() {
+fn the_jobs_of_a_permanently_lost_node_run_on_another_one() {
     let mut cluster =
         Plan::new().node("n1", "a30-24gb").node("n2", "a30-24gb").lease_secs(4).start();
     let request = SubmitRequest {
@@ -101,7 +101,7 @@ fn moved_from(index: usize) -> String {
 }
 
 #[test]
-fn a_shepherd_that_is_killed_takes_its_job_with_it_and_the_job_runs_again() {
+fn a_killed_shepherd_ends_its_job_and_the_job_runs_again() {
     let cluster = Plan::new().node("n1", "a30-24gb").start();
     let job = cluster.submit(&lock_job(&cluster, "orphan", 1_500)).job_id;
     cluster.wait_job(job, SOON, "running");

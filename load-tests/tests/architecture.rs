@@ -294,7 +294,7 @@ fn product(source: &str) -> String {
 }
 
 #[test]
-fn items_of_tests_are_left_out_and_what_follows_them_is_read() {
+fn items_of_tests_are_skipped_and_later_items_are_read() {
     let source = "a\n#[cfg(test)]\nmod tests;\nb\n#[cfg(test)]\nmod inner {\n    x\n}\nc\n";
 
     assert_eq!(product(source), "a\n\n\nb\n\n\n\n\nc\n");
@@ -436,7 +436,7 @@ fn programs_and_tests_build_third_party_crates_with_the_same_features() {
 const HOLD_EVERYTHING: &[&str] = &["input.rs", "leader.rs", "load.rs", "placing.rs", "step.rs"];
 
 #[test]
-fn a_signature_of_the_control_core_says_which_owners_it_may_change() {
+fn signatures_of_the_control_core_name_the_owners_that_they_may_change() {
     let mut wrong = Vec::new();
     for (path, text) in sources("controller/core/src") {
         let module = path.trim_start_matches("controller/core/src/");
@@ -481,7 +481,7 @@ const READ_NUMBERS_THEMSELVES: &[&str] = &[
 ];
 
 #[test]
-fn no_number_is_replaced_by_another_one_unseen() {
+fn no_number_is_silently_replaced_by_another_one() {
     let mut wrong = Vec::new();
     for folder in ["api", "controller", "crates", "gpu-agent", "kernel-shim", "lab"] {
         for (path, text) in sources(folder) {

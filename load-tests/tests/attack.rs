@@ -26,7 +26,7 @@ fn refused(cluster: &Cluster, listener: &str) -> u64 {
 }
 
 #[test]
-fn floods_from_some_addresses_cost_the_others_nothing() {
+fn floods_from_some_addresses_do_not_affect_others() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     tessera_controller::listeners::raise_open_files();
     let token = cluster.token();

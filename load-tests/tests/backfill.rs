@@ -12,7 +12,7 @@ fn sleeper(user: &str, profile: &str) -> SubmitRequest {
 }
 
 #[test]
-fn a_large_job_that_waits_holds_back_no_small_job_of_other_users() {
+fn a_waiting_large_job_holds_up_no_small_job_of_other_users() {
     let cluster: Cluster = Plan::new().node("n1", "a100-40gb").node("n2", "a100-40gb").start();
     let first = cluster.submit(&sleeper("ada", "7g.40gb")).job_id;
     cluster.wait_job(first, SOON, "running");

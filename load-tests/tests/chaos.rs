@@ -52,7 +52,7 @@ const FAULTS: [(Fault, u32); 5] = [
 ];
 
 #[test]
-fn nothing_is_doubled_and_nothing_is_lost_whatever_is_killed() {
+fn no_job_runs_twice_and_none_is_lost_whatever_is_killed() {
     let seed = from_env("TESSERA_CHAOS_SEED").unwrap_or_else(|| rand::rng().random());
     let secs = from_env("TESSERA_CHAOS_SECS").unwrap_or(DEFAULT_SECS);
     println!("TESSERA_CHAOS_SEED={seed} TESSERA_CHAOS_SECS={secs}");

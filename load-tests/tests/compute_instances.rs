@@ -108,7 +108,7 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
 }
 
 #[test]
-fn a_wrong_cut_is_refused_with_what_would_be_right() {
+fn an_invalid_cut_is_refused_with_the_valid_ones() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
 
     let message = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "4c.3g.20gb"]);

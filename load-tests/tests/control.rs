@@ -82,7 +82,7 @@ fn the_private_database_ends_with_its_controller() {
 }
 
 #[test]
-fn jobs_run_on_while_the_database_is_away() {
+fn jobs_continue_while_the_database_is_unavailable() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").database(Database::External).start();
     let through = submit_lock(&cluster, "through", 8_000);
     let ends_meanwhile = submit_lock(&cluster, "meanwhile", 1_500);
@@ -125,7 +125,7 @@ fn jobs_run_on_while_the_database_is_away() {
 }
 
 #[test]
-fn a_private_database_that_is_killed_is_back_without_anybodys_help() {
+fn a_killed_private_database_restarts_by_itself() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
     let job = submit_lock(&cluster, "calm", 5_000);
     cluster.wait_job(job, SOON, "running");

@@ -52,7 +52,7 @@ fn assert_never_doubled(cluster: &Cluster) {
 const HOLD: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_restored_copy_of_the_database_is_noticed_once_and_no_attempt_is_doubled() {
+fn a_restored_copy_of_the_database_is_detected_once_and_no_attempt_runs_twice() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").lease_secs(8).start();
     jobs_last(&cluster, 60_000);
     let first = submit_whole_gpu(&cluster, "first");
@@ -105,7 +105,7 @@ fn a_restored_copy_of_the_database_is_noticed_once_and_no_attempt_is_doubled() {
 }
 
 #[test]
-fn a_promoted_backup_is_noticed_by_a_controller_that_runs_on() {
+fn a_running_controller_detects_a_promoted_backup() {
     let mut cluster =
         Plan::new().node("n1", "a30-24gb").lease_secs(4).database(Database::External).start();
     jobs_last(&cluster, 60_000);

@@ -25,7 +25,7 @@ fn refusal(cluster: &Cluster, request: &SubmitRequest, status: u16) -> String {
 }
 
 #[test]
-fn a_deadline_is_forecast_kept_before_older_jobs_and_refused_where_it_would_be_missed() {
+fn a_deadline_is_predicted_and_preferred_to_older_jobs_and_refused_if_it_would_be_missed() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
 
     // Of a task that never ran nothing is known, and it is accepted all the same.
@@ -105,7 +105,7 @@ fn the_command_takes_deadlines_as_slurm_writes_them_and_prints_the_probability()
 }
 
 #[test]
-fn a_deadline_that_is_given_later_counts_from_then_on_and_can_be_removed() {
+fn a_deadline_can_be_set_later_and_removed() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     // A deadline counts from a hundred times the run time before it on.
     let first = cluster.submit(&of_task("sleep 1")).job_id;

@@ -71,7 +71,7 @@ fn depends(dependency: &str) -> SubmitRequest {
 }
 
 #[test]
-fn jobs_start_once_what_they_wait_for_has_ended_as_they_require() {
+fn jobs_start_when_their_dependencies_have_ended_as_required() {
     let rig = Rig::new();
     let (good, bad) = (rig.until_file("good", 0), rig.until_file("bad", 3));
     let ok = rig.after(&format!("afterok:{good}"));
@@ -117,7 +117,7 @@ fn a_dependency_outlives_its_controller_and_the_ends_that_it_missed() {
 }
 
 #[test]
-fn a_chain_is_cancelled_link_by_link_where_its_user_requested_that() {
+fn a_chain_of_jobs_is_cancelled_one_by_one_if_its_user_requested_that() {
     let rig = Rig::new();
     let first = rig.until_file("go", 1);
     let killed =

@@ -70,7 +70,7 @@ fn account(cluster: &Cluster) -> Option<(u64, u64, u64, u64)> {
 }
 
 #[test]
-fn sharers_and_nobody_bear_exactly_what_the_counter_gained_and_their_server_nothing() {
+fn sharing_jobs_and_idle_time_are_charged_exactly_the_counters_increase_and_their_server_nothing() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     let client = programs().path("tessera-sim-client").display().to_string();
     let sharer = |name: &str, load: &str| {

@@ -129,8 +129,8 @@ fn the_whole_pack_runs_on_the_stand_in_and_says_so_in_every_file() {
     every_launch_is_counted(&rows(&pack.result("2-interception")));
     results_are_the_same_in_each_role(&rows(&pack.result("3-hashes")));
     costs_are_measured_in_their_roles(&rows(&pack.result("4-overhead")));
-    what_was_recorded_can_be_played(&pack);
-    turns_are_the_devices_own(&rows(&pack.result("6-switches")));
+    a_recording_can_be_played(&pack);
+    time_slices_are_the_devices_own(&rows(&pack.result("6-switches")));
     pairs_run_in_all_forms(&rows(&pack.result("7-pairs")));
 }
 
@@ -170,7 +170,7 @@ fn costs_are_measured_in_their_roles(rows: &BTreeMap<String, Value>) {
     assert!(rows["a launch without the shim"]["launch_ns"]["p50"].as_f64().unwrap() > 0.0);
 }
 
-fn what_was_recorded_can_be_played(pack: &UnpackedPack) {
+fn a_recording_can_be_played(pack: &UnpackedPack) {
     let rows = rows(&pack.result("5-profiles"));
     // FIKIT's twelve networks, and the proxy that the stand-in can run.
     assert_eq!(rows.len(), 13, "{rows:?}");
@@ -181,7 +181,7 @@ fn what_was_recorded_can_be_played(pack: &UnpackedPack) {
     assert_eq!(play(&file, &pack.path("played"))["launches"], 24);
 }
 
-fn turns_are_the_devices_own(rows: &BTreeMap<String, Value>) {
+fn time_slices_are_the_devices_own(rows: &BTreeMap<String, Value>) {
     let row = &rows["turns of two processes"];
     // The stand-in's settings: slices of 2 ms, and 100 µs for a change of contexts.
     assert_eq!(row["turn_ms"]["p50"], 2.0, "{row}");
@@ -245,7 +245,7 @@ fn without_the_built_programs_it_names_what_packs_them() {
 }
 
 #[test]
-fn a_part_that_breaks_stops_no_other_and_fails_in_the_table() {
+fn a_failed_part_stops_no_other_and_is_listed_as_failed() {
     let pack = UnpackedPack::new();
     fs::write(pack.path("pack/gpu_pack/inventory.py"), "raise SystemExit(7)\n").unwrap();
 
@@ -365,7 +365,7 @@ fn nothing_in_the_pack_can_change_a_setting_of_a_gpu() {
 }
 
 #[test]
-fn the_endpoint_answers_a_wrong_order_with_what_is_wrong_and_goes_on() {
+fn the_endpoint_answers_an_invalid_request_with_an_error_and_continues() {
     let folder = tempfile::tempdir().unwrap();
     let mut endpoint = Command::new(env!("CARGO_BIN_EXE_tessera-kernel-endpoint"))
         .arg("--shim")

@@ -108,7 +108,7 @@ fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
 }
 
 #[test]
-fn however_many_threads_and_processes_wait_none_launches_without_a_grant() {
+fn with_any_number_of_waiting_threads_and_processes_none_launches_without_a_grant() {
     // Kernels of 20 ms fit no gap of 8 ms. Each thread once went after 100 ms.
     let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
     let stage = stage(holder, filler(20));

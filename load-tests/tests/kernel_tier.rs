@@ -58,7 +58,7 @@ fn lines_with(file: &Path, what: &str) -> usize {
 }
 
 #[test]
-fn an_agent_that_is_killed_fails_no_job_of_its_queue_and_has_them_back() {
+fn a_killed_agent_fails_no_job_of_its_queue_and_they_rejoin_it() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
     let [log, traces] = ["shim.log", "traces"].map(|name| cluster.scratch().join(name));
     let high = "iterations 1000\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
@@ -140,7 +140,7 @@ fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
 }
 
 #[test]
-fn with_mps_beneath_jobs_are_its_clients_and_their_memory_is_enforced() {
+fn over_mps_jobs_are_its_clients_and_their_memory_is_enforced() {
     let cluster =
         Plan::new().node("n1", "a100-40gb").agent_settings("kernel_over_mps = true\n").start();
     let steps = "iterations 200\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";

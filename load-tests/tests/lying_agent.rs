@@ -8,7 +8,7 @@ use tessera_load_tests::console::done;
 use tessera_load_tests::wait;
 
 #[test]
-fn an_edited_state_file_costs_its_own_node_and_nobody_else() {
+fn an_edited_state_file_affects_only_its_own_node() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").node("n2", "a30-24gb").start();
     let marker = cluster.scratch().join("go");
     let waits = format!("while [ ! -e {} ]; do sleep 0.05; done", marker.display());

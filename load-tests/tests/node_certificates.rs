@@ -85,7 +85,7 @@ fn waits_for(marker: &Path) -> String {
 }
 
 #[test]
-fn a_machine_joins_once_by_a_token_and_no_other_way() {
+fn a_machine_joins_only_by_a_token_and_only_once() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").start();
     cluster.agents[0].kill();
     let data = cluster.agent_data(0);
@@ -140,7 +140,7 @@ fn a_machine_joins_once_by_a_token_and_no_other_way() {
 }
 
 #[test]
-fn a_certificate_is_renewed_while_a_job_runs_and_nobody_notices() {
+fn a_certificate_is_renewed_without_affecting_a_running_job() {
     let mut cluster =
         Plan::new().node("n1", "a30-24gb").env("TESSERA_NODE_CERTIFICATES", "30s").start();
     cluster.agents[0].kill();
@@ -175,7 +175,7 @@ fn a_certificate_is_renewed_while_a_job_runs_and_nobody_notices() {
 }
 
 #[test]
-fn a_revoked_node_is_disconnected_and_stays_away_until_it_is_invited_again() {
+fn a_revoked_node_is_disconnected_and_refused_until_it_is_invited_again() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").node("n2", "a30-24gb").start();
     let stolen = cluster.scratch().join("stolen");
     let identity = cluster.agent_data(0).join("identity");

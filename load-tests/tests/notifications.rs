@@ -326,7 +326,7 @@ fn a_mail_about_a_part_of_the_time_limit_follows_the_limit_and_not_an_attempt_th
 }
 
 #[test]
-fn a_cluster_without_mail_says_so_once_at_submit() {
+fn a_cluster_without_mail_reports_that_once_at_submit() {
     let cluster = Plan::new().node("n1", "a30-24gb").start();
 
     let said = console::done(&cluster, &["submit", "--mail-type", "end", "--", "true"]);

@@ -144,7 +144,7 @@ fn every_settings_key_of_a_daemon_is_in_the_operations_guide() {
 }
 
 #[test]
-fn a_help_text_is_read_as_it_is_printed() {
+fn the_printed_help_text_is_parsed() {
     let help = "Does it.\n\nUsage: a [OPTIONS]\n\nCommands:\n  run      Runs\n           more\n  help     \
                 Prints\n\nOptions:\n  -t, --time-limit <TIME>  At most, as --other\n      --check  \
                 Checks\n  -h, --help  Prints\n";

@@ -54,7 +54,7 @@ fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_reported() {
+fn a_gang_and_a_job_wait_for_quotas_while_others_start_and_usage_is_reported() {
     let settings = std::env::temp_dir().join(format!("quotas-{}.toml", std::process::id()));
     std::fs::write(&settings, SETTINGS).unwrap();
     let cluster = plan(&settings).start();
@@ -122,7 +122,7 @@ fn until(cluster: &Cluster, user: &str, file: &str) -> SubmitRequest {
 }
 
 #[test]
-fn who_had_more_goes_after_who_had_less_also_under_the_next_controller() {
+fn users_with_more_usage_are_served_after_those_with_less_also_by_the_next_controller() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").start();
     let first = cluster.submit(&until(&cluster, "ada", "one")).job_id;
     cluster.wait_job(first, 3 * SOON, "running");

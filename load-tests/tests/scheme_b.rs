@@ -17,7 +17,7 @@ fn until(cluster: &Cluster, gib: u64, file: &str) -> SubmitRequest {
 }
 
 #[test]
-fn slices_are_made_to_measure_and_nobody_passes_a_job_that_waits() {
+fn slices_are_created_in_the_needed_size_and_no_job_overtakes_a_waiting_one() {
     let cluster = Plan::new().policy("scheme-b").node("n1", "a100-40gb").start();
     let small = cluster.submit(&until(&cluster, 4, "go")).job_id;
     let large = cluster.submit(&until(&cluster, 18, "go")).job_id;

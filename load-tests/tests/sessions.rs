@@ -99,7 +99,7 @@ fn bytes_are_not_changed_in_either_direction_however_many() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_with_the_reason() {
+fn an_impossible_session_is_refused_with_the_reason() {
     let cluster = cluster();
     let job = sleeper(&cluster);
     let waiting = {
@@ -215,7 +215,7 @@ fn signals_of_the_client_reach_the_program() {
 }
 
 #[test]
-fn a_session_goes_on_where_it_was_after_agent_and_controller_were_killed() {
+fn a_session_continues_at_the_same_byte_after_agent_and_controller_were_killed() {
     let mut cluster = cluster();
     let job = sleeper(&cluster);
     let mut called = tessera(&cluster, &["exec", "--pty", &job, "--", "sh"]);
@@ -241,7 +241,7 @@ fn a_session_goes_on_where_it_was_after_agent_and_controller_were_killed() {
 }
 
 #[test]
-fn a_client_that_is_killed_leaves_nothing_behind() {
+fn a_killed_client_leaves_no_processes() {
     let cluster = cluster();
     let job = sleeper(&cluster);
     let mut called =
@@ -384,7 +384,7 @@ with socketserver.ThreadingTCPServer(('127.0.0.1', 0), Echo) as server:
 ";
 
 #[test]
-fn a_port_of_a_job_is_reachable_for_its_user_by_many_connections_and_for_nobody_else() {
+fn a_port_of_a_job_is_reachable_only_for_its_user_and_by_many_connections() {
     let cluster = cluster();
     let job = cluster.submit(&command(["python3", "-c", SERVER])).job_id;
     cluster.wait_job(job, SOON, "running");
@@ -450,7 +450,7 @@ fn a_port_of_a_job_is_reachable_for_its_user_by_many_connections_and_for_nobody_
 }
 
 #[test]
-fn sessions_that_are_over_take_no_place_of_later_ones() {
+fn ended_sessions_do_not_count_towards_the_limit() {
     let cluster = cluster();
     let job = sleeper(&cluster);
 

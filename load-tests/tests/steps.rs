@@ -199,7 +199,7 @@ fn the_largest_code_of_any_node_counts_and_a_failure_ends_other_nodes_only_with_
 }
 
 #[test]
-fn ranks_on_all_nodes_end_with_a_killed_caller_and_the_job_goes_on() {
+fn ranks_on_all_nodes_end_with_a_killed_caller_and_the_job_continues() {
     let rig = Rig::new();
     let line = "srun sh -c 'echo $$ > pid-$SLURM_PROCID; exec sleep 600' & echo $! > caller; \
                 until [ -e go ]; do sleep 0.1; done; echo on";
@@ -230,7 +230,7 @@ fn ranks_of_a_step_on_one_node_end_with_a_killed_caller_too() {
 }
 
 #[test]
-fn a_step_goes_on_while_agents_are_replaced() {
+fn a_step_continues_while_agents_are_replaced() {
     let mut rig = Rig::new();
     let line = "srun -l sh -c 'echo $$ > pid-$SLURM_PROCID; until [ -e go ]; do sleep 0.1; done; echo done; \
                 exit $SLURM_PROCID'";

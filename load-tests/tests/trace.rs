@@ -15,7 +15,7 @@ fn joins(received: &ReceivedSpan, known: &BTreeSet<Vec<u8>>) -> bool {
 }
 
 #[test]
-fn one_job_is_one_connected_story() {
+fn one_job_is_one_connected_trace() {
     let collector = Collector::start();
     let cluster = Plan::new()
         .node("n1", "a100-40gb")
@@ -120,7 +120,7 @@ fn one_job_is_one_connected_story() {
 }
 
 #[test]
-fn a_callers_own_trace_goes_on_into_the_job() {
+fn a_callers_own_trace_continues_into_the_job() {
     let cluster = Plan::new().node("n1", "a30-24gb").start();
     let body = serde_json::to_vec(&script("echo $TRACEPARENT")).unwrap();
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";

@@ -125,7 +125,7 @@ fn every_verb_has_a_manual_page() {
 }
 
 #[test]
-fn the_version_stands_in_one_place() {
+fn the_version_is_defined_in_one_place() {
     let manifest = read("Cargo.toml");
     let version = manifest.split("[workspace.package]\nversion = \"").nth(1).unwrap();
     let version = version.split('"').next().unwrap();

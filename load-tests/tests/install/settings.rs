@@ -51,7 +51,7 @@ fn keys(lines: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_controllers_file_has_every_key_and_each_line_of_it_holds() {
+fn the_controllers_file_has_every_key_and_each_line_is_valid() {
     let file = read("packaging/etc/controller.toml");
     let lines = all_lines(&file);
 
@@ -100,7 +100,7 @@ fn the_commented_lines_of_the_controllers_file_are_its_defaults() {
 }
 
 #[test]
-fn the_agents_file_has_every_key_and_each_line_of_it_holds() {
+fn the_agents_file_has_every_key_and_each_line_is_valid() {
     let file = read("packaging/etc/agent.toml");
     let lines = all_lines(&file);
 

@@ -47,7 +47,7 @@ fn a_driver_that_reports_no_status_and_writes_no_pid_is_served_as_well() {
 }
 
 #[test]
-fn a_server_that_cannot_start_is_reported_at_once_and_leaves_nothing_behind() {
+fn a_server_that_cannot_start_is_reported_at_once_and_leaves_no_remains() {
     let rig = Rig::new();
     rig.faults("server_fails=1\n");
     let began = Instant::now();
