@@ -7,7 +7,7 @@ use serde_json::Value;
 /// By how much a figure may be worse than the recorded one: runs on one machine differ by less.
 pub const TOLERANCE: f64 = 0.10;
 
-/// Which way a figure gets better.
+/// The direction in which a figure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Rates and ratios of ours to another's.
@@ -21,7 +21,7 @@ pub enum Better {
 pub struct Figure {
     /// A JSON pointer in which `*` stands for each element of a list or an object.
     pub pointer: &'static str,
-    /// Which way it gets better.
+    /// The direction in which it improves.
     pub better: Better,
 }
 
@@ -36,7 +36,7 @@ pub struct Benchmark {
     pub prints_lines: bool,
     /// The option that names a Python with the package `hyperqueue`, where it is compared with.
     pub takes_hyperqueue: bool,
-    /// What is compared.
+    /// The figures that are compared.
     pub figures: &'static [Figure],
 }
 
@@ -182,7 +182,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "kernel-pairs",
-        // The record is of tenfold times.
+        // The record was made with tenfold times.
         options: &["--stretch", "10", "--tasks", "10", "--measured", "30", "--steady", "12"],
         figures: &[
             lower("/pairs/*/tessera/high_times_alone"),

@@ -31,7 +31,7 @@ fn a_waiting_large_job_holds_up_no_small_job_of_other_users() {
     let why = cluster.explain(large);
     assert_eq!(why.state, "queued", "{why:#?}");
     assert!(why.summary.contains("is reserved for it"), "{why:#?}");
-    // It starts where it has its reservation.
+    // It starts on the GPU of its reservation.
     cluster.act(first, "cancel").expect(200);
     cluster.wait_job(large, 2 * SOON, "running");
 }

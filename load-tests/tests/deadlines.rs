@@ -1,4 +1,4 @@
-//! Deadlines on a running cluster: what is predicted, who goes first, and what is refused.
+//! Deadlines on a running cluster: what is predicted, which job starts first, and what is refused.
 
 use std::fs;
 use std::process::Command;
@@ -28,7 +28,7 @@ fn refusal(cluster: &Cluster, request: &SubmitRequest, status: u16) -> String {
 fn a_deadline_is_predicted_and_preferred_to_older_jobs_and_refused_if_it_would_be_missed() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
 
-    // Of a task that never ran nothing is known, and it is accepted all the same.
+    // Nothing is known about a task that never ran, and its job is accepted anyway.
     let first = due_in(600, SubmitRequest { late: Some("refuse".into()), ..of_task("sleep 3") });
     let first = cluster.submit(&first);
     let deadline = first.deadline.unwrap();
@@ -51,7 +51,8 @@ fn a_deadline_is_predicted_and_preferred_to_older_jobs_and_refused_if_it_would_b
     let alone = refusal(&cluster, &alone, 400);
     assert!(alone.contains("there is none"), "{alone}");
 
-    // Both wait for the same GPU. The one that is due goes first, although it came later.
+    // Both wait for the same GPU. The job with the deadline starts first, although it was submitted
+    // later.
     let gate = cluster.scratch().join("open");
     let until_open = format!("while [ ! -e {} ]; do sleep 0.02; done", gate.display());
     let holder = cluster.submit(&SubmitRequest { gpu_whole: true, ..script(&until_open) }).job_id;

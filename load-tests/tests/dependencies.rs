@@ -1,4 +1,5 @@
-//! Jobs that wait for other jobs: over HTTP, by the commands of Slurm, and over a restart of the controller.
+//! Jobs that wait for other jobs: over HTTP, by the commands of Slurm, and across a restart of the
+//! controller.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -44,7 +45,7 @@ impl Rig {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A job that runs until its file is there, and ends with its code then.
+    /// A job that runs until its file exists, and then ends with the given code.
     fn until_file(&self, name: &str, code: u8) -> u64 {
         let file = self.cluster.scratch().join(name).display().to_string();
         let text = format!("while [ ! -e {file} ]; do sleep 0.05; done; exit {code}");

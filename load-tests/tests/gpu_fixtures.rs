@@ -1,4 +1,4 @@
-//! The read-only look at a real GPU: the script's ways out, and what was kept of real GPUs.
+//! The read-only look at a real GPU: the script's exit paths, and the recordings of real GPUs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -87,7 +87,8 @@ fn a_gpu_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
     assert!(seen.gpus[0].sample.as_ref().unwrap().power_mw.is_some());
     assert!(node.read().unwrap() == before, "nothing was changed");
 
-    // The same without the permission for MIG: it lists what it may not do.
+    // The same without the permission for MIG: it lists the operations that it lacks permission
+    // for.
     node.set_faults("call=nvmlDeviceGetGpuInstances code=4\n").unwrap();
     let output = look(&programs().nvml, Some(&sim), &into);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
