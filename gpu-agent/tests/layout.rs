@@ -205,7 +205,7 @@ async fn an_instance_is_cut_into_several_and_an_attempt_runs_on_each() {
         session.until_running(order.attempt).await;
     }
 
-    // While anything runs there it is neither destroyed nor cut anew.
+    // While anything runs there, it is neither destroyed nor given new compute instances.
     for (number, step) in
         [(2, PlanStep::Destroy(three)), (3, PlanStep::Cut(three, cut(&[(0, 1), (1, 1)])))]
     {
@@ -314,7 +314,7 @@ async fn a_half_made_instance_that_a_crash_left_is_removed_at_the_next_start() {
 
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
-    assert_eq!(standing()[0].compute.len(), 0, "half made");
+    assert_eq!(standing()[0].compute.len(), 0, "incomplete");
     let agent = start(&cluster, &agent.data);
     let session = cluster.welcome().await;
 

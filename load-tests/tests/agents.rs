@@ -1,4 +1,4 @@
-//! Agents that come, go, and come back.
+//! Agents that start, end, and start again.
 
 use std::time::{Duration, Instant};
 
@@ -30,12 +30,12 @@ fn an_agent_that_is_killed_finds_its_running_jobs_again() {
     cluster.wait_job(short, SOON, "running");
 
     cluster.agents[0].kill();
-    // It ends while nobody watches.
+    // It ends while no agent runs.
     wait::until(SOON, "end of the short job", || {
         let runs = locks::read(&cluster.scratch()).ok()?;
         (runs.get("short")?.stopped == 1).then_some(())
     });
-    assert_eq!(cluster.job(long).job.state, "running", "a lease is not over so soon");
+    assert_eq!(cluster.job(long).job.state, "running", "a lease does not expire so soon");
     let restarted = Instant::now();
     cluster.agents[0].start();
 
@@ -87,7 +87,7 @@ fn the_jobs_of_a_permanently_lost_node_run_on_another_one() {
     let states: Vec<_> = cluster.nodes().into_iter().map(|n| (n.name, n.state)).collect();
     assert!(states.contains(&(first, "lost".to_owned())), "{states:?}");
 
-    // Back again, it serves under a new generation.
+    // After its restart, it serves under a new generation.
     cluster.agents[lost].start();
     cluster.wait_ready();
     assert!(cluster.nodes()[lost].generation > 1);

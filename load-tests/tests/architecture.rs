@@ -1,5 +1,5 @@
-//! Which crate may use which, which folders may import each other, and where the names of large
-//! libraries may appear.
+//! Checks which crate may use which, which folders may import each other, and where the names of
+//! large libraries may appear.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, NodeDep};
 
-/// Every arrow that there may be, as `docs/architecture.md` draws them; tests may use more.
+/// Every permitted arrow, as `docs/architecture.md` draws them; tests may use more.
 const ARROWS: &[(&str, &[&str])] = &[
     ("tessera-model", &[]),
     ("tessera-placement", &["tessera-model"]),
@@ -431,8 +431,8 @@ fn programs_and_tests_build_third_party_crates_with_the_same_features() {
 }
 
 /// Reads every source file below `folder` that is part of a product, with its path.
-/// The modules of the control core that hold the whole state and the whole round. They lead each decision to
-/// the owners and the rows that it may change.
+/// The modules of the control core that hold the whole state and the whole round. They pass each
+/// decision to the owners and the rows that it may change.
 const HOLD_EVERYTHING: &[&str] = &["input.rs", "leader.rs", "load.rs", "placing.rs", "step.rs"];
 
 #[test]
@@ -466,7 +466,8 @@ fn signatures_of_the_control_core_name_the_owners_that_they_may_change() {
     );
 }
 
-/// Files in which a number out of range stands for something else than its size, with the reason at its place.
+/// Files in which a number out of range has a meaning other than its size; a comment next to each
+/// states the reason.
 const READ_NUMBERS_THEMSELVES: &[&str] = &[
     "crates/model/src/number.rs",
     // The launcher has no dependency but libc, since it may run as root.
@@ -476,7 +477,7 @@ const READ_NUMBERS_THEMSELVES: &[&str] = &[
     "gpu-agent/launch/src/order.rs",
     "gpu-agent/launch/src/socket.rs",
     "crates/placement/src/policy/tessera/stay/plan.rs",
-    // Programs of others give any number: one that is none has no process.
+    // Programs of others give any number: one out of range has no process.
     "lab/stand-in/src/mps/numbers.rs",
 ];
 

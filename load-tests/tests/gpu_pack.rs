@@ -183,7 +183,7 @@ fn a_recording_can_be_played(pack: &UnpackedPack) {
 
 fn time_slices_are_the_devices_own(rows: &BTreeMap<String, Value>) {
     let row = &rows["turns of two processes"];
-    // The stand-in's settings: slices of 2 ms, and 100 µs for a change of contexts.
+    // The stand-in's settings: slices of 2 ms, and 100 µs for a context switch.
     assert_eq!(row["turn_ms"]["p50"], 2.0, "{row}");
     assert_eq!(row["change_us"]["p50"], 100.0, "{row}");
     assert_eq!(row["at_once"], 0, "{row}");
@@ -306,7 +306,7 @@ fn a_trace_of_torchs_profiler_becomes_a_file_that_plays() {
 
     let file = folder.path().join("recorded.player");
     fs::write(&file, &written.stdout).unwrap();
-    // The pause of 1.5 µs between both is none of the host's.
+    // The pause of 1.5 µs between both is not a pause of the host.
     let expected = "player 1\n# a test\nstreams 2\niterations 1\n# k0: void gemm<float, 4>(int*)\n\
         kernel k0 dur=100500ns\nkernel k0 dur@8x1x1/128x1x1=100500ns\ngap 50000ns\nrun k0 4x1x1/128x1x1\n\
         run k0 8x1x1/128x1x1 stream=1\ngap 647500ns\n";

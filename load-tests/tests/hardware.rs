@@ -1,4 +1,4 @@
-//! What drivers and GPUs do wrong, seen from a user's side. Rows G7, G10 and G12 of
+//! Faults of drivers and GPUs, from a user's point of view. Rows G7, G10 and G12 of
 //! docs/reliability.md.
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tessera_load_tests::wait;
 
 /// How long a slow driver takes to destroy an instance.
 const SLOW_MS: u64 = 8_000;
-/// The API doesn't wait for drivers; a busy machine takes its time too.
+/// The API doesn't wait for drivers; a busy machine is slow too.
 const PROMPT: Duration = Duration::from_secs(2);
 
 fn faults(cluster: &Cluster, lines: &str) {

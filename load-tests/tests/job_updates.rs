@@ -25,7 +25,7 @@ impl Rig {
         self.cluster.scratch().join(name)
     }
 
-    /// A sharer that counts, and writes on `SIGUSR1` how far it came.
+    /// A sharer that counts, and writes its count on `SIGUSR1`.
     fn counter(&self, name: &str, checkpoint: bool) -> SubmitRequest {
         let file = self.file(name).display().to_string();
         let line = format!(

@@ -1,4 +1,4 @@
-//! What users do to jobs, and what jobs do to themselves.
+//! Changes to jobs by users, and ends of jobs by themselves.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};

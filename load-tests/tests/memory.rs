@@ -1,4 +1,4 @@
-//! Jobs that run out of GPU memory get the next size by themselves, with real processes.
+//! Jobs that run out of GPU memory automatically get the next size, with real processes.
 
 use tessera_api_types::{GangRequest, JobDetail, JobMemory, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
@@ -8,7 +8,7 @@ use tessera_load_tests::{processes, wait};
 
 const GIB: u64 = 1 << 30;
 
-/// What frameworks print as they give up.
+/// Messages that frameworks print when they run out of memory.
 const COMPLAINT: &str = "echo 'torch.OutOfMemoryError: CUDA out of memory.' >&2";
 
 /// A job that needs `mib` of device memory, and names nothing: no size, no retries.
@@ -131,7 +131,7 @@ fn a_sharing_job_gets_a_larger_limit() {
 #[test]
 fn a_gang_moves_all_of_its_members() {
     let cluster = Plan::new().node("n1", "a30-24gb,a30-24gb").start();
-    // Only rank 1 needs more; the other one waits for it.
+    // Only rank 1 needs more; the other rank waits for it.
     let text = format!(
         "[ $RANK = 1 ] || exec sleep 1000\n\
          [ $TESSERA_GPU_MEMORY_BYTES -ge {} ] || exit 112\n\
@@ -178,7 +178,7 @@ fn with_any_process_killed_no_size_is_tried_twice_and_no_job_is_lost() {
 
     let id = cluster.submit(&request).job_id;
     runs(&cluster, id, 1);
-    // Nobody but the agent sees the end, and it dies with that.
+    // Only the agent notices the end, and it dies with that.
     cluster.controller.kill();
     go(&cluster, 1);
     cluster.agents[0].kill();

@@ -39,7 +39,7 @@ fn help(program: &str, verbs: &[String]) -> String {
 fn verbs(help: &str) -> Vec<String> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| !line.is_empty());
-    // Long descriptions go on further to the right.
+    // Continued descriptions are indented further.
     let begun = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let names = begun.filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").map(str::to_owned).collect()

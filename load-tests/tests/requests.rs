@@ -1,4 +1,4 @@
-//! What comes in over REST: wrong, impossible, repeated.
+//! Invalid, impossible and repeated requests over REST.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
@@ -106,7 +106,7 @@ fn an_impossible_job_may_wait_for_hardware_on_request() {
     wait::until(SOON, "the reason why it waits", || {
         (cluster.job(job).job.reason.as_deref() == Some("bad_constraints")).then_some(())
     });
-    // It holds up nobody.
+    // It delays no other job.
     let other = cluster.submit(&command(["true"])).job_id;
     cluster.wait_job(other, SOON, "succeeded");
     cluster.act(job, "cancel").expect(200);

@@ -1,4 +1,5 @@
-//! Jobs under `--policy scheme-b` on a real controller: slices made to measure, and a strict order.
+//! Jobs under `--policy scheme-b` on a real controller: slices of exactly the needed size, and a
+//! strict order.
 
 use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
@@ -6,7 +7,7 @@ use tessera_load_tests::wait;
 
 const GIB: u64 = 1 << 30;
 
-/// Requests so much memory until a file of this name stands in the folder.
+/// A job that holds the given memory until a file of this name exists in the folder.
 fn until(cluster: &Cluster, gib: u64, file: &str) -> SubmitRequest {
     let folder = cluster.scratch().display().to_string();
     SubmitRequest {
@@ -28,7 +29,7 @@ fn slices_are_created_in_the_needed_size_and_no_job_overtakes_a_waiting_one() {
     assert_eq!(profile(small), "1g.5gb");
     assert!(profile(large).ends_with("g.20gb"), "{}", profile(large));
 
-    // One of 30 GiB has no space next to them; the small one behind it has, and waits anyway.
+    // A job of 30 GiB has no space next to them; the small one after it has, but waits anyway.
     let second = cluster.submit(&until(&cluster, 30, "go")).job_id;
     let third = cluster.submit(&until(&cluster, 4, "go")).job_id;
     let explained = wait::until(SOON, "its reason", || {

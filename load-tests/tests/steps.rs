@@ -1,4 +1,5 @@
-//! Steps over several nodes: what `srun` in a batch script starts on the other nodes of its job.
+//! Steps over several nodes: processes that `srun` in a batch script starts on the other nodes of
+//! its job.
 
 use std::fs;
 use std::path::PathBuf;
@@ -320,9 +321,9 @@ fn a_process_of_a_job_reaches_only_its_own_job_without_a_token() {
     let (code, printed) =
         rig.batch(&[], &format!("env | grep -c TESSERA_TOKEN; python3 call.py {other}"));
 
-    // A request that begins no WebSocket connection is refused as such, and by nothing else.
+    // A request that is not a WebSocket handshake is refused for that reason and no other.
     assert_eq!((code, printed.as_str()), (0, "0\n403 403 403 403 400\n"));
-    // A process of no job is sent away.
+    // A process outside of all jobs is refused.
     let socket = rig.cluster.agent_data(0).join("calls.sock");
     let called = Command::new("python3")
         .arg(rig.cluster.scratch().join("call.py"))

@@ -135,7 +135,7 @@ fn share_default(word: &str) -> String {
     format!("{word}: without --share, {what}")
 }
 
-/// Describes what becomes of requests for one GPU.
+/// Describes the states of requests for one GPU.
 fn sharing(partitions: &[String]) -> String {
     match partitions {
         [] => "a job that requests one GPU gets all of it".to_owned(),

@@ -80,7 +80,7 @@ impl Policy for StaticPromote {
             (planned.placements != before).then(|| reshaped(planned))
         });
         let starts = changed.map(|reshape| {
-            let why = because(NAME, "the largest slice that stands idle");
+            let why = because(NAME, "the largest idle slice");
             Decision::Reshape { reshape, why }
         });
         starts.chain(waits).collect()

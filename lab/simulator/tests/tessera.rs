@@ -1,4 +1,4 @@
-//! Laws of `tessera`: nobody waits for ever, and nobody is made late.
+//! Laws of `tessera`: no job waits for ever, and no job misses its deadline because of another one.
 
 use std::sync::Mutex;
 

@@ -33,7 +33,7 @@ fn systemd_is_notified_once_a_daemon_serves() {
         messages += &String::from_utf8_lossy(&buffer[..length]);
     }
     assert!(messages.contains("STATUS=serving on 127.0.0.1:"), "{messages}");
-    assert!(messages.contains("attempts run on without the agent"), "{messages}");
+    assert!(messages.contains("attempts continue without the agent"), "{messages}");
 
     cluster.controller.stop();
     let stopping = wait::within_time(Duration::from_secs(20), || {

@@ -1,4 +1,4 @@
-//! Rows M1 to M7 of docs/mps.md: what faults, kills, deaths and limits mean for which job.
+//! Rows M1 to M7 of docs/mps.md: the effects of faults, kills, deaths and limits on each job.
 
 use std::time::Instant;
 
@@ -96,7 +96,7 @@ fn m4_after_a_death_without_disconnecting_the_co_runners_are_verified() {
     processes::signal(first.pid(), libc::SIGKILL);
     rig.ended_as(&first, "failed");
 
-    // The server is well: nobody is touched.
+    // The server is healthy: no job is affected.
     assert_eq!(rig.cluster.job(neighbour.job).job.attempts, 1);
     rig.faults("poison_percent=100\n");
     let second = rig.client("second");
@@ -168,7 +168,7 @@ fn m5_a_server_that_dies_alone_ends_its_slices_jobs_and_the_next_job_gets_a_new_
     }
 }
 
-/// Whether a daemon serves the slice of a job.
+/// Returns whether a daemon serves the slice of a job.
 fn is_of(rig: &Rig, daemon: u32, client: &Client) -> bool {
     let slice = rig.cluster.job(client.job).job.slice.unwrap();
     let environment = std::fs::read(format!("/proc/{daemon}/environ")).unwrap();

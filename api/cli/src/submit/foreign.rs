@@ -188,7 +188,8 @@ pub struct ForeignOptions {
 }
 
 impl ForeignOptions {
-    /// Returns what becomes of an option, and why, for the page about Slurm; `None` if it is unknown.
+    /// Returns how an option is handled, and why, for the page about Slurm; `None` if it is
+    /// unknown.
     #[cfg(test)]
     pub fn verdict_of(name: &str) -> Option<(&'static str, String)> {
         let (.., verdict) = FOREIGN.iter().find(|(long, ..)| *long == name)?;

@@ -5,8 +5,8 @@
 //!
 //! - **Under MPS** from a trained model, whose intervals hold nine of ten outcomes.
 //! - **Kernel by kernel** from [`kernel_sharing::by_priority`]. Its largest error is 30 % for a job that fills gaps
-//!   (`docs/policies.md`, *Model*). A holder loses at most 5 %: the queue's budgets for changes of contexts (3 %)
-//!   and for launches by age (2 %) bound that (`docs/kernel-plane.md`).
+//!   (`docs/policies.md`, *Model*). A holder loses at most 5 %: the queue's budgets for context
+//!   switches (3 %) and for launches by age (2 %) bound that (`docs/kernel-plane.md`).
 
 use tessera_model::number::clamped;
 use tessera_model::share::{SliceShare, SmPercent};
