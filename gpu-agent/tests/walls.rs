@@ -289,8 +289,8 @@ impl Drop for HungMount {
     }
 }
 
-/// A file system that serves ada and refuses everybody else, root included, as a home folder on NFS with
-/// `root_squash` does for what only its owner may read.
+/// A file system that serves ada and refuses all other users, root included, as a home folder on
+/// NFS with `root_squash` does for what only its owner may read.
 struct SquashedMount {
     folder: PathBuf,
     server: std::process::Child,

@@ -24,7 +24,7 @@ fn best_fit(waiting: &[Option<RequestedLaunch>], idle: u64) -> Option<usize> {
                 .filter(|(priority, time)| *priority == level && 0 < *time && *time < idle)
                 .map(|(_, time)| (time, at))
         });
-        // The longest; of equals the oldest.
+        // The longest; among equals the oldest.
         if let Some((_, at)) = fits.max_by_key(|(time, at)| (*time, std::cmp::Reverse(*at))) {
             return Some(at);
         }

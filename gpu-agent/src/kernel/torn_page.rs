@@ -1,5 +1,5 @@
 //! Pages whose files jobs may truncate. An access to such a page ends a process with `SIGBUS`, unless it is
-//! prepared: here an empty page of the process's own takes the place of the lost one.
+//! prepared: here an empty page of the process itself replaces the lost one.
 
 use std::io;
 use std::ptr;

@@ -86,7 +86,7 @@ impl ModelHistory {
         all().flat_map(move |from| all().map(move |to| (from, to))).filter(|(a, b)| a.0 != b.0)
     }
 
-    /// Returns the size with runs that is nearest by its logarithm, of equals the larger.
+    /// Returns the size with runs that is nearest by its logarithm, among equals the larger.
     pub(super) fn nearest(&self, slices: u8) -> Option<(u8, &SizeHistory)> {
         let target = f64::from(slices.max(1)).ln();
         let distance = |known: u8| (f64::from(known.max(1)).ln() - target).abs();

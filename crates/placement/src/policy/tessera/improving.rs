@@ -55,7 +55,7 @@ impl Search<'_, '_> {
     }
 
     /// Repartitions GPUs where that raises the score: those with idle slices, and, within the
-    /// effort, those with the most jobs. The latter jobs may by now score higher on each other's
+    /// effort, those with the most jobs. The latter jobs may now score higher on each other's
     /// slices.
     pub(super) fn tidy(&mut self) {
         let searched = self.scoring.settings.searched;

@@ -190,8 +190,8 @@ impl WaitingJobs {
         self.ages.iter().filter_map(|(_, key)| self.queue.get(key))
     }
 
-    /// Returns the most urgent of those that were weighed with how urgent they are, of equals the
-    /// first in the order of service.
+    /// Returns the most urgent of those that were weighed with how urgent they are, among equals
+    /// the first in the order of service.
     pub(super) fn most_urgent(
         &mut self,
         clock: UrgencyClock,
