@@ -280,7 +280,7 @@ async fn a_cut_layout_comes_back_after_a_restart_of_the_machine() {
 }
 
 #[tokio::test]
-async fn a_half_made_instance_is_removed_once_the_driver_lets_it_go() {
+async fn an_incomplete_instance_is_removed_once_the_driver_permits_it() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
     faults(
@@ -303,7 +303,7 @@ async fn a_half_made_instance_is_removed_once_the_driver_lets_it_go() {
 }
 
 #[tokio::test]
-async fn a_half_made_instance_that_a_crash_left_is_removed_at_the_next_start() {
+async fn an_incomplete_instance_that_a_crash_left_is_removed_at_the_next_start() {
     let (cluster, mut agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
     faults(&agent, "call=nvmlGpuInstanceCreateComputeInstance nth=1 hang\n");

@@ -1,5 +1,5 @@
-//! The holder and the filler in real time: players on the CUDA stand-in under the shim, the agent's
-//! own queue, and what the device's trace shows about which program ran when.
+//! The holder and the filler in real time: players on the CUDA stand-in under the shim, with the
+//! agent's own queue. The device's trace shows which program ran when.
 //!
 //! A machine that does other things meanwhile wakes threads late. So the scenes run with real-time
 //! priority where that is allowed. Each may be played a few times until one shows what it should;

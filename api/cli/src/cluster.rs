@@ -43,7 +43,7 @@ fn draw(nodes: &[NodeDetails]) -> String {
                 busy(node),
                 node.cores.to_string(),
                 Bytes::new(node.memory_bytes).to_string(),
-                // What `submit --share` supports there.
+                // The support for `submit --share` there.
                 if node.mps { "mps" } else { "-" }.to_owned(),
                 node.agent_version.clone(),
                 or_dash(node.last_seen_at.map(moment)),

@@ -12,7 +12,7 @@
 //! 2. [`state`]: one owner for each part, which alone keeps the part consistent.
 //! 3. Decisions: all other modules. A function takes the owners and the rows of a round that it
 //!    changes. `AttemptChanges` has the owners that an attempt's life changes, and `GpuChanges`
-//!    those that a new layout changes.
+//!    those that a new layout modifies.
 //!
 //! Methods of [`ClusterState`] that take `&self` answer questions. Those that take `&mut self` are
 //! in `step`, `input`, `placing`, `load` and `leader` only, and lead to the functions that decide.

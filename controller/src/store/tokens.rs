@@ -44,7 +44,7 @@ pub struct LiveToken {
     pub role: Role,
     /// SHA-256 of the whole token.
     pub secret_hash: [u8; 32],
-    /// Whether an external issuer made it, whose statement about the role counts.
+    /// Whether an administrator granted this role, whatever role its user has.
     pub granted: bool,
     /// When it ends.
     pub expires_at: OffsetDateTime,

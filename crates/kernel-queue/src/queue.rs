@@ -2,7 +2,7 @@
 //!
 //! The holders are all sessions of the highest priority present. Holders launch freely, so sessions
 //! of equal priority interleave in the order of their launches (FIKIT §3.3, case C). All other
-//! sessions are fillers. A new session of higher priority becomes the holder at once: kernels of
+//! sessions are fillers. A new session of higher priority becomes the holder at once. Kernels of
 //! the previous holder in the device's queue run to their end, and its next kernel is withheld
 //! (case A).
 

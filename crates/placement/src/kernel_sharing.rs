@@ -43,10 +43,9 @@ const MET: u64 = 50;
 /// Source: the queue's default rules (`Ageing::cost_thousandths`).
 const VALVE: u64 = 20;
 
-/// Slow-down by an always busy job of equal priority: for a job that is always busy too, and for
-/// any job, which may find the device in the other's time slice. Together they give the study's
-/// "slightly below 2" for two jobs that share by time slices (Villarrubia et al., arXiv 2604.22430,
-/// §4).
+/// Slow-down by an always busy job of equal priority: for an always busy job, and for any job,
+/// which may find the device in the other's time slice. Together they give the study's "slightly
+/// below 2" for two jobs that share by time slices (Villarrubia et al., arXiv 2604.22430, §4).
 const EQUAL_BUSY: u64 = 850;
 const EQUAL_ANY: u64 = 100;
 

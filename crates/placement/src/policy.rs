@@ -119,7 +119,7 @@ pub const NAMES: &[&str] = &["exclusive", "static", "scheme-b", "tessera"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyOptions {
     /// How much energy counts for `tessera`: the part of its speed that a job gives up for a slice
-    /// that is smaller by a whole GPU, in percent; at most 100.
+    /// that is smaller by a whole GPU, in percent (0–100).
     pub energy_percent: u8,
 }
 

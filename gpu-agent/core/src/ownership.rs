@@ -242,7 +242,7 @@ fn lacks(instance: &InstanceFacts, step: PlanStep) -> bool {
 }
 
 impl InstanceOwnership {
-    /// Returns the step during which an agent died, if it has to be finished: the node owns the
+    /// Returns the step during which an agent died, if it has to be finished. The node owns the
     /// instance, it is idle, and its compute instances differ from the step's goal. An instance
     /// that was being destroyed and lost some of its compute instances is destroyed; a complete one
     /// is as before the step.

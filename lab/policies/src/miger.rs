@@ -9,8 +9,8 @@
 //! - For the cluster: the GPU with the fewest jobs that can take one more.
 //! - An online job gets the smallest slice that serves it well, where the other jobs lose least,
 //!   and never moves.
-//! - Each offline job has a slice of its own, or is the only co-runner of an online job, with the
-//!   largest percentage under MPS that leaves the online job its speed. Of all layouts and
+//! - Each offline job has a slice of its own, or is the only co-runner of an online job. Then it
+//!   has the largest percentage under MPS that leaves the online job its speed. Of all layouts and
 //!   placements, the GPU gets those in which offline jobs have the highest throughput. Offline jobs
 //!   are stopped and moved for that when a job arrives, and when no job waits and slices are idle.
 //!

@@ -11,7 +11,7 @@ use tessera_placement::predictor::Knowledge;
 /// The step in which percentages are assigned. Source: MMK's `ML`.
 const STEP: u8 = 10;
 
-/// The most jobs of one slice: as many as were ever measured together, so that no predictor gets
+/// Maximum number of jobs on one slice. As many were measured together, so that no predictor gets
 /// more co-runners than in its training samples (co-execution study: four copies; MMK: three).
 pub(crate) const SHARERS_MAX: usize = 4;
 

@@ -1,5 +1,5 @@
-//! Makes ten thousand random changes to a GPU's instances with kills of the agent in between, and
-//! measures how much longer a step takes through the agent than the driver takes.
+//! Makes ten thousand random changes to a GPU's instances with kills of the agent in between.
+//! Measures how much longer a step takes through the agent than the driver takes.
 
 use std::path::PathBuf;
 use std::time::Instant;

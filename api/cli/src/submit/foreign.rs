@@ -8,7 +8,7 @@ use std::fmt;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-/// What to do about an option.
+/// How to handle an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ForeignVerdict {
     /// Warn, and ignore it.
@@ -20,9 +20,9 @@ enum ForeignVerdict {
 /// Why an option is refused, and what to use instead; empty where there is nothing to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusalReason {
-    /// What Tessera has or does.
+    /// The equivalent in Tessera.
     pub why: &'static str,
-    /// What to write instead.
+    /// The text to write instead.
     pub instead: &'static str,
 }
 

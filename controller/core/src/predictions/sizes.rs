@@ -1,7 +1,7 @@
 //! Memory that tasks need, learned from their runs.
 //!
 //! The observations are censored. A success on a slice shows that the need is between the observed
-//! peak and the slice's memory: peaks are sampled ten times a second, so a short one is missed. An
+//! peak and the slice's memory. Peaks are sampled ten times a second, so a short one is missed. An
 //! out-of-memory failure shows that the need is larger than the slice. So runs are intervals,
 //! separated by GPU model, since libraries need different memory on each. While few peaks are
 //! known, the request is a quantile of the upper bounds, which were enough. After that it is a

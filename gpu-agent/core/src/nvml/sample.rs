@@ -29,7 +29,7 @@ pub struct GpuSample {
 /// One instance in a [`GpuSample`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceSample {
-    /// The driver's number of the GPU instance, valid until the layout changes.
+    /// The driver's number of the GPU instance, valid until the layout is changed.
     pub number: u32,
     /// Its slot.
     pub slot: Slot,

@@ -1,10 +1,9 @@
 //! The files from which DCGM's exporter reads the jobs of a GPU or an instance.
 //!
-//! There is one file for each GPU with MIG off, named by its index (`0`), and for each instance,
-//! named by the indices of its GPU and of the driver's GPU instance (`0.3`). Each line has one
-//! job's number. A place without jobs has no file: older exporters drop the figures of a place
-//! whose file is empty. A GPU in MIG mode has no file of its own: its figures don't belong to a
-//! single job.
+//! A GPU with MIG off has one file, named by its index (`0`). Each instance has one, named by the
+//! indices of its GPU and of the driver's GPU instance (`0.3`). Each line has one job's number. A
+//! device without jobs has no file: older exporters drop the figures of a device whose file is
+//! empty. A GPU in MIG mode has no file of its own: its figures don't belong to a single job.
 //!
 //! # Source
 //!
