@@ -252,7 +252,7 @@ mod tests {
             let PlanAction::End { end: PlanEnd::Failed { reason, .. }, .. } = end else {
                 panic!("{end:?}")
             };
-            assert!(reason.contains("somebody else"), "{reason}");
+            assert!(reason.contains("another program created"), "{reason}");
         }
     }
 
