@@ -73,7 +73,8 @@ impl Show {
     }
 }
 
-/// Reads the members of a job's gang, by rank. What can't be read is left out, as in all that is only shown besides.
+/// Reads the members of a job's gang, by rank. Members that can't be read are left out, since they
+/// are only additional output.
 async fn members(session: &CommandSession, job: &JobView) -> Vec<JobView> {
     let mut found = Vec::new();
     let Some((array, gang)) = job.array_id.zip(job.gang) else { return found };

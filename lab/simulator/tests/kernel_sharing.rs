@@ -50,7 +50,7 @@ const PAIRS: [Measured; 10] = [
 #[test]
 fn measured_pairs_come_out_within_a_twelfth_but_for_programs_of_a_millisecond() {
     for (pair, busy, queued, shared) in PAIRS {
-        // F's tasks take 1.6 and 3.2 ms: its gaps are shorter than what a change of contexts takes.
+        // F's tasks take 1.6 and 3.2 ms: its gaps are shorter than a context switch.
         let off = if pair == 'F' { 0.27 } else { 0.085 };
         for (order, measured) in [(ServiceOrder::Priority, queued), (ServiceOrder::Slices, shared)]
         {

@@ -8,7 +8,7 @@ use std::fmt;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-/// What to do about an option.
+/// How to handle an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ForeignVerdict {
     /// Warn, and ignore it.
@@ -20,9 +20,9 @@ enum ForeignVerdict {
 /// Why an option is refused, and what to use instead; empty where there is nothing to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusalReason {
-    /// What Tessera has or does.
+    /// The equivalent in Tessera.
     pub why: &'static str,
-    /// What to write instead.
+    /// The text to write instead.
     pub instead: &'static str,
 }
 
@@ -188,7 +188,8 @@ pub struct ForeignOptions {
 }
 
 impl ForeignOptions {
-    /// Returns what becomes of an option, and why, for the page about Slurm; `None` if it is unknown.
+    /// Returns how an option is handled, and why, for the page about Slurm; `None` if it is
+    /// unknown.
     #[cfg(test)]
     pub fn verdict_of(name: &str) -> Option<(&'static str, String)> {
         let (.., verdict) = FOREIGN.iter().find(|(long, ..)| *long == name)?;

@@ -307,13 +307,13 @@ pub enum BadJobOptions {
     /// `--priority` out of range.
     #[error("--priority {number}: priorities go from 0 (highest) to 9 (lowest)")]
     Priority {
-        /// What was given.
+        /// The given value.
         number: u64,
     },
     /// `--sm` out of range.
     #[error("--sm {number}: give 1 to 100 percent of the slice")]
     SharePercent {
-        /// What was given.
+        /// The given value.
         number: u64,
     },
     /// A path that JSON can't hold.
