@@ -150,6 +150,7 @@ fn alerts_fire_on_a_running_cluster_whose_condition_is_true() {
         "TesseraCertificateExpires",
         "TesseraDatabaseSlow",
         "TesseraInstanceStuck",
+        "TesseraLeaseNotRenewed",
         "TesseraMpsRestartLoop",
         "TesseraPredictorNotTrusted",
     ]);
@@ -224,7 +225,6 @@ fn a_node_falls_silent(rig: &mut Rig) {
 
 fn the_database_is_gone(rig: &mut Rig) {
     rig.cluster.database.as_mut().unwrap().kill();
-    rig.fires("TesseraLeaseNotRenewed");
     rig.fires("TesseraNotReady");
 }
 
