@@ -31,6 +31,7 @@ fn program(stage: &Stage, text: &str) -> LaunchOrder {
     let stand_in = concat!(env!("CARGO_MANIFEST_DIR"), "/../lab/stand-in/python");
     let mut order = order(&stage.place, &["/usr/bin/env", "python3", "-c", text]);
     order.run.env.insert("PYTHONPATH".to_owned(), stand_in.to_owned());
+    order.run.env.insert("TORCH_STAND_IN_MIB".to_owned(), "1024".to_owned());
     order
 }
 

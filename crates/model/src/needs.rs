@@ -36,8 +36,10 @@ impl LaunchNeeds {
 ///
 /// Returns `None` if either number is 0.
 pub fn fold_warps(wanted: u64, available: u16) -> Option<u16> {
-    let steps = wanted.checked_div(u64::from(available)).filter(|_| wanted > 0)?;
-    let steps = steps + u64::from(wanted % u64::from(available) > 0);
+    if wanted == 0 || available == 0 {
+        return None;
+    }
+    let steps = wanted.div_ceil(u64::from(available));
     // At most `available`, since it takes `steps` steps there.
     u16::try_from(wanted.div_ceil(steps)).ok()
 }
