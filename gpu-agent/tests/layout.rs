@@ -230,7 +230,7 @@ async fn a_cut_keeps_the_compute_instances_that_it_has_in_common_with_the_last()
     assert_ne!(parts[0].slice.as_ref(), Some(&places[0].slice));
     let gone = session.run(&shell(&places[0], "true")).await;
     assert_eq!(gone.outcome, Outcome::NotStarted);
-    assert!(gone.detail.contains("is cut into"), "{gone:?}");
+    assert!(gone.detail.contains("is now divided into"), "{gone:?}");
     let whole = PlanStep::Cut(three, cut(&[(0, 3)]));
     let (end, report) = session.apply(plan(&gpu.gpu, 3, vec![whole])).await;
     let report = report.unwrap();

@@ -146,10 +146,10 @@ pub fn fetch(path: &Path) -> io::Result<OwnedFd> {
         _ => None,
     });
     let memory = descriptors.ok_or_else(|| io::Error::other("its server gave no memory"))?;
-    let length = u64::try_from(fstat(&memory)?.st_size).unwrap_or_default();
     // Other files have no seals at all.
     let seals = fcntl_get_seals(&memory).unwrap_or(SealFlags::empty());
-    if length < GATE_BYTES as u64 || !seals.contains(SealFlags::SHRINK) {
+    let is_whole = usize::try_from(fstat(&memory)?.st_size).is_ok_and(|length| length >= GATE_BYTES);
+    if !is_whole || !seals.contains(SealFlags::SHRINK) {
         return Err(io::Error::other("it is no memory of a page that stays as long as it is"));
     }
     Ok(memory)

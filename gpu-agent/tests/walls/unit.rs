@@ -55,15 +55,16 @@ const CAPABILITIES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// The numbers of the capabilities that the unit takes away.
+/// The numbers of the capabilities that the unit takes away: all but those that it lists.
 fn dropped(unit: &str) -> Vec<libc::c_int> {
-    let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet=~"));
-    let number = |word: &str| {
-        let name = word.strip_prefix("CAP_").unwrap();
-        let place = CAPABILITIES.iter().position(|known| *known == name);
-        libc::c_int::try_from(place.unwrap_or_else(|| panic!("{word} is no capability"))).unwrap()
-    };
-    lines.flat_map(str::split_whitespace).map(number).collect()
+    let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let kept: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    for word in &kept {
+        let name = word.strip_prefix("CAP_").unwrap_or_else(|| panic!("{word} is no capability"));
+        assert!(CAPABILITIES.contains(&name), "{word} is no capability");
+    }
+    let is_kept = |name: &str| kept.iter().any(|word| word.strip_prefix("CAP_") == Some(name));
+    (0..).zip(CAPABILITIES).filter(|(_, name)| !is_kept(name)).map(|(number, _)| number).collect()
 }
 
 /// Does what systemd does for `ProtectSystem=full`.
