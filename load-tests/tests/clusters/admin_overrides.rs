@@ -274,7 +274,11 @@ fn an_agent_without_permission_for_mig_starts_and_reports_what_it_may_do() {
         output.contains("may neither partition nor use GPU 0").then_some(output)
     });
     assert!(words.contains("mig_permission"), "{words}");
-    let output = tessera(&cluster, &["doctor", "n1", "--json"]);
+    // Until its new agent has a session, the node can't be examined.
+    let output = wait::until(SOON, "a report of the new agent", || {
+        let output = tessera(&cluster, &["doctor", "n1", "--json"]);
+        (!output.stdout.is_empty()).then_some(output)
+    });
     assert_eq!(output.status.code(), Some(1), "something blocks");
     let reports: Value = serde_json::from_slice(&output.stdout).unwrap();
     let findings = reports[0]["findings"].as_array().unwrap();

@@ -464,6 +464,8 @@ JobDetail = TypedDict(
         "gpu_request": "str",
         "id": "int",
         "interactive": "bool",
+        "launch_multiprocessors": "Optional[int]",
+        "memory_before_launch_bytes": "Optional[int]",
         "memory_estimate_bytes": "Optional[int]",
         "memory_prediction": "Optional[str]",
         "name": "str",
