@@ -67,7 +67,7 @@ enum Key {
     Name(String),
 }
 
-/// Who has which role, and who coordinates whom.
+/// The roles of users, and the accounts that they coordinate.
 #[derive(Debug)]
 struct Rules {
     appointments: Arc<Appointments>,

@@ -98,8 +98,8 @@ pub fn open(data: &Path) -> anyhow::Result<DataFolder> {
     })
 }
 
-/// Opens the file of the lock for this account only: whoever may read a file may lock it, and would keep the
-/// controller from its next start.
+/// Opens the file of the lock for this account only. An account that may read a file may lock it, and could prevent
+/// the controller's next start.
 fn open_lock(path: &Path) -> std::io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
     let lock = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;

@@ -103,9 +103,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes room for the groups of jobs, and stays until a signal ends this process.
+/// Makes the group in which those of jobs are, and keeps it until a signal ends this process.
 fn keep_groups() -> bool {
-    if let Err(error) = group::make_room_for_jobs() {
+    if let Err(error) = group::leave_to_jobs() {
         eprintln!("tessera-agent: can't make the control group of jobs: {error}");
         return false;
     }

@@ -52,10 +52,10 @@ fn program(cluster: &Cluster, text: &str) -> String {
 /// Submits as users do, with default settings and without a size.
 fn submit(cluster: &Cluster, words: &[&str]) -> u64 {
     let torch = format!("PYTHONPATH={TORCH}");
-    let said = done(cluster, &[&["submit", "--json", "--env", &torch], words].concat());
-    let start = said.find('{').unwrap_or_else(|| panic!("{said}"));
-    let answer: serde_json::Value = serde_json::from_str(said[start..].trim()).unwrap();
-    answer["job_id"].as_u64().unwrap_or_else(|| panic!("{said}"))
+    let printed = done(cluster, &[&["submit", "--json", "--env", &torch], words].concat());
+    let start = printed.find('{').unwrap_or_else(|| panic!("{printed}"));
+    let answer: serde_json::Value = serde_json::from_str(printed[start..].trim()).unwrap();
+    answer["job_id"].as_u64().unwrap_or_else(|| panic!("{printed}"))
 }
 
 /// What each attempt had in MiB, and how it ended.

@@ -69,9 +69,8 @@ pub struct AttemptView {
     /// Its percentage of the slice's multiprocessors, with `share` = `mps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_percent: Option<u8>,
-    /// Where that size comes from: `out_of_memory` (the job ran out of less), `predicted` (it was
-    /// predicted to), `declared`, `first_launch` (it had allocated so much before its first kernel), `learned` from
-    /// runs of its task, `estimated`, or `unknown`.
+    /// Where that size comes from: `out_of_memory`, `predicted`, `declared`, `first_launch`, `learned`, `estimated`, or
+    /// `unknown`. With `first_launch` the job had allocated so much before its first kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_source: Option<String>,
     /// Its counters in the slice's kernel queue so far, with `share` = `kernel`.

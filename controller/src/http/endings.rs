@@ -1,5 +1,5 @@
-//! Answers that go on, such as streams of events and sessions, end when the token of their caller does: a token that
-//! was stolen and revoked must not be worth an open shell.
+//! Long answers, such as streams of events and sessions, end with the token of their caller. A stolen token that was
+//! revoked must not keep a shell open.
 
 use std::error::Error;
 use std::pin::Pin;

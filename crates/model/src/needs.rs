@@ -31,17 +31,17 @@ impl LaunchNeeds {
     }
 }
 
-/// Folds a kernel that fills `wanted` multiprocessors at once onto a GPU with `available` of them. It takes
-/// `t = ⌈wanted / available⌉` steps there, and `⌈wanted / t⌉` multiprocessors take as many (MIGM §2.2).
+/// Folds a kernel that fills `needed` multiprocessors at once onto a GPU with `available` of them. It takes
+/// `t = ⌈needed / available⌉` steps there, and `⌈needed / t⌉` multiprocessors take as many (MIGM §2.2).
 ///
 /// Returns `None` if either number is 0.
-pub fn fold_warps(wanted: u64, available: u16) -> Option<u16> {
-    if wanted == 0 || available == 0 {
+pub fn fold_warps(needed: u64, available: u16) -> Option<u16> {
+    if needed == 0 || available == 0 {
         return None;
     }
-    let steps = wanted.div_ceil(u64::from(available));
+    let steps = needed.div_ceil(u64::from(available));
     // At most `available`, since it takes `steps` steps there.
-    u16::try_from(wanted.div_ceil(steps)).ok()
+    u16::try_from(needed.div_ceil(steps)).ok()
 }
 
 #[cfg(test)]
@@ -69,13 +69,13 @@ mod tests {
     proptest! {
         #[test]
         fn the_folded_kernel_takes_as_many_steps_and_no_fewer_multiprocessors_would_do(
-            wanted in 1_u64..1_000_000,
+            needed in 1_u64..1_000_000,
             available in 1_u16..200,
         ) {
-            let folded = fold_warps(wanted, available).unwrap();
+            let folded = fold_warps(needed, available).unwrap();
 
-            prop_assert!(folded >= 1 && folded <= available && u64::from(folded) <= wanted);
-            let steps = |on: u16| wanted.div_ceil(u64::from(on));
+            prop_assert!(folded >= 1 && folded <= available && u64::from(folded) <= needed);
+            let steps = |on: u16| needed.div_ceil(u64::from(on));
             prop_assert_eq!(steps(folded), steps(available));
             prop_assert!(folded == 1 || steps(folded - 1) > steps(available));
         }

@@ -148,7 +148,8 @@ pub fn fetch(path: &Path) -> io::Result<OwnedFd> {
     let memory = descriptors.ok_or_else(|| io::Error::other("its server gave no memory"))?;
     // Other files have no seals at all.
     let seals = fcntl_get_seals(&memory).unwrap_or(SealFlags::empty());
-    let is_whole = usize::try_from(fstat(&memory)?.st_size).is_ok_and(|length| length >= GATE_BYTES);
+    let is_whole =
+        usize::try_from(fstat(&memory)?.st_size).is_ok_and(|length| length >= GATE_BYTES);
     if !is_whole || !seals.contains(SealFlags::SHRINK) {
         return Err(io::Error::other("it is no memory of a page that stays as long as it is"));
     }

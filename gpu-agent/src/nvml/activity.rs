@@ -28,7 +28,7 @@ struct GpuCounters {
 
 struct InstanceCounter {
     taken: Instant,
-    /// The newest sample, and room for the next one.
+    /// The newest sample, and memory for the next one.
     newest: CounterSample,
     spare: CounterSample,
     busy: Option<u16>,

@@ -24,7 +24,7 @@ pub(super) const PARENT: &str = "tessera-jobs";
 const AGENT_SUBGROUP: &str = "/agent";
 
 /// The unit that keeps the group of all jobs while the agent restarts. systemd starts no program in a group that has
-/// others with limits below it, and versions before 254 start the agent's in that of its unit.
+/// groups with limits below it. Versions before 254 start the agent in its unit's own group.
 const JOBS_UNIT: &str = "tessera-jobs.service";
 /// The group of that unit's own program.
 const KEEPER_SUBGROUP: &str = "keeper";
@@ -204,7 +204,7 @@ fn own_path<'a>(mounts: &'a str, own: &'a str) -> Option<(&'a Path, &'a str)> {
 /// # Errors
 ///
 /// The group can't be made or joined.
-pub fn make_room_for_jobs() -> io::Result<()> {
+pub fn leave_to_jobs() -> io::Result<()> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
     let own = std::fs::read_to_string("/proc/self/cgroup")?;
     let Some((mount, path)) = own_path(&mounts, &own) else { return Ok(()) };

@@ -66,7 +66,7 @@ hooks! {
     };
 }
 
-/// Observes a request that the driver refused for want of memory. The program gets the driver's answer.
+/// Observes a request that the driver refused because memory was short. The program gets the driver's answer.
 fn refused(code: CudaResult, bytes: usize) {
     if code == OUT_OF_MEMORY && watch::is_on() {
         crate::state::guarded(|| watch::on_refusal(bytes as u64));

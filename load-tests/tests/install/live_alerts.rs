@@ -18,7 +18,7 @@ use tessera_load_tests::{http, ports, wait};
 
 use super::tools::{have, long, read, root, skip};
 
-/// How long an alert may take to fire after its condition came true: rates and counters need scrapes.
+/// How long an alert may take to fire after its condition holds: rates and counters need scrapes.
 const FIRES_WITHIN: Duration = Duration::from_secs(45);
 
 /// A cluster with one node, and a Prometheus that evaluates the rules twice a second.

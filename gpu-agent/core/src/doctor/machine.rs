@@ -134,8 +134,8 @@ fn walls(facts: &MachineFacts) -> Finding {
         "walls",
         FindingLevel::Warn,
         format!("jobs run as their users, but: {missing}"),
-        "outside of a container, or with CAP_SYS_ADMIN and CAP_BPF in it, on Linux 5.8 or later; with the \
-         data folder outside of /tmp, and with private_tmp, hide_processes, guard_devices and cgroups on",
+        "run it on Linux 5.8 or later, outside of a container or with CAP_SYS_ADMIN and CAP_BPF. Keep the data \
+         folder outside of /tmp, and private_tmp, hide_processes, guard_devices and cgroups on",
     )
 }
 

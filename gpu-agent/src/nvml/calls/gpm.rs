@@ -29,7 +29,7 @@ impl NvmlLibrary {
         support.is_ok_and(|support| support.isSupportedDevice != 0)
     }
 
-    /// Makes room for a sample; [`Self::free_counters`] ends it.
+    /// Allocates a sample; [`Self::free_counters`] frees it.
     pub fn new_counters(&self) -> Result<CounterSample, NvmlCallError> {
         filled(|place| call!(self.nvmlGpmSampleAlloc(place))).map(CounterSample)
     }

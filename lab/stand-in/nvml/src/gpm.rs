@@ -88,8 +88,8 @@ nvml! {
         taken(answer.sample1)?;
         let load = taken(answer.sample2)?;
         let count = usize::try_from(answer.numMetrics).map_err(|_| NvmlCode::INVALID_ARGUMENT)?;
-        let asked = answer.metrics.get_mut(..count).ok_or(NvmlCode::INVALID_ARGUMENT)?;
-        for metric in asked {
+        let requested = answer.metrics.get_mut(..count).ok_or(NvmlCode::INVALID_ARGUMENT)?;
+        for metric in requested {
             let is_known = metric.metricId == SM_UTIL;
             metric.nvmlReturn = if is_known { 0 } else { NvmlCode::NOT_SUPPORTED.0 };
             metric.value = if is_known { f64::from(load) } else { 0.0 };

@@ -6,8 +6,8 @@
 //! stays in one placement. Suppose that the job becomes the oldest overdue one at `t`, when the
 //! last arrival on its GPU was at `a ≤ t`. No more jobs arrive there, so its last arrival doesn't
 //! change. The choice changes to another GPU only if that GPU's last arrival is older still. So at
-//! any time all jobs on the chosen GPU arrived at `a` or before, and have left by `a + L`. From `t
-//! + L` on the chosen GPU is empty, and the job starts there. With `k` jobs that are overdue before
+//! any time all jobs on the chosen GPU arrived at `a` or before, and have left by `a + L`. From
+//! `t + L` on the chosen GPU is empty, and the job starts there. With `k` jobs that are overdue before
 //! it, each of which takes at most `L`, **no job waits longer than `patience + (k + 1) L`**. That
 //! holds whatever jobs arrive later and however wrong predictions are: none is used. `L` includes
 //! the time of partitioning. GPUs that are unavailable, closed by operators or used by foreign
