@@ -70,7 +70,7 @@ pub(super) async fn guard<B: MessageBody + 'static>(
     harden(&mut answer);
     let source = peer.as_ref().map(Peer::source);
     if is_audited(caller.as_deref(), (&route, &method), answer.status())
-        && (caller.is_some() || state.rates.has_room_in_log(source))
+        && (caller.is_some() || state.rates.admits_entry(source))
     {
         state.ports.audit.record(entry(&answer, peer.as_ref(), caller.as_deref()));
     }

@@ -73,7 +73,7 @@ impl Rates {
 impl Rates {
     /// Returns whether what a source without a name sent is still recorded. Its pages of other sites and wrong tokens
     /// must not fill the audit log.
-    pub(super) fn has_room_in_log(&self, source: Option<Source>) -> bool {
+    pub(super) fn admits_entry(&self, source: Option<Source>) -> bool {
         if self.entries.len() > KEYS_MAX {
             self.entries.retain_recent();
         }
@@ -164,12 +164,12 @@ mod tests {
     fn a_source_without_a_name_fills_no_audit_log_and_others_are_still_recorded() {
         let rates = Rates::default();
         let source = |text: &str| Some(Source::Address(text.parse().unwrap()));
-        let recorded = |from| (0..10_000).filter(|_| rates.has_room_in_log(from)).count();
+        let recorded = |from| (0..10_000).filter(|_| rates.admits_entry(from)).count();
 
         let of_one = recorded(source("10.0.0.1:7"));
 
         assert!((50..10_000).contains(&of_one), "{of_one}");
-        assert!(rates.has_room_in_log(source("10.0.0.2:7")));
+        assert!(rates.admits_entry(source("10.0.0.2:7")));
     }
 
     #[test]
