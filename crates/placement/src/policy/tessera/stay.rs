@@ -377,7 +377,8 @@ impl<'c> StayRound<'c> {
         sized: &SizedJob<'c>,
         others: usize,
     ) -> Option<PlaceNow<'c>> {
-        let all = self.sized(job, others);
+        let mut all = self.sized(job, others);
+        self.keep_quota(job, &mut all);
         if all.known || all.options.len() == sized.options.len() {
             return None;
         }

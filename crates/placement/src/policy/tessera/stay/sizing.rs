@@ -25,17 +25,13 @@ impl<'c> StayRound<'c> {
         others: usize,
     ) -> Option<(SizedJob<'c>, Option<f64>)> {
         let mut sized = self.sized(job, others);
-        if let Some(quotas) = &self.quotas
-            && let Some(left) = quotas.left_for(job)
+        self.keep_quota(job, &mut sized);
+        if sized.options.is_empty()
+            && let Some(quotas) = &self.quotas
+            && quotas.left_for(job).is_some()
         {
-            let slices = |option: &SizeOption<'_>| {
-                option.profile.map_or(WHOLE_GPU, |profile| u32::from(profile.compute_slices))
-            };
-            sized.options.retain(|option| slices(option) <= left);
-            if sized.options.is_empty() {
-                self.decisions.push(quotas.wait(NAME, job, 1, None));
-                return None;
-            }
+            self.decisions.push(quotas.wait(NAME, job, 1, None));
+            return None;
         }
         if !sized.known && !self.is_aged(job) {
             self.keep_large(&mut sized);
@@ -46,6 +42,16 @@ impl<'c> StayRound<'c> {
             self.keep_deadline(&mut sized, deadline);
         }
         Some((sized, deadline))
+    }
+
+    /// Takes out the sizes that the job's account may not have.
+    pub(super) fn keep_quota(&self, job: &QueuedJob, sized: &mut SizedJob<'c>) {
+        if let Some(left) = self.quotas.as_ref().and_then(|quotas| quotas.left_for(job)) {
+            let slices = |option: &SizeOption<'_>| {
+                option.profile.map_or(WHOLE_GPU, |profile| u32::from(profile.compute_slices))
+            };
+            sized.options.retain(|option| slices(option) <= left);
+        }
     }
 
     /// Takes out the sizes that are small for a whole run, if any others are left that may be free one day.
