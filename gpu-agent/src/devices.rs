@@ -21,6 +21,16 @@ pub fn rules(files: &DeviceFiles, held: &[(&GpuNumbers, Option<Slot>)]) -> Optio
     choose(&nodes, &table, held)
 }
 
+/// Lists the paths of the nodes that an attempt with these GPUs and instances may open.
+pub fn own_nodes(files: &DeviceFiles, held: &[(&GpuNumbers, Option<Slot>)]) -> Vec<String> {
+    let nodes = nodes(&files.folder);
+    let table = fs::read_to_string(&files.minors).unwrap_or_default();
+    let rules = choose(&nodes, &table, held).unwrap_or_default();
+    let is_open = |major: u32, minor: u32| rules.open.contains(&(major, minor));
+    let open = nodes.iter().filter(|(_, major, minor)| is_open(*major, *minor));
+    open.map(|(name, ..)| files.folder.join(name).display().to_string()).collect()
+}
+
 fn choose(
     nodes: &[(String, u32, u32)],
     table: &str,

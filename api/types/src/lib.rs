@@ -69,7 +69,7 @@ pub use self::sessions::{
     InteractiveRequest, SessionCommand, SessionEvent, SessionOpening, TerminalView,
 };
 pub use self::submit::{
-    ArrayRange, DeadlineView, EarlySignalRequest, GangRequest, RankUpdateView, RankView,
+    ArrayRange, ContainerRequest, DeadlineView, EarlySignalRequest, GangRequest, RankUpdateView, RankView,
     SubmitRequest, SubmitResponse, UpdateRequest,
 };
 pub use self::task_kernels::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};

@@ -40,6 +40,7 @@ mod forecast;
 mod gangs;
 mod gate;
 mod gpu_changes;
+pub mod idle;
 mod input;
 mod kernel_sharing;
 mod layouts;

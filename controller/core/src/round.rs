@@ -6,7 +6,7 @@
 use crate::commands::operator::{OperatorOutcome, OperatorRefusal};
 use crate::commands::{CommandResult, JobStateChange};
 use crate::rollback::DatabaseRollback;
-use crate::rows::{growth, nodes, overrides, transitions, updates};
+use crate::rows::{growth, idle, nodes, overrides, transitions, updates};
 use std::sync::Arc;
 use tessera_frames::cluster::{AttemptUsage, GpuReport, ToAgent};
 use tessera_model::dependency::DependencyQuestion;
@@ -91,6 +91,8 @@ pub struct JobWrites {
     pub migrations: Vec<transitions::MigrationRow>,
     /// What was predicted of the memory of running attempts, and what came of it.
     pub growths: Vec<growth::GrowthRow>,
+    /// Decisions about jobs whose GPUs do nothing.
+    pub idle: Vec<idle::IdleRow>,
     /// Waiting jobs whose reasons changed.
     pub waits: Vec<transitions::WaitReasonRow>,
 }
@@ -185,6 +187,7 @@ impl JobWrites {
             && self.reservations.is_empty()
             && self.migrations.is_empty()
             && self.growths.is_empty()
+            && self.idle.is_empty()
             && self.waits.is_empty()
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod findings;
 pub mod growth;
+pub mod idle;
 pub mod nodes;
 pub mod overrides;
 pub mod snapshot;

@@ -6,6 +6,7 @@
 pub mod attempts;
 pub mod attribution;
 pub mod companion;
+pub mod container;
 pub mod doctor;
 pub mod environment;
 pub mod health;

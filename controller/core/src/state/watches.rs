@@ -1,9 +1,10 @@
-//! The memory of running attempts, as their nodes report it, and jobs that were moved by a prediction.
+//! The memory and the idleness of running attempts, as their nodes report them, and jobs that were moved by a
+//! prediction.
 
 use std::collections::BTreeMap;
 
 use tessera_model::sizing::MemoryPrediction;
-use tessera_model::{AttemptId, Bytes, JobId};
+use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_predict::peak::MemoryWatch;
 
 use crate::state::attempts::LiveAttempt;
@@ -14,6 +15,8 @@ pub(crate) struct MemoryWatches {
     /// What is done about predictions for jobs that name nothing; `None` stands for reporting them.
     pub(crate) default: Option<MemoryPrediction>,
     pub(crate) live: BTreeMap<AttemptId, WatchedAttempt>,
+    /// When idle jobs were warned, by the attempt that leads them.
+    pub(crate) idle: BTreeMap<AttemptId, Millis>,
     /// Jobs that were moved and have not shown since whether that was right.
     pub(crate) moved: BTreeMap<JobId, MovedJob>,
 }
