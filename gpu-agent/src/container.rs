@@ -17,6 +17,10 @@ use crate::devices;
 use crate::messages::gpu::GpuNumbers;
 use crate::sys::holders::DeviceFiles;
 
+/// First argument with which the shepherd's program starts a process of a step in a container.
+pub const STEP_COMMAND: &str = "container-step";
+/// The variable that names that program, for steps.
+pub const RUNNER_VARIABLE: &str = "TESSERA_CONTAINER_RUNNER";
 /// First argument with which the shepherd's program becomes the one in front of a container.
 pub const CONTAINER_COMMAND: &str = "container";
 /// Where podman looks for specifications that exist until the next boot.
@@ -39,6 +43,8 @@ pub struct ContainerFacts {
     cdi_folder: PathBuf,
     device_files: DeviceFiles,
     libraries: Vec<(String, String)>,
+    /// The program that starts steps in containers.
+    pub runner: String,
 }
 
 impl ContainerFacts {
@@ -46,16 +52,9 @@ impl ContainerFacts {
     pub fn find(config: &AgentConfig) -> Self {
         let named = |named: &Option<PathBuf>, name: &str| match named {
             Some(path) => Some(path.clone()).filter(|path| is_program(path)),
-            None => PROGRAM_FOLDERS
-                .iter()
-                .map(|folder| Path::new(folder).join(name))
-                .find(|path| is_program(path)),
+            None => find_program(name),
         };
         let text = |path: Option<PathBuf>| path.map(|path| path.display().to_string());
-        let folders = match &config.driver_libraries {
-            Some(folder) => vec![folder.clone()],
-            None => LIBRARY_FOLDERS.map(PathBuf::from).to_vec(),
-        };
         let facts = Self {
             runtimes: NodeRuntimes {
                 podman: text(named(&config.podman, "podman")),
@@ -63,7 +62,8 @@ impl ContainerFacts {
             },
             cdi_folder: config.cdi_folder.clone(),
             device_files: config.device_files.clone(),
-            libraries: folders.iter().map(|folder| driver_libraries(folder)).find(|found| !found.is_empty()).unwrap_or_default(),
+            libraries: find_libraries(config.driver_libraries.as_deref()),
+            runner: config.shepherd.display().to_string(),
         };
         tracing::info!(runtimes = ?facts.runtimes, libraries = facts.libraries.len(), "containers");
         facts
@@ -123,6 +123,27 @@ impl ContainerFacts {
     fn path(&self, attempt: AttemptId) -> PathBuf {
         self.cdi_folder.join(format!("tessera-{}.json", attempt.as_uuid().hyphenated()))
     }
+}
+
+/// Looks for the runtimes where they usually are.
+pub(crate) fn find_runtimes() -> NodeRuntimes {
+    let text = |name| find_program(name).map(|path| path.display().to_string());
+    NodeRuntimes { podman: text("podman"), apptainer: text("apptainer") }
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let found = PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(name));
+    found.into_iter().find(|path| is_program(path))
+}
+
+/// Lists the driver's libraries: in `folder`, or where they usually are.
+pub(crate) fn find_libraries(folder: Option<&Path>) -> Vec<(String, String)> {
+    let folders = match folder {
+        Some(folder) => vec![folder.to_owned()],
+        None => LIBRARY_FOLDERS.map(PathBuf::from).to_vec(),
+    };
+    let mut found = folders.iter().map(|folder| driver_libraries(folder));
+    found.find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 fn is_program(path: &Path) -> bool {

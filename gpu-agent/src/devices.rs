@@ -31,6 +31,16 @@ pub fn own_nodes(files: &DeviceFiles, held: &[(&GpuNumbers, Option<Slot>)]) -> V
     open.map(|(name, ..)| files.folder.join(name).display().to_string()).collect()
 }
 
+/// Lists the paths of the driver's nodes that this process may open.
+pub fn openable_nodes() -> Vec<String> {
+    let files = DeviceFiles::default();
+    let paths = nodes(&files.folder).into_iter().map(|(name, ..)| files.folder.join(name));
+    paths
+        .filter(|path| fs::File::options().read(true).write(true).open(path).is_ok())
+        .map(|path| path.display().to_string())
+        .collect()
+}
+
 fn choose(
     nodes: &[(String, u32, u32)],
     table: &str,

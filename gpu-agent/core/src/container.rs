@@ -51,8 +51,8 @@ pub struct ContainerPlan {
     pub program: String,
     /// The image.
     pub image: String,
-    /// The CDI device of the attempt's slice; `None` on a node without device nodes.
-    pub device: Option<String>,
+    /// The CDI device of the attempt's slice, or device nodes by their paths; none on a node without them.
+    pub devices: Vec<String>,
     /// What its user mounts: it has to be there.
     pub mounts: Vec<ContainerMount>,
     /// What the node adds, if it is there.
@@ -165,7 +165,7 @@ pub fn plan(
         runtime,
         program,
         image: rules.image.clone(),
-        device: ground.device,
+        devices: ground.device.into_iter().collect(),
         mounts: rules.mounts.clone(),
         node_mounts,
         libraries,
@@ -173,6 +173,17 @@ pub fn plan(
         work_dir: rules.work_dir.clone().unwrap_or_else(|| work_dir.to_owned()),
         folder: format!("{}/container", ground.own),
     })
+}
+
+/// The container of a step's process, as the caller of the step hands it on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepContainer {
+    /// The image.
+    pub image: String,
+    /// Mounts, as `SOURCE[:TARGET[:ro]]`.
+    pub mounts: Vec<String>,
+    /// The folder inside.
+    pub work_dir: Option<String>,
 }
 
 /// An image store of podman's.
@@ -203,6 +214,19 @@ const LEFT_OUT: [&str; 12] = [
 const ATTEMPTS_OWN: [&str; 3] = ["TESSERA_", "SLURM_", "CUDA_"];
 
 impl ContainerPlan {
+    /// Adds the driver's device nodes and libraries by their places, where nothing describes them to the runtime.
+    #[must_use]
+    pub fn with_driver(mut self, nodes: Vec<String>, libraries: &[(String, String)]) -> Self {
+        self.devices.extend(nodes);
+        self.libraries.extend((!libraries.is_empty()).then(|| DRIVER_FOLDER.to_owned()));
+        self.node_mounts.extend(libraries.iter().map(|(name, place)| ContainerMount {
+            source: place.clone(),
+            target: format!("{DRIVER_FOLDER}/{name}"),
+            read_only: true,
+        }));
+        self
+    }
+
     /// Returns the variables that the program has inside: the attempt's, unless the image sets them. `image` holds
     /// the image's, as `NAME=value`.
     pub fn environment(
@@ -304,7 +328,7 @@ impl ContainerPlan {
         );
         all.push(format!("--name={NAME}"));
         all.push(format!("--pidfile={}/pid", self.folder));
-        all.extend(self.device.iter().map(|device| format!("--device={device}")));
+        all.extend(self.devices.iter().map(|device| format!("--device={device}")));
         all.extend(mounts.iter().map(|mount| {
             let ContainerMount { source, target, read_only } = mount;
             format!("--volume={source}:{target}:{}", if *read_only { "ro" } else { "rw" })
@@ -567,6 +591,30 @@ mod tests {
 
         assert_eq!(targets.len(), 1);
         assert_eq!(targets[0].source, "/scratch");
+    }
+
+    #[test]
+    fn a_step_has_the_drivers_nodes_and_libraries_by_their_places() {
+        let libraries = [("libcuda.so.1".to_owned(), "/usr/lib/libcuda.so.1".to_owned())];
+        let variables = env(&[]);
+        let ground = ContainerGround {
+            own: "/tmp/1",
+            work_dir: Some("/home/ada"),
+            env: &variables,
+            companion: None,
+            device: None,
+            private_tmp: true,
+        };
+        let plan = plan(&rules("a", &[]), &both(), false, ground).unwrap();
+
+        let plan = plan.with_driver(vec!["/dev/nvidia0".into()], &libraries);
+
+        let streams = ContainerStreams::default();
+        let mounts = plan.all_mounts(|_| true);
+        let text = plan.run_words(&store(), &variables, &mounts, (&[], streams)).join(" ");
+        assert!(text.contains(" --device=/dev/nvidia0 "), "{text}");
+        assert!(text.contains(":/run/tessera/driver/libcuda.so.1:ro "), "{text}");
+        assert_eq!(plan.libraries, [DRIVER_FOLDER]);
     }
 
     #[test]

@@ -14,8 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use tessera_agent_core::container::{
-    ContainerPlan, ContainerRuntime, ContainerStreams, ImageStore, NOT_STARTED_CODE, PLAN_VARIABLE,
+    self, ContainerGround, ContainerPlan, ContainerRuntime, ContainerStreams, ImageStore,
+    NOT_STARTED_CODE, PLAN_VARIABLE, StepContainer,
 };
+use tessera_model::container::ContainerRules;
+
+use super::{find_libraries, find_runtimes};
+use crate::devices;
 
 /// How a sentence of this program begins, by which its shepherd finds it in the output.
 pub const REFUSAL: &str = "tessera: the container could not be started: ";
@@ -61,7 +66,16 @@ enum WrapperError {
 
 /// Runs a program in the container that the environment describes. Returns the exit code.
 pub fn run(words: &[String]) -> u8 {
-    match run_words(words) {
+    ended(run_words(words))
+}
+
+/// Runs a process of a step in a container of its own: the first word describes it. Returns the exit code.
+pub fn run_step(words: &[String]) -> u8 {
+    ended(run_step_words(words))
+}
+
+fn ended(result: Result<u8, WrapperError>) -> u8 {
+    match result {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{REFUSAL}{error}");
@@ -74,13 +88,52 @@ fn run_words(words: &[String]) -> Result<u8, WrapperError> {
     let text = std::env::var(PLAN_VARIABLE).map_err(|error| WrapperError::Plan(error.to_string()))?;
     let plan: ContainerPlan =
         serde_json::from_str(&text).map_err(|error| WrapperError::Plan(error.to_string()))?;
+    run_planned(&plan, words)
+}
+
+fn run_step_words(words: &[String]) -> Result<u8, WrapperError> {
+    let (first, words) =
+        words.split_first().ok_or_else(|| WrapperError::Plan("it is missing".to_owned()))?;
+    let asked: StepContainer =
+        serde_json::from_str(first).map_err(|error| WrapperError::Plan(error.to_string()))?;
+    let rules = ContainerRules::parse(&asked.image, &asked.mounts, asked.work_dir)
+        .map_err(|bad| WrapperError::Plan(bad.to_string()))?;
+    let env = environment();
+    let tmp = std::env::temp_dir();
+    let own = tmp.join(format!("tessera-container-{}", std::process::id())).display().to_string();
+    let folder = std::env::current_dir().map(|folder| folder.display().to_string()).ok();
+    let companion = env.get("TESSERA_MEMORY_PIPE").and_then(|_| env.get("PYTHONPATH"));
+    let companion = companion.and_then(|paths| paths.split(':').next());
+    let ground = ContainerGround {
+        own: &own,
+        work_dir: folder.as_deref(),
+        env: &env,
+        companion,
+        device: None,
+        private_tmp: tmp == Path::new("/tmp"),
+    };
+    let is_root = rustix::process::geteuid().is_root();
+    let plan = container::plan(&rules, &find_runtimes(), is_root, ground)
+        .map_err(|refused| WrapperError::Refused(refused.to_string()))?;
+    let plan = plan.with_driver(devices::openable_nodes(), &find_libraries(None));
+    let code = run_planned(&plan, words);
+    let _ = fs::remove_dir_all(own);
+    code
+}
+
+/// Returns this process's variables that are text.
+fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+fn run_planned(plan: &ContainerPlan, words: &[String]) -> Result<u8, WrapperError> {
     if let Some(missing) = plan.mounts.iter().find(|mount| !Path::new(&mount.source).exists()) {
         return Err(WrapperError::NoMount(missing.source.clone()));
     }
     let mounts = plan.all_mounts(|path| Path::new(path).exists());
-    let attempt: BTreeMap<String, String> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
+    let attempt = environment();
     match plan.runtime {
         ContainerRuntime::Apptainer => {
             if !Path::new(&plan.image).exists() {
@@ -91,10 +144,9 @@ fn run_words(words: &[String]) -> Result<u8, WrapperError> {
         }
         ContainerRuntime::Podman => {
             let streams = streams();
-            let runs_already = running(&plan);
-            match runs_already {
-                Some(of) => exec_inside(&plan, &attempt, of, (words, streams)),
-                None => run_new(&plan, &attempt, (words, streams)),
+            match running(plan) {
+                Some(of) => exec_inside(plan, &attempt, of, (words, streams)),
+                None => run_new(plan, &attempt, (words, streams)),
             }
         }
     }

@@ -17,6 +17,7 @@ use super::AgentNode;
 use crate::accounts::JobAccount;
 use crate::calls;
 use crate::companion;
+use crate::container::RUNNER_VARIABLE;
 use crate::messages::account::LookupResult;
 use crate::messages::gpu::GpuNumbers;
 use crate::shepherd::files::{self, NOWHERE};
@@ -267,6 +268,7 @@ impl AgentNode {
         env.insert("SLURM_JOB_GPUS".to_owned(), indexes.join(","));
         let calls = calls::socket_path(&self.facts.data).display().to_string();
         env.insert("TESSERA_CALLS".to_owned(), calls);
+        env.insert(RUNNER_VARIABLE.to_owned(), self.facts.containers.runner.clone());
         if has_steps == Some(true) {
             env.insert(STEP_HOST.to_owned(), "1".to_owned());
         }
