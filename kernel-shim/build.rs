@@ -5,8 +5,6 @@ use std::path::PathBuf;
 
 #[path = "build/exports.rs"]
 mod exports;
-#[path = "build/glibc.rs"]
-mod glibc;
 
 fn main() {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
@@ -22,7 +20,7 @@ fn main() {
     // A program may close the driver and run on. The shim must stay loaded for its own threads and for
     // destructors of other threads.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    if let Err(why) = glibc::link_for_old(&here.join("build"), &out) {
-        println!("cargo:warning=the shim needs this machine's glibc or a newer one: {why}");
-    }
+    // The shim is loaded into programs of containers that are older than the build machine. A library with a missing
+    // symbol ends every program there.
+    tessera_old_glibc::link_library(tessera_old_glibc::FOR_CONTAINERS);
 }

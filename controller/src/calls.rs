@@ -1,13 +1,17 @@
 //! Calls of jobs' processes to the API, which agents carry. Each enters the API's server by a socket that only this
 //! process can use, and is known there by its job.
+//!
+//! The socket is a file that only this account may connect to. An abstract one would be everybody's: others could fill
+//! its queue, hold connections to it, and take the names that calls have.
 
 use std::collections::HashMap;
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::net::{
@@ -32,14 +36,18 @@ pub struct JobCaller {
     pub from: SocketAddr,
 }
 
-/// The way by which carried calls enter the API's server: an abstract socket. Each call binds a name of its own before
-/// it connects, by which the server finds the caller.
+/// The way by which carried calls enter the API's server. Each call binds a name of its own before it connects, by which
+/// the server finds the caller. The names are random, so that nobody can take them.
 #[derive(Clone, Debug)]
 pub struct JobCallSocket {
-    name: Arc<str>,
-    next: Arc<AtomicU64>,
+    /// The socket, by its folder's descriptor: an address holds 107 bytes, a data folder's path may be longer.
+    path: Arc<str>,
+    _folder: Arc<File>,
     waiting: Arc<Mutex<HashMap<Vec<u8>, Arc<JobCaller>>>>,
 }
+
+/// The socket's name in the data folder.
+const SOCKET: &str = "job-calls.sock";
 
 /// Where a connection comes from.
 #[derive(Clone, Debug)]
@@ -53,27 +61,35 @@ pub enum CallOrigin {
 }
 
 impl JobCallSocket {
-    /// Opens a socket; its listener is for the API's server.
+    /// Opens a socket in the data folder, whose lock the caller holds; its listener is for the API's server.
     ///
     /// # Errors
     ///
     /// What the system reports.
-    pub fn open() -> io::Result<(Self, UnixListener)> {
-        let name = format!("tessera-calls-{}", Uuid::new_v4().simple());
-        let listener = UnixListener::bind_addr(&UnixAddress::from_abstract_name(&name)?)?;
-        let job_calls = Self { name: name.into(), next: Arc::default(), waiting: Arc::default() };
-        Ok((job_calls, listener))
+    pub fn open(data: &Path) -> io::Result<(Self, UnixListener)> {
+        let file = data.join(SOCKET);
+        if let Err(error) = fs::remove_file(&file)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let folder = File::open(data)?;
+        let path = format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd());
+        let listener = UnixListener::bind(&path)?;
+        // Who connected before this line is a stranger by its process.
+        fs::set_permissions(&file, Permissions::from_mode(0o600))?;
+        let (path, folder) = (path.into(), Arc::new(folder));
+        Ok((Self { path, _folder: folder, waiting: Arc::default() }, listener))
     }
 
     /// Returns who is at the other end of a connection that the server accepted.
     pub fn admit(&self, connection: &impl AsFd) -> CallOrigin {
-        let name_of = |found: Option<SocketAddrAny>| {
-            let address = SocketAddrUnix::try_from(found?).ok()?;
-            Some(address.abstract_name()?.to_vec())
-        };
-        if name_of(getsockname(connection).ok()).as_deref() != Some(self.name.as_bytes()) {
+        let unix = |found: Option<SocketAddrAny>| SocketAddrUnix::try_from(found?).ok();
+        let own = unix(getsockname(connection).ok());
+        if own.as_ref().and_then(SocketAddrUnix::path_bytes) != Some(self.path.as_bytes()) {
             return CallOrigin::Elsewhere;
         }
+        let name_of = |found: Option<SocketAddrAny>| Some(unix(found)?.abstract_name()?.to_vec());
         let is_own = sockopt::socket_peercred(connection)
             .is_ok_and(|peer| peer.pid == rustix::process::getpid());
         let announced = name_of(getpeername(connection).ok().flatten()).filter(|_| is_own);
@@ -85,14 +101,13 @@ impl JobCallSocket {
 
     /// Connects a call to the server.
     fn enter(&self, caller: JobCaller) -> io::Result<(UnixStream, Announcement<'_>)> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}-{number}", self.name).into_bytes();
+        let name = format!("tessera-call-{}", Uuid::new_v4().simple()).into_bytes();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new_abstract_name(&name)?)?;
         self.lock().insert(name.clone(), Arc::new(caller));
         let announcement = Announcement { job_calls: self, name };
-        connect(&socket, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
+        connect(&socket, &SocketAddrUnix::new(&*self.path)?)?;
         Ok((UnixStream::from_std(socket.into())?, announcement))
     }
 
@@ -178,7 +193,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_is_known_by_its_job_once() {
-        let (job_calls, listener) = JobCallSocket::open().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (job_calls, listener) = JobCallSocket::open(folder.path()).unwrap();
         let (_stream, announcement) = job_calls.enter(caller()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
 
@@ -193,11 +209,15 @@ mod tests {
 
     #[tokio::test]
     async fn who_was_not_announced_is_a_stranger_and_other_listeners_are_none_of_the_doors() {
-        let (job_calls, listener) = JobCallSocket::open().unwrap();
-        let address = UnixAddress::from_abstract_name(&*job_calls.name).unwrap();
-        let _stranger = std::os::unix::net::UnixStream::connect_addr(&address).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let long = folder.path().join("x".repeat(120));
+        fs::create_dir(&long).unwrap();
+        let (job_calls, listener) = JobCallSocket::open(&long).unwrap();
+        let _stranger = std::os::unix::net::UnixStream::connect(&*job_calls.path).unwrap();
         let (accepted, _) = listener.accept().unwrap();
         assert!(matches!(job_calls.admit(&accepted), CallOrigin::Stranger));
+        let mode = fs::metadata(long.join(SOCKET)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "only this account connects");
 
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert!(matches!(job_calls.admit(&one), CallOrigin::Elsewhere));

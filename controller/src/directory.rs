@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
@@ -67,11 +67,17 @@ enum Key {
     Name(String),
 }
 
+/// Who has which role, and who coordinates whom.
+#[derive(Debug)]
+struct Rules {
+    appointments: Arc<Appointments>,
+    accounts: Accounts,
+}
+
 /// Looks accounts up, and remembers them for a while.
 #[derive(Debug)]
 pub struct Directory {
-    appointments: Arc<Appointments>,
-    accounts: Accounts,
+    rules: RwLock<Rules>,
     kept: Mutex<HashMap<Key, (Instant, Account)>>,
     look_ups: Arc<Semaphore>,
 }
@@ -80,11 +86,17 @@ impl Directory {
     /// Looks accounts up under these rules.
     pub fn new(appointments: Appointments, accounts: Accounts) -> Self {
         Self {
-            appointments: Arc::new(appointments),
-            accounts,
+            rules: RwLock::new(Rules { appointments: Arc::new(appointments), accounts }),
             kept: Mutex::default(),
             look_ups: Arc::new(Semaphore::new(LOOK_UPS_MAX)),
         }
+    }
+
+    /// Looks accounts up under other rules from now on.
+    pub fn replace_rules(&self, appointments: Appointments, accounts: Accounts) {
+        let new = Rules { appointments: Arc::new(appointments), accounts };
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = new;
+        self.lock().clear();
     }
 
     /// Returns the account with a number.
@@ -123,7 +135,7 @@ impl Directory {
 
     /// Returns the members of the accounts that a user coordinates.
     pub fn coordinated_by(&self, user: &str) -> Arc<[String]> {
-        self.accounts.coordinated_by(user).into()
+        self.rules().accounts.coordinated_by(user).into()
     }
 
     async fn find(&self, key: Key) -> Result<Account, NoAccount> {
@@ -133,9 +145,10 @@ impl Directory {
         {
             return Ok(account.clone());
         }
+        let appointments = Arc::clone(&self.rules().appointments);
         let look_up = async {
             let permit = Arc::clone(&self.look_ups).acquire_owned().await.ok()?;
-            let (appointments, key) = (Arc::clone(&self.appointments), key.clone());
+            let (appointments, key) = (Arc::clone(&appointments), key.clone());
             let thread = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
                 look_up(&key, &appointments)
@@ -150,10 +163,16 @@ impl Directory {
         if kept.len() >= KEPT_MAX {
             kept.retain(|_, (at, _)| now.saturating_duration_since(*at) < KEPT);
         }
-        if kept.len() < KEPT_MAX {
+        // Found under rules that were replaced meanwhile, it is used once and not kept.
+        let is_current = Arc::ptr_eq(&appointments, &self.rules().appointments);
+        if is_current && kept.len() < KEPT_MAX {
             kept.insert(key, (now, account.clone()));
         }
         Ok(account)
+    }
+
+    fn rules(&self) -> RwLockReadGuard<'_, Rules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing in here can panic halfway, so a poisoned map is whole.

@@ -9,6 +9,7 @@ mod cluster_events;
 mod commands;
 mod dependency;
 mod doctor;
+mod endings;
 mod error;
 mod explain;
 mod extract;

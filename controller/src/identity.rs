@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -75,8 +75,8 @@ pub struct DataFolder {
 /// If another controller has it, or something in it can't be read.
 pub fn open(data: &Path) -> anyhow::Result<DataFolder> {
     fs::create_dir_all(data).with_context(|| format!("can't create {}", data.display()))?;
-    let lock = fs::File::create(data.join("lock"))
-        .with_context(|| format!("can't lock {}", data.display()))?;
+    let lock =
+        open_lock(&data.join("lock")).with_context(|| format!("can't lock {}", data.display()))?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         bail!("another controller runs over {}: stop it first", data.display());
     }
@@ -96,6 +96,15 @@ pub fn open(data: &Path) -> anyhow::Result<DataFolder> {
             format!("{} is not valid: restore it", data.join("receipt.key").display())
         })?,
     })
+}
+
+/// Opens the file of the lock for this account only: whoever may read a file may lock it, and would keep the
+/// controller from its next start.
+fn open_lock(path: &Path) -> std::io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    let lock = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    lock.set_permissions(fs::Permissions::from_mode(0o600))?;
+    Ok(lock)
 }
 
 /// Opens the authority of the cluster; `None` if its key is not in the data folder.

@@ -10,6 +10,7 @@
 //! - [`principal`]: who calls, and what that caller may do; [`directory`], [`tokens`] and [`oidc`]
 //!   prove it, and [`audit`] records what callers did.
 //! - [`notifications`]: mail and webhooks about jobs.
+//! - [`live`], [`reload`]: settings that change while the controller serves.
 //! - [`ports`]: how the three speak to each other.
 
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ pub mod http;
 pub mod identity;
 pub mod kernel_reports;
 pub mod listeners;
+pub mod live;
 pub mod memory;
 pub mod node_certificates;
 pub mod notifications;
@@ -35,6 +37,7 @@ mod outgoing;
 pub mod ports;
 pub mod principal;
 pub mod process_metrics;
+pub mod reload;
 pub mod requests;
 pub mod settings;
 pub mod store;

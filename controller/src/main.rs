@@ -5,7 +5,6 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use actix::Recipient;
 use actix_web::dev::ServerHandle;
@@ -15,16 +14,15 @@ use tessera_control::ClusterState;
 use tessera_controller::actors::leadership::{Candidate, StoreRolledBack, Trust};
 use tessera_controller::actors::links::{LinkParts, NodeReceipts};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
-use tessera_controller::actors::retention::RetentionTimes;
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
 use tessera_controller::audit::AuditLog;
 use tessera_controller::calls::{Calls, JobCallSocket};
 use tessera_controller::directory::Directory;
 use tessera_controller::figures::FigureCache;
-use tessera_controller::host_names::HostNames;
 use tessera_controller::identity::{self, DataFolder};
 use tessera_controller::kernel_reports::KernelReports;
 use tessera_controller::listeners::{self, Listeners};
+use tessera_controller::live::{LiveSettings, RetentionTimes};
 use tessera_controller::memory::StoreMemory;
 use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
 use tessera_controller::notifications::{self, Outbox, Senders};
@@ -32,7 +30,8 @@ use tessera_controller::oidc::{Issuer, KeyPace};
 use tessera_controller::ports::{
     About, ClusterShape, JobChanges, Ports, Readiness, SubmitCall, ToPlacer,
 };
-use tessera_controller::settings::{Command, Settings, Verb};
+use tessera_controller::reload::{self, LiveParts, Reloader};
+use tessera_controller::settings::{Command, ServeArgs, Settings, Verb};
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, recent_usage, snapshot};
@@ -42,6 +41,7 @@ use tessera_model::Millis;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::number::clamped;
 use tessera_placement::{Policy, policy};
+use tessera_wire::tls::{self, RenewableCertificate};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -81,6 +81,14 @@ fn main() -> ExitCode {
                 0
             })
         }
+        Some(Verb::Reload { pid }) => reload::request(&command.serve, *pid).and_then(|result| {
+            match (result.error, result.changed.as_slice()) {
+                (Some(error), _) => anyhow::bail!("not reloaded: {error}"),
+                (None, []) => println!("no setting has changed"),
+                (None, changed) => println!("changed: {}", changed.join(", ")),
+            }
+            Ok(0)
+        }),
         Some(Verb::Openapi) => http::openapi()
             .to_pretty_json()
             .context("can't print the API's description")
@@ -94,7 +102,7 @@ fn main() -> ExitCode {
                 print!("{}", toml::to_string(&settings.shown())?);
                 return Ok(0);
             }
-            serve(settings)
+            serve(command.serve.clone(), settings)
         }),
     };
     match done {
@@ -113,7 +121,7 @@ fn write_manual(out: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("can't write manual pages to {}", out.display()))
 }
 
-fn serve(settings: Settings) -> anyhow::Result<i32> {
+fn serve(arguments: ServeArgs, settings: Settings) -> anyhow::Result<i32> {
     let telemetry = tessera_telemetry::init("tessera-controller")?;
     let open_files = listeners::raise_open_files();
     tracing::debug!(open_files, "limit of open files");
@@ -130,6 +138,7 @@ fn serve(settings: Settings) -> anyhow::Result<i32> {
     let system = actix::System::new();
     let options = database.options.clone();
     system.block_on(async {
+        let settings = (arguments, settings);
         let status = run(settings, &folder, (http, socket), options, others.handle()).await;
         if let Err(error) = status {
             tracing::error!(error = format!("{error:#}"), "can't serve");
@@ -148,17 +157,22 @@ fn serve(settings: Settings) -> anyhow::Result<i32> {
 }
 
 async fn run(
-    settings: Settings,
+    (arguments, settings): (ServeArgs, Settings),
     folder: &DataFolder,
     (http, socket): (TcpListener, UnixListener),
     options: ConnectOptions,
     others: &Handle,
 ) -> anyhow::Result<()> {
+    // From now on: a reload that comes early waits until this controller serves.
+    let hangups = reload::hangups()?;
     let durability = if settings.not_durable { Durability::Waived } else { Durability::Required };
     connect::prepare(&options, durability).await?;
     let policy =
         policy::on_terms(&settings.policy, settings.policy_terms()).context("unknown policy")?;
-    let accounts = settings.accounts()?;
+    let now_live = reload::live_settings(&settings, own_names(&settings))?;
+    let accounts = now_live.accounts.clone();
+    let (live, lives) = watch::channel(Arc::new(now_live));
+    let (kept, keeps) = watch::channel(reload::retention_times(&settings));
     let senders = Senders::open(settings.mail.as_ref(), settings.webhook.as_ref())?;
     let audit = audit_log(&options, others);
     let certificates = node_certificates(&settings, &options, others, &audit)?;
@@ -168,24 +182,23 @@ async fn run(
         issuer: issuer(&settings, others)?,
         directory: Arc::new(Directory::new(
             settings.appointments(rustix::process::geteuid().as_raw()),
-            accounts.clone(),
+            accounts,
         )),
         audit,
         certificates: certificates.clone(),
-        hosts: Arc::new(host_names(&settings)),
+        live: lives,
         about: Arc::new(About {
             version: env!("CARGO_PKG_VERSION"),
             controller: folder.controller,
             policy: policy.name(),
-            accounts,
-            site: settings.site.clone(),
             sends_mail: settings.mail.is_some(),
         }),
     };
+    let directory = Arc::clone(&parts.directory);
     let address = http.local_addr()?;
     let (ports, ends) = connect_ports(parts);
-    let tls = tls_config(&settings, folder, &certificates)?;
-    let (job_calls, carried) = JobCallSocket::open()?;
+    let (tls, certificate) = tls_config(&settings, folder, &certificates)?;
+    let (job_calls, carried) = JobCallSocket::open(&settings.data)?;
     let on = Listeners {
         unix: vec![socket, carried],
         tcp: vec![http],
@@ -228,7 +241,7 @@ async fn run(
     intake::start(others, &options, &memory, ends.calls, fresh, &outbox);
     notifications::start(others, &options, senders, &outbox);
     process_metrics::start(&settings.data, &folder.identity)?;
-    start_upkeep(&settings, others, &options, &ends.reports, held.clone());
+    start_upkeep(&settings, others, &options, &ends.reports, (held.clone(), keeps));
     actix::spawn(keep_leading(candidate, held, placer.clone().recipient()));
     // Before agents connect: none that was revoked gets in.
     certificates.read().await?;
@@ -237,14 +250,19 @@ async fn run(
     listening.send_replace(Some(endpoint.clone()));
     let receipts = NodeReceipts { controller: folder.controller, key: folder.receipts.clone() };
     let receipts = Arc::new(receipts);
+    let queries = ends.reports.clone();
     let calls = Calls { placer: ends.reports, job_calls };
     let links = LinkParts { receipts, certificates, figures: ends.figures, kernels, calls };
     tokio::spawn(links::serve(endpoint, placer, links));
     ends.readiness.send_replace(Readiness::Ready { epoch });
+    let parts = LiveParts { live, kept, directory, placer: queries, certificate };
+    let own_names = own_names(&settings);
+    let policy = settings.policy.clone();
+    actix::spawn(Reloader::new(arguments, settings, own_names, parts).run(hangups));
     tessera_telemetry::service::notify_ready(&format!(
         "serving on {address} (API) and {quic} (agents)"
     ));
-    tracing::info!(%address, %quic, epoch, policy = settings.policy, "serving");
+    tracing::info!(%address, %quic, epoch, policy, "serving");
     Ok(())
 }
 
@@ -268,13 +286,13 @@ struct PortParts {
     directory: Arc<Directory>,
     audit: AuditLog,
     certificates: NodeCertificates,
-    hosts: Arc<HostNames>,
+    live: watch::Receiver<Arc<LiveSettings>>,
     about: Arc<About>,
 }
 
 /// Returns the ports of the HTTP server, and what they lead to.
 fn connect_ports(parts: PortParts) -> (Ports, PortEnds) {
-    let PortParts { reads, tokens, issuer, directory, audit, certificates, hosts, about } = parts;
+    let PortParts { reads, tokens, issuer, directory, audit, certificates, live, about } = parts;
     let starting = Readiness::NotReady { reason: "the controller is starting".to_owned() };
     let (readiness, ready) = watch::channel(starting);
     let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
@@ -303,7 +321,7 @@ fn connect_ports(parts: PortParts) -> (Ports, PortEnds) {
         directory,
         audit,
         certificates,
-        hosts,
+        live,
         figures,
         about,
     };
@@ -334,10 +352,7 @@ async fn read_cluster(
     drop(connection);
     let mut cluster =
         ClusterState::new(epoch, candidate.controller, terms, policy, snapshot, clock::boot());
-    let improve_for = Duration::from_millis(settings.improve_for);
-    cluster.set_improve_budget(improve_for, Arc::new(clock::Running::start()));
-    cluster.set_migration_cooldown(Millis::from_secs(settings.migration_cooldown));
-    cluster.set_memory_prediction(settings.memory_prediction);
+    settings.placement().apply_to(&mut cluster);
     cluster.set_accounts(settings.accounts()?, usage, clock::boot());
     Ok(cluster)
 }
@@ -348,18 +363,13 @@ fn start_upkeep(
     runtime: &Handle,
     options: &ConnectOptions,
     placer: &mpsc::Sender<ToPlacer>,
-    epoch: watch::Receiver<u64>,
+    (epoch, kept): (watch::Receiver<u64>, watch::Receiver<RetentionTimes>),
 ) {
     prediction_metrics::register_series();
     let every = Millis::from_secs(settings.learn_every).duration();
     trainer::watch_kernels(runtime, options.clone(), placer.clone());
     trainer::start_colocation_trainer(runtime, options.clone(), placer.clone(), every);
     trainer::start_slice_trainer(runtime, options.clone(), placer.clone(), every);
-    let kept = RetentionTimes {
-        history: settings.keep_history,
-        rounds: settings.keep_rounds,
-        audit: settings.keep_audit,
-    };
     retention::start_sweeps(runtime, options.clone(), epoch, kept);
 }
 
@@ -403,12 +413,6 @@ fn issuer(settings: &Settings, runtime: &Handle) -> anyhow::Result<Option<Issuer
 fn audit_log(options: &ConnectOptions, runtime: &Handle) -> AuditLog {
     let _inside = runtime.enter();
     AuditLog::open(connect::pool(options.clone(), 1), runtime)
-}
-
-/// The names that callers may use: the local ones, those of the settings, and the address that was
-/// chosen.
-fn host_names(settings: &Settings) -> HostNames {
-    HostNames::with(settings.hosts.iter().cloned().chain(own_names(settings)))
 }
 
 /// The names of this machine, where the API is reached from outside.
@@ -484,17 +488,19 @@ fn listen(
     Ok(endpoint)
 }
 
-/// How the REST API is encrypted, if it is.
+/// How the REST API is encrypted, if it is, and how a certificate from files is replaced.
 fn tls_config(
     settings: &Settings,
     folder: &DataFolder,
     certificates: &NodeCertificates,
-) -> anyhow::Result<Option<rustls::ServerConfig>> {
+) -> anyhow::Result<(Option<rustls::ServerConfig>, Option<RenewableCertificate>)> {
     if let (Some(certificate), Some(key)) = (&settings.tls_cert, &settings.tls_key) {
-        return Ok(Some(tessera_wire::tls::rest_server_from_files(certificate, key)?));
+        let identity = tls::rest_identity_from_files(certificate, key)?;
+        let (config, renewable) = identity.renewable_rest_server()?;
+        return Ok((Some(config), Some(renewable)));
     }
     if !settings.tls {
-        return Ok(None);
+        return Ok((None, None));
     }
     let names = rest_names(settings).join(", ");
     let (config, renewable) = certificates
@@ -507,7 +513,7 @@ fn tls_config(
         renewable.replace(&certificates.rest()?)?;
         Ok(())
     }));
-    Ok(Some(config))
+    Ok((Some(config), None))
 }
 
 async fn wait_for_signal() {

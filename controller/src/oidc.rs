@@ -17,6 +17,7 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Header, Validation, decode, decode_header};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use time::OffsetDateTime;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as TurnMutex, Semaphore};
 use tokio::time::{Instant, timeout};
@@ -117,6 +118,8 @@ pub struct IssuedProof {
     pub role: Role,
     /// The issuer's own name of the user.
     pub subject: Arc<str>,
+    /// Until when it is valid here.
+    pub expires_at: OffsetDateTime,
 }
 
 /// Why a token of the issuer is refused.
@@ -306,7 +309,12 @@ impl Issuer {
             return Err(invalid(&format!("{user:?} is not the name of a user")));
         }
         let subject = claims["sub"].as_str().unwrap_or_default();
+        // The standard allows fractions of seconds.
+        let expires = time::Duration::saturating_seconds_f64(claims["exp"].as_f64().unwrap_or(0.0));
+        let expires = expires.saturating_add(time::Duration::seconds(LEEWAY_SECS.cast_signed()));
+        let expires_at = OffsetDateTime::UNIX_EPOCH.saturating_add(expires);
         Ok(IssuedProof {
+            expires_at,
             user: user.into(),
             role: settings.role(claims),
             subject: subject

@@ -14,6 +14,7 @@ use tessera_control::colocation::ColocationModel;
 use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};
 use tessera_control::predictions::trained::RunTimeModel;
 
+use crate::live::{LiveSettings, PlacementSettings};
 use crate::oidc::Issuer;
 use crate::requests::{AcceptedSubmission, NewSubmission, RequestError};
 
@@ -156,6 +157,13 @@ pub enum ToPlacer {
         /// The answer.
         reply: oneshot::Sender<Result<operator::GpuAvailability, operator::OperatorRefusal>>,
     },
+    /// Decide under other settings from now on.
+    UseSettings {
+        /// The settings.
+        settings: PlacementSettings,
+        /// Their accounts.
+        accounts: tessera_control::accounts::Accounts,
+    },
     /// Let a node run its checks.
     ExamineNode {
         /// Name of the node.
@@ -199,12 +207,19 @@ pub struct Ports {
     pub audit: crate::audit::AuditLog,
     /// Nodes' certificates.
     pub certificates: crate::node_certificates::NodeCertificates,
-    /// The names by which this controller may be called.
-    pub hosts: Arc<crate::host_names::HostNames>,
+    /// What a reload of the settings changes.
+    pub live: watch::Receiver<Arc<LiveSettings>>,
     /// The newest measurements of GPUs.
     pub figures: crate::figures::FigureCache,
     /// What `/v1/info` returns.
     pub about: Arc<About>,
+}
+
+impl Ports {
+    /// Returns the settings that a reload changes, as they are now.
+    pub(crate) fn live(&self) -> Arc<LiveSettings> {
+        Arc::clone(&self.live.borrow())
+    }
 }
 
 /// A submit on its way to the store.
@@ -240,10 +255,6 @@ pub struct About {
     pub controller: tessera_model::ControllerId,
     /// The placement policy's name.
     pub policy: &'static str,
-    /// What users may hold at once.
-    pub accounts: tessera_control::accounts::Accounts,
-    /// What the words of batch schedulers mean here.
-    pub site: tessera_control::site::Site,
     /// Whether mail about jobs leaves the cluster.
     pub sends_mail: bool,
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tessera_control::callers::CallerJob;
+use time::OffsetDateTime;
 
 /// What a caller may do: each role may do all that the ones before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
@@ -97,6 +98,8 @@ pub enum Proof {
         subject: Arc<str>,
         /// From where.
         from: Source,
+        /// Until when the token is valid.
+        expires_at: OffsetDateTime,
     },
     /// The token in the data folder, which only makes other tokens.
     Bootstrap {
@@ -131,7 +134,7 @@ impl fmt::Display for Proof {
             Self::Socket { uid, pid: Some(pid) } => write!(f, "socket, uid {uid}, process {pid}"),
             Self::Socket { uid, pid: None } => write!(f, "socket, uid {uid}"),
             Self::Token { id, from } => write!(f, "token {id} from {from}"),
-            Self::Issuer { subject, from } => write!(f, "oidc, subject {subject}, from {from}"),
+            Self::Issuer { subject, from, .. } => write!(f, "oidc, subject {subject}, from {from}"),
             Self::Bootstrap { from } => write!(f, "bootstrap token from {from}"),
             Self::Job { job, from } => write!(f, "job {} at {from}", job.first),
         }

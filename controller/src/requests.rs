@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::principal::Role;
 use tessera_model::JobId;
 use tessera_model::spec::JobSpec;
 
@@ -22,6 +23,8 @@ pub struct NewSubmission {
     pub traceparent: Option<String>,
     /// Who submits it: its user, or an operator who acts for its user. Keys are unique for each.
     pub principal: Arc<str>,
+    /// The role of who submits it.
+    pub role: Role,
     /// What proved that name, and from where.
     pub origin: String,
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
@@ -12,6 +13,7 @@ use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, NodeName, RetentionTime};
 use tessera_placement::policy::PolicyOptions;
 
+use crate::live::PlacementSettings;
 use crate::notifications::{MailSettings, WebhookSettings};
 use crate::oidc::OidcSettings;
 use crate::principal::{Appointed, Appointments};
@@ -80,6 +82,15 @@ pub enum Verb {
         #[arg(long)]
         out: PathBuf,
     },
+    /// Lets a running controller read its configuration file again, and reports what changed.
+    ///
+    /// Give the options that it was started with. Where a key changed that is read at the start only, nothing
+    /// changes, and the error names it. Exit code 1 then.
+    Reload {
+        /// The controller's process [default: the unit's, under systemctl reload].
+        #[arg(long, env = "MAINPID")]
+        pid: i32,
+    },
     /// Prints the API's description (OpenAPI 3.1).
     Openapi,
     /// Writes the manual pages of this program into a folder.
@@ -91,7 +102,7 @@ pub enum Verb {
 }
 
 /// How to serve, from the command line and the environment.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct ServeArgs {
     /// Configuration file (TOML); its keys are the long options' names.
     #[arg(long, env = "TESSERA_CONTROLLER_CONFIG")]
@@ -527,6 +538,15 @@ impl Settings {
     /// Returns the policy's own settings.
     pub const fn policy_terms(&self) -> PolicyOptions {
         PolicyOptions { energy_percent: self.energy }
+    }
+
+    /// Returns what rounds decide under, besides accounts.
+    pub const fn placement(&self) -> PlacementSettings {
+        PlacementSettings {
+            improve_for: Duration::from_millis(self.improve_for),
+            migration_cooldown: Millis::from_secs(self.migration_cooldown),
+            memory_prediction: self.memory_prediction,
+        }
     }
 
     /// Returns where the Unix socket of the REST API is.

@@ -16,6 +16,7 @@ use subtle::ConstantTimeEq as _;
 use tessera_api_types::TokenView;
 use time::OffsetDateTime;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::principal::Role;
@@ -177,6 +178,8 @@ struct Inner {
     /// Whether they were read since the start.
     is_read: AtomicBool,
     used: Mutex<HashMap<String, OffsetDateTime>>,
+    /// Raised whenever they were read.
+    reads: watch::Sender<()>,
     pool: Pool,
     runtime: Handle,
 }
@@ -190,6 +193,7 @@ impl ValidTokens {
             known: RwLock::default(),
             is_read: AtomicBool::new(false),
             used: Mutex::default(),
+            reads: watch::Sender::default(),
             pool,
             runtime: runtime.clone(),
         }));
@@ -227,6 +231,25 @@ impl ValidTokens {
             role: found.role,
             granted: found.granted,
         })
+    }
+
+    /// Waits until a personal token is not valid any more: it was revoked, or has expired.
+    #[expect(clippy::disallowed_methods, reason = "whether a token has expired, at the edge")]
+    pub async fn until_invalid(self, id: Arc<str>) {
+        let mut reads = self.0.reads.subscribe();
+        while let Some(left) = self.left(&id, OffsetDateTime::now_utc()) {
+            // Tokens are read again within this time, and the wall clock may be set meanwhile.
+            if let Ok(Err(_)) = timeout(left.min(READ_EVERY), reads.changed()).await {
+                return;
+            }
+        }
+    }
+
+    /// Returns how long a token is still valid; `None` if it is not.
+    fn left(&self, id: &str, now: OffsetDateTime) -> Option<Duration> {
+        let known = self.0.known.read().unwrap_or_else(PoisonError::into_inner);
+        let left = known.get(id)?.expires_at - now;
+        Duration::try_from(left).ok().filter(|left| !left.is_zero())
     }
 
     /// Makes a token; `None` if its user has too many. It is valid when this returns.
@@ -307,6 +330,7 @@ impl Inner {
         let known = live.into_iter().map(|token| (token.id.clone(), Known::from(token))).collect();
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
         self.is_read.store(true, Ordering::Release);
+        self.reads.send_replace(());
         Ok(())
     }
 

@@ -9,6 +9,8 @@ mod commands;
 mod database;
 #[path = "http_api/description.rs"]
 mod description;
+#[path = "http_api/endings.rs"]
+mod endings;
 #[path = "http_api/identity.rs"]
 mod identity;
 #[path = "http_api/live.rs"]

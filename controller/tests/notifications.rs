@@ -9,6 +9,7 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 use tessera_control::Round;
 use tessera_control::notifications::{Channel, NotificationRules};
 use tessera_control::rows::transitions::{WaitingJobChange, WaitingJobCommand};
+use tessera_controller::principal::Role;
 use tessera_controller::requests::NewSubmission;
 use tessera_controller::store::notifications::{
     FailedDelivery, claim_due, give_up, release_claims, remove_oldest, retry_later, wait_until_due,
@@ -54,6 +55,7 @@ async fn submit(
         idempotency: None,
         traceparent: None,
         principal: "ada".into(),
+        role: Role::User,
         origin: "test".to_owned(),
     };
     let numbers = Numbers::default();

@@ -183,6 +183,7 @@ fn reservation(job: u64) -> Reservation {
         memory: None,
         gpu_memory: Bytes::new(8 * GIB),
         size_source: SizeSource::Declared,
+        waited_for: Vec::new(),
     }
 }
 

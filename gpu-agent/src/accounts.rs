@@ -1,7 +1,7 @@
 //! The accounts that jobs run under. They are looked up by name on this machine, in a process of their own, since a name
 //! service may take minutes or never answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -15,6 +15,7 @@ use tessera_frames::cluster::LaunchOrder;
 use tessera_launch::client::{Abilities, probe};
 use tessera_launch::policy::Policy;
 use tessera_model::Millis;
+use tessera_model::isolation::IsolationGap;
 use tessera_model::mig::Slot;
 use tessera_model::number::clamped;
 use tokio::sync::mpsc;
@@ -109,13 +110,11 @@ impl AccountRules {
         } else {
             Abilities::default()
         };
-        // A folder over `/tmp` would hide the data folder itself.
-        let in_tmp = ["/tmp", "/var/tmp"].iter().any(|tmp| data.starts_with(tmp));
-        let rules = Self {
+        Self {
             run_as: config.run_as,
             policy,
             abilities,
-            private_tmp: config.private_tmp && abilities.mounts && !in_tmp,
+            private_tmp: config.private_tmp && abilities.mounts && !in_tmp(data),
             hide_processes: config.hide_processes && abilities.hidden_processes,
             no_new_privileges: config.no_new_privileges,
             tasks_max: config.tasks_max,
@@ -123,14 +122,13 @@ impl AccountRules {
                 .then(|| config.device_files.clone()),
             program,
             file: config.accounts.clone(),
-        };
-        rules.report(config, launcher == 0, in_tmp);
-        rules
+        }
     }
 
-    fn report(&self, config: &AgentConfig, is_privileged: bool, in_tmp: bool) {
+    /// Writes them to the log.
+    pub fn report(&self, config: &AgentConfig, data: &Path) {
         let Self { private_tmp, hide_processes, abilities, .. } = self;
-        let guarded_devices = self.guarded.is_some();
+        let (guarded_devices, is_privileged) = (self.guarded.is_some(), self.is_privileged());
         tracing::info!(
             run_as = ?self.run_as,
             is_privileged,
@@ -148,9 +146,29 @@ impl AccountRules {
             tracing::warn!(
                 "this agent has no privileges and tessera-launch is not setuid: only jobs of its own account run here"
             );
-        } else if config.private_tmp && in_tmp {
+        } else if config.private_tmp && in_tmp(data) {
             tracing::warn!("the data folder is in /tmp, so that jobs have no /tmp of their own");
         }
+    }
+
+    fn is_privileged(&self) -> bool {
+        self.policy.own == 0
+    }
+
+    /// Returns which protections from other users' jobs are missing.
+    pub fn isolation_gaps(&self) -> BTreeSet<IsolationGap> {
+        if self.run_as == RunAs::Agent {
+            return BTreeSet::from([IsolationGap::Accounts]);
+        }
+        if !self.is_privileged() {
+            return BTreeSet::from([IsolationGap::OtherAccounts]);
+        }
+        let protections = [
+            (self.private_tmp, IsolationGap::PrivateTmp),
+            (self.hide_processes, IsolationGap::HiddenProcesses),
+            (self.guarded.is_some(), IsolationGap::DeviceNodes),
+        ];
+        protections.into_iter().filter(|(holds, _)| !holds).map(|(_, gap)| gap).collect()
     }
 
     /// Closes device nodes for an attempt of another account than the agent's, except its own.
@@ -250,6 +268,11 @@ pub struct AccountCache {
     found: BTreeMap<String, (LookupResult, Millis)>,
     waiting: BTreeMap<String, Vec<LaunchOrder>>,
     looked_up: BTreeMap<String, Millis>,
+}
+
+/// Whether the data folder lies where a private folder over `/tmp` would hide it.
+fn in_tmp(data: &Path) -> bool {
+    ["/tmp", "/var/tmp"].iter().any(|tmp| data.starts_with(tmp))
 }
 
 /// What a launch has to do.

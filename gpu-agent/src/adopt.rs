@@ -88,7 +88,8 @@ async fn greet(
                 | FromShepherd::Ended { .. }
                 | FromShepherd::Ending { .. }
                 | FromShepherd::Memory { .. }
-                | FromShepherd::Trail { .. },
+                | FromShepherd::Trail { .. }
+                | FromShepherd::Needs { .. },
             ) => {
                 return Err(io::Error::other("it didn't begin with a hello"));
             }

@@ -3,25 +3,29 @@
 //!
 //! The bytes are only copied. The controller decides what the processes of an attempt may request.
 
+use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tessera_frames::certificates::CertificateRequest;
 use tessera_model::AttemptId;
 use tokio::io::copy;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::messages::NodeInput;
 use crate::shepherd::socket::frame_bytes;
 
-/// Most calls at once: a step on many nodes makes one for each of them.
-const CALLS_MAX: usize = 1_024;
+/// Most calls at once. Each is a stream of the connection to the controller, which has 512: the renewal of the node's
+/// certificate needs one, too.
+const CALLS_MAX: usize = 384;
+/// Most calls of one account at once: one for each of the sessions that a user may hold.
+const CALLS_EACH_MAX: usize = 128;
 /// Most ancestors that are looked at: deeper trees of processes belong to no sound program.
 const ANCESTORS_MAX: usize = 256;
 /// Pause after a connection that could not be accepted, for lack of descriptors.
@@ -31,7 +35,46 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct CallListener {
     listener: Arc<UnixListener>,
-    places: Arc<Semaphore>,
+    places: CallPlaces,
+}
+
+/// How many calls each account holds.
+#[derive(Clone, Debug, Default)]
+struct CallPlaces(Arc<Mutex<HashMap<u32, usize>>>);
+
+/// The place of one call, until it is dropped.
+#[derive(Debug)]
+struct CallPlace {
+    places: CallPlaces,
+    uid: u32,
+}
+
+impl CallPlaces {
+    /// Takes a place for a call of an account; `None` if it has its part, or if there is none.
+    fn take(&self, uid: u32) -> Option<CallPlace> {
+        let mut held = self.lock();
+        let own = held.get(&uid).copied().unwrap_or(0);
+        if own >= CALLS_EACH_MAX || held.values().sum::<usize>() >= CALLS_MAX {
+            return None;
+        }
+        held.insert(uid, own + 1);
+        Some(CallPlace { places: self.clone(), uid })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for CallPlace {
+    fn drop(&mut self) {
+        let mut held = self.places.lock();
+        match held.get_mut(&self.uid) {
+            Some(own) if *own > 1 => *own -= 1,
+            // An account without calls needs no entry.
+            _ => drop(held.remove(&self.uid)),
+        }
+    }
 }
 
 impl CallListener {
@@ -53,7 +96,7 @@ impl CallListener {
         let listener = UnixListener::bind(short)?;
         // Whoever connects is looked at, and who belongs to no attempt is sent away.
         fs::set_permissions(&path, Permissions::from_mode(0o666))?;
-        Ok(Self { listener: Arc::new(listener), places: Arc::new(Semaphore::new(CALLS_MAX)) })
+        Ok(Self { listener: Arc::new(listener), places: CallPlaces::default() })
     }
 
     /// Carries calls for as long as the connection to the controller stands.
@@ -63,8 +106,9 @@ impl CallListener {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
+            let Ok(peer) = stream.peer_cred() else { continue };
             // Its client tries again.
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { continue };
+            let Some(place) = self.places.take(peer.uid()) else { continue };
             let (connection, node) = (connection.clone(), node.clone());
             tokio::task::spawn_local(async move {
                 if let Err(error) = carry(stream, &connection, &node).await {
@@ -163,6 +207,20 @@ mod tests {
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
         Ok(format!("Name:\tsh\nPPid:\t{parent}\nUid:\t1000\t1001\t1000\t1000\n"))
+    }
+
+    #[test]
+    fn one_account_can_not_take_the_places_of_all_calls() {
+        let places = CallPlaces::default();
+        let mut held: Vec<_> = (0..CALLS_EACH_MAX).map(|_| places.take(7).unwrap()).collect();
+
+        assert!(places.take(7).is_none(), "its part is taken");
+        let others: Vec<_> = (8..200).filter_map(|uid| places.take(uid)).collect();
+        assert_eq!(others.len(), 192);
+        held.pop();
+        assert!(places.take(7).is_some());
+        drop((held, others));
+        assert!(places.lock().is_empty());
     }
 
     #[test]

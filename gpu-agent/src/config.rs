@@ -146,6 +146,9 @@ pub enum AgentCommand {
         /// The folder.
         out: PathBuf,
     },
+    /// Keeps the control group of all jobs while the agent restarts. The unit tessera-jobs starts it.
+    #[command(hide = true)]
+    KeepGroups,
     /// Looks at the driver for the doctor. Never started by hand.
     #[command(hide = true)]
     NvmlCheckup {
@@ -189,6 +192,7 @@ struct ConfigFile {
     kernel_gates: Option<PathBuf>,
     kernel_over_mps: Option<bool>,
     companion: Option<bool>,
+    watch: Option<bool>,
     kernel_rules: Option<QueueRules>,
     shepherd: Option<PathBuf>,
     launch: Option<PathBuf>,
@@ -241,12 +245,14 @@ pub struct AgentConfig {
     pub mps_canary: Vec<String>,
     /// The kernel plane's shim, if there is one.
     pub kernel_shim: Option<PathBuf>,
-    /// Where the gate pages of slices are: a folder on a file system in memory.
+    /// The folder of the sockets that serve the gate pages of slices.
     pub kernel_gates: PathBuf,
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.
     pub kernel_over_mps: bool,
     /// Whether Python programs get the companion, which reports their memory.
     pub companion: bool,
+    /// Whether the shim watches programs whose jobs do not state it by `TESSERA_WATCH`.
+    pub watch: bool,
     /// How they share it.
     pub kernel_rules: QueueRules,
     /// The shepherd's program.
@@ -330,6 +336,11 @@ const KEEP_OUTPUTS: RetentionTime = RetentionTime::days(7);
 /// The settings file that the packages install.
 const INSTALLED_FILE: &str = "/etc/tessera/agent.toml";
 
+/// The data folder of the packages.
+const INSTALLED_DATA: &str = "/var/lib/tessera-agent";
+/// In the place of a controller that a look at this machine doesn't need.
+const UNSET_CONTROLLER: &str = "unset";
+
 impl AgentArguments {
     /// Returns the controller's address and the data folder: as a command's own options have them, or else as the
     /// agent would. Without any option the installed settings file counts.
@@ -361,6 +372,32 @@ fn read_config(path: Option<&Path>) -> anyhow::Result<ConfigFile> {
 }
 
 impl AgentConfig {
+    /// Puts the settings together for a look at this machine, which may not have joined a cluster yet. Without any
+    /// option the installed settings file counts, if this account may read it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and where.
+    pub fn load_for_doctor(arguments: &AgentArguments) -> anyhow::Result<Self> {
+        let is_readable = |path: &PathBuf| std::fs::File::open(path).is_ok();
+        let installed = || Some(PathBuf::from(INSTALLED_FILE)).filter(is_readable);
+        let config = arguments.config.clone().or_else(installed);
+        let file = read_config(config.as_deref())?;
+        let unset = |set: bool, value: &str| (!set).then(|| value.to_owned());
+        Self::load(&AgentArguments {
+            controller: arguments
+                .controller
+                .clone()
+                .or_else(|| unset(file.controller.is_some(), UNSET_CONTROLLER)),
+            data: arguments
+                .data
+                .clone()
+                .or_else(|| unset(file.data.is_some(), INSTALLED_DATA).map(PathBuf::from)),
+            config,
+            ..arguments.clone()
+        })
+    }
+
     /// Puts the settings together.
     ///
     /// # Errors
@@ -384,6 +421,7 @@ impl AgentConfig {
             kernel_gates: file.kernel_gates.unwrap_or_else(|| kernel::gates_of(&data)),
             kernel_over_mps: file.kernel_over_mps.unwrap_or(false),
             companion: file.companion.unwrap_or(true),
+            watch: file.watch.unwrap_or(false),
             kernel_rules: file.kernel_rules.unwrap_or_default(),
             data,
             keep_outputs_bytes,

@@ -12,6 +12,8 @@ use tessera_frames::cluster::{Finding, FindingLevel, ToController};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
+use crate::config::AgentConfig;
+use crate::isolation;
 use crate::messages::NodeInput;
 use crate::nvml::checkup::CheckupOutput;
 use tessera_agent_core::doctor::{DoctorFacts, DriverAnswer, MachineFacts, findings, summary};
@@ -28,17 +30,20 @@ pub struct Doctor {
     pub library: PathBuf,
     /// The folder of everything that the agent keeps, if it has one.
     pub data: Option<PathBuf>,
-    /// NVIDIA's MPS control program, by its path or its name.
-    pub mps_control: PathBuf,
+    /// The agent's settings.
+    pub config: AgentConfig,
 }
 
 impl Doctor {
     /// Looks at everything.
     pub async fn look(&self) -> DoctorFacts {
         let driver = query_driver(&self.program, self.library.as_os_str()).await;
-        let (data, control) = (self.data.clone(), self.mps_control.clone());
+        let (data, config, program) =
+            (self.data.clone(), self.config.clone(), self.program.clone());
         let machine = tokio::task::spawn_blocking(move || MachineFacts {
-            mps_control: crate::mps::find(&control).map(|path| path.display().to_string()),
+            mps_control: crate::mps::find(&config.mps_control)
+                .map(|path| path.display().to_string()),
+            isolation_gaps: isolation::find_gaps(&config, &config.data, &program),
             ..system::look(data.as_deref())
         });
         DoctorFacts { machine: machine.await.unwrap_or_default(), driver }

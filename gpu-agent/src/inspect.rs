@@ -1,8 +1,6 @@
 //! What the driver reports of its GPUs, printed once: inventory, placements, instances, one sample of
 //! the figures, and what this account may do here. Only reads; changes nothing.
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 use tessera_model::GpuId;
 
@@ -119,8 +117,7 @@ async fn inspect(nvml: &NvmlClient, gpu: GpuId) -> InspectedGpu {
 }
 
 /// Looks, and prints what is found; `false` if the GPUs can't even be listed.
-pub async fn print(program: PathBuf, library: PathBuf, mps_control: PathBuf) -> bool {
-    let doctor = Doctor { program, library, data: None, mps_control };
+pub async fn print(doctor: Doctor) -> bool {
     let seen = look(&doctor).await;
     match serde_json::to_string_pretty(&seen) {
         Ok(text) => println!("{text}"),

@@ -26,7 +26,6 @@ mod shim_store;
 #[cfg(test)]
 mod tests;
 mod timer;
-mod torn_page;
 mod unsent;
 
 use std::path::PathBuf;
@@ -58,7 +57,7 @@ pub struct KernelSettings {
     pub rules: QueueRules,
     /// The agent's data folder.
     pub data: PathBuf,
-    /// The folder of the gate pages, on a file system in memory.
+    /// The folder of the sockets that serve the gate pages.
     pub gates: PathBuf,
 }
 

@@ -7,6 +7,7 @@
 //! - [`accounts`]: the accounts that attempts run under.
 //! - [`devices`]: which device nodes they may open.
 //! - [`container`]: attempts in containers.
+//! - [`isolation`]: which limits and protections they don't have here.
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
 //! - [`nvml`], [`gpus`]: GPUs, queried through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
@@ -32,6 +33,7 @@ pub mod doctor;
 pub mod gpus;
 pub mod http;
 pub mod inspect;
+pub mod isolation;
 pub mod join;
 pub mod journal;
 pub mod kernel;

@@ -11,7 +11,7 @@ use tessera_agent::actors::{gpu, node};
 use tessera_agent::calls::CallListener;
 use tessera_agent::certificate::NodeCertificate;
 use tessera_agent::companion;
-use tessera_agent::config::{AgentArguments, AgentCommand, AgentConfig, MPS_CONTROL, NVML_LIBRARY};
+use tessera_agent::config::{AgentArguments, AgentCommand, AgentConfig};
 use tessera_agent::container::ContainerFacts;
 use tessera_agent::disk::{DataFolder, NodeState};
 use tessera_agent::doctor::Doctor;
@@ -35,7 +35,7 @@ use tessera_agent::pool::{ShepherdLauncher, ShepherdPool};
 use tessera_agent::shepherd::group;
 use tessera_agent::telemetry::health::NodeHealth;
 use tessera_agent::telemetry::{self, TelemetryParts};
-use tessera_agent::{accounts, adopt, http, nvml, sys::clock};
+use tessera_agent::{accounts, adopt, http, isolation, nvml, sys::clock};
 use tessera_agent_core::shepherd::HeldAttempt;
 use tessera_model::{BootId, Bytes, NodeName};
 use tokio::signal::unix::{SignalKind, signal};
@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         Some(AgentCommand::Account { name, file }) => {
             return status(accounts::print(name, file.as_deref()).is_ok());
         }
+        Some(AgentCommand::KeepGroups) => return status(keep_groups()),
         Some(AgentCommand::NvmlCheckup { nvml: library }) => {
             return status(nvml::checkup::run(library).is_ok());
         }
@@ -103,6 +104,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// Makes room for the groups of jobs, and stays until a signal ends this process.
+fn keep_groups() -> bool {
+    if let Err(error) = group::make_room_for_jobs() {
+        eprintln!("tessera-agent: can't make the control group of jobs: {error}");
+        return false;
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
 /// Joins a cluster for a person.
 fn join_cluster(
     arguments: &AgentArguments,
@@ -138,38 +150,39 @@ fn consult(
     data: Option<&PathBuf>,
     json: bool,
 ) -> ExitCode {
-    let library = library.or(arguments.nvml.as_ref()).map(PathBuf::from);
-    let doctor = std::env::current_exe().map(|program| Doctor {
-        program,
-        library: library.unwrap_or_else(|| NVML_LIBRARY.into()),
-        data: data.or(arguments.data.as_ref()).cloned(),
-        mps_control: arguments.mps_control.clone().unwrap_or_else(|| MPS_CONTROL.into()),
-    });
-    let sound = match doctor {
-        Ok(doctor) => actix::System::new().block_on(async move { doctor.print(json).await }),
-        Err(error) => {
-            eprintln!("tessera-agent: can't find this program itself: {error}");
-            false
+    let doctor = doctor(arguments, library).map(|mut doctor| {
+        if let Some(data) = data {
+            doctor.config.data.clone_from(data);
         }
-    };
-    status(sound)
+        let found = Some(doctor.config.data.clone()).filter(|folder| folder.exists());
+        Doctor { data: data.cloned().or(found), ..doctor }
+    });
+    match doctor {
+        Ok(doctor) => {
+            status(actix::System::new().block_on(async move { doctor.print(json).await }))
+        }
+        Err(error) => refuse(&error),
+    }
 }
 
 /// Prints what the driver reports of its GPUs.
 fn inspect(arguments: &AgentArguments, library: Option<&OsString>) -> ExitCode {
-    let library = library.or(arguments.nvml.as_ref()).map(PathBuf::from);
-    let library = library.unwrap_or_else(|| NVML_LIBRARY.into());
-    let mps_control = arguments.mps_control.clone().unwrap_or_else(|| MPS_CONTROL.into());
-    match std::env::current_exe() {
-        Ok(program) => {
-            let looked = tessera_agent::inspect::print(program, library, mps_control);
-            status(actix::System::new().block_on(looked))
-        }
-        Err(error) => {
-            eprintln!("tessera-agent: can't find this program itself: {error}");
-            status(false)
-        }
+    match doctor(arguments, library) {
+        Ok(doctor) => status(actix::System::new().block_on(tessera_agent::inspect::print(doctor))),
+        Err(error) => refuse(&error),
     }
+}
+
+fn doctor(arguments: &AgentArguments, library: Option<&OsString>) -> anyhow::Result<Doctor> {
+    let config = AgentConfig::load_for_doctor(arguments)?;
+    let program = std::env::current_exe().context("can't find this program itself")?;
+    let library = library.map_or_else(|| config.nvml.clone(), PathBuf::from);
+    Ok(Doctor { program, library, data: None, config })
+}
+
+fn refuse(error: &anyhow::Error) -> ExitCode {
+    eprintln!("tessera-agent: {error:#}");
+    ExitCode::FAILURE
 }
 
 fn start(arguments: &AgentArguments) -> anyhow::Result<ExitCode> {
@@ -358,6 +371,8 @@ impl Startup {
     fn node_facts(&self) -> NodeFacts {
         #[expect(clippy::cast_possible_truncation, reason = "Linux has at most 8,192 processors")]
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        let accounts = AccountRules::new(&self.config, &self.data, self.program.clone());
+        accounts.report(&self.config, &self.data);
         NodeFacts {
             name: self.name.clone(),
             boot: self.boot,
@@ -366,11 +381,13 @@ impl Startup {
             memory: machine_memory(),
             data: self.data.clone(),
             environment: self.config.environment(),
-            accounts: AccountRules::new(&self.config, &self.data, self.program.clone()),
+            accounts,
+            isolation_gaps: isolation::find_gaps(&self.config, &self.data, &self.program),
             mps: mps::find(&self.config.mps_control),
             kernel_over_mps: self.config.kernel_over_mps,
             companion: self.companion(),
             containers: ContainerFacts::find(&self.config),
+            watch: self.config.watch,
             address: self.config.address.clone(),
         }
     }
@@ -466,7 +483,7 @@ impl Startup {
             program: self.program.clone(),
             library: self.config.nvml.clone(),
             data: Some(self.data.clone()),
-            mps_control: self.config.mps_control.clone(),
+            config: self.config.clone(),
         };
         let node = self.inputs.clone();
         actix::spawn(async move {

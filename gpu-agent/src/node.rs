@@ -17,9 +17,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tessera_frames::cluster::{
-    ExitRecord, GpuReport, LaunchOrder, PlanEnd, PlanOrder, ToAgent, ToController,
+    AttemptNeeds, ExitRecord, GpuReport, LaunchOrder, PlanEnd, PlanOrder, ToAgent, ToController,
 };
+use tessera_model::isolation::IsolationGap;
 use tessera_model::mig::Slot;
+use tessera_model::needs::LaunchNeeds;
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName, PlanId};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -68,6 +70,8 @@ pub struct NodeFacts {
     pub environment: NodeEnvironment,
     /// The accounts that attempts run under.
     pub accounts: AccountRules,
+    /// Which limits and protections they don't have.
+    pub isolation_gaps: BTreeSet<IsolationGap>,
     /// NVIDIA's MPS control program, if the node has it.
     pub mps: Option<PathBuf>,
     /// Whether jobs that share a slice kernel by kernel have MPS beneath.
@@ -76,6 +80,8 @@ pub struct NodeFacts {
     pub companion: Option<String>,
     /// What it has for containers.
     pub containers: ContainerFacts,
+    /// Whether the shim watches programs whose jobs do not state it.
+    pub watch: bool,
     /// Where other nodes reach this one, if its operator set it.
     pub address: Option<String>,
 }
@@ -118,6 +124,8 @@ pub struct AgentNode {
     /// Attempts that were admitted to their slices' queues.
     queued: BTreeSet<AttemptId>,
     kernel_reports: kernel_queue::KernelReports,
+    /// What running attempts need at least, until the controller has their ends.
+    needs: BTreeMap<AttemptId, AttemptNeeds>,
     accounts: AccountCache,
     /// The accounts of attempts that are on their way to a shepherd.
     job_accounts: BTreeMap<AttemptId, JobAccount>,
@@ -259,6 +267,10 @@ impl AgentNode {
                 self.send_telemetry(TelemetryEvent::Trail { attempt, trail });
                 Vec::new()
             }
+            FromShepherd::Needs { attempt, needs } => {
+                self.report_needs(attempt, needs);
+                Vec::new()
+            }
             FromShepherd::Ended { attempt, record } => {
                 self.pool.release(attempt);
                 self.launches.end(attempt);
@@ -319,6 +331,17 @@ impl AgentNode {
         }
     }
 
+    /// Reports what an attempt needs at least, by its calls of the driver.
+    fn report_needs(&mut self, attempt: AttemptId, needs: LaunchNeeds) {
+        let Some(facts) = self.attempts.facts_of_alive(attempt) else { return };
+        let available = self.gpus.get(&facts.gpu).and_then(|gpu| gpu.sms).unwrap_or(0);
+        let multiprocessors = needs.multiprocessors(available).unwrap_or(0);
+        let LaunchNeeds { held, refused, .. } = needs;
+        let needs = AttemptNeeds { attempt, held, multiprocessors, refused };
+        self.needs.insert(attempt, needs);
+        self.send(ToController::Needs(needs));
+    }
+
     fn send_telemetry(&self, event: TelemetryEvent) {
         if let Err(refused) = self.telemetry.try_send(event) {
             // Figures are worth less than what waiting for them would hold up.
@@ -327,6 +350,7 @@ impl AgentNode {
     }
 
     fn acknowledged(&mut self, attempt: AttemptId) {
+        self.needs.remove(&attempt);
         let effects = self.attempts.acknowledged(attempt);
         if effects.is_empty() {
             return;

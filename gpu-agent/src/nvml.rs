@@ -4,6 +4,7 @@
 //! process of their own ([`worker`]). [`client`] queries that process with a deadline for each
 //! request and replaces it when it doesn't answer. Nothing else in the agent waits for it.
 
+pub mod activity;
 pub mod calls;
 pub mod checkup;
 pub mod client;

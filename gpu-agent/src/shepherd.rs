@@ -30,6 +30,7 @@ pub mod job;
 pub mod limits;
 pub mod memory_pipe;
 pub mod now;
+mod observers;
 pub mod prepare;
 pub mod program_output;
 pub mod protocol;

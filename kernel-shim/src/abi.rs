@@ -8,6 +8,8 @@ pub type DriverHandle = usize;
 
 /// The call succeeded.
 pub const SUCCESS: CudaResult = 0;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub const OUT_OF_MEMORY: CudaResult = 2;
 /// The result of every call on a machine without a driver.
 pub const NO_DEVICE: CudaResult = 100;
 /// The result of a function that this driver lacks.

@@ -32,18 +32,29 @@ pub fn open() {
         let found = state::guarded(find_and_fill).unwrap_or(false);
         // Bugs of the shim go to its log, never to the program's outputs.
         std::panic::set_hook(Box::new(|bug| crate::log::note(format_args!("{bug}"))));
-        let is_active = found && crate::settings::settings().is_some();
-        state::transition(state::COLD, if is_active { state::PASSIVE } else { state::INERT });
+        let next = match found {
+            true if crate::settings::settings().is_some() => state::PASSIVE,
+            true if crate::watch::begin() => state::WATCHING,
+            true | false => state::INERT,
+        };
+        if next == state::PASSIVE {
+            crate::watch::begin();
+        }
+        state::transition(state::COLD, next);
     });
     OPENING.with(|opening| opening.set(false));
 }
 
-/// Enters a hook, and opens the driver before the first one. `None` if the call must be passed on.
+/// Enters a hook that works in the states of `when`, and opens the driver before the first one. `None` if the call must
+/// be passed on.
 #[inline]
-pub fn enter_hook() -> Option<HookScope> {
-    if state::mode() == state::COLD {
+pub fn enter_hook(when: u32) -> Option<HookScope> {
+    if !state::is_one_of(when) {
+        if state::mode() != state::COLD {
+            return None;
+        }
         open();
-        if state::mode() != state::PASSIVE {
+        if !state::is_one_of(when) {
             return None;
         }
     }

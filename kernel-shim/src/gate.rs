@@ -1,47 +1,62 @@
-//! The slice's gate page, mapped if the agent provides one.
+//! The slice's gate page, which the agent serves on a Unix socket.
 
+use std::fs::File;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use tessera_frames::gate::{GATE_BYTES, GatePage};
 use tessera_kernel_queue::{GateState, Nanos};
+use tessera_wire::gate_page;
 
 static PAGE: AtomicPtr<GatePage> = AtomicPtr::new(std::ptr::null_mut());
 static PATH: OnceLock<PathBuf> = OnceLock::new();
+/// The number of the mapped memory's inode, by which another agent's page is recognised. 0 for none.
+static MAPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Maps the page. Without a page, messages alone end grants.
+/// Gets the page for the first time. Without a page, messages alone end grants.
 pub fn open(path: &Path) {
-    match map(path) {
-        Ok(page) => {
-            PAGE.store(page, Ordering::Release);
-            let _ = PATH.set(path.to_owned());
-        }
-        Err(why) => crate::log::note(format_args!("no gate page, only messages end grants: {why}")),
+    let _ = PATH.set(path.to_owned());
+    renew();
+}
+
+/// Gets the page of the queue that serves now: each agent has one of its own. Called at the begin of a session, before
+/// any grant of it.
+pub fn renew() {
+    let Some(path) = PATH.get() else { return };
+    if let Err(why) = map(path) {
+        PAGE.store(std::ptr::null_mut(), Ordering::Release);
+        MAPPED.store(0, Ordering::Relaxed);
+        crate::log::note(format_args!("no gate page, only messages end grants: {why}"));
     }
 }
 
-fn map(path: &Path) -> std::io::Result<*mut GatePage> {
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
-    if file.metadata()?.len() < GATE_BYTES as u64 {
-        return Err(std::io::Error::other("the file is shorter than a page"));
+fn map(path: &Path) -> std::io::Result<()> {
+    let memory = File::from(gate_page::fetch(path)?);
+    let inode = memory.metadata()?.ino();
+    if MAPPED.load(Ordering::Relaxed) == inode {
+        return Ok(());
     }
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping of an open file; nothing else knows it.
-    let page = unsafe {
-        libc::mmap(std::ptr::null_mut(), GATE_BYTES, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
+    let (length, shared) = (GATE_BYTES, libc::MAP_SHARED);
+    // SAFETY: a new mapping of an open descriptor; nothing else knows it.
+    let page =
+        unsafe { libc::mmap(std::ptr::null_mut(), length, access, shared, memory.as_raw_fd(), 0) };
     if page == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
-    Ok(page.cast())
+    // An earlier page stays mapped, because threads may be reading it: one page for each agent that served this process.
+    PAGE.store(page.cast(), Ordering::Release);
+    MAPPED.store(inode, Ordering::Relaxed);
+    Ok(())
 }
 
 fn page() -> Option<&'static GatePage> {
     // SAFETY: null or a mapping of the page's size and alignment that is never unmapped; the page
-    // consists of atomic numbers, for which any bytes are valid. If the file is truncated, the
-    // process gets SIGBUS. Only the agent and the attempts of this slice can truncate it.
+    // consists of atomic numbers, for which any bytes are valid. The memory is sealed: no process can
+    // shorten it.
     let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
     page.is_sound().then_some(page)
 }
@@ -62,33 +77,9 @@ pub fn heartbeat() -> Option<Nanos> {
     page().map(GatePage::heartbeat)
 }
 
-/// Returns whether the process of the queue holds its lock on the page's file. The system ends the lock with
-/// the process, and not before.
+/// Returns whether the queue's process lives, even if it waits for a processor: it serves the page. The system ends
+/// that with the process, and not before.
 #[cold]
-pub fn is_held_by_queue() -> bool {
-    let Some(file) = PATH.get().and_then(|path| std::fs::File::open(path).ok()) else {
-        return false;
-    };
-    // SAFETY: zeros are a valid description of a lock: the whole file, and no owner.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    (lock.l_type, lock.l_whence) = (READ_LOCK, WHOLE_FILE);
-    // SAFETY: an open file and a structure of ours. It only asks.
-    let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-    outcome == 0 && lock.l_type == WRITE_LOCK
+pub fn is_served() -> bool {
+    PATH.get().is_some_and(|path| gate_page::is_served(path))
 }
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "small numbers of the C interface, where the field is a short"
-)]
-const READ_LOCK: i16 = libc::F_RDLCK as i16;
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "small numbers of the C interface, where the field is a short"
-)]
-const WRITE_LOCK: i16 = libc::F_WRLCK as i16;
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "small numbers of the C interface, where the field is a short"
-)]
-const WHOLE_FILE: i16 = libc::SEEK_SET as i16;

@@ -5,7 +5,8 @@
 
 use crate::abi::CudaResult;
 
-/// Defines hooks. The body gets the driver's function as a closure without arguments.
+/// Defines hooks. The body gets the driver's function as a closure without arguments. The module's `WHEN` has the states
+/// in which they work.
 macro_rules! hooks {
     ($($symbol:ident ($($name:ident : $kind:ty),* $(,)?) |$call:ident| $body:expr;)+) => { $(
         /// The hook for the driver's function of this name.
@@ -21,7 +22,7 @@ macro_rules! hooks {
             let real: Real = unsafe { $crate::driver::real($crate::driver::table::slot::$symbol) };
             // SAFETY: the program's own arguments, handed on as they came.
             let $call = || unsafe { real($($name),*) };
-            let Some(_scope) = $crate::driver::enter_hook() else { return $call() };
+            let Some(_scope) = $crate::driver::enter_hook(WHEN) else { return $call() };
             $body
         }
     )+ };

@@ -11,7 +11,9 @@ use crate::filler::{self, LaunchPermit};
 use crate::kernel_cache::LaunchShape;
 use crate::measure::{self, StartedPair};
 use crate::ring::{self, RecordKind, RingRecord};
-use crate::{captures, clock, first_session, gate, kernel_catalog, startup, state, streams, terms};
+use crate::{
+    captures, clock, first_session, gate, kernel_catalog, startup, state, streams, terms, watch,
+};
 
 /// The last launch whose end was reported by a sync.
 static SYNCED: AtomicU64 = AtomicU64::new(0);
@@ -59,7 +61,7 @@ pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResul
 #[inline]
 fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
     if state::mode() != state::ACTIVE {
-        return pass_without_session();
+        return pass_without_session(what);
     }
     if captures::is_capturing() && captures::is_captured(what.stream, what.per_thread) {
         // It is recorded in a graph, not run.
@@ -84,11 +86,15 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
 }
 
 #[cold]
-fn pass_without_session() -> Option<LaunchTicket> {
+fn pass_without_session(what: &LaunchCall) -> Option<LaunchTicket> {
     // Before the session begins, which reports only what passes later.
     count(&counters::PASSED);
     if state::mode() == state::PASSIVE {
+        watch::on_first_launch(&what.shape);
         startup::start_session_thread();
+    }
+    if state::transition(state::WATCHING, state::WATCHED) {
+        watch::on_first_launch(&what.shape);
     }
     first_session::wait();
     None

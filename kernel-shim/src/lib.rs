@@ -10,6 +10,8 @@
 //! - The shim does nothing before the program's first call. Without the agent's variables
 //!   ([`settings`]) it only passes calls on. Threads, sockets and events start with the first launch
 //!   ([`startup`]).
+//! - Without a queue it may watch a program ([`watch`]): its memory, and its first launch. Then it has no thread and no
+//!   socket, and launches after the first one are passed on.
 //! - The program gets the driver's own answers. It never gets an error of the shim and never waits
 //!   without a bound. A failure inside the shim turns it off ([`state`]).
 //! - The shim holds no lock while it calls the driver, and its own thread never calls the driver.
@@ -49,3 +51,4 @@ mod state;
 mod streams;
 mod sync;
 mod terms;
+mod watch;

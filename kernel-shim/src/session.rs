@@ -5,7 +5,7 @@ use tessera_frames::kernel::ShimWelcome;
 use tessera_kernel_queue::Role;
 
 use crate::counters::{self, count};
-use crate::{filler, first_session, log, state, terms};
+use crate::{filler, first_session, gate, log, state, terms};
 
 /// Sets the role.
 pub fn set_role(role: Role) {
@@ -15,6 +15,7 @@ pub fn set_role(role: Role) {
 
 /// Begins the session after the queue accepted the process.
 pub fn welcome(welcome: &ShimWelcome) {
+    gate::renew();
     terms::store_limits(welcome);
     filler::begin_session();
     set_role(welcome.role);

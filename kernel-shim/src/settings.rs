@@ -1,6 +1,8 @@
 //! The settings that the agent puts into a process' environment.
 
+use std::ffi::CString;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -34,14 +36,30 @@ pub fn settings() -> Option<&'static ShimSettings> {
     SETTINGS.get_or_init(read).as_ref()
 }
 
+/// Returns the pipe of the attempt's memory; `None` if the process is not watched.
+pub fn watch_pipe() -> Option<CString> {
+    if std::env::var(variables::WATCH).ok()? != variables::WATCH_ON || has_tool() {
+        return None;
+    }
+    CString::new(std::env::var_os(variables::MEMORY_PIPE)?.into_vec()).ok()
+}
+
+/// Returns whether an NVIDIA tool observes the process.
+fn has_tool() -> bool {
+    let tool = TOOLS.into_iter().find(|name| std::env::var_os(name).is_some());
+    if let Some(tool) = tool {
+        crate::log::note(format_args!(
+            "{tool} is set: the shim is off, so that the tool is not disturbed"
+        ));
+    }
+    tool.is_some()
+}
+
 fn read() -> Option<ShimSettings> {
     let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
     let (endpoint, token, certificate) =
         (text(variables::ENDPOINT)?, text(variables::TOKEN)?, text(variables::CERTIFICATE)?);
-    if let Some(tool) = TOOLS.into_iter().find(|name| std::env::var_os(name).is_some()) {
-        crate::log::note(format_args!(
-            "{tool} is set: the shim is off, so that the tool is not disturbed"
-        ));
+    if has_tool() {
         return None;
     }
     let settings = ShimSettings {

@@ -27,8 +27,8 @@ pub fn start_session_thread() {
     if let Some(path) = &settings.gate {
         gate::open(path);
     }
-    // Without the lock there is no queue, or an older one: then nothing waits.
-    if gate::is_held_by_queue() {
+    // Without a served page there is no queue: then nothing waits.
+    if gate::is_served() {
         first_session::begin_wait();
     }
     if let Err(why) = client::start(settings, device) {

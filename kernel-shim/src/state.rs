@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Cold ─► Inert                         no variables, or no driver: passes everything on
+//!   ├───► Watching ─► Watched           first call; first launch: only memory is observed
 //!   └───► Passive ─► Detached ◄─► Active     first call; first launch; session with the queue
 //! any ──► Dead                          exit, forked child or bug: passes everything on
 //! ```
@@ -22,6 +23,18 @@ pub const DETACHED: u32 = 3;
 pub const ACTIVE: u32 = 4;
 /// The process ends, is a forked child, or the shim failed: every call is passed on.
 pub const DEAD: u32 = 5;
+
+/// There is no queue, and the first launch is awaited ([`crate::watch`]).
+pub const WATCHING: u32 = 6;
+/// There is no queue, and the first launch was reported: launches are passed on.
+pub const WATCHED: u32 = 7;
+
+/// The states in which a hook works, one bit for each: those with a queue.
+pub const WITH_QUEUE: u32 = 1 << PASSIVE | 1 << DETACHED | 1 << ACTIVE;
+/// The same for hooks of launches.
+pub const UNTIL_LAUNCH: u32 = WITH_QUEUE | 1 << WATCHING;
+/// The same for hooks that observe the whole program.
+pub const ALWAYS: u32 = UNTIL_LAUNCH | 1 << WATCHED;
 
 static MODE: AtomicU32 = AtomicU32::new(COLD);
 
@@ -51,12 +64,15 @@ pub fn die() {
 #[derive(Debug)]
 pub struct HookScope(());
 
-/// Enters a hook after the driver was opened. `None` if the call must be passed on.
+/// Returns whether a hook works now. `when` has a bit for each state in which it does.
+#[inline]
+pub fn is_one_of(when: u32) -> bool {
+    when >> mode() & 1 != 0
+}
+
+/// Enters a hook that works in the state of the shim. `None` if the call must be passed on.
 #[inline]
 pub fn enter_hook() -> Option<HookScope> {
-    if !matches!(mode(), PASSIVE | DETACHED | ACTIVE) {
-        return None;
-    }
     DEPTH.with(|depth| {
         (depth.get() == 0).then(|| {
             depth.set(1);

@@ -12,6 +12,8 @@ R cuLaunchKernel(H f, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e
 }
 R cuCtxGetFlags(unsigned *out) { *out = 0; return 0; }
 R cuCtxSynchronize(void) { return 0; }
+R cuMemAlloc_v2(unsigned long *out, unsigned long bytes) { (void)bytes; *out = 0x3000; return 0; }
+R cuMemFree_v2(unsigned long address) { (void)address; return 0; }
 R cuEventCreate(H *out, unsigned flags) { (void)flags; *out = (H)0x2000; return 0; }
 R cuEventRecord(H event, H stream) { (void)event; (void)stream; return 0; }
 R cuEventQuery(H event) { (void)event; return 0; }

@@ -113,6 +113,17 @@ fn read_body(stream: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(body))
 }
 
+/// Returns an attribute's type, as OpenTelemetry calls it.
+pub fn type_of(pair: &KeyValue) -> &'static str {
+    match pair.value.as_ref().and_then(|value| value.value.as_ref()) {
+        Some(Value::StringValue(_)) => "string",
+        Some(Value::IntValue(_)) => "int",
+        Some(Value::DoubleValue(_)) => "double",
+        Some(Value::BoolValue(_)) => "bool",
+        _ => "other",
+    }
+}
+
 fn text(value: &AnyValue) -> Option<String> {
     match value.value.as_ref()? {
         Value::StringValue(text) => Some(text.clone()),

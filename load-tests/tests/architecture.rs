@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tessera-placement", &["tessera-model"]),
     ("tessera-predict", &["tessera-model"]),
     ("tessera-kernel-queue", &["tessera-model"]),
+    ("tessera-old-glibc", &[]),
     ("tessera-frames", &["tessera-model", "tessera-kernel-queue"]),
     ("tessera-wire", &["tessera-model", "tessera-frames"]),
     ("tessera-telemetry", &[]),
@@ -463,6 +464,47 @@ fn a_signature_of_the_control_core_says_which_owners_it_may_change() {
         "these take everything: name the owners and the rows that they change, or use AttemptChanges or \
          GpuChanges:\n{}",
         wrong.join("\n")
+    );
+}
+
+#[test]
+fn a_target_that_is_not_tested_has_no_tests() {
+    let manifest = workspace().join("Cargo.toml");
+    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+    let targets = metadata.packages.iter().flat_map(|package| &package.targets);
+    let skipped: Vec<_> = targets.filter(|target| !target.test && target.is_bin()).collect();
+    assert!(skipped.len() > 20, "the drivers are targets without tests");
+    for target in skipped {
+        let main = target.src_path.as_std_path();
+        let modules = main.with_extension("");
+        let modules = if modules.is_dir() { modules } else { main.to_owned() };
+        for file in [main, &modules] {
+            let text = read_all(file);
+            assert!(!text.contains("#[test]"), "{}: cargo never runs its tests", file.display());
+        }
+    }
+}
+
+/// Returns the text of a file, or of all files below a folder.
+fn read_all(path: &Path) -> String {
+    if path.is_file() {
+        return std::fs::read_to_string(path).unwrap();
+    }
+    let entries = std::fs::read_dir(path).unwrap();
+    entries.map(|entry| read_all(&entry.unwrap().path())).collect()
+}
+
+#[test]
+fn a_predictor_answers_at_most_four_questions() {
+    let path = workspace().join("crates/placement/src/predictor.rs");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, rest) = text.split_once("pub trait Predictor {").expect("the trait is in this file");
+    let (body, _) = rest.split_once("\n}").unwrap();
+    let methods: Vec<&str> =
+        body.lines().filter(|line| line.trim_start().starts_with("fn ")).collect();
+    assert!(
+        (1..=4).contains(&methods.len()),
+        "facts about jobs belong into JobFacts: {methods:#?}"
     );
 }
 

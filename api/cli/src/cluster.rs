@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use clap::{Args, ValueEnum};
 use tessera_model::Bytes;
+use tessera_model::isolation::IsolationGap;
+use tessera_model::number::index;
 
 use super::failure::CommandFailure;
 use super::operator::describe_override;
@@ -121,7 +123,30 @@ fn glance(info: &ClusterInfo, counts: &JobCounts) -> String {
         ("Jobs", Some(by_state(counts))),
         ("Sharing", Some(sharing(&info.shared_gpus))),
         ("Share default", Some(share_default(&info.share_default))),
+        ("Not enforced", not_enforced(info)),
     ])
+}
+
+/// Most nodes that are named for one gap; the JSON has all.
+const NAMED_NODES_MAX: usize = 5;
+
+/// Describes which limits and protections jobs don't have, and where.
+fn not_enforced(info: &ClusterInfo) -> Option<String> {
+    let count: usize = info.nodes.values().map(|count| index(u64::from(*count))).sum();
+    let describe = |(word, nodes): (&String, &Vec<String>)| {
+        // A controller of a later release may know other words.
+        let gap = IsolationGap::from_word(word).map_or(word.as_str(), |gap| gap.describe());
+        let named = nodes.iter().take(NAMED_NODES_MAX).cloned().collect::<Vec<_>>().join(", ");
+        match nodes.len() {
+            all if all == count && count > 1 => format!("on all nodes, {gap}"),
+            more if more > NAMED_NODES_MAX => {
+                format!("on {named} and {} more, {gap}", more - NAMED_NODES_MAX)
+            }
+            _ => format!("on {named}, {gap}"),
+        }
+    };
+    let texts: Vec<_> = info.isolation_gaps.iter().map(describe).collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
 }
 
 /// Describes what a job does that does not state `--share`.
@@ -180,5 +205,35 @@ impl MigMode {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         session.client.set_mig_mode(&self.gpu, self.mode == MigModeArg::On).await?;
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(gaps: serde_json::Value) -> ClusterInfo {
+        serde_json::from_value(serde_json::json!({
+            "version": "1", "controller": "c", "policy": "tessera", "epoch": 1, "gpus": 0,
+            "nodes": { "available": 7, "lost": 1 }, "isolation_gaps": gaps,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_jobs_do_not_have_is_stated_with_the_nodes_that_lack_it() {
+        let nodes: Vec<_> = (1..=8).map(|number| format!("n{number}")).collect();
+        let gaps = serde_json::json!({
+            "memory_limit": ["n1", "n2"], "private_tmp": nodes, "task_limit": nodes[..7], "new": ["n3"],
+        });
+
+        let text = not_enforced(&info(gaps)).unwrap();
+
+        assert_eq!(
+            text,
+            "on n1, n2, --mem is no limit; on n3, new; on all nodes, jobs share /tmp; \
+             on n1, n2, n3, n4, n5 and 2 more, processes of a job are not limited (tasks_max)"
+        );
+        assert_eq!(not_enforced(&info(serde_json::json!({}))), None);
     }
 }

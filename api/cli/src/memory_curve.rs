@@ -38,7 +38,9 @@ fn draw_attempt(attempt: &AttemptMemoryView, sizes: &[u64]) -> String {
     let columns = columns(attempt);
     let most = columns.iter().map(|column| column.high).max().unwrap_or(0);
     let top = most.max(attempt.capacity_bytes).max(1);
-    let mut text = format!("\nattempt {}: GPU memory over {}\n", attempt.number, attempt.unit);
+    let by = observer(&attempt.unit);
+    let mut text =
+        format!("\nattempt {}: GPU memory over {}, by {by}\n", attempt.number, attempt.unit);
     for row in (0..ROWS).rev() {
         let (bottom, ceiling) = (level(top, row), level(top, row + 1));
         let drawn: String = columns.iter().map(|column| sign(*column, bottom, ceiling)).collect();
@@ -60,6 +62,14 @@ fn draw_attempt(attempt: &AttemptMemoryView, sizes: &[u64]) -> String {
         let _ = writeln!(text, "{line}");
     }
     text
+}
+
+/// Names who observed the memory: only the companion counts iterations.
+fn observer(unit: &str) -> &'static str {
+    match unit {
+        "iterations" => "the companion",
+        _ => "the driver (NVML)",
+    }
 }
 
 /// Returns the lower bound of a row of the drawing.

@@ -197,6 +197,7 @@ fn draw(detail: &JobDetail) -> String {
         ("Memory prediction", detail.memory_prediction.clone()),
         ("Out of memory", (detail.oom_count > 0).then(|| oom_text(detail))),
         ("Needs", predicted_text(detail)),
+        ("First kernel", first_kernel_text(detail)),
         ("Submitted", Some(moment(job.submitted_at))),
         ("Started", job.started_at.map(moment)),
         ("Ended", job.ended_at.map(moment)),
@@ -336,6 +337,17 @@ fn gpu_memory(attempt: &AttemptView) -> String {
 fn predicted_text(detail: &JobDetail) -> Option<String> {
     let bytes = detail.memory_estimate_bytes.filter(|_| detail.oom_count == 0)?;
     Some(format!("at least {} of GPU memory, by a prediction", Bytes::new(bytes)))
+}
+
+/// Describes what a job had allocated before its first kernel, as the watch observed it.
+fn first_kernel_text(detail: &JobDetail) -> Option<String> {
+    let held = Bytes::new(detail.memory_before_launch_bytes?);
+    let needs = match detail.launch_multiprocessors {
+        Some(1) => ", and one multiprocessor is enough for it".to_owned(),
+        Some(number) => format!(", and {number} multiprocessors are enough for it"),
+        None => String::new(),
+    };
+    Some(format!("{held} of GPU memory was allocated before it{needs} (by the watch)"))
 }
 
 /// Describes how often a job ran out of memory, and what follows.

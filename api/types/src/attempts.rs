@@ -70,7 +70,7 @@ pub struct AttemptView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_percent: Option<u8>,
     /// Where that size comes from: `out_of_memory` (the job ran out of less), `predicted` (it was
-    /// predicted to), `declared`, `learned` from
+    /// predicted to), `declared`, `first_launch` (it had allocated so much before its first kernel), `learned` from
     /// runs of its task, `estimated`, or `unknown`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_source: Option<String>,

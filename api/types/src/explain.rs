@@ -59,7 +59,8 @@ pub struct JobExplanation {
 /// The size that a job requests, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SizeView {
-    /// `out_of_memory` (the job ran out of less), `declared` by its user, `learned` from runs of its task,
+    /// `out_of_memory` (the job ran out of less), `predicted` (it was predicted to), `declared` by its user,
+    /// `first_launch` (it had allocated so much before its first kernel), `learned` from runs of its task,
     /// `estimated` by its user, or `unknown`. A stronger source comes first in this list.
     pub source: String,
     /// The requested GPU memory of a waiting job, or the GPU memory of its newest attempt. Absent if it

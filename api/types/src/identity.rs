@@ -94,7 +94,7 @@ pub struct AuditEntry {
     pub origin: String,
     /// Method and route, such as `POST /v1/jobs/{job}/cancel`.
     pub action: String,
-    /// The path that was called.
+    /// The path that was called. Of accepted submits, those of their jobs, such as `/v1/jobs/17-24,30`.
     pub object: String,
     /// The HTTP status of the response.
     pub status: u16,

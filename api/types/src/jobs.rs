@@ -172,6 +172,13 @@ pub struct JobDetail {
     /// The GPU memory that it requests at least, since it ran out of less, or was predicted to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_estimate_bytes: Option<u64>,
+    /// The GPU memory that an attempt had allocated before its first kernel, if its calls of the driver were observed.
+    /// The next attempt requests no less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_before_launch_bytes: Option<u64>,
+    /// Multiprocessors that this kernel needs for as few steps as the whole GPU allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch_multiprocessors: Option<u32>,
     /// W3C trace context of its submit.
     pub traceparent: Option<String>,
     /// Who submitted it: its user, or an operator who acted for its user.

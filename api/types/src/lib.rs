@@ -99,6 +99,10 @@ pub struct ClusterInfo {
     /// The partitions that the operator's settings define.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<PartitionView>,
+    /// Limits and protections that jobs don't have everywhere, each with the nodes that lack it. A node that is not
+    /// connected is not listed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub isolation_gaps: BTreeMap<String, Vec<String>>,
 }
 
 fn exclusive() -> String {

@@ -25,6 +25,10 @@ pub struct NodeDetails {
     /// Whether it has NVIDIA's MPS control program, so that jobs can share slices there.
     #[serde(default)]
     pub mps: bool,
+    /// Which limits and protections its jobs don't have: words such as `memory_limit`. Absent while it is not
+    /// connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation_gaps: Option<Vec<String>>,
     /// Its generation: rises each time it is declared lost.
     pub generation: u64,
     /// When it last reported.

@@ -203,6 +203,12 @@ impl Accounts {
         Self { fair: false, ..self }
     }
 
+    /// Returns these accounts with the half-life of others.
+    #[must_use]
+    pub(crate) fn with_half_life_of(self, others: &Self) -> Self {
+        Self { half_life: others.half_life, ..self }
+    }
+
     /// Whether recent usage counts in the service order.
     pub const fn fair(&self) -> bool {
         self.fair

@@ -44,5 +44,17 @@ pub(crate) fn enqueue(
     let place = (!facts.rules.place.is_open()).then(|| Arc::new(facts.rules.place.clone()));
     let job = QueuedJob { id: job, gpu, user, share, auto, queue_rank, submitted, gang, place };
     let (attempts, reason) = (tried, None);
-    queue.enqueue(WaitingJob { job, array, attempts, reason, facts, done, declared, own, memory });
+    let reasons = Vec::from_iter(reason);
+    queue.enqueue(WaitingJob {
+        job,
+        array,
+        attempts,
+        reason,
+        reasons,
+        facts,
+        done,
+        declared,
+        own,
+        memory,
+    });
 }

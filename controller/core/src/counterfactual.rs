@@ -195,7 +195,7 @@ impl StartQuestion<'_> {
         let Some(waiting) = self.cluster.queue.queued(self.job.id) else { return Bytes::ZERO };
         let (predictions, inventory) = (&self.cluster.predictions, &self.cluster.inventory);
         let of_task = memory_needed(predictions, inventory, &waiting.facts);
-        waiting.own.at_least.max(of_task).unwrap_or(Bytes::ZERO)
+        waiting.own.at_least.max(waiting.own.held).max(of_task).unwrap_or(Bytes::ZERO)
     }
 
     /// Whether it would start at another position in the queue.

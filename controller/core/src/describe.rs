@@ -2,7 +2,7 @@
 
 use crate::rows::overrides::{OverrideKind, OverrideTarget};
 use crate::state::ClusterState;
-use crate::state::inventory::{GpuState, NodeState};
+use crate::state::inventory::{GpuState, NodeSession, NodeState};
 use std::collections::BTreeMap;
 use tessera_api_types as api;
 use tessera_frames::cluster::{
@@ -81,6 +81,10 @@ fn node_state(node: &NodeState) -> &'static str {
     }
 }
 
+fn isolation_gaps(session: &NodeSession) -> Vec<String> {
+    session.isolation_gaps.iter().map(|gap| gap.word().to_owned()).collect()
+}
+
 fn count_full_layouts(gpu: &GpuState) -> Option<u32> {
     let mig = gpu.mig.as_ref()?;
     let layout = gpu.report.instances.iter().map(|i| i.slot).collect();
@@ -123,6 +127,7 @@ impl ClusterState {
                     cores: node.cores,
                     memory_bytes: node.memory_bytes,
                     mps: node.mps,
+                    isolation_gaps: node.session.as_ref().map(isolation_gaps),
                     generation: node.generation,
                     last_seen_at: timestamp(node.last_seen_unix),
                     drained: self.override_view(OverrideKind::Drained, OverrideTarget::Node(*id)),

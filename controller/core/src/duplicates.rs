@@ -130,6 +130,7 @@ mod tests {
                 mps: false,
                 kernel: false,
                 address: String::new(),
+                isolation_gaps: std::collections::BTreeSet::new(),
             }),
         }
     }

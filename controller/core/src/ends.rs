@@ -53,7 +53,8 @@ impl AttemptChanges<'_> {
         }
         let ran_out = record.out_of_gpu_memory().and(live.launch_spec.as_ref());
         let ran_out = ran_out.map(|launch_spec| {
-            after_out_of_memory(self.inventory, launch_spec, live.gpu_memory, self.unix)
+            let sizes = (live.gpu_memory, live.refused);
+            after_out_of_memory(self.inventory, launch_spec, sizes, self.unix)
         });
         // A program that failed before it was stopped is run again all the same; one that is done is done.
         let is_requeued = live.requeue && record.outcome != Outcome::Succeeded;

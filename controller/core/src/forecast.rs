@@ -16,7 +16,7 @@ use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_placement::{
     Account, Basis, GpuView, JobFacts, JobTable, Knowledge, MpsClient, Predictor, RunTime,
-    SearchBudget, SpeedRange, could_hold,
+    SearchBudget, SpeedBasis, SpeedRange, could_hold,
 };
 
 /// What policies may know about jobs.
@@ -115,19 +115,11 @@ impl Predictor for ClusterForecast<'_> {
     fn predict_speeds(
         &self,
         clients: &[MpsClient],
-        gpu: &GpuView,
-        profile: Option<&Profile>,
-    ) -> Option<Vec<u64>> {
-        self.cluster.predictions.predict_speeds(clients, gpu, profile)
-    }
-
-    fn predict_shared_speeds(
-        &self,
-        clients: &[MpsClient],
+        basis: SpeedBasis,
         gpu: &GpuView,
         profile: Option<&Profile>,
     ) -> Option<Vec<SpeedRange>> {
-        self.cluster.predictions.predict_shared_speeds(clients, gpu, profile)
+        self.cluster.predictions.predict_speeds(clients, basis, gpu, profile)
     }
 
     fn predict_rest_alone(

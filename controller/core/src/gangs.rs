@@ -26,7 +26,7 @@ use tessera_model::batch::LaunchStyle;
 use tessera_model::gang::{MemberEnd, decisive};
 use tessera_model::life::{JobEvent, JobState, Outcome, RetryVerdict};
 use tessera_model::sizing::AfterOutOfMemory;
-use tessera_model::{AttemptId, GangMember, JobId, Millis, NodeId};
+use tessera_model::{AttemptId, Bytes, GangMember, JobId, Millis, NodeId};
 
 /// What a member's node is sent.
 pub(crate) enum MemberFrame {
@@ -197,10 +197,13 @@ fn gang_outcome(
         record.is_some_and(|record| record.out_of_gpu_memory().is_some())
     });
     // The largest of the slices that were too small: all members move together.
-    let had = short.map(|live| live.gpu_memory).max().filter(|_| outcome == Outcome::OutOfMemory);
-    let ran_out = launch_spec
-        .zip(had)
-        .map(|(launch_spec, had)| after_out_of_memory(inventory, launch_spec, had, unix));
+    let (had, refused) = short.fold((None, Bytes::ZERO), |(had, refused), live| {
+        (had.max(Some(live.gpu_memory)), refused.max(live.refused))
+    });
+    let had = had.filter(|_| outcome == Outcome::OutOfMemory);
+    let ran_out = launch_spec.zip(had).map(|(launch_spec, had)| {
+        after_out_of_memory(inventory, launch_spec, (had, refused), unix)
+    });
     let is_requeued = outcome != Outcome::Succeeded && members().any(|live| live.requeue);
     let verdict = match (is_requeued, &ran_out) {
         (true, _) => RetryVerdict::Requeue { charged: false },

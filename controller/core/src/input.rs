@@ -252,6 +252,9 @@ impl ClusterState {
             ToController::Memory(reports) => {
                 self.attempt_changes(round).record_memory(node, &reports, now);
             }
+            ToController::Needs(needs) => {
+                self.attempt_changes(round).record_needs(node, &needs, now);
+            }
             // Handled before rounds: a second hello breaks the protocol, renewals and answers to
             // questions don't wait here, and neither figures nor kernels decide anything.
             ToController::Hello(_)

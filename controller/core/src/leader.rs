@@ -14,6 +14,7 @@ use crate::rows::findings::CommitFindings;
 use crate::sessions::{grant_lease, is_braking};
 use crate::state::ClusterState;
 use crate::state::planner::Stopwatch;
+use crate::state::settled::SettledQueue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,14 @@ impl ClusterState {
     ) {
         self.accounting.accounts = accounts;
         self.accounting.ledger.begin(earlier, &self.accounting.accounts, now);
+    }
+
+    /// Replaces the accounts, and keeps what users used. The half-life of usage stays as it is, since the ledger
+    /// has only sums that are weighted by it.
+    pub fn replace_accounts(&mut self, accounts: Accounts) {
+        self.accounting.accounts = accounts.with_half_life_of(&self.accounting.accounts);
+        // What could not start under the former quotas may start now.
+        self.planner.settled = SettledQueue::default();
     }
 
     /// Returns the policy's name.

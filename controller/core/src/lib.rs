@@ -42,6 +42,7 @@ mod gate;
 mod gpu_changes;
 pub mod idle;
 mod input;
+mod just_in_time;
 mod kernel_sharing;
 mod layouts;
 mod leader;

@@ -206,6 +206,7 @@ fn live_attempt(
         done: row.done,
         memory: memory.filter(|_| run_prediction.is_some()).and_then(|memory| memory.learned()),
         run_prediction,
+        refused: Bytes::ZERO,
         gpu_memory,
         peak: None,
         job: row.job,

@@ -35,6 +35,8 @@ pub(crate) enum SizeEvidence {
         /// How often it ran out; 0 if it was moved before.
         events: u32,
     },
+    /// What an attempt of it had allocated before its first kernel.
+    FirstLaunch,
     /// Runs of its task.
     Learned(LearnedSize),
     /// Its user's estimate.
@@ -47,6 +49,7 @@ impl MemoryRequest {
         match self.evidence {
             SizeEvidence::OutOfMemory { events: 0 } => SizeSource::Predicted,
             SizeEvidence::OutOfMemory { .. } => SizeSource::OutOfMemory,
+            SizeEvidence::FirstLaunch => SizeSource::FirstLaunch,
             SizeEvidence::Learned(_) => SizeSource::Learned,
             SizeEvidence::Estimated(_) => SizeSource::Estimated,
         }
@@ -56,7 +59,9 @@ impl MemoryRequest {
     pub(crate) const fn learned(&self) -> Option<MemoryEstimate> {
         match self.evidence {
             SizeEvidence::Learned(learned) => Some(learned.estimate),
-            SizeEvidence::OutOfMemory { .. } | SizeEvidence::Estimated(_) => None,
+            SizeEvidence::OutOfMemory { .. }
+            | SizeEvidence::FirstLaunch
+            | SizeEvidence::Estimated(_) => None,
         }
     }
 }
@@ -101,6 +106,12 @@ pub(crate) fn evidence_text(request: &MemoryRequest) -> String {
             let times = if events == 1 { "once".to_owned() } else { format!("{events} times") };
             return format!(
                 "; it ran out of GPU memory {times}, so that it requests at least {}",
+                request.bytes
+            );
+        }
+        SizeEvidence::FirstLaunch => {
+            return format!(
+                "{names_none}: it had allocated {} before its first kernel, so that it requests no less",
                 request.bytes
             );
         }
@@ -168,19 +179,26 @@ pub(crate) fn memory_request_of(
         | GpuRequest::Unpartitioned
         | GpuRequest::Compute(_) => None,
     };
+    let held = own.held.filter(|_| *declared == GpuRequest::Unknown).map(within);
     if let Some(at_least) = own.at_least {
         let known = match declared {
             GpuRequest::Memory(bytes) => *bytes,
             _ => of_task.map_or(Bytes::ZERO, |request| request.bytes),
         };
         let evidence = SizeEvidence::OutOfMemory { events: own.events };
-        return Some(MemoryRequest { bytes: at_least.max(known), evidence });
+        let bytes = at_least.max(known).max(held.unwrap_or(Bytes::ZERO));
+        return Some(MemoryRequest { bytes, evidence });
     }
     let estimated = || {
         let bytes = facts.estimated_memory.filter(|_| *declared == GpuRequest::Unknown)?;
         Some(MemoryRequest { bytes: within(bytes), evidence: SizeEvidence::Estimated(bytes) })
     };
-    of_task.or_else(estimated)
+    let known = of_task.or_else(estimated);
+    let first = held.map(|bytes| MemoryRequest { bytes, evidence: SizeEvidence::FirstLaunch });
+    match (known, first) {
+        (Some(known), Some(first)) if first.bytes > known.bytes => Some(first),
+        (known, first) => known.or(first),
+    }
 }
 
 /// Returns what the runs of a job's task show.

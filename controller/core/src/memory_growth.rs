@@ -57,7 +57,8 @@ impl AttemptChanges<'_> {
         let (WatchAdvice::Report(forecast) | WatchAdvice::Act(forecast)) = advice else { return };
         let next = match advice {
             WatchAdvice::Act(_) if mode == MemoryPrediction::Act => {
-                next_size_of(self.inventory, self.migrations, live, attempt, self.unix)
+                let none = Bytes::ZERO;
+                next_size_of(self.inventory, self.migrations, live, attempt, none, self.unix)
             }
             _ => None,
         };
@@ -78,7 +79,7 @@ impl AttemptChanges<'_> {
     }
 
     /// Requests a job to save its work and to end: it runs again with more memory.
-    fn begin_growth(&mut self, attempt: AttemptId, next: Bytes, now: Millis) {
+    pub(crate) fn begin_growth(&mut self, attempt: AttemptId, next: Bytes, now: Millis) {
         let Some(live) = self.attempts.live.get_mut(&attempt) else { return };
         if let Some(launch_spec) = &mut live.launch_spec {
             launch_spec.own.at_least = Some(next);
@@ -168,12 +169,13 @@ pub(crate) fn terms_of(predictions: &Predictions, live: &LiveAttempt, now: Milli
     }
 }
 
-/// Returns the size that a job is moved to; `None` if it can't be moved, or if no slice is so much larger.
-fn next_size_of(
+/// Returns the size that a job is moved to, with `needed` at least; `None` if it can't be moved, or if no slice is so much larger.
+pub(crate) fn next_size_of(
     inventory: &NodeInventory,
     migrations: &Migrations,
     live: &LiveAttempt,
     attempt: AttemptId,
+    needed: Bytes,
     unix: Millis,
 ) -> Option<Bytes> {
     let launch_spec = live.launch_spec.as_ref()?;
@@ -188,7 +190,7 @@ fn next_size_of(
     if !can_move {
         return None;
     }
-    let after = after_out_of_memory(inventory, launch_spec, live.gpu_memory, unix);
+    let after = after_out_of_memory(inventory, launch_spec, (live.gpu_memory, needed), unix);
     after.at_least.filter(|_| after.verdict == RetryVerdict::RequeueOutOfMemory)
 }
 

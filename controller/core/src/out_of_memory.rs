@@ -21,24 +21,28 @@ fn is_gone(inventory: &NodeInventory, gpu: &GpuState, unix: Millis) -> bool {
     lost_long_ago || (node.is_ready() && !gpu.fresh)
 }
 
-/// Decides what follows for a job that ran out of `had`.
+/// Decides what follows for a job that ran out of `had`. It needs `refused` at least: what its last request would have
+/// led to.
 pub(crate) fn after_out_of_memory(
     inventory: &NodeInventory,
     launch_spec: &LaunchSpec,
-    had: Bytes,
+    (had, refused): (Bytes, Bytes),
     unix: Millis,
 ) -> AfterOutOfMemory {
     let shape = launch_spec.gang.map(|member| member.shape);
     let largest = inventory.largest_size(shape, |gpu| !is_gone(inventory, gpu, unix));
     let own = launch_spec.own;
-    launch_spec.spec.oom_policy().after_out_of_memory(had, own.events, own.at_least, largest)
+    let at_least = own.at_least.max(Some(refused).filter(|refused| *refused > had));
+    launch_spec.spec.oom_policy().after_out_of_memory(had, own.events, at_least, largest)
 }
 
 /// Returns what a job's own attempts showed of its memory, with its last event if that was one.
 pub(crate) fn own_after(own: OwnMemory, event: Option<OutOfMemoryRow>) -> OwnMemory {
     match event {
         None => own,
-        Some(event) => OwnMemory { events: own.events.saturating_add(1), at_least: event.at_least },
+        Some(event) => {
+            OwnMemory { events: own.events.saturating_add(1), at_least: event.at_least, ..own }
+        }
     }
 }
 

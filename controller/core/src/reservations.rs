@@ -159,6 +159,9 @@ impl AttemptChanges<'_> {
             memory: None,
             gpu_memory,
             size_source,
+            waited_for: waiting.map_or_else(Vec::new, |waiting| {
+                waiting.reasons.iter().map(|reason| reason.word()).collect()
+            }),
             run_prediction: None,
         };
         Some(match waiting {
@@ -253,6 +256,7 @@ impl AttemptChanges<'_> {
             run_prediction: reservation.run_prediction.clone(),
             memory: reservation.memory,
             gpu_memory: reservation.gpu_memory,
+            refused: Bytes::ZERO,
             peak: None,
             gang: waiting.job.gang,
             end: None,

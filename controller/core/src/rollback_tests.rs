@@ -100,6 +100,7 @@ pub(crate) fn hello(number: u128, session: u64, generation: u64, highest_epoch: 
             mps: false,
             kernel: false,
             address: String::new(),
+            isolation_gaps: std::collections::BTreeSet::new(),
         }),
     }
 }

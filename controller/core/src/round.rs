@@ -6,7 +6,7 @@
 use crate::commands::operator::{OperatorOutcome, OperatorRefusal};
 use crate::commands::{CommandResult, JobStateChange};
 use crate::rollback::DatabaseRollback;
-use crate::rows::{growth, idle, nodes, overrides, transitions, updates};
+use crate::rows::{growth, idle, needs, nodes, overrides, transitions, updates};
 use std::sync::Arc;
 use tessera_frames::cluster::{AttemptUsage, GpuReport, ToAgent};
 use tessera_model::dependency::DependencyQuestion;
@@ -93,6 +93,8 @@ pub struct JobWrites {
     pub growths: Vec<growth::GrowthRow>,
     /// Decisions about jobs whose GPUs do nothing.
     pub idle: Vec<idle::IdleRow>,
+    /// What jobs need at least, as first kernels showed it.
+    pub needs: Vec<needs::NeedRow>,
     /// Waiting jobs whose reasons changed.
     pub waits: Vec<transitions::WaitReasonRow>,
 }
@@ -188,6 +190,7 @@ impl JobWrites {
             && self.migrations.is_empty()
             && self.growths.is_empty()
             && self.idle.is_empty()
+            && self.needs.is_empty()
             && self.waits.is_empty()
     }
 }

@@ -5,6 +5,7 @@
 pub mod findings;
 pub mod growth;
 pub mod idle;
+pub mod needs;
 pub mod nodes;
 pub mod overrides;
 pub mod snapshot;

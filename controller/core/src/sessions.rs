@@ -273,6 +273,7 @@ fn welcomed_node(
             id: *session,
             process: hello.process,
             address: hello.address.clone(),
+            isolation_gaps: hello.isolation_gaps.clone(),
             ready: false,
             reported: HashSet::new(),
         }),

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::intake::Chain;
 use crate::http::metrics;
+use crate::live::RetentionTimes;
 use crate::store::{self, ConnectOptions, Connection, StoreError, audit, retention, rounds};
 
 /// Longest time between sweeps; a tenth of what is kept, where that is shorter.
@@ -31,32 +32,27 @@ static COUNTER: LazyLock<IntCounterVec> = LazyLock::new(|| {
     counter
 });
 
-/// How long ended things are kept.
-#[derive(Clone, Copy, Debug)]
-pub struct RetentionTimes {
-    /// Jobs and layout plans.
-    pub history: RetentionTime,
-    /// Recorded rounds.
-    pub rounds: RetentionTime,
-    /// The audit log.
-    pub audit: RetentionTime,
-}
-
 /// Starts the sweeps on `runtime`. `epoch` is the epoch that this controller leads under.
 pub fn start_sweeps(
     runtime: &Handle,
     options: ConnectOptions,
     epoch: watch::Receiver<u64>,
-    kept: RetentionTimes,
+    mut kept: watch::Receiver<RetentionTimes>,
 ) {
     for what in ["jobs", "layout_plans", "rounds", "audit_entries"] {
         COUNTER.with_label_values(&[what]).inc_by(0);
     }
     runtime.spawn(async move {
         loop {
-            tokio::time::sleep(sweep_every(kept)).await;
+            let times = *kept.borrow_and_update();
+            tokio::select! {
+                () = tokio::time::sleep(sweep_every(times)) => {}
+                // What is kept shorter now goes at once.
+                Ok(()) = kept.changed() => {}
+            }
+            let times = *kept.borrow_and_update();
             let done = match store::connect(&options).await {
-                Ok(mut connection) => sweep(&mut connection, &epoch, kept).await,
+                Ok(mut connection) => sweep(&mut connection, &epoch, times).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = done {

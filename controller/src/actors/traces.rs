@@ -71,6 +71,7 @@ fn waited(reservation: &Reservation, spec: &LaunchSpec) {
         attributes: vec![
             (names::attribute::JOB_ID, reservation.job.to_string()),
             (names::attribute::DECISION_ID, reservation.decision.to_string()),
+            (names::attribute::WAIT_REASONS, reservation.waited_for.join(",")),
         ],
         problem: None,
     });

@@ -14,7 +14,7 @@ use crate::store::reads::{PageSize, parse_name};
 
 /// Lists what callers changed, and what was refused to them, newest first.
 ///
-/// An accepted submit is not listed: its job names who submitted it, and from where.
+/// What one caller submitted at once is one entry with the numbers of its jobs.
 #[utoipa::path(
     tag = "identity",
     operation_id = "list_audit_entries",

@@ -132,11 +132,16 @@ pub(super) async fn show_info(
 ) -> Result<Json<ClusterInfo>, ApiError> {
     let nodes = state.nodes().await?;
     let mut by_state = BTreeMap::new();
+    let mut isolation_gaps = BTreeMap::<_, Vec<_>>::new();
     for node in &nodes {
         *by_state.entry(node.state.clone()).or_insert(0_u32) += 1;
+        for gap in node.isolation_gaps.iter().flatten() {
+            isolation_gaps.entry(gap.clone()).or_default().push(node.name.clone());
+        }
     }
     let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
     let about = &state.ports.about;
+    let site = &state.ports.live().site;
     Ok(Json(ClusterInfo {
         version: about.version.to_owned(),
         controller: about.controller.to_string(),
@@ -144,9 +149,10 @@ pub(super) async fn show_info(
         epoch: state.epoch(),
         nodes: by_state,
         gpus: u32::try_from(gpus).expect("memory holds fewer GPUs than 2^32"),
-        shared_gpus: shared_gpus(&about.site),
-        share_default: about.site.share_default.word().to_owned(),
-        partitions: partitions(&about.site),
+        shared_gpus: shared_gpus(site),
+        share_default: site.share_default.word().to_owned(),
+        partitions: partitions(site),
+        isolation_gaps,
     }))
 }
 

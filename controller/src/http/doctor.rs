@@ -9,7 +9,7 @@ use super::error::ApiError;
 use super::extract::Named;
 use super::gpu_names::find_node;
 use super::identity::Caller;
-use super::openapi::{LookupProblems, NodePath, Problems};
+use super::openapi::{ChangeProblems, LookupProblems, NodePath, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
 
@@ -21,7 +21,7 @@ use crate::ports::ToPlacer;
     params(NodePath),
     responses(
         (status = 200, description = "What it found.", body = DoctorReport),
-        Problems, LookupProblems,
+        Problems, LookupProblems, ChangeProblems,
     ),
     security(("bearer" = [])),
 )]
@@ -35,8 +35,9 @@ pub(super) async fn doctor(
     find_node(&state, &name).await?;
     let examined = name.clone();
     let answer = state.query(|reply| ToPlacer::ExamineNode { node: examined, reply }).await?;
-    let findings = answer.ok_or_else(|| ApiError::Unavailable {
-        reason: format!("node {name} is not connected: run tessera-agent doctor there"),
+    // An error of the server would promise that it passes by itself.
+    let findings = answer.ok_or_else(|| ApiError::Conflict {
+        problem: format!("node {name} is not connected: run tessera-agent doctor there"),
     })?;
     Ok(Json(DoctorReport { node: name.to_string(), findings }))
 }

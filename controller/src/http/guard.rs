@@ -17,6 +17,7 @@ use actix_web::{Error, HttpRequest, HttpResponse, web};
 use tessera_model::spec::BadField;
 
 use super::browsers::{self, Channel};
+use super::endings;
 use super::error::{ApiError, PROBLEM_JSON};
 use super::identity::{self, Peer};
 use super::metrics;
@@ -57,12 +58,20 @@ pub(super) async fn guard<B: MessageBody + 'static>(
             if let Some(caller) = &caller {
                 identity::keep(&request, caller);
             }
-            (passed(request, next).await?, caller)
+            let answer = passed(request, next).await?;
+            let answer = match &caller {
+                Some(caller) => endings::bound(answer, &state, caller),
+                None => answer,
+            };
+            (answer, caller)
         }
         Err(refusal) => (refused(request, &refusal), None),
     };
     harden(&mut answer);
-    if is_audited(&route, &method, answer.status()) {
+    let source = peer.as_ref().map(Peer::source);
+    if is_audited(caller.as_deref(), (&route, &method), answer.status())
+        && (caller.is_some() || state.rates.has_room_in_log(source))
+    {
         state.ports.audit.record(entry(&answer, peer.as_ref(), caller.as_deref()));
     }
     metrics::count_request(&route, method.as_str(), answer.status().as_str(), began.elapsed());
@@ -89,7 +98,7 @@ async fn admit(
         Peer::Address { encrypted: true, .. } => Channel::Encrypted,
         Peer::Address { encrypted: false, .. } => Channel::Plain,
     };
-    let hosts = &state.ports.hosts;
+    let hosts = &state.ports.live().hosts;
     browsers::check(channel, request.method(), request.uri(), request.headers(), hosts)?;
     if is_open(path) {
         return Ok(None);
@@ -107,15 +116,21 @@ async fn admit(
     }
 }
 
-/// Changes and sessions are recorded, and what was refused for lack of a name or a role. Submits are rows anyway; there
-/// may be thousands a second.
-fn is_audited(route: &str, method: &Method, status: StatusCode) -> bool {
+/// Changes and sessions are recorded, and what was refused for lack of a name or a role. Accepted submits are recorded by
+/// their commit, where those of one caller share an entry: there may be thousands a second. What nobody in particular
+/// sends to an open path changes nothing, and no limit counts it: it must not fill the log.
+fn is_audited(
+    caller: Option<&Principal>,
+    (route, method): (&str, &Method),
+    status: StatusCode,
+) -> bool {
     let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     let reads = *method == Method::GET || *method == Method::HEAD;
     let limited = status == StatusCode::TOO_MANY_REQUESTS;
     // A session is a change, although its request has the form of a read.
     let opens = status == StatusCode::SWITCHING_PROTOCOLS;
-    refused || opens || !(reads || limited || route == SUBMIT_ROUTE)
+    let changes = caller.is_some() && !(reads || limited || route == SUBMIT_ROUTE);
+    refused || opens || changes
 }
 
 fn entry<B>(answer: &Answer<B>, peer: Option<&Peer>, caller: Option<&Principal>) -> AuditRecord {

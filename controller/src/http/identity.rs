@@ -60,7 +60,13 @@ pub(super) fn note_peer(
     connection: &dyn Any,
     data: &mut Extensions,
 ) {
-    let Some((peer, socket)) = peer_of(job_calls, connection) else { return };
+    let Some((peer, socket)) = peer_of(job_calls, connection) else {
+        // Nobody serves it, so that it must not take a descriptor either.
+        if let Some(unix) = connection.downcast_ref::<actix_web::rt::net::UnixStream>() {
+            let _ = rustix::net::shutdown(unix, rustix::net::Shutdown::Both);
+        }
+        return;
+    };
     match caps.admit(peer.source().into()) {
         Some(counted) => {
             if matches!(peer, Peer::Address { .. }) {
@@ -203,7 +209,7 @@ async fn by_issuer(state: &State, peer: &Peer, token: &str) -> Result<Principal,
     Ok(Principal {
         name: proof.user,
         role: proof.role,
-        proof: Proof::Issuer { subject: proof.subject, from },
+        proof: Proof::Issuer { subject: proof.subject, from, expires_at: proof.expires_at },
         coordinates,
     })
 }

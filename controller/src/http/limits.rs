@@ -29,6 +29,8 @@ const KEYS_MAX: usize = 10_000;
 pub(super) struct Rates {
     callers: DefaultKeyedRateLimiter<Arc<str>>,
     failures: DefaultKeyedRateLimiter<SourceKey>,
+    /// Entries of the audit log without a name; all that come from no known source are one.
+    entries: DefaultKeyedRateLimiter<Option<SourceKey>>,
 }
 
 impl Default for Rates {
@@ -37,6 +39,7 @@ impl Default for Rates {
         Self {
             callers: RateLimiter::keyed(quota(USER_RATE, USER_BURST)),
             failures: RateLimiter::keyed(quota(FAILURE_RATE, FAILURE_BURST)),
+            entries: RateLimiter::keyed(quota(FAILURE_RATE, FAILURE_BURST)),
         }
     }
 }
@@ -64,6 +67,17 @@ impl Rates {
         self.failures.check_key(&source.into()).map_err(|_| ApiError::RateLimited {
             reason: "too many requests from there have no valid token",
         })
+    }
+}
+
+impl Rates {
+    /// Returns whether what a source without a name sent is still recorded. Its pages of other sites and wrong tokens
+    /// must not fill the audit log.
+    pub(super) fn has_room_in_log(&self, source: Option<Source>) -> bool {
+        if self.entries.len() > KEYS_MAX {
+            self.entries.retain_recent();
+        }
+        self.entries.check_key(&source.map(SourceKey::from)).is_ok()
     }
 }
 
@@ -144,6 +158,18 @@ mod tests {
         assert!(matches!(places.take(&bob), Err(ApiError::Overloaded { .. })));
         drop(first);
         assert!(places.take(&ada).is_ok());
+    }
+
+    #[test]
+    fn a_source_without_a_name_fills_no_audit_log_and_others_are_still_recorded() {
+        let rates = Rates::default();
+        let source = |text: &str| Some(Source::Address(text.parse().unwrap()));
+        let recorded = |from| (0..10_000).filter(|_| rates.has_room_in_log(from)).count();
+
+        let of_one = recorded(source("10.0.0.1:7"));
+
+        assert!((50..10_000).contains(&of_one), "{of_one}");
+        assert!(rates.has_room_in_log(source("10.0.0.2:7")));
     }
 
     #[test]

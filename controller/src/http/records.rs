@@ -31,7 +31,7 @@ pub(super) async fn list_records(
 ) -> Result<Json<JobRecords>, ApiError> {
     let query = RecordQuery::parse(filter.0, now())?;
     let mut records = state.reads().records(query).await?;
-    let accounts = &state.ports.about.accounts;
+    let accounts = &state.ports.live().accounts;
     let mut foreign = std::collections::HashSet::new();
     for job in &mut records.jobs {
         job.account = accounts.account_of(&job.user).unwrap_or(&job.user).to_owned();

@@ -39,7 +39,7 @@ pub(super) async fn show_report(
     let (span, by) = read(query.0, caller.jobs().users(), now())?;
     let (since, until) = (span.since, span.until);
     let rows = state.reads().report(span).await?;
-    let accounts = &state.ports.about.accounts;
+    let accounts = &state.ports.live().accounts;
     let lines = fold(rows, &by, |user| accounts.account_of(user).unwrap_or(user).to_owned());
     let total = lines.iter().fold(ReportFigures::default(), |sum, line| sum.plus(line.figures));
     Ok(Json(AccountingReport { since, until, by, lines, total }))

@@ -147,6 +147,7 @@ pub(super) async fn submit(
         idempotency: key,
         traceparent,
         principal: Arc::clone(&caller.name),
+        role: caller.role,
         origin: caller.proof.to_string(),
     };
     let accepted = accept(&state, submission).instrument(span).await?;
@@ -182,7 +183,7 @@ fn apply_site(
     spec: &mut JobSpec,
 ) -> Result<Vec<String>, ApiError> {
     let shape = Arc::clone(&state.ports.shape.borrow());
-    let remarks = state.ports.about.site.apply(request, spec, &shape.view)?;
+    let remarks = state.ports.live().site.apply(request, spec, &shape.view)?;
     if shape.known && !spec.allow_pending {
         check_place(&spec.place, &shape.view)?;
     }
@@ -445,7 +446,7 @@ async fn check_feasible(
         false => Cow::Owned(shape.view.within(&spec.place)),
     };
     let verdict = could_ever_fit(&view, &spec.gpu, spec.share);
-    let beyond = beyond_quota(&state.ports.about.accounts, &view, spec);
+    let beyond = beyond_quota(&state.ports.live().accounts, &view, spec);
     let gang = spec.gang.map(|gang| (gang, gang_could_ever_fit(&view, &spec.gpu, gang)));
     let fits = gang.as_ref().is_none_or(|(_, verdict)| *verdict == GangFeasibility::Yes);
     let fits = fits && matches!(verdict, Feasibility::Yes | Feasibility::OnlyUnavailable);

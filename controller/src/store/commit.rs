@@ -46,6 +46,7 @@ pub async fn commit_round(
     transitions::record_migrations(&mut transaction, &round.jobs.migrations, policy, epoch).await?;
     memory_growth::record_growths(&mut transaction, &round.jobs.growths).await?;
     idle_jobs::record_idle(&mut transaction, &round.jobs.idle).await?;
+    memory_growth::record_needs(&mut transaction, &round.jobs.needs).await?;
     transitions::record_ends(&mut transaction, &round.jobs.ended).await?;
     usage::record_usage(&mut transaction, &round.jobs.usages).await?;
     let mut findings = run_commands(&mut transaction, round).await?;

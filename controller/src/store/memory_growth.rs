@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sqlx::PgConnection;
 use tessera_control::rows::growth::{GrowthRow, OpenGrowth};
+use tessera_control::rows::needs::NeedRow;
 use tessera_model::AttemptId;
 use tessera_predict::peak::{GrowthForecast, MemoryCurve};
 use uuid::Uuid;
@@ -71,6 +72,58 @@ pub async fn record_growths(
     .await
     .map_err(StoreError::while_trying_to(action))?;
     StoreError::check_changed(action, moved, super::columns::row_count(changed.moved))
+}
+
+/// Records what jobs need at least. The largest value of each stays.
+///
+/// # Errors
+///
+/// [`StoreError::Unavailable`].
+pub async fn record_needs(
+    connection: &mut PgConnection,
+    batch: &[NeedRow],
+) -> Result<(), StoreError> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<NeedRecord> = merged_needs(batch);
+    sqlx::query!(
+        r#"
+        UPDATE jobs
+           SET held_before_launch = GREATEST(jobs.held_before_launch, u.held),
+               launch_multiprocessors = GREATEST(jobs.launch_multiprocessors, u.multiprocessors)
+          FROM json_to_recordset($1::text::json)
+            AS u (job bigint, attempt uuid, held bigint, multiprocessors integer)
+         WHERE jobs.job = u.job AND jobs.attempt = u.attempt
+        "#,
+        json_text(&rows),
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("record what jobs need at least"))?;
+    Ok(())
+}
+
+/// A need, as the statement reads it.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct NeedRecord {
+    job: i64,
+    attempt: Uuid,
+    held: i64,
+    multiprocessors: Option<u16>,
+}
+
+/// Merges needs of one attempt: a statement changes each row of the table once. The newest is the largest.
+fn merged_needs(batch: &[NeedRow]) -> Vec<NeedRecord> {
+    let newest: BTreeMap<AttemptId, &NeedRow> =
+        batch.iter().map(|need| (need.attempt, need)).collect();
+    let record = |need: &NeedRow| NeedRecord {
+        job: job_number(need.job),
+        attempt: need.attempt.as_uuid(),
+        held: bigint(need.held.get()),
+        multiprocessors: Some(need.multiprocessors).filter(|number| *number > 0),
+    };
+    newest.into_values().map(record).collect()
 }
 
 /// Reads the predictions about unfinished jobs whose outcome is open.

@@ -10,7 +10,7 @@ use tessera_model::spec::JobSpec;
 use tessera_model::{GangMember, JobId};
 
 use super::columns::{RowRef, integer, job_number, json_text};
-use super::{StoreError, notifications};
+use super::{StoreError, audit, notifications};
 use crate::requests::{AcceptedSubmission, NewSubmission, RequestError};
 use tessera_control::predictions::TaskFacts;
 use tessera_control::rows::submitted::SubmittedJob;
@@ -330,14 +330,13 @@ async fn insert_rows(
     batch: &[NewSubmission],
     plan: &Plan,
 ) -> Result<(), StoreError> {
-    let rows: Vec<_> = batch
-        .iter()
-        .zip(&plan.fates)
-        .filter_map(|(submission, fate)| match fate {
-            Fate::Insert { first } => Some(SubmissionRecord::of(submission, (*first)?)),
-            Fate::Replay(_) | Fate::SameAs(_) | Fate::KeyReused => None,
-        })
-        .collect();
+    let inserted = batch.iter().zip(&plan.fates).filter_map(|(submission, fate)| match fate {
+        Fate::Insert { first } => Some((submission, (*first)?)),
+        Fate::Replay(_) | Fate::SameAs(_) | Fate::KeyReused => None,
+    });
+    let entries = audit::submit_entries(inserted.clone());
+    let rows: Vec<_> =
+        inserted.map(|(submission, first)| SubmissionRecord::of(submission, first)).collect();
     let inserted = sqlx::query!(
         r#"
         WITH u AS (
@@ -347,6 +346,11 @@ async fn insert_rows(
                       user_name text, spec json, traceparent text, idempotency_key text,
                       body_hash bytea, state text, facts jsonb, principal text, origin text,
                       depends_on bigint[], partition text, mails boolean)
+        ), a AS (
+            INSERT INTO audit_log (principal, role, origin, action, object, status)
+            SELECT e.principal, e.role, e.origin, 'POST /v1/jobs', e.object, 201
+              FROM json_to_recordset($2::text::json)
+                AS e (principal text, role text, origin text, object text)
         ), s AS (
             INSERT INTO submissions (first_job, tasks, array_first, job_name, user_name, spec,
                                      traceparent, idempotency_key, body_hash, facts,
@@ -362,6 +366,7 @@ async fn insert_rows(
          CROSS JOIN LATERAL generate_series(0, u.tasks - 1) AS t (i)
         "#,
         json_text(&rows),
+        json_text(&entries),
     )
     .execute(connection)
     .await

@@ -41,6 +41,7 @@ pub fn node(name: &str, gpu: &str) -> NodeDetails {
         cores: 8,
         memory_bytes: 1 << 30,
         mps: true,
+        isolation_gaps: Some(vec!["memory_limit".to_owned()]),
         generation: 1,
         last_seen_at: None,
         quarantined: None,

@@ -18,6 +18,7 @@ use tessera_controller::figures::FigureCache;
 use tessera_controller::host_names::HostNames;
 use tessera_controller::http;
 use tessera_controller::listeners::{Listeners, bind_socket};
+use tessera_controller::live::LiveSettings;
 use tessera_controller::node_certificates::{CertificateParts, NodeCertificates};
 use tessera_controller::oidc::Issuer;
 use tessera_controller::ports::{
@@ -105,6 +106,11 @@ impl Rig {
         let folder = tempfile::tempdir().unwrap();
         let audit = AuditLog::open(pool.clone(), &Handle::current());
         let certificates = certificates(folder.path(), &pool, &audit);
+        let live = LiveSettings {
+            accounts: accounts(),
+            site: Default::default(),
+            hosts: HostNames::with(["gpu.lab".to_owned()]),
+        };
         let ports = Ports {
             reads: Reads::new(pool.clone(), Handle::current()),
             submits,
@@ -117,14 +123,12 @@ impl Rig {
             directory: Arc::new(Directory::new(appointments, accounts())),
             audit,
             certificates,
-            hosts: Arc::new(HostNames::with(["gpu.lab".to_owned()])),
+            live: watch::channel(Arc::new(live)).1,
             figures: figures.clone(),
             about: Arc::new(About {
                 version: "1.2.3",
                 controller: ControllerId::from_uuid(uuid::Uuid::from_u128(1)),
                 policy: "scheme-b",
-                accounts: accounts(),
-                site: Default::default(),
                 sends_mail: false,
             }),
         };

@@ -44,12 +44,12 @@ pub use sessions::{
     ToSession,
 };
 pub use telemetry::{
-    ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptMemory, AttemptUsage, GpuFigures, SLICES_MAX,
-    SliceFigures,
+    ATTEMPT_FIGURES_MAX, AttemptFigures, AttemptMemory, AttemptNeeds, AttemptUsage, GpuFigures,
+    SLICES_MAX, SliceFigures,
 };
 
 /// The version that this build speaks. A peer of another version is refused with both numbers.
-pub const PROTOCOL_VERSION: u16 = 11;
+pub const PROTOCOL_VERSION: u16 = 12;
 
 /// From an agent to its controller, on the control stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -125,6 +125,9 @@ pub enum ToController {
     /// The memory of running attempts since the last such report; a lost report is not repeated. At most
     /// [`ATTEMPT_FIGURES_MAX`].
     Memory(Vec<AttemptMemory>),
+    /// What a running attempt needs at least, as its calls of the driver show it; whenever that changes, and before the
+    /// attempt's end.
+    Needs(AttemptNeeds),
 }
 
 /// From a controller to an agent, on the control stream.

@@ -1,15 +1,15 @@
 //! The gate page: memory that the sessions of one slice share. With it a holder's launch ends grants
 //! without a message (FIKIT's early stop at the speed of memory).
 //!
-//! The file has [`GATE_BYTES`] on a file system in memory. Both sides map it and access it as a
-//! [`GatePage`]. Every process that may write the page can write any numbers. They can only shorten
+//! It has [`GATE_BYTES`] and no name. The queue's process serves it on a Unix socket. Both sides map it and access it
+//! as a [`GatePage`]. Every process that may write the page can write any numbers. They can only shorten
 //! or prolong a wait within its bound.
 
 use tessera_kernel_queue::{Epoch, GateState, Nanos};
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Length of the file in bytes: one page, the least that can be mapped.
+/// Length of the memory in bytes: one page, the least that can be mapped.
 pub const GATE_BYTES: usize = 4096;
 
 /// The first eight bytes: "TSRGATE" and the version of the layout, 1.
@@ -22,11 +22,11 @@ pub const HEARTBEAT_EVERY: Nanos = Nanos::from_millis(2);
 pub const IDLE_HEARTBEAT_EVERY: Nanos = Nanos::from_millis(100);
 
 /// A waiting filler that sees no new heartbeat and receives no frame for so long considers the queue
-/// dead. A queue whose process holds the lock on the page's file (`F_OFD_SETLK`) is not dead. The span is
+/// dead. A queue whose process serves the page is not dead. The span is
 /// ten heartbeats, and the bound on a wait for a dead queue in docs/reliability.md.
 pub const QUEUE_DEAD_AFTER: Nanos = Nanos::from_millis(20);
 
-/// A queue that is silent for so long hangs, even if its process holds the lock on the page's file. While
+/// A queue that is silent for so long hangs, even if its process serves the page. While
 /// it is silent for less, that process is alive and only waits for a processor.
 pub const QUEUE_HANGS_AFTER: Nanos = Nanos::from_millis(1_000);
 
@@ -94,17 +94,17 @@ impl GatePage {
 /// Returns whether a queue is dead whose last frame, or the begin of the wait, was at `last_sign` and whose page
 /// showed `heartbeat`.
 ///
-/// A queue whose process holds the lock on the page's file lives, and is only not scheduled. One that hangs is
+/// A queue whose process serves the page lives, and is only not scheduled. One that hangs is
 /// noticed after [`QUEUE_HANGS_AFTER`]. `now` must be read after the heartbeat, which would otherwise lie in the
 /// future.
 pub fn is_queue_dead(
     last_sign: Nanos,
     heartbeat: Nanos,
     now: Nanos,
-    holds_lock: impl FnOnce() -> bool,
+    is_served: impl FnOnce() -> bool,
 ) -> bool {
     // The page may hold any number: a heartbeat in the future is ignored.
     let heartbeat = if heartbeat > now { Nanos::ZERO } else { heartbeat };
     let silent = now.minus(last_sign.max(heartbeat));
-    silent >= QUEUE_HANGS_AFTER || (silent >= QUEUE_DEAD_AFTER && !holds_lock())
+    silent >= QUEUE_HANGS_AFTER || (silent >= QUEUE_DEAD_AFTER && !is_served())
 }

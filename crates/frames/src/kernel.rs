@@ -51,6 +51,12 @@ pub mod variables {
     pub const DRIVER: &str = "TESSERA_KERNEL_CUDA";
     /// File for the shim's log; may be missing.
     pub const LOG: &str = "TESSERA_KERNEL_LOG";
+    /// Whether the shim observes the program's memory and its first launch: [`WATCH_ON`] if it does.
+    pub const WATCH: &str = "TESSERA_WATCH";
+    /// The value of [`WATCH`] that switches it on.
+    pub const WATCH_ON: &str = "on";
+    /// The named pipe in which observers inside of an attempt's processes report.
+    pub const MEMORY_PIPE: &str = "TESSERA_MEMORY_PIPE";
 }
 
 /// From a shim to its slice's queue.

@@ -51,7 +51,7 @@ enum QueueProcess {
     Runs,
     /// It waits for a processor, or hangs.
     Stands,
-    /// It is gone, and the system has ended its lock.
+    /// It is gone, and the system has closed its socket.
     Gone,
 }
 
@@ -77,13 +77,13 @@ fn in_every_course_a_slow_queue_is_spared_and_a_dead_or_hanging_one_is_noticed()
     while let Some(state) = next.pop_front() {
         let WatchedQueue { process, silent } = state;
         let now = begun.plus(step.times(silent));
-        let holds_lock = process != QueueProcess::Gone;
+        let is_served = process != QueueProcess::Gone;
         // The sign may have been a frame or a heartbeat.
         for (frame, heartbeat) in [(begun, Nanos::ZERO), (Nanos::ZERO, begun), (begun, Nanos::MAX)]
         {
-            let is_dead = is_queue_dead(frame, heartbeat, now, || holds_lock);
-            let is_to_be_spared = holds_lock && silent < hangs;
-            let is_to_be_noticed = silent >= hangs || (!holds_lock && silent >= dead);
+            let is_dead = is_queue_dead(frame, heartbeat, now, || is_served);
+            let is_to_be_spared = is_served && silent < hangs;
+            let is_to_be_noticed = silent >= hangs || (!is_served && silent >= dead);
             assert!(!(is_dead && is_to_be_spared), "a slow queue counts as dead: {state:?}");
             assert!(is_dead || !is_to_be_noticed, "a dead queue is not noticed: {state:?}");
             assert!(!is_dead || silent >= dead, "it is given up too soon: {state:?}");

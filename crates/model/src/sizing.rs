@@ -60,6 +60,8 @@ words! {
         Predicted = "predicted",
         /// Its user named it.
         Declared = "declared",
+        /// An attempt of it had allocated so much before its first kernel.
+        FirstLaunch = "first_launch",
         /// Runs of its task showed it.
         Learned = "learned",
         /// Its user's estimate, such as of a model's size.
@@ -76,6 +78,7 @@ impl SizeSource {
             Self::OutOfMemory => "is larger than what it ran out of",
             Self::Predicted => "is larger than what it was predicted to run out of",
             Self::Declared => "is as its user requested",
+            Self::FirstLaunch => "is what it had allocated before its first kernel",
             Self::Learned => "was learned from runs of its task",
             Self::Estimated => "is its user's estimate",
             Self::Unknown => "is not known: it starts on the smallest slice, and grows",

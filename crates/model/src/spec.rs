@@ -908,6 +908,9 @@ pub fn request_by_name(name: &str) -> Result<GpuRequest, BadField> {
     })
 }
 
+/// Variables by which a job switches the observers inside of its processes on and off.
+const OBSERVER_SWITCHES: [&str; 2] = ["TESSERA_COMPANION", "TESSERA_WATCH"];
+
 fn parse_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, BadField> {
     if env.len() > ENV_VARS_MAX {
         return Err(BadField::new(
@@ -926,6 +929,12 @@ fn parse_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, 
                 format!("{name:?} can't be set"),
                 "a name without = or blanks that doesn't begin with a digit, and a value without NUL",
             ));
+        }
+        if OBSERVER_SWITCHES.contains(&name.as_str()) {
+            if !["on", "off"].contains(&value.as_str()) {
+                return Err(BadField::new("env", format!("{name} is {value:?}"), "on or off"));
+            }
+            continue;
         }
         if name.starts_with("TESSERA_") {
             return Err(BadField::new(
@@ -1032,9 +1041,20 @@ mod tests {
     }
 
     #[test]
+    fn a_job_switches_its_observers_on_and_off() {
+        let mut with = raw();
+        with.env.insert("TESSERA_COMPANION".into(), "off".into());
+        with.env.insert("TESSERA_WATCH".into(), "on".into());
+
+        let spec = JobSpec::parse(with).unwrap();
+
+        assert_eq!(spec.run.env["TESSERA_COMPANION"], "off");
+    }
+
+    #[test]
     fn each_broken_rule_names_its_field_and_says_what_would_be_right() {
         type Break = fn(&mut RawJobSpec);
-        let cases: [(&str, &str, Break); 18] = [
+        let cases: [(&str, &str, Break); 19] = [
             ("script", "either script", |r| r.command = None),
             ("command", "give the program", |r| r.command = Some(vec![])),
             ("script", "#!/bin/bash", |r| {
@@ -1044,6 +1064,9 @@ mod tests {
             ("work_dir", "absolute", |r| r.work_dir = Some("here".into())),
             ("env", "begin with TESSERA_", |r| {
                 r.env.insert("TESSERA_JOB_ID".into(), "1".into());
+            }),
+            ("env", "on or off", |r| {
+                r.env.insert("TESSERA_WATCH".into(), "yes".into());
             }),
             ("env", "without =", |r| {
                 r.env.insert("A=B".into(), "1".into());

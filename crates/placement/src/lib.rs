@@ -42,7 +42,10 @@ pub use gangs::{GangFeasibility, gang_could_ever_fit};
 pub use kernel_sharing::KernelSharer;
 pub use policy::session::{Session, session};
 pub use policy::{Policy, by_name};
-pub use predictor::{Knowledge, Predictor, RunTime, SearchBudget, SpeedRange, Unknown, Unlimited};
+pub use predictor::{
+    Knowledge, Predictor, RunTime, SearchBudget, SharedPart, SpeedBasis, SpeedRange, Unknown,
+    Unlimited,
+};
 
 pub use view::{
     AdminOverride, ClosureKind, ClusterView, ComputeInstancesView, GpuClosure, GpuView,

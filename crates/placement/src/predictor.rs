@@ -27,7 +27,7 @@ impl RunTime {
     }
 }
 
-/// A predicted speed with its interval, in thousandths of the speed alone on all of a slice.
+/// A predicted speed with its interval, in thousandths of what [`SpeedBasis`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpeedRange {
     /// One in twenty is expected to be slower.
@@ -36,6 +36,49 @@ pub struct SpeedRange {
     pub expected: u32,
     /// One in twenty is expected to be faster.
     pub high: u32,
+}
+
+impl SpeedRange {
+    /// Returns a speed whose model gives no interval.
+    pub const fn without_interval(speed: u32) -> Self {
+        Self { low: speed, expected: speed, high: speed }
+    }
+}
+
+/// What predicted speeds are parts of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpeedBasis {
+    /// A job's speed with the same percentage and no co-runners: its loss is the co-runners' alone. Predictions on
+    /// this basis have no interval.
+    SamePercentage,
+    /// A job's speed alone on all of the instance: the loss by its own percentage counts too.
+    WholeInstance,
+}
+
+/// The part of an instance that a sharing job has, and its co-runners with theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedPart<'a> {
+    /// Under MPS: percentages of the multiprocessors.
+    Mps {
+        /// The job's own.
+        sm: SmPercent,
+        /// The other jobs'.
+        co_runners: &'a [(JobId, SmPercent)],
+    },
+    /// Kernel by kernel: places in the order of the queue. A job without co-runners takes as long as alone.
+    Kernel {
+        /// The job's own.
+        priority: Priority,
+        /// The other jobs'.
+        co_runners: &'a [(JobId, Priority)],
+    },
+}
+
+impl<'a> SharedPart<'a> {
+    /// Returns a place in the order of the queue, next to co-runners with theirs.
+    pub const fn kernel(priority: Priority, co_runners: &'a [(JobId, Priority)]) -> Self {
+        Self::Kernel { priority, co_runners }
+    }
 }
 
 /// Predicts run times; `None` where nothing is known.
@@ -49,56 +92,27 @@ pub trait Predictor {
     /// Predicts a whole run, alone on an instance of the profile of such a GPU.
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime>;
 
-    /// Predicts a whole run on such an instance under MPS, with a percentage of its multiprocessors,
-    /// next to co-runners with theirs.
+    /// Predicts a whole run on such an instance next to co-runners; also `None` if the job can't share in this way.
     ///
     /// Source: MMK, §III-A.
-    fn predict_mps_run(
+    fn predict_shared_run(
         &self,
         _job: JobId,
-        _sm: SmPercent,
-        _co_runners: &[(JobId, SmPercent)],
+        _shared: SharedPart<'_>,
         _gpu: &GpuView,
         _profile: &Profile,
     ) -> Option<Millis> {
         None
     }
 
-    /// Predicts a whole run on such an instance under kernel-level sharing, each job at its priority;
-    /// also `None` if the job's kernels can't be held back. A job without co-runners takes as long as
-    /// alone.
-    fn predict_kernel_shared_run(
-        &self,
-        _job: JobId,
-        _priority: Priority,
-        _co_runners: &[(JobId, Priority)],
-        _gpu: &GpuView,
-        _profile: &Profile,
-    ) -> Option<Millis> {
-        None
-    }
-
-    /// Predicts the speed of each of some jobs that share such an instance under MPS, in thousandths of
-    /// its speed there with the same percentage and no co-runners. No profile is a whole GPU with MIG
-    /// off.
+    /// Predicts the speed of each of some jobs that share such an instance under MPS, in parts of what `basis`
+    /// names. No profile is a whole GPU with MIG off.
     ///
     /// Source: MMK, §III-A.
     fn predict_speeds(
         &self,
         _clients: &[MpsClient],
-        _gpu: &GpuView,
-        _profile: Option<&Profile>,
-    ) -> Option<Vec<u64>> {
-        None
-    }
-
-    /// Predicts the speed of each of some jobs that share such an instance under MPS, over its speed alone on all
-    /// of that instance. So the loss by its own percentage is included. No profile is a whole GPU with MIG off.
-    ///
-    /// Source: MMK, §III-A.
-    fn predict_shared_speeds(
-        &self,
-        _clients: &[MpsClient],
+        _basis: SpeedBasis,
         _gpu: &GpuView,
         _profile: Option<&Profile>,
     ) -> Option<Vec<SpeedRange>> {

@@ -25,6 +25,7 @@ use tessera_model::JobId;
 
 use crate::kernel_sharing::SharingGain;
 use crate::offer::{ColocationRank, Offer, Rank, Rule, Way};
+use crate::predictor::SpeedBasis;
 use crate::request::{NumberedRequest, SliceRequest};
 use crate::view::{InstanceState, InstanceView, SharingRequest, Tenancy};
 use crate::working_state::WorkingGpu;
@@ -105,7 +106,9 @@ pub(crate) fn prospect(
         return SharingGain::Unknown;
     }
     tenancy.prospect_under_mps(sharer, |clients| {
-        gpu.predictor.predict_speeds(clients, gpu.view, profile)
+        let basis = SpeedBasis::SamePercentage;
+        let speeds = gpu.predictor.predict_speeds(clients, basis, gpu.view, profile)?;
+        Some(speeds.iter().map(|speed| u64::from(speed.expected)).collect())
     })
 }
 

@@ -139,11 +139,11 @@ pub mod metric {
 
 /// Spans. There are few names, each of one bounded operation. What differs is in attributes.
 pub mod span {
-    /// One submit, over HTTP.
+    /// One submit over REST, until its commit.
     pub const SUBMIT: &str = "job.submit";
-    /// The time from a job's submit to its first placement, sent when it is over.
+    /// The time from a job's submit to its first placement.
     pub const WAIT: &str = "job.wait";
-    /// One job's placement: the decision and what was considered.
+    /// One placement, with the rejected candidates as events.
     pub const PLACE: &str = "job.place";
     /// One layout plan of one GPU.
     pub const REPARTITION: &str = "gpu.repartition";
@@ -155,7 +155,7 @@ pub mod span {
     pub const INSTANCE_CUT: &str = "mig.ci.cut";
     /// One start of a program.
     pub const LAUNCH: &str = "job.launch";
-    /// One attempt, sent when it is over.
+    /// One attempt, from its start to its end.
     pub const ATTEMPT: &str = "job.attempt";
 }
 
@@ -174,22 +174,24 @@ pub mod attribute {
     pub const JOB_ATTEMPT: &str = "tessera.job.attempt";
     /// The attempt's id.
     pub const ATTEMPT_ID: &str = "tessera.attempt.id";
-    /// How an attempt ended.
+    /// How the attempt ended: `succeeded`, `failed`, `lost`, ….
     pub const ATTEMPT_OUTCOME: &str = "tessera.attempt.outcome";
-    /// The recorded decision.
+    /// The recorded decision, for `tessera decisions ID`.
     pub const DECISION_ID: &str = "tessera.decision.id";
     /// The outcome of a decision: `placed`.
     pub const DECISION_OUTCOME: &str = "tessera.decision.outcome";
+    /// Why a job waited: the words of `tessera explain`, separated by commas.
+    pub const WAIT_REASONS: &str = "tessera.wait.reasons";
     /// The layout plan.
     pub const PLAN_ID: &str = "tessera.plan.id";
-    /// Profile of an instance.
+    /// Profile of an instance, such as `2g.10gb`.
     pub const MIG_PROFILE: &str = "tessera.mig.profile";
     /// First memory slice of an instance.
     pub const MIG_START: &str = "tessera.mig.placement.start";
-    /// The number of placement candidates.
+    /// The number of placement candidates in the explanation.
     pub const CANDIDATES_CONSIDERED: &str = "tessera.candidates.considered";
-    /// Why a placement candidate was rejected.
+    /// Why a candidate was rejected, in `candidate.rejected`.
     pub const REASON: &str = "reason";
-    /// The GPU's UUID.
+    /// The GPU's UUID, as in OpenTelemetry's hardware conventions.
     pub const HW_ID: &str = "hw.id";
 }

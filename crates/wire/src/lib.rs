@@ -7,6 +7,7 @@
 //! - [`replace`]: files that are replaced together.
 //! - [`receipt`]: what a controller gave a node, signed.
 //! - [`endpoint`]: a controller's endpoint.
+//! - [`gate_page`]: the memory of a gate page, handed over on a Unix socket.
 //! - [`kernel_identity`]: the certificate of a kernel queue's endpoint, which shims pin.
 //!
 //! The frames are in `tessera-frames`, which the pure crates use without a transport.
@@ -15,6 +16,7 @@
 
 pub mod authority;
 pub mod endpoint;
+pub mod gate_page;
 pub mod joining;
 pub mod kernel_identity;
 pub mod link;

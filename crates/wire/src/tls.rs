@@ -240,10 +240,7 @@ pub fn issue_node(
 /// # Errors
 ///
 /// [`TlsError`]: a file can't be read, or does not hold what it should.
-pub fn rest_server_from_files(
-    certificate: &Path,
-    key: &Path,
-) -> Result<rustls::ServerConfig, TlsError> {
+pub fn rest_identity_from_files(certificate: &Path, key: &Path) -> Result<Identity, TlsError> {
     let identity =
         Identity { authority: String::new(), certificate: read(certificate)?, key: read(key)? };
     if identity.chain()?.is_empty() {
@@ -252,7 +249,7 @@ pub fn rest_server_from_files(
             expected: "certificate chain",
         });
     }
-    identity.rest_server()
+    Ok(identity)
 }
 
 /// Signs a certificate with a new key that lasts from now on for some time.

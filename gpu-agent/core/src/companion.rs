@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use tessera_model::needs::LaunchNeeds;
 use tessera_model::readings::{MemoryReading, READINGS_MAX};
 use tessera_model::{Bytes, Millis};
 
+use crate::driver_watch::{WatchLine, WatchReadings};
 use crate::out_of_memory::RefusedMemory;
 use crate::telemetry::readings::thinned;
 
@@ -18,7 +20,7 @@ pub const LINE_BYTES_MAX: usize = 512;
 pub const PROCESSES_MAX: usize = 256;
 
 /// More than any GPU has, in bytes: 1 PiB. A larger number is no memory.
-const BYTES_MAX: u64 = 1 << 50;
+pub const BYTES_MAX: u64 = 1 << 50;
 
 /// One line of the companion.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,6 +111,8 @@ pub struct CompanionReadings {
     refused: Option<(u32, u64, Millis)>,
     preallocated: Option<String>,
     partial: Vec<u8>,
+    /// What the shim reported of the driver.
+    watch: WatchReadings,
     /// Iterations and what was in use since they were last taken: at most twice as many as a report has.
     trail: Vec<(u64, Bytes)>,
     /// The newest iteration of a trail.
@@ -116,8 +120,8 @@ pub struct CompanionReadings {
 }
 
 impl CompanionReadings {
-    /// Takes bytes of the pipe, as they were read at `now`. Lines that are too long or none of the companion's are
-    /// left out.
+    /// Takes bytes of the pipe, as they were read at `now`. Lines that are too long, or neither the companion's nor the
+    /// watch's, are left out.
     pub fn take(&mut self, bytes: &[u8], now: Millis) {
         for byte in bytes {
             if *byte != b'\n' {
@@ -128,8 +132,11 @@ impl CompanionReadings {
             }
             let line = std::mem::take(&mut self.partial);
             let text = std::str::from_utf8(&line).ok().filter(|_| line.len() < LINE_BYTES_MAX);
-            if let Some(parsed) = text.and_then(CompanionLine::parse) {
+            let Some(text) = text else { continue };
+            if let Some(parsed) = CompanionLine::parse(text) {
                 self.take_line(parsed, now);
+            } else if let Some(parsed) = WatchLine::parse(text) {
+                self.watch.take(parsed, self.iteration(), now);
             }
         }
     }
@@ -182,9 +189,28 @@ impl CompanionReadings {
         thinned(trail.into_iter().map(reading).collect())
     }
 
-    /// Returns whether a companion reported memory: only then is the absence of a refusal one.
+    /// Returns whether an observer reported memory: only then is the absence of a refusal one.
     pub fn has_memory(&self) -> bool {
-        !self.processes.is_empty()
+        !self.processes.is_empty() || self.watch.is_watched()
+    }
+
+    /// Returns the most memory that any observer saw; `None` without one.
+    pub fn peak(&self) -> Option<Bytes> {
+        let reserved = self.memory().map_or(Bytes::ZERO, |memory| memory.reserved_peak);
+        self.has_memory().then(|| reserved.max(self.watch.peak()))
+    }
+
+    /// Returns what the attempt needs at least, by its calls of the driver. What a framework takes in advance is no
+    /// need.
+    pub fn needs(&self) -> LaunchNeeds {
+        match self.preallocated {
+            Some(_) => LaunchNeeds::default(),
+            None => self.watch.needs(self.iteration()),
+        }
+    }
+
+    fn iteration(&self) -> u64 {
+        self.processes.values().map(|process| process.iteration).max().unwrap_or(0)
     }
 
     /// Returns the framework that takes memory in advance, if one does.
@@ -201,17 +227,25 @@ impl CompanionReadings {
             Bytes::new(self.processes.values().map(figure).fold(0, u64::saturating_add))
         };
         Some(CompanionMemory {
-            iteration: self.processes.values().map(|p| p.iteration).max().unwrap_or(0),
+            iteration: self.iteration(),
             allocated: sum(|p| p.allocated),
             reserved: sum(|p| p.reserved),
             reserved_peak: sum(|p| p.reserved_peak),
         })
     }
 
-    /// Returns the refusals, for an attempt that ended at `end`; `None` if no companion observed it.
+    /// Returns the refusals, for an attempt that ended at `end`; `None` if nothing observed it.
+    ///
+    /// A framework's allocator knows more than the driver: it frees its cache and tries again. Where it was not refused,
+    /// the driver's refusals count, as those of libraries that allocate by themselves.
     pub fn refused(&self, end: Millis) -> Option<RefusedMemory> {
         let Some((pid, iteration, at)) = self.refused else {
-            return self.has_memory().then(RefusedMemory::default);
+            let by_driver = self.watch.refusals(self.iteration()).map(|refusals| RefusedMemory {
+                given_up: refusals.count,
+                before_end: Millis::new(end.get().saturating_sub(refusals.at.get())),
+                iterations_after: refusals.survived,
+            });
+            return by_driver.or_else(|| self.has_memory().then(RefusedMemory::default));
         };
         let now = self.processes.get(&pid).map_or(iteration, |process| process.iteration);
         Some(RefusedMemory {

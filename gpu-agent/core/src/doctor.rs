@@ -7,8 +7,11 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use tessera_frames::cluster::{FINDINGS_MAX, Finding, FindingLevel};
+use tessera_model::isolation::IsolationGap;
 use tessera_model::{Bytes, Millis};
 
 use crate::nvml::error::NvmlCallError;
@@ -84,10 +87,8 @@ pub struct MachineFacts {
     pub competing_services: Vec<String>,
     /// Whether control groups are those of version 2.
     pub cgroup2: bool,
-    /// What of a job's use of the host can be limited here, by the names of control groups' controllers.
-    pub limits: Vec<String>,
-    /// What `tessera-launch` can do here for jobs of other accounts; `None` if it has no privileges.
-    pub walls: Option<JobWalls>,
+    /// Which limits and protections jobs don't have here.
+    pub isolation_gaps: BTreeSet<IsolationGap>,
     /// The folder that holds everything that the agent keeps.
     pub data: Option<DiskFacts>,
     /// The wall clock, milliseconds since 1970.
@@ -100,17 +101,6 @@ pub struct MachineFacts {
     pub mps_control: Option<String>,
     /// Memory that a process may lock; `None`: as much as it likes.
     pub locked_memory: Option<Bytes>,
-}
-
-/// What protects jobs of different accounts from each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JobWalls {
-    /// A private `/tmp`.
-    pub mounts: bool,
-    /// A `/proc` without others' processes.
-    pub hidden_processes: bool,
-    /// Closed device nodes.
-    pub device_filters: bool,
 }
 
 /// A process that matters.

@@ -8,6 +8,7 @@ pub mod attribution;
 pub mod companion;
 pub mod container;
 pub mod doctor;
+pub mod driver_watch;
 pub mod environment;
 pub mod health;
 pub mod kernel;

@@ -54,14 +54,19 @@ pub struct Surroundings<'a> {
     pub caller: u32,
 }
 
-/// Turns the child into the attempt's program.
+/// Turns the child into the attempt's program, if it is in the group that it has to be in.
 pub fn run(
     order: &Order,
     change: Option<&Account>,
-    descriptors: Descriptors,
+    (descriptors, joined): (Descriptors, io::Result<()>),
     around: &Surroundings<'_>,
 ) -> ! {
-    let failed = become_program(order, change, descriptors, around);
+    let failed = match joined {
+        Ok(()) => become_program(order, change, descriptors, around),
+        Err(error) => PrepareError::by_node(format!(
+            "the node could not put the attempt into its control group: {error}"
+        )),
+    };
     let mut message = vec![FAILED, u8::from(failed.by_job), u8::from(failed.lease)];
     message.extend_from_slice(failed.detail.as_bytes());
     // A launcher that is gone needs no reason.
@@ -114,7 +119,7 @@ fn prepare_all(
     // The launcher's protection from the out-of-memory killer isn't the program's.
     let _ = fs::write("/proc/self/oom_score_adj", "0");
     if let Some(own) = order.own.as_ref().filter(|_| !order.joins) {
-        make_own(Path::new(own), change)
+        make_own(Path::new(own), change, caller)
             .map_err(|error| on_node("the attempt's folder", Path::new(own), &error))?;
     }
     if let Some(terminal) = descriptors.stdin.as_ref().filter(|_| order.stdin == Input::Terminal) {
@@ -223,8 +228,18 @@ fn join(group: &OwnedFd) -> io::Result<()> {
 }
 
 /// Makes the attempt's own folder, and gives it to its account.
-fn make_own(path: &Path, change: Option<&Account>) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(path) {
+fn make_own(path: &Path, change: Option<&Account>, caller: u32) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let folder = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
+        .open(parent)?;
+    // With the privileges of the launcher its caller could otherwise make folders everywhere.
+    check_callers(&folder, caller)?;
+    let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+    match fs::DirBuilder::new().mode(0o700).create(&path) {
         // Nothing is given away that was there before.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || change.is_some() => {
             return Err(error);
@@ -232,7 +247,21 @@ fn make_own(path: &Path, change: Option<&Account>) -> io::Result<()> {
         Ok(()) | Err(_) => {}
     }
     let Some(account) = change else { return Ok(()) };
-    give(path, account)
+    give(&path, account)
+}
+
+/// Refuses a file or folder that is not the caller's own. Root may name everything, and a launcher without privileges
+/// can do no more than its caller.
+///
+/// # Errors
+///
+/// It is somebody else's.
+pub fn check_callers(file: &File, caller: u32) -> io::Result<()> {
+    if caller == 0 || sys::uids().1 != 0 || file.metadata()?.uid() == caller {
+        return Ok(());
+    }
+    let words = "it belongs to another account than the caller of tessera-launch";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, words))
 }
 
 fn give(path: &Path, account: &Account) -> io::Result<()> {
@@ -406,6 +435,29 @@ mod tests {
     #[test]
     fn the_check_sum_is_the_usual_one() {
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_caller_gets_folders_only_in_what_is_its_own() {
+        if sys::uids().1 != 0 {
+            // Without privileges the kernel checks that.
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (own, caller) = (folder.path().join("own"), 64_010);
+
+        let refused = make_own(&own, None, caller).unwrap_err();
+
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
+        assert!(!own.exists());
+        std::os::unix::fs::chown(folder.path(), Some(caller), None).unwrap();
+        make_own(&own, None, caller).unwrap();
+        assert!(own.is_dir());
+        // A link in the caller's folder leads nowhere else.
+        let (link, other) = (folder.path().join("link"), tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(other.path(), &link).unwrap();
+        assert!(make_own(&link.join("x"), None, caller).is_err());
+        assert!(!other.path().join("x").exists());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::order::{
 use crate::paths::{OpenError, identity_of, open_reader};
 use crate::policy::{self, AccountRefusal, Policy};
 use crate::socket::{Received, Socket};
-use crate::sys::{self, Child, boot_millis};
+use crate::sys::{self, Child, Forked, boot_millis};
 
 /// Raised with each change of the messages.
 pub const VERSION: u16 = 2;
@@ -307,6 +307,9 @@ impl Launcher {
         })?;
         let descriptors = sort(order, descriptors)
             .ok_or_else(|| by_node("a descriptor is missing in the shepherd's order".to_owned()))?;
+        self.check_groups(&descriptors).map_err(|error| {
+            by_node(format!("the node may not use the attempt's control group: {error}"))
+        })?;
         self.guard_devices(order, &descriptors).map_err(|error| {
             by_node(format!("the node could not close other jobs' devices: {error}"))
         })?;
@@ -315,15 +318,18 @@ impl Launcher {
         let (report, theirs) = Socket::pair().map_err(failed)?;
         let group = descriptors.group.as_ref().map(|group| group.as_fd());
         let parent = std::process::id();
-        let Some(child) = sys::fork(group, order.devices.is_some()).map_err(failed)? else {
-            drop(report);
-            let around = Surroundings {
-                report: &theirs,
-                null: self.null.as_fd(),
-                parent,
-                caller: self.policy.caller,
-            };
-            child::run(order, change, descriptors, &around)
+        let child = match sys::fork(group, order.devices.is_some()).map_err(failed)? {
+            Forked::Parent(child) => child,
+            Forked::Child { joined } => {
+                drop(report);
+                let around = Surroundings {
+                    report: &theirs,
+                    null: self.null.as_fd(),
+                    parent,
+                    caller: self.policy.caller,
+                };
+                child::run(order, change, (descriptors, joined), &around)
+            }
         };
         let deadline = boot_millis() + u64::from(order.open_within_ms);
         let (opens, readable) = (String::new(), Vec::new());
@@ -331,6 +337,14 @@ impl Launcher {
         let owns_group = !order.joins;
         self.job = Some(Job { child, group: descriptors.group, owns_group, mounts: None, phase });
         Ok(())
+    }
+
+    /// Checks that the control groups are the caller's: with the launcher's privileges it could otherwise put
+    /// attempts into any group, and close devices for all that is in it.
+    fn check_groups(&self, descriptors: &Descriptors) -> io::Result<()> {
+        descriptors.group.iter().chain(&descriptors.v1_groups).try_for_each(|group| {
+            child::check_callers(&File::from(group.try_clone()?), self.policy.caller)
+        })
     }
 
     /// Attaches the filter of an attempt's devices to its group, unless the group has it already.
@@ -443,7 +457,7 @@ impl Launcher {
         let policy = self.policy_for(file.uid_min, file.root_allowed);
         let change = policy.change(file.account.as_ref())?;
         let (report, theirs) = Socket::pair()?;
-        let Some(child) = sys::fork(None, false)? else {
+        let Forked::Parent(child) = sys::fork(None, false)? else {
             drop(report);
             match become_reader(change) {
                 Ok(()) => {

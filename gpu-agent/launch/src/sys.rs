@@ -74,28 +74,78 @@ pub fn check(result: impl Into<i64>) -> io::Result<i64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Forks this process, which must have one thread; `None` in the child. The child is born in `group`: if
-/// the kernel allows it, or in no case elsewhere (`must_join`).
+/// What [`fork`] returns to each of the two processes.
+#[derive(Debug)]
+pub enum Forked {
+    /// To the one that called it.
+    Parent(Child),
+    /// To the new one. It goes no further if it had to join a group and could not.
+    Child {
+        /// Whether it is in its group.
+        joined: io::Result<()>,
+    },
+}
+
+/// Forks this process, which must have one thread. The child is born in `group`: if the kernel allows it, or
+/// in no case elsewhere (`must_join`).
 ///
 /// # Errors
 ///
 /// No process could be made.
-pub fn fork(group: Option<BorrowedFd<'_>>, must_join: bool) -> io::Result<Option<Child>> {
+pub fn fork(group: Option<BorrowedFd<'_>>, must_join: bool) -> io::Result<Forked> {
     let mut pidfd: c_int = -1;
-    let mut pid = clone(&mut pidfd, group.map(|group| group.as_raw_fd()));
-    if pid < 0 && group.is_some() && !must_join {
+    let mut pid = clone3(&mut pidfd, group.map(|group| group.as_raw_fd()));
+    let mut joined = Ok(());
+    if pid < 0 && is_hidden(&io::Error::last_os_error()) {
+        pid = clone(&mut pidfd);
+        if let (0, Some(group)) = (pid, group) {
+            joined = join_group(group).or_else(|error| if must_join { Err(error) } else { Ok(()) });
+        }
+    } else if pid < 0 && group.is_some() && !must_join {
         // An old kernel, or a group that takes no members: the sweep of descendants remains.
-        pid = clone(&mut pidfd, None);
+        pid = clone3(&mut pidfd, None);
     }
     match pid {
-        0 => Ok(None),
+        0 => Ok(Forked::Child { joined }),
         // SAFETY: the kernel stored a new descriptor here that nobody else owns.
-        1.. => Ok(Some(Child { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })),
+        1.. => Ok(Forked::Parent(Child { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-fn clone(pidfd: &mut c_int, group: Option<RawFd>) -> i32 {
+/// Returns whether a filter of system calls hides `clone3`: its flags are in memory, where a filter can't see
+/// them. Docker's reports a missing call, and older versions a forbidden one.
+fn is_hidden(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
+}
+
+/// Puts this process into a control group.
+fn join_group(group: BorrowedFd<'_>) -> io::Result<()> {
+    let (name, flags) = (c"cgroup.procs".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+    // SAFETY: the name is a C string, and the descriptor is new and nobody else's.
+    let mut members = unsafe {
+        let fd = check(libc::openat(group.as_raw_fd(), name, flags))?;
+        #[expect(clippy::cast_possible_truncation, reason = "descriptors are small numbers")]
+        std::fs::File::from_raw_fd(fd as RawFd)
+    };
+    io::Write::write_all(&mut members, b"0")
+}
+
+/// The older call, which can't start a child in a group.
+fn clone(pidfd: &mut c_int) -> i32 {
+    let flags = PIDFD | u64::from(libc::SIGCHLD.cast_unsigned());
+    let (no_stack, none) = (0_usize, ptr::null_mut::<c_int>());
+    // SAFETY: no memory is shared (no CLONE_VM), so this returns twice like fork; the place for the descriptor
+    // outlives the call. On x86_64 and aarch64 that place is the third argument.
+    let pid = unsafe {
+        libc::syscall(libc::SYS_clone, flags, no_stack, ptr::from_mut(pidfd), none, none)
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "a pid has 22 bits, and -1 stays -1")]
+    let pid = pid as i32;
+    pid
+}
+
+fn clone3(pidfd: &mut c_int, group: Option<RawFd>) -> i32 {
     let (flags, cgroup) = match group.and_then(|fd| u64::try_from(fd).ok()) {
         Some(fd) => (PIDFD | INTO_GROUP, fd),
         None => (PIDFD, 0),
@@ -317,5 +367,82 @@ pub fn memory_file() -> io::Result<std::fs::File> {
         let fd = check(libc::memfd_create(c"order".as_ptr(), libc::MFD_CLOEXEC))?;
         #[expect(clippy::cast_possible_truncation, reason = "descriptors are small numbers")]
         Ok(std::fs::File::from_raw_fd(fd as RawFd))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    /// Lets `clone3` fail for this thread and its children, as Docker's filter of system calls does.
+    fn hide_clone3(error: c_int) {
+        // Loads the number of the call, and compares it.
+        let rules = [
+            libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
+            libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_clone3.try_into().unwrap() },
+            libc::sock_filter {
+                code: 0x06,
+                jt: 0,
+                jf: 0,
+                k: libc::SECCOMP_RET_ERRNO | error.cast_unsigned(),
+            },
+            libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
+        ];
+        let program = libc::sock_fprog { len: 4, filter: rules.as_ptr().cast_mut() };
+        // SAFETY: the program and its rules outlive the calls.
+        unsafe {
+            check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)).unwrap();
+            let filter = libc::SECCOMP_MODE_FILTER;
+            check(libc::prctl(libc::PR_SET_SECCOMP, filter, &raw const program)).unwrap();
+        }
+    }
+
+    /// The status of a child that reports whether it joined `group`: 0 or 9.
+    fn status_under_a_filter(error: c_int, group: Option<File>, must_join: bool) -> i32 {
+        let forked = move || {
+            hide_clone3(error);
+            let group = group.as_ref().map(|group| group.as_fd());
+            match fork(group, must_join).unwrap() {
+                Forked::Child { joined: Ok(()) } => exit(0),
+                Forked::Child { .. } => exit(9),
+                Forked::Parent(child) => {
+                    assert_eq!(poll(&[child.pidfd.as_raw_fd()], 10_000), [true]);
+                    libc::WEXITSTATUS(wait(child.pid, true).unwrap().status)
+                }
+            }
+        };
+        std::thread::spawn(forked).join().unwrap()
+    }
+
+    #[test]
+    fn where_a_filter_hides_clone3_a_child_is_made_by_the_older_call() {
+        for error in [libc::ENOSYS, libc::EPERM] {
+            assert_eq!(status_under_a_filter(error, None, false), 0);
+        }
+    }
+
+    #[test]
+    fn there_a_child_joins_its_group_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let members = folder.path().join("cgroup.procs");
+        fs::write(&members, "").unwrap();
+
+        let group = File::open(folder.path()).unwrap();
+        let status = status_under_a_filter(libc::ENOSYS, Some(group), true);
+
+        assert_eq!(status, 0);
+        assert_eq!(fs::read_to_string(&members).unwrap(), "0");
+    }
+
+    #[test]
+    fn a_child_that_has_to_join_and_can_not_goes_no_further() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Some(File::open(folder.path()).unwrap());
+
+        assert_eq!(status_under_a_filter(libc::ENOSYS, open(), true), 9);
+        assert_eq!(status_under_a_filter(libc::ENOSYS, open(), false), 0);
     }
 }

@@ -1,15 +1,14 @@
 //! What the kernel reports of the machine and of this account.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, geteuid, getrlimit};
 use tessera_model::Bytes;
 
-use crate::accounts;
-use crate::shepherd::limits;
 use crate::sys::{clock, identity};
-use tessera_agent_core::doctor::{DiskFacts, JobWalls, MachineFacts, ProcessFacts};
+use tessera_agent_core::doctor::{DiskFacts, MachineFacts, ProcessFacts};
 
 /// The driver's file that names which file gives the right to configure MIG.
 const MIG_CONFIG: &str = "/proc/driver/nvidia/capabilities/mig/config";
@@ -42,8 +41,7 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
             .collect(),
         competing_services: competing_services(),
         cgroup2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
-        limits: limits::enforced().into_iter().map(str::to_owned).collect(),
-        walls: walls(),
+        isolation_gaps: BTreeSet::new(),
         data: data.and_then(disk),
         now_unix: clock::unix_now(),
         // A container has its host's clock, and doesn't see who keeps it.
@@ -52,17 +50,6 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
         open_files: getrlimit(Resource::Nofile).current,
         locked_memory: getrlimit(Resource::Memlock).current.map(Bytes::new),
     }
-}
-
-/// Lets the launcher next to this program try what it can do.
-fn walls() -> Option<JobWalls> {
-    let launch = std::env::current_exe().ok()?.with_file_name("tessera-launch");
-    if !geteuid().is_root() && !accounts::is_setuid(&launch) {
-        return None;
-    }
-    let tessera_launch::client::Abilities { mounts, hidden_processes, device_filters } =
-        tessera_launch::client::probe(&launch);
-    Some(JobWalls { mounts, hidden_processes, device_filters })
 }
 
 /// Returns whether the file may be opened that gives the right to configure MIG.

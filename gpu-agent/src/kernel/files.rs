@@ -124,7 +124,7 @@ pub fn find_shim(program: &Path) -> Option<PathBuf> {
     places.into_iter().find(|place| place.is_file())
 }
 
-/// Returns the default folder of gate pages, which is in memory. Its name depends on the data folder,
+/// Returns the default folder of the gate pages' sockets, which is in memory. Its name depends on the data folder,
 /// so that the next agent finds it and other agents of the machine don't.
 pub fn gates_of(data: &Path) -> PathBuf {
     let memory = Path::new("/dev/shm");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use rand::TryRngCore as _;
@@ -36,15 +37,10 @@ impl EndpointHandle {
         environment_so_far: &BTreeMap<String, String>,
     ) -> Result<Vec<(String, String)>, AdmitError> {
         let token = self.token_of(&admission)?;
-        let gate = match gate::create(&self.settings().gates, &admission.slice, admission.owner) {
-            Ok((path, _)) => Some(path),
-            Err(error) => {
-                tracing::warn!(%error, "no gate page: only messages end grants");
-                None
-            }
-        };
+        // The queue serves the page there once it has taken the admission.
+        let gate = gate::path(&self.settings().gates, &admission.slice);
         let address = self.planes.admit(admission, token.clone())?;
-        Ok(self.environment(address, &token, gate, environment_so_far))
+        Ok(self.environment(address, &token, &gate, environment_so_far))
     }
 
     /// Admits the live attempts of an earlier agent again, and removes the others.
@@ -80,6 +76,11 @@ impl EndpointHandle {
         }
     }
 
+    /// Returns the shim's library.
+    pub fn shim(&self) -> &Path {
+        &self.settings().shim
+    }
+
     /// Returns the shared numbers of the endpoint.
     pub fn numbers(&self) -> &SharedNumbers {
         &self.planes.shared().numbers
@@ -105,7 +106,7 @@ impl EndpointHandle {
         &self,
         address: SocketAddr,
         token: &Token,
-        gate: Option<std::path::PathBuf>,
+        gate: &std::path::Path,
         environment_so_far: &BTreeMap<String, String>,
     ) -> Vec<(String, String)> {
         let shim = self.settings().shim.display().to_string();
@@ -129,9 +130,7 @@ impl EndpointHandle {
         if let Some(folder) = folder {
             all.push(prepend("LD_LIBRARY_PATH", folder, ":"));
         }
-        if let Some(gate) = gate {
-            all.push((variables::GATE.to_owned(), gate.display().to_string()));
-        }
+        all.push((variables::GATE.to_owned(), gate.display().to_string()));
         all
     }
 }

@@ -59,6 +59,9 @@ impl ShimPort {
 struct OpenSlice {
     queue: SliceQueue,
     gate: Option<MappedGate>,
+    /// Whose processes get the page.
+    owner: Option<PageOwner>,
+    epoch: Epoch,
     heartbeat_at: Nanos,
     pinged_at: Nanos,
     /// The page's count of launches, and when it last changed.
@@ -166,7 +169,10 @@ impl GpuQueues {
             KernelOrder::Admit { admission, token } => {
                 tracing::debug!(attempt = %admission.attempt, slice = %admission.slice, task = %admission.task, "admitted to the kernel queue");
                 let (slice, now) = (admission.slice.clone(), monotonic_now());
-                self.open_slice(&slice, admission.owner).queue.admit(&admission, now);
+                let settings = self.context.settings.clone();
+                let opened = self.open_slice(&slice, admission.owner);
+                opened.change_owner(&settings, &slice, admission.owner, now);
+                opened.queue.admit(&admission, now);
                 self.carry_out(&slice, now);
                 self.admissions.insert(admission.attempt, (admission, token));
             }
@@ -427,25 +433,38 @@ impl OpenSlice {
         owner: Option<PageOwner>,
         now: Nanos,
     ) -> Self {
-        let gate = MappedGate::open(&settings.gates, name, owner)
-            .inspect_err(|error| {
-                tracing::warn!(%error, slice = %name, "the slice has no gate page: only messages end grants");
-            })
-            .ok();
         // No earlier queue can have reached this epoch: each began at an earlier time, and epochs
-        // rise by less than one in a nanosecond. The page itself may hold any number.
+        // rise by less than one in a nanosecond.
         let epoch = Epoch::new(now.get());
-        let launches = gate.as_ref().map_or(0, |gate| gate.page().gate().launches);
-        if let Some(gate) = &gate {
-            gate.page().set_epoch(epoch);
-            gate.page().set_heartbeat(now);
-            gate.page().open();
-        }
-        let queue = SliceQueue::new(settings.rules, GateState { epoch, launches }, now);
-        Self { queue, gate, heartbeat_at: now, pinged_at: now, counted: (launches, now) }
+        let gate = open_page(settings, name, owner, (epoch, now));
+        let queue = SliceQueue::new(settings.rules, GateState { epoch, launches: 0 }, now);
+        let (heartbeat_at, pinged_at, counted) = (now, now, (0, now));
+        Self { queue, gate, owner, epoch, heartbeat_at, pinged_at, counted }
     }
 
-    fn set_epoch(&self, epoch: Epoch) {
+    /// Gives the processes of another account a page of their own. Attempts of the earlier account are over, but the
+    /// queue may learn of their ends later than of the next attempt.
+    fn change_owner(
+        &mut self,
+        settings: &KernelSettings,
+        name: &SliceId,
+        owner: Option<PageOwner>,
+        now: Nanos,
+    ) {
+        if self.owner == owner {
+            return;
+        }
+        if let Some(gate) = self.gate.take() {
+            gate.page().close();
+        }
+        self.owner = owner;
+        self.gate = open_page(settings, name, owner, (self.epoch, now));
+        self.counted = (0, now);
+        self.queue.set_launch_count(0);
+    }
+
+    fn set_epoch(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
         if let Some(gate) = &self.gate {
             gate.page().set_epoch(epoch);
         }
@@ -477,6 +496,24 @@ impl OpenSlice {
         // Half the promised interval, because a timer may be late.
         self.queue.deadline().min(self.heartbeat_at.plus(Nanos::new(pause.get() / 2)))
     }
+}
+
+/// Makes a slice's page, which shows an epoch and the heartbeat of now.
+fn open_page(
+    settings: &KernelSettings,
+    name: &SliceId,
+    owner: Option<PageOwner>,
+    (epoch, now): (Epoch, Nanos),
+) -> Option<MappedGate> {
+    let gate = MappedGate::serve(&settings.gates, name, owner)
+        .inspect_err(|error| {
+            tracing::warn!(%error, slice = %name, "the slice has no gate page: only messages end grants");
+        })
+        .ok()?;
+    gate.page().set_epoch(epoch);
+    gate.page().set_heartbeat(now);
+    gate.page().open();
+    Some(gate)
 }
 
 /// Code that a test runs within a slice's queue.

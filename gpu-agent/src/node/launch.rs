@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use rustix::process::geteuid;
 use tessera_agent_core::container::{self, ContainerGround};
 use tessera_frames::cluster::{ExitRecord, GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
+use tessera_frames::kernel::variables;
 use tessera_model::batch::{BatchRules, OpenMode};
 use tessera_model::life::Outcome;
 use tessera_model::mig::Slot;
@@ -263,6 +264,7 @@ impl AgentNode {
         };
         let is_off = env.get("TESSERA_COMPANION").is_some_and(|value| companion::is_off(value));
         let companion = self.facts.companion.clone().filter(|_| !is_off);
+        let watch = self.watch_of(&env);
         let indexes = held_gpus(&order).filter_map(|(gpu, _)| self.gpus.get(gpu));
         let indexes: Vec<String> = indexes.map(|gpu| gpu.index.to_string()).collect();
         env.insert("SLURM_JOB_GPUS".to_owned(), indexes.join(","));
@@ -296,8 +298,21 @@ impl AgentNode {
             confinement: account.confinement,
             companion,
             container: None,
+            watch,
         };
         (spawn, script)
+    }
+}
+
+impl AgentNode {
+    /// Returns the shim that watches an attempt, as its user or the node's settings request it.
+    fn watch_of(&self, env: &BTreeMap<String, String>) -> Option<String> {
+        let is_on = match env.get(variables::WATCH) {
+            Some(value) => value == variables::WATCH_ON,
+            None => self.facts.watch,
+        };
+        let endpoint = self.kernel_endpoint.as_ref().filter(|_| is_on)?;
+        Some(endpoint.shim().display().to_string())
     }
 }
 

@@ -104,6 +104,7 @@ impl AgentNode {
             kernel_endpoint: parts.kernel_endpoint,
             queued: BTreeSet::new(),
             kernel_reports: super::kernel_queue::KernelReports::default(),
+            needs: std::collections::BTreeMap::new(),
             accounts: AccountCache::default(),
             job_accounts: BTreeMap::new(),
             inputs: parts.inputs,

@@ -74,6 +74,7 @@ impl AgentNode {
             mps: self.facts.mps.is_some(),
             kernel: self.has_kernel_queues(),
             address: self.facts.address.clone().unwrap_or_else(named),
+            isolation_gaps: self.facts.isolation_gaps.clone(),
         })
     }
 
@@ -190,6 +191,10 @@ impl AgentNode {
         );
         for report in self.gpus.values().cloned().collect::<Vec<_>>() {
             self.push(ToController::Gpu(report));
+        }
+        // Before the ends, which count what was refused.
+        for needs in self.needs.values().copied().collect::<Vec<_>>() {
+            self.push(ToController::Needs(needs));
         }
         for report in self.attempts.reports() {
             self.push(report);

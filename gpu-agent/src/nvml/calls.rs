@@ -65,6 +65,7 @@ fn filled<T>(fill: impl FnOnce(*mut T) -> Result<(), NvmlCallError>) -> Result<T
 }
 
 mod figures;
+pub mod gpm;
 
 impl NvmlLibrary {
     /// Loads the library and initialises it.

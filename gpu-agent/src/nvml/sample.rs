@@ -7,6 +7,7 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Bytes, GpuId};
 
+use super::activity::InstanceCounters;
 use super::calls::NvmlLibrary;
 use super::read;
 use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
@@ -31,6 +32,7 @@ pub struct Sampler {
     /// Up to when the driver's samples of processes are known, in its microseconds.
     loads_upto: BTreeMap<GpuId, u64>,
     owners: BTreeMap<u32, (Instant, ProcessOwner)>,
+    counters: InstanceCounters,
 }
 
 struct SampledLayout {
@@ -77,6 +79,9 @@ impl Sampler {
         let mut loads = BTreeMap::new();
         if sample.mig {
             sample.places = self.places(library, device, gpu)?;
+            for place in &mut sample.places {
+                place.busy = self.counters.busy(library, (device, gpu), place.number);
+            }
         } else {
             self.forget(gpu);
             sample.busy_percent = library.utilization(device).ok().map(|rates| rates.gpu);
@@ -107,6 +112,8 @@ impl Sampler {
         if !fresh {
             let layout =
                 SampledLayout { read: Instant::now(), places: read_places(library, device)? };
+            // A new layout may use the numbers of earlier instances again.
+            self.counters.forget(library, gpu);
             self.layouts.insert(gpu.clone(), layout);
         }
         let places = self.layouts.get(gpu).map_or(&[][..], |layout| &layout.places);
@@ -115,7 +122,7 @@ impl Sampler {
             let memory = place.mig.map(|mig| library.memory(mig));
             gone |= matches!(memory, Some(Err(_)));
             let used = memory.and_then(Result::ok).map(|(_, used)| Bytes::new(used));
-            InstanceSample { number: place.number, slot: place.slot, memory_used: used }
+            InstanceSample { number: place.number, slot: place.slot, memory_used: used, busy: None }
         });
         let samples = samples.collect();
         if gone {

@@ -23,6 +23,12 @@ pub(super) const PARENT: &str = "tessera-jobs";
 /// The agent's own group within a unit of systemd (`DelegateSubgroup=agent`).
 const AGENT_SUBGROUP: &str = "/agent";
 
+/// The unit that keeps the group of all jobs while the agent restarts. systemd starts no program in a group that has
+/// others with limits below it, and versions before 254 start the agent's in that of its unit.
+const JOBS_UNIT: &str = "tessera-jobs.service";
+/// The group of that unit's own program.
+const KEEPER_SUBGROUP: &str = "keeper";
+
 /// How long killed processes may take to end. Chosen: a busy machine takes milliseconds.
 const GONE_WITHIN: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
@@ -160,7 +166,7 @@ fn await_empty(path: &Path) {
 pub fn find_parent() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let parent = parent_path(&mounts, &own)?;
+    let parent = parent_path(&mounts, &own, |path| path.exists())?;
     match std::fs::create_dir(&parent) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => None,
         // One that an agent of another account left is not ours.
@@ -172,15 +178,42 @@ pub fn find_parent() -> Option<PathBuf> {
     }
 }
 
-fn parent_path(mounts: &str, own: &str) -> Option<PathBuf> {
+fn parent_path(mounts: &str, own: &str, exists: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let (mount, path) = own_path(mounts, own)?;
+    // The agent's own group next to those of its jobs: a group with limits has no processes of its own.
+    let path = path.strip_suffix(AGENT_SUBGROUP).unwrap_or(path);
+    let path = mount.join(path.trim_start_matches('/'));
+    let jobs = path.with_file_name(JOBS_UNIT);
+    let is_kept = path != mount && exists(&jobs.join(KEEPER_SUBGROUP));
+    Some(if is_kept { jobs.join(PARENT) } else { path.join(PARENT) })
+}
+
+/// Returns where groups of version 2 are, and the path of this process's below it.
+fn own_path<'a>(mounts: &'a str, own: &'a str) -> Option<(&'a Path, &'a str)> {
     let mount = mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         after.starts_with("cgroup2 ").then(|| before.split(' ').nth(4)).flatten()
     })?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    // The agent's own group next to those of its jobs: a group with limits has no processes of its own.
-    let path = path.strip_suffix(AGENT_SUBGROUP).unwrap_or(path);
-    Some(Path::new(mount).join(path.trim_start_matches('/')).join(PARENT))
+    Some((Path::new(mount), path))
+}
+
+/// Puts this process into a group below its unit's, so that the unit's may have groups with limits. Without version 2
+/// there is nothing to do.
+///
+/// # Errors
+///
+/// The group can't be made or joined.
+pub fn make_room_for_jobs() -> io::Result<()> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let own = std::fs::read_to_string("/proc/self/cgroup")?;
+    let Some((mount, path)) = own_path(&mounts, &own) else { return Ok(()) };
+    let group = mount.join(path.trim_start_matches('/')).join(KEEPER_SUBGROUP);
+    match std::fs::create_dir(&group) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    std::fs::write(group.join("cgroup.procs"), "0")
 }
 
 /// Most rounds of [`sweep`]: each takes one generation of descendants.
@@ -227,6 +260,7 @@ mod tests {
                       40 30 0:36 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
         let plain = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n";
 
+        let parent_path = |mounts, own| parent_path(mounts, own, |_| false);
         assert_eq!(
             parent_path(hybrid, "9:name=systemd:/\n0::/\n"),
             Some("/sys/fs/cgroup/unified/tessera-jobs".into())
@@ -240,5 +274,25 @@ mod tests {
             Some("/sys/fs/cgroup/system.slice/tessera.service/tessera-jobs".into())
         );
         assert_eq!(parent_path("", "0::/\n"), None);
+    }
+
+    #[test]
+    fn jobs_are_in_the_group_of_their_own_unit_where_it_is_kept() {
+        let plain = "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n";
+        let kept = Path::new("/sys/fs/cgroup/system.slice/tessera-jobs.service/keeper");
+        let with_jobs = |own| parent_path(plain, own, |path| path == kept);
+
+        assert_eq!(
+            with_jobs("0::/system.slice/tessera-agent.service\n"),
+            Some("/sys/fs/cgroup/system.slice/tessera-jobs.service/tessera-jobs".into())
+        );
+        assert_eq!(
+            with_jobs("0::/user.slice/session-1.scope\n"),
+            Some("/sys/fs/cgroup/user.slice/session-1.scope/tessera-jobs".into())
+        );
+        assert_eq!(
+            parent_path(plain, "0::/\n", |_| true),
+            Some("/sys/fs/cgroup/tessera-jobs".into())
+        );
     }
 }

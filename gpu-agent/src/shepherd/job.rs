@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::process::Signal;
-use tessera_agent_core::companion::CompanionMemory;
+use tessera_agent_core::companion::{CompanionMemory, CompanionReadings};
 use tessera_agent_core::container::NOT_STARTED_CODE;
 use tessera_agent_core::out_of_memory::text::TextEvidence;
 use tessera_agent_core::out_of_memory::{EvidenceStrength, MemoryEvidence, recognise};
@@ -21,6 +21,7 @@ use tessera_launch::prepare::PrepareError;
 use tessera_launch::socket::Socket;
 use tessera_model::batch::WarningSignal;
 use tessera_model::life::{Outcome, ProgramExit};
+use tessera_model::needs::LaunchNeeds;
 use tessera_model::number::clamped;
 use tessera_model::readings::MemoryReading;
 use tessera_model::share::CheckpointSignal;
@@ -31,6 +32,7 @@ use super::files::{self, NamedOutput};
 use super::group::Group;
 use super::limits::{Controllers, LimitGroups, Limits};
 use super::memory_pipe::MemoryPipe;
+use super::observers::observers_of;
 use super::prepare::{Prepared, prepare};
 use super::program_output::{OutputStream, ProgramOutput};
 use super::protocol::SpawnOrder;
@@ -113,6 +115,7 @@ pub struct RunningAttempt {
     program_output: ProgramOutput,
     memory_pipe: Option<MemoryPipe>,
     memory_reported: CompanionMemory,
+    needs_reported: LaunchNeeds,
     preallocation_reported: bool,
 }
 
@@ -127,7 +130,7 @@ impl RunningAttempt {
         mut order: SpawnOrder,
         script: Option<String>,
     ) -> Result<Self, Box<ExitRecord>> {
-        let memory_pipe = companion_of(around.data, &mut order);
+        let memory_pipe = observers_of(around.data, &mut order);
         let mut prepared = prepare(around.data, around.boot, &order, script)
             .map_err(|refused| refuse(&refused))?;
         let memory_kills_before = around.group.map_or(0, Group::out_of_memory_kills);
@@ -184,6 +187,7 @@ impl RunningAttempt {
             interaction,
             program_output: prepared.program_output,
             memory_pipe,
+            needs_reported: LaunchNeeds::default(),
             memory_reported: CompanionMemory::default(),
             preallocation_reported: false,
         })
@@ -433,12 +437,22 @@ impl RunningAttempt {
         never_ran(outcome, detail)
     }
 
-    /// Returns what companions of its processes reported, if that changed since the last time.
+    /// Returns what observers in its processes reported, if that changed since the last time.
     pub fn new_memory(&mut self, now: Millis) -> Option<CompanionMemory> {
-        let memory = self.memory_pipe.as_mut()?.drain(now).memory()?;
+        let readings = self.memory_pipe.as_mut()?.drain(now);
+        let reserved_peak = readings.peak()?;
+        let memory = CompanionMemory { reserved_peak, ..readings.memory().unwrap_or_default() };
         let is_new = memory != self.memory_reported;
         self.memory_reported = memory;
         is_new.then_some(memory)
+    }
+
+    /// Returns what it needs at least, if that changed since the last time.
+    pub fn new_needs(&mut self, now: Millis) -> Option<LaunchNeeds> {
+        let needs = self.memory_pipe.as_mut()?.drain(now).needs();
+        let is_new = needs != self.needs_reported;
+        self.needs_reported = needs;
+        is_new.then_some(needs)
     }
 
     /// Takes the iterations that companions reported, and whether a framework takes memory in advance. Call
@@ -468,6 +482,7 @@ impl RunningAttempt {
                 || group
                     .is_some_and(|group| group.out_of_memory_kills() > self.memory_kills_before),
             out_of_gpu_memory: strength.is_some(),
+            machine_stops: machine_stops(),
         };
         let (outcome, mut detail) = match self.refused_container(exit) {
             Some(reason) => (Outcome::LaunchFailed, reason),
@@ -513,7 +528,7 @@ impl RunningAttempt {
             exit,
             text: text.as_ref(),
             refused: readings.and_then(|readings| readings.refused(now)),
-            peak: readings.and_then(|readings| Some(readings.memory()?.reserved_peak)),
+            peak: readings.and_then(CompanionReadings::peak),
             slice: slice_memory(&self.order),
         });
         (text, strength)
@@ -555,21 +570,6 @@ fn interact(
     Ok(Some((channel, log)))
 }
 
-/// Makes the pipe for an attempt's companions, and names it and the companion in the program's environment. Without a pipe the
-/// attempt runs like any other.
-fn companion_of(data: &Path, order: &mut SpawnOrder) -> Option<MemoryPipe> {
-    let folder = order.companion.clone()?;
-    let pipe = MemoryPipe::make(data, order.attempt).ok()?;
-    let env = &mut order.run.env;
-    env.insert("TESSERA_MEMORY_PIPE".to_owned(), pipe.path().display().to_string());
-    let paths = match env.get("PYTHONPATH").filter(|own| !own.is_empty()) {
-        Some(own) => format!("{folder}:{own}"),
-        None => folder,
-    };
-    env.insert("PYTHONPATH".to_owned(), paths);
-    Some(pipe)
-}
-
 /// Returns the memory of an attempt's slice, as its program may read it.
 fn slice_memory(order: &SpawnOrder) -> Option<Bytes> {
     let text = order.run.env.get("TESSERA_GPU_MEMORY_BYTES")?;
@@ -595,6 +595,13 @@ const fn number_of(signal: CheckpointSignal) -> Signal {
 /// Signals the program and its process group. A launcher that is gone takes its program with it.
 fn signal(launcher: &Socket, signal: Signal) {
     let _ = launcher.request(&Request::Signal(signal.as_raw()), &[]);
+}
+
+/// Returns whether the machine ends all processes: systemd has put this program into the place of the first process.
+fn machine_stops() -> bool {
+    /// The name as the kernel keeps it: 15 letters.
+    const SHUTDOWN: &str = "systemd-shutdow";
+    std::fs::read_to_string("/proc/1/comm").is_ok_and(|name| name.trim_end() == SHUTDOWN)
 }
 
 fn refuse(refused: &PrepareError) -> Box<ExitRecord> {

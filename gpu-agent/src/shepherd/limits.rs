@@ -169,26 +169,24 @@ pub fn remove_left(name: &str) {
 }
 
 /// Tries each limit on a group of its own, and returns the controllers that took it.
-pub fn enforced() -> Vec<&'static str> {
-    let parent = super::group::find_parent();
-    let controllers = Controllers::find(parent.as_deref());
+pub fn enforced() -> Vec<Controller> {
+    // Without a group of version 2 a shepherd limits nothing.
+    let Some(parent) = super::group::find_parent() else { return Vec::new() };
+    let controllers = Controllers::find(Some(&parent));
     let name = format!("doctor-{}", std::process::id());
-    let group = parent.map(|parent| parent.join(&name));
-    if let Some(group) = &group {
-        let _ = fs::create_dir(group);
-    }
+    let group = parent.join(&name);
+    let _ = fs::create_dir(&group);
     let tried = [
         (Controller::Memory, Limits { memory: Some(Bytes::from_mib(64)), ..Limits::default() }),
         (Controller::Cpu, Limits { cpus: Some(1), ..Limits::default() }),
         (Controller::Pids, Limits { tasks: Some(1_000), ..Limits::default() }),
     ];
     let takes = |(controller, limits): &(Controller, Limits)| {
-        controllers.has(*controller) && controllers.limit(group.as_deref(), &name, *limits).is_ok()
+        controllers.has(*controller) && controllers.limit(Some(&group), &name, *limits).is_ok()
     };
-    let found = tried.iter().filter(|tried| takes(tried)).map(|(c, _)| c.name()).collect();
-    if let Some(group) = &group {
-        let _ = fs::remove_dir(group);
-    }
+    let found =
+        tried.iter().filter(|tried| takes(tried)).map(|(controller, _)| *controller).collect();
+    let _ = fs::remove_dir(&group);
     found
 }
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use tessera_agent_core::shepherd::{HeldAttempt, KillReason};
 use tessera_frames::cluster::{ExitRecord, StopCause};
 use tessera_model::mig::Slot;
+use tessera_model::needs::LaunchNeeds;
 use tessera_model::readings::MemoryReading;
 use tessera_model::spec::RunSpec;
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
@@ -18,7 +19,7 @@ use tessera_agent_core::container::ContainerPlan;
 /// version keeps its attempt, gets no other, and is sent nothing that it doesn't know
 /// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
 /// attempt: half of an upgrade.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// Argument with which a shepherd's program only prints [`VERSION`].
 pub const PROTOCOL_FLAG: &str = "--protocol";
@@ -123,6 +124,13 @@ pub enum FromShepherd {
         /// The iterations; at most [`READINGS_MAX`](tessera_model::readings::READINGS_MAX).
         readings: Vec<MemoryReading>,
     },
+    /// What the attempt needs at least, as its calls of the driver show it, whenever that changes.
+    Needs {
+        /// The attempt's id.
+        attempt: AttemptId,
+        /// What it needs.
+        needs: LaunchNeeds,
+    },
 }
 
 /// Who a shepherd is and what it has.
@@ -167,6 +175,8 @@ pub struct SpawnOrder {
     pub companion: Option<String>,
     /// How its container is run; `None` if it runs on the node itself.
     pub container: Option<ContainerPlan>,
+    /// The shim that watches its calls of the driver; `None` if it is not watched.
+    pub watch: Option<String>,
 }
 
 /// The account of an attempt, and what it may see and open.

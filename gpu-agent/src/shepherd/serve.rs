@@ -410,11 +410,12 @@ impl Shepherd {
         self.report_memory();
     }
 
-    /// Forwards what the companions of the attempt's processes reported.
+    /// Forwards what observers in the attempt's processes reported.
     fn report_memory(&mut self) {
         let now = clock::boot_now();
         let Some(job) = &mut self.job else { return };
         let memory = job.new_memory(now);
+        let needs = job.new_needs(now);
         let (readings, preallocated) = job.take_trail();
         let attempt = job.order().attempt;
         let reserved = memory.map_or(Bytes::ZERO, |memory| memory.reserved);
@@ -424,6 +425,9 @@ impl Shepherd {
         }
         if preallocated || !readings.is_empty() {
             self.send(&FromShepherd::Trail { attempt, reserved, preallocated, readings });
+        }
+        if let Some(needs) = needs {
+            self.send(&FromShepherd::Needs { attempt, needs });
         }
     }
 

@@ -99,8 +99,10 @@ async fn s2_a_restarted_agent_is_found_at_the_same_place_and_gates_again() {
     let holder = Shim::join(&high).await;
     let filler = Shim::join(&low).await;
     assert_eq!((holder.welcome.role, filler.welcome.role), (Role::Free, Role::Fill));
-    // The page is the one that the processes have mapped, and no earlier grant passes for a new one.
-    assert!(page.page().is_sound() && page.page().gate().has_passed(before));
+    // The page is another one, and no earlier grant passes for a new one.
+    let next = rig.gate(&low);
+    assert!(next.page().is_sound() && next.page().gate().has_passed(before));
+    assert_eq!(page.page().gate(), before, "nobody writes the page of the agent that is gone");
 }
 
 #[tokio::test]

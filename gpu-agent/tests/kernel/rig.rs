@@ -91,7 +91,15 @@ impl Rig {
     }
 
     pub fn gate(&self, attempt: &Attempt) -> MappedGate {
-        MappedGate::open(&self.folder.path().join("gates"), &attempt.slice, None).unwrap()
+        let gates = self.folder.path().join("gates");
+        // The queue takes an admission, and serves the page, a moment after the node gave it.
+        for _ in 0..PATIENCE.as_millis() {
+            if let Ok(gate) = MappedGate::join(&gates, &attempt.slice) {
+                return gate;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("no page is served for {}", attempt.slice)
     }
 
     pub async fn event_where(&mut self, expected: impl Fn(&KernelEvent) -> bool) -> KernelEvent {

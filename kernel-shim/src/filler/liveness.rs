@@ -1,5 +1,5 @@
-//! Whether the queue is alive: it sends frames, writes heartbeats to the gate page, or holds the page's
-//! lock. On a machine with more to do than processors the last one distinguishes a dead queue from one
+//! Whether the queue is alive: it sends frames, writes heartbeats to the gate page, or serves the page.
+//! On a machine with more to do than processors the last one distinguishes a dead queue from one
 //! that waits for a processor.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +32,7 @@ pub fn begin_session() {
 pub fn detect_dead_queue(begun: Nanos, now: Nanos) -> bool {
     let last_frame = Nanos::new(LAST_FRAME.load(Ordering::Relaxed));
     let heartbeat = gate::heartbeat().unwrap_or(Nanos::ZERO);
-    let is_dead = is_dead(begun.max(last_frame), heartbeat, clock::now(), gate::is_held_by_queue);
+    let is_dead = is_dead(begun.max(last_frame), heartbeat, clock::now(), gate::is_served);
     if is_dead {
         QUEUE_IS_DEAD.store(true, Ordering::Relaxed);
         DEAD_SINCE.store(now.get(), Ordering::Relaxed);

@@ -7,6 +7,8 @@ use crate::counters::{self, count};
 use crate::driver::table::{self, ExportRow, slot};
 use crate::{driver, log, procaddr, state};
 
+const WHEN: u32 = crate::state::ALWAYS;
+
 hooks! {
     cuGetProcAddress(symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64) |call| {
         let code = call();

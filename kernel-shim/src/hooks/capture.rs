@@ -6,6 +6,8 @@ use super::after;
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::captures::{count_captures, is_captured, is_capturing};
 
+const WHEN: u32 = crate::state::WITH_QUEUE;
+
 /// Functions that begin a capture, by their arguments.
 macro_rules! begins {
     ($($symbol:ident ($($name:ident : $kind:ty),*);)+) => { hooks! { $(

@@ -8,6 +8,8 @@ use crate::driver;
 use crate::driver::table::slot;
 use crate::names::{self, Origin};
 
+const WHEN: u32 = crate::state::WITH_QUEUE;
+
 /// Most nodes whose kernels are read: the graph of one step of a large model has some thousand.
 const NODES_MAX: usize = 16_384;
 

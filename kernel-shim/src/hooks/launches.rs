@@ -6,6 +6,8 @@ use crate::abi::{CudaResult, DriverHandle, LaunchConfig, LaunchParams, STREAM_LE
 use crate::kernel_cache::LaunchShape;
 use crate::launch::{LaunchCall, launch};
 
+const WHEN: u32 = crate::state::UNTIL_LAUNCH;
+
 /// Hooks for functions that take the launch as plain arguments.
 macro_rules! plain {
     ($($symbol:ident $per_thread:literal ($($more:ident : $kind:ty),*);)+) => { hooks! { $(

@@ -6,8 +6,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use super::{after, written};
-use crate::abi::{CudaResult, DriverHandle, SUCCESS};
+use crate::abi::{CudaResult, DriverHandle, OUT_OF_MEMORY, SUCCESS};
 use crate::counters::{MEMORY_PEAK, MEMORY_USED};
+use crate::watch;
+
+const WHEN: u32 = crate::state::ALWAYS;
 
 /// Most allocations that are tracked. Further ones are not counted. Frameworks keep few large ones.
 const ALLOCATIONS_MAX: usize = 1 << 20;
@@ -19,6 +22,7 @@ macro_rules! takes {
     ($($symbol:ident ($($name:ident : $kind:ty),*);)+) => { hooks! { $(
         $symbol(out: *mut u64, bytes: usize, $($name: $kind),*) |call| {
             let code = call();
+            refused(code, bytes);
             // SAFETY: written by the driver.
             after(code, || unsafe { took(out, bytes) })
         };
@@ -52,6 +56,7 @@ gives! {
 hooks! {
     cuMemAllocPitch_v2(out: *mut u64, pitch: *mut usize, width: usize, height: usize, element: c_uint) |call| {
         let code = call();
+        refused(code, width.saturating_mul(height));
         after(code, || {
             // SAFETY: both written by the driver.
             let pitch = unsafe { written(pitch) }.unwrap_or(width);
@@ -59,6 +64,13 @@ hooks! {
             unsafe { took(out, pitch.saturating_mul(height)) }
         })
     };
+}
+
+/// Observes a request that the driver refused for want of memory. The program gets the driver's answer.
+fn refused(code: CudaResult, bytes: usize) {
+    if code == OUT_OF_MEMORY && watch::is_on() {
+        crate::state::guarded(|| watch::on_refusal(bytes as u64));
+    }
 }
 
 /// Tracks an allocation.
@@ -75,12 +87,17 @@ unsafe fn took(out: *const u64, bytes: usize) {
 
 fn hold(what: u64, bytes: u64) {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    let held = held.get_or_insert_default();
-    if held.len() < ALLOCATIONS_MAX {
-        let before = held.insert(what, bytes).unwrap_or(0);
-        let used = MEMORY_USED.load(Ordering::Relaxed).saturating_sub(before).saturating_add(bytes);
-        MEMORY_USED.store(used, Ordering::Relaxed);
-        MEMORY_PEAK.fetch_max(used, Ordering::Relaxed);
+    let all = held.get_or_insert_default();
+    if all.len() >= ALLOCATIONS_MAX {
+        return;
+    }
+    let before = all.insert(what, bytes).unwrap_or(0);
+    let used = MEMORY_USED.load(Ordering::Relaxed).saturating_sub(before).saturating_add(bytes);
+    MEMORY_USED.store(used, Ordering::Relaxed);
+    MEMORY_PEAK.fetch_max(used, Ordering::Relaxed);
+    drop(held);
+    if watch::is_on() {
+        watch::on_allocation();
     }
 }
 

@@ -7,6 +7,8 @@ use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::names::{self, Origin};
 use crate::{filler, measure, state};
 
+const WHEN: u32 = crate::state::WITH_QUEUE;
+
 hooks! {
     cuModuleGetFunction(out: *mut DriverHandle, module: DriverHandle, name: *const c_char) |call| {
         let code = call();

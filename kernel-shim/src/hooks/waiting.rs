@@ -8,6 +8,8 @@ use crate::abi::{CudaResult, DriverHandle, STREAM_LEGACY, STREAM_NON_BLOCKING};
 use crate::launch::{on_wait, report_idle};
 use crate::{counters, streams};
 
+const WHEN: u32 = crate::state::WITH_QUEUE;
+
 /// Functions of one stream, with and without the ending.
 macro_rules! of_stream {
     ($($symbol:ident $per_thread:literal;)+) => { hooks! { $(

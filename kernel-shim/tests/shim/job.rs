@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use crate::built::{driver, in_job, program, shim};
 use crate::queue::TestFolders;
@@ -69,15 +69,33 @@ impl Job {
             .env("LD_LIBRARY_PATH", driver.parent().unwrap())
             .env("TESSERA_KERNEL_CUDA", &driver)
             .env("TESSERA_KERNEL_ENDPOINT", folders.address.to_string())
-            .env("TESSERA_KERNEL_CERT", folders.digest())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+            .env("TESSERA_KERNEL_CERT", folders.digest());
         if preload {
             command.env("LD_PRELOAD", shim());
         }
         if let Some(gate) = gate {
             command.env("TESSERA_KERNEL_GATE", gate);
         }
+        Self::of(command)
+    }
+
+    /// A program without a queue, that is watched.
+    pub fn watched(pipe: &Path, more: &[(&str, &str)]) -> Self {
+        let driver = driver(12_040);
+        let mut command = Command::new(program("launcher", &["launcher.c"], &[]));
+        command
+            .env("FAKE", &driver)
+            .env("LD_LIBRARY_PATH", driver.parent().unwrap())
+            .env("TESSERA_KERNEL_CUDA", &driver)
+            .env("LD_PRELOAD", shim())
+            .env("TESSERA_WATCH", "on")
+            .env("TESSERA_MEMORY_PIPE", pipe)
+            .envs(more.iter().copied());
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, output }

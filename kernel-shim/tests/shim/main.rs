@@ -8,3 +8,4 @@ mod launches;
 mod library;
 mod queue;
 mod sessions;
+mod watch;

@@ -1,7 +1,7 @@
 //! A queue for the tests: speaks the frames, keeps what it receives, and answers as its behaviour states.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,6 +14,7 @@ use tessera_frames::kernel::{
     PROTOCOL_VERSION, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
 };
 use tessera_kernel_queue::{GateState, Grant, KernelIndex, Nanos, Role};
+use tessera_wire::gate_page::{self, PageServer};
 use tessera_wire::kernel_identity::ALPN;
 use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::sync::mpsc;
@@ -324,27 +325,22 @@ fn answers(
 pub struct TestGate {
     pub path: PathBuf,
     page: &'static GatePage,
+    memory: OwnedFd,
 }
 
 impl TestGate {
-    pub fn new(folder: &Path) -> Self {
-        let path = folder.join("gate");
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .unwrap();
-        file.set_len(u64::try_from(GATE_BYTES).unwrap()).unwrap();
+    /// A page that is served until [`Served`] ends.
+    pub fn served(folder: &Path) -> (Self, Served) {
+        let memory = gate_page::create().unwrap();
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of a file of that length.
+        // SAFETY: a new mapping of memory of that length.
         let page = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 GATE_BYTES,
                 access,
                 libc::MAP_SHARED,
-                file.as_raw_fd(),
+                memory.as_raw_fd(),
                 0,
             )
         };
@@ -352,23 +348,20 @@ impl TestGate {
         // SAFETY: mapped right above and never unmapped; made of atomic numbers.
         let page: &GatePage = unsafe { &*page.cast() };
         page.open();
-        Self { path, page }
+        let gate = Self { path: folder.join("gate"), page, memory };
+        let served = gate.serve();
+        (gate, served)
     }
 
     pub fn page(&self) -> &GatePage {
         self.page
     }
 
-    /// Holds the lock of the queue's process until the file is dropped.
-    pub fn hold(&self) -> std::fs::File {
-        let mut options = std::fs::OpenOptions::new();
-        let file = options.read(true).write(true).open(&self.path).unwrap();
-        // SAFETY: zeros are a valid description of a lock of the whole file.
-        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-        lock.l_type = i16::try_from(libc::F_WRLCK).unwrap();
-        // SAFETY: an open file and a structure of ours.
-        let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
-        assert_eq!(locked, 0);
-        file
+    /// Serves the page, as the queue's process does while it lives.
+    pub fn serve(&self) -> Served {
+        Served(PageServer::start(&self.path, None, self.memory.try_clone().unwrap()).unwrap())
     }
 }
+
+/// The life of the process that serves a page.
+pub struct Served(#[expect(dead_code, reason = "its end matters")] PageServer);

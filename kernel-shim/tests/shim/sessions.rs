@@ -21,7 +21,7 @@ fn launches(records: &[ShimRecord]) -> Vec<(u64, u64)> {
 #[test]
 fn a_holder_reports_each_launch_once_in_order_and_its_syncs_and_never_waits() {
     let folder = tempfile::tempdir().unwrap();
-    let gate = TestGate::new(folder.path());
+    let (gate, _served) = TestGate::served(folder.path());
     let folders = TestFolders::new();
     let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     let mut job = Job::join(&folders, Some(&gate.path));
@@ -142,8 +142,7 @@ fn a_waiting_filler_reports_the_ends_of_its_kernels_in_flight_at_once() {
 fn a_thread_that_waits_for_its_next_grant_reports_the_sample_of_its_last_kernel_before_its_end() {
     calmly(|| {
         let folder = tempfile::tempdir().unwrap();
-        let gate = TestGate::new(folder.path());
-        let _held = gate.hold();
+        let (gate, _served) = TestGate::served(folder.path());
         let folders = TestFolders::new();
         let mut behaviour = QueueBehaviour { measure: true, ..QueueBehaviour::of(Role::Fill) };
         behaviour.welcome.wait_max = Nanos::from_millis(1_000);
@@ -185,8 +184,7 @@ fn a_thread_that_waits_for_its_next_grant_reports_the_sample_of_its_last_kernel_
 #[test]
 fn the_first_launch_waits_for_the_session_of_a_queue_that_lives_and_not_for_ever() {
     let folder = tempfile::tempdir().unwrap();
-    let gate = TestGate::new(folder.path());
-    let held = gate.hold();
+    let (gate, served) = TestGate::served(folder.path());
     let folders = TestFolders::new();
     let (longest, _) = first_launch(&folders, &gate).1;
     assert!(longest >= 90 * MS, "nobody listens there: {longest}");
@@ -200,7 +198,7 @@ fn the_first_launch_waits_for_the_session_of_a_queue_that_lives_and_not_for_ever
     });
     drop(queue);
 
-    drop(held);
+    drop(served);
     calmly(|| {
         let (longest, _) = first_launch(&folders, &gate).1;
         if longest < 90 * MS { Calm::Yes } else { Calm::No }
@@ -240,9 +238,8 @@ fn a_waiting_launch_of_a_new_kernel_is_requested_again_with_its_index() {
 #[test]
 fn a_grant_serves_launches_of_new_kernels_too() {
     let folder = tempfile::tempdir().unwrap();
-    let gate = TestGate::new(folder.path());
-    // On a busy machine this test may be late by more than the silence after which a queue without the lock is dead.
-    let _held = gate.hold();
+    // On a busy machine this test may be late by more than the silence after which a queue without a process is dead.
+    let (gate, _served) = TestGate::served(folder.path());
     let folders = TestFolders::new();
     let mut behaviour = QueueBehaviour::of(Role::Fill);
     behaviour.welcome.wait_max = Nanos::from_millis(1_000);
@@ -289,9 +286,8 @@ fn requests(queue: &TestQueue, of: u64, times: usize) {
 #[test]
 fn a_filler_that_nobody_answers_asks_again_and_waits_as_long_as_the_queue_lives() {
     let folder = tempfile::tempdir().unwrap();
-    let gate = TestGate::new(folder.path());
     // The queue's process lives, and writes no heartbeat: it waits for a processor.
-    let held = gate.hold();
+    let (gate, served) = TestGate::served(folder.path());
     let folders = TestFolders::new();
     let mut behaviour = QueueBehaviour::of(Role::Fill);
     behaviour.welcome.wait_max = Nanos::from_millis(40);
@@ -302,9 +298,9 @@ fn a_filler_that_nobody_answers_asks_again_and_waits_as_long_as_the_queue_lives(
 
     // Once without an index, once with it, and then after each 40 ms: far longer than 20 ms of silence.
     requests(&queue, 1, 5);
-    drop(held);
+    drop(served);
     assert!(job.answer().starts_with('0'));
-    assert_eq!(job.counters().ungranted, 1, "without the lock a silent queue is dead");
+    assert_eq!(job.counters().ungranted, 1, "a silent queue without a process is dead");
 }
 
 #[test]
@@ -320,6 +316,32 @@ fn a_filler_whose_queue_fell_silent_waits_once_for_20_ms_and_then_not_at_all() {
     assert!(longest >= 15 * MS, "it waits once: {longest}");
     assert!(longest < 400 * MS && all < 1_000 * MS, "{longest}, {all}");
     assert_eq!(job.arrived().launches, 1_001);
+}
+
+#[test]
+fn a_session_of_the_next_agent_counts_on_the_page_of_that_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, served) = TestGate::served(folder.path());
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, Some(&first.path));
+    job.launch("k0", 10);
+    drop((queue, served));
+    job.reach(DETACHED);
+    let counted = first.page().gate().launches;
+
+    let (next, _served) = TestGate::served(folder.path());
+    let _queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    job.reach(ACTIVE);
+    job.launch("k0", 10);
+
+    assert!(counted >= 10);
+    assert_eq!(
+        first.page().gate().launches,
+        counted,
+        "nobody counts on the page of an agent that is gone"
+    );
+    assert_eq!(next.page().gate().launches, 10);
 }
 
 #[expect(clippy::disallowed_methods, reason = "measures how soon a session is there again")]
@@ -351,7 +373,7 @@ fn a_session_is_found_again_within_two_seconds_of_the_queues_return() {
 #[test]
 fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
     let folder = tempfile::tempdir().unwrap();
-    let gate = TestGate::new(folder.path());
+    let (gate, _served) = TestGate::served(folder.path());
     let folders = TestFolders::new();
     let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Fill));
     let mut job = Job::join(&folders, Some(&gate.path));
@@ -388,9 +410,8 @@ fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
 #[test]
 fn waiting_threads_go_when_the_role_changes_and_ask_again_when_the_queue_refuses() {
     let folder = tempfile::tempdir().unwrap();
-    let gate = TestGate::new(folder.path());
-    // On a busy machine this test may be late by more than the silence after which a queue without the lock is dead.
-    let _held = gate.hold();
+    // On a busy machine this test may be late by more than the silence after which a queue without a process is dead.
+    let (gate, _served) = TestGate::served(folder.path());
     let folders = TestFolders::new();
     let mut behaviour = QueueBehaviour::of(Role::Fill);
     behaviour.welcome.wait_max = Nanos::from_millis(1_000);

@@ -6,7 +6,7 @@ use tessera_model::{Bytes, JobId};
 
 use tessera_placement::decision::PlacedJob;
 use tessera_placement::policy::planned_gpu::PlannedGpu;
-use tessera_placement::predictor::Knowledge;
+use tessera_placement::predictor::{Knowledge, SharedPart};
 
 /// Parts that are given out, in percent. Source: MMK's `ML`.
 const STEP: u8 = 10;
@@ -39,14 +39,11 @@ pub(crate) fn speed(
     if others.is_empty() && job.1 == SmPercent::WHOLE {
         return planned.speed(knowledge.predictor, job.0, slot);
     }
-    let here = knowledge.predictor.predict_mps_run(
-        job.0,
-        job.1,
-        others,
-        planned.view,
-        planned.profile(slot)?,
-    )?;
-    let whole = knowledge.predictor.time_alone(job.0, planned.view, planned.mig.largest()?)?.get();
+    let (job, sm) = job;
+    let part = SharedPart::Mps { sm, co_runners: others };
+    let here =
+        knowledge.predictor.predict_shared_run(job, part, planned.view, planned.profile(slot)?)?;
+    let whole = knowledge.predictor.time_alone(job, planned.view, planned.mig.largest()?)?.get();
     i64::try_from(u128::from(whole) * 1_000_000 / u128::from(here.get().max(1))).ok()
 }
 

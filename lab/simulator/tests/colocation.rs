@@ -10,7 +10,7 @@ use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::policy::Tessera;
 use tessera_placement::{
-    ClusterView, Decision, Demand, GpuView, Knowledge, PlacedJob, Policy, QueuedJob,
+    ClusterView, Decision, Demand, GpuView, Knowledge, PlacedJob, Policy, QueuedJob, SharedPart,
 };
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::{JobClass, SimulatedJob};
@@ -57,10 +57,9 @@ impl Watched {
                 let whole = SmPercent::WHOLE;
                 let co_runners = [(other.job, other.sm.unwrap_or(whole))];
                 let sm = one.sm.unwrap_or(whole);
-                let together = knowledge
-                    .predictor
-                    .predict_mps_run(one.job, sm, &co_runners, gpu, profile)
-                    .unwrap();
+                let part = SharedPart::Mps { sm, co_runners: &co_runners };
+                let together =
+                    knowledge.predictor.predict_shared_run(one.job, part, gpu, profile).unwrap();
                 let alone = knowledge.predictor.time_alone(one.job, gpu, profile).unwrap();
                 let profiles = gpu.mig.as_ref().unwrap().geometry.profiles.iter();
                 let size = |p: &Profile| (p.memory, p.compute_slices);
@@ -93,7 +92,7 @@ impl Watched {
         let time = |others: &[(JobId, Priority)]| {
             knowledge
                 .predictor
-                .predict_kernel_shared_run(job, priority, others, gpu, profile)
+                .predict_shared_run(job, SharedPart::kernel(priority, others), gpu, profile)
                 .unwrap()
                 .get()
         };

@@ -14,6 +14,7 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     // Its threads go on when a program closes it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    tessera_old_glibc::link_library(tessera_old_glibc::FOR_PROGRAMS);
     let simulated: BTreeSet<_> = rows("tier-a.tsv").map(|row| row[0].clone()).collect();
     let mut rows: Vec<_> = rows("symbols.tsv").collect();
     rows.sort();

@@ -5,4 +5,5 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
     // What threads that called it do when they end is done in it, even after a program has closed it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    tessera_old_glibc::link_library(tessera_old_glibc::FOR_PROGRAMS);
 }

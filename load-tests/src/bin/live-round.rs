@@ -279,6 +279,7 @@ fn hello(node: u32) -> Result<Input> {
         session: u64::from(node),
         hello: Box::new(Hello {
             address: String::new(),
+            isolation_gaps: std::collections::BTreeSet::new(),
             protocol: PROTOCOL_VERSION,
             software: String::new(),
             boot: BootId::from_uuid(Uuid::from_u128(1)),

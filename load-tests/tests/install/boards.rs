@@ -12,7 +12,7 @@ use tessera_load_tests::cluster::{Plan, SOON, script};
 use tessera_load_tests::daemon::Daemon;
 use tessera_load_tests::{console, http, ports, wait};
 
-use super::tools::{have, known_metrics, metrics_in, read, root, text};
+use super::tools::{have, known_metrics, metrics_in, read, root, run, skip, text};
 
 const BOARDS: [&str; 6] = [
     "tessera-cluster",
@@ -87,6 +87,28 @@ fn every_board_has_the_form_that_grafana_insists_on() {
             assert_eq!(refs.len(), targets.len(), "{name}: {title}");
         }
     }
+}
+
+#[test]
+fn grafanas_own_schema_knows_every_field_of_the_boards() {
+    let python = std::env::var("TESSERA_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let import = ["-c", "import grafana_foundation_sdk"];
+    let found = Command::new(&python).args(import).output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        skip("boards are not compared with Grafana's schema (PyPI package grafana-foundation-sdk)");
+        return;
+    }
+    let check = root().join("packaging/observe/check-boards");
+    let folder = root().join("packaging/observe/grafana/boards");
+    let files = BOARDS.map(|name| folder.join(format!("{name}.json")));
+    run(Command::new(&python).arg(&check).args(&files));
+
+    // A field that Grafana does not have must be found.
+    let broken = tempfile::NamedTempFile::new().unwrap();
+    let board = fs::read_to_string(&files[0]).unwrap();
+    fs::write(broken.path(), board.replacen("\"title\"", "\"titel\"", 1)).unwrap();
+    let checked = Command::new(&python).arg(&check).arg(broken.path()).output().unwrap();
+    assert!(!checked.status.success() && text(&checked).contains("titel"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::packages::build_packages;
 use super::tools::{have, long, root, run, skip};
 
-fn have_engine(otherwise: &str) -> bool {
+pub fn have_engine(otherwise: &str) -> bool {
     let engine = Command::new("docker").args(["info", "--format", "{{.ServerVersion}}"]).output();
     let found = engine.is_ok_and(|output| output.status.success());
     if !found {

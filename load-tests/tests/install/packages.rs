@@ -49,15 +49,19 @@ fn systemd_accepts_the_units() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    for unit in ["tessera-controller", "tessera-agent"] {
+    let units = ["tessera-controller", "tessera-agent", "tessera-jobs"];
+    let file = |unit: &str| folder.path().join(format!("{unit}.service"));
+    for unit in units {
         let text = read(&format!("packaging/systemd/{unit}.service"));
         // The programs are not installed here.
-        let lines = text.lines().map(|line| match line.starts_with("ExecStart=") {
-            true => "ExecStart=/bin/true".to_owned(),
-            false => line.to_owned(),
+        let lines = text.lines().map(|line| match line.split_once("=/usr/") {
+            Some((key, _)) if key.starts_with("Exec") => format!("{key}=/bin/true"),
+            _ => line.to_owned(),
         });
-        let path = folder.path().join(format!("{unit}.service"));
-        fs::write(&path, lines.collect::<Vec<_>>().join("\n")).unwrap();
+        fs::write(file(unit), lines.collect::<Vec<_>>().join("\n")).unwrap();
+    }
+    for unit in units {
+        let path = file(unit);
         let output = Command::new("systemd-analyze")
             .args(["verify", "--man=no"])
             .arg(&path)
@@ -83,7 +87,51 @@ fn jobs_outlive_the_agents_unit() {
     ] {
         assert!(unit.lines().any(|found| found == line), "{line}");
     }
+    // Their group is another unit's, which an upgrade leaves alone.
+    assert!(unit.contains("Wants=network-online.target tessera-jobs.service\n"));
+    let jobs = read("packaging/systemd/tessera-jobs.service");
+    for line in ["KillMode=process", "Delegate=yes", "OOMPolicy=continue", "TasksMax=infinity"] {
+        assert!(jobs.lines().any(|found| found == line), "tessera-jobs: {line}");
+    }
+    let installed = read("packaging/debian/tessera-agent.postinst");
+    assert!(!installed.contains("restart tessera-jobs"), "an upgrade would end the group of jobs");
     assert!(unit.contains("nvidia-persistenced.service"));
+}
+
+/// The glibc of RHEL 8; Debian 11 and Ubuntu 20.04 have newer ones.
+const OLDEST_GLIBC: (u32, u32) = (2, 28);
+
+#[test]
+fn every_packaged_program_runs_with_the_oldest_glibc_and_without_libgcc() {
+    if !have("objdump", "symbols of programs are not read (Debian package binutils)") {
+        return;
+    }
+    let release = programs().path("tessera").parent().unwrap().to_owned();
+    let mut files: Vec<_> = [
+        "tessera",
+        "tessera-controller",
+        "tessera-agent",
+        "tessera-shepherd",
+        "tessera-launch",
+        "nvidia-cuda-mps-control",
+        "tessera-sim-client",
+    ]
+    .map(|name| release.join(name))
+    .into();
+    files
+        .extend(["libnvidia_ml_stand_in.so", "libcuda_stand_in.so"].map(|name| release.join(name)));
+    for file in files {
+        let listing = run(Command::new("objdump").args(["-p", "-T"]).arg(&file));
+        let versions = listing.split("GLIBC_").skip(1).filter_map(|rest| {
+            let end = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(rest.len());
+            let mut numbers = rest[..end].split('.').map(|number| number.parse().ok());
+            Some((numbers.next()??, numbers.next()??))
+        });
+        let newest = versions.max().expect("it uses the C library");
+
+        assert!(newest <= OLDEST_GLIBC, "{} needs glibc {newest:?}", file.display());
+        assert!(!listing.contains("NEEDED               libgcc_s"), "{}", file.display());
+    }
 }
 
 #[test]
@@ -210,4 +258,27 @@ fn packages_live_in_a_fresh_system_from_installation_to_purge() {
 
         assert!(shown.contains("purged without a trace"), "{suite}: {shown}");
     }
+}
+
+#[test]
+fn the_page_leads_to_a_cluster_under_systemd_that_is_upgraded_restored_and_removed() {
+    if !long("machines with systemd are made as containers")
+        || !have("debootstrap", "no machine is made")
+        || !super::containers::have_engine("no machine is made")
+    {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (packages, newer) = (folder.path().join("1"), folder.path().join("2"));
+    if !build_packages(&packages, "1") {
+        return;
+    }
+    build_packages(&newer, "2");
+
+    // The second node has the oldest system that packages are for.
+    let shown = run(Command::new(root().join("packaging/test-systemd"))
+        .args([&packages, &newer])
+        .args(["bookworm", "bullseye"]));
+
+    assert!(shown.contains("purged without a trace"), "{shown}");
 }

@@ -195,6 +195,7 @@ class ClusterInfo(TypedDict):
     controller: str
     epoch: int
     gpus: int
+    isolation_gaps: NotRequired[Dict[str, List[str]]]
     nodes: Dict[str, int]
     partitions: NotRequired[List[PartitionView]]
     policy: str
@@ -802,6 +803,7 @@ class NodeDetails(TypedDict):
     generation: int
     gpus: List[GpuDetails]
     id: str
+    isolation_gaps: NotRequired[Optional[List[str]]]
     last_seen_at: NotRequired[Optional[str]]
     memory_bytes: int
     mps: NotRequired[bool]
@@ -1377,8 +1379,8 @@ class Api:
         raise NotImplementedError
 
     def list_audit_entries(self, *, principal: Optional[str] = None, limit: Optional[int] = None, cursor: Optional[str] = None) -> AuditPage:
-        """Lists what callers changed, and what was refused to them, newest first. An accepted
-        submit is not listed: its job names who submitted it, and from where.
+        """Lists what callers changed, and what was refused to them, newest first. What one caller
+        submitted at once is one entry with the numbers of its jobs.
         """
         return self._call("GET", "/v1/audit", query={"principal": principal, "limit": limit, "cursor": cursor})
 

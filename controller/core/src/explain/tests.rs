@@ -198,6 +198,7 @@ fn cluster(
         mps: true,
         kernel: false,
         address: String::new(),
+        isolation_gaps: std::collections::BTreeSet::new(),
     };
     let peer = NodeIdentity { id: node(), name: "n1".parse().unwrap() };
     let hello = Input::Hello { peer, session: 1, hello: Box::new(hello) };

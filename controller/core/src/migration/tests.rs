@@ -1,4 +1,5 @@
 mod growth;
+mod just_in_time;
 mod learning;
 
 use std::collections::HashMap;
@@ -232,6 +233,7 @@ fn hello() -> Input {
             mps: false,
             kernel: false,
             address: String::new(),
+            isolation_gaps: std::collections::BTreeSet::new(),
         }),
     }
 }

@@ -15,6 +15,8 @@ pub struct OwnMemory {
     pub events: u32,
     /// What it requests at least since then.
     pub at_least: Option<Bytes>,
+    /// What an attempt had allocated before its first kernel: no less is enough.
+    pub held: Option<Bytes>,
 }
 
 /// A job as it enters the queue.

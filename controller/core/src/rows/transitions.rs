@@ -55,6 +55,8 @@ pub struct Reservation {
     pub gpu_memory: Bytes,
     /// Where the size of its job comes from.
     pub size_source: SizeSource,
+    /// The words of the reasons for which its job waited, as far as this leader knows them.
+    pub waited_for: Vec<&'static str>,
 }
 
 /// An attempt whose slice exists now.

@@ -1,6 +1,8 @@
 //! What happens next: drawn by lot, each class of faults more or less likely from run to run.
 
-use tessera_frames::cluster::{AttemptMemory, InstanceTrouble, MigReport, ToController};
+use tessera_frames::cluster::{
+    AttemptMemory, AttemptNeeds, InstanceTrouble, MigReport, ToController,
+};
 use tessera_model::life::Outcome;
 use tessera_model::readings::{MemoryReading, MemoryReadings, ReadingUnit};
 use tessera_model::share::{CheckpointSignal, KernelShare, MpsShare, SharingMode, SmPercent};
@@ -38,6 +40,7 @@ pub(super) enum Event {
     Exit,
     Plan,
     Grow,
+    Need,
     CommitFault,
     Break,
     Notice,
@@ -54,7 +57,7 @@ pub(super) enum Event {
 }
 
 /// How likely what happens without any fault is.
-const ORDINARY: [(Event, u64); 15] = [
+const ORDINARY: [(Event, u64); 16] = [
     (Event::Submit, 30),
     (Event::HearFresh, 60),
     (Event::Command, 14),
@@ -69,6 +72,7 @@ const ORDINARY: [(Event, u64); 15] = [
     (Event::Exit, 15),
     (Event::Plan, 80),
     (Event::Grow, 10),
+    (Event::Need, 10),
     (Event::StartAgent, 20),
 ];
 const FAULTS: [(Event, u64); 13] = [
@@ -140,6 +144,7 @@ impl World {
             Event::Exit => self.some_exit(),
             Event::Plan => self.some_plan(false),
             Event::Grow => self.some_growth(),
+            Event::Need => self.some_need(),
             Event::CommitFault => {
                 let lost = self.random.happens(50);
                 self.end_round(if lost { Commit::AnswerLost } else { Commit::FailsBefore });
@@ -423,6 +428,20 @@ impl World {
         let frames = self.machines[node].if_live(frames);
         self.send_frames(node, frames);
         self.note("the memory of a job grew", attempt);
+    }
+
+    /// A node reports what a program had allocated before its first kernel: also more than its slice has.
+    fn some_need(&mut self) {
+        let running = self.running();
+        let Some((node, attempt)) = self.random.pick(&running) else { return };
+        let Some(full) = self.store.attempts[&attempt].row.gpu_memory else { return };
+        let eighths = 1 + self.random.below(10);
+        let held = Bytes::new(full.get() / 8 * eighths);
+        let refused = Bytes::new(full.get() / 4 * self.random.below(8));
+        let needs = AttemptNeeds { attempt, held, multiprocessors: 7, refused };
+        let frames = self.machines[node].if_live(vec![ToController::Needs(needs)]);
+        self.send_frames(node, frames);
+        self.note("a job launched its first kernel", (attempt, held, refused));
     }
 
     pub(super) fn running(&self) -> Vec<(usize, AttemptId)> {

@@ -120,6 +120,7 @@ impl Machine {
             mps: true,
             kernel: true,
             address: format!("10.0.0.{}", self.identity.id.as_uuid().as_u128()),
+            isolation_gaps: std::collections::BTreeSet::new(),
         }
     }
 

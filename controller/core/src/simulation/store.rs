@@ -8,7 +8,7 @@ use tessera_frames::cluster::MigReport;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::Slot;
 use tessera_model::share::{MpsShare, SharingMode, SmPercent};
-use tessera_model::spec::JobSpec;
+use tessera_model::spec::{GpuRequest, JobSpec};
 use tessera_model::{AttemptId, GangMember, GpuId, JobId, Millis, NodeId, PlanId};
 
 use crate::LaunchSpec;
@@ -218,6 +218,11 @@ impl Store {
             self.migrating.insert(migrating.attempt);
         }
         round.jobs.growths.iter().try_for_each(|growth| self.grow(growth))?;
+        for need in &round.jobs.needs {
+            let row = self.jobs.get_mut(&need.job).filter(|row| row.attempt == Some(need.attempt));
+            let row = row.ok_or_else(|| format!("{:?} has another attempt", need.job))?;
+            row.own.held = row.own.held.max(Some(need.held));
+        }
         distinct(round.jobs.ended.iter().map(|e| e.job))?;
         round.jobs.ended.iter().try_for_each(|ended| self.end(ended))?;
         let moved: Vec<_> = round.jobs.commands.iter().map(|c| self.command(*c)).collect();
@@ -362,7 +367,8 @@ impl Store {
                 "memory that ran out was charged".to_owned()
             })?;
             check(event.at_least >= job.own.at_least, || "a size was forgotten".to_owned())?;
-            job.own = OwnMemory { events: job.own.events + 1, at_least: event.at_least };
+            let (events, at_least) = (job.own.events + 1, event.at_least);
+            job.own = OwnMemory { events, at_least, ..job.own };
         }
         let preempted = ended.record.outcome == Outcome::Preempted;
         if self.migrating.remove(&ended.attempt) && preempted && ended.to == JobState::Queued {
@@ -409,6 +415,16 @@ impl Store {
         })?;
         check(Some(reservation.gpu_memory) >= row.own.at_least, || {
             format!("{job:?} is given {}, but {:?}", reservation.gpu_memory, row.own)
+        })?;
+        let is_unknown = row.spec.gpu == GpuRequest::Unknown && row.spec.share.part().is_none();
+        // Managed memory may exceed every slice: then the job gets a largest one.
+        let largest = self.gpus.values().filter_map(|gpu| match &gpu.report.mig {
+            MigReport::On { geometry } => geometry.profiles.iter().map(|p| p.memory).max(),
+            MigReport::Off | MigReport::Unsupported => Some(gpu.report.memory),
+        });
+        let held = row.own.held.min(largest.max());
+        check(!is_unknown || Some(reservation.gpu_memory) >= held, || {
+            format!("{job:?} is given {}, but it held {:?}", reservation.gpu_memory, row.own)
         })?;
         let state = match reservation.slice {
             Some(_) => JobState::Starting,

@@ -86,6 +86,9 @@ pub(crate) struct LiveAttempt {
     pub(crate) gpu_memory: Bytes,
     /// Its peak GPU memory, if its node reported that before its end.
     pub(crate) peak: Option<Bytes>,
+    /// What a process of it would have had with the last request that the driver refused and that it did not survive;
+    /// 0 if there is none.
+    pub(crate) refused: Bytes,
     /// Whether its job goes back to the queue if it ends without success, at its user's request.
     pub(crate) requeue: bool,
     /// Its place in its gang, if it is in one.

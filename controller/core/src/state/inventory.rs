@@ -5,10 +5,11 @@ use crate::rows::overrides::{OperatorEvent, OverrideTarget};
 use crate::state::attempts::LiveAttempt;
 use crate::state::layouts::{LayoutInProgress, whole};
 use crate::state::overrides::refused;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use tessera_frames::cluster::{GpuHealth, GpuReport, Hello, InstanceReport, MigReport};
+use tessera_model::isolation::IsolationGap;
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{Geometry, Layout, Profile, Slot, TooManyPlacements};
 use tessera_model::number::clamped;
@@ -66,6 +67,8 @@ pub(crate) struct NodeSession {
     pub(crate) process: u64,
     /// Where other nodes reach its node.
     pub(crate) address: String,
+    /// Which limits and protections jobs don't have there.
+    pub(crate) isolation_gaps: BTreeSet<IsolationGap>,
     /// Whether the agent has reported everything that existed at the welcome.
     pub(crate) ready: bool,
     pub(crate) reported: HashSet<AttemptId>,

@@ -18,7 +18,7 @@ use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
     Basis, Estimator as _, GpuView, KernelSharer, MpsClient, Prediction, SharingRequest, SliceKind,
-    SpeedRange,
+    SpeedBasis, SpeedRange,
 };
 use tessera_predict::colocation::SharingClient;
 
@@ -294,18 +294,26 @@ impl Predictions {
         clamped(done)
     }
 
-    /// Predicts the speed of each of several co-located jobs under MPS, in thousandths of its
-    /// speed with the same percentage and no co-runners.
+    /// Predicts the speed of each of several co-located jobs under MPS.
     pub(crate) fn predict_speeds(
         &self,
         clients: &[MpsClient],
+        basis: SpeedBasis,
         gpu: &GpuView,
         profile: Option<&Profile>,
-    ) -> Option<Vec<u64>> {
+    ) -> Option<Vec<SpeedRange>> {
         let model = self.colocation.trusted_model()?;
-        let part = slice_kind(gpu, profile)?.part;
-        let clients: Vec<_> = clients.iter().map(known).collect();
-        Some(model.together(part, &clients))
+        let slice = slice_kind(gpu, profile)?.part;
+        let clients: Vec<SharingClient> = clients.iter().map(known).collect();
+        Some(match basis {
+            SpeedBasis::SamePercentage => {
+                let speeds = model.together(slice, &clients).into_iter();
+                speeds.map(clamped).map(SpeedRange::without_interval).collect()
+            }
+            SpeedBasis::WholeInstance => {
+                model.next_to_each_other(slice, &clients).into_iter().map(speed_range).collect()
+            }
+        })
     }
 
     /// Returns the cost of migrating the job: as measured for its task, or as assumed.
@@ -338,20 +346,6 @@ impl Predictions {
     /// Returns what is known of a job as a sharer.
     pub(crate) fn sharer_of(&self, facts: &TaskFacts, priority: Priority) -> KernelSharer {
         service_order(&self.busy, facts, priority)
-    }
-
-    /// Predicts the speed of each of several co-located jobs under MPS, over its speed alone on all of such a
-    /// slice.
-    pub(crate) fn predict_shared_speeds(
-        &self,
-        clients: &[MpsClient],
-        gpu: &GpuView,
-        profile: Option<&Profile>,
-    ) -> Option<Vec<SpeedRange>> {
-        let model = self.colocation.trusted_model()?;
-        let slice = slice_kind(gpu, profile)?.part;
-        let clients: Vec<SharingClient> = clients.iter().map(known).collect();
-        Some(model.next_to_each_other(slice, &clients).into_iter().map(speed_range).collect())
     }
 
     /// Predicts what is left of a job that waits, alone on such a slice, from runs of its task.

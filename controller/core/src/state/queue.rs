@@ -38,6 +38,8 @@ pub(crate) struct WaitingJob {
     pub(crate) array: Option<JobId>,
     pub(crate) attempts: u32,
     pub(crate) reason: Option<WaitReason>,
+    /// The reasons for which it waited since this leader knows it, each once, in the order of their first times.
+    pub(crate) reasons: Vec<WaitReason>,
     pub(crate) facts: Arc<TaskFacts>,
     /// How much of it is checkpointed, in millionths.
     pub(crate) done: u32,
@@ -138,6 +140,9 @@ impl JobQueue {
             return;
         }
         waiting.reason = Some(reason);
+        if !waiting.reasons.contains(&reason) {
+            waiting.reasons.push(reason);
+        }
         let decision = DecisionId::from_uuid(new_id());
         waits.push(WaitReasonRow { job, decision, reason: reason.word(), why });
     }

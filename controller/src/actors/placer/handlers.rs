@@ -191,6 +191,11 @@ impl StreamHandler<ToPlacer> for Placer {
                 self.parts.cluster.use_colocation_model(model, &accurate);
                 prediction_metrics::export_trust(&self.parts.cluster.model_status());
             }
+            ToPlacer::UseSettings { settings, accounts } => {
+                self.parts.cluster.replace_accounts(accounts);
+                settings.apply_to(&mut self.parts.cluster);
+                self.take(Input::Tick, ctx);
+            }
             ToPlacer::RecordTaskLoad { tasks } => self.parts.cluster.record_task_load(tasks),
             ToPlacer::DescribeModels { reply } => {
                 let _ = reply.send(self.parts.cluster.model_status());

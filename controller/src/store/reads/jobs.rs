@@ -71,6 +71,10 @@ pub(super) async fn detail(
         memory_prediction: spec.memory_prediction.map(|mode| mode.word().to_owned()),
         oom_count: row.number("out_of_memory", rest.out_of_memory)?,
         memory_estimate_bytes: row.optional_number("memory_estimate", rest.memory_estimate)?,
+        memory_before_launch_bytes: row
+            .optional_number("held_before_launch", rest.held_before_launch)?,
+        launch_multiprocessors: row
+            .optional_number("launch_multiprocessors", rest.launch_multiprocessors)?,
         traceparent: rest.traceparent,
         submitted_by: rest.principal.unwrap_or_else(|| job.user.clone()),
         submitted_from: rest.origin,
@@ -267,6 +271,8 @@ struct Rest {
     charged: i32,
     out_of_memory: i32,
     memory_estimate: Option<i64>,
+    held_before_launch: Option<i64>,
+    launch_multiprocessors: Option<i32>,
     updates: Option<Json<JobUpdate>>,
 }
 
@@ -275,7 +281,7 @@ async fn rest(at: &mut PgConnection, job: u64) -> Result<Rest, StoreError> {
         Rest,
         r#"
         SELECT s.spec, s.traceparent, s.principal, s.origin, j.charged, j.out_of_memory,
-               j.memory_estimate,
+               j.memory_estimate, j.held_before_launch, j.launch_multiprocessors,
                j.updates AS "updates: Json<JobUpdate>"
           FROM jobs AS j
           JOIN submissions AS s ON s.first_job = j.submission

@@ -1,6 +1,9 @@
 //! What agent and controller exchange first.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
+use tessera_model::isolation::IsolationGap;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::{BootId, Bytes, ControllerId, NodeName};
 
@@ -35,6 +38,8 @@ pub struct Hello {
     pub kernel: bool,
     /// Where other nodes reach this one: a name or an address.
     pub address: String,
+    /// Which limits and protections its jobs don't have, each once.
+    pub isolation_gaps: BTreeSet<IsolationGap>,
 }
 
 /// The terms of a session.

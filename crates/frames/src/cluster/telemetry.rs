@@ -78,6 +78,20 @@ pub struct AttemptFigures {
     pub idle_since: Option<Millis>,
 }
 
+/// What a running attempt needs at least, as its calls of the driver show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptNeeds {
+    /// Its id.
+    pub attempt: AttemptId,
+    /// What its processes had allocated before their first kernels; 0 before these.
+    pub held: Bytes,
+    /// Multiprocessors that the largest of these kernels needs for as few steps as the whole GPU allows; 0 if that is not
+    /// known.
+    pub multiprocessors: u16,
+    /// What a process would have had with the last request that was refused and not survived; 0 if there is none.
+    pub refused: Bytes,
+}
+
 /// The memory of a running attempt since the last report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptMemory {

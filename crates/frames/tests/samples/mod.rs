@@ -10,6 +10,7 @@ use tessera_model::batch::{
     BatchRules, EarlySignal, Interaction, LaunchStyle, OpenMode, TerminalSize, WarningSignal,
 };
 use tessera_model::container::{ContainerMount, ContainerRules};
+use tessera_model::isolation::IsolationGap;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
@@ -222,6 +223,10 @@ fn hello() -> impl Strategy<Value = Hello> {
             mps: numbers.1 % 2 == 0,
             kernel: numbers.1 % 3 == 0,
             address: software.clone(),
+            isolation_gaps: IsolationGap::ALL
+                .into_iter()
+                .skip(usize::from(numbers.0 % 9))
+                .collect(),
             protocol: numbers.0,
             software,
             boot: BootId::from_uuid(boot),
@@ -319,6 +324,11 @@ pub fn to_controller() -> impl Strategy<Value = ToController> {
             ToController::KernelTallies(tallies.into_iter().map(tally).collect())
         }),
         vec(memory(), 0..3).prop_map(ToController::Memory),
+        (attempt(), bytes(), any::<u16>(), bytes()).prop_map(
+            |(attempt, held, multiprocessors, refused)| {
+                ToController::Needs(AttemptNeeds { attempt, held, multiprocessors, refused })
+            }
+        ),
     ]
 }
 

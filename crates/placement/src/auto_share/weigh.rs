@@ -15,7 +15,7 @@ use tessera_model::{Bytes, JobId, Millis};
 use super::hosts::{Host, HostState};
 use super::{ConsideredWay, SharingWay};
 use crate::kernel_sharing::{self, KernelSharer};
-use crate::predictor::{Knowledge, SpeedRange};
+use crate::predictor::{Knowledge, SpeedBasis, SpeedRange};
 use crate::view::MpsClient;
 
 /// What both do together must be more than what the host does by itself by so much, as it is expected. That is the
@@ -196,7 +196,8 @@ fn weigh_parts(
         |sharer: KernelSharer, sm| MpsClient { online: sharer.online, sm, busy: sharer.busy };
     let (host, joiner) = (client(pair.host.sharer, parts[0]), client(pair.sharer, parts[1]));
     let speeds = |clients: &[MpsClient]| {
-        knowledge.predictor.predict_shared_speeds(clients, pair.host.gpu, pair.host.profile)
+        let (gpu, profile) = (pair.host.gpu, pair.host.profile);
+        knowledge.predictor.predict_speeds(clients, SpeedBasis::WholeInstance, gpu, profile)
     };
     let alone = |client: MpsClient| speeds(&[client])?.first().copied();
     let predicted = || {

@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use tessera_model::mig::Profile;
-use tessera_model::share::SmPercent;
-use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 
 use super::answers::{Answers, RecordedRun};
 use super::gpu_kind::{GpuKind, number_of};
 use crate::facts::{Account, JobFacts, JobTable};
-use crate::predictor::{Knowledge, Predictor, RunTime, SearchBudget, SpeedRange};
+use crate::predictor::{
+    Knowledge, Predictor, RunTime, SearchBudget, SharedPart, SpeedBasis, SpeedRange,
+};
 use crate::view::{GpuView, MpsClient};
 
 /// Passes questions on and keeps the answers. Each question is passed on once.
@@ -86,59 +86,50 @@ impl Predictor for AnswerRecorder<'_> {
         self.answer_once(|answers| &mut answers.runs, (job, kind, profile.id), recorded).run()
     }
 
-    fn predict_mps_run(
+    fn predict_shared_run(
         &self,
         job: JobId,
-        sm: SmPercent,
-        co_runners: &[(JobId, SmPercent)],
+        shared: SharedPart<'_>,
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        let predictor = self.knowledge.predictor;
-        let predict = || predictor.predict_mps_run(job, sm, co_runners, gpu, profile);
+        let predict = || self.knowledge.predictor.predict_shared_run(job, shared, gpu, profile);
         let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
-        let key = ((job, kind, profile.id), sm, co_runners.to_vec());
-        self.answer_once(|answers| &mut answers.mps_runs, key, predict)
-    }
-
-    fn predict_kernel_shared_run(
-        &self,
-        job: JobId,
-        priority: Priority,
-        co_runners: &[(JobId, Priority)],
-        gpu: &GpuView,
-        profile: &Profile,
-    ) -> Option<Millis> {
-        let predictor = self.knowledge.predictor;
-        let predict =
-            || predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile);
-        let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
-        let key = ((job, kind, profile.id), priority, co_runners.to_vec());
-        self.answer_once(|answers| &mut answers.kernel_shared_runs, key, predict)
+        let on = (job, kind, profile.id);
+        match shared {
+            SharedPart::Mps { sm, co_runners } => {
+                let key = (on, sm, co_runners.to_vec());
+                self.answer_once(|answers| &mut answers.mps_runs, key, predict)
+            }
+            SharedPart::Kernel { priority, co_runners } => {
+                let key = (on, priority, co_runners.to_vec());
+                self.answer_once(|answers| &mut answers.kernel_shared_runs, key, predict)
+            }
+        }
     }
 
     fn predict_speeds(
         &self,
         clients: &[MpsClient],
-        gpu: &GpuView,
-        profile: Option<&Profile>,
-    ) -> Option<Vec<u64>> {
-        let predict = || self.knowledge.predictor.predict_speeds(clients, gpu, profile);
-        let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
-        let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
-        self.answer_once(|answers| &mut answers.speeds, key, predict)
-    }
-
-    fn predict_shared_speeds(
-        &self,
-        clients: &[MpsClient],
+        basis: SpeedBasis,
         gpu: &GpuView,
         profile: Option<&Profile>,
     ) -> Option<Vec<SpeedRange>> {
-        let predict = || self.knowledge.predictor.predict_shared_speeds(clients, gpu, profile);
+        let predict = || self.knowledge.predictor.predict_speeds(clients, basis, gpu, profile);
         let Some(kind) = number_of(&self.kinds, gpu) else { return predict() };
         let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
-        self.answer_once(|answers| &mut answers.shared_speeds, key, predict)
+        match basis {
+            SpeedBasis::SamePercentage => {
+                // A record keeps no interval of these.
+                let expected =
+                    || Some(predict()?.into_iter().map(|speed| speed.expected).collect());
+                let speeds = self.answer_once(|answers| &mut answers.speeds, key, expected)?;
+                Some(speeds.into_iter().map(SpeedRange::without_interval).collect())
+            }
+            SpeedBasis::WholeInstance => {
+                self.answer_once(|answers| &mut answers.shared_speeds, key, predict)
+            }
+        }
     }
 
     fn predict_rest_alone(

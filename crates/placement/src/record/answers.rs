@@ -57,7 +57,7 @@ pub(super) struct Answers {
     pub(super) runs: BTreeMap<OnSlice, RecordedRun>,
     pub(super) mps_runs: BTreeMap<MpsRun, Option<Millis>>,
     pub(super) kernel_shared_runs: BTreeMap<KernelSharedRun, Option<Millis>>,
-    pub(super) speeds: BTreeMap<MpsClients, Option<Vec<u64>>>,
+    pub(super) speeds: BTreeMap<MpsClients, Option<Vec<u32>>>,
     pub(super) shared_speeds: BTreeMap<MpsClients, Option<Vec<SpeedRange>>>,
     pub(super) rests_alone: BTreeMap<OnSliceOrWhole, Option<Millis>>,
     /// Whether the round might go on searching, by the number of searches.
@@ -95,7 +95,7 @@ pub struct NewAnswers {
     #[serde(rename = "in_turns", skip_serializing_if = "Vec::is_empty")]
     kernel_shared_runs: Vec<(KernelSharedRun, Option<Millis>)>,
     #[serde(rename = "together", skip_serializing_if = "Vec::is_empty")]
-    speeds: Vec<(MpsClients, Option<Vec<u64>>)>,
+    speeds: Vec<(MpsClients, Option<Vec<u32>>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     shared_speeds: Vec<(MpsClients, Option<Vec<SpeedRange>>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

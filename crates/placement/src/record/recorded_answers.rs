@@ -1,14 +1,14 @@
 //! Answers a policy from a record.
 
 use tessera_model::mig::Profile;
-use tessera_model::share::SmPercent;
-use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 
 use super::answers::Answers;
 use super::gpu_kind::{GpuKind, number_of};
 use crate::facts::{Account, JobFacts, JobTable};
-use crate::predictor::{Knowledge, Predictor, RunTime, SearchBudget, SpeedRange};
+use crate::predictor::{
+    Knowledge, Predictor, RunTime, SearchBudget, SharedPart, SpeedBasis, SpeedRange,
+};
 use crate::view::{GpuView, MpsClient};
 
 /// Repeats recorded answers. What was not recorded is unknown.
@@ -40,52 +40,42 @@ impl Predictor for RecordedAnswers<'_> {
         self.answers.runs.get(&(job, kind, profile.id))?.run()
     }
 
-    fn predict_mps_run(
+    fn predict_shared_run(
         &self,
         job: JobId,
-        sm: SmPercent,
-        co_runners: &[(JobId, SmPercent)],
+        shared: SharedPart<'_>,
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        let kind = number_of(self.kinds, gpu)?;
-        let key = ((job, kind, profile.id), sm, co_runners.to_vec());
-        self.answers.mps_runs.get(&key).copied()?
-    }
-
-    fn predict_kernel_shared_run(
-        &self,
-        job: JobId,
-        priority: Priority,
-        co_runners: &[(JobId, Priority)],
-        gpu: &GpuView,
-        profile: &Profile,
-    ) -> Option<Millis> {
-        let kind = number_of(self.kinds, gpu)?;
-        let key = ((job, kind, profile.id), priority, co_runners.to_vec());
-        self.answers.kernel_shared_runs.get(&key).copied()?
+        let on = (job, number_of(self.kinds, gpu)?, profile.id);
+        match shared {
+            SharedPart::Mps { sm, co_runners } => {
+                self.answers.mps_runs.get(&(on, sm, co_runners.to_vec())).copied()?
+            }
+            SharedPart::Kernel { priority, co_runners } => self
+                .answers
+                .kernel_shared_runs
+                .get(&(on, priority, co_runners.to_vec()))
+                .copied()?,
+        }
     }
 
     fn predict_speeds(
         &self,
         clients: &[MpsClient],
-        gpu: &GpuView,
-        profile: Option<&Profile>,
-    ) -> Option<Vec<u64>> {
-        let kind = number_of(self.kinds, gpu)?;
-        let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
-        self.answers.speeds.get(&key).cloned()?
-    }
-
-    fn predict_shared_speeds(
-        &self,
-        clients: &[MpsClient],
+        basis: SpeedBasis,
         gpu: &GpuView,
         profile: Option<&Profile>,
     ) -> Option<Vec<SpeedRange>> {
         let kind = number_of(self.kinds, gpu)?;
         let key = (kind, profile.map(|profile| profile.id), clients.to_vec());
-        self.answers.shared_speeds.get(&key).cloned()?
+        match basis {
+            SpeedBasis::SamePercentage => {
+                let speeds = self.answers.speeds.get(&key)?.as_ref()?;
+                Some(speeds.iter().copied().map(SpeedRange::without_interval).collect())
+            }
+            SpeedBasis::WholeInstance => self.answers.shared_speeds.get(&key).cloned()?,
+        }
     }
 
     fn predict_rest_alone(

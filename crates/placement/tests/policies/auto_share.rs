@@ -10,8 +10,8 @@ use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::record::{RoundInput, RoundRecorder, RoundReplay};
 use tessera_placement::{
     Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobPlacement, JobTable,
-    KernelSharer, Knowledge, MpsClient, Predictor, QueuedJob, RunTime, SharingRequest, SpeedRange,
-    Tenancy, by_name, decide_round,
+    KernelSharer, Knowledge, MpsClient, Predictor, QueuedJob, RunTime, SharingRequest, SpeedBasis,
+    SpeedRange, Tenancy, by_name, decide_round,
 };
 
 use crate::build::{cluster, gib, queue, short, taken, unpartitioned, why};
@@ -41,13 +41,15 @@ impl Predictor for Known {
         None
     }
 
-    fn predict_shared_speeds(
+    fn predict_speeds(
         &self,
         clients: &[MpsClient],
+        basis: SpeedBasis,
         _: &GpuView,
         _: Option<&Profile>,
     ) -> Option<Vec<SpeedRange>> {
-        let alone = SpeedRange { low: self.capped, expected: self.capped, high: self.capped };
+        assert_eq!(basis, SpeedBasis::WholeInstance, "a pair is compared with all of the slice");
+        let alone = SpeedRange::without_interval(self.capped);
         let range = if clients.len() > 1 { self.together? } else { alone };
         Some(vec![range; clients.len()])
     }

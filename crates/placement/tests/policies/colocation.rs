@@ -6,7 +6,8 @@ use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::record::{RoundInput, RoundRecorder, RoundReplay};
 use tessera_placement::{
     Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobTable, Knowledge,
-    MpsClient, Predictor, QueuedJob, RunTime, SharingRequest, Tenancy, by_name, decide_round,
+    MpsClient, Predictor, QueuedJob, RunTime, SharingRequest, SpeedBasis, SpeedRange, Tenancy,
+    by_name, decide_round,
 };
 
 use crate::build::{IDLE, a100, cluster, gib, queue, short, why};
@@ -33,13 +34,16 @@ impl Predictor for Slowed {
     fn predict_speeds(
         &self,
         clients: &[MpsClient],
+        basis: SpeedBasis,
         _: &GpuView,
         _: Option<&Profile>,
-    ) -> Option<Vec<u64>> {
-        let busy: Option<Vec<u64>> = clients.iter().map(|c| c.busy.map(u64::from)).collect();
+    ) -> Option<Vec<SpeedRange>> {
+        assert_eq!(basis, SpeedBasis::SamePercentage, "a job that joins compares with its part");
+        let busy: Option<Vec<u32>> = clients.iter().map(|c| c.busy.map(u32::from)).collect();
         let busy = busy?;
-        let all: u64 = busy.iter().sum();
-        Some(busy.iter().map(|own| 1_000 - (all - own).min(999)).collect())
+        let all: u32 = busy.iter().sum();
+        let left = |own: &u32| SpeedRange::without_interval(1_000 - (all - own).min(999));
+        Some(busy.iter().map(left).collect())
     }
 }
 

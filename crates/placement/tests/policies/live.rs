@@ -261,12 +261,12 @@ fn build_set<const N: usize>(jobs: [u64; N]) -> BTreeSet<JobId> {
 }
 
 #[test]
-fn a_job_of_which_nothing_is_known_gets_the_tightest_slice() {
+fn a_job_of_which_nothing_is_known_gets_about_half_of_the_only_gpu() {
     let view = cluster([a100(&[])]);
 
     let decided = decide(&view, &KnownFacts::default(), &queue([gib(4)]));
 
-    assert_eq!(short(&view, &decided), ["1: +1g.5gb@6 1g.5gb@6 on 0"]);
+    assert_eq!(short(&view, &decided), ["1: +4g.20gb@0 4g.20gb@0 on 0"]);
     let Decision::Start { why, .. } = &decided[0] else { panic!("{decided:?}") };
     assert_eq!(why.policy, "tessera");
 }
@@ -288,7 +288,7 @@ fn a_running_job_gives_way_to_one_that_would_wait() {
     let decided = decide(&view, &KnownFacts::of(&[(9, 70_000)]), &queue([gib(4)]));
 
     let placements = profiles(&view, reshapes(&decided)[0]);
-    assert_eq!(placements[&1], "1g.5gb");
+    assert_eq!(placements[&1], "3g.20gb");
     assert_ne!(placements[&9], "7g.40gb");
 }
 
@@ -368,7 +368,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn where_nothing_is_known_no_job_waits_beside_a_free_slice_that_no_reservation_needs(
+    fn where_nothing_is_known_no_job_waits_beside_a_free_slice_that_is_not_reserved_or_small(
         cluster in arbitrary::cluster(), queue in arbitrary::queue(),
     ) {
         let decided = decide(&cluster, &KnownFacts::default(), &queue);
@@ -386,7 +386,13 @@ proptest! {
             let request = &queue.iter().find(|known| known.id == job).unwrap().gpu;
             // Its place is reserved, or that of one ahead of it with the same request.
             let reserved = reason == WaitReason::Priority;
-            prop_assert!(hardware.places(request).is_empty() || reserved, "{job} {reason:?} {why:?}");
+            // A slice is small for a whole run as long as few wait: fewer than seven for each GPU.
+            let few = queue.len() < 7 * cluster.gpus.len();
+            let small = few && why.summary.contains("is too small to take for its whole run");
+            prop_assert!(
+                hardware.places(request).is_empty() || reserved || small,
+                "{job} {reason:?} {why:?}"
+            );
         }
     }
 

@@ -96,7 +96,7 @@ fn just_now(jobs: &mut [QueuedJob]) {
 #[test]
 fn a_large_job_at_the_head_holds_back_no_job_beside_slices_that_it_does_not_need() {
     let view = cluster([partly_taken([100, 101, 102]), partly_taken([103, 104, 105])]);
-    let mut jobs = queue([gib(30)].into_iter().chain((0..8).map(|_| gib(4))));
+    let mut jobs = queue([gib(30)].into_iter().chain((0..37).map(|_| gib(4))));
     just_now(&mut jobs);
 
     let decided = decide(&KnownFacts::default(), &view, &jobs);
@@ -196,8 +196,103 @@ fn jobs_of_known_length_go_to_the_faster_model_whatever_the_order_of_gpus() {
     }
 }
 
+/// The compute slices that jobs of unknown length get on empty GPUs, by job.
+fn slices_of_unknown(gpus: usize, waiting: usize) -> Vec<u8> {
+    let view = cluster((0..gpus).map(|_| a100(&[])));
+    let mut jobs = queue((0..waiting).map(|_| gib(4)));
+    just_now(&mut jobs);
+    let slices = |decision: Decision| {
+        let Decision::Start { place, .. } = decision else { return None };
+        let mig = view.gpus[0].mig.as_ref()?;
+        Some(mig.geometry.profile(place.slot?.profile)?.compute_slices)
+    };
+    decide(&KnownFacts::default(), &view, &jobs).into_iter().filter_map(slices).collect()
+}
+
+#[test]
+fn in_a_quiet_cluster_a_job_of_unknown_length_gets_a_whole_gpu() {
+    assert_eq!(slices_of_unknown(8, 1), [7]);
+}
+
+#[test]
+fn a_job_of_unknown_length_leaves_half_of_the_only_gpu_to_the_next_one() {
+    let slices = slices_of_unknown(1, 1);
+
+    assert!(slices == [3] || slices == [4], "{slices:?}");
+}
+
+#[test]
+fn jobs_of_unknown_length_get_small_slices_only_if_many_wait() {
+    let (few, many) = (slices_of_unknown(2, 6), slices_of_unknown(2, 60));
+
+    assert!(few.iter().all(|slices| *slices >= 3), "{few:?}");
+    assert_eq!(many, [1; 14]);
+}
+
+#[test]
+fn a_job_of_unknown_length_waits_for_a_large_slice_if_few_others_wait() {
+    let busy: Vec<_> = (0_u8..5).map(|at| ("1g.5gb", at, taken(100 + u64::from(at)))).collect();
+    let view = cluster([a100(&busy)]);
+    let mut jobs = queue([gib(4)]);
+    just_now(&mut jobs);
+
+    let decided = decide(&KnownFacts::default(), &view, &jobs);
+
+    assert!(matches!(decided[..], [Decision::Wait { .. }]), "{decided:?}");
+    let summary = &why(&decided[0]).summary;
+    assert!(
+        summary.contains("is too small to take for its whole run while few jobs wait"),
+        "{summary}"
+    );
+    assert!(summary.contains("is reserved for it"), "{summary}");
+}
+
+#[test]
+fn a_job_of_unknown_length_that_has_waited_too_long_takes_any_slice() {
+    let busy: Vec<_> = (0_u8..5).map(|at| ("1g.5gb", at, taken(100 + u64::from(at)))).collect();
+    let view = cluster([a100(&busy)]);
+    let mut jobs = queue([gib(4)]);
+    jobs[0].submitted = NOW.minus(Millis::from_secs(13 * 3_600));
+
+    assert_eq!(started(&decide(&KnownFacts::default(), &view, &jobs)), [1].into());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn the_more_jobs_of_unknown_length_wait_the_smaller_the_first_slice(
+        gpus in 1_usize..5,
+        waiting in 1_usize..40,
+        more in 0_usize..40,
+    ) {
+        let (before, after) = (slices_of_unknown(gpus, waiting), slices_of_unknown(gpus, waiting + more));
+        prop_assert!(before[0] >= after[0], "{} with {waiting}, {} with {more} more", before[0], after[0]);
+    }
+
+    #[test]
+    fn if_many_jobs_wait_none_waits_beside_a_free_slice_that_is_not_reserved(
+        busy in prop::collection::vec(0_u8..127, 1..4),
+        more in 0_usize..30,
+    ) {
+        let gpus = busy.iter().zip(0_u64..).map(|(mask, gpu)| {
+            let slots = (0..7_u8).filter(|slot| mask & (1 << slot) != 0);
+            let holder = |slot: u8| taken(1_000 + 10 * gpu + u64::from(slot));
+            let slots: Vec<_> = slots.map(|slot| ("1g.5gb", slot, holder(slot))).collect();
+            a100(&slots)
+        });
+        let view = cluster(gpus);
+        let mut jobs = queue((0..8 * busy.len() + more).map(|_| gib(4)));
+        just_now(&mut jobs);
+
+        let started = started(&decide(&KnownFacts::default(), &view, &jobs)).len();
+        let started = u32::try_from(started).unwrap();
+
+        // The first job that waits has a slice of at most one GPU reserved, and the others fill all that is left.
+        let free: u32 = busy.iter().map(|mask| 7 - mask.count_ones()).sum();
+        prop_assert!(started <= free);
+        prop_assert!(free - started <= 6, "{started} of {free} free slices are taken");
+    }
 
     #[test]
     fn whatever_is_known_every_start_can_be_carried_out(

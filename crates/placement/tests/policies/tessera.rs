@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tessera_model::mig::Profile;
-use tessera_model::share::SmPercent;
 use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::policy::Tessera;
 use tessera_placement::{
     Account, ClusterView, CoRunner, Decision, Demand, GpuView, InstanceState, JobFacts, JobTable,
-    Knowledge, Policy, Predictor, QueuedJob, RunTime, SearchBudget,
+    Knowledge, Policy, Predictor, QueuedJob, RunTime, SearchBudget, SharedPart,
 };
 
 use crate::build::{a100, cluster, gib, queue, taken};
@@ -70,15 +69,14 @@ impl Predictor for KnownFacts {
         self.time(job, profile).map(RunTime::measured)
     }
 
-    fn predict_mps_run(
+    fn predict_shared_run(
         &self,
         job: JobId,
-        _: SmPercent,
-        _: &[(JobId, SmPercent)],
+        shared: SharedPart<'_>,
         _: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        self.time(job, profile)
+        matches!(shared, SharedPart::Mps { .. }).then(|| self.time(job, profile))?
     }
 }
 

@@ -2,6 +2,7 @@
 
 use tessera_frames::cluster::{Finding, FindingLevel};
 use tessera_model::Bytes;
+use tessera_model::isolation::IsolationGap;
 
 use super::{MachineFacts, ProcessFacts, ok, with_remedy};
 
@@ -92,51 +93,49 @@ fn cgroups(facts: &MachineFacts) -> Finding {
     }
 }
 
-/// What a job may use of the host.
-const LIMITS: [(&str, &str); 3] =
-    [("memory", "--mem"), ("cpu", "--cpus-per-task"), ("pids", "tasks_max")];
+/// Returns what is missing of some limits and protections, for people.
+fn missing(facts: &MachineFacts, of: &[IsolationGap]) -> Option<String> {
+    let found = facts.isolation_gaps.iter().filter(|gap| of.contains(gap));
+    let texts: Vec<_> = found.map(|gap| gap.describe()).collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
 
 fn limits(facts: &MachineFacts) -> Finding {
-    let missing: Vec<String> = LIMITS
-        .iter()
-        .filter(|(name, _)| !facts.limits.iter().any(|found| found == name))
-        .map(|(name, option)| format!("{option} ({name})"))
-        .collect();
-    if missing.is_empty() {
+    let limits = [IsolationGap::MemoryLimit, IsolationGap::ProcessorLimit, IsolationGap::TaskLimit];
+    let Some(missing) = missing(facts, &limits) else {
         return ok("limits", "memory, processors and processes of jobs are limited");
-    }
+    };
     with_remedy(
         "limits",
         FindingLevel::Warn,
-        format!("without effect here, since no control group enforces it: {}", missing.join(", ")),
-        "Delegate=yes and DelegateSubgroup=agent in the agent's unit; without systemd, run it as root",
+        format!("no control group enforces it here: {missing}"),
+        "boot with systemd.unified_cgroup_hierarchy=1, and start the unit tessera-jobs before the agent; without \
+         systemd, run the agent as root",
     )
 }
 
 fn walls(facts: &MachineFacts) -> Finding {
-    let Some(walls) = facts.walls else {
+    let accounts = [IsolationGap::Accounts, IsolationGap::OtherAccounts];
+    if let Some(missing) = missing(facts, &accounts) {
         return with_remedy(
             "walls",
             FindingLevel::Warn,
-            "tessera-launch has no privileges: only jobs of the agent's own account run here",
-            "run tessera-agent as root, or install tessera-launch as docs/launching.md describes",
+            missing,
+            "leave out run_as = \"agent\", and run tessera-agent as root or install tessera-launch as \
+             docs/launching.md describes",
         );
-    };
-    let parts = [
-        (walls.mounts, "a private /tmp"),
-        (walls.hidden_processes, "a /proc without others' processes"),
-        (walls.device_filters, "closed device nodes of other GPUs"),
-    ];
-    let missing: Vec<&str> =
-        parts.iter().filter(|(able, _)| !able).map(|(_, name)| *name).collect();
-    if missing.is_empty() {
-        return ok("walls", "jobs run as their users, apart from each other");
     }
+    let protections =
+        [IsolationGap::PrivateTmp, IsolationGap::HiddenProcesses, IsolationGap::DeviceNodes];
+    let Some(missing) = missing(facts, &protections) else {
+        return ok("walls", "jobs run as their users, apart from each other");
+    };
     with_remedy(
         "walls",
         FindingLevel::Warn,
-        format!("jobs run as their users, but without {}", missing.join(", ")),
-        "outside of a container, or with CAP_SYS_ADMIN and CAP_BPF in it, on Linux 5.8 or later",
+        format!("jobs run as their users, but: {missing}"),
+        "outside of a container, or with CAP_SYS_ADMIN and CAP_BPF in it, on Linux 5.8 or later; with the \
+         data folder outside of /tmp, and with private_tmp, hide_processes, guard_devices and cgroups on",
     )
 }
 

@@ -22,8 +22,6 @@ fn sound() -> DoctorFacts {
         mig_config_file: Some(true),
         module: Some("550.54.14".to_owned()),
         cgroup2: true,
-        limits: ["memory", "cpu", "pids"].map(str::to_owned).into(),
-        walls: Some(JobWalls { mounts: true, hidden_processes: true, device_filters: true }),
         now_unix: Millis::from_secs(1_800_000_000),
         clock_kept: Some(true),
         open_files: Some(1 << 20),
@@ -70,12 +68,13 @@ fn a_sound_machine_has_nothing_to_mend() {
 #[test]
 fn whatever_is_not_in_order_names_the_command_that_mends_it() {
     type Change = fn(&mut MachineFacts);
-    let cases: [(&str, Change); 14] = [
+    let cases: [(&str, Change); 15] = [
         ("kernel_modules blocks", |m| m.nouveau = true),
         ("cgroups warn", |m| m.cgroup2 = false),
-        ("limits warn", |m| m.limits.retain(|name| name != "memory")),
-        ("walls warn", |m| m.walls = None),
-        ("walls warn", |m| m.walls.as_mut().unwrap().mounts = false),
+        ("limits warn", |m| m.isolation_gaps = [IsolationGap::MemoryLimit].into()),
+        ("walls warn", |m| m.isolation_gaps = [IsolationGap::Accounts].into()),
+        ("walls warn", |m| m.isolation_gaps = [IsolationGap::OtherAccounts].into()),
+        ("walls warn", |m| m.isolation_gaps = [IsolationGap::PrivateTmp].into()),
         ("clock blocks", |m| m.now_unix = Millis::ZERO),
         ("clock warn", |m| m.clock_kept = Some(false)),
         ("open_files warn", |m| m.open_files = Some(1_024)),

@@ -35,6 +35,10 @@ pub struct InstanceSample {
     pub slot: Slot,
     /// Memory in use.
     pub memory_used: Option<Bytes>,
+    /// How many of its own multiprocessors were busy since the last sample, in thousandths: Hopper and newer GPUs count
+    /// this for each instance.
+    #[serde(default)]
+    pub busy: Option<u16>,
 }
 
 /// One process in a [`GpuSample`].

@@ -30,15 +30,21 @@ pub struct Evidence {
     pub out_of_memory: bool,
     /// Whether the last lines of the program state that GPU memory ran out.
     pub out_of_gpu_memory: bool,
+    /// Whether the machine ends all processes, since it shuts down.
+    pub machine_stops: bool,
 }
 
 /// Decides how an attempt ended, with a sentence for people where the outcome is not enough.
 ///
 /// A program that returns 0 after a cancel has done its work. After a pre-emption that can't be
-/// reported from a program that saved a checkpoint, so that it counts as pre-empted and runs again.
+/// reported from a program that saved a checkpoint, so that it counts as pre-empted and runs again. The same holds
+/// while the machine shuts down: its SIGTERM reaches programs too, and an attempt that it ended is lost.
 pub fn verdict(evidence: Evidence) -> (Outcome, String) {
     let plain = |outcome| (outcome, String::new());
     match (evidence.signalled, evidence.exit) {
+        (None, _) if evidence.machine_stops => {
+            (Outcome::Lost, "its node was shut down or restarted".to_owned())
+        }
         (Some(Signalled::TimeLimit(limit)), _) => {
             (Outcome::TimedOut, format!("it ran longer than its time limit of {limit}"))
         }
@@ -130,15 +136,33 @@ fn signal_name(number: u8) -> &'static str {
 mod tests {
     use super::*;
 
+    /// What was seen of an end of no other kind.
+    const fn seen(exit: ProgramExit, signalled: Option<Signalled>) -> Evidence {
+        let (out_of_memory, out_of_gpu_memory) = (false, false);
+        Evidence { exit, signalled, out_of_memory, out_of_gpu_memory, machine_stops: false }
+    }
+
     fn outcome(exit: ProgramExit, signalled: Option<Signalled>, out_of_memory: bool) -> Outcome {
-        verdict(Evidence { exit, signalled, out_of_memory, out_of_gpu_memory: false }).0
+        verdict(Evidence { out_of_memory, ..seen(exit, signalled) }).0
+    }
+
+    #[test]
+    fn an_attempt_that_the_shutdown_of_its_machine_ended_is_lost_whatever_its_program_returned() {
+        let cancel = Some(Signalled::Stopped(StopCause::Cancel));
+        for exit in [ProgramExit::Code(0), ProgramExit::Code(143), ProgramExit::Signal(15)] {
+            let ended =
+                |signalled| verdict(Evidence { machine_stops: true, ..seen(exit, signalled) }).0;
+            assert_eq!(ended(None), Outcome::Lost, "{exit:?}");
+            assert_ne!(ended(cancel), Outcome::Lost, "{exit:?}: it was to end anyway");
+        }
+        assert_eq!(outcome(ProgramExit::Signal(15), None, false), Outcome::Failed);
     }
 
     #[test]
     fn a_program_that_gave_up_for_want_of_gpu_memory_ran_out_of_it() {
         let outcome = |exit, signalled| {
             let (out_of_memory, out_of_gpu_memory) = (true, true);
-            verdict(Evidence { exit, signalled, out_of_memory, out_of_gpu_memory })
+            verdict(Evidence { out_of_memory, out_of_gpu_memory, ..seen(exit, signalled) })
         };
         let cancel = Some(Signalled::Stopped(StopCause::Cancel));
         for exit in [ProgramExit::Code(1), ProgramExit::Signal(6)] {

@@ -6,7 +6,9 @@
 //! - MIG off: by the driver's load of each process (`nvmlDeviceGetProcessUtilization`).
 //! - MIG on, or a driver that doesn't report loads: an attempt counts as busy while one of its
 //!   processes holds a context. It counts with the share of the multiprocessors that its instance
-//!   has.
+//!   has. On Hopper and newer GPUs the driver counts how many of these are busy (GPM), and the
+//!   attempt counts with those alone. Power above idle follows busy multiprocessors: the
+//!   co-execution study's bandwidth adds nothing to a fit over its programs.
 //!
 //! An attempt that came and went between two samples counts as busy for as long as it was there.
 
@@ -275,6 +277,7 @@ impl Meter {
         }
         for (slot, holders) in busy {
             let whole = slot.map_or(WHOLE, |slot| self.shares.get(&slot).copied().unwrap_or(0));
+            let whole = whole * counted_of(sample, slot) / 1_000;
             let each = whole / holders.len().max(1) as u64;
             for holder in holders {
                 match holder.and_then(|attempt| activity.attempts.get_mut(&attempt)) {
@@ -436,6 +439,12 @@ impl Meter {
 /// Longest time between two samples in which an attempt that is idle in both counts as idle: a program that uses its
 /// GPU for a moment every few seconds must be seen. Longer gaps come from a driver or an agent that did not answer.
 const IDLE_GAP_MAX: Millis = Millis::from_secs(15);
+
+/// Returns how busy an instance is by the driver's counters, in thousandths; all of it where there are none.
+fn counted_of(sample: &GpuSample, slot: Option<Slot>) -> u64 {
+    let place = sample.places.iter().find(|place| Some(place.slot) == slot);
+    place.and_then(|place| place.busy).map_or(1_000, u64::from)
+}
 
 impl AttemptAccount {
     /// Takes in whether the attempt does something.

@@ -37,7 +37,6 @@ use super::job::SimulatedJob;
 use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
 use super::overheads::{Overheads, SimulatedSharing};
 use crate::cluster::colocation::SpeedCache;
-use crate::kernel_device::rates::MeasuredRates;
 
 /// Most events of one run. Chosen: far more than any workload needs, so that a policy that moves jobs
 /// for ever is found out.
@@ -97,8 +96,6 @@ pub struct SimulationRun<'s> {
     usage: usage::AccountUsage,
     /// What was learned from the jobs that ended, where policies know no more.
     learned: Empirical,
-    /// What the kernel queue was measured to do, where it is simulated.
-    rates: RefCell<MeasuredRates>,
     /// How fast jobs are next to others, as far as the forest predicted it.
     speed_cache: RefCell<SpeedCache>,
     /// The same by the forest that knows only what a controller does.
@@ -185,7 +182,6 @@ impl<'s> SimulationRun<'s> {
             running: 0,
             usage: usage::AccountUsage::of(setup.jobs),
             learned: Empirical::default(),
-            rates: RefCell::default(),
             speed_cache: RefCell::default(),
             shared_speed_cache: RefCell::default(),
             gangs: setup.jobs.iter().any(|job| job.gang.is_some()),

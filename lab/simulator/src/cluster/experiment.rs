@@ -48,6 +48,8 @@ const ROWS: &[ExperimentEntry] = &[
     ("MIGM", false, migm::mixes),
     ("MEMORY", true, memory::series),
     ("MEMORY-JOBS", true, memory_jobs::jobs),
+    ("MEMORY-FRESH", true, memory::fresh),
+    ("MEMORY-JOBS-FRESH", true, memory_jobs::fresh),
     ("DYNA-P-A", false, dyna_p::fifty),
     ("DYNA-P-B", true, dyna_p::scale),
     ("MMK-A", false, mmk::sixty),
@@ -99,6 +101,13 @@ impl<'t> ExperimentTrial<'t> {
 /// Runs it; `None` where it doesn't come to its end.
 fn runs(trial: &ExperimentTrial<'_>) -> Option<Summary> {
     runs_under(trial, policy(trial.policy).ok()?.as_ref())
+}
+
+/// The same without bounds, which take longer than most runs; they are zero.
+fn runs_without_bounds(trial: &ExperimentTrial<'_>) -> Option<Summary> {
+    let whole = GpuFleet::parse(trial.cluster).ok()?;
+    let outcome = outcome(trial, &whole, policy(trial.policy).ok()?.as_ref())?;
+    Some(Summary::new(&outcome, &WorkloadBounds { makespan_s: 0.0, jct_mean_s: 0.0 }))
 }
 
 /// The same under a policy with other settings than its name has.

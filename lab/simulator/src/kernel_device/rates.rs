@@ -6,6 +6,7 @@
 //! own.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use tessera_kernel_queue::QueueRules;
 
@@ -14,8 +15,7 @@ use super::models::{ProgramModel, ProgramPair};
 use super::outcome::float;
 use super::world::SharingPolicy;
 
-/// Parts of time are rounded to so many thousandths: 50 steps each, so that a run of a cluster
-/// runs the queue 2,500 times at most.
+/// Parts of time are rounded to so many thousandths: 50 steps each, so that the queue is run 2,500 times at most.
 const STEP: u16 = 20;
 
 /// Tasks of the first program in one run: 1.3 s of virtual time.
@@ -35,20 +35,25 @@ pub enum ServiceOrder {
     Slices,
 }
 
-/// What was found out so far.
-#[derive(Clone, Debug, Default)]
-pub struct MeasuredRates {
-    known: BTreeMap<(ServiceOrder, u16, u16), [u64; 2]>,
-}
+/// Pairs of programs by order and by how busy they are, each with how much longer it takes.
+type Slowdowns = BTreeMap<(ServiceOrder, u16, u16), [u64; 2]>;
 
-impl MeasuredRates {
-    /// Returns how much longer than alone a job of better priority and one of worse take next to
-    /// each other, in thousandths. `busy` has the part of each one's time alone in which a kernel
-    /// of it runs.
-    pub fn of(&mut self, order: ServiceOrder, busy: [u16; 2]) -> [u64; 2] {
-        let [high, low] = busy.map(rounded);
-        *self.known.entry((order, high, low)).or_insert_with(|| run(order, [high, low]))
+/// What was found out so far. It holds for the whole process: a pair always comes out the same, and experiments
+/// run hundreds of clusters with the same pairs.
+static FOUND: Mutex<Slowdowns> = Mutex::new(BTreeMap::new());
+
+/// Returns how much longer than alone a job of better priority and one of worse take next to
+/// each other, in thousandths. `busy` has the part of each one's time alone in which a kernel
+/// of it runs.
+pub fn slowdowns(order: ServiceOrder, busy: [u16; 2]) -> [u64; 2] {
+    let [high, low] = busy.map(rounded);
+    let found = || FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = found().get(&(order, high, low)) {
+        return *known;
     }
+    let measured = run(order, [high, low]);
+    found().insert((order, high, low), measured);
+    measured
 }
 
 /// Rounds to the nearest step; who is never busy is taken to be busy for one.

@@ -8,8 +8,8 @@ use std::ffi::{CStr, c_char, c_uint};
 
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlComputeInstanceProfileInfo_v2_t, nvmlDevice_t, nvmlEventSet_t,
-    nvmlGpuInstance_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_v2_t, nvmlPciInfo_t,
-    nvmlProcessInfo_t, nvmlReturn_t,
+    nvmlGpmSample_t, nvmlGpuInstance_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_v2_t,
+    nvmlPciInfo_t, nvmlProcessInfo_t, nvmlReturn_t,
 };
 use tessera_stand_in::device::{DeviceRefusal, InstanceSerial};
 
@@ -146,6 +146,7 @@ pub enum OpaqueHandle {
     GpuInstance(InstanceSerial),
     ComputeInstance(InstanceSerial),
     EventSet(u64),
+    GpmSample(u64),
 }
 
 /// Lowest bits of a handle, which hold its kind.
@@ -159,6 +160,7 @@ impl OpaqueHandle {
             Self::GpuInstance(serial) => (3, serial.0),
             Self::ComputeInstance(serial) => (4, serial.0),
             Self::EventSet(number) => (5, number),
+            Self::GpmSample(number) => (6, number),
         };
         usize::try_from(value << KIND_BITS | kind).expect("a 64-bit platform, as NVML needs")
     }
@@ -172,6 +174,7 @@ impl OpaqueHandle {
             3 => Ok(Self::GpuInstance(InstanceSerial(value))),
             4 => Ok(Self::ComputeInstance(InstanceSerial(value))),
             5 => Ok(Self::EventSet(value)),
+            6 => Ok(Self::GpmSample(value)),
             _ => Err(NvmlCode::INVALID_ARGUMENT),
         }
     }
@@ -205,7 +208,7 @@ macro_rules! opaque {
     )*};
 }
 
-opaque!(nvmlDevice_t, nvmlGpuInstance_t, nvmlComputeInstance_t, nvmlEventSet_t);
+opaque!(nvmlDevice_t, nvmlGpuInstance_t, nvmlComputeInstance_t, nvmlEventSet_t, nvmlGpmSample_t);
 
 /// Returns the version word of a versioned structure: its size, and its version in the top byte.
 #[expect(clippy::cast_possible_truncation, reason = "the value is far below 2^32")]

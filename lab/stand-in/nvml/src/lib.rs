@@ -21,6 +21,7 @@ mod abi;
 mod compute;
 mod device;
 mod events;
+mod gpm;
 mod instances;
 mod mig;
 mod processes;
@@ -40,6 +41,7 @@ static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| {
         compute::NAMES,
         processes::NAMES,
         events::NAMES,
+        gpm::NAMES,
     ]
     .concat()
 });

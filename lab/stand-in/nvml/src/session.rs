@@ -16,12 +16,14 @@ use tessera_stand_in::node::{DeviceChangeError, SimulatedNode};
 
 use crate::abi::{NvmlCode, Opaque, OpaqueHandle};
 use crate::events::EventSets;
+use crate::gpm::GpmSamples;
 
 /// What lives while the library is initialised.
 pub struct NvmlSession {
     pub node: SimulatedNode,
     pub injector: FaultInjector,
     pub events: EventSets,
+    pub samples: GpmSamples,
 }
 
 /// The session, and how many initialisations hold it.
@@ -114,7 +116,7 @@ fn open() -> Result<NvmlSession, NvmlCode> {
     if config.verbose {
         eprintln!("libnvidia-ml stand-in: simulated node in {}", config.folder.display());
     }
-    Ok(NvmlSession { node, injector, events: EventSets::default() })
+    Ok(NvmlSession { node, injector, events: EventSets::default(), samples: GpmSamples::default() })
 }
 
 /// Prints on stderr why a call fails, each reason once a process.
@@ -181,7 +183,8 @@ impl NvmlCall {
             }
             OpaqueHandle::GpuInstance(_)
             | OpaqueHandle::ComputeInstance(_)
-            | OpaqueHandle::EventSet(_) => {
+            | OpaqueHandle::EventSet(_)
+            | OpaqueHandle::GpmSample(_) => {
                 return Err(NvmlCode::INVALID_ARGUMENT);
             }
         };
@@ -196,7 +199,8 @@ impl NvmlCall {
             OpaqueHandle::Mig(_)
             | OpaqueHandle::GpuInstance(_)
             | OpaqueHandle::ComputeInstance(_)
-            | OpaqueHandle::EventSet(_) => Err(NvmlCode::INVALID_ARGUMENT),
+            | OpaqueHandle::EventSet(_)
+            | OpaqueHandle::GpmSample(_) => Err(NvmlCode::INVALID_ARGUMENT),
         }
     }
 

@@ -12,7 +12,7 @@ Its contract, each part as PyTorch 2 has it:
 - `torch.optim.optimizer.register_optimizer_step_post_hook(f)` calls f(optimizer, args, kwargs) after each step of
   every optimizer.
 
-TORCH_STAND_IN_MIB is the capacity of the one device (1024). `calls` records what a companion must not call.
+TORCH_STAND_IN_MIB is the capacity of the one device; without it, that of the attempt's slice, or 1024. `calls` records what a companion must not call.
 """
 
 import os
@@ -32,7 +32,8 @@ class OutOfMemoryError(RuntimeError):
 
 class _Device:
     def __init__(self):
-        self.capacity = int(os.environ.get("TORCH_STAND_IN_MIB", "1024")) << 20
+        mib, slice_bytes = os.environ.get("TORCH_STAND_IN_MIB"), os.environ.get("TESSERA_GPU_MEMORY_BYTES")
+        self.capacity = int(mib) << 20 if mib else int(slice_bytes or 1 << 30)
         self.initialized = False
         self.allocated = self.allocated_peak = 0
         self.reserved = self.reserved_peak = 0

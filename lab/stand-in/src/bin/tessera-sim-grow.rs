@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
-use tessera_stand_in::cuda::program::{CudaError, CudaProgram, NAME};
+use tessera_stand_in::cuda::image::LaunchShape;
+use tessera_stand_in::cuda::program::{CudaError, CudaHandle, CudaProgram, NAME};
 use tessera_stand_in::cuda::recording::parse_size;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -47,6 +48,12 @@ struct GrowArguments {
     /// When to free it.
     #[arg(long, value_parser = parse_size)]
     free_at: Option<u64>,
+    /// Launch a kernel of these blocks, of 256 threads each, as soon as --launch-at is reached.
+    #[arg(long, requires = "launch_at")]
+    launch_blocks: Option<u32>,
+    /// When to launch it.
+    #[arg(long, value_parser = parse_size)]
+    launch_at: Option<u64>,
     /// How often to free the last step and try again after a refusal.
     #[arg(long, default_value_t = 0)]
     retries: u32,
@@ -138,7 +145,7 @@ fn grow(arguments: &GrowArguments) -> Result<(), CudaError> {
         holdings.allocate(before)?;
         println!("{}", serde_json::json!({ "resumed_bytes": before }));
     }
-    let (mut rested, mut freed) = (0, false);
+    let (mut rested, mut freed, mut launched) = (0, false, false);
     for number in 1_u64.. {
         let held = holdings.held();
         if arguments.limit.is_some_and(|limit| held >= limit) {
@@ -156,6 +163,11 @@ fn grow(arguments: &GrowArguments) -> Result<(), CudaError> {
             holdings.free(arguments.free.unwrap_or(0))?;
         }
         println!("{}", serde_json::json!({ "held_bytes": holdings.held() }));
+        let is_due = arguments.launch_at.is_some_and(|at| holdings.held() >= at);
+        if let Some(blocks) = arguments.launch_blocks.filter(|_| is_due && !launched) {
+            launched = true;
+            launch(&cuda, blocks)?;
+        }
         step(arguments, &mut holdings, number)?;
         if is_stopped(arguments, holdings.held()) {
             return Ok(());
@@ -163,6 +175,13 @@ fn grow(arguments: &GrowArguments) -> Result<(), CudaError> {
     }
     thread::sleep(Duration::try_from_secs_f64(arguments.hold_seconds).unwrap_or_default());
     Ok(())
+}
+
+fn launch(cuda: &CudaProgram, blocks: u32) -> Result<(), CudaError> {
+    let module = cuda.load("FKCU1\nkernel work dur=1ms\n")?;
+    let shape = LaunchShape { grid: [blocks, 1, 1], block: [256, 1, 1] };
+    cuda.launch(cuda.kernel(module, "work")?, shape, CudaHandle::NULL, &[])?;
+    cuda.synchronize()
 }
 
 /// Lets the time of a step pass, with a peak if it is the step's turn.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ClaimPlace, DeviceClaim, DeviceState};
+use super::{ClaimPlace, DeviceClaim, DeviceGpu, DeviceState, GpuInstance};
 
 /// Power of an idle GPU, in milliwatts.
 ///
@@ -52,6 +52,15 @@ impl DeviceState {
     pub fn load_percent(&self, gpu: usize) -> u64 {
         let slices = u64::from(self.gpus[gpu].whole().profile.compute_slices);
         self.slice_percents(gpu) / slices
+    }
+
+    /// Returns how busy a GPU instance is, in percent of its own compute slices, by the driver's number of the instance;
+    /// `None` if there is none.
+    pub fn instance_load(&self, gpu: usize, number: u32) -> Option<u32> {
+        let target = self.gpus.get(gpu)?;
+        let instance = target.instances.iter().find(|instance| instance.id == number)?;
+        let slices = u64::from(instance.profile(target).profile.compute_slices).max(1);
+        u32::try_from(self.busy_slices(target, instance) / slices).ok()
     }
 
     /// Returns how busy each process keeps a GPU whose MIG mode is off, in percent, by pid. That is
@@ -110,21 +119,27 @@ impl DeviceState {
     /// can't keep it more than fully busy.
     fn slice_percents(&self, gpu: usize) -> u64 {
         let target = &self.gpus[gpu];
-        let load = |claims: &mut dyn Iterator<Item = &DeviceClaim>| {
-            claims.map(|c| u64::from(c.load_percent)).sum::<u64>().min(100)
-        };
         let whole = load(&mut self.claims.iter().filter(|c| c.place == ClaimPlace::Gpu(gpu)))
             * u64::from(target.whole().profile.compute_slices);
-        let parts = target.instances.iter().flat_map(|instance| {
-            instance.compute.iter().map(move |compute| {
-                let slices = instance
-                    .compute_profile(target, compute.profile)
-                    .map_or(0, |p| u64::from(p.compute_slices));
-                load(&mut self.claims_on_compute(compute.serial)) * slices
-            })
-        });
+        let parts = target.instances.iter().map(|instance| self.busy_slices(target, instance));
         whole + parts.sum::<u64>()
     }
+
+    /// Sums load times compute slices over the compute instances of a GPU instance.
+    fn busy_slices(&self, target: &DeviceGpu, instance: &GpuInstance) -> u64 {
+        let parts = instance.compute.iter().map(|compute| {
+            let slices = instance
+                .compute_profile(target, compute.profile)
+                .map_or(0, |p| u64::from(p.compute_slices));
+            load(&mut self.claims_on_compute(compute.serial)) * slices
+        });
+        parts.sum()
+    }
+}
+
+/// Returns how busy clients keep the place that they share, in percent.
+fn load(claims: &mut dyn Iterator<Item = &DeviceClaim>) -> u64 {
+    claims.map(|c| u64::from(c.load_percent)).sum::<u64>().min(100)
 }
 
 const fn bytes(claim: &DeviceClaim) -> u64 {

@@ -14,6 +14,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use tessera_agent::kernel::{Endpoint, KernelSettings, start};
 use tessera_agent_core::kernel::Admission;
+use tessera_frames::kernel::variables;
 use tessera_kernel_queue::{Dims, KernelId, Nanos, QueueRules, TaskKey, TaskProfile};
 use tessera_load_tests::machine;
 use tessera_load_tests::players::gpu_of_slice;
@@ -55,6 +56,8 @@ fn main() -> anyhow::Result<()> {
 
     let none = BTreeMap::new();
     let inert = run(&paths, &none, program::Part::Inert, &arguments)?;
+    let watch = watch(folder.path())?;
+    let watched = run(&paths, &watch, program::Part::Watched, &arguments)?;
     // Somebody must be there to hold the device against.
     let mut filler = spawn(&paths, &low, program::Part::Filler, &arguments)?;
     let measured = run(&paths, &high, program::Part::Holder, &arguments)?;
@@ -69,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         "what": "the kernel shim before a driver that does nothing, with the agent's own endpoint",
         "machine": machine::facts(),
         "passed_on": inert,
+        "watched": watched,
         "holder": measured,
         "sustained": sustained,
         "endpoint_core_percent": endpoint_cpu / arguments.secs as f64 * 100.0,
@@ -76,6 +80,15 @@ fn main() -> anyhow::Result<()> {
     machine::report(&result, arguments.out.as_deref())?;
     ensure!(lost == 0, "{lost} records were lost");
     Ok(())
+}
+
+/// Returns what a watched program needs. Nobody reads its pipe, so that its lines are lost once that is full.
+fn watch(folder: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+    let pipe = folder.join("pipe");
+    ensure!(Command::new("mkfifo").arg(&pipe).status()?.success(), "no pipe could be made");
+    let all = [(variables::WATCH, variables::WATCH_ON.to_owned())];
+    let all = all.into_iter().chain([(variables::MEMORY_PIPE, pipe.display().to_string())]);
+    Ok(all.map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 /// The shim under its name, and the driver.

@@ -10,11 +10,16 @@ use serde_json::json;
 
 use crate::{BLOCK, GRID, PATIENCE};
 
+/// The state of a shim that watches, after the first launch, as its counters have it.
+const WATCHED: u64 = 7;
+
 /// The program.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Part {
     /// Calls what is passed on.
     Inert,
+    /// Launches and allocates, and is watched without a queue.
+    Watched,
     /// Joins, and does nothing until its input ends.
     Filler,
     /// Launches as the holder.
@@ -27,7 +32,8 @@ impl Part {
     pub fn name(self) -> &'static str {
         match self {
             Self::Inert => "inert",
-            Self::Filler => "rival",
+            Self::Watched => "watched",
+            Self::Filler => "filler",
             Self::Holder => "holder",
             Self::Sustained => "sustained",
         }
@@ -39,6 +45,8 @@ type Launch =
 type Flags = unsafe extern "C" fn(*mut u32) -> i32;
 type Init = unsafe extern "C" fn(u32) -> i32;
 type GetFunction = unsafe extern "C" fn(*mut usize, usize, *const libc::c_char) -> i32;
+type Allocate = unsafe extern "C" fn(*mut u64, usize) -> i32;
+type Free = unsafe extern "C" fn(u64) -> i32;
 type Counters = unsafe extern "C" fn(*mut u64, usize) -> usize;
 
 /// One library's functions.
@@ -70,6 +78,8 @@ impl Library {
 struct Cuda {
     launch: Launch,
     flags: Flags,
+    allocate: Allocate,
+    free: Free,
     counters: Counters,
     function: usize,
 }
@@ -89,6 +99,8 @@ impl Cuda {
             Ok(Self {
                 launch: library.function(c"cuLaunchKernel")?,
                 flags: library.function(c"cuCtxGetFlags")?,
+                allocate: library.function(c"cuMemAlloc_v2")?,
+                free: library.function(c"cuMemFree_v2")?,
                 counters: library.function(c"tessera_kernel_shim_counters")?,
                 function,
             })
@@ -100,9 +112,15 @@ impl Cuda {
         let path = std::env::var("TESSERA_KERNEL_CUDA")?;
         let driver = Library::open(&std::ffi::CString::new(path)?)?;
         // SAFETY: the functions' types.
-        let (flags, launch): (Flags, Launch) =
-            unsafe { (driver.function(c"cuCtxGetFlags")?, driver.function(c"cuLaunchKernel")?) };
-        Ok(Self { launch, flags, ..*self })
+        unsafe {
+            Ok(Self {
+                launch: driver.function(c"cuLaunchKernel")?,
+                flags: driver.function(c"cuCtxGetFlags")?,
+                allocate: driver.function(c"cuMemAlloc_v2")?,
+                free: driver.function(c"cuMemFree_v2")?,
+                ..*self
+            })
+        }
     }
 
     fn launch(&self) {
@@ -135,6 +153,7 @@ pub fn run(part: Part, secs: u64, rate: u64) -> anyhow::Result<()> {
     let cuda = Cuda::open()?;
     let found = match part {
         Part::Inert => inert(&cuda)?,
+        Part::Watched => watched(&cuda)?,
         Part::Filler => {
             cuda.join(&[2, 4])?;
             std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -186,6 +205,29 @@ fn inert(cuda: &Cuda) -> anyhow::Result<serde_json::Value> {
         "direct_call_ns": direct_call,
         "hook_ns": through_hook - direct_launch,
         "direct_launch_ns": direct_launch,
+    }))
+}
+
+/// The cost of the watch: of a launch after the first one, and of an allocation with its end.
+fn watched(cuda: &Cuda) -> anyhow::Result<serde_json::Value> {
+    let direct = cuda.direct()?;
+    cuda.launch();
+    ensure!(cuda.counters()[0] == WATCHED, "the program is not watched: {:?}", cuda.counters());
+    let (direct_launch, through_hook) = (nanos(|| direct.launch()), nanos(|| cuda.launch()));
+    let pair = |cuda: &Cuda| {
+        nanos(|| {
+            let mut address = 0;
+            // SAFETY: a place of ours; the driver behind it gives the same address each time.
+            unsafe {
+                (cuda.allocate)(&raw mut address, 4096);
+                (cuda.free)(address);
+            }
+        })
+    };
+    let (direct_pair, through_hooks) = (pair(&direct), pair(cuda));
+    Ok(json!({
+        "launch_ns": through_hook - direct_launch,
+        "allocation_and_free_ns": through_hooks - direct_pair,
     }))
 }
 

@@ -30,6 +30,7 @@ use super::rounding::float;
 use super::scoring::{CUT_MS, CurrentPlace, ScoredJob};
 use super::search::Search;
 use crate::decision::PlacedJob;
+use crate::predictor::SharedPart;
 
 /// Where the kernels of one who holds its slice stand, and those of one who fills its gaps: as in
 /// the pairs that were measured.
@@ -74,7 +75,7 @@ impl Search<'_, '_> {
                 self.scoring
                     .knowledge
                     .predictor
-                    .predict_kernel_shared_run(job, FILLS, &[], view, largest)
+                    .predict_shared_run(job, SharedPart::kernel(FILLS, &[]), view, largest)
                     .is_some()
             })
         })
@@ -133,13 +134,8 @@ impl Search<'_, '_> {
         let knowledge = self.scoring.knowledge;
         let profile = self.scoring.mig(at).and_then(|mig| mig.geometry.profile(slot.profile));
         let queued = profile.filter(|_| knowledge.jobs.facts(job).online).and_then(|profile| {
-            knowledge.predictor.predict_kernel_shared_run(
-                job,
-                HOLDS,
-                &[],
-                self.scoring.view(at),
-                profile,
-            )
+            let part = SharedPart::kernel(HOLDS, &[]);
+            knowledge.predictor.predict_shared_run(job, part, self.scoring.view(at), profile)
         });
         PlacedJob { kernel_priority: queued.map(|_| HOLDS), ..alone }
     }
@@ -164,7 +160,8 @@ impl Search<'_, '_> {
                     SharingMode::Kernel(_) => None,
                 };
                 let others: Vec<_> = other.into_iter().filter_map(part).collect();
-                let here = predictor.predict_mps_run(job, sm, &others, view, profile)?;
+                let part = SharedPart::Mps { sm, co_runners: &others };
+                let here = predictor.predict_shared_run(job, part, view, profile)?;
                 (predictor.time_alone(job, view, profile)?, here)
             }
             SharingMode::Kernel(priority) => {
@@ -173,9 +170,16 @@ impl Search<'_, '_> {
                     SharingMode::Mps(_) => None,
                 };
                 let others: Vec<_> = other.into_iter().filter_map(place).collect();
-                let here =
-                    predictor.predict_kernel_shared_run(job, priority, &others, view, profile)?;
-                (predictor.predict_kernel_shared_run(job, priority, &[], view, profile)?, here)
+                let time = |others| {
+                    predictor.predict_shared_run(
+                        job,
+                        SharedPart::kernel(priority, others),
+                        view,
+                        profile,
+                    )
+                };
+                let here = time(&others)?;
+                (time(&[])?, here)
             }
         };
         if other.is_some() && !self.is_served(at, (job, tier), (alone, here), &facts, current) {

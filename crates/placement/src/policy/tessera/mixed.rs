@@ -25,8 +25,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
 use tessera_model::mig::{Profile, Slot};
-use tessera_model::share::SmPercent;
-use tessera_model::spec::{GpuRequest, Priority};
+use tessera_model::spec::GpuRequest;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 
 use super::scoring::SlicePreference;
@@ -35,7 +34,7 @@ use super::stay::{self, MissedSize, MissedSizes, StayInput};
 use super::{NAME, Tessera};
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::facts::{Account, JobFacts, JobTable};
-use crate::predictor::{Knowledge, Predictor, RunTime};
+use crate::predictor::{Knowledge, Predictor, RunTime, SharedPart, SpeedBasis, SpeedRange};
 use crate::request::SliceRequest;
 use crate::view::{ClusterView, GpuView, InstanceState, MpsClient, QueuedJob};
 
@@ -549,42 +548,36 @@ impl Predictor for Known<'_> {
         may_run.then_some(RunTime { time: UNKNOWN_TIME, is_measured: false })
     }
 
-    fn predict_mps_run(
+    fn predict_shared_run(
         &self,
         job: JobId,
-        sm: SmPercent,
-        co_runners: &[(JobId, SmPercent)],
+        shared: SharedPart<'_>,
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        // Who stays alone where it is shares with nobody.
+        // A job that stays alone where it is shares with no other.
         if self.standing(job) != Standing::Timed {
             return None;
         }
-        self.knowledge.predictor.predict_mps_run(job, sm, co_runners, gpu, profile)
-    }
-
-    fn predict_kernel_shared_run(
-        &self,
-        job: JobId,
-        priority: Priority,
-        co_runners: &[(JobId, Priority)],
-        gpu: &GpuView,
-        profile: &Profile,
-    ) -> Option<Millis> {
-        if self.standing(job) != Standing::Timed {
-            return None;
-        }
-        let predictor = self.knowledge.predictor;
-        predictor.predict_kernel_shared_run(job, priority, co_runners, gpu, profile)
+        self.knowledge.predictor.predict_shared_run(job, shared, gpu, profile)
     }
 
     fn predict_speeds(
         &self,
         clients: &[MpsClient],
+        basis: SpeedBasis,
         gpu: &GpuView,
         profile: Option<&Profile>,
-    ) -> Option<Vec<u64>> {
-        self.knowledge.predictor.predict_speeds(clients, gpu, profile)
+    ) -> Option<Vec<SpeedRange>> {
+        self.knowledge.predictor.predict_speeds(clients, basis, gpu, profile)
+    }
+
+    fn predict_rest_alone(
+        &self,
+        job: JobId,
+        gpu: &GpuView,
+        profile: Option<&Profile>,
+    ) -> Option<Millis> {
+        self.knowledge.predictor.predict_rest_alone(job, gpu, profile)
     }
 }

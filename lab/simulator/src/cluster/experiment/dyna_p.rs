@@ -1,5 +1,7 @@
 //! Dyna-P: its figure, its 50 jobs, its scale study.
 
+use std::collections::BTreeMap;
+
 use tessera_lab_policies::StaticBySize;
 use tessera_model::Bytes;
 use tessera_model::number::clamped;
@@ -186,6 +188,7 @@ pub(super) fn scale() -> Vec<Finding> {
     let mut growth = Vec::new();
     let mut cuts = Vec::new();
     let mut findings = Vec::new();
+    let mut dyna_p_ends = BTreeMap::new();
     for policy in ["dyna-p", "oracle", "tessera"] {
         let mut ends = Vec::new();
         let mut made = 0;
@@ -194,12 +197,14 @@ pub(super) fn scale() -> Vec<Finding> {
             let Some(done) = runs(&ExperimentTrial::new(&jobs, "160xa100-40gb", policy)) else {
                 continue;
             };
-            let what = format!("{policy}, a job every {gap} s: makespan over its bound");
-            let over = done.makespan_over_bound;
-            findings.push(
-                Finding::at_least("DYNA-P-B", what, Proof::Proxy, 1.0, over)
-                    .ratio(done.makespan_over_bound),
-            );
+            // What follows is compared with Dyna-P, which runs first.
+            let of_dyna_p = *dyna_p_ends.entry(gap).or_insert(done.makespan_s);
+            if policy == "tessera" {
+                let what = format!("a job every {gap} s: makespan of tessera over Dyna-P's");
+                let over = done.makespan_s / of_dyna_p;
+                let row = Finding::at_most("DYNA-P-B", what, Proof::Proxy, 1.0, over);
+                findings.push(row.ratio(done.makespan_over_bound));
+            }
             ends.push(done.makespan_s);
             made = done.reconfigurations;
         }
@@ -214,7 +219,7 @@ pub(super) fn scale() -> Vec<Finding> {
     }
     if let [dyna_p, miso, ..] = growth[..] {
         let what = "slowest over fastest makespan, Dyna-P's over MISO's";
-        findings.push(Finding::at_most("DYNA-P-B", what, Proof::Proxy, 1.05, dyna_p / miso));
+        findings.push(Finding::at_most("DYNA-P-B", what, Proof::Proxy, 1.0, dyna_p / miso));
     }
     findings
 }

@@ -1,6 +1,6 @@
 //! Public traces as stress tests: what they fill, how long jobs wait, how far from the bound.
 
-use super::{ExperimentTrial, Finding, Proof, runs};
+use super::{ExperimentTrial, Finding, Proof, over, runs};
 use crate::cluster::calibration::mean;
 use crate::cluster::metrics::Summary;
 use crate::cluster::workload::built_in;
@@ -16,34 +16,41 @@ const CASES: [(&str, &str, u64); 4] = [
     ("acme:jobs=1000,gap=40", "16xa100-40gb", SEEDS),
 ];
 
-/// Every job of a trace ends, and no bound is broken; the results are listed as well.
+/// Policies that are compared; the last one is to be no worse than any other.
+const POLICIES: [&str; 3] = ["scheme-b", "miso", "tessera"];
+
+/// Every job of a trace ends, and `tessera` is no slower than the best other policy. A mean over its bound would be
+/// no row: it can't be below one unless the bound is wrong, which the bounds' own tests check.
 pub(super) fn stress() -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (name, cluster, seeds) in CASES {
-        for policy in ["scheme-b", "miso", "tessera"] {
-            let one = |seed| {
-                let jobs = built_in(name, seed).map(|workload| workload.jobs).unwrap_or_default();
-                runs(&ExperimentTrial { seed, ..ExperimentTrial::new(&jobs, cluster, policy) })
-            };
-            let Some(done) = (1..=seeds).map(one).collect::<Option<Vec<Summary>>>() else {
-                let what = format!("{name} under {policy}: comes to its end");
-                findings.push(Finding::at_least("TRACES", what, Proof::Proxy, 1.0, 0.0));
-                continue;
-            };
-            let each = |of: &dyn Fn(&Summary) -> f64| done.iter().map(of).collect::<Vec<_>>();
-            let what = format!(
-                "{name} under {policy}: JCT over its bound (wait p50 {:.0} s, p99 {:.0} s, STP {:.2})",
-                mean(&each(&|s| s.wait_p50_s)),
-                mean(&each(&|s| s.wait_p99_s)),
-                mean(&each(&|s| s.system_throughput))
-            );
-            let over = mean(&each(&|s| s.jct_mean_s)) / mean(&each(&|s| s.bound_jct_mean_s));
-            findings.push(
-                Finding::at_least("TRACES", what, Proof::Proxy, 1.0, over)
-                    .over_seeds(&each(&|s| s.jct_over_bound))
-                    .ratio(over),
-            );
-        }
+    CASES.iter().map(|(name, cluster, seeds)| stressed(name, cluster, *seeds)).collect()
+}
+
+fn stressed(name: &str, cluster: &str, seeds: u64) -> Finding {
+    let mut means = Vec::new();
+    let mut own = Vec::new();
+    for policy in POLICIES {
+        let one = |seed| {
+            let jobs = built_in(name, seed).map(|workload| workload.jobs).unwrap_or_default();
+            runs(&ExperimentTrial { seed, ..ExperimentTrial::new(&jobs, cluster, policy) })
+        };
+        let Some(done) = (1..=seeds).map(one).collect::<Option<Vec<Summary>>>() else {
+            let what = format!("{name} under {policy}: comes to its end");
+            return Finding::at_least("TRACES", what, Proof::Proxy, 1.0, 0.0);
+        };
+        means.push(done.iter().map(|summary| summary.jct_mean_s).collect::<Vec<_>>());
+        own = done;
     }
-    findings
+    let each = |of: &dyn Fn(&Summary) -> f64| own.iter().map(of).collect::<Vec<_>>();
+    let what = format!(
+        "{name}: JCT of tessera over the best of two others (wait p50 {:.0} s, p99 {:.0} s, STP {:.2})",
+        mean(&each(&|s| s.wait_p50_s)),
+        mean(&each(&|s| s.wait_p99_s)),
+        mean(&each(&|s| s.system_throughput))
+    );
+    let tessera = means.pop().unwrap_or_default();
+    let best = means.into_iter().min_by(|a, b| mean(a).total_cmp(&mean(b))).unwrap_or_default();
+    let bound = mean(&tessera) / mean(&each(&|s| s.bound_jct_mean_s));
+    Finding::at_most("TRACES", what, Proof::Proxy, 1.0, mean(&tessera) / mean(&best))
+        .over_seeds(&over(&tessera, &best))
+        .ratio(bound)
 }

@@ -87,6 +87,25 @@ impl<'c> StayRound<'c> {
         self.decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Resources, why });
     }
 
+    /// Explains why a job of unknown length leaves a free slice alone that would be small for its whole run.
+    pub(super) fn wait_for_larger(&mut self, job: &QueuedJob, place: &PlaceNow<'c>) {
+        let free = PlaceText { gpu: self.state.gpus[place.gpu].view, slot: place.offer.slot };
+        let mut summary = format!(
+            "{}: how long it takes is not known, and {free} is too small to take for its whole run while few jobs wait",
+            explain::phrases::RequestText(job),
+        );
+        if let Some(kept) = self.reservations.iter().find(|kept| kept.job == job.id) {
+            let _ = write!(summary, "; {}", self.describe_reservation(kept));
+        }
+        let why = Explanation {
+            policy: NAME.to_owned(),
+            summary,
+            would_start_if: Some("a larger slice is free, or many more jobs wait".to_owned()),
+            ..Explanation::default()
+        };
+        self.decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Resources, why });
+    }
+
     pub(super) fn describe_reservation(&self, kept: &Reservation) -> String {
         let place = PlaceText { gpu: self.state.gpus[kept.gpu].view, slot: kept.slot };
         if kept.open_until > float(self.now) {
@@ -124,7 +143,9 @@ pub(super) fn describe_size(
     let name = option.profile.map_or("a whole GPU", |profile| profile.name.as_str());
     let model = &kinds[option.kind].view.model;
     if !sized.known {
-        summary.push_str("; how long it takes is not known, so the size leaves space for others");
+        summary.push_str(
+            "; how long it takes is not known, so the size follows from how many jobs run and wait",
+        );
         return;
     }
     let why = match others {

@@ -18,14 +18,6 @@ const BATCH_MS: f64 = 60_000.0;
 /// From how many jobs on it shows whether they are a batch. Chosen.
 const EVIDENCE_MIN: usize = 5;
 
-/// How many jobs are expected on each GPU where too few are seen to conclude anything. Chosen: a few of those that a GPU
-/// with seven slices can hold.
-const USUAL_JOBS_PER_GPU: f64 = 6.0;
-
-/// How many more jobs come during a run of unknown length than during one that is like the others. Chosen on
-/// seeds 1 to 5.
-const LONG_RUN: f64 = 2.0;
-
 /// From which part of the horizon on a job is begun before shorter ones. Chosen.
 const HASTE: f64 = 0.8;
 
@@ -74,29 +66,32 @@ pub(super) struct StayHorizon {
     pub(super) ms: f64,
     /// How many jobs are expected to come during a run.
     pub(super) arrivals: f64,
-    /// The same for a job of which nothing is known, which may last for long.
-    pub(super) arrivals_in_long_run: f64,
     /// Whether no more jobs seem to come.
     closed: bool,
+    /// Whether too few jobs were seen to conclude that from them.
+    few: bool,
 }
 
 impl StayHorizon {
-    /// Concludes from a survey, in which everything takes `ms` from `now` on. `running` is how many jobs run on
-    /// so many GPUs.
-    pub(super) fn of(survey: &Survey, ms: f64, now: f64, (running, gpus): (f64, f64)) -> Self {
+    /// Concludes from a survey, in which everything takes `ms` from `now` on. `running` is how many jobs run.
+    pub(super) fn of(survey: &Survey, ms: f64, now: f64, running: f64) -> Self {
         let batch = survey.newest - survey.oldest <= BATCH_MS;
         let closed = batch || now - survey.newest >= QUIET * ms;
         let later = survey.running.iter().filter(|at| **at > survey.oldest + BATCH_MS).count();
         let seen = super::float_count(survey.running.len().max(1));
         let arrivals = if closed { 0.0 } else { running * super::float_count(later) / seen };
         let few = survey.count < EVIDENCE_MIN && now - survey.newest < BATCH_MS;
-        let unknown = if few { USUAL_JOBS_PER_GPU * gpus } else { LONG_RUN * arrivals };
-        Self { ms, arrivals, arrivals_in_long_run: unknown.max(LONG_RUN * arrivals), closed }
+        Self { ms, arrivals, closed, few }
     }
 
     /// Whether more jobs seem to come.
     pub(super) const fn is_open(&self) -> bool {
         !self.closed
+    }
+
+    /// Whether more jobs may come: where few were seen, that is not excluded.
+    pub(super) const fn expects_more(&self) -> bool {
+        !self.closed || self.few
     }
 
     /// Whether a job that takes so long has to begin now to be done with the others.

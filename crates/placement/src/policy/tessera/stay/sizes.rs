@@ -12,7 +12,7 @@ use crate::view::{ClusterView, GpuKinds, GpuView, MigView, QueuedJob};
 /// By which power of its size a slice is faster, for a job of which nothing is known. It is the mean of MISO's 32
 /// measured training jobs. On 1, 2, 3 and 4 of 7 slices they have 0.34, 0.50, 0.68 and 0.75 of their full speed.
 /// These are powers of 0.56, 0.56, 0.45 and 0.51.
-const SPEED_POWER: f64 = 0.53;
+pub(super) const SPEED_POWER: f64 = 0.53;
 
 /// How long a job takes on the fastest GPU of the cluster if nothing is known of it. Chosen; only the
 /// comparison with jobs that are known depends on it.
@@ -48,6 +48,11 @@ impl<'c> GpuKind<'c> {
         let of = |own: u8, all: u8| f64::from(own) / f64::from(all.max(1));
         let compute = of(profile.compute_slices, whole.compute_slices);
         compute.max(of(profile.memory_slices, whole.memory_slices))
+    }
+
+    /// Returns the usual speed of a job on an instance, over that on a whole GPU with so many multiprocessors.
+    pub(super) fn speed(&self, profile: Option<&Profile>, sms: f64) -> f64 {
+        1.0 / usual_stretch(sms, self.sms_of(profile))
     }
 
     /// Returns the multiprocessors of an instance.
@@ -154,7 +159,7 @@ pub(super) fn sized<'c>(
         // Where others have a time and it has none, it does not run.
         found.retain(|option| option.ms.is_finite());
     } else {
-        let fastest = kinds.iter().map(|gpu| gpu.sms).fold(1.0, f64::max);
+        let fastest = fastest_sms(kinds);
         let whole = limit.map_or(UNKNOWN_MS, float).min(UNKNOWN_MS);
         for option in &mut found {
             let sms = kinds[option.kind].sms_of(option.profile);
@@ -168,6 +173,11 @@ pub(super) fn sized<'c>(
     price(kinds, &mut found, others, if known { thrift } else { 0.0 });
     let least_ms = found.iter().map(|option| option.ms).fold(f64::INFINITY, f64::min);
     SizedJob { options: found, least_ms, known }
+}
+
+/// Returns the multiprocessors of the largest GPU.
+pub(super) fn fastest_sms(kinds: &[GpuKind<'_>]) -> f64 {
+    kinds.iter().map(|gpu| gpu.sms).fold(1.0, f64::max)
 }
 
 /// Takes out the sizes on which a job is hardly faster than on a smaller one of the same kind of GPU.

@@ -1,10 +1,8 @@
-//! Links the library so that it loads on systems with an older glibc than the one here.
+//! For build scripts: links programs and libraries so that they run with an older glibc than the one here.
 //!
-//! The shim is loaded into programs of containers that are older than the build machine. A library
-//! with a missing symbol ends every program there. A linker takes the newest version of each symbol,
-//! so it gets empty libraries with only the old symbols that this machine's libraries still provide.
-//! `old_glibc.c` contains what did not exist then. The unwinder is linked in, because small
-//! containers have no libgcc_s.
+//! A linker takes the newest version of each symbol. So it gets empty libraries with only the old symbols that
+//! this machine's libraries still provide. `old_glibc.c` contains what did not exist then, and `old_start.c` starts
+//! programs as older versions expect it. The unwinder is linked in, because small containers have no libgcc_s.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -12,23 +10,49 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The glibc version of the oldest supported systems: CentOS 7 and manylinux2014. Rust's own standard
-/// library supports nothing older.
-const NEWEST: (u32, u32) = (2, 17);
+/// The version of CentOS 7 and manylinux2014, for libraries that are loaded into programs of old containers. Rust's
+/// own standard library supports nothing older.
+pub const FOR_CONTAINERS: GlibcVersion = GlibcVersion(2, 17);
+/// The version of RHEL 8, the oldest system that programs are packaged for.
+pub const FOR_PROGRAMS: GlibcVersion = GlibcVersion(2, 28);
 
-/// The library cannot be linked for old systems.
+/// A version of glibc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GlibcVersion(u32, u32);
+
+/// What a build script's package leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Product {
+    Library,
+    Programs,
+}
+
+/// The result cannot be linked for old systems.
 #[derive(Debug)]
-pub enum LinkError {
+enum LinkError {
     /// The target is not 64-bit x86 Linux with glibc.
     Target,
     /// A file cannot be written.
     Write(std::io::Error),
     /// A program cannot be started.
-    Start { program: String, cause: std::io::Error },
-    /// A program failed with this message.
-    Failed { program: String, message: String },
+    Start {
+        /// The program.
+        program: String,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// A program failed.
+    Failed {
+        /// The program.
+        program: String,
+        /// What it printed.
+        message: String,
+    },
     /// The compiler does not have a library.
-    Missing { library: String },
+    Missing {
+        /// The library.
+        library: String,
+    },
 }
 
 impl fmt::Display for LinkError {
@@ -43,7 +67,39 @@ impl fmt::Display for LinkError {
     }
 }
 
-pub fn link_for_old(sources: &Path, out: &Path) -> Result<(), LinkError> {
+/// Links the package's shared library for systems with this version. Where that is not possible, the build goes on
+/// with a warning.
+pub fn link_library(newest: GlibcVersion) {
+    link(newest, Product::Library);
+}
+
+/// Links the package's programs for systems with this version. Where that is not possible, the build goes on with a
+/// warning.
+pub fn link_programs(newest: GlibcVersion) {
+    link(newest, Product::Programs);
+}
+
+fn link(newest: GlibcVersion, product: Product) {
+    println!("cargo:rerun-if-changed=build.rs");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
+    match arguments(newest, product, &out) {
+        Ok(arguments) => {
+            let key = match product {
+                Product::Library => "rustc-cdylib-link-arg",
+                Product::Programs => "rustc-link-arg-bins",
+            };
+            for argument in arguments {
+                println!("cargo:{key}={argument}");
+            }
+        }
+        Err(why) => {
+            println!("cargo:warning=the result needs this machine's glibc or a newer one: {why}");
+        }
+    }
+}
+
+/// Makes the empty libraries, and returns what the linker gets.
+fn arguments(newest: GlibcVersion, product: Product, out: &Path) -> Result<Vec<String>, LinkError> {
     let requested = ("x86_64", "linux", "gnu");
     let var = |name: &str| std::env::var(name).unwrap_or_default();
     let target =
@@ -53,8 +109,8 @@ pub fn link_for_old(sources: &Path, out: &Path) -> Result<(), LinkError> {
     }
     let libraries = out.join("old-glibc");
     fs::create_dir_all(&libraries).map_err(LinkError::Write)?;
-    stand_in("libc.so.6", &libraries)?;
-    stand_in("libm.so.6", &libraries)?;
+    stand_in("libc.so.6", newest, &libraries)?;
+    stand_in("libm.so.6", newest, &libraries)?;
     // Threads and dlopen were libraries of their own: where they are, they have to be loaded.
     for soname in ["libpthread.so.0", "libdl.so.2"] {
         assemble(soname, &libraries, &BTreeMap::new())?;
@@ -69,30 +125,37 @@ pub fn link_for_old(sources: &Path, out: &Path) -> Result<(), LinkError> {
     script(&libraries, "libc.so", &members)?;
     script(&libraries, "libgcc_s.so", &find("libgcc_eh.a")?.display().to_string())?;
 
-    let object = out.join("old_glibc.o");
-    let source = sources.join("old_glibc.c");
-    let flags = ["-c", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-stack-protector", "-o"];
-    run(Command::new(compiler()).args(flags).arg(&object).arg(source))?;
-    for argument in [
+    let mut arguments = vec![
         format!("-L{}", libraries.display()),
-        object.display().to_string(),
+        compile("old_glibc", include_str!("old_glibc.c"), out)?,
         "-Wl,--no-as-needed".to_owned(),
         libraries.join("libpthread.so.0").display().to_string(),
         libraries.join("libdl.so.2").display().to_string(),
         "-Wl,--as-needed".to_owned(),
         // A missing symbol must fail here and not in a container.
         "-Wl,-z,defs".to_owned(),
-    ] {
-        println!("cargo:rustc-cdylib-link-arg={argument}");
+    ];
+    if product == Product::Programs {
+        arguments.push(compile("old_start", include_str!("old_start.c"), out)?);
+        arguments.push("-Wl,--wrap=__libc_start_main".to_owned());
     }
-    Ok(())
+    Ok(arguments)
+}
+
+/// Compiles a source, and returns where the object is.
+fn compile(name: &str, source: &str, out: &Path) -> Result<String, LinkError> {
+    let (object, file) = (out.join(format!("{name}.o")), out.join(format!("{name}.c")));
+    fs::write(&file, source).map_err(LinkError::Write)?;
+    let flags = ["-c", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-stack-protector", "-o"];
+    run(Command::new(compiler()).args(flags).arg(&object).arg(file))?;
+    Ok(object.display().to_string())
 }
 
 /// Makes an empty library with the old symbols of this machine's `soname`.
-fn stand_in(soname: &str, folder: &Path) -> Result<(), LinkError> {
+fn stand_in(soname: &str, newest: GlibcVersion, folder: &Path) -> Result<(), LinkError> {
     let real = find(soname)?;
     let listing = run(Command::new("readelf").args(["--dyn-syms", "-W"]).arg(&real))?;
-    let mut newest: BTreeMap<&str, ((u32, u32, u32), &str)> = BTreeMap::new();
+    let mut kept: BTreeMap<&str, ((u32, u32, u32), &str)> = BTreeMap::new();
     for line in listing.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, _, _, kind, "GLOBAL" | "WEAK", "DEFAULT", section, name, ..] = fields[..] else {
@@ -100,14 +163,14 @@ fn stand_in(soname: &str, folder: &Path) -> Result<(), LinkError> {
         };
         let Some((name, version)) = name.split_once('@') else { continue };
         let Some(number) = number(version.trim_start_matches('@')) else { continue };
-        if section == "UND" || (number.0, number.1) > NEWEST {
+        if section == "UND" || GlibcVersion(number.0, number.1) > newest {
             continue;
         }
-        let old = newest.entry(name).or_insert((number, kind));
+        let old = kept.entry(name).or_insert((number, kind));
         *old = (*old).max((number, kind));
     }
     let mut versions = Versions::new();
-    for (name, (version, kind)) in newest {
+    for (name, (version, kind)) in kept {
         versions.entry(version).or_default().push((name, kind));
     }
     assemble(soname, folder, &versions)

@@ -37,7 +37,7 @@ fn commands(guide: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn every_command_of_ours_in_the_operations_guide_exists() {
-    let guide = include_str!("../../docs/operations.md");
+    let guide = include_str!("../../../docs/operations.md");
     let ours: Vec<_> =
         commands(guide).into_iter().filter(|words| OURS.contains(&words[0].as_str())).collect();
     assert!(ours.len() > 30, "only {} commands were found", ours.len());

@@ -123,3 +123,25 @@ fn sharers_and_nobody_bear_exactly_what_the_counter_gained_and_their_server_noth
     // Equal parts, but for the moments in which one of them was alone.
     assert!((a - b).abs() < 0.5 * a.max(b), "{a} J and {b} J");
 }
+
+#[test]
+fn where_the_driver_counts_each_instance_the_busy_one_bears_the_power() {
+    let cluster = Plan::new().node("n1", "h100-80gb-sxm").start();
+    let client = programs().path("tessera-sim-client").display().to_string();
+    let keeper = |load: &str| {
+        let argv = [&client, "--memory-bytes", "1000000000", "--load-percent", load];
+        SubmitRequest { gpu_profile: Some("3g.40gb".into()), ..command(argv) }
+    };
+    let jobs = [keeper("100"), keeper("0")].map(|job| cluster.submit(&job).job_id);
+    let energy = |job| show(&cluster, job)["attempt_list"][0]["gpu_energy_joules"].as_f64();
+    let both = || Some((energy(jobs[0])?, energy(jobs[1])?));
+    let begun = wait::until(SOON, "both have figures", both);
+
+    let now = wait::until(2 * SOON, "the busy one bears more", || {
+        both().filter(|(busy, _)| *busy > begun.0 + 60.0)
+    });
+
+    // Three slices at 17 W. At rest the GPU draws 32 W, of which each holds three sevenths, once that is learned.
+    let (busy, quiet) = (now.0 - begun.0, now.1 - begun.1);
+    assert!(busy > 3.0 * quiet, "{busy} J and {quiet} J");
+}

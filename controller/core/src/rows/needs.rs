@@ -1,0 +1,16 @@
+//! What jobs need at least, as the first kernels of their attempts showed it.
+
+use tessera_model::{AttemptId, Bytes, JobId};
+
+/// What an attempt showed of its job's need. Larger values that are known stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeedRow {
+    /// The job.
+    pub job: JobId,
+    /// Its attempt.
+    pub attempt: AttemptId,
+    /// What it had allocated before its first kernel.
+    pub held: Bytes,
+    /// Multiprocessors that its first kernel needs for as few steps as the whole GPU allows; 0 if that is not known.
+    pub multiprocessors: u16,
+}

@@ -1,0 +1,83 @@
+//! Answers that go on, such as streams of events and sessions, end when the token of their caller does: a token that
+//! was stolen and revoked must not be worth an open shell.
+
+use std::error::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use actix_web::body::{BodySize, BoxBody, EitherBody, MessageBody};
+use actix_web::dev::ServiceResponse;
+use actix_web::web::Bytes;
+use futures_util::future::{Fuse, FusedFuture as _, FutureExt as _, LocalBoxFuture};
+use time::OffsetDateTime;
+
+use super::state::State;
+use crate::principal::{Principal, Proof};
+
+/// Longest sleep until an end is looked at again: the wall clock may be set meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+type Answer<B> = ServiceResponse<EitherBody<B, BoxBody>>;
+
+/// Lets an answer that goes on end with its caller's token.
+pub(super) fn bound<B: MessageBody + 'static>(
+    answer: Answer<B>,
+    state: &State,
+    caller: &Principal,
+) -> Answer<B> {
+    if answer.response().body().size() != BodySize::Stream {
+        return answer;
+    }
+    let Some(end) = end_of(state, caller) else { return answer };
+    answer.map_body(|_, body| {
+        EitherBody::right(BoxBody::new(EndingBody { body: Box::pin(body), end: end.fuse() }))
+    })
+}
+
+/// Waits for the end of what proves the caller's name. The kernel's word on a process has none.
+fn end_of(state: &State, caller: &Principal) -> Option<LocalBoxFuture<'static, ()>> {
+    match &caller.proof {
+        Proof::Token { id, .. } => {
+            Some(Box::pin(state.ports.tokens.clone().until_invalid(id.clone())))
+        }
+        Proof::Issuer { expires_at, .. } => Some(Box::pin(until(*expires_at))),
+        Proof::Socket { .. } | Proof::Bootstrap { .. } | Proof::Job { .. } => None,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "whether a token has expired, at the edge")]
+async fn until(end: OffsetDateTime) {
+    while let Ok(left) = Duration::try_from(end - OffsetDateTime::now_utc()) {
+        tokio::time::sleep(left.min(LOOK_EVERY)).await;
+    }
+}
+
+struct EndingBody<B> {
+    body: Pin<Box<B>>,
+    end: Fuse<LocalBoxFuture<'static, ()>>,
+}
+
+/// The token of a caller has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("the token was revoked, or has expired")]
+struct TokenEnded;
+
+impl<B: MessageBody> MessageBody for EndingBody<B> {
+    type Error = Box<dyn Error>;
+
+    fn size(&self) -> BodySize {
+        BodySize::Stream
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        // An error closes the connection: what comes in over it, such as input, ends as well.
+        if self.end.is_terminated() || self.end.poll_unpin(context).is_ready() {
+            return Poll::Ready(Some(Err(TokenEnded.into())));
+        }
+        self.body.as_mut().poll_next(context).map_err(Into::into)
+    }
+}
