@@ -35,7 +35,7 @@ pub const UNREAD_FOR: Duration = Duration::from_secs(30);
 /// Longest path of a Unix socket, which is the kernel's limit.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Listens on a Unix socket that everybody may connect to: the kernel names the caller.
+/// Listens on a Unix socket that all users may connect to: the kernel identifies the caller.
 ///
 /// # Errors
 ///

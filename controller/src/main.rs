@@ -147,7 +147,7 @@ fn serve(arguments: ServeArgs, settings: Settings) -> anyhow::Result<i32> {
     });
     let status = system.run_with_code()?;
     database.close();
-    // Its lock is held to the very end: a successor must not meet this one's server.
+    // Its lock is held until exit: a successor must not find this process's server.
     drop(folder);
     drop(telemetry);
     if status == DEPOSED_STATUS {

@@ -18,7 +18,7 @@ pub enum Role {
     Metrics,
     /// Submits jobs, and commands their own.
     User,
-    /// Reads and commands everybody's jobs, and changes nodes, GPUs and layouts.
+    /// Reads and commands all users' jobs, and changes nodes, GPUs and layouts.
     Operator,
     /// Makes tokens for others, and reads the audit log.
     Admin,
@@ -250,7 +250,7 @@ impl JobScope {
         Self(Some(users))
     }
 
-    /// Returns the users as the parameter of a statement; `None` for everybody.
+    /// Returns the users as the parameter of a statement; `None` for all users.
     pub fn users(&self) -> Option<&[String]> {
         self.0.as_deref()
     }

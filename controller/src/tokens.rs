@@ -290,7 +290,7 @@ impl ValidTokens {
         .await
     }
 
-    /// Lists tokens, newest first: of one user, or everybody's.
+    /// Lists tokens, newest first: of one user, or of all users.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! The outbox of mail and webhooks on a real PostgreSQL: what is written with a change, and what becomes of it.
+//! The outbox of mail and webhooks on a real PostgreSQL: what is written with a change, and how it
+//! is delivered.
 
 #[path = "http_api/database.rs"]
 mod database;

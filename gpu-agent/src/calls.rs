@@ -170,8 +170,8 @@ async fn attempt_of(
     Ok(answered.await.ok().flatten())
 }
 
-/// Returns a process and its ancestors, the nearest first; nothing, if the process is another user's by now: its
-/// number was given to a stranger.
+/// Returns a process and its ancestors, the nearest first; nothing, if the process now belongs to
+/// another user: its number was given to a stranger.
 fn lineage(pid: u32, uid: u32, status: &impl Fn(u32) -> io::Result<String>) -> Vec<u32> {
     let mut found = Vec::new();
     let mut next = pid;

@@ -29,7 +29,8 @@ pub const CDI_FOLDER: &str = "/var/run/cdi";
 const LIBRARY_FOLDERS: [&str; 4] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
 /// How the names of the driver's libraries for computing begin.
-const LIBRARY_NAMES: [&str; 4] = ["libcuda.so.", "libcudadebugger.so.", "libnvidia-", "libnvcuvid.so."];
+const LIBRARY_NAMES: [&str; 4] =
+    ["libcuda.so.", "libcudadebugger.so.", "libnvidia-", "libnvcuvid.so."];
 /// Parts of names of the driver's libraries for drawing, which need more than themselves.
 const GRAPHICS: [&str; 5] = ["-egl", "-gl", "-gtk", "-glsi", "-wayland"];
 /// Folders that are searched for runtimes.
@@ -193,6 +194,9 @@ mod tests {
         let found = driver_libraries(folder.path());
 
         let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["libcuda.so.1", "libcuda.so.550.54", "libnvcuvid.so.1", "libnvidia-ml.so.1"]);
+        assert_eq!(
+            names,
+            ["libcuda.so.1", "libcuda.so.550.54", "libnvcuvid.so.1", "libnvidia-ml.so.1"]
+        );
     }
 }

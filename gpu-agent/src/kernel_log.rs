@@ -1,7 +1,7 @@
 //! Reads GPU errors from the kernel's log. This works even when the management library hangs.
 //!
 //! `/dev/kmsg` starts with the oldest record that the kernel still has. Records that an earlier agent
-//! of this boot has read are skipped. At the very first start all old records are skipped.
+//! of this boot has read are skipped. At the first start ever, all old records are skipped.
 
 use std::fs::File;
 use std::io::{self, Read};

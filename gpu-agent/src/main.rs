@@ -514,7 +514,7 @@ impl Startup {
         let (stop, stopping) = watch::channel(false);
         let link = actix::spawn(link::run(controller, self.inputs, stopping));
         // Its GPUs are known: the node serves from now on, whether the controller answers or not.
-        tessera_telemetry::service::notify_ready("serving; attempts run on without the agent");
+        tessera_telemetry::service::notify_ready("serving; attempts continue without the agent");
         let code = wait_for_end(fatal).await?;
         tessera_telemetry::service::notify_stopping();
         stop.send_replace(true);

@@ -1,9 +1,9 @@
 //! The sampling of a node's GPUs: when to look, what to keep, what to report. What the samples
 //! mean is decided in [`tessera_agent_core::telemetry`].
 //!
-//! One task for all GPUs. It queries the driver through the same worker as everybody else, but only
-//! when nobody else does. Nothing waits for it: a slow driver costs samples, never a launch or a
-//! layout step.
+//! One task for all GPUs. It queries the driver through the same worker as all other parts, but
+//! only when nobody else does. Nothing waits for it: a slow driver costs samples, never a launch or
+//! a layout step.
 
 mod files;
 pub mod health;
@@ -202,7 +202,7 @@ impl Sampling {
         }
     }
 
-    /// Reports DCGM's exporter which jobs are where, away from the thread that serves everybody.
+    /// Writes the jobs of each GPU for DCGM's exporter, outside of the agent's main thread.
     async fn map_jobs(&mut self, check: JobFileCheck) {
         let Some(mut files) = self.job_files.take() else { return };
         let map = self.shared.with(|state| state.job_map());

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Agent, Cluster, LogRead, Place, Session, order};
-use tessera_frames::cluster::{ExitRecord, FromSession, LaunchOrder, LogStream, StopCause, ToAgent};
+use tessera_frames::cluster::{
+    ExitRecord, FromSession, LaunchOrder, LogStream, StopCause, ToAgent,
+};
 use tessera_model::Bytes;
 use tessera_model::container::ContainerRules;
 use tessera_model::life::{Outcome, ProgramExit};
@@ -25,7 +27,9 @@ const IMAGE: &str = "localhost/house:1";
 fn is_possible() -> bool {
     let found = rustix::process::geteuid().is_root() && Path::new("/usr/bin/podman").exists();
     if !found {
-        eprintln!("SKIPPED: containers need podman (apt-get install podman) and tests that root runs");
+        eprintln!(
+            "SKIPPED: containers need podman (apt-get install podman) and tests that root runs"
+        );
     }
     found
 }
@@ -51,7 +55,8 @@ fn make_root(folder: &Path) {
     }
     std::fs::write(folder.join("mark"), "of the image\n").unwrap();
     for name in PROGRAMS {
-        let program = run(Command::new("sh").args(["-c", &format!("readlink -f $(command -v {name})")]));
+        let program =
+            run(Command::new("sh").args(["-c", &format!("readlink -f $(command -v {name})")]));
         let program = program.trim();
         std::fs::copy(program, folder.join("bin").join(name)).unwrap();
         let listed = run(Command::new("ldd").arg(program));
@@ -210,7 +215,11 @@ async fn what_no_container_can_start_from_is_named_and_the_job_is_not_tried_agai
     }
     let mut stage = stage("").await;
     for (image, mounts, words) in [
-        ("localhost/none:1", vec![], "ada has no image localhost/none:1 on node n1: get it there with podman pull"),
+        (
+            "localhost/none:1",
+            vec![],
+            "ada has no image localhost/none:1 on node n1: get it there with podman pull",
+        ),
         (IMAGE, vec!["/nowhere:/data"], "there is nothing to mount at /nowhere"),
         ("/images/a.sif", vec![], "this node has no apptainer, which runs /images/a.sif"),
     ] {
@@ -230,7 +239,11 @@ async fn what_no_container_can_start_from_is_named_and_the_job_is_not_tried_agai
     assert!(text.contains("no-such-program"), "{text}");
     // The node is as good as before.
     let (record, text) = stage.run(&stage.script(IMAGE, &[], "cat /mark")).await;
-    assert_eq!((record.outcome, text.as_str()), (Outcome::Succeeded, "of the image\n"), "{record:?}");
+    assert_eq!(
+        (record.outcome, text.as_str()),
+        (Outcome::Succeeded, "of the image\n"),
+        "{record:?}"
+    );
 }
 
 #[tokio::test]

@@ -214,7 +214,7 @@ async fn a_lease_that_runs_out_ends_the_attempt_with_the_agent_dead() {
         panic!("{:?}", session.inventory)
     };
     assert_eq!(record.outcome, Outcome::Lost);
-    assert!(record.detail.contains("lease ran out"), "{record:?}");
+    assert!(record.detail.contains("lease expired"), "{record:?}");
 }
 
 #[tokio::test]

@@ -205,7 +205,7 @@ async fn an_instance_is_cut_into_several_and_an_attempt_runs_on_each() {
         session.until_running(order.attempt).await;
     }
 
-    // While anything runs there it is neither destroyed nor cut anew.
+    // While anything runs there, it is neither destroyed nor given new compute instances.
     for (number, step) in
         [(2, PlanStep::Destroy(three)), (3, PlanStep::Cut(three, cut(&[(0, 1), (1, 1)])))]
     {
@@ -280,7 +280,7 @@ async fn a_cut_layout_comes_back_after_a_restart_of_the_machine() {
 }
 
 #[tokio::test]
-async fn a_half_made_instance_is_removed_once_the_driver_lets_it_go() {
+async fn an_incomplete_instance_is_removed_once_the_driver_permits_it() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
     faults(
@@ -303,7 +303,7 @@ async fn a_half_made_instance_is_removed_once_the_driver_lets_it_go() {
 }
 
 #[tokio::test]
-async fn a_half_made_instance_that_a_crash_left_is_removed_at_the_next_start() {
+async fn an_incomplete_instance_that_a_crash_left_is_removed_at_the_next_start() {
     let (cluster, mut agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
     faults(&agent, "call=nvmlGpuInstanceCreateComputeInstance nth=1 hang\n");
@@ -314,7 +314,7 @@ async fn a_half_made_instance_that_a_crash_left_is_removed_at_the_next_start() {
 
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
-    assert_eq!(standing()[0].compute.len(), 0, "half made");
+    assert_eq!(standing()[0].compute.len(), 0, "incomplete");
     let agent = start(&cluster, &agent.data);
     let session = cluster.welcome().await;
 
@@ -337,7 +337,7 @@ async fn a_strangers_instance_is_noticed_and_never_touched_until_it_is_handed_ov
     assert_eq!(reported, Some(InstanceTrouble::Foreign { pids: vec![] }), "within ten seconds");
     let (end, _) = session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Destroy(small)])).await;
     let PlanEnd::Failed { reason, .. } = end else { panic!("{end:?}") };
-    assert!(reason.contains("somebody else"), "{reason}");
+    assert!(reason.contains("another program created"), "{reason}");
 
     session.send(ToAgent::Clear { epoch: 1, gpu: gpu.gpu.clone(), slot: Some(small) }).await;
     session

@@ -241,7 +241,7 @@ async fn dcgm_learns_of_launches_ends_and_new_layouts_also_over_a_restart() {
     let (a, b) = (name(&agent, slots[0]), name(&agent, slots[1]));
     until_files(&folder, &[(a.clone(), "101\n"), (b, "102\n"), other.clone()]).await;
 
-    // The small one ends, and its place is cut anew under another number.
+    // The small one ends, and its slices are partitioned again under another number.
     allow(&agent, "go-2");
     session.until_ended(second.attempt).await;
     until_files(&folder, &[(a.clone(), "101\n"), other.clone()]).await;

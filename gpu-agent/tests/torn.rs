@@ -11,7 +11,7 @@ use tessera_frames::cluster::{AttemptStatus, GpuReport, MigReport, PlanEnd};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{PlanStep, Slot};
 
-/// What becomes of a file's newest bytes.
+/// What happens to a file's newest bytes.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     /// They never reached the disk.

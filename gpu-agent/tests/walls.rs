@@ -248,7 +248,7 @@ async fn readers_get_the_file_that_the_attempt_opened_and_no_other_in_its_place(
     assert_eq!((record.outcome, text.as_str()), (Outcome::Succeeded, "mine\n"), "{record:?}");
     assert_eq!(std::fs::metadata(&path).unwrap().uid(), ADA);
 
-    // A key that only the agent may read, in the place of the log.
+    // A key that only the agent may read, at the path of the log.
     std::fs::remove_file(&path).unwrap();
     let key = std::fs::read_dir(stage.agent.data.join("identity")).unwrap().flatten();
     let key = key.map(|file| file.path()).find(|path| path.display().to_string().contains("key"));
@@ -293,8 +293,8 @@ impl Drop for HungMount {
     }
 }
 
-/// A file system that serves ada and refuses everybody else, root included, as a home folder on NFS with
-/// `root_squash` does for what only its owner may read.
+/// A file system that serves ada and refuses all other users, root included, as a home folder on
+/// NFS with `root_squash` does for what only its owner may read.
 struct SquashedMount {
     folder: PathBuf,
     server: std::process::Child,

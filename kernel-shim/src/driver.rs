@@ -12,7 +12,7 @@ use crate::state::{self, HookScope};
 mod search;
 pub mod table;
 
-/// A symbol that only a shim exports, so that one shim never takes another for the driver.
+/// A symbol that only a shim exports, so that one shim never mistakes another for the driver.
 const MARK: &CStr = c"tessera_kernel_shim_counters";
 
 static OPENED: Once = Once::new();

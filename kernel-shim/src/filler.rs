@@ -1,9 +1,10 @@
 //! How a filler launches: under grants, with one decision for each launch.
 //!
-//! A launch waits until the queue grants it, and none waits for a dead queue. Nothing else lets it go: what
-//! runs without a grant costs the holder.
+//! A launch waits until the queue grants it, and none waits for a dead queue. There is no other
+//! way, since kernels without a grant cost the holder time.
 //!
-//! The waiting threads of a process stand in line ([`line`]). So many threads get as much as one.
+//! The waiting threads of a process form a queue ([`line`]), so a process with many threads gets as
+//! much as one with a single thread.
 
 mod in_flight;
 mod line;
@@ -42,7 +43,7 @@ pub fn prepare() {
     filler.line.prepare();
 }
 
-/// How a launch may go.
+/// How a launch may proceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchPermit {
     /// Under the grant of this number.
@@ -53,7 +54,7 @@ pub enum LaunchPermit {
     Free,
 }
 
-/// Waits until a launch of `kernel` may go.
+/// Waits until a launch of `kernel` may proceed.
 pub fn acquire(kernel: u32, launch: u64) -> LaunchPermit {
     let begun = clock::now();
     let permit = WaitingLaunch::new(kernel, launch, begun).wait();
@@ -67,7 +68,7 @@ struct WaitingLaunch {
     kernel: u32,
     launch: u64,
     begun: Nanos,
-    /// After so long without a grant it is requested again, in case that the request was lost.
+    /// The time after which it is requested again without a grant, in case the request was lost.
     bound: Nanos,
     /// When it was last requested, or may be requested again.
     requested_at: Nanos,
@@ -79,7 +80,7 @@ struct WaitingLaunch {
     exact_timers: Option<ExactTimers>,
 }
 
-/// What a waiting launch does next.
+/// The next action of a waiting launch.
 enum NextStep {
     Launch(LaunchPermit),
     Sleep(Nanos),
@@ -245,7 +246,7 @@ impl Drop for Unannounced {
     }
 }
 
-/// Notes that a launch goes without a grant: it will be in flight as well.
+/// Records a launch without a grant: it will be in flight as well.
 pub fn depart_ungranted() {
     let mut filler = state::lock();
     filler.departing = filler.departing.saturating_add(1);
@@ -265,7 +266,7 @@ pub fn revoke(number: u64) {
     }
 }
 
-/// Notes a launch that the queue refused: it is requested again after a pause.
+/// Records a launch that the queue refused: it is requested again after a pause.
 pub fn refuse(launch: u64) {
     let mut filler = state::lock();
     if filler.refused.len() >= REFUSED_MAX {
@@ -291,7 +292,7 @@ pub fn begin_session() {
     liveness::begin_session();
 }
 
-/// Counts how a launch went.
+/// Counts the outcome of a launch.
 pub fn count_permit(permit: LaunchPermit) {
     match permit {
         LaunchPermit::Granted(_) => count(&counters::GRANTED),

@@ -1,8 +1,8 @@
 //! The wait of the first launches for the first session.
 //!
-//! A program launches a thousand kernels ahead in the time that a session needs to begin. Nobody could withhold
-//! these from the device, and a filler's would delay the holder. So while a living queue answers, the first
-//! launches wait, for [`FIRST_SESSION_WITHIN`] at most.
+//! A program launches a thousand kernels ahead in the time that a session needs to begin. These
+//! could no longer be withheld from the device, and a filler's would delay the holder. So while a
+//! living queue answers, the first launches wait, for [`FIRST_SESSION_WITHIN`] at most.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex};
@@ -16,7 +16,7 @@ const FIRST_SESSION_WITHIN: Duration = Duration::from_millis(100);
 static FIRST_WAIT: FirstWait =
     FirstWait::new(AtomicBool::new(false), Mutex::new(()), Condvar::new());
 
-/// Lets launches wait from now on.
+/// Makes later launches wait.
 pub fn begin_wait() {
     FIRST_WAIT.begin();
 }
@@ -26,7 +26,7 @@ pub fn wait() {
     FIRST_WAIT.wait(FIRST_SESSION_WITHIN);
 }
 
-/// Lets launches go that wait for the first session.
+/// Releases the launches that wait for the first session.
 pub fn end_wait() {
     FIRST_WAIT.end();
 }

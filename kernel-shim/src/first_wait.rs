@@ -18,12 +18,13 @@ impl FirstWait {
         Self { is_awaited, waiting, over }
     }
 
-    /// Lets launches wait from now on.
+    /// Makes later launches wait.
     pub fn begin(&self) {
         self.is_awaited.store(true, Ordering::Release);
     }
 
-    /// Waits until the wait is over, at most for `longest`. After one timeout nobody waits any more.
+    /// Waits until the wait is over, at most for `longest`. After one timeout no launch waits any
+    /// more.
     pub fn wait(&self, longest: Duration) {
         if !self.is_awaited.load(Ordering::Acquire) {
             return;
@@ -44,7 +45,7 @@ impl FirstWait {
     /// Ends the wait of all launches.
     pub fn end(&self) {
         if self.is_awaited.swap(false, Ordering::AcqRel) {
-            // With the lock, so that no thread falls asleep after its look at the flag.
+            // With the lock, so that no thread sleeps after it has read the flag.
             drop(self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             self.over.notify_all();
         }

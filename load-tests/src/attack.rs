@@ -19,9 +19,9 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// Largest datagram of QUIC that is read here.
+/// Size of the largest QUIC datagram that is read here.
 const DATAGRAM_MAX: usize = 2_048;
-/// How long the answer to a first packet is waited for.
+/// Timeout for the answer to a first packet.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Slow connections that are opened at once.
 const OPENED_AT_ONCE: usize = 256;
@@ -43,7 +43,7 @@ enum Slowness {
     Silent,
 }
 
-/// What became of the slow connections.
+/// Results of the slow connections.
 #[derive(Debug, Default)]
 pub struct SlowCounts {
     /// Those that were opened.
@@ -57,15 +57,16 @@ pub struct SlowCounts {
 /// Slow connections, until they are dropped.
 #[derive(Debug)]
 pub struct SlowClients {
-    /// What became of them.
+    /// Their results.
     pub counts: Arc<SlowCounts>,
     stop: Arc<AtomicBool>,
     _tasks: JoinSet<()>,
 }
 
 impl SlowClients {
-    /// Opens so many slow connections from so many addresses. A connection that the server ends is opened
-    /// again, for as long as this lives. Returns once each was tried.
+    /// Opens the given number of slow connections from the given number of addresses. A connection
+    /// that the server ends is opened again, for as long as this lives. Returns once each was
+    /// tried.
     pub async fn open(server: SocketAddr, connections: usize, attackers: usize) -> Self {
         let (counts, stop) = (Arc::new(SlowCounts::default()), Arc::new(AtomicBool::new(false)));
         let tried = Arc::new(Semaphore::new(0));
@@ -145,7 +146,7 @@ async fn waste(mut stream: TcpStream, slowness: Slowness) {
     }
 }
 
-/// What became of unfinished handshakes.
+/// Results of the unfinished handshakes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandshakeCounts {
     /// First packets that were sent.
@@ -156,8 +157,9 @@ pub struct HandshakeCounts {
     pub abandoned: usize,
 }
 
-/// Begins so many handshakes from so many addresses and finishes none. Every second one proves its address
-/// before it falls silent. Those that the controller keeps cost it memory until it gives them up.
+/// Begins the given number of handshakes from the given number of addresses and finishes none.
+/// Every second one proves its address before it falls silent. Those that the controller keeps cost
+/// it memory until it gives them up.
 ///
 /// # Errors
 ///
@@ -192,7 +194,7 @@ pub async fn abandon_handshakes(
     Ok(sum)
 }
 
-/// A client that trusts nobody: it never gets so far that it would have to.
+/// A client that trusts no certificate: its handshake never gets that far.
 fn client_config() -> io::Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -242,7 +244,7 @@ impl HandshakeAttack {
     async fn send(&self, connection: &mut Connection) -> io::Result<()> {
         let mut packet = Vec::with_capacity(DATAGRAM_MAX);
         while connection.poll_transmit(Instant::now(), 1, &mut packet).is_some() {
-            // Nobody there answers by an error of the next call, which is no reason to stop.
+            // If no one listens there, the next call returns an error, which is no reason to stop.
             let _ = self.socket.send(&packet).await;
             packet.clear();
         }
@@ -267,7 +269,7 @@ impl HandshakeAttack {
             let mut response = Vec::new();
             let event =
                 self.endpoint.handle(Instant::now(), self.server, None, None, data, &mut response);
-            // Packets of handshakes that were left are nobody's.
+            // Packets of abandoned handshakes belong to no handshake.
             if let Some(DatagramEvent::ConnectionEvent(handle, event)) = event
                 && handle == own
             {

@@ -73,7 +73,7 @@ async fn write(pool: PgPool, mut waiting: mpsc::Receiver<Waiting>) {
         .bind(specs)
         .fetch_all(&pool)
         .await;
-        // A dropped answer means for its request that nothing was stored.
+        // A dropped answer means that the row of its request was not stored.
         let Ok(ids) = ids else { continue };
         for (answer, id) in answers.into_iter().zip(ids) {
             let _ = answer.send(id);

@@ -29,7 +29,7 @@ pub const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long a small thing may take on a busy machine.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// What a cluster is made of.
+/// The parts of a cluster.
 #[derive(Clone, Debug)]
 pub struct Plan {
     nodes: Vec<NodePlan>,
@@ -55,7 +55,7 @@ struct NodePlan {
 pub enum Database {
     /// The controller's own PostgreSQL.
     Private,
-    /// One that the test started, and can stop without the controller knowing.
+    /// A PostgreSQL that the test started, and can stop without the controller's knowledge.
     External,
 }
 
@@ -77,12 +77,12 @@ impl Plan {
             mps_control: None,
             agent_settings: None,
             env: Vec::new(),
-            // Tests may run as root, and most users of theirs are no accounts of this machine.
+            // Tests may run as root, and most of their users have no account on this machine.
             run_as: "agent",
         }
     }
 
-    /// Lets jobs run as their submitters, who must be accounts of this machine.
+    /// Lets jobs run as their submitters, who must have accounts on this machine.
     pub const fn run_as_submitter(mut self) -> Self {
         self.run_as = "submitter";
         self
@@ -106,7 +106,7 @@ impl Plan {
         self
     }
 
-    /// Chooses how long a node may run jobs without hearing from the controller.
+    /// Chooses how long a node may run jobs without contact to the controller.
     pub fn lease_secs(mut self, secs: u64) -> Self {
         self.lease_secs = secs;
         self
@@ -118,7 +118,7 @@ impl Plan {
         self
     }
 
-    /// Chooses the control program for MPS; the stand-in's if nobody does.
+    /// Chooses the control program for MPS; the stand-in's by default.
     pub fn mps_control(mut self, program: impl Into<PathBuf>) -> Self {
         self.mps_control = Some(program.into());
         self
@@ -146,7 +146,7 @@ impl Plan {
     /// Starts every process of the cluster, and waits for none.
     pub fn start_without_agents_ready(self) -> Cluster {
         let folder = tempfile::Builder::new().prefix("ts-").tempdir().expect("a temporary folder");
-        // PostgreSQL refuses to run as root, and its user must get to its folder.
+        // PostgreSQL refuses to run as root, and its user must be able to reach its folder.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
         let mark = format!("TESSERA_TEST_CLUSTER={}", folder.path().display());
         let (http, quic) = (ports::free(), ports::free());
@@ -216,9 +216,9 @@ pub struct Cluster {
     quic: SocketAddr,
     mark: String,
     plan: Plan,
-    /// Tokens by user and role, once they were needed.
+    /// Tokens by user and role, created when first needed.
     tokens: Mutex<BTreeMap<(String, String), String>>,
-    // Last, so that the folder goes after the processes that write into it.
+    // Last, so that the folder is removed after the processes that write into it end.
     folder: TempDir,
 }
 
@@ -300,8 +300,8 @@ impl Cluster {
         self.send(method, path, &[], body)
     }
 
-    /// Sends a request as an administrator, with further headers. A database that was replaced has other
-    /// tokens: then a new one is made.
+    /// Sends a request as an administrator, with further headers. A database that was replaced has
+    /// other tokens; in that case a new one is made.
     fn send(
         &self,
         method: &str,
@@ -433,7 +433,7 @@ impl Cluster {
             }
             let job: JobDetail = response.json();
             last = format!("{} ({:?})", job.job.state, job.job.reason_text);
-            // A final state that is not the expected one will never become it.
+            // A final state other than the expected one never changes.
             let over = is_final(&job.job.state) && job.job.state != state;
             assert!(!over, "job {id} became {last}, not {state}: {:#?}", job.attempt_list);
             (job.job.state == state).then_some(job)
@@ -444,7 +444,7 @@ impl Cluster {
         })
     }
 
-    /// Waits until a job has ended, in whatever way.
+    /// Waits until a job has ended, in any final state.
     #[track_caller]
     pub fn wait_end(&self, id: u64, within: Duration) -> JobDetail {
         wait::until(within, &format!("end of job {id}"), || {
@@ -459,13 +459,13 @@ impl Cluster {
         self.call("GET", &format!("/v1/jobs/{id}/logs"), None).expect(200).text()
     }
 
-    /// Returns why a job is where it is.
+    /// Returns the explanation of a job's state.
     #[track_caller]
     pub fn explain(&self, id: u64) -> JobExplanation {
         self.call("GET", &format!("/v1/jobs/{id}/explain"), None).expect(200).json()
     }
 
-    /// Returns what happened to a job.
+    /// Returns the events of a job.
     #[track_caller]
     pub fn events(&self, id: u64) -> JobEvents {
         self.call("GET", &format!("/v1/jobs/{id}/events"), None).expect(200).json()
@@ -610,7 +610,7 @@ impl Drop for Cluster {
         for agent in &mut self.agents {
             agent.kill();
         }
-        // Stopped first, so that its PostgreSQL ends in order.
+        // Stopped first, so that its PostgreSQL shuts down cleanly.
         self.controller.stop();
         self.database = None;
         let gone = wait::within_time(Duration::from_secs(10), || {
@@ -633,7 +633,7 @@ fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
-/// Returns whether a job in this state has reached its end.
+/// Returns whether this state is final.
 pub fn is_final(state: &str) -> bool {
     matches!(state, "succeeded" | "failed" | "cancelled" | "timed_out")
 }

@@ -53,14 +53,14 @@ impl Collector {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let into = Arc::clone(&into);
-                // A peer that breaks off has nothing more to send.
+                // A peer that closes the connection has nothing more to send.
                 thread::spawn(move || serve(stream, &into).ok());
             }
         });
         Self { endpoint, spans }
     }
 
-    /// Returns what to set `OTEL_EXPORTER_OTLP_ENDPOINT` to.
+    /// Returns the value for `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub fn endpoint(&self) -> String {
         self.endpoint.clone()
     }

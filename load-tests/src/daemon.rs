@@ -114,7 +114,7 @@ impl Daemon {
         self.end(libc::SIGTERM, Duration::from_secs(10))
     }
 
-    /// Waits for its end by itself.
+    /// Waits until it ends by itself.
     pub fn wait_for_end(&mut self, within: Duration) -> Option<ExitStatus> {
         let child = self.child.as_mut()?;
         let ended = wait::within_time(within, || child.try_wait().ok().flatten());
@@ -134,7 +134,7 @@ impl Daemon {
         child.wait().ok()
     }
 
-    /// Returns what it has printed, whole.
+    /// Returns its complete output.
     pub fn output(&self) -> String {
         fs::read(&self.log)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())

@@ -42,7 +42,7 @@ impl Response {
     ///
     /// # Panics
     ///
-    /// If it has another form: an answer that breaks the contract fails the test.
+    /// If the body has another form: an answer that breaks the contract fails the test.
     #[track_caller]
     pub fn json<T: DeserializeOwned>(&self) -> T {
         match serde_json::from_slice(&self.body) {

@@ -1,4 +1,4 @@
-//! Load on one address: as much as goes, or so much a second.
+//! Load on one address: as much as possible, or a given number of requests per second.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use crate::lean::Lean;
 use crate::machine::Spread;
 
-/// What came of a load.
+/// The results of a load.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Requests that were answered with success.
     pub answered: u64,
-    /// Requests that were answered otherwise.
+    /// Requests that were answered with another status.
     pub refused: u64,
-    /// How long it lasted.
+    /// Duration of the load.
     pub took: Duration,
     /// From a request (or the moment when it was due) to its answer, in milliseconds.
     pub latency: Spread,

@@ -1,7 +1,7 @@
-//! The oracle of double runs: a job takes a file lock while it runs, and writes down what it saw.
+//! The oracle of double runs: a job takes a file lock while it runs, and records what it observed.
 //!
 //! Nothing of it is the product's: the kernel's `flock(2)` decides whether two ran at once, and
-//! appended lines count how often the program began and came to its end.
+//! appended lines count how often the program began and completed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -10,12 +10,12 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// What became of the runs of one job.
+/// Results of the runs of one job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Runs {
-    /// How often the program began with the lock in its hands.
+    /// How often the program began while it held the lock.
     pub started: u32,
-    /// How often it came to its end.
+    /// How often it completed.
     pub stopped: u32,
     /// How often it found the lock taken: two ran at once.
     pub doubled: u32,
@@ -43,7 +43,7 @@ pub fn run(folder: &Path, key: &str, hold: Duration) -> io::Result<()> {
     record_event(folder, key, "stopped")
 }
 
-/// Reads what the runs of every job wrote down.
+/// Reads what the runs of every job recorded.
 ///
 /// # Errors
 ///

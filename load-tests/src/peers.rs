@@ -80,7 +80,7 @@ with LocalCluster(folder) as cluster:
 print("RESULT " + json.dumps(took))
 "#;
 
-/// What becomes of the outputs of measured tasks, ours and the peer's.
+/// How the outputs of measured tasks are handled, ours and the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Nothing is kept.

@@ -27,12 +27,12 @@ use tessera_stand_in::node::SimulatedNode;
 use played::ran;
 pub use played::{Played, Ran, Waited, now, seconds, total};
 
-/// The programs' places, and their queues.
+/// The programs' folders, and their queues.
 const HIGH: usize = 0;
 const LOW: usize = 1;
 const PRIORITIES: [u8; 2] = [0, 9];
 
-/// Tasks of a program that goes on: more than any run of the other lasts.
+/// Tasks of a background program: more than fit into any run of the other.
 const ENDLESS: u32 = 1_000_000;
 
 /// Longest that the queue takes to report what an attempt did.
@@ -57,14 +57,14 @@ pub fn gpu_of_slice(slice: &SliceId) -> Result<GpuId> {
     Ok(slice.as_str().replacen("MIG-", "GPU-", 1).parse()?)
 }
 
-/// What the stage is made of.
+/// Settings of the stage.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Folder of the stand-in's libraries and programs; `./x build` makes it.
     pub stand_in: PathBuf,
     /// The shim; `./x build` makes it.
     pub shim: PathBuf,
-    /// What changing contexts costs the device, in microseconds.
+    /// Cost of a context switch on the device, in microseconds.
     pub switch_us: u64,
     /// The queue's rules.
     pub rules: QueueRules,
@@ -102,10 +102,10 @@ pub struct CoRunners {
     pub threads: u32,
 }
 
-/// Where players play.
+/// The environment in which players run.
 #[derive(Clone, Copy, Debug)]
 pub struct Ground<'a> {
-    /// What it is made of.
+    /// Its settings.
     pub setting: &'a Setting,
     /// Its folder, with the simulated node in `node`; traces go to `traces`.
     pub folder: &'a Path,
@@ -145,7 +145,7 @@ impl Stage {
         };
         let (endpoint, mut events) = start(settings)?;
         let (report, over) = channel();
-        // Nobody stores what is learned: the queue itself remembers it for this run.
+        // Learned times are not stored: the queue itself keeps them for this run.
         std::thread::spawn(move || {
             while let Some(event) = events.blocking_recv() {
                 if let KernelEvent::Over { attempt, tally } = event
@@ -164,7 +164,7 @@ impl Stage {
         Ok(Self { setting, folder, endpoint, over, programs, files, attempts, slice })
     }
 
-    /// Plays so many tasks of the high program by itself, without the shim.
+    /// Plays the given number of tasks of the high program by itself, without the shim.
     ///
     /// In this and all other runs of the high program, [`Setting::run_in`] tasks are played before
     /// them: what the low one launched while it was alone runs amid those.
@@ -186,7 +186,8 @@ impl Stage {
         self.run(high, Some(self.player(LOW, ENDLESS, &[])?))
     }
 
-    /// Plays so many tasks of each by itself under the shim, so that its kernels are known.
+    /// Plays the given number of tasks of each by itself under the shim, so that its kernels are
+    /// known.
     ///
     /// # Errors
     ///
@@ -200,7 +201,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Plays so many tasks of the high program by itself under the shim, in the sharing stage.
+    /// Plays the given number of tasks of the high program by itself under the shim, in the sharing
+    /// stage.
     ///
     /// # Errors
     ///
@@ -269,8 +271,8 @@ impl Stage {
         Ok((played, [self.gone(high_id)?, self.gone(low_id)?]))
     }
 
-    /// Lets the low program play by itself for so long; returns the time of its kernels, in nanoseconds.
-    /// With `expected` a high one is admitted and never begins.
+    /// Lets the low program play by itself for the given time; returns the time of its kernels, in
+    /// nanoseconds. With `expected` a high one is admitted and never begins.
     ///
     /// # Errors
     ///
@@ -301,8 +303,8 @@ impl Stage {
         Ok(fs::write(&self.files[which], recording)?)
     }
 
-    /// Plays so many tasks of the low program, and the run-in, under the shim while the high one
-    /// never ends; returns their times in nanoseconds.
+    /// Plays the given number of tasks of the low program, and the run-in, under the shim while the
+    /// high one never ends; returns their times in nanoseconds.
     ///
     /// # Errors
     ///
@@ -353,7 +355,7 @@ impl Stage {
         Player::start(ground, &self.files[which], tasks, shim)
     }
 
-    /// Lets the players go, and waits for the high one.
+    /// Starts the players' runs, and waits for the high one.
     fn run(&self, high: Player, low: Option<Player>) -> Result<Played> {
         self.run_together(high, low.into_iter().collect())
     }
@@ -363,7 +365,7 @@ impl Stage {
         self.finish(high, lows)
     }
 
-    /// Lets the high player go next to players that play already, and waits for it.
+    /// Starts the high player's run next to players that play already, and waits for it.
     fn finish(&self, mut high: Player, lows: Vec<Player>) -> Result<Played> {
         high.go()?;
         let report: Value = serde_json::from_str(&high.line()?).context("a player failed")?;
@@ -386,7 +388,7 @@ impl Stage {
 }
 
 impl Player {
-    /// Starts a player of a recording with the variables of the shim, if it shall have one.
+    /// Starts a player of a recording, with the variables of the shim if it uses the shim.
     ///
     /// # Errors
     ///
@@ -437,7 +439,7 @@ impl Player {
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// It has ended.
     pub fn go(&mut self) -> Result<()> {
         Ok(writeln!(self.child.stdin.as_mut().context("piped")?)?)
     }
@@ -453,7 +455,7 @@ impl Player {
         Ok(())
     }
 
-    /// Waits until it has played to its end.
+    /// Waits until it has played its whole recording.
     ///
     /// # Errors
     ///

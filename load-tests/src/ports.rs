@@ -17,7 +17,7 @@ static NEXT: AtomicU16 = AtomicU16::new(0);
 /// If every port is taken.
 #[expect(clippy::cast_possible_truncation, reason = "the value is far below 2^32")]
 pub fn free() -> SocketAddr {
-    // Test programs that run at once begin at different places.
+    // Test programs that run at the same time begin at different ports.
     let start = (std::process::id() as u16).wrapping_mul(97) % COUNT;
     for _ in 0..COUNT {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);

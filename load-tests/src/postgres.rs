@@ -1,4 +1,4 @@
-//! A PostgreSQL that the test can stop behind the controller's back.
+//! A PostgreSQL that the test can stop without the controller's knowledge.
 
 use std::ffi::CString;
 use std::fs;
@@ -61,7 +61,7 @@ impl Postgres {
     /// Kills the server, and with it all its processes.
     pub fn kill(&mut self) {
         self.server.kill();
-        // Its children hold the shared memory until they have seen its end.
+        // Its children hold the shared memory until they notice its end.
         std::thread::sleep(Duration::from_millis(200));
     }
 
@@ -94,8 +94,8 @@ impl Postgres {
     /// and promoted, as after a failover to a replica that had fallen behind.
     pub fn fall_back_to(&mut self, backup: &Path) {
         self.kill();
-        fs::remove_dir_all(&self.data).expect("the old data goes");
-        fs::rename(backup, &self.data).expect("the backup takes its place");
+        fs::remove_dir_all(&self.data).expect("the old data is removed");
+        fs::rename(backup, &self.data).expect("the backup replaces it");
         fs::write(self.data.join("recovery.signal"), "").expect("a file");
         let settings = self.data.join("postgresql.auto.conf");
         let mut settings = fs::OpenOptions::new().append(true).open(settings).expect("settings");

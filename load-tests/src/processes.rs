@@ -6,7 +6,7 @@ use std::path::Path;
 /// Returns the processes that belong to a cluster: whatever carries `mark` in its environment,
 /// or names `folder` in its command line, or works in it.
 ///
-/// Zombies are left out: they run no more, and only wait for their parent.
+/// Zombies are left out: they no longer run, and only wait for their parent.
 pub fn of_cluster(mark: &str, folder: &Path) -> Vec<u32> {
     let folder = folder.to_string_lossy().into_owned();
     all()
@@ -44,7 +44,7 @@ pub fn describe(pid: u32) -> String {
     format!("{pid} {}", command.trim())
 }
 
-/// Sends a signal. A process that is gone already is no trouble.
+/// Sends a signal. A process that has ended already is ignored.
 pub fn signal(pid: u32, signal: i32) {
     if let Ok(pid) = i32::try_from(pid) {
         // Sound: kill(2) touches no memory of ours.

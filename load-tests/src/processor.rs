@@ -1,20 +1,21 @@
-//! How long a thread had a processor: what else a machine does counts into the clock, not into this.
+//! How long a thread had a processor: other work of the machine affects the wall clock, but not
+//! this.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-/// What something took, by the clock and of the processor.
+/// Time that an action took, by the wall clock and on the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Took {
-    /// By the clock.
+    /// Wall-clock time.
     pub clock: Duration,
-    /// Of the processor, in this thread.
+    /// Processor time of this thread.
     pub processor: Duration,
 }
 
-/// Does something, and returns what it took.
+/// Runs an action, and returns the time that it took.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Took) {
     let (began, had) = (Instant::now(), so_far());
     let done = work();

@@ -1,4 +1,4 @@
-//! Where the built programs are.
+//! Finds the built programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,7 +56,7 @@ fn build_folder() -> PathBuf {
     }
     // target/release/deps/test-program, or target/release/driver.
     let me = env::current_exe().expect("the kernel knows what it runs");
-    let folder = me.parent().expect("a program lies in a folder");
+    let folder = me.parent().expect("a program is in a folder");
     match folder.file_name() {
         Some(name) if name == "deps" => folder.parent().unwrap_or(folder).to_owned(),
         Some(_) | None => folder.to_owned(),

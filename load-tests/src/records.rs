@@ -7,7 +7,7 @@ use serde_json::Value;
 /// By how much a figure may be worse than the recorded one: runs on one machine differ by less.
 pub const TOLERANCE: f64 = 0.10;
 
-/// Which way a figure gets better.
+/// The direction in which a figure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Rates and ratios of ours to another's.
@@ -21,7 +21,7 @@ pub enum Better {
 pub struct Figure {
     /// A JSON pointer in which `*` stands for each element of a list or an object.
     pub pointer: &'static str,
-    /// Which way it gets better.
+    /// The direction in which it improves.
     pub better: Better,
 }
 
@@ -36,7 +36,7 @@ pub struct Benchmark {
     pub prints_lines: bool,
     /// The option that names a Python with the package `hyperqueue`, where it is compared with.
     pub takes_hyperqueue: bool,
-    /// What is compared.
+    /// The figures that are compared.
     pub figures: &'static [Figure],
 }
 
@@ -182,7 +182,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "kernel-pairs",
-        // The record is of tenfold times.
+        // The record was made with tenfold times.
         options: &["--stretch", "10", "--tasks", "10", "--measured", "30", "--steady", "12"],
         figures: &[
             lower("/pairs/*/tessera/high_times_alone"),
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_that_falls_and_a_time_that_rises_by_a_fifth_have_fallen() {
+    fn a_fifth_less_of_a_rate_and_a_fifth_more_of_a_time_are_regressions() {
         let recorded = json!({ "rate": 100.0, "times": [{ "ms": 10.0 }, { "ms": 10.0 }] });
         let measured = json!({ "rate": 80.0, "times": [{ "ms": 12.0 }, { "ms": 10.5 }] });
 
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_was_never_recorded_is_left_out_and_one_that_is_missing_now_has_fallen() {
+    fn a_figure_without_a_record_is_left_out_and_a_missing_one_is_a_regression() {
         let recorded = json!({ "ours": 1.0, "theirs": null });
 
         let compared = compare(&recorded, &json!({}), &[higher("/ours"), higher("/theirs")]);

@@ -2,9 +2,9 @@
 //! file alone.
 //!
 //! The agent's part that owns a GPU runs in a process of its own, with the real NVML worker over
-//! the stand-in. It is killed at any time and started anew. The oracle is the stand-in's own state:
-//! no instance is half made or unplanned, none overlap, and everything that a client holds is as it
-//! was.
+//! the stand-in. It is killed at any time and started again. The oracle is the stand-in's own
+//! state: no instance is incomplete or unplanned, none overlap, and everything that a client holds
+//! is as it was.
 
 mod points;
 mod standing;
@@ -53,18 +53,18 @@ struct Order {
     steps: Vec<PlanStep>,
 }
 
-/// What is done.
+/// Settings of a storm.
 #[derive(Clone, Copy, Debug)]
 pub struct StormPlan {
-    /// How many changes of layout.
+    /// Number of changes.
     pub transitions: u64,
-    /// Of a thousand changes, how many are met by a kill.
+    /// Number of changes per thousand during which the agent is killed.
     pub kills_per_thousand: u32,
     /// Seed of the random number generator.
     pub seed: u64,
 }
 
-/// What came of it.
+/// The results of a storm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StormResult {
     /// Changes that were ordered.
@@ -73,9 +73,10 @@ pub struct StormResult {
     pub steps: u64,
     /// Kills of the agent's part.
     pub kills: u64,
-    /// Kills after which the device stood as neither before nor after the whole change.
+    /// Kills after which the device was neither in the state before nor in that after the whole
+    /// change.
     pub torn: u64,
-    /// Orders to destroy what a client held, all refused.
+    /// Orders to destroy an instance that a client held, all refused.
     pub attempts_on_busy: u64,
 }
 
@@ -133,7 +134,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Starts it, and waits until it has put right what its predecessor left.
+    /// Starts it, and waits until it has repaired what its predecessor left.
     ///
     /// # Errors
     ///
@@ -158,7 +159,7 @@ impl Part {
             }
         });
         let part = Self { child, orders, lines };
-        let line = part.lines.recv_timeout(PATIENCE).context("it never got ready")?;
+        let line = part.lines.recv_timeout(PATIENCE).context("it never became ready")?;
         ensure!(line == "ready", "it said {line}");
         Ok(part)
     }
@@ -181,7 +182,7 @@ impl Part {
     }
 
     fn kill(mut self) {
-        // Fails only if it is gone by itself.
+        // Fails only if it has ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -215,7 +216,7 @@ struct Storm {
     node: SimulatedNode,
     geometry: Geometry,
     random: StdRng,
-    /// What clients hold: the device, and its instance as it stood then.
+    /// Devices that clients hold, each with the state of its instance at that time.
     held: BTreeMap<Slot, (Standing, DeviceClient)>,
     result: StormResult,
     layout_gen: u64,
@@ -225,7 +226,7 @@ struct Storm {
 ///
 /// # Errors
 ///
-/// What the oracle found, or what didn't work at all.
+/// What the oracle found, or why the storm could not run.
 pub fn run(program: &Path, folder: &Path, plan: StormPlan) -> anyhow::Result<StormResult> {
     let node = stage(folder)?;
     let mut storm = Storm {
@@ -280,7 +281,7 @@ impl Storm {
         Ok(part)
     }
 
-    /// Looks at the device file.
+    /// Checks the device file.
     fn judge(
         &mut self,
         before: &BTreeMap<Slot, Standing>,
@@ -308,17 +309,21 @@ impl Storm {
             }
         }
         let found: BTreeSet<Slot> = after.keys().copied().collect();
-        ensure!(found.is_subset(&possible), "nobody asked for some of {found:?}");
+        ensure!(found.is_subset(&possible), "some of {found:?} were not requested");
         let kept = |slot: &Slot| steps.iter().all(|step| step.slot() != *slot);
         ensure!(
             before.keys().filter(|slot| kept(slot)).all(|slot| after.get(slot) == before.get(slot)),
             "an instance that no step names was touched: {before:?} {steps:?} {after:?}"
         );
         if !killed && !on_busy {
-            ensure!(found == whole, "the end was told, but not reached: {found:?}, {whole:?}");
+            ensure!(found == whole, "the end was reported, but not reached: {found:?}, {whole:?}");
             for step in steps {
                 if let PlanStep::Cut(slot, cut) = step {
-                    ensure!(after[slot].cut == *cut, "{slot:?} is cut otherwise than {cut}");
+                    ensure!(
+                        after[slot].cut == *cut,
+                        "{slot:?} has other compute instances than \
+                                                      {cut}"
+                    );
                 }
             }
         }
@@ -329,8 +334,8 @@ impl Storm {
         Ok(())
     }
 
-    /// An instance has the compute instances that it had or those that it was to get, whatever
-    /// was killed in between.
+    /// An instance has either its former or its planned compute instances, no matter when the agent
+    /// was killed.
     fn judge_cut(
         &self,
         slot: Slot,
@@ -357,7 +362,7 @@ impl Storm {
         standing(&self.node)
     }
 
-    /// Lets clients come and go: at most two, so that there is free space for changes.
+    /// Starts and ends clients: at most two at once, so that there is free space for changes.
     fn shuffle_clients(&mut self) -> anyhow::Result<()> {
         if self.random.random_ratio(1, 8)
             && let Some(slot) = self.held.keys().copied().choose(&mut self.random)
@@ -380,8 +385,8 @@ impl Storm {
         Ok(())
     }
 
-    /// A legal change of one to four steps, once in a while with an order to destroy what a
-    /// client holds.
+    /// Returns a legal change of one to four steps, sometimes with an order to destroy an instance
+    /// that a client holds.
     fn steps(&mut self, before: &BTreeMap<Slot, Standing>) -> Vec<PlanStep> {
         if self.random.random_ratio(1, 40)
             && let Some(slot) = self.held.keys().copied().choose(&mut self.random)
@@ -423,7 +428,7 @@ impl Storm {
         steps
     }
 
-    /// Some compute instances for an instance, once in a while.
+    /// Returns compute instances for an instance in some cases.
     fn other_cut(&mut self, slot: Slot) -> Option<Cut> {
         let slices = self.geometry.profile(slot.profile)?.compute_slices;
         if slices < 2 || self.random.random_ratio(1, 2) {
@@ -464,7 +469,7 @@ impl Storm {
 ///
 /// # Errors
 ///
-/// Something doesn't work at all.
+/// The measurement can't be made.
 pub fn overhead(
     program: &Path,
     folder: &Path,

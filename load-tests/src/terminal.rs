@@ -1,4 +1,5 @@
-//! A terminal with a program in it, as a person has one: keys go in, the screen's bytes come out.
+//! A terminal with a program in it, as a user has one: keys are written, and the screen's bytes are
+//! read.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -55,7 +56,7 @@ impl Terminal {
         let shown = Arc::clone(&screen);
         thread::spawn(move || {
             let mut chunk = [0; 4096];
-            // A terminal whose program is gone gives an error.
+            // A terminal whose program has ended returns an error.
             while let Ok(read @ 1..) = reader.read(&mut chunk) {
                 let mut bytes = shown.0.lock().unwrap_or_else(PoisonError::into_inner);
                 bytes.extend_from_slice(&chunk[..read]);
@@ -69,12 +70,12 @@ impl Terminal {
     ///
     /// # Panics
     ///
-    /// The terminal is gone.
+    /// The terminal is closed.
     pub fn type_in(&mut self, keys: impl AsRef<[u8]>) {
-        self.keys.write_all(keys.as_ref()).expect("the terminal takes keys");
+        self.keys.write_all(keys.as_ref()).expect("the terminal accepts keys");
     }
 
-    /// Gives the terminal another size, which signals the program.
+    /// Resizes the terminal, which signals the program.
     pub fn resize(&self, rows: u16, columns: u16) {
         resize(&self.keys, rows, columns);
     }
@@ -119,7 +120,7 @@ impl Terminal {
     ///
     /// # Panics
     ///
-    /// The terminal is gone.
+    /// The terminal is closed.
     pub fn is_raw(&self) -> bool {
         let modes = tcgetattr(self.keys.as_fd()).expect("the terminal's settings").local_modes;
         !modes.contains(LocalModes::ICANON)
@@ -134,7 +135,7 @@ impl Terminal {
     ///
     /// # Panics
     ///
-    /// It is not there.
+    /// It doesn't run.
     pub fn kill(&mut self) {
         self.child.kill().expect("the program runs");
         self.child.wait().expect("it ends");

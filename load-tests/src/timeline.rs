@@ -33,7 +33,7 @@ impl RanProgram {
 /// A time in which a kernel ran, in nanoseconds from the start of the drawing.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineSpan {
-    /// Whose kernel.
+    /// Program of the kernel.
     pub program: RanProgram,
     /// Its start.
     pub from: u64,
@@ -46,7 +46,7 @@ pub struct TimelineSpan {
 pub struct TimelineLane {
     /// Its name.
     pub name: &'static str,
-    /// What ran, in any order.
+    /// The kernels that ran, in any order.
     pub spans: Vec<TimelineSpan>,
 }
 
@@ -55,7 +55,7 @@ pub struct TimelineLane {
 pub struct Timeline {
     /// The heading.
     pub title: String,
-    /// How much is drawn, in nanoseconds.
+    /// Length of the drawn time, in nanoseconds.
     pub shown: u64,
     /// Distance of the ticks of the axis, in nanoseconds.
     pub tick: u64,

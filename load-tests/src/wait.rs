@@ -1,16 +1,16 @@
-//! Waiting for something to become true, with an end.
+//! Waiting for a condition, with a timeout.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Short against everything that is waited for, long against the cost of a look.
+/// Interval of checks: short compared with all waits, long compared with the cost of a check.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Looks until `look` finds something.
+/// Calls `look` until it finds something.
 ///
 /// # Panics
 ///
-/// After `within`; the message is that `what` did not come.
+/// After `within`; the message states that `what` did not happen.
 #[track_caller]
 pub fn until<T>(within: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     match within_time(within, &mut look) {
@@ -19,11 +19,11 @@ pub fn until<T>(within: Duration, what: &str, mut look: impl FnMut() -> Option<T
     }
 }
 
-/// Looks every so often until `look` finds something: for looks that are dear.
+/// Calls `look` at a given interval until it finds something, for expensive checks.
 ///
 /// # Panics
 ///
-/// After `within`; the message is that `what` did not come.
+/// After `within`; the message states that `what` did not happen.
 #[track_caller]
 pub fn until_every<T>(
     every: Duration,
@@ -37,7 +37,7 @@ pub fn until_every<T>(
     }
 }
 
-/// Looks until `look` finds something, or returns `None` after `within`.
+/// Calls `look` until it finds something, or returns `None` after `within`.
 pub fn within_time<T>(within: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     looking(LOOK_EVERY, within, &mut look)
 }

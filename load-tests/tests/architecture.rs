@@ -1,5 +1,5 @@
-//! Which crate may use which, which folders may import each other, and where the names of large
-//! libraries may appear.
+//! Checks which crate may use which, which folders may import each other, and where the names of
+//! large libraries may appear.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, NodeDep};
 
-/// Every arrow that there may be, as `docs/architecture.md` draws them; tests may use more.
+/// Every permitted arrow, as `docs/architecture.md` draws them; tests may use more.
 const ARROWS: &[(&str, &[&str])] = &[
     ("tessera-model", &[]),
     ("tessera-placement", &["tessera-model"]),
@@ -295,7 +295,7 @@ fn product(source: &str) -> String {
 }
 
 #[test]
-fn items_of_tests_are_left_out_and_what_follows_them_is_read() {
+fn items_of_tests_are_skipped_and_later_items_are_read() {
     let source = "a\n#[cfg(test)]\nmod tests;\nb\n#[cfg(test)]\nmod inner {\n    x\n}\nc\n";
 
     assert_eq!(product(source), "a\n\n\nb\n\n\n\n\nc\n");
@@ -432,12 +432,12 @@ fn programs_and_tests_build_third_party_crates_with_the_same_features() {
 }
 
 /// Reads every source file below `folder` that is part of a product, with its path.
-/// The modules of the control core that hold the whole state and the whole round. They lead each decision to
-/// the owners and the rows that it may change.
+/// The modules of the control core that hold the whole state and the whole round. They pass each
+/// decision to the owners and the rows that it may change.
 const HOLD_EVERYTHING: &[&str] = &["input.rs", "leader.rs", "load.rs", "placing.rs", "step.rs"];
 
 #[test]
-fn a_signature_of_the_control_core_says_which_owners_it_may_change() {
+fn signatures_of_the_control_core_name_the_owners_that_they_may_change() {
     let mut wrong = Vec::new();
     for (path, text) in sources("controller/core/src") {
         let module = path.trim_start_matches("controller/core/src/");
@@ -508,7 +508,8 @@ fn a_predictor_answers_at_most_four_questions() {
     );
 }
 
-/// Files in which a number out of range stands for something else than its size, with the reason at its place.
+/// Files in which a number out of range has a meaning other than its size; a comment next to each
+/// states the reason.
 const READ_NUMBERS_THEMSELVES: &[&str] = &[
     "crates/model/src/number.rs",
     // The launcher has no dependency but libc, since it may run as root.
@@ -518,12 +519,12 @@ const READ_NUMBERS_THEMSELVES: &[&str] = &[
     "gpu-agent/launch/src/order.rs",
     "gpu-agent/launch/src/socket.rs",
     "crates/placement/src/policy/tessera/stay/plan.rs",
-    // Programs of others give any number: one that is none has no process.
+    // Programs of others give any number: one out of range has no process.
     "lab/stand-in/src/mps/numbers.rs",
 ];
 
 #[test]
-fn no_number_is_replaced_by_another_one_unseen() {
+fn no_number_is_silently_replaced_by_another_one() {
     let mut wrong = Vec::new();
     for folder in ["api", "controller", "crates", "gpu-agent", "kernel-shim", "lab"] {
         for (path, text) in sources(folder) {

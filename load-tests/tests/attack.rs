@@ -1,4 +1,5 @@
-//! Floods of slow connections and unfinished handshakes: the others are served, and nothing stays behind.
+//! Floods of slow connections and unfinished handshakes: other clients are served, and nothing
+//! remains afterwards.
 
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -8,9 +9,9 @@ use tessera_load_tests::attack::{SlowClients, abandon_handshakes};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON};
 use tessera_load_tests::{http, wait};
 
-/// More than one source may open.
+/// More connections than one source may open.
 const SLOW: usize = 1_300;
-/// More than one source may have under way, and than all may.
+/// More handshakes than one source may have in progress, and than all may.
 const HANDSHAKES: usize = 600;
 
 fn open_files(cluster: &Cluster) -> usize {
@@ -26,7 +27,7 @@ fn refused(cluster: &Cluster, listener: &str) -> u64 {
 }
 
 #[test]
-fn floods_from_some_addresses_cost_the_others_nothing() {
+fn floods_from_some_addresses_do_not_affect_others() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     tessera_controller::listeners::raise_open_files();
     let token = cluster.token();
@@ -38,7 +39,7 @@ fn floods_from_some_addresses_cost_the_others_nothing() {
     let before = open_files(&cluster);
     let runtime = tokio::runtime::Runtime::new().unwrap();
 
-    // One address holds what one address may, and is turned away then.
+    // One address holds as many as one address may; further ones are refused.
     let slow = runtime.block_on(SlowClients::open(cluster.http(), SLOW, 1));
     wait::until(SOON, "connections of one source that were closed", || {
         let ended = slow.counts.ended.load(Ordering::Relaxed);
@@ -55,7 +56,7 @@ fn floods_from_some_addresses_cost_the_others_nothing() {
     assert!(refused(&cluster, "agents") > 0, "{counts:?}");
     assert_eq!(cluster.nodes()[0].state, "available", "a connected node notices nothing");
 
-    // Deadlines end what attackers leave open.
+    // Deadlines end the connections that attackers leave open.
     drop(slow);
     drop(runtime);
     wait::until(Duration::from_secs(60), "no descriptor stays", || {

@@ -1,9 +1,9 @@
 //! The crash loop: controller, agents, shepherds and PostgreSQL are killed at random while jobs
-//! come in. Nothing may be doubled, nothing lost.
+//! come in. No job may run twice, and none may be lost. ¶
 //!
-//! The verdict is not ours: each job takes a file lock while it runs (`locks`), and the client
-//! writes down durably what was acknowledged. The seed is printed; `TESSERA_CHAOS_SEED` replays
-//! its choices, `TESSERA_CHAOS_SECS` makes the loop longer.
+//! The test has its own oracle: each job takes a file lock while it runs (`locks`), and the client
+//! durably records what was acknowledged. The seed is printed; `TESSERA_CHAOS_SEED` replays its
+//! choices, `TESSERA_CHAOS_SECS` makes the loop longer.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -22,9 +22,9 @@ use tessera_load_tests::{http, locks, processes, wait};
 
 /// How long faults are injected by default.
 const DEFAULT_SECS: u64 = 25;
-/// Less traffic than this proves nothing.
+/// A run with less traffic than this proves nothing.
 const JOBS_PER_SEC_MIN: u64 = 8;
-/// Fewer faults than one in this many seconds prove nothing.
+/// A run with fewer faults than one in this many seconds proves nothing.
 const SECS_PER_KILL_MAX: u64 = 2;
 /// How long the queue may take to drain after the last fault (invariant V12): the lease of a
 /// node that was lost last, and the work.
@@ -42,7 +42,7 @@ enum Fault {
     Database,
 }
 
-/// How often each is chosen: the shepherd most, for it is the one that must never be missed.
+/// How often each is chosen: the shepherd most often, since its death must never be missed.
 const FAULTS: [(Fault, u32); 5] = [
     (Fault::Controller, 3),
     (Fault::Agent, 4),
@@ -52,7 +52,7 @@ const FAULTS: [(Fault, u32); 5] = [
 ];
 
 #[test]
-fn nothing_is_doubled_and_nothing_is_lost_whatever_is_killed() {
+fn no_job_runs_twice_and_none_is_lost_whatever_is_killed() {
     let seed = from_env("TESSERA_CHAOS_SEED").unwrap_or_else(|| rand::rng().random());
     let secs = from_env("TESSERA_CHAOS_SECS").unwrap_or(DEFAULT_SECS);
     println!("TESSERA_CHAOS_SEED={seed} TESSERA_CHAOS_SECS={secs}");
@@ -90,7 +90,7 @@ fn nothing_is_doubled_and_nothing_is_lost_whatever_is_killed() {
     println!("{lost_runs} attempts were lost and run again");
 }
 
-/// Submits, and writes down durably what was acknowledged before it counts.
+/// Submits, and durably records each acknowledged job before it counts.
 struct Client<'a> {
     address: std::net::SocketAddr,
     bearer: String,
@@ -168,7 +168,7 @@ fn record(ledger: &mut File, key: &str, job: u64) {
     ledger.sync_data().unwrap();
 }
 
-/// Kills something every now and then, and brings it back after a while that differs.
+/// Kills a random process at intervals, and restarts it after a random delay.
 fn inject(cluster: &mut Cluster, seed: u64, time: Duration) -> BTreeMap<Fault, u64> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut kills = BTreeMap::new();
@@ -176,7 +176,7 @@ fn inject(cluster: &mut Cluster, seed: u64, time: Duration) -> BTreeMap<Fault, u
     while Instant::now() < end {
         thread::sleep(Duration::from_millis(random.random_range(100..1_200)));
         let fault = choose(&mut random);
-        // Mostly back at once; now and then away for longer than the lease.
+        // Mostly restarted at once; sometimes absent for longer than the lease.
         let away = match random.random_range(0..10) {
             0 => Duration::from_millis(6_000),
             1..=3 => Duration::from_millis(800),
@@ -244,7 +244,7 @@ fn kill_a_shepherd(cluster: &Cluster, random: &mut StdRng) -> bool {
     true
 }
 
-/// Whatever ended by itself under the faults is started again, as a service manager would.
+/// Each process that ended by itself under the faults is started again, as a service manager would.
 fn heal(cluster: &mut Cluster) {
     let daemons = std::iter::once(&mut cluster.controller).chain(&mut cluster.agents);
     for daemon in daemons {
@@ -271,8 +271,8 @@ fn drain(cluster: &Cluster, acked: usize) {
     let sum: u64 = counts.by_state.values().sum();
     assert_eq!(sum, counts.total, "{counts:?}");
     // Every submit was repeated until it was acknowledged: there is nothing else.
-    assert_eq!(counts.total, acked as u64, "jobs that nobody submitted, or jobs that are gone");
-    // That each of them succeeded is checked job by job, with the attempts of the one that did not.
+    assert_eq!(counts.total, acked as u64, "jobs that were never submitted, or lost jobs");
+    // Each job is checked for success by itself; a failure shows the attempts of that job.
 }
 
 fn every_acknowledged_job_ended_once(cluster: &Cluster, acked: &BTreeMap<u64, String>) -> usize {
@@ -286,7 +286,7 @@ fn every_acknowledged_job_ended_once(cluster: &Cluster, acked: &BTreeMap<u64, St
         lost += ends("lost");
         // The nodes agree with the database: every run belongs to an attempt.
         let ran = runs.get(key).copied().unwrap_or_default();
-        assert!(ran.stopped >= 1, "{key} succeeded without coming to its end: {ran:?}");
+        assert!(ran.stopped >= 1, "{key} succeeded without completing: {ran:?}");
         assert!(ran.started as usize <= detail.attempt_list.len(), "{key}: {ran:?}");
         if ends("lost") == 0 {
             assert_eq!((ran.started, ran.stopped), (1, 1), "{key}: {:#?}", detail.attempt_list);
@@ -309,7 +309,7 @@ fn nothing_is_left(cluster: &Cluster, mark: &str) {
     wait::until(Duration::from_secs(15), "no process of a job", || {
         processes::marked(mark).is_empty().then_some(())
     });
-    // Each agent keeps a few ready for the next launch; those of its former lives are gone.
+    // Each agent keeps a few ready for the next launch; those of its former processes have ended.
     let most = SHEPHERDS_READY_MAX * cluster.agents.len();
     wait::until(Duration::from_secs(15), "few shepherds", || {
         let left = processes::named("tessera-shepherd", &cluster.processes());

@@ -1,4 +1,4 @@
-//! The read-only look at a real GPU: the script's ways out, and what was kept of real GPUs.
+//! The read-only look at a real GPU: the script's exit paths, and the recordings of real GPUs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -78,7 +78,7 @@ fn a_gpu_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
     assert_eq!(kept.len(), 1, "{kept:?}");
     let seen = sound(&kept[0]);
     assert!(
-        seen.may.contains("may cut GPU 0") && printed.contains("may cut GPU 0"),
+        seen.may.contains("may partition GPU 0") && printed.contains("may partition GPU 0"),
         "{}",
         seen.may
     );
@@ -87,13 +87,14 @@ fn a_gpu_is_read_and_kept_with_what_may_be_done_and_is_left_as_it_was() {
     assert!(seen.gpus[0].sample.as_ref().unwrap().power_mw.is_some());
     assert!(node.read().unwrap() == before, "nothing was changed");
 
-    // The same without the permission for MIG: it lists what it may not do.
+    // The same without the permission for MIG: it lists the operations that it lacks permission
+    // for.
     node.set_faults("call=nvmlDeviceGetGpuInstances code=4\n").unwrap();
     let output = look(&programs().nvml, Some(&sim), &into);
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{printed}");
     let seen = sound(&into.join("unread.json"));
-    assert!(seen.may.contains("may neither cut nor use GPU 0"), "{}", seen.may);
+    assert!(seen.may.contains("may neither partition nor use GPU 0"), "{}", seen.may);
     assert!(seen.findings.iter().any(|f| f.check == "mig_permission" && f.level == "blocks"));
     assert!(seen.gpus[0].problems[0].contains("4 from"), "{:?}", seen.gpus[0].problems);
 }

@@ -129,8 +129,8 @@ fn the_whole_pack_runs_on_the_stand_in_and_says_so_in_every_file() {
     every_launch_is_counted(&rows(&pack.result("2-interception")));
     results_are_the_same_in_each_role(&rows(&pack.result("3-hashes")));
     costs_are_measured_in_their_roles(&rows(&pack.result("4-overhead")));
-    what_was_recorded_can_be_played(&pack);
-    turns_are_the_devices_own(&rows(&pack.result("6-switches")));
+    a_recording_can_be_played(&pack);
+    time_slices_are_the_devices_own(&rows(&pack.result("6-switches")));
     pairs_run_in_all_forms(&rows(&pack.result("7-pairs")));
 }
 
@@ -170,7 +170,7 @@ fn costs_are_measured_in_their_roles(rows: &BTreeMap<String, Value>) {
     assert!(rows["a launch without the shim"]["launch_ns"]["p50"].as_f64().unwrap() > 0.0);
 }
 
-fn what_was_recorded_can_be_played(pack: &UnpackedPack) {
+fn a_recording_can_be_played(pack: &UnpackedPack) {
     let rows = rows(&pack.result("5-profiles"));
     // FIKIT's twelve networks, and the proxy that the stand-in can run.
     assert_eq!(rows.len(), 13, "{rows:?}");
@@ -181,9 +181,9 @@ fn what_was_recorded_can_be_played(pack: &UnpackedPack) {
     assert_eq!(play(&file, &pack.path("played"))["launches"], 24);
 }
 
-fn turns_are_the_devices_own(rows: &BTreeMap<String, Value>) {
+fn time_slices_are_the_devices_own(rows: &BTreeMap<String, Value>) {
     let row = &rows["turns of two processes"];
-    // The stand-in's settings: slices of 2 ms, and 100 µs for a change of contexts.
+    // The stand-in's settings: slices of 2 ms, and 100 µs for a context switch.
     assert_eq!(row["turn_ms"]["p50"], 2.0, "{row}");
     assert_eq!(row["change_us"]["p50"], 100.0, "{row}");
     assert_eq!(row["at_once"], 0, "{row}");
@@ -245,7 +245,7 @@ fn without_the_built_programs_it_names_what_packs_them() {
 }
 
 #[test]
-fn a_part_that_breaks_stops_no_other_and_fails_in_the_table() {
+fn a_failed_part_stops_no_other_and_is_listed_as_failed() {
     let pack = UnpackedPack::new();
     fs::write(pack.path("pack/gpu_pack/inventory.py"), "raise SystemExit(7)\n").unwrap();
 
@@ -306,7 +306,7 @@ fn a_trace_of_torchs_profiler_becomes_a_file_that_plays() {
 
     let file = folder.path().join("recorded.player");
     fs::write(&file, &written.stdout).unwrap();
-    // The pause of 1.5 µs between both is none of the host's.
+    // The pause of 1.5 µs between both is not a pause of the host.
     let expected = "player 1\n# a test\nstreams 2\niterations 1\n# k0: void gemm<float, 4>(int*)\n\
         kernel k0 dur=100500ns\nkernel k0 dur@8x1x1/128x1x1=100500ns\ngap 50000ns\nrun k0 4x1x1/128x1x1\n\
         run k0 8x1x1/128x1x1 stream=1\ngap 647500ns\n";
@@ -365,7 +365,7 @@ fn nothing_in_the_pack_can_change_a_setting_of_a_gpu() {
 }
 
 #[test]
-fn the_endpoint_answers_a_wrong_order_with_what_is_wrong_and_goes_on() {
+fn the_endpoint_answers_an_invalid_request_with_an_error_and_continues() {
     let folder = tempfile::tempdir().unwrap();
     let mut endpoint = Command::new(env!("CARGO_BIN_EXE_tessera-kernel-endpoint"))
         .arg("--shim")

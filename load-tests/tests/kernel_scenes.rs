@@ -1,9 +1,9 @@
-//! The holder and the filler in real time: players on the CUDA stand-in under the shim, the agent's
-//! own queue, and what the device's trace shows of who ran when.
+//! The holder and the filler in real time: players on the CUDA stand-in under the shim, with the
+//! agent's own queue. The device's trace shows which program ran when.
 //!
-//! A machine that does other things meanwhile wakes threads late. So the scenes go before everything
-//! else where that is allowed. Each may be played a few times until one shows what it should; what must
-//! never happen is checked in every one.
+//! A machine that does other things meanwhile wakes threads late. So the scenes run with real-time
+//! priority where that is allowed. Each may be played a few times until one shows what it should;
+//! what must never happen is checked in every one.
 
 use std::fmt::Write as _;
 
@@ -30,7 +30,7 @@ fn stage(high: String, low: String) -> Stage {
     Stage::new(setting, [named("holder", high), named("filler", low)]).unwrap()
 }
 
-/// A filler that never pauses, with kernels of so many milliseconds.
+/// A filler that never pauses, with kernels of the given number of milliseconds.
 fn filler(millis: u64) -> String {
     format!("player 1\nkernel piece dur={millis}ms\nrun piece 8x1x1/128x1x1\nsync\n")
 }
@@ -86,7 +86,7 @@ fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
         });
         let filled = gaps.clone().filter(|fills| *fills == 2).count();
         let gaps = gaps.count();
-        // A grant is for a gap: nothing of the filler's starts while the holder works.
+        // A grant is for a gap: no kernel of the filler starts while the holder works.
         let inside = played.low.iter().filter(|low| {
             played.high.iter().any(|high| (high.queued..end(high)).contains(&begin(low)))
         });
@@ -108,8 +108,9 @@ fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
 }
 
 #[test]
-fn however_many_threads_and_processes_wait_none_launches_without_a_grant() {
-    // Kernels of 20 ms fit no gap of 8 ms. Each thread once went after 100 ms.
+fn with_any_number_of_waiting_threads_and_processes_none_launches_without_a_grant() {
+    // Kernels of 20 ms fit no gap of 8 ms. In an earlier version, each thread launched after 100
+    // ms.
     let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
     let stage = stage(holder, filler(20));
     stage.measure(150).unwrap();

@@ -58,14 +58,14 @@ fn lines_with(file: &Path, what: &str) -> usize {
 }
 
 #[test]
-fn an_agent_that_is_killed_fails_no_job_of_its_queue_and_has_them_back() {
+fn a_killed_agent_fails_no_job_of_its_queue_and_they_rejoin_it() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
     let [log, traces] = ["shim.log", "traces"].map(|name| cluster.scratch().join(name));
     let high = "iterations 1000\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
     let low = "iterations 5000\nkernel piece dur=1ms\nrun piece 8x1x1/128x1x1\nsync\n";
     let jobs = [("high", 0, high), ("low", 7, low)].map(|(name, priority, steps)| {
         let mut request = player(&cluster, name, priority, steps);
-        // Jobs may not set these; what they start may.
+        // Jobs may not set these variables, but the programs that they start may.
         let watched = [("TESSERA_KERNEL_LOG", &log), ("TESSERA_SIM_CUDA_TRACE", &traces)]
             .map(|(name, path)| format!("{name}={}", path.display()));
         let program = request.command.take().unwrap();
@@ -105,13 +105,14 @@ fn an_agent_that_is_killed_fails_no_job_of_its_queue_and_has_them_back() {
 #[test]
 fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
-    // 2 ms of work and 8 ms of pause; and work without a pause, for so long that the other one has begun.
+    // 2 ms of work and 8 ms of pause; and work without a pause that lasts until the other one has
+    // begun.
     let high = "iterations 300\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
     let low = "iterations 3000\nkernel piece dur=1ms\nrun piece 8x1x1/128x1x1\nsync\n";
     let high = player(&cluster, "high", 0, high);
     let low = player(&cluster, "low", 7, low);
 
-    // Each alone: nobody knows their kernels.
+    // Each alone, since their kernels are not known.
     for request in [&high, &low] {
         let job = cluster.submit(request).job_id;
         cluster.wait_job(job, DONE_WITHIN, "succeeded");
@@ -129,7 +130,7 @@ fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
     let took = kernels["kernels"][0]["took"]["mean_us"].as_f64().unwrap();
     assert!((1_500.0..4_000.0).contains(&took), "{kernels}");
 
-    // Both together: on one slice, which the lower priority fills the gaps of.
+    // Both together on one slice, whose gaps the one with the lower priority fills.
     let jobs = [&high, &low].map(|request| cluster.submit(request).job_id);
     let [first, second] = jobs.map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
     assert_eq!(slice(&first), slice(&second));
@@ -140,7 +141,7 @@ fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
 }
 
 #[test]
-fn with_mps_beneath_jobs_are_its_clients_and_their_memory_is_enforced() {
+fn over_mps_jobs_are_its_clients_and_their_memory_is_enforced() {
     let cluster =
         Plan::new().node("n1", "a100-40gb").agent_settings("kernel_over_mps = true\n").start();
     let steps = "iterations 200\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";

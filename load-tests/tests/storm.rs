@@ -5,7 +5,7 @@ use std::path::Path;
 use tessera_load_tests::storm::{Change, StormPlan, kill_at_every_point, run};
 
 #[test]
-fn a_storm_of_changes_and_kills_leaks_nothing_and_touches_nothing_busy() {
+fn a_storm_of_changes_and_kills_leaks_no_instance_and_touches_no_busy_one() {
     let folder = tempfile::tempdir().unwrap();
     let seed = rand::random();
     let plan = StormPlan { transitions: 200, kills_per_thousand: 150, seed };
@@ -18,7 +18,7 @@ fn a_storm_of_changes_and_kills_leaks_nothing_and_touches_nothing_busy() {
 }
 
 #[test]
-fn an_agent_that_is_killed_at_any_call_of_a_plan_leaves_what_the_next_one_puts_in_order() {
+fn after_an_agent_is_killed_at_any_call_of_a_plan_the_next_one_restores_order() {
     for change in [Change::Replace, Change::Cut, Change::ReplaceByCut] {
         let folder = tempfile::tempdir().unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_layout-storm"));

@@ -222,7 +222,7 @@ fn string_value(literal: &str) -> Option<String> {
     Some(out)
 }
 
-/// Puts one word in the place of each `{…}`.
+/// Replaces each `{…}` with one word.
 fn without_placeholders(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut depth = 0_usize;

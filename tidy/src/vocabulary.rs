@@ -110,6 +110,18 @@ pub const BANNED: &[Banned] = &[
         "the waiting job, the process that …, the user who …",
     ),
     ban(&["is no moment", "all the same"], "is not a valid time, anyway"),
+    ban(
+        &["change of contexts", "changes of contexts", "changing contexts"],
+        "context switch, context switches",
+    ),
+    ban(&["cut anew"], "gets new compute instances"),
+    ban(&["stand idle", "stands idle", "standing idle"], "be idle"),
+    ban(&["made late", "serve answers", "serves answers"], "becomes late, online job"),
+    ban(&["gone for good"], "lost, removed"),
+    ban(&["came to its end"], "ended, completed"),
+    ban(&["what became of"], "result, outcome"),
+    ban(&["had of late"], "recent usage"),
+    ban(&["behind everybody's back", "as ever"], "without its knowledge, as before"),
 ];
 
 /// Returns the banned words in a text, each with what to write instead.

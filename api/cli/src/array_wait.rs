@@ -15,7 +15,7 @@ const TASKS_MAX: usize = 100_000;
 ///
 /// # Errors
 ///
-/// [`CommandFailure::ApiClient`] if there is no such job, or the controller stays away.
+/// [`CommandFailure::ApiClient`] if there is no such job, or the controller stays unreachable.
 pub async fn wait_for(
     session: &CommandSession,
     jobs: &[JobRef],

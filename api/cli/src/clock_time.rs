@@ -13,7 +13,7 @@ const FORMS: &str = "write HH:MM, YYYY-MM-DD, YYYY-MM-DDTHH:MM, 2027-01-31T18:00
 /// A time as `sbatch` takes it. A time of day is the next one; times are those of the local time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockTime {
-    /// So many seconds from now.
+    /// A number of seconds from now.
     In(i64),
     /// The next time when clocks show that.
     TimeOfDay(Time),

@@ -45,7 +45,7 @@ fn draw(nodes: &[NodeDetails]) -> String {
                 busy(node),
                 node.cores.to_string(),
                 Bytes::new(node.memory_bytes).to_string(),
-                // What `submit --share` supports there.
+                // The support for `submit --share` there.
                 if node.mps { "mps" } else { "-" }.to_owned(),
                 node.agent_version.clone(),
                 or_dash(node.last_seen_at.map(moment)),
@@ -160,7 +160,7 @@ fn share_default(word: &str) -> String {
     format!("{word}: without --share, {what}")
 }
 
-/// Describes what becomes of requests for one GPU.
+/// Describes the states of requests for one GPU.
 fn sharing(partitions: &[String]) -> String {
     match partitions {
         [] => "a job that requests one GPU gets all of it".to_owned(),

@@ -19,7 +19,7 @@ const FALLBACK_URL: &str = "http://127.0.0.1:7070";
 /// Largest file of credentials or authorities: above any bundle of authorities.
 const FILE_MAX: u64 = 4 << 20;
 
-/// What the command line and the environment name.
+/// Settings from the command line and the environment.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     /// The address.
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// What `tessera login` keeps.
+/// Settings that `tessera login` stores.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Credentials {
@@ -118,7 +118,7 @@ impl Credentials {
         let file = match file {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            // Of another user's folder there is nothing to read.
+            // Another user's folder can't be read.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
             Err(error) => return Err(wrong(error.to_string())),
         };
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_counts_before_what_was_kept_and_before_this_machine() {
+    fn given_settings_override_stored_ones_and_this_machine() {
         let url = |given: &Given, kept, socket| choose(given, kept, None, socket).url;
 
         assert_eq!(url(&given("http://a", ""), kept(), true), "http://a");

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_advised_that_would_request_more() {
+    fn no_advice_would_request_more() {
         let tight = TaskEfficiency { given_bytes: 4 * GIB, limit_secs: Some(4_500), ..task() };
 
         assert_eq!(advice(&tight), "-");

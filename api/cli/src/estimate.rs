@@ -115,7 +115,7 @@ pub enum BadModelFile {
         "--memory-from: {option:?} is unknown; give FILE, then such as ,batch=8,seq=512,optimizer=adamw,dtype=mixed,checkpointing"
     )]
     Option {
-        /// What was given.
+        /// The given value.
         option: String,
     },
 }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_model_and_no_option_is_refused_in_words() {
+    fn an_unknown_model_or_option_is_refused_with_a_clear_message() {
         let (_folder, path) = file("config.json", "{}");
 
         let refused = read_shape(&path).unwrap_err().to_string();

@@ -5,7 +5,7 @@ use std::io;
 
 use tessera_client::ClientError;
 
-/// What was wrong: a sentence, or an error that has its own type.
+/// The fault: a sentence, or an error that has its own type.
 pub type FailureCause = Box<dyn Error + Send + Sync>;
 
 /// Why a verb failed.

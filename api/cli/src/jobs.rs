@@ -25,19 +25,19 @@ pub enum BadJobWord {
     /// It has none of the forms.
     #[error("{text:?} is not a job; write 42, 42_7 or 42_[1-5]")]
     NoJobs {
-        /// What was given.
+        /// The given value.
         text: String,
     },
     /// It has none of the forms that name a single job.
     #[error("{text:?} is not a job; write 42, or 42_7 for a task")]
     NotOneJob {
-        /// What was given.
+        /// The given value.
         text: String,
     },
     /// It names too many at once.
     #[error("{text:?} names more than {EXPANSION_MAX} jobs")]
     TooManyJobs {
-        /// What was given.
+        /// The given value.
         text: String,
     },
 }

@@ -51,7 +51,7 @@ impl Logs {
 ///
 /// # Errors
 ///
-/// [`CommandFailure`] if there is no such output, or the controller stays away.
+/// [`CommandFailure`] if there is no such output, or the controller stays unreachable.
 pub async fn copy_output(
     client: &ApiClient,
     job: JobRef,

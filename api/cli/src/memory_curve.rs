@@ -105,7 +105,7 @@ fn columns(attempt: &AttemptMemoryView) -> Vec<Column> {
     columns
 }
 
-/// Describes what is predicted, and what came of it.
+/// Describes the prediction and its outcome.
 fn notes(attempt: &AttemptMemoryView) -> Vec<String> {
     let mut notes = Vec::new();
     if attempt.preallocated {

@@ -178,7 +178,7 @@ fn split(text: &str) -> (&str, Option<String>) {
     }
 }
 
-/// What is to be drained.
+/// The node or GPU to drain.
 enum DrainTarget {
     Node(String),
     Gpu(Box<GpuDetails>),

@@ -24,9 +24,9 @@ impl PredictionList {
 struct ModelTexts {
     /// What it predicts.
     predicts: &'static str,
-    /// What a training sample is.
+    /// The kind of training sample.
     samples: &'static str,
-    /// What its error is relative to, after "%".
+    /// The reference of its error, after "%".
     part: &'static str,
     /// When it is used, while it is trusted.
     trusted: &'static str,

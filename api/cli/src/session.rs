@@ -23,10 +23,10 @@ pub struct CommandSession {
     pub screen: OutputScreen,
 }
 
-/// What standard output can show.
+/// The capabilities of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputScreen {
-    /// Whether a person looks at it.
+    /// Whether it is a terminal.
     pub terminal: bool,
     /// Whether to use colours.
     pub colour: bool,

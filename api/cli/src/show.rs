@@ -73,7 +73,8 @@ impl Show {
     }
 }
 
-/// Reads the members of a job's gang, by rank. What can't be read is left out, as in all that is only shown besides.
+/// Reads the members of a job's gang, by rank. Members that can't be read are left out, since they
+/// are only additional output.
 async fn members(session: &CommandSession, job: &JobView) -> Vec<JobView> {
     let mut found = Vec::new();
     let Some((array, gang)) = job.array_id.zip(job.gang) else { return found };
@@ -187,7 +188,11 @@ fn draw(detail: &JobDetail) -> String {
         (
             "Idle timeout",
             detail.idle_timeout_secs.map(|secs| {
-                format!("{}, then {}", Elapsed(secs), detail.idle_action.as_deref().unwrap_or("end"))
+                format!(
+                    "{}, then {}",
+                    Elapsed(secs),
+                    detail.idle_action.as_deref().unwrap_or("end")
+                )
             }),
         ),
         ("Container", detail.container.clone()),

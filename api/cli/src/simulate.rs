@@ -134,7 +134,7 @@ pub struct Simulation {
     pub notes: Vec<String>,
 }
 
-/// What is simulated.
+/// The simulated workload.
 struct SimulationScene {
     workload: Workload,
     fleet: GpuFleet,

@@ -16,7 +16,7 @@ const DAY: u64 = 24 * HOUR;
 pub enum TimeLimit {
     /// No limit; also written as `0`.
     Unlimited,
-    /// So many seconds.
+    /// A number of seconds.
     Secs(u64),
 }
 
@@ -60,7 +60,7 @@ fn parse_secs(text: &str) -> Option<u64> {
         None => (None, text),
     };
     let parts = rest.split(':').map(number).collect::<Option<Vec<_>>>()?;
-    // What a bare number means depends on whether days stand before it.
+    // The unit of a bare number depends on whether days precede it.
     let units: &[u64] = match (days, parts.len()) {
         (Some(_), 1) => &[HOUR],
         (Some(_), 2) => &[HOUR, MINUTE],

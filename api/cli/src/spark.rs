@@ -7,7 +7,7 @@ use tessera_simulator::cluster::number::float;
 /// From the lowest to the highest.
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws the newest `width` values, scaled from 0 to `top`. What was not measured is a blank.
+/// Draws the newest `width` values, scaled from 0 to `top`. Missing values are blanks.
 pub fn line(values: &[Option<f64>], top: f64, width: usize) -> String {
     let newest = values.len().saturating_sub(width);
     let drawn: String =

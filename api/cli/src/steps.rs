@@ -174,8 +174,9 @@ fn facts(plan: &StepPlan, allocation: &Allocation, number: u64) -> StepFacts {
     }
 }
 
-/// Puts the single process of a step in the place of this one, so that it has this one's terminal. It takes no GPU
-/// from other steps, since a shell that is left open would keep it. Returns only why that failed.
+/// Replaces this process with the single process of a step, so that it keeps the terminal. It takes
+/// no GPU from other steps, since a shell that is left open would keep it. Returns only why that
+/// failed.
 pub fn become_step(options: StepOptions, allocation: &Allocation) -> CommandFailure {
     match try_become_step(options, allocation) {
         Ok(never) => match never {},

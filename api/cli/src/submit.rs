@@ -70,7 +70,7 @@ pub struct SlurmOptions {
     pub foreign: ForeignOptions,
 }
 
-/// Whose defaults a command has.
+/// The program whose defaults a command uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitDialect {
     /// Ours.
@@ -89,11 +89,11 @@ pub struct SubmitContext {
     pub environment: BTreeMap<String, String>,
     /// The name of this machine.
     pub host: Option<String>,
-    /// Whose defaults apply.
+    /// The program whose defaults apply.
     pub dialect: SubmitDialect,
 }
 
-/// What a job runs.
+/// The program of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobSource {
     /// A script that is named, or read from standard input; and its arguments.

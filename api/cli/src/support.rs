@@ -35,7 +35,7 @@ const PAGES: [(&str, &str); 12] = [
 ];
 /// Newest jobs that are listed.
 const JOBS: &str = "v1/jobs?limit=500";
-/// What is kept of a job: neither names nor anything that a user wrote.
+/// The stored fields of a job: neither names nor anything that a user wrote.
 const JOB_FIELDS: [&str; 18] = [
     "id",
     "array_id",
@@ -67,12 +67,12 @@ pub struct SupportBundle {
     out: Option<PathBuf>,
 }
 
-/// What a bundle has so far.
+/// The contents of a bundle so far.
 struct Bundle {
     redactor: Redactor,
     now: u64,
     files: Vec<(String, Vec<u8>)>,
-    /// What could not be collected, and why.
+    /// Parts that could not be collected, and why.
     missing: Vec<Value>,
 }
 
@@ -193,7 +193,7 @@ fn pretty(value: &Value) -> String {
 }
 
 fn write(bundle: Bundle, out: &PathBuf) -> io::Result<()> {
-    // Nobody else may read it until its owner looked through it.
+    // Only its owner may read it, until the owner has checked it.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(out)?;
     let mut tar = Builder::new(GzEncoder::new(file, Compression::default()));
     let manifest = json!({
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_user_wrote_is_kept_of_a_job() {
+    fn no_text_of_a_user_is_kept_about_a_job() {
         let page = r#"{"items":[{"id":7,"state":"running","name":"paper-x","user":"ada",
             "script":"export KEY=1","reason_text":"by ada"}],"next_cursor":null}"#;
 

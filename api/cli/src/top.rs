@@ -60,7 +60,7 @@ impl Top {
     async fn live(&self, session: &CommandSession) -> Result<u8, CommandFailure> {
         let ended = tokio::signal::ctrl_c();
         tokio::pin!(ended);
-        // The alternate screen: what stood there before comes back in the end.
+        // The alternate screen: the earlier contents are restored at the end.
         write_out("\x1b[?1049h\x1b[?25l")?;
         let shown = loop {
             if let Err(failure) = self.draw_screen(session).await {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_reported_is_shown_as_missing() {
+    fn values_that_were_never_reported_are_shown_as_missing() {
         let all = ClusterSeries { items: vec![gpu(Vec::new())] };
 
         assert!(draw(&all, None, PLAIN).contains("no measurements"));

@@ -26,8 +26,8 @@ impl Wait {
     }
 }
 
-/// Returns the highest code of all jobs, as Slurm does for arrays. Of a gang the members count that ended by
-/// themselves, since the failure of one ends the others by a signal.
+/// Returns the highest code of all jobs, as Slurm does for arrays. Of a gang, only members that
+/// ended by themselves count, since the failure of one ends the others by a signal.
 pub fn worst(jobs: &[JobView]) -> u8 {
     let ended_itself = |job: &&JobView| {
         job.gang.is_none() || job.exit_code.as_deref().is_some_and(|code| code.ends_with(":0"))

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use tessera_model::Millis;
 use tessera_placement::{Account, SliceLimit};
 
-/// The key of the quota for users without one of their own.
+/// The key of the quota for users who have no quota of their own.
 const EVERYBODY: &str = "*";
 
 /// The prefix of accounts' names where users' names are used, too.
 const PREFIX: &str = "account ";
 
-/// Most accounts, members and user quotas: enough for a large site's users and as many service
-/// accounts.
+/// The most accounts, members and user quotas: enough for the users of a large site and as many
+/// service accounts.
 pub const ENTRIES_MAX: usize = 10_000;
 
 /// Longest name of an account, in bytes, so that it fits into tables.
@@ -42,7 +42,7 @@ const fn one_share() -> u32 {
     1
 }
 
-/// Settings of accounts that are refused.
+/// Why settings of accounts are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAccounts {
     /// A user is in two accounts.
@@ -100,7 +100,7 @@ pub enum InvalidAccounts {
         what: &'static str,
     },
     /// The half-life is zero.
-    #[error("a half-life of nothing would forget all usage at once: write a time such as 1d")]
+    #[error("a half-life of zero would forget all usage at once: write a time such as 1d")]
     NoHalfLife,
 }
 
@@ -109,7 +109,7 @@ pub enum InvalidAccounts {
 pub struct Accounts {
     pub(crate) quotas: BTreeMap<String, u32>,
     pub(crate) accounts: BTreeMap<String, AccountSettings>,
-    /// By user: the account's name, and the name under which its jobs are counted.
+    /// By user: the account's name, and the name under which its jobs count.
     pub(crate) of_user: BTreeMap<String, (String, Arc<str>)>,
     /// The half-life of usage; `None` if usage never decays.
     pub(crate) half_life: Option<Millis>,
@@ -171,11 +171,11 @@ impl Accounts {
     /// The default half-life of usage: past usage is weighted by half for each day of age.
     pub const HALF_LIFE: Millis = Millis::from_secs(86_400);
 
-    /// Reads quotas of users (`*` is everybody without one of their own) and accounts.
+    /// Reads accounts and quotas of users (`*` means all users without their own quota).
     ///
     /// # Errors
     ///
-    /// [`InvalidAccounts`] has what is wrong, and what would be right.
+    /// [`InvalidAccounts`] states what is wrong and what is expected.
     pub fn new(
         quotas: BTreeMap<String, u32>,
         accounts: BTreeMap<String, AccountSettings>,
@@ -227,7 +227,7 @@ impl Accounts {
         self.of_user.get(user).map(|(account, _)| &**account)
     }
 
-    /// Returns what limits a user's jobs at once.
+    /// Returns the limits on what a user's jobs hold at once.
     pub fn limits(&self, user: &str) -> impl Iterator<Item = SliceLimit> {
         let own = self.quota(user).map(|slices| SliceLimit { name: alone(&user.into()), slices });
         let account = self.of_user.get(user).and_then(|(account, name)| {

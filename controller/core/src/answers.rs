@@ -7,20 +7,20 @@ use tessera_predict::memory::MemoryEstimate;
 use tessera_predict::peak::watch::BandPoint;
 use tessera_predict::peak::{GrowthForecast, MemoryCurve};
 
-/// What the placer knows of a waiting job, beyond what the store has.
+/// What the placer knows about a waiting job, beyond what the store has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitingExplanation {
     /// How many jobs are ahead of it in the queue.
     pub jobs_ahead: u64,
-    /// The reason, as a stable word.
+    /// The reason, as a stable value of the API.
     pub reason: &'static str,
     /// The explanation, computed as if the job were the next one.
     pub why: Explanation,
     /// Its expected run time on the tightest slice that suits it.
     pub prediction: Option<Prediction>,
-    /// Its memory estimate, if it requests what runs of its task showed.
+    /// Its memory estimate, if its request comes from earlier runs of its task.
     pub memory: Option<MemoryEstimate>,
-    /// Where its size comes from, and the memory that it requests; absent if it requests no amount.
+    /// The source of its size, and the memory that it requests; `None` if it requests no amount.
     pub size: (SizeSource, Option<Bytes>),
     /// What would start it now.
     pub alternatives: Vec<Alternative>,
@@ -41,10 +41,10 @@ pub struct ModelStatus {
     pub low_confidence_tasks: usize,
 }
 
-/// What is known of a job's memory besides what the store has.
+/// What is known about a job's memory, beyond what the store has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryOverview {
-    /// The memory of its running attempt, if that is watched.
+    /// The memory of its running attempt, if it is watched.
     pub live: Option<LiveMemory>,
     /// The sizes of slices on its GPU, the smallest first.
     pub sizes: Vec<Bytes>,
@@ -55,15 +55,15 @@ pub struct MemoryOverview {
 pub struct LiveMemory {
     /// The attempt.
     pub attempt: AttemptId,
-    /// What is done about predictions.
+    /// The action on predictions.
     pub mode: MemoryPrediction,
-    /// Its memory so far.
+    /// Its memory up to now.
     pub curve: MemoryCurve,
-    /// Whether a framework takes memory in advance, so that nothing is predicted.
+    /// Whether a framework allocates memory in advance, so that no prediction is possible.
     pub preallocated: bool,
     /// Whether it is being moved to a larger slice.
     pub moving: bool,
-    /// The prediction, if it grows beyond its slice.
+    /// The prediction, if its memory is predicted to exceed its slice.
     pub forecast: Option<GrowthForecast>,
     /// The predicted band up to the crossing.
     pub band: Vec<BandPoint>,
@@ -72,30 +72,31 @@ pub struct LiveMemory {
 /// Something that would start a job now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alternative {
-    /// What would have to be different, after "if".
+    /// The condition, as text after "if".
     pub change: String,
-    /// What would follow, after "it".
+    /// The result, as text after "it".
     pub effect: String,
 }
 
-/// Whether a job is expected to be done by its deadline.
+/// Whether a job is expected to meet its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadlineForecast {
     /// The deadline, in milliseconds since 1970.
     pub deadline_unix: Millis,
-    /// The probability, in millionths; `None` if nothing is known of the job's run time or of its start.
+    /// The probability, in millionths; `None` if nothing is known about the job's run time or
+    /// start.
     pub probability: Option<u64>,
-    /// How long from now the job is expected to be done.
+    /// The time from now until the expected end of the job.
     pub ends_in: Option<Millis>,
-    /// What this rests on, as a sentence without a stop.
+    /// What this is based on, as a sentence without a full stop.
     pub text: String,
 }
 
 /// When a job is expected to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedStart {
-    /// From now on.
+    /// The time from now until its expected start.
     pub after: Option<Millis>,
-    /// What the expectation rests on.
+    /// What the expectation is based on.
     pub text: String,
 }

@@ -1,4 +1,4 @@
-//! Jobs that come into the queue: submitted, released, or queued again after an attempt.
+//! Jobs that enter the queue: submitted, released, or queued again after an attempt.
 
 use crate::memory_requests::{memory_request, sized};
 use crate::rows::submitted::SubmittedJob;
@@ -33,7 +33,7 @@ pub(crate) fn enqueue(
         own,
         ..
     } = submitted_job;
-    // An accepted job may be announced after a reload has read it already.
+    // A job may be announced after a reload has already read it.
     if attempts.by_job.contains_key(&job) || queue.ranks.contains_key(&job) {
         return;
     }

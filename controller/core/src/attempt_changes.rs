@@ -1,4 +1,4 @@
-//! What the life of an attempt changes, from its reservation to its end.
+//! The parts of the state that change during an attempt's life, from its reservation to its end.
 
 use crate::round::{JobWrites, RoundEffect};
 use crate::state::accounting::Accounting;
@@ -10,8 +10,8 @@ use crate::state::queue::JobQueue;
 use crate::state::watches::MemoryWatches;
 use tessera_model::Millis;
 
-/// The owners that change as attempts begin and end, with their rows of a round. Nodes can only be
-/// read, and layouts, overrides and the policy are out of reach.
+/// The owners that change when attempts begin and end, with their rows of a round. Nodes can only
+/// be read. Layouts, overrides and the policy can't be accessed.
 pub(crate) struct AttemptChanges<'r> {
     pub(crate) attempts: &'r mut AttemptTable,
     pub(crate) queue: &'r mut JobQueue,
@@ -24,6 +24,6 @@ pub(crate) struct AttemptChanges<'r> {
     pub(crate) effects: &'r mut Vec<RoundEffect>,
     /// The time of the round, for the users' accounts.
     pub(crate) round_at: Millis,
-    /// The same on the wall clock, to know which nodes are gone for good.
+    /// The time of the round on the wall clock, to decide which nodes are permanently lost.
     pub(crate) unix: Millis,
 }

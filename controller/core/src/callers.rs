@@ -1,4 +1,4 @@
-//! Which job a process belongs to that calls the API by way of its node.
+//! Finds the job of a process that calls the API through its node.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ impl CallerJob {
 }
 
 impl ClusterState {
-    /// Returns the job of an attempt that a node names; `None` unless the attempt is alive on that very node.
+    /// Returns the job of an attempt that a node names; `None` unless the attempt is alive on that
+    /// node.
     pub fn caller_job(&self, node: NodeId, attempt: AttemptId) -> Option<CallerJob> {
         let live = self.attempts.live.get(&attempt).filter(|live| live.node == node)?;
         let members = live.gang.map(|member| member.all());

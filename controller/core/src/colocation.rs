@@ -1,7 +1,8 @@
 //! The speed of co-located jobs under MPS: learned from attempts that shared slices, predicted for
-//! those that are about to, and compared with the outcome.
+//! attempts that will share one, and compared with the outcome.
 //!
-//! Source: MMK, §III-A; [`tessera_predict::colocation`] lists what of it a controller can know.
+//! Source: MMK, §III-A; [`tessera_predict::colocation`] lists which of its inputs a controller can
+//! know.
 
 use crate::predictions::{RunSample, TaskFacts};
 use std::collections::BTreeMap;
@@ -19,34 +20,34 @@ use tessera_predict::drift::{DriftWatch, PredictorTrust};
 /// The seed of training: equal runs give an equal model.
 pub(crate) const SEED: u64 = 1;
 
-/// How far the co-runners of an attempt may differ on average from those at its start, in
-/// thousandths of a job. A prediction is compared with its outcome only within that, since it was
-/// made for those.
+/// By how much the average co-runners of an attempt may differ from those at its start, in
+/// thousandths of a job. Beyond that a prediction is not compared with its outcome, since it was
+/// made for the co-runners at the start.
 pub const STEADY: u32 = 250;
 
-/// What was predicted of an attempt's speed under MPS.
+/// The prediction of an attempt's speed under MPS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColocationPrediction {
     /// The task's key.
     pub task: String,
     /// The kind of slice on which it runs.
     pub on: SliceKind,
-    /// The attempt itself.
+    /// What predictions know about the attempt.
     pub client: MpsClient,
-    /// How many co-runners it has at its start.
+    /// The number of co-runners at its start.
     pub others: u32,
-    /// Its speed next to them, and the model that predicted it; `None` where none did.
+    /// Its predicted speed with them, and the model that predicted it; `None` without a prediction.
     pub speed: Option<(PredictedSpeed, u64)>,
 }
 
 /// A speed with its interval, in thousandths of the speed without co-runners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictedSpeed {
-    /// One in twenty is expected to be slower.
+    /// The 5 % quantile: one in twenty runs is expected to be slower.
     pub low: u32,
     /// The expected speed.
     pub value: u32,
-    /// One in twenty is expected to be faster.
+    /// The 95 % quantile: one in twenty runs is expected to be faster.
     pub high: u32,
 }
 
@@ -61,11 +62,11 @@ pub struct SharedRun {
     pub task: String,
     /// The kind of slice on which it ran.
     pub on: SliceKind,
-    /// What predictions know of it.
+    /// What predictions know about it.
     pub client: seen::SharingClient,
     /// When its program began.
     pub began: Millis,
-    /// When it ended; of one that goes on, now.
+    /// When it ended; the current time if it still runs.
     pub ended: Millis,
     /// Whether it ran its whole job without interruption.
     pub whole: bool,
@@ -78,12 +79,12 @@ pub struct ColocationOutcome {
     pub attempt: AttemptId,
     /// Its speed over its whole run, in thousandths of the speed without co-runners.
     pub speed: u32,
-    /// Its co-runners on average, in thousandths of a job.
+    /// Its average number of co-runners, in thousandths of a job.
     pub co_runners: u32,
 }
 
 /// Returns the outcomes of runs whose tasks' run times without co-runners are known, and the
-/// training samples that follow.
+/// training samples from these runs.
 pub fn measure_outcomes(
     runs: &[SharedRun],
     alone: &[RunSample],
@@ -107,7 +108,7 @@ pub fn measure_outcomes(
             let both = run.ended.min(other.ended).minus(run.began.max(other.began)).get();
             others.add(&other.client, both.saturating_mul(1_000) / ran);
         }
-        // Co-runners make no job faster: runs differ.
+        // Co-runners make no job faster; a higher speed is the variation between runs.
         let speed = clamped::<u32>(alone.saturating_mul(1_000) / ran).clamp(1, 1_000);
         let co_runners = clamped(others.count);
         let outcome = ColocationOutcome { attempt: run.attempt, speed, co_runners };
@@ -130,7 +131,7 @@ pub(crate) struct TrustedColocation {
     pub(crate) watch: DriftWatch,
 }
 
-/// Returns what predictions know of a sharer, if it shares under MPS.
+/// Returns what predictions know about a sharing job, if it shares under MPS.
 pub(crate) fn client(part: SliceShare, facts: &TaskFacts, busy: Option<u16>) -> Option<MpsClient> {
     match part {
         SliceShare::Mps(share) => Some(MpsClient { online: facts.online, sm: share.sm, busy }),
@@ -143,7 +144,7 @@ pub(crate) fn known(client: &MpsClient) -> seen::SharingClient {
 }
 
 impl ColocationModel {
-    /// Trains a model. Returns `None` if the runs are too few to train and to test with.
+    /// Trains a model. Returns `None` if there are too few runs for training and testing.
     pub fn from(rows: &[ColocatedRun]) -> Option<Self> {
         Some(Self { predictor: ColocationPredictor::learn(rows, SEED).ok()? })
     }

@@ -13,7 +13,7 @@ use tessera_model::spec::JobUpdate;
 pub enum JobCommand {
     /// End the job.
     Cancel,
-    /// Hold the job: it is not started.
+    /// Hold the job, so that it isn't started.
     Hold,
     /// Release the job from a hold.
     Release,

@@ -16,19 +16,19 @@ use tessera_placement::{
     decide_round,
 };
 
-/// Most smaller requests that are tried.
+/// The most smaller requests that are tried.
 const SMALLER_MAX: usize = 3;
 
-/// Most running jobs whose end alone is tried: each costs a round of the policy.
+/// The most running jobs whose single end is tried: each trial is a round of the policy.
 const ENDS_MAX: usize = 12;
 
-/// Most GPUs with shared slices that are tried: each costs a round of the policy.
+/// The most GPUs with shared slices that are tried: each trial is a round of the policy.
 const SHARED_MAX: usize = 8;
 
-/// Most answers of a kind that are returned.
+/// The most answers of a kind that are returned.
 const ANSWERS_MAX: usize = 3;
 
-/// A waiting job with its queue position and the present cluster.
+/// A waiting job with its queue position and the current cluster.
 struct StartQuestion<'q> {
     cluster: &'q ClusterState,
     line: &'q QueuePosition,
@@ -41,37 +41,38 @@ struct StartQuestion<'q> {
 /// When and where a waiting job starts, as far as that can be predicted.
 #[derive(Debug)]
 pub(crate) enum StartForecast {
-    /// A place is free for it.
+    /// A placement is free for it.
     Now {
         /// The placement it would get.
         place: JobPlacement,
     },
-    /// Running jobs have to end before.
+    /// Running jobs have to end first.
     After {
-        /// The number.
+        /// How many jobs have to end.
         ends: usize,
         /// The last of them.
         last: JobId,
-        /// In which time that is expected.
+        /// The expected time until then.
         after: Millis,
-        /// Where it starts then.
+        /// Its placement then.
         place: JobPlacement,
     },
-    /// That can't be predicted.
+    /// Its start can't be predicted.
     Unknown {
         /// The reason, for people.
         text: String,
     },
 }
 
-/// Returns the text for a job that waits behind others which take what becomes free.
+/// Returns the text for a job that waits behind others, which take the capacity that becomes free.
 fn behind_others_text(jobs_ahead: u64) -> String {
     match jobs_ahead {
-        1 => "not before the job ahead of it has run: that job takes what the running jobs free"
+        1 => "not before the job ahead of it has run: that job takes the capacity that running \
+              jobs free"
             .to_owned(),
         jobs => format!(
-            "not before some of the {jobs} jobs ahead of it have run: those take what the jobs that run \
-             now leave"
+            "not before some of the {jobs} jobs ahead of it have run: those take the capacity that \
+             running jobs free"
         ),
     }
 }
@@ -89,7 +90,7 @@ fn unknown_ends_text(jobs: usize) -> String {
     }
 }
 
-/// Returns where a decision starts the job, if it does.
+/// Returns the placement if a decision starts the job.
 pub(crate) fn start_placement(decision: Decision, job: JobId) -> Option<JobPlacement> {
     match decision {
         Decision::Start { job: of, place, .. } => (of == job).then_some(place),
@@ -127,7 +128,7 @@ pub(crate) fn without_jobs(view: &ClusterView, gone: &BTreeSet<JobId>) -> Cluste
 }
 
 impl StartQuestion<'_> {
-    /// Whether a gang of fewer processes would start at once.
+    /// Tries whether a gang of fewer processes would start at once.
     fn try_smaller_gang(&self) -> Option<Alternative> {
         let member = self.job.gang?;
         let (nodes, gpus) = (member.shape.nodes(), member.shape.per_node());
@@ -159,7 +160,7 @@ impl StartQuestion<'_> {
         })
     }
 
-    /// Whether a smaller request would start at once.
+    /// Tries whether a smaller request would start at once.
     fn try_smaller_request(&self) -> Option<Alternative> {
         let requested = match &self.job.gpu {
             GpuRequest::Memory(bytes) if self.job.share.is_none() => *bytes,
@@ -198,7 +199,7 @@ impl StartQuestion<'_> {
         waiting.own.at_least.max(waiting.own.held).max(of_task).unwrap_or(Bytes::ZERO)
     }
 
-    /// Whether it would start at another position in the queue.
+    /// Tries whether the job would start at another position in the queue.
     fn try_first_priority(&self) -> Option<Alternative> {
         let first = QueueRank::from(Priority::HIGHEST);
         if first >= self.job.queue_rank {
@@ -215,11 +216,11 @@ impl StartQuestion<'_> {
         Some(Alternative { change, effect })
     }
 
-    /// The running jobs whose end alone would start it.
+    /// Finds the running jobs of which a single end would start it.
     fn try_single_ends(&self) -> Vec<Alternative> {
         let one = |(ends, running): &(Option<Millis>, JobId)| {
             let changed = without_jobs(&self.view, &BTreeSet::from([*running]));
-            // Cheap compared with the whole queue, and most ends help no job.
+            // This is cheap compared with the whole queue, and most ends don't help the job.
             self.cluster.place_alone(self.job, &changed, &self.forecast)?;
             let place =
                 self.cluster.place_in_order(self.line, self.job, &changed, &self.forecast)?;
@@ -245,7 +246,8 @@ impl StartQuestion<'_> {
 }
 
 impl ClusterState {
-    /// Returns what would start a waiting job now, with the jobs ahead of it served first.
+    /// Returns the changes that would start a waiting job now, with the jobs ahead of it served
+    /// first.
     pub(crate) fn find_alternatives(
         &self,
         line: &QueuePosition,
@@ -263,8 +265,8 @@ impl ClusterState {
         alone.into_iter().flatten().chain(question.try_single_ends()).collect()
     }
 
-    /// Returns the jobs that share a slice which the job could have if they were moved, and why
-    /// they are not.
+    /// Returns the sharing jobs whose slice the job could get if they were moved, and why they are
+    /// not moved.
     pub(crate) fn blocking_sharers(
         &self,
         job: &QueuedJob,
@@ -329,7 +331,7 @@ impl ClusterState {
             };
             return StartForecast::Unknown { text };
         };
-        // The more jobs have ended, the sooner it starts.
+        // If the job starts after some ends, it also starts after more ends.
         let (mut few, mut enough) = (0, known.len());
         while enough - few > 1 {
             let middle = few.midpoint(enough);
@@ -362,7 +364,7 @@ impl ClusterState {
         }
     }
 
-    /// Returns running jobs by their expected end, the soonest first; those without one come last.
+    /// Returns running jobs by their expected end, the soonest first; jobs without one are last.
     fn expected_ends(&self, now: Millis) -> Vec<(Option<Millis>, JobId)> {
         let ends =
             self.attempts.live.values().map(|live| (self.predictions.ends_in(live, now), live.job));
@@ -394,8 +396,8 @@ impl ClusterState {
         self.place_behind(self.queue.ahead(line), &own, job.id, view, forecast)
     }
 
-    /// Returns where one of some jobs would start behind others. Questions about one cluster share a forecast:
-    /// they request the same facts again and again.
+    /// Returns where one of several jobs would start behind others. Questions about one cluster
+    /// share a forecast, since they read the same facts repeatedly.
     fn place_behind<'q>(
         &self,
         others: impl Iterator<Item = &'q QueuedJob>,

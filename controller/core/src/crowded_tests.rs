@@ -70,7 +70,7 @@ pub(crate) fn snapshot() -> StoreSnapshot {
 }
 
 #[test]
-fn a_gpu_with_more_placements_than_can_be_planned_with_is_left_alone_and_says_why() {
+fn a_gpu_with_too_many_placements_is_not_partitioned_and_the_reason_is_stated() {
     let now = Millis::from_secs(1_000);
     let policy = tessera_placement::by_name("scheme-b").unwrap();
     let controller = ControllerId::from_uuid(Uuid::from_u128(9));
@@ -95,12 +95,12 @@ fn a_gpu_with_more_placements_than_can_be_planned_with_is_left_alone_and_says_wh
     assert!(refused.problem.contains(why), "{refused:?}");
     assert!(
         cluster.gpu_availability(&gpu, &BTreeMap::new()).is_ok(),
-        "what stands can still be told"
+        "its instances are still listed"
     );
 }
 
 #[test]
-fn a_round_looks_at_the_jobs_of_every_user_however_many_another_one_has() {
+fn a_round_considers_the_jobs_of_every_user_however_many_another_user_has() {
     let now = Millis::from_secs(1_000);
     let spec = |user: &str| {
         let (command, user) = (Some(vec!["true".to_owned()]), Some(user.to_owned()));

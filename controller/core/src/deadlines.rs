@@ -1,8 +1,9 @@
-//! Whether a job is expected to be done by its deadline.
+//! Predicts whether a job meets its deadline.
 //!
-//! The probability is that of the time until the job starts and of its run time together. Both are
-//! distributions ([`Prediction`]), and are taken to be independent. The start depends on the end of the last
-//! job that has to end before. The run time depends on the slice on which the job is expected to start.
+//! The probability is that of the sum of the time until the job starts and its run time. Both are
+//! distributions ([`Prediction`]), and are assumed to be independent. The start depends on the last
+//! end that has to come first. The run time depends on the slice on which the job is expected to
+//! start.
 
 use tessera_model::spec::JobSpec;
 use tessera_model::{GangMember, JobId, Millis};
@@ -23,7 +24,7 @@ const PARTS: u64 = 20;
 
 const MILLION: u64 = 1_000_000;
 
-/// The number of a job that was not accepted yet: it comes after all that were.
+/// The number of a job that is not accepted yet: it is after all accepted jobs.
 const NEW_JOB: u64 = 1 << 62;
 
 /// A question about the deadline of a job that was not accepted yet: a copy of what the answer needs.
@@ -34,7 +35,7 @@ pub struct DeadlineQuery {
 }
 
 impl DeadlineQuery {
-    /// Returns what is expected of the deadline. `now` is the time of the rounds.
+    /// Returns whether the deadline is expected to be met. `now` is the time of the rounds.
     pub fn answer(&self, now: Millis) -> Option<DeadlineForecast> {
         let waiting = self.cluster.queue.queued(self.line.job)?;
         let start = self.cluster.find_start(&self.line, &waiting.job, now);
@@ -43,8 +44,8 @@ impl DeadlineQuery {
 }
 
 impl ClusterState {
-    /// Copies what it takes to forecast the deadline of a job as if it were submitted now. Of an array it is
-    /// about the first task.
+    /// Copies the state that is needed to predict the deadline of a job as if it were submitted
+    /// now. For an array, that is the first task.
     pub fn deadline_query(&self, spec: &JobSpec, now: Millis) -> DeadlineQuery {
         let first = JobId::from_number(NEW_JOB);
         let members = spec.gang.map_or(1, |shape| shape.members());
@@ -60,7 +61,7 @@ impl ClusterState {
             gpu: spec.gpu.clone(),
             user: spec.user.as_str().into(),
             share: None,
-            // What it would do next to others is not promised.
+            // The prediction does not cover co-location.
             auto: None,
             queue_rank: spec.queue_rank,
             submitted: now,
@@ -76,7 +77,7 @@ impl ClusterState {
         DeadlineQuery { line, cluster }
     }
 
-    /// Returns what is expected of a waiting job's deadline; `None` if it has none.
+    /// Returns whether a waiting job is expected to meet its deadline; `None` if it has none.
     pub(crate) fn forecast_deadline(
         &self,
         waiting: &WaitingJob,
@@ -92,7 +93,7 @@ impl ClusterState {
             text,
         };
         if left == Millis::ZERO {
-            let over = "the deadline is over".to_owned();
+            let over = "the deadline has passed".to_owned();
             return Some(DeadlineForecast { probability: Some(0), ..unknown(over) });
         }
         if waiting.job.share.is_some() {
@@ -113,8 +114,8 @@ impl ClusterState {
         let run = self.predictions.predict_rest(waiting.job.id, &waiting.facts, waiting.done, &on);
         let Some(run) = run else {
             return Some(unknown(
-                "nothing is known of its run time: no job of its task has ended yet, and it has no \
-                 time limit"
+                "nothing is known about its run time: no job of its task has ended yet, and it has \
+                 no time limit"
                     .to_owned(),
             ));
         };
@@ -134,7 +135,7 @@ impl ClusterState {
         })
     }
 
-    /// Predicts what is left of a running job.
+    /// Predicts the remaining time of a running job.
     fn rest_of(&self, job: JobId, now: Millis) -> Option<Prediction> {
         let live = self.attempts.live.get(self.attempts.by_job.get(&job)?)?;
         let (whole, lasted) = self.predictions.course(live, live.ran(now))?;
@@ -142,8 +143,9 @@ impl ClusterState {
     }
 }
 
-/// Returns the probability that a wait and a run after it take no longer than `left`, in millionths. `None` if
-/// only a time limit is known of the run, and it may be over by then or not.
+/// Returns the probability that a wait and the following run take no longer than `left`, in
+/// millionths. `None` if only a time limit of the run is known, and it may be reached before or
+/// after `left`.
 fn probability(wait: Option<&Prediction>, run: &Prediction, left: Millis) -> Option<u64> {
     let over_after = |wait: Millis| match left.get().checked_sub(wait.get()) {
         Some(left) => run.over_by(Millis::new(left)),
@@ -153,7 +155,7 @@ fn probability(wait: Option<&Prediction>, run: &Prediction, left: Millis) -> Opt
         let probability = over_after(Millis::ZERO);
         return (run.basis != Basis::TimeLimit || probability > 0).then_some(probability);
     };
-    // The middle of each part.
+    // The time in the middle of each part.
     let part = |part: u64| over_after(wait.over_at((2 * part + 1) * MILLION / (2 * PARTS)));
     let probability = (0..PARTS).map(part).sum::<u64>() / PARTS;
     (run.basis != Basis::TimeLimit || probability > 0).then_some(probability)
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_probability_is_that_of_drawing_both_times() {
+    fn the_probability_is_that_of_random_samples_of_both_times() {
         let of = |low, expected, high| {
             let [low, expected, high] = [low, expected, high].map(Millis::from_secs);
             Prediction { low, expected, high, basis: Basis::SameSlice, runs: 9 }

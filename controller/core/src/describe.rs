@@ -1,4 +1,4 @@
-//! The nodes and their GPUs, as the API shows them.
+//! The description of nodes and GPUs in the API.
 
 use crate::rows::overrides::{OverrideKind, OverrideTarget};
 use crate::state::ClusterState;
@@ -16,16 +16,16 @@ use tessera_model::{GpuId, JobId, Millis};
 use tessera_placement::{GpuView, InstanceState, InstanceView};
 use time::OffsetDateTime;
 
-/// Returns the trouble of an instance, as text.
+/// Returns the problem of an instance, as text.
 pub(crate) fn trouble_text(trouble: &InstanceTrouble) -> String {
     match trouble {
         InstanceTrouble::Stuck { reason } => reason.clone(),
         InstanceTrouble::Foreign { pids } if pids.is_empty() => {
-            "somebody else made it; nobody uses it now".to_owned()
+            "another program created it, and no process uses it now".to_owned()
         }
         InstanceTrouble::Foreign { pids } => {
             let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
-            format!("processes that are no job's use it: pid {}", pids.join(", "))
+            format!("processes outside of jobs use it: pid {}", pids.join(", "))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is sent about live attempts: plans, launches, stops, time limits.
+//! The frames for live attempts: plans, launches, stops, time limits.
 
 use crate::LaunchSpec;
 use crate::gangs::{MemberFrame, frame_for_member, gang_position};
@@ -18,7 +18,7 @@ use tessera_model::{AttemptId, JobId, Millis};
 /// How long a command to an agent may stay unanswered before it is sent again.
 const RESEND_AFTER: Millis = Millis::from_secs(2);
 
-/// Gives reserved attempts their launch specifications, once their reservation is committed.
+/// Gives reserved attempts their launch specifications after their reservation is committed.
 pub(crate) fn set_launch_specs(
     attempts: &mut AttemptTable,
     launch_specs: HashMap<JobId, LaunchSpec>,
@@ -34,8 +34,8 @@ pub(crate) fn set_launch_specs(
     }
 }
 
-/// Returns what is to be sent now: plans that were committed, launches and stops that were never sent
-/// or stay unanswered.
+/// Returns the frames to send now: committed plans, and launches and stops that were never sent or
+/// are unanswered.
 pub(crate) fn dispatch(
     guards: &LeaderGuards,
     inventory: &NodeInventory,
@@ -67,7 +67,7 @@ pub(crate) fn dispatch(
     effects
 }
 
-/// What determines the frames that nodes are sent.
+/// The state that determines which frames nodes are sent.
 #[derive(Clone, Copy)]
 struct FrameSource<'c> {
     guards: &'c LeaderGuards,
@@ -90,7 +90,7 @@ impl FrameSource<'_> {
                 self.launch_order(attempt, live).map(|order| ToAgent::Launch(Box::new(order)))
             }
             JobState::Running if !live.acknowledged => Some(self.guards.stop_frame(attempt, false)),
-            // The state alone decides: the job's share differs from its attempt's.
+            // The frame follows from the state alone: the job's share differs from its attempt's.
             JobState::Running if live.has_other_share() => {
                 Some(ToAgent::Stop { epoch: self.guards.epoch, attempt, cause: StopCause::Reshare })
             }
@@ -149,8 +149,8 @@ impl FrameSource<'_> {
     }
 }
 
-/// Returns the new time limits that nodes have not been notified of. Nothing acknowledges
-/// them, so that each is sent again in the next session.
+/// Returns the new time limits that nodes have not been notified of. They are not acknowledged, so
+/// each one is sent again in the next session.
 fn send_new_limits(
     attempts: &mut AttemptTable,
     inventory: &NodeInventory,

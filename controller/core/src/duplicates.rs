@@ -1,20 +1,20 @@
 //! Two agents with one identity: a copied disk, or a copied identity folder (rule A8).
 //!
-//! A restarted agent connects while the connection of its former process may still look alive. So
-//! the old connection is probed: if it answers, it stays; if it doesn't, the second agent replaces
-//! it. Nothing else distinguishes the cases: both hold the same certificate, and a cloned process
-//! may even share the boot.
+//! A restarted agent may connect while the connection of its former process still seems to be
+//! alive. So the old connection is probed: if it answers, it stays; if it doesn't, the second agent
+//! replaces it. Nothing else distinguishes the cases: both hold the same certificate, and a cloned
+//! process may even share the boot.
 
 use crate::round::RoundEffect;
 use crate::state::inventory::{ConnectedAgent, DuplicateAgent, NodeInventory};
 use tessera_frames::cluster::ToAgent;
 use tessera_model::{Millis, NodeId};
 
-/// How long the old connection may take to answer. Short against everything that users of a
-/// restarted node wait for; long against the stalls of a busy machine.
+/// How long the old connection may take to answer. This is short compared with other delays of a
+/// restarted node, and long compared with the stalls of a busy machine.
 pub(crate) const ANSWER_WITHIN: Millis = Millis::from_secs(2);
 
-/// Takes the second agents whose predecessors did not answer.
+/// Accepts the second agents whose predecessors did not answer.
 pub(crate) fn take_due_successors(
     inventory: &mut NodeInventory,
     now: Millis,
@@ -26,8 +26,8 @@ pub(crate) fn take_due_successors(
     taken.map(|duplicate| duplicate.agent).collect()
 }
 
-/// Notes that a connection ended: a waiting agent's own, or the one that it waits for. Returns the
-/// agent that waits no longer.
+/// Records that a connection ended: a waiting agent's own, or the one that it waits for. Returns
+/// the agent that no longer waits.
 pub(crate) fn note_closed_connection(
     inventory: &mut NodeInventory,
     node: NodeId,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_agent_takes_over_from_a_process_that_keeps_silent() {
+    fn a_restarted_agent_takes_over_from_a_silent_process() {
         let mut cluster = connected();
         step(&mut cluster, vec![hello(2, 11, 1)], Millis::ZERO);
 
@@ -203,26 +203,26 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_connects_anew_is_welcomed_at_once() {
+    fn a_process_that_reconnects_is_accepted_at_once() {
         let mut cluster = connected();
 
         assert_eq!(bound(&step(&mut cluster, vec![hello(2, 10, 1)], Millis::ZERO)), [2]);
     }
 
     #[test]
-    fn a_newcomer_that_went_away_is_forgotten() {
+    fn a_second_agent_that_disconnected_is_forgotten() {
         let mut cluster = connected();
         step(&mut cluster, vec![hello(2, 11, 1)], Millis::ZERO);
         let gone = Input::Closed { node: node(), session: 2 };
         step(&mut cluster, vec![gone], Millis::ZERO);
 
         assert!(bound(&step(&mut cluster, vec![Input::Tick], ANSWER_WITHIN)).is_empty());
-        // An answer that comes late is about nobody.
+        // A late answer concerns no waiting agent.
         assert!(step(&mut cluster, vec![answer(2)], ANSWER_WITHIN).effects.is_empty());
     }
 
     #[test]
-    fn of_two_newcomers_the_second_waits_for_the_first_to_be_judged() {
+    fn of_two_new_agents_the_second_waits_until_the_first_is_decided() {
         let mut cluster = connected();
         step(&mut cluster, vec![hello(2, 11, 1)], Millis::ZERO);
 

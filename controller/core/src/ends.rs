@@ -22,12 +22,12 @@ pub(crate) fn retry_verdict(launch_spec: Option<&LaunchSpec>, outcome: Outcome) 
     rules.verdict(outcome, launch_spec.charged, launch_spec.uncharged)
 }
 
-/// How a live attempt ends, and what follows for its job.
+/// The end of a live attempt, with the new state of its job.
 pub(crate) struct AttemptEnd {
     /// The job's new state.
     pub(crate) to: JobState,
     pub(crate) verdict: RetryVerdict,
-    /// Whether it ended for its migration, or to be put back into the queue.
+    /// Whether it ended for a migration or a requeue.
     pub(crate) is_requested: bool,
     pub(crate) reason: Outcome,
     pub(crate) record: ExitRecord,
@@ -56,11 +56,11 @@ impl AttemptChanges<'_> {
             let sizes = (live.gpu_memory, live.refused);
             after_out_of_memory(self.inventory, launch_spec, sizes, self.unix)
         });
-        // A program that failed before it was stopped is run again all the same; one that is done is done.
+        // A program that failed before it was stopped still runs again; one that succeeded doesn't.
         let is_requeued = live.requeue && record.outcome != Outcome::Succeeded;
         let is_requested = is_migrated || (is_requeued && live.state != JobState::Stopping);
         let verdict = match (is_requested, &ran_out) {
-            // However often: the end was requested.
+            // The number of attempts doesn't matter, since the end was requested.
             (true, _) => RetryVerdict::Requeue { charged: false },
             (false, Some(after)) => after.verdict,
             (false, None) => retry_verdict(live.launch_spec.as_ref(), record.outcome),
@@ -104,7 +104,7 @@ impl AttemptChanges<'_> {
     }
 
     /// Learns from the end of an attempt how much memory its task needs. Returns the memory of its
-    /// slice if it ran out of that.
+    /// slice if that was too little.
     pub(crate) fn learn_end_memory(
         &mut self,
         attempt: AttemptId,

@@ -21,7 +21,7 @@ use crate::state::inventory::NodeInventory;
 use crate::state::layouts::LayoutRequests;
 use crate::state::queue::{JobQueue, QueuePosition};
 
-/// An explain query: a copy of what the answer needs of the cluster state.
+/// An explain query: a copy of the part of the cluster state that the answer needs.
 #[derive(Debug)]
 pub struct ExplainQuery {
     line: QueuePosition,
@@ -56,7 +56,7 @@ fn why_of(decision: &Decision) -> Explanation {
 
 pub(crate) fn explain_start_soon(why: Explanation) -> Explanation {
     let summary = format!(
-        "there is a place for it, and it starts in one of the next rounds ({})",
+        "a placement is free for it, and it starts in one of the next rounds ({})",
         why.summary
     );
     Explanation { summary, ..why }
@@ -69,7 +69,7 @@ pub(crate) fn jobs_ahead_text(jobs: u64) -> String {
     }
 }
 
-/// Explains a job for which nothing is free and that is not the first in line.
+/// Explains the wait of a job that is not first in the queue and for which nothing is free.
 fn explain_no_capacity(alone: Explanation, line: &QueuePosition, first: JobId) -> Explanation {
     let many = jobs_ahead_text(line.jobs_ahead);
     let summary = format!("{}; and {many}, of which job {first} is the first", alone.summary);
@@ -80,7 +80,7 @@ fn explain_no_capacity(alone: Explanation, line: &QueuePosition, first: JobId) -
     Explanation { summary, would_start_if, ..alone }
 }
 
-/// Explains a job that could start alone, but not with those ahead of it.
+/// Explains the wait of a job that could start alone, but not after the jobs ahead of it.
 pub(crate) fn explain_behind(
     policy: &str,
     line: &QueuePosition,
@@ -113,7 +113,7 @@ impl ExplainQuery {
 }
 
 impl ClusterState {
-    /// Copies what it takes to explain why a job waits; `None` if it doesn't wait.
+    /// Copies the state that is needed to explain why a job waits; `None` if it doesn't wait.
     pub fn explain_query(&self, job: JobId) -> Option<ExplainQuery> {
         let line = self.queue_position(job)?;
         let cluster = self.excerpt(self.queue_excerpt(&line));
@@ -256,8 +256,8 @@ impl ClusterState {
         })
     }
 
-    /// Runs the policy as a round would, with the job behind those ahead of it. If the policy
-    /// passes over the job, it is run for the job alone.
+    /// Runs the policy like a round, with the job behind those ahead of it. If the policy makes no
+    /// decision about the job, it is run for the job alone.
     fn find_reason(
         &self,
         line: &QueuePosition,

@@ -24,13 +24,13 @@ use tessera_placement::{
 pub(crate) struct ClusterForecast<'c> {
     pub(crate) cluster: &'c ClusterState,
     pub(crate) now: Millis,
-    /// By user, as far as requested: thousands of jobs belong to a few users.
+    /// A cache by user: thousands of jobs belong to a few users.
     pub(crate) accounts: RefCell<BTreeMap<Arc<str>, Account>>,
-    /// Jobs, as far as requested: a round requests each of those that run many times.
+    /// A cache of jobs: a round reads each running job many times.
     pub(crate) jobs: RefCell<HashMap<JobId, KnownJob<'c>>>,
-    /// Their facts: they take several predictions, and within a round they are the same.
+    /// A cache of their facts, which need several predictions and don't change within a round.
     pub(crate) facts: RefCell<HashMap<JobId, JobFacts>>,
-    /// When the improving of placements began, by the stopwatch.
+    /// When the search for better placements began, by the stopwatch.
     pub(crate) improves: Cell<Option<Duration>>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct ClusterForecast<'c> {
 pub(crate) struct KnownJob<'c> {
     pub(crate) facts: &'c TaskFacts,
     pub(crate) live: Option<&'c LiveAttempt>,
-    /// The attempt that runs.
+    /// Its running attempt.
     attempt: Option<AttemptId>,
     pub(crate) done: u32,
     pub(crate) gpu_request: &'c GpuRequest,
@@ -53,8 +53,8 @@ impl KnownJob<'_> {
 }
 
 impl JobTable for ClusterForecast<'_> {
-    /// A job shares a slice only if its user requests or allows it, and the search makes no pairs. So demands and
-    /// co-runners stay empty.
+    /// A job shares a slice only if its user requests or allows it, and the search makes no pairs.
+    /// So demands and co-runners are left empty.
     fn facts(&self, job: JobId) -> JobFacts {
         if let Some(known) = self.facts.borrow().get(&job) {
             return known.clone();
@@ -101,7 +101,7 @@ impl Predictor for ClusterForecast<'_> {
             self.cluster.predictions.predict(known.facts, &kind(&gpu.model, mig, profile)?)?;
         // A time limit bounds the run time, and is the same for all slices.
         let expected = (whole.basis != Basis::TimeLimit).then_some(whole.expected)?;
-        // A job that takes longer than expected where it runs would do so elsewhere too.
+        // A job that takes longer than expected would also do so on another slice.
         let longer = |live: &LiveAttempt| {
             let (here, lasted) = self.cluster.predictions.course(live, live.ran(self.now))?;
             let all = lasted.plus(here.after(lasted).expected);
@@ -170,7 +170,7 @@ impl<'c> ClusterForecast<'c> {
         }
     }
 
-    /// Begins another round, which has the time for improving placements to itself.
+    /// Begins another round with its own time for better placements.
     pub(crate) fn begin_round(&self) {
         self.improves.set(None);
     }
@@ -180,8 +180,8 @@ impl<'c> ClusterForecast<'c> {
         Knowledge::of(self).within(self)
     }
 
-    /// Returns the least memory of a slice that a job may be moved to; `None` for one that requests its very
-    /// size. A job whose need nobody knows keeps what it has.
+    /// Returns the least memory of a slice that a job may be moved to; `None` for a job that
+    /// requests an exact size. A job of unknown need keeps at least its memory.
     fn least_memory(&self, known: &KnownJob<'_>) -> Option<Bytes> {
         let (predictions, inventory) = (&self.cluster.predictions, &self.cluster.inventory);
         let estimate = || memory_needed(predictions, inventory, known.facts);
@@ -213,7 +213,7 @@ impl<'c> ClusterForecast<'c> {
 
     fn price_of_migration(&self, known: &KnownJob<'_>) -> Option<Millis> {
         let (Some(live), Some(attempt)) = (known.live, known.attempt) else {
-            // The work before the checkpoint has been paid for.
+            // The work before the checkpoint is not lost.
             return known.facts.movable.then_some(Millis::ZERO);
         };
         let rest = self.cluster.migrations.cooldown;

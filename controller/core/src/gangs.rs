@@ -1,12 +1,13 @@
 //! Members of a gang start and end together.
 //!
-//! In the store either every member of a gang has a live attempt, or none has: they are reserved
-//! in one round, and their ends are recorded in one. An end that is reported before the last one
-//! is kept here only, as [`MemberEnded`]. Its node keeps the record until it is acknowledged, and
-//! reports it again to the next leader. A node that was lost meanwhile is known by its generation.
+//! In the store either all members of a gang have live attempts, or none has: they are reserved in
+//! one round, and their ends are recorded in one round. An end that is reported before the last one
+//! is kept only in memory, as [`MemberEnded`]. Its node keeps the record until it is acknowledged,
+//! and reports it again to the next leader. A node that was lost in between is recognised by its
+//! generation.
 //!
-//! Of a gang whose script runs once, the member of rank 0 decides: the others only hold their slices, and are
-//! stopped when it has ended.
+//! In a gang whose script runs once, the member of rank 0 decides: the others only hold their
+//! slices, and are stopped when it has ended.
 //!
 //! A gang *breaks* when a member ends without success. The other members are sent stops until they
 //! end, and after the last end the gang's retry rules apply.
@@ -28,15 +29,15 @@ use tessera_model::life::{JobEvent, JobState, Outcome, RetryVerdict};
 use tessera_model::sizing::AfterOutOfMemory;
 use tessera_model::{AttemptId, Bytes, GangMember, JobId, Millis, NodeId};
 
-/// What a member's node is sent.
+/// The frame for a member's node.
 pub(crate) enum MemberFrame {
-    /// Nothing, whatever the attempt's own state requires.
+    /// No frame, whatever the attempt's own state requires.
     Nothing,
-    /// This frame.
+    /// The frame to send.
     Frame(ToAgent),
 }
 
-/// How a gang ends.
+/// The end of a gang.
 struct GangOutcome {
     outcome: Outcome,
     verdict: RetryVerdict,
@@ -44,7 +45,7 @@ struct GangOutcome {
     stopping: bool,
     /// The cause, as text.
     cause: String,
-    /// What follows for all members if GPU memory ran out for one.
+    /// The consequence for all members if one ran out of GPU memory.
     ran_out: Option<AfterOutOfMemory>,
 }
 
@@ -71,7 +72,7 @@ impl AttemptChanges<'_> {
         self.settle_gang(member);
     }
 
-    /// Marks gangs with a failed member as broken, and ends those of which no member is left.
+    /// Marks gangs with a failed member as broken, and ends gangs without live members.
     pub(crate) fn resume_gangs(&mut self) {
         let ended = |live: &LiveAttempt| live.gang.filter(|_| live.end.is_some());
         let found =
@@ -151,13 +152,13 @@ impl GangOutcome {
         }
         let alone = record.outcome == self.outcome && !follows;
         if follows && self.outcome == Outcome::Succeeded {
-            // It held its slice for the script, which succeeded.
+            // The member held its slice for the script, which succeeded.
             record.outcome = Outcome::Succeeded;
             record.exit = None;
             record.detail = String::new();
         } else if !alone && self.outcome != Outcome::Cancelled {
             record.detail = match record.outcome {
-                Outcome::Succeeded => format!("its gang is not done: {}", self.cause),
+                Outcome::Succeeded => format!("its gang has not succeeded: {}", self.cause),
                 _ if follows => format!("stopped with its gang: {}", self.cause),
                 _ => record.detail,
             };
@@ -181,7 +182,7 @@ fn gang_outcome(
         })
         .collect();
     let ends = ends.filter(|ends| !ends.is_empty())?;
-    // Where the script runs once, what only followed it counts for nothing.
+    // If the script runs once, the outcomes of the other members don't count.
     let once = members().any(runs_once);
     let counts = |end: &&MemberEnd| !(once && end.follows);
     let outcome = decisive(ends.iter().filter(counts).copied());
@@ -213,7 +214,7 @@ fn gang_outcome(
     Some(GangOutcome { outcome, verdict, stopping, cause: cause.unwrap_or_default(), ran_out })
 }
 
-/// Whether the job's script runs once, on the first node.
+/// Returns whether the job's script runs once, on the first node.
 fn runs_once(live: &LiveAttempt) -> bool {
     let launch = live.launch_spec.as_ref().map(|known| known.spec.run.batch.launch);
     launch == Some(LaunchStyle::Once)
@@ -253,7 +254,7 @@ pub(crate) fn frame_for_member(
                 false => ToAgent::Revoke { epoch, attempt },
             }))
         }
-        // They start together: nobody's program waits for a slice that is being made.
+        // The members start together: no program waits for another member's slice to be created.
         JobState::Starting if attempts.members(member).any(|(_, l)| l.slice.is_none()) => {
             Some(MemberFrame::Nothing)
         }
@@ -295,7 +296,8 @@ pub(crate) fn gang_position(
     })
 }
 
-/// Returns what the members on one node hold, by their numbers there; `None` while a slice is being made.
+/// Returns the slices of the members on one node, by their numbers there; `None` while a slice is
+/// being created.
 fn devices_of_node(attempts: &AttemptTable, member: GangMember) -> Option<Vec<GangDevice>> {
     let on_node =
         |live: &LiveAttempt| live.gang.is_some_and(|other| other.node_rank() == member.node_rank());
@@ -318,7 +320,7 @@ fn master_address(inventory: &NodeInventory, nodes: &[NodeId]) -> Option<String>
     };
     let is_local = |text: &str| text.starts_with("127.") || text == "::1";
     let own = address(first)?;
-    // Its address is local to the controller: other nodes reach it by its name.
+    // Its address is local to the controller, so other nodes use its name.
     if is_local(own) && others.iter().any(|node| !address(node).is_some_and(is_local)) {
         return inventory.nodes.get(first).map(|node| node.name.to_string());
     }

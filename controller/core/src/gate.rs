@@ -15,15 +15,15 @@ use crate::state::queue::{JobQueue, WaitingJob};
 use tessera_model::dependency::DependencyVerdict;
 use tessera_model::number::clamped;
 
-/// Finds the waiting jobs that may not start yet, one after the other in the order of service.
+/// Finds the waiting jobs that may not start yet, one after another in the order of service.
 pub(crate) struct Gate<'c> {
     attempts: &'c AttemptTable,
     dependencies: &'c DependencyTable,
     clock: &'c RoundClock,
     now: Millis,
-    /// How many tasks of an array run, or are let through.
+    /// How many tasks of an array run or may start.
     running: BTreeMap<JobId, u32>,
-    /// The gangs that the limits of their arrays let through. All members start together.
+    /// The gangs that the limits of their arrays allow to start. All members start together.
     passed: BTreeSet<JobId>,
 }
 
@@ -38,7 +38,7 @@ impl<'c> Gate<'c> {
         Self { attempts, dependencies, clock, now, running, passed: BTreeSet::new() }
     }
 
-    /// Returns why a job may not start now; `None` lets it through.
+    /// Returns why a job may not start now; `None` allows it.
     pub(crate) fn bars(&mut self, waiting: &WaitingJob) -> Option<WaitReason> {
         let rules = &waiting.facts.rules;
         if rules.begin.is_some_and(|begin| self.clock.on_boot_clock(begin) > self.now) {
@@ -81,7 +81,7 @@ impl<'c> Gate<'c> {
     }
 }
 
-/// Gives up the jobs whose dependencies became impossible to meet, where their users requested that.
+/// Cancels the jobs whose dependencies became impossible to meet, if their users requested that.
 pub(crate) fn give_up_never_satisfied(queue: &mut JobQueue, jobs: &mut JobWrites) {
     for job in queue.dependencies.take_changed() {
         let Some(waiting) = queue.queued(job) else { continue };
@@ -95,7 +95,7 @@ pub(crate) fn give_up_never_satisfied(queue: &mut JobQueue, jobs: &mut JobWrites
     }
 }
 
-/// Explains such a wait.
+/// Explains the wait of a job that may not start yet.
 pub(crate) fn explain_gate(policy: &str, waiting: &WaitingJob, reason: WaitReason) -> Explanation {
     let rules = &waiting.facts.rules;
     let dependency = rules.dependency.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -110,7 +110,7 @@ pub(crate) fn explain_gate(policy: &str, waiting: &WaitingJob, reason: WaitReaso
         ),
         (WaitReason::DependencyNeverSatisfied, _) => (
             format!(
-                "it never starts: the jobs that it waits for ended otherwise than it requires \
+                "it never starts: the jobs that it waits for did not end as it requires \
                  (--dependency {dependency})"
             ),
             "it is cancelled, and submitted again with another dependency",

@@ -1,4 +1,4 @@
-//! What plans and requested layouts change.
+//! The parts of the state that plans and requested layouts change.
 
 use crate::round::{OverrideWrites, PlanWrites};
 use crate::state::inventory::NodeInventory;
@@ -6,8 +6,8 @@ use crate::state::layouts::LayoutRequests;
 use crate::state::overrides::OverrideTable;
 use tessera_model::Millis;
 
-/// The owners that change as GPUs get other layouts, with their rows of a round. Jobs and
-/// attempts are out of reach.
+/// The owners that change when GPUs get other layouts, with their rows of a round. Jobs and
+/// attempts can't be accessed.
 pub(crate) struct GpuChanges<'r> {
     pub(crate) inventory: &'r mut NodeInventory,
     pub(crate) layouts: &'r mut LayoutRequests,

@@ -59,7 +59,9 @@ fn event_text(decision: IdleDecision, rules: IdleRules, idle: Millis) -> String 
             format!("ended, since its GPU did nothing for {seconds} s (--idle-timeout)")
         }
         IdleDecision::Requeued => {
-            format!("sent back to the queue, since its GPU did nothing for {seconds} s (--idle-timeout)")
+            format!(
+                "sent back to the queue, since its GPU did nothing for {seconds} s (--idle-timeout)"
+            )
         }
     }
 }
@@ -89,7 +91,9 @@ impl AttemptChanges<'_> {
             // A gang is decided about once, by its first member.
             let mut members = self.attempts.gang_attempts(*attempt);
             members.retain(|of| self.attempts.live.get(of).is_some_and(|live| live.end.is_none()));
-            if members.iter().min() != Some(attempt) || live.state != JobState::Running || live.requeue
+            if members.iter().min() != Some(attempt)
+                || live.state != JobState::Running
+                || live.requeue
             {
                 continue;
             }
@@ -146,15 +150,19 @@ mod tests {
 
     #[test]
     fn the_user_reads_how_long_it_was_and_what_follows() {
-        let text = |decision, action| {
-            event_text(decision, rules(1_800, action), Millis::from_secs(900))
-        };
+        let text =
+            |decision, action| event_text(decision, rules(1_800, action), Millis::from_secs(900));
         assert_eq!(
             text(IdleDecision::Warned, IdleAction::Requeue),
             "warning: its GPU has done nothing for 900 s; at 1800 s it goes back to the queue (--idle-timeout)"
         );
-        assert!(text(IdleDecision::Ended, IdleAction::End).starts_with("ended, since its GPU did nothing for 900 s"));
-        assert!(text(IdleDecision::Requeued, IdleAction::Requeue).starts_with("sent back to the queue"));
+        assert!(
+            text(IdleDecision::Ended, IdleAction::End)
+                .starts_with("ended, since its GPU did nothing for 900 s")
+        );
+        assert!(
+            text(IdleDecision::Requeued, IdleAction::Requeue).starts_with("sent back to the queue")
+        );
     }
 
     proptest! {

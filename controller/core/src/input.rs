@@ -1,11 +1,11 @@
-//! One input at a time.
+//! Handles the inputs of a round, one at a time.
 
 use crate::attempt_changes::AttemptChanges;
 use crate::commands::operator::OperatorCommand;
 use crate::commands::{CommandResult, JobCommand, JobStateChange};
 use crate::duplicates::{note_closed_connection, refuse_duplicate, take_due_successors};
-use crate::memory_requests::measure_largest_slice;
 use crate::idle::IdleReport;
+use crate::memory_requests::measure_largest_slice;
 use crate::mig_mode::{answer_mig_mode, send_mig_mode};
 use crate::overrides::{clear_override, resolve_target, set_override};
 use crate::reports::{REFUSAL_PAUSE, finish_inventory, record_gpu_report, tombstone_record};
@@ -24,7 +24,7 @@ use tessera_model::dependency::{DependencyFacts, DependencyQuestion};
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::{AttemptId, JobId, Millis, NodeId};
 
-/// How long a user's command to a job is remembered that may not have been announced yet.
+/// How long a user's command is remembered for a job that may not have been announced yet.
 /// Announcements take far less.
 const MOVED_KEPT_FOR: Millis = Millis::from_secs(600);
 
@@ -35,14 +35,14 @@ pub enum Input {
     Submitted(Vec<SubmittedJob>),
     /// A user commands jobs.
     Command {
-        /// Leads the result back to its call.
+        /// Identifies the call that gets the result.
         token: u64,
         /// The command.
         command: JobCommand,
         /// The jobs.
         jobs: Vec<JobId>,
     },
-    /// The store answers what is known of jobs that others wait for.
+    /// The store answers queries about jobs that others depend on.
     Dependencies(Vec<(DependencyQuestion, DependencyFacts)>),
     /// Released jobs are queued again, as read from the store.
     Requeued(Vec<SubmittedJob>),
@@ -73,7 +73,7 @@ pub enum Input {
     },
     /// An administrator's command.
     Operate {
-        /// Leads the result back to its call.
+        /// Identifies the call that gets the result.
         token: u64,
         /// The command.
         command: OperatorCommand,
@@ -87,17 +87,17 @@ pub enum Input {
 }
 
 impl Input {
-    /// Whether it changes nothing but that more jobs wait, or time passes.
+    /// Returns whether it only adds waiting jobs, or only time passes.
     pub(crate) fn only_adds_jobs(&self) -> bool {
         match self {
             Self::Submitted(_) | Self::Idle(_) | Self::Tick => true,
-            // What follows from it is a row, which unsettles the round.
+            // It leads to a row, so the round can't be skipped.
             Self::Frame { frame, .. } => matches!(**frame, ToController::Memory(_)),
             _ => false,
         }
     }
 
-    /// Returns the jobs that come with it.
+    /// Returns the jobs that it adds.
     pub(crate) fn new_jobs(&self) -> impl Iterator<Item = JobId> {
         let jobs = match self {
             Self::Submitted(jobs) => jobs.as_slice(),
@@ -159,7 +159,7 @@ impl ClusterState {
         }
     }
 
-    /// Welcomes a node, or refuses its connection with a reason.
+    /// Accepts a node's connection, or refuses it with a reason.
     fn handle_hello(&mut self, agent: &ConnectedAgent, now: Millis, round: &mut Round) {
         let (rollback, mut liars) = (&mut round.rollback, Vec::new());
         let found = (&mut liars, &mut round.effects);
@@ -167,7 +167,7 @@ impl ClusterState {
             self.welcome(agent, now, round);
         }
         for (node, claim) in liars {
-            // Only what registered once has a row to be marked.
+            // Only a node that has registered has a row to update.
             if self.inventory.nodes.contains_key(&node) {
                 let row = AdminOverrideRow {
                     kind: OverrideKind::Quarantined,
@@ -191,7 +191,7 @@ impl ClusterState {
                 known.generation += 1;
             }
             let detail = "its node was rebooted";
-            // A reboot removes all instances, so that the rest of a plan would not make its layout.
+            // A reboot removes all instances, so the rest of a plan would not result in its layout.
             self.gpu_changes(round).give_up_layouts(node, detail);
             let mut changes = self.attempt_changes(round);
             for attempt in dead {
@@ -202,7 +202,7 @@ impl ClusterState {
         bind_session(&self.guards, &mut self.inventory, agent, now, nodes, effects);
     }
 
-    /// Welcomes second agents whose predecessors did not answer.
+    /// Accepts second agents whose predecessors did not answer.
     pub(crate) fn welcome_successors(&mut self, now: Millis, round: &mut Round) {
         for agent in take_due_successors(&mut self.inventory, now) {
             self.welcome(&agent, now, round);
@@ -238,7 +238,7 @@ impl ClusterState {
                     self.attempt_changes(round).end_unmade_attempts(&gpu, &reason);
                 }
             }
-            // The GPU's report, which arrived before, has what stands.
+            // The GPU's report, which arrived before, lists the existing instances.
             ToController::MigModeEnded { gpu, problem } => {
                 if self.inventory.gpus.get(&gpu).is_some_and(|known| known.node == node) {
                     let answers = &mut round.answers;
@@ -294,7 +294,7 @@ impl ClusterState {
                 self.attempt_changes(round).record_start(attempt, started_unix, now);
             }
             AttemptStatus::Ended(record) => {
-                // A launch that was revoked for its user is no fault of the GPU.
+                // A launch that was revoked for its user is not a fault of the GPU.
                 if record.outcome == Outcome::NotStarted
                     && live.state != JobState::Stopping
                     && let Some(gpu) = gpu
@@ -349,7 +349,7 @@ impl AttemptChanges<'_> {
         now: Millis,
     ) -> Option<CommandResult> {
         if let Some(attempt) = self.attempts.by_job.get(&job).copied() {
-            // A reload may have read and placed it before its announcement comes.
+            // A reload may have read and placed it before its announcement arrives.
             self.queue.recently_commanded.insert(job, now);
             return Some(self.command_live_job(attempt, command));
         }
@@ -368,7 +368,7 @@ impl AttemptChanges<'_> {
             self.predictions.checkpoints.remove(&job);
         }
         if command != JobCommand::Release {
-            // With another share it comes back, once that is committed.
+            // It is queued again with the other share after the commit.
             self.queue.dequeue(job);
         }
         self.jobs.commands.push(transitions::WaitingJobCommand { job, change });
@@ -397,8 +397,8 @@ impl AttemptChanges<'_> {
         CommandResult::Done
     }
 
-    /// Stops a job's attempt, or those of its gang; its job waits again if they fail. A job that has not
-    /// started yet gets its signal once it has.
+    /// Stops a job's attempt, or those of its gang; its job returns to the queue if they fail. A
+    /// job that has not started yet gets its signal after its start.
     fn requeue_live_job(&mut self, attempt: AttemptId) -> CommandResult {
         self.requeue_attempts(&self.attempts.gang_attempts(attempt))
     }
@@ -438,7 +438,7 @@ impl AttemptChanges<'_> {
             state: JobState::Stopping,
         }));
         if was == JobState::Placing {
-            // No launch was ever sent: there is nothing to wait for.
+            // No launch was ever sent, so there is no end to wait for.
             self.end_without_exit(attempt, Outcome::Cancelled, "cancelled before it started");
         }
     }

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use tessera_model::spec::Priority;
 use tessera_placement::{KernelSharer, SharingRequest};
 
-/// Parts of time are rounded up to this many thousandths, so that a round has few kinds of jobs to
-/// place.
+/// Measured loads are rounded up to multiples of this many thousandths, so that a round has few
+/// kinds of jobs to place.
 pub(crate) const STEP: u16 = 50;
 
-/// Most tasks whose load is kept: as many as the store keeps profiles of. Further ones are
-/// ignored, and nothing is predicted of them.
+/// The most tasks whose load is kept: as many as the store has profiles. Further tasks are ignored,
+/// and nothing is predicted for them.
 pub(crate) const TASKS_MAX: usize = 10_000;
 
 pub(crate) fn service_order(
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_kernel_by_kernel_is_told_how_busy_its_task_is_as_soon_as_that_is_known() {
+    fn a_kernel_level_sharing_job_gets_the_load_of_its_task_as_soon_as_it_is_known() {
         let memory = Bytes::from_mib(1_024);
         let kernel = SliceShare::Kernel(KernelShare { memory });
         let under_mps = SliceShare::Mps(MpsShare { sm: SmPercent::DEFAULT, memory });

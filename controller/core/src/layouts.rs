@@ -1,5 +1,5 @@
-//! Layouts that administrators request: previewed, planned like any other, and finished despite
-//! restarts of either side.
+//! Layouts that administrators request: they are previewed, planned like any other, and finished
+//! even if the controller or the agent restarts.
 
 use crate::commands::operator::{
     LayoutCommand, OperatorOutcome, OperatorRefusal, OverrideKind, RefusalKind,
@@ -25,11 +25,11 @@ mod preview;
 /// How long a GPU is paused after a plan failed on it; doubled with each further failure.
 const PLAN_PAUSE: Millis = Millis::from_secs(5);
 
-/// Most requested layouts that wait at a time.
+/// The most requested layouts that wait at a time.
 pub(crate) const LAYOUT_REQUESTS_MAX: usize = 256;
 
 impl GpuChanges<'_> {
-    /// Begins the plan that makes a requested layout. One that stands already is only pinned.
+    /// Begins the plan that makes a requested layout. A layout that exists already is only pinned.
     pub(crate) fn begin_requested_layout(
         &mut self,
         command: &LayoutCommand,
@@ -139,9 +139,9 @@ impl GpuChanges<'_> {
 
     /// Resumes the plans of a node's GPUs once a new session has reported the instances.
     ///
-    /// Whether a plan that was under way came to its end is not known, but what stands is. So the rest is
-    /// planned anew under a higher number, which voids the old plan. A requested layout belongs to no job:
-    /// the same plan goes on, under its own number.
+    /// Whether a plan that was under way ended is not known, but the existing instances are. So the
+    /// rest is planned again under a higher number, which voids the old plan. A requested layout
+    /// belongs to no job: the same plan continues, under its own number.
     pub(crate) fn resume_plans(&mut self, node: NodeId) {
         let of_node = self.inventory.gpus.iter().filter(|(_, gpu)| gpu.node == node);
         let gpus: Vec<GpuId> = of_node.map(|(id, _)| id.clone()).collect();
@@ -178,7 +178,7 @@ impl GpuChanges<'_> {
         true
     }
 
-    /// Gives up the layouts that are under way on a node's GPUs.
+    /// Cancels the layouts that are under way on a node's GPUs.
     pub(crate) fn give_up_layouts(&mut self, node: NodeId, why: &str) {
         let gpus: Vec<_> = self
             .inventory
@@ -224,7 +224,8 @@ pub(crate) fn find_same_plan(
             PlanStep::Destroy(slot) => cuts.remove(slot),
         };
     }
-    // What is in use keeps its cut: then only the same one is possible.
+    // An instance in use keeps its division into compute instances, so only the same one is
+    // possible.
     let kept = cuts.iter().map(|(slot, cut)| (*slot, StandingCut { cut: *cut, busy: *cut }));
     let same = command.desired.cuts(geometry, layout, &kept.collect()).is_ok();
     Ok(same.then_some(open.row.plan))

@@ -1,5 +1,5 @@
-//! What the leader does with the state besides rounds: settings, leases, commits, models. Each function
-//! names the owners that it changes.
+//! Operations of the leader on the state besides rounds: settings, leases, commits, models. Each
+//! function names the owners that it changes.
 
 use crate::LaunchSpec;
 use crate::accounts::Accounts;
@@ -28,7 +28,8 @@ impl ClusterState {
         self.guards.epoch
     }
 
-    /// Takes in how the wall clock stands to the boot clock. Users state deadlines on the wall clock.
+    /// Sets the offset of the wall clock from the boot clock. Users state deadlines on the wall
+    /// clock.
     pub const fn set_wall_clock(&mut self, now: Millis, unix: Millis) {
         self.clock.set_wall_clock(now, unix);
     }
@@ -38,13 +39,13 @@ impl ClusterState {
         self.migrations.cooldown = cooldown;
     }
 
-    /// Sets what is done about predictions that jobs exceed their slices, for jobs that name nothing.
+    /// Sets the action on predictions that jobs exceed their slices, for jobs that set none.
     pub const fn set_memory_prediction(&mut self, default: MemoryPrediction) {
         self.watches.default = Some(default);
     }
 
-    /// Sets how long a round may spend on improving placements, as a stopwatch measures it.
-    /// Without a stopwatch only the policy's limit on searches applies.
+    /// Sets how long a round may search for better placements, measured by a stopwatch. Without a
+    /// stopwatch only the policy's limit on searches applies.
     pub fn set_improve_budget(&mut self, time: Duration, stopwatch: Arc<dyn Stopwatch>) {
         self.planner.improve_for = time;
         self.planner.stopwatch = stopwatch;
@@ -75,32 +76,31 @@ impl ClusterState {
         self.planner.policy.name()
     }
 
-    /// Returns how long placement is still held; zero if it goes on (rule F14).
+    /// Returns how long placement is still held; zero if it is not held (rule F14).
     pub fn placement_held_for(&self, now: Millis) -> Millis {
         self.guards.hold_until.minus(now)
     }
 
-    /// Returns the outcomes of predicted memory since the last call. They outlast a reload.
+    /// Returns the outcomes of predicted memory since the last call. They are kept over a reload.
     pub fn take_memory_outcomes(&mut self) -> OutcomeCounts {
         std::mem::take(&mut self.predictions.memory_outcomes)
     }
 
-    /// Returns the node of a name.
+    /// Returns the node with a name.
     pub fn node_named(&self, name: &NodeName) -> Option<NodeId> {
         self.inventory.nodes.iter().find(|(_, node)| node.name == *name).map(|(id, _)| *id)
     }
 
-    /// Returns whether most nodes fell silent at once. Then none is declared lost, since the
-    /// controller itself is probably cut off.
+    /// Returns whether most nodes became silent at once. Then none is declared lost, since the
+    /// controller itself is probably disconnected.
     pub fn is_braking(&self, now: Millis) -> bool {
         is_braking(&self.inventory, now)
     }
 
-    /// Grants a node another lease. Its end here is noted before the grant is sent (rule F6);
-    /// the caller has made sure that this controller may still trust itself (rule F3).
+    /// Grants a node another lease. Its end is recorded here before the grant is sent (rule F6);
+    /// the caller has checked that this controller still leads (rule F3).
     ///
-    /// `None`: not granted, since the node is lost, of another generation, or on another
-    /// connection.
+    /// Returns `None` if the node is lost, has another generation, or is on another connection.
     pub fn renew_lease(
         &mut self,
         node: NodeId,
@@ -133,7 +133,7 @@ impl ClusterState {
         dispatch(guards, inventory, migrations, layouts, attempts, now)
     }
 
-    /// Remembers the jobs that users changed: an announcement that comes later is out of date.
+    /// Remembers the jobs that users changed: a later announcement is out of date.
     pub fn remember_commanded(&mut self, round: &Round, findings: &CommitFindings, now: Millis) {
         let commanded = round.taken(&findings.moved).map(|(job, _)| (job, now));
         self.queue.recently_commanded.extend(commanded);

@@ -1,8 +1,8 @@
-//! What the leader does, as pure functions over the state of the cluster.
+//! The control core: the leader's decisions as pure functions over the state of the cluster.
 //!
 //! [`ClusterState`] is changed by [`ClusterState::step`] as if the returned [`Round`] were committed
 //! already; its effects are carried out only after the commit. If the commit fails, the state is
-//! thrown away and read again from the store, so it never runs ahead of it.
+//! discarded and read again from the store, so it is never ahead of the store.
 //!
 //! Time and new ids are arguments. Times are milliseconds on the controller's boot clock.
 //!
@@ -11,11 +11,11 @@
 //! 1. Data: [`predictions`], [`rows`], [`commands`], [`answers`] and [`Round`].
 //! 2. [`state`]: one owner for each part, which alone keeps the part consistent.
 //! 3. Decisions: all other modules. A function takes the owners and the rows of a round that it
-//!    changes. What the life of an attempt changes is gathered in `AttemptChanges`, and what
-//!    a new layout of a GPU changes in `GpuChanges`.
+//!    changes. `AttemptChanges` has the owners that an attempt's life changes, and `GpuChanges`
+//!    those that a new layout modifies.
 //!
-//! Methods of [`ClusterState`] that take `&self` answer questions. Those that take `&mut self` stand in `step`,
-//! `input`, `placing`, `load` and `leader` only, and lead to the functions that decide.
+//! Methods of [`ClusterState`] that take `&self` answer questions. Those that take `&mut self` are
+//! in `step`, `input`, `placing`, `load` and `leader` only, and lead to the functions that decide.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! How the state is read from the store: at the start, and whenever the two may differ.
+//! Reads the state from the store: at the start, and whenever the two may differ.
 
 use crate::LaunchSpec;
 use crate::arrivals::enqueue;
@@ -28,8 +28,8 @@ use tessera_model::{Bytes, ControllerId, Millis};
 use tessera_placement::Policy;
 
 impl ClusterState {
-    /// Builds the state from the store. Every node gets a fresh lease, since the earlier leader
-    /// may have renewed it (rule F4).
+    /// Builds the state from the store. Every node gets a new lease, since the earlier leader may
+    /// have renewed the old one (rule F4).
     pub fn new(
         epoch: u64,
         controller: ControllerId,
@@ -63,8 +63,8 @@ impl ClusterState {
         cluster
     }
 
-    /// Replaces the state by what the store has now. Only the ends of leases are kept: agents
-    /// report everything else again, so that it reaches the store, too.
+    /// Replaces the state by that of the store. Only the ends of leases are kept: agents report
+    /// everything else again, so that it also reaches the store.
     pub fn reload(&mut self, epoch: u64, snapshot: StoreSnapshot, now: Millis) {
         self.guards.epoch = epoch;
         self.inventory.duplicates.clear();
@@ -74,14 +74,14 @@ impl ClusterState {
         self.layouts.clear();
         self.migrations.forget();
         self.watches.forget();
-        // The records of rounds that failed were not stored.
+        // The records of failed rounds were not stored.
         self.planner.recorder.begin_new_chain();
         self.inventory.gpus.clear();
         self.read_snapshot(snapshot, now);
     }
 
     fn read_snapshot(&mut self, mut snapshot: StoreSnapshot, now: Millis) {
-        // The store's clock may have been set; this one only goes on.
+        // The store's clock may have been set; this one is monotonic.
         self.guards.hold_until = self.guards.hold_until.max(now.plus(snapshot.hold_left));
         self.guards.granted_until = self.guards.granted_until.max(now.plus(snapshot.granted_left));
         self.guards.generation_min = self.guards.generation_min.max(snapshot.generation_min);
@@ -89,7 +89,7 @@ impl ClusterState {
         read_gpus(&mut self.inventory, snapshot.gpus, snapshot.plans);
         let keyed = |row: AdminOverrideRow| ((row.kind, row.target.clone()), row);
         self.overrides.in_force = snapshot.overrides.into_iter().map(keyed).collect();
-        // Earlier runs come first: jobs that name no size request memory by them.
+        // Earlier runs are read first: they determine the memory of jobs that name no size.
         self.predictions.learn_runs(&snapshot.runs);
         for sample in &snapshot.memory_samples {
             self.predictions.estimator.learn_memory(sample);
@@ -119,7 +119,7 @@ impl ClusterState {
     }
 }
 
-/// Reads the nodes. Those that were known keep the ends of their leases.
+/// Reads the nodes. Known nodes keep the ends of their leases.
 fn read_nodes(inventory: &mut NodeInventory, rows: Vec<NodeRow>, new_expiry: Millis) {
     let mut known = std::mem::take(&mut inventory.nodes);
     for row in rows {
@@ -133,7 +133,7 @@ fn read_nodes(inventory: &mut NodeInventory, rows: Vec<NodeRow>, new_expiry: Mil
             memory_bytes: row.memory_bytes,
             mps: row.mps,
             kernel: row.kernel,
-            // Agents repeat what the store missed to a new session.
+            // Agents report again in a new session what the store missed.
             session: None,
             expiry: known.remove(&row.node).map_or(new_expiry, |node| node.expiry),
             last_seen_unix: row.last_seen_unix,
@@ -167,7 +167,7 @@ fn read_gpus(inventory: &mut NodeInventory, rows: Vec<GpuRow>, plans: Vec<OpenPl
     }
 }
 
-/// Returns a live attempt as the store has it, with what is predicted of it.
+/// Returns a live attempt from the store, with its predictions.
 fn live_attempt(
     predictions: &Predictions,
     inventory: &NodeInventory,

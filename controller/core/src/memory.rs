@@ -1,8 +1,9 @@
 //! The memory that a job requests, and where that size comes from.
 //!
-//! MIGM §2.2 names the ways to know a need. [`SizeSource`] has their order here. A job of which nothing is
-//! known starts on the smallest slice, and grows. No learned or estimated size exceeds the cluster's largest slice. A run's memory
-//! is reported in a frame of its own, mostly after its end, so that ended attempts are kept for a while.
+//! MIGM §2.2 names the ways to know a need. [`SizeSource`] has their order here. A job about which
+//! nothing is known starts on the smallest slice, and gets larger ones after it runs out of memory.
+//! No learned or estimated size exceeds the cluster's largest slice. A run's memory is reported in
+//! a separate frame, usually after its end, so ended attempts are kept for a while.
 
 use crate::predictions::TaskFacts;
 use crate::predictions::sizes::{LearnedBasis, LearnedSize, MEASURED_MIN};
@@ -14,14 +15,14 @@ use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, Bytes};
 use tessera_predict::memory::MemoryEstimate;
 
-/// Most ended attempts whose memory is awaited: some seconds of a large cluster's ends. Later
-/// reports are learned by the next leader, from the store.
+/// The most ended attempts whose memory is awaited: as many as end within some seconds in a large
+/// cluster. Later reports are learned by the next leader, from the store.
 const ENDED_MAX: usize = 4_096;
 
-/// The memory that a job requests for another reason than its user's word.
+/// The memory that a job requests for another reason than its user's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryRequest {
-    /// How much.
+    /// The amount.
     pub(crate) bytes: Bytes,
     /// The evidence for it.
     pub(crate) evidence: SizeEvidence,
@@ -55,7 +56,7 @@ impl MemoryRequest {
         }
     }
 
-    /// Returns what was learned of the task, if the request rests on that.
+    /// Returns what was learned about the task, if the request is based on that.
     pub(crate) const fn learned(&self) -> Option<MemoryEstimate> {
         match self.evidence {
             SizeEvidence::Learned(learned) => Some(learned.estimate),
@@ -71,7 +72,7 @@ impl MemoryRequest {
 pub(crate) struct AwaitedRun {
     pub(crate) task: String,
     pub(crate) gpu_model: String,
-    /// What it had.
+    /// The memory that it had.
     pub(crate) slice: Bytes,
     pub(crate) prediction: Option<MemoryEstimate>,
     pub(crate) end: AwaitedEnd,
@@ -85,7 +86,7 @@ pub(crate) enum AwaitedEnd {
     RanOut,
 }
 
-/// Attempts that are over and whose peak memory is not known yet.
+/// Ended attempts whose peak memory is not known yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AwaitedMemory {
     runs: HashMap<AttemptId, AwaitedRun>,
@@ -158,7 +159,7 @@ fn learned_text(learned: &LearnedSize) -> String {
     }
 }
 
-/// Returns the memory that a job requests for another reason than its user's word.
+/// Returns the memory that a job requests for another reason than its user's request.
 pub(crate) fn memory_request_of(
     estimator: &RunEstimator,
     largest: Bytes,
@@ -166,7 +167,7 @@ pub(crate) fn memory_request_of(
     facts: &TaskFacts,
     own: OwnMemory,
 ) -> Option<MemoryRequest> {
-    // Where no GPU was ever seen, the first may have it.
+    // Before any GPU was seen, the first one may have it.
     let within = |bytes: Bytes| if largest > Bytes::ZERO { bytes.min(largest) } else { bytes };
     let of_task = match declared {
         GpuRequest::Unknown => learned_size(estimator, facts).map(|learned| MemoryRequest {
@@ -201,7 +202,7 @@ pub(crate) fn memory_request_of(
     }
 }
 
-/// Returns what the runs of a job's task show.
+/// Returns what was learned from the runs of a job's task.
 pub(crate) fn learned_size(estimator: &RunEstimator, facts: &TaskFacts) -> Option<LearnedSize> {
     if facts.task.is_empty() {
         return None;
@@ -210,7 +211,7 @@ pub(crate) fn learned_size(estimator: &RunEstimator, facts: &TaskFacts) -> Optio
 }
 
 impl AwaitedMemory {
-    /// Notes an attempt whose memory is awaited.
+    /// Records an attempt whose memory is awaited.
     pub(crate) fn wait_for(&mut self, attempt: AttemptId, run: AwaitedRun) {
         if self.runs.insert(attempt, run).is_some() {
             return;

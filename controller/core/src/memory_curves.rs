@@ -1,4 +1,5 @@
-//! What is known of the memory of a running job, for people: its curve, the predicted band, and the sizes around it.
+//! The memory of a running job for users: its curve, the predicted band, and the sizes of slices
+//! around it.
 
 use crate::answers::{LiveMemory, MemoryOverview};
 use crate::memory_growth::terms_of;

@@ -1,9 +1,10 @@
-//! Jobs whose memory is predicted to exceed their slices: reported, and moved in time.
+//! Jobs whose memory is predicted to exceed their slices: they are reported and moved in time.
 //!
-//! The predictor is [`MemoryWatch`](tessera_predict::peak::MemoryWatch). A prediction is reported as soon as its
-//! interval is honest, and that is all with `--memory-prediction advise`. With `act` the job is moved to the next
-//! size when the crossing is nearer than its checkpoint takes. The next size is written in the same transaction, so
-//! that no leader moves a job from one size twice.
+//! The predictor is [`MemoryWatch`](tessera_predict::peak::MemoryWatch). A prediction is reported
+//! as soon as its interval is reliable. With `--memory-prediction advise` nothing else is done.
+//! With `act` the job is moved to the next size when the crossing is nearer than its checkpoint
+//! takes. The next size is committed in the same transaction, so that no later leader moves the job
+//! from the same size again.
 
 use crate::attempt_changes::AttemptChanges;
 use crate::migration::MOVE_SLACK;
@@ -20,15 +21,15 @@ use tessera_model::sizing::{GrowthOutcome, MemoryPrediction, OomPolicy};
 use tessera_model::{AttemptId, Bytes, Millis, NodeId};
 use tessera_predict::peak::{GrowthForecast, WatchAdvice, WatchTerms};
 
-/// How old a reading may be when it is decided upon, and how long a command takes: shepherds read companions every
-/// five seconds, and agents report every five by default.
+/// How old a sample may be when a decision uses it, and how long a command takes: shepherds read
+/// companions every five seconds, and agents report every five by default.
 const REPORT_DELAY: Millis = Millis::from_secs(10);
 
-/// Points from which a curve is stored.
+/// The least number of points with which a curve is stored.
 const CURVE_POINTS_MIN: usize = 5;
 
 impl AttemptChanges<'_> {
-    /// Takes in what a node reports of the memory of its attempts.
+    /// Handles a node's report of the memory of its attempts.
     pub(crate) fn record_memory(&mut self, node: NodeId, reports: &[AttemptMemory], now: Millis) {
         for report in reports {
             self.watch_memory(node, report, now);
@@ -89,7 +90,7 @@ impl AttemptChanges<'_> {
         self.migrations.requests.insert(attempt, request);
     }
 
-    /// Ends the watch of an attempt that is over, and records what came of predictions.
+    /// Stops watching an ended attempt, and records the outcomes of predictions.
     pub(crate) fn end_watch(
         &mut self,
         attempt: AttemptId,
@@ -124,8 +125,8 @@ impl AttemptChanges<'_> {
     }
 }
 
-/// Goes on with the predictions whose outcome was open when the state was read, and with moves that an earlier leader
-/// began.
+/// Continues predictions whose outcome was open when the state was read, and moves that an earlier
+/// leader began.
 pub(crate) fn resume_growths(
     attempts: &AttemptTable,
     migrations: &mut Migrations,
@@ -185,7 +186,7 @@ pub(crate) fn next_size_of(
         && live.gang.is_none()
         && launch_spec.spec.oom_policy() == OomPolicy::Larger
         && !migrations.is_migrating(attempt)
-        // Its size is decided already: an earlier request was not obeyed in time.
+        // Its size is decided already: the job did not end in time after an earlier request.
         && launch_spec.own.at_least.is_none_or(|at_least| at_least <= live.gpu_memory);
     if !can_move {
         return None;
@@ -194,7 +195,7 @@ pub(crate) fn next_size_of(
     after.at_least.filter(|_| after.verdict == RetryVerdict::RequeueOutOfMemory)
 }
 
-/// Judges the prediction about an attempt by the attempt's own end.
+/// Compares the prediction about an attempt with the attempt's own end.
 fn judge_end(
     watched: &WatchedAttempt,
     mode: MemoryPrediction,
@@ -210,7 +211,7 @@ fn judge_end(
     }
 }
 
-/// Judges the prediction by which a job was moved, once it has used more than it had before.
+/// Confirms the prediction by which a job was moved, once it has used more than it had before.
 fn judge_moved(
     watches: &mut MemoryWatches,
     live: &LiveAttempt,
@@ -223,8 +224,8 @@ fn judge_moved(
     Some(judged(live, moved, GrowthOutcome::True))
 }
 
-/// Judges it by the end of a later attempt: one that succeeds with less than the job had before was moved for
-/// nothing.
+/// Compares it with the end of a later attempt: if that succeeds with less than the job had before,
+/// the move was unnecessary.
 fn judge_end_of_moved(
     watches: &mut MemoryWatches,
     live: &LiveAttempt,
@@ -254,7 +255,7 @@ fn judged(live: &LiveAttempt, moved: MovedJob, outcome: GrowthOutcome) -> Growth
     row
 }
 
-/// Returns what users read of a prediction, and of what follows.
+/// Returns the text for users about a prediction and its consequence.
 fn event_text(forecast: &GrowthForecast, next: Option<Bytes>) -> String {
     let GrowthForecast { unit, position, used, capacity, crossing, after, .. } = *forecast;
     let seconds = after.get().div_ceil(1_000);

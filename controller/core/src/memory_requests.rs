@@ -16,7 +16,7 @@ use tessera_model::{AttemptId, Bytes, GangMember, JobId};
 use tessera_placement::{Explanation, SharingRequest};
 use tessera_predict::memory::MemoryEvidence;
 
-/// Returns what a job requests for another reason than its user's word.
+/// Returns the memory that a job requests for another reason than its user's request.
 pub(crate) fn memory_request(
     predictions: &Predictions,
     inventory: &NodeInventory,
@@ -45,7 +45,7 @@ pub(crate) fn memory_needed(
     Some(if largest > Bytes::ZERO { learned.at_least.min(largest) } else { learned.at_least })
 }
 
-/// Returns what is to be placed: the request, and the part of a slice that may be shared.
+/// Returns the input of placement: the request, and the share of a slice if it may be shared.
 pub(crate) fn sized(
     declared: &GpuRequest,
     share: Option<SharingRequest>,
@@ -57,8 +57,9 @@ pub(crate) fn sized(
     (GpuRequest::Memory(request.bytes), share)
 }
 
-/// Measures the largest slices of the cluster's GPUs. If they changed, the requests of waiting jobs are updated: those
-/// of gangs also if the cluster's largest slice is as it was, since they need several.
+/// Measures the largest slices of the cluster's GPUs. If they changed, the requests of waiting jobs
+/// are updated: requests of gangs change even if the cluster's largest slice didn't, since they
+/// need several GPUs.
 pub(crate) fn measure_largest_slice(
     inventory: &mut NodeInventory,
     queue: &mut JobQueue,
@@ -74,7 +75,8 @@ pub(crate) fn measure_largest_slice(
     }
 }
 
-/// Learns the peak memory of an attempt that is over, if it is awaited. Zero is a peak that was missed.
+/// Learns the peak memory of an ended attempt, if it is awaited. Zero means that no sample was
+/// taken.
 pub(crate) fn learn_late_peak(
     predictions: &mut Predictions,
     queue: &mut JobQueue,
@@ -86,7 +88,8 @@ pub(crate) fn learn_late_peak(
     let evidence = match run.end {
         AwaitedEnd::Succeeded => MemoryEvidence::Peak(peak),
         AwaitedEnd::RanOut if is_near(peak, run.slice) => MemoryEvidence::OutOf(run.slice),
-        // Only its output states it: it runs again with more, but its task needs no more by that.
+        // Only its output states it: the job runs again with more memory, but its task's size
+        // doesn't change.
         AwaitedEnd::RanOut => return,
     };
     let AwaitedRun { task, gpu_model, slice, prediction, .. } = run;
@@ -94,13 +97,13 @@ pub(crate) fn learn_late_peak(
     learn_memory(predictions, queue, inventory, &sample);
 }
 
-/// Whether an observed peak supports that the slice was too small.
+/// Returns whether an observed peak confirms that the slice was too small.
 fn is_near(peak: Bytes, slice: Bytes) -> bool {
     peak.get().saturating_mul(2) >= slice.get()
 }
 
 /// Learns from the end of an attempt that had a slice to itself, or awaits its report. Returns the
-/// memory of its slice if its task learns that this is too little.
+/// memory of its slice if that was too little for its task.
 pub(crate) fn learn_end_memory(
     predictions: &mut Predictions,
     queue: &mut JobQueue,
@@ -138,7 +141,7 @@ pub(crate) fn learn_end_memory(
         },
         (None, Outcome::Succeeded) => match live.peak {
             Some(peak) => (Some(MemoryEvidence::Peak(peak)), None),
-            // The slice was enough: that is known before any peak is.
+            // That the slice was enough is known before the peak is.
             None => (Some(MemoryEvidence::Peak(Bytes::ZERO)), Some(AwaitedEnd::Succeeded)),
         },
         (None, _) => (None, None),

@@ -13,7 +13,7 @@ use tessera_model::{GpuId, Millis};
 /// twice as long.
 const ANSWER_WAITS: Millis = Millis::from_secs(15);
 
-/// Most switches that wait for answers at a time.
+/// The most switches that wait for answers at a time.
 const SWITCHES_MAX: usize = 256;
 
 /// Sends a switch to its node. Returns why that is not possible.
@@ -38,7 +38,7 @@ pub(crate) fn send_mig_mode(
     Ok(())
 }
 
-/// Answers the switches of a GPU with what its node reports.
+/// Answers the switches of a GPU with its node's report.
 pub(crate) fn answer_mig_mode(
     layouts: &mut LayoutRequests,
     gpu: &GpuId,
@@ -95,7 +95,7 @@ pub(crate) fn give_up_mig_modes(
 }
 
 impl PendingMigMode {
-    /// A switch that was requested now.
+    /// A switch that is requested now.
     pub(crate) const fn new(token: u64, gpu: GpuId, on: bool, now: Millis) -> Self {
         Self { token, gpu, on, until: now.plus(ANSWER_WAITS) }
     }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_answer_reaches_everybody_who_requested_it_and_nobody_else() {
+    fn a_nodes_answer_reaches_all_requests_for_its_gpu_and_no_others() {
         let mut layouts = LayoutRequests::default();
         for (token, name) in [(1, "GPU-1"), (2, "GPU-2"), (3, "GPU-1")] {
             let pending = PendingMigMode::new(token, gpu(name), false, Millis::ZERO);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_leaves_nobody_waiting() {
+    fn requests_to_a_silent_node_time_out() {
         let mut layouts = LayoutRequests::default();
         layouts.mig_modes.push(PendingMigMode::new(1, gpu("GPU-1"), true, Millis::ZERO));
         let mut answers = CommandAnswers::default();

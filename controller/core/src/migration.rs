@@ -1,15 +1,15 @@
 //! Migration of running jobs: a policy's [`Reshape`] carried out, and what it costs.
 //!
-//! Placements are kept for the jobs that are to have them. Each job that has to leave its slice is
-//! requested to checkpoint, and its end is awaited. As slots become free, their jobs are reserved like
-//! any others, and the layout follows from that.
+//! Placements are kept for the jobs that will get them. Each job that has to leave its slice is
+//! requested to checkpoint, and its end is awaited. When slots become free, placements are reserved
+//! for their jobs as for any others, and the layout follows from that.
 //!
-//! Only the requests are in the store. If the leader dies, these jobs end as pre-empted and
-//! wait, the others run on, and the next leader's policy decides again. So a crash at any point
-//! costs a migration, never a job.
+//! Only the requests are in the store. If the leader dies, these jobs end as pre-empted and wait.
+//! The others continue to run, and the next leader's policy decides again. So a crash at any point
+//! loses a migration, and never a job.
 //!
 //! A job that doesn't end in time keeps its placement for as long as it runs. Its node kills it
-//! after its grace time, which costs it no retry, and it is not migrated again for a while.
+//! after its grace time, which uses up no retry, and it is not migrated again for a while.
 
 use crate::attempt_changes::AttemptChanges;
 use crate::duration::duration_text;
@@ -35,18 +35,18 @@ use uuid::Uuid;
 pub(crate) mod checks;
 
 /// How long after its grace time the end of a migrating job may take to be reported. An agent may
-/// restart, or a connection break.
+/// restart, or a connection may break.
 pub(crate) const MOVE_SLACK: Millis = Millis::from_secs(30);
 
 /// How long a job that did not end in time is not migrated again.
 const RELUCTANT_FOR: Millis = Millis::from_secs(600);
 
-/// What decides whether a kept placement can be given to its job, besides jobs and nodes.
+/// The inputs besides jobs and nodes that decide whether a kept placement can be given to its job.
 #[derive(Clone, Copy)]
 pub(crate) struct PlacementLimits<'r> {
     pub(crate) overrides: &'r OverrideTable,
     pub(crate) layouts: &'r LayoutRequests,
-    /// No placement before this time (rule F14).
+    /// No job is placed before this time (rule F14).
     pub(crate) hold_until: Millis,
 }
 
@@ -73,7 +73,7 @@ impl AttemptChanges<'_> {
         let leaving = sound.iter().flat_map(|sound| &sound.leaving);
         let grace =
             leaving.filter_map(|attempt| Some(self.attempts.live.get(attempt)?.facts.grace)).max();
-        // Those who stay on a GPU may wait for one who leaves it for another.
+        // Jobs that stay on a GPU may wait for one that leaves it.
         let until = now.plus(grace.unwrap_or_default()).plus(MOVE_SLACK);
         for sound in sound {
             for attempt in &sound.leaving {
@@ -141,7 +141,7 @@ impl AttemptChanges<'_> {
         Explanation { summary, ..why.clone() }
     }
 
-    /// Reserves kept placements as they become free, and gives up those that take too long.
+    /// Reserves kept placements when they become free, and cancels those that take too long.
     pub(crate) fn place_kept_jobs(
         &mut self,
         limits: PlacementLimits<'_>,
@@ -223,7 +223,7 @@ impl AttemptChanges<'_> {
 }
 
 impl ClusterState {
-    /// Returns what a job waits for whose placement is kept.
+    /// Returns the reason why a job with a kept placement waits.
     pub(crate) fn explain_kept_placement(&self, job: JobId, now: Millis) -> Option<Explanation> {
         let (gpu, slot, until) = self.migrations.kept_placement_of(job)?;
         let requests = self.migrations.requests.iter().filter_map(|(attempt, request)| {
@@ -250,7 +250,7 @@ impl ClusterState {
     }
 }
 
-/// Learns and returns how long a migration took whose job runs again.
+/// Learns and returns how long a migration took, once its job runs again.
 pub(crate) fn finish_migration(
     migrations: &mut Migrations,
     predictions: &mut Predictions,
@@ -263,7 +263,7 @@ pub(crate) fn finish_migration(
     Some(took)
 }
 
-/// Forgets migrations that are over, and gives up those that take too long.
+/// Removes finished migrations, and cancels those that take too long.
 fn give_up_late_migrations(
     migrations: &mut Migrations,
     queue: &JobQueue,

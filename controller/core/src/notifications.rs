@@ -1,7 +1,7 @@
-//! Which state changes of jobs leave the cluster: as mail that users request, and as webhooks of the operator.
+//! Notifications of jobs' state changes: mail that users request, and webhooks of the operator.
 //!
-//! A round's changes give rows of an outbox, which are committed with the changes. [`schedule`] decides when a failed
-//! delivery is tried again.
+//! A round's changes lead to rows of an outbox, which are committed with the changes. [`schedule`]
+//! decides when a failed delivery is tried again.
 
 mod changes;
 mod mail;
@@ -18,23 +18,23 @@ use tessera_model::{AttemptId, JobId, Millis};
 pub use self::changes::{ChangeCause, ChangedJob};
 pub use self::mail::{MarkVerdict, judge_mark};
 
-/// What the operator configured to leave the cluster.
+/// The operator's settings for notifications.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NotificationRules {
-    /// Whether there is a way for mail.
+    /// Whether mail is configured.
     pub mail: bool,
-    /// The states whose beginning is posted to the webhook's receiver; none without a webhook.
+    /// The states whose beginning is sent to the webhook's receiver; empty without a webhook.
     pub webhook: BTreeSet<JobState>,
 }
 
 impl NotificationRules {
-    /// Returns whether nothing ever leaves.
+    /// Returns whether no notifications are configured.
     pub fn is_silent(&self) -> bool {
         !self.mail && self.webhook.is_empty()
     }
 }
 
-/// How a notification leaves.
+/// The channel of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
     /// As mail to a job's user.
@@ -47,7 +47,7 @@ impl Channel {
     /// Every channel.
     pub const ALL: [Self; 2] = [Self::Mail, Self::Webhook];
 
-    /// Returns the word that the database and metrics use.
+    /// Returns the value that the database and metrics use.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Mail => "mail",
@@ -56,7 +56,7 @@ impl Channel {
     }
 }
 
-/// What is known of a job that changed, after the round.
+/// The facts about a changed job after the round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFacts {
     /// The first job of its submission, which names its array or gang.
@@ -67,20 +67,20 @@ pub struct JobFacts {
     pub name: String,
     /// Its user.
     pub user: String,
-    /// What matters for mail, if its user requests any.
+    /// The facts for mail, if its user requests any.
     pub mail: Option<MailFacts>,
 }
 
-/// What mail about a job depends on.
+/// The facts on which mail about a job depends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailFacts {
-    /// What its user requests.
+    /// The events that its user requests.
     pub rules: MailRules,
-    /// Whether it is a member of a gang, whose first member stands for all.
+    /// Whether it is a member of a gang, for which only the first member is reported.
     pub is_gang: bool,
     /// Its time limit, with all updates.
     pub limit: Option<Millis>,
-    /// About which events mail was sent that is sent only once for a submission.
+    /// The events for which mail is sent once for a submission and was sent already.
     pub mailed: Vec<MailType>,
     /// Whether all jobs of its submission have ended.
     pub is_over: bool,
@@ -91,21 +91,21 @@ pub struct MailFacts {
 /// A row of the outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// How it leaves.
+    /// Its channel.
     pub channel: Channel,
     /// The job.
     pub job: JobId,
-    /// The attempt that has to run when it leaves, if it is about a part of a time limit.
+    /// The attempt that must be running when it is sent, if it is about a part of a time limit.
     pub attempt: Option<AttemptId>,
     /// The event, by the word of the mail's type or of the state.
     pub event: &'static str,
-    /// When it leaves, in milliseconds since 1970; at once by default.
+    /// When it is sent, in milliseconds since 1970; at once by default.
     pub due: Option<Millis>,
-    /// What it states.
+    /// Its content.
     pub body: NotificationBody,
 }
 
-/// What a notification states.
+/// The content of a notification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum NotificationBody {
@@ -118,7 +118,7 @@ pub enum NotificationBody {
 /// A mail without the headers that its delivery adds. Its subject is one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MailMessage {
-    /// Who gets it.
+    /// Its recipient.
     pub to: Vec<MailAddress>,
     /// Its subject.
     pub subject: String,
@@ -126,7 +126,7 @@ pub struct MailMessage {
     pub text: String,
 }
 
-/// A state change of a job, as webhooks state it.
+/// A state change of a job in the form that webhooks send.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StateNotice {
     /// The kind of the notice.
@@ -141,18 +141,18 @@ pub struct StateNotice {
     pub name: String,
     /// Its user.
     pub user: String,
-    /// Its state from now on.
+    /// Its new state.
     pub state: JobState,
     /// The attempt, if one is concerned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptId>,
-    /// How the attempt ended, if one did.
+    /// The outcome of the attempt, if one ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
     /// The exit code and the signal of its program, such as `1:0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<String>,
-    /// Why, in words, if more is known.
+    /// The reason as text, if more is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }
@@ -160,16 +160,16 @@ pub struct StateNotice {
 /// The kind of each notice of a state change.
 const STATE_CHANGED: &str = "job.state_changed";
 
-/// What follows from a round's changes.
+/// The notifications from a round's changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoundNotifications {
     /// Rows of the outbox.
     pub rows: Vec<Notification>,
-    /// Events that are mailed once for a submission, and are mailed now.
+    /// Events that are mailed once for a submission and are part of these rows.
     pub mailed: BTreeMap<JobId, Vec<MailType>>,
 }
 
-/// Decides what leaves the cluster because of these changes. Jobs without facts are skipped.
+/// Decides which notifications these changes cause. Jobs without facts are skipped.
 pub fn notify(
     changes: &[ChangedJob],
     facts: &HashMap<JobId, JobFacts>,

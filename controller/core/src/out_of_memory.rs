@@ -1,7 +1,8 @@
-//! What follows when a job runs out of GPU memory: a verdict of its own, which costs no retry.
+//! Decides what happens when a job runs out of GPU memory: a separate verdict, which uses up no
+//! retry.
 //!
-//! The next size is decided with the end of the attempt and written in the same transaction. So no leader
-//! gives a job a size that it ran out of, whatever was killed in between.
+//! The next size is decided at the end of the attempt and committed in the same transaction. So no
+//! leader gives a job a size that it ran out of, even after a crash.
 
 use crate::LaunchSpec;
 use crate::rows::submitted::OwnMemory;
@@ -10,11 +11,11 @@ use crate::state::inventory::{GpuState, NodeInventory};
 use tessera_model::sizing::AfterOutOfMemory;
 use tessera_model::{Bytes, Millis};
 
-/// How long a lost node stays silent before its slices no longer count as sizes that a job could get: a
-/// machine that is repaired within a day comes back.
+/// How long a node has to be lost before its slices no longer count as possible sizes. A day allows
+/// for a repair.
 pub(crate) const GONE_AFTER: Millis = Millis::from_secs(24 * 3_600);
 
-/// Whether a GPU is gone for good: its node is there without it, or was lost long ago.
+/// Returns whether a GPU is permanently gone: its node reports without it, or was lost long ago.
 fn is_gone(inventory: &NodeInventory, gpu: &GpuState, unix: Millis) -> bool {
     let Some(node) = inventory.nodes.get(&gpu.node) else { return true };
     let lost_long_ago = node.lost && unix > node.last_seen_unix.plus(GONE_AFTER);
@@ -36,7 +37,8 @@ pub(crate) fn after_out_of_memory(
     launch_spec.spec.oom_policy().after_out_of_memory(had, own.events, at_least, largest)
 }
 
-/// Returns what a job's own attempts showed of its memory, with its last event if that was one.
+/// Returns what a job's own attempts showed about its memory, with its last event if it was such an
+/// event.
 pub(crate) fn own_after(own: OwnMemory, event: Option<OutOfMemoryRow>) -> OwnMemory {
     match event {
         None => own,
@@ -46,7 +48,7 @@ pub(crate) fn own_after(own: OwnMemory, event: Option<OutOfMemoryRow>) -> OwnMem
     }
 }
 
-/// Adds what follows to the sentence about an attempt's end.
+/// Adds the consequence to the sentence about an attempt's end.
 pub(crate) fn add_reason(detail: &mut String, after: &AfterOutOfMemory) {
     if !detail.is_empty() {
         detail.push_str("; ");

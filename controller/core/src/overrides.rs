@@ -12,7 +12,7 @@ use tessera_model::Millis;
 use tessera_model::mig::Slot;
 use tessera_placement::{AdminOverride, ClosureKind, GpuClosure};
 
-/// Clears the overrides of a kind on a target. Of a GPU, those on its slices are cleared, too.
+/// Clears the overrides of a kind on a target. For a GPU, those on its slices are cleared, too.
 pub(crate) fn clear_override(
     overrides: &mut OverrideTable,
     inventory: &mut NodeInventory,
@@ -37,7 +37,7 @@ pub(crate) fn clear_override(
     }
     let mut cleared = Vec::new();
     for (found, at) in overrides.in_force.keys() {
-        // A GPU that is cleared is cleared with its slices.
+        // Clearing a GPU also clears its slices.
         let within = matches!((at, &target), (OverrideTarget::Slice(of, _), OverrideTarget::Gpu(gpu)) if of == gpu);
         if *found == kind && (*at == target || within) {
             cleared.push((*found, at.clone()));
@@ -161,7 +161,7 @@ fn resolve_slot(
     found.map(|(slot, _)| *slot).ok_or_else(|| {
         let stand: Vec<_> = all.iter().map(|(slot, _)| name(*slot)).collect();
         let there = match stand.is_empty() {
-            true => "another GPU: no instance stands on this one".to_owned(),
+            true => "another GPU: this one has no instances".to_owned(),
             false => format!("one of {}", stand.join(", ")),
         };
         let gpu = inventory.gpu_name(gpu);
@@ -186,7 +186,7 @@ pub(crate) fn overrides_of(
         let undone = match how {
             ClosureKind::Drained => "undrained",
             ClosureKind::Quarantined => "cleared",
-            // Policies keep, operators do not.
+            // Reservations come from policies, not from operators.
             ClosureKind::Kept => "free",
         };
         GpuClosure { how, words: format!("{name} is {word}"), until: format!("{name} is {undone}") }

@@ -1,4 +1,4 @@
-//! From the queue to the policy, and from its decisions to reservations and reasons.
+//! Runs the policy on the queue, and turns its decisions into reservations and reasons.
 
 use crate::forecast::ClusterForecast;
 use crate::gate::{Gate, explain_gate};
@@ -16,18 +16,18 @@ use tessera_placement::record::{PendingRecord, RoundInput};
 use tessera_placement::{ClusterView, Decision, Explanation, QueuedJob, WaitReason, decide_round};
 use uuid::Uuid;
 
-/// Most waiting jobs that one round looks at.
+/// The most waiting jobs that one round considers.
 pub(crate) const LOOK_AT_MAX: usize = 5_000;
 
-/// Most waiting jobs that are given reasons while nothing can start.
+/// The most waiting jobs that get reasons while no job can start.
 const LOOK_AT_WITHOUT_GPUS: usize = 64;
 
 impl ClusterState {
-    /// Whether the policy need not run: nothing changed since it ran but that jobs came, and each of them
-    /// requests what nobody could get. The policy sees them within a second.
+    /// Returns whether the policy need not run: since its last run only jobs arrived, and each
+    /// one's request is known to be impossible now. The policy gets them within a second.
     pub(crate) fn is_settled(&self, arrived: &[JobId], now: Millis) -> bool {
         let refused = |job: &JobId| {
-            // One that a user cancelled meanwhile is not there.
+            // A job that a user cancelled in the meantime is absent.
             self.queue.queued(*job).is_none_or(|waiting| {
                 waiting.facts.rules.is_open()
                     && !self.predictions.knows_runs_of(&waiting.facts)
@@ -104,7 +104,8 @@ impl ClusterState {
         Some(record)
     }
 
-    /// Returns the jobs that have to wait for a time, for another task of their array, or for other jobs.
+    /// Returns the jobs that have to wait for their begin time, for another task of their array, or
+    /// for other jobs.
     fn barred_jobs(&self, now: Millis) -> BTreeMap<JobId, WaitReason> {
         let mut gate = Gate::new(&self.attempts, &self.queue.dependencies, &self.clock, now);
         let gated = self.queue.gated.iter().filter_map(|key| self.queue.waiting.get(key));
@@ -141,8 +142,9 @@ impl ClusterState {
             && self.queue.user_lines.len() > 1
     }
 
-    /// Returns the jobs that a round looks at, in service order. They are the head of the queue;
-    /// with fair share they are as many of each user's jobs as leave capacity for the others'.
+    /// Returns the jobs that a round considers, in service order. They are the head of the queue;
+    /// with fair share, each user has at most a part of them, so that other users' jobs are
+    /// considered too.
     pub(crate) fn list_candidates(
         &self,
         most: usize,
@@ -169,7 +171,7 @@ impl ClusterState {
         waiting.map(|waiting| &waiting.job).filter(open).collect()
     }
 
-    /// Returns why jobs wait for which placements are kept.
+    /// Returns the reasons of jobs that wait for kept placements.
     fn explain_kept_placements(&self, now: Millis) -> Vec<(JobId, Explanation)> {
         let jobs = self.migrations.jobs_with_kept_placements().into_iter();
         jobs.filter_map(|job| Some((job, self.explain_kept_placement(job, now)?))).collect()
@@ -190,8 +192,8 @@ impl ClusterState {
     }
 }
 
-/// Remembers the jobs that the policy left in the queue. Where it may have left some for another round, or for
-/// their quotas, nothing is settled: the place may be free for another user.
+/// Remembers the requests of jobs that the policy left in the queue. If it may have left some for
+/// another round or for their quotas, nothing is remembered: capacity may be free for another user.
 fn settle(
     planner: &mut Planner,
     queue: &JobQueue,
@@ -207,7 +209,7 @@ fn settle(
         return;
     }
     let looked_at = queue.waiting.values().take(LOOK_AT_MAX);
-    // A job whose times are known may leave a free slice to others, for which that would do.
+    // A job with known run times may leave a free slice that would be enough for another job.
     let unknown = looked_at.filter(|waiting| !predictions.knows_runs_of(&waiting.facts));
     let left = unknown.map(|waiting| (&waiting.job, &*waiting.facts));
     planner.settled.settle(now, left);

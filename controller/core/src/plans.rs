@@ -30,7 +30,7 @@ pub(crate) fn steps_to(
         .report
         .instances
         .iter()
-        // Its creation completes an instance that is half made.
+        // Its creation completes a partly created instance.
         .filter(|i| i.slice.is_some() || !slots.contains(&i.slot))
         .map(|i| InstanceOccupant {
             slot: i.slot,
@@ -57,7 +57,7 @@ pub(crate) fn step_text(geometry: &mig::Geometry, step: PlanStep) -> String {
     }
 }
 
-/// Returns a plan for a GPU, above every plan before it; what it is made for is left open.
+/// Returns a plan for a GPU with a number above all earlier plans; its purpose is not set.
 pub(crate) fn next_plan(
     gpu: &GpuState,
     geometry: &mig::Geometry,
@@ -78,7 +78,7 @@ pub(crate) fn next_plan(
     }
 }
 
-/// Makes a plan its GPU's open one. It is sent after the commit.
+/// Makes a plan the open plan of its GPU. It is sent after the commit.
 pub(crate) fn begin_plan(
     inventory: &mut NodeInventory,
     layouts: &mut LayoutRequests,
@@ -93,7 +93,7 @@ pub(crate) fn begin_plan(
     plans.begun.push(plan);
 }
 
-/// Whether an instance must not be destroyed: a live attempt has it, or it is quarantined.
+/// Returns whether an instance must not be destroyed: a live attempt has it, or it is quarantined.
 pub(crate) fn must_stay(
     attempts: &AttemptTable,
     overrides: &OverrideTable,
@@ -113,7 +113,7 @@ pub(crate) fn find_placing_job(
     placing.map(|live| live.job).min().or(migrations.first_job_on(gpu))
 }
 
-/// Moves attempts to starting whose slices exist now.
+/// Sets attempts to starting if their slices exist now.
 pub(crate) fn make_ready(
     attempts: &mut AttemptTable,
     inventory: &NodeInventory,
@@ -134,7 +134,7 @@ pub(crate) fn make_ready(
 }
 
 impl AttemptChanges<'_> {
-    /// Ends the attempts whose instances can't be made any more. Their GPU is gone or no longer
+    /// Ends the attempts whose instances can't be created any more. Their GPU is gone or no longer
     /// partitioned, or a foreign instance is in the way.
     pub(crate) fn give_up_impossible(&mut self, overrides: &OverrideTable) {
         let why =
@@ -147,13 +147,13 @@ impl AttemptChanges<'_> {
             .filter_map(|(attempt, live)| Some((*attempt, why(live)?)))
             .collect();
         for (attempt, reason) in impossible {
-            let detail = format!("its slice could not be made: {reason}");
+            let detail = format!("its slice could not be created: {reason}");
             self.end_without_exit(attempt, Outcome::NotStarted, &detail);
         }
     }
 }
 
-/// Returns why an attempt's instance can't be made, once its node has reported every instance.
+/// Returns why an attempt's instance can't be created, once its node has reported every instance.
 fn explain_impossible(
     attempts: &AttemptTable,
     inventory: &NodeInventory,
@@ -174,7 +174,7 @@ fn explain_impossible(
     }
     let troubled = |i: &InstanceReport| i.slot == slot && i.trouble.is_some();
     if gpu.report.instances.iter().any(troubled) {
-        return Some("somebody else uses the instance");
+        return Some("another program uses the instance");
     }
     if live.part().is_some() {
         return Some("its compute instance is gone");
@@ -213,7 +213,7 @@ pub(crate) fn order_plans(
     }
 }
 
-/// Whether a plan can be made for a GPU now.
+/// Returns whether a plan can be made for a GPU now.
 fn is_plannable(inventory: &NodeInventory, id: &GpuId, now: Millis) -> bool {
     inventory.gpus.get(id).is_some_and(|gpu| {
         let is_ready = inventory.is_ready(gpu.node) && gpu.fresh;

@@ -1,4 +1,4 @@
-//! Predictions about jobs in this cluster, and the models that they come from.
+//! Predictions about jobs in this cluster, and the models that make them.
 
 use crate::answers::ModelStatus;
 use crate::colocation::ColocationPrediction;
@@ -90,7 +90,7 @@ pub(crate) fn use_colocation_model(
     predictions.colocation = TrustedColocation { model: Some(model), watch };
 }
 
-/// Returns the models that predictions come from, and whether each is trusted.
+/// Returns the models that make predictions, and whether each is trusted.
 pub(crate) fn model_status(predictions: &Predictions) -> ModelStatus {
     let run_times = predictions.estimator.model();
     ModelStatus {
@@ -100,7 +100,7 @@ pub(crate) fn model_status(predictions: &Predictions) -> ModelStatus {
     }
 }
 
-/// Predicts what is left of a waiting job, on the tightest slice that suits it.
+/// Predicts the remaining time of a waiting job on the tightest slice that suits it.
 pub(crate) fn predict_waiting(
     predictions: &Predictions,
     inventory: &NodeInventory,

@@ -1,9 +1,9 @@
-//! Predictions of run times: what is known of a job, what was predicted, and what came of it.
+//! Predictions of run times: the facts about a job, its predictions, and their outcomes.
 //!
-//! Runs are learned as they end; a reload learns the newest ones again from the store. What is
-//! left of a job follows from how long it has run ([`Prediction::after`]), including its
-//! checkpoints. Time on another slice is converted by the two slices' predictions. A resumed job
-//! is learned from by the sum.
+//! Runs are learned as they end; a reload learns the newest ones again from the store. The
+//! remaining time of a job follows from how long it has run ([`Prediction::after`]), including the
+//! work before its checkpoints. Time on another slice is converted by the two slices' predictions.
+//! The training sample of a resumed job is the sum of its runs.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::queue_rules::QueueRules;
 
 pub mod trained;
 
-/// What placement knows of a job besides its request.
+/// What placement knows about a job besides its request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskFacts {
-    /// The key that its runs share with those of similar jobs; empty if that is not known.
+    /// The key that its runs share with those of similar jobs; empty if unknown.
     pub task: String,
     /// Longest run time of one attempt, as its user set it.
     pub limit: Option<Millis>,
-    /// Whether it can checkpoint and go on elsewhere: it has a checkpoint signal and its slice to
-    /// itself, and is in no gang.
+    /// Whether it can checkpoint and continue elsewhere: it has a checkpoint signal and its slice
+    /// to itself, and is in no gang.
     pub movable: bool,
     /// Whether it serves requests whose users need quick answers.
     pub online: bool,
@@ -36,7 +36,7 @@ pub struct TaskFacts {
     pub auto: bool,
     /// How long it may take to checkpoint.
     pub grace: Millis,
-    /// By when its user needs it done, in milliseconds since 1970.
+    /// Its deadline, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Millis>,
     /// The memory that its user's estimate gives it, if it names no size.
@@ -47,14 +47,14 @@ pub struct TaskFacts {
     pub rules: QueueRules,
 }
 
-/// What was predicted of an attempt's run time.
+/// The prediction of an attempt's run time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptPrediction {
     /// The task's key.
     pub task: String,
     /// The kind of slice on which it runs.
     pub on: SliceKind,
-    /// Whether the attempt has the whole job before it.
+    /// Whether the attempt runs the whole job.
     pub whole: bool,
     /// The predicted time; `None` where nothing was known.
     pub prediction: Option<Prediction>,
@@ -82,7 +82,7 @@ pub struct RunSample {
     pub ran: Millis,
 }
 
-/// The memory of a run, and what had been predicted of it.
+/// The memory of a run, and its prediction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySample {
     /// The attempt.
@@ -93,14 +93,14 @@ pub struct MemorySample {
     pub gpu_model: String,
     /// The memory that it had.
     pub slice: Bytes,
-    /// The memory that it used; a peak of zero was missed by all samples.
+    /// The memory that it used; a peak of zero means that no sample was taken.
     pub evidence: MemoryEvidence,
-    /// What was predicted, if its job named no size.
+    /// The prediction, if its job named no size.
     pub prediction: Option<MemoryEstimate>,
 }
 
 impl MemorySample {
-    /// Returns what was predicted, if the run shows whether that was accurate.
+    /// Returns the prediction, if the run shows whether it was accurate.
     pub(crate) const fn judged(&self) -> Option<&MemoryEstimate> {
         match self.evidence {
             MemoryEvidence::Peak(Bytes::ZERO) => None,
@@ -127,17 +127,17 @@ pub struct AttemptRunTimes {
     pub ran: Option<Millis>,
     /// How long it ran, if it checkpointed.
     pub checkpointed: Option<Millis>,
-    /// How long the whole job takes on such a slice, if it was resumed and that was learned.
+    /// How long the whole job takes on such a slice, if it was resumed and that could be learned.
     pub useful: Option<Millis>,
 }
 
-/// Returns the facts of a job of which nothing is known.
+/// Returns the facts of a job about which nothing is known.
 pub(crate) fn unknown() -> Arc<TaskFacts> {
     Arc::default()
 }
 
 impl TaskFacts {
-    /// Returns what placement needs of a specification.
+    /// Returns the facts for placement from a specification.
     pub fn of(spec: &JobSpec) -> Self {
         Self {
             task: task_key(&spec.user, spec.task_key.as_deref(), &spec.run.program),
@@ -145,7 +145,7 @@ impl TaskFacts {
             movable: spec.run.checkpoint_signal.is_some()
                 && spec.share.part().is_none()
                 && spec.gang.is_none()
-                // A migration knows nothing of where it may run.
+                // For a migration, the restrictions on where the job may run are not needed.
                 && spec.place.is_open(),
             online: spec.class == Class::Online,
             auto: spec.share == SharingMode::Auto,

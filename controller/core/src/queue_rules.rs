@@ -1,5 +1,6 @@
-//! Where and when users let waiting jobs run: nodes and models, and a time before which they may not start. How many
-//! tasks of an array run at a time, and which jobs a job waits for.
+//! Users' rules for waiting jobs: permitted nodes and models, and a time before which they may not
+//! start. They also limit how many tasks of an array run at a time, and name the jobs that a job
+//! waits for.
 
 use std::sync::Arc;
 
@@ -10,14 +11,14 @@ use tessera_model::dependency::Dependency;
 use tessera_model::place::PlaceFilter;
 use tessera_model::spec::JobSpec;
 
-/// The rules of one submission; they are stored with what placement knows of it.
+/// The rules of one submission; they are stored with its facts for placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueRules {
     /// Where it may run.
     #[serde(skip_serializing_if = "PlaceFilter::is_open")]
     pub place: PlaceFilter,
-    /// Before when it may not start, in milliseconds since 1970.
+    /// The earliest start, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub begin: Option<Millis>,
     /// How many tasks of its array may run at a time.
@@ -40,18 +41,19 @@ impl QueueRules {
         }
     }
 
-    /// Whether a job may have to wait for a time, for another task of its array, or for other jobs.
+    /// Returns whether a job may have to wait for a time, for another task of its array, or for
+    /// other jobs.
     pub const fn has_gate(&self) -> bool {
         self.begin.is_some() || self.array_limit.is_some() || self.dependency.is_some()
     }
 
-    /// Whether they restrict nothing.
+    /// Returns whether they restrict nothing.
     pub fn is_open(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Returns where a job may run, if not everywhere.
+/// Returns the job's restriction to nodes or models, if it has one.
 pub fn place_of(spec: &JobSpec) -> Option<Arc<PlaceFilter>> {
     (!spec.place.is_open()).then(|| Arc::new(spec.place.clone()))
 }

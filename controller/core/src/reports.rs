@@ -1,4 +1,4 @@
-//! What agents report, one frame at a time.
+//! Handles agents' reports, one frame at a time.
 
 use crate::attempt_changes::AttemptChanges;
 use crate::commands::JobStateChange;
@@ -16,7 +16,7 @@ use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeId};
 /// How long a GPU is paused after it refused an attempt; doubled with each further refusal.
 pub(crate) const REFUSAL_PAUSE: Millis = Millis::from_secs(1);
 
-/// Records what a GPU is. Returns whether its memory or its profiles are new.
+/// Records a GPU's properties. Returns whether its memory or its profiles are new.
 pub(crate) fn record_gpu_report(
     inventory: &mut NodeInventory,
     node: NodeId,
@@ -47,8 +47,8 @@ pub(crate) fn record_gpu_report(
     resized
 }
 
-/// Notes that a new session has reported everything. What the node did not report is sent again. Returns
-/// whether the node has a session.
+/// Records that a new session has reported everything. Commands about attempts that the node did
+/// not report are sent again. Returns whether the node has a session.
 pub(crate) fn finish_inventory(
     inventory: &mut NodeInventory,
     attempts: &mut AttemptTable,
@@ -64,8 +64,8 @@ pub(crate) fn finish_inventory(
             live.limit = TimeLimitNotice::Due;
         }
         if missing(live, attempt) {
-            // A launch that never arrived is sent anew; of anything else the node must
-            // first promise that nothing runs (rule F8).
+            // A launch that never arrived is sent again. For any other attempt the node must first
+            // prove that no process runs (rule F8).
             live.acknowledged = false;
             live.sent = None;
         }
@@ -73,7 +73,7 @@ pub(crate) fn finish_inventory(
     true
 }
 
-/// Returns how an attempt ended of which its node promises that it never starts, if it is live there.
+/// Returns the outcome of an attempt that its node proves to never start, if it is live there.
 pub(crate) fn tombstone_record(
     attempts: &AttemptTable,
     node: NodeId,
@@ -97,7 +97,7 @@ impl AttemptChanges<'_> {
         self.effects.push(RoundEffect::Send { node, frame });
     }
 
-    /// Records the peak memory of an attempt; of a live one it is learned at its end.
+    /// Records the peak memory of an attempt; for a live attempt it is learned at its end.
     fn record_peak(&mut self, attempt: AttemptId, peak: Option<Bytes>) {
         let Some(peak) = peak.filter(|peak| *peak > Bytes::ZERO) else { return };
         match self.attempts.live.get_mut(&attempt) {
@@ -106,7 +106,7 @@ impl AttemptChanges<'_> {
         }
     }
 
-    /// Moves an attempt to running whose program began.
+    /// Sets an attempt to running after its program started.
     pub(crate) fn record_start(&mut self, attempt: AttemptId, started_unix: Millis, now: Millis) {
         let Some(live) = self.attempts.live.get_mut(&attempt) else { return };
         if live.state != JobState::Starting {
@@ -123,7 +123,7 @@ impl AttemptChanges<'_> {
         self.effects.push(RoundEffect::Moved(change));
     }
 
-    /// Ends an attempt as its node reports, and acknowledges that.
+    /// Ends an attempt that its node reports as ended, and acknowledges the report.
     pub(crate) fn record_reported_end(
         &mut self,
         node: NodeId,
@@ -138,7 +138,7 @@ impl AttemptChanges<'_> {
         }
     }
 
-    /// Ends the attempts whose instances a failed plan did not make.
+    /// Ends the attempts whose instances a failed plan did not create.
     pub(crate) fn end_unmade_attempts(&mut self, gpu: &GpuId, reason: &str) {
         let unmade: Vec<_> = self
             .attempts
@@ -148,7 +148,7 @@ impl AttemptChanges<'_> {
             .filter(|(_, live)| self.inventory.standing_slice(live).is_none())
             .map(|(attempt, _)| *attempt)
             .collect();
-        let detail = format!("its slice could not be made: {reason}");
+        let detail = format!("its slice could not be created: {reason}");
         for attempt in unmade {
             self.end_without_exit(attempt, Outcome::NotStarted, &detail);
         }

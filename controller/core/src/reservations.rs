@@ -1,4 +1,4 @@
-//! From a decision of the policy to an attempt with a placement.
+//! Turns a policy's decision into an attempt with a placement.
 
 use crate::attempt_changes::AttemptChanges;
 use crate::commands::JobStateChange;
@@ -24,7 +24,7 @@ use uuid::Uuid;
 /// A policy's decision about one member of a gang.
 pub(crate) type PlacedMember = (JobId, JobPlacement, Explanation);
 
-/// Whether the policy saw the placement as free.
+/// Whether the placement was free in the policy's view.
 fn is_free_in(view: &ClusterView, place: &JobPlacement) -> bool {
     let free = |state: &InstanceState| match (state, place.part) {
         (InstanceState::Cut(compute), Some(part)) => compute.free().any(|free| free == part),
@@ -51,7 +51,8 @@ fn memory_slices(gpu: &GpuState, slot: Option<Slot>) -> Option<(Vec<u8>, String)
     }
 }
 
-/// Returns the memory that an attempt may use. Compute instances have that of their GPU instance in common.
+/// Returns the memory that an attempt may use. Compute instances share the memory of their GPU
+/// instance.
 fn memory_given(share: Option<&SharingRequest>, capacity: Bytes) -> Bytes {
     let limit = share.filter(|sharer| sharer.share.compute().is_none());
     limit.map_or(capacity, |sharer| sharer.share.memory())
@@ -114,7 +115,7 @@ impl AttemptChanges<'_> {
         let gpu = self.inventory.gpus.get(&place.gpu)?;
         let node = self.inventory.nodes.get(&gpu.node)?;
         let (slots, profile) = memory_slices(gpu, place.slot)?;
-        // An instance that is destroyed by this very decision doesn't stand ready.
+        // An instance that this decision destroys is not available.
         let slice = match place.steps.is_empty() {
             true => slice_at(&gpu.report, place.slot, place.part),
             false => None,
@@ -130,7 +131,7 @@ impl AttemptChanges<'_> {
         }
         let mut profile = profile;
         if let (Some(part), Some(waiting)) = (place.part, waiting) {
-            // Only what stands is given away: no plan makes compute instances for a job.
+            // Only existing compute instances are placed: no plan creates them for a job.
             slice.as_ref()?;
             let user = Arc::clone(&waiting.job.user);
             share = Some(compute_share(gpu, place.slot, part, user));
@@ -170,15 +171,15 @@ impl AttemptChanges<'_> {
         })
     }
 
-    /// Returns the request of a job for the part that the round chose for it.
+    /// Returns the request of a job with the share that the round chose for it.
     fn chosen_share(&self, chosen: SliceShare, waiting: &WaitingJob) -> Option<SharingRequest> {
         let request = SharingRequest::new(Arc::clone(&waiting.job.user), chosen);
         let priority = waiting.job.queue_rank.priority;
         self.predictions.with_service_order(Some(request), &waiting.facts, priority)
     }
 
-    /// Whether a sharer joins an instance that is still to be made, since a sharer got it in the same
-    /// round: the view is older than that.
+    /// Returns whether a job joins an instance that doesn't exist yet, because another sharing job
+    /// got it in the same round. The view is older than that.
     fn joins_promised_instance(&self, place: &JobPlacement, waiting: Option<&WaitingJob>) -> bool {
         let is_promised = |live: &LiveAttempt| {
             let is_there = live.gpu == place.gpu && live.slot == place.slot;
@@ -188,7 +189,7 @@ impl AttemptChanges<'_> {
         waiting.is_some_and(shares) && self.attempts.live.values().any(is_promised)
     }
 
-    /// Adds what is predicted of the attempt: its speed next to co-runners, or its run time and
+    /// Adds the predictions about the attempt: its speed next to co-runners, or its run time and
     /// its memory if it has its slice to itself.
     fn with_predictions(&self, mut reservation: Reservation, waiting: &WaitingJob) -> Reservation {
         let (gpu, slot) = (&reservation.place.gpu, reservation.place.slot);

@@ -1,11 +1,11 @@
-//! Detects that the database was rolled back to an earlier state, by what is remembered of it
-//! (rule F14).
+//! Detects that the database was rolled back to an earlier state, by comparison with what is
+//! remembered of it (rule F14).
 //!
 //! Three memories are compared with the server that answers now: the leader's row itself, the
-//! controller's data folder, and the agents, who report the epochs and generations that they
+//! controller's data folder, and the agents, which report the epochs and generations that they
 //! obeyed. None of them alone detects every case. A promoted replica has a new timeline. A restored
-//! copy of the files has the old one but a shorter log. A restored copy that was written to since
-//! has lower epochs than agents have seen.
+//! copy of the files has the old one but a shorter log. A restored copy with later writes has lower
+//! epochs than agents have obeyed.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -13,17 +13,17 @@ use std::fmt;
 /// One history of one PostgreSQL: it never forks without a change of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lineage {
-    /// `pg_control_system()`'s identifier: drawn by `initdb`, kept by copies.
+    /// The identifier of `pg_control_system()`: `initdb` generates it, and copies keep it.
     pub system: i64,
     /// The write-ahead log's timeline: rises with each promotion and each recovery to a point in
     /// time.
     pub timeline: u32,
 }
 
-/// What the server reports of itself.
+/// What the server reports about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreNow {
-    /// Which history it is.
+    /// Its history.
     pub lineage: Lineage,
     /// Where its log ends, in bytes.
     pub log_end: u64,
@@ -35,14 +35,14 @@ pub struct StoreNow {
     pub rollback_epoch: u64,
 }
 
-/// What a controller's data folder remembers of the store.
+/// What a controller's data folder remembers about the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remembered {
-    /// Which history it was.
+    /// The history at that time.
     pub lineage: Lineage,
-    /// Where its log ended, in bytes, before a commit that was answered since: no crash takes that
-    /// back. (What is merely flushed may end within a record, which a crash does take back.)
+    /// The end of its log, in bytes, before a commit that was answered since: no crash undoes that.
+    /// (The flushed position may be within a record, which a crash does undo.)
     pub log_end: u64,
     /// The leader's epoch at that time.
     pub epoch: u64,
@@ -51,18 +51,18 @@ pub struct Remembered {
 /// How a rollback of the database was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseRollback {
-    /// It is another database: restored from a dump, or made anew.
+    /// It is another database: restored from a dump, or newly created.
     OtherSystem {
         /// The identifier that was known.
         known: i64,
-        /// The one that answers.
+        /// The one that the server reports.
         found: i64,
     },
     /// A replica was promoted, or a backup was recovered to a point in time.
     OtherTimeline {
         /// The timeline that was known.
         known: u32,
-        /// The one that answers.
+        /// The one that the server reports.
         found: u32,
     },
     /// Its log is shorter than it was: an older copy of its files.
@@ -72,16 +72,16 @@ pub enum DatabaseRollback {
         /// Where it ends, in bytes.
         found: u64,
     },
-    /// Its epoch is lower than one that was led under, or that an agent obeyed.
+    /// Its epoch is lower than that of an earlier leader, or one that an agent obeyed.
     EarlierEpoch {
         /// The epoch that was known.
         known: u64,
         /// The one in the store.
         found: u64,
     },
-    /// An agent holds a higher generation than the store ever gave it.
+    /// An agent has a higher generation than the store ever gave it.
     EarlierGeneration {
-        /// The agent's.
+        /// The agent's generation.
         known: u64,
         /// The one in the store.
         found: u64,
@@ -110,31 +110,31 @@ impl fmt::Display for DatabaseRollback {
     }
 }
 
-/// How far generations leap after a rollback: further than any node can have been lost since the
-/// state that came back.
+/// By how much generations rise after a rollback: more often than any node can have been lost since
+/// the restored state.
 const GENERATION_LEAP: u64 = 1_000_000;
 
 /// Returns the generation below which every node is lost after a rollback was handled under
-/// `epoch`. It lies above `highest`, the highest known one, and differs for each epoch, so that a
-/// second rollback to the same state gives out none of them again.
+/// `epoch`. It is above `highest`, the highest known one, and differs for each epoch, so that a
+/// second rollback to the same state doesn't reuse any of them.
 pub fn generation_min_after(highest: u64, epoch: u64) -> u64 {
     highest.saturating_add(GENERATION_LEAP).max(epoch.saturating_mul(GENERATION_LEAP))
 }
 
-/// How far an agent's epoch may lie above the store's and be credible. Elections are seconds
-/// apart, so that more would take centuries: the agent's state is damaged, and obeying it would
-/// use up the numbers.
+/// By how much an agent's epoch may exceed the store's and be credible. Elections are seconds
+/// apart, so a larger difference would take centuries: the agent's state is damaged, and accepting
+/// it would use up the numbers.
 const CREDIBLE_EPOCHS: u64 = 1_000_000_000;
 
-/// Returns whether leaders of a store whose epoch is `ours` may have given an agent this epoch and
-/// this generation.
+/// Returns whether leaders of a store whose epoch is `ours` can have given an agent this epoch and
+/// generation.
 pub fn is_credible(ours: u64, epoch: u64, generation: u64) -> bool {
     let highest = ours.saturating_add(CREDIBLE_EPOCHS);
     epoch <= highest && generation <= generation_min_after(0, highest)
 }
 
 impl DatabaseRollback {
-    /// The highest epoch that is known to have been led under: a new one must lie above it.
+    /// The highest known epoch of a leader: a new one must be above it.
     pub const fn highest_epoch(&self) -> u64 {
         match *self {
             Self::EarlierEpoch { known, .. } => known,
@@ -145,7 +145,7 @@ impl DatabaseRollback {
         }
     }
 
-    /// The highest generation that is known to have been given out.
+    /// The highest known generation of a node.
     pub const fn highest_generation(&self) -> u64 {
         match *self {
             Self::EarlierGeneration { known, .. } => known,
@@ -161,8 +161,8 @@ impl StoreNow {
     /// Returns the rollback since `remembered`, or since the newest leader's election, if there
     /// was one.
     ///
-    /// A rollback that was handled under an epoch above the remembered one does not count again:
-    /// the memory is older than it.
+    /// A rollback that was handled under an epoch above the remembered one does not count again,
+    /// since the memory is older.
     pub fn rollback_since(&self, remembered: Option<&Remembered>) -> Option<DatabaseRollback> {
         let by_leader = self.led.and_then(|led| self.forked_from(led));
         by_leader.or_else(|| self.behind(remembered?))
@@ -197,7 +197,7 @@ impl StoreNow {
         })
     }
 
-    /// Returns what is to be remembered under an epoch, once a later commit was answered.
+    /// Returns the memory to keep under an epoch, after a later commit was answered.
     pub const fn remembered_under(&self, epoch: u64) -> Remembered {
         Remembered { lineage: self.lineage, log_end: self.log_end, epoch }
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_back_is_told_by_its_sign() {
+    fn every_kind_of_rollback_is_detected_by_its_sign() {
         let before = store(HERE, 1_000, 5).remembered_under(5);
         let other = Lineage { system: 8, ..HERE };
         let promoted = Lineage { timeline: 2, ..HERE };
@@ -224,7 +224,7 @@ mod tests {
             (store(promoted, 9_000, 5), "timeline 2"),
             (store(HERE, 999, 5), "ends at byte 999"),
             (store(HERE, 9_000, 4), "epoch is 4"),
-            // Nothing but the leader's row remembers the time before.
+            // Only the leader's row remembers the earlier state.
             (
                 StoreNow { led: Some(HERE), rollback_epoch: 9, ..store(promoted, 0, 9) },
                 "timeline 2",
@@ -238,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn without_any_memory_nothing_is_suspected() {
+    fn without_any_memory_no_rollback_is_detected() {
         let fresh = StoreNow { led: None, ..store(HERE, 1, 0) };
 
         assert_eq!(fresh.rollback_since(None), None);
     }
 
     #[test]
-    fn numbers_that_no_leader_can_have_given_out_are_not_believed() {
+    fn numbers_that_no_leader_can_have_assigned_are_not_credible() {
         assert!(is_credible(5, 1_000, generation_min_after(7, 1_000)));
         assert!(!is_credible(5, u64::MAX, 1));
         assert!(!is_credible(5, 1, u64::MAX));
@@ -253,7 +253,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_store_that_only_went_on_is_never_suspected(
+        fn a_store_with_only_later_commits_is_never_a_rollback(
             log_end in 0_u64..1 << 50,
             more in 0_u64..1 << 50,
             epoch in 0_u64..1 << 40,
@@ -266,7 +266,7 @@ mod tests {
         }
 
         #[test]
-        fn a_set_back_is_answered_once_for_all_who_remember(
+        fn a_rollback_is_handled_once_for_all_memories(
             log_end in 1_u64..1 << 50,
             epochs in prop::collection::vec(0_u64..1 << 40, 1..5),
         ) {
@@ -276,20 +276,20 @@ mod tests {
             let highest = memories.iter().map(|m| m.epoch).max().unwrap();
             prop_assert!(memories.iter().all(|m| restored.rollback_since(Some(m)).is_some()));
 
-            // Stock is taken under an epoch above all that is known.
+            // The rollback is handled under an epoch above all known ones.
             let epoch = highest + 1;
             let answered = StoreNow { epoch, rollback_epoch: epoch, ..restored };
 
             for memory in &memories {
                 prop_assert_eq!(answered.rollback_since(Some(memory)), None);
             }
-            // What is remembered from then on counts again.
+            // Memories from then on count again.
             let since = Remembered { log_end, ..answered.remembered_under(epoch) };
             prop_assert!(answered.rollback_since(Some(&since)).is_some());
         }
 
         #[test]
-        fn no_two_set_backs_give_out_the_same_generations(
+        fn no_two_rollbacks_assign_the_same_generations(
             highest in 0_u64..1 << 40,
             epoch in 0_u64..1 << 30,
             later in 1_u64..1_000,

@@ -1,4 +1,4 @@
-//! The store is rolled back behind the agents (rule F14).
+//! Rollbacks of the store to a state older than that of the agents (rule F14).
 
 use crate::LaunchSpec;
 use crate::input::Input;
@@ -128,7 +128,7 @@ fn cluster_of(epoch: u64, snapshot: StoreSnapshot, now: Millis) -> ClusterState 
 }
 
 #[test]
-fn an_agent_that_obeyed_a_later_epoch_shows_that_the_store_was_set_back() {
+fn an_agent_that_obeyed_a_later_epoch_proves_a_rollback() {
     let now = Millis::from_secs(1_000);
     let mut cluster = cluster(now);
 
@@ -136,11 +136,15 @@ fn an_agent_that_obeyed_a_later_epoch_shows_that_the_store_was_set_back() {
 
     let told = round.rollback.expect("it is noticed");
     assert_eq!(told, DatabaseRollback::EarlierEpoch { known: 8, found: 5 });
-    assert!(round.nodes.registrations.is_empty(), "nobody is welcomed before stock is taken");
+    assert!(
+        round.nodes.registrations.is_empty(),
+        "no session starts before the rollback is \
+                                                   handled"
+    );
 }
 
 #[test]
-fn after_that_every_node_starts_over_and_nothing_is_placed_for_a_lease() {
+fn after_a_rollback_every_node_starts_over_and_no_job_is_placed_for_a_lease() {
     let now = Millis::from_secs(1_000);
     let mut cluster = cluster(now);
     let held = LeaseTerms::default().controller_expiry(Millis::ZERO);
@@ -159,7 +163,7 @@ fn after_that_every_node_starts_over_and_nothing_is_placed_for_a_lease() {
         "once"
     );
 
-    // A node comes back with the generation that it had: it gets the new one.
+    // A node reconnects with its old generation and gets the new one.
     let round = cluster.step(vec![hello(1, 2, 3, 8)], now, &mut Uuid::now_v7);
     assert!(round.nodes.registrations[0].generation > 1_000);
     assert_eq!(cluster.placement_held_for(now), held);
@@ -167,13 +171,13 @@ fn after_that_every_node_starts_over_and_nothing_is_placed_for_a_lease() {
 }
 
 #[test]
-fn a_restart_goes_on_with_the_hold_and_lets_no_generation_leap_again() {
+fn a_restart_continues_the_hold_and_raises_no_generation_again() {
     let now = Millis::from_secs(1_000);
     let mut first = cluster(now);
     first.reload(9, held_snapshot(Millis::from_secs(300)), now);
     let raised = first.step(vec![Input::Tick], now, &mut Uuid::now_v7).nodes.generations;
 
-    // What the store says to whoever starts next, a minute later.
+    // The store's state for the next leader, a minute later.
     let mut left = held_snapshot(Millis::from_secs(240));
     for node in &mut left.nodes {
         (node.generation, node.lost) = (GENERATION_MIN, true);
@@ -193,7 +197,7 @@ fn a_restart_goes_on_with_the_hold_and_lets_no_generation_leap_again() {
 }
 
 #[test]
-fn a_node_with_a_generation_that_it_was_never_given_shows_that_the_store_was_set_back() {
+fn a_node_with_a_generation_that_it_was_never_given_proves_a_rollback() {
     let now = Millis::from_secs(1_000);
     let mut cluster = cluster(now);
 
@@ -203,12 +207,12 @@ fn a_node_with_a_generation_that_it_was_never_given_shows_that_the_store_was_set
 }
 
 #[test]
-fn what_a_node_claims_without_a_receipt_stops_nobody_but_the_node() {
+fn a_claim_without_a_receipt_stops_only_the_node_itself() {
     let now = Millis::from_secs(1_000);
     for (generation, epoch) in [(3, 8), (4, 5)] {
         let mut cluster = cluster(now);
         let Input::Hello { peer, session, mut hello } = hello(1, 1, generation, epoch) else {
-            panic!("a hello is a hello")
+            panic!("the frame is a hello")
         };
         hello.receipt.clear();
 
@@ -222,11 +226,11 @@ fn what_a_node_claims_without_a_receipt_stops_nobody_but_the_node() {
 }
 
 #[test]
-fn what_the_store_knows_anyway_needs_no_receipt() {
+fn numbers_that_the_store_knows_need_no_receipt() {
     let now = Millis::from_secs(1_000);
     let mut cluster = cluster(now);
     let Input::Hello { peer, session, mut hello } = hello(1, 1, 3, 5) else {
-        panic!("a hello is a hello")
+        panic!("the frame is a hello")
     };
     hello.receipt.clear();
 
@@ -237,7 +241,7 @@ fn what_the_store_knows_anyway_needs_no_receipt() {
 }
 
 #[test]
-fn an_agent_with_impossible_numbers_is_refused_and_moves_nothing() {
+fn an_agent_with_impossible_numbers_is_refused_and_changes_nothing() {
     let now = Millis::from_secs(1_000);
     let mut cluster = cluster(now);
 
@@ -249,7 +253,7 @@ fn an_agent_with_impossible_numbers_is_refused_and_moves_nothing() {
 }
 
 #[test]
-fn a_node_is_given_up_only_when_what_an_earlier_leader_granted_has_run_out() {
+fn a_node_is_lost_only_after_the_lease_of_an_earlier_leader_has_expired() {
     let now = Millis::from_secs(1_000);
     let longer = LeaseTerms::default().controller_expiry(Millis::ZERO);
     let shorter = LeaseTerms::from_length(Millis::from_secs(10)).unwrap();
@@ -257,14 +261,14 @@ fn a_node_is_given_up_only_when_what_an_earlier_leader_granted_has_run_out() {
     let controller = ControllerId::from_uuid(Uuid::from_u128(9));
     let left = StoreSnapshot { granted_left: longer, ..snapshot() };
     let mut cluster = ClusterState::new(6, controller, shorter, policy, left, now);
-    // One of the two comes back for a moment: its attempts may run as long as the other's.
+    // One of the two reconnects briefly: its attempts may run as long as the other's.
     cluster.step(vec![hello(1, 1, 3, 5)], now, &mut Uuid::now_v7);
 
     let before = now.plus(longer).minus(Millis::new(1));
     let quiet = cluster.step(vec![Input::Tick], before, &mut Uuid::now_v7);
     let then = cluster.step(vec![Input::Tick], now.plus(longer), &mut Uuid::now_v7);
 
-    assert!(shorter.controller_expiry(now) < before, "the shorter lease is long over");
+    assert!(shorter.controller_expiry(now) < before, "the shorter lease expired long ago");
     assert!(quiet.nodes.generations.is_empty(), "{:?}", quiet.nodes.generations);
     assert_eq!(then.nodes.generations.len(), 2, "{:?}", then.nodes.generations);
 }

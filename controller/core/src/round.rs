@@ -1,7 +1,6 @@
-//! What one round decides: rows for one transaction, answers, and effects after its commit.
+//! The result of one round: rows for one transaction, answers, and effects after its commit.
 //!
-//! The rows are grouped by what they are about, so that a decision takes only the group that it
-//! writes.
+//! The rows are grouped by subject, so that a decision takes only the group that it writes.
 
 use crate::commands::operator::{OperatorOutcome, OperatorRefusal};
 use crate::commands::{CommandResult, JobStateChange};
@@ -13,14 +12,14 @@ use tessera_model::dependency::DependencyQuestion;
 use tessera_model::{JobId, NodeId};
 use tessera_placement::record::RoundRecord;
 
-/// Most attempts that one round starts: bounds the transaction, and with it how long the next
-/// inputs wait.
+/// The most attempts that one round starts. It bounds the transaction, and with it the wait of the
+/// next inputs.
 pub const STARTS_MAX: usize = 256;
 
-/// The results of one command: its token, and each job's result where the cluster state has it.
+/// The results of one command: its token, and each job's result if the cluster state has it.
 pub type CommandResults = (u64, Vec<(JobId, Option<CommandResult>)>);
 
-/// Everything that one transaction commits, and what follows from the commit.
+/// Everything that one transaction commits, and the effects of the commit.
 #[derive(Debug, Default)]
 pub struct Round {
     /// Rows of nodes and GPUs.
@@ -33,14 +32,14 @@ pub struct Round {
     pub overrides: OverrideWrites,
     /// The policy's inputs and decisions, if it was run and anything is committed.
     pub record: Option<Arc<RoundRecord>>,
-    /// What has to be known of jobs that others wait for; the commit answers it after its changes.
+    /// Queries about jobs that others depend on; the commit answers them after its changes.
     pub questions: Vec<DependencyQuestion>,
     /// Answers to commands.
     pub answers: CommandAnswers,
     /// What to do after the commit.
     pub effects: Vec<RoundEffect>,
-    /// Set if an agent holds what the store never gave out: the database was rolled back (rule
-    /// F14).
+    /// Set if an agent has numbers that the store never assigned: the database was rolled back
+    /// (rule F14).
     pub rollback: Option<DatabaseRollback>,
 }
 
@@ -49,11 +48,11 @@ pub struct Round {
 pub struct NodeWrites {
     /// Nodes that register.
     pub registrations: Vec<nodes::NodeRegistration>,
-    /// Generations that rise: node, new generation, whether it is lost.
+    /// Rising generations: node, new generation, and whether the node is lost.
     pub generations: Vec<(NodeId, u64, bool)>,
     /// GPUs that changed.
     pub gpu_reports: Vec<(NodeId, GpuReport)>,
-    /// Whether nodes or GPUs came, went or changed. It is no row.
+    /// Whether nodes or GPUs appeared, disappeared or changed. It is not a row.
     pub shape_changed: bool,
 }
 
@@ -69,19 +68,19 @@ pub struct PlanWrites {
 /// Rows of jobs and attempts.
 #[derive(Debug, Default)]
 pub struct JobWrites {
-    /// Attempts whose slices stand.
+    /// Attempts whose slices exist.
     pub ready: Vec<transitions::ReadyAttempt>,
     /// Attempts whose programs run.
     pub started: Vec<transitions::StartedAttempt>,
     /// Jobs with live attempts that are stopping.
     pub stopping: Vec<transitions::StoppingAttempt>,
-    /// Jobs with live attempts that are to have other shares.
+    /// Jobs with live attempts that will get other shares.
     pub reshared: Vec<transitions::ResharedJob>,
     /// Updates of jobs with live attempts.
     pub updated: Vec<updates::UpdatedJob>,
-    /// Attempts that are over.
+    /// Attempts that ended.
     pub ended: Vec<transitions::EndedAttempt>,
-    /// What attempts used, by the nodes that they ran on.
+    /// The resource usage of attempts, as reported by their nodes.
     pub usages: Vec<(NodeId, AttemptUsage)>,
     /// Commands of users to waiting jobs.
     pub commands: Vec<transitions::WaitingJobCommand>,
@@ -89,7 +88,7 @@ pub struct JobWrites {
     pub reservations: Vec<transitions::Reservation>,
     /// Running jobs that are requested to checkpoint and to continue elsewhere.
     pub migrations: Vec<transitions::MigrationRow>,
-    /// What was predicted of the memory of running attempts, and what came of it.
+    /// Predictions of running attempts' memory, and their outcomes.
     pub growths: Vec<growth::GrowthRow>,
     /// Decisions about jobs whose GPUs do nothing.
     pub idle: Vec<idle::IdleRow>,
@@ -108,16 +107,16 @@ pub struct OverrideWrites {
     pub events: Vec<overrides::OperatorEvent>,
 }
 
-/// Answers to commands, each with the token that leads it back to its call.
+/// Answers to commands, each with the token of its call.
 #[derive(Debug, Default)]
 pub struct CommandAnswers {
-    /// Results of users' commands; `None` where only the store knows.
+    /// Results of users' commands; `None` if only the store knows.
     pub users: Vec<CommandResults>,
     /// Answers to administrators' commands.
     pub operators: Vec<(u64, Result<OperatorOutcome, OperatorRefusal>)>,
 }
 
-/// What is carried out after a commit.
+/// An effect that is carried out after a commit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RoundEffect {
     /// Send a frame to a node. It is lost if the node is not connected; later rounds repeat it.
@@ -148,7 +147,7 @@ pub enum RoundEffect {
 }
 
 impl Round {
-    /// Returns whether the shape that submits are measured against changed.
+    /// Returns whether the cluster's capacity, against which submits are checked, changed.
     pub const fn shape_changed(&self) -> bool {
         self.nodes.shape_changed || !self.overrides.changes.is_empty()
     }

@@ -1,6 +1,5 @@
-//! The store's rows as the leader knows them: those that it reads at its start, and those that a
-//! round changes. The store reads and writes them; the types are here, since decisions consist of
-//! them.
+//! The store's rows in the leader's form: those that it reads at its start, and those that a round
+//! changes. The store reads and writes them; the types are here, since decisions consist of them.
 
 pub mod findings;
 pub mod growth;

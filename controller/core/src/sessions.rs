@@ -1,4 +1,4 @@
-//! Sessions of nodes: which are connected, until when each may run attempts, and which are lost.
+//! Sessions of nodes: connected nodes, their leases, and lost nodes.
 
 use crate::duplicates::hold_duplicate;
 use crate::rollback::{DatabaseRollback, is_credible};
@@ -11,11 +11,11 @@ use tessera_frames::cluster::{Hello, PROTOCOL_VERSION, ToAgent, Welcome};
 use tessera_model::NodeIdentity;
 use tessera_model::{Millis, NodeId, NodeName};
 
-/// With this many nodes or more, losing most of them at once is more likely the controller's own
-/// fault.
+/// With this many nodes or more, the simultaneous loss of most of them is more likely the
+/// controller's own fault.
 const BRAKE_FROM_NODES: usize = 3;
 
-/// Why an agent can't be a session's, however often it tries.
+/// Why an agent can never get a session, however often it tries.
 #[derive(Debug, thiserror::Error)]
 enum HelloRefusal {
     #[error(
@@ -49,8 +49,8 @@ pub(crate) struct LostNode {
 }
 
 /// Decides whether a connection may become its node's session. Otherwise it is refused with a reason,
-/// or waits for the node's other agent. A node that claims what nobody gave it is added to `liars`, with
-/// its claim.
+/// or waits for the node's other agent. A node that claims numbers which were never assigned is
+/// added to `liars`, with its claim.
 pub(crate) fn is_admitted(
     guards: &LeaderGuards,
     inventory: &mut NodeInventory,
@@ -88,8 +88,8 @@ pub(crate) fn is_admitted(
     hold_duplicate(inventory, agent, now, effects).is_none()
 }
 
-/// Whether the hello comes from a later boot than the one that is known: then none of the attempts
-/// runs that the node had.
+/// Returns whether the hello comes from a later boot than the known one: then no earlier attempt of
+/// the node still runs.
 pub(crate) fn is_rebooted(inventory: &NodeInventory, node: NodeId, hello: &Hello) -> bool {
     inventory.nodes.get(&node).is_some_and(|known| known.boot != hello.boot)
 }
@@ -112,7 +112,7 @@ pub(crate) fn bind_session(
         epoch: guards.epoch,
         generation: node.generation,
         lease: guards.lease,
-        // Signed where it is sent.
+        // The receipt is signed when it is sent.
         receipt: Vec::new(),
     };
     let known = inventory.nodes.get(&peer.id);
@@ -129,7 +129,7 @@ pub(crate) fn bind_session(
     effects.push(RoundEffect::Send { node: peer.id, frame });
 }
 
-/// Grants a node another lease, and notes its end; see [`ClusterState::renew_lease`].
+/// Grants a node another lease, and records its end; see [`ClusterState::renew_lease`].
 ///
 /// [`ClusterState::renew_lease`]: crate::ClusterState::renew_lease
 pub(crate) fn grant_lease(
@@ -151,7 +151,7 @@ pub(crate) fn grant_lease(
     Some(())
 }
 
-/// Returns the nodes whose leases ran out.
+/// Returns the nodes whose leases expired.
 pub(crate) fn overdue_nodes(inventory: &NodeInventory, now: Millis) -> Vec<LostNode> {
     if is_braking(inventory, now) {
         return Vec::new();
@@ -166,8 +166,8 @@ pub(crate) fn overdue_nodes(inventory: &NodeInventory, now: Millis) -> Vec<LostN
 }
 
 /// Returns the nodes of old generations after a database rollback. Their attempts end in the store
-/// now, and on the node when it comes back (rule F11). Nothing is placed until all leases of unknown
-/// grants have run out.
+/// now, and on the node when it comes back (rule F11). No job is placed until all leases of unknown
+/// grants have expired.
 pub(crate) fn rolled_back_nodes(inventory: &NodeInventory, generation_min: u64) -> Vec<LostNode> {
     let below = inventory.nodes.iter().filter(|(_, node)| node.generation < generation_min);
     let lost = below.map(|(id, _)| LostNode {
@@ -197,7 +197,7 @@ pub(crate) fn close_lost_node(
     nodes.shape_changed = true;
 }
 
-/// Returns whether most nodes fell silent at once.
+/// Returns whether most nodes became silent at once.
 pub(crate) fn is_braking(inventory: &NodeInventory, now: Millis) -> bool {
     let (members, overdue) = inventory.count_overdue(now);
     members >= BRAKE_FROM_NODES && overdue * 2 > members
@@ -216,7 +216,7 @@ fn check_hello(
         let (epoch, generation) = (hello.highest_epoch, hello.generation);
         return Err(HelloRefusal::DamagedState { epoch, generation });
     }
-    // One node's word must not stop the others: it counts only with the controller's receipt.
+    // A claim of one node must not stop the others: it counts only with the controller's receipt.
     if hello.receipt.is_empty() && find_rollback(guards, inventory, peer, hello).is_some() {
         let (epoch, generation) = (hello.highest_epoch, hello.generation);
         return Err(HelloRefusal::Unproven { epoch, generation });
@@ -228,8 +228,8 @@ fn check_hello(
     }
 }
 
-/// Returns the rollback that an agent proves by holding an epoch or a generation that the
-/// store never gave out. Both are committed before they are sent.
+/// Returns the rollback that an agent proves by an epoch or a generation that the store never
+/// assigned. Both are committed before they are sent.
 fn find_rollback(
     guards: &LeaderGuards,
     inventory: &NodeInventory,
@@ -247,7 +247,7 @@ fn find_rollback(
         .then_some(DatabaseRollback::EarlierGeneration { known: hello.generation, found: given })
 }
 
-/// Returns a node as its agent's hello describes it, with a new session.
+/// Returns the node that an agent's hello describes, with a new session.
 fn welcomed_node(
     guards: &LeaderGuards,
     inventory: &NodeInventory,
@@ -256,7 +256,7 @@ fn welcomed_node(
 ) -> NodeState {
     let ConnectedAgent { peer, session, hello } = agent;
     let known = inventory.nodes.get(&peer.id);
-    // A node that is not known may have been forgotten with its generation.
+    // An unknown node may have been removed together with its generation.
     let generation = known.map_or(1, |node| node.generation).max(guards.generation_min);
     let generation = if hello.generation > generation { hello.generation + 1 } else { generation };
     NodeState {
@@ -282,7 +282,7 @@ fn welcomed_node(
     }
 }
 
-/// Whether the store already has all that a hello registers.
+/// Returns whether the store already has everything that a hello registers.
 fn is_registered(known: &NodeState, node: &NodeState, hello: &Hello) -> bool {
     !known.lost
         && known.boot == node.boot

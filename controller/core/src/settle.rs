@@ -1,4 +1,4 @@
-//! What follows from a commit: answers to users, and jobs that wait again.
+//! The consequences of a commit: answers to users, and jobs that wait again.
 
 use crate::LaunchSpec;
 use crate::commands::{CommandResult, JobStateChange};
@@ -71,17 +71,17 @@ impl CommitFindings {
         (!jobs.is_empty()).then_some(Input::Requeued(jobs))
     }
 
-    /// Returns what became known of the jobs that others wait for, as an input of the next round.
+    /// Returns the new answers about jobs that others depend on, as an input of the next round.
     pub fn take_dependencies(&mut self) -> Option<Input> {
         let known = std::mem::take(&mut self.dependencies);
         (!known.is_empty()).then_some(Input::Dependencies(known))
     }
 }
 
-/// Whether a user already changed a job that is announced only now.
+/// Returns whether a user already changed a job that is announced only now.
 pub(crate) fn was_commanded(queue: &JobQueue, job: JobId, jobs: &JobWrites) -> bool {
-    // It is in the store, waiting, or it would not be announced: the command will move it. If
-    // it is released after that, the release announces it once more.
+    // It is announced, so it waits in the store, and the command will change its state. If it is
+    // released after that, the release announces it once more.
     let released = WaitingJobChange::To(JobState::Queued);
     let now = jobs.commands.iter().any(|c| c.job == job && c.change != released);
     now || queue.recently_commanded.contains_key(&job)

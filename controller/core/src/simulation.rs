@@ -1,5 +1,5 @@
 //! Simulation of the whole control plane: the real core over a store in memory, machines that
-//! follow the agent's rules, and random faults. A run is its seed.
+//! follow the agent's rules, and random faults. A run is determined by its seed.
 //!
 //! `TESSERA_SIM_SEEDS=from..to` or a number selects the seeds.
 
@@ -35,15 +35,15 @@ use crate::commands::JobCommand;
 const EVENTS: usize = 1_500;
 /// Steps of 400 ms after which every job must have ended once the faults stopped.
 const STEPS_TO_THE_END: usize = 3_000;
-/// Seeds without that setting: a second or two.
+/// The seeds without that setting, which take a second or two.
 const SEEDS: u64 = 400;
 
-/// What some run must have met, or the simulation proves nothing.
+/// Events that must occur in some run, or the simulation proves nothing.
 const SOMETIMES: [&str; 32] = [
     "a commit failed",
     "a commit's answer was lost",
     "a connection broke",
-    "a gang came to its end",
+    "a gang ended",
     "a gang lost a member",
     "a gang was placed",
     "a gang was requeued together",
@@ -56,22 +56,22 @@ const SOMETIMES: [&str; 32] = [
     "a machine rebooted",
     "a node was declared lost",
     "a plan failed",
-    "a plan went on",
+    "a plan continued",
     "a running job was declared lost",
     "a shepherd fenced",
     "a stranger used an instance",
     "a user spoke",
     "an administrator switched MIG",
-    "an agent came during a reload",
+    "an agent connected during a reload",
     "an agent crashed",
     "an attempt left the journal",
-    "an instance was half made",
+    "an instance was partly created",
     "an operator spoke",
-    "an operator's layout was made",
-    "an old connection's end came after the new one",
+    "an operator's layout was completed",
+    "an old connection's end arrived after the new one",
     "the controller crashed",
     "the memory of a job grew",
-    "a question was answered apart",
+    "an explain query was answered",
 ];
 
 fn model(key: &str) -> &'static GpuModel {
@@ -101,7 +101,7 @@ fn new_gpu(number: u128, index: u32, mig: bool) -> GpuReport {
 
 fn machine(number: u128, random: &mut RandomNumbers) -> Machine {
     let gpus = 1 + u32::try_from(random.below(2)).unwrap();
-    // The first GPU can take every ask, so that no job waits for ever.
+    // The first GPU can take every request, so that no job waits for ever.
     let mig = |index: u32| (number == 1 && index == 0) || index == 1;
     Machine {
         identity: NodeIdentity {
@@ -145,7 +145,7 @@ fn world(seed: u64) -> World {
     }
 }
 
-/// Prints what led to a failure, wherever it happens.
+/// Prints the events that led to a failure.
 struct FailureReport(u64, World);
 
 impl Drop for FailureReport {
@@ -178,16 +178,17 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         past.check(world);
     }
     let left: Vec<_> = world.store.jobs.iter().filter(|(_, j)| !j.state.is_final()).collect();
-    panic!("without faults these jobs came to no end: {left:#?}\n{:#?}", world.controller);
+    panic!("without faults these jobs did not end: {left:#?}\n{:#?}", world.controller);
 }
 
-/// The faults stop: machines that are needed get their GPUs back, strangers leave.
+/// The faults stop: needed machines get their GPUs back, and foreign processes end.
 fn heal(world: &mut World, gpus: Vec<Vec<GpuReport>>) {
     let has_gang = world.store.jobs.values().any(|job| job.gang.is_some() && !job.state.is_final());
     for (node, gpus) in gpus.into_iter().enumerate() {
         let machine = &world.machines[node];
-        // The first machine can take every job that is alone. A gang may have learned to need the largest size on
-        // several, and waits for them. Otherwise what the others lost stays lost.
+        // The first machine can take every job outside of gangs. A gang may have learned to need
+        // the largest size on several machines, and waits for them. Otherwise lost GPUs of the
+        // other machines stay lost.
         let same = (node > 0 && !has_gang)
             || machine.gpus.len() == gpus.len()
                 && machine.gpus.iter().zip(&gpus).all(|(now, before)| now.mig == before.mig);
@@ -223,7 +224,7 @@ fn heal(world: &mut World, gpus: Vec<Vec<GpuReport>>) {
     }
 }
 
-/// Everything that is due is done, and some time passes.
+/// All due events happen, and some time passes.
 fn calm_step(world: &mut World) {
     world.pass(Millis::new(400));
     world.input(Input::Tick);
@@ -250,7 +251,7 @@ fn calm_step(world: &mut World) {
             world.deliver_up(session);
         }
     }
-    // Jobs end only where operators let them begin.
+    // Jobs can end only if operators let them start.
     for (kind, target) in world.store.overrides.keys().cloned().collect::<Vec<_>>() {
         world.lift(kind, target);
     }
@@ -288,7 +289,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn whatever_fails_no_job_runs_twice_none_is_lost_and_all_come_to_their_end() {
+fn with_any_faults_no_job_runs_twice_none_is_lost_and_all_end() {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     let seeds = seeds();
     let many = seeds.end - seeds.start;

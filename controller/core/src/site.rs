@@ -1,4 +1,4 @@
-//! What an operator's settings make of the words of batch schedulers: partitions, qualities of service and
+//! The operator's settings for concepts of batch schedulers: partitions, qualities of service and
 //! features of nodes. They also decide whether a request for one GPU may get a part of one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,16 +14,16 @@ use tessera_placement::ClusterView;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct PartitionSettings {
-    /// Its nodes, such as `n1,gpu[1-3]`; all nodes, if absent.
+    /// Its nodes, such as `n1,gpu[1-3]`; all nodes if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<String>,
     /// The model of its GPUs, such as `a100`; any, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_model: Option<String>,
-    /// The class of its jobs that name none.
+    /// The default class of its jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
-    /// The priority of its jobs that name none.
+    /// The default priority of its jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
     /// Whether a job that requests one GPU may start on a part of one; as for all partitions, if absent.
@@ -35,15 +35,15 @@ pub struct PartitionSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct QosSettings {
-    /// The class of its jobs that name none.
+    /// The default class of its jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
-    /// The priority of its jobs that name none.
+    /// The default priority of its jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
 }
 
-/// What a job does that does not state whether it shares a slice.
+/// The default way of sharing, for jobs that state none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShareDefault {
@@ -55,7 +55,7 @@ pub enum ShareDefault {
 }
 
 impl ShareDefault {
-    /// Returns the word of the settings.
+    /// Returns the value in the settings.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -80,7 +80,7 @@ impl std::str::FromStr for ShareDefault {
     }
 }
 
-/// What the words of batch schedulers mean on this cluster.
+/// The meaning of batch schedulers' concepts on this cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Site {
@@ -92,20 +92,20 @@ pub struct Site {
     pub features: BTreeMap<String, String>,
     /// Whether a job that requests one GPU may start on a part of one.
     pub share_gpus: bool,
-    /// What a job does that does not state whether it shares a slice.
+    /// The default way of sharing, for jobs that state none.
     pub share_default: ShareDefault,
 }
 
-/// What a request states besides its specification.
+/// The parts of a request besides its job specification.
 #[derive(Clone, Debug, Default)]
 pub struct SiteRequest {
     /// The features that it needs.
     pub constraint: Option<String>,
-    /// Whether it names a class.
+    /// Whether it sets a class.
     pub has_class: bool,
-    /// Whether it names a priority.
+    /// Whether it sets a priority.
     pub has_priority: bool,
-    /// Whether it states whether its job shares a slice.
+    /// Whether it sets a way of sharing.
     pub has_share: bool,
     /// Whether it requests a GPU without co-runners, whatever the settings are.
     pub exclusive: bool,
@@ -116,7 +116,7 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// [`BadField`] names the setting that is wrong, and what would be right.
+    /// [`BadField`] names the wrong setting and the expected value.
     pub fn check(&self) -> Result<(), BadField> {
         let named = self.partitions.iter().filter_map(|(name, partition)| {
             Some((format!("partitions.{name}.nodes"), partition.nodes.as_ref()?))
@@ -133,7 +133,7 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// [`BadField`] names a word that means nothing here, and those that do.
+    /// [`BadField`] names an unknown value, and the known ones.
     pub fn apply(
         &self,
         request: &SiteRequest,
@@ -194,7 +194,8 @@ impl Site {
             ));
             return Ok(None);
         }
-        // Slurm takes the one where the job starts first; here it is the first that there is.
+        // Slurm takes the partition where the job starts first; here it is the first one that
+        // exists.
         let found = names.split(',').find_map(|name| self.partitions.get_key_value(name.trim()));
         let Some((name, partition)) = found else {
             let known = self.partitions.keys().map(String::as_str);
@@ -262,7 +263,7 @@ impl Site {
         Ok(())
     }
 
-    /// Returns the nodes with a feature; `None` if it is none.
+    /// Returns the nodes with a feature; `None` if the feature is unknown.
     fn nodes_with(
         &self,
         name: &str,
@@ -284,7 +285,7 @@ impl Site {
     }
 }
 
-/// What a user should know whose job may share by the cluster's default.
+/// The note for a user whose job may share by the cluster's default.
 const AUTO: &str = "by this cluster's default (share-default = auto) the job may share its slice with another job of \
                     yours where a benefit is predicted; --share exclusive gives it a slice alone";
 
@@ -296,7 +297,7 @@ const SHARED: &str = "one GPU was requested, and this cluster shares GPUs. The j
 ///
 /// # Errors
 ///
-/// [`BadField`] names the model or the node that is not there, and those that are.
+/// [`BadField`] names the unknown model or node, and the known ones.
 pub fn check_place(place: &PlaceFilter, cluster: &ClusterView) -> Result<(), BadField> {
     let nodes: BTreeSet<&NodeName> = cluster.gpus.iter().map(|gpu| &gpu.node).collect();
     if let Some(model) = &place.model
@@ -324,7 +325,7 @@ fn unknown<'n>(field: &str, name: &str, known: impl Iterator<Item = &'n str>) ->
     BadField::new(field, format!("this cluster has no {name}"), expected)
 }
 
-/// Restricts a job to some nodes, in addition to what it is restricted to already.
+/// Restricts a job to some nodes, in addition to its earlier restrictions.
 fn restrict(
     field: &str,
     place: &mut PlaceFilter,
@@ -345,7 +346,8 @@ fn restrict(
     Ok(())
 }
 
-/// Whether a word is the name of a GPU: a letter or two and digits, as in a100, h100 or gh200; or rtx3090.
+/// Returns whether a word is the name of a GPU: one or two letters and digits, as in a100, h100 or
+/// gh200; or rtx3090.
 fn looks_like_model(word: &str) -> bool {
     let lower = word.to_ascii_lowercase();
     let lower = lower.strip_prefix("gpu_").or(lower.strip_prefix("gpu")).unwrap_or(&lower);
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_mean_nothing_are_refused_with_those_that_do() {
+    fn unknown_values_are_refused_with_the_known_ones() {
         let view = ClusterView::default();
         let mut other = spec(|raw| raw.partition = Some("cpu".into()));
         let refused = site().apply(&SiteRequest::default(), &mut other, &view).unwrap_err();
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_declared_words_without_a_gpu_have_no_effect_and_models_are_refused() {
+    fn without_declarations_other_values_have_no_effect_and_models_are_refused() {
         let view = ClusterView::default();
         let constraint =
             |text: &str| SiteRequest { constraint: Some(text.into()), ..SiteRequest::default() };

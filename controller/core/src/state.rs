@@ -1,4 +1,4 @@
-//! The leader's state in memory: what it knows of the cluster, by owner.
+//! The leader's state in memory, by owner.
 
 use crate::state::accounting::Accounting;
 use crate::state::attempts::AttemptTable;
@@ -30,11 +30,11 @@ pub(crate) mod watches;
 /// The leader's state of the cluster. Each part has one owner.
 #[derive(Debug)]
 pub struct ClusterState {
-    /// What this leader may do, and from when.
+    /// The restrictions on this leader's actions.
     pub(crate) guards: LeaderGuards,
     /// Nodes with their GPUs and connections.
     pub(crate) inventory: NodeInventory,
-    /// Jobs that wait.
+    /// The waiting jobs.
     pub(crate) queue: JobQueue,
     /// Attempts that hold placements.
     pub(crate) attempts: AttemptTable,
@@ -42,11 +42,11 @@ pub struct ClusterState {
     pub(crate) layouts: LayoutRequests,
     /// Running jobs that are migrated, and the placements kept for them.
     pub(crate) migrations: Migrations,
-    /// What accounts may hold, and what their users used recently.
+    /// Quotas of accounts, and the recent usage of their users.
     pub(crate) accounting: Accounting,
-    /// What is known of how tasks behave.
+    /// The learned behaviour of tasks.
     pub(crate) predictions: Predictions,
-    /// The memory of running attempts, and what is predicted of it.
+    /// The memory of running attempts, and its predictions.
     pub(crate) watches: MemoryWatches,
     /// Administrative overrides in force.
     pub(crate) overrides: OverrideTable,
@@ -55,23 +55,24 @@ pub struct ClusterState {
     pub(crate) clock: RoundClock,
 }
 
-/// Times that a round is given.
+/// The clocks of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundClock {
-    /// The wall clock as it was last given, milliseconds since 1970; for people only.
+    /// The last known wall-clock time, in milliseconds since 1970; for display only.
     pub(crate) unix: Millis,
     /// When the last round was decided, on the boot clock.
     pub(crate) round_at: Millis,
-    /// How far the wall clock is ahead of the boot clock. It is kept while it is off by less than
+    /// The lead of the wall clock over the boot clock. It is kept while it is wrong by less than
     /// [`RoundClock::DRIFT_MAX`], so that a deadline stays the same from round to round.
     pub(crate) unix_ahead: Millis,
 }
 
 impl RoundClock {
-    /// How far deadlines may be off. Chosen: nobody states one to the second.
+    /// The allowed error of deadlines. Chosen: users don't state deadlines to the second.
     const DRIFT_MAX: Millis = Millis::from_secs(1);
 
-    /// Takes in how the wall clock stands to the boot clock. Users state deadlines on the wall clock.
+    /// Sets the offset of the wall clock from the boot clock. Users state deadlines on the wall
+    /// clock.
     pub(crate) const fn set_wall_clock(&mut self, now: Millis, unix: Millis) {
         let ahead = unix.minus(now);
         if ahead.get().abs_diff(self.unix_ahead.get()) > Self::DRIFT_MAX.get() {

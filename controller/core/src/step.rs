@@ -21,7 +21,7 @@ use tessera_model::{JobId, Millis};
 use uuid::Uuid;
 
 impl ClusterState {
-    /// Decides what follows from `inputs`, in their order.
+    /// Handles `inputs` in their order and decides the round.
     ///
     /// `new_id` makes new ids, ordered by time.
     pub fn step(
@@ -65,7 +65,7 @@ impl ClusterState {
         round
     }
 
-    /// Returns what attempts may change.
+    /// Returns the parts of the state that attempts may change.
     pub(crate) const fn attempt_changes<'r>(
         &'r mut self,
         round: &'r mut Round,
@@ -73,7 +73,7 @@ impl ClusterState {
         self.placement_changes(round).0
     }
 
-    /// Returns what attempts may change, and what limits new ones.
+    /// Returns the parts of the state that attempts may change, and the restrictions on new ones.
     pub(crate) const fn placement_changes<'r>(
         &'r mut self,
         round: &'r mut Round,
@@ -99,7 +99,7 @@ impl ClusterState {
         (changes, limits)
     }
 
-    /// Returns what plans and requested layouts may change.
+    /// Returns the parts of the state that plans and requested layouts may change.
     pub(crate) const fn gpu_changes<'r>(&'r mut self, round: &'r mut Round) -> GpuChanges<'r> {
         GpuChanges {
             inventory: &mut self.inventory,
@@ -111,7 +111,7 @@ impl ClusterState {
         }
     }
 
-    /// Declares nodes lost whose leases ran out, and ends their attempts.
+    /// Declares nodes with expired leases lost, and ends their attempts.
     fn expire_nodes(&mut self, now: Millis, round: &mut Round) {
         for lost in rolled_back_nodes(&self.inventory, self.guards.generation_min) {
             self.lose_node(&lost, round);

@@ -1,4 +1,4 @@
-//! What accounts and their users hold and used recently.
+//! The held slices and the recent usage of accounts and their users.
 
 use crate::state::ClusterState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,7 @@ fn add_fair_shares(accounts: &mut [AccountUsage]) {
 }
 
 impl ClusterState {
-    /// Returns what accounts and their users used recently, hold, and may hold.
+    /// Returns the recent usage, the held slices and the quotas of accounts and their users.
     pub fn usage(&self, now: Millis) -> UsageReport {
         let counts = self.count_by_user(now);
         let accounts = &self.accounting.accounts;
@@ -117,7 +117,7 @@ impl ClusterState {
 
 #[cfg(test)]
 impl ClusterState {
-    /// Checks that the ledger has what the users' attempts hold.
+    /// Checks that the ledger equals the slices that the users' attempts hold.
     pub(crate) fn check_ledger(&self) {
         for (user, usage) in &self.accounting.ledger.users {
             let own = self.attempts.live.values().filter(|live| live.user == *user);

@@ -1,4 +1,4 @@
-//! The cluster as policies see it, built from what agents reported and what was decided since.
+//! The cluster view for policies, built from agents' reports and later decisions.
 
 use crate::overrides::overrides_of;
 use crate::state::ClusterState;
@@ -16,8 +16,8 @@ use tessera_placement::{
     ClusterView, ComputeInstancesView, GpuView, InstanceState, InstanceView, Tenancy,
 };
 
-/// Whether the attempts on a GPU were placed for its present MIG mode. Until the others have
-/// ended, what they hold is not known.
+/// Returns whether the attempts on a GPU were placed for its current MIG mode. Until those of the
+/// other mode have ended, what they hold is not known.
 fn matches_mig_mode(gpu: &GpuState, holders: &[&LiveAttempt]) -> bool {
     let partitioned = matches!(gpu.report.mig, MigReport::On { .. });
     holders.iter().all(|held| held.slot.is_some() == partitioned)
@@ -47,7 +47,7 @@ pub(crate) fn instance_views(gpu: &GpuState, holders: &[&LiveAttempt]) -> Vec<In
         .collect();
     for held in holders {
         let Some(slot) = held.slot else { continue };
-        // Several sharers may wait for one instance.
+        // Several sharing jobs may wait for one instance.
         if views.iter().all(|view| view.slot != Some(slot)) {
             let memory = geometry.profile(slot.profile).map_or(Bytes::ZERO, |p| p.memory);
             let state = held_by(holders, Some(slot)).unwrap_or(InstanceState::Idle);
@@ -58,7 +58,7 @@ pub(crate) fn instance_views(gpu: &GpuState, holders: &[&LiveAttempt]) -> Vec<In
     views
 }
 
-/// The job for whose place an instance is about to be destroyed.
+/// The job for whose placement an instance is about to be destroyed.
 fn job_to_give_way(
     gpu: &GpuState,
     geometry: &tessera_model::mig::Geometry,
@@ -73,7 +73,7 @@ fn job_to_give_way(
     })
 }
 
-/// Returns what the attempts in a slot make of it; `None` if there are none.
+/// Returns the state of a slot that its attempts determine; `None` if there are none.
 fn held_by(holders: &[&LiveAttempt], slot: Option<Slot>) -> Option<InstanceState> {
     let mut there = holders.iter().filter(|held| held.slot == slot);
     let first = there.next()?;
@@ -84,11 +84,11 @@ fn held_by(holders: &[&LiveAttempt], slot: Option<Slot>) -> Option<InstanceState
     Some(InstanceState::Shared(tenancy))
 }
 
-/// Returns what a GPU instance with several compute instances is doing.
+/// Returns the state of a GPU instance with several compute instances.
 fn cut_state_of(instance: &InstanceReport, held: Option<InstanceState>) -> InstanceState {
     let tenancy = match held {
         Some(InstanceState::Shared(tenancy)) => Some(tenancy),
-        // Somebody cut it under its job, or it is taken for a change.
+        // It was divided while its job runs, or it is reserved for a layout plan.
         Some(state) => return state,
         None => None,
     };
@@ -97,7 +97,7 @@ fn cut_state_of(instance: &InstanceReport, held: Option<InstanceState>) -> Insta
         (Some(InstanceTrouble::Foreign { .. }), None) => InstanceState::Foreign,
         (Some(InstanceTrouble::Stuck { .. }), None) => InstanceState::Stuck,
         (None, tenancy) => {
-            // Without its device nothing can run on a compute instance.
+            // Without its device no program can run on a compute instance.
             let mut cut = Cut::default();
             for part in instance.parts.iter().filter(|part| part.slice.is_some()) {
                 cut.insert(part.slot);
@@ -116,7 +116,7 @@ fn state_of(
         return cut_state_of(instance, held);
     }
     match (held, gives_way_to) {
-        // Nobody joins sharers where something is the matter.
+        // No job joins a shared instance with a problem.
         (Some(InstanceState::Shared(tenancy)), _) if instance.trouble.is_some() => {
             return closed_to_others(&tenancy);
         }
@@ -127,13 +127,13 @@ fn state_of(
     match &instance.trouble {
         Some(InstanceTrouble::Foreign { .. }) => InstanceState::Foreign,
         Some(InstanceTrouble::Stuck { .. }) => InstanceState::Stuck,
-        // Without its one compute instance nothing can run on it, and whose it is is not known.
+        // Without its one compute instance no program can run on it, and its owner is not known.
         None if instance.slice.is_none() => InstanceState::Foreign,
         None => InstanceState::Idle,
     }
 }
 
-/// Returns the cluster as policies see it.
+/// Returns the cluster view for policies.
 pub(crate) fn cluster_view(
     inventory: &NodeInventory,
     attempts: &AttemptTable,
@@ -183,25 +183,25 @@ pub(crate) fn cluster_view(
     ClusterView { gpus }
 }
 
-/// Whether an attempt waits for an instance that no ordered plan makes yet.
+/// Returns whether an attempt waits for an instance that no plan creates yet.
 fn has_missing_instance(gpu: &GpuState, holders: &[&LiveAttempt]) -> bool {
     let stands = |slot: Slot| gpu.report.instances.iter().any(|i| i.slot == slot);
     holders.iter().any(|held| held.slot.is_some_and(|slot| !stands(slot)))
 }
 
 impl ClusterState {
-    /// Returns the cluster as policies see it.
+    /// Returns the cluster view for policies.
     pub fn view(&self, now: Millis) -> ClusterView {
         let Self { inventory, attempts, overrides, layouts, migrations, .. } = self;
         cluster_view(inventory, attempts, overrides, layouts, migrations, now)
     }
 
-    /// Returns what stands or is promised on one GPU.
+    /// Returns the existing and planned instances of one GPU.
     pub(crate) fn instances_of(&self, gpu: &GpuState) -> Vec<InstanceView> {
         self.overrides.with_quarantines(gpu, instance_views(gpu, &self.attempts.holders(gpu)))
     }
 
-    /// Whether an attempt waits for an instance of the GPU that doesn't stand yet.
+    /// Returns whether an attempt waits for an instance of the GPU that doesn't exist yet.
     pub(crate) fn has_pending_instance(&self, gpu: &GpuState) -> bool {
         has_missing_instance(gpu, &self.attempts.holders(gpu))
             || self.migrations.first_job_on(&gpu.report.gpu).is_some()

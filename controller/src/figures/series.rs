@@ -86,7 +86,7 @@ impl Point {
     }
 }
 
-/// What becomes of a series that is full.
+/// How a full series is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Full {
     /// Its oldest point goes.

@@ -59,7 +59,7 @@ pub(super) struct Delivery {
     outbox: Outbox,
 }
 
-/// What became of notifications that were taken.
+/// Results of notifications that were claimed.
 #[derive(Default)]
 struct Settled {
     /// Delivered, or not needed any more.

@@ -9,7 +9,8 @@ use tessera_model::{AttemptId, NodeId};
 use super::StoreError;
 use super::columns::{RowRef, integer_len};
 
-/// Most tasks of which anything is kept; those that were not reported for longest go first.
+/// Maximum number of tasks with stored profiles; those that were not reported for longest are
+/// removed first.
 const PROFILES_MAX: i64 = 10_000;
 
 /// Profiles that are read at once: some megabytes.

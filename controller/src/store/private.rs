@@ -325,7 +325,7 @@ fn initdb(
     // Made under another name and renamed, so that a crash leaves no incomplete data.
     let fresh = data.with_extension("new");
     if fresh.exists() {
-        fs::remove_dir_all(&fresh).map_err(io_while("clear a half-made data folder"))?;
+        fs::remove_dir_all(&fresh).map_err(io_while("clear an incomplete data folder"))?;
     }
     let mut initdb = command(programs, "initdb", account);
     initdb

@@ -15,7 +15,7 @@ use crate::requests::{AcceptedSubmission, NewSubmission, RequestError};
 use tessera_control::predictions::TaskFacts;
 use tessera_control::rows::submitted::SubmittedJob;
 
-/// What came of a batch.
+/// The result of a batch.
 #[derive(Debug, Default)]
 pub struct Committed {
     /// One answer a submission, in order.

@@ -44,7 +44,7 @@ pub struct LiveToken {
     pub role: Role,
     /// SHA-256 of the whole token.
     pub secret_hash: [u8; 32],
-    /// Whether somebody else made it, whose word about the role counts.
+    /// Whether an administrator granted this role, whatever role its user has.
     pub granted: bool,
     /// When it ends.
     pub expires_at: OffsetDateTime,
@@ -113,7 +113,7 @@ pub async fn revoke(
     .map_err(StoreError::while_trying_to("revoke a token"))
 }
 
-/// Lists tokens, newest first: of one user, or everybody's.
+/// Lists tokens, newest first: of one user, or of all users.
 ///
 /// # Errors
 ///

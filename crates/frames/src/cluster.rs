@@ -75,7 +75,7 @@ pub enum ToController {
         /// Its id.
         attempt: AttemptId,
     },
-    /// A layout plan came to its end; a [`ToController::Gpu`] with the result went before it.
+    /// A layout plan ended; a [`ToController::Gpu`] with the result was sent before it.
     PlanEnded {
         /// The plan's id.
         plan: PlanId,
@@ -84,7 +84,7 @@ pub enum ToController {
         /// How it ended.
         end: PlanEnd,
     },
-    /// An explicit switch of MIG mode came to its end.
+    /// An explicit switch of MIG mode ended.
     MigModeEnded {
         /// The GPU that it belongs to.
         gpu: GpuId,

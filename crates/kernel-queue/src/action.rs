@@ -9,13 +9,14 @@ use crate::lease::Grant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Freely, with events around every kernel. Its task is being measured, so its gaps stay empty.
+    /// It launches freely, with events around every kernel. Its task is being measured, so its gaps
+    /// stay empty.
     Measure,
-    /// Freely and without reports: it has no contender.
+    /// It launches freely and without reports, since it has no contender.
     Free,
-    /// Freely, and it reports each launch: fillers use its gaps.
+    /// It launches freely and reports each launch: fillers use its gaps.
     Hold,
-    /// Only under grants.
+    /// It launches only under grants.
     Fill,
 }
 
@@ -42,7 +43,7 @@ pub enum QueueRefusal {
     /// The slice has the maximum number of sessions.
     #[error("the slice has the maximum number of sessions: run without the queue")]
     SessionsFull,
-    /// The session, or its priority, has as many waiting launches as it may have.
+    /// The session, or its priority, has the maximum number of waiting launches.
     #[error("too many launches are waiting at this priority: request this one again later")]
     QueueFull,
     /// The task has more kernels than the profile holds: launch this one as
@@ -54,7 +55,7 @@ pub enum QueueRefusal {
 /// One action. Actions are carried out in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueAction {
-    /// Send the session its new role. If it became a holder, its waiting launches go.
+    /// Send the session its new role. If it became a holder, its waiting launches proceed.
     Role {
         /// The session that gets the role.
         session: SessionId,

@@ -1,4 +1,4 @@
-//! The client's half of a grant: its budget is spent launch by launch, without further requests.
+//! The client's side of a grant: its budget is spent launch by launch, without further requests.
 //!
 //! A program's thread checks it before each launch. Three things end a grant: the gate was passed
 //! because the holder returned, the grant expired, or the next kernel exceeds the rest of the
@@ -7,7 +7,7 @@
 use crate::lease::{GateState, Grant, GrantKind};
 use crate::time::Nanos;
 
-/// What a thread may do with its launch.
+/// The decision about a thread's launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchDecision {
     /// Launch now: the budget has paid for it.
@@ -63,7 +63,8 @@ impl GrantBudget {
             self.grant = None;
             return LaunchDecision::Request;
         }
-        // Aged and lapse grants also cover kernels whose time is unknown. Such a lapse is for one launch.
+        // Aged and lapse grants also cover kernels whose time is unknown. Such a lapse grant is for
+        // one launch.
         let cost = match predicted {
             Some(time) => time,
             None => match grant.kind {

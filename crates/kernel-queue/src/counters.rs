@@ -14,9 +14,9 @@ pub struct QueueCounters {
     pub launches: u64,
     /// Predicted gaps longer than ε that ended.
     pub gaps_seen: u64,
-    /// Gaps of these in which a filler launched a kernel.
+    /// Such gaps in which a filler launched a kernel.
     pub gaps_filled: u64,
-    /// Gaps of these that ended before their predicted end while a grant was valid.
+    /// Such gaps that ended before their predicted end while a grant was valid.
     pub early_stops: u64,
     /// Kernels launched under grants.
     pub filled_kernels: u64,
@@ -24,9 +24,9 @@ pub struct QueueCounters {
     pub filled_time: Nanos,
     /// Filler kernels that were in flight when the holder returned.
     pub overshoots: u64,
-    /// How long these kernels ran on in total.
+    /// The total time that these kernels ran after the holder's return.
     pub overshoot_time: Nanos,
-    /// The longest time that one of them ran on.
+    /// The longest time that one of them ran after the holder's return.
     pub overshoot_max: Nanos,
     /// Grants given.
     pub grants: u64,

@@ -9,7 +9,7 @@ const EXAMINED: u32 = 8;
 /// The number of outliers among them that is tolerated: one may be a page fault, two the effect of a
 /// co-runner.
 const OUTLIERS_MAX: u32 = 2;
-/// After so many samples a lasting small change counts.
+/// A lasting small change counts after this many samples.
 const SETTLED_AFTER: u32 = 32;
 /// A lasting change of more than this many thousandths counts.
 const SETTLED_THOUSANDTHS: u64 = 250;

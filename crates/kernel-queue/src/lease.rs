@@ -1,7 +1,7 @@
 //! Grants: a limited amount of predicted kernel time, valid until a given time.
 //!
-//! A grant is a lease: it ends without an answer. A session that dies with a grant delays nobody
-//! beyond its `until`.
+//! A grant is a lease: it ends without an answer. A session that dies with a grant delays no other
+//! session beyond its `until`.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +12,13 @@ use crate::time::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrantKind {
-    /// The holder is in a gap. Ends at once when the holder launches.
+    /// The holder is in a gap. It ends at once when the holder launches.
     Gap,
-    /// The holder has been silent for longer than ever before and may be dead. Ends as a gap does.
+    /// The holder has been silent for longer than ever before and may be dead. It ends like a gap's
+    /// grant.
     Lapse,
-    /// The wait exceeded MMK's threshold. Does not end with the gap, since no gap may ever fit.
+    /// The wait exceeded MMK's threshold. It does not end with the gap, since possibly no gap ever
+    /// fits.
     Aged,
     /// The kernel fits next to the running kernels (MMK's admission). Does not end with the gap.
     Colocated,

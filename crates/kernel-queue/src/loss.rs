@@ -1,12 +1,13 @@
-//! What a holder may lose to other sessions: a bucket that fills with the time and that costs empty.
+//! The time that a holder may lose to other sessions: a token bucket that fills with time and is
+//! emptied by costs.
 //!
-//! One bucket serves all threads, processes and sessions of a slice together. So the loss has the same
-//! bound however many of them there are. Over any span it is at most the bucket's share of the span, plus
-//! what the bucket holds, plus what the last launch cost beyond its prediction.
+//! One bucket serves all threads, processes and sessions of a slice together. So the bound of the
+//! loss doesn't depend on their number. Over any span the loss is at most the bucket's share of the
+//! span, plus the bucket's content, plus the last launch's cost beyond its prediction.
 
 use crate::time::Nanos;
 
-/// A bucket of time.
+/// A token bucket of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LossBudget {
     saved: Nanos,
@@ -16,7 +17,7 @@ pub struct LossBudget {
 }
 
 impl LossBudget {
-    /// Returns a bucket that holds so much.
+    /// Returns a bucket with this content.
     pub const fn full(saved: Nanos) -> Self {
         Self { saved, owed: Nanos::ZERO, credited: Nanos::ZERO }
     }
@@ -32,7 +33,7 @@ impl LossBudget {
         let repaid = self.owed.min(earned);
         self.owed = self.owed.minus(repaid);
         let saved = self.saved.plus(earned.minus(repaid));
-        // What was saved for a costly launch stays when the limit falls.
+        // Time that was saved for a costly launch is kept when the limit falls.
         self.saved = saved.min(most.max(self.saved));
     }
 
@@ -41,19 +42,19 @@ impl LossBudget {
         self.owed == Nanos::ZERO && self.saved >= cost
     }
 
-    /// Returns what is saved; zero while anything is owed.
+    /// Returns the saved time; zero while a debt exists.
     pub fn saved(&self) -> Nanos {
         if self.owed == Nanos::ZERO { self.saved } else { Nanos::ZERO }
     }
 
-    /// Takes a cost. What is not saved is owed.
+    /// Takes a cost. The part that was not saved becomes a debt.
     pub fn take(&mut self, cost: Nanos) {
         let paid = self.saved.min(cost);
         self.saved = self.saved.minus(paid);
         self.owed = self.owed.plus(cost.minus(paid));
     }
 
-    /// Replaces a cost that was taken by what the launch really cost.
+    /// Replaces the predicted cost that was taken by the launch's actual cost.
     pub fn settle(&mut self, taken: Nanos, real: Nanos) {
         let repaid = self.owed.min(taken);
         self.owed = self.owed.minus(repaid);
@@ -61,7 +62,7 @@ impl LossBudget {
         self.take(real);
     }
 
-    /// Returns when a launch of this cost will be paid for, if nothing else is taken.
+    /// Returns when a launch of this cost can be paid for, if no other cost is taken.
     pub fn covers_at(&self, cost: Nanos, now: Nanos, thousandths: u64) -> Nanos {
         let missing = self.owed.plus(cost.minus(self.saved));
         let rate = thousandths.max(1);
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_foreseen_is_repaid_before_anything_is_saved() {
+    fn an_unpredicted_cost_is_repaid_before_time_is_saved() {
         let mut budget = LossBudget::default();
         budget.pass(ms(1_000), 20, ms(20));
         budget.take(ms(1));
@@ -104,9 +105,9 @@ mod tests {
     }
 
     proptest! {
-        /// The statement of the kernel plane's guarantee, over every order of passing time and launches.
+        /// The kernel plane's guarantee, for every order of passing time and launches.
         #[test]
-        fn what_is_taken_never_exceeds_the_share_of_the_time_and_the_last_overrun(
+        fn the_total_cost_never_exceeds_the_share_of_the_time_and_the_last_overrun(
             steps in prop::collection::vec((0_u64..50, 1_u64..200, 0_u64..300), 1..200),
         ) {
             let mut budget = LossBudget::default();

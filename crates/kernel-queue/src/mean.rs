@@ -4,17 +4,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Nanos;
 
-/// Fewest samples of a tight mean: the paper's fewest runs (FIKIT §3.2).
+/// The fewest samples of a tight mean: the paper's fewest runs (FIKIT §3.2).
 pub const TIGHT_SAMPLES_MIN: u32 = 10;
 
-/// After so many samples measuring ends, tight or not: the paper's most runs (FIKIT §3.2).
+/// Measuring ends after this many samples, whether the mean is tight or not: the paper's most runs
+/// (FIKIT §3.2).
 pub const MEASURED_SAMPLES_MAX: u32 = 1_000;
 
-/// Fewest samples of a mean that is used before it is tight.
+/// The fewest samples with which a mean is used before it is tight.
 pub const KNOWN_SAMPLES_MIN: u32 = 3;
 
-/// Most samples of one mean. Beyond this all sums are halved. With [`SAMPLE_MAX`] this keeps the
-/// integers of [`Mean::is_tight`] within 128 bits.
+/// The most samples of one mean. Beyond this all sums are halved. With [`SAMPLE_MAX`] this keeps
+/// the integers of [`Mean::is_tight`] within 128 bits.
 const HELD_SAMPLES_MAX: u32 = 65_535;
 
 /// Longest sample, one minute: a kernel that runs longer hangs, and a longer gap is a pause of the
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deviation_is_what_the_samples_show() {
+    fn the_deviation_is_that_of_the_samples() {
         assert_eq!(of(&[100, 100, 100]).deviation(), Nanos::ZERO);
         assert_eq!(of(&[90, 110]).deviation(), Nanos::new(14));
         assert_eq!(of(&[5]).deviation(), Nanos::ZERO);
@@ -209,7 +210,7 @@ mod tests {
         }
 
         #[test]
-        fn what_came_after_a_base_and_the_base_are_the_whole(
+        fn a_base_and_the_samples_after_it_add_up_to_the_whole(
             a in prop::collection::vec(0_u64..1 << 40, 0..40),
             b in prop::collection::vec(0_u64..1 << 40, 0..40),
         ) {
@@ -224,7 +225,7 @@ mod tests {
 
         #[expect(clippy::cast_precision_loss, reason = "test samples are far below 2^52")]
         #[test]
-        fn tightness_is_what_floating_point_says(
+        fn tightness_equals_the_floating_point_result(
             base in 1_000_u64..1_000_000,
             noise in prop::collection::vec(0_u64..2_000, 10..200),
         ) {
@@ -240,7 +241,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_stored_reads_back(samples in prop::collection::vec(0_u64..1 << 50, 0..50)) {
+        fn a_stored_mean_reads_back(samples in prop::collection::vec(0_u64..1 << 50, 0..50)) {
             let mean = of(&samples);
             let text = serde_json::to_string(&mean).unwrap();
             prop_assert_eq!(serde_json::from_str::<Mean>(&text).unwrap(), mean);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_cannot_be_are_refused() {
+    fn impossible_sums_are_refused() {
         let text = r#"{"samples":1,"sum_ns":60000000001,"squares_ns2":0}"#;
 
         assert!(serde_json::from_str::<Mean>(text).is_err());

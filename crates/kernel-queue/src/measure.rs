@@ -12,8 +12,8 @@ use crate::time::Nanos;
 /// affects gaps, and it is measured further during the sharing stage.
 const RARE: u64 = 1_000;
 
-/// Fewest launches before measuring may end, so that a task's start-up is not its profile. Also how many
-/// launches a function has to come again before it counts as rare.
+/// Fewest launches before measuring may end, so that a task's start-up is not its profile. It is
+/// also the number of launches within which a function must recur, or it counts as rare.
 pub(crate) const LAUNCHES_MIN: u64 = 100;
 
 /// The measurement of one launch.
@@ -33,8 +33,8 @@ pub struct KernelSample {
 /// Adds the samples of one process to its task's profile.
 ///
 /// The driver loads code at a function's first launch in a process. So that sample does not count for the
-/// mean. It stays as [`KernelProfile::first`](crate::KernelProfile::first) until there is a better one:
-/// otherwise kernels that each process launches once would stay unknown for ever.
+/// mean. It is kept as [`KernelProfile::first`](crate::KernelProfile::first) until there is a
+/// better one: otherwise kernels that each process launches once would always stay unknown.
 #[derive(Clone, Debug)]
 pub struct SampleRecorder {
     /// By function: which launch of this process was its first; 0 if there was none.
@@ -112,8 +112,8 @@ impl SampleRecorder {
                 .all(|kernel| kernel.took.is_measured() || self.is_rare(kernel))
     }
 
-    /// Returns whether a kernel is rare. One without a counted sample came once, and that sample was dropped.
-    /// Whether it is rare shows only when it had time to come again.
+    /// Returns whether a kernel is rare. A kernel without a counted sample was launched once, and
+    /// that sample was dropped. It counts as rare only after it has had time to recur.
     fn is_rare(&self, kernel: &KernelProfile) -> bool {
         let samples = u64::from(kernel.took.samples());
         if samples > 0 {
@@ -129,8 +129,9 @@ mod tests {
     use super::*;
     use crate::ids::{Dims, KernelId};
 
-    /// Plays launches of the usual kernel, and of the other one where `is_other` says so. Returns after how many
-    /// measuring ended, and the counted samples of the other.
+    /// Simulates launches of the usual kernel, and of the other one if `is_other` returns true.
+    /// Returns the number of launches until measuring ended, and the counted samples of the other
+    /// kernel.
     fn play(is_other: impl Fn(u64) -> bool) -> (u64, u32) {
         let mut profile = TaskProfile::default();
         let mut recorder = SampleRecorder::default();
@@ -150,13 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_of_the_start_up_that_never_comes_again_delays_no_end_of_measuring() {
+    fn a_start_up_kernel_that_never_recurs_does_not_delay_the_end_of_measuring() {
         assert_eq!(play(|launch| launch == 1).0, LAUNCHES_MIN + 1);
         assert_eq!(play(|_| false).0, LAUNCHES_MIN);
     }
 
     #[test]
-    fn a_kernel_that_came_once_has_time_to_come_again_before_it_counts_as_rare() {
+    fn a_kernel_that_was_launched_once_has_time_to_recur_before_it_counts_as_rare() {
         // Its first sample is dropped, so that it has none after 100 launches.
         let (ended, samples) = play(|launch| launch >= 95 && launch % 19 == 0);
 
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_comes_once_late_delays_the_end_by_a_hundred_launches() {
+    fn a_kernel_that_is_launched_once_late_delays_the_end_by_a_hundred_launches() {
         assert_eq!(play(|launch| launch == 95).0, 95 + LAUNCHES_MIN);
     }
 }

@@ -1,10 +1,10 @@
 //! How long the device will be idle after a kernel of the holder.
 //!
-//! There are two predictors. The paper's predicts the kernel's mean gap (FIKIT §3.2, `SG`). Ours
-//! predicts a low quantile of the gaps after this *pair* of kernels. It takes the age of the gap
-//! into account and is corrected online. The pair distinguishes the same kernel in the middle of a
-//! burst and at its end. The quantile is low because an early end costs the holder, while a longer
-//! gap costs nobody.
+//! There are two predictors. The paper's predictor returns the kernel's mean gap (FIKIT §3.2,
+//! `SG`). Ours returns a low quantile of the gaps after this *pair* of kernels. It takes the age of
+//! the gap into account and is corrected online. The pair distinguishes the same kernel in the
+//! middle of a burst and at its end. The quantile is low because an early end costs the holder
+//! time, while a longer gap has no cost.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub enum GapPredictor {
     Mean,
     /// A low quantile for the pair of kernels, given the time elapsed, corrected online.
     Pairs {
-        /// Of 1,000 gaps of this age, so many may end before their predicted end.
+        /// How many of 1,000 gaps of this age may end before their predicted end.
         risk_thousandths: u64,
     },
 }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pair_distinguishes_what_the_mean_mixes() {
+    fn the_pair_distinguishes_gaps_that_the_mean_mixes() {
         let (mut profile, [a, b, c]) = profile();
         for _ in 0..50 {
             note(&mut profile, a, c, 1_000);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_outlasts_what_was_seen_is_beyond_prediction() {
+    fn a_gap_longer_than_all_observed_ones_is_not_predicted() {
         let (mut profile, [a, _, c]) = profile();
         for _ in 0..20 {
             note(&mut profile, a, c, 1_000);
@@ -184,8 +184,9 @@ mod tests {
     }
 
     #[test]
-    fn the_correction_settles_where_the_risk_is_met() {
-        // Gaps are evenly spread below what is predicted: a factor f ends f of them early.
+    fn the_correction_settles_at_the_requested_risk() {
+        // Gaps are evenly distributed below the prediction: with a factor f, the part f of them
+        // ends early.
         let mut correction = GapCorrection::default();
         let mut early = 0;
         for i in 0..20_000_u64 {

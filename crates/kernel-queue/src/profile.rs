@@ -32,11 +32,11 @@ pub struct KernelProfile {
     /// used until there is anything better, and not stored.
     #[serde(skip)]
     pub first: Option<Nanos>,
-    /// The least time from a launch to its seen end: a bound, and not a measurement. It is used while there is
-    /// no sample at all, since samples may be lost. It is not stored.
+    /// The least time from a launch to its observed end: a bound, and not a measurement. It is used
+    /// while there is no sample at all, since samples may be lost. It is not stored.
     #[serde(skip)]
     pub bound: Option<Nanos>,
-    /// The function that it shares with its relatives: the index of the first kernel of that name.
+    /// The function that it and its relatives launch: the index of the first kernel of that name.
     #[serde(skip)]
     function: u16,
 }
@@ -123,7 +123,7 @@ impl TaskProfile {
     /// Predicts a kernel's run time: from its own samples if there are enough, otherwise from its
     /// relatives ([`relatives`]), its few samples, or its first one. Without any sample, bounds are used.
     ///
-    /// `None` if nothing is known of it. Its first launch is then a measurement.
+    /// `None` if nothing is known about it. Its first launch is then a measurement.
     pub fn estimate(&self, index: KernelIndex) -> Option<TimeEstimate> {
         let kernel = self.kernel(index)?;
         if let Some(mean) = kernel.took.known() {
@@ -139,8 +139,8 @@ impl TaskProfile {
             .or_else(|| kernel.first.map(doubtful))
     }
 
-    /// Notes how long it took from a kernel's launch until its end was seen. Returns whether that counts, because
-    /// there is no sample of it or of a relative.
+    /// Records the time from a kernel's launch to its observed end. Returns whether the time is
+    /// used, because there is no sample of the kernel or of a relative.
     pub fn note_bound(&mut self, index: KernelIndex, took: Nanos) -> bool {
         let Some(kernel) = self.kernel(index) else { return false };
         if kernel.took.samples() > 0 || self.estimate_from_samples(kernel).is_some() {
@@ -162,19 +162,20 @@ impl TaskProfile {
         })
     }
 
-    /// Returns the time that a launch of a kernel is charged with: its mean, or an estimate on the safe
-    /// side until that is known.
+    /// Returns the time that a launch of a kernel is charged: its mean, or a conservative estimate
+    /// until the mean is known.
     pub fn cost(&self, index: KernelIndex) -> Option<Nanos> {
         self.took(index).or_else(|| self.estimate(index).map(|time| time.high))
     }
 
-    /// Predicts from what is known of the relatives, as far as `time` returns it.
+    /// Predicts from the relatives whose times `time` returns.
     fn estimate_from_relatives(
         &self,
         kernel: &KernelProfile,
         time: impl Fn(&KernelProfile) -> Option<Nanos>,
     ) -> Option<TimeEstimate> {
-        // The latest are most alike: programs move from one range of sizes to another.
+        // The latest relatives are the most similar: programs move from one range of sizes to
+        // another.
         let relatives = self.kernels.iter().rev().filter(|k| k.function == kernel.function);
         let known = relatives.filter_map(|k| Some((relatives::work(&k.id), time(k)?)));
         relatives::predict(relatives::work(&kernel.id), known)

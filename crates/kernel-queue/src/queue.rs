@@ -2,8 +2,9 @@
 //!
 //! The holders are all sessions of the highest priority present. Holders launch freely, so sessions
 //! of equal priority interleave in the order of their launches (FIKIT §3.3, case C). All other
-//! sessions are fillers. A new session of higher priority becomes the holder at once: kernels of
-//! the previous holder in the device's queue run on, and its next kernel is withheld (case A).
+//! sessions are fillers. A new session of higher priority becomes the holder at once. Kernels of
+//! the previous holder in the device's queue run to their end, and its next kernel is withheld
+//! (case A).
 
 mod ageing;
 mod colocation;
@@ -53,23 +54,23 @@ pub struct KernelQueue {
     occupancy: Occupancy,
     /// When all launched kernels should have ended.
     tail: Nanos,
-    /// Kernel time that holders launched: MMK measures waits by it.
+    /// Kernel time that holders launched, in which MMK measures waits.
     served: Nanos,
     /// The last state of the gate that the queue knows.
     gate: GateState,
     grants: u64,
     ageing: AgeingState,
-    /// What filling gaps may cost holders.
+    /// The budget of holders' time for filling gaps.
     fills: LossBudget,
-    /// Whose kernel had the device last.
+    /// The session whose kernel ran last.
     context: Option<SessionId>,
     /// The session that has the slice to itself in exclusive mode.
     owner: Option<SessionId>,
     /// The highest priority of the attempts that were admitted and have no session yet.
     expected: Option<Priority>,
-    /// Nothing expires before this.
+    /// No grant or session expires before this.
     next_expiry: Nanos,
-    /// When to look again at a gap into which nothing fitted.
+    /// When to check a gap again into which no launch fitted.
     next_look: Nanos,
     counters: QueueCounters,
     actions: Vec<QueueAction>,
@@ -127,7 +128,7 @@ impl KernelQueue {
         self.gate
     }
 
-    /// Adds a profile of a task to what this queue has learned of it.
+    /// Merges a profile of a task into the one that this queue has learned.
     ///
     /// The profile's kernels keep their indexes only if no session of the task has defined kernels
     /// yet. Afterwards the profile is merged into the existing kernels.
@@ -178,8 +179,9 @@ impl KernelQueue {
     /// Sets the highest priority of the attempts that were admitted and have no session yet.
     ///
     /// Sessions below it are fillers already. So a program that is alone has only
-    /// [`QueueRules::in_flight_while_expected`] kernels in the device's queue when the expected one begins.
-    /// Without this all that it launched ahead is there (the window of XSched §4).
+    /// [`QueueRules::in_flight_while_expected`] kernels in the device's queue when the expected
+    /// program begins. Without this, all kernels that it launched ahead would be in that queue (the
+    /// window of XSched §4).
     pub fn set_expected(&mut self, expected: Option<Priority>, now: Nanos) -> &[QueueAction] {
         self.actions.clear();
         self.now = self.now.max(now);
@@ -220,7 +222,7 @@ impl KernelQueue {
         self.sessions.iter().map(|session| (session.id, session.role))
     }
 
-    /// Returns the predicted kernel time that the current grants of gaps may still spend.
+    /// Returns the remaining budget of the current gap grants.
     pub fn granted_gap_time(&self) -> Nanos {
         self.sessions
             .iter()
@@ -329,7 +331,7 @@ impl KernelQueue {
         self.end_lease(at, false);
         let session = self.sessions.remove(at);
         self.waiting.remove_session(session.id);
-        // Its kernels in flight still run and nobody reports their ends: `tail` covers them.
+        // Its kernels in flight still run, but their ends are not reported: `tail` covers them.
         while let Some(index) = self.running.iter().position(|run| run.session == session.id) {
             self.remove_running(index);
         }

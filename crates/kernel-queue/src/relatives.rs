@@ -1,25 +1,26 @@
-//! The time of a kernel that was hardly measured, from its relatives: kernels of the same name with other
-//! grids or blocks.
+//! Predicts the time of a kernel with few samples from its relatives: kernels of the same name with
+//! other grids or blocks.
 //!
-//! Times of one function grow with its work as a power. So a straight line through the logarithms of work
-//! (threads of the whole grid) and time predicts others. Per function such models err by less than a tenth
-//! (PM2Lat, WaveTune), over all functions together by up to a half.
+//! The time of a function grows with its work by a power law. So a straight line through the
+//! logarithms of work (threads of the whole grid) and time predicts others. For one function the
+//! error of such models is below a tenth (PM2Lat, WaveTune); for all functions together it is up to
+//! a half.
 
 use crate::ids::KernelId;
 use crate::time::Nanos;
 
-/// Most relatives that one prediction uses.
+/// The most relatives that one prediction uses.
 pub const RELATIVES_MAX: usize = 64;
 
 /// Times grow at most a little faster than the work, and never fall.
 const SLOPE_MAX: f64 = 1.25;
 /// The least spread around the line, in logarithms.
 const SPREAD_MIN: f64 = 0.1;
-/// What one factor *e* beyond all relatives adds to the spread.
+/// How much each factor *e* beyond all relatives adds to the spread.
 const SPREAD_BEYOND: f64 = 0.1;
-/// How many spreads above the line the high estimate lies.
+/// The distance of the high estimate from the line, in spreads.
 const HIGH: f64 = 2.0;
-/// The time of work below this many threads is mostly that of starting them.
+/// Below this many threads, most of the time is spent on starting them.
 const WORK_MIN: u64 = 256;
 
 /// A predicted time.
@@ -47,7 +48,7 @@ pub fn predict(work: u64, relatives: impl Iterator<Item = (u64, Nanos)>) -> Opti
     Some(TimeEstimate { mean: nanos(mean.exp()), high: nanos((mean + HIGH * spread).exp()) })
 }
 
-/// A line of least squares.
+/// A least-squares line.
 #[derive(Clone, Copy, Debug, Default)]
 struct FittedLine {
     count: f64,
@@ -76,7 +77,8 @@ impl FittedLine {
             let both = x_mean.mul_add(-self.sum.1, self.products);
             (both / x_spread).clamp(0.0, SLOPE_MAX)
         } else if x > x_mean {
-            // One point shows no slope: more work is taken to need as much more time, less work no less.
+            // One point has no slope: the time is assumed to grow in proportion to more work, and
+            // not to fall for less work.
             1.0
         } else {
             0.0

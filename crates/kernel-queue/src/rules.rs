@@ -16,7 +16,8 @@ pub enum KernelSharing {
     Exclusive,
     /// Interleaved kernels: fillers run only while the holder leaves the device idle (FIKIT).
     Interleaved,
-    /// Also at the same time, where SMs, shared memory and bandwidth are free (MMK). Needs MPS.
+    /// Kernels also run at the same time, if SMs, shared memory and bandwidth are free (MMK). This
+    /// needs MPS.
     Colocated {
         /// The resources of the whole slice.
         capacity: ResourceNeed,
@@ -33,18 +34,18 @@ pub enum GrantSize {
     Gap,
 }
 
-/// When a waiting launch goes although nothing is free (MMK Listing 1).
+/// When a waiting launch is granted although no resources are free (MMK Listing 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ageing {
     /// `DURATION` of the listing: the threshold at a share of 100 %, in kernel time of the
     /// holders.
     pub duration: Nanos,
-    /// Longest wait by the clock, whatever the holders run. Then a launch is due: it goes as soon as its
-    /// cost is saved.
+    /// The longest wait by the clock, whatever the holders run. After it, a launch is due: it is
+    /// granted as soon as its cost is saved.
     pub wait_max: Nanos,
     /// Share of the time that is saved for due launches, in thousandths. It bounds what all of them
-    /// together cost the holder, and it pays for everything that runs without a grant.
+    /// together cost the holder, and it pays for all kernels that run without a grant.
     pub cost_thousandths: u64,
 }
 
@@ -69,24 +70,24 @@ pub struct QueueRules {
     pub in_flight_while_expected: u16,
     /// Longest duration of a grant: a session that dies with one blocks the device no longer.
     pub grant_max: Nanos,
-    /// A holder counts as absent once the device was seen to be idle for so long, and for longer than in
+    /// A holder counts as absent after the device was idle for this long, and for longer than in
     /// all its gaps.
     pub lapse: Nanos,
-    /// What the device needs to change contexts. A gap is filled only if it is longer than two of them. Zero if
-    /// all sessions share a context (MPS), or in a model without this cost.
+    /// The time of one context switch of the device. A gap is filled only if it is longer than two
+    /// switches. It is zero if all sessions share a context (MPS), or in a model without this cost.
     pub switch: Nanos,
     /// Share of the time that filling gaps may cost holders, in thousandths: context switches, and
-    /// kernels of fillers that run on after a holder's return.
+    /// kernels of fillers that still run after a holder's return.
     pub fill_cost_thousandths: u64,
-    /// Once a holder counts as absent, kernels may run that take at most so many thousandths of the time
-    /// since then.
+    /// While a holder counts as absent, kernels may run that take at most this many thousandths of
+    /// its absence.
     pub lapse_thousandths: u64,
-    /// In a gap longer than all before, kernels may run that take at most so many thousandths of
-    /// the elapsed time. Zero turns this off.
+    /// In a gap longer than all earlier ones, kernels may run that take at most this many
+    /// thousandths of the elapsed time. Zero turns this off.
     pub probe_thousandths: u64,
     /// The limit on starvation, if there is one.
     pub ageing: Option<Ageing>,
-    /// A session that sends nothing for so long counts as dead.
+    /// A session that sends nothing for this long counts as dead.
     pub session_lease: Nanos,
 }
 
@@ -118,7 +119,7 @@ impl Default for QueueRules {
 }
 
 impl QueueRules {
-    /// Returns the rules for a device that changes contexts in no time, as a server of MPS does.
+    /// Returns the rules for a device without context switches, such as one behind an MPS server.
     #[must_use]
     pub const fn without_switches(self) -> Self {
         Self { switch: Nanos::ZERO, ..self }

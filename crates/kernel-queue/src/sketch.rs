@@ -1,4 +1,4 @@
-//! A histogram of gaps. It predicts how long a gap lasts at least, given its age.
+//! A histogram of gaps. It predicts the least duration of a gap, given its age.
 //!
 //! It has 160 buckets, eight to an octave, from 1 µs to 1 s, so a bucket is at most an eighth wide.
 //! It also keeps the shortest and longest gap, so that a gap that never varies is predicted exactly.
@@ -10,7 +10,7 @@ use crate::time::Nanos;
 const BUCKETS: usize = 160;
 /// The lowest octave begins at 2¹⁰ ns. Shorter gaps are in the first bucket.
 const FIRST_OCTAVE: u32 = 10;
-/// At so many gaps all counts are halved, so that old gaps lose weight.
+/// At this many gaps all counts are halved, so that old gaps lose weight.
 const HELD_MAX: u32 = 512;
 /// Weight of one gap, so that a bucket can be split at any age.
 const PARTS: u64 = 1_024;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_outlasted_its_short_kind_is_of_the_long_kind() {
+    fn a_gap_longer_than_the_short_ones_is_predicted_as_a_long_one() {
         let sketch = of((0..100).map(|i| if i % 2 == 0 { 1_000_000 } else { 50_000_000 }));
 
         let at_first = sketch.reached(Nanos::ZERO, 100).unwrap();
@@ -247,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_but_the_risk_reach_the_prediction(
+        fn all_gaps_but_the_accepted_risk_reach_the_prediction(
             gaps in prop::collection::vec(1_000_u64..50_000_000, 20..400),
             risk in 0_u64..500,
         ) {

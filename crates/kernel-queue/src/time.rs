@@ -19,17 +19,17 @@ impl Nanos {
     /// The longest span; as a point in time: never.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Returns a span of so many nanoseconds.
+    /// Returns a span from a number of nanoseconds.
     pub const fn new(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Returns a span of so many microseconds.
+    /// Returns a span from a number of microseconds.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// Returns a span of so many milliseconds.
+    /// Returns a span from a number of milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }

@@ -105,8 +105,9 @@ impl WaitingLaunches {
         Ok(())
     }
 
-    /// Removes and returns the best fit (Algorithm 2). From the first queue, highest priority first,
-    /// that has a launch shorter than `idle`, it takes the longest; of equals the oldest.
+    /// Removes and returns the best fit (Algorithm 2). It takes the first queue, highest priority
+    /// first, that has a launch shorter than `idle`. From this queue it takes the longest such
+    /// launch, and among equals the oldest.
     pub fn best_fit(&mut self, idle: Nanos) -> Option<LaunchRequest> {
         self.best_fit_among(idle, |_| true)
     }
@@ -216,7 +217,7 @@ impl WaitingLaunches {
 }
 
 impl WaitingLevel {
-    /// Returns the position of the longest launch below `idle` that is accepts.
+    /// Returns the position of the longest launch below `idle` that is accepted.
     fn best_fit(
         &self,
         mut idle: u32,

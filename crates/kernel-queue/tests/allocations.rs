@@ -1,4 +1,4 @@
-//! Deciding takes no memory from the system.
+//! Decisions about launches allocate no memory.
 
 #[path = "support/scene.rs"]
 mod scene;

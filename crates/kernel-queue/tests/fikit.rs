@@ -1,4 +1,4 @@
-//! FIKIT's Algorithms 1 and 2 against an oracle that tries everything.
+//! FIKIT's Algorithms 1 and 2 against an exhaustive oracle.
 
 use proptest::prelude::*;
 use tessera_kernel_queue::fikit::{EPSILON, fill_gap};
@@ -9,7 +9,7 @@ use tessera_kernel_queue::{
 };
 use tessera_model::spec::{Class, Priority};
 
-/// A launch that waits: its priority, and its time in microseconds (zero: unknown).
+/// A waiting launch: its priority, and its time in microseconds (zero: unknown).
 type RequestedLaunch = (u8, u64);
 
 fn time(micros: u64) -> Option<Nanos> {
@@ -24,7 +24,7 @@ fn best_fit(waiting: &[Option<RequestedLaunch>], idle: u64) -> Option<usize> {
                 .filter(|(priority, time)| *priority == level && 0 < *time && *time < idle)
                 .map(|(_, time)| (time, at))
         });
-        // The longest; of equals the oldest.
+        // The longest; among equals the oldest.
         if let Some((_, at)) = fits.max_by_key(|(time, at)| (*time, std::cmp::Reverse(*at))) {
             return Some(at);
         }
@@ -48,7 +48,7 @@ fn oracle(requested: &[RequestedLaunch], idle: u64) -> Vec<usize> {
 }
 
 fn requested() -> impl Strategy<Value = Vec<RequestedLaunch>> {
-    // Few different times, so that there are equals.
+    // There are few different times, so that some launches are equal.
     prop::collection::vec((0_u8..10, prop_oneof![0_u64..12, 0_u64..3_000]), 0..60)
 }
 
@@ -169,5 +169,5 @@ fn a_gap_of_unknown_length_is_not_filled() {
     let mut waiting = WaitingLaunches::default();
     let launch = (SessionId::new(1), 0);
     waiting.push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1)).unwrap();
-    fill_gap(&mut waiting, None, EPSILON, |_| panic!("nothing is known of this gap"));
+    fill_gap(&mut waiting, None, EPSILON, |_| panic!("nothing is known about this gap"));
 }

@@ -11,7 +11,7 @@ use tessera_kernel_queue::{
     QueueEvent, QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 
-/// On a device that changes contexts in no time.
+/// Tests on a device without context switches.
 fn plain() -> QueueRules {
     QueueRules::default().without_switches()
 }
@@ -94,7 +94,7 @@ fn the_holders_launch_ends_the_gap_at_once() {
 }
 
 #[test]
-fn a_launch_that_was_granted_but_not_made_keeps_its_place() {
+fn a_granted_launch_that_was_not_made_keeps_its_position() {
     let mut scene = pair(plain());
     scene.join(3, 5, profile(&[(us(200), Nanos::ZERO)]));
     scene.request(2, K0);
@@ -104,7 +104,7 @@ fn a_launch_that_was_granted_but_not_made_keeps_its_place() {
 
     let again = scene.launch(1, K0);
 
-    assert!(granted(&again, 2).is_some(), "both take as long, and it came first");
+    assert!(granted(&again, 2).is_some(), "both take equally long, and it came first");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_budget_is_spent_without_requests_and_the_rest_goes_to_the_next_fit() {
 }
 
 #[test]
-fn what_a_late_launch_spends_is_counted_and_not_taken_off_a_newer_grant() {
+fn a_late_launch_is_counted_and_does_not_reduce_a_newer_grant() {
     let mut scene = pair(plain());
     scene.request(2, K0);
     let old = granted(&scene.launch(1, K0), 2).unwrap();
@@ -153,7 +153,7 @@ fn what_a_late_launch_spends_is_counted_and_not_taken_off_a_newer_grant() {
 }
 
 #[test]
-fn an_older_grant_that_comes_late_replaces_nothing() {
+fn a_late_older_grant_replaces_no_newer_one() {
     let mut scene = pair(plain());
     scene.request(2, K0);
     let old = granted(&scene.launch(1, K0), 2).unwrap();
@@ -167,7 +167,7 @@ fn an_older_grant_that_comes_late_replaces_nothing() {
 }
 
 #[test]
-fn a_grant_ends_by_itself_when_no_message_comes_through() {
+fn a_grant_expires_when_no_message_arrives() {
     let mut scene = pair(plain());
     scene.request(2, K0);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
@@ -184,7 +184,7 @@ fn a_grant_ends_by_itself_when_no_message_comes_through() {
 }
 
 #[test]
-fn a_gap_longer_than_all_before_is_probed_by_a_share_of_its_age() {
+fn a_gap_longer_than_all_earlier_ones_is_filled_by_a_share_of_its_age() {
     let mut scene = pair(plain());
     scene.request(2, K1);
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
@@ -264,7 +264,7 @@ fn a_kernel_that_changed_is_measured_again_and_used_meanwhile() {
 }
 
 #[test]
-fn profiles_of_two_machines_merge_whatever_order_their_kernels_were_met_in() {
+fn profiles_of_two_machines_merge_for_any_order_of_their_kernels() {
     let mut one = profile(&[(us(10), us(100)), (us(20), us(200))]);
     let mut other = TaskProfile::default();
     for number in [1, 2] {
@@ -347,7 +347,7 @@ fn several_fills_of_a_gap_change_contexts_once() {
 }
 
 #[test]
-fn what_changes_of_contexts_cost_a_holder_has_a_bound_and_the_longest_gaps_are_filled() {
+fn the_cost_of_context_switches_is_bounded_and_the_longest_gaps_are_filled() {
     // Gaps of 0.4 and 1.2 ms in turn. To fill all of them would cost 0.2 of 1.7 ms.
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), us(400)), (us(50), us(1_200))]));
@@ -431,7 +431,7 @@ fn filled_by_threads(threads: u64) -> (u64, u64) {
                 line.push_back((next, false));
                 continue;
             }
-            // Every thread asks for itself, as soon as no grant covers its launch.
+            // Every thread sends its own request as soon as no grant covers its launch.
             for (launch, requested) in &mut line {
                 if decision == LaunchDecision::Request && !std::mem::replace(requested, true) {
                     let (session, launch) = (filler, *launch);

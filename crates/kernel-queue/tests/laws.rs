@@ -1,4 +1,4 @@
-//! What holds whatever sessions do, in whatever order, with messages that come late or never.
+//! Invariants for all actions of sessions in any order, with messages that arrive late or never.
 
 #[path = "laws/harness.rs"]
 mod harness;

@@ -27,7 +27,7 @@ fn a_session_without_a_contender_is_free() {
 }
 
 #[test]
-fn a_newcomer_of_higher_priority_takes_over_at_the_next_kernel() {
+fn a_new_session_of_higher_priority_takes_over_at_the_next_kernel() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 5, gaps());
     scene.launch(1, K0);
@@ -36,13 +36,13 @@ fn a_newcomer_of_higher_priority_takes_over_at_the_next_kernel() {
 
     assert_eq!(role_sent(&actions, 1), Some(Role::Fill));
     assert_eq!(role_sent(&actions, 2), Some(Role::Hold));
-    // Its next kernel is withheld until the newcomer leaves a gap.
+    // Its next kernel is withheld until the new session leaves a gap.
     assert_eq!(granted(&scene.request(1, K0), 1), None);
     assert!(granted(&scene.launch(2, K0), 1).is_some());
 }
 
 #[test]
-fn a_newcomer_of_higher_priority_ends_grants_that_stand() {
+fn a_new_session_of_higher_priority_ends_valid_grants() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 3, gaps());
     scene.join(2, 5, short());
@@ -60,7 +60,7 @@ fn a_newcomer_of_higher_priority_ends_grants_that_stand() {
 }
 
 #[test]
-fn a_newcomer_of_lower_priority_fills() {
+fn a_new_session_of_lower_priority_fills() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 2, gaps());
 
@@ -83,7 +83,7 @@ fn sessions_of_equal_priority_interleave_without_requests() {
 }
 
 #[test]
-fn a_gap_of_equals_ends_with_the_first_of_them() {
+fn a_gap_of_equal_holders_ends_with_the_first_launch_of_one() {
     let mut scene = Scene::new(QueueRules::default().without_switches());
     scene.join(1, 4, profile(&[(us(50), ms(4))]));
     scene.join(2, 4, profile(&[(us(50), ms(1))]));
@@ -97,7 +97,7 @@ fn a_gap_of_equals_ends_with_the_first_of_them() {
 }
 
 #[test]
-fn when_the_holder_leaves_the_next_becomes_the_holder_and_its_waiting_launch_goes() {
+fn when_the_holder_leaves_the_next_session_holds_and_its_waiting_launch_proceeds() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, gaps());
     scene.join(2, 5, short());
@@ -118,14 +118,14 @@ fn in_the_exclusive_mode_one_task_runs_until_it_leaves() {
     scene.join(1, 5, gaps());
     scene.join(2, 9, short());
     scene.join(3, 0, short());
-    assert_eq!(scene.role(1), Some(Role::Hold), "nobody takes over a running task");
+    assert_eq!(scene.role(1), Some(Role::Hold), "no session takes over from a running task");
     scene.launch(1, K0);
     scene.request(2, K0);
     scene.request(3, K0);
 
     let seen = scene.wait(ms(900));
     let grants = seen.iter().filter(|(_, action)| matches!(action, QueueAction::Grant { .. }));
-    assert_eq!(grants.count(), 0, "nobody fills its gaps, however long they are");
+    assert_eq!(grants.count(), 0, "no session fills its gaps, however long they are");
 
     let actions = scene.leave(1);
     assert_eq!(
@@ -137,7 +137,7 @@ fn in_the_exclusive_mode_one_task_runs_until_it_leaves() {
 }
 
 #[test]
-fn fillers_go_on_within_ten_milliseconds_of_an_idle_holders_last_word() {
+fn fillers_continue_within_ten_milliseconds_of_an_idle_holders_last_message() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), us(300))]));
     scene.join(2, 5, profile(&[(ms(2), Nanos::ZERO)]));
@@ -146,7 +146,7 @@ fn fillers_go_on_within_ten_milliseconds_of_an_idle_holders_last_word() {
     scene.sync(1);
     scene.request(2, K0);
 
-    // From here on the holder is stopped, and its connection does not report it.
+    // From now on the holder is stopped, and its connection does not report that.
     let seen = scene.wait(ms(20));
 
     let (at, _) = first(&seen, 2, GrantKind::Lapse).expect("a grant after the silence");
@@ -170,7 +170,7 @@ fn a_longer_kernel_waits_for_a_longer_absence() {
 }
 
 #[test]
-fn a_holder_whose_kernel_was_not_seen_to_end_is_not_idle() {
+fn a_holder_whose_kernel_end_was_not_observed_is_not_idle() {
     // Unknown, and measured at a fifteenth of what it takes now.
     for (holder, is_known) in [(TaskProfile::default(), false), (profile(&[(ms(2), ms(8))]), true)]
     {
@@ -192,7 +192,8 @@ fn a_holder_whose_kernel_was_not_seen_to_end_is_not_idle() {
             scene.wait(begun.plus(ms(38)));
             scene.now = begun.plus(ms(38));
         }
-        // A wrong profile shows once. After that its ends do not count until sixteen were right.
+        // A wrong profile has an effect once. After that its predicted ends are not used until
+        // sixteen were right.
         assert!(amid <= u32::from(is_known), "{amid} times, known: {is_known}");
     }
 }
@@ -213,7 +214,7 @@ fn a_silent_session_is_dropped_and_the_next_becomes_the_holder() {
 }
 
 #[test]
-fn a_dead_fillers_grant_runs_out_and_the_next_filler_gets_the_gap() {
+fn a_dead_fillers_grant_expires_and_the_next_filler_gets_the_gap() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), ms(50))]));
     scene.join(2, 5, short());
@@ -223,7 +224,7 @@ fn a_dead_fillers_grant_runs_out_and_the_next_filler_gets_the_gap() {
     let grant = granted(&scene.launch(1, K0), 2).unwrap();
     assert_eq!(granted(&scene.sync(1), 3), None, "one grant at a time covers the gap");
 
-    // The filler dies with it: nothing more comes, not even the end of its connection.
+    // The filler dies with the grant: no more messages arrive, not even the end of its connection.
     let seen = scene.wait(ms(7));
 
     assert!(grant.until <= grant.from.plus(ms(5)));
@@ -249,7 +250,7 @@ fn an_unknown_session_is_refused() {
 }
 
 #[test]
-fn a_number_is_used_once_and_a_slice_has_so_many_sessions() {
+fn a_number_is_used_once_and_the_sessions_of_a_slice_are_limited() {
     let mut scene = Scene::new(QueueRules::default());
     for session in 0..u64::try_from(SESSIONS_MAX).unwrap() {
         scene.join(session, 5, short());
@@ -266,7 +267,7 @@ fn a_number_is_used_once_and_a_slice_has_so_many_sessions() {
 }
 
 #[test]
-fn while_a_higher_attempt_is_expected_a_lone_program_has_a_window_instead_of_all_that_it_likes() {
+fn while_an_attempt_of_higher_priority_is_expected_a_lone_program_has_a_limited_window() {
     let rules = QueueRules::default();
     let mut scene = Scene::new(rules);
     scene.join(1, 5, short());
@@ -279,7 +280,7 @@ fn while_a_higher_attempt_is_expected_a_lone_program_has_a_window_instead_of_all
     assert_eq!(grant.in_flight, rules.in_flight_while_expected);
     scene.started(1, K0, grant);
 
-    // It begins: what was granted ends, and at most the window runs on.
+    // The attempt begins: grants end, and at most the window's kernels still run.
     let actions = scene.join(2, 0, gaps());
     assert_eq!(role_sent(&actions, 2), Some(Role::Hold));
     assert!(actions.iter().any(|action| matches!(action, QueueAction::Gate { .. })), "{actions:?}");
@@ -298,7 +299,7 @@ fn an_expected_attempt_of_the_same_or_a_lower_priority_changes_nothing() {
 }
 
 #[test]
-fn a_program_is_free_again_when_nobody_is_expected_any_more() {
+fn a_program_is_free_again_when_no_attempt_is_expected_any_more() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 5, short());
     scene.queue.set_expected(Some(Priority::try_from(0).unwrap()), us(1));

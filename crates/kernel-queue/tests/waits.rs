@@ -1,4 +1,4 @@
-//! Every wait ends, and what that costs has a bound.
+//! Every wait ends, and the cost of that is bounded.
 
 #[path = "support/scene.rs"]
 mod scene;
@@ -63,7 +63,7 @@ fn with_a_holder_that_never_pauses_every_wait_ends_and_costs_a_fiftieth() {
 
     let cost = never_pausing(&mut scene, &fillers, span);
 
-    // Each waits for its own threshold, then for those before it to be paid for.
+    // Each session waits for its own threshold, and then until those before it are paid for.
     let paid = |took: Nanos| Nanos::new(took.get() * 1_000 / ageing.cost_thousandths);
     let all = fillers.iter().fold(Nanos::ZERO, |sum, (_, took)| sum.plus(paid(*took)));
     let bound = ageing.wait_max.plus(all).plus(ms(5));
@@ -118,7 +118,7 @@ fn join_with_share(scene: &mut Scene, session: u64, share_thousandths: u32) {
 }
 
 #[test]
-fn an_unknown_kernel_goes_only_by_age() {
+fn an_unknown_kernel_is_granted_only_by_age() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), ms(300))]));
     scene.join(2, 5, TaskProfile::default());
@@ -134,7 +134,7 @@ fn an_unknown_kernel_goes_only_by_age() {
 }
 
 #[test]
-fn a_waiting_launch_that_gets_its_index_late_goes_in_the_current_gap() {
+fn a_waiting_launch_that_gets_its_index_late_is_granted_in_the_current_gap() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), ms(300))]));
     scene.join(2, 5, profile(&[(us(100), us(10))]));
@@ -149,7 +149,7 @@ fn a_waiting_launch_that_gets_its_index_late_goes_in_the_current_gap() {
 }
 
 #[test]
-fn each_session_has_its_share_of_the_places_and_asks_again_for_more() {
+fn each_session_has_its_share_of_the_places_and_repeats_its_request() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), us(10))]));
     scene.join(2, 5, profile(&[(us(50), us(10))]));
@@ -163,9 +163,9 @@ fn each_session_has_its_share_of_the_places_and_asks_again_for_more() {
     assert!(scene.request(3, K0).is_empty(), "the other has its own places");
 }
 
-/// Plays a holder with 2 ms of work and 8 ms of pause. Its co-runners have kernels of these times and never
-/// rest. Returns the ratio of its time to its time alone, in thousandths, and how many of its tasks in a
-/// thousand took more than 7.2 % longer.
+/// Simulates a holder with 2 ms of work and 8 ms of pause. Its co-runners have kernels of these
+/// times and never pause. Returns the ratio of its time to its time alone, in thousandths, and how
+/// many of its tasks in a thousand took more than 7.2 % longer.
 fn slowdown(fillers: &[Nanos], are_known: bool, tasks: u64) -> (u64, u64) {
     let mut scene = Scene::new(QueueRules::default().without_switches());
     scene.join(1, 0, profile(&[(ms(2), ms(8))]));
@@ -225,7 +225,7 @@ fn slowdown(fillers: &[Nanos], are_known: bool, tasks: u64) -> (u64, u64) {
 }
 
 #[test]
-fn no_number_of_waiting_sessions_costs_a_holder_more_than_its_budgets() {
+fn waiting_sessions_of_any_number_cost_a_holder_at_most_the_budgets() {
     let scenes: [(&str, Vec<Nanos>, bool); 6] = [
         ("one of 50 ms", vec![ms(50)], true),
         ("eight of 5 ms", vec![ms(5); 8], true),
@@ -261,7 +261,7 @@ fn colocated() -> Scene {
 }
 
 #[test]
-fn an_offline_kernel_that_fits_runs_beside_the_holders() {
+fn an_offline_kernel_that_fits_runs_next_to_the_holders_kernels() {
     let mut scene = colocated();
     scene.join(1, 0, profile_with_needs(ms(1), 600, 300));
     scene.join(2, 5, profile_with_needs(us(100), 400, 700));
@@ -273,7 +273,7 @@ fn an_offline_kernel_that_fits_runs_beside_the_holders() {
 }
 
 #[test]
-fn one_that_does_not_fit_waits_until_enough_is_free() {
+fn an_offline_kernel_that_does_not_fit_waits_until_enough_is_free() {
     for (sm, bandwidth) in [(401, 10), (10, 701)] {
         let mut scene = colocated();
         scene.join(1, 0, profile_with_needs(ms(1), 600, 300));
@@ -312,7 +312,7 @@ fn a_grant_for_a_whole_gap_takes_its_window_so_that_an_aged_launch_waits_for_it(
     scene.request(3, K0);
     let seen = scene.wait(ms(90));
     let (given, lapse) = first(&seen, 2, GrantKind::Lapse).unwrap();
-    assert_eq!(lapse.in_flight, 2, "it may fill the whole window without asking");
+    assert_eq!(lapse.in_flight, 2, "it may fill the whole window without a request");
     scene.started(2, K0, lapse);
     scene.done(2);
 
@@ -333,7 +333,7 @@ fn a_grant_for_a_whole_gap_takes_its_window_so_that_an_aged_launch_waits_for_it(
 }
 
 #[test]
-fn a_launch_that_went_without_its_late_grant_waits_no_more() {
+fn a_launch_without_its_late_grant_no_longer_waits() {
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(20), us(2_000))]));
     scene.join(2, 1, profile(&[(us(50), Nanos::ZERO)]));
@@ -356,7 +356,7 @@ fn launches_that_crossed_a_new_role_are_charged_once_and_leave_no_lasting_debt()
     scene.join(2, 5, TaskProfile::default());
     scene.join(1, 0, profile(&[(ms(2), ms(8))]));
     scene.launch(1, K0);
-    // A program that ran alone had these on the way when the other one came.
+    // A program that ran alone had these launches on the way when the other one joined.
     for _ in 0..12 {
         scene.launch(2, KernelIndex::UNKNOWN);
     }

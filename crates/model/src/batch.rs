@@ -1,4 +1,4 @@
-//! How a batch job is started and warned, as batch schedulers do it.
+//! How a batch job is started and warned, like in batch schedulers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ words! {
 }
 
 words! {
-    /// A signal that a job can be sent before its time limit.
+    /// A signal that a job can get before its time limit.
     WarningSignal {
         /// `SIGHUP`.
         Hup = "HUP",
@@ -44,11 +44,11 @@ words! {
 }
 
 words! {
-    /// What a further attempt does with the output files of the job.
+    /// How a further attempt opens the output files of the job.
     OpenMode {
-        /// It writes behind what is there.
+        /// It appends to them.
         Append = "append",
-        /// It empties them.
+        /// It truncates them.
         Truncate = "truncate",
     }
 }
@@ -101,7 +101,7 @@ pub struct ArrayRules {
     pub limit: Option<ArrayLimit>,
 }
 
-/// What a job is in its submission.
+/// A job's position in its submission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskPosition {
     /// The index of its task, if it belongs to an array.
@@ -159,8 +159,9 @@ impl ArrayRules {
         *self == Self::default()
     }
 
-    /// Returns the place of a job, counted from 0 through its submission, in the words of its user. `members` is the
-    /// size of the gangs, or 1; `first` is the first index, which is 0 for the ranks of a gang that is no array.
+    /// Returns the user-visible position of a job from its index in the submission, which counts
+    /// from 0. `members` is the size of the gangs, or 1; `first` is the first index, which is 0 for
+    /// the ranks of a gang that is no array.
     ///
     /// The indexes of an array of gangs are always listed. They distinguish it from a gang.
     pub fn position(&self, place: u32, first: Option<u32>, members: u32) -> TaskPosition {
@@ -188,7 +189,8 @@ impl ArrayRules {
     }
 }
 
-/// Most rows or columns of a terminal: more than any screen has, and no attack on programs that allocate by it.
+/// The most rows or columns of a terminal: more than any screen has, and small enough for programs
+/// that allocate by it.
 pub const TERMINAL_SIZE_MAX: u16 = 4_096;
 
 /// The size of a terminal, in characters.
@@ -238,7 +240,8 @@ pub struct BatchRules {
     pub signal: Option<EarlySignal>,
     /// What attempts do with output files that exist; `None` if the user did not choose.
     pub open_mode: Option<OpenMode>,
-    /// How its program is connected with its user, if it is interactive. It then ends when its user is gone.
+    /// How its program is connected with its user, if it is interactive. It then ends when its user
+    /// disconnects.
     pub interaction: Option<Interaction>,
 }
 

@@ -195,8 +195,11 @@ mod tests {
             target: target.into(),
             read_only,
         };
-        let expected =
-            [mount("/data", "/data", false), mount("/home/ada", "/work", false), mount("/set", "/set", true)];
+        let expected = [
+            mount("/data", "/data", false),
+            mount("/home/ada", "/work", false),
+            mount("/set", "/set", true),
+        ];
         assert_eq!(rules.mounts, expected);
         for text in ["data", "/", "/a:b", "/a:/b:z", "/a:/b:ro:x", "/a:/", "/a,/b", ""] {
             assert_eq!(parsed("a", &[text]).unwrap_err().field, "container.mounts", "{text}");

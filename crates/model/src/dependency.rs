@@ -1,7 +1,7 @@
-//! Jobs that wait for other jobs, as `--dependency` of batch schedulers states it.
+//! Dependencies between jobs, like `--dependency` of batch schedulers.
 //!
 //! [`DependencyRequest`] is what a user writes. [`Dependency`] is the same with the jobs looked up: it is stored
-//! with the job, and [`Dependency::verdict`] decides by what is known of those jobs.
+//! with the job, and [`Dependency::verdict`] decides from the facts about those jobs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,13 +13,14 @@ use crate::life::words;
 use crate::spec::BadField;
 use crate::units::Millis;
 
-/// Most jobs that one job may wait for: its specification stays small, and each costs a look-up.
+/// The most jobs that one job may wait for: its specification stays small, and each one needs a
+/// look-up.
 pub const DEPENDENCY_JOBS_MAX: usize = 1_000;
-/// Most minutes between a start and a dependent job, a year: longer times are typing errors.
+/// The most minutes between a start and a dependent job, a year: longer times are typing errors.
 const DELAY_MINUTES_MAX: u64 = 366 * 24 * 60;
 
 words! {
-    /// What a job waits for.
+    /// The kinds of conditions.
     DependencyKind {
         /// The other jobs have started or were cancelled.
         After = "after",
@@ -36,7 +37,7 @@ words! {
     }
 }
 
-/// What a user wrote for `--dependency`.
+/// The text of `--dependency`, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependencyRequest {
     /// Whether one condition is enough (`?` between them).
@@ -56,7 +57,7 @@ pub struct RequestedCondition {
     pub minutes: u64,
 }
 
-/// What a job waits for, with the jobs looked up.
+/// A dependency with the jobs looked up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dependency {
     /// Whether one condition is enough.
@@ -100,7 +101,7 @@ pub struct JobRange {
     pub jobs: u32,
 }
 
-/// What has to be known to decide about a condition.
+/// A query about jobs that decides a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DependencyQuestion {
     /// How jobs ended.
@@ -114,14 +115,14 @@ pub enum DependencyQuestion {
 /// The answer to a [`DependencyQuestion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DependencyFacts {
-    /// Of jobs.
+    /// The ends or starts of jobs.
     Ends {
         /// How many have not ended.
         unfinished: u32,
         /// How many ended without success.
         unsuccessful: u32,
     },
-    /// Of jobs.
+    /// The ends or starts of jobs.
     Starts {
         /// How many neither started nor ended.
         waiting: u32,
@@ -132,16 +133,16 @@ pub enum DependencyFacts {
     Earlier(Option<JobId>),
 }
 
-/// Whether a job may start, as far as its dependency goes.
+/// Whether a job's dependency allows its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DependencyVerdict {
-    /// It may.
+    /// It may start.
     Met,
-    /// It may from this time on, in milliseconds since 1970.
+    /// It may start from this time on, in milliseconds since 1970.
     MetAt(Millis),
     /// It has to wait.
     Unmet,
-    /// It never may.
+    /// It can never start.
     Never,
 }
 
@@ -196,7 +197,7 @@ fn read_conditions(part: &str, conditions: &mut Vec<RequestedCondition>) -> Resu
         other @ ("afterburstbuffer" | "expand") => {
             return Err(bad(format!("{other} is not supported"), FORM));
         }
-        // Slurm takes a bare number as one that is waited for.
+        // In Slurm, a bare number is a job to wait for.
         number if jobs.is_none() && number.starts_with(|c: char| c.is_ascii_digit()) => {
             return read_jobs(DependencyKind::AfterAny, number, conditions);
         }
@@ -232,7 +233,7 @@ fn read_jobs(
             }
             Some(_) => return Err(bad(format!("{kind} has minutes"), "minutes only with after")),
         };
-        // All tasks of an array, which its own number means, too.
+        // All tasks of an array, which the array's own number also means.
         let plain = job.strip_suffix("_*").unwrap_or(job);
         let named = plain.parse().map_err(|_| bad(format!("{job:?} is no job"), FORM))?;
         conditions.push(RequestedCondition { kind, job: Some(named), minutes });
@@ -246,8 +247,8 @@ impl Dependency {
         self.conditions.iter().filter_map(|condition| Some(condition.on?.first))
     }
 
-    /// Decides whether a job may start. `facts` returns what is known; `place` is the job's place in its array,
-    /// from 0.
+    /// Decides whether a job may start. `facts` returns the known answers; `place` is the job's
+    /// index in its array, from 0.
     pub fn verdict(
         &self,
         job: JobId,
@@ -266,14 +267,14 @@ impl Dependency {
         }
     }
 
-    /// Returns what has to be known for [`Dependency::verdict`].
+    /// Returns the queries that [`Dependency::verdict`] needs.
     pub fn questions(&self, job: JobId, place: u32) -> impl Iterator<Item = DependencyQuestion> {
         self.conditions.iter().filter_map(move |condition| condition.question(job, place))
     }
 }
 
 impl Condition {
-    /// Returns what has to be known; `None` if there is nothing to wait for.
+    /// Returns the query; `None` if there is nothing to wait for.
     fn question(&self, job: JobId, place: u32) -> Option<DependencyQuestion> {
         let range = match (self.kind, self.on) {
             (DependencyKind::Singleton, _) | (_, None) => {
@@ -343,7 +344,7 @@ impl JobRange {
         (offset < self.jobs).then_some(Self { first, jobs: members })
     }
 
-    /// Whether a job is among them.
+    /// Returns whether a job is among them.
     pub fn contains(self, job: JobId) -> bool {
         let behind = job.number().checked_sub(self.first.number());
         behind.is_some_and(|behind| behind < u64::from(self.jobs))

@@ -2,9 +2,9 @@
 //!
 //! A process can use one MIG device only, so a job over several GPUs is several processes. They are
 //! the members of a **gang**, each with a slice (or a GPU) of its own. They are numbered by rank;
-//! those of one node group sit on distinct GPUs of one node. All of them get their places in one
-//! round or none does. When one fails, is cancelled or lost, all are ended together and follow
-//! their retry rules together.
+//! those of one node group run on distinct GPUs of one node. All members get placements in one
+//! round, or none does. When one fails, is cancelled or lost, all are ended together, and one
+//! verdict applies to all.
 
 use crate::number::clamped;
 use std::fmt;
@@ -18,13 +18,13 @@ use crate::spec::BadField;
 /// Most members of a gang: as many attempts as one round of the leader can start.
 pub const GANG_MEMBERS_MAX: u32 = 256;
 
-/// First port that gangs meet at: below those that kernels give out by themselves (32,768 on
-/// Linux), above those of the usual services.
+/// The first rendezvous port of gangs: below the ephemeral ports (32,768 on Linux), above those of
+/// the usual services.
 const PORTS_FROM: u16 = 20_480;
 /// How many ports there are from that one on.
 const PORTS: u64 = 8_192;
-/// How far the ports of two gangs, or of two tries of one, lie apart: prime, so that a port comes
-/// back only after all others.
+/// The distance between the ports of two gangs, or of two attempts of one: prime, so that a port is
+/// reused only after all others.
 const PORT_STRIDE: u64 = 1_009;
 
 /// On how many nodes a gang runs, and how many members it has on each.
@@ -103,7 +103,7 @@ impl From<GangShape> for RawShape {
     }
 }
 
-/// One job's place in its gang.
+/// One job's membership in its gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GangMember {
     /// The gang's number, which is that of its first member.
@@ -115,9 +115,9 @@ pub struct GangMember {
 }
 
 impl GangMember {
-    /// Returns the place of a job in its gang; `None` if it is not of the submission. `first` is the submission's
-    /// first job. Members have consecutive numbers in the order of their ranks, and so have the gangs of an array
-    /// in the order of their indexes.
+    /// Returns a job's membership in its gang; `None` if it is not part of the submission. `first`
+    /// is the submission's first job. Members have consecutive numbers in the order of their ranks,
+    /// and so have the gangs of an array in the order of their indexes.
     pub fn of(job: JobId, first: JobId, shape: GangShape) -> Option<Self> {
         let offset = u32::try_from(job.number().checked_sub(first.number())?).ok()?;
         let rank = offset % shape.members();
@@ -141,7 +141,7 @@ impl GangMember {
         self.rank % self.shape.per_node
     }
 
-    /// Returns the port on rank 0's node at which the gang's `attempt`-th try meets (1 is the
+    /// Returns the rendezvous port on rank 0's node for the gang's `attempt`-th attempt (1 is the
     /// first).
     ///
     /// It depends only on data that every leader has, so that all members get the same port from any leader.
@@ -153,7 +153,7 @@ impl GangMember {
     }
 }
 
-/// How a member ended, as far as it matters to the others.
+/// The end of a member, as far as it matters for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberEnd {
     /// Its own outcome.
@@ -162,13 +162,13 @@ pub struct MemberEnd {
     pub follows: bool,
 }
 
-/// Returns the end that decides about the gang: the one that its retry rules judge.
+/// Returns the end that decides about the gang, to which its retry rules apply.
 ///
 /// A cancellation by its user comes first. Then a cause from outside: a node, a GPU, or a missing
 /// placement. A program whose peer is gone fails too, mostly before the loss of the peer is known,
 /// and must not be charged for that. Then the programs' own failures, the final ones first. A member that
-/// ran out of memory counts more than one that failed: it took the others with it. All have to succeed
-/// for the gang to succeed.
+/// ran out of memory counts more than one that failed: its end ended the others. All have to
+/// succeed for the gang to succeed.
 pub fn decisive(ends: impl IntoIterator<Item = MemberEnd>) -> Outcome {
     let weight = |end: &MemberEnd| match end.outcome {
         Outcome::Succeeded => 0,
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_go_through_one_node_after_the_other() {
+    fn ranks_fill_one_node_after_another() {
         let places: Vec<_> = (0..6).map(member).map(|m| (m.node_rank(), m.local_rank())).collect();
 
         assert_eq!(places, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn each_try_of_a_gang_meets_at_another_port() {
+    fn each_attempt_of_a_gang_has_another_rendezvous_port() {
         let ports: BTreeSet<u16> = (1..=1_000).map(|attempt| member(0).port(attempt)).collect();
 
         assert_eq!(ports.len(), 1_000);
@@ -242,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_from_outside_is_not_charged_to_the_programs_that_failed_of_it() {
+    fn an_external_cause_is_not_charged_to_the_programs_that_failed_because_of_it() {
         let ends = [end(Outcome::Failed), end(Outcome::Lost), followed(Outcome::Preempted)];
 
         assert_eq!(decisive(ends), Outcome::Lost);
     }
 
     #[test]
-    fn who_was_stopped_for_anothers_failure_decides_nothing() {
+    fn a_member_that_was_stopped_for_anothers_failure_decides_nothing() {
         let ends = [
             followed(Outcome::NotStarted),
             end(Outcome::LaunchFailed),
@@ -269,20 +269,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_gang_succeeds_only_if_all_of_it_does(ends in ends()) {
+        fn a_gang_succeeds_only_if_all_members_do(ends in ends()) {
             let all = ends.iter().all(|end| end.outcome == Outcome::Succeeded);
 
             prop_assert_eq!(decisive(ends) == Outcome::Succeeded, all);
         }
 
         #[test]
-        fn what_is_decided_is_one_members_own_end_and_no_order_matters(mut ends in ends()) {
+        fn the_deciding_end_is_one_members_own_and_the_order_does_not_matter(mut ends in ends()) {
             let decided = decisive(ends.clone());
             ends.reverse();
 
             prop_assert!(ends.iter().any(|end| end.outcome == decided));
             let own = ends.iter().any(|end| !end.follows && end.outcome != Outcome::Succeeded);
-            // Two that merely follow weigh the same.
+            // Two members that only followed count equally.
             prop_assert!(!own || decisive(ends) == decided);
         }
 

@@ -40,7 +40,10 @@ impl IdleRules {
     /// # Errors
     ///
     /// [`BadField`] names what is wrong.
-    pub fn parse(timeout_secs: Option<u64>, action: Option<&str>) -> Result<Option<Self>, BadField> {
+    pub fn parse(
+        timeout_secs: Option<u64>,
+        action: Option<&str>,
+    ) -> Result<Option<Self>, BadField> {
         let Some(secs) = timeout_secs else {
             return match action {
                 None => Ok(None),
@@ -58,11 +61,9 @@ impl IdleRules {
                 format!("{IDLE_SECS_MIN} to {IDLE_SECS_MAX}"),
             ));
         }
-        let action = action.map_or(Ok(IdleAction::End), str::parse).map_err(
-            |bad: BadId| {
-                BadField::new("idle_action", format!("{:?} is unknown", bad.text), bad.expected)
-            },
-        )?;
+        let action = action.map_or(Ok(IdleAction::End), str::parse).map_err(|bad: BadId| {
+            BadField::new("idle_action", format!("{:?} is unknown", bad.text), bad.expected)
+        })?;
         Ok(Some(Self { timeout: Millis::from_secs(secs), action }))
     }
 

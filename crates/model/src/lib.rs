@@ -1,5 +1,5 @@
-//! The words of Tessera: ids, units, what a job requests, the life of a job and of an
-//! attempt, and the geometry of partitioned GPUs with its laws.
+//! The vocabulary of Tessera: ids, units, job specifications, the life cycle of jobs and attempts,
+//! and the geometry of partitioned GPUs with its laws.
 //!
 //! Pure: no clock, no randomness, no environment, no I/O. Time and new ids are arguments.
 //! Everything that comes from outside is parsed once into a type that can't be wrong.

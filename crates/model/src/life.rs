@@ -1,4 +1,4 @@
-//! The life of a job and of an attempt: every state, every legal move, in one function.
+//! The life cycle of jobs and attempts: every state and every legal transition, in one function.
 //!
 //! A job is in exactly one state. While it is [`JobState::Placing`], [`JobState::Starting`],
 //! [`JobState::Running`] or [`JobState::Stopping`] it has exactly one live attempt; in every
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::BadId;
 
-/// Declares an enum of plain words with its text form.
+/// Declares an enum of named values with its text form.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -23,7 +23,7 @@ macro_rules! words {
             /// Every value, in order.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Returns the word that the API and the database use.
+            /// Returns the value in the API and the database.
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
@@ -74,9 +74,9 @@ words! {
         Queued = "queued",
         /// Waits for its user to release it.
         Held = "held",
-        /// Has a reserved place; the GPU's layout is being changed for it.
+        /// Has a reserved placement; the GPU's layout is being changed for it.
         Placing = "placing",
-        /// Its place is ready and its launch was committed.
+        /// Its slice is ready and its launch was committed.
         Starting = "starting",
         /// Its program runs.
         Running = "running",
@@ -120,7 +120,7 @@ words! {
 }
 
 words! {
-    /// What becomes of a job whose attempt was lost with its node.
+    /// The policy for a job whose attempt was lost with its node.
     OnLost {
         /// Runs again elsewhere once the old attempt is certainly dead.
         Requeue = "requeue",
@@ -132,7 +132,7 @@ words! {
 }
 
 impl JobState {
-    /// Returns whether the job has reached its end. Final is final: no event leaves such a state.
+    /// Returns whether the state is final: no event leaves such a state.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled | Self::TimedOut)
     }
@@ -157,14 +157,14 @@ impl JobState {
     }
 }
 
-/// What happens to a job.
+/// An event in the life of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEvent {
     /// Its user holds it.
     Hold,
-    /// Its user lets it go on.
+    /// Its user releases it.
     Release,
-    /// Placement reserved a place whose layout must still be made.
+    /// A placement was reserved, and the layout must still be changed for it.
     Reserve,
     /// The chosen slice already exists, or the reserved slice became ready.
     Launch,
@@ -181,10 +181,10 @@ pub enum JobEvent {
     },
 }
 
-/// What follows the end of an attempt for its job.
+/// The verdict about a job after an attempt's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryVerdict {
-    /// The job is over.
+    /// The job has ended.
     Final,
     /// The job goes back to the queue; charged if the end was its own fault.
     Requeue {
@@ -194,17 +194,17 @@ pub enum RetryVerdict {
     /// The job goes back to the queue since it ran out of GPU memory. That uses up no retry, and is
     /// bounded by the sizes that the cluster has ([`OomPolicy`](crate::sizing::OomPolicy)).
     RequeueOutOfMemory,
-    /// The job waits for its user.
+    /// The job is held for its user.
     Hold,
 }
 
-/// A move that the life cycle doesn't have.
+/// A transition that the life cycle doesn't have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {state} can't take {event:?}")]
 pub struct IllegalTransition {
     /// The job's state; it does not change.
     pub state: JobState,
-    /// What was tried.
+    /// The event.
     pub event: JobEvent,
 }
 
@@ -223,7 +223,7 @@ impl JobState {
             (S::Queued, E::Reserve) => S::Placing,
             (S::Queued | S::Placing, E::Launch) => S::Starting,
             (S::Starting, E::Started) => S::Running,
-            // A start report may overtake nothing that matters: the stop goes on.
+            // A late start report changes nothing: the stop continues.
             (S::Stopping, E::Started) => S::Stopping,
             (S::Queued | S::Held, E::Cancel) => S::Cancelled,
             (S::Placing | S::Starting | S::Running | S::Stopping, E::Cancel) => S::Stopping,
@@ -231,7 +231,7 @@ impl JobState {
                 after_end(outcome, verdict)
             }
             // The program may have ended by itself before the signal came; that end counts.
-            // Whatever else ended the attempt, the user cancelled the job.
+            // For any other end of the attempt, the user's cancellation counts.
             (S::Stopping, E::Ended { outcome, verdict: _ }) => match outcome {
                 Outcome::Succeeded => S::Succeeded,
                 Outcome::TimedOut => S::TimedOut,
@@ -284,17 +284,17 @@ const fn after_end(outcome: Outcome, verdict: RetryVerdict) -> JobState {
 pub struct RetryRules {
     /// How many of its own failures a job survives: non-zero exits, and more host memory than it may use.
     pub max_retries: u32,
-    /// What becomes of it when its node is lost.
+    /// The policy when its node is lost.
     pub on_lost: OnLost,
 }
 
-/// How many times a job may end without its own fault before it is held for a person to look.
-/// A job that kills every node it runs on must not be repeated for ever.
+/// How many times a job may end without its own fault before it is held for inspection. A job that
+/// kills every node it runs on must not be repeated for ever.
 pub const UNCHARGED_ENDS_MAX: u32 = 16;
 
 impl RetryRules {
-    /// Decides what an attempt's end means for its job, unless it ran out of GPU memory: that is decided by
-    /// [`OomPolicy`](crate::sizing::OomPolicy).
+    /// Decides about a job after an attempt's end, unless it ran out of GPU memory: that is decided
+    /// by [`OomPolicy`](crate::sizing::OomPolicy).
     ///
     /// `charged` counts the retries that the job has used up, `uncharged` the ends so far that
     /// were not its fault.
@@ -441,7 +441,7 @@ mod tests {
                     RetryVerdict::Final | RetryVerdict::Hold => return Ok(()),
                 }
             }
-            prop_assert!(false, "a job that always ends {outcome} goes round for ever");
+            prop_assert!(false, "a job that always ends {outcome} never stops");
         }
     }
 

@@ -1,4 +1,5 @@
-//! Where a job may run: nodes, models of GPUs, and features that an operator declares.
+//! Restrictions on where a job may run: nodes, models of GPUs, and features that an operator
+//! declares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,19 +27,19 @@ pub struct PlaceFilter {
 }
 
 impl PlaceFilter {
-    /// Whether it restricts nothing.
+    /// Returns whether it restricts nothing.
     pub fn is_open(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether a job may run on a GPU of this model on this node.
+    /// Returns whether a job may run on a GPU of this model on this node.
     pub fn allows(&self, node: &NodeName, board: &str) -> bool {
         (self.nodes.is_empty() || self.nodes.contains(node))
             && !self.exclude.contains(node)
             && self.model.as_ref().is_none_or(|model| is_model(board, model))
     }
 
-    /// Returns the restrictions in the words of the command's options.
+    /// Returns the restrictions in the form of the command's options.
     pub fn text(&self) -> String {
         let list = |nodes: &BTreeSet<NodeName>| {
             nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
@@ -52,8 +53,9 @@ impl PlaceFilter {
     }
 }
 
-/// Whether a board is of a model as users write it: `a100`, `a100_80gb`, `h100`, `2080ti`,
-/// `nvidia_a100-sxm4-40gb`. All words of the model have to be words of the board's name, or to begin one.
+/// Returns whether a board is of a model in the form that users write: `a100`, `a100_80gb`, `h100`,
+/// `2080ti`, `nvidia_a100-sxm4-40gb`. All words of the model have to be words of the board's name,
+/// or to begin one.
 pub fn is_model(board: &str, model: &str) -> bool {
     let words = |text: &str| -> Vec<String> {
         let lower = text.to_ascii_lowercase();
@@ -85,7 +87,8 @@ pub fn is_model(board: &str, model: &str) -> bool {
     !model.is_empty() && model.iter().all(has)
 }
 
-/// Reads a list of nodes as batch schedulers write it: `n1,n2`, `gpu[1-3,07]`, `rack[1-2]node[1-4]`.
+/// Reads a list of nodes in the format of batch schedulers: `n1,n2`, `gpu[1-3,07]`,
+/// `rack[1-2]node[1-4]`.
 ///
 /// # Errors
 ///
@@ -149,8 +152,8 @@ fn expand(word: &str) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// Returns names as batch schedulers write them, numbers in brackets: `g[1-3],a7`. The order of the
-/// names' beginnings stays.
+/// Returns names in the format of batch schedulers, with numbers in brackets: `g[1-3],a7`. The
+/// order of the names' prefixes is kept.
 pub fn compressed(nodes: &[NodeName]) -> String {
     let mut groups: Vec<(String, usize)> = Vec::new();
     let mut numbers: BTreeMap<(String, usize), BTreeSet<u64>> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Readings of a running attempt's memory, as its node reports them and its controller predicts from them.
+//! Readings of a running attempt's memory, which its node reports and from which its controller
+//! predicts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,11 +10,12 @@ use crate::ids::BadId;
 use crate::life::words;
 use crate::units::{Bytes, Millis};
 
-/// Most readings of one attempt in one report: what ten a second make in the six seconds between two.
+/// The most readings of one attempt in one report: ten a second in the six seconds between two
+/// reports.
 pub const READINGS_MAX: usize = 64;
 
 words! {
-    /// What the positions of readings count.
+    /// The unit of the positions of readings.
     ReadingUnit {
         /// Iterations of the program, as its companion observed them.
         Iterations = "iterations",
@@ -29,18 +31,19 @@ pub struct MemoryReading {
     pub at_unix: Millis,
     /// Iterations or seconds, by the [`ReadingUnit`] of its report; they rise.
     pub position: u64,
-    /// What the program used.
+    /// The memory that the program used.
     pub used: Bytes,
 }
 
 /// Readings of one attempt since the last report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReadings {
-    /// What the positions count.
+    /// The unit of the positions.
     pub unit: ReadingUnit,
-    /// Memory that the readings leave out: the context of CUDA, and what libraries take once.
+    /// Memory that the readings don't include: the CUDA context, and one-time allocations of
+    /// libraries.
     pub left_out: Bytes,
-    /// Whether a framework takes memory in advance. Then the readings do not show a need.
+    /// Whether a framework allocates memory in advance. Then the readings do not show its need.
     pub preallocated: bool,
     /// The readings, the oldest first; at most [`READINGS_MAX`].
     pub readings: Vec<MemoryReading>,

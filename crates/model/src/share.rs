@@ -22,9 +22,9 @@ pub struct SmPercent(u8);
 impl SmPercent {
     /// All of them.
     pub const WHOLE: Self = Self(100);
-    /// What a sharer gets that names nothing: two go onto a slice.
+    /// The default share: two jobs fit onto a slice.
     ///
-    /// Every sharer is provisioned: without a cap, a job that fills the multiprocessors slows its
+    /// Every sharing job has a cap: without it, a job that fills the multiprocessors slows its
     /// partner by more than a factor of two; with one, slow-downs are even.
     ///
     /// Source: Villarrubia et al., arXiv 2604.22430 (Gini of slow-downs 0.35 without caps, 0.01
@@ -64,7 +64,7 @@ impl fmt::Display for SmPercent {
     }
 }
 
-/// What one sharer may use of its slice.
+/// The part of a slice that one sharing job may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MpsShare {
     /// Its multiprocessors (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`).
@@ -74,29 +74,29 @@ pub struct MpsShare {
 }
 
 impl MpsShare {
-    /// Returns the memory of a slice on which such jobs fit together until the multiprocessors
-    /// are given away: a share of half the multiprocessors goes with half the memory.
+    /// Returns the memory of a slice on which such jobs fit together until all multiprocessors are
+    /// in use: a share of half the multiprocessors goes with half the memory.
     pub fn roomy(self) -> Bytes {
         let roomy = u128::from(self.memory.get()) * 100 / u128::from(self.sm.0);
         Bytes::new(clamped(roomy))
     }
 }
 
-/// What one job of the kernel tier takes of its slice: its kernels share the device with the others', so
-/// that only memory is divided.
+/// The part of a slice that a job under kernel-level sharing has: its kernels share the device with
+/// the others', so that only memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KernelShare {
-    /// Its memory. Observed, not enforced: without MPS nothing holds a program to it.
+    /// Its memory, which is observed and not enforced: without MPS a program can exceed it.
     pub memory: Bytes,
 }
 
-/// What one job has of a GPU instance with several compute instances.
+/// The part of a divided GPU instance that one job has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ComputeShare {
     /// Its compute instance, which no other job uses.
     pub slot: ComputeSlot,
-    /// What is counted for it of the memory, which all of them hold together: nothing keeps a
-    /// program to it.
+    /// The memory that is charged to it. All jobs share the memory, and a program can exceed its
+    /// part.
     pub memory: Bytes,
 }
 
@@ -252,7 +252,8 @@ impl SharingMode {
         }
     }
 
-    /// Returns the sharer's part; `None` for a job that is alone, or whose part is chosen when it is placed.
+    /// Returns the job's share; `None` for a job that is alone, or whose share is chosen when it is
+    /// placed.
     pub const fn part(self) -> Option<SliceShare> {
         match self {
             Self::Exclusive | Self::Auto => None,
@@ -261,7 +262,7 @@ impl SharingMode {
         }
     }
 
-    /// Returns the word that the API uses.
+    /// Returns the value in the API.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -288,7 +289,7 @@ fn sharers_memory(gpu: &GpuRequest) -> Result<Bytes, BadField> {
     }
 }
 
-/// The signal on which a job writes down where it is, and ends.
+/// The signal on which a job writes a checkpoint and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum CheckpointSignal {
@@ -308,7 +309,7 @@ impl CheckpointSignal {
     /// Every one, in order.
     pub const ALL: &[Self] = &[Self::Usr1, Self::Usr2, Self::Hup, Self::Int, Self::Term];
 
-    /// Returns its name as shells have it.
+    /// Returns its name in shells.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Usr1 => "USR1",
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_would_be_right() {
+    fn invalid_shares_are_refused_with_what_is_expected() {
         for (share, sm, gpu, field, hint) in [
             (None, Some(50), memory(4), "sm_percent", "share = mps"),
             (Some("exclusive"), Some(50), memory(4), "sm_percent", "share = mps"),

@@ -1,4 +1,4 @@
-//! Which size a job gets after it ran out of GPU memory.
+//! Decides the size of a job after it ran out of GPU memory.
 //!
 //! The sizes of a job form a ladder. Each step exceeds the size that was too small by a fifth and by one GiB.
 //! So no size is tried twice, and the hardware bounds the number of steps.
@@ -14,7 +14,7 @@ use crate::spec::GpuRequest;
 use crate::units::Bytes;
 
 words! {
-    /// What becomes of a job that ran out of GPU memory.
+    /// The policy for a job that ran out of GPU memory.
     OomPolicy {
         /// It runs again with more memory, as long as the cluster has a larger slice.
         Larger = "larger",
@@ -26,7 +26,7 @@ words! {
 }
 
 words! {
-    /// What is done about a running job whose GPU memory is predicted to exceed its slice.
+    /// The action for a running job whose GPU memory is predicted to exceed its slice.
     MemoryPrediction {
         /// Nothing: its memory is not observed for this.
         Off = "off",
@@ -38,7 +38,7 @@ words! {
 }
 
 words! {
-    /// What became of predictions that a job would exceed its slice, or of their absence.
+    /// The outcome of a prediction that a job exceeds its slice, or of its absence.
     GrowthOutcome {
         /// The job needed more than the slice, as predicted.
         True = "true",
@@ -46,13 +46,13 @@ words! {
         False = "false",
         /// The job ran out of memory without a prediction.
         Missed = "missed",
-        /// The job was to be moved, and ran out of memory before that.
+        /// A move of the job was requested, and it ran out of memory before that.
         Late = "late",
     }
 }
 
 words! {
-    /// Where the size of a job comes from, the strongest source first.
+    /// The source of a job's size, the strongest first.
     SizeSource {
         /// The job ran out of GPU memory itself.
         OutOfMemory = "out_of_memory",
@@ -88,8 +88,8 @@ impl SizeSource {
 
 /// The exit status by which a program reports that GPU memory ran out: 100 and `ENOMEM` (12).
 ///
-/// Shells, Python, curl, rsync and the conventions of `sysexits.h` don't use it. A program that catches the
-/// error of its framework needs no text that somebody recognises.
+/// Shells, Python, curl, rsync and the conventions of `sysexits.h` don't use it. A program that
+/// catches its framework's error can report it without recognisable text.
 pub const OOM_EXIT_CODE: u8 = 112;
 
 /// The smallest step of the ladder.
@@ -114,29 +114,29 @@ pub fn next_size(too_small: Bytes) -> Bytes {
     Bytes::new(bytes.saturating_add(STEP_MIN.get().max(bytes.div_ceil(STEP_PART))))
 }
 
-/// What follows for a job that ran out of GPU memory.
+/// The decision about a job that ran out of GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AfterOutOfMemory {
     /// The verdict about the job.
     pub verdict: RetryVerdict,
-    /// What the job requests at least from now on; `None` if its size stays.
+    /// The minimum that the job requests from now on; `None` if its size doesn't change.
     pub at_least: Option<Bytes>,
-    /// Why, for people.
+    /// The reason, for users.
     pub reason: OutOfMemoryReason,
 }
 
-/// Why a job goes on or fails after it ran out of GPU memory.
+/// Why a job runs again or fails after it ran out of GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfMemoryReason {
-    /// It gets more memory: at least so much.
+    /// It gets at least this amount of memory.
     GetsMore(Bytes),
-    /// It runs again as it is, and reduces its need by itself.
+    /// It runs again unchanged, and its program reduces the need.
     RunsAgain,
     /// No slice has so much more memory; the largest has this.
     TopOfLadder {
         /// The largest slice.
         largest: Bytes,
-        /// What the next attempt would have to have.
+        /// The memory that the next attempt would need.
         next: Bytes,
     },
     /// It ran out of memory so often that it does not run again.
@@ -146,8 +146,8 @@ pub enum OutOfMemoryReason {
 }
 
 impl OomPolicy {
-    /// Returns the policy of jobs that name none: a size that was estimated, or not known, grows. Who
-    /// names a slice gets that slice.
+    /// Returns the default policy: an estimated or unknown size grows, and a job that names a slice
+    /// keeps it.
     pub const fn default_for(request: &GpuRequest) -> Self {
         match request {
             GpuRequest::Unknown | GpuRequest::Memory(_) => Self::Larger,
@@ -158,7 +158,7 @@ impl OomPolicy {
         }
     }
 
-    /// Decides what follows for a job that ran out of `had`.
+    /// Decides about a job that ran out of `had`.
     ///
     /// `earlier` counts its earlier events of this kind, `at_least` is what it had to have after those,
     /// and `largest` is the largest slice of the cluster.
@@ -236,14 +236,14 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_attempt_ran_out_of_is_not_forgotten() {
+    fn the_sizes_of_earlier_attempts_are_remembered() {
         let after = OomPolicy::Larger.after_out_of_memory(gib(4), 1, Some(gib(12)), gib(40));
 
         assert_eq!(after.at_least, Some(gib(12)), "it ran on a smaller share since");
     }
 
     #[test]
-    fn who_names_a_slice_keeps_it() {
+    fn a_job_that_names_a_slice_keeps_it() {
         let named = GpuRequest::Profile("1g.5gb".parse().unwrap());
 
         assert_eq!(OomPolicy::default_for(&named), OomPolicy::Fail);

@@ -1,4 +1,4 @@
-//! What a user requests, parsed once at the edge: nothing behind it checks these fields again.
+//! Job specifications, parsed once from requests: later code doesn't check these fields again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,12 +29,12 @@ pub struct BadField {
     pub field: String,
     /// What is wrong with it.
     pub problem: String,
-    /// What would be right.
+    /// The expected value.
     pub expected: String,
 }
 
 impl BadField {
-    /// States what is wrong with `field`, and what would be right.
+    /// States what is wrong with `field`, and what is expected.
     pub fn new(
         field: impl Into<String>,
         problem: impl Into<String>,
@@ -46,7 +46,7 @@ impl BadField {
 
 /// Longest script: with environment and arguments it must fit into one frame of 64 KiB.
 pub const SCRIPT_BYTES_MAX: usize = 40_000;
-/// Most that arguments, environment, paths and names may take together.
+/// The most bytes that arguments, environment, paths and names may have together.
 pub const REST_BYTES_MAX: usize = 20_000;
 /// Most environment variables.
 pub const ENV_VARS_MAX: usize = 512;
@@ -56,7 +56,7 @@ pub const NAME_BYTES_MAX: usize = 128;
 pub const ARRAY_TASKS_MAX: u32 = 10_000;
 
 words! {
-    /// What a job's user cares about.
+    /// The class of a job: what its user needs.
     Class {
         /// Latency: each request or step should be quick.
         Online = "online",
@@ -79,7 +79,7 @@ impl Default for Priority {
 impl Priority {
     /// The highest.
     pub const HIGHEST: Self = Self(0);
-    /// Where a job stands that requested nothing.
+    /// The default priority.
     pub const DEFAULT: Self = Self(5);
 
     /// Returns the number, 0 to 9.
@@ -109,10 +109,9 @@ impl From<Priority> for u8 {
     }
 }
 
-/// By how much a job stands back behind others of its priority, like Slurm's `--nice`: 0 to
-/// 2,147,483,645.
+/// The offset of a job behind others of its priority, like Slurm's `--nice`: 0 to 2,147,483,645.
 ///
-/// There are no negative values: nobody gets ahead of other users' jobs by requesting it.
+/// There are no negative values, since users must not place their jobs ahead of others'.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -128,7 +127,7 @@ impl Nice {
         self.0
     }
 
-    /// Whether the job stands where its priority puts it.
+    /// Returns whether the offset is zero.
     pub const fn is_zero(&self) -> bool {
         self.0 == 0
     }
@@ -155,7 +154,7 @@ impl From<Nice> for i64 {
     }
 }
 
-/// What orders jobs in the queue before their numbers: the smallest rank is served first.
+/// The rank of a job in the queue: the smallest rank is served first, and equal ranks by number.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -182,7 +181,7 @@ impl From<Priority> for QueueRank {
     }
 }
 
-/// A job update: what a user may change at any time. What is left out stays.
+/// A job update: what a user may change at any time. Absent fields don't change.
 ///
 /// It is stored with the keys of [`JobSpec`], and earlier updates of the job keep what it leaves out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -201,7 +200,7 @@ pub struct JobUpdate {
         deserialize_with = "TimeUpdate::deserialize_some"
     )]
     pub limit: Option<TimeUpdate>,
-    /// By when it has to be done, in milliseconds since 1970.
+    /// Its deadline, in milliseconds since 1970.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -214,7 +213,7 @@ pub struct JobUpdate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Option<Millis>", into = "Option<Millis>")]
 pub enum TimeUpdate {
-    /// There is none any more.
+    /// It is removed.
     Removed,
     /// The new one.
     To(Millis),
@@ -233,7 +232,7 @@ impl From<TimeUpdate> for Option<Millis> {
 }
 
 impl TimeUpdate {
-    /// Returns the time as in specifications: `None` where there is none.
+    /// Returns the time as in specifications: `None` if it is removed.
     pub const fn time(self) -> Option<Millis> {
         match self {
             Self::Removed => None,
@@ -322,7 +321,7 @@ pub enum GpuRequest {
     Unknown,
     /// A slice with at least this memory.
     Memory(Bytes),
-    /// A slice of this very profile.
+    /// A slice of exactly this profile.
     Profile(ProfileName),
     /// A whole GPU, alone.
     Whole,
@@ -397,9 +396,9 @@ pub struct RunSpec {
 /// A job, as its user requests it: every field has passed every check that needs no cluster state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// What people call it.
+    /// Its name, for users.
     pub name: String,
-    /// Who submitted it, as the client states.
+    /// The user who submitted it, as the client states.
     pub user: String,
     /// How each attempt is run. It is stored next to the other fields, not below them.
     #[serde(flatten)]
@@ -408,12 +407,13 @@ pub struct JobSpec {
     pub gpu: GpuRequest,
     /// Latency or throughput.
     pub class: Class,
-    /// What orders it in the queue. It is stored next to the other fields, not below them.
+    /// Its rank in the queue. It is stored next to the other fields, not below them.
     #[serde(flatten)]
     pub queue_rank: QueueRank,
     /// How often it may run again.
     pub retry: RetryRules,
-    /// What its runs share with those of other jobs; derived from the program, if not given.
+    /// The key that its runs share with those of other jobs; derived from the program, if not
+    /// given.
     pub task_key: Option<String>,
     /// Whether it may wait for hardware that the cluster doesn't have.
     pub allow_pending: bool,
@@ -423,15 +423,14 @@ pub struct JobSpec {
     /// On how many GPUs of how many nodes it runs, one process each, if on more than one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangShape>,
-    /// By when it has to be done, in milliseconds since 1970.
+    /// Its deadline, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Millis>,
-    /// What becomes of it if it runs out of GPU memory, if its user named that; see
-    /// [`JobSpec::oom_policy`].
+    /// The policy if it runs out of GPU memory, if its user named one; see [`JobSpec::oom_policy`].
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "oom_policy")]
     pub named_oom_policy: Option<OomPolicy>,
-    /// What is done about a prediction that it exceeds its slice, if its user named that; the cluster has a
-    /// default.
+    /// The action on a prediction that it exceeds its slice, if its user named one; the cluster has
+    /// a default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_prediction: Option<MemoryPrediction>,
     /// The memory that its user's estimate gives it if it names no size: runs of its task count more.
@@ -440,7 +439,7 @@ pub struct JobSpec {
     /// On which nodes and GPUs it may run.
     #[serde(default, skip_serializing_if = "PlaceFilter::is_open")]
     pub place: PlaceFilter,
-    /// Before when it may not start, in milliseconds since 1970.
+    /// The earliest start, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begin: Option<Millis>,
     /// The jobs that it waits for.
@@ -549,7 +548,7 @@ pub struct RawJobSpec {
     pub comment: Option<String>,
     /// Events about which its user gets mail.
     pub mail_types: Vec<String>,
-    /// Who gets that mail, with commas between addresses.
+    /// The recipients of that mail, with commas between addresses.
     pub mail_user: Option<String>,
     /// `each` or `once`.
     pub launch: Option<String>,
@@ -602,7 +601,7 @@ impl JobSpec {
     ///
     /// # Errors
     ///
-    /// [`BadField`] names the first field that breaks a rule, and what would be right.
+    /// [`BadField`] names the first field that breaks a rule, and what is expected.
     pub fn parse(raw: RawJobSpec) -> Result<Self, BadField> {
         let program = parse_program(raw.script, raw.command)?;
         let arguments = parse_arguments(&program, raw.arguments)?;
@@ -697,7 +696,8 @@ impl JobSpec {
         spec.gang_of_several()
     }
 
-    /// One user talks to one program: an interactive job has one process, and no files for its output.
+    /// An interactive job connects one user with one program: it has one process, and no files for
+    /// its output.
     fn check_interaction(&self) -> Result<(), BadField> {
         if self.run.batch.interaction.is_none() {
             return Ok(());
@@ -747,7 +747,7 @@ impl JobSpec {
         Ok(self)
     }
 
-    /// Returns what becomes of the job if it runs out of GPU memory.
+    /// Returns the policy if the job runs out of GPU memory.
     pub const fn oom_policy(&self) -> OomPolicy {
         match self.named_oom_policy {
             Some(policy) => policy,
@@ -763,10 +763,11 @@ impl JobSpec {
             JobProgram::Command(argv) => argv.iter().map(|a| a.len() + 8).sum(),
         };
         let env: usize = self.run.env.iter().map(|(k, v)| k.len() + v.len() + 16).sum();
-        let paths: usize = [&self.run.work_dir, &self.run.output.stdout, &self.run.output.stderr, &self.run.input]
-            .iter()
-            .filter_map(|p| p.as_ref().map(String::len))
-            .sum();
+        let paths: usize =
+            [&self.run.work_dir, &self.run.output.stdout, &self.run.output.stderr, &self.run.input]
+                .iter()
+                .filter_map(|p| p.as_ref().map(String::len))
+                .sum();
         let container = self.run.container.as_ref().map_or(0, ContainerRules::bytes);
         let total = command + env + paths + container;
         if total > REST_BYTES_MAX {

@@ -1,5 +1,5 @@
-//! What two attempts must share so that what is known of one reports itmething of the other: the
-//! user's word, or the program and its parameters.
+//! The key that two attempts must share so that knowledge about one applies to the other: the
+//! user's name for the task, or the program with its parameters.
 //!
 //! # Source
 //!
@@ -7,7 +7,7 @@
 
 use crate::spec::JobProgram;
 
-/// Longest key that is kept as it is: it goes into frames and rows.
+/// The longest key that is kept unchanged: it is part of frames and rows.
 pub const KEY_BYTES_MAX: usize = 512;
 
 /// Returns a task's key: never empty, at most [`KEY_BYTES_MAX`] bytes. Longer keys end with a
@@ -31,7 +31,7 @@ fn first(script: &str) -> &str {
     script.lines().map(str::trim).find(works).unwrap_or_default()
 }
 
-/// CRC-32 as zlib has it: keys outlive builds, so that it may never change.
+/// CRC-32 as in zlib: keys outlive builds, so it must never change.
 fn checksum(text: &str) -> u32 {
     let bit = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 };
     !text.bytes().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(byte), bit))
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checksum_is_the_one_that_everybody_knows() {
+    fn the_checksum_is_that_of_zlib() {
         assert_eq!(checksum("123456789"), 0xCBF4_3926);
         assert_eq!(checksum(""), 0);
     }

@@ -1,19 +1,23 @@
 //! Jobs whose users let the controller decide whether they share a slice (`--share auto`).
 //!
-//! A policy places such a job as one that has its slice to itself. After that, a job that would wait may join
-//! **one** other job of its user on a slice, in the way ([`SharingWay`]) that promises most. No paper that a policy
-//! here follows decides this for a job; the rules are ours:
+//! A policy places such a job as one that has its slice to itself. After that, a job that would
+//! wait may join **one** other job of its user on a slice, in the way ([`SharingWay`]) with the
+//! highest predicted throughput. None of the papers that the policies follow decides this for a
+//! job; the rules are ours:
 //!
-//! - A job shares only if it finds no slice of its own. So no decision differs where slices are free.
-//! - Its partner is of the same user, and its way of sharing is still open or open to others. It starts in this very
-//!   round and is `auto` too, or it is alone on a slice that it shares already. A running job that has its slice to
-//!   itself is never joined: its program was started without a queue and without MPS.
-//! - The memory of both fits. Neither has a deadline. Time limits hold by the lower predicted speeds.
-//! - How busy both are was measured. Under MPS a trusted model predicts their speeds, and their run times are known.
+//! - A job shares only if it finds no slice of its own. So sharing changes no decision while slices
+//!   are free.
+//! - Its partner is of the same user. The partner either starts in the same round and is `auto`
+//!   too, or it runs alone on a slice that was started for sharing. A running job that has its
+//!   slice to itself is never joined: its program was started without a queue and without MPS.
+//! - The memory of both fits. Neither has a deadline. Both keep their time limits at the lower
+//!   predicted speeds.
+//! - How busy both keep the GPU was measured. Under MPS a trusted model predicts their speeds, and
+//!   their run times are known.
 //! - The benefit is certain: see [`weigh`] for the margins.
 //! - Two jobs that may both be bound by bandwidth never share under MPS (rule 1 of the co-execution study).
 //!
-//! Where nothing is known of a job, every one of these decisions is that of a job with `--share exclusive`.
+//! Where nothing is known of a job, it is treated like a job with `--share exclusive`.
 //!
 //! Source of rule 1, and of the slow-downs that it avoids: Villarrubia et al., arXiv 2604.22430.
 
@@ -32,24 +36,27 @@ use crate::decision::{Decision, Explanation, JobPlacement};
 use crate::predictor::Knowledge;
 use crate::view::{ClusterView, QueuedJob};
 
-/// Jobs that may share and find no slice, of which a round looks at most at so many. Chosen by the time of a round.
+/// The most jobs without a slice that one round considers for sharing. Chosen to limit the duration
+/// of a round.
 const SEEN_MAX: usize = 64;
 
 /// A way in which two jobs can share a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SharingWay {
-    /// Under MPS, with the percentages of the host and of the joiner.
+    /// Under MPS, with the percentages of the host and of the joining job.
     Mps([SmPercent; 2]),
     /// Kernel by kernel, each with its own priority.
     Kernel,
 }
 
-/// A way that was considered for a pair: what is predicted, and whether the rules allow it.
+/// A way of sharing that was considered for a pair, with its predictions and whether the rules
+/// allow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ConsideredWay {
     way: SharingWay,
     figures: Option<PairFigures>,
-    /// The lower bound of what both do together, in thousandths of one job alone; or the rule that forbids it.
+    /// The lower bound of the joint throughput, in thousandths of one job alone; or the rule that
+    /// forbids the pair.
     verdict: Result<u32, SharingRefusal>,
 }
 
@@ -60,8 +67,9 @@ struct Joiner<'q> {
     memory: Bytes,
 }
 
-/// Lets jobs join others where a round has no slice for them. `queue` has the waiting jobs in service order, and
-/// `decisions` what a policy decided about them; at most `starts_max` jobs start.
+/// Lets jobs join others where a round has no slice for them. `queue` has the waiting jobs in
+/// service order, and `decisions` has the policy's decisions about them. At most `starts_max` jobs
+/// start.
 pub fn share_slices(
     cluster: &ClusterView,
     knowledge: Knowledge<'_>,
@@ -91,7 +99,7 @@ pub fn share_slices(
     text::explain_alone(decisions, queue, &hosts);
 }
 
-/// Returns the `auto` jobs that got no place, as far as a slice is all that they lack.
+/// Returns the `auto` jobs that wait only because no slice is free.
 fn waiting_jobs<'q>(
     queue: &[&'q QueuedJob],
     decisions: &[Decision],
@@ -126,7 +134,7 @@ fn memory_of(job: &QueuedJob) -> Option<Bytes> {
     }
 }
 
-/// Weighs each host that a job could join, by its place in the list.
+/// Weighs each host that a job could join, by its index in the list.
 fn consider(
     hosts: &[Host<'_>],
     joiner: Joiner<'_>,
@@ -146,7 +154,8 @@ fn consider(
     considered
 }
 
-/// Returns the way that the rules allow and by which both do most for certain; of equals the first.
+/// Of the ways that the rules allow, returns the one with the highest lower bound of the joint
+/// throughput, the first among equals.
 fn best_of(considered: &[(usize, ConsideredWay)]) -> Option<(usize, ConsideredWay)> {
     let mut best: Option<(u32, (usize, ConsideredWay))> = None;
     for (at, way) in considered {
@@ -159,7 +168,7 @@ fn best_of(considered: &[(usize, ConsideredWay)]) -> Option<(usize, ConsideredWa
     best.map(|(_, found)| found)
 }
 
-/// Returns the parts of the host and of the joiner.
+/// Returns the shares of the host and of the joining job.
 const fn parts(way: SharingWay, host: Bytes, joiner: Bytes) -> [SliceShare; 2] {
     match way {
         SharingWay::Mps([first, second]) => [
@@ -211,6 +220,6 @@ fn join(
     };
     let job = joiner.job.id;
     decisions.retain(|made| !matches!(made, Decision::Wait { job: waits, .. } if *waits == job));
-    // Behind the start of its host, which makes the slice.
+    // The decision comes after the start of its host, which creates the slice.
     decisions.push(Decision::Start { job, place, why });
 }

@@ -1,18 +1,17 @@
 //! Jobs that name a compute instance (`1c.3g.20gb`), the same for every policy.
 //!
-//! No paper cuts GPU instances further. What follows is ours:
+//! None of the papers divides GPU instances. The following rules are ours:
 //!
 //! - Only an operator's layout cuts a GPU instance, and only a job that names a compute instance
-//!   runs on one. It shares its memory with its co-runners, and nothing enforces how much each
-//!   takes. Of the memory, as much is counted for a job as it has of the
-//!   compute slices.
+//!   runs on one. It shares the memory with its co-runners, and nothing enforces how much each
+//!   uses. A job is charged a part of the memory in proportion to its compute slices.
 //! - All compute instances of a GPU instance belong to one user at a time: a fault of the GPU
 //!   instance may hit all of them.
 //! - Jobs fill a GPU instance up before they take the next one, so that whole ones stay free.
-//! - A job that waits holds up those behind it that request the same, and those of other users that
-//!   would keep its GPU instances from coming free: nobody starves.
+//! - A waiting job holds up later jobs that request the same. It also holds up jobs of other users
+//!   that would keep its GPU instances from becoming free. So no job starves.
 //!
-//! Such jobs compete with no others, so they are placed before the policy decides.
+//! Such jobs don't compete with other jobs, so they are placed before the policy decides.
 
 mod messages;
 
@@ -32,26 +31,26 @@ use crate::view::{
     ClosureKind, ClusterView, ComputeInstancesView, GpuView, InstanceState, QueuedJob, Tenancy,
 };
 
-/// What became of the head of a queue.
+/// The result for the head of a queue.
 #[derive(Debug, Default)]
 pub struct ComputePlacements<'q> {
-    /// What was decided about jobs that name compute instances.
+    /// The decisions about jobs that name compute instances.
     pub decisions: Vec<Decision>,
     /// How many of them start.
     pub started: usize,
-    /// All other jobs, for the policy, in their order.
+    /// All other jobs in their order, which the policy decides about.
     pub others: Vec<&'q QueuedJob>,
 }
 
-/// A GPU instance that is cut, with what this round decided laid over it.
+/// A divided GPU instance, with the decisions of this round applied.
 #[derive(Clone, Debug)]
 pub(crate) struct CutInstance<'c> {
     pub(crate) gpu: &'c GpuView,
     pub(crate) slot: Slot,
     compute: ComputeInstancesView,
-    /// Who has it, after this round's starts.
+    /// The user who has it, after this round's starts.
     pub(crate) user: Option<Arc<str>>,
-    /// Which job is where, after this round's starts.
+    /// The jobs by compute instance, after this round's starts.
     pub(crate) taken: Vec<(JobId, ComputeSlot)>,
 }
 
@@ -72,13 +71,13 @@ impl CutInstance<'_> {
     }
 }
 
-/// A job that waits, and so holds others up.
+/// A waiting job that holds up others.
 struct WaitingRequest<'q> {
     name: &'q ComputeName,
     user: &'q Arc<str>,
 }
 
-/// What became of a queue, with what it was placed on.
+/// The result for a queue, with the GPU instances on which its jobs were placed.
 #[derive(Debug, Default)]
 pub(crate) struct PlacedParts<'c, 'q> {
     pub(crate) decisions: Vec<Decision>,
@@ -103,7 +102,7 @@ pub fn place_compute_jobs<'q>(
     }
 }
 
-/// Does as [`place_compute_jobs`], in this order, and within quotas.
+/// Places jobs like [`place_compute_jobs`], in the given order and within quotas.
 pub(crate) fn place_in_order<'c, 'q>(
     cluster: &'c ClusterView,
     queue: Vec<OrderedJob<'q>>,
@@ -127,7 +126,8 @@ pub(crate) fn place_in_order<'c, 'q>(
         }
         let instances = instances.get_or_insert_with(|| cut_instances(cluster));
         let found = best(instances, name, &job.user);
-        // Next to jobs of its user it takes nothing more. A job that a quota holds blocks no other job.
+        // A job that joins jobs of its user uses no more of the quota. A job that waits for its
+        // quota blocks no other job.
         let alone = found.is_none_or(|(index, _)| instances[index].user.is_none());
         if let Some(quotas) = quotas.as_deref().filter(|quotas| alone && quotas.bars(job, 1)) {
             placed.decisions.push(quotas.wait(messages::POLICY, job, 1, None));
@@ -166,7 +166,7 @@ pub(crate) fn place_in_order<'c, 'q>(
     placed
 }
 
-/// Returns the cluster with the placements of this round, by which quotas are counted.
+/// Returns the cluster with the placements of this round, on which quotas are computed.
 pub(crate) fn laid_over(cluster: &ClusterView, given: &[CutInstance<'_>]) -> ClusterView {
     let mut view = cluster.clone();
     for cut in given {
@@ -187,7 +187,7 @@ pub(crate) fn laid_over(cluster: &ClusterView, given: &[CutInstance<'_>]) -> Clu
     view
 }
 
-/// Lists the GPU instances that are cut, in the cluster's order.
+/// Lists the divided GPU instances, in the cluster's order.
 fn cut_instances(cluster: &ClusterView) -> Vec<CutInstance<'_>> {
     let of = |gpu| {
         move |instance: &crate::view::InstanceView| {
@@ -204,12 +204,12 @@ fn cut_instances(cluster: &ClusterView) -> Vec<CutInstance<'_>> {
     cluster.gpus.iter().flat_map(|gpu| gpu.instances.iter().filter_map(of(gpu))).collect()
 }
 
-/// Returns whether compute instances of a GPU instance go by a name.
+/// Returns whether a name means compute instances of a GPU instance.
 pub(crate) fn is_of(instance: &CutInstance<'_>, name: &ComputeName) -> bool {
     instance.gpu.cuttable(name).is_some_and(|profile| profile.id == instance.slot.profile)
 }
 
-/// Finds the placement that a job takes: next to the most jobs, of equals the first.
+/// Finds the placement with the most co-runners, the first among equals.
 fn best(
     instances: &[CutInstance<'_>],
     name: &ComputeName,
@@ -237,7 +237,8 @@ fn reason(cluster: &ClusterView, instances: &[CutInstance<'_>], name: &ComputeNa
     if cut().any(|instance| instance.gpu.available) {
         return WaitReason::Resources;
     }
-    // Where nothing is cut so, an operator has to do it, if a node is there.
+    // If no GPU instance is divided like this, an operator has to do it, provided that a suitable
+    // node exists.
     let gpus: Vec<&GpuView> = match cut().next() {
         None if holders.iter().any(|gpu| gpu.available) => return WaitReason::MigFragmentation,
         None => holders,

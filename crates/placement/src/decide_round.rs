@@ -1,5 +1,5 @@
-//! One round, as a controller has it decided: first who names a compute instance, then gangs, around
-//! the policy. All stand in one order, and draw on the same quotas.
+//! One round as a controller runs it: first jobs that name compute instances, then gangs and the
+//! policy. All jobs have one order and count towards the same quotas.
 
 use std::borrow::Cow;
 
@@ -18,9 +18,10 @@ use crate::working_state::WorkingState;
 
 /// Decides one round about the jobs of a queue, in service order; at most `starts_max` start.
 ///
-/// Jobs that may run only in some places are decided apart from the others, each kind of restriction on the
-/// part of the cluster that it allows. The kind whose first job is ahead of the others' goes first, and the
-/// next ones see what it started. Last, jobs that found no slice may join others ([`share_slices`]).
+/// Jobs that may run only on some nodes or GPUs are decided separately, each kind of restriction on
+/// the part of the cluster that it allows. The kinds are ordered by their first jobs, and each kind
+/// sees what earlier ones started. Last, jobs that found no slice may join others
+/// ([`share_slices`]).
 pub fn decide_round(
     policy: &dyn Policy,
     cluster: &ClusterView,
@@ -76,8 +77,9 @@ fn decide_kinds(
     decisions
 }
 
-/// Returns the cluster after starts that were decided in the same round. Partitioned GPUs on which one starts
-/// take no other kind of job until the next round: what is to be changed on them is under way then.
+/// Returns the cluster after starts that were decided in the same round. Partitioned GPUs on which
+/// a job starts take no other kind of job until the next round: their layout may be changing until
+/// then.
 fn with_starts<'c>(
     cluster: &'c ClusterView,
     predictor: &dyn Predictor,
@@ -93,7 +95,7 @@ fn with_starts<'c>(
         let Decision::Start { job, place, .. } = decision else { continue };
         let at = cluster.gpus.iter().position(|gpu| gpu.id == place.gpu);
         if let Some(at) = at {
-            // What another kind of job shares is left alone in this round: it counts as taken.
+            // A slice that another kind of job shares counts as taken in this round.
             state.gpus[at].take(*job, None, place.slot, &place.steps);
             changed[at] = true;
         }
@@ -119,7 +121,7 @@ fn decide_ordered<'q>(
     let special = ordered
         .iter()
         .any(|ordered_job| ordered_job.job.gang.is_some() || names_parts(ordered_job.job));
-    // Where there is nobody else, the policy sees to it alone.
+    // If all jobs have the same restriction, the policy decides alone.
     let mut quotas = match special {
         true => {
             Quotas::of(cluster, knowledge.jobs, ordered.iter().map(|ordered_job| ordered_job.job))

@@ -1,4 +1,4 @@
-//! What a policy decides, and why.
+//! The decisions of policies and their reasons.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::compute::ComputeSlot;
@@ -7,10 +7,10 @@ use tessera_model::share::{SliceShare, SmPercent};
 use tessera_model::spec::Priority;
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
 
-/// Most candidates that one explanation names; the rest are counted by reason.
+/// The most candidates that one explanation names; the others are counted.
 pub const CANDIDATES_MAX: usize = 8;
 
-/// One thing to do, or the reason to do nothing, for one job.
+/// One action for a job or a GPU, or the reason why a job waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decision {
     /// Start the job there.
@@ -19,22 +19,22 @@ pub enum Decision {
         job: JobId,
         /// The instance, or part of one.
         place: JobPlacement,
-        /// Why there.
+        /// Why it starts there.
         why: Explanation,
     },
     /// Leave the job in the queue.
     Wait {
         /// The job.
         job: JobId,
-        /// Until what.
+        /// Why it waits.
         reason: WaitReason,
         /// The explanation for people.
         why: Explanation,
     },
-    /// Give a GPU another layout and other jobs, moving those that run if need be. Only policies
+    /// Change the layout and the jobs of a GPU, and move running jobs if necessary. Only policies
     /// that move running jobs return this.
     Reshape {
-        /// What is to stand and run.
+        /// The instances and jobs that the GPU shall have.
         reshape: Reshape,
         /// The explanation for people.
         why: Explanation,
@@ -52,39 +52,40 @@ impl Decision {
     }
 }
 
-/// What is to stand and run on one GPU.
+/// The instances and jobs that one GPU shall have.
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed
-/// (unless [`StayingJobs`] states otherwise). One in another slot is stopped and continues there. One that
-/// isn't named goes back to the queue. All reshapes of a round are one change, so that two jobs may
-/// change places: a job leaves its old GPU before it is placed on another.
+/// (unless [`StayingJobs`] states otherwise). A job that is named with another slot is stopped and
+/// continues there. A running job that isn't named returns to the queue. All reshapes of a round
+/// are one change, so two jobs may swap places: a job leaves its old GPU before it is placed on
+/// another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
     /// The GPU.
     pub gpu: GpuId,
-    /// Every instance that is to stand; empty for a GPU with MIG off.
+    /// All instances that the GPU shall have; empty for a GPU with MIG off.
     pub layout: Layout,
-    /// Who is to run where.
+    /// The jobs with their placements.
     #[serde(rename = "seats")]
     pub placements: Vec<PlacedJob>,
     /// How long all of them first run together under MPS on the whole GPU, to be measured
-    /// (MISO); none where nothing has to be measured.
+    /// (MISO); `None` if nothing has to be measured.
     pub trial: Option<Millis>,
-    /// What becomes of jobs that stay where they are.
+    /// Whether jobs that keep their placement are stopped.
     pub stayers: StayingJobs,
 }
 
-/// What becomes of jobs whose placement a [`Reshape`] leaves as it is.
+/// Whether jobs whose placement a [`Reshape`] doesn't change are stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StayingJobs {
-    /// They run on: only what has to be is destroyed and created.
+    /// They continue to run: only the necessary instances are destroyed and created.
     #[default]
     RunOn,
-    /// The whole GPU is cut anew; they are stopped as well.
+    /// The whole GPU is repartitioned, and they are stopped as well.
     Restart,
 }
 
-/// One job's place in a [`Reshape`].
+/// One job's placement in a [`Reshape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedJob {
     /// The job.
@@ -93,8 +94,8 @@ pub struct PlacedJob {
     pub slot: Option<Slot>,
     /// Its part of the instance's multiprocessors under MPS; `None` if it has all of them.
     pub sm: Option<SmPercent>,
-    /// Where its kernels stand in the instance's queue, under kernel-level sharing, also before there is a co-runner;
-    /// such a job has no part of the multiprocessors.
+    /// Its priority in the instance's kernel queue under kernel-level sharing, also before there is
+    /// a co-runner. Such a job has no percentage of the multiprocessors.
     #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
     pub kernel_priority: Option<Priority>,
 }
@@ -105,48 +106,48 @@ impl PlacedJob {
         Self { job, slot: Some(slot), sm: None, kernel_priority: None }
     }
 
-    /// Returns whether another job may sit on the same instance.
+    /// Returns whether another job may share the same instance.
     pub const fn shares(&self) -> bool {
         self.sm.is_some() || self.kernel_priority.is_some()
     }
 }
 
-/// Where an attempt is to run, and what has to be made first.
+/// The placement of an attempt, with the layout steps that come first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobPlacement {
     /// The GPU.
     pub gpu: GpuId,
     /// The instance's slot; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
-    /// Layout steps to take before the launch; empty if the instance stands ready.
+    /// Layout steps before the launch; empty if the instance exists.
     pub steps: Vec<PlanStep>,
     /// Its compute instance, where the instance is cut into several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<ComputeSlot>,
-    /// Its part of the slice, where the round chose that it shares it (`--share auto`). Jobs with a fixed way of
-    /// sharing have their part in their request.
+    /// Its share of the slice, if the round decided that it shares (`--share auto`). Jobs with a
+    /// fixed way of sharing have their part in their request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<SliceShare>,
 }
 
-/// Why a job waits; each is a stable word of the API.
+/// The reason why a job waits; each is a stable value in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
     /// Every fitting slice is taken.
     Resources,
-    /// A job before it in the queue waits, and the policy keeps the order.
+    /// A job ahead of it in the queue waits, and the policy keeps the order.
     Priority,
-    /// Memory is free, but not in a shape that the running neighbours allow.
+    /// Memory is free, but running jobs leave no valid position for an instance.
     MigFragmentation,
     /// The GPU that it would get is being changed.
     AwaitingRepartition,
-    /// Its account holds as much as it may have at once.
+    /// Its account holds as many compute slices as its quota allows.
     Quota,
-    /// No available node has what it needs; some node that is away has.
+    /// No available node has what it needs, but an unavailable one does.
     NodeUnavailable,
-    /// The nodes are there, but every GPU that could hold it is kept from it: by instances that Tessera must
-    /// not touch, or by its MIG mode.
+    /// Every suitable GPU on available nodes is blocked by instances that Tessera must not touch,
+    /// or by its MIG mode.
     GpuBlocked,
     /// Only GPUs that operators drain have what it needs.
     NodeDrained,
@@ -154,21 +155,22 @@ pub enum WaitReason {
     GpuQuarantined,
     /// No node that was ever seen has what it needs.
     BadConstraints,
-    /// Nothing is placed at all, until leases of a time that the store lost have run out. Only the
+    /// No job is placed until the leases that a database rollback lost have expired. Only the
     /// leader gives this reason, never a policy.
     PlacementHeld,
     /// Its user set a time before which it may not start. Only the leader gives this reason.
     BeginTime,
-    /// As many tasks of its array run as may at a time. Only the leader gives this reason.
+    /// As many tasks of its array run as its limit allows. Only the leader gives this reason.
     ArrayTaskLimit,
-    /// The jobs that it waits for have not ended, or not started. Only the leader gives this reason.
+    /// Jobs that it depends on have not ended or not started. Only the leader gives this reason.
     Dependency,
-    /// The jobs that it waits for ended in a way that never lets it start. Only the leader gives this reason.
+    /// Jobs that it depends on ended so that its condition can never hold. Only the leader gives
+    /// this reason.
     DependencyNeverSatisfied,
 }
 
 impl WaitReason {
-    /// Returns the word that the API uses.
+    /// Returns the value in the API.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Resources => "resources",
@@ -189,7 +191,8 @@ impl WaitReason {
         }
     }
 
-    /// Whether the wait ends without an operator, so that the job keeps its place in the queue.
+    /// Returns whether the wait ends without an operator, so that the job keeps its position in the
+    /// queue.
     pub const fn goes_by_itself(self) -> bool {
         match self {
             Self::Resources
@@ -211,22 +214,22 @@ impl WaitReason {
     }
 }
 
-/// The reasons of one decision, bounded in size, in words that a user understands.
+/// The reasons of one decision for its user, bounded in size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The policy that decided.
     pub policy: String,
     /// One sentence with the numbers that decided.
     pub summary: String,
-    /// What would start the job, for a job that waits.
+    /// What would let the job start, if it waits.
     pub would_start_if: Option<String>,
-    /// What was looked at, best first, at most [`CANDIDATES_MAX`].
+    /// The candidates that were considered, best first, at most [`CANDIDATES_MAX`].
     pub candidates: Vec<PlacementCandidate>,
-    /// How many more were looked at.
+    /// How many more candidates were considered.
     pub candidates_left_out: u32,
 }
 
-/// One place that was considered.
+/// One placement that was considered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementCandidate {
     /// The GPU.
@@ -237,13 +240,13 @@ pub struct PlacementCandidate {
     pub gpu_index: u32,
     /// Profile name, or `whole GPU`.
     pub profile: String,
-    /// First memory slice, where one is meant.
+    /// First memory slice, if a specific one is meant.
     pub start: Option<u8>,
     /// Memory of the instance.
     pub memory: Bytes,
     /// Whether this one was taken.
     pub chosen: bool,
-    /// What speaks for it, or what ruled it out, as a stable word: `chosen`, `too_small`,
+    /// Why it was preferred or ruled out, as a stable value: `chosen`, `too_small`,
     /// `larger_than_needed`, `busy`, `fewer_futures`, `needs_repartition`, `later_in_order`,
     /// `changing`, `unavailable`, `drained`, `quarantined`, `foreign`, `stuck`, `cut`,
     /// `other_user`.

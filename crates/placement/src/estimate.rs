@@ -1,12 +1,12 @@
-//! How long a task takes on a slice, from how long it took before.
+//! Estimates a task's run time on a slice from its earlier runs.
 //!
 //! The controller uses an [`Estimator`]. [`Empirical`] is the one that needs no training. It has
-//! quantiles of what ran, by task and kind of slice, and a declared rule for slices that the task
-//! was never seen on. The rule is conservative both ways: a larger slice is not quicker than the
-//! largest one seen, a smaller one is slower by as much as it is smaller.
+//! quantiles of earlier run times, by task and kind of slice, and a fixed rule for slices without
+//! runs of the task. The rule is conservative both ways: a larger slice is not faster than the
+//! largest one seen, and a smaller one is slower in proportion to its size.
 //!
-//! What is left of a run depends on how long it has lasted ([`Prediction::after`]). The longer a run
-//! outlives what was expected of it, the longer it is expected to go on.
+//! The remaining time of a run depends on how long it has lasted ([`Prediction::after`]). The
+//! longer a run exceeds its expected time, the longer it is expected to continue.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -15,18 +15,19 @@ use tessera_model::Millis;
 
 use crate::numbers::{saturating_millis, saturating_u32};
 
-/// Runs that are kept of a task on one kind of slice: enough for a tenth's quantile, few enough
-/// that a task that changed is trusted after a day.
+/// How many runs are kept of a task on one kind of slice. They are enough for a 10 % quantile, and
+/// few enough that a changed task is predicted correctly after a day.
 pub const RUNS_MAX: usize = 32;
-/// Kinds of slices that are kept of a task: more than the models of a cluster have profiles.
+/// How many kinds of slices are kept of a task: more than the GPU models of a cluster have
+/// profiles.
 const KINDS_MAX: usize = 64;
-/// Tasks that are kept; the one that ran longest ago goes first.
+/// How many tasks are kept; the one with the oldest last run is removed first.
 pub const TASKS_MAX: usize = 20_000;
-/// Runs from which on quantiles are used as they are.
+/// With at least so many runs, quantiles are used without widening.
 const ENOUGH: usize = 5;
 
-/// What of a slice decides about time: its GPU's model, its profile, and how much of the GPU's
-/// compute it has.
+/// The properties of a slice that determine run time: its GPU's model, its profile, and its part of
+/// the GPU's compute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceKind {
     /// The driver's name for the board.
@@ -38,25 +39,25 @@ pub struct SliceKind {
 }
 
 impl SliceKind {
-    /// The kind that a whole GPU with MIG off is.
+    /// Returns the kind of a whole GPU with MIG off.
     pub fn whole(model: &str) -> Self {
         Self { model: model.to_owned(), profile: "whole GPU".to_owned(), part: 1_000 }
     }
 }
 
-/// What a prediction rests on, the best first.
+/// What a prediction is based on, the most reliable first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Runs of the task on this very kind of slice.
+    /// Runs of the task on this kind of slice.
     SameSlice,
-    /// Runs on other slices of the model, by how slices compare for other tasks.
+    /// Runs on other slices of the model, scaled as other tasks scale between these slices.
     Learned,
-    /// Runs on other slices of the model, by the rule.
+    /// Runs on other slices of the model, scaled by the rule.
     OtherSlice,
-    /// Runs on other models, by the rule.
+    /// Runs on other models, scaled by the rule.
     OtherModel,
-    /// Nothing but the time that its user allows it.
+    /// Only the time limit that its user set.
     TimeLimit,
 }
 
@@ -65,7 +66,7 @@ impl Basis {
     pub const ALL: [Self; 5] =
         [Self::SameSlice, Self::Learned, Self::OtherSlice, Self::OtherModel, Self::TimeLimit];
 
-    /// Returns the stable word of the API and the store.
+    /// Returns the stable value in the API and the store.
     pub const fn word(self) -> &'static str {
         match self {
             Self::SameSlice => "same_slice",
@@ -88,28 +89,28 @@ impl Basis {
     }
 }
 
-/// How long something is expected to take.
+/// An expected time with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// Nine in ten are expected to take longer.
+    /// The 10 % quantile: nine in ten runs are expected to take longer.
     pub low: Millis,
-    /// Half of them.
+    /// The median.
     pub expected: Millis,
-    /// One in ten.
+    /// The 90 % quantile: one in ten runs is expected to take longer.
     pub high: Millis,
-    /// What it rests on.
+    /// What it is based on.
     pub basis: Basis,
-    /// How many runs.
+    /// On how many runs it is based.
     pub runs: u32,
 }
 
 impl Prediction {
-    /// Returns the prediction by a user's limit alone: anything up to it.
+    /// Returns the prediction from a user's time limit alone: any time up to it.
     pub const fn by_limit(limit: Millis) -> Self {
         Self { low: Millis::ZERO, expected: limit, high: limit, basis: Basis::TimeLimit, runs: 0 }
     }
 
-    /// Returns it for somebody who may not run longer than `limit`.
+    /// Returns the prediction for a job that may not run longer than `limit`.
     #[must_use]
     pub fn within(self, limit: Option<Millis>) -> Self {
         let Some(limit) = limit else { return self };
@@ -121,13 +122,14 @@ impl Prediction {
         }
     }
 
-    /// Returns what is left of a run that has lasted `ran` so far, with the same probabilities.
+    /// Returns the remaining time of a run that has lasted `ran` so far, with the same
+    /// probabilities.
     ///
-    /// Between its three points the probability that a run is over by some time grows evenly. Beyond the
-    /// upper one nothing is known but that such a run is a long one. There it is expected to go on for
-    /// as long again as it has lasted (the tail of a Pareto distribution of index one). So the space of a
-    /// job that is long overdue is given to no other job. Of a time limit alone follows only
-    /// when a run ends at the latest.
+    /// Between the three points, the probability that a run has ended grows linearly with time.
+    /// Beyond the upper point a run is expected to last as long again as it has lasted so far (the
+    /// tail of a Pareto distribution of index one). So the slice of a job that has exceeded its
+    /// prediction by far is not planned for other jobs. A time limit alone implies only the latest
+    /// end of a run.
     #[must_use]
     pub fn after(self, ran: Millis) -> Self {
         if self.basis == Basis::TimeLimit {
@@ -149,8 +151,8 @@ impl Prediction {
         Self { low: left(1), expected: left(5), high: left(9), ..self }
     }
 
-    /// Returns the probability that a run is over by then, in millionths. A time limit alone implies nothing for
-    /// earlier times than itself.
+    /// Returns the probability that a run has ended by a time, in millionths. A time limit alone
+    /// implies nothing for earlier times than itself.
     pub fn over_by(&self, ran: Millis) -> u64 {
         if self.basis == Basis::TimeLimit {
             return if ran >= self.high { u64::from(MILLION) } else { 0 };
@@ -171,8 +173,8 @@ impl Prediction {
         below + saturating_millis(gone).get()
     }
 
-    /// Returns by when a run is over with such a probability, in millionths. Of a time limit alone follows its
-    /// latest end.
+    /// Returns the time by which a run has ended with a probability, in millionths. A time limit
+    /// alone implies only the latest end.
     pub fn over_at(&self, probability: u64) -> Millis {
         if self.basis == Basis::TimeLimit {
             return self.high;
@@ -193,7 +195,7 @@ impl Prediction {
         self.low <= ran && ran <= self.high
     }
 
-    /// Returns by how many thousandths of itself the expectation was off.
+    /// Returns the error of the expected time, in thousandths of it.
     pub fn error(&self, ran: Millis) -> u64 {
         let expected = self.expected.get();
         ran.get().abs_diff(expected).saturating_mul(1_000) / expected.max(1)
@@ -223,10 +225,10 @@ fn scaled(time: Millis, by: u64, over: u64) -> Millis {
     saturating_millis(wide)
 }
 
-/// Learns from runs and predicts more of them. Pure: equal samples in equal order make equal
-/// predictions.
+/// Learns from finished runs and predicts later ones. It is pure: equal samples in equal order make
+/// equal predictions.
 pub trait Estimator: Send + Sync + std::fmt::Debug {
-    /// Takes in how long a whole run took, alone on its slice.
+    /// Adds a training sample: the time of a whole run, alone on its slice.
     fn learn(&mut self, task: &str, on: &SliceKind, ran: Millis);
 
     /// Predicts a whole run, alone on such a slice; `None` if the task was never seen.
@@ -236,13 +238,13 @@ pub trait Estimator: Send + Sync + std::fmt::Debug {
     fn clear(&mut self);
 }
 
-/// Quantiles of what ran.
+/// Predicts by the quantiles of earlier runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Empirical {
-    /// Hashed: keys of tasks have long common beginnings, so that each comparison of an ordered table would
-    /// read most of one.
+    /// A hash map, since keys of tasks have long common prefixes: each comparison in an ordered map
+    /// would read most of a key.
     tasks: HashMap<String, Task>,
-    /// Rises with each sample, so that the oldest task is known.
+    /// It rises with each sample and identifies the task with the oldest last run.
     samples: u64,
 }
 
@@ -252,8 +254,8 @@ struct Task {
     last_sample: u64,
 }
 
-/// The newest runs on one kind of slice, with their prediction: it is read far more often than a
-/// run ends.
+/// The newest runs on one kind of slice, with their prediction: predictions are read far more often
+/// than runs end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Runs {
     ran: VecDeque<Millis>,
@@ -302,7 +304,8 @@ impl Estimator for Empirical {
         };
         by_rule(of_model(true), on.part, Basis::OtherSlice).or_else(|| {
             let other = by_rule(of_model(false), on.part, Basis::OtherModel)?;
-            // Nothing states how the models compare: twice as quick, twice as slow.
+            // How the models compare is unknown: the interval reaches from half the time to twice
+            // the time.
             Some(other.stretched((1, 2), (1, 1), (2, 1), Basis::OtherModel))
         })
     }
@@ -329,7 +332,7 @@ fn by_rule(
     }
     let (own, one) = (u64::from(part.max(1)), (1, 1));
     if let Some((seen, runs)) = below {
-        // At best as much quicker as the slice is larger.
+        // The lower end assumes that the time shrinks in proportion to the slice's size.
         let best = (u64::from(seen.max(1)), own);
         return Some(runs.stretched(best, one, one, basis));
     }
@@ -338,7 +341,7 @@ fn by_rule(
     Some(runs.stretched(one, slower, slower, basis))
 }
 
-/// Returns the tenth, the half and the nine tenths of some runs; of a few wider ones.
+/// Returns the 10 %, 50 % and 90 % quantiles of runs; with few runs the interval is wider.
 fn quantiles(runs: &VecDeque<Millis>) -> Prediction {
     let mut sorted: Vec<Millis> = runs.iter().copied().collect();
     sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! Decisions in plain words, with the numbers that decided.
+//! Explanations of decisions, with the numbers that decided.
 
 pub(crate) mod candidates;
 pub(crate) mod phrases;
@@ -18,7 +18,8 @@ use crate::sharing;
 use crate::view::{GpuView, QueuedJob};
 use crate::working_state::{WorkingGpu, WorkingState};
 
-/// Explains a start. `ranked` yields the GPUs that had an offer, best first: the first is taken.
+/// Explains a start. `ranked` yields the GPUs that had an offer, best first: the first one is
+/// taken.
 pub(crate) fn start<'o>(
     policy: &str,
     state: &WorkingState<'_>,
@@ -81,7 +82,7 @@ fn start_summary(
         write!(text, "; it keeps {} of {} full layouts reachable", futures.after, futures.before)
     });
     let rest = match others {
-        // Of a GPU's shared slices only the best is looked at.
+        // Of a GPU's shared slices, only the best one is considered.
         0 if offer.rank.way == Way::Join => write!(text, "; no other GPU has free capacity"),
         0 => write!(text, "; no other place is free"),
         1 => write!(text, "; 1 other place was considered"),
@@ -91,7 +92,7 @@ fn start_summary(
     text
 }
 
-/// Explains a wait behind a job that keeps its place in the queue.
+/// Explains a wait behind a job that keeps its position in the queue.
 pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation {
     let request = RequestText(job);
     Explanation {
@@ -102,8 +103,8 @@ pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation 
     }
 }
 
-/// Why a request can't be met, whatever job ends: computed once a round for each request, since
-/// thousands of jobs may wait for the same hardware.
+/// Why a request can't be met even when running jobs end. It is computed once a round for each
+/// request, since thousands of jobs may wait for the same hardware.
 #[derive(Debug)]
 pub(crate) struct Hopeless {
     summary: String,
@@ -113,7 +114,7 @@ pub(crate) struct Hopeless {
 }
 
 impl Hopeless {
-    /// Finds out why.
+    /// Finds the reason.
     pub(crate) fn new(
         policy: &str,
         state: &WorkingState<'_>,
@@ -161,7 +162,8 @@ impl Hopeless {
         }
     }
 
-    /// Explains to another one: without the candidates, which the first one lists.
+    /// Explains the wait of a later job with this request, without the candidates, which the first
+    /// job's explanation lists.
     pub(crate) fn explain_again(&self, policy: &str, job: &QueuedJob) -> Explanation {
         Explanation {
             policy: policy.to_owned(),
@@ -217,8 +219,8 @@ fn never(state: &WorkingState<'_>, size: &NumberedRequest) -> (String, String) {
     }
 }
 
-/// Where GPUs could hold the job, but are away, closed by operators, or blocked by what Tessera
-/// must not touch.
+/// Explains a wait where suitable GPUs are unavailable, closed by operators, or blocked by
+/// instances that Tessera must not touch.
 fn out_of_reach(holders: &[&WorkingGpu<'_>]) -> (String, String) {
     let views = || holders.iter().map(|gpu| gpu.view);
     let closed: Vec<_> = views().filter_map(|view| view.operator.closed.as_ref()).collect();
@@ -256,7 +258,7 @@ fn once_each<'t>(texts: impl Iterator<Item = &'t String>) -> Vec<String> {
     once
 }
 
-/// Finds out why a request can't be met now, and explains it.
+/// Finds the reason why a request can't be met now, and explains it.
 pub(crate) fn wait<R: Rule>(
     rule: &mut R,
     state: &WorkingState<'_>,
@@ -288,7 +290,7 @@ pub(crate) fn wait<R: Rule>(
     (reason, why)
 }
 
-/// Returns what keeps the request from the GPUs that could hold it: the obstacle that goes soonest.
+/// Returns what keeps the request from the GPUs that could hold it: the obstacle that ends first.
 fn obstacle<R: Rule>(
     rule: &mut R,
     possible: &[&WorkingGpu<'_>],
@@ -325,7 +327,7 @@ fn obstacle<R: Rule>(
     (WaitReason::Resources, summary, who)
 }
 
-/// Names the running jobs of which one, or the smallest set, must end.
+/// Names the running jobs that must end: alternatives of one job each, or the smallest set.
 fn list_blocking_jobs<R: Rule>(
     rule: &R,
     gpus: &[&WorkingGpu<'_>],

@@ -1,4 +1,4 @@
-//! What is known of each job besides its request: plain data, which the caller keeps in a table.
+//! Facts about jobs besides their requests: plain data, which the caller keeps in a table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ pub struct Demand {
     pub memory: u16,
 }
 
-/// What a job that may share a slice brings to it.
+/// The user and the memory of a job that may share a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoRunner {
-    /// The job's user. Under MPS a fault of one job stops all of them, so users are never mixed.
+    /// The job's user. Under MPS a fault of one job stops all co-runners, so users are never mixed.
     #[serde(with = "crate::view::shared_text")]
     pub user: Arc<str>,
-    /// Memory that must be left for it.
+    /// Memory that must be free for it.
     pub memory: Bytes,
 }
 
@@ -33,9 +33,9 @@ pub struct Account {
     /// Jobs with the same account name are charged to one account.
     #[serde(with = "crate::view::shared_text")]
     pub name: Arc<str>,
-    /// Its entitlement, relative to the shares of the other accounts.
+    /// Its shares, relative to those of the other accounts.
     pub shares: u32,
-    /// Time on compute slices, weighted by age and added up over slices.
+    /// Recent usage: time on compute slices, weighted by age and summed over slices.
     pub used: Millis,
     /// Most compute slices that its jobs may hold at once, if that is limited.
     pub quota: Option<u32>,
@@ -62,61 +62,64 @@ impl Account {
     }
 }
 
-/// What is known of one job. The default is a job of which nothing is known.
+/// The facts about one job. In the default nothing is known about the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFacts {
     /// Finished part of its work, in millionths; `None` where nothing predicts its run time.
     pub done: Option<u32>,
-    /// When its present attempt began; `None` if it doesn't run.
+    /// When its current attempt began; `None` if it doesn't run.
     pub since: Option<Millis>,
     /// When it was submitted, where that is known.
     pub submitted: Option<Millis>,
-    /// Longest time from the begin of an attempt to its end: the user's time limit, and the time that
-    /// stopping takes.
+    /// Longest time from the start of an attempt to its end: the user's time limit plus the time
+    /// that stopping takes.
     pub limit: Option<Millis>,
-    /// Time that is lost if the job is stopped and goes on elsewhere; `None` if that loses its work.
+    /// Time that is lost if the job is stopped and continues elsewhere; `None` if it would lose its
+    /// work.
     pub migration_price: Option<Millis>,
     /// Least memory of a slice that it could be moved to, where that is known.
     pub memory: Option<Bytes>,
-    /// When it has to be done.
+    /// Its deadline.
     pub deadline: Option<Millis>,
     /// Whether it serves requests (MMK's *online* class).
     pub online: bool,
-    /// How busy it keeps a GPU.
+    /// How busy it keeps a GPU alone.
     pub demand: Option<Demand>,
-    /// What it brings to a slice that it shares; `None` if it needs a slice of its own.
+    /// Its user and memory if it may share a slice; `None` if it needs a slice of its own.
     pub co_runner: Option<CoRunner>,
 }
 
 /// Read access to the facts about jobs.
 ///
 /// A trait and not a map: a round of a controller reads the facts of some of its 100,000 jobs, and
-/// progress and prices change with time. So facts are made when they are read, from tables that the
-/// caller keeps anyway. [`KnownJobs`] is the plain table for callers that have all facts at hand.
+/// progress and migration costs change with time. So facts are computed when they are read, from
+/// tables that the caller has anyway. [`KnownJobs`] is the plain table for callers that have all
+/// facts in memory.
 ///
 /// Within one round, a job's facts must not change.
 pub trait JobTable {
     /// Returns the facts about a job.
     fn facts(&self, job: JobId) -> JobFacts;
 
-    /// Returns when a job's present attempt began, as in its facts. A search reads this one fact of all
-    /// jobs that run, and the others cost more than it does.
+    /// Returns when a job's current attempt began, as in its facts. A search reads only this fact
+    /// of all running jobs, and computing the others takes longer.
     fn since(&self, job: JobId) -> Option<Millis> {
         self.facts(job).since
     }
 
-    /// Returns the time that is lost if a job is migrated, as in its facts; read of all jobs that run.
+    /// Returns the time that is lost if a job is migrated, as in its facts. It is read for all
+    /// running jobs.
     fn migration_price(&self, job: JobId) -> Option<Millis> {
         self.facts(job).migration_price
     }
 
     /// Returns the account of a job, which is the same for all jobs of a user. `None` where usage
-    /// is not kept, so that all jobs are equal. It is apart from the facts, since it is requested
-    /// for few jobs of a user.
+    /// is not kept, so that all jobs are equal. It is separate from the facts, since it is read for
+    /// only a few jobs of each user.
     fn account(&self, job: JobId) -> Option<Account>;
 }
 
-/// Facts that are all at hand.
+/// A table of facts in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownJobs {
     /// By job.

@@ -1,5 +1,5 @@
-//! Quotas and the order of service: the same for gangs, for jobs that name compute
-//! instances, and for a policy's own.
+//! Quotas and the order of service: the same for gangs, for jobs that name compute instances, and
+//! for all other jobs.
 
 mod quota;
 mod service_order;

@@ -1,4 +1,4 @@
-//! What the cluster could ever hold: for refusing requests that can never be served.
+//! Checks whether the cluster could ever hold a request, so that impossible requests are refused.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub enum Feasibility {
     OnlyUnavailable,
     /// The job requests to share a slice, and no node that was ever seen can do that.
     NoSharing,
-    /// None could.
+    /// No GPU could.
     Never {
         /// The most memory that one job can get; `None` if no GPU was ever seen.
         largest: Option<Bytes>,
@@ -42,8 +42,8 @@ pub(crate) fn largest_of(gpu: &GpuView) -> Option<Bytes> {
     }
 }
 
-/// Returns whether any GPU could ever hold a job, by its geometry alone. What stands or runs on it
-/// now doesn't matter, so the answer is the same for every policy.
+/// Returns whether any GPU could ever hold a job, by its geometry alone. Its current instances and
+/// jobs don't matter, so the answer is the same for every policy.
 pub fn could_ever_fit(
     cluster: &ClusterView,
     gpu_request: &GpuRequest,
@@ -66,21 +66,21 @@ pub fn could_ever_fit(
     if holders.any(|gpu| gpu.available) { Feasibility::Yes } else { Feasibility::OnlyUnavailable }
 }
 
-/// Returns whether an instance of the profile is enough for a job that has it to itself.
+/// Returns whether an instance of the profile is large enough for a job that is alone on it.
 pub fn could_hold(gpu_request: &GpuRequest, mig: &MigView, profile: &Profile) -> bool {
     match gpu_request {
         GpuRequest::Unknown => true,
         GpuRequest::Memory(bytes) => profile.memory >= *bytes,
         GpuRequest::Profile(name) => profile.name == *name,
         GpuRequest::Whole => mig.largest().is_some_and(|whole| whole.id == profile.id),
-        // With MIG on no instance is.
+        // With MIG on, no instance is the whole GPU with MIG off.
         GpuRequest::Unpartitioned => false,
-        // One of several on an instance that is cut is no instance of its own.
+        // A compute instance is no GPU instance of its own.
         GpuRequest::Compute(_) => false,
     }
 }
 
-/// Returns whether the GPU's geometry has a place for the request.
+/// Returns whether the GPU's geometry has an instance for the request.
 pub(crate) fn holds(gpu: &GpuView, request: &SliceRequest) -> bool {
     if let SliceRequest::Shared(sharer) = request
         && !gpu.shares(sharer.share)

@@ -1,26 +1,28 @@
 //! Gangs: jobs over several GPUs with one process each, the same for every policy. All members of a gang
 //! start in one round, or none does.
 //!
-//! No paper that a policy here follows has such jobs. What follows is ours:
+//! None of the papers that the policies follow has such jobs. The following rules are ours:
 //!
 //! - **Placement.** A member gets what the policy would give a job with the same request, on a GPU of its
 //!   own. The members of one node group run on one node. Gangs get GPUs of one model where that is
-//!   possible, on the nodes that have the fewest such places to spare.
+//!   possible, on the nodes with the fewest suitable slices left over.
 //! - **Order.** A gang is *due* if no other job is ahead of it in the order of service. It is also due if it
-//!   has waited [`PATIENCE`] and no job ahead of it is older by more than that. Due gangs are placed before the
-//!   policy decides. The others are placed after it, on what is left, if no job ahead of them waits.
-//! - **No starvation.** For the first due gang that finds no places, GPUs are reserved. They are those on which
-//!   it can start the soonest, by the predicted ends of the jobs in its way, and their time limits. Only jobs
-//!   that end by then start there.
+//!   has waited [`PATIENCE`] and no job ahead of it is older by more than that. Due gangs are
+//!   placed before the policy decides. The others are placed after it, on the remaining slices, if
+//!   no job ahead of them waits.
+//! - **No starvation.** For the first due gang without placements, GPUs are reserved. They are
+//!   those on which it can start the soonest, by the predicted ends of the jobs in its way, and
+//!   their time limits. Only jobs that end by then start there.
 //!
-//! **The bound.** Let `L` be the longest time that any job stays in one place. The reservation is chosen
-//! anew in each round: by the fewest jobs in the way whose end is unknown, then by the soonest start, then
-//! by the order of nodes. No job is let onto reserved GPUs that is expected to outlast the wait, so neither
-//! number grows for them. Another choice has smaller numbers, or is earlier in the order, and there are
-//! finitely many of those. While the choice stays, every job in the way is gone after `L`, and the gang
-//! starts. Where no times are known it waits at most `n L`, with `n` jobs in its way. Before that it waits
-//! for the jobs that are older than itself by more than [`PATIENCE`], and for the due gangs ahead of it. Only
-//! gangs that are younger by at most that go before a job.
+//! **The bound.** Let `L` be the longest time that any job stays in one placement. The reservation
+//! is chosen again in each round: by the fewest jobs in the way whose end is unknown, then by the
+//! soonest start, then by the order of nodes. No job that is expected to outlast the wait starts on
+//! reserved GPUs, so neither number grows for them. Another choice has smaller numbers or is
+//! earlier in the order, and there are finitely many such choices. While the choice doesn't change,
+//! every job in the way has ended after `L`, and the gang starts. Where no times are known it waits
+//! at most `n L`, with `n` jobs in its way. Before that it waits for the jobs that are older than
+//! itself by more than [`PATIENCE`], and for the due gangs ahead of it. A job is overtaken only by
+//! gangs that are younger by at most [`PATIENCE`].
 
 mod capacity_search;
 mod end_times;
@@ -42,12 +44,12 @@ use crate::predictor::Knowledge;
 use crate::request::SliceRequest;
 use crate::view::{ClusterView, QueuedJob};
 
-/// How long a gang lets the jobs ahead of it go first. After that, GPUs are reserved for it.
+/// How long a gang waits for the jobs ahead of it before GPUs are reserved for it.
 pub const PATIENCE: Millis = Millis::from_secs(300);
-/// Most gangs that one round looks at: each looks at every GPU.
+/// The most gangs that one round considers: each one requires a scan of all GPUs.
 pub const LOOK_AT_MAX: usize = 32;
 
-/// What a round decides about.
+/// The input of a round.
 #[derive(Clone, Copy)]
 pub(crate) struct GangInput<'r> {
     pub(crate) policy: &'r dyn Policy,
@@ -57,10 +59,10 @@ pub(crate) struct GangInput<'r> {
     pub(crate) starts_max: usize,
 }
 
-/// Decides one round about gangs, and about all others by the policy.
+/// Decides one round: gangs by the rules above, and all other jobs by the policy.
 ///
-/// The decisions of a gang's members stand together, and there is one for each or none. What is given
-/// to gangs is counted in `quotas`; the policy keeps to them by itself.
+/// The decisions of a gang's members are adjacent, and there is one for each member or none. The
+/// placements of gangs are counted in `quotas`; the policy keeps its own quotas.
 pub(crate) fn decide<'q>(
     input: GangInput<'q>,
     queue: Vec<OrderedJob<'q>>,
@@ -110,15 +112,15 @@ pub enum GangFeasibility {
     Never {
         /// The most GPUs of one node that could each hold a member.
         on_one_node: u32,
-        /// How many nodes have at least as many as it requests on each.
+        /// How many nodes have at least as many GPUs as it requests on each.
         nodes: u32,
         /// A shape with as many members that the cluster could place, on the fewest nodes.
         instead: Option<GangShape>,
     },
 }
 
-/// Returns whether any round could ever place a gang: what runs now doesn't matter, and neither does
-/// whether nodes are away.
+/// Returns whether any round could ever place a gang: current jobs and unavailable nodes don't
+/// matter.
 pub fn gang_could_ever_fit(
     cluster: &ClusterView,
     gpu_request: &GpuRequest,
@@ -146,25 +148,25 @@ pub fn gang_could_ever_fit(
     }
 }
 
-/// A gang that waits, with all of its members.
+/// A waiting gang, with all of its members.
 #[derive(Debug)]
 pub(crate) struct Gang<'q> {
-    /// Its first member: all request the same.
+    /// Its first member; all members request the same.
     pub(crate) first: &'q QueuedJob,
     pub(crate) shape: GangShape,
-    /// By rank.
+    /// Its members, by rank.
     pub(crate) members: Vec<JobId>,
-    /// How many jobs that are in no gang stand before it.
+    /// How many jobs outside of gangs are ahead of it.
     behind: usize,
     /// The time by which it is ordered ([`crate::fair`]).
     ranked_at: Millis,
-    /// The same of the oldest job before it.
+    /// The same for the oldest job ahead of it.
     oldest_before: Option<Millis>,
 }
 
 impl<'q> Gang<'q> {
-    /// Parts a queue into gangs and all others. A gang of which the queue doesn't show every member
-    /// is left out.
+    /// Divides a queue into gangs and all other jobs. A gang with members that are missing from the
+    /// queue is left out.
     pub(crate) fn sort_out(queue: Vec<OrderedJob<'q>>) -> (Vec<Self>, Vec<&'q QueuedJob>) {
         let (mut gangs, mut others): (Vec<Gang<'q>>, Vec<&'q QueuedJob>) = Default::default();
         let mut places: BTreeMap<JobId, usize> = BTreeMap::new();

@@ -1,8 +1,9 @@
-//! Which jobs run where: policies as pure functions from the cluster's state to decisions.
+//! Placement policies: pure functions from the cluster's state to decisions about which job runs
+//! where.
 //!
 //! A policy sees a [`ClusterView`] and the queue in order, and returns [`Decision`]s, each with
-//! its reasons. It reads no clock and keeps no state, so the live controller and the simulator
-//! run the very same code, and a recorded round can be replayed.
+//! its reasons. It reads no clock and keeps no state, so the live controller and the simulator run
+//! the same code, and a recorded round can be replayed.
 
 #![forbid(unsafe_code)]
 

@@ -3,12 +3,12 @@
 use tessera_model::Millis;
 use tessera_model::number::clamped;
 
-/// Returns a count for the API, whose counts have 32 bits. No cluster comes near that.
+/// Returns a count for the API, whose counts have 32 bits. No cluster reaches that limit.
 pub(crate) fn saturating_u32(count: usize) -> u32 {
     clamped(count)
 }
 
-/// Returns a time that was worked out in 128 bits; times that are too long stay the longest.
+/// Returns a time that was computed in 128 bits; a time that is too long becomes the longest one.
 pub(crate) fn saturating_millis(ms: u128) -> Millis {
     Millis::new(clamped(ms))
 }
@@ -18,7 +18,7 @@ pub(crate) const fn index(number: u32) -> usize {
     number as usize
 }
 
-/// Returns how many compute slices are held after `more` were taken, or given back if negative.
+/// Returns how many compute slices are held after `more` were taken, or returned if negative.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

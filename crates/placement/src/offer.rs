@@ -1,4 +1,4 @@
-//! What one GPU offers for one request, and the rule by which a policy finds offers.
+//! The offer of one GPU for one request, and the rule by which a policy finds offers.
 
 use std::rc::Rc;
 
@@ -8,39 +8,39 @@ use tessera_model::{Bytes, JobId};
 use crate::request::NumberedRequest;
 use crate::working_state::WorkingGpu;
 
-/// How a GPU would come to hold a job; the cheaper comes first.
+/// How a GPU would get an instance for a job; the cheapest way comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// On an instance that other jobs of its user share.
     Join,
-    /// On an instance that stands idle.
+    /// On an idle instance.
     Idle,
-    /// On an instance made in free space.
+    /// On an instance that is created in free space.
     Create,
-    /// On an instance made in the place of idle ones.
+    /// On an instance that is created in place of idle ones.
     Rearrange,
 }
 
-/// How a job would be co-located on its instance; the better comes first.
+/// How a job would be co-located on its instance; the best way comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ColocationRank {
     /// It joins sharers.
     Joins,
-    /// It has the instance to itself, for now or for good.
+    /// It has the instance to itself, at least at first.
     Alone,
-    /// It may share, but on the instance its part of the memory is larger than its part of the
+    /// It may share, but its fraction of the instance's memory is larger than its fraction of the
     /// multiprocessors.
     Cramped,
 }
 
-/// What orders the offers of different GPUs: the smallest is taken, of equals the first GPU.
+/// The order of offers: the smallest is taken, and among equals the first GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// Whether it uses what is shared already.
+    /// Whether it uses an instance that is shared already.
     pub colocation: ColocationRank,
-    /// Memory of the instance: the tighter the better.
+    /// Memory of the instance; less is better.
     pub memory: Bytes,
-    /// What has to be done first.
+    /// How the instance is obtained.
     pub way: Way,
     /// Compute slices of the instance.
     pub compute_slices: u8,
@@ -48,16 +48,16 @@ pub struct Rank {
     pub lost_futures: usize,
 }
 
-/// The best that one GPU has for one request.
+/// The best offer of one GPU for one request.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The order of the choice; the smallest is taken.
     pub rank: Rank,
     /// The instance; `None` for a GPU with MIG off.
     pub slot: Option<Slot>,
-    /// What makes it.
+    /// The layout steps that create it.
     pub steps: Vec<PlanStep>,
-    /// `R` before and after, where the rule looks at it.
+    /// `R` before and after, if the rule considers it.
     pub futures: Option<Futures>,
     /// Other placements on the same GPU that were weighed, best first, with their `R`.
     pub others: Vec<(Slot, usize)>,
@@ -75,9 +75,9 @@ pub struct Futures {
 /// Which jobs a waiting job holds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Everyone behind it.
+    /// All jobs behind it.
     Queue,
-    /// Those behind it that request the same.
+    /// The jobs behind it that request the same.
     BySize,
 }
 
@@ -86,30 +86,31 @@ pub enum Order {
 pub enum FutureFit {
     /// It could.
     Possible,
-    /// Only if its layout were another one, which the policy doesn't change.
+    /// Only with another layout, which the policy doesn't change.
     OtherLayout,
-    /// Not while instances stand there that Tessera must not touch.
+    /// Not while it has instances that Tessera must not touch.
     InTheWay,
-    /// The GPU has no such place.
+    /// The GPU can never hold it.
     Never,
 }
 
-/// What distinguishes one policy from another.
+/// The parts by which policies that follow a rule differ.
 pub trait Rule {
     /// The policy's name.
     const NAME: &'static str;
     /// Which jobs a waiting job holds up.
     const ORDER: Order;
-    /// Whether sharers may join each other's slices.
+    /// Whether sharing jobs may join each other's slices.
     const JOINS: bool = true;
 
-    /// Returns the best that an available GPU has for the request now.
+    /// Returns the best offer of an available GPU for the request now.
     fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>>;
 
     /// Returns whether the GPU could ever hold the request.
     fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit;
 
-    /// Returns the fewest jobs whose end would free space on the GPU: each entry alone suffices.
+    /// Returns the smallest sets of jobs whose end would free enough space on the GPU: each entry
+    /// alone suffices.
     fn blockers(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>>;
 
     /// Returns how many memory slices are free and how many are needed, if the GPU has enough

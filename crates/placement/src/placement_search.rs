@@ -1,7 +1,6 @@
-//! Which job is where: the best assignment of jobs to the instances of one layout, worked out exactly.
+//! The best assignment of jobs to the instances of one layout, computed exactly.
 //!
-//! A GPU has at most a handful of instances, so every assignment is looked at by dynamic
-//! programming over sets of jobs.
+//! A GPU has few instances, so dynamic programming over sets of jobs covers every assignment.
 
 mod buffers;
 mod halves;
@@ -14,7 +13,7 @@ pub use self::buffers::SearchBuffers;
 use self::buffers::UNASSIGNED;
 pub use self::layout_index::{LayoutIndex, NO_PLACEMENT};
 
-/// Most jobs that one search weighs for one GPU: beyond, the sets would be too many.
+/// The most jobs that one search weighs for one GPU: with more jobs there would be too many sets.
 pub const JOBS_MAX: usize = 10;
 
 /// An assignment with its score.
@@ -28,7 +27,7 @@ pub struct Assignment {
     pub score: i64,
 }
 
-/// Whether every job has to have a placement.
+/// Whether every job must have a placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobCoverage {
     /// Every job must have a slot.
@@ -37,9 +36,9 @@ pub enum JobCoverage {
     AnyJobs,
 }
 
-/// Returns the assignment of jobs to slots with the greatest score; `score` yields nothing where a
-/// job can't run in a slot. Of equals the first in the order of slots and jobs. Where many layouts
-/// are weighed, [`LayoutIndex`] is faster.
+/// Returns the assignment of jobs to slots with the greatest score; `score` returns `None` if a job
+/// can't run in a slot. Among equals the first one in the order of slots and jobs is returned.
+/// Where many layouts are weighed, [`LayoutIndex`] is faster.
 pub fn best(
     layout: &Layout,
     jobs: usize,
@@ -67,7 +66,7 @@ pub fn best(
 /// Returns a job's speed on an instance in millionths of its speed on the GPU's largest one, from both times.
 pub fn speed_of(here: Millis, whole: Millis) -> Option<i64> {
     let here = here.get().max(1);
-    // Divisions of 128 bits take several times as long, and no time is as long as to need them.
+    // Divisions of 128 bits take several times as long, and times are too short to need them.
     match whole.get().checked_mul(1_000_000) {
         Some(millionths) => i64::try_from(millionths / here).ok(),
         None => i64::try_from(u128::from(whole.get()) * 1_000_000 / u128::from(here)).ok(),

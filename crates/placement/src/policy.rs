@@ -31,10 +31,10 @@ pub use tessera::Tessera;
 /// How a policy gets the slices for the members of gangs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SliceManner {
-    /// It makes the tightest slice, by MIGM's rules.
+    /// It creates the tightest slice, by MIGM's rules.
     #[default]
     MadeToMeasure,
-    /// It uses the slices that stand.
+    /// It uses existing slices.
     AsTheyStand,
     /// It gives whole GPUs.
     WholeGpus,
@@ -45,46 +45,46 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// Returns the name that configuration and decisions use.
     fn name(&self) -> &'static str;
 
-    /// Whether it may move running jobs ([`Decision::Reshape`]): then it decides now and then
-    /// although nobody waits.
+    /// Returns whether it may move running jobs ([`Decision::Reshape`]). Then it also decides
+    /// periodically while no job waits.
     fn moves(&self) -> bool {
         false
     }
 
-    /// Returns what it weighs, by name; null for a policy that has nothing to set.
-    /// [`with_settings`] makes the same policy of it again.
+    /// Returns its settings by name; null for a policy without settings. [`with_settings`] makes
+    /// the same policy from them.
     fn settings(&self) -> Value {
         Value::Null
     }
 
-    /// Whether jobs stand in the order of service by what their accounts have had
-    /// ([`crate::fair`]): else by priority and number alone.
+    /// Returns whether the order of service considers the accounts' recent usage ([`crate::fair`]);
+    /// otherwise only priority and number count.
     fn shares_fairly(&self) -> bool {
         false
     }
 
-    /// Whether it needs to know how long jobs take before it places them: else it may put a job wherever its
-    /// memory fits.
+    /// Returns whether it needs run times before it places jobs; otherwise it may place a job
+    /// wherever its memory fits.
     fn needs_run_times(&self) -> bool {
         true
     }
 
-    /// How it gets the slices for the members of gangs.
+    /// Returns how it gets the slices for the members of gangs.
     fn slice_manner(&self) -> SliceManner {
         SliceManner::MadeToMeasure
     }
 
-    /// Decides one round, with what is predicted of the jobs; a policy that looks at sizes only has
-    /// no use for that.
+    /// Decides one round with facts and predictions about the jobs; a policy that considers only
+    /// sizes ignores them.
     ///
     /// `queue` holds the waiting jobs in service order. Decisions are consistent with each
-    /// other: each sees the places that earlier ones took, so all of them can be carried out.
-    /// The steps of a decision assume that the steps of earlier decisions of the round for the
-    /// same GPU have been taken, in order. A GPU that was changing as the round began gets no
-    /// steps at all.
+    /// other: each one takes earlier ones into account, so all of them can be carried out. The
+    /// steps of a decision assume that the steps of earlier decisions of the round for the same GPU
+    /// have been taken, in order. A GPU whose layout was changing when the round began gets no
+    /// steps.
     ///
-    /// At most one decision a job; a job without one was not looked at (it stands behind a job
-    /// that waits, where the policy keeps the order). At most `starts_max` jobs are started.
+    /// There is at most one decision for each job. A job without one was not considered: it is
+    /// behind a waiting job, and the policy keeps the order. At most `starts_max` jobs are started.
     fn decide_with(
         &self,
         cluster: &ClusterView,
@@ -94,13 +94,13 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         starts_max: usize,
     ) -> Vec<Decision>;
 
-    /// Returns a session that need not look at everything in each round, if the policy has one;
-    /// [`crate::policy::session()`] has one for each.
+    /// Returns a session that need not read the whole input in each round, if the policy has one;
+    /// [`crate::policy::session()`] returns one for any policy.
     fn session(&self) -> Option<Box<dyn Session + '_>> {
         None
     }
 
-    /// Decides one round where nothing is predicted of any job.
+    /// Decides one round without predictions.
     fn decide(
         &self,
         cluster: &ClusterView,
@@ -115,20 +115,20 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
 /// Names of all policies that [`by_name`] knows.
 pub const NAMES: &[&str] = &["exclusive", "static", "scheme-b", "tessera"];
 
-/// What of policies their operator may choose.
+/// The options of policies that an operator may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyOptions {
-    /// How much energy counts for `tessera`: what of its speed a job forgoes for a slice that is a
-    /// whole GPU smaller, in percent; at most 100.
+    /// How much energy counts for `tessera`: the part of its speed that a job gives up for a slice
+    /// that is smaller by a whole GPU, in percent (0–100).
     pub energy_percent: u8,
 }
 
 impl PolicyOptions {
-    /// The options that hold by default.
+    /// The default options.
     pub const DEFAULT: Self = Self { energy_percent: 25 };
 }
 
-/// Finds a policy by its name, and gives it its terms.
+/// Finds a policy by its name, and applies its options.
 pub fn on_terms(name: &str, terms: PolicyOptions) -> Option<Box<dyn Policy>> {
     match name {
         "tessera" => {

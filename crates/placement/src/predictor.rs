@@ -10,31 +10,31 @@ use crate::facts::{Account, JobFacts, JobTable};
 use crate::placement_search::speed_of;
 use crate::view::{GpuView, MigView, MpsClient};
 
-/// How long a whole job takes, alone on a slice.
+/// The time that a whole job takes alone on a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunTime {
-    /// From begin to end.
+    /// The time from start to end.
     pub time: Millis,
-    /// Whether it rests on runs on such slices, or on what is known to hold for them. Otherwise it is
+    /// Whether it is based on runs on such slices, or on what is known about them. Otherwise it is
     /// a cautious guess: a larger slice is not slower.
     pub is_measured: bool,
 }
 
 impl RunTime {
-    /// Returns a time that rests on runs on such slices.
+    /// Returns a time that is based on runs on such slices.
     pub const fn measured(time: Millis) -> Self {
         Self { time, is_measured: true }
     }
 }
 
-/// A predicted speed with its interval, in thousandths of what [`SpeedBasis`] names.
+/// A predicted speed with its interval, in thousandths of the speed that [`SpeedBasis`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpeedRange {
-    /// One in twenty is expected to be slower.
+    /// The 5 % quantile: one in twenty runs is expected to be slower.
     pub low: u32,
     /// The expected speed.
     pub expected: u32,
-    /// One in twenty is expected to be faster.
+    /// The 95 % quantile: one in twenty runs is expected to be faster.
     pub high: u32,
 }
 
@@ -45,10 +45,10 @@ impl SpeedRange {
     }
 }
 
-/// What predicted speeds are parts of.
+/// The reference of predicted speeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpeedBasis {
-    /// A job's speed with the same percentage and no co-runners: its loss is the co-runners' alone. Predictions on
+    /// A job's speed with the same percentage and no co-runners: only co-runners cause a loss. Predictions on
     /// this basis have no interval.
     SamePercentage,
     /// A job's speed alone on all of the instance: the loss by its own percentage counts too.
@@ -65,7 +65,7 @@ pub enum SharedPart<'a> {
         /// The other jobs'.
         co_runners: &'a [(JobId, SmPercent)],
     },
-    /// Kernel by kernel: places in the order of the queue. A job without co-runners takes as long as alone.
+    /// Kernel-level sharing: priorities in the queue. A job without co-runners takes as long as alone.
     Kernel {
         /// The job's own.
         priority: Priority,
@@ -75,19 +75,19 @@ pub enum SharedPart<'a> {
 }
 
 impl<'a> SharedPart<'a> {
-    /// Returns a place in the order of the queue, next to co-runners with theirs.
+    /// Returns a priority in the queue, with co-runners and their priorities.
     pub const fn kernel(priority: Priority, co_runners: &'a [(JobId, Priority)]) -> Self {
         Self::Kernel { priority, co_runners }
     }
 }
 
-/// Predicts run times; `None` where nothing is known.
+/// Predicts run times; `None` means that nothing is known.
 ///
 /// The simulator predicts the truth, or the truth with an error; a controller predicts from earlier
-/// runs. A policy must do without: [`Unknown`] predicts nothing.
+/// runs. A policy must also work without predictions: [`Unknown`] predicts nothing.
 ///
 /// Within a round the same question has the same answer, and GPUs of one model and geometry are alike:
-/// [`crate::record`] stores answers by that.
+/// [`crate::record`] stores one answer for all of them.
 pub trait Predictor {
     /// Predicts a whole run, alone on an instance of the profile of such a GPU.
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime>;
@@ -105,8 +105,8 @@ pub trait Predictor {
         None
     }
 
-    /// Predicts the speed of each of some jobs that share such an instance under MPS, in parts of what `basis`
-    /// names. No profile is a whole GPU with MIG off.
+    /// Predicts the speed of each of some jobs that share such an instance under MPS, relative to
+    /// `basis`. No profile is a whole GPU with MIG off.
     ///
     /// Source: MMK, §III-A.
     fn predict_speeds(
@@ -119,8 +119,9 @@ pub trait Predictor {
         None
     }
 
-    /// Predicts what is left of a job that waits, alone on such an instance, from runs of its task. `None` also
-    /// where only a time limit bounds it. No profile is a whole GPU with MIG off.
+    /// Predicts the remaining time of a waiting job, alone on such an instance, from runs of its
+    /// task. It is also `None` if only a time limit is known. No profile is a whole GPU with MIG
+    /// off.
     fn predict_rest_alone(
         &self,
         _job: JobId,
@@ -132,7 +133,7 @@ pub trait Predictor {
 }
 
 impl dyn Predictor + '_ {
-    /// Returns how long a whole job takes, alone on an instance of the profile.
+    /// Returns the time of a whole job, alone on an instance of the profile.
     pub fn time_alone(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<Millis> {
         self.predict_run(job, gpu, profile).map(|run| run.time)
     }
@@ -150,7 +151,7 @@ impl dyn Predictor + '_ {
     }
 }
 
-/// Limits how long a round searches for improvements.
+/// Limits how long a round searches for better placements.
 pub trait SearchBudget {
     /// Returns whether the round may go on improving placements after so many searches of a GPU.
     ///
@@ -169,7 +170,7 @@ impl SearchBudget for Unlimited {
     }
 }
 
-/// Knows no job, and predicts nothing.
+/// A predictor without any knowledge.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unknown;
 
@@ -189,7 +190,7 @@ impl Predictor for Unknown {
     }
 }
 
-/// What a policy may know of jobs in one round.
+/// What a policy may know about jobs in one round.
 #[derive(Clone, Copy)]
 pub struct Knowledge<'r> {
     /// Facts about jobs.
@@ -201,7 +202,7 @@ pub struct Knowledge<'r> {
 }
 
 impl Knowledge<'static> {
-    /// Nothing is known of any job.
+    /// Nothing is known about any job.
     pub const NONE: Self = Self { jobs: &Unknown, predictor: &Unknown, budget: &Unlimited };
 }
 

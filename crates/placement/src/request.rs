@@ -1,4 +1,4 @@
-//! What a job's request means on GPUs of different models.
+//! The meaning of a job's request on GPUs of different models.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,26 +9,27 @@ use tessera_model::spec::GpuRequest;
 
 use crate::view::{ClusterView, MigView, QueuedJob, SharingRequest};
 
-/// A request, reduced to what decides about placements.
+/// A request, reduced to the parts that affect placements.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SliceRequest {
-    /// A place with at least this memory. An unknown need is zero bytes: the smallest slice
-    /// (MIGM §2.2, case 4).
+    /// A slice with at least this memory. An unknown need is zero bytes: the smallest slice (MIGM
+    /// §2.2, case 4).
     AtLeast(Bytes),
-    /// An instance of this very profile.
+    /// An instance of exactly this profile.
     Named(ProfileName),
-    /// A whole GPU, alone.
+    /// A whole GPU without co-runners.
     Whole,
-    /// The same, with MIG off.
+    /// A whole GPU with MIG off.
     Unpartitioned,
-    /// A part of a slice.
+    /// A share of a slice.
     Shared(SharingRequest),
-    /// A compute instance: no policy's affair, see [`crate::compute_instances`].
+    /// A compute instance; not policies but [`crate::compute_instances`] handles it.
     Part(ComputeName),
 }
 
 impl SliceRequest {
-    /// Reads a request. A sharer requests memory only: that is checked where jobs come in.
+    /// Reads a request. A sharing job requests only memory, which is checked when jobs are
+    /// submitted.
     pub fn of(gpu_request: &GpuRequest, share: Option<&SharingRequest>) -> Self {
         if let Some(sharer) = share {
             return Self::Shared(sharer.clone());
@@ -70,7 +71,8 @@ impl SliceRequest {
 
     /// Returns whether a whole GPU with MIG off and this memory can hold the job.
     ///
-    /// Such a GPU is one instance without a profile, so it suits every request but a named one.
+    /// Such a GPU is one instance without a profile, so it suits every request except for a named
+    /// profile.
     pub fn suits_unpartitioned(&self, memory: Bytes) -> bool {
         match self {
             Self::AtLeast(bytes) => memory >= *bytes,
@@ -83,7 +85,7 @@ impl SliceRequest {
 
 /// The requests of one round, numbered; requests that are equal on every GPU of the cluster share one number.
 ///
-/// This bounds what a round computes: thousands of jobs request a handful of sizes.
+/// This bounds the work of a round: thousands of jobs request only a few sizes.
 #[derive(Debug)]
 pub struct RequestNumbers {
     steps: Vec<Bytes>,
@@ -120,7 +122,7 @@ impl RequestNumbers {
         Self { steps: steps.into_iter().collect(), numbers: BTreeMap::new() }
     }
 
-    /// Numbers what a job requests.
+    /// Returns the number of a job's request.
     pub fn size(&mut self, job: &QueuedJob) -> NumberedRequest {
         let request = match SliceRequest::of(&job.gpu, job.share.as_ref()) {
             SliceRequest::AtLeast(bytes) => {

@@ -2,8 +2,8 @@
 //!
 //! A policy is a [`Rule`]: what one GPU can offer to one request, and which waits block which jobs. The
 //! walk keeps, for each distinct request, the GPUs ordered by what they offer, and applies the rule
-//! again only for GPUs that a decision changed. So a round costs about (starts × log GPUs), not
-//! jobs × GPUs.
+//! again only for GPUs that a decision changed. So the time of a round grows with starts × log
+//! GPUs, not with jobs × GPUs.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ use crate::sharing;
 use crate::view::{ClosureKind, ClusterView, QueuedJob};
 use crate::working_state::WorkingState;
 
-/// What is known of a request before the search for a placement.
+/// What is known about a request before the search for a placement.
 #[derive(Debug)]
 pub(crate) enum Fate {
     Possible,
@@ -29,13 +29,13 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// Whether the end of jobs alone would make a place for the request.
+    /// Whether the request could be met after jobs end, without another layout.
     pub(crate) const fn is_possible(&self) -> bool {
         matches!(self, Self::Possible)
     }
 }
 
-/// The GPUs in the order in which one request would take them.
+/// The GPUs in the order in which they would be taken for one request.
 #[derive(Debug)]
 struct Market {
     fate: Fate,
@@ -82,13 +82,13 @@ struct Round<'c, R> {
     markets: Vec<Market>,
     /// The GPU of each start so far.
     changed: Vec<usize>,
-    /// The job that holds up everyone behind it.
+    /// The job that holds up all jobs behind it.
     head: Option<JobId>,
     decisions: Vec<Decision>,
 }
 
 impl<R: Rule> Round<'_, R> {
-    /// Decides about the next job of the queue; breaks when nobody behind it can start.
+    /// Decides about the next job of the queue; breaks when no later job can start.
     fn consider(&mut self, job: &QueuedJob) -> ControlFlow<()> {
         let size = self.sizes.size(job);
         if size.number == self.markets.len() {
@@ -157,14 +157,15 @@ impl Market {
         }
     }
 
-    /// Explains to a job that it waits whatever job ends.
+    /// Explains to a job that the end of other jobs doesn't let it start.
     fn refuse<R: Rule>(&mut self, job: &QueuedJob) -> Option<Decision> {
         let decision = refuse::<R>(&self.fate, job, self.waiting.is_some());
         self.waiting.get_or_insert(job.id);
         decision
     }
 
-    /// Computes the offers of GPUs that changed since this request's last offers; of all, the first time.
+    /// Computes the offers of GPUs that changed since this request's last offers; the first time,
+    /// of all GPUs.
     fn refresh<R: Rule>(
         &mut self,
         rule: &mut R,
@@ -215,8 +216,8 @@ impl Market {
     }
 }
 
-/// Explains to a job that it waits whatever job ends. Where another layout would help, it would help all
-/// jobs with the request: only the first gets an explanation.
+/// Explains to a job that the end of other jobs doesn't let it start. Where another layout would
+/// help, it would help all jobs with the request: only the first gets an explanation.
 pub(crate) fn refuse<R: Rule>(fate: &Fate, job: &QueuedJob, again: bool) -> Option<Decision> {
     let Fate::Waits(reason, hopeless) = fate else { return None };
     let why = match (again, reason) {
@@ -229,7 +230,7 @@ pub(crate) fn refuse<R: Rule>(fate: &Fate, job: &QueuedJob, again: bool) -> Opti
 
 /// Returns whether a request can ever be met, and if not, why.
 pub(crate) fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedRequest) -> Fate {
-    // Where no GPU was ever seen, nothing can be called impossible: the first may hold it.
+    // Before any GPU was seen, no request is impossible: the first GPU may hold it.
     let mut reason = match state.gpus.is_empty() {
         true => WaitReason::NodeUnavailable,
         false => WaitReason::BadConstraints,
@@ -259,18 +260,18 @@ pub(crate) fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedR
     Fate::Waits(reason, Hopeless::new(R::NAME, state, size, reason))
 }
 
-/// Names the administrative overrides, if nothing else keeps the request from its GPUs.
+/// Names the administrative overrides, if they alone block the request.
 fn closed(state: &WorkingState<'_>, size: &NumberedRequest) -> Option<WaitReason> {
     let mut holders = state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.request));
     let first = holders.next()?.view.operator.closed.as_ref()?.how;
     let rest: Option<Vec<ClosureKind>> =
         holders.map(|gpu| gpu.view.operator.closed.as_ref().map(|closed| closed.how)).collect();
     let rest = rest?;
-    // What is kept comes back when a gang starts.
+    // Reserved GPUs become available when a gang starts.
     if first == ClosureKind::Kept || rest.contains(&ClosureKind::Kept) {
         return Some(WaitReason::Resources);
     }
-    // Of both, the drained ones are the likelier to come back.
+    // Of drained and quarantined GPUs, the drained ones are more likely to become available.
     match rest.contains(&ClosureKind::Drained) || first == ClosureKind::Drained {
         true => Some(WaitReason::NodeDrained),
         false => Some(WaitReason::GpuQuarantined),

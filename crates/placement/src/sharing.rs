@@ -1,22 +1,25 @@
-//! Sharers of one slice, under NVIDIA's Multi-Process Service or kernel by kernel.
+//! Jobs that share one slice, under NVIDIA's Multi-Process Service or kernel by kernel.
 //!
-//! No paper that a policy here follows shares a slice: MIGM never does, Dyna-P's fixed layout has
-//! one job a partition, and `exclusive` gives away whole GPUs. What follows is ours, the same for
-//! every policy that has slices at all:
+//! None of the papers that the policies follow shares slices: MIGM never does, Dyna-P's fixed
+//! layout has one job per partition, and `exclusive` gives each job a whole GPU. The following
+//! rules are ours, the same for every policy that uses slices:
 //!
-//! - A job shares only if it requests so, and only with jobs of the same user: under MPS a fault of
-//!   one is a fault of all.
-//! - Kernel by kernel, jobs join only their like: every job on the slice must stand in its queue.
-//! - It joins a shared slice that has space, by multiprocessors and memory, before it takes a
-//!   slice of its own. It takes the tightest such slice, then the one with the least memory left over.
-//! - The co-runners matter where their speeds are predicted: kernel by kernel from how busy all are
-//!   ([`crate::kernel_sharing`]), under MPS as is predicted ([`crate::Predictor::predict_speeds`]).
-//!   Then the slice is joined on which one more adds most, and none on which it adds little or
-//!   would slow one that serves answers. Where they aren't predicted, the user's request decides.
-//! - If there is none, it founds one: the tightest slice on which jobs like it fit together, that
-//!   is with `memory * 100 / percent` of memory. Half a slice's multiprocessors go with half its
-//!   memory, so that neither is left over. Where no slice is so large, the largest.
-//! - How a slice is come by stays the policy's affair. `exclusive` never lets anyone join.
+//! - A job shares only if it requests sharing, and only with jobs of the same user: under MPS a
+//!   fault of one job ends all of them.
+//! - Under kernel-level sharing, all jobs of the slice must use its kernel queue, so such jobs join
+//!   only each other.
+//! - It joins a shared slice with enough free multiprocessors and memory before it takes a slice of
+//!   its own. It takes the tightest such slice, then the one with the least remaining memory.
+//! - Co-runners are considered if their speeds are predicted: for kernel-level sharing from how
+//!   busy all jobs are ([`crate::kernel_sharing`]), for MPS by
+//!   [`crate::Predictor::predict_speeds`]. Then the job joins the slice where it adds most
+//!   throughput. It joins no slice where it adds little or would slow an online job. Without
+//!   predictions, the user's request decides.
+//! - If there is no such slice, it starts a shared one: the tightest slice on which jobs like it
+//!   fit together, which needs `memory * 100 / percent` of memory. Half of a slice's
+//!   multiprocessors come with half of its memory, so that neither remains unused. If no slice is
+//!   so large, it takes the largest.
+//! - How a slice is obtained is left to the policy. Under `exclusive` no job joins another.
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -30,7 +33,8 @@ use crate::request::{NumberedRequest, SliceRequest};
 use crate::view::{InstanceState, InstanceView, SharingRequest, Tenancy};
 use crate::working_state::WorkingGpu;
 
-/// Returns the best that a GPU has for a request: space next to sharers, or what the rule finds.
+/// Returns the best offer of a GPU for a request: free space on a shared slice, or the offer of the
+/// rule.
 pub fn best_offer<R: Rule>(
     rule: &mut R,
     gpu: &WorkingGpu<'_>,
@@ -45,7 +49,7 @@ pub fn best_offer<R: Rule>(
     joined.or_else(|| rule.offer(gpu, size))
 }
 
-/// Returns the shared slice of a GPU that a sharer would join.
+/// Returns the shared slice of a GPU that a sharing job would join.
 pub(crate) fn join(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
     let SliceRequest::Shared(sharer) = &size.request else { return None };
     if !gpu.view.shares(sharer.share) {
@@ -73,8 +77,8 @@ pub(crate) fn join(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Of
     }))
 }
 
-/// Returns what a sharer adds to a slice, in thousandths of a job alone: nothing that is known, where
-/// nothing is predicted; `None` if it had better not come.
+/// Returns how much throughput a sharing job adds to a slice, in thousandths of a job alone; the
+/// inner value is `None` without predictions. `None` if the job should not join.
 fn adds(
     gpu: &WorkingGpu<'_>,
     instance: &InstanceView,
@@ -88,7 +92,7 @@ fn adds(
     }
 }
 
-/// Returns what is to be expected of one more on a slice that others share.
+/// Returns the predicted effect of one more job on a shared slice.
 pub(crate) fn prospect(
     gpu: &WorkingGpu<'_>,
     instance: &InstanceView,
@@ -112,7 +116,7 @@ pub(crate) fn prospect(
     })
 }
 
-/// Returns the sharers whose end alone would let another one in.
+/// Returns the sharing jobs of which a single end would let another job join.
 pub(crate) fn blockers(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<JobId>> {
     let SliceRequest::Shared(sharer) = &size.request else { return Vec::new() };
     let mut found = Vec::new();
@@ -130,7 +134,8 @@ pub(crate) fn blockers(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Vec<Vec<
     found
 }
 
-/// Explains why a sharer doesn't join a slice that has space for it: the first such slice of these GPUs.
+/// Explains why a job doesn't join a shared slice that has space for it. It names the first such
+/// slice of these GPUs.
 pub(crate) fn declined<'g, 'c: 'g>(
     gpus: impl Iterator<Item = &'g WorkingGpu<'c>>,
     size: &NumberedRequest,
@@ -176,7 +181,7 @@ fn reason(
     }
 }
 
-/// Returns how a sharer would be co-located on a slice of its own with this memory.
+/// Returns how a sharing job would be co-located on a new slice with this memory.
 pub(crate) fn rank_colocation(
     request: &SliceRequest,
     memory: tessera_model::Bytes,

@@ -1,4 +1,4 @@
-//! The cluster as a policy sees it.
+//! The view of the cluster that policies get.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct ClusterView {
 /// Which GPUs of a cluster are alike.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuKinds {
-    /// The first GPU of each kind, by its place in the view.
+    /// The first GPU of each kind, by its index in the view.
     pub(crate) first: Vec<usize>,
     /// The kind of each GPU, in the order of the view.
     pub(crate) kind_of: Vec<usize>,
@@ -45,8 +45,8 @@ impl ClusterView {
         Self { gpus: self.gpus.iter().filter(allowed).cloned().collect() }
     }
 
-    /// Returns the kinds of GPUs in the order in which they appear. Thousands of jobs are predicted for a handful
-    /// of kinds.
+    /// Returns the kinds of GPUs in the order in which they appear. So predictions for thousands of
+    /// jobs are needed only for a few kinds.
     pub(crate) fn gpu_kinds(&self) -> GpuKinds {
         let mut kinds = GpuKinds::default();
         for (at, gpu) in self.gpus.iter().enumerate() {
@@ -66,7 +66,7 @@ impl ClusterView {
     }
 }
 
-/// One GPU as its agent last reported it, with what has been decided since laid over it.
+/// One GPU in the last report of its agent, with later decisions applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuView {
     /// Its UUID.
@@ -81,8 +81,8 @@ pub struct GpuView {
     pub memory: Bytes,
     /// Streaming multiprocessors of the whole GPU, if the driver reports them.
     pub sms: Option<u16>,
-    /// Reported profiles and placements; `None` where MIG is off or not supported. Left out where
-    /// a view is written down: [`crate::record`] writes it once for all GPUs of a kind.
+    /// Reported profiles and placements; `None` where MIG is off or not supported. It is left out
+    /// of serialized views: [`crate::record`] stores it once for all GPUs of a kind.
     #[serde(skip)]
     pub mig: Option<Arc<MigView>>,
     /// Whether its node can share slices under MPS: it has NVIDIA's MPS control program.
@@ -99,18 +99,18 @@ pub struct GpuView {
     pub operator: AdminOverride,
 }
 
-/// Administrative overrides of a GPU, with the sentences that explanations repeat.
+/// Administrative overrides of a GPU, with the sentences for explanations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdminOverride {
     /// Why no new attempts may start; such a GPU is never available.
     pub closed: Option<GpuClosure>,
-    /// Why its layout stays as it is, such as `the layout of GPU 0 of node a is pinned (by ada)`. Its
-    /// slices may be used, and nothing may be created or destroyed for a job.
+    /// Why its layout must not change, such as `the layout of GPU 0 of node a is pinned (by ada)`.
+    /// Its slices may be used, but no instance may be created or destroyed for a job.
     pub pinned: Option<String>,
 }
 
 impl GpuView {
-    /// Whether both are of one model, with one geometry.
+    /// Returns whether both are of the same model, with the same geometry.
     pub(crate) fn is_same_kind(&self, other: &Self) -> bool {
         let has_same_rules = match (&self.mig, &other.mig) {
             (Some(own), Some(other)) => Arc::ptr_eq(own, other) || own.geometry == other.geometry,
@@ -133,7 +133,7 @@ impl GpuView {
     pub fn cuttable(&self, name: &ComputeName) -> Option<&Profile> {
         let profile = self.mig.as_ref()?.geometry.by_name(&name.profile)?;
         let sizes = compute::offered(profile.compute_slices);
-        // The one over the whole of it goes by the profile's own name.
+        // A compute instance that covers the whole GPU instance has the name of its profile.
         let part = name.slices < profile.compute_slices;
         (part && sizes.iter().any(|size| size.slices == name.slices)).then_some(profile)
     }
@@ -146,23 +146,23 @@ pub struct GpuClosure {
     pub how: ClosureKind,
     /// A sentence, such as `node a is drained (maintenance, by ada)`.
     pub words: String,
-    /// What clears it, such as `node a is undrained`.
+    /// The event that clears it, such as `node a is undrained`.
     pub until: String,
 }
 
 /// The kinds of overrides that keep new attempts away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClosureKind {
-    /// It is to become empty: running attempts finish.
+    /// Drained: running attempts finish, and no new ones start.
     Drained,
-    /// It is not trusted.
+    /// Quarantined: it is not trusted.
     Quarantined,
-    /// Not by an operator: it is reserved for a gang, see [`crate::gangs`].
+    /// Reserved for a gang, not by an operator; see [`crate::gangs`].
     Kept,
 }
 
 impl ClosureKind {
-    /// Returns the stable word of the API.
+    /// Returns the stable value in the API.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Drained => "drained",
@@ -174,27 +174,27 @@ impl ClosureKind {
 
 /// The partitioning rules of one GPU, shared by all GPUs of its model.
 ///
-/// Building one takes milliseconds (every state and its reachability is precomputed, as
-/// MIGM §4 has it), so GPUs with equal geometry should share it.
+/// Building it takes milliseconds (all states and their reachability are precomputed, following
+/// MIGM §4), so GPUs with equal geometry should share it.
 #[derive(Debug)]
 pub struct MigView {
-    /// As the agent reported it.
+    /// The geometry that the agent reported.
     pub geometry: Geometry,
-    /// States of all profiles, since instances of any profile may stand in the way; reachability
-    /// of the plain ones.
+    /// The state space of all profiles, since instances of any profile may be in the way, with the
+    /// reachability of the plain ones.
     space: StateSpace,
     /// The plain profiles, smallest memory first, then fewest compute slices.
     plain: Vec<ProfileId>,
-    /// The place of the largest profile among the geometry's; nothing if that has none.
+    /// The index of the largest profile in the geometry; `None` if it has no profiles.
     largest: Option<usize>,
     /// The full layouts of plain profiles, in the order of the states; empty where there are too
     /// many states to list.
     full: Vec<Layout>,
-    /// The same with numbered slots, for searches.
+    /// The full layouts with numbered slots, for searches.
     layout_index: LayoutIndex,
 }
 
-/// Two views of one geometry are equal: all else follows from it.
+/// Two views of one geometry are equal: all other fields are derived from it.
 impl PartialEq for MigView {
     fn eq(&self, other: &Self) -> bool {
         self.geometry == other.geometry
@@ -232,16 +232,16 @@ impl MigView {
         self.geometry.profiles.get(self.largest?)
     }
 
-    /// Returns the space of all profiles, plain or not: what may stand together. Its `R` counts
-    /// the full layouts that allocations of **plain** profiles alone can still lead to; instances
-    /// of other profiles count as obstacles.
+    /// Returns the state space of all profiles, plain or not: which instances may coexist. Its `R`
+    /// counts the full layouts that are still reachable by allocations of **plain** profiles alone;
+    /// instances of other profiles count as obstacles.
     ///
     /// Source: MIGM §4; the paper offers the plain profiles only.
     pub const fn all(&self) -> &StateSpace {
         &self.space
     }
 
-    /// Returns how many full layouts plain allocations can still lead to; `None` where the
+    /// Returns how many full layouts are still reachable by plain allocations; `None` where the
     /// geometry has too many states to count them.
     pub fn full_layouts(&self, state: MigState) -> Option<usize> {
         match self.space.measure() {
@@ -267,44 +267,44 @@ impl MigView {
     }
 }
 
-/// One instance, standing or promised.
+/// One instance, existing or planned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceView {
-    /// Where it stands; `None` for a whole GPU with MIG off.
+    /// Its slot; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
     /// Memory that a job can use.
     pub memory: Bytes,
-    /// What it is doing.
+    /// Its state.
     pub state: InstanceState,
 }
 
-/// What an instance is doing.
+/// The state of an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InstanceState {
-    /// Nothing runs on it: a job may start, or it may be destroyed.
+    /// It has no job: a job may start on it, or it may be destroyed.
     Idle,
-    /// A job has it: it runs there, is starting, or the instance is being made for it.
+    /// A job has it: the job runs or starts on it, or the instance is being created for it.
     Taken {
         /// The job.
         job: JobId,
     },
-    /// Jobs of one user share it.
+    /// Several jobs of one user share it.
     Shared(Tenancy),
-    /// An operator partitioned it into compute instances, which only jobs use that name them. Policies
-    /// leave it alone until its layout is another one.
+    /// An operator divided it into compute instances, which are used only by jobs that name them.
+    /// Policies don't touch it while it is divided.
     Cut(ComputeInstancesView),
-    /// It is used or was made from outside Tessera: planned around, never touched.
+    /// Another program uses it or created it: it is an obstacle and never touched.
     Foreign,
-    /// It can't be used or destroyed until a person looks.
+    /// It can't be used or destroyed until a person intervenes.
     Stuck,
-    /// It is not part of an operator's layout, and is about to be destroyed.
+    /// It is not part of an operator's layout, and will be destroyed.
     Leaving,
     /// An operator quarantined it: it is neither used nor destroyed until that is cleared.
     Quarantined,
 }
 
 impl InstanceState {
-    /// Returns whether the instance must be left alone.
+    /// Returns whether the instance must not be touched.
     pub const fn busy(&self) -> bool {
         !matches!(self, Self::Idle)
     }
@@ -318,9 +318,9 @@ impl InstanceState {
 /// The compute instances of one GPU instance, and the jobs on them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeInstancesView {
-    /// Those that may be taken or are.
+    /// The compute instances that are free or in use.
     pub cut: Cut,
-    /// The jobs there, all jobs of one user: what fails on a GPU instance may hit all of them.
+    /// The jobs on them, all of one user: a fault of a GPU instance may affect all of them.
     pub tenancy: Option<Tenancy>,
 }
 
@@ -331,37 +331,37 @@ impl ComputeInstancesView {
         sharers.filter_map(|(job, part)| Some((*job, part.compute()?)))
     }
 
-    /// Returns the compute instances that nobody has.
+    /// Returns the compute instances without jobs.
     pub fn free(&self) -> impl Iterator<Item = ComputeSlot> {
         self.cut.iter().filter(|slot| self.taken().all(|(_, taken)| !taken.overlaps(*slot)))
     }
 }
 
-/// A job that waits in the queue.
+/// A job in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuedJob {
-    /// Its number; the queue's order among equals.
+    /// Its number, which orders jobs of equal rank.
     pub id: JobId,
     /// The requested GPU or slice.
     pub gpu: GpuRequest,
     /// Its user.
     #[serde(with = "shared_text")]
     pub user: Arc<str>,
-    /// Its part of a slice, if it may share one.
+    /// Its share of a slice, if it may share one.
     pub share: Option<SharingRequest>,
-    /// What is known of it as a sharer, if the controller decides whether it shares (`--share auto`). Policies
-    /// take such a job for one that has its slice to itself.
+    /// What is known about it as a sharing job, if the controller decides whether it shares
+    /// (`--share auto`). Policies treat such a job as one that has its slice to itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto: Option<KernelSharer>,
-    /// What orders it in the queue.
+    /// Its rank, which orders the queue.
     #[serde(flatten)]
     pub queue_rank: QueueRank,
     /// When it was accepted, on the database's clock.
     pub submitted: Millis,
-    /// Its place in its gang, if it is one of several that start together.
+    /// Its membership in a gang, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangMember>,
-    /// Where it may run, if not everywhere.
+    /// Its restriction to nodes or GPUs, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Arc<PlaceFilter>>,
 }
@@ -370,13 +370,13 @@ pub struct QueuedJob {
 pub type QueueKey = (QueueRank, JobId);
 
 impl QueuedJob {
-    /// Returns what orders it in the queue.
+    /// Returns the key that orders it in the queue.
     pub const fn key(&self) -> QueueKey {
         (self.queue_rank, self.id)
     }
 }
 
-/// Text that many share, written as text.
+/// Serializes shared text as plain text.
 pub(crate) mod shared_text {
     use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The cluster as the decisions of one round change it.
+//! The cluster with the decisions of one round applied.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use crate::view::{
     ClusterView, GpuView, InstanceState, InstanceView, MigView, SharingRequest, Tenancy,
 };
 
-/// One GPU with what this round decided laid over it.
+/// One GPU with the decisions of this round applied.
 #[derive(Clone, Debug)]
 pub struct WorkingGpu<'c> {
-    /// As the round began.
+    /// The GPU at the start of the round.
     pub view: &'c GpuView,
-    /// The predictions of how its sharers do.
+    /// The predictions for jobs that share its slices.
     pub predictor: &'c dyn Predictor,
-    /// What stands or is promised now.
+    /// Its existing and planned instances.
     pub instances: Vec<InstanceView>,
-    /// Its layout; `None` with MIG off, or where an instance stands that the reported geometry
-    /// doesn't have: such a GPU can't be planned for.
+    /// Its layout; `None` with MIG off, or if an instance is not in the reported geometry: such a
+    /// GPU can't be planned for.
     pub layout: Option<GpuLayout<'c>>,
 }
 
@@ -29,13 +29,13 @@ pub struct WorkingGpu<'c> {
 pub struct GpuLayout<'c> {
     /// The GPU's rules.
     pub mig: &'c MigView,
-    /// Number of the rules among those of the cluster: equal rules, equal number.
+    /// The number of the rules within the cluster; equal rules have equal numbers.
     pub model: usize,
-    /// Everything that stands or is promised.
+    /// All existing and planned instances.
     pub all: MigState,
-    /// The part that must be left alone.
+    /// The instances that must not be touched.
     pub busy: MigState,
-    /// The part that won't go even when every job has ended.
+    /// The instances that stay even when every job has ended.
     pub fixed: MigState,
 }
 
@@ -47,7 +47,7 @@ pub struct WorkingState<'c> {
 }
 
 impl<'c> WorkingState<'c> {
-    /// Lays out the cluster as a round begins.
+    /// Reads the cluster at the start of a round.
     pub fn new(cluster: &'c ClusterView, predictor: &'c dyn Predictor) -> Self {
         let mut models: Vec<&'c Arc<MigView>> = Vec::new();
         let gpus = cluster
@@ -65,8 +65,8 @@ impl<'c> WorkingState<'c> {
     }
 }
 
-/// Finds the number of a GPU's rules, or gives out the next one. Rules are compared by value:
-/// whether GPUs share them in memory is the caller's business.
+/// Finds the number of a GPU's rules, or assigns the next one. Rules are compared by value, since
+/// GPUs need not share them in memory.
 fn number_of<'c>(models: &mut Vec<&'c Arc<MigView>>, mig: &'c Arc<MigView>) -> usize {
     let known = models
         .iter()
@@ -98,7 +98,7 @@ impl<'c> GpuLayout<'c> {
 }
 
 impl WorkingGpu<'_> {
-    /// Takes the steps of a decision and gives the instance to the job.
+    /// Applies the steps of a decision and gives the instance to the job.
     pub fn take(
         &mut self,
         job: JobId,
@@ -141,7 +141,7 @@ impl WorkingGpu<'_> {
                 });
                 layout.all = layout.mig.all().allocate(layout.all, slot).unwrap_or(layout.all);
             }
-            // Only operators cut instances further, and no policy touches those.
+            // Only operators divide instances further, and no policy touches those.
             PlanStep::Cut(..) => {}
         }
     }

@@ -1,9 +1,9 @@
-//! Predicts speeds of co-located jobs from what a controller knows of jobs.
+//! Predicts speeds of co-located jobs from a controller's knowledge about jobs.
 //!
-//! MMK (§III-A) profiles what each job uses of multiprocessors, bandwidth and L2 before it runs. A
-//! controller knows how busy some tasks' kernels keep a slice, and of the others nothing. What isn't
-//! known has a column of its own that a tree may split on: it is never a number that looks like a
-//! known one. Co-runners come and go while a job runs, so that what is learned from is their average
+//! MMK (§III-A) profiles each job's use of multiprocessors, bandwidth and L2 before it runs. A
+//! controller knows how busy some tasks' kernels keep a slice, and nothing about the others.
+//! Unknown values have a column of their own on which a tree may split, so they never look like
+//! known numbers. Co-runners change while a job runs, so the training samples have their average
 //! over the run. The columns are ours.
 
 use serde::{Deserialize, Serialize};
@@ -13,38 +13,38 @@ use crate::number::{float, hash};
 use crate::outcome::Prediction;
 use crate::trained::{TooFewRows, TrainedModel};
 
-/// A forest that is off by more than this part of what it predicts is not used. A job next to
-/// another is seldom slower than by half, so that the middle would do nearly as well. Ours.
+/// A forest with a larger relative error than this is not used. A co-runner rarely slows a job by
+/// more than half, so the middle of that range would be nearly as good. The value is ours.
 const USEFUL: f64 = 0.25;
 
 /// A job under MPS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SharingClient {
-    /// Whether somebody waits for its answers.
+    /// Whether it is an online job.
     pub online: bool,
     /// Its percentage of the slice's multiprocessors.
     pub sm_percent: u8,
-    /// The part of its time alone in which a kernel of it runs, in thousandths; `None` where nobody
-    /// measured that.
+    /// The part of its time alone in which one of its kernels runs, in thousandths; `None` if that
+    /// was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<u16>,
 }
 
-/// The others on a slice, averaged over the time of a job.
+/// The co-runners on a slice, averaged over the time of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CoRunners {
-    /// How many, in thousandths.
+    /// Their number, in thousandths.
     pub count: u64,
-    /// Their percentages added up, in thousandths of a percent.
+    /// The sum of their percentages, in thousandths of a percent.
     pub sm: u64,
-    /// What those with a known part keep busy, added up, in millionths.
+    /// The sum of the known busy parts, in millionths.
     pub busy: u64,
-    /// Of how many that isn't known, in thousandths.
+    /// The number of co-runners with an unknown busy part, in thousandths.
     pub unknown: u64,
 }
 
 impl CoRunners {
-    /// Adds one that was there for a part of the time, in thousandths.
+    /// Adds a co-runner that was present for a part of the time, in thousandths.
     pub fn add(&mut self, other: &SharingClient, part: u64) {
         self.count += part;
         self.sm += u64::from(other.sm_percent) * part;
@@ -55,14 +55,14 @@ impl CoRunners {
     }
 }
 
-/// One job next to others.
+/// One job with its co-runners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Colocation {
     /// The slice's part of the GPU's compute, in thousandths.
     pub slice: u16,
     /// The job.
     pub own: SharingClient,
-    /// Who is with it.
+    /// Its co-runners.
     pub others: CoRunners,
 }
 
@@ -89,10 +89,10 @@ impl Colocation {
     }
 }
 
-/// A run next to others, and its speed over that of its task alone on such a slice.
+/// A run with co-runners, and its speed relative to that of its task alone on such a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColocatedRun {
-    /// Which task: rows of one are held out together.
+    /// The task; rows of one task are held out together.
     pub task: u64,
     /// Its co-runners.
     #[serde(rename = "company")]
@@ -101,7 +101,7 @@ pub struct ColocatedRun {
     pub speed_per_mille: u32,
 }
 
-/// Predicts speeds next to others.
+/// Predicts speeds with co-runners.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ColocationPredictor {
     /// The model with its version and error.
@@ -109,7 +109,7 @@ pub struct ColocationPredictor {
 }
 
 impl ColocatedRun {
-    /// Notes a run of a task.
+    /// Adds a run of a task.
     pub fn of(task: &str, colocation: Colocation, speed_per_mille: u32) -> Self {
         Self { task: hash(task.as_bytes()), colocation, speed_per_mille }
     }
@@ -120,7 +120,7 @@ impl ColocationPredictor {
     ///
     /// # Errors
     ///
-    /// [`TooFewRows`] of them.
+    /// [`TooFewRows`] if there are too few runs.
     pub fn learn(rows: &[ColocatedRun], seed: u64) -> Result<Self, TooFewRows> {
         let few = TooFewRows { rows: rows.len() };
         let mut table = TrainingTable::new(COLUMNS);
@@ -131,18 +131,18 @@ impl ColocationPredictor {
         Ok(Self { trained: TrainedModel::learn(LearnerKind::Forest, &table, seed)? })
     }
 
-    /// Returns whether it did well enough on tasks that it had not seen to be used.
+    /// Returns whether its error on unseen tasks is small enough for use.
     pub fn is_useful(&self) -> bool {
         self.trained.held_out.relative <= USEFUL
     }
 
-    /// Predicts a job's speed, in thousandths of that alone on the slice.
+    /// Predicts a job's speed, in thousandths of its speed alone on the slice.
     pub fn predict(&self, colocation: &Colocation) -> Prediction {
         self.trained.predict_speed(&colocation.row())
     }
 
-    /// Predicts the speed of each of those on a slice of such a part of a GPU, over its speed alone on all of
-    /// that slice. No job is faster than that: more would be noise.
+    /// Predicts the speed of each of several jobs on a slice of such a part of a GPU, relative to
+    /// its speed alone on all of that slice. Speeds are limited to that, since more would be noise.
     pub fn next_to_each_other(&self, slice: u16, clients: &[SharingClient]) -> Vec<Prediction> {
         let one = |(at, own): (usize, &SharingClient)| {
             let mut others = CoRunners::default();
@@ -155,8 +155,8 @@ impl ColocationPredictor {
         clients.iter().enumerate().map(one).collect()
     }
 
-    /// Predicts the speed of each of those on a slice of such a part of a GPU. It is in thousandths
-    /// of what each does there with its percentage while nobody else is there.
+    /// Predicts the speed of each of several jobs on a slice of such a part of a GPU, in
+    /// thousandths of its speed there with its percentage and without co-runners.
     pub fn together(&self, slice: u16, clients: &[SharingClient]) -> Vec<u64> {
         let speed = |own: &SharingClient, others: CoRunners| {
             self.predict(&Colocation { slice, own: *own, others }).value.max(1)
@@ -169,7 +169,7 @@ impl ColocationPredictor {
         };
         let relative = |(at, own): (usize, &SharingClient)| {
             let alone = speed(own, CoRunners::default());
-            // No job is quicker with co-runners: that would be noise.
+            // No job is faster with co-runners: that would be noise.
             (speed(own, others(at)) * 1_000 / alone).clamp(1, 1_000)
         };
         clients.iter().enumerate().map(relative).collect()
@@ -185,7 +185,7 @@ mod tests {
         SharingClient { online: false, sm_percent, busy }
     }
 
-    /// Runs of tasks that lose by how busy their co-runners with a known part are.
+    /// Runs of tasks that are slowed in proportion to their co-runners' known busy parts.
     fn runs(tasks: u64, known: impl Fn(u64) -> bool) -> Vec<ColocatedRun> {
         let mut rng = SeededRng::new(3);
         let mut draw = |below: usize| u16::try_from(rng.index_below(below)).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn co_runners_count_by_the_time_that_they_were_there() {
+    fn co_runners_count_by_their_time() {
         let mut others = CoRunners::default();
         others.add(&client(40, Some(500)), 250);
         others.add(&client(20, None), 1_000);

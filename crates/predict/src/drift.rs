@@ -1,4 +1,4 @@
-//! Whether predictions still are accurate.
+//! Detects whether predictions are still accurate.
 
 use std::collections::VecDeque;
 
@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::number::count;
 
-/// Outcomes that are looked back at: a change shows within a few dozen runs.
+/// How many recent outcomes are considered: a change shows within a few dozen runs.
 pub const WINDOW: usize = 64;
 
-/// Part of the outcomes that may miss their interval.
+/// The part of the outcomes that may be outside of their interval.
 const MISSES: f64 = 0.1;
 
-/// How unlikely the misses of a window must be for an alarm, if nothing had changed. With a new
-/// window every outcome, a false alarm comes about once in some thousand outcomes.
+/// The probability of a window's misses, without any change, below which an alarm is raised. With a
+/// new window for every outcome, a false alarm occurs about once in some thousand outcomes.
 const UNLIKELY: f64 = 0.001;
 
-/// What to make of predictions now.
+/// Whether predictions can be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PredictorTrust {
-    /// They lie in their intervals as often as they should.
+    /// Outcomes are in their intervals as often as expected.
     #[default]
     Trusted,
-    /// They don't: use conservative values until they do again, or a new model is trained.
+    /// They are not: use conservative values until they are again, or until a new model is trained.
     Alarmed,
 }
 
-/// The last outcomes of one model, and whether there is an alarm.
+/// The last outcomes of one model, and whether an alarm is active.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriftWatch {
     hits: VecDeque<bool>,
@@ -40,10 +40,10 @@ impl DriftWatch {
         Self::default()
     }
 
-    /// Takes one outcome: whether it lay in its interval. Returns what to make of predictions now.
+    /// Records whether one outcome was in its interval. Returns whether predictions can be used.
     ///
-    /// The alarm is raised where so many misses among the last [`WINDOW`] are less likely than
-    /// one in a thousand. It is taken back when a whole window misses no more than it may.
+    /// The alarm is raised when the probability of the misses among the last [`WINDOW`] is below
+    /// one in a thousand. It ends when a whole window has no more misses than allowed.
     pub fn take(&mut self, covered: bool) -> PredictorTrust {
         self.hits.push_back(covered);
         if self.hits.len() > WINDOW {
@@ -53,7 +53,7 @@ impl DriftWatch {
         match self.trust {
             PredictorTrust::Trusted if tail(self.hits.len(), misses) < UNLIKELY => {
                 self.trust = PredictorTrust::Alarmed;
-                // What is judged from here on are the conservative values.
+                // Later outcomes are those of the conservative values.
                 self.hits.clear();
             }
             PredictorTrust::Alarmed
@@ -66,13 +66,13 @@ impl DriftWatch {
         self.trust
     }
 
-    /// Returns what to make of predictions now.
+    /// Returns whether predictions can be used.
     pub const fn trust(&self) -> PredictorTrust {
         self.trust
     }
 }
 
-/// Returns how likely so many misses or more are among so many outcomes.
+/// Returns the probability of at least this many misses among this many outcomes.
 fn tail(outcomes: usize, misses: usize) -> f64 {
     let mut term = (1.0 - MISSES).powf(count(outcomes));
     let mut below = 0.0;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn predictions_that_keep_their_word_raise_no_alarm() {
+    fn accurate_predictions_raise_no_alarm() {
         let alarms = (0..20).filter(|seed| outcomes(&mut DriftWatch::new(), 0.08, 300, *seed) > 0);
         assert!(alarms.count() <= 2);
     }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_ends_when_predictions_come_true_again() {
+    fn an_alarm_ends_when_predictions_are_accurate_again() {
         let mut watch = DriftWatch::new();
         outcomes(&mut watch, 1.0, 20, 1);
         assert_eq!(watch.trust(), PredictorTrust::Alarmed);

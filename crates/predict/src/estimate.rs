@@ -1,8 +1,8 @@
-//! The GPU memory of a model that never ran, from its description.
+//! Estimates the GPU memory of a model that never ran, from its description.
 //!
 //! MIGM §2.2 names such an estimate for jobs that declare no memory and have no history. It adds up weights, gradients,
 //! the optimizer's state, activations, the cache of a transformer's keys and values, workspaces and the CUDA context.
-//! It is a start for the sizing ladder, which corrects it.
+//! It is the starting point of the sizing ladder, which corrects it.
 
 pub mod config;
 pub mod onnx;
@@ -14,33 +14,34 @@ use crate::number::{float, whole};
 
 const MIB: f64 = 1_048_576.0;
 
-/// How much more activations take than the formula has: allocators round, and outputs of operations live until the
-/// next one has run. Fitted on the first two of nine measurements of one model (`tests/estimate.rs`).
+/// By how much activations exceed the formula: allocators round, and outputs of operations live
+/// until the next one has run. Fitted on the first two of nine measurements of one model
+/// (`tests/estimate.rs`).
 const ALLOCATION: f64 = 1.18;
 
 /// Workspaces of cuBLAS and cuDNN in MiB. Fitted on the same.
 const WORKSPACE_MIB: f64 = 135.0;
 
-/// What activations take in mixed precision, of what they take in 32 bits: half of most of them, and all of softmax,
-/// norms and losses. Fitted on one measurement.
+/// The size of activations in mixed precision relative to 32 bits: most are half as large, and
+/// those of softmax, norms and losses are as large. Fitted on one measurement.
 const MIXED_ACTIVATIONS: f64 = 0.80;
 
 /// The CUDA context with its kernels, loaded as they are used, in MiB (CUDA 11.7 and newer). Older versions load all of
 /// a library's: 1,343 MiB on a V100 (source: `tests/estimate/measured.csv`).
 pub const CONTEXT_MIB: u64 = 600;
 
-/// How far activations may be off, as a part of them, on each side.
+/// The relative error of activations, on each side.
 const ACTIVATIONS_OFF: f64 = 0.25;
 
-/// How far everything else may be off.
+/// The relative error of everything else.
 const OTHERS_OFF: f64 = 0.04;
 
-/// What of a model decides about its memory.
+/// The properties of a model that determine its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ModelShape {
-    /// Weights.
+    /// The number of weights.
     pub parameters: u64,
-    /// Layers, encoder's and decoder's together.
+    /// The number of layers, encoder and decoder together.
     pub layers: u64,
     /// Width of the residual stream.
     pub hidden: u64,
@@ -52,11 +53,12 @@ pub struct ModelShape {
     pub head_width: u64,
     /// Tokens of the vocabulary.
     pub vocabulary: u64,
-    /// Values of all intermediate results of one sample, where the model's file names them (ONNX).
+    /// The number of values in all intermediate results of one sample, if the model's file has them
+    /// (ONNX).
     pub intermediates: u64,
 }
 
-/// The numbers in which a model is run.
+/// The precision in which a model is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberFormat {
     /// 32 bits.
@@ -72,7 +74,7 @@ pub enum NumberFormat {
 }
 
 impl NumberFormat {
-    /// All of them, with the words that users write.
+    /// All of them, with their names in requests.
     pub const WORDS: [(&str, Self); 7] = [
         ("float32", Self::Float32),
         ("mixed", Self::Mixed),
@@ -110,7 +112,7 @@ impl NumberFormat {
     }
 }
 
-/// What trains a model.
+/// The optimizer that trains a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptimizerKind {
     /// Nothing: inference.
@@ -128,7 +130,7 @@ pub enum OptimizerKind {
 }
 
 impl OptimizerKind {
-    /// All of them, with the words that users write.
+    /// All of them, with their names in requests.
     pub const WORDS: [(&str, Self); 6] = [
         ("none", Self::None),
         ("sgd", Self::Sgd),
@@ -152,13 +154,13 @@ impl OptimizerKind {
 /// How a model is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelRun {
-    /// Samples at once.
+    /// Samples in one batch.
     pub batch: u64,
     /// Tokens of a sample.
     pub sequence: u64,
-    /// Its numbers.
+    /// Its precision.
     pub format: NumberFormat,
-    /// What trains it.
+    /// Its optimizer.
     pub optimizer: OptimizerKind,
     /// Whether activations are computed again in the backward pass.
     pub checkpointing: bool,
@@ -166,7 +168,7 @@ pub struct ModelRun {
     pub context_mib: u64,
 }
 
-/// The memory of a run, by what it is for, with its range.
+/// The memory of a run by purpose, with its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RunMemory {
     /// Weights, with their copy in mixed precision.
@@ -185,9 +187,9 @@ pub struct RunMemory {
     pub context: Bytes,
     /// All of these.
     pub total: Bytes,
-    /// It is at least this, where the formulas hold.
+    /// The lower end, if the formulas apply.
     pub low: Bytes,
-    /// It is at most this.
+    /// The upper end.
     pub high: Bytes,
 }
 
@@ -233,13 +235,14 @@ fn activations(shape: &ModelShape, run: &ModelRun, is_trained: bool) -> f64 {
     }
     let stream = sequence * batch * hidden;
     let scores = float(shape.heads) * sequence * sequence * batch;
-    // In 32 bits: twice what the paper has for 16.
+    // In 32 bits, this is twice the paper's value for 16.
     let layer = 2.0 * (34.0 * stream + 5.0 * scores);
     let checkpoints = 4.0 * stream * float(shape.layers);
     let kept = match (is_trained, run.checkpointing) {
         (true, false) => layer * float(shape.layers),
         (true, true) => checkpoints + layer,
-        // Nothing is kept for a backward pass: the largest result of a layer, and the logits of the last token.
+        // Nothing is kept for a backward pass, so this is the largest result of a layer, and the
+        // logits of the last token.
         (false, _) => 4.0 * (4.0 * stream + float(shape.vocabulary) * batch),
     };
     ALLOCATION * kept * run.format.activations()

@@ -1,13 +1,14 @@
-//! How long a task takes on a size of slice.
+//! Predicts how long a task takes on a size of slice.
 //!
 //! Source: Dyna-P, eq. 5: boosted regression trees predict the time on a partition from counters of
 //! one run (activity of the graphics engine, of DRAM and of tensor cores, memory in use, time).
 //!
-//! Where it had to choose: what is learned is the **ratio** of two sizes' times, from every pair of
-//! sizes on which a task ran on the same GPU model. So a task of seconds is a sample for one of
-//! hours. Earlier runs on the very size come first. A ratio never leaves what slices can do: a
-//! smaller one is not faster, and a larger one not by more than its size and half again. Without a
-//! model the study's rule for slices stands in (what a slice lacks, as the job needs it).
+//! Choices of ours: the model learns the **ratio** of two sizes' times, from every pair of sizes on
+//! which a task ran on the same GPU model. So a task of seconds is a sample for one of hours.
+//! Earlier runs on the same size have precedence. Ratios are limited to what slices can do: a
+//! smaller slice is not faster, and a larger one gains at most its size ratio and half again.
+//! Without a model the study's rule for slices is used (the resources that a slice lacks, weighted
+//! by the job's need).
 
 mod history;
 
@@ -24,7 +25,7 @@ use crate::trained::TrainedModel;
 use history::{ModelHistory, SizeHistory};
 pub use history::{RunCounters, TaskRun};
 
-/// What repeated runs differ by where nothing shows it, as a part.
+/// The assumed relative spread of repeated runs, if it is not known.
 const REPEAT: f64 = 0.2;
 
 /// How much more than its size a larger slice can gain: caches fit all at once.
@@ -43,7 +44,7 @@ pub struct TimePredictor {
 }
 
 impl TimePredictor {
-    /// Learns from runs that came to their end, oldest first.
+    /// Learns from completed runs, the oldest first.
     pub fn learn(runs: &[TaskRun], seed: u64) -> Self {
         let places = history::places(runs);
         let mut table = TrainingTable::new(COLUMNS);
@@ -68,11 +69,12 @@ impl TimePredictor {
         self.ratios.as_ref()
     }
 
-    /// Predicts how long a task takes on so many compute slices of a GPU model; `None` for a task
-    /// that never ran on that model.
+    /// Predicts how long a task takes on a number of compute slices of a GPU model; `None` for a
+    /// task that never ran on that model.
     ///
-    /// Where predictions aren't trusted ([`PredictorTrust::Alarmed`]), a measured time is the interval's
-    /// upper end, a smaller slice costs its whole size, and a larger one gains nothing.
+    /// If predictions aren't trusted ([`PredictorTrust::Alarmed`]), a measured time is the
+    /// interval's upper end, a smaller slice is slower in proportion to its size, and a larger one
+    /// gains nothing.
     pub fn time(
         &self,
         task: &str,
@@ -128,7 +130,7 @@ fn prediction(ends: [f64; 3], source: PredictionSource, model: u64) -> Predictio
     Prediction { quantity: PredictedQuantity::TimeMs, value, low, high, source, model }
 }
 
-/// Returns the least and the greatest that the time on `to` slices can be over that on `from`.
+/// Returns the least and the greatest possible ratio of the time on `to` slices to that on `from`.
 fn limits(from: u8, to: u8) -> (f64, f64) {
     let linear = f64::from(from.max(1)) / f64::from(to.max(1));
     match to < from {
@@ -137,11 +139,11 @@ fn limits(from: u8, to: u8) -> (f64, f64) {
     }
 }
 
-/// Source: the co-execution study's slow-downs on slices, as the simulator has them fitted.
+/// Source: the co-execution study's slow-downs on slices, as fitted for the simulator.
 fn rule_of_thumb(whole_slices: u8, from: (u8, &SizeHistory), to: u8) -> f64 {
     let (sm, bandwidth) = match from.1.counters() {
         Some(counters) => (f64::from(counters.sm), f64::from(counters.bandwidth)),
-        // Nothing was counted: half of the GPU.
+        // Without counters, half of the GPU is assumed.
         None => (500.0, 200.0),
     };
     let needs = (1.35 * sm / 1_000.0).max(0.74 * (bandwidth / 200.0).powi(2).min(1.0));

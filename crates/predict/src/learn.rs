@@ -25,7 +25,7 @@ impl LearnerKind {
     /// All learners of a controller.
     pub const ALL: [Self; 2] = [Self::Boosted, Self::Forest];
 
-    /// Returns its name as people write it.
+    /// Returns its name in requests.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Boosted => "gradient-boosted trees",
@@ -45,7 +45,7 @@ pub enum LearnedModel {
 }
 
 impl LearnedModel {
-    /// Learns from a table; every random draw comes from `seed`.
+    /// Learns from a table; all random numbers come from `seed`.
     pub fn learn(kind: LearnerKind, table: &TrainingTable, seed: u64) -> Self {
         match kind {
             LearnerKind::Boosted => Self::Boosted(BoostedTrees::learn(table, seed)),
@@ -68,7 +68,7 @@ mod tests {
     use crate::number::count;
     use crate::random::SeededRng;
 
-    /// A curve with a corner and a product in it.
+    /// A curve with a kink and a product.
     fn curve(rows: u64) -> TrainingTable {
         let mut rng = SeededRng::new(7);
         let mut table = TrainingTable::new(3);
@@ -87,13 +87,13 @@ mod tests {
             let model = LearnedModel::learn(kind, &train, 1);
             let off = held_out.rows().map(|(x, y)| (model.predict(x) - y).abs());
             let error = off.sum::<f64>() / count(held_out.len());
-            // The mean alone is off by 0.27, and the best line by 0.09.
+            // The error of the mean alone is 0.27, and that of the best line 0.09.
             assert!(error < 0.06, "{}: {error}", kind.name());
         }
     }
 
     #[test]
-    fn learning_twice_gives_the_same_model_and_it_survives_being_stored() {
+    fn learning_twice_gives_the_same_model_and_it_can_be_stored() {
         let table = curve(200);
         for kind in LearnerKind::ALL {
             let model = LearnedModel::learn(kind, &table, 3);

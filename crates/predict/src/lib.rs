@@ -1,18 +1,18 @@
-//! Predictions of what jobs need, learned from past jobs: pure functions from rows of history to models,
-//! and from models to numbers with intervals.
+//! Predictions of jobs' needs, learned from earlier jobs: pure functions from rows of history to
+//! models, and from models to numbers with intervals.
 //!
 //! - [`jct`]: how long a task takes on a size of slice (gradient-boosted trees, as Dyna-P's eq. 5).
-//! - [`colocation`]: how fast a job is next to co-runners on one slice (random forest with contention
-//!   features, as MMK's §III-A), from what a controller knows of them.
-//! - [`memory`]: what runs show of the memory that their task needs.
-//! - [`peak`]: what a job that grows will need in the end, and when it has to be moved.
-//! - [`estimate`]: what a model that never ran needs, from its description.
+//! - [`colocation`]: how fast a job is with co-runners on one slice (random forest with contention
+//!   features, as MMK's §III-A), from a controller's knowledge about them.
+//! - [`memory`]: the memory that a task needs, from its runs.
+//! - [`peak`]: the memory that a growing job needs at its end, and when it has to be moved.
+//! - [`estimate`]: the memory that a model needs, from its description.
 //! - [`drift`]: whether predictions are still accurate; if not, callers get conservative values.
 //!
 //! Nothing here reads a clock, a file or a source of entropy. The same rows give the same model, bit for bit.
 //! So a version that the store names can be trained again and compared. The learners are ours
-//! ([`learn`]): those on offer draw from a thread's random numbers or hide their models, and
-//! a few hundred lines serve tables of this size.
+//! ([`learn`]): available ones use a thread's random numbers or hide their models, and a few
+//! hundred lines are enough for tables of this size.
 
 #![forbid(unsafe_code)]
 

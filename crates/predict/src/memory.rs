@@ -1,23 +1,23 @@
-//! What runs show of the memory that their task needs, and what is predicted from that.
+//! Observations of the memory that tasks need, and predictions from them.
 //!
 //! The control core learns sizes from it (`predictions/sizes.rs`), since a size depends on the slices of a cluster.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Bytes;
 
-/// What one run showed.
+/// The observation from one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemoryEvidence {
     /// It ended; this was its peak.
     Peak(Bytes),
-    /// It ran out of memory on a slice with so much.
+    /// It ran out of memory on a slice with this amount.
     OutOf(Bytes),
 }
 
-/// What a task is predicted to need.
+/// The predicted need of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryEstimate {
-    /// How many runs it rests on.
+    /// On how many runs it is based.
     pub runs: u32,
     /// A run is expected to have this much at least.
     pub low: Bytes,
@@ -27,12 +27,12 @@ pub struct MemoryEstimate {
     pub high: Bytes,
     /// The largest slice that a run ran out of, if more than that is requested.
     pub ran_out_of: Option<Bytes>,
-    /// Whether it is a cautious one, since what was predicted of the task was not accurate any more.
+    /// Whether it is cautious, since the task's predictions were no longer accurate.
     pub cautious: bool,
 }
 
 impl MemoryEstimate {
-    /// Returns whether a run kept to it: nobody who ran out of memory did.
+    /// Returns whether a run stayed within it: a run that ran out of memory did not.
     pub fn covers(&self, shown: MemoryEvidence) -> bool {
         match shown {
             MemoryEvidence::Peak(peak) => self.low <= peak && peak <= self.high,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::number::float;
 
-/// What a number means.
+/// The meaning of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PredictedQuantity {
@@ -14,24 +14,24 @@ pub enum PredictedQuantity {
     SpeedPerMille,
 }
 
-/// Where a number comes from; the surest first.
+/// The source of a number; the most reliable first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PredictionSource {
-    /// Earlier runs of the same task in the same place.
+    /// Earlier runs of the same task on the same kind of slice.
     Measured,
     /// A model that learned from other tasks.
     Learned,
-    /// A rule of thumb: too little is known to learn.
+    /// A rule of thumb, since there are too few runs to learn from.
     Scaled,
-    /// The worst that is plausible: predictions have stopped to are accurate.
+    /// The worst plausible value, since predictions are no longer accurate.
     Conservative,
 }
 
-/// One prediction with the interval in which nine of ten outcomes are to lie.
+/// One prediction with the interval in which nine of ten outcomes are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// What it is a number of.
+    /// The meaning of the number.
     pub quantity: PredictedQuantity,
     /// The number.
     pub value: u64,
@@ -39,10 +39,10 @@ pub struct Prediction {
     pub low: u64,
     /// The interval's upper end.
     pub high: u64,
-    /// Where it comes from.
+    /// Its source.
     pub source: PredictionSource,
-    /// Fingerprint of the model that predicted it ([`crate::Version::fingerprint`]); zero where no
-    /// model did.
+    /// Fingerprint of the model that predicted it ([`crate::Version::fingerprint`]); zero without a
+    /// model.
     pub model: u64,
 }
 
@@ -52,7 +52,7 @@ impl Prediction {
         self.low <= actual && actual <= self.high
     }
 
-    /// Returns how far off the outcome was, over the outcome.
+    /// Returns the error relative to the outcome.
     pub fn relative_error(&self, actual: u64) -> f64 {
         (float(self.value) - float(actual)).abs() / float(actual.max(1))
     }

@@ -1,13 +1,13 @@
 //! The peak of memory that grows while a job runs.
 //!
-//! Two predictors share the questions. [`paper`] is MIGM's: two regressions and a band of residual
-//! deviations. [`robust`] is the one that controllers use. A line is restarted by change points, a growth
+//! There are two predictors. [`paper`] is MIGM's: two regressions and a band of residual
+//! deviations. [`robust`] is the one that controllers use. Change points restart its line, a growth
 //! counts only if its slope differs from 0, and intervals are Student's with leverage.
 //!
-//! *Reporting* and *acting* are two events ([`PeakAdvice`]). A growth is reported as soon as its interval is
-//! honest. A job is moved when the predicted crossing is nearer than its checkpoint takes, plus a margin
-//! ([`lead`]). A job without a checkpoint loses its work by a move, so there [`PeakPredictor::restart_pays`]
-//! compares the expected losses.
+//! *Reporting* and *acting* are two events ([`PeakAdvice`]). A growth is reported as soon as its
+//! interval is reliable. A job is moved when the predicted crossing is nearer than its checkpoint
+//! takes, plus a margin ([`lead`]). A job without a checkpoint loses its work by a move, so there
+//! [`PeakPredictor::restart_pays`] compares the expected losses.
 //!
 //! `tessera experiment memory` measures both predictors on fourteen families of series.
 
@@ -21,14 +21,15 @@ pub mod watch;
 pub use robust::{Crossing, PeakAdvice, PeakForecast, PeakPredictor};
 pub use watch::{GrowthForecast, MemoryCurve, MemoryWatch, WatchAdvice, WatchTerms};
 
-/// Iterations that a move is begun earlier than its checkpoint takes. One iteration may be longer than the
-/// others, one is under way, and a forecast of the crossing is off by one or two (measured).
+/// How many iterations earlier than its checkpoint requires a move begins. One iteration may be
+/// longer than the others, one is under way, and the error of a predicted crossing is one or two
+/// iterations (measured).
 pub const MARGIN_ITERATIONS: f64 = 3.0;
 
 /// Returns how many iterations ahead of a crossing a move has to begin.
 ///
-/// `checkpoint` is what the task's checkpoints took, `iteration` how long an iteration takes, both in the
-/// same unit.
+/// `checkpoint` is the measured time of the task's checkpoints, and `iteration` the time of an
+/// iteration, both in the same unit.
 pub fn lead(checkpoint: f64, iteration: f64) -> f64 {
     let takes = if iteration > 0.0 { (checkpoint / iteration).max(0.0).ceil() } else { 0.0 };
     takes + MARGIN_ITERATIONS
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spike_is_no_change_and_is_taken_off_the_room_that_is_left() {
+    fn a_spike_is_no_change_point_and_reduces_the_remaining_capacity() {
         let mut predictor = PeakPredictor::default();
         let mut rng = SeededRng::new(1);
         for at in 1..=60 {

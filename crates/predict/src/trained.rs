@@ -1,4 +1,4 @@
-//! A model with its version, its error on rows that it has not seen, and its interval.
+//! A model with its version, its error on unseen rows, and its interval.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::number::index;
@@ -7,55 +7,55 @@ use crate::learn::{LearnedModel, LearnerKind, TrainingTable};
 use crate::number::{count, hash, whole};
 use crate::outcome::{PredictedQuantity, Prediction, PredictionSource};
 
-/// Rows that an interval needs at least.
+/// The fewest rows that an interval needs.
 pub const CALIBRATION_MIN: usize = 10;
 
 /// Part of the groups that calibrates intervals, and then of the rest that tests, in thousandths.
 const HELD_OUT: u64 = 150;
 
-/// Part of outcomes that an interval is to hold.
+/// The part of outcomes that an interval should contain.
 const COVERAGE: f64 = 0.9;
 
-/// Too little to learn from: do without a model.
+/// There are too few rows to learn from: work without a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{rows} rows are too few to learn from and to test with: {CALIBRATION_MIN} of them must be held out"
 )]
 pub struct TooFewRows {
-    /// Rows that there are.
+    /// The number of rows.
     pub rows: usize,
 }
 
-/// Which model it is.
+/// The version of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelVersion {
-    /// Of the rows, the learner and the seed: equal if and only if the models are.
+    /// A hash of the rows, the learner and the seed: equal if and only if the models are equal.
     pub fingerprint: u64,
-    /// Rows that it learned from.
+    /// The number of rows that it learned from.
     pub rows: u64,
 }
 
-/// Error on rows of tasks that a model never saw.
+/// The error on rows of unseen tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOutError {
-    /// Rows that were tested.
+    /// The number of tested rows.
     pub rows: u64,
     /// Mean absolute error, in the target's unit.
     pub absolute: f64,
-    /// Mean absolute error over the mean of the targets' sizes.
+    /// Mean absolute error, relative to the mean absolute target.
     pub relative: f64,
-    /// Part of the rows that lay in their interval.
+    /// The part of the rows that were in their interval.
     pub covered: f64,
 }
 
-/// A model that was learned and tested.
+/// A trained and tested model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainedModel {
-    /// Which one.
+    /// Its version.
     pub version: ModelVersion,
-    /// Learned with what.
+    /// Its learner.
     pub kind: LearnerKind,
-    /// How well it did.
+    /// Its error.
     pub held_out: HeldOutError,
     /// Half of its interval, in the target's unit.
     margin: f64,
@@ -75,8 +75,8 @@ impl TrainedModel {
         Ok(Self { version, kind, held_out, margin, model })
     }
 
-    /// Predicts a speed in thousandths, of a model of parts of one: co-runners neither stop a job nor
-    /// make it faster.
+    /// Predicts a speed in thousandths from a model of fractions of one: co-runners neither stop a
+    /// job nor make it faster.
     pub fn predict_speed(&self, row: &[f64]) -> Prediction {
         let ends = self.predict(row).map(|end| whole(end.clamp(0.001, 1.0) * 1_000.0));
         let [low, value, high] = ends;
@@ -94,8 +94,8 @@ impl TrainedModel {
 /// Learns from seven tenths of the groups, and holds the rest back for the interval and the error.
 /// Returns the model, half of its interval in the target's unit, and its error.
 ///
-/// The interval is split-conformal: of the rows held back for it, nine of ten lie within the
-/// margin, so that of rows of the same kind nine of ten will.
+/// The interval is split-conformal: nine of ten rows held back for it are within the margin, and so
+/// are nine of ten similar rows.
 ///
 /// Source: Lei et al., *Distribution-Free Predictive Inference for Regression*, 2018, alg. 2.
 ///
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::random::SeededRng;
 
-    /// A line with even noise of half width `noise`.
+    /// A line with uniform noise of half width `noise`.
     fn noisy(rows: u64, noise: f64) -> TrainingTable {
         let mut rng = SeededRng::new(11);
         let mut table = TrainingTable::new(1);

@@ -82,7 +82,7 @@ impl TelemetryGuard {
 impl Drop for TelemetryGuard {
     fn drop(&mut self) {
         EXPORTING.store(false, Ordering::Relaxed);
-        // A collector that is gone is no reason to complain at the very end.
+        // An unreachable collector is no reason to report an error at exit.
         let _ = self.provider.shutdown_with_timeout(FLUSH_WITHIN);
     }
 }

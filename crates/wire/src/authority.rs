@@ -29,7 +29,7 @@ use crate::tls::{
 
 /// How long the controller's own certificates last. They are renewed at each start, and each day.
 const CONTROLLER_LASTS: time::Duration = time::Duration::days(14);
-/// The files of the authority: the key goes first.
+/// The files of the authority: the key is written first.
 const AUTHORITY_FILES: [&str; 2] = ["ca.key", "ca.pem"];
 /// The folder of the former authority while both are trusted.
 const FORMER: &str = "former";

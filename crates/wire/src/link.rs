@@ -152,7 +152,7 @@ impl FrameReader {
     /// Reads what has arrived, or waits for it; `false` once the peer has finished the stream.
     async fn fill(&mut self) -> Result<bool, LinkError> {
         if self.filled == self.buffer.len() {
-            // Bounded: a frame's length was checked against the limit by now.
+            // Bounded: a frame's length has been checked against the limit.
             self.buffer.resize(self.buffer.len() + READ_BYTES, 0);
         }
         let read = self.stream.read(&mut self.buffer[self.filled..]).await;

@@ -58,7 +58,8 @@ const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const HANDSHAKES_MAX: usize = 64;
 /// Data of such handshakes that is kept: some packets of each.
 const HANDSHAKE_BYTES_MAX: u64 = 1024 * 1024;
-/// The files of an identity: the key goes first, and without the others it counts as not written.
+/// The files of an identity: the key is written first, and without the others it counts as not
+/// written.
 const IDENTITY_FILES: [&str; 3] = ["key.pem", "cert.pem", "ca.pem"];
 
 /// A certificate authority, certificate or key that can't be used.

@@ -8,7 +8,7 @@
 //!   (F9).
 //! - Ends are kept until they are acknowledged (F12).
 //!
-//! Nothing is started twice: every way out of [`Attempts::launch`] other than the journal's leaves
+//! Nothing is started twice: every result of [`Attempts::launch`] other than a journal entry leaves
 //! a tombstone.
 
 mod fault_scope;
@@ -38,36 +38,36 @@ pub use fault_scope::FaultScope;
 pub use recovery::{AttemptTrace, HeldAttempt};
 pub use refusal::{LaunchRefusal, PlacementRefusal};
 
-/// Most attempts that a node holds, running or ended and not yet acknowledged. Far above what
-/// its GPUs can run; a controller that sends more is broken.
+/// The most attempts that a node holds, running or ended and not yet acknowledged. It is far above
+/// what its GPUs can run; a controller that sends more is faulty.
 const ATTEMPTS_MAX: usize = 4096;
 
-/// What is to be done, in order.
+/// The actions for the caller, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptEffect {
-    /// Send a frame, if a controller is there.
+    /// Send a frame, if a controller is connected.
     Send(ToController),
-    /// Put a record on disk; do the rest only once it is there.
+    /// Write a record to disk, and carry out the rest only after that.
     Record(JournalRecord, Vec<AttemptEffect>),
-    /// Put a record on disk when it suits.
+    /// Write a record to disk at any later time.
     RecordLater(JournalRecord),
-    /// Put a record on disk soon, with others; do the rest once it is there.
+    /// Write a record to disk soon, together with others, and carry out the rest after that.
     RecordSoon(JournalRecord, Vec<AttemptEffect>),
-    /// The attempt's end is journalled: its holder may forget it.
+    /// The attempt's end is journalled, so its shepherd may forget it.
     EndJournalled(AttemptId),
     /// The attempt is journalled: [`Attempts::journalled`] returns what follows.
     Journalled(AttemptId),
     /// Hand the attempt to a shepherd.
     Spawn(Box<LaunchOrder>),
-    /// Have the attempt's shepherd end it.
+    /// Let the attempt's shepherd end it.
     Stop(AttemptId, StopCause),
-    /// Have the attempt's shepherd kill it.
+    /// Let the attempt's shepherd kill it.
     Kill(AttemptId, KillReason),
     /// Send the attempt's shepherd its new time limit.
     Limit(AttemptId, Option<Millis>),
 }
 
-/// What launches are judged by.
+/// The facts by which launches are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchConditions {
     /// The node's generation.
@@ -107,7 +107,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Judges a launch order. `placement` is an error if something is wrong with the slice.
+    /// Checks a launch order. `placement` is an error if something is wrong with the slice.
     pub fn launch(
         &mut self,
         order: Box<LaunchOrder>,
@@ -150,8 +150,8 @@ impl Attempts {
         Ok(placement?)
     }
 
-    /// Ends an attempt that is not going to be started. The tombstone comes first: a repeated
-    /// order must not start an attempt that was reported as over.
+    /// Ends an attempt that will not be started. The tombstone is written first: a repeated order
+    /// must not start an attempt that was reported as ended.
     fn refuse(
         &mut self,
         facts: AttemptFacts,
@@ -168,7 +168,7 @@ impl Attempts {
         vec![AttemptEffect::Record(JournalRecord::Tombstone { attempt }, vec![report])]
     }
 
-    /// Goes on with an attempt whose record is on disk.
+    /// Continues with an attempt whose record is on disk.
     pub fn journalled(
         &mut self,
         attempt: AttemptId,
@@ -184,7 +184,7 @@ impl Attempts {
                 Some(StopCause::Preempt | StopCause::Reshare | StopCause::Move | StopCause::Grow),
             ) => Some((Outcome::Preempted, String::new())),
             (None, None) if !standing.leased || order.generation != standing.generation => {
-                Some((Outcome::NotStarted, "the node's lease ran out".to_owned()))
+                Some((Outcome::NotStarted, "the node's lease expired".to_owned()))
             }
             (None, None) => None,
         };
@@ -200,7 +200,7 @@ impl Attempts {
         }
     }
 
-    /// Ends an attempt whose record could not be put on disk: it must not be started.
+    /// Ends an attempt whose record could not be written to disk: it must not be started.
     pub fn not_journalled(
         &mut self,
         attempt: AttemptId,
@@ -215,7 +215,7 @@ impl Attempts {
         vec![report]
     }
 
-    /// Takes in that a program runs.
+    /// Records that a program runs.
     pub fn started(
         &mut self,
         attempt: AttemptId,
@@ -230,9 +230,9 @@ impl Attempts {
         vec![entry.report()]
     }
 
-    /// Takes in an end that a shepherd holds: it is reported at once, and journalled at the same time.
-    /// The report needs no journal: should the machine fail in between, either the controller
-    /// has committed the end, or it is as if the machine had failed just before.
+    /// Records an end that a shepherd reports: it is sent at once, and journalled at the same time.
+    /// The report doesn't have to wait for the journal. If the machine fails in between, either the
+    /// controller has committed the end, or the result is that of a failure just before.
     pub fn ended_held(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<AttemptEffect> {
         let note = JournalRecord::Ended { attempt, record: record.clone() };
         match self.ended(attempt, record) {
@@ -247,7 +247,7 @@ impl Attempts {
         }
     }
 
-    /// Takes in an end that is on disk.
+    /// Records an end that is on disk.
     pub fn ended(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<AttemptEffect> {
         let Some(entry) = self.entries.get_mut(&attempt) else { return Vec::new() };
         if matches!(entry.phase, AttemptPhase::Ended(_)) {
@@ -261,7 +261,7 @@ impl Attempts {
         effects
     }
 
-    /// Ends an attempt that no shepherd can write down any more.
+    /// Ends an attempt without a shepherd that could record its end.
     pub fn end_here(&mut self, attempt: AttemptId, record: ExitRecord) -> Vec<AttemptEffect> {
         let note = JournalRecord::Ended { attempt, record: record.clone() };
         match self.ended(attempt, record) {
@@ -270,14 +270,14 @@ impl Attempts {
         }
     }
 
-    /// Has an attempt end.
+    /// Ends an attempt at the controller's request.
     pub fn stop(&mut self, attempt: AttemptId, cause: StopCause) -> Vec<AttemptEffect> {
         let Some(entry) = self.entries.get_mut(&attempt) else {
             return self.answer_for_unknown(attempt);
         };
         match &entry.phase {
             AttemptPhase::Ended(_) => vec![entry.report()],
-            // Kept for when its record is on disk.
+            // The request is kept until the attempt's record is on disk.
             AttemptPhase::Journalling(_) => {
                 entry.stop = entry.stop.or(Some(cause));
                 Vec::new()
@@ -289,7 +289,7 @@ impl Attempts {
         }
     }
 
-    /// Gives a running attempt another time limit; for any other the limit of its launch holds.
+    /// Gives a running attempt another time limit; any other keeps the limit of its launch.
     pub fn limit(&self, attempt: AttemptId, limit: Option<Millis>) -> Vec<AttemptEffect> {
         match self.entries.get(&attempt).map(|entry| &entry.phase) {
             Some(AttemptPhase::Running { .. }) => vec![AttemptEffect::Limit(attempt, limit)],
@@ -305,7 +305,7 @@ impl Attempts {
         }
     }
 
-    /// Makes sure that an attempt never starts here (rule F8).
+    /// Ensures that an attempt never starts here (rule F8).
     pub fn revoke(&mut self, attempt: AttemptId) -> Vec<AttemptEffect> {
         let Some(entry) = self.entries.get_mut(&attempt) else { return self.bury(attempt) };
         match &entry.phase {
@@ -390,23 +390,23 @@ impl Attempts {
         self.entries.values().map(|entry| ToController::Attempt(entry.attempt_report())).collect()
     }
 
-    /// Returns what is known of an attempt that is not over.
+    /// Returns the facts about an attempt that has not ended.
     pub fn facts_of_alive(&self, attempt: AttemptId) -> Option<&AttemptFacts> {
         let entry = self.entries.get(&attempt)?;
         (!matches!(entry.phase, AttemptPhase::Ended(_))).then_some(&entry.facts)
     }
 
-    /// Returns from when to when an attempt has its GPU; `None` if its program never ran.
+    /// Returns the time span in which an attempt has its GPU; `None` if its program never ran.
     pub fn tenancy(&self, attempt: AttemptId) -> Option<GpuTenancy> {
         self.entries.get(&attempt)?.tenancy()
     }
 
-    /// Returns the same of every attempt.
+    /// Returns the same for every attempt.
     pub fn tenancies(&self) -> Vec<GpuTenancy> {
         self.entries.values().filter_map(AttemptEntry::tenancy).collect()
     }
 
-    /// Returns whether an attempt is here: running, or over and not yet acknowledged.
+    /// Returns whether an attempt is known here: running, or ended and not yet acknowledged.
     pub fn holds(&self, attempt: AttemptId) -> bool {
         self.entries.contains_key(&attempt)
     }

@@ -1,23 +1,23 @@
-//! Which instance an error struck. The driver names it by a small number that it gives anew to
-//! later instances, so that the number only means something together with a time. Pure.
+//! Finds the instance that an error affects. The driver names it by a small number that it reuses
+//! for later instances, so a number is only meaningful together with a time. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tessera_model::Millis;
 use tessera_model::mig::Slot;
 
-/// Layouts that are remembered: far more than a GPU can go through while an error is on its way.
+/// How many layouts are remembered: far more than a GPU can have while an error report is delayed.
 const LAYOUTS_MAX: usize = 64;
 
 /// The numbers of one GPU's instances, over time.
 #[derive(Clone, Debug, Default)]
 pub struct InstanceNumbers {
-    /// When each was first seen, oldest first.
+    /// When each layout was first seen, the oldest first.
     layouts: VecDeque<(Millis, BTreeMap<u32, Slot>)>,
 }
 
 impl InstanceNumbers {
-    /// Takes in what stands at `now`.
+    /// Records the instances that exist at `now`.
     pub fn saw(&mut self, now: Millis, standing: BTreeMap<u32, Slot>) {
         if self.layouts.back().is_some_and(|(_, known)| *known == standing) {
             return;
@@ -30,12 +30,12 @@ impl InstanceNumbers {
 
     /// Returns the slot whose instance had this number at a time.
     ///
-    /// A layout counts from the moment at which it was read. Only idle instances are destroyed and
-    /// nothing runs on a new one before it was read, so that an error in between belongs to the
+    /// A layout applies from the time at which it was read. Only idle instances are destroyed, and
+    /// no program runs on a new one before it was read. So an error in between belongs to the
     /// layout before.
     pub fn slot(&self, number: u32, at: Millis) -> Option<Slot> {
         let then = self.layouts.iter().rev().find(|(since, _)| *since <= at);
-        // An error from before the first look: what stood then is the best that is known.
+        // For an error before the first reading, the first layout is the best guess.
         let (_, standing) = then.or_else(|| self.layouts.front())?;
         standing.get(&number).copied()
     }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn no_history_names_nothing_and_a_long_one_stays_bounded() {
+    fn without_history_no_instance_is_named_and_history_is_bounded() {
         let mut numbers = InstanceNumbers::default();
         assert_eq!(numbers.slot(7, Millis::new(1)), None);
         for time in 0..1_000_u64 {

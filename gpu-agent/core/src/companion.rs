@@ -1,7 +1,7 @@
-//! What the companion of Python programs reports: its lines, and what they add up to.
+//! The reports of Python programs' companions: their lines, and the sums over processes.
 //!
-//! The lines come from the job's own processes, so that nothing in them is trusted: numbers are limited, and so is
-//! the number of processes.
+//! The lines come from the job's own processes, so they are not trusted: numbers are limited, and
+//! so is the number of processes.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,11 @@ use crate::driver_watch::{WatchLine, WatchReadings};
 use crate::out_of_memory::RefusedMemory;
 use crate::telemetry::readings::thinned;
 
-/// Longest line, with its end: the companion writes no longer ones, so that they are never mixed.
+/// The longest line, including its end: the companion writes no longer ones, so that lines are
+/// never interleaved.
 pub const LINE_BYTES_MAX: usize = 512;
 
-/// Most processes of one attempt that are known: the ranks of a node, and their workers.
+/// The most known processes of one attempt: the ranks of a node, and their workers.
 pub const PROCESSES_MAX: usize = 256;
 
 /// More than any GPU has, in bytes: 1 PiB. A larger number is no memory.
@@ -31,14 +32,14 @@ pub enum CompanionLine<'l> {
         pid: u32,
         /// Iterations so far.
         iteration: u64,
-        /// In use by the program.
+        /// Memory in use by the program.
         allocated: Bytes,
-        /// In use by the program or kept for it.
+        /// Memory in use by the program or reserved for it.
         reserved: Bytes,
         /// The most that the program used at once.
         peak: Bytes,
     },
-    /// The allocator gave a request up.
+    /// The allocator refused a request.
     Refused {
         /// The process's id.
         pid: u32,
@@ -47,7 +48,7 @@ pub enum CompanionLine<'l> {
         /// How much was requested.
         requested: Bytes,
     },
-    /// A framework takes memory in advance, so that what is in use is not what it needs.
+    /// A framework allocates memory in advance, so its memory in use doesn't show its need.
     Preallocated {
         /// The framework.
         framework: &'l str,
@@ -55,7 +56,7 @@ pub enum CompanionLine<'l> {
 }
 
 impl<'l> CompanionLine<'l> {
-    /// Reads a line; `None` if it is none of the companion's.
+    /// Reads a line; `None` if it isn't one of the companion's.
     pub fn parse(line: &'l str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let kind = words.next()?;
@@ -80,7 +81,7 @@ impl<'l> CompanionLine<'l> {
     }
 }
 
-/// What one process reported last.
+/// The last report of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ProcessMemory {
     iteration: u64,
@@ -94,15 +95,15 @@ struct ProcessMemory {
 pub struct CompanionMemory {
     /// The largest number of iterations of a process.
     pub iteration: u64,
-    /// In use by the programs.
+    /// Memory in use by the programs.
     pub allocated: Bytes,
-    /// In use by the programs or kept for them.
+    /// Memory in use by the programs or reserved for them.
     pub reserved: Bytes,
-    /// The sum of the most that each process had reserved.
+    /// The sum of each process's largest reserved memory.
     pub reserved_peak: Bytes,
 }
 
-/// What the companions of an attempt's processes reported.
+/// The reports of the companions in an attempt's processes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CompanionReadings {
     processes: BTreeMap<u32, ProcessMemory>,
@@ -164,7 +165,8 @@ impl CompanionReadings {
         }
     }
 
-    /// Adds an iteration to the trail. The process that is farthest counts them; the memory is that of all.
+    /// Adds an iteration to the trail. The process with the most iterations counts; the memory is
+    /// the sum over all processes.
     fn follow(&mut self, iteration: u64) {
         if self.newest.is_some_and(|newest| iteration <= newest) {
             return;
@@ -213,7 +215,7 @@ impl CompanionReadings {
         self.processes.values().map(|process| process.iteration).max().unwrap_or(0)
     }
 
-    /// Returns the framework that takes memory in advance, if one does.
+    /// Returns the framework that allocates memory in advance, if one does.
     pub fn preallocated(&self) -> Option<&str> {
         self.preallocated.as_deref()
     }
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_comes_in_two_pieces_is_one() {
+    fn a_line_that_arrives_in_two_pieces_is_read_as_one() {
         let mut readings = CompanionReadings::default();
         readings.take(b"m 10 0 5 1", Millis::ZERO);
         assert!(readings.memory().is_none());
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_taken_in_advance_is_named() {
+    fn memory_that_is_allocated_in_advance_is_reported() {
         let mut readings = CompanionReadings::default();
         readings.take(b"p 10 0 jax 0.75\n", Millis::ZERO);
 

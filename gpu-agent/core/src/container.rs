@@ -86,7 +86,9 @@ pub enum NoContainer {
         image: String,
     },
     /// The attempt is root's, whom no wall holds.
-    #[error("jobs of root run in no container: it would have root's rights on the node; submit as a user")]
+    #[error(
+        "jobs of root run in no container: it would have root's rights on the node; submit as a user"
+    )]
     Root,
 }
 
@@ -504,11 +506,17 @@ mod tests {
             plan.run_words(&store(), &variables, &mounts, (&program, ContainerStreams::default()));
 
         let text = words.join(" ");
-        assert!(text.starts_with("/usr/bin/podman --log-level=error --root=/data/attempts/1/work/container/store "));
-        assert!(text.contains("--storage-opt=overlay.imagestore=/home/ada/.local/share/containers/storage"));
+        assert!(text.starts_with(
+            "/usr/bin/podman --log-level=error --root=/data/attempts/1/work/container/store "
+        ));
+        assert!(text.contains(
+            "--storage-opt=overlay.imagestore=/home/ada/.local/share/containers/storage"
+        ));
         assert!(text.contains(" run --rm --pull=never "));
         assert!(text.contains(" --device=tessera.io/slice=1 --volume=/home/ada/run:/home/ada/run:rw --volume=/tmp:/tmp:rw"));
-        assert!(text.contains(" --volume=/data:/data:ro --workdir=/home/ada/run --env=SLURM_JOB_ID "));
+        assert!(
+            text.contains(" --volume=/data:/data:ro --workdir=/home/ada/run --env=SLURM_JOB_ID ")
+        );
         assert!(text.ends_with(" python:3.12 python3 train.py"));
         assert!(!text.contains("script"), "it is not there");
         assert!(!text.contains("--interactive"));
@@ -544,11 +552,17 @@ mod tests {
             plan(rules, runtimes, is_root, ground).unwrap_err().to_string()
         };
         assert!(refused(&rules("a", &[]), &none, false).contains("apt-get install podman"));
-        assert!(refused(&rules("/a.sif", &[]), &none, false).contains("no apptainer, which runs /a.sif"));
+        assert!(
+            refused(&rules("/a.sif", &[]), &none, false)
+                .contains("no apptainer, which runs /a.sif")
+        );
         assert!(refused(&rules("a", &[]), &both(), true).contains("submit as a user"));
         // Without a folder of the job's, the attempt's own is seen.
         let planned = plan(&rules("a", &[]), &both(), false, ground).unwrap();
-        assert_eq!((planned.work_dir.as_str(), planned.node_mounts[0].source.as_str()), ("/o", "/o"));
+        assert_eq!(
+            (planned.work_dir.as_str(), planned.node_mounts[0].source.as_str()),
+            ("/o", "/o")
+        );
         assert!(planned.libraries.is_empty());
     }
 
@@ -567,7 +581,13 @@ mod tests {
             (PLAN_VARIABLE, "{}"),
         ]);
         let plan = planned(&rules("a", &[]), &attempt);
-        let image = ["PATH=/bin", "LANG=en_US", "LD_LIBRARY_PATH=/usr/local/cuda", "CUDA_VISIBLE_DEVICES=all", "PYTHONPATH=/app"];
+        let image = [
+            "PATH=/bin",
+            "LANG=en_US",
+            "LD_LIBRARY_PATH=/usr/local/cuda",
+            "CUDA_VISIBLE_DEVICES=all",
+            "PYTHONPATH=/app",
+        ];
 
         let inside = plan.environment(&attempt, &image.map(str::to_owned));
 
@@ -587,7 +607,8 @@ mod tests {
     fn a_users_mount_takes_the_place_of_the_nodes() {
         let plan = planned(&rules("a", &["/scratch:/tmp"]), &env(&[]));
 
-        let targets: Vec<_> = plan.all_mounts(|_| true).into_iter().filter(|m| m.target == "/tmp").collect();
+        let targets: Vec<_> =
+            plan.all_mounts(|_| true).into_iter().filter(|m| m.target == "/tmp").collect();
 
         assert_eq!(targets.len(), 1);
         assert_eq!(targets[0].source, "/scratch");
@@ -629,7 +650,10 @@ mod tests {
         let device = &json["devices"][0];
         assert_eq!(device["name"], "1");
         assert_eq!(device["containerEdits"]["deviceNodes"][0]["path"], "/dev/nvidia0");
-        assert_eq!(device["containerEdits"]["mounts"][0]["containerPath"], "/run/tessera/driver/libcuda.so.1");
+        assert_eq!(
+            device["containerEdits"]["mounts"][0]["containerPath"],
+            "/run/tessera/driver/libcuda.so.1"
+        );
         assert_eq!(device["containerEdits"]["env"][1], "NVIDIA_VISIBLE_DEVICES=MIG-1");
     }
 }

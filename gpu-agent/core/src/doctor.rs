@@ -1,5 +1,5 @@
-//! What keeps a machine from running jobs and cutting its GPUs, and what fixes it. Pure: the
-//! facts are gathered elsewhere.
+//! Checks what prevents a machine from running jobs and partitioning its GPUs, and how to fix it.
+//! Pure: the facts are gathered elsewhere.
 
 mod driver;
 mod machine;
@@ -16,7 +16,7 @@ use tessera_model::{Bytes, Millis};
 
 use crate::nvml::error::NvmlCallError;
 
-/// Everything that was looked at.
+/// All facts that were gathered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DoctorFacts {
     /// The machine and this account.
@@ -25,7 +25,7 @@ pub struct DoctorFacts {
     pub driver: DriverAnswer,
 }
 
-/// What came of querying the driver's library.
+/// The result of querying the driver's library.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum DriverAnswer {
     /// It answered.
@@ -46,11 +46,11 @@ pub struct DriverFacts {
     pub library: Option<String>,
     /// The GPUs, by index.
     pub gpus: Vec<GpuCheckup>,
-    /// Indexes of GPUs that don't answer, with what the driver reported.
+    /// Indexes of GPUs that don't answer, with the driver's error.
     pub lost: Vec<(u32, NvmlCallError)>,
 }
 
-/// One GPU. What the driver doesn't know how to report is `None`.
+/// One GPU. A fact that the driver can't report is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuCheckup {
     /// Its index.
@@ -59,20 +59,20 @@ pub struct GpuCheckup {
     pub model: String,
     /// Current and pending MIG mode; `Ok(None)` where the board has no MIG.
     pub mig: Result<Option<(bool, bool)>, NvmlCallError>,
-    /// What a question that needs the right to configure MIG was answered.
+    /// The driver's answer to a query that needs the right to configure MIG.
     pub may_cut: Result<(), NvmlCallError>,
     /// Whether persistence mode is on.
     pub persistence: Option<bool>,
-    /// Whether a display is driven.
+    /// Whether it drives a display.
     pub display: Option<bool>,
-    /// Processes that use it, by the driver's lists.
+    /// Processes that use it, from the driver's lists.
     pub processes: Vec<u32>,
 }
 
 /// The machine, and this account on it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineFacts {
-    /// Whether this is root.
+    /// Whether this account is root.
     pub root: bool,
     /// Whether the file that gives the right to configure MIG may be opened; `None` if the driver
     /// has none.
@@ -81,7 +81,7 @@ pub struct MachineFacts {
     pub module: Option<String>,
     /// Whether the free driver `nouveau` is loaded.
     pub nouveau: bool,
-    /// Processes that have a GPU's files open, or are known to get in the way.
+    /// Processes that have a GPU's files open, or are known to interfere.
     pub processes: Vec<ProcessFacts>,
     /// Services that would change layouts by themselves.
     pub competing_services: Vec<String>,
@@ -95,11 +95,11 @@ pub struct MachineFacts {
     pub now_unix: Millis,
     /// Whether something keeps the clock synchronised; `None` if that can't be determined.
     pub clock_kept: Option<bool>,
-    /// Most files that a process may open.
+    /// The most files that a process may open.
     pub open_files: Option<u64>,
     /// NVIDIA's MPS control program; `None` if it isn't there.
     pub mps_control: Option<String>,
-    /// Memory that a process may lock; `None`: as much as it likes.
+    /// Memory that a process may lock; `None` means no limit.
     pub locked_memory: Option<Bytes>,
 }
 
@@ -121,13 +121,13 @@ pub struct ProcessFacts {
 pub struct DiskFacts {
     /// The folder on it that was examined.
     pub path: String,
-    /// What is free for us.
+    /// The free space for this account.
     pub free: Bytes,
-    /// How large it is.
+    /// Its size.
     pub total: Bytes,
 }
 
-/// Judges the facts, check by check; what is in order is listed too.
+/// Evaluates all checks; passed checks are listed, too.
 pub fn findings(facts: &DoctorFacts) -> Vec<Finding> {
     let mut found = machine::findings(&facts.machine);
     found.extend(driver::findings(facts));
@@ -141,7 +141,7 @@ pub fn summary(facts: &DoctorFacts) -> String {
         return "may run nothing on GPUs: the driver's library can't be used".to_owned();
     };
     if driver.gpus.is_empty() {
-        return "may run nothing on GPUs: the driver shows none".to_owned();
+        return "may run nothing on GPUs: the driver lists none".to_owned();
     }
     let numbers = |keep: &dyn Fn(&GpuCheckup) -> bool| -> Vec<String> {
         driver.gpus.iter().filter(|gpu| keep(gpu)).map(|gpu| gpu.index.to_string()).collect()
@@ -152,14 +152,15 @@ pub fn summary(facts: &DoctorFacts) -> String {
         numbers(&|gpu| matches!(gpu.mig, Ok(Some((true, _)))) && !driver::may_cut(facts, gpu));
     let mut parts = Vec::new();
     if !cut.is_empty() {
-        parts.push(format!("may cut GPU {}", cut.join(", ")));
+        parts.push(format!("may partition GPU {}", cut.join(", ")));
     }
     if !whole.is_empty() {
         parts.push(format!("may run jobs on the whole GPU {}", whole.join(", ")));
     }
     if !blocked.is_empty() {
         parts.push(format!(
-            "may neither cut nor use GPU {}: it is partitioned, and this account has no permission",
+            "may neither partition nor use GPU {}: it is partitioned, and this account has no \
+             permission",
             blocked.join(", ")
         ));
     }

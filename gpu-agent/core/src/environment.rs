@@ -1,4 +1,4 @@
-//! The environment of an attempt: built from nothing, then the user's variables, then ours.
+//! The environment of an attempt: it starts empty, then gets the user's variables, then ours.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use tessera_model::life::Outcome;
 use tessera_model::mig::compute::memory_share;
 use tessera_model::place::compressed;
 
-/// What the node itself brings in.
+/// The node's part of the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeEnvironment {
     /// `HOME`, `USER`, `SHELL` … of the account that attempts run under.
     pub base: BTreeMap<String, String>,
-    /// Variables of the agent's own environment that are handed on.
+    /// Variables of the agent's own environment that are passed on.
     pub passed: BTreeMap<String, String>,
 }
 
@@ -70,8 +70,8 @@ pub fn environment(
     all
 }
 
-/// Returns a process's place among those of its job, in the words of batch schedulers; alone, if it
-/// is in no gang.
+/// Returns a process's position among those of its job, in the terms of batch schedulers; it is
+/// alone if it is in no gang.
 fn ranks(gang: Option<&GangPosition>) -> Vec<(&'static str, String)> {
     let (mut rank, mut local_rank, mut node_rank, mut size, mut nodes) = (0, 0, 0, 1, 1);
     let mut local_size = 1;
@@ -88,7 +88,7 @@ fn ranks(gang: Option<&GangPosition>) -> Vec<(&'static str, String)> {
         ("SLURM_JOB_NUM_NODES", nodes.to_string()),
         ("SLURM_GPUS_ON_NODE", local_size.to_string()),
     ];
-    // Where the program starts its own processes, their number is what its user gave, or unknown.
+    // If the program starts its own processes, their number is that of its user, or unknown.
     if gang.is_some_and(|gang| gang.devices.is_empty()) {
         list.push(("SLURM_NTASKS", size.to_string()));
         list.push(("SLURM_NPROCS", size.to_string()));
@@ -97,8 +97,8 @@ fn ranks(gang: Option<&GangPosition>) -> Vec<(&'static str, String)> {
     list
 }
 
-/// Returns the devices that the program may use, as CUDA reads them: its own, or those of all members of its
-/// gang on its node.
+/// Returns the devices that the program may use, in CUDA's format: its own, or those of all members
+/// of its gang on its node.
 fn visible_devices(order: &LaunchOrder) -> String {
     let of_node = order.gang.as_ref().map_or(&[][..], |gang| &gang.devices);
     match of_node {
@@ -107,7 +107,7 @@ fn visible_devices(order: &LaunchOrder) -> String {
     }
 }
 
-/// Returns what Slurm sets for every batch script.
+/// Returns the variables that Slurm sets for every batch script.
 fn of_batch(order: &LaunchOrder, node: &NodeName) -> Vec<(&'static str, String)> {
     let nodes = order.gang.as_ref().map_or_else(|| vec![node.clone()], |gang| gang.nodes.clone());
     let tasks = order.run.env.get("SLURM_NTASKS").and_then(|tasks| tasks.parse::<usize>().ok());
@@ -138,8 +138,7 @@ fn of_batch(order: &LaunchOrder, node: &NodeName) -> Vec<(&'static str, String)>
     list
 }
 
-/// Returns what `torchrun`, or a program that it could have started, expects of its surroundings;
-/// and the same under our prefix.
+/// Returns the variables that `torchrun` sets for its programs, and the same under our prefix.
 fn meeting(gang: &GangPosition) -> Vec<(&'static str, String)> {
     let (node, size) = (gang.node_rank.to_string(), gang.size.to_string());
     let (rank, local) = (gang.rank.to_string(), gang.local_rank.to_string());
@@ -166,7 +165,7 @@ fn meeting(gang: &GangPosition) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Returns the first member of a gang on each node, by which steps start processes there.
+/// Returns the first member of a gang on each node, through which steps start processes there.
 fn step_jobs(gang: &GangPosition) -> String {
     let first = gang.gang.number();
     let members =
@@ -214,7 +213,7 @@ fn of_gpu(order: &LaunchOrder, gpu: &GpuReport) -> Vec<(&'static str, String)> {
             let part = instance.parts.iter().find(|part| part.slice.as_ref() == Some(&order.slice));
             let name = profile.map(|profile| profile.name.clone());
             let (memory, sms, name) = match (part, profile) {
-                // Its part of what it holds together with its siblings.
+                // Its part of the resources that it shares with the other compute instances.
                 (Some(part), Some(profile)) => (
                     memory_share(instance.memory, profile.compute_slices, part.slot.slices),
                     part.sms,
@@ -307,7 +306,7 @@ mod tests {
         ] {
             assert_eq!(built[name], value, "{name}");
         }
-        assert_eq!(built["MASTER_PORT"], "29500", "the user knows better");
+        assert_eq!(built["MASTER_PORT"], "29500", "the user's own setting has precedence");
         assert_eq!(built["TESSERA_GANG_MASTER_PORT"], "20500");
         assert!(!built.contains_key("TESSERA_ARRAY_JOB_ID"));
     }
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_did_not_give_is_not_there() {
+    fn variables_that_a_user_did_not_set_are_absent() {
         let built = built(&order(1, 42));
 
         for name in ["SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"] {
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_on_a_compute_instance_learns_its_part_and_what_is_shared() {
+    fn a_job_on_a_compute_instance_gets_its_part_and_the_shared_memory() {
         let mut gpu = gpu();
         let instance = &mut gpu.instances[0];
         let one = order(1, 42);

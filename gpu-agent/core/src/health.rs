@@ -1,5 +1,5 @@
-//! What is held against one GPU: its faults, what they call for, and when a GPU that fails
-//! again and again is quarantined. Pure.
+//! The health of one GPU: its faults, the actions that they require, and the quarantine of a GPU
+//! that fails repeatedly. Pure.
 
 use serde::{Deserialize, Serialize};
 use tessera_frames::cluster::{
@@ -8,64 +8,64 @@ use tessera_frames::cluster::{
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, BootId, Millis};
 
-/// Equal faults that come within this time of each other are one.
+/// Equal faults within this time of each other count as one.
 const SAME_WITHIN: Millis = Millis::from_secs(60);
-/// Equal faults further apart than this count anew against the GPU.
+/// Equal faults further apart than this count again against the GPU.
 const APART: Millis = Millis::from_secs(600);
-/// So many distinct faults…
+/// This many distinct faults…
 const LEMON_FAULTS: usize = 3;
-/// …within this time set a GPU aside, until the oldest of them is as old as this.
+/// …within this time quarantine a GPU, until the oldest of them is older than this.
 const LEMON_WITHIN: Millis = Millis::from_secs(24 * 60 * 60);
-/// Most faults that are counted: more than decide anything.
+/// The most faults that are counted: more than any decision needs.
 const COUNTED_MAX: usize = 32;
-/// Longest sentence about a fault.
+/// The longest sentence about a fault.
 const MESSAGE_CHARS_MAX: usize = 300;
 
 /// A memory error that was contained to one program: the program is the victim, not the cause.
 const CONTAINED_ECC: u32 = 94;
 
-/// What is remembered of a GPU's faults; survives the agent.
+/// The record of a GPU's faults, which survives restarts of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultHistory {
     faults: Vec<GpuFault>,
-    /// Faults that speak against the GPU itself, with the time each was last seen.
+    /// Faults of the GPU itself, with the time at which each was last seen.
     counted: Vec<(Millis, FaultCause)>,
     mark: Option<Mark>,
 }
 
-/// A fault that keeps work away until something is done about it.
+/// A fault that blocks new attempts until it is fixed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Mark {
     /// [`FaultAction::Drain`] or stronger.
     action: FaultAction,
     since_unix: Millis,
-    /// A later boot has reset the GPU.
+    /// The boot of the fault; a later boot has reset the GPU.
     boot: BootId,
     reason: String,
-    /// Whether the driver itself advised it: then its advice's end is the mark's.
+    /// Whether the driver itself advised it: then the mark ends with the advice.
     advised: bool,
 }
 
-/// One fault, as it was seen.
+/// One observed fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedFault {
-    /// When, on the wall clock.
+    /// When it occurred, on the wall clock.
     pub at_unix: Millis,
     /// The content.
     pub cause: FaultCause,
-    /// Which instance it struck.
+    /// The affected instance.
     pub slot: Option<Slot>,
-    /// What it calls for.
+    /// The required action.
     pub action: FaultAction,
     /// Whether the driver advised that.
     pub advised: bool,
-    /// For people.
+    /// The description for users.
     pub message: String,
 }
 
 impl FaultHistory {
-    /// Takes a fault in; returns whether it is another one than the last.
+    /// Records a fault; returns whether it differs from the last one.
     pub fn note(&mut self, seen: ObservedFault, boot: BootId) -> bool {
         let ObservedFault { at_unix, cause, slot, action, advised, message } = seen;
         let message: String = message.chars().take(MESSAGE_CHARS_MAX).collect();
@@ -107,7 +107,7 @@ impl FaultHistory {
         }
     }
 
-    /// Adds the attempts that a fault hit.
+    /// Adds the attempts that a fault affected.
     pub fn hit(&mut self, at_unix: Millis, cause: &FaultCause, attempts: &[AttemptId]) {
         let fault = self
             .faults
@@ -127,8 +127,8 @@ impl FaultHistory {
         &self.faults
     }
 
-    /// Takes in that the GPU was read in a boot, with what its driver advises now. Returns
-    /// whether anything is different.
+    /// Records that the GPU was read in a boot, with its driver's current advice. Returns whether
+    /// anything changed.
     pub fn read(&mut self, advice: Option<FaultAction>, boot: BootId, now: Millis) -> bool {
         let before = self.mark.clone();
         self.mark.take_if(|mark| mark.boot != boot || (mark.advised && advice.is_none()));
@@ -142,13 +142,13 @@ impl FaultHistory {
         self.mark != before
     }
 
-    /// Returns why the GPU must not be used at all, if it mustn't.
+    /// Returns why the GPU must not be used at all; `None` if it may be used.
     pub fn broken(&self) -> Option<String> {
         let mark = self.mark.as_ref().filter(|mark| mark.action >= FaultAction::ResetGpu)?;
         Some(format!("{}: {}", mark.reason, remedy(mark.action)))
     }
 
-    /// Returns why nothing new is to start on the GPU at `now`, if nothing is.
+    /// Returns why no new attempt may start on the GPU at `now`; `None` if it may.
     pub fn quarantine(&self, now: Millis) -> Option<Quarantine> {
         let drained = self.mark.as_ref().filter(|mark| mark.action == FaultAction::Drain);
         if let Some(mark) = drained {
@@ -158,13 +158,13 @@ impl FaultHistory {
         lemon(&self.counted, now)
     }
 
-    /// Forgets everything that is held against the GPU.
+    /// Clears the GPU's record of faults.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Returns what has to be done.
+/// Returns the required action.
 const fn remedy(action: FaultAction) -> &'static str {
     match action {
         FaultAction::Record | FaultAction::RestartApp => "nothing to do",
@@ -174,12 +174,12 @@ const fn remedy(action: FaultAction) -> &'static str {
     }
 }
 
-/// Whether a fault is a state that goes on, seen again with each look.
+/// Returns whether a fault is a lasting state, which is observed again with each reading.
 const fn lasts(cause: &FaultCause) -> bool {
     matches!(cause, FaultCause::Nvml { .. } | FaultCause::Silence)
 }
 
-/// Whether a fault is the GPU's own. Errors of programs are not evidence against it.
+/// Returns whether a fault is the GPU's own. Errors of programs are not evidence against it.
 fn speaks_against_gpu(cause: &FaultCause, action: FaultAction) -> bool {
     match cause {
         FaultCause::Xid(CONTAINED_ECC) => true,
@@ -191,7 +191,7 @@ fn speaks_against_gpu(cause: &FaultCause, action: FaultAction) -> bool {
     }
 }
 
-/// Sets a GPU aside that had three distinct faults within a day, until one of them is a day old.
+/// Quarantines a GPU with three distinct faults within a day, until one of them is a day old.
 fn lemon(counted: &[(Millis, FaultCause)], now: Millis) -> Option<Quarantine> {
     let mut recent: Vec<_> = counted
         .iter()
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_faults_leaves_the_gpu_sound_however_often() {
+    fn faults_of_programs_never_quarantine_the_gpu() {
         let mut health = FaultHistory::default();
         for day in 0..50 {
             health.note(seen(day * 700_000, 31), boot(1));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_advises_ends_when_it_advises_it_no_more() {
+    fn an_action_that_the_driver_advised_ends_with_the_advice() {
         let mut health = FaultHistory::default();
         assert!(health.read(Some(FaultAction::Drain), boot(1), Millis::new(9)));
         assert!(!health.read(Some(FaultAction::Drain), boot(1), Millis::new(10)));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn three_distinct_faults_in_a_day_set_a_gpu_aside_until_the_first_is_a_day_old() {
+    fn three_distinct_faults_in_a_day_quarantine_a_gpu_until_the_first_is_a_day_old() {
         let mut health = FaultHistory::default();
         let hour = 3_600_000;
         for (at, xid) in [(hour, 95), (hour + 1_000, 95), (2 * hour, 119)] {

@@ -52,7 +52,7 @@ pub struct AttemptTally {
     pub lost: u64,
     /// Launches of fillers without a grant: they may not wait, or the queue was dead.
     pub ungranted: u64,
-    /// Most device memory that one process was seen to allocate, in bytes.
+    /// The most device memory that one process was observed to allocate, in bytes.
     pub memory_peak: u64,
 }
 

@@ -7,7 +7,7 @@
 /// One record of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord<'l> {
-    /// Rises with each record of a boot.
+    /// The sequence number, which rises with each record of a boot.
     pub sequence: u64,
     /// When it was written, in microseconds of the monotonic clock.
     pub micros: u64,
@@ -32,11 +32,11 @@ pub struct LoggedXid {
 pub fn record(text: &str) -> Option<LogRecord<'_>> {
     let (head, rest) = text.split_once(';')?;
     let mut fields = head.split(',');
-    // Facility and level: what programs write into the log has another facility than 0.
+    // Facility and level: records that programs write have another facility than 0.
     fields.next()?.parse().ok().filter(|priority: &u32| *priority < 8)?;
     let sequence = fields.next()?.parse().ok()?;
     let micros = fields.next()?.parse().ok()?;
-    // Lines behind the first are keys and values of the device, not of the message.
+    // Lines after the first are keys and values of the device and not of the message.
     Some(LogRecord { sequence, micros, message: rest.lines().next().unwrap_or_default() })
 }
 

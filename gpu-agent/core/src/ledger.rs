@@ -1,7 +1,7 @@
-//! The journal: its records, their bytes, and the state that they add up to.
+//! The journal: its records, their encoding, and the state that results from them.
 //!
-//! A damaged journal yields the records before the damage and none besides: it may forget the
-//! newest, it never invents.
+//! A damaged journal yields exactly the records before the damage: the newest may be lost, but none
+//! is invented.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,15 +11,15 @@ use tessera_frames::codec::{self, EncodeError};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, JobId};
 
-/// First bytes of a journal; the digit is the version of its format.
+/// The first bytes of a journal; the digit is the version of its format.
 pub const HEADER: [u8; 8] = *b"TSRJRNL1";
 const PREFIX: usize = 8;
 
-/// Most attempts that are remembered as never to be started again. One is forgotten only after
-/// this many others: by then every connection that could still carry its launch is long gone.
+/// The most tombstones that are kept. One is forgotten only after this many others: by then every
+/// connection that could still carry its launch has ended.
 pub const TOMBSTONES_MAX: usize = 20_000;
 
-/// What must be known of an attempt after a crash.
+/// The facts about an attempt that are needed after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptFacts {
     /// The attempt's id.
@@ -32,16 +32,16 @@ pub struct AttemptFacts {
     pub gpu: GpuId,
     /// The instance that it uses; `None` for a whole GPU.
     pub slot: Option<Slot>,
-    /// W3C trace context that its launch continued.
+    /// W3C trace context of its launch.
     pub traceparent: Option<String>,
 }
 
 /// One record of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JournalRecord {
-    /// The attempt may be started from now on (rule F9).
+    /// The attempt may be started (rule F9).
     Accepted(AttemptFacts),
-    /// It ended without a shepherd that could have written it down.
+    /// It ended without a shepherd that could record that.
     Ended {
         /// The attempt's id.
         attempt: AttemptId,
@@ -53,14 +53,14 @@ pub enum JournalRecord {
         /// The attempt's id.
         attempt: AttemptId,
     },
-    /// It must never start here (rule F8).
+    /// A tombstone: it must never start here (rule F8).
     Tombstone {
         /// The attempt's id.
         attempt: AttemptId,
     },
 }
 
-/// Attempts that must never start (again), oldest forgotten first.
+/// Tombstones: attempts that must never start (again). The oldest is forgotten first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tombstones {
     set: BTreeSet<AttemptId>,
@@ -68,7 +68,7 @@ pub struct Tombstones {
 }
 
 impl Tombstones {
-    /// Adds one; returns the one that is forgotten for it, if any.
+    /// Adds a tombstone; returns the one that is forgotten for it, if any.
     pub fn add(&mut self, attempt: AttemptId) -> Option<AttemptId> {
         if self.set.insert(attempt) {
             self.order.push_back(attempt);
@@ -85,18 +85,17 @@ impl Tombstones {
     }
 }
 
-/// The state that a journal adds up to.
+/// The state that results from a journal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AttemptLedger {
-    /// Attempts whose end isn't committed by the controller, with an end that only the journal
-    /// knows.
+    /// Attempts whose end the controller has not committed, with ends that only the journal has.
     pub live: BTreeMap<AttemptId, (AttemptFacts, Option<ExitRecord>)>,
     /// Attempts that must never start.
     pub tombstones: Tombstones,
 }
 
 impl AttemptLedger {
-    /// Takes one record in.
+    /// Applies one record.
     pub fn apply(&mut self, record: &JournalRecord) {
         match record {
             JournalRecord::Accepted(facts) => {
@@ -117,7 +116,7 @@ impl AttemptLedger {
         }
     }
 
-    /// Returns the shortest list of records that adds up to the same state.
+    /// Returns the shortest list of records that results in the same state.
     pub fn records(&self) -> Vec<JournalRecord> {
         let tombstones = self.tombstones.order.iter();
         let tombstones = tombstones.map(|attempt| JournalRecord::Tombstone { attempt: *attempt });
@@ -134,7 +133,7 @@ impl AttemptLedger {
 ///
 /// # Errors
 ///
-/// The record is larger than a frame: it can't come from one.
+/// If the record is larger than a frame, which no frame can cause.
 pub fn encode(record: &JournalRecord, bytes: &mut Vec<u8>) -> Result<(), EncodeError> {
     let start = bytes.len();
     bytes.extend_from_slice(&[0; PREFIX]);
@@ -262,7 +261,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_is_never_a_record(noise in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn random_bytes_are_never_a_record(noise in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut bytes = HEADER.to_vec();
             bytes.extend_from_slice(&noise);
 
@@ -271,7 +270,7 @@ mod tests {
         }
 
         #[test]
-        fn a_compacted_journal_adds_up_to_the_same(records in prop::collection::vec(record(), 0..40)) {
+        fn a_compacted_journal_results_in_the_same_state(records in prop::collection::vec(record(), 0..40)) {
             let whole = sum(&records);
 
             prop_assert_eq!(sum(&whole.records()), whole);
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_must_never_start_again() {
+    fn an_acknowledged_attempt_must_never_start_again() {
         let ledger = sum(&[
             JournalRecord::Accepted(facts(1)),
             JournalRecord::Acknowledged { attempt: id(1) },
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn tombstones_are_bounded_and_the_oldest_goes_first() {
+    fn tombstones_are_bounded_and_the_oldest_is_removed_first() {
         let mut tombstones = Tombstones::default();
         let id = |n: usize| AttemptId::from_uuid(uuid::Uuid::from_u128(u128::try_from(n).unwrap()));
         for number in 0..=TOMBSTONES_MAX {

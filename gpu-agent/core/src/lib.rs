@@ -1,5 +1,5 @@
-//! What the agent decides. Pure: no clock, no files, no sockets; the caller brings the time,
-//! records what is to be recorded, and then acts.
+//! The agent's decisions. Pure: no clock, no files, no sockets. The caller passes the time, writes
+//! the returned records, and then acts.
 
 #![forbid(unsafe_code)]
 

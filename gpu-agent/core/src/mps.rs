@@ -9,28 +9,28 @@ use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
 use tessera_model::share::{MpsShare, SHARERS_MAX, SmPercent};
 
-/// Most processes of which it is remembered whose they are: 48 contexts, and their successors.
+/// The most client processes whose attempts are remembered: 48 contexts, and their successors.
 const CLIENTS_MAX: usize = 4096;
 
-/// Why the sharers of a slice can't go on.
+/// Why the sharing jobs of a slice can't continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpsFault {
-    /// One sentence for people.
+    /// The reason, as one sentence.
     pub why: String,
-    /// Whose fault it was, as far as known: their ends stay their own.
+    /// The attempts that caused it, as far as known: their ends count as their own.
     pub culprits: BTreeSet<AttemptId>,
 }
 
-/// A sharer that doesn't fit. The controller never sends such an attempt.
+/// Why an attempt can't join a slice. The controller never sends such an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinRefused {
-    /// The multiprocessors are given away.
-    #[error("{given} % of the slice's multiprocessors are given away already")]
+    /// Too few multiprocessors are left.
+    #[error("other attempts already have {given} % of the slice's multiprocessors")]
     Multiprocessors {
         /// Percent of the slice that the others have.
         given: u32,
     },
-    /// There are too many sharers.
+    /// Too many attempts share the slice.
     #[error("{SHARERS_MAX} attempts share the slice already")]
     TooMany,
 }
@@ -39,20 +39,20 @@ pub enum JoinRefused {
 #[derive(Clone, Debug, Default)]
 pub struct Sharers {
     members: BTreeMap<AttemptId, MpsShare>,
-    /// Whose client processes those are that were ever seen.
+    /// The attempts of all client processes that were ever seen.
     owners: BTreeMap<u32, AttemptId>,
     fault: Option<MpsFault>,
 }
 
 impl Sharers {
-    /// Takes an attempt in.
+    /// Adds an attempt.
     ///
     /// # Errors
     ///
-    /// There is no space for it.
+    /// If it doesn't fit.
     ///
-    /// Sharers that all have every multiprocessor are interleaved (kernel-level sharing, with MPS
-    /// beneath); the controller places no others with them.
+    /// Attempts that all have every multiprocessor are interleaved (kernel-level sharing over MPS);
+    /// the controller places no others with them.
     pub fn join(&mut self, attempt: AttemptId, share: MpsShare) -> Result<(), JoinRefused> {
         let given: u32 = self.members.values().map(|share| u32::from(share.sm.get())).sum();
         let interleaved = self.members.values().chain([&share]).all(|s| s.sm == SmPercent::WHOLE);
@@ -66,7 +66,7 @@ impl Sharers {
         Ok(())
     }
 
-    /// Forgets an attempt that is over.
+    /// Removes an ended attempt.
     pub fn leave(&mut self, attempt: AttemptId) {
         self.members.remove(&attempt);
         if self.members.is_empty() {
@@ -80,17 +80,17 @@ impl Sharers {
         self.members.contains_key(&attempt)
     }
 
-    /// Returns whether nobody is there.
+    /// Returns whether no attempt shares the slice.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Returns them with their shares.
+    /// Returns the attempts with their shares.
     pub const fn members(&self) -> &BTreeMap<AttemptId, MpsShare> {
         &self.members
     }
 
-    /// Returns what is the matter, if anything is.
+    /// Returns the problem of the slice, if it has one.
     pub const fn fault(&self) -> Option<&MpsFault> {
         self.fault.as_ref()
     }
@@ -107,8 +107,8 @@ impl Sharers {
         self.owners.contains_key(&pid)
     }
 
-    /// Notes a fault; returns the attempts to kill. The first one counts: later ones follow from it. But
-    /// what is learned of the culprits later still counts.
+    /// Records a fault; returns the attempts to kill. The first fault counts, since later ones
+    /// follow from it. Attempts that are found later to have caused it are still recorded.
     pub fn fail(&mut self, why: &str, culprits: &BTreeSet<u32>) -> Vec<AttemptId> {
         let owners: BTreeSet<_> =
             culprits.iter().filter_map(|pid| self.owners.get(pid)).copied().collect();
@@ -120,20 +120,21 @@ impl Sharers {
         self.members.keys().copied().collect()
     }
 
-    /// Records which attempt's fault it was.
+    /// Records which attempt caused the fault.
     pub fn blame(&mut self, attempt: AttemptId) {
         if let Some(fault) = &mut self.fault {
             fault.culprits.insert(attempt);
         }
     }
 
-    /// Returns how an end counts, given what is known of the slice: a victim's is no fault of its
-    /// own, whatever its program returned. An end that was requested, or that a time limit caused, stays.
+    /// Returns how an end counts, given the faults of the slice. An end by another attempt's fault
+    /// is collateral, whatever the program returned. An end that was requested, or that a time
+    /// limit caused, stays the same.
     pub fn judge(&self, attempt: AttemptId, record: ExitRecord) -> ExitRecord {
         let Some(fault) = &self.fault else { return record };
         if fault.culprits.contains(&attempt) {
             return match record.outcome {
-                // It was killed with its victims.
+                // The culprit was killed together with the others.
                 Outcome::Collateral => ExitRecord {
                     outcome: Outcome::Failed,
                     detail: "its own fault stopped the slice's MPS server".to_owned(),
@@ -156,8 +157,8 @@ impl Sharers {
     }
 }
 
-/// Returns whether an end leaves it open whether the server is sound: a client that died without goodbye may
-/// have broken it (NVIDIA calls that undefined).
+/// Returns whether the server's state is uncertain after an end: a client that died without
+/// disconnecting may have damaged it (NVIDIA calls that undefined).
 pub fn doubtful(record: &ExitRecord) -> bool {
     record.exit.is_some_and(|exit| exit != tessera_model::life::ProgramExit::Code(0))
 }
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_victims_failure_is_collateral_and_the_culprits_is_its_own() {
+    fn a_co_runners_failure_is_collateral_and_the_culprits_is_its_own() {
         let mut sharers = two();
 
         let killed = sharers.fail("a fault", &[12].into());
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_lasts_until_everyone_is_gone() {
+    fn a_fault_lasts_until_all_attempts_have_ended() {
         let mut sharers = two();
         sharers.fail("a fault", &BTreeSet::new());
 
@@ -242,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_given_away_than_is_there() {
+    fn the_sum_of_shares_never_exceeds_the_slice() {
         let mut sharers = two();
 
         assert!(sharers.join(attempt(3), share(1)).is_err());
     }
 
     #[test]
-    fn only_a_clean_end_leaves_no_doubt() {
+    fn only_a_clean_end_leaves_the_server_certain() {
         assert!(!doubtful(&ended(Outcome::Succeeded, ProgramExit::Code(0))));
         assert!(doubtful(&ended(Outcome::Failed, ProgramExit::Signal(11))));
         assert!(doubtful(&ended(Outcome::Cancelled, ProgramExit::Signal(9))));

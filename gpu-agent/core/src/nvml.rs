@@ -1,5 +1,5 @@
-//! What the agent knows of GPUs from NVIDIA's management library, as plain data. The calls
-//! themselves are the agent's, in a process of their own.
+//! What the agent knows about GPUs from NVIDIA's management library, as plain data. The agent makes
+//! the calls themselves in a separate process.
 
 pub mod error;
 pub mod facts;

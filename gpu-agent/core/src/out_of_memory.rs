@@ -1,9 +1,9 @@
-//! Recognises that a program ran out of GPU memory, from everything that is known of its end. Pure.
+//! Recognises that a program ran out of GPU memory, from all evidence about its end. Pure.
 //!
-//! Four kinds of evidence: what the program wrote ([`text`]), what its allocators were refused, how it
-//! exited, and how much memory it was seen to have. Text alone is weak: programs quote, catch and retry. A
-//! refusal alone is no out-of-memory either. PyTorch frees its cache and tries again, cuDNN and XLA probe,
-//! and TensorFlow prints "not a failure".
+//! There are four kinds of evidence: the program's output ([`text`]), refused allocations, the exit
+//! status, and the observed memory. Text alone is weak: programs quote, catch and retry. A refusal
+//! alone doesn't prove it either. PyTorch frees its cache and tries again, cuDNN and XLA probe, and
+//! TensorFlow prints "not a failure".
 
 pub mod lines;
 pub mod text;
@@ -13,50 +13,50 @@ use tessera_model::{Bytes, Millis};
 
 use self::text::TextEvidence;
 
-/// Refusals longer than this before the end were survived. A program that can't go on ends within seconds, also when it
-/// writes a trace and waits for its other ranks.
+/// The program survived refusals that were longer than this before its end. A program that can't
+/// continue ends within seconds, even if it writes a trace and waits for its other ranks.
 pub const REFUSED_BEFORE_END_MAX: Millis = Millis::from_secs(30);
 
-/// The observed peak that makes text credible, in thousandths of the slice. Samples miss short peaks, and an
-/// allocation that is refused is never part of one.
+/// The observed peak that makes text credible, in thousandths of the slice. Samples miss short
+/// peaks, and a refused allocation is never part of a peak.
 const CREDIBLE_PEAK: u64 = 500;
 
 /// The observed peak that counts as full although no observer saw a refusal, in thousandths of the slice.
 const FULL_PEAK: u64 = 900;
 
-/// Refusals of GPU memory that an observer inside of the program saw: a framework's allocator that gave up, or
-/// the driver's error 2.
+/// Refusals of GPU memory that an observer inside the program saw: a framework's allocator that
+/// gave up, or the driver's error 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedMemory {
     /// How many requests were refused for good: the allocator had freed its cache and tried again.
     pub given_up: u32,
-    /// How long before the end the last of them was.
+    /// The time from the last refusal to the end.
     pub before_end: Millis,
     /// Iterations that the program completed after it.
     pub iterations_after: u64,
 }
 
-/// What is known of an end.
+/// The evidence about an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryEvidence<'e> {
     /// The exit status.
     pub exit: ProgramExit,
-    /// What it wrote that names the error; `None` if nothing does.
+    /// The output that names the error; `None` if there is none.
     pub text: Option<&'e TextEvidence>,
-    /// What an observer inside of it saw; `None` if there was none.
+    /// What an observer inside it saw; `None` without an observer.
     pub refused: Option<RefusedMemory>,
-    /// The most GPU memory that it was seen to have; `None` if it was never seen.
+    /// The most GPU memory that it was observed to have; `None` if it was never observed.
     pub peak: Option<Bytes>,
     /// The memory of its slice, or its limit there; `None` if that is unknown.
     pub slice: Option<Bytes>,
 }
 
-/// How sure it is that a program ran out of GPU memory, the weakest first.
+/// How certain it is that a program ran out of GPU memory, the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvidenceStrength {
-    /// Its text alone. Reason to run the job again, and none to learn a size from.
+    /// Only its text. This is a reason to run the job again, but not to learn a size.
     Text,
-    /// Its text, and memory that was at least half full.
+    /// Its text, and a peak of at least half of its memory.
     TextAndMemory,
     /// A refusal that it did not survive.
     Refused,
@@ -77,8 +77,8 @@ pub fn recognise(evidence: &MemoryEvidence<'_>) -> Option<EvidenceStrength> {
         (Some(refused), text) if is_final(&refused, text.is_some()) => {
             Some(EvidenceStrength::Refused)
         }
-        // The observer saw every request of its process, and none was refused at the end. Another process of the
-        // program may have been, or a limit below the slice.
+        // The observer saw all requests of its process, and none was refused at the end. A request
+        // of another process may have been refused, or a limit below the slice was reached.
         (Some(_), Some(text)) => {
             (reaches(FULL_PEAK) || text.is_own_limit).then_some(EvidenceStrength::TextAndMemory)
         }
@@ -88,13 +88,14 @@ pub fn recognise(evidence: &MemoryEvidence<'_>) -> Option<EvidenceStrength> {
     }
 }
 
-/// Returns whether a program ended by a refusal. One that writes nothing about it must have ended at once.
+/// Returns whether a program ended by a refusal. A program that writes nothing about it must have
+/// ended at once.
 const fn is_final(refused: &RefusedMemory, is_named: bool) -> bool {
     let within = if is_named { REFUSED_BEFORE_END_MAX.get() } else { AT_ONCE.get() };
     refused.given_up > 0 && refused.iterations_after == 0 && refused.before_end.get() <= within
 }
 
-/// How soon after a refusal a program ends that writes nothing about it.
+/// How soon a program ends after a refusal if it writes nothing about it.
 const AT_ONCE: Millis = Millis::from_secs(5);
 
 #[cfg(test)]
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_was_survived_is_none_even_if_the_text_names_it() {
+    fn a_survived_refusal_does_not_count_even_if_the_text_names_it() {
         let named = text(false);
         for survived in [
             RefusedMemory { iterations_after: 40, ..AT_THE_END },
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_ends_below_the_slice_is_refused_by_nobody_and_is_out_of_memory() {
+    fn an_exhausted_pool_below_the_slice_is_out_of_memory_without_a_refusal() {
         let limited = text(true);
         let none = Some(RefusedMemory::default());
 

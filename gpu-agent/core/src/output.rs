@@ -1,20 +1,20 @@
-//! Where an attempt's output goes: the patterns of [`tessera_model::spec::OutputPaths`].
+//! The paths of an attempt's output, from the patterns of [`tessera_model::spec::OutputPaths`].
 
 use std::path::Path;
 
 use tessera_frames::cluster::LaunchOrder;
 use tessera_model::{JobId, NodeName};
 
-/// Most digits that a number is padded to, as in Slurm.
+/// The most digits to which a number is padded, as in Slurm.
 const PADDING_MAX: usize = 10;
 
 /// Returns the absolute path that `pattern` names.
 ///
 /// `%j` and `%J` are the job's number, `%A` the array's or gang's (the job's, outside of both), `%a` the
 /// index or rank (0 outside of both). `%x` is the name, `%u` the user, `%N` the node, `%r` the restarts, `%%`
-/// a percent sign. `%n` and `%t` are the numbers of node and task, 0, and `%s` is the step, `batch`. Digits
-/// before the letter of a number fill it up with zeros: `%4a`. Anything else after a percent sign is left as
-/// it is.
+/// a percent sign. `%n` and `%t` are the numbers of node and task, 0, and `%s` is the step,
+/// `batch`. Digits before a number's letter pad it with zeros: `%4a`. Anything else after a percent
+/// sign is left as it is.
 pub fn expand(pattern: &str, order: &LaunchOrder, node: &NodeName, base: &Path) -> String {
     let mut name = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern;
@@ -40,7 +40,7 @@ pub fn expand(pattern: &str, order: &LaunchOrder, node: &NodeName, base: &Path) 
     base.join(name).display().to_string()
 }
 
-/// Returns what a letter of a pattern stands for; `None` if it stands for nothing.
+/// Returns the value of a letter in a pattern; `None` if the letter has no meaning.
 fn value_of(letter: char, width: &str, order: &LaunchOrder, node: &NodeName) -> Option<String> {
     let number = match letter {
         'j' | 'J' => order.job.number(),
@@ -71,7 +71,7 @@ fn index(order: &LaunchOrder) -> u32 {
     order.array.map(|array| array.index).or(rank).unwrap_or(0)
 }
 
-/// Keeps a name from leading into other folders.
+/// Prevents a name from leading into other folders.
 fn flat(name: &str) -> String {
     name.replace('/', "_")
 }

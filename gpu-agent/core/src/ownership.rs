@@ -1,8 +1,9 @@
-//! Which instances of a GPU are the node's to use and to destroy, and what has to be put right
-//! after a crash or a restart of the machine. Pure.
+//! Which instances of a GPU the node may use and destroy, and what it has to restore after a crash
+//! or a reboot. Pure.
 //!
-//! Instances and, on newer generations, MIG mode end with the boot. The node remembers what it
-//! had and makes it again; what it never had, and what somebody uses, it leaves alone.
+//! Instances and, on newer generations, MIG mode end with the boot. The node remembers its
+//! instances and creates them again. It doesn't touch instances that it never had, or that are in
+//! use.
 
 use serde::{Deserialize, Serialize};
 use tessera_frames::cluster::MigReport;
@@ -12,20 +13,20 @@ use tessera_model::{BootId, SliceId};
 
 use crate::nvml::facts::{GpuFacts, InstanceFacts};
 
-/// Whose the instances are that the node did not make.
+/// The ownership of instances that the node did not create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdoptionPolicy {
-    /// Somebody else's, always.
+    /// They are always foreign.
     Never,
-    /// The node's, if they stood whole when its agent started; later ones are somebody else's.
+    /// The node owns them if they were complete when its agent started; later ones are foreign.
     #[default]
     AtStart,
-    /// The node's: nobody else is to partition its GPUs.
+    /// The node owns them: no other program should partition its GPUs.
     Exclusive,
 }
 
-/// What the node has on one GPU; survives the agent.
+/// What the node owns on one GPU, which survives restarts of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InstanceOwnership {
@@ -36,23 +37,23 @@ pub struct InstanceOwnership {
     boot: Option<BootId>,
     /// Whether MIG mode was on then.
     mig: bool,
-    /// The instances that are the node's.
+    /// The instances that the node owns.
     ours: Vec<OwnedInstance>,
-    /// What a new boot took away and is being made again.
+    /// The part of the layout that a reboot removed and that is being created again.
     owed: Option<LostLayout>,
 }
 
-/// One instance of the node's.
+/// One instance that the node owns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OwnedInstance {
     slot: Slot,
-    /// `None` while it is half made, or if it is cut further.
+    /// Its MIG device; `None` while it is only partly created, or if it is divided.
     slice: Option<SliceId>,
-    /// Its compute instances, if it is cut further.
+    /// Its compute instances, if it is divided.
     #[serde(default)]
     cut: Cut,
-    /// The devices over them.
+    /// Their MIG devices.
     #[serde(default)]
     parts: Vec<SliceId>,
 }
@@ -67,7 +68,8 @@ impl OwnedInstance {
         }
     }
 
-    /// Whether an instance in its place can be it: one that shows other devices only is not.
+    /// Returns whether an instance in its slot can be the same: one that has only other devices is
+    /// not.
     fn is(&self, found: &InstanceFacts) -> bool {
         let own = || self.slice.iter().chain(&self.parts);
         let unseen = own().next().is_none() || found.slices().next().is_none();
@@ -75,7 +77,7 @@ impl OwnedInstance {
     }
 }
 
-/// Returns the compute instances of an instance that is cut further; none of one that isn't.
+/// Returns the compute instances of a divided instance; empty for others.
 fn parts_of(found: &InstanceFacts) -> Cut {
     let mut cut = Cut::default();
     for part in &found.parts {
@@ -84,28 +86,28 @@ fn parts_of(found: &InstanceFacts) -> Cut {
     cut
 }
 
-/// What a new boot took away.
+/// What a reboot removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LostLayout {
     /// MIG mode has to be switched on again.
     pub mode: bool,
-    /// The instances that stood.
+    /// The earlier instances.
     pub slots: Vec<Slot>,
-    /// The compute instances of those that were cut further.
+    /// The compute instances of those that were divided.
     #[serde(default)]
     pub cuts: Vec<(Slot, Cut)>,
 }
 
 impl InstanceOwnership {
-    /// Returns whether an instance is the node's.
+    /// Returns whether the node owns an instance.
     pub fn is_ours(&self, instance: &InstanceFacts) -> bool {
         self.ours.iter().any(|own| own.is(instance))
     }
 
-    /// Takes in the first look at the GPU; returns what has to be made again, if anything.
+    /// Handles the first reading of the GPU; returns what has to be created again, if anything.
     pub fn look(&mut self, facts: &GpuFacts, boot: BootId) -> Option<LostLayout> {
-        // What an agent that was killed meanwhile still owed is owed.
+        // Work that a killed agent had not finished is still to be done.
         if let Some(lost) = self.lost(facts, boot) {
             self.owed = Some(lost);
         }
@@ -113,22 +115,22 @@ impl InstanceOwnership {
         self.owed.clone()
     }
 
-    /// Returns what has to be made again.
+    /// Returns what has to be created again.
     pub const fn owed(&self) -> Option<&LostLayout> {
         self.owed.as_ref()
     }
 
-    /// Takes in that all that could be made again stands.
+    /// Records that everything possible was created again.
     pub fn settled(&mut self) {
         self.owed = None;
     }
 
-    /// Returns what a new boot took away; `None` in the boot in which the GPU was last seen.
+    /// Returns what a reboot removed; `None` in the boot in which the GPU was last seen.
     fn lost(&self, facts: &GpuFacts, boot: BootId) -> Option<LostLayout> {
         if self.boot.is_none_or(|last| last == boot) || !self.mig {
             return None;
         }
-        // A mode that outlives the boot and is off was switched off by somebody.
+        // If a persistent mode is off, an administrator switched it off.
         let mode = match facts.mig {
             MigReport::On { .. } => false,
             MigReport::Off if facts.mode_volatile && !facts.used => true,
@@ -142,15 +144,15 @@ impl InstanceOwnership {
         })
     }
 
-    /// Takes an instance that stands into ownership.
+    /// Takes ownership of an existing instance.
     pub fn take(&mut self, instance: &InstanceFacts) {
         self.ours.retain(|own| own.slot != instance.slot);
         self.ours.push(OwnedInstance::of(instance));
         self.ours.sort_by_key(|own| own.slot);
     }
 
-    /// Takes in what stands. `intent` is the step that was about to be made when this was read:
-    /// what it makes is the node's.
+    /// Records the existing instances. `intent` is the step under way at the reading: the node owns
+    /// what it creates.
     pub fn observe(
         &mut self,
         facts: &GpuFacts,
@@ -167,7 +169,8 @@ impl InstanceOwnership {
         let first = !std::mem::replace(&mut self.seen, true);
         let adopted = |found: &InstanceFacts| match adopt {
             AdoptionPolicy::Never => false,
-            // A half-made one may be somebody's work under way, and would be removed.
+            // A partly created instance may be another program's work under way, and would be
+            // removed.
             AdoptionPolicy::AtStart => first && found.compute > 0,
             AdoptionPolicy::Exclusive => true,
         };
@@ -180,7 +183,7 @@ impl InstanceOwnership {
             .iter()
             .filter(|found| adopted(found) || made(found.slot) || self.is_ours(found))
             .map(|found| {
-                // Devices that can't be seen for a moment keep their names.
+                // Devices that are temporarily invisible keep their names.
                 let known = self.ours.iter().find(|own| own.slot == found.slot);
                 let unseen = found.compute > 0 && found.slices().next().is_none();
                 known.filter(|_| unseen).cloned().unwrap_or_else(|| OwnedInstance::of(found))
@@ -189,16 +192,16 @@ impl InstanceOwnership {
         self.ours = kept;
     }
 
-    /// Returns the instances of the node's that have no compute instance: what a crash or a
-    /// failure left, in the way of everything and good for nothing.
+    /// Returns the node's instances without a compute instance: leftovers of a crash or a failure,
+    /// which are useless and in the way.
     pub fn half_made(&self, facts: &GpuFacts) -> Vec<Slot> {
         let left = |i: &&InstanceFacts| i.compute == 0 && i.users.is_empty() && self.is_ours(i);
         facts.instances.iter().filter(left).map(|instance| instance.slot).collect()
     }
 }
 
-/// Returns the steps that make as much of a lost layout as there is space for. What
-/// stands is left alone, save that instances which are half made are completed.
+/// Returns the steps that restore as much of a lost layout as fits. Existing instances are not
+/// changed, but partly created ones are completed.
 pub fn restore(
     geometry: &Geometry,
     standing: &[InstanceFacts],
@@ -226,8 +229,8 @@ pub fn restore(
     steps
 }
 
-/// Whether an instance of the node's lacks compute instances of what a step makes, as it does when
-/// an agent was killed while it made them. What has more or others is somebody's own doing.
+/// Returns whether one of the node's instances lacks compute instances of a step, because an agent
+/// was killed during the step. An instance with more or other ones was changed by another program.
 fn lacks(instance: &InstanceFacts, step: PlanStep) -> bool {
     let missing = |cut: Cut| {
         let parts = parts_of(instance);
@@ -239,9 +242,10 @@ fn lacks(instance: &InstanceFacts, step: PlanStep) -> bool {
 }
 
 impl InstanceOwnership {
-    /// Returns the step that an agent died over, if its instance is the node's, stands idle, and
-    /// has other compute instances than it was to have: then it is finished. One that was to go
-    /// and has lost some of its own already goes; a whole one is as it was before the step.
+    /// Returns the step during which an agent died, if it has to be finished. The node owns the
+    /// instance, it is idle, and its compute instances differ from the step's goal. An instance
+    /// that was being destroyed and lost some of its compute instances is destroyed; a complete one
+    /// is as before the step.
     pub fn unfinished(&self, facts: &GpuFacts, intent: Option<PlanStep>) -> Option<PlanStep> {
         let step = intent?;
         let slot = step.slot();
@@ -317,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_finds_at_its_start_is_taken_on_and_what_comes_later_is_not() {
+    fn instances_found_at_the_start_are_adopted_and_later_ones_are_not() {
         for (adopt, first, later) in [
             (AdoptionPolicy::Never, false, false),
             (AdoptionPolicy::AtStart, true, false),
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_step_makes_is_ours_and_a_strangers_instance_in_its_place_is_not() {
+    fn an_instance_of_a_step_is_owned_and_a_foreign_one_in_its_slot_is_not() {
         let mut ownership = InstanceOwnership::default();
         ownership.observe(&on(vec![]), boot(1), None, AdoptionPolicy::AtStart);
         let half = on(vec![instance(small(0), false)]);
@@ -357,23 +361,23 @@ mod tests {
     }
 
     #[test]
-    fn the_next_agent_takes_on_what_came_while_there_was_none() {
+    fn the_next_agent_adopts_instances_that_appeared_while_none_ran() {
         let mut ownership = InstanceOwnership::default();
         ownership.observe(&on(vec![]), boot(1), None, AdoptionPolicy::AtStart);
         let both = on(vec![instance(small(0), true), instance(small(1), false)]);
         ownership.observe(&both, boot(1), None, AdoptionPolicy::AtStart);
-        assert!(!ownership.is_ours(&both.instances[0]), "it came under the agent's eyes");
+        assert!(!ownership.is_ours(&both.instances[0]), "it appeared while the agent ran");
 
         let file = serde_json::to_vec(&ownership).unwrap();
         let mut ownership: InstanceOwnership = serde_json::from_slice(&file).unwrap();
         ownership.observe(&both, boot(1), None, AdoptionPolicy::AtStart);
 
         assert!(ownership.is_ours(&both.instances[0]));
-        assert!(!ownership.is_ours(&both.instances[1]), "somebody may be making it");
+        assert!(!ownership.is_ours(&both.instances[1]), "another program may be creating it");
     }
 
     #[test]
-    fn a_strangers_half_made_instance_is_left_alone() {
+    fn a_foreign_partly_created_instance_is_not_touched() {
         for seen in [true, false] {
             let mut ownership = InstanceOwnership { seen, ..InstanceOwnership::default() };
             let half = on(vec![instance(small(0), false)]);
@@ -384,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_boot_takes_the_layout_and_on_newer_generations_the_mode() {
+    fn a_reboot_removes_the_layout_and_on_newer_generations_the_mode() {
         let mut ownership = InstanceOwnership::default();
         assert_eq!(ownership.lost(&on(vec![]), boot(1)), None, "never seen before");
         ownership.observe(
@@ -404,7 +408,7 @@ mod tests {
             Some(LostLayout { mode: true, slots, cuts: Vec::new() })
         );
         let older = GpuFacts { mode_volatile: false, ..off.clone() };
-        assert_eq!(ownership.lost(&older, boot(2)), None, "somebody switched it off");
+        assert_eq!(ownership.lost(&older, boot(2)), None, "an administrator switched it off");
         let used = GpuFacts { used: true, ..off.clone() };
         assert_eq!(ownership.lost(&used, boot(2)), None, "nothing busy is touched");
 
@@ -424,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_instance_comes_back_cut_and_one_that_was_interrupted_is_finished() {
+    fn a_divided_instance_is_restored_and_an_interrupted_one_is_finished() {
         let three =
             Slot { start: 0, profile: geometry().by_name(&"3g.20gb".parse().unwrap()).unwrap().id };
         let full = third(three, &[0, 1, 2]);
@@ -442,7 +446,7 @@ mod tests {
         assert_eq!(restore(&geometry(), std::slice::from_ref(&full), &lost), []);
 
         ownership.observe(&on(vec![partly.clone()]), boot(1), Some(step), AdoptionPolicy::AtStart);
-        assert!(ownership.is_ours(&partly), "the intent was to make it");
+        assert!(ownership.is_ours(&partly), "the intent was to create it");
         assert_eq!(ownership.unfinished(&on(vec![partly.clone()]), Some(step)), Some(step));
         assert_eq!(
             ownership.unfinished(&on(vec![full]), Some(step)),
@@ -457,7 +461,7 @@ mod tests {
         assert_eq!(
             ownership.unfinished(&on(vec![partly.clone()]), going),
             going,
-            "half of it went"
+            "half of it was destroyed"
         );
         assert_eq!(ownership.unfinished(&on(vec![used]), going), None, "it is in use");
         let whole =
@@ -469,7 +473,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands already stays, and the whole is legal.
+        /// Existing instances stay, and the resulting layout is legal.
         #[test]
         fn a_restored_layout_is_legal_and_touches_nothing(
             lost in prop::collection::btree_set((0..7_u8, prop::sample::select(vec!["1g.5gb", "2g.10gb", "3g.20gb"])), 0..6),

@@ -1,9 +1,8 @@
 //! Carrying out a layout plan, one verified step at a time. Pure.
 //!
-//! Before each step the place that it is about is read. A step whose goal stands already is
-//! skipped, so that a plan may be repeated after a crash. An instance that any process uses is
-//! never touched (P7). Afterwards what the driver then reports of that place is compared with the
-//! goal.
+//! Before each step its slot is read. A step whose goal is reached already is skipped, so that a
+//! plan may be repeated after a crash. An instance that any process uses is never touched (P7).
+//! After the step, the driver's report of the slot is compared with the goal.
 
 use tessera_frames::cluster::PlanEnd;
 use tessera_model::Millis;
@@ -13,23 +12,24 @@ use tessera_model::mig::{PlanStep, Slot};
 
 use crate::nvml::error::ErrorHandling;
 
-/// First pause before a blocked step is tried again; doubled each time.
+/// The first pause before a blocked step is tried again; it doubles each time.
 const PAUSE_MIN: Millis = Millis::new(200);
-/// Longest pause.
+/// The longest pause.
 const PAUSE_MAX: Millis = Millis::from_secs(30);
-/// Tries of one step before it is given up: with the pauses above a minute and a half.
+/// How often one step is tried before it is given up: with the pauses above, that takes a minute
+/// and a half.
 pub const TRIES_MAX: u32 = 10;
 
-/// An instance that stands in the place of a step, as a plan sees it.
+/// An existing instance in the slot of a step, as a plan sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepInstance {
     /// Whether it has its one compute instance.
     pub whole: bool,
-    /// The compute instances that can be seen.
+    /// Its visible compute instances.
     pub cut: Cut,
     /// Whether a process uses it.
     pub used: bool,
-    /// Whether it is the node's; what others made is neither destroyed nor completed.
+    /// Whether the node owns it; foreign instances are neither destroyed nor completed.
     pub ours: bool,
 }
 
@@ -42,29 +42,29 @@ pub struct StepRefused {
     pub reason: String,
 }
 
-/// What happened.
+/// An event of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanEvent {
-    /// The place of the step was read.
+    /// The slot of the step was read.
     Read(Option<StepInstance>),
-    /// The step was made, and this stands in its place now.
+    /// The step was carried out, with the instance that is now in its slot.
     Made(Result<Option<StepInstance>, StepRefused>),
     /// The pause is over.
     Waited,
 }
 
-/// What is to be done next.
+/// The next action of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlanAction {
-    /// Read what stands in a place.
+    /// Read the instance in a slot.
     Look(Slot),
-    /// Journal the intent, then make this step.
+    /// Journal the intent, then carry out this step.
     Make(PlanStep),
     /// Wait.
     Wait(Millis),
-    /// The plan is over; `stuck` names an instance that could not be changed.
+    /// The plan ended; `stuck` names an instance that could not be changed.
     End {
-        /// How it ended.
+        /// Its outcome.
         end: PlanEnd,
         /// What could not be changed, and why.
         stuck: Option<(Slot, String)>,
@@ -96,7 +96,7 @@ impl PlanRun {
         self.steps.get(self.done as usize).copied()
     }
 
-    /// Decides what follows.
+    /// Decides the next action.
     pub fn on(&mut self, event: PlanEvent) -> PlanAction {
         match (event, self.step()) {
             (_, None) => PlanAction::End { end: PlanEnd::Done, stuck: None },
@@ -120,7 +120,8 @@ impl PlanRun {
         if found.is_some_and(|found| !found.ours) {
             let start = step.slot().start;
             let reason = format!(
-                "somebody else made the instance on memory slice {start}: run tessera clear on it to hand it over to Tessera"
+                "another program created the instance on memory slice {start}: run tessera clear \
+                 on it to hand it over to Tessera"
             );
             return self.fail(reason, None);
         }
@@ -136,7 +137,7 @@ impl PlanRun {
 
     fn refused(&mut self, refused: StepRefused) -> PlanAction {
         match refused.handling {
-            // What isn't there can't be destroyed; the next read shows what is true.
+            // An absent instance can't be destroyed; the next reading shows the actual state.
             ErrorHandling::InUse | ErrorHandling::Retry | ErrorHandling::Absent => {
                 self.again(refused.reason)
             }
@@ -161,7 +162,7 @@ impl PlanRun {
     }
 }
 
-/// Returns whether a step's goal stands already.
+/// Returns whether a step's goal is reached already.
 fn reached(step: PlanStep, found: Option<StepInstance>) -> bool {
     match step {
         PlanStep::Destroy(_) => found.is_none(),
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_of_somebody_else_is_neither_destroyed_nor_completed() {
+    fn a_foreign_instance_is_neither_destroyed_nor_completed() {
         for step in
             [PlanStep::Destroy(slot(0)), PlanStep::Create(slot(0)), PlanStep::Cut(slot(0), two())]
         {
@@ -251,12 +252,12 @@ mod tests {
             let PlanAction::End { end: PlanEnd::Failed { reason, .. }, .. } = end else {
                 panic!("{end:?}")
             };
-            assert!(reason.contains("somebody else"), "{reason}");
+            assert!(reason.contains("another program created"), "{reason}");
         }
     }
 
     #[test]
-    fn a_half_made_instance_is_completed_by_its_create() {
+    fn a_partly_created_instance_is_completed_by_its_create_step() {
         let mut run = PlanRun::new(vec![PlanStep::Create(slot(0))], 3);
 
         let half = Some(StepInstance { whole: false, ..whole() });
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_done_when_exactly_its_compute_instances_stand() {
+    fn a_cut_is_done_when_exactly_its_compute_instances_exist() {
         let step = PlanStep::Cut(slot(0), two());
         let half = StepInstance { whole: false, cut: Cut::whole(1).unwrap(), ..whole() };
         let done = StepInstance { whole: false, cut: two(), ..whole() };
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_will_never_take_is_given_up_at_once() {
+    fn a_step_that_the_driver_never_accepts_is_given_up_at_once() {
         for handling in [ErrorHandling::Replan, ErrorHandling::Faulty, ErrorHandling::Bug] {
             let mut run = PlanRun::new(vec![PlanStep::Create(slot(0))], 3);
             run.on(PlanEvent::Read(None));
@@ -311,9 +312,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the driver does, a plan ends, and never touches what is used.
+        /// Whatever the driver does, a plan ends and never touches an instance in use.
         #[test]
-        fn every_plan_ends_and_touches_nothing_that_is_used(
+        fn every_plan_ends_and_touches_no_instance_in_use(
             steps in prop::collection::vec((0..4_u8, 0..3_u8), 0..6),
             answers in prop::collection::vec((0..7_u8, 0..16_u8), 200),
         ) {
@@ -335,7 +336,7 @@ mod tests {
                 });
                 action = match action {
                     PlanAction::Look(slot) => {
-                        // What isn't there is used by nobody.
+                        // An absent instance is not in use.
                         used = if stands(slot).is_some() { bits } else { 0 };
                         run.on(PlanEvent::Read(stands(slot)))
                     }

@@ -1,55 +1,55 @@
-//! Which outputs of attempts that are over are kept, and which go: oldest first, by age, by what
-//! they take together, and by their number.
+//! Retention of ended attempts' outputs: the oldest are removed first, by age, by total size, and
+//! by number.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tessera_model::{AttemptId, Bytes, Millis, RetentionTime};
 
-/// How much is kept.
+/// The limits of retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionLimits {
-    /// How long after the end.
+    /// How long outputs are kept after the end.
     pub age: RetentionTime,
-    /// How much all of it may take.
+    /// How much space all outputs may take.
     pub bytes: Bytes,
-    /// Of how many attempts.
+    /// Of how many attempts outputs are kept.
     pub attempts: usize,
 }
 
-/// Why an output went.
+/// Why an output was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemovalReason {
-    /// It was older than outputs are kept.
+    /// It exceeded the age limit.
     Age,
-    /// All outputs together took more than they may.
+    /// All outputs together exceeded the size limit.
     Bytes,
-    /// There were too many.
+    /// There were outputs of too many attempts.
     Attempts,
 }
 
-/// What an attempt left.
+/// The output of an ended attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptOutput {
     /// The attempt's id.
     pub attempt: AttemptId,
-    /// When it was over, milliseconds since 1970.
+    /// When it ended, in milliseconds since 1970.
     pub over_unix: Millis,
-    /// What its files take.
+    /// The size of its files.
     pub bytes: Bytes,
 }
 
-/// Most removals that are remembered for readers who come later.
+/// The most removals that are remembered for later readers.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// What is left of attempts whose ends were acknowledged, and what was removed recently.
+/// The kept outputs of attempts whose ends were acknowledged, and recent removals.
 #[derive(Debug)]
 pub struct OutputRetention {
     limits: RetentionLimits,
-    /// Oldest first.
+    /// The kept outputs, the oldest first.
     left: VecDeque<KeptOutput>,
     bytes: u64,
     removed: BTreeMap<AttemptId, (RemovalReason, Millis)>,
-    /// Oldest removal first.
+    /// Recent removals, the oldest first.
     removals: VecDeque<AttemptId>,
 }
 
@@ -65,13 +65,13 @@ impl OutputRetention {
         }
     }
 
-    /// Takes in what another attempt left, the newest.
+    /// Adds the output of the attempt that ended last.
     pub fn add(&mut self, left: KeptOutput) {
         self.bytes = self.bytes.saturating_add(left.bytes.get());
         self.left.push_back(left);
     }
 
-    /// Takes out the attempts whose outputs are to go now, at most `max` of them.
+    /// Takes the attempts whose outputs must be removed now, at most `max` of them.
     pub fn due(&mut self, now_unix: Millis, max: usize) -> Vec<(KeptOutput, RemovalReason)> {
         let mut due = Vec::new();
         while due.len() < max
@@ -106,7 +106,8 @@ impl OutputRetention {
         }
     }
 
-    /// Returns why an output is not there, for its reader; `now_unix` is the time from which its age is counted.
+    /// Returns why an output doesn't exist, for its reader; `now_unix` is the time from which its
+    /// age is counted.
     pub fn explain(&self, attempt: AttemptId, now_unix: Millis) -> String {
         let RetentionLimits { age, bytes, attempts } = self.limits;
         if let Some((why, at)) = self.removed.get(&attempt) {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_that_nobody_remembers_is_reported_by_the_ids_age() {
+    fn a_forgotten_removal_is_reported_by_the_ids_age() {
         let outputs = OutputRetention::new(limits(7, 80, 1));
         let stamp = uuid::Timestamp::from_unix(uuid::NoContext, 1_000_000, 0);
         let old = AttemptId::from_uuid(uuid::Uuid::new_v7(stamp));
@@ -220,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_stays_keeps_every_limit_and_what_goes_broke_one(
+        fn kept_outputs_keep_every_limit_and_removed_ones_exceeded_one(
             sizes in prop::collection::vec((0_u64..10, 0_u64..100), 0..50),
             days in 0_u64..10,
             bytes in 0_u64..2_000,
@@ -237,7 +238,7 @@ mod tests {
 
             let due = outputs.due(now, max);
 
-            // Oldest first, none twice, none left out, bounded.
+            // Removals are the oldest first, without repetition or omission, and bounded.
             let gone: Vec<_> = due.iter().map(|(left, _)| *left).collect();
             prop_assert_eq!(&gone[..], &all[..gone.len()]);
             prop_assert!(gone.len() <= max);
@@ -246,7 +247,7 @@ mod tests {
             let kept = stays.len() <= attempts && taken <= bytes
                 && stays.iter().all(|left| !RetentionTime::days(days).is_over(left.over_unix, now));
             prop_assert!(kept || gone.len() == max);
-            // The last one that went had to: with it a limit was broken.
+            // The last removal was necessary: with that output a limit was exceeded.
             if let Some((last, why)) = due.last() {
                 let before = taken + last.bytes.get();
                 let broken = match why {

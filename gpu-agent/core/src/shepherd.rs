@@ -1,4 +1,5 @@
-//! What the agent and its shepherds know of an attempt, as plain data, and what its end means.
+//! What the agent and its shepherds know about an attempt, as plain data, and the meaning of its
+//! end.
 
 pub mod verdict;
 
@@ -21,31 +22,31 @@ pub struct HeldAttempt {
     pub gpu: GpuId,
     /// The instance that it uses; `None` for a whole GPU.
     pub slot: Option<Slot>,
-    /// How it stands.
+    /// Its state.
     pub status: AttemptStatus,
 }
 
-/// Why an attempt is ended at once.
+/// Why an attempt is killed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillReason {
-    /// The lease ran out (F5).
+    /// The lease expired (F5).
     LeaseRanOut,
-    /// The node has another generation by now (F11).
+    /// The node now has another generation (F11).
     OldGeneration,
-    /// The controller gave the launch up (F8).
+    /// The controller revoked the launch (F8).
     Revoked,
-    /// The driver reported an error of the program's, by this number.
+    /// The driver reported an error of the program, with this number.
     Xid(u32),
     /// Its GPU failed.
     GpuFailed {
         /// The driver's error, if it was one.
         xid: Option<u32>,
     },
-    /// The sharers of its slice can't go on: its MPS server or daemon failed.
+    /// The sharing jobs of its slice can't continue: its MPS server or daemon failed.
     MpsFault,
 }
 
-/// Returns the record of an attempt that was over, without running, at `now_unix`.
+/// Returns the record of an attempt that ended at `now_unix` without having run.
 pub fn never_ran_at(now_unix: Millis, outcome: Outcome, detail: String) -> ExitRecord {
     ExitRecord {
         outcome,

@@ -1,5 +1,5 @@
-//! What was measured of a node's GPUs, and whose it was. Pure: readings and the time come in,
-//! accounts, series and files' contents come out.
+//! Measurements of a node's GPUs, attributed to attempts. Pure: the inputs are readings and the
+//! time, and the results are accounts, series and contents of files.
 
 pub mod energy;
 pub mod job_map;

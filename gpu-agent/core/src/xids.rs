@@ -1,4 +1,4 @@
-//! The driver's numbered errors (XIDs), and what each calls for.
+//! The driver's numbered errors (XIDs), and the action that each requires.
 //!
 //! # Source
 //!
@@ -8,7 +8,7 @@ use tessera_frames::cluster::FaultAction;
 
 use FaultAction::{Record, ResetGpu, RestartApp, RestartNode};
 
-/// Number, what it calls for, what it is.
+/// Number, required action, and description.
 const CATALOGUE: [(u32, FaultAction, &str); 31] = [
     (13, RestartApp, "graphics engine exception"),
     (31, RestartApp, "memory page fault"),
@@ -43,12 +43,12 @@ const CATALOGUE: [(u32, FaultAction, &str); 31] = [
     (48, Record, "double-bit memory error; another error shows whether it was contained"),
 ];
 
-/// Returns the catalogue's description of an error, if it knows it.
+/// Returns the catalogue's description of an error, if it is listed.
 pub fn look_up(xid: u32) -> Option<(FaultAction, &'static str)> {
     CATALOGUE.iter().find(|row| row.0 == xid).map(|row| (row.1, row.2))
 }
 
-/// Names an error in message.
+/// Describes an error for messages.
 pub fn describe(xid: u32) -> String {
     match look_up(xid) {
         Some((_, message)) => format!("XID {xid} ({message})"),
@@ -56,14 +56,14 @@ pub fn describe(xid: u32) -> String {
     }
 }
 
-/// Decides what an error calls for: what the driver itself advises comes first, the catalogue
-/// second; an unknown error is only recorded.
+/// Decides which action an error requires: the driver's own advice has precedence, then the
+/// catalogue; an unknown error is only recorded.
 pub fn action(xid: u32, recovery: Option<u32>) -> FaultAction {
     advised(recovery).unwrap_or_else(|| look_up(xid).map_or(Record, |(action, _)| action))
 }
 
 /// Reads the driver's recovery action (field 230): none, reset, reboot, drain peer-to-peer
-/// traffic, drain and reset. "None" means nothing: an error may be reported before its advice stands.
+/// traffic, drain and reset. "None" is ignored: an error may be reported before its advice is set.
 pub const fn advised(recovery: Option<u32>) -> Option<FaultAction> {
     match recovery {
         Some(1) => Some(ResetGpu),

@@ -18,35 +18,35 @@ const FILLER: SessionId = SessionId::new(2);
 const WORK: Nanos = Nanos::from_millis(2);
 const PAUSE: Nanos = Nanos::from_millis(8);
 const TOOK: Nanos = Nanos::from_micros(300);
-/// How often anything looks at anything.
+/// The step of virtual time.
 const STEP: Nanos = Nanos::from_micros(10);
 
-/// What becomes of the sample of a launch, by the launch's number from 1.
+/// The delivery of a launch's sample, by the launch's number from 1.
 #[derive(Clone, Copy, Debug)]
 enum SampleFate {
-    /// It comes with the kernel's end.
+    /// It arrives with the kernel's end.
     Comes,
-    /// It comes when the next launch is made: nobody looked before.
+    /// It arrives with the next launch, since it was not polled before.
     ComesWithNextLaunch,
-    /// It never comes.
+    /// It never arrives.
     Lost,
 }
 
 /// Decides about the sample of each launch.
 type Fate = fn(u64) -> SampleFate;
 
-/// The filler's process: one thread, which launches one kernel after the other.
+/// The filler's process: one thread, which launches one kernel after another.
 struct FillerProcess {
     budget: GrantBudget,
-    /// Its launch that waits, from 1.
+    /// The number of its waiting launch, from 1.
     launch: u64,
     requested: Option<KernelIndex>,
-    /// What the queue reported of each kernel, by launch.
+    /// The queue's reports about each kernel, by launch.
     facts: BTreeMap<u64, (KernelIndex, Option<Nanos>)>,
     defined: u64,
     /// Launches in flight with their starts and ends.
     in_flight: VecDeque<(u64, Nanos, Nanos)>,
-    /// Samples that come with the next launch.
+    /// Samples that arrive with the next launch.
     late: Vec<ShimRecord>,
     fate: Fate,
 }
@@ -98,13 +98,14 @@ fn admission(number: u128, priority: u8) -> Admission {
 }
 
 impl Scene {
-    /// `ahead`: for how long the device runs what the filler launched before its session began.
+    /// `ahead` is how long the device runs kernels that the filler launched before its session
+    /// began.
     fn new(fate: Fate, ahead: Nanos) -> Self {
         let now = Nanos::from_millis(1_000);
         let mut queue = SliceQueue::new(QueueRules::default(), GateState::default(), now);
         let (high, low) = (admission(1, 0), admission(2, 9));
         queue.add_profile(&high.task, measured_holder(), now);
-        // Its task was measured with other kernels.
+        // The filler's task was measured with other kernels.
         let mut measured = TaskProfile::default();
         measured.close_measuring();
         queue.add_profile(&low.task, measured, now);
@@ -342,7 +343,7 @@ fn a_filler_with_new_shapes_fills_half_of_the_idle_time_whatever_samples_are_los
 }
 
 #[test]
-fn what_ran_before_the_session_is_no_debt_of_the_first_kernel_that_was_granted() {
+fn kernels_before_the_session_are_no_debt_of_the_first_granted_kernel() {
     // As many launches as a driver takes at once: the end of the first granted one is seen 307 ms later.
     let ahead = TOOK.times(1_024);
     let mut scene = Scene::new(comes, ahead);

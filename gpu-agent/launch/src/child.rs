@@ -175,7 +175,7 @@ fn prepare_all(
     sys::close_others_on_exec();
     // Right before the program: opening may have taken longer than the lease.
     if !is_leased(&descriptors.lease, order) {
-        let detail = "the node's lease ran out before it started".to_owned();
+        let detail = "the node's lease expired before it started".to_owned();
         return Err(PrepareError { by_job: false, lease: true, detail });
     }
     Ok((prepared.program, prepared.arguments, prepared.environment))

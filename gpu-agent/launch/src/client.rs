@@ -56,7 +56,7 @@ pub struct EndingLauncher(Child);
 impl EndingLauncher {
     /// Waits until it is gone, and with it all that it started.
     pub fn reap(mut self) {
-        // Fails only if somebody else has reaped it.
+        // Fails only if it was reaped elsewhere.
         let _ = self.0.wait();
     }
 }

@@ -267,7 +267,7 @@ impl Launcher {
                             Ok(_) => "the file was replaced since the attempt opened it".to_owned(),
                             Err(error) => error.to_string(),
                         },
-                        Err(OpenError::NoFile(kind)) => format!("it is {kind} by now"),
+                        Err(OpenError::NoFile(kind)) => format!("it is now {kind}"),
                         Err(OpenError::Refused(error)) => error.to_string(),
                     };
                     let _ = report.send_raw(refusal.as_bytes(), &[]);
@@ -376,7 +376,7 @@ impl Launcher {
             self.job = Some(job);
             return;
         };
-        // What it reported at the very end.
+        // Its last report.
         self.take_report(&mut job);
         let reply = match job.phase {
             Phase::Failing(reply) | Phase::Aborted { reply: Some(reply), .. } => reply,

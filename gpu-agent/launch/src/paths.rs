@@ -69,7 +69,7 @@ pub fn identity_of(file: &std::fs::Metadata) -> (u64, u64, u64) {
     (file.dev(), file.ino(), born)
 }
 
-/// Opens a file for a reader if it is the very file that is written to.
+/// Opens a file for a reader if it is the same file that is written to.
 pub fn open_twin(path: &Path, written: &File) -> Option<File> {
     let twin = open_reader(path).ok()?;
     let (one, other) = (written.metadata().ok()?, twin.metadata().ok()?);

@@ -84,9 +84,7 @@ pub fn prepare(
     let outputs = open_outputs(order, given, &report)?;
     let (program, arguments) = match &order.program {
         // What is in front of it finds it, where it runs.
-        Program::Command(command) if !order.wrapper.is_empty() => {
-            (PathBuf::new(), command.clone())
-        }
+        Program::Command(command) if !order.wrapper.is_empty() => (PathBuf::new(), command.clone()),
         Program::Command(command) => {
             report(&format!("the program {}", command.first().map_or("", String::as_str)));
             (find_program(order, command, &folder)?, command.clone())

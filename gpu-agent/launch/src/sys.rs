@@ -285,7 +285,7 @@ pub fn uids() -> (u32, u32) {
     unsafe { (libc::getuid(), libc::geteuid()) }
 }
 
-/// Puts `source` in the place of `target`.
+/// Mounts `source` over `target`.
 ///
 /// # Errors
 ///

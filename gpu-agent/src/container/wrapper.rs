@@ -36,28 +36,15 @@ enum WrapperError {
     )]
     Namespace(io::Error),
     #[error("{what}: {error}")]
-    File {
-        what: String,
-        error: io::Error,
-    },
+    File { what: String, error: io::Error },
     #[error("{program} can't be run: {error}")]
-    Runtime {
-        program: String,
-        error: io::Error,
-    },
+    Runtime { program: String, error: io::Error },
     #[error(
         "{user} has no image {image} on node {node}: get it there with podman pull {image}, and see podman images"
     )]
-    NoImage {
-        user: String,
-        image: String,
-        node: String,
-    },
+    NoImage { user: String, image: String, node: String },
     #[error("node {node} has no file {image}")]
-    NoFile {
-        image: String,
-        node: String,
-    },
+    NoFile { image: String, node: String },
     #[error("there is nothing to mount at {0} on this node")]
     NoMount(String),
     #[error("{0}")]
@@ -85,7 +72,8 @@ fn ended(result: Result<u8, WrapperError>) -> u8 {
 }
 
 fn run_words(words: &[String]) -> Result<u8, WrapperError> {
-    let text = std::env::var(PLAN_VARIABLE).map_err(|error| WrapperError::Plan(error.to_string()))?;
+    let text =
+        std::env::var(PLAN_VARIABLE).map_err(|error| WrapperError::Plan(error.to_string()))?;
     let plan: ContainerPlan =
         serde_json::from_str(&text).map_err(|error| WrapperError::Plan(error.to_string()))?;
     run_planned(&plan, words)
@@ -288,10 +276,8 @@ fn find_image(
         let mut query = command(&plan.inspect_words(store));
         set_podman(&mut query, plan, uid);
         let output = query.stderr(Stdio::null()).output();
-        let output = output.map_err(|error| WrapperError::Runtime {
-            program: plan.program.clone(),
-            error,
-        })?;
+        let output = output
+            .map_err(|error| WrapperError::Runtime { program: plan.program.clone(), error })?;
         if output.status.success() {
             // An image without variables has null here.
             let variables: Option<Vec<String>> =

@@ -70,7 +70,8 @@ impl ManagedGpu {
         Ok(())
     }
 
-    /// Puts the intent on disk before it is acted on, and with it what came of the step before.
+    /// Writes the intent to disk before it is executed, together with the result of the step
+    /// before.
     fn note(&mut self, file: GpuFile) -> Result<(), IntentNotWritten> {
         self.keeper.save(&file)?;
         self.saved = file.clone();
@@ -113,7 +114,7 @@ impl ManagedGpu {
                 }
                 PlanAction::End { end, stuck } => {
                     if end != PlanEnd::Done {
-                        // What the step left, half made as it may be, is ours.
+                        // The instance that the step left, even an incomplete one, is ours.
                         let _ = self.refresh().await;
                     }
                     if let Some((slot, reason)) = stuck {
@@ -256,14 +257,14 @@ impl ManagedGpu {
         }
     }
 
-    /// Removes what a crash or a failure left half made.
+    /// Removes incomplete instances that a crash or a failure left.
     pub(super) async fn tidy(&mut self) {
         let Some(facts) = &self.facts else { return };
         let now = clock::boot_now();
         let due = |slot: &Slot| self.stuck.get(slot).is_none_or(|stuck| stuck.probe_at <= now);
         let left: Vec<_> = self.file.ownership.half_made(facts).into_iter().filter(due).collect();
         for slot in left {
-            tracing::info!(gpu = %self.id, start = slot.start, "a half-made instance is removed");
+            tracing::info!(gpu = %self.id, start = slot.start, "an incomplete instance is removed");
             self.carry_out(vec![PlanStep::Destroy(slot)], OWN_TRIES).await;
             self.forget_intent();
         }

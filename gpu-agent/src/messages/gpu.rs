@@ -62,7 +62,7 @@ pub enum GpuEvent {
     Numbered(GpuId, GpuNumbers),
     /// It was read.
     Changed(Box<GpuReport>),
-    /// A plan came to its end.
+    /// A plan ended.
     PlanEnded {
         /// The GPU that it belongs to.
         gpu: GpuId,
@@ -71,7 +71,7 @@ pub enum GpuEvent {
         /// How it ended.
         end: PlanEnd,
     },
-    /// A switch of MIG mode came to its end.
+    /// A switch of MIG mode ended.
     MigModeEnded {
         /// The GPU that it belongs to.
         gpu: GpuId,

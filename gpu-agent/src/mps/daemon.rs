@@ -230,7 +230,7 @@ impl MpsDaemon {
             .env("CUDA_MPS_PIPE_DIRECTORY", pipes)
             .env("CUDA_MPS_LOG_DIRECTORY", &self.control.logs)
             .env("CUDA_VISIBLE_DEVICES", self.slice.as_str())
-            // Marks the daemon and its servers as ours for whoever lists a GPU's processes.
+            // Marks the daemon and its servers as ours for all that list a GPU's processes.
             .env(MARK, &self.folder)
             // A file, not pipes: a daemon would hold pipes open for ever.
             .stdout(out.try_clone().map_err(MpsStartError::Descriptor)?)

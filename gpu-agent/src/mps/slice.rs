@@ -1,4 +1,4 @@
-//! One shared slice: its daemon, its sharers, and what becomes of them.
+//! One shared slice: its daemon, its sharers, and their ends.
 
 use std::collections::BTreeSet;
 use std::fs;

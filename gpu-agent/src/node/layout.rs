@@ -39,7 +39,7 @@ impl AgentNode {
         if self.plans.get(&gpu).is_some_and(|(running, _)| *running == plan) {
             return;
         }
-        // What is cut anew has other devices afterwards.
+        // A newly partitioned instance has other devices afterwards.
         let leaving: BTreeSet<Slot> = order
             .steps
             .iter()

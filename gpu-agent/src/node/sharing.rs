@@ -39,7 +39,7 @@ impl AgentNode {
                 if standing.leased && order.generation == standing.generation {
                     self.admit_and_start(order, environment, before_kill);
                 } else {
-                    let reason = "the node's lease ran out".to_owned();
+                    let reason = "the node's lease expired".to_owned();
                     self.never_starts(attempt, Outcome::NotStarted, reason);
                 }
             }

@@ -78,7 +78,7 @@ impl NvmlClient {
         Self { queue, samples, counts }
     }
 
-    /// Returns how often the worker was queried, and what came of it.
+    /// Returns how often the worker was queried, and with which results.
     pub const fn counts(&self) -> &RequestCounts {
         &self.counts
     }

@@ -1,4 +1,4 @@
-//! How often the driver was queried, and what came of it.
+//! How often the driver was queried, and with which results.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -173,7 +173,7 @@ fn instance_facts(
         }
     }
     parts.sort_by_key(|part| part.slot);
-    // Its devices show it. Without a device it may be half made, or invisible.
+    // Its devices show it. Without a device it may be incomplete, or invisible.
     let compute = match mine.len() {
         0 => {
             let profiles = compute_profiles(library, instance.handle)?;

@@ -513,7 +513,10 @@ impl RunningAttempt {
         let reports = exit == ProgramExit::Code(NOT_STARTED_CODE) && self.signalled.is_none();
         self.order.container.as_ref().filter(|_| reports)?;
         let reason = self.program_output.last_line_after(REFUSAL);
-        Some(reason.unwrap_or_else(|| "its container could not be started: see its output".to_owned()))
+        Some(
+            reason
+                .unwrap_or_else(|| "its container could not be started: see its output".to_owned()),
+        )
     }
 
     /// Decides whether the program ran out of GPU memory, by its output and by its companions.

@@ -15,9 +15,9 @@ use tessera_model::BootId;
 use tessera_model::spec::JobProgram;
 
 use super::files;
-use crate::container::CONTAINER_COMMAND;
 use super::program_output::{OutputStream, ProgramOutput};
 use super::protocol::SpawnOrder;
+use crate::container::CONTAINER_COMMAND;
 use crate::sys::clock;
 
 /// How long opening a user's paths may take. Chosen: longer than a folder takes that is mounted on demand.
@@ -113,9 +113,11 @@ pub fn prepare(
     let named = |name: &str| (!run.env.contains_key(name)).then(|| format!("{name}={tmp}"));
     let tmp = ["TMPDIR", "SLURM_TMPDIR"].into_iter().filter_map(named);
     let plan = order.container.as_ref().map(serde_json::to_string).transpose();
-    let plan = plan.map_err(|error| PrepareError::by_node(format!("the container's plan: {error}")))?;
+    let plan =
+        plan.map_err(|error| PrepareError::by_node(format!("the container's plan: {error}")))?;
     let plan = plan.map(|plan| format!("{PLAN_VARIABLE}={plan}"));
-    let environment = run.env.iter().map(|(name, value)| format!("{name}={value}")).chain(tmp).chain(plan);
+    let environment =
+        run.env.iter().map(|(name, value)| format!("{name}={value}")).chain(tmp).chain(plan);
     Ok(Prepared {
         order: Order {
             account: confinement.account.as_ref().map(|account| account.to_launch()),

@@ -112,7 +112,8 @@ mod tests {
     #[test]
     fn the_last_sentence_of_a_kind_is_found_behind_its_beginning() {
         let folder = tempfile::tempdir().unwrap();
-        let stdout = stream(folder.path(), "out", "tessera: old\n", "tessera: one\ntessera: two\nbye\n");
+        let stdout =
+            stream(folder.path(), "out", "tessera: old\n", "tessera: one\ntessera: two\nbye\n");
         let output = ProgramOutput { stdout: Some(stdout), stderr: None };
 
         assert_eq!(output.last_line_after("tessera: ").as_deref(), Some("two"));

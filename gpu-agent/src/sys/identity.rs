@@ -1,4 +1,4 @@
-//! Who a process is: a pid alone may belong to a stranger by now (A5).
+//! Identity of a process: a pid alone may now belong to an unrelated process (A5).
 
 use std::cell::RefCell;
 use std::io;

@@ -41,7 +41,7 @@ pub enum Durability {
     PowerLoss,
 }
 
-/// Puts a GPU's accounts on disk, away from the thread that serves everybody.
+/// Writes a GPU's accounts to disk, outside of the agent's main thread.
 pub async fn save(data: &Path, gpu: &GpuId, text: Vec<u8>, until: Durability) {
     let path = path(data, gpu);
     let written = tokio::task::spawn_blocking(move || write(&path, &text, until)).await;

@@ -269,7 +269,8 @@ async fn s8_times_and_numbers_that_cannot_be_disturb_nobody_else() {
         ])
         .await;
     }
-    // Had the queue's clock gone to the end of time, everybody would have been silent for too long.
+    // Had the queue's clock gone to the end of time, all programs would have been silent for too
+    // long.
     let (_, sk, _) = honest.define(0).await;
     assert_eq!(sk, Some(Nanos::from_micros(500)));
     let (_, sk, _) = liar.define(0).await;

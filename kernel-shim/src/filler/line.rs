@@ -1,9 +1,9 @@
-//! The line of the threads that wait for grants. The first one requests a grant and uses it, the others
-//! sleep. Otherwise they would wake each other for every kernel, and a program with many threads would get
-//! less than one with a single thread.
+//! The queue of the threads that wait for grants. The first one requests a grant and uses it, the
+//! others sleep. Otherwise they would wake each other for every kernel, and a program with many
+//! threads would get less than one with a single thread.
 //!
-//! A kernel that fits no gap holds the others up. So one more thread of the line takes part for each
-//! [`PATIENCE`] that the first one waits.
+//! A kernel that fits no gap delays the others. So one more thread takes part for each [`PATIENCE`]
+//! that the first one waits.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, PoisonError};
@@ -85,7 +85,7 @@ impl ThreadLine {
     }
 }
 
-/// Sleeps until the turn of a launch may have come.
+/// Sleeps until a launch may take part.
 pub fn sleep(filler: FillerGuard, launch: u64, span: Nanos) {
     let slept = bell(launch).wait_timeout(filler, Duration::from_nanos(span.get()));
     drop(slept.unwrap_or_else(PoisonError::into_inner));

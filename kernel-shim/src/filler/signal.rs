@@ -11,7 +11,7 @@ pub struct Signalled<T> {
 }
 
 impl<T> Signalled<T> {
-    /// Returns state with a lock and a bell that nobody uses yet.
+    /// Returns state with a new lock and bell.
     pub const fn new(state: Mutex<T>, changed: Condvar) -> Self {
         Self { state, changed }
     }
@@ -21,8 +21,9 @@ impl<T> Signalled<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes all sleeping threads. What they look at may also lie outside of the lock. A thread that has looked
-    /// before the change sleeps already when this has the lock, so it is woken.
+    /// Wakes all sleeping threads. The state that they read may also be outside of the lock. A
+    /// thread that has read it before the change already sleeps when this has the lock, so it is
+    /// woken.
     pub fn wake(&self) {
         drop(self.lock());
         self.changed.notify_all();

@@ -1,6 +1,7 @@
-//! A model check of the gate and of all waits in the shim, by `loom`. It runs every order in which the threads can
-//! come, and every value that the memory model lets them read. The files are the product's own, compiled with the
-//! checker's locks and atomic numbers. Sleeps have no timeouts here, so a lost wake-up is a deadlock.
+//! A model check of the gate and of all waits in the shim, by `loom`. It runs every interleaving of
+//! the threads, and every value that the memory model lets them read. The files are the product's
+//! own, compiled with the checker's locks and atomic numbers. Sleeps have no timeouts here, so a
+//! lost wake-up is a deadlock.
 
 #[allow(dead_code, reason = "each of these files is checked for a part of what it does")]
 #[path = "../../src/first_wait.rs"]
@@ -36,12 +37,12 @@ use gate::GatePage;
 use park::ParkFlag;
 use signal::Signalled;
 
-/// Nothing waits for so long: the checker's clocks stand still.
+/// No wait is that long: the checker's clocks don't advance.
 const LONG: Duration = Duration::from_secs(1);
 const KERNEL: Nanos = Nanos::from_micros(100);
 
-/// A checker for three threads: of all orders, those in which threads are interrupted at most twice. Nearly all
-/// faults show with so few.
+/// A checker for three threads, limited to interleavings in which threads are interrupted at most
+/// twice. Nearly all faults appear with so few.
 fn bounded() -> Builder {
     let mut checker = Builder::new();
     checker.preemption_bound = Some(2);
@@ -128,7 +129,7 @@ fn threads_together_launch_under_a_grant_only_and_never_overspend_it() {
 }
 
 #[test]
-fn a_holders_return_ends_grants_for_all_who_learn_of_it_without_a_message() {
+fn a_holders_return_ends_grants_for_all_threads_that_observe_it_without_a_message() {
     bounded().check(|| {
         let page = Arc::new(GatePage::default());
         page.open();
@@ -154,7 +155,7 @@ fn a_holders_return_ends_grants_for_all_who_learn_of_it_without_a_message() {
 }
 
 #[test]
-fn a_grant_that_the_queue_ended_is_not_used_beside_its_successor() {
+fn a_grant_that_the_queue_ended_is_not_used_together_with_its_successor() {
     loom::model(|| {
         let page = Arc::new(GatePage::default());
         page.open();
@@ -191,7 +192,7 @@ fn a_grant_that_the_queue_ended_is_not_used_beside_its_successor() {
 }
 
 #[test]
-fn a_page_that_is_open_has_the_epoch_of_its_queue() {
+fn an_open_page_has_the_epoch_of_its_queue() {
     loom::model(|| {
         let page = Arc::new(GatePage::default());
         let queue = {
@@ -252,7 +253,7 @@ fn leave_and_read(writers: usize, announce: impl Fn(&ParkFlag) -> bool + Copy + 
             })
         })
         .collect();
-    // A writer that there is not has left nothing to read.
+    // A missing writer has left no record.
     let mut has_read = [writers < 1, writers < 2];
     while has_read != [true; 2] {
         let is_new =
@@ -335,13 +336,13 @@ mod faults {
 
     #[test]
     #[ignore = "run by the test below"]
-    fn a_record_that_nobody_announces() {
+    fn a_record_without_an_announcement() {
         loom::model(|| leave_and_read(1, |_| false));
     }
 
     #[test]
     fn the_checker_finds_lost_wake_ups() {
-        for fault in ["a_bell_without_the_lock", "a_record_that_nobody_announces"] {
+        for fault in ["a_bell_without_the_lock", "a_record_without_an_announcement"] {
             let mut check = Command::new(std::env::current_exe().unwrap());
             check.args(["--exact", "--ignored", "--nocapture", &format!("faults::{fault}")]);
             let checked = check.output().unwrap();

@@ -1,4 +1,4 @@
-//! That programs get what they would get without the shim: order, captures, forks, errors, ends.
+//! Programs have the same results as without the shim: order, captures, forks, errors, ends.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn times(short: u64, long: u64) -> u64 {
 }
 
 #[test]
-fn what_kernels_work_out_is_the_same_with_the_shim_in_every_role() {
+fn kernels_compute_the_same_results_with_the_shim_in_every_role() {
     let count = times(5_000, 100_000);
     let run = |job: &mut Job| {
         assert_eq!(job.send(&format!("mixed {count}")), "0");
@@ -43,7 +43,7 @@ fn what_kernels_work_out_is_the_same_with_the_shim_in_every_role() {
 }
 
 #[test]
-fn eight_threads_on_four_streams_each_work_out_the_same_whenever_grants_come() {
+fn eight_threads_on_four_streams_compute_the_same_results_whenever_grants_arrive() {
     let (threads, count) = (8, times(1_500, 12_500));
     let storm = |job: &mut Job, seed: u64| {
         let answer = job.numbers(&format!("storm {count} {threads} {seed}"));
@@ -80,7 +80,7 @@ fn eight_threads_on_four_streams_each_work_out_the_same_whenever_grants_come() {
 }
 
 #[test]
-fn launches_of_many_threads_all_arrive_and_their_credits_come_back() {
+fn launches_of_many_threads_all_arrive_and_their_credits_are_returned() {
     let count = times(200, 5_000);
     let folders = TestFolders::new();
     let behaviour = QueueBehaviour {
@@ -129,7 +129,7 @@ fn captures_are_neither_held_back_nor_disturbed_while_the_gate_is_closed() {
 }
 
 #[test]
-fn children_run_as_without_the_shim_and_the_parent_goes_on() {
+fn children_run_as_without_the_shim_and_the_parent_continues() {
     let folders = TestFolders::new();
     let _queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     let mut job = Job::start(&folders, None);
@@ -167,7 +167,7 @@ fn a_child_forked_before_the_first_launch_has_a_session_of_its_own() {
 }
 
 #[test]
-fn kernels_are_never_called_by_the_name_of_one_that_was_unloaded() {
+fn kernels_never_get_the_name_of_an_unloaded_one() {
     let count = times(2_000, 10_000);
     let folders = TestFolders::new();
     let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
@@ -236,7 +236,7 @@ fn a_launch_that_the_driver_refuses_leaves_no_credit_behind() {
     reason = "measures how soon the queue notices the end of a process"
 )]
 #[test]
-fn the_queue_is_rid_of_a_process_soon_however_it_ends() {
+fn the_queue_removes_a_process_soon_however_it_ends() {
     for end in ["exit 0", "exit 7", "_exit 0", "kill"] {
         let folders = TestFolders::new();
         let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));

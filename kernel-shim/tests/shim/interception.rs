@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use crate::built::{self, driver, folder, in_job, list, program, shim, symbols, text};
 
-/// How the shim stands in front of the driver.
+/// How the shim is loaded in front of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Front {
     Nothing,
@@ -93,7 +93,7 @@ fn reach_by_path(output: &str, driver: &Path, tags: &str) -> PathBuf {
 }
 
 #[test]
-fn an_empty_environment_leaves_the_driver_alone() {
+fn with_an_empty_environment_the_driver_is_used_directly() {
     let reach = reach_by_path("escape-env", &driver(12_040), "-Wl,--enable-new-dtags");
     assert_eq!(seen_of(&reach, &["dlopen"], |_| ()), "3");
 
@@ -104,7 +104,7 @@ fn an_empty_environment_leaves_the_driver_alone() {
 }
 
 #[test]
-fn a_namespace_with_an_old_path_to_the_driver_leaves_the_driver_alone() {
+fn in_a_namespace_with_an_old_path_the_driver_is_used_directly() {
     let old = reach_by_path("escape-rpath", &driver(12_040), "-Wl,--disable-new-dtags");
     let new = reach_by_path("escape-runpath", &driver(12_040), "-Wl,--enable-new-dtags");
 
@@ -115,7 +115,7 @@ fn a_namespace_with_an_old_path_to_the_driver_leaves_the_driver_alone() {
 }
 
 #[test]
-fn secure_execution_leaves_the_driver_alone() {
+fn under_secure_execution_the_driver_is_used_directly() {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
         eprintln!("SKIPPED: only root can make a program that others run as root");
         return;
@@ -240,7 +240,7 @@ fn a_program_without_the_agents_variables_gets_the_driver_itself() {
 }
 
 #[test]
-fn two_copies_of_the_shim_never_take_each_other_for_the_driver() {
+fn two_copies_of_the_shim_never_mistake_each_other_for_the_driver() {
     let copy = folder().join("copy");
     std::fs::create_dir(&copy).unwrap();
     std::fs::copy(shim(), copy.join("libcuda.so.1")).unwrap();

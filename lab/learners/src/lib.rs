@@ -1,7 +1,7 @@
 //! Learners that only experiments use: those that MMK's Table IV compares with the controller's, and the
 //! speeds of jobs whose demands are measured.
 //!
-//! What a controller learns with is in [`tessera_predict`].
+//! The controller's learners are in [`tessera_predict`].
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ impl ComparedLearner {
         Self::Svr,
     ];
 
-    /// Returns its name as people write it.
+    /// Returns its name in requests.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Production(kind) => kind.name(),
@@ -65,7 +65,7 @@ impl ComparedLearner {
     }
 }
 
-/// A function that one of the compared learners learned.
+/// A function that was learned by one of the compared learners.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ComparedModel {
     /// By a learner of the controller.
@@ -79,7 +79,7 @@ pub enum ComparedModel {
 }
 
 impl ComparedModel {
-    /// Learns from a table; every random draw comes from `seed`.
+    /// Learns from a table; all random numbers come from `seed`.
     pub fn learn(learner: ComparedLearner, table: &TrainingTable, seed: u64) -> Self {
         match learner {
             ComparedLearner::Production(kind) => {
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// A curve with a corner and a product in it: what trees and networks can do, and lines can't.
+    /// A curve with a kink and a product, which trees and networks can follow and lines can't.
     fn curve(rows: u64) -> TrainingTable {
         let mut rng = SeededRng::new(7);
         let mut table = TrainingTable::new(3);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn every_learner_has_less_error_than_the_mean_and_those_of_curves_less_than_the_line() {
-        // The mean alone is off by 0.27.
+        // The error of the mean alone is 0.27.
         let line = error(ComparedLearner::Linear);
         assert!(line < 0.15, "{line}");
         for learner in ComparedLearner::ALL.into_iter().filter(|l| *l != ComparedLearner::Linear) {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tessera_predict::learn::{TrainingTable, scaled};
 use tessera_predict::number::count;
 
-/// Drawn in by so much of a row for each row: keeps equal columns from cancelling out.
+/// The ridge term for each row: it prevents equal columns from cancelling out.
 const RIDGE: f64 = 1e-6;
 
 /// A plane.

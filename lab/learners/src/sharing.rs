@@ -1,17 +1,18 @@
-//! How fast a job is next to others on one slice.
+//! Predicts how fast a job is with co-runners on one slice.
 //!
 //! Source: MMK, §III-A: random forest. Inputs are the job's class, its MPS percentage, its own use
-//! of multiprocessors, memory bandwidth and L2, and the *contention features*. Those are what of
-//! the three the others of its partition use. The part of the GPU that the partition is comes on
-//! top: the paper trains one forest a partition size. So do two columns that a tree would have to
-//! build from the others step by step. They are how far a job's use exceeds its percentage, and the
-//! bandwidth that all request.
+//! of multiprocessors, memory bandwidth and L2, and the *contention features*. Those are the
+//! co-runners' use of these three. An additional input is the partition's part of the GPU, since
+//! the paper trains one forest for each partition size. Two more columns save a tree from building
+//! them step by step: by how much a job's use exceeds its percentage, and the bandwidth that all
+//! request.
 
 use serde::{Deserialize, Serialize};
 use tessera_predict::learn::{LearnerKind, RowError, TrainingTable};
 use tessera_predict::{Prediction, TooFewRows, TrainedModel};
 
-/// What is kept busy of a slice, in thousandths; several jobs may request more than one thousand.
+/// The busy part of a slice's resources, in thousandths; several jobs may request more than one
+/// thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SliceUse {
     /// Streaming multiprocessors.
@@ -22,20 +23,20 @@ pub struct SliceUse {
     pub l2: u32,
 }
 
-/// One job next to others.
+/// One job with its co-runners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SharedJob {
-    /// Whether somebody waits for its answers.
+    /// Whether it is an online job.
     pub online: bool,
     /// The slice's part of the GPU's compute, in thousandths.
     pub slice: u32,
     /// Its percentage of the slice's multiprocessors.
     pub sm_percent: u8,
-    /// What it uses alone.
+    /// Its use alone.
     pub own: SliceUse,
-    /// What the others use, added up.
+    /// The sum of the co-runners' use.
     pub occupied: SliceUse,
-    /// How many the others are.
+    /// The number of co-runners.
     pub others: u8,
 }
 
@@ -62,14 +63,14 @@ impl SharedJob {
     }
 }
 
-/// What was measured: a job next to others, and its speed over that alone on the slice.
+/// One measurement: a job with its co-runners, and its speed relative to that alone on the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredSharing {
-    /// Which task: rows of one are held out together.
+    /// The task; rows of one task are held out together.
     pub task: u64,
     /// Its co-runners.
     pub shared: SharedJob,
-    /// Its speed, in thousandths of that alone on the slice.
+    /// Its speed, in thousandths of its speed alone on the slice.
     pub speed_per_mille: u32,
 }
 
@@ -105,7 +106,7 @@ impl SharingPredictor {
         Ok(Self { trained: TrainedModel::learn(LearnerKind::Forest, &table, seed)? })
     }
 
-    /// Predicts a job's speed, in thousandths of that alone on the slice.
+    /// Predicts a job's speed, in thousandths of its speed alone on the slice.
     pub fn predict(&self, shared: &SharedJob) -> Prediction {
         self.trained.predict_speed(&shared.row())
     }

@@ -8,12 +8,12 @@ use tessera_placement::policy::session::{Queue, Session};
 use tessera_placement::predictor::Knowledge;
 use tessera_placement::view::{ClusterView, QueuedJob};
 
-/// What a policy keeps between rounds. A round with an empty cache has the same decisions.
+/// The cache of a policy between rounds. A round with an empty cache has the same decisions.
 pub(crate) trait RoundCache: Debug + Default {
-    /// Forgets what was known of a GPU.
+    /// Removes the cached values of a GPU.
     fn forget_gpu(&mut self, gpu: usize);
 
-    /// Forgets what was known of a job: if it comes back, it may need something else.
+    /// Removes the cached values of a job: if it returns, its needs may differ.
     fn forget_job(&mut self, _job: JobId) {}
 }
 
@@ -22,7 +22,7 @@ pub(crate) trait CachingPolicy: Debug {
     /// Its cache.
     type Cache: RoundCache;
 
-    /// Decides one round at a time, with at most so many starts.
+    /// Decides one round, with at most `starts_max` starts.
     fn decide_from(
         &self,
         cache: &mut Self::Cache,
@@ -33,7 +33,7 @@ pub(crate) trait CachingPolicy: Debug {
     ) -> Vec<Decision>;
 }
 
-/// Such a policy at work.
+/// A session of such a policy.
 #[derive(Debug)]
 pub(crate) struct CachedSession<'p, P: CachingPolicy> {
     policy: &'p P,

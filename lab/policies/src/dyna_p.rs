@@ -4,21 +4,23 @@
 //! Source: Adufu and Kim, *Dyna-P*: Batch-aware Partition Predictor (Algorithm 1), scheduler with
 //! branch and bound (Algorithms 2 and 3), Reconfiguration-Last Placement (eq. 11).
 //!
-//! - **NumberedRequest.** A job requests the partition with the largest `F = λ·ΔLat + (1−λ)·ΔMT` of those that
-//!   hold it in time for its deadline; of equals the smallest. The paper takes its bases from
-//!   the largest batch that a partition holds. One job has one batch here, so its smallest
-//!   partition is the base: `ΔLat = 1 − t(g)/t(base)`, and `ΔMT` counts throughput per slice.
-//!   `λ` is not printed: 0.2, with which the proxy of its 50 jobs comes out ([`LAMBDA`]).
+//! - **NumberedRequest.** A job requests the partition with the largest `F = λ·ΔLat + (1−λ)·ΔMT`
+//!   among those on which it meets its deadline; among equals the smallest. The paper takes its
+//!   bases from the largest batch that a partition holds. One job has one batch here, so its
+//!   smallest partition is the base: `ΔLat = 1 − t(g)/t(base)`, and `ΔMT` counts throughput per
+//!   slice. `λ` is not printed: here it is 0.2, which reproduces the proxy of its 50 jobs
+//!   ([`LAMBDA`]).
 //! - **Window.** GPUs in ascending order of fragmentation `1 − allocated/total` above zero; on
-//!   each the window is the next `|G|` jobs of the queue, however few slices are free. (Else a job
-//!   that fits none would keep those behind it out.) Of all subsets and layouts that
-//!   leave running jobs alone the one with the largest throughput `m·ΣRT` is taken. The search is
-//!   exact: it goes through sets of jobs instead of branching and bounding, with the same result.
-//! - **Reconfiguration last.** Of equal layouts the one with the fewest steps: as it is, merge or
-//!   split. Running jobs are moved only for the head of the queue, if that costs at most
-//!   [`BETA`] more than waiting and breaks no deadline: `C_r − C_w ≤ β`. It is read as the text has it,
-//!   since equation 11 and line 27 of Algorithm 2 contradict each other. `C_r` is the fixed cost and
-//!   the dearest move, `C_w` the time until the jobs in the way would have ended.
+//!   each the window is the next `|G|` jobs of the queue, however few slices are free. (Otherwise a
+//!   job that fits none would block those behind it.) Of all subsets and layouts that don't move
+//!   running jobs, the one with the largest throughput `m·ΣRT` is taken. The search is exact: it
+//!   enumerates sets of jobs instead of branching and bounding, with the same result.
+//! - **Reconfiguration last.** Among equal layouts it takes the one with the fewest steps:
+//!   unchanged, merge or split. Running jobs are moved only for the head of the queue, if that
+//!   costs at most [`BETA`] more than waiting and breaks no deadline: `C_r − C_w ≤ β`. It follows
+//!   the paper's text, since equation 11 and line 27 of Algorithm 2 contradict each other. `C_r` is
+//!   the fixed cost plus the most expensive move, and `C_w` the time until the jobs in the way
+//!   would end.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -40,12 +42,13 @@ const NAME: &str = "dyna-p";
 /// Fixed cost of a reconfiguration: a merge or a split takes about an eighth of a second (evaluation).
 const ALPHA: Millis = Millis::new(125);
 
-/// What moving may cost more than waiting. Chosen: the paper calls it a threshold and prints no value.
+/// By how much a move may cost more than waiting. Chosen: the paper calls it a threshold and prints
+/// no value.
 pub const BETA: Millis = Millis::ZERO;
 
-/// Part of latency in `F`, in thousandths. The paper calls it tunable and prints no value. From
-/// 0.3 on, jobs that gain little by larger partitions take them anyway, and less runs side
-/// by side than under MISO. At 0.1 jobs that would gain don't take them.
+/// Part of latency in `F`, in thousandths. The paper calls it tunable and prints no value. From 0.3
+/// on, jobs that gain little by larger partitions take them anyway, and fewer jobs run at the same
+/// time than under MISO. At 0.1 jobs that would gain don't take them.
 const LAMBDA: i64 = 200;
 
 /// Throughput, then the fewest steps.
@@ -117,7 +120,7 @@ impl Policy for DynaP {
     }
 }
 
-/// `FM`, in thousandths; what stands empty comes last.
+/// `FM`, in thousandths; empty GPUs are last.
 fn fragmentation(planned: &PlannedGpu<'_>) -> usize {
     let allocated = (planned.placements.len() * 1_000).checked_div(planned.layout.len());
     1_000 - allocated.unwrap_or(0).min(1_000)
@@ -193,7 +196,7 @@ impl DesiredSizes {
     }
 }
 
-/// Places jobs of the window next to those that run.
+/// Places jobs of the window next to the running ones.
 fn fill(
     planned: &mut PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -267,7 +270,7 @@ fn reconfigure(
         let size = sizes.entry(planned.view.model.as_str());
         let size = *size.or_insert_with(|| desired_slices(planned, knowledge, head, now));
         let free_slices = whole_slices(planned).saturating_sub(slices(planned, &planned.busy()));
-        // Everybody keeps the size that it has, so that this many have to be free.
+        // Each running job keeps its size, so this many slices have to be free.
         let Some(size) = size.filter(|size| *size <= free_slices) else { continue };
         if planned.placements.len() >= JOBS_MAX {
             continue;
@@ -316,8 +319,8 @@ fn reconfigure(
     Some(planned_gpus[at].take(layout, placements))
 }
 
-/// Returns where a job that runs may be: where it is, or, if it can be moved and is in time there,
-/// on another slot of the same size.
+/// Returns the possible slots of a running job: its own, and others of the same size if it can be
+/// moved and meets its deadline there.
 fn moves(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -342,7 +345,7 @@ fn moves(
         .collect()
 }
 
-/// Returns where a job that waits may be: on slots of its size.
+/// Returns the possible slots of a waiting job: those of its size.
 fn enters(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -363,7 +366,7 @@ fn enters(
         .collect()
 }
 
-/// Returns how long a job that runs there still takes.
+/// Returns the remaining time of a job that runs there.
 fn left(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Option<u64> {
     let slot = planned.placements.iter().find(|placed| placed.job == job)?.slot?;
     let all = knowledge.predictor.time_alone(job, planned.view, planned.profile(slot)?)?.get();

@@ -1,8 +1,8 @@
 //! Policies that exist only for comparison, and the registry of all policies that the simulator runs.
 //!
-//! Each is a policy of a paper or a baseline that the papers compare with. They need more of a job
-//! than a controller can know or do: its time on every slice, its demands, or that it can be moved.
-//! The policies that a controller offers are in [`tessera_placement::policy`].
+//! Each is a policy of a paper or a baseline that the papers compare with. They need knowledge or
+//! abilities that a controller doesn't have: a job's time on every slice, its demands, or its
+//! migration. The policies that a controller offers are in [`tessera_placement::policy`].
 
 #![forbid(unsafe_code)]
 

@@ -1,24 +1,24 @@
 //! `miger`: online jobs stay on the slice that serves them; offline jobs have the other slices, or
-//! sit next to one online job under MPS.
+//! share one with an online job under MPS.
 //!
 //! Source: Zhang, Li and Li, *MIGER: Integrating Multi-Instance GPU and Multi-Process Service for
 //! Deep Learning Clusters*, ICPP 2024 (hierarchical scheduling: which GPU; which partitions; which
-//! co-runners; which parts). What follows is as MMK's evaluation compares with it and as its public
-//! program does:
+//! co-runners; which parts). The following is the version with which MMK's evaluation compares, and
+//! which its public program implements:
 //!
-//! - The cluster's level: the GPU with the fewest jobs that can take one more.
-//! - An online job gets the smallest slice that serves it well, where it leaves the others the
-//!   most, and never moves.
-//! - Offline jobs have a slice each, or are the one offline job next to an online one: with the
-//!   largest part under MPS that leaves the online job its speed. Of all layouts and placements the
-//!   GPU gets those in which offline jobs do most. They are stopped and moved for that when a job
-//!   comes, and when nobody waits and slices stand idle.
+//! - For the cluster: the GPU with the fewest jobs that can take one more.
+//! - An online job gets the smallest slice that serves it well, where the other jobs lose least,
+//!   and never moves.
+//! - Each offline job has a slice of its own, or is the only co-runner of an online job. Then it
+//!   has the largest percentage under MPS that leaves the online job its speed. Of all layouts and
+//!   placements, the GPU gets those in which offline jobs have the highest throughput. Offline jobs
+//!   are stopped and moved for that when a job arrives, and when no job waits and slices are idle.
 //!
-//! Where it had to choose: quality of service isn't printed for our jobs. With a deadline an online
-//! job is served well where it is in time, without one at [`SERVED`] of its speed on a whole GPU.
-//! Next to another it keeps four fifths of its speed on its slice (its authors measured 1.11 to 1.25
-//! times the time at equal parts). Jobs come in the queue's order. Offline jobs that
-//! would lose their work stay as online ones do, without co-runners where they have a slice alone.
+//! Where it had to choose: quality of service isn't printed for our jobs. An online job is served
+//! well if it meets its deadline, or, without one, has [`SERVED`] of its speed on a whole GPU. With
+//! a co-runner it keeps four fifths of its speed on its slice (the authors measured 1.11 to 1.25
+//! times the time at equal parts). Jobs are served in the queue's order. Offline jobs that would
+//! lose their work stay like online ones, and get no co-runners if they have a slice alone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,7 @@ pub const SERVED: i64 = 500_000;
 /// times its time, the upper of the authors' medians at equal parts.
 const KEPT: i64 = 800;
 
-/// A layout with everybody's placements, and what orders it among others.
+/// A layout with the placements of all jobs, and its rank among others.
 type RankedLayout<R> = (R, Layout, Vec<PlacedJob>);
 
 /// A job's speed in a slot, and its part of it if it has co-runners.
@@ -89,10 +89,11 @@ impl Policy for Miger {
     }
 }
 
-/// What need not be worked out again until a GPU changes.
+/// Cached values until a GPU changes.
 #[derive(Debug, Default)]
 pub(crate) struct MigerCache {
-    /// What a GPU as it is has no place for. For online jobs that lasts: a deadline only comes nearer.
+    /// Jobs that a GPU in its present state can't place. For online jobs that doesn't change, since
+    /// deadlines only come closer.
     refused: BTreeMap<usize, BTreeSet<LayoutKind>>,
     /// GPUs whose jobs do no more on other slices.
     calm: BTreeSet<usize>,
@@ -141,7 +142,7 @@ impl CachingPolicy for Miger {
                     let calm = memory.calm.contains(gpu);
                     let tidied =
                         if calm { None } else { tidy(planned, knowledge, &mut memory.scratch) };
-                    // A GPU that is being changed is looked at when that is over.
+                    // A GPU that is being changed is considered after the change.
                     if tidied.is_none() && planned.open {
                         memory.calm.insert(*gpu);
                     }
@@ -271,7 +272,7 @@ impl Miger {
                 .speed(knowledge.predictor, job, slot)
                 .is_some_and(|speed| speed >= self.served),
         };
-        // The whole GPU is the best that there is.
+        // The whole GPU is the best possible slice.
         well || whole
     }
 }
@@ -297,7 +298,7 @@ fn offline(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>) -> Vec<JobId> {
     planned.jobs().into_iter().filter(|job| !shares::fixed(knowledge, *job)).collect()
 }
 
-/// Places all offline jobs around the online ones, so that they do most together.
+/// Places all offline jobs around the online ones, with the highest joint throughput.
 fn place_offline(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -311,7 +312,7 @@ fn place_offline(
     if online.is_empty() {
         return place_alone(planned, knowledge, offline, scratch);
     }
-    // Who sits on a slice already: one host takes one guest.
+    // The jobs on a slice: an online job has at most one co-runner.
     let mut taken: BTreeMap<Slot, Vec<PlacedJob>> = BTreeMap::new();
     for placed in online {
         taken.entry(placed.slot?).or_default().push(*placed);
@@ -351,7 +352,7 @@ fn place_offline(
     best.map(|((score, _), layout, placements)| (score, layout, placements))
 }
 
-/// The same where no online job is: each has a slice.
+/// The same without online jobs: each job has a slice of its own.
 fn place_alone(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -398,7 +399,7 @@ fn share_with_one(
     (kept * 1_000 >= alone * KEPT).then_some((gained, Some(left)))
 }
 
-/// Moves offline jobs to where they do more, if slices stand idle.
+/// Moves offline jobs to placements with a higher throughput, if slices are idle.
 fn tidy(
     planned: &mut PlannedGpu<'_>,
     knowledge: Knowledge<'_>,

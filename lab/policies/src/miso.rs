@@ -1,21 +1,23 @@
-//! `miso`: a job a slice, the layout that slows the jobs of a GPU least, measured under MPS first.
-//! `oracle`: the same by one who knows the speeds and measures nothing.
+//! `miso`: one job for each slice, and the layout that slows the jobs of a GPU least, after a
+//! measurement under MPS. `oracle`: the same with known speeds and without measurements.
 //!
 //! Source: Li et al., *MISO: Exploiting Multi-Instance GPU Capability on Multi-Tenant GPU
 //! Clusters*, SoCC 2022, §4 (trial under MPS, optimiser over partitions) and its public program.
 //!
-//! - Jobs come in the queue's order (FIFO). The head goes to the GPU with the fewest jobs whose layouts have a
-//!   slice for each of its jobs and the new one. A job that is alone gets the whole GPU at once.
+//! - Jobs come in the queue's order (FIFO). The head is placed on the GPU with the fewest jobs, of
+//!   those with a layout that has a slice for each of its jobs and the new one. A job that is alone
+//!   gets the whole GPU at once.
 //! - Otherwise every job of the GPU is stopped, and all run together under MPS for [`TRIAL`]. Then
-//!   the GPU gets the layout with one slice a job whose mean slow-down is least.
-//! - When nobody waits and a job has ended, its GPU gets the best layout for those that are left,
-//!   who are stopped and go on.
+//!   the GPU gets the layout with one slice for each job and the least mean slow-down.
+//! - When no job waits and a job has ended, its GPU gets the best layout for the remaining jobs,
+//!   which are stopped and continued.
 //!
 //! Where it had to choose: the layouts on an A100 are those of MISO's list ([`PARTITIONS`]), which
-//! leaves 4g+3g out; on other models all full layouts. What the trial measures is what is predicted:
-//! the paper's neural predictor, which turns MPS speeds into slice speeds, is part of that. Jobs
-//! without a prediction are waited for. A GPU is always cut anew as a whole, and all of its jobs are
-//! stopped for that, those as well that would keep their slice: so does MISO's program.
+//! leaves 4g+3g out; on other models all full layouts. The trial measures the predicted speeds:
+//! this includes the paper's neural predictor, which turns MPS speeds into slice speeds. A GPU with
+//! a job without a prediction doesn't change until that job ends. A GPU is always repartitioned as
+//! a whole. All of its jobs are stopped for that, even those that would keep their slice, like in
+//! MISO's program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +38,7 @@ use tessera_placement::view::{ClusterView, InstanceState, MigView, QueuedJob};
 
 use crate::cached::{CachedSession, CachingPolicy, RoundCache};
 
-/// How long jobs run together before their GPU is cut. Source: MISO's program.
+/// How long jobs run together before their GPU is partitioned. Source: MISO's program.
 pub const TRIAL: Millis = Millis::from_secs(30);
 
 /// MISO's 18 partitions of an A100, by compute slices, in its order.
@@ -104,10 +106,10 @@ impl Policy for Miso {
     }
 }
 
-/// What need not be worked out again.
+/// Cached values.
 #[derive(Debug, Default)]
 pub(crate) struct MisoCache {
-    /// Jobs that a GPU as it is has no layout for, by the profiles on which they run.
+    /// Jobs for which a GPU in its present state has no layout, by the profiles on which they run.
     refused: BTreeMap<usize, BTreeSet<Vec<bool>>>,
     /// The layouts of this round's models with so many instances.
     layouts: BTreeMap<(usize, usize), Vec<Layout>>,
@@ -164,7 +166,7 @@ impl CachingPolicy for Miso {
 }
 
 impl Miso {
-    /// Finds a GPU for a job that waits.
+    /// Finds a GPU for a waiting job.
     fn arrive(
         &self,
         planned_gpus: &mut [(usize, PlannedGpu<'_>)],
@@ -175,7 +177,7 @@ impl Miso {
         let mut order: Vec<usize> =
             (0..planned_gpus.len()).filter(|i| planned_gpus[*i].1.open).collect();
         order.sort_by_key(|i| planned_gpus[*i].1.placements.len());
-        // Whether there is a layout depends on where a job runs, not on how fast.
+        // Whether a layout exists depends on which profiles a job can run, and not on its speed.
         let mut runs: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
         for index in order {
             let (gpu, planned) = &mut planned_gpus[index];
@@ -217,7 +219,7 @@ impl Miso {
     }
 }
 
-/// Cuts a GPU anew that has an idle slice.
+/// Repartitions a GPU with an idle slice.
 fn tidy(
     planned: &mut PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -244,7 +246,7 @@ fn row(planned: &PlannedGpu<'_>, knowledge: Knowledge<'_>, job: JobId) -> Vec<i6
     layout_index.row(&by_profile.collect::<Vec<_>>())
 }
 
-/// Returns the layout with a slice for each job whose mean slow-down is least.
+/// Returns the layout with a slice for each job and the least mean slow-down.
 fn optimum(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,

@@ -1,22 +1,24 @@
-//! `mmk`: slices shared under MPS with parts by predicted speeds; other slices only where nobody
-//! waits for answers.
+//! `mmk`: slices shared under MPS with percentages by predicted speeds; slices change only where no
+//! online job runs.
 //!
 //! Source: *MMK: a hybrid scheduling framework for fine-grained Multi-Instance GPU sharing*,
 //! §III-A (predictor: random forest with contention features), Algorithm 1 (hybrid partition
 //! scheduler). Its kernel scheduler (Listing 1) is the kernel queue's (`tessera-kernel-queue`).
 //!
-//! - Jobs by memory, smallest first; each goes to the first partition whose memory suffices, and
-//!   that partition's parts are worked out anew (`MPSConfig`, [`shares::config`]). New parts are
-//!   applied to offline jobs only: they are stopped and go on. Online jobs keep theirs.
-//! - On a GPU where no online job runs, every combination of partitions is tried with the jobs that
-//!   are there, and the one with the largest predicted throughput is taken.
+//! - Jobs by memory, smallest first; each is placed on the first partition with enough memory, and
+//!   that partition's percentages are computed again (`MPSConfig`, [`shares::config`]). New
+//!   percentages are applied only to offline jobs, which are stopped and continued. Online jobs
+//!   keep theirs.
+//! - On a GPU where no online job runs, every combination of partitions is tried with the GPU's
+//!   jobs, and the one with the largest predicted throughput is taken.
 //!
 //! Where it had to choose: several GPUs: the one with the fewest jobs first. An empty GPU starts
-//! as one partition. Jobs that would lose their work are treated as online ones are. A job joins only where that raises the GPU's predicted throughput, since
-//! nothing else in the algorithm ends the crowding but memory. Parts and partitions are changed
-//! under running jobs only for a gain of [`HURDLE`], since the algorithm prices no checkpoint. Jobs
-//! are put onto a combination's partitions largest first, each where it adds most: the paper
-//! leaves open which job goes where. It mixes users, as its paper does: for the simulator only.
+//! as one partition. Jobs that would lose their work are treated like online ones. A job joins only
+//! where that raises the GPU's predicted throughput, since the algorithm otherwise limits the
+//! number of co-runners only by memory. Percentages and partitions of running jobs change only for
+//! a gain of [`HURDLE`], since the algorithm has no cost for checkpoints. Jobs are placed on a
+//! combination's partitions in descending size, each where it adds most: the paper doesn't state
+//! which job is placed where. It mixes users, as its paper does: for the simulator only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,26 +36,27 @@ use tessera_placement::view::{ClusterView, QueuedJob};
 
 const NAME: &str = "mmk";
 
-/// How much more throughput a change under running jobs must bring, in thousandths. Chosen: the paper
-/// prints none, and without it jobs are stopped for next to nothing.
+/// The least gain in throughput for a change of running jobs, in thousandths. Chosen: the paper
+/// prints none, and without it jobs are stopped for very small gains.
 pub const HURDLE: i64 = 100;
 
-/// Jobs in a row that find no place before a round gives up: those behind them need more memory. Chosen.
+/// A round stops after so many jobs in a row without a placement: those behind them need more
+/// memory. Chosen.
 const REFUSED_MAX: usize = 8;
 
-/// Jobs of one GPU at most for which other partitions are tried. Chosen: more would take too long.
+/// The most jobs of one GPU for which other partitions are tried. Chosen: more would take too long.
 const SEARCHED_MAX: usize = 10;
 
-/// What jobs do together on a profile, as far as it was worked out.
+/// The joint throughput of jobs on a profile, as far as it was computed.
 type KnownConfig = BTreeMap<(ProfileId, Vec<JobId>), Option<ShareConfig>>;
 
 /// The policy `mmk`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mmk;
 
-/// One GPU with what this round made of it.
+/// One GPU with the plans of this round.
 struct WorkingGpu<'c> {
-    /// Its place in the view.
+    /// Its index in the view.
     number: usize,
     planned: PlannedGpu<'c>,
     /// Its partitions; nothing until they are needed.
@@ -82,12 +85,12 @@ impl Policy for Mmk {
     }
 }
 
-/// What need not be worked out again until a GPU changes.
+/// Cached values until a GPU changes.
 #[derive(Debug, Default)]
 pub(crate) struct MmkCache {
-    /// Jobs with which a GPU as it is would do no more.
+    /// Jobs that would not raise the throughput of a GPU in its present state.
     refused: BTreeMap<usize, BTreeSet<JobId>>,
-    /// GPUs whose jobs do no more on other partitions, or with other parts.
+    /// GPUs whose jobs have no higher throughput on other partitions or with other percentages.
     calm: BTreeSet<usize>,
 }
 
@@ -158,7 +161,7 @@ impl CachingPolicy for Mmk {
 }
 
 impl WorkingGpu<'_> {
-    /// Computes what its partitions do, unless that is known.
+    /// Computes the throughput of its partitions, unless it is known.
     fn weigh(&mut self, knowledge: Knowledge<'_>) {
         if !self.parts.is_empty() {
             return;
@@ -192,7 +195,7 @@ impl WorkingGpu<'_> {
         }
     }
 
-    /// As [`Self::join`], for jobs that were not refused before.
+    /// Does the same as [`Self::join`], for jobs that were not refused before.
     fn takes(&mut self, knowledge: Knowledge<'_>, job: JobId, memory: &mut MmkCache) -> bool {
         let as_it_was = self.changed.is_none();
         if as_it_was && memory.refused.get(&self.number).is_some_and(|known| known.contains(&job)) {
@@ -206,7 +209,7 @@ impl WorkingGpu<'_> {
         joins
     }
 
-    /// Puts a job onto the first partition with its memory, if the GPU does more then.
+    /// Places a job on the first partition with enough memory, if that raises the GPU's throughput.
     fn join(&mut self, knowledge: Knowledge<'_>, job: JobId) -> bool {
         for (slot, part) in &mut self.parts {
             let jobs: Vec<JobId> =
@@ -223,7 +226,7 @@ impl WorkingGpu<'_> {
         false
     }
 
-    /// Tries other parts and, where no online job runs, other partitions for the jobs.
+    /// Tries other percentages and, if no online job runs, other partitions for the jobs.
     fn search(&mut self, knowledge: Knowledge<'_>) {
         self.weigh(knowledge);
         let jobs: Vec<JobId> = self
@@ -231,7 +234,7 @@ impl WorkingGpu<'_> {
             .iter()
             .flat_map(|(_, part)| part.placements.iter().map(|placed| placed.job))
             .collect();
-        // An unchanged GPU with nothing left was searched when that began.
+        // An unchanged GPU without idle capacity was searched before.
         if jobs.is_empty() || (self.changed.is_none() && !self.has_capacity()) {
             return;
         }
@@ -264,7 +267,7 @@ impl WorkingGpu<'_> {
         }
     }
 
-    /// Returns whether multiprocessors stand idle: a job has ended.
+    /// Returns whether multiprocessors are idle because a job has ended.
     fn has_capacity(&self) -> bool {
         let given = |part: &ShareConfig| -> u32 {
             part.placements
@@ -283,7 +286,7 @@ impl WorkingGpu<'_> {
     }
 }
 
-/// Returns what the jobs of a slice do together as they sit.
+/// Returns the joint throughput of a slice's jobs in their present placements.
 fn throughput(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -301,7 +304,8 @@ fn throughput(
     speeds.sum()
 }
 
-/// Returns every combination of partitions, each multiset once: as it stands, if it is one.
+/// Returns every combination of partitions, each multiset once; the current layout stands for its
+/// own multiset.
 fn combinations<'c>(planned: &PlannedGpu<'c>) -> Vec<&'c Layout> {
     let sizes = |layout: &Layout| {
         let mut sizes: Vec<_> = layout.iter().map(|slot| slot.profile).collect();
@@ -314,7 +318,7 @@ fn combinations<'c>(planned: &PlannedGpu<'c>) -> Vec<&'c Layout> {
     same.into_iter().chain(other).filter(|layout| seen.insert(sizes(layout))).collect()
 }
 
-/// Puts jobs onto partitions, the largest first, each where it adds most.
+/// Places jobs on partitions, the largest first, each where it adds most.
 fn spread(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -344,7 +348,7 @@ fn spread(
             }
         }
         let (_, at, mut config) = best?;
-        // Slices of one profile are alike, wherever they stand.
+        // Slices of one profile are equivalent at any position.
         let slot = Some(parts[at].0);
         config.placements.iter_mut().for_each(|placed| placed.slot = slot);
         parts[at].1 = config;

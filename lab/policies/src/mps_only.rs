@@ -1,12 +1,12 @@
-//! `mps-only`: nothing is cut; up to three jobs share each whole GPU under MPS. `mps-uncapped`: the
-//! same, and each may use all of the SMs.
+//! `mps-only`: GPUs are not partitioned; up to three jobs share each whole GPU under MPS.
+//! `mps-uncapped`: the same, and each may use all of the SMs.
 //!
 //! Source: the MPS baseline of MISO's evaluation (three jobs a GPU, a third of its SMs each) and of
-//! MMK's, whose jobs run "without SM constraints" (`mps-uncapped`). Jobs come in the queue's order; the head goes
-//! to the GPU with the fewest jobs on which its memory fits next to theirs. Where they are silent:
-//! parts are given as they are (33 %), so that nobody has to be stopped when a job comes or goes. It
-//! mixes users, as its papers do: a baseline for the simulator, not for a live cluster, where one
-//! user's fault would be everyone's.
+//! MMK's, whose jobs run "without SM constraints" (`mps-uncapped`). Jobs are served in the queue's
+//! order; the head is placed on the GPU with the fewest jobs on which its memory fits. A choice of
+//! ours: percentages are fixed (33 %), so that no job has to be stopped when another one starts or
+//! ends. It mixes users, like in its papers: a baseline for the simulator and not for a live
+//! cluster, where one user's fault would end the jobs of others.
 
 use tessera_model::Millis;
 use tessera_model::share::SmPercent;
@@ -21,14 +21,14 @@ use tessera_placement::view::{ClusterView, QueuedJob};
 #[derive(Clone, Copy, Debug)]
 pub struct MpsOnly {
     name: &'static str,
-    /// What each may use of the SMs, in percent.
+    /// The percentage of the SMs that each job may use.
     part: u8,
 }
 
 impl MpsOnly {
-    /// Everybody has a third.
+    /// Each job has a third.
     pub const THIRDS: Self = Self { name: "mps-only", part: 33 };
-    /// Everybody has all.
+    /// Each job has all.
     pub const UNCAPPED: Self = Self { name: "mps-uncapped", part: 100 };
 }
 

@@ -1,12 +1,13 @@
-//! `scheme-a`: by size. A GPU is cut into slices of one size until no job of that size waits; then
-//! it goes on to the next.
+//! `scheme-a`: by size. A GPU is partitioned into slices of one size until no job of that size
+//! waits, and then into slices of the next size.
 //!
 //! Source: MIGM, scheme A: sort by memory, cut the whole GPU into slices of the smallest size that
 //! is needed, run all jobs of that size, reconfigure. It is a scheme for batches: it reorders, and
-//! where jobs keep arriving, small ones pass large ones for ever. Where it had to choose:
+//! where jobs keep arriving, small ones always overtake large ones. Where it had to choose:
 //!
-//! - Jobs go to whichever slice falls idle first. On the mix Ml3, whose slices are a 4g and a 3g, that
-//!   gains 1.40 instead of the 1.24 of the paper, which splits a class evenly by count.
+//! - Jobs are placed on the slice that becomes idle first. On the mix Ml3, whose slices are a 4g
+//!   and a 3g, that gains 1.40 instead of the 1.24 of the paper, which splits a class evenly by
+//!   count.
 //! - Several GPUs: each takes jobs of the one size that runs on it; an empty one takes the
 //!   smallest size that waits. So GPUs may be at different sizes.
 
@@ -71,7 +72,7 @@ fn needs(request: &SliceRequest) -> Bytes {
     }
 }
 
-/// Scheme B's ways to a place, on GPUs where nothing of another size runs.
+/// Scheme B's ways to get a placement, on GPUs without jobs of another size.
 #[derive(Debug, Default)]
 struct OneSizePerGpu {
     ways: MadeToMeasure,

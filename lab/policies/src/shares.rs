@@ -1,4 +1,4 @@
-//! Parts of a slice's multiprocessors for jobs that share it, by predicted speeds.
+//! Percentages of a slice's multiprocessors for the jobs that share it, by predicted speeds.
 
 use tessera_model::mig::Slot;
 use tessera_model::share::SmPercent;
@@ -8,18 +8,18 @@ use tessera_placement::decision::PlacedJob;
 use tessera_placement::policy::planned_gpu::PlannedGpu;
 use tessera_placement::predictor::{Knowledge, SharedPart};
 
-/// Parts that are given out, in percent. Source: MMK's `ML`.
+/// The step in which percentages are assigned. Source: MMK's `ML`.
 const STEP: u8 = 10;
 
-/// Jobs of one slice at most: as many as were ever measured together, so that no predictor gets
-/// co-runners that it never saw (co-execution study: four copies; MMK: three).
+/// Maximum number of jobs on one slice. As many were measured together, so that no predictor gets
+/// more co-runners than in its training samples (co-execution study: four copies; MMK: three).
 pub(crate) const SHARERS_MAX: usize = 4;
 
-/// Speed that a fixed job keeps on its slice, in thousandths: the rest of the slice is lent out. Chosen: MMK
-/// leaves online jobs their parts and doesn't print how large these are.
+/// The speed that a fixed job keeps on its slice, in thousandths: other jobs use the rest of the
+/// slice. Chosen: MMK leaves online jobs their percentages and doesn't print how large these are.
 const KEEPS: i64 = 900;
 
-/// Who sits on one slice, and how fast all of them are.
+/// The jobs of one slice, and their speeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShareConfig {
     pub(crate) placements: Vec<PlacedJob>,
@@ -27,8 +27,8 @@ pub(crate) struct ShareConfig {
     pub(crate) throughput: i64,
 }
 
-/// Returns a job's speed on a slice with its part next to others, in millionths of that on the
-/// whole GPU.
+/// Returns a job's speed on a slice with its percentage and co-runners, in millionths of its speed
+/// on the whole GPU.
 pub(crate) fn speed(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -61,7 +61,7 @@ pub(crate) fn online(
     Some(steps().find(enough).unwrap_or(SmPercent::WHOLE))
 }
 
-/// Returns whether so many jobs' memory fits on the slice.
+/// Returns whether the memory of all jobs fits on the slice.
 pub(crate) fn fits(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -71,7 +71,7 @@ pub(crate) fn fits(
     let Some(profile) = planned.profile(slot) else { return false };
     let mut left = profile.memory;
     jobs.iter().all(|job| {
-        // One without known memory has its slice alone.
+        // A job without known memory has its slice alone.
         let co_runner = knowledge.jobs.facts(*job).co_runner;
         let needs = co_runner.as_ref().map_or(Bytes::ZERO, |own| own.memory);
         let alone = co_runner.is_none() && jobs.len() > 1;
@@ -81,20 +81,20 @@ pub(crate) fn fits(
     })
 }
 
-/// Returns whether a job's part is given once and for all: somebody waits for its answers, or being
-/// stopped would lose its work.
+/// Returns whether a job's percentage never changes: it is an online job, or a stop would lose its
+/// work.
 pub(crate) fn fixed(knowledge: Knowledge<'_>, job: JobId) -> bool {
     let facts = knowledge.jobs.facts(job);
     facts.online || facts.migration_price.is_none()
 }
 
-/// Gives a slice's multiprocessors out: fixed jobs keep their part, and the rest goes in steps to
-/// the job that it speeds up most. `None` if their memory doesn't fit or one of them gets no part.
+/// Divides a slice's multiprocessors: fixed jobs keep their part, and each further step is given to
+/// the job that it speeds up most. `None` if their memory doesn't fit or a job gets no part.
 ///
 /// Source: MMK's `MPSConfig` with `getRemainSM`. The paper orders jobs by predicted throughput
 /// over SM utilisation and hands SMs out in that order. One order for whole parts would starve
-/// the last, against its observation that equal thirds do better than 50-30-20. So each step goes
-/// by what that step gains.
+/// the last, against its observation that equal thirds do better than 50-30-20. So each step is
+/// given to the job that gains most by it.
 pub(crate) fn config(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,
@@ -131,7 +131,8 @@ pub(crate) fn config(
                 more[at].1 += STEP;
                 Some((speed_of(planned, knowledge, slot, &more, at)? - now, at))
             });
-        // Of equal gains to the one with the least, so that equals end with equal parts.
+        // Among equal gains it goes to the job with the smallest part, so that equal jobs get equal
+        // parts.
         let best = gains.max_by_key(|(gain, at)| (*gain, 100 - parts[*at].1));
         let Some((_, at)) = best else { break };
         parts[at].1 += STEP;
@@ -162,7 +163,7 @@ fn speed_of(
     speed(planned, knowledge, slot, percent(&parts[at])?, &others?)
 }
 
-/// The percentages that there are, the least first.
+/// The possible percentages, the smallest first.
 fn steps() -> impl Iterator<Item = SmPercent> {
     (1..=100 / STEP).filter_map(|step| SmPercent::try_from(step * STEP).ok())
 }

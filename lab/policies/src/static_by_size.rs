@@ -1,5 +1,5 @@
-//! `static-by-size`: the layout stays as it stands, and a job waits for a slice of the size that it
-//! requests, as the jobs of Dyna-P's figure 7 do.
+//! `static-by-size`: the layout never changes, and a job waits for a slice of the requested size,
+//! like the jobs of Dyna-P's figure 7.
 
 use std::rc::Rc;
 
@@ -9,8 +9,8 @@ use tessera_placement::policy::{AsItStands, ByRule, SliceManner, suits};
 use tessera_placement::request::NumberedRequest;
 use tessera_placement::working_state::WorkingGpu;
 
-/// The policy `static-by-size`: as `static`, but a job takes no larger instance than the tightest that
-/// stands on a GPU.
+/// The policy `static-by-size`: like `static`, but a job takes no larger instance than the tightest
+/// one that exists on a GPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StaticBySize;
 
@@ -19,7 +19,7 @@ impl ByRule for StaticBySize {
     const SLICE_MANNER: SliceManner = SliceManner::AsTheyStand;
 }
 
-/// Offers no larger instance than the tightest that stands on a GPU.
+/// Offers no larger instance than the tightest one that exists on a GPU.
 #[derive(Debug, Default)]
 pub struct TightestStanding;
 

@@ -1,10 +1,10 @@
-//! `static-promote`: the layout stays as it stands; jobs start on the largest idle slice and move
-//! up when a larger one falls idle.
+//! `static-promote`: the layout never changes; jobs start on the largest idle slice and move up
+//! when a larger one becomes idle.
 //!
-//! Source: MISO's baseline (*StaCon* there; its public program, `exp_static`). A job goes to the
-//! GPU with the largest idle slice, and takes that slice if it is enough. A job that doesn't find one
-//! holds up no other job. When slices stand idle, the smallest running jobs of a GPU are stopped and go
-//! on on its largest idle slices, pair by pair, while that is larger.
+//! Source: MISO's baseline (*StaCon* there; its public program, `exp_static`). A job is placed on
+//! the GPU with the largest idle slice, and takes that slice if it is large enough. A job without a
+//! slice holds up no other job. When slices are idle, the smallest running jobs of a GPU are
+//! stopped and continued on its largest idle slices, pair by pair, while these are larger.
 
 use std::cmp::Reverse;
 
@@ -80,7 +80,7 @@ impl Policy for StaticPromote {
             (planned.placements != before).then(|| reshaped(planned))
         });
         let starts = changed.map(|reshape| {
-            let why = because(NAME, "the largest slice that stands idle");
+            let why = because(NAME, "the largest idle slice");
             Decision::Reshape { reshape, why }
         });
         starts.chain(waits).collect()

@@ -1,15 +1,15 @@
-//! `time-slicing`: nothing is cut. Up to three jobs share each whole GPU as the driver has it by
-//! default, in time slices that know no priority and keep no job's kernels apart.
+//! `time-slicing`: GPUs are not partitioned. Up to three jobs share each whole GPU by the driver's
+//! default time slices, without priorities.
 //!
 //! Source: the baseline that the papers call default sharing: FIKIT (§4, "default GPU sharing
 //! mode"), and time-slicing in the co-execution study (Villarrubia et al., arXiv 2604.22430, §4).
-//! By that study two that share in time slices take slightly less than twice as long. The baseline
-//! is what a cluster gives that lets several jobs onto a GPU without more (time-slicing replicas of
-//! a device plugin). Where they are silent: jobs come in the queue's order, the head goes to the
-//! GPU with the fewest jobs on which its memory fits next to theirs. As many share a GPU as under
-//! `mps-only`, so that the two differ only in the way of sharing. All jobs have one priority, for
-//! which the simulator's model of kernel-level sharing has the behaviour of time slices
-//! (`kernel_sharing.rs`). It mixes users: a baseline for the simulator.
+//! In that study, two jobs that share by time slices take slightly less than twice as long. The
+//! baseline is a cluster that lets several jobs onto a GPU and does nothing more (time-slicing
+//! replicas of a device plugin). Choices of ours: jobs are served in the queue's order, and the
+//! head is placed on the GPU with the fewest jobs on which its memory fits. As many jobs share a
+//! GPU as under `mps-only`, so that the two differ only in the way of sharing. All jobs have one
+//! priority, for which the simulator's model of kernel-level sharing has the behaviour of time
+//! slices (`kernel_sharing.rs`). It mixes users: a baseline for the simulator.
 
 use tessera_model::Millis;
 use tessera_model::spec::Priority;

@@ -1,5 +1,5 @@
-//! Several jobs on each whole GPU and nothing cut: how the baselines place that differ only in the way
-//! in which jobs share.
+//! Several jobs on each unpartitioned GPU: the placement of the baselines that differ only in the
+//! way in which jobs share.
 
 use tessera_model::mig::Slot;
 use tessera_model::spec::GpuRequest;
@@ -12,19 +12,19 @@ use tessera_placement::view::{ClusterView, InstanceState, QueuedJob};
 /// Jobs that share one GPU. Source: MISO's program, for its baseline under MPS.
 pub const SHARERS: usize = 3;
 
-/// What the baselines differ in.
+/// The differences between the baselines.
 pub(crate) struct WholeGpuSharing<'c> {
     /// The policy.
     pub(crate) policy: &'c str,
-    /// How a job sits on a whole GPU.
+    /// How a job is placed on a whole GPU.
     pub(crate) place: &'c dyn Fn(JobId, Slot) -> PlacedJob,
-    /// The reason for a job that waits.
+    /// The reason of a waiting job.
     pub(crate) full: &'c str,
 }
 
 impl WholeGpuSharing<'_> {
-    /// Places jobs in the queue's order: the head goes to the GPU with the fewest jobs on which its memory fits
-    /// next to theirs, or waits, and everybody behind it.
+    /// Places jobs in the queue's order: the head is placed on the GPU with the fewest jobs on
+    /// which its memory fits, or it waits with all jobs behind it.
     pub(crate) fn decide(
         &self,
         cluster: &ClusterView,

@@ -1,10 +1,10 @@
-//! A whole cluster in virtual time. Jobs arrive, GPUs are cut and cut again, and the
-//! policies of `tessera-placement` decide with the view that a controller gives them.
+//! A whole cluster in virtual time. Jobs arrive, GPUs are repartitioned, and the policies of
+//! `tessera-placement` decide with the same view as in a controller.
 //!
 //! Discrete events, whole milliseconds, no clock and no randomness but the seed: the same workload,
 //! cluster, policy and seed give the same run, bit for bit. [`job`] defines jobs, and
-//! [`contention`] how sharers slow each other. [`overheads`] has the cost of moves and cuts,
-//! [`metrics`] what is measured, and [`bounds`] the bounds of all schedules.
+//! [`contention`] how co-runners slow each other. [`overheads`] has the cost of migrations and
+//! partitioning, [`metrics`] the results, and [`bounds`] the bounds of all schedules.
 
 pub mod bounds;
 pub mod calibration;
@@ -24,7 +24,7 @@ pub mod workload;
 
 pub use engine::{SimulationError, SimulationRun, SimulationSetup, run};
 
-/// Why no policy can be made of a name and settings.
+/// Why a name and settings are not a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// The simulator runs no policy of this name.
@@ -42,7 +42,7 @@ pub enum PolicyError {
 ///
 /// # Errors
 ///
-/// [`PolicyError::Unknown`] lists the names that there are.
+/// [`PolicyError::Unknown`] lists the existing names.
 pub fn policy(name: &str) -> Result<Box<dyn tessera_placement::Policy>, PolicyError> {
     tessera_lab_policies::find_policy(name)
         .ok_or_else(|| PolicyError::Unknown { name: name.to_owned() })

@@ -3,7 +3,7 @@
 use tessera_kernel_queue::TaskProfile;
 use tessera_model::spec::Priority;
 use tessera_placement::{KernelSharer, kernel_sharing};
-use tessera_simulator::kernel_device::rates::{MeasuredRates, ServiceOrder};
+use tessera_simulator::kernel_device::rates::{ServiceOrder, slowdowns};
 use tessera_simulator::kernel_device::{PAIRS as PAIRS_OF_MODELS, TimeNoise, measure};
 
 fn kernel_sharer(priority: u8, busy: u16) -> KernelSharer {
@@ -50,7 +50,7 @@ const PAIRS: [Measured; 10] = [
 #[test]
 fn measured_pairs_come_out_within_a_twelfth_but_for_programs_of_a_millisecond() {
     for (pair, busy, queued, shared) in PAIRS {
-        // F's tasks take 1.6 and 3.2 ms: its gaps are shorter than what a change of contexts takes.
+        // F's tasks take 1.6 and 3.2 ms: its gaps are shorter than a context switch.
         let off = if pair == 'F' { 0.27 } else { 0.085 };
         for (order, measured) in [(ServiceOrder::Priority, queued), (ServiceOrder::Slices, shared)]
         {
@@ -65,13 +65,12 @@ fn measured_pairs_come_out_within_a_twelfth_but_for_programs_of_a_millisecond() 
 
 #[test]
 fn the_model_predicts_what_the_queue_does_in_virtual_time() {
-    let mut rates = MeasuredRates::default();
     for order in [ServiceOrder::Priority, ServiceOrder::Slices] {
         let mut errors = Vec::new();
         for high in [100, 300, 500, 700, 900] {
             for low in [100, 300, 500, 700, 900, 1_000] {
                 let model = modelled(order, [high, low]);
-                let queue = rates.of(order, [high, low]).map(ratio);
+                let queue = slowdowns(order, [high, low]).map(ratio);
                 for (model, queue) in model.iter().zip(queue) {
                     let error = (model / queue - 1.0).abs();
                     // What a pair loses depends on where its gaps fall, for which the model has no word.

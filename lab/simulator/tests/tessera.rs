@@ -1,4 +1,4 @@
-//! Laws of `tessera`: nobody waits for ever, and nobody is made late.
+//! Laws of `tessera`: no job waits for ever, and no job becomes late because it is moved.
 
 use std::sync::Mutex;
 
@@ -78,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_who_would_be_in_time_is_made_late_by_being_moved(
+    fn no_job_that_would_be_in_time_becomes_late_by_a_move(
         seed in 1_u64..1_000,
         gap in 10_u64..90,
         slack in 110_u64..600,

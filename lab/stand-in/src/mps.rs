@@ -18,7 +18,7 @@
 //! | a client can only narrow what its server was given | percentages and memory limits are minima |
 //! | commands to a daemon that doesn't answer block for ever | so they do here |
 //! | every command ends with status 0, also one that fails: only its output shows it | the same words |
-//! | `start_server` answers before the server is there | the log shows later what became of it |
+//! | `start_server` answers before the server is there | the log shows the result later |
 //!
 //! Its answers to each command, its files and its logs are those of NVIDIA's own programs, as far
 //! as these can be recorded without a GPU. `lab/stand-in/tests/mps_transcript` holds what they

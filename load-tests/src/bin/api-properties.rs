@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tessera_load_tests::cluster::{Cluster, Plan};
 use tessera_load_tests::machine;
 
-/// What every answer must hold.
+/// Checks that every answer must pass.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
-/// Routes whose answers go on for as long as somebody reads.
+/// Routes whose answers last as long as the client reads.
 const STREAMS: [&str; 1] = ["/v1/events"];
 /// The users of the tokens: none is an account of this machine.
 const CALLERS: [(&str, &str); 4] = [
@@ -30,13 +30,13 @@ struct Arguments {
     /// A Python with the package schemathesis.
     #[arg(long, default_value = "python3")]
     python: PathBuf,
-    /// Cases for each route and phase, at most.
+    /// Maximum number of cases for each route and phase.
     #[arg(long, default_value_t = 100)]
     cases: u32,
-    /// Roles, by default all.
+    /// Roles to test; all by default.
     #[arg(long, value_delimiter = ',')]
     roles: Vec<String>,
-    /// Seed of what is generated.
+    /// Seed of the generator.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// File for the result.
@@ -118,7 +118,7 @@ fn generate(
     for path in STREAMS {
         command.args(["--exclude-path", path]);
     }
-    // Its own files go where the cluster's do.
+    // Its own files are stored with the cluster's.
     let status = command.current_dir(folder).status().context("schemathesis does not run")?;
     let text = std::fs::read(&report).with_context(|| format!("{role}: no report ({status})"))?;
     Ok(serde_json::from_slice(&text)?)

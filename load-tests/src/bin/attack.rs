@@ -23,7 +23,7 @@ struct Arguments {
     /// Unfinished handshakes.
     #[arg(long, default_value_t = 10_000)]
     handshakes: usize,
-    /// Addresses that they come from.
+    /// Number of addresses that they come from.
     #[arg(long, default_value_t = 40)]
     attackers: usize,
     /// Seconds of normal requests before, and at least as many during the attack.
@@ -34,7 +34,7 @@ struct Arguments {
     out: Option<PathBuf>,
 }
 
-/// How long memory may take to come back: each deadline is over by then.
+/// How long the release of memory may take: each deadline has passed by then.
 const QUIET_SECS: u64 = 40;
 
 fn main() -> anyhow::Result<()> {
@@ -47,7 +47,7 @@ fn main() -> anyhow::Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let result = runtime.block_on(async {
-        // What a controller allocates once is there before the first figure.
+        // A controller's one-time allocations are made before the first figure is taken.
         let _ = normal(api, &token, Duration::from_secs(arguments.secs)).await?;
         let before = normal(api, &token, Duration::from_secs(arguments.secs)).await?;
         let memory_before = Memory::of(pid);
@@ -102,7 +102,7 @@ fn main() -> anyhow::Result<()> {
 /// a connection.
 async fn normal(api: SocketAddr, token: &str, within: Duration) -> anyhow::Result<Vec<f64>> {
     let body = br##"{"script":"#!/bin/sh\ntrue","hold":true}"##;
-    // The same submit again and again: it goes all the way, and leaves no more jobs in memory.
+    // The same submit is repeated: it is processed completely, but adds no jobs to memory.
     let submit = String::from_utf8(post("/v1/jobs", Some(token), body))?;
     let submit = submit.replacen("\r\n", "\r\nidempotency-key: attack\r\n", 1);
     let requests = [get("/v1/jobs?limit=10", Some(token)), submit.into_bytes()];
@@ -129,7 +129,7 @@ async fn normal(api: SocketAddr, token: &str, within: Duration) -> anyhow::Resul
     Ok(times)
 }
 
-/// What the controller holds.
+/// Memory of the controller.
 struct Memory {
     rss_mib: f64,
     files: usize,

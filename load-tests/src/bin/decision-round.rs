@@ -29,7 +29,7 @@ const MODEL: &str = "a100-40gb";
 const NODES: u32 = 20;
 const GPUS_PER_NODE: u32 = 8;
 const QUEUE: u64 = 5_000;
-/// More than any round can start: the bound of a live controller would hide the worst case.
+/// More starts than any round can make: the limit of a live controller would hide the worst case.
 const STARTS_MAX: usize = 1_000_000;
 
 #[derive(Debug, Parser)]
@@ -40,10 +40,10 @@ struct Options {
     /// Multiples of the cluster and of the queue.
     #[arg(long, value_delimiter = ',', default_value = "1,4,16")]
     scales: Vec<u32>,
-    /// Policies to run; all, if not given.
+    /// Policies to run; all by default.
     #[arg(long, value_delimiter = ',')]
     policies: Vec<String>,
-    /// Also have each round written down, as a controller does, and measure that.
+    /// Also record each round, as a controller does, and measure that.
     #[arg(long)]
     recorded: bool,
     /// Seed of the fragmented layouts and of the mixed queue.
@@ -51,7 +51,7 @@ struct Options {
     seed: u64,
 }
 
-/// What stands on the GPUs as the round begins.
+/// Instances on the GPUs when the round begins.
 #[derive(Clone, Copy, Debug)]
 enum Layouts {
     /// Nothing: every start needs a layout step.
@@ -146,10 +146,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The moment of the rounds: jobs have waited for up to an hour.
+/// Time of the rounds: jobs have waited for up to an hour.
 const NOW: Millis = Millis::from_secs(3_600);
 
-/// Knows of every job how long it takes: a minute to two hours, by its number.
+/// Knows the run time of every job: a minute to two hours, by its number.
 struct Known;
 
 impl JobTable for Known {
@@ -170,7 +170,7 @@ impl JobTable for Known {
 impl Predictor for Known {
     fn predict_run(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<RunTime> {
         let whole_s = 60 + job.number().wrapping_mul(0x9E37_79B9) % 7_200;
-        // A slice slows it by less than its part of the GPU is smaller.
+        // A slice slows a job by a smaller factor than its share of the GPU shrinks.
         let per_mille = match profile.compute_slices {
             1 => 3_200,
             2 => 2_100,
@@ -216,7 +216,7 @@ fn measure(
     }
 }
 
-/// Decides rounds and writes them down; from round to round one job fewer waits.
+/// Decides rounds and records them; each round has one waiting job fewer than the one before.
 fn record(
     policy: &dyn Policy,
     cluster: &ClusterView,
@@ -288,7 +288,7 @@ fn cluster(
     Ok(ClusterView { gpus })
 }
 
-/// Returns what stands on a GPU; its jobs have numbers after `base`.
+/// Returns the instances of a GPU; its jobs have numbers after `base`.
 fn instances(
     layouts: Layouts,
     mig: &MigView,

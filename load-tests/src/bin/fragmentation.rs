@@ -29,7 +29,7 @@ struct Arguments {
     /// Memory slices requested at a time, in parts of the GPU, on average.
     #[arg(long, value_delimiter = ',', default_values_t = [0.4, 0.7, 1.0])]
     loads: Vec<f64>,
-    /// The first sequence's seed.
+    /// Seed of the first sequence.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// File for the result.
@@ -50,13 +50,13 @@ const MODELS: [(&str, &str); 4] = [
 enum Rule {
     /// MIGM §4: the largest number of full layouts that stay reachable.
     Reachability,
-    /// The same, but of equals the lowest start and not the highest.
+    /// The same, but among equals the lowest start and not the highest.
     LowestOfEquals,
     /// The lowest start.
     FirstFit,
     /// The smallest run of free slices that holds it, then the lowest start.
     BestFit,
-    /// As NVIDIA's driver was seen to choose, see [`driver_order`].
+    /// As NVIDIA's driver was observed to choose, see [`driver_order`].
     Driver,
     /// The highest start: what the simulated driver does where no placement is named.
     StandIn,
@@ -121,20 +121,20 @@ struct Request {
     stays: f64,
 }
 
-/// What became of the requests of all sequences under one rule.
+/// Results of the requests of all sequences under one rule.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     requests: u64,
     refused: u64,
     /// Refused although enough memory and compute slices were free.
     fragmented: u64,
-    /// Of these: those that would have fitted, had the same instances stood elsewhere.
+    /// Of these: requests that would have fitted with the same instances in other slots.
     avoidable: u64,
     /// Share of fragmented requests of each sequence.
     shares: Vec<f64>,
 }
 
-/// A GPU and what may be requested of it.
+/// A GPU and the profiles that may be requested on it.
 struct SimulatedGpu {
     key: &'static str,
     offer: &'static str,
@@ -142,7 +142,7 @@ struct SimulatedGpu {
     space: StateSpace,
     /// Profiles on offer, each with the sum of the probabilities up to it.
     cumulated_shares: Vec<(ProfileId, f64)>,
-    /// Every multiset of profiles that can stand.
+    /// Every multiset of profiles that can exist at once.
     legal: BTreeSet<Vec<ProfileId>>,
 }
 

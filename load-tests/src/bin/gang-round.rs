@@ -27,9 +27,9 @@ use tessera_placement::{
 const MODEL: &str = "a100-40gb";
 const NODES: u32 = 20;
 const GPUS_PER_NODE: u32 = 8;
-/// Most starts of a controller's round.
+/// Maximum number of starts in a controller's round.
 const STARTS_MAX: usize = 256;
-/// The moment of the rounds: jobs have waited for up to an hour.
+/// Time of the rounds: jobs have waited for up to an hour.
 const NOW: Millis = Millis::from_secs(3_600);
 /// Nodes and GPUs of each.
 const SHAPES: [(u32, u32); 6] = [(1, 2), (1, 4), (2, 2), (1, 8), (2, 4), (2, 8)];
@@ -45,16 +45,16 @@ struct Options {
     /// Jobs at scale 1.
     #[arg(long, default_value_t = 2_000)]
     jobs: u64,
-    /// How many of a hundred submits are gangs.
+    /// Percentage of submits that are gangs.
     #[arg(long, default_value_t = 10)]
     gangs: u32,
-    /// Most jobs that a round is shown.
+    /// Maximum number of jobs that a round considers.
     #[arg(long, default_value_t = 5_000)]
     shown: usize,
     /// The policy.
     #[arg(long, default_value = "tessera")]
     policy: String,
-    /// Seed of the queue and of what is taken.
+    /// Seed of the queue and of the GPUs in use.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

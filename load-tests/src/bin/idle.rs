@@ -1,4 +1,4 @@
-//! What a cluster costs that has nothing to do, and how long it takes to come up.
+//! What an idle cluster costs, and how long a cold start takes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use tessera_load_tests::machine;
 
 #[derive(Parser)]
 struct Arguments {
-    /// Seconds to watch.
+    /// Seconds to measure.
     #[arg(long, default_value_t = 20)]
     secs: u64,
-    /// Starts to measure.
+    /// Number of starts to measure.
     #[arg(long, default_value_t = 3)]
     starts: usize,
     /// File for the result.
@@ -63,7 +63,7 @@ fn main() -> anyhow::Result<()> {
     machine::report(&result, arguments.out.as_deref())
 }
 
-/// From the start of a controller without any data to its first word that it is ready.
+/// Time from the start of a controller without any data to its first report that it is ready.
 fn cold_start() -> f64 {
     let started = Instant::now();
     let cluster = Plan::new().start_without_agents_ready();
@@ -78,7 +78,7 @@ fn program(pid: u32) -> String {
         .unwrap_or_default()
 }
 
-/// Processor time so far. Clock ticks are hundredths of a second on Linux.
+/// Returns the processor time used so far. Clock ticks are hundredths of a second on Linux.
 fn cpu_secs(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields: Vec<&str> =

@@ -33,7 +33,7 @@ const HOLDER: &str = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\nga
 /// Kernels of 1 ms without a pause.
 const FILLER: &str = "player 1\nkernel piece dur=1ms\nrun piece 8x1x1/128x1x1\nsync\n";
 const ENDLESS: u32 = 1_000_000;
-/// How long each state is left to settle.
+/// How long each state gets to settle.
 const SETTLE: Duration = Duration::from_millis(1_500);
 
 #[derive(Parser)]
@@ -59,7 +59,7 @@ struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Part {
-    /// The queue's process. Never started by hand.
+    /// Runs the queue's process. Never started by hand.
     #[command(hide = true)]
     Queue {
         /// Its folder.
@@ -152,7 +152,7 @@ impl Scene<'_> {
         Ok(player)
     }
 
-    /// Has each measured by itself.
+    /// Measures each program by itself.
     fn learn(&self, [holder, filler]: &Variables) -> Result<()> {
         for (name, variables) in [("holder", holder), ("filler", filler)] {
             let mut player = self.player(name, 200, variables)?;
@@ -179,9 +179,9 @@ impl Scene<'_> {
             let kernels = filler.kernels()?;
             let launches: Vec<u64> =
                 kernels.iter().map(|ran| ran.queued).filter(|at| *at > killed).collect();
-            ensure!(launches.len() > 100, "the filler stands still without a queue");
+            ensure!(launches.len() > 100, "the filler makes no progress without a queue");
             first.push(millis(launches[0] - killed));
-            // Beyond what its own kernel and the holder's take.
+            // The time beyond its own kernel and the holder's.
             let pauses = launches.windows(2).map(|pair| pair[1] - pair[0]);
             later.push(millis(pauses.max().unwrap_or(0)));
             let sessions = self.sessions()?.len();
@@ -213,7 +213,7 @@ impl Scene<'_> {
             std::thread::sleep(Duration::from_millis(200));
             let launches = filler.kernels()?;
             let next = launches.iter().map(|ran| ran.queued).find(|at| *at > killed);
-            waited.push(millis(next.context("the filler stands still")? - killed));
+            waited.push(millis(next.context("the filler makes no progress")? - killed));
         }
         Ok(json!({ "rounds": rounds, "next_launch_after": Spread::of(waited).millis() }))
     }

@@ -38,7 +38,7 @@ struct Arguments {
     /// Letters of the pairs to play.
     #[arg(long, default_value = "ABCDEFGHIJ")]
     pairs: String,
-    /// Tasks of the high program in each run; more, if they don't last for two seconds.
+    /// Tasks of the high program in each run; more if they take less than two seconds.
     #[arg(long, default_value_t = 12)]
     tasks: u32,
     /// Tasks of the low program in the steady scenario: one a second with a busy high one.
@@ -50,7 +50,7 @@ struct Arguments {
     /// By how much all times of the pairs are stretched: one run of all pairs for each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10])]
     stretch: Vec<u64>,
-    /// What changing contexts costs the device, in microseconds.
+    /// Cost of a context switch on the device, in microseconds.
     #[arg(long, default_value_t = 100)]
     switch_us: u64,
     /// Folder of the stand-in's libraries and programs; `./x build` makes it.
@@ -76,7 +76,7 @@ fn main() -> Result<()> {
     for stretch in &arguments.stretch {
         for letter in arguments.pairs.chars() {
             let Some(pair) = PAIRS.iter().find(|pair| pair.letter == letter) else {
-                bail!("{letter} is no pair: use letters from A to J");
+                bail!("no pair has the letter {letter}: use letters from A to J");
             };
             let drawing = arguments.timeline.as_ref().filter(|_| rows.is_empty());
             rows.push(play(&arguments, pair, *stretch, drawing)?);

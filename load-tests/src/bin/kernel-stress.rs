@@ -26,12 +26,12 @@ const BURSTS: u32 = 50;
 
 #[derive(Parser)]
 struct Arguments {
-    /// Names of the scenes; all without.
+    /// Names of the scenes; all by default.
     scenes: Vec<String>,
     /// Tasks of the high program in each scene.
     #[arg(long, default_value_t = 300)]
     tasks: u32,
-    /// What changing contexts costs the device, in microseconds.
+    /// Cost of a context switch on the device, in microseconds.
     #[arg(long, default_value_t = 100)]
     switch_us: u64,
     /// Folder of the stand-in's libraries and programs; `./x build` makes it.
@@ -48,7 +48,7 @@ struct Arguments {
 /// One scene.
 struct StressScene {
     name: &'static str,
-    /// What the queue measures of each program beforehand.
+    /// What the queue measures of each program in advance.
     measured: [String; 2],
     /// What each plays then.
     played: [String; 2],
@@ -120,7 +120,7 @@ fn main() -> Result<()> {
     let is_unknown = |name: &&String| **name != TAKE_OVER && all.iter().all(|s| s.name != **name);
     if let Some(unknown) = arguments.scenes.iter().find(is_unknown) {
         let names: Vec<_> = all.iter().map(|scene| scene.name).chain([TAKE_OVER]).collect();
-        bail!("{unknown} is no scene: use {}", names.join(", "));
+        bail!("no scene is called {unknown}: use {}", names.join(", "));
     }
     let chosen = |scene: &&StressScene| {
         arguments.scenes.is_empty() || arguments.scenes.iter().any(|name| name == scene.name)
@@ -153,11 +153,11 @@ const TAKE_OVER: &str = "take-over";
 const BEGINNINGS: u32 = 5;
 
 /// The high program's first tasks next to a low one that was alone, which launches far ahead of the device.
-/// And what the low one loses while a high one is admitted that does not begin.
+/// Also measures what the low one loses while an admitted high one does not begin.
 fn take_over(arguments: &Arguments) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for (took, launches) in [("100us", 20_000), ("1ms", 1_200), ("5ms", 240)] {
-        // Many launches, and only then a wait.
+        // A program with many launches before each wait.
         let ahead = format!(
             "player 1\nkernel piece dur={took}\n{}sync\n",
             "run piece 8x1x1/128x1x1\n".repeat(launches)

@@ -1,4 +1,5 @@
-//! How long a key takes from the keyboard to the screen in `tessera run --pty bash`, and in a bash without Tessera.
+//! Measures how long a key takes from the keyboard to the screen in `tessera run --pty bash`, and
+//! in a bash without Tessera.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +24,8 @@ struct Arguments {
     /// Keys to measure.
     #[arg(long, default_value_t = 1000)]
     keys: usize,
-    /// Pause between two keys, in milliseconds: of a fast typist, so that nothing stays warm by itself.
+    /// Pause between two keys, in milliseconds: that of a fast typist, so that caches don't stay
+    /// warm.
     #[arg(long, default_value_t = 20)]
     pause_ms: u64,
     /// File for the result.

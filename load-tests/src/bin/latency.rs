@@ -1,5 +1,5 @@
-//! How long a user waits: from submit to the running program on a slice that stands, and to the
-//! end of a program that does nothing.
+//! How long a user waits: from submit to the running program on an existing slice, and to the end
+//! of a program that does nothing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ struct Arguments {
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let cluster = Plan::new().node("n1", "a100-40gb").start();
-    // The first job makes the slice that all others find.
+    // The first job creates the slice that all others use.
     run(&cluster, 0)?;
     let (mut started, mut done) = (Vec::new(), Vec::new());
     for number in 1..=arguments.jobs {

@@ -24,7 +24,7 @@ const UID: u32 = 64_001;
 
 #[derive(Parser)]
 struct Arguments {
-    /// Starts in each way.
+    /// Number of starts of each variant.
     #[arg(long, default_value_t = 400)]
     starts: usize,
     /// File for the result.
@@ -42,7 +42,7 @@ struct LaunchWay {
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let is_root = rustix::process::geteuid().is_root();
-    // A private `/tmp` would hide what lies in the machine's.
+    // A private `/tmp` would hide the files in the machine's.
     let folder = if is_root { tempfile::tempdir_in("/var/lib")? } else { tempfile::tempdir()? };
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755))?;
     let page = LeasePage::open_writer(folder.path())?;
@@ -52,7 +52,7 @@ fn main() -> anyhow::Result<()> {
     let descriptors = [page.descriptor(), null.as_fd(), null.as_fd()];
     let mut ways = launch_ways();
     if !is_root {
-        eprintln!("only root becomes other accounts: only the own one is measured");
+        eprintln!("only root can start programs as other accounts: only the own one is measured");
         ways.truncate(1);
     }
 
@@ -67,7 +67,7 @@ fn main() -> anyhow::Result<()> {
         let begun = Instant::now();
         ensure!(Command::new("/bin/true").status()?.success());
         own.push(begun.elapsed().as_secs_f64() * 1e3);
-        // Each way follows the other, so that what else the machine does hits each alike.
+        // The variants run in turn, so that other load of the machine affects each equally.
         for ((way, launcher), times) in ways.iter().zip(&launchers).zip(&mut measured) {
             let attempt = folder.path().join(format!("{}-{start}", way.name));
             let order = Order { own: Some(attempt.display().to_string()), ..order_of(way, boot) };
@@ -111,10 +111,12 @@ fn order_of(way: &LaunchWay, boot: BootId) -> Order {
         account: way.account.clone(),
         uid_min: 1000,
         program: Program::Command(vec!["/bin/true".to_owned()]),
+        wrapper: Vec::new(),
         environment: Vec::new(),
         own: None,
         work_dir: None,
         stdin: Input::Null,
+        input: None,
         stdout: Output::Given,
         stderr: Output::Given,
         joins: false,
@@ -145,7 +147,7 @@ fn run(
             Received::Message(Reply::Started { .. }, _) | Received::Nothing => {}
             Received::Message(Reply::Ended { status: 0, .. }, _) => return Ok(()),
             Received::Message(reply, _) => bail!("{reply:?}"),
-            Received::End => bail!("the launcher is gone"),
+            Received::End => bail!("the launcher has ended"),
         }
     }
 }

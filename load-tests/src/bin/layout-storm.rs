@@ -1,5 +1,5 @@
-//! Ten thousand random changes of a GPU's layout with kills of the agent in between, and how
-//! much longer a step takes through the agent than the driver takes.
+//! Makes ten thousand random changes to a GPU's instances with kills of the agent in between.
+//! Measures how much longer a step takes through the agent than the driver takes.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -12,10 +12,10 @@ use tessera_load_tests::storm::{self, StormPlan};
 
 #[derive(Parser)]
 struct Arguments {
-    /// Changes of layout.
+    /// Number of changes.
     #[arg(long, default_value_t = 10_000)]
     transitions: u64,
-    /// Of a thousand changes, how many are met by a kill.
+    /// Number of changes per thousand during which the agent is killed.
     #[arg(long, default_value_t = 100)]
     kills_per_thousand: u32,
     /// Seed of the random number generator.
@@ -33,7 +33,7 @@ struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Part {
-    /// The part under test. Never started by hand.
+    /// Runs the part under test. Never started by hand.
     #[command(hide = true)]
     Child {
         /// Its data folder.

@@ -1,5 +1,5 @@
-//! How long one whole round of a leader takes: what it sees, what is predicted, the policy, and what
-//! follows. Also how long it takes to explain what would start a job. Prints one JSON object per
+//! How long one whole round of a leader takes: the snapshot, the predictions, the policy, and the
+//! changes. Also how long it takes to explain what would start a job. Prints one JSON object per
 //! scenario.
 //!
 //! ```text
@@ -140,7 +140,7 @@ impl Rig {
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
         let terms = LeaseTerms::default();
         let mut cluster = ClusterState::new(5, controller, terms, policy, snapshot, START);
-        // As a controller does it by default.
+        // The default of a controller.
         cluster.set_improve_budget(Duration::from_millis(10), Arc::new(Running::start()));
         let mut rig = Self { cluster, scale };
         rig.timed(inputs, Millis::ZERO);
@@ -149,7 +149,7 @@ impl Rig {
 
     fn timed(&mut self, inputs: Vec<Input>, after: Millis) -> Took {
         for node in 0..NODES * self.scale {
-            // Leases don't run out while the clock leaps.
+            // Leases don't expire while the clock leaps.
             let now = START.plus(after);
             self.cluster.renew_lease(node_id(node), u64::from(node), now, 1, now, now);
         }
@@ -227,7 +227,7 @@ fn launch_spec(number: u64) -> Result<LaunchSpec> {
     })
 }
 
-/// Every task of every user was seen on three slices, eight times each.
+/// Every task of every user was measured on three slices, eight times each.
 fn training_samples() -> Vec<RunSample> {
     let mut samples = Vec::new();
     for number in 0..TASKS * 20 {

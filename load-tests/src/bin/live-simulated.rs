@@ -1,7 +1,7 @@
 //! Whether a controller decides as the simulator does: the same jobs through both, with the same policy.
 //!
-//! Nothing can be moved, and nothing is known of the jobs at first. Where tasks repeat, the controller and the
-//! simulator both learn from nothing.
+//! No job can be moved, and nothing is known about the jobs at first. Where tasks repeat, the
+//! controller and the simulator both learn from nothing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,10 +28,10 @@ struct Arguments {
     /// Mean time between two submits, in milliseconds.
     #[arg(long, default_value_t = 600)]
     gap_ms: u64,
-    /// Seeds: one run of each scene for each.
+    /// Number of seeds, each with one run of each scene.
     #[arg(long, default_value_t = 2)]
     seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value_t = 1)]
     first_seed: u64,
     /// File for the result.
@@ -45,7 +45,8 @@ const NODES: [(&str, &str); 2] = [("n1", "a100-40gb"), ("n2", "a30-24gb")];
 /// Tasks of the scene in which tasks repeat.
 const TASKS: u64 = 8;
 
-/// By how much a start differs that is shown. Chosen: more than a launch and the cutting of a slice take.
+/// Minimum difference of a start that is shown. Chosen: more than a launch and the cutting of a
+/// slice take.
 const DIFFERS_MS: u128 = 500;
 
 /// A job of the trace.
@@ -56,7 +57,7 @@ struct TraceJob {
     gib: u64,
 }
 
-/// When a job came, began and ended, in milliseconds.
+/// When a job was submitted, began and ended, in milliseconds.
 #[derive(Clone, Copy)]
 struct Course {
     submitted: i128,
@@ -259,7 +260,7 @@ fn start_order(courses: &[Course]) -> Vec<usize> {
     order
 }
 
-/// Returns how many jobs stand in both orders one after the other.
+/// Returns how many jobs follow each other directly in both orders.
 fn longest_common_order(one: &[usize], other: &[usize]) -> usize {
     let mut row = vec![0; other.len() + 1];
     for job in one {

@@ -1,4 +1,4 @@
-//! How fast the partition state machine is: working every state out once, and finding the best
+//! How fast the partition state machine is: computing every state once, and finding the best
 //! placement. Both are compared with computing each answer anew.
 
 use std::collections::{BTreeMap, HashSet};
@@ -16,7 +16,7 @@ use tessera_model::mig::{Geometry, MigState, ProfileId, Slot, StateSpace, catalo
 
 #[derive(Parser)]
 struct Arguments {
-    /// Times that the machine of each model is built.
+    /// How often the machine of each model is built.
     #[arg(long, default_value_t = 200)]
     builds: usize,
     /// Samples of the look-up; each is the mean of a batch.
@@ -25,7 +25,7 @@ struct Arguments {
     /// Look-ups of a batch: a single one is shorter than a clock can measure.
     #[arg(long, default_value_t = 64)]
     batch: usize,
-    /// Look-ups that are worked out anew, for the ratio.
+    /// Look-ups that are computed anew, for the ratio.
     #[arg(long, default_value_t = 2_000)]
     naive: usize,
     /// File for the result.
@@ -65,7 +65,7 @@ fn main() -> anyhow::Result<()> {
     machine::report(&result, arguments.out.as_deref())
 }
 
-/// Every state with every profile that still fits, in an order that no cache can foresee.
+/// Every state with every profile that still fits, in an order that no cache can predict.
 fn questions(
     geometry: &Geometry,
     space: &StateSpace,

@@ -26,7 +26,7 @@ struct Arguments {
     /// Seeds.
     #[arg(long, default_value_t = 10)]
     seeds: u64,
-    /// The first of them. The settings of `tessera` were chosen on 101 to 110.
+    /// The first seed. The settings of `tessera` were chosen on 101 to 110.
     #[arg(long, default_value_t = 1)]
     first_seed: u64,
     /// Only cases whose name holds this.
@@ -38,7 +38,7 @@ struct Arguments {
     /// What policies know of run times: known, learned (online, from nothing) or unknown.
     #[arg(long, default_value = "known")]
     times: String,
-    /// How many of a hundred jobs can be moved.
+    /// Percentage of jobs that can be moved.
     #[arg(long, default_value_t = 100)]
     movable: u8,
     /// Other workloads on other GPUs than the cases', as `WORKLOAD@GPUS`; a workload may be a file such as
@@ -65,7 +65,7 @@ struct Case<'a> {
     overheads: &'static str,
     round_ms: u64,
     seeds_max: u64,
-    /// What the authors' own program gives: policy, mean JCT and makespan in seconds.
+    /// Results of the authors' own program: policy, mean JCT and makespan in seconds.
     authors: &'static [(&'static str, f64, f64)],
 }
 
@@ -182,7 +182,7 @@ const fn case<'a>(name: &'a str, workload: &'a str, cluster: &'a str, seeds_max:
 struct Runs {
     policy: String,
     summaries: Vec<Summary>,
-    /// The mean time of jobs that serve answers, in seconds, of each run that had some.
+    /// The mean time of online jobs, in seconds, of each run that had some.
     online_s: Vec<f64>,
     took_s: f64,
     /// Why a run was refused.
@@ -236,7 +236,7 @@ fn policies(arguments: &Arguments) -> anyhow::Result<Vec<Box<dyn Policy>>> {
     Ok(chosen)
 }
 
-/// Reads settings of `tessera` that are to be changed.
+/// Reads the changed settings of `tessera`.
 fn settings(set: &[String]) -> anyhow::Result<Map<String, Value>> {
     let pair = |text: &String| {
         let (name, value) = text.split_once('=').context("a setting is written name=number")?;
@@ -245,7 +245,7 @@ fn settings(set: &[String]) -> anyhow::Result<Map<String, Value>> {
     set.iter().map(pair).collect()
 }
 
-/// Returns the mean time from submit to end of jobs that serve answers, in seconds.
+/// Returns the mean time from submit to end of online jobs, in seconds.
 fn online_s(jobs: &[SimulatedJob], outcome: &RunOutcome) -> Option<f64> {
     let online = jobs.iter().zip(&outcome.jobs).filter(|(job, _)| job.class == JobClass::Online);
     let times: Vec<f64> = online.map(|(_, done)| seconds(done.jct_ms())).collect();

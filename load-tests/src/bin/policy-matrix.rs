@@ -1,5 +1,6 @@
-//! The matrix of `docs/policies.md`: `tessera` and all other policies under the conditions of a lab. These are what
-//! is known of run times, how many jobs can be moved, and whether all GPUs are of one model.
+//! The matrix of `docs/policies.md`: `tessera` and all other policies under the conditions of a
+//! lab. These are what is known about run times, how many jobs can be moved, and whether all GPUs
+//! are of one model.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ struct Arguments {
     /// Seeds.
     #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// The first of them. No setting was chosen on 201 and those after it.
+    /// The first seed. No setting was chosen on 201 and those after it.
     #[arg(long, default_value_t = 201)]
     first_seed: u64,
     /// Only cells whose name holds this, such as "unknown, 0 %".
@@ -134,7 +135,7 @@ fn row(
         workload::limit_movable(&mut jobs, movable, seed);
         let bounds = WorkloadBounds::new(&jobs, &fleet, &overheads);
         for name in tessera_lab_policies::all_names() {
-            // Without a layout that somebody chose for the workload, these are no policies.
+            // These policies need a layout that was chosen for the workload.
             if name.starts_with("static") || refused.contains(&name) {
                 continue;
             }

@@ -15,7 +15,7 @@ use tessera_load_tests::load::{Outcome, closed_loop, open_loop};
 use tessera_load_tests::{bare, http, machine, ports, wait};
 use tokio::runtime::Runtime;
 
-/// How many tasks an array has.
+/// Number of tasks of an array.
 const ARRAY_TASKS: u32 = 1_000;
 
 #[derive(Parser)]
@@ -35,7 +35,7 @@ struct Arguments {
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Be the ceiling instead: serve at this address.
+    /// Serve as the ceiling instead, at this address.
     #[arg(long, hide = true, requires = "database")]
     bare: Option<SocketAddr>,
     #[arg(long, hide = true)]
@@ -127,7 +127,7 @@ fn measure_round(runtime: &Runtime, arguments: &Arguments) -> anyhow::Result<Val
     }))
 }
 
-/// A cluster whose only GPU is taken, so that what comes in is accepted, weighed and queued.
+/// A cluster whose only GPU is in use, so that submitted jobs are accepted, weighed and queued.
 fn full_cluster() -> Cluster {
     let cluster = Plan::new().node("n1", "a30-24gb").database(Database::External).start();
     let whole =

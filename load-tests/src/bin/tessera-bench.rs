@@ -5,7 +5,8 @@
 //! ```
 //!
 //! With `--against FOLDER` it runs the programs of another build (`target/release` of another commit) in turn
-//! with its own, and compares the medians of both. So two commits meet the same machine and load.
+//! with its own, and compares the medians of both. So both commits are measured on the same machine
+//! and load.
 //!
 //! A record of another machine compares only roughly: the program prints both machines.
 

@@ -48,7 +48,7 @@ struct Arguments {
     /// UUID of the GPU or MIG device, as the driver names it: GPU-… or MIG-…
     #[arg(long)]
     slice: SliceId,
-    /// What a change of contexts costs the device, in microseconds; 0 below an MPS server.
+    /// Cost of a context switch on the device, in microseconds; 0 below an MPS server.
     #[arg(long, default_value_t = 100)]
     switch_us: u64,
 }
@@ -71,7 +71,7 @@ struct AdmitOrder {
     environment: BTreeMap<String, String>,
 }
 
-/// A queue that follows orders.
+/// A queue that executes orders.
 struct Server {
     endpoint: Endpoint,
     slice: SliceId,
@@ -110,7 +110,7 @@ impl Server {
         };
         let (endpoint, mut events) = start(settings)?;
         let (report, over) = channel();
-        // Nobody stores what is learned: the queue itself remembers it while an attempt is admitted.
+        // Learned times are not stored: the queue itself keeps them while an attempt is admitted.
         std::thread::spawn(move || {
             while let Some(event) = events.blocking_recv() {
                 if let KernelEvent::Over { attempt, tally } = event

@@ -1,4 +1,4 @@
-//! What test jobs run: small, and exact about when and how often it ran.
+//! The program of test jobs: small, and exact about when and how often it ran.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,7 +16,7 @@ enum Job {
     Lock { folder: PathBuf, key: String, millis: u64 },
     /// Lists the MIG devices that the driver's library shows on this node.
     Devices { library: PathBuf },
-    /// Makes an instance behind everybody's back, as an administrator could.
+    /// Makes an instance without the agent, as an administrator could.
     Cut { library: PathBuf, gpu: u32, profile: u32 },
 }
 

@@ -56,7 +56,7 @@ fn main() -> anyhow::Result<()> {
 fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Result<Value> {
     let plan = (1..=nodes).fold(Plan::new(), |plan, n| plan.node(&format!("n{n}"), "a100-40gb"));
     let cluster = plan.start();
-    // Creates every layout once: the figure is of jobs, not of layouts.
+    // Creates every layout once, since the figure measures jobs, not layouts.
     cluster.submit(&array(u32::try_from(nodes * SLICES * 2)?, output));
     wait_drained(&cluster, Duration::from_secs(300));
 
@@ -78,7 +78,7 @@ fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Resul
         }
         None => None,
     };
-    // What becomes of outputs makes no difference at its pace: measured once.
+    // The handling of outputs makes no difference at its pace: measured once.
     let slurm = match output {
         Output::Discarded if arguments.slurm => Some(peers::slurm_throughput(nodes * SLICES)?),
         _ => None,
@@ -124,7 +124,7 @@ fn array(tasks: u32, output: Output) -> SubmitRequest {
 }
 
 fn wait_drained(cluster: &tessera_load_tests::cluster::Cluster, within: Duration) {
-    // Counting reads every job: looked at often, it would be a good part of the load.
+    // Counting reads every job: at short intervals it would be a large part of the load.
     wait::until_every(Duration::from_millis(200), within, "every job at its end", || {
         let counts = cluster.counts();
         let over: u64 =

@@ -1,4 +1,4 @@
-//! How long a new leader takes to read what users have had, from a store with many attempts: prints
+//! How long a new leader takes to read the usage of users from a store with many attempts. Prints
 //! one JSON object.
 //!
 //! ```text
@@ -22,7 +22,7 @@ use tessera_controller::store::{connect, recent_usage};
 use tessera_load_tests::machine::{self, Spread};
 use tessera_model::Millis;
 
-/// After which time half of what was had counts no more: a week.
+/// Half-life of usage: a week.
 const HALF_LIFE: Millis = Millis::from_secs(7 * 86_400);
 
 const SEED: &[&str] = &[
@@ -38,7 +38,7 @@ const SEED: &[&str] = &[
     "INSERT INTO jobs (job, submission, state, last_attempt, attempts, ended_at)
      SELECT n, n, 'succeeded', md5('attempt ' || n)::uuid, 1, now()
        FROM generate_series(1, $1) AS n",
-    // The first of them ended longest ago, as in a table that was written in the order of time.
+    // The first of them is the oldest, as in a table that was written in the order of time.
     "INSERT INTO attempts (attempt, job, number, live, state, node, generation, gpu, gpu_index, start,
                            profile_id, profile, decision, placed_at, started_at, ended_at, sm_percent,
                            share_bytes)
@@ -49,7 +49,7 @@ const SEED: &[&str] = &[
             CASE WHEN n % 5 = 0 THEN 50 END, CASE WHEN n % 5 = 0 THEN 2147483648 END
        FROM generate_series(1, $1) AS n,
             LATERAL (SELECT now() - make_interval(secs => 6048000.0 * ($1 - n) / $1) AS ended) AS e",
-    // As autovacuum does it within a minute.
+    // Autovacuum does this within a minute.
     "ANALYZE",
 ];
 
@@ -69,7 +69,7 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     let folder = tempfile::tempdir()?;
-    // Before any other thread: it ends with this one.
+    // Before any other thread starts: it ends with this one.
     let server = PrivatePostgres::start(folder.path(), true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(measure(&server, &options))

@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::wait;
 
-/// What is measured for so long, about: at one round a second, more jobs only take longer.
+/// Approximate length of a measurement: at one round a second, more jobs only take longer.
 const ROUNDS: usize = 30;
 
 /// Measures how many tasks of one array a second go through one node of `places` processors;
@@ -61,7 +61,7 @@ impl Slurm {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
-                .with_context(|| format!("{program} does not start"))?;
+                .with_context(|| format!("{program} did not start"))?;
             slurm.daemons.push(child);
         }
         wait::until_every(
@@ -98,7 +98,7 @@ impl Drop for Slurm {
     }
 }
 
-/// Daemons lie where an ordinary user's path does not lead.
+/// Daemons are in folders that are not in an ordinary user's PATH.
 fn program_path(program: &str) -> anyhow::Result<PathBuf> {
     let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let found = folders.iter().map(|folder| Path::new(folder).join(program)).find(|p| p.exists());

@@ -12,7 +12,7 @@ use serde_json::Value;
 pub struct Ran {
     /// When it was launched.
     pub queued: u64,
-    /// From when until when it ran, in parts if others came in between.
+    /// When it ran, in parts if other kernels interrupted it.
     pub spans: Vec<(u64, u64)>,
 }
 
@@ -56,7 +56,7 @@ impl Played {
 pub struct Waited {
     /// While a kernel of the low program ran.
     pub for_kernels: u64,
-    /// While nothing ran: the device changed contexts.
+    /// While nothing ran: the device switched contexts.
     pub for_switches: u64,
 }
 
@@ -77,7 +77,7 @@ impl Played {
         waited
     }
 
-    /// Returns from when until when each of the high program's kernels had or waited for the device.
+    /// Returns when each of the high program's kernels had or waited for the device.
     pub fn claimed(&self) -> Vec<(u64, u64)> {
         let ends = self.high.iter().filter_map(|ran| ran.spans.last()).map(|(_, until)| *until);
         self.ready().zip(ends).collect()

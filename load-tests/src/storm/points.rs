@@ -20,30 +20,30 @@ use tessera_stand_in::node::SimulatedNode;
 
 use super::{PATIENCE, Part, geometry, stage, standing};
 
-/// More calls than a plan of two steps makes.
+/// An upper limit of the calls that a plan of two steps makes.
 const POINTS_MAX: u32 = 400;
-/// How often it is looked whether the call hangs.
+/// Interval of the checks whether the call hangs.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// What the agent is killed over.
+/// Plans during which the agent is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// One instance takes the place of another.
+    /// One instance replaces another.
     Replace,
-    /// An instance that stands is cut into several compute instances.
+    /// An existing instance is divided into several compute instances.
     Cut,
-    /// An instance with several compute instances takes the place of another.
+    /// An instance with several compute instances replaces another.
     ReplaceByCut,
 }
 
 /// Kills the agent's part at the first call of a plan, at the second, and so on until the plan
-/// comes through; returns how many there were. Each time the next one must find order: nothing
-/// half made, nothing that nobody requested, what a client holds as it was, and the same plan
-/// carried to its end.
+/// completes; returns how many there were. Each time the next one must leave no incomplete instance
+/// and none that was not requested. What a client holds must be unchanged, and the same plan must
+/// complete.
 ///
 /// # Errors
 ///
-/// What was found out of order, or what didn't work at all.
+/// What was found wrong, or why the test could not run.
 pub fn kill_at_every_point(program: &Path, folder: &Path, change: Change) -> anyhow::Result<u32> {
     let node = stage(folder)?;
     let geometry = geometry();
@@ -98,7 +98,7 @@ pub fn kill_at_every_point(program: &Path, folder: &Path, change: Change) -> any
             let found = standing(&node)?;
             ensure!(found.get(&busy) == Some(&held), "what a client holds was touched");
             let known = |slot: &Slot| [busy, old, new].contains(slot);
-            ensure!(found.keys().all(known), "nobody asked for some of {found:?}");
+            ensure!(found.keys().all(known), "some of {found:?} were not requested");
             let cuts = [Some(thirds), Some(unequal)];
             for (slot, found) in found.iter().filter(|(slot, _)| **slot != busy) {
                 let whole = geometry.profile(slot.profile).map(|p| p.compute_slices);
@@ -126,7 +126,7 @@ pub fn kill_at_every_point(program: &Path, folder: &Path, change: Change) -> any
             );
             for step in steps {
                 let cut = matches!(step, PlanStep::Cut(slot, cut) if found[slot].cut != *cut);
-                ensure!(!cut, "after call {point}: {step:?} ended, and {found:?} stands");
+                ensure!(!cut, "after call {point}: {step:?} ended, and {found:?} exists");
             }
         }
         layout_gen += 1;
@@ -161,7 +161,7 @@ fn hung_or_ended(
     bail!("no call hangs and no plan ends")
 }
 
-/// How many calls met a line of the fault list, by the stand-in's own count.
+/// Returns how many calls matched a line of the fault list, by the stand-in's own count.
 fn calls_met(node: &SimulatedNode, line: &str) -> u32 {
     let counts = std::fs::read(node.folder().join("fault-counts.json")).unwrap_or_default();
     let counts: BTreeMap<String, u32> = serde_json::from_slice(&counts).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What stands, by the stand-in's own state.
+//! Reads the instances that exist from the stand-in's own state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,18 +16,18 @@ pub struct Standing {
     pub devices: BTreeSet<String>,
 }
 
-/// Returns what stands on the first GPU of a node.
+/// Returns the instances of the first GPU of a node.
 ///
 /// # Errors
 ///
-/// An instance is half made, or its compute instances overlap.
+/// An instance is incomplete, or its compute instances overlap.
 pub fn standing(node: &SimulatedNode) -> anyhow::Result<BTreeMap<Slot, Standing>> {
     let state = node.read()?;
     let gpu = &state.gpus[0];
     let mut all = BTreeMap::new();
     for instance in &gpu.instances {
         let start = instance.slot.start;
-        ensure!(!instance.compute.is_empty(), "a leak: half an instance at {start}");
+        ensure!(!instance.compute.is_empty(), "a leak: an incomplete instance at {start}");
         let mut cut = Cut::default();
         for compute in &instance.compute {
             let profile = instance.compute_profile(gpu, compute.profile).context("it was made")?;

@@ -56,7 +56,7 @@ fn order(cluster: &Cluster, layout: &str) -> String {
 }
 
 #[test]
-fn a_gpu_is_cut_by_hand_around_a_running_job_and_what_is_busy_is_never_touched() {
+fn a_gpu_is_partitioned_by_hand_around_a_running_job_and_no_busy_instance_is_touched() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     let job = cluster.submit(&hold("3g.20gb")).job_id;
     let slice = cluster.wait_job(job, SOON, "running").job.slice.unwrap();
@@ -68,7 +68,7 @@ fn a_gpu_is_cut_by_hand_around_a_running_job_and_what_is_busy_is_never_touched()
     assert!(plan.contains(&format!("kept: 3g.20gb@{start}")), "{plan}");
     assert_eq!(instances(&cluster).len(), 1);
 
-    // Split, then merge, with the job running on.
+    // Split, then merge, while the job runs.
     let applied = done(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb,2g.10gb,1g.5gb"]);
     assert!(applied.contains("the layout is in place"), "{applied}");
     assert_eq!(layout(&cluster).len(), 3);
@@ -83,7 +83,7 @@ fn a_gpu_is_cut_by_hand_around_a_running_job_and_what_is_busy_is_never_touched()
     assert_eq!(changes[0].reason.as_deref(), Some("big one"));
     assert!(changes.iter().all(|change| change.state == "done"), "{changes:#?}");
 
-    // The reverse: the job is in the way, is named, and nothing happens.
+    // The reverse: the job prevents it and is named, and nothing changes.
     let message = refused(&cluster, &["gpus", "layout", "apply", "n1:0", "7g.40gb"]);
     assert!(message.contains(&format!("in use by job {job}")), "{message}");
     assert!(message.contains("a layout that keeps 3g.20gb@"), "{message}");
@@ -135,7 +135,7 @@ fn a_pinned_layout_stays_and_an_unpinned_one_follows_the_jobs() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     done(&cluster, &["gpus", "layout", "apply", "n1:0", "1g.5gb@0,3g.20gb@4", "--pin"]);
 
-    // It fits what stands.
+    // It fits an existing instance.
     let small = cluster.submit(&hold("1g.5gb")).job_id;
     assert_eq!(cluster.wait_job(small, SOON, "running").job.profile.as_deref(), Some("1g.5gb"));
     let other = cluster.submit(&hold("2g.10gb")).job_id;
@@ -174,7 +174,7 @@ fn drains_and_quarantines_hold_over_restarts_until_they_are_cleared() {
     let nodes = done(&cluster, &["nodes"]);
     assert!(nodes.contains("available, drained (maintenance, by ada)"), "{nodes}");
 
-    // Another leader keeps the word, and what ran finishes.
+    // Another leader keeps the override, and the running job finishes.
     cluster.controller.kill();
     cluster.controller.start();
     cluster.wait_ready();
@@ -201,7 +201,7 @@ fn drains_and_quarantines_hold_over_restarts_until_they_are_cleared() {
     let next = cluster.submit(&hold("3g.20gb")).job_id;
     assert_eq!(cluster.wait_job(next, SOON, "running").job.slice, slices[1].slice);
 
-    // Who set what stays on record.
+    // The record of who set each override remains.
     let events = done(&cluster, &["events"]);
     for text in [
         "node n1 is drained (maintenance, by ada)",
@@ -214,7 +214,7 @@ fn drains_and_quarantines_hold_over_restarts_until_they_are_cleared() {
 }
 
 #[test]
-fn a_layout_under_way_comes_to_its_end_when_the_controller_or_the_agent_is_killed() {
+fn a_layout_under_way_is_completed_after_the_controller_or_the_agent_is_killed() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
     let job = cluster.submit(&hold("1g.5gb")).job_id;
     let slice = cluster.wait_job(job, SOON, "running").job.slice;
@@ -245,7 +245,7 @@ fn a_layout_under_way_comes_to_its_end_when_the_controller_or_the_agent_is_kille
     let ended = wait::until(Duration::from_secs(60), "the end of the plan", || {
         change(&cluster, &plan).filter(|change| change.ended_at.is_some())
     });
-    // Made to its end, or reported with what really stands.
+    // Completed, or reported with the instances that really exist.
     match ended.state.as_str() {
         "done" => assert_eq!(layout(&cluster), ["2g.10gb@0", "2g.10gb@2", kept.as_str()]),
         _ => {
@@ -269,9 +269,9 @@ fn an_agent_without_permission_for_mig_starts_and_reports_what_it_may_do() {
     cluster.agents[0].start();
     cluster.wait_ready();
 
-    let words = wait::until(SOON, "a word in the log", || {
+    let words = wait::until(SOON, "a line in the log", || {
         let output = cluster.agents[0].output();
-        output.contains("may neither cut nor use GPU 0").then_some(output)
+        output.contains("may neither partition nor use GPU 0").then_some(output)
     });
     assert!(words.contains("mig_permission"), "{words}");
     let output = tessera(&cluster, &["doctor", "n1", "--json"]);

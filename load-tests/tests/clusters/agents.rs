@@ -1,4 +1,4 @@
-//! Agents that come, go, and come back.
+//! Agents that start, end, and start again.
 
 use std::time::{Duration, Instant};
 
@@ -30,12 +30,12 @@ fn an_agent_that_is_killed_finds_its_running_jobs_again() {
     cluster.wait_job(short, SOON, "running");
 
     cluster.agents[0].kill();
-    // It ends while nobody watches.
+    // It ends while no agent runs.
     wait::until(SOON, "end of the short job", || {
         let runs = locks::read(&cluster.scratch()).ok()?;
         (runs.get("short")?.stopped == 1).then_some(())
     });
-    assert_eq!(cluster.job(long).job.state, "running", "a lease is not over so soon");
+    assert_eq!(cluster.job(long).job.state, "running", "a lease does not expire so soon");
     let restarted = Instant::now();
     cluster.agents[0].start();
 
@@ -56,7 +56,7 @@ fn an_agent_that_is_killed_finds_its_running_jobs_again() {
 }
 
 #[test]
-fn a_node_that_is_gone_for_good_gives_its_jobs_to_another_one() {
+fn the_jobs_of_a_permanently_lost_node_run_on_another_one() {
     let mut cluster =
         Plan::new().node("n1", "a30-24gb").node("n2", "a30-24gb").lease_secs(4).start();
     let request = SubmitRequest {
@@ -87,7 +87,7 @@ fn a_node_that_is_gone_for_good_gives_its_jobs_to_another_one() {
     let states: Vec<_> = cluster.nodes().into_iter().map(|n| (n.name, n.state)).collect();
     assert!(states.contains(&(first, "lost".to_owned())), "{states:?}");
 
-    // Back again, it serves under a new generation.
+    // After its restart, it serves under a new generation.
     cluster.agents[lost].start();
     cluster.wait_ready();
     assert!(cluster.nodes()[lost].generation > 1);
@@ -101,7 +101,7 @@ fn moved_from(index: usize) -> String {
 }
 
 #[test]
-fn a_shepherd_that_is_killed_takes_its_job_with_it_and_the_job_runs_again() {
+fn a_killed_shepherd_ends_its_job_and_the_job_runs_again() {
     let cluster = Plan::new().node("n1", "a30-24gb").start();
     let job = cluster.submit(&lock_job(&cluster, "orphan", 1_500)).job_id;
     cluster.wait_job(job, SOON, "running");

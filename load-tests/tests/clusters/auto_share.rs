@@ -48,7 +48,7 @@ fn with_share(request: &SubmitRequest, share: &str) -> SubmitRequest {
     SubmitRequest { share: Some(share.to_owned()), ..request.clone() }
 }
 
-/// Runs each once with a kernel queue, so that it is known how busy its task is.
+/// Runs each once with a kernel queue, which measures how busy its task is.
 fn measure(cluster: &Cluster, requests: &[&SubmitRequest]) {
     for request in requests {
         let job = cluster.submit(request).job_id;
@@ -83,7 +83,7 @@ fn only_learned_auto_jobs_of_one_user_end_up_on_one_slice() {
     let filler = player(&cluster, "ada", "works", 7, WORKS);
     let other_user = player(&cluster, "bob", "bobs", 7, WORKS);
     measure(&cluster, &[&holder, &filler, &other_user]);
-    // The GPU is in use until all of them wait.
+    // The GPU stays in use until all of them wait.
     let go = cluster.scratch().join("go");
     let blocker = script(&format!("until [ -e {} ]; do sleep 0.05; done", go.display()));
     let blocker = SubmitRequest { user: Some("ada".into()), gpu_whole: true, ..blocker };

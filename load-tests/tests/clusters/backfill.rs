@@ -12,7 +12,7 @@ fn sleeper(user: &str, profile: &str) -> SubmitRequest {
 }
 
 #[test]
-fn a_large_job_that_waits_holds_back_no_small_job_of_other_users() {
+fn a_waiting_large_job_holds_up_no_small_job_of_other_users() {
     let cluster: Cluster = Plan::new().node("n1", "a100-40gb").node("n2", "a100-40gb").start();
     let first = cluster.submit(&sleeper("ada", "7g.40gb")).job_id;
     cluster.wait_job(first, SOON, "running");
@@ -31,7 +31,7 @@ fn a_large_job_that_waits_holds_back_no_small_job_of_other_users() {
     let why = cluster.explain(large);
     assert_eq!(why.state, "queued", "{why:#?}");
     assert!(why.summary.contains("is reserved for it"), "{why:#?}");
-    // It starts where it has its reservation.
+    // It starts on the GPU of its reservation.
     cluster.act(first, "cancel").expect(200);
     cluster.wait_job(large, 2 * SOON, "running");
 }

@@ -1,12 +1,12 @@
-//! GPU instances with several compute instances: cut by an operator, a job on each, one fault for
-//! all, and whole again; with real processes.
+//! GPU instances with several compute instances: partitioned by an operator, a job on each, one
+//! fault that ends all, and made whole again; with real processes.
 
 use tessera_api_types::{InstanceDetails, JobView, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::console::{done, refused};
 use tessera_load_tests::wait;
 
-/// A job that prints what it was given, and stays.
+/// A job that prints its device and variables, and keeps running.
 fn submit_part(user: &str, name: &str) -> SubmitRequest {
     SubmitRequest {
         gpu_profile: Some(name.to_owned()),
@@ -71,7 +71,7 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
     let show = done(&cluster, &["gpus"]);
     assert!(show.contains("1c at 2") && show.contains("2c at 0"), "{show}");
 
-    // Nobody else gets on it, and what is in use is not cut anew.
+    // No other user's job starts on it, and compute instances in use are not replaced.
     let other = cluster.submit(&submit_part("bob", "1c.3g.20gb")).job_id;
     let third = cluster.submit(&submit_part("ada", "2c.3g.20gb")).job_id;
     let reason = |job| wait::until(SOON, "a reason", || cluster.job(job).job.reason);
@@ -80,7 +80,7 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
     let message = refused(&cluster, &["gpus", "layout", "apply", "n1:0", "3g.20gb@0,1g.5gb"]);
     assert!(message.contains("in use by job"), "{message}");
 
-    // A new agent and a new leader know who sits where.
+    // A new agent and a new leader know which job runs where.
     cluster.agents[0].kill();
     cluster.agents[0].start();
     cluster.wait_ready();
@@ -94,7 +94,7 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
     let there = instance(&cluster);
     assert!(there.parts.iter().all(|part| part.job_id.is_some()), "{there:#?}");
 
-    // Once all of one user's jobs are over, the next one's turn has come.
+    // When all jobs of one user have ended, the next user's job starts.
     for job in [third, one, two] {
         cluster.act(job, "cancel");
         cluster.wait_job(job, SOON, "cancelled");
@@ -108,7 +108,7 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
 }
 
 #[test]
-fn a_wrong_cut_is_refused_with_what_would_be_right() {
+fn an_invalid_cut_is_refused_with_the_valid_ones() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
 
     let message = refused(&cluster, &["gpus", "layout", "plan", "n1:0", "4c.3g.20gb"]);

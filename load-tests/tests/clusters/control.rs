@@ -25,7 +25,7 @@ fn a_controller_that_is_killed_comes_back_to_its_running_jobs() {
     cluster.wait_job(short, SOON, "running");
 
     cluster.controller.kill();
-    // Its end is seen by nobody but its shepherd and its agent.
+    // Only its shepherd and its agent notice its end.
     wait::until(SOON, "end of the short job", || {
         (locks::read(&cluster.scratch()).ok()?.get("short")?.stopped == 1).then_some(())
     });
@@ -57,7 +57,7 @@ fn a_second_controller_on_the_same_folder_is_refused() {
     assert!(!ended.success(), "{}: {}", ending(ended), second.tail(20));
     let output = second.output();
     let folder = cluster.controller_data().display().to_string();
-    assert!(output.contains(&folder), "it doesn't say which folder is taken: {output}");
+    assert!(output.contains(&folder), "it doesn't state which folder is in use: {output}");
     assert!(cluster.controller.is_running());
     let job = cluster.submit(&command(["true"])).job_id;
     cluster.wait_job(job, SOON, "succeeded");
@@ -82,7 +82,7 @@ fn the_private_database_ends_with_its_controller() {
 }
 
 #[test]
-fn jobs_run_on_while_the_database_is_away() {
+fn jobs_continue_while_the_database_is_unavailable() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").database(Database::External).start();
     let through = submit_lock(&cluster, "through", 8_000);
     let ends_meanwhile = submit_lock(&cluster, "meanwhile", 1_500);
@@ -90,7 +90,7 @@ fn jobs_run_on_while_the_database_is_away() {
     cluster.wait_job(ends_meanwhile, SOON, "running");
 
     cluster.database.as_mut().unwrap().kill();
-    let refused = wait::until(SOON, "an answer that says so", || {
+    let refused = wait::until(SOON, "an answer that states it", || {
         let answer = cluster.try_submit(&command(["true"]), Some("meanwhile")).ok()?;
         (answer.status == 503).then_some(answer)
     });
@@ -125,7 +125,7 @@ fn jobs_run_on_while_the_database_is_away() {
 }
 
 #[test]
-fn a_private_database_that_is_killed_is_back_without_anybodys_help() {
+fn a_killed_private_database_restarts_by_itself() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
     let job = submit_lock(&cluster, "calm", 5_000);
     cluster.wait_job(job, SOON, "running");

@@ -11,10 +11,10 @@ use std::time::Duration;
 use tessera_load_tests::cluster::{Cluster, Plan};
 use tessera_load_tests::programs::programs;
 
-/// What scripts call, each replaced by a program that notes its call.
+/// Programs that scripts call, each replaced by a program that records its call.
 const STUBS: &[&str] = &["python", "python3", "torchrun", "singularity", "mpirun", "nvidia-smi"];
 
-/// Every script, or one of so many: those are the same constructs in fewer combinations.
+/// Every script, or one of each given number: these have the same constructs in fewer combinations.
 fn stride() -> usize {
     if std::env::var_os("TESSERA_LONG_TESTS").is_some() { 1 } else { 7 }
 }
@@ -94,8 +94,8 @@ impl Rig {
     }
 }
 
-/// Returns how often Slurm would call the program of a script: once a task of the array, and as often as its
-/// steps have processes.
+/// Returns how often Slurm would call the program of a script: once for each task of the array and
+/// each process of its steps.
 fn expected_calls(case: &str, text: &str) -> usize {
     let tasks = match () {
         () if text.contains("--array=0-2") => 3,

@@ -11,7 +11,7 @@ use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 use time::OffsetDateTime;
 
-/// Holds a lock for as long as a file states when the job starts, on the whole GPU.
+/// Holds a lock on the whole GPU for the time that a file states when the job starts.
 fn submit_whole_gpu(cluster: &Cluster, key: &str) -> u64 {
     let program = programs().path("tessera-test-job").display().to_string();
     let folder = cluster.scratch().display().to_string();
@@ -44,7 +44,7 @@ fn tool(arguments: [&str; 2], from: &Path, to: &Path) {
 fn assert_never_doubled(cluster: &Cluster) {
     for (key, runs) in locks::read(&cluster.scratch()).unwrap() {
         assert_eq!(runs.doubled, 0, "{key} ran twice at once: {runs:?}");
-        assert!(runs.stopped >= 1, "{key} never came to its end: {runs:?}");
+        assert!(runs.stopped >= 1, "{key} never completed: {runs:?}");
     }
 }
 
@@ -52,7 +52,7 @@ fn assert_never_doubled(cluster: &Cluster) {
 const HOLD: Duration = Duration::from_secs(10);
 
 #[test]
-fn a_restored_copy_of_the_database_is_noticed_once_and_no_attempt_is_doubled() {
+fn a_restored_copy_of_the_database_is_detected_once_and_no_attempt_runs_twice() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").lease_secs(8).start();
     jobs_last(&cluster, 60_000);
     let first = submit_whole_gpu(&cluster, "first");
@@ -60,7 +60,7 @@ fn a_restored_copy_of_the_database_is_noticed_once_and_no_attempt_is_doubled() {
     cluster.wait_job(first, SOON, "running");
     let before = generation(&cluster);
 
-    // A cold backup; then life goes on: one job ends, another starts, a third is accepted.
+    // A cold backup; afterwards one job ends, another starts, and a third is accepted.
     cluster.controller.stop();
     let data = cluster.controller_data().join("pg").join("data");
     let backup = data.with_extension("backup");
@@ -88,10 +88,10 @@ fn a_restored_copy_of_the_database_is_noticed_once_and_no_attempt_is_doubled() {
     assert!(held.job.reason_text.is_some_and(|text| text.contains("rolled back")));
     assert!(leapt > before + 1_000, "generations leap: {before} {leapt}");
     let lost = cluster.call("GET", &format!("/v1/jobs/{third}"), None);
-    assert_eq!(lost.status, 404, "its number means nobody else's job");
+    assert_eq!(lost.status, 404, "its number means no other job");
     assert!(fourth > third + 1_000, "{third} {fourth}");
 
-    // A restart forgets nothing of it, and repeats nothing.
+    // A restart keeps all of it, and repeats nothing.
     cluster.controller.kill();
     cluster.controller.start();
     cluster.wait_ready();
@@ -105,7 +105,7 @@ fn a_restored_copy_of_the_database_is_noticed_once_and_no_attempt_is_doubled() {
 }
 
 #[test]
-fn a_promoted_backup_is_noticed_by_a_controller_that_runs_on() {
+fn a_running_controller_detects_a_promoted_backup() {
     let mut cluster =
         Plan::new().node("n1", "a30-24gb").lease_secs(4).database(Database::External).start();
     jobs_last(&cluster, 60_000);
@@ -117,7 +117,7 @@ fn a_promoted_backup_is_noticed_by_a_controller_that_runs_on() {
 
     jobs_last(&cluster, 50);
     cluster.database.as_mut().unwrap().fall_back_to(&backup);
-    // Accepted only once stock was taken: its number is then beyond all that were given out.
+    // Accepted only after the reconciliation: its number is then beyond all assigned ones.
     let since = wait::until(SOON, "an accepted submit", || {
         let folder = cluster.scratch().display().to_string();
         let program = programs().path("tessera-test-job").display().to_string();

@@ -1,4 +1,4 @@
-//! Deadlines on a running cluster: what is predicted, who goes first, and what is refused.
+//! Deadlines on a running cluster: what is predicted, which job starts first, and what is refused.
 
 use std::fs;
 use std::process::Command;
@@ -25,15 +25,15 @@ fn refusal(cluster: &Cluster, request: &SubmitRequest, status: u16) -> String {
 }
 
 #[test]
-fn a_deadline_is_forecast_kept_before_older_jobs_and_refused_where_it_would_be_missed() {
+fn a_deadline_is_predicted_and_preferred_to_older_jobs_and_refused_if_it_would_be_missed() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
 
-    // Of a task that never ran nothing is known, and it is accepted all the same.
+    // Nothing is known about a task that never ran, and its job is accepted anyway.
     let first = due_in(600, SubmitRequest { late: Some("refuse".into()), ..of_task("sleep 3") });
     let first = cluster.submit(&first);
     let deadline = first.deadline.unwrap();
     assert_eq!(deadline.probability_percent, None, "{deadline:?}");
-    assert!(deadline.text.contains("nothing is known of its run time"), "{}", deadline.text);
+    assert!(deadline.text.contains("nothing is known about its run time"), "{}", deadline.text);
     cluster.wait_job(first.job_id, SOON, "succeeded");
 
     // It took three seconds: ten minutes are enough, and two seconds are not.
@@ -51,7 +51,8 @@ fn a_deadline_is_forecast_kept_before_older_jobs_and_refused_where_it_would_be_m
     let alone = refusal(&cluster, &alone, 400);
     assert!(alone.contains("there is none"), "{alone}");
 
-    // Both wait for the same GPU. The one that is due goes first, although it came later.
+    // Both wait for the same GPU. The job with the deadline starts first, although it was submitted
+    // later.
     let gate = cluster.scratch().join("open");
     let until_open = format!("while [ ! -e {} ]; do sleep 0.02; done", gate.display());
     let holder = cluster.submit(&SubmitRequest { gpu_whole: true, ..script(&until_open) }).job_id;
@@ -105,7 +106,7 @@ fn the_command_takes_deadlines_as_slurm_writes_them_and_prints_the_probability()
 }
 
 #[test]
-fn a_deadline_that_is_given_later_counts_from_then_on_and_can_be_removed() {
+fn a_deadline_can_be_set_later_and_removed() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     // A deadline counts from a hundred times the run time before it on.
     let first = cluster.submit(&of_task("sleep 1")).job_id;

@@ -1,4 +1,5 @@
-//! Jobs that wait for other jobs: over HTTP, by the commands of Slurm, and over a restart of the controller.
+//! Jobs that wait for other jobs: over HTTP, by the commands of Slurm, and across a restart of the
+//! controller.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -44,7 +45,7 @@ impl Rig {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A job that runs until its file is there, and ends with its code then.
+    /// A job that runs until its file exists, and then ends with the given code.
     fn until_file(&self, name: &str, code: u8) -> u64 {
         let file = self.cluster.scratch().join(name).display().to_string();
         let text = format!("while [ ! -e {file} ]; do sleep 0.05; done; exit {code}");
@@ -71,7 +72,7 @@ fn depends(dependency: &str) -> SubmitRequest {
 }
 
 #[test]
-fn jobs_start_once_what_they_wait_for_has_ended_as_they_require() {
+fn jobs_start_when_their_dependencies_have_ended_as_required() {
     let rig = Rig::new();
     let (good, bad) = (rig.until_file("good", 0), rig.until_file("bad", 3));
     let ok = rig.after(&format!("afterok:{good}"));
@@ -117,7 +118,7 @@ fn a_dependency_outlives_its_controller_and_the_ends_that_it_missed() {
 }
 
 #[test]
-fn a_chain_is_cancelled_link_by_link_where_its_user_requested_that() {
+fn a_chain_of_jobs_is_cancelled_one_by_one_if_its_user_requested_that() {
     let rig = Rig::new();
     let first = rig.until_file("go", 1);
     let killed =

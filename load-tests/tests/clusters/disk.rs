@@ -8,7 +8,7 @@ use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Plan, SOON, script};
 use tessera_load_tests::wait;
 
-/// A small file system over a folder, taken away at the end.
+/// A small file system over a folder, unmounted at the end.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -40,7 +40,7 @@ fn a_full_disk_starts_nothing_harms_nothing_and_is_reported() {
         .map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap()))
         .collect();
     let Some(_disk) = SmallDisk::over(&data) else {
-        eprintln!("SKIPPED: this machine lets nobody mount a small disk (root is needed)");
+        eprintln!("SKIPPED: mounting a small disk needs root on this machine");
         return;
     };
     fs::create_dir(data.join("identity")).unwrap();
@@ -62,12 +62,12 @@ fn a_full_disk_starts_nothing_harms_nothing_and_is_reported() {
     // Fails when the disk is full, which is what it is for.
     let _ = fs::write(data.join("filler"), vec![0_u8; 2_000_000]);
     let job = cluster.submit(&script("echo hi")).job_id;
-    let message = wait::until(SOON, "a refusal for want of space", || {
+    let message = wait::until(SOON, "a refusal for lack of space", || {
         cluster.job(job).attempt_list.first().and_then(|attempt| attempt.detail.clone())
     });
 
     assert!(message.contains("disk is full") || message.contains("No space left"), "{message}");
-    assert_eq!(cluster.job(job).retries_left, 0, "it was given none, and lost none");
+    assert_eq!(cluster.job(job).retries_left, 0, "it received none, and lost none");
     assert_eq!(cluster.job(neighbour).job.state, "running");
     fs::remove_file(data.join("filler")).unwrap();
     cluster.wait_job(job, SOON, "succeeded");

@@ -1,4 +1,4 @@
-//! What jobs used of their GPUs, from the driver to `tessera show`.
+//! GPU usage of jobs, from the driver to `tessera show`.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ fn user(mib: u64, load: u8) -> SubmitRequest {
     SubmitRequest { gpu_memory_bytes: Some(mib << 20), ..command(argv) }
 }
 
-/// What the command prints.
+/// Returns what the command prints.
 fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
     let output = Command::new(programs().path("tessera"))
         .args(arguments)
@@ -29,7 +29,7 @@ fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What the command prints of a job.
+/// Returns what the command prints about a job.
 fn show(cluster: &Cluster, job: u64) -> Value {
     serde_json::from_str(&tessera(cluster, &["show", "--json", &job.to_string()])).unwrap()
 }
@@ -42,7 +42,7 @@ fn jobs_on_slices_show_their_memory_and_energy() {
     for (job, mib) in jobs.into_iter().zip([1_000_u64, 15_000]) {
         let done = cluster.wait_job(job, SOON, "succeeded");
         assert_eq!(done.attempt_list.len(), 1);
-        // The figures follow the end: they take one more sample of the GPU.
+        // The figures arrive after the end: they need one more sample of the GPU.
         let attempt = wait::until(SOON, "the figures of a job", || {
             let attempt = show(&cluster, job)["attempt_list"][0].clone();
             attempt["gpu_memory_peak_bytes"].is_u64().then_some(attempt)
@@ -70,7 +70,7 @@ fn account(cluster: &Cluster) -> Option<(u64, u64, u64, u64)> {
 }
 
 #[test]
-fn sharers_and_nobody_bear_exactly_what_the_counter_gained_and_their_server_nothing() {
+fn sharing_jobs_and_idle_time_are_charged_exactly_the_counters_increase_and_their_server_nothing() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     let client = programs().path("tessera-sim-client").display().to_string();
     let sharer = |name: &str, load: &str| {
@@ -86,7 +86,7 @@ fn sharers_and_nobody_bear_exactly_what_the_counter_gained_and_their_server_noth
     };
     let jobs = [sharer("a", "50"), sharer("b", "50")].map(|job| cluster.submit(&job).job_id);
     let energy = |job| show(&cluster, job)["attempt_list"][0]["gpu_energy_joules"].as_f64();
-    wait::until(SOON, "both sharers bear energy", || {
+    wait::until(SOON, "energy is charged to both sharers", || {
         jobs.iter().all(|job| energy(*job).is_some_and(|joules| joules > 0.5)).then_some(())
     });
     let begun = account(&cluster).unwrap();
@@ -97,13 +97,13 @@ fn sharers_and_nobody_bear_exactly_what_the_counter_gained_and_their_server_noth
         });
     };
     more(energy(jobs[0]).unwrap().max(energy(jobs[1]).unwrap()) + 5.0);
-    let now = wait::until(SOON, "the account went on", || {
+    let now = wait::until(SOON, "the account continued", || {
         account(&cluster).filter(|now| now.0 > begun.0 + 10_000)
     });
 
-    // All parts together gained what the card's counter gained, to the millijoule.
+    // All parts together increased by the GPU's counter increase, to the millijoule.
     assert_eq!(now.3 - begun.3, now.0 - begun.0);
-    assert_eq!(now.2, 0, "the server is no stranger: what it does is its clients'");
+    assert_eq!(now.2, 0, "the server is no foreign process: its energy is its clients'");
     // The command shows the GPU with both, also without a terminal.
     let top = wait::until(SOON, "top shows both", || {
         let text = tessera(&cluster, &["top"]);

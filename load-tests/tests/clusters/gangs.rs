@@ -21,7 +21,7 @@ fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A gang whose members print what they were given, and stay until `go` stands in the folder.
+/// A gang whose members print their variables, and run until `go` exists in the folder.
 fn gang(cluster: &Cluster, nodes: u32, gpus_per_node: u32) -> SubmitRequest {
     let folder = cluster.scratch().display().to_string();
     SubmitRequest {
@@ -46,7 +46,7 @@ fn members(cluster: &Cluster, gang: u64) -> Vec<JobView> {
     jobs
 }
 
-/// Waits until every member is in a state; none may be in another final one.
+/// Waits until every member is in the given state; none may be in another final state.
 #[track_caller]
 fn wait_all(cluster: &Cluster, gang: u64, state: &str) -> Vec<JobView> {
     wait::until(3 * SOON, &format!("gang {gang} to be {state}"), || {
@@ -82,10 +82,14 @@ fn a_gang_over_two_nodes_starts_together_loses_a_member_runs_again_and_succeeds(
     );
     let meeting = format!(" {first} n1,n2");
     assert!(lines[0][1].ends_with(&meeting), "{lines:?}");
-    assert!(lines.iter().all(|other| other[1] == lines[0][1]), "they meet at one place: {lines:?}");
+    assert!(
+        lines.iter().all(|other| other[1] == lines[0][1]),
+        "all have one master address: \
+                                                                {lines:?}"
+    );
     assert!(lines[0][1].starts_with("127.0.0.1 2"), "{lines:?}");
 
-    // One of them is killed: all of them run again.
+    // One of them is killed, and all of them run again.
     Command::new("kill").args(["-9", &pids[2].to_string()]).status().unwrap();
     let again: Vec<i32> = (0..4).map(|rank| pid(rank, 2)).collect();
     assert!(again.iter().all(|pid| !pids.contains(pid)));
@@ -110,7 +114,7 @@ fn the_cancel_of_one_member_ends_all_and_what_never_fits_is_refused() {
     let first = cluster.submit(&gang(&cluster, 2, 1)).job_id;
     wait_all(&cluster, first, "running");
 
-    // A second gang needs what the first one has.
+    // A second gang needs the GPUs of the first one.
     let second = cluster.submit(&gang(&cluster, 2, 2)).job_id;
     let why = wait::until(SOON, "its reason", || {
         let explain = cluster.explain(second + 1);
@@ -141,7 +145,7 @@ fn a_script_over_two_gpus_runs_once_and_sees_both() {
     let cluster = Plan::new().whole_gpu_node("n1", "a30-24gb,a30-24gb").start();
     let file = cluster.scratch().join("train.sh");
     let text = "#!/bin/bash\n#SBATCH --gres=gpu:2 --ntasks=1\n\
-                # As a launcher of two workers would count its devices.\n\
+                # A launcher of two workers counts its devices like this.\n\
                 IFS=, read -ra devices <<< \"$CUDA_VISIBLE_DEVICES\"\n\
                 for rank in ${!devices[@]}; do echo \"worker $rank of ${#devices[@]}\"; done\n\
                 echo \"$SLURM_GPUS_ON_NODE $SLURM_JOB_GPUS $SLURM_NTASKS $1\" >&2\n\

@@ -1,4 +1,4 @@
-//! What drivers and GPUs do wrong, seen from a user's side. Rows G7, G10 and G12 of
+//! Faults of drivers and GPUs, from a user's point of view. Rows G7, G10 and G12 of
 //! docs/reliability.md.
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tessera_load_tests::wait;
 
 /// How long a slow driver takes to destroy an instance.
 const SLOW_MS: u64 = 8_000;
-/// The API doesn't wait for drivers; a busy machine takes its time too.
+/// The API doesn't wait for drivers; a busy machine is slow too.
 const PROMPT: Duration = Duration::from_secs(2);
 
 fn faults(cluster: &Cluster, lines: &str) {
@@ -48,7 +48,7 @@ fn ended(cluster: &Cluster, plan: &str) -> LayoutPlan {
 }
 
 #[test]
-fn g7_a_placement_that_only_the_driver_refuses_is_planned_around_and_leaves_nothing() {
+fn g7_plans_avoid_a_placement_that_only_the_driver_refuses_and_leave_no_remains() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     faults(&cluster, "call=nvmlDeviceCreateGpuInstanceWithPlacement times=1 code=23\n");
 
@@ -67,7 +67,7 @@ fn g7_a_placement_that_only_the_driver_refuses_is_planned_around_and_leaves_noth
 }
 
 #[test]
-fn g10_a_slow_driver_keeps_nobody_waiting_but_its_own_gpu() {
+fn g10_a_slow_driver_delays_only_its_own_gpu() {
     let cluster = Plan::new().node("n1", "a100-40gb,a100-40gb").start();
     for gpu in ["n1:0", "n1:1"] {
         let plan = order(&cluster, gpu, "1g.5gb");
@@ -98,7 +98,7 @@ fn g10_a_slow_driver_keeps_nobody_waiting_but_its_own_gpu() {
 }
 
 #[test]
-fn g12_a_gpu_that_fails_three_ways_in_a_day_is_set_aside_until_it_is_cleared() {
+fn g12_a_gpu_with_three_different_faults_in_a_day_is_quarantined_until_it_is_cleared() {
     let cluster = Plan::new().node("n1", "a100-40gb,a100-40gb").start();
     for code in [999, 14] {
         let call = "nvmlDeviceCreateGpuInstanceWithPlacement";

@@ -81,7 +81,7 @@ fn replays(policy: &str) -> Cluster {
 }
 
 #[test]
-fn what_scheme_b_decided_is_decided_again_and_static_decides_otherwise() {
+fn rounds_of_scheme_b_are_decided_again_equally_and_static_decides_differently() {
     let cluster = replays("scheme-b");
 
     let (code, check) = checked(&cluster, "static", &[]);
@@ -116,9 +116,10 @@ fn what_scheme_b_decided_is_decided_again_and_static_decides_otherwise() {
 }
 
 #[test]
-fn what_tessera_decided_is_decided_again_and_another_setting_is_found() {
+fn rounds_of_tessera_are_decided_again_equally_and_another_setting_is_found() {
     let cluster = replays("tessera");
-    // Two jobs wait for the same slice. The better priority goes first, unless both have waited for long.
+    // Two jobs wait for the same slice. The one with the better priority starts first, unless both
+    // have waited for long.
     let gate = cluster.scratch().join("open");
     let until_open = format!("while [ ! -e {} ]; do sleep 0.02; done", gate.display());
     let holder = cluster.submit(&of("ada", 30, &until_open)).job_id;
@@ -139,7 +140,7 @@ fn what_tessera_decided_is_decided_again_and_another_setting_is_found() {
 }
 
 #[test]
-fn exclusive_is_decided_again_too_and_old_rounds_go() {
+fn rounds_of_exclusive_are_decided_again_equally_and_old_rounds_are_removed() {
     let cluster = Plan::new()
         .policy("exclusive")
         .env("TESSERA_KEEP_ROUNDS", "1s")
@@ -157,7 +158,7 @@ fn exclusive_is_decided_again_too_and_old_rounds_go() {
     cluster.wait_ready();
     let job = cluster.submit(&of("ada", 4, "true")).job_id;
     cluster.wait_job(job, SOON, "succeeded");
-    wait::until(SOON, "the first leader's rounds go", || {
+    wait::until(SOON, "the first leader's rounds are removed", || {
         let page = cluster.call("GET", "/v1/placement-rounds", None).expect(200);
         let page: Value = page.json();
         let items = page["items"].as_array()?;

@@ -25,7 +25,7 @@ impl Rig {
         self.cluster.scratch().join(name)
     }
 
-    /// A sharer that counts, and writes on `SIGUSR1` how far it came.
+    /// A sharer that counts, and writes its count on `SIGUSR1`.
     fn counter(&self, name: &str, checkpoint: bool) -> SubmitRequest {
         let file = self.file(name).display().to_string();
         let line = format!(
@@ -149,7 +149,7 @@ fn a_waiting_jobs_share_changes_at_once_and_an_impossible_change_is_refused_with
 }
 
 #[test]
-fn a_share_that_changed_is_carried_through_by_the_next_controller() {
+fn the_next_controller_completes_the_change_of_a_share() {
     let mut rig = Rig::new();
     let job = rig.submit(&rig.counter("counter", true));
     rig.runs_with(job, 50);

@@ -1,4 +1,4 @@
-//! GPUs that are cut, joined and cut again while neighbours keep running.
+//! GPUs that are partitioned, merged and partitioned again while other jobs on them keep running.
 
 use std::process::Command;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn instances(cluster: &Cluster) -> Vec<InstanceDetails> {
     cluster.gpus().items.remove(0).instances
 }
 
-/// Makes an instance behind the agent's back.
+/// Makes an instance without the agent's knowledge.
 fn cut(cluster: &Cluster, profile: u32) {
     let cut = Command::new(programs().path("tessera-test-job"))
         .arg("cut")
@@ -122,7 +122,7 @@ fn an_agent_adopts_the_instances_that_it_finds() {
     let running = cluster.wait_job(job, SOON, "running").job;
 
     let adopted = before.iter().find(|instance| instance.profile == "3g.20gb").unwrap();
-    assert_eq!(running.slice, adopted.slice, "it uses what stands");
+    assert_eq!(running.slice, adopted.slice, "it uses the existing instances");
     assert!(cluster.layouts().items.is_empty(), "nothing had to be changed");
 }
 

@@ -1,4 +1,4 @@
-//! What users do to jobs, and what jobs do to themselves.
+//! Changes to jobs by users, and ends of jobs by themselves.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn shared() -> Arc<Cluster> {
 }
 
 #[test]
-fn a_running_job_that_is_cancelled_ends_with_its_whole_family() {
+fn a_cancelled_running_job_ends_with_all_its_processes() {
     let cluster = shared();
     let mark = format!("FAMILY={}-{:?}", std::process::id(), Instant::now());
     let (name, value) = mark.split_once('=').unwrap();
@@ -98,7 +98,7 @@ fn changed(cluster: &Cluster, job: u64, change: &str) -> tessera_load_tests::htt
 }
 
 #[test]
-fn a_running_job_is_held_to_the_time_limit_that_it_is_given_and_let_off_one() {
+fn a_running_jobs_time_limit_can_be_set_and_removed() {
     let cluster = shared();
     let endless = cluster.submit(&script("sleep 600")).job_id;
     let limited = SubmitRequest { time_limit_secs: Some(2), ..script("sleep 4") };
@@ -127,7 +127,7 @@ fn a_running_job_is_held_to_the_time_limit_that_it_is_given_and_let_off_one() {
 }
 
 #[test]
-fn a_job_that_gets_a_better_priority_overtakes_those_that_wait() {
+fn a_job_that_gets_a_higher_priority_overtakes_waiting_jobs() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").start();
     let whole =
         || SubmitRequest { gpu_profile: Some("4g.24gb".into()), ..command(["sleep", "60"]) };
@@ -211,7 +211,7 @@ fn a_user_holds_no_more_than_the_quota_and_sees_the_reason() {
 }
 
 #[test]
-fn exit_codes_and_signals_are_reported_as_they_were() {
+fn exit_codes_and_signals_are_reported_unchanged() {
     let cluster = shared();
 
     let failed = cluster.submit(&script("echo almost; exit 42")).job_id;
@@ -225,7 +225,7 @@ fn exit_codes_and_signals_are_reported_as_they_were() {
 }
 
 #[test]
-fn what_one_attempt_leaves_behind_never_harms_the_next_on_its_slice() {
+fn remains_of_one_attempt_never_harm_the_next_on_its_slice() {
     let cluster = shared();
     let many = |text: &str| SubmitRequest {
         array: Some(tessera_api_types::ArrayRange { first: 1, last: 150 }),
@@ -243,7 +243,7 @@ fn what_one_attempt_leaves_behind_never_harms_the_next_on_its_slice() {
 }
 
 #[test]
-fn a_job_that_fails_runs_again_as_often_as_it_may() {
+fn a_failing_job_runs_again_up_to_its_retry_limit() {
     let cluster = shared();
     let file = cluster.scratch().join("tries");
     let request = SubmitRequest {
@@ -260,7 +260,7 @@ fn a_job_that_fails_runs_again_as_often_as_it_may() {
 }
 
 #[test]
-fn a_program_that_is_missing_or_not_executable_fails_readably() {
+fn a_missing_or_not_executable_program_fails_with_a_clear_message() {
     let cluster = shared();
     let text = cluster.scratch().join("text");
     std::fs::write(&text, "no program").unwrap();

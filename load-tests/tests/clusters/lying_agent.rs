@@ -1,4 +1,5 @@
-//! An agent whose state file was edited claims what its controller never gave it. The cluster goes on without it.
+//! An agent whose state file was edited claims jobs that its controller never assigned to it. The
+//! cluster continues without it.
 
 use std::fs;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use tessera_load_tests::console::done;
 use tessera_load_tests::wait;
 
 #[test]
-fn an_edited_state_file_costs_its_own_node_and_nobody_else() {
+fn an_edited_state_file_affects_only_its_own_node() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").node("n2", "a30-24gb").start();
     let marker = cluster.scratch().join("go");
     let waits = format!("while [ ! -e {} ]; do sleep 0.05; done", marker.display());
@@ -34,7 +35,7 @@ fn an_edited_state_file_costs_its_own_node_and_nobody_else() {
     assert_eq!(ended.code(), Some(78), "{ended:?}");
     assert!(cluster.agents[liar].tail(25).contains("quarantined"), "the reason is named");
 
-    // Nothing is held back, and nobody else noticed: new jobs run, old ones go on.
+    // The rest of the cluster is not affected: new jobs run, and old ones continue.
     let begun = std::time::Instant::now();
     let fresh = cluster.submit(&script("true")).job_id;
     cluster.wait_job(fresh, SOON, "succeeded");
@@ -43,7 +44,7 @@ fn an_edited_state_file_costs_its_own_node_and_nobody_else() {
     let whole = cluster.wait_job(honest_job, SOON, "succeeded");
     assert_eq!(whole.attempt_list.len(), attempts, "it ran on: {:?}", whole.attempt_list);
 
-    // Everybody sees that it is kept out of use, and why, until an operator clears it.
+    // All users see that it is quarantined, and why, until an operator clears it.
     let shown = done(&cluster, &["nodes"]);
     let claim = format!("quarantined (it claims epoch {}", epoch + 3);
     assert!(shown.contains(&claim) && shown.contains("by the controller"), "{shown}");
@@ -57,7 +58,7 @@ fn an_edited_state_file_costs_its_own_node_and_nobody_else() {
     assert!(cleared.contains("is cleared"), "{cleared}");
     assert!(!quarantined(&cluster));
 
-    // With what the controller gave it the node is welcome again.
+    // With its original state the node is accepted again.
     state["highest_epoch"] = epoch.into();
     fs::write(&path, serde_json::to_vec(&state).unwrap()).unwrap();
     cluster.agents[liar].start();

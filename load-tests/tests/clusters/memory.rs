@@ -1,4 +1,4 @@
-//! Jobs that run out of GPU memory get the next size by themselves, with real processes.
+//! Jobs that run out of GPU memory automatically get the next size, with real processes.
 
 use tessera_api_types::{GangRequest, JobDetail, JobMemory, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
@@ -8,7 +8,7 @@ use tessera_load_tests::{processes, wait};
 
 const GIB: u64 = 1 << 30;
 
-/// What frameworks print as they give up.
+/// Messages that frameworks print when they run out of memory.
 const COMPLAINT: &str = "echo 'torch.OutOfMemoryError: CUDA out of memory.' >&2";
 
 /// A job that needs `mib` of device memory, and names nothing: no size, no retries.
@@ -37,7 +37,7 @@ fn attempts(job: &JobDetail) -> Vec<(u64, &str)> {
 }
 
 #[test]
-fn a_surprise_with_default_settings_leads_to_the_next_size_and_costs_nothing() {
+fn with_default_settings_running_out_of_memory_leads_to_the_next_size_without_a_retry() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
 
     let id = cluster.submit(&needs(12_000)).job_id;
@@ -64,7 +64,7 @@ fn a_surprise_with_default_settings_leads_to_the_next_size_and_costs_nothing() {
 }
 
 #[test]
-fn at_the_top_of_the_ladder_the_job_fails_at_once_and_in_words() {
+fn a_job_that_ran_out_of_the_largest_size_fails_at_once_with_the_reason() {
     let cluster = Plan::new().node("n1", "a30-24gb").start();
     let request = SubmitRequest { max_retries: Some(3), ..reports(100 * GIB) };
 
@@ -103,7 +103,7 @@ fn a_named_slice_is_kept_and_a_program_that_reduces_its_need_keeps_its_size() {
 }
 
 #[test]
-fn a_sharer_gets_a_larger_limit() {
+fn a_sharing_job_gets_a_larger_limit() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     let client = programs().path("tessera-sim-client").display().to_string();
     let over = cluster.scratch().join("over");
@@ -131,7 +131,7 @@ fn a_sharer_gets_a_larger_limit() {
 #[test]
 fn a_gang_moves_all_of_its_members() {
     let cluster = Plan::new().node("n1", "a30-24gb,a30-24gb").start();
-    // Only rank 1 needs more; the other one waits for it.
+    // Only rank 1 needs more; the other rank waits for it.
     let text = format!(
         "[ $RANK = 1 ] || exec sleep 1000\n\
          [ $TESSERA_GPU_MEMORY_BYTES -ge {} ] || exit 112\n\
@@ -159,7 +159,7 @@ fn a_gang_moves_all_of_its_members() {
 }
 
 #[test]
-fn whatever_is_killed_in_between_no_size_is_tried_twice_and_nothing_is_lost() {
+fn with_any_process_killed_no_size_is_tried_twice_and_no_job_is_lost() {
     let mut cluster = Plan::new().node("n1", "a100-40gb").start();
     let folder = cluster.scratch().display().to_string();
     let mut request = needs(12_000);
@@ -178,7 +178,7 @@ fn whatever_is_killed_in_between_no_size_is_tried_twice_and_nothing_is_lost() {
 
     let id = cluster.submit(&request).job_id;
     runs(&cluster, id, 1);
-    // Nobody but the agent sees the end, and it dies with that.
+    // Only the agent notices the end, and it dies with that.
     cluster.controller.kill();
     go(&cluster, 1);
     cluster.agents[0].kill();
@@ -231,7 +231,7 @@ fn grows_to(cluster: &Cluster, limit: &str) -> SubmitRequest {
 }
 
 #[test]
-fn a_growing_job_starts_on_the_smallest_slice_and_is_moved_before_it_breaks() {
+fn a_growing_job_starts_on_the_smallest_slice_and_is_moved_before_it_fails() {
     let cluster =
         Plan::new().agent_settings("telemetry_report_ms = 500").node("n1", "a100-40gb").start();
     let request =
@@ -288,7 +288,7 @@ fn with_default_settings_a_growth_is_reported_and_nothing_is_moved() {
 }
 
 #[test]
-fn a_switch_of_the_mig_mode_reports_what_the_node_answers() {
+fn a_switch_of_the_mig_mode_reports_the_nodes_answer() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     let hold = SubmitRequest { gpu_profile: Some("1g.5gb".into()), ..script("sleep 1000") };
     let id = cluster.submit(&hold).job_id;
@@ -304,7 +304,7 @@ fn a_switch_of_the_mig_mode_reports_what_the_node_answers() {
 }
 
 #[test]
-fn a_running_job_shows_the_most_memory_that_it_had_so_far() {
+fn a_running_job_shows_its_peak_memory() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     let client = programs().path("tessera-sim-client").display().to_string();
     let bytes = 3 * GIB;

@@ -159,7 +159,7 @@ fn a_job_without_a_checkpoint_signal_is_not_migrated() {
 }
 
 #[test]
-fn a_migration_during_which_the_controller_dies_loses_nothing() {
+fn no_job_is_lost_if_the_controller_dies_during_a_migration() {
     let mut rig = Rig::new();
     let mover = rig.runs(&rig.counter(true));
     let agent = rig.cluster.agents[0].pid().unwrap();

@@ -237,7 +237,7 @@ fn a_colocation_forest_is_trained_and_keeps_jobs_apart_that_it_predicts_to_slow_
     let words = format!("it doesn't join job {}: that would add", first.job.id);
     assert!(why.contains(&words), "{why}");
     // Of its task it is known how long it takes alone: it was a hundred times as quick.
-    let known = wait::until(SOON, "what came of it is known", || {
+    let known = wait::until(SOON, "its outcome is known", || {
         let detail = rig.cluster.job(second.job.id);
         detail.attempt_list[0]
             .colocation_prediction

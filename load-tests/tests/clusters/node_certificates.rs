@@ -1,5 +1,5 @@
-//! Nodes join by a token, renew their certificates while jobs run, lose them when they are revoked, and follow a
-//! new authority.
+//! Nodes join by a token, renew their certificates while jobs run, lose access by revocation, and
+//! follow a new authority.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use tessera_load_tests::console::{done, refused};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 
-/// How long something may take that waits for a certificate's time.
+/// Timeout for waits that depend on a certificate's lifetime.
 const AFTER_A_WHILE: Duration = Duration::from_secs(120);
 
 fn json(cluster: &Cluster, words: &[&str]) -> Value {
@@ -85,7 +85,7 @@ fn waits_for(marker: &Path) -> String {
 }
 
 #[test]
-fn a_machine_joins_once_by_a_token_and_no_other_way() {
+fn a_machine_joins_only_by_a_token_and_only_once() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").start();
     cluster.agents[0].kill();
     let data = cluster.agent_data(0);
@@ -140,7 +140,7 @@ fn a_machine_joins_once_by_a_token_and_no_other_way() {
 }
 
 #[test]
-fn a_certificate_is_renewed_while_a_job_runs_and_nobody_notices() {
+fn a_certificate_is_renewed_without_affecting_a_running_job() {
     let mut cluster =
         Plan::new().node("n1", "a30-24gb").env("TESSERA_NODE_CERTIFICATES", "30s").start();
     cluster.agents[0].kill();
@@ -175,7 +175,7 @@ fn a_certificate_is_renewed_while_a_job_runs_and_nobody_notices() {
 }
 
 #[test]
-fn a_revoked_node_is_disconnected_and_stays_away_until_it_is_invited_again() {
+fn a_revoked_node_is_disconnected_and_refused_until_it_is_invited_again() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").node("n2", "a30-24gb").start();
     let stolen = cluster.scratch().join("stolen");
     let identity = cluster.agent_data(0).join("identity");
@@ -191,7 +191,7 @@ fn a_revoked_node_is_disconnected_and_stays_away_until_it_is_invited_again() {
         let gone = state(&cluster, "n1").as_deref() != Some("available");
         (gone && state(&cluster, "n2").as_deref() == Some("available")).then_some(())
     });
-    // Nor does another start help, or a restart of the controller.
+    // Neither a restart of the agent nor one of the controller helps.
     cluster.agents[0].kill();
     cluster.controller.stop();
     cluster.controller.start();
@@ -209,7 +209,7 @@ fn a_revoked_node_is_disconnected_and_stays_away_until_it_is_invited_again() {
     cluster.agents[0].start();
     wait_available(&cluster, "n1");
 
-    // What was stolen before is of no use after that, either.
+    // A copy that was stolen before is useless after that, too.
     cluster.agents[0].kill();
     wait::until(SOON, "the node is disconnected", || {
         (state(&cluster, "n1").as_deref() != Some("available")).then_some(())
@@ -236,7 +236,7 @@ fn the_authority_is_replaced_while_jobs_run() {
     }
     let old = cluster.scratch().join("old");
     copy_folder(&cluster.agent_data(0).join("identity"), &old);
-    // One node is away meanwhile, and knows the old authority only.
+    // One node is absent meanwhile, and knows only the old authority.
     cluster.agents[1].kill();
 
     let rotated = json(&cluster, &["authority", "rotate", "--trust-former", "60s"]);
@@ -264,7 +264,7 @@ fn the_authority_is_replaced_while_jobs_run() {
     wait::until(AFTER_A_WHILE, "the old authority is trusted no more", || {
         json(&cluster, &["authority", "show"])["former"].is_null().then_some(())
     });
-    // Both connect with what they have now, and the jobs never ended.
+    // Both connect with their current certificates, and the jobs never ended.
     for agent in &mut cluster.agents {
         agent.kill();
         agent.start();
@@ -278,7 +278,7 @@ fn the_authority_is_replaced_while_jobs_run() {
     let trusted = fs::read_to_string(cluster.agent_data(0).join("identity/ca.pem")).unwrap();
     assert_eq!(trusted.matches("BEGIN").count(), 1, "the former one is forgotten");
 
-    // A certificate of the old authority opens nothing.
+    // A certificate of the old authority is refused.
     cluster.agents[0].kill();
     wait::until(SOON, "the node is disconnected", || {
         (state(&cluster, "n1").as_deref() != Some("available")).then_some(())

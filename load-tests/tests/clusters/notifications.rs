@@ -14,7 +14,7 @@ use tessera_load_tests::{console, wait};
 
 const SECRET: &str = "a secret of enough bytes";
 
-/// What a receiver does with a request.
+/// How a receiver answers a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Accept,
@@ -36,7 +36,7 @@ impl Received {
         serde_json::from_str(&self.body).unwrap()
     }
 
-    /// Whether the request was signed with a secret, as the documentation states.
+    /// Returns whether the request was signed with a secret, as the documentation states.
     fn is_signed_with(&self, secret: &str) -> bool {
         let (at, signature) = self.signature.split_once(",v1=").unwrap();
         let at = at.strip_prefix("t=").unwrap();
@@ -92,7 +92,7 @@ impl Receiver {
         of_job.iter().map(|body| body["state"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Waits for notices of these states. What failed comes again, maybe after later ones.
+    /// Waits for notices of these states. A failed notice is sent again, possibly after later ones.
     #[track_caller]
     fn wait_for(&self, job: u64, awaited: &[&str]) {
         wait::until(2 * SOON, "the notices of the job", || {
@@ -156,7 +156,7 @@ fn read_request(reader: &mut BufReader<&TcpStream>) -> Option<Received> {
     })
 }
 
-/// A cluster with settings for what leaves it.
+/// A cluster with settings for notifications.
 fn cluster(folder: &TempDir, settings: &str) -> Cluster {
     let file = folder.path().join("controller.toml");
     fs::write(&file, settings).unwrap();
@@ -326,7 +326,7 @@ fn a_mail_about_a_part_of_the_time_limit_follows_the_limit_and_not_an_attempt_th
 }
 
 #[test]
-fn a_cluster_without_mail_says_so_once_at_submit() {
+fn a_cluster_without_mail_reports_that_once_at_submit() {
     let cluster = Plan::new().node("n1", "a30-24gb").start();
 
     let said = console::done(&cluster, &["submit", "--mail-type", "end", "--", "true"]);

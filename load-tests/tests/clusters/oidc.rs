@@ -71,7 +71,7 @@ fn a_token_of_the_login_service_is_kept_and_names_its_user() {
     assert!(!nobody);
     assert!(is_in, "{text}");
     assert!(known && ["ada", "operator", "oidc"].iter().all(|word| who.contains(word)), "{who}");
-    // What it may do is done in its user's name.
+    // It acts in its user's name.
     let (submitted, text) = tessera(&["submit", "--parsable", "--chdir", "/tmp", "--wrap", "true"]);
     assert!(submitted, "{text}");
     assert_eq!(cluster.job(1).job.user, "ada");

@@ -39,7 +39,7 @@ fn help(program: &str, verbs: &[String]) -> String {
 fn verbs(help: &str) -> Vec<String> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| !line.is_empty());
-    // Long descriptions go on further to the right.
+    // Continued descriptions are indented further.
     let begun = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let names = begun.filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").map(str::to_owned).collect()
@@ -144,7 +144,7 @@ fn every_settings_key_of_a_daemon_is_in_the_operations_guide() {
 }
 
 #[test]
-fn a_help_text_is_read_as_it_is_printed() {
+fn the_printed_help_text_is_parsed() {
     let help = "Does it.\n\nUsage: a [OPTIONS]\n\nCommands:\n  run      Runs\n           more\n  help     \
                 Prints\n\nOptions:\n  -t, --time-limit <TIME>  At most, as --other\n      --check  \
                 Checks\n  -h, --help  Prints\n";

@@ -1,4 +1,5 @@
-//! Predictions about jobs: learned from what ran, kept over restarts, shown with its outcome.
+//! Predictions about jobs: learned from attempts, kept across restarts, and shown with their
+//! outcomes.
 
 use std::process::Command;
 
@@ -102,7 +103,7 @@ fn a_waiting_job_shows_how_long_it_is_expected_to_take() {
     assert_eq!(known.ran_secs, None);
 }
 
-/// A job that names no size and gives up where it doesn't get `mib` of GPU memory, as CUDA's programs do.
+/// A job that names no size and fails if it doesn't get `mib` of GPU memory, like CUDA programs.
 fn grower(mib: u64) -> SubmitRequest {
     let client = programs().path("tessera-sim-client").display().to_string();
     let bytes = mib << 20;
@@ -161,7 +162,7 @@ fn a_job_that_ran_out_of_memory_runs_again_on_a_larger_slice_and_its_task_is_kno
     assert_eq!(second.attempt_list.len(), 1, "{:?}", second.attempt_list);
     assert_eq!(second.attempt_list[0].profile, "2g.10gb", "the store remembers");
     let known = wait_memory_outcome(&cluster, second.job.id);
-    // One peak narrows nothing: the slice was enough.
+    // One peak doesn't narrow the interval: the slice was enough.
     assert_eq!((known.runs, known.estimate_bytes), (1, 9_856 << 20));
     assert_eq!(known.peak_bytes, Some(7_000 << 20));
     let shown = tessera(&cluster, &["show", &second.job.id.to_string()]);

@@ -9,7 +9,8 @@ use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 
-/// Ada may hold two GPUs with MIG off, which count seven slices each, and with bob, who is in her account, three.
+/// Ada may hold two GPUs with MIG off, which count seven slices each. She and bob, who share an
+/// account, may hold three.
 const SETTINGS: &str = "\
 usage-half-life = \"12h\"
 [quotas]
@@ -25,7 +26,7 @@ fn plan(settings: &std::path::Path) -> Plan {
         .env("TESSERA_CONTROLLER_CONFIG", settings.display().to_string())
 }
 
-/// A whole GPU until `go` stands in the folder.
+/// A job on a whole GPU until `go` exists in the folder.
 fn whole(cluster: &Cluster, user: &str) -> SubmitRequest {
     let folder = cluster.scratch().display().to_string();
     SubmitRequest {
@@ -54,7 +55,7 @@ fn tessera(cluster: &Cluster, words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_reported() {
+fn a_gang_and_a_job_wait_for_quotas_while_others_start_and_usage_is_reported() {
     let settings = std::env::temp_dir().join(format!("quotas-{}.toml", std::process::id()));
     std::fs::write(&settings, SETTINGS).unwrap();
     let cluster = plan(&settings).start();
@@ -76,7 +77,7 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_reported() {
     let reported = cluster.explain(gang.job_id + 1);
     assert_eq!(reported.reason.as_deref(), Some("quota"), "{reported:?}");
     let words = format!("{} {}", reported.summary, reported.would_start_if.unwrap_or_default());
-    // Both quotas hold it by now: hers for a GPU, the account's for two.
+    // Both quotas now delay it: hers for one GPU, the account's for two.
     assert!(
         words.contains("jobs of account lab hold 21 of their limit of 21 compute slices"),
         "{words}"
@@ -98,7 +99,7 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_reported() {
     let text = String::from_utf8(tessera(&cluster, &["usage"]).stdout).unwrap();
     assert!(text.contains("Past usage is weighted by half for each 12h of age."), "{text}");
 
-    // What can never start under a quota is refused with the reason.
+    // A job that can never start under a quota is refused with the reason.
     let four = SubmitRequest {
         gang: Some(GangRequest { nodes: 2, gpus_per_node: 2 }),
         ..whole(&cluster, "ada")
@@ -115,14 +116,14 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_pass_and_usage_is_reported() {
     std::fs::remove_file(&settings).unwrap();
 }
 
-/// A whole GPU until a file of this name stands in the folder.
+/// A job on a whole GPU until a file of this name exists in the folder.
 fn until(cluster: &Cluster, user: &str, file: &str) -> SubmitRequest {
     let text = format!("while [ ! -e $FOLDER/{file} ]; do sleep 0.1; done");
     SubmitRequest { script: script(&text).script, ..whole(cluster, user) }
 }
 
 #[test]
-fn who_had_more_goes_after_who_had_less_also_under_the_next_controller() {
+fn users_with_more_usage_are_served_after_those_with_less_also_by_the_next_controller() {
     let mut cluster = Plan::new().node("n1", "a30-24gb").start();
     let first = cluster.submit(&until(&cluster, "ada", "one")).job_id;
     cluster.wait_job(first, 3 * SOON, "running");

@@ -1,4 +1,4 @@
-//! What comes in over REST: wrong, impossible, repeated.
+//! Invalid, impossible and repeated requests over REST.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
@@ -41,7 +41,7 @@ fn a_field_that_does_not_exist_is_named() {
 }
 
 #[test]
-fn every_bad_request_is_answered_with_what_would_be_right() {
+fn every_invalid_request_is_answered_with_the_expected_form() {
     let cluster = shared();
     let cases: [(&str, &str); 7] = [
         (r#"{"command":[]}"#, "command"),
@@ -64,7 +64,7 @@ fn every_bad_request_is_answered_with_what_would_be_right() {
 }
 
 #[test]
-fn what_is_no_json_and_what_is_nowhere_are_problems_too() {
+fn invalid_json_and_unknown_paths_are_problem_reports_too() {
     let cluster = shared();
 
     problem(&cluster.call("POST", "/v1/jobs", Some(b"{")), 400);
@@ -106,7 +106,7 @@ fn an_impossible_job_may_wait_for_hardware_on_request() {
     wait::until(SOON, "the reason why it waits", || {
         (cluster.job(job).job.reason.as_deref() == Some("bad_constraints")).then_some(())
     });
-    // It holds up nobody.
+    // It delays no other job.
     let other = cluster.submit(&command(["true"])).job_id;
     cluster.wait_job(other, SOON, "succeeded");
     cluster.act(job, "cancel").expect(200);
@@ -178,7 +178,7 @@ fn lists_are_read_page_by_page_without_gaps() {
 }
 
 #[test]
-fn the_outside_of_the_controller_is_complete() {
+fn the_interfaces_of_the_controller_are_complete() {
     let cluster = shared();
 
     cluster.call("GET", "/healthz", None).expect(200);

@@ -1,4 +1,4 @@
-//! Every command of ours in the operations guide exists, with the options that are shown.
+//! Every Tessera command in the operations guide exists, with the options that are shown.
 
 use std::collections::BTreeSet;
 use std::process::Command;

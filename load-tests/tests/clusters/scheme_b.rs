@@ -1,4 +1,5 @@
-//! Jobs under `--policy scheme-b` on a real controller: slices made to measure, and a strict order.
+//! Jobs under `--policy scheme-b` on a real controller: slices of exactly the needed size, and a
+//! strict order.
 
 use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
@@ -6,7 +7,7 @@ use tessera_load_tests::wait;
 
 const GIB: u64 = 1 << 30;
 
-/// Requests so much memory until a file of this name stands in the folder.
+/// A job that holds the given memory until a file of this name exists in the folder.
 fn until(cluster: &Cluster, gib: u64, file: &str) -> SubmitRequest {
     let folder = cluster.scratch().display().to_string();
     SubmitRequest {
@@ -17,7 +18,7 @@ fn until(cluster: &Cluster, gib: u64, file: &str) -> SubmitRequest {
 }
 
 #[test]
-fn slices_are_made_to_measure_and_nobody_passes_a_job_that_waits() {
+fn slices_are_created_in_the_needed_size_and_no_job_overtakes_a_waiting_one() {
     let cluster = Plan::new().policy("scheme-b").node("n1", "a100-40gb").start();
     let small = cluster.submit(&until(&cluster, 4, "go")).job_id;
     let large = cluster.submit(&until(&cluster, 18, "go")).job_id;
@@ -28,7 +29,7 @@ fn slices_are_made_to_measure_and_nobody_passes_a_job_that_waits() {
     assert_eq!(profile(small), "1g.5gb");
     assert!(profile(large).ends_with("g.20gb"), "{}", profile(large));
 
-    // One of 30 GiB has no space next to them; the small one behind it has, and waits anyway.
+    // A job of 30 GiB has no space next to them; the small one after it has, but waits anyway.
     let second = cluster.submit(&until(&cluster, 30, "go")).job_id;
     let third = cluster.submit(&until(&cluster, 4, "go")).job_id;
     let explained = wait::until(SOON, "its reason", || {

@@ -15,7 +15,7 @@ fn cluster() -> Cluster {
     Plan::new().node("n1", "a30-24gb").start()
 }
 
-/// The command as root's, who submits the jobs of these tests, or as another user's.
+/// The command as root, who submits the jobs of these tests, or as another user.
 fn tessera_as(cluster: &Cluster, user: &str, role: &str, words: &[&str]) -> Command {
     let mut called = Command::new(programs().path("tessera"));
     called
@@ -81,7 +81,7 @@ fn a_program_in_a_job_has_the_jobs_environment_streams_and_exit_code() {
     assert_eq!(ran.status.code(), Some(7), "{ran:?}");
     assert_eq!(text(&ran.stdout), format!("{job}\n5\n"), "{ran:?}");
     assert!(text(&ran.stderr).contains("MIG-"), "{ran:?}");
-    // The job itself goes on.
+    // The job itself continues.
     assert_eq!(cluster.job(job.parse().unwrap()).job.state, "running");
 }
 
@@ -99,7 +99,7 @@ fn bytes_are_not_changed_in_either_direction_however_many() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_with_the_reason() {
+fn an_impossible_session_is_refused_with_the_reason() {
     let cluster = cluster();
     let job = sleeper(&cluster);
     let waiting = {
@@ -215,7 +215,7 @@ fn signals_of_the_client_reach_the_program() {
 }
 
 #[test]
-fn a_session_goes_on_where_it_was_after_agent_and_controller_were_killed() {
+fn a_session_continues_at_the_same_byte_after_agent_and_controller_were_killed() {
     let mut cluster = cluster();
     let job = sleeper(&cluster);
     let mut called = tessera(&cluster, &["exec", "--pty", &job, "--", "sh"]);
@@ -224,7 +224,7 @@ fn a_session_goes_on_where_it_was_after_agent_and_controller_were_killed() {
     terminal.wait_for("42\r\n", SOON);
 
     cluster.agents[0].kill();
-    // Written while nobody is there to carry it.
+    // Written while no agent or controller runs that could forward it.
     terminal.type_in("echo $marker $((6*8))\r");
     cluster.agents[0].start();
     terminal.wait_for("kept 48\r\n", Duration::from_secs(40));
@@ -241,7 +241,7 @@ fn a_session_goes_on_where_it_was_after_agent_and_controller_were_killed() {
 }
 
 #[test]
-fn a_client_that_is_killed_leaves_nothing_behind() {
+fn a_killed_client_leaves_no_processes() {
     let cluster = cluster();
     let job = sleeper(&cluster);
     let mut called =
@@ -311,7 +311,7 @@ fn run_with_a_terminal_is_a_job_with_a_terminal() {
     terminal.type_in("echo still $((3*5))\r");
     terminal.wait_for("still 15\r\n", Duration::from_secs(40));
 
-    // Another client takes it over, sees what was there, and goes on.
+    // Another client takes it over, shows the earlier output, and continues.
     let mut called = tessera(&cluster, &["attach", &job.id.to_string()]);
     let mut other = Terminal::start(&mut called);
     other.wait_for("still 15\r\n", SOON);
@@ -350,7 +350,7 @@ fn an_interrupt_while_the_job_waits_cancels_it() {
     });
     let mut err = child.stderr.take().unwrap();
     let mut note = [0; 8];
-    // Its note, by which it has begun to wait.
+    // Its message shows that it has begun to wait.
     err.read_exact(&mut note).unwrap();
 
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
@@ -384,7 +384,7 @@ with socketserver.ThreadingTCPServer(('127.0.0.1', 0), Echo) as server:
 ";
 
 #[test]
-fn a_port_of_a_job_is_reachable_for_its_user_by_many_connections_and_for_nobody_else() {
+fn a_port_of_a_job_is_reachable_only_for_its_user_and_by_many_connections() {
     let cluster = cluster();
     let job = cluster.submit(&command(["python3", "-c", SERVER])).job_id;
     cluster.wait_job(job, SOON, "running");
@@ -434,7 +434,7 @@ fn a_port_of_a_job_is_reachable_for_its_user_by_many_connections_and_for_nobody_
     kill_process(Pid::from_child(&own), Signal::INT).unwrap();
     assert_eq!(own.wait().unwrap().code(), Some(130));
 
-    // Also an administrator is no user of it.
+    // An administrator may not use it, either.
     let (mut other, local) = forward("ada", port);
     let mut refused = TcpStream::connect(&local).unwrap();
     refused.set_read_timeout(Some(SOON)).unwrap();
@@ -450,11 +450,11 @@ fn a_port_of_a_job_is_reachable_for_its_user_by_many_connections_and_for_nobody_
 }
 
 #[test]
-fn sessions_that_are_over_take_no_place_of_later_ones() {
+fn ended_sessions_do_not_count_towards_the_limit() {
     let cluster = cluster();
     let job = sleeper(&cluster);
 
-    // More than a job may have at once.
+    // More sessions than a job may have at once.
     for number in 0..140 {
         let ran = run_with(tessera(&cluster, &["exec", &job, "--", "true"]), b"");
         assert_eq!(ran.status.code(), Some(0), "{number}: {ran:?}");

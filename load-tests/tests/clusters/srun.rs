@@ -100,7 +100,7 @@ fn srun_that_is_interrupted_cancels_its_job() {
 }
 
 #[test]
-fn srun_inside_of_a_job_starts_steps_and_returns_their_worst_code() {
+fn srun_inside_of_a_job_starts_steps_and_returns_their_largest_code() {
     let rig = Rig::new();
 
     let (code, text) = rig.batch(
@@ -208,7 +208,7 @@ fn a_terminal_in_an_allocation_is_on_the_jobs_node_and_a_step_in_it_has_the_term
 }
 
 #[test]
-fn an_allocation_ends_with_salloc_however_that_ends() {
+fn an_allocation_ends_with_salloc_in_every_case() {
     let rig = Rig::new();
     let mut terminal = Terminal::start(&mut rig.slurm("salloc", &["-J", "held", "sleep", "600"]));
     terminal.wait_for("are ready for job", SOON);

@@ -1,4 +1,5 @@
-//! Steps over several nodes: what `srun` in a batch script starts on the other nodes of its job.
+//! Steps over several nodes: processes that `srun` in a batch script starts on the other nodes of
+//! its job.
 
 use std::fs;
 use std::path::PathBuf;
@@ -199,7 +200,7 @@ fn the_largest_code_of_any_node_counts_and_a_failure_ends_other_nodes_only_with_
 }
 
 #[test]
-fn ranks_on_all_nodes_end_with_a_killed_caller_and_the_job_goes_on() {
+fn ranks_on_all_nodes_end_with_a_killed_caller_and_the_job_continues() {
     let rig = Rig::new();
     let line = "srun sh -c 'echo $$ > pid-$SLURM_PROCID; exec sleep 600' & echo $! > caller; \
                 until [ -e go ]; do sleep 0.1; done; echo on";
@@ -230,7 +231,7 @@ fn ranks_of_a_step_on_one_node_end_with_a_killed_caller_too() {
 }
 
 #[test]
-fn a_step_goes_on_while_agents_are_replaced() {
+fn a_step_continues_while_agents_are_replaced() {
     let mut rig = Rig::new();
     let line = "srun -l sh -c 'echo $$ > pid-$SLURM_PROCID; until [ -e go ]; do sleep 0.1; done; echo done; \
                 exit $SLURM_PROCID'";
@@ -320,9 +321,9 @@ fn a_process_of_a_job_reaches_only_its_own_job_without_a_token() {
     let (code, printed) =
         rig.batch(&[], &format!("env | grep -c TESSERA_TOKEN; python3 call.py {other}"));
 
-    // A request that begins no WebSocket connection is refused as such, and by nothing else.
+    // A request that is not a WebSocket handshake is refused for that reason and no other.
     assert_eq!((code, printed.as_str()), (0, "0\n403 403 403 403 400\n"));
-    // A process of no job is sent away.
+    // A process outside of all jobs is refused.
     let socket = rig.cluster.agent_data(0).join("calls.sock");
     let called = Command::new("python3")
         .arg(rig.cluster.scratch().join("call.py"))

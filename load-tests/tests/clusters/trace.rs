@@ -1,4 +1,4 @@
-//! One job, one connected story in the traces.
+//! One job makes one connected trace.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use tessera_load_tests::cluster::{Plan, SOON, script};
 use tessera_load_tests::collector::{Collector, ReceivedSpan, attribute};
 use tessera_load_tests::wait;
 
-/// Whether `received` is reachable from a span of `known`: by trace, parent or link.
+/// Returns whether `received` is reachable from a span of `known`: by trace, parent or link.
 fn joins(received: &ReceivedSpan, known: &BTreeSet<Vec<u8>>) -> bool {
     let span = &received.span;
     known.contains(&span.parent_span_id)
@@ -15,13 +15,13 @@ fn joins(received: &ReceivedSpan, known: &BTreeSet<Vec<u8>>) -> bool {
 }
 
 #[test]
-fn one_job_is_one_connected_story() {
+fn one_job_is_one_connected_trace() {
     let collector = Collector::start();
     let cluster = Plan::new()
         .node("n1", "a100-40gb")
         .node("n2", "a30-24gb")
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint())
-        // Sent soon, not every five seconds.
+        // Spans are sent soon, not every five seconds.
         .env("OTEL_BSP_SCHEDULE_DELAY", "100")
         .start();
     let request = SubmitRequest {
@@ -62,7 +62,7 @@ fn one_job_is_one_connected_story() {
         find("job.attempt")
     );
 
-    // Everything hangs together: starting at the submit, parents and links reach every chapter.
+    // All spans are connected: from the submit, parents and links reach every one.
     let submit = spans.iter().find(|received| received.span.name == "job.submit").unwrap();
     let mut known: BTreeSet<Vec<u8>> = [submit.span.span_id.clone()].into();
     loop {
@@ -87,7 +87,7 @@ fn one_job_is_one_connected_story() {
         assert!(reached, "{name} hangs in the air: {:#?}", find(name).span);
     }
 
-    // The decision lists what was considered, and no more than a bounded number of places.
+    // The decision lists the considered placements, up to a limit.
     let decision = spans.iter().find(|received| about_it(received, "job.place")).unwrap();
     let events = &decision.span.events;
     assert!(!events.is_empty() && events.len() <= 32, "{events:#?}");
@@ -105,7 +105,7 @@ fn one_job_is_one_connected_story() {
         "traces and records name the same decision"
     );
 
-    // The job's own spans would join: its context is of the submit's trace.
+    // The job's own spans can join: its context belongs to the submit's trace.
     let trace: String = submit.span.trace_id.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(handed.split('-').nth(1), Some(trace.as_str()), "{handed}");
     assert_eq!(done.traceparent.unwrap().split('-').nth(1), Some(trace.as_str()));
@@ -115,12 +115,12 @@ fn one_job_is_one_connected_story() {
     let lasted = attempt.end_time_unix_nano - attempt.start_time_unix_nano;
     assert!((150_000_000..5_000_000_000).contains(&lasted), "{lasted} ns");
 
-    // And the log lines can be found by it.
+    // The log lines can be found by it.
     assert!(cluster.tails(10_000).contains(&format!("trace_id={trace}")), "no log line names it");
 }
 
 #[test]
-fn a_callers_own_trace_goes_on_into_the_job() {
+fn a_callers_own_trace_continues_into_the_job() {
     let cluster = Plan::new().node("n1", "a30-24gb").start();
     let body = serde_json::to_vec(&script("echo $TRACEPARENT")).unwrap();
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";

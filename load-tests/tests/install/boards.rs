@@ -216,7 +216,7 @@ fn a_real_prometheus_that_scrapes_a_running_cluster_answers_every_panel() {
 }
 
 #[test]
-fn promtool_has_no_complaint_about_the_metrics_of_either_daemon() {
+fn promtool_accepts_the_metrics_of_both_daemons() {
     if !have("promtool", "metrics are not checked (Debian package prometheus)") {
         return;
     }

@@ -1,4 +1,5 @@
-//! What operators install and look at: packages, settings, pages, boards, alerts, traces and images.
+//! Everything that operators install and read: packages, settings, pages, boards, alerts, traces
+//! and images.
 //!
 //! Parts that need minutes run with `TESSERA_LONG_TESTS=1`, and those that need a tool which is
 //! missing report that they are skipped.

@@ -33,7 +33,7 @@ fn systemd_is_notified_once_a_daemon_serves() {
         messages += &String::from_utf8_lossy(&buffer[..length]);
     }
     assert!(messages.contains("STATUS=serving on 127.0.0.1:"), "{messages}");
-    assert!(messages.contains("attempts run on without the agent"), "{messages}");
+    assert!(messages.contains("attempts continue without the agent"), "{messages}");
 
     cluster.controller.stop();
     let stopping = wait::within_time(Duration::from_secs(20), || {
@@ -173,7 +173,7 @@ fn every_verb_has_a_manual_page() {
 }
 
 #[test]
-fn the_version_stands_in_one_place() {
+fn the_version_is_defined_in_one_place() {
     let manifest = read("Cargo.toml");
     let version = manifest.split("[workspace.package]\nversion = \"").nth(1).unwrap();
     let version = version.split('"').next().unwrap();

@@ -1,5 +1,5 @@
-//! The pages for operators: every command of ours in them exists with its options, every link leads
-//! somewhere, and the way to a second node is short.
+//! The pages for operators: every Tessera command in them exists with its options, every link has a
+//! target, and the setup of a second node is short.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! The settings files of the packages: every key stands in them, commented, and each line holds when
-//! its comment is removed.
+//! The settings files of the packages: they contain every key, commented out, and each line is
+//! valid when its comment is removed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ fn accepted_keys(program: &str) -> BTreeSet<String> {
     listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Returns a settings file with each commented line taken in, where a key may stand once.
+/// Returns a settings file with each commented line uncommented, where a key may occur once.
 fn all_lines(file: &str) -> String {
     let mut seen = BTreeSet::new();
     let mut table = String::new();
@@ -51,7 +51,7 @@ fn keys(lines: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_controllers_file_has_every_key_and_each_line_of_it_holds() {
+fn the_controllers_file_has_every_key_and_each_line_is_valid() {
     let file = read("packaging/etc/controller.toml");
     let lines = all_lines(&file);
 
@@ -59,7 +59,7 @@ fn the_controllers_file_has_every_key_and_each_line_of_it_holds() {
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("controller.toml");
-    for (what, text) in [("as it is", &file), ("with every line taken in", &lines)] {
+    for (what, text) in [("as it is", &file), ("with every line uncommented", &lines)] {
         fs::write(&path, text).unwrap();
         let mut command = Command::new(programs().path("tessera-controller"));
         let shown = run(command.args(["--check", "--config"]).arg(&path));
@@ -100,7 +100,7 @@ fn the_commented_lines_of_the_controllers_file_are_its_defaults() {
 }
 
 #[test]
-fn the_agents_file_has_every_key_and_each_line_of_it_holds() {
+fn the_agents_file_has_every_key_and_each_line_is_valid() {
     let file = read("packaging/etc/agent.toml");
     let lines = all_lines(&file);
 
@@ -109,7 +109,7 @@ fn the_agents_file_has_every_key_and_each_line_of_it_holds() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     make_identity(folder.path(), &data.join("identity"));
-    // What an installed package has lies elsewhere here.
+    // The files of an installed package are elsewhere here.
     let shim = folder.path().join("libcuda.so.1");
     fs::write(&shim, "").unwrap();
     let here = lines

@@ -12,7 +12,7 @@ use tessera_load_tests::wait;
 
 use crate::rig::{Rig, SERVES_AGAIN};
 
-/// A server that can't start is reported before the agent's patience (30 s) is over.
+/// A server that can't start is reported before the agent's timeout (30 s).
 const REPORTED_WITHIN: Duration = Duration::from_secs(15);
 
 #[test]
@@ -26,11 +26,11 @@ fn a_driver_that_reports_no_status_and_writes_no_pid_is_served_as_well() {
     let daemons = rig.daemons();
     assert_eq!(daemons.len(), 1);
 
-    // Taken over by a later agent, which has to find the daemon without its file.
+    // A later agent adopts it, which has to find the daemon without its file.
     rig.cluster.agents[0].kill();
     rig.cluster.agents[0].start();
     rig.cluster.wait_ready();
-    // A bare kill would break the neighbour: the answer of terminate_client is understood.
+    // A bare kill would break the co-runner: the answer of terminate_client is understood.
     rig.cluster.act(deaf.job, "cancel");
     rig.ended_as(&deaf, "cancelled");
 
@@ -47,7 +47,7 @@ fn a_driver_that_reports_no_status_and_writes_no_pid_is_served_as_well() {
 }
 
 #[test]
-fn a_server_that_cannot_start_is_reported_at_once_and_leaves_nothing_behind() {
+fn a_server_that_cannot_start_is_reported_at_once_and_leaves_no_remains() {
     let rig = Rig::new();
     rig.faults("server_fails=1\n");
     let began = Instant::now();
@@ -117,7 +117,7 @@ fn tessera(cluster: &Cluster, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
 }
 
-/// How the job's first attempt was refused; it costs no retry.
+/// Returns how the job's first attempt was refused; it costs no retry.
 fn refusal(rig: &Rig, job: &crate::rig::Client) -> String {
     let before = rig.cluster.job(job.job).retries_left;
     let refused = rig.first_attempt(job, "not_started");

@@ -8,7 +8,8 @@ use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::{processes, wait};
 
-/// Within this a slice serves again after a fault, and a dead daemon is noticed (M2, M5).
+/// Maximum time until a slice serves again after a fault, and until a dead daemon is noticed (M2,
+/// M5).
 pub const SERVES_AGAIN: Duration = Duration::from_secs(10);
 pub const GIB: u64 = 1 << 30;
 
@@ -140,7 +141,8 @@ impl Client {
     }
 }
 
-/// Whether a process was started by this program's name, and is no daemon's short-lived question.
+/// Returns whether a process was started by this program's name, and is not a daemon's short-lived
+/// query.
 fn started_as(pid: u32, name: &str) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());

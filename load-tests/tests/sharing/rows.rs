@@ -1,4 +1,4 @@
-//! Rows M1 to M7 of docs/mps.md: what faults, kills, deaths and limits mean for which job.
+//! Rows M1 to M7 of docs/mps.md: the effects of faults, kills, deaths and limits on each job.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ fn m1_m2_one_jobs_fault_ends_its_slice_costs_others_no_retry_and_the_slice_serve
 }
 
 #[test]
-fn m3_a_cancelled_job_is_terminated_in_order_and_its_neighbour_goes_on() {
+fn m3_a_cancelled_job_is_terminated_in_order_and_its_co_runner_continues() {
     let rig = Rig::new();
     // A bare kill would break the neighbour for certain.
     rig.faults("poison_percent=100\n");
@@ -64,7 +64,7 @@ fn m3_a_cancelled_job_is_terminated_in_order_and_its_neighbour_goes_on() {
 }
 
 #[test]
-fn m3_a_job_past_its_time_limit_is_terminated_in_order_and_its_neighbour_goes_on() {
+fn m3_a_job_past_its_time_limit_is_terminated_in_order_and_its_co_runner_continues() {
     let rig = Rig::new();
     // A bare kill would break the neighbour for certain.
     rig.faults("poison_percent=100\n");
@@ -87,7 +87,7 @@ fn m3_a_job_past_its_time_limit_is_terminated_in_order_and_its_neighbour_goes_on
 }
 
 #[test]
-fn m4_after_a_bare_death_the_neighbours_are_verified() {
+fn m4_after_a_death_without_disconnecting_the_co_runners_are_verified() {
     let rig = Rig::new();
     rig.faults("poison_percent=0\n");
     let neighbour = rig.client("neighbour");
@@ -96,7 +96,7 @@ fn m4_after_a_bare_death_the_neighbours_are_verified() {
     processes::signal(first.pid(), libc::SIGKILL);
     rig.ended_as(&first, "failed");
 
-    // The server is well: nobody is touched.
+    // The server is healthy: no job is affected.
     assert_eq!(rig.cluster.job(neighbour.job).job.attempts, 1);
     rig.faults("poison_percent=100\n");
     let second = rig.client("second");
@@ -111,7 +111,7 @@ fn m4_after_a_bare_death_the_neighbours_are_verified() {
 }
 
 #[test]
-fn m5_a_daemon_that_dies_or_hangs_takes_only_its_own_slice() {
+fn m5_a_daemon_that_dies_or_hangs_affects_only_its_own_slice() {
     let rig = Rig::new();
     let one = rig.client("one");
     let first_daemon = rig.daemons();
@@ -143,7 +143,7 @@ fn m5_a_daemon_that_dies_or_hangs_takes_only_its_own_slice() {
 }
 
 #[test]
-fn m5_a_server_that_dies_alone_takes_its_slice_and_the_next_sharer_gets_a_fresh_one() {
+fn m5_a_server_that_dies_alone_ends_its_slices_jobs_and_the_next_job_gets_a_new_one() {
     let rig = Rig::new();
     let one = rig.client("one");
     let two = rig.client("two");
@@ -168,7 +168,7 @@ fn m5_a_server_that_dies_alone_takes_its_slice_and_the_next_sharer_gets_a_fresh_
     }
 }
 
-/// Whether a daemon serves the slice of a job.
+/// Returns whether a daemon serves the slice of a job.
 fn is_of(rig: &Rig, daemon: u32, client: &Client) -> bool {
     let slice = rig.cluster.job(client.job).job.slice.unwrap();
     let environment = std::fs::read(format!("/proc/{daemon}/environ")).unwrap();
@@ -177,7 +177,7 @@ fn is_of(rig: &Rig, daemon: u32, client: &Client) -> bool {
 }
 
 #[test]
-fn m6_a_slow_start_is_waited_for_and_a_refused_one_costs_nothing_and_has_a_reason() {
+fn m6_a_slow_start_is_awaited_and_a_refused_one_uses_no_retry_and_has_a_reason() {
     let rig = Rig::new();
     rig.faults("start_delay_ms=1500\nserver_delay_ms=500\n");
     let slow = rig.client("slow");
@@ -215,7 +215,7 @@ fn m7_a_memory_limit_stops_only_the_greedy_one() {
 }
 
 #[test]
-fn sharers_outlive_their_agent_and_users_are_kept_apart() {
+fn sharing_jobs_outlive_their_agent_and_users_are_never_mixed() {
     let mut rig = Rig::new();
     let ada = rig.client("ada");
     let bob = SubmitRequest { user: Some("bob".into()), ..rig.request("bob", "") };

@@ -1,4 +1,4 @@
-//! What the scenes are played with: running verbs, waiting, talking.
+//! Helpers of the scenes: running verbs, waiting, sending messages.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

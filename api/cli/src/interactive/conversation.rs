@@ -1,5 +1,5 @@
-//! A session from the client's side. It outlives connections: after a break it is joined again, and goes on at the
-//! very byte.
+//! A session from the client's side. It outlives connections: after a break it is joined again, and
+//! continues at the same byte.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,30 +19,30 @@ use super::input::LocalInput;
 use super::terminal::{LocalTerminal, local_size, write_all};
 use crate::failure::CommandFailure;
 
-/// Most input that is sent before the session has taken it, as the API states it.
+/// Maximum input that is sent before the session has confirmed it, as the API states it.
 const WINDOW: u64 = 256 * 1024;
-/// How much output is confirmed at once.
+/// Amount of output that is confirmed at once.
 const CONFIRM_EVERY: u64 = 32 * 1024;
 /// How long a session waits for its client to come back, as the API states it.
 const COME_BACK_WITHIN: Duration = Duration::from_secs(60);
-/// The patience of one try of several.
+/// Timeout of one try of several.
 const AT_ONCE: RetryPatience = RetryPatience { total: Duration::ZERO, ..RetryPatience::BRIEF };
-/// Pauses between tries to come back.
+/// Pauses between tries to reconnect.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Where output goes.
+/// The destination of output.
 pub trait Output {
     /// Takes a piece of standard output.
     ///
     /// # Errors
     ///
-    /// Nobody reads it.
+    /// Its reader has closed it.
     fn stdout(&mut self, bytes: Vec<u8>) -> impl Future<Output = std::io::Result<()>>;
     /// Takes a piece of standard error.
     ///
     /// # Errors
     ///
-    /// Nobody reads it.
+    /// Its reader has closed it.
     fn stderr(&mut self, bytes: Vec<u8>) -> impl Future<Output = std::io::Result<()>>;
 }
 
@@ -91,7 +91,7 @@ pub struct Conversation {
     /// The number of its first byte.
     confirmed: u64,
     is_input_over: bool,
-    /// The byte of output that comes next; `None` before the first one.
+    /// Position of the next byte of output; `None` before the first one.
     received: Option<u64>,
     acknowledged: u64,
     /// Whether the current connection has joined the session.
@@ -194,7 +194,7 @@ impl Conversation {
         self
     }
 
-    /// Notifies somebody once the session has begun.
+    /// Sends a notice once the session has begun.
     #[must_use]
     pub fn notifying(mut self, begun: oneshot::Sender<()>) -> Self {
         self.begun = Some(begun);
@@ -420,7 +420,7 @@ impl Conversation {
     }
 }
 
-/// What follows from a message.
+/// The effect of a message.
 enum Step {
     Over(SessionEnd),
     Retry,

@@ -57,7 +57,7 @@ pub struct InteractiveJob {
     pub job: JobRef,
     /// The command's name in front of notes about the job; `None` for no notes.
     pub notes: Option<&'static str>,
-    /// What the controller remarked about the request.
+    /// The controller's remarks about the request.
     pub remarks: Vec<String>,
     pty: bool,
 }
@@ -75,7 +75,7 @@ impl InteractiveJob {
     ) -> Result<Result<Self, CommandFailure>, CommandFailure> {
         let terminal = pty.then(local_size);
         request.interactive = Some(InteractiveRequest { terminal });
-        // Nobody talks with a second run.
+        // A second run has no client.
         request.on_lost.get_or_insert_with(|| "fail".to_owned());
         if pty {
             for (name, value) in exported() {
@@ -161,7 +161,7 @@ impl InteractiveJob {
             }
             Ok(end @ SessionEnd::Replaced) => Ok(report(end)),
             Err(failed) => match session.client.job(job).await {
-                // It ended while nobody could talk with it.
+                // It ended before a client could connect.
                 Ok(found) if is_over(&found.job) => {
                     if let Some(name) = self.notes {
                         eprintln!("{name}: {failed}");
@@ -174,7 +174,7 @@ impl InteractiveJob {
     }
 }
 
-/// Notes that a job waits, if it does after a moment.
+/// Prints that a job waits, if it still does after a short time.
 async fn note_waiting(session: &CommandSession, job: JobRef, notes: Option<&'static str>) {
     let Some(name) = notes else { return std::future::pending().await };
     tokio::time::sleep(NOTE_AFTER).await;

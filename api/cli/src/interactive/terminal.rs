@@ -58,7 +58,7 @@ pub fn exported() -> BTreeMap<String, String> {
     named.collect()
 }
 
-/// Writes all of it, also to a terminal that takes nothing for a moment.
+/// Writes all of it, also to a terminal that accepts nothing for a short time.
 pub fn write_all(mut to: impl io::Write, bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes)?;
     to.flush()

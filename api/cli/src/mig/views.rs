@@ -1,4 +1,4 @@
-//! What `tessera mig --json` prints.
+//! The output of `tessera mig --json`.
 
 use serde::Serialize;
 use tessera_model::mig::{Geometry, Layout, Slot};
@@ -102,7 +102,7 @@ pub struct StepReport {
     pub within: Option<u8>,
     /// Whether the file expects it to be legal.
     pub expected: bool,
-    /// Whether it is.
+    /// Whether it is legal.
     pub legal: bool,
     /// The start of the new instance.
     pub placed_at: Option<u8>,

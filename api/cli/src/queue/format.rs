@@ -1,4 +1,4 @@
-//! What `tessera queue -o` prints: Slurm's `%` codes, or a list of column names.
+//! The output of `tessera queue -o`: Slurm's `%` codes, or a list of column names.
 
 use std::fmt::Write as _;
 use std::str::FromStr;
@@ -110,13 +110,13 @@ pub enum BadQueueFormat {
         list_codes()
     )]
     UnknownColumn {
-        /// What was given.
+        /// The given value.
         name: String,
     },
     /// A column that no terminal shows.
     #[error("{width} is too wide; at most {WIDTH_MAX}")]
     TooWide {
-        /// What was given.
+        /// The given value.
         width: String,
     },
 }

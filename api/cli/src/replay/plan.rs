@@ -33,9 +33,9 @@ pub struct ReplayTerms {
 pub struct PlannedJob {
     /// When, counted from the start of the replay.
     pub at: Duration,
-    /// What the trace calls it.
+    /// Its name in the trace.
     pub job_id: String,
-    /// What to send, but for the deadline.
+    /// The request to send, without the deadline.
     pub request: SubmitRequest,
     /// How long after its submit it has to be done, in real time.
     pub due_after: Option<Duration>,
@@ -46,7 +46,7 @@ pub struct PlannedJob {
 pub struct ReplayPlan {
     /// The jobs.
     pub jobs: Vec<PlannedJob>,
-    /// What the trace contains that is not submitted.
+    /// Parts of the trace that are not submitted.
     pub notes: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ const NAME_MAX: usize = 64;
 
 impl ReplayPlan {
     /// Makes the plan of rows in the order of their arrival, each with its processes; the first job
-    /// comes at once.
+    /// is submitted at once.
     pub fn new(rows: Vec<(WorkloadRow, Vec<SimulatedJob>)>, terms: &ReplayTerms) -> Self {
         let submit = |job: &SimulatedJob| Duration::from_millis(job.submit_ms);
         let first = rows.first().and_then(|(_, jobs)| jobs.first()).map_or(Duration::ZERO, submit);
@@ -159,8 +159,8 @@ fn command(row: &WorkloadRow, job: &SimulatedJob, terms: &ReplayTerms) -> Vec<St
     vec!["/bin/sh".to_owned(), "-c".to_owned(), script, terms.program.clone()]
 }
 
-/// Returns how long a job takes, by the name of its slice's profile: a job knows no more of its GPU
-/// than that. Of two models that call a profile the same the first is taken.
+/// Returns how long a job takes, by the name of its slice's profile: a job knows only that about
+/// its GPU. If two models have a profile of that name, the first is used.
 fn times_by_profile(job: &SimulatedJob) -> BTreeMap<String, u64> {
     let mut known = BTreeMap::new();
     // A model of its own goes before what holds for any.
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_submitted_is_noted_and_users_are_submitted_on_request() {
+    fn parts_that_are_not_submitted_are_listed_and_users_are_submitted_on_request() {
         let text = "submit_s,duration_s,user,deadline_s\n0,5,bob,9\n1,5,ada,\n2,5,,\n";
         let rows = || file::rows("t.csv", text).unwrap();
         let users = |plan: &ReplayPlan| -> Vec<String> {

@@ -26,7 +26,7 @@ pub struct ReplayReport {
     pub latest_submit_seconds: f64,
     /// Whether the user interrupted it.
     pub interrupted: bool,
-    /// What the trace contains that was not submitted.
+    /// Parts of the trace that were not submitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

@@ -100,7 +100,7 @@ impl RunningReplay {
         let mut under_way = JoinSet::new();
         for (index, job) in plan.jobs.into_iter().enumerate() {
             let moment = tokio::time::Instant::from_std(started + job.at);
-            // Answers are taken while the next moment is awaited, so that none pile up.
+            // Answers are received while the next submit is awaited, so that none accumulate.
             loop {
                 tokio::select! {
                     () = tokio::time::sleep_until(moment) => break,

@@ -49,7 +49,7 @@ pub struct RecordedHistory {
     pub cluster: String,
     /// The recorded outcome.
     pub recorded: RunOutcome,
-    /// What is unknown, and what was assumed instead.
+    /// Unknown values, and what was assumed instead.
     pub notes: Vec<String>,
 }
 

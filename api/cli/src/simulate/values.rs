@@ -11,31 +11,31 @@ pub enum BadSimulateOption {
     /// `--kernel-sharing` names no way to interleave kernels.
     #[error("{text:?} is unknown: expected modelled, queue or slices")]
     UnknownKernelSharing {
-        /// What was given.
+        /// The given value.
         text: String,
     },
     /// `--times` names nothing that policies can know.
     #[error("{text:?} is unknown: expected known, learned or unknown")]
     UnknownKnowledge {
-        /// What was given.
+        /// The given value.
         text: String,
     },
     /// `--share` names no jobs that share.
     #[error("{text:?} is unknown: expected policy, exclusive or auto")]
     UnknownSharing {
-        /// What was given.
+        /// The given value.
         text: String,
     },
     /// A duration has no unit, or is none.
     #[error("{text:?} is no time: write 10s or 500ms")]
     NoDuration {
-        /// What was given.
+        /// The given value.
         text: String,
     },
     /// `--set` without an equals sign.
     #[error("{text:?} is no setting: write NAME=VALUE, such as thrift=0.5")]
     NoSetting {
-        /// What was given.
+        /// The given value.
         text: String,
     },
     /// `--seed` is no number, or is below 0.

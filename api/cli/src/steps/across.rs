@@ -28,7 +28,7 @@ const REST_WITHIN: Duration = Duration::from_secs(5);
 /// How long killed processes may take to be reported: a node that does not answer is given up.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What happens to a step.
+/// An event of a step.
 pub enum AcrossEvent {
     /// A part has sent something.
     Message(usize, FromPart),
@@ -40,7 +40,7 @@ pub enum AcrossEvent {
     WaitOver,
     /// The grace of the processes is over.
     KillNow,
-    /// Nobody waits any longer.
+    /// No caller waits any longer.
     GiveUp,
 }
 
@@ -61,11 +61,11 @@ struct Part {
 
 /// A step over several nodes.
 pub struct StepAcross<'s> {
-    /// What it runs.
+    /// Its command.
     pub plan: &'s StepPlan,
     /// Where it was called.
     pub allocation: &'s Allocation,
-    /// What its processes have in common.
+    /// Settings that its processes share.
     pub facts: StepFacts,
 }
 

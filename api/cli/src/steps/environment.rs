@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::Allocation;
 use super::layout::StepLayout;
 
-/// What all processes of a step have in common.
+/// Settings that all processes of a step share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFacts {
     /// The job's number.
     pub job: String,
     /// The step's number.
     pub number: u64,
-    /// Who runs where.
+    /// The ranks of each node.
     pub layout: StepLayout,
     /// How the node is reached where the step was called.
     pub address: String,
@@ -86,7 +86,7 @@ pub fn variables(
         ("SLURM_SRUN_COMM_HOST", facts.address.clone()),
         ("SLURM_DISTRIBUTION", distribution.to_owned()),
         ("SLURMD_NODENAME", allocation.node.clone()),
-        // What steps of this one may use.
+        // The GPUs that steps of this one may use.
         ("TESSERA_DEVICES", allocation.devices.join(",")),
     ] {
         all.insert(name.to_owned(), value);

@@ -1,4 +1,5 @@
-//! What a step's caller and its part on a node send each other, over the part's standard input and output.
+//! Messages between a step's caller and its part on a node, over the part's standard input and
+//! output.
 //!
 //! A message is a letter, a number, a length and that many bytes; numbers are in big-endian order. Both ends are the
 //! same program, of one version at best: letters that are not known end the step.
@@ -16,16 +17,16 @@ const BYTES_MAX: usize = 64 << 20;
 /// Letter, number and length.
 const HEAD_BYTES: usize = 9;
 
-/// What a part runs.
+/// The command of a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartOrder {
-    /// What all processes have in common.
+    /// Settings that all processes share.
     pub facts: StepFacts,
     /// Which node of the step this is; `None` for one that only listens for signals.
     pub node: Option<usize>,
     /// The programs of this node's processes, by their ranks.
     pub programs: Vec<Vec<String>>,
-    /// What is exported to them.
+    /// Variables that are exported to them.
     pub environment: BTreeMap<String, String>,
     /// Where they run.
     pub folder: PathBuf,
@@ -38,7 +39,7 @@ pub struct PartOrder {
 /// From the caller to a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToPart {
-    /// What to run; first, and once. The part takes its GPUs.
+    /// The command; sent first, and once. The part takes its GPUs.
     Order(Box<PartOrder>),
     /// Start the processes: all parts are ready.
     Go,
@@ -61,9 +62,9 @@ pub enum FromPart {
     Output {
         /// Which one.
         rank: usize,
-        /// Whether to standard error.
+        /// Whether it was written to standard error.
         is_error: bool,
-        /// What it wrote.
+        /// The bytes that it wrote.
         bytes: Vec<u8>,
     },
     /// All processes have so many more bytes of the input.
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn invalid_messages_are_refused() {
         let mut buffer = MessageBuffer::default();
         buffer.push(b"?00000000");
         assert_eq!(buffer.next_of_part(), Err(BadMessage));

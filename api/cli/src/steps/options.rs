@@ -1,4 +1,4 @@
-//! What a step requests, and what follows from it.
+//! The request of a step, and the settings derived from it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -128,22 +128,24 @@ pub enum BadStep {
         bad: BadField,
     },
     /// The process is not in a job that an agent started.
-    #[error("TESSERA_CONTAINER_RUNNER is not set, which names what starts containers: don't remove it from the job")]
+    #[error(
+        "TESSERA_CONTAINER_RUNNER is not set, which names what starts containers: don't remove it from the job"
+    )]
     NoRunner,
     /// An option's value can't be read.
     #[error("{option} {text:?} can't be read: {expected}")]
     Unreadable {
         /// The option.
         option: &'static str,
-        /// What was given.
+        /// The given value.
         text: String,
-        /// What would be right.
+        /// The valid form.
         expected: &'static str,
     },
     /// A file of programs that can't be used.
     #[error("the list of programs can't be used: {why}")]
     Programs {
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
 }
@@ -173,7 +175,7 @@ pub struct StepPlan {
     pub kill_on_bad_exit: bool,
     /// Seconds after the first end at which the others are ended.
     pub wait_secs: Option<u64>,
-    /// What is exported, if not all.
+    /// Variables that are exported, if not all.
     pub export: Option<String>,
 }
 

@@ -196,7 +196,7 @@ impl StepOutput {
             true => labelled(rank, bytes),
             false => bytes.to_vec(),
         };
-        // A reader that is gone needs no output, and a disk that is full keeps nobody from working.
+        // A reader that has ended needs no output, and a full disk does not stop the processes.
         let _ = match self.targets.get(&from) {
             Some(Target::File(name)) => {
                 self.files.get_mut(name).map_or(Ok(()), |file| file.write_all(bytes))

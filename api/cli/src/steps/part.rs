@@ -36,7 +36,7 @@ const SIGNALLED_WITHIN: Duration = Duration::from_millis(50);
 /// Where processes run whose folder is not there, as in Slurm.
 const NO_FOLDER: &str = "/tmp";
 
-/// What happens to a part.
+/// An event of a part.
 enum PartEvent {
     /// The caller sent something; `None` if it is gone.
     Message(Option<Result<ToPart, BadMessage>>),
@@ -58,7 +58,7 @@ struct PartTasks {
 impl PartTasks {
     fn signal(&self, number: Signal) {
         for group in self.groups.values() {
-            // Who is gone needs no signal.
+            // A process that has ended needs no signal.
             let _ = kill_process_group(*group, number);
         }
     }
@@ -226,7 +226,7 @@ impl Part {
         }
     }
 
-    /// Passes on what comes until all processes have ended.
+    /// Forwards output until all processes have ended.
     async fn attend(&self, mut tasks: PartTasks, received: &mut mpsc::Receiver<PartEvent>) {
         let mut input = Some(feed(std::mem::take(&mut tasks.inputs), self.to_caller.clone()));
         let mut gone: Option<Instant> = None;
@@ -238,7 +238,7 @@ impl Part {
             };
             match event {
                 PartEvent::Message(Some(Ok(ToPart::Input(bytes)))) => {
-                    // Nobody takes what comes after the end.
+                    // Output after the end is discarded.
                     let _ = input.as_ref().map(|input| input.send(bytes));
                 }
                 PartEvent::Message(Some(Ok(ToPart::EndOfInput))) => input = None,
@@ -273,7 +273,7 @@ impl Part {
         let all = async { while tasks.outputs.join_next().await.is_some() {} };
         let _ = timeout(REST_WITHIN, all).await;
         for group in &tasks.ended {
-            // What a process left behind ends with the step.
+            // Processes that a process left behind end with the step.
             let _ = kill_process_group(*group, Signal::KILL);
         }
     }

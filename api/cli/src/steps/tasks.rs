@@ -27,11 +27,11 @@ pub const NOT_STARTED: u8 = 2;
 
 /// A step that is about to be started.
 pub struct StepTasks<'s> {
-    /// What it runs.
+    /// Its command.
     pub plan: &'s StepPlan,
     /// The job's resources on this node.
     pub allocation: &'s Allocation,
-    /// What its processes have in common.
+    /// Settings that its processes share.
     pub facts: StepFacts,
     /// Its GPUs; `None` if it sees all of its job.
     pub devices: Option<&'s [String]>,
@@ -40,7 +40,7 @@ pub struct StepTasks<'s> {
 /// Events that wait.
 const EVENTS: usize = 64;
 
-/// What happens to a step.
+/// An event of a step.
 enum StepEvent {
     Ended(usize, ExitStatus),
     Signalled(Signal),
@@ -93,7 +93,7 @@ impl StepTasks<'_> {
         Ok(code)
     }
 
-    /// Becomes the first process; returns only what went wrong.
+    /// Becomes the first process; returns only an error.
     pub fn become_first(self) -> Result<Infallible, CommandFailure> {
         let mut command = self.command(0)?;
         let program = self.plan.programs[0].first().cloned().unwrap_or_default();
@@ -255,7 +255,7 @@ pub fn after<E: Send + 'static>(time: Duration, event: E, events: &mpsc::Sender<
 
 fn end_groups(groups: &[Option<Pid>], number: Signal) {
     for group in groups.iter().flatten() {
-        // Who is gone needs no signal.
+        // A process that has ended needs no signal.
         let _ = kill_process_group(*group, number);
     }
 }

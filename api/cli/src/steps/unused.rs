@@ -5,7 +5,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::Allocation;
 
-/// What becomes of an option.
+/// How an option is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StepVerdict {
     /// It has no effect, and none is missed.
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_scripts_write_at_steps_is_accepted() {
+    fn options_that_scripts_give_to_steps_are_accepted() {
         for words in [
             &["--unbuffered", "--cpu-bind=q", "-c4", "--mem=4G", "--exact", "--exclusive", "-u"][..],
             &["--jobid=29", "--mpi=none", "--cpu_bind=v,none"],

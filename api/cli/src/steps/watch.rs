@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How long processes have for their end.
 const GRACE: Duration = Duration::from_secs(3);
-/// What a caller writes that ends by itself.
+/// The last message of a caller that ends by itself.
 const DONE: &str = "done";
 
 /// The caller's end.
@@ -29,7 +29,7 @@ impl StepWatch {
     pub fn start() -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("step-watch").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // What is sent to the caller's group must not end it.
+        // A signal to the caller's group must not end it.
         Ok(Self(command.process_group(0).spawn()?.stdin.take()))
     }
 
@@ -44,7 +44,7 @@ impl StepWatch {
     }
 
     fn write(&mut self, line: &str) {
-        // One that is gone watches no more, and the step goes on.
+        // A caller that has ended no longer watches, and the step continues.
         let _ = self.0.as_mut().map(|to| writeln!(to, "{line}"));
     }
 }
@@ -85,7 +85,7 @@ pub async fn run_watch() -> io::Result<()> {
 
 fn end(groups: &HashSet<Pid>, number: Signal) {
     for group in groups {
-        // Who is gone needs no signal.
+        // A process that has ended needs no signal.
         let _ = kill_process_group(*group, number);
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_is_killed_leaves_what_has_not_ended() {
+    fn a_killed_caller_leaves_the_processes_that_have_not_ended() {
         assert_eq!(left("7\n8\n9\n-8\n"), [7, 9]);
         assert!(left("7\n8\n-7\ndone\n").is_empty(), "it ended by itself");
         assert!(left("").is_empty());

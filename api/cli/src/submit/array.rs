@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_array_cannot_do_is_named() {
+    fn options_that_an_array_cannot_have_are_named() {
         for (text, why) in [
             ("0-31%0", "at a time"),
             ("0-31%x", "at a time"),

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn of_slurms_default_the_largest_are_left_out_if_it_is_too_large() {
+    fn the_largest_variables_of_slurms_default_are_left_out_if_it_is_too_large() {
         let mut environment = environment();
         environment.insert("LS_COLORS".into(), "x".repeat(REST_BYTES_MAX));
 

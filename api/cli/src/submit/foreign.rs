@@ -8,7 +8,7 @@ use std::fmt;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-/// What to do about an option.
+/// How to handle an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ForeignVerdict {
     /// Warn, and ignore it.
@@ -20,9 +20,9 @@ enum ForeignVerdict {
 /// Why an option is refused, and what to use instead; empty where there is nothing to add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusalReason {
-    /// What Tessera has or does.
+    /// The equivalent in Tessera.
     pub why: &'static str,
-    /// What to write instead.
+    /// The text to write instead.
     pub instead: &'static str,
 }
 
@@ -82,12 +82,37 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ),
     ("clusters", Some('M'), Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
     ("cluster", None, Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
-    ("container-entrypoint", None, OptionValue::None, refuse("the job's program takes the place of the image's", "name the entry point in the script")),
-    ("container-env", None, Needed, Ignore("variables of the job win over those of the image only where --export or --env names them")),
+    (
+        "container-entrypoint",
+        None,
+        OptionValue::None,
+        refuse(
+            "the job's program takes the place of the image's",
+            "name the entry point in the script",
+        ),
+    ),
+    (
+        "container-env",
+        None,
+        Needed,
+        Ignore(
+            "variables of the job win over those of the image only where --export or --env names them",
+        ),
+    ),
     ("container-id", None, Needed, NAMED_CONTAINER),
     ("container-name", None, Needed, NAMED_CONTAINER),
-    ("container-readonly", None, OptionValue::None, Ignore("what a program writes into its container is removed with it")),
-    ("container-remap-root", None, OptionValue::None, Ignore("the user is always root inside of the container, and nobody but the user outside")),
+    (
+        "container-readonly",
+        None,
+        OptionValue::None,
+        Ignore("what a program writes into its container is removed with it"),
+    ),
+    (
+        "container-remap-root",
+        None,
+        OptionValue::None,
+        Ignore("the user is always root inside of the container, and nobody but the user outside"),
+    ),
     ("container-save", None, Needed, NAMED_CONTAINER),
     ("container-writable", None, OptionValue::None, Ignore("a container can always be written to")),
     ("contiguous", None, OptionValue::None, Ignore("nodes have no order")),
@@ -134,9 +159,24 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
         OptionValue::None,
         Ignore("a job that loses a node is requeued, or see --on-lost"),
     ),
-    ("no-container-entrypoint", None, OptionValue::None, Ignore("the job's program always takes the place of the image's")),
-    ("no-container-mount-home", None, OptionValue::None, Ignore("the home folder is only mounted with --container-mount-home")),
-    ("no-container-remap-root", None, OptionValue::None, Ignore("the user is always root inside of the container, and nobody but the user outside")),
+    (
+        "no-container-entrypoint",
+        None,
+        OptionValue::None,
+        Ignore("the job's program always takes the place of the image's"),
+    ),
+    (
+        "no-container-mount-home",
+        None,
+        OptionValue::None,
+        Ignore("the home folder is only mounted with --container-mount-home"),
+    ),
+    (
+        "no-container-remap-root",
+        None,
+        OptionValue::None,
+        Ignore("the user is always root inside of the container, and nobody but the user outside"),
+    ),
     ("nodefile", Some('F'), Needed, refuse("", "write --nodelist")),
     ("ntasks-per-core", None, Needed, Ignore(NO_SOCKETS)),
     ("ntasks-per-socket", None, Needed, Ignore(NO_SOCKETS)),
@@ -184,7 +224,8 @@ pub struct ForeignOptions {
 }
 
 impl ForeignOptions {
-    /// Returns what becomes of an option, and why, for the page about Slurm; `None` if it is unknown.
+    /// Returns how an option is handled, and why, for the page about Slurm; `None` if it is
+    /// unknown.
     #[cfg(test)]
     pub fn verdict_of(name: &str) -> Option<(&'static str, String)> {
         let (.., verdict) = FOREIGN.iter().find(|(long, ..)| *long == name)?;

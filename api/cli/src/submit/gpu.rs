@@ -44,7 +44,7 @@ pub enum BadVram {
     /// A number that may mean bytes, megabytes or gigabytes.
     #[error("{number} has no unit: write {number}M for megabytes or {number}G for gigabytes")]
     NoUnit {
-        /// What was given.
+        /// The given value.
         number: String,
     },
     /// Anything else.
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_job_cannot_have_is_refused_with_what_to_write() {
+    fn options_that_one_job_cannot_have_are_refused_with_the_valid_form() {
         for (text, hint) in [
             ("gpu:257", "1 to 256"),
             ("gpu:1g.5gb:257", "1 to 256"),

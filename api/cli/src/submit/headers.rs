@@ -25,11 +25,11 @@ pub struct BadHeader {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault.
     pub problem: HeaderProblem,
 }
 
-/// What is wrong with a header.
+/// The fault of a header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderProblem {
     /// A backslash has nothing behind it.

@@ -331,13 +331,13 @@ pub enum BadJobOptions {
     /// `--priority` out of range.
     #[error("--priority {number}: priorities go from 0 (highest) to 9 (lowest)")]
     Priority {
-        /// What was given.
+        /// The given value.
         number: u64,
     },
     /// `--sm` out of range.
     #[error("--sm {number}: give 1 to 100 percent of the slice")]
     SharePercent {
-        /// What was given.
+        /// The given value.
         number: u64,
     },
     /// An option about a container, of a job that has none.
@@ -644,7 +644,11 @@ impl JobOptions {
         let mounts = mounts.map(str::trim).filter(|mount| !mount.is_empty()).map(str::to_owned);
         let home = around.environment.get("HOME").filter(|_| self.container_mount_home);
         let work_dir = self.container_workdir.clone();
-        Ok(Some(ContainerRequest { image, mounts: mounts.chain(home.cloned()).collect(), work_dir }))
+        Ok(Some(ContainerRequest {
+            image,
+            mounts: mounts.chain(home.cloned()).collect(),
+            work_dir,
+        }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What follows from the options of a job together about GPUs, nodes, tasks, memory and processors.
+//! The combined effect of a job's options for GPUs, nodes, tasks, memory and processors.
 
 use tessera_model::spec::GpuRequest;
 
@@ -13,17 +13,17 @@ pub enum BadResources {
     /// Two options request different GPU resources.
     #[error("a job gives its size in one way, but here it requests {first} and {other}")]
     TwoSizes {
-        /// What the first option requests.
+        /// The request of the first option.
         first: GpuRequest,
-        /// What another one requests.
+        /// The request of another one.
         other: GpuRequest,
     },
     /// Two options name different models.
     #[error("a job has GPUs of one model, but here it requests {first} and {other}")]
     TwoModels {
-        /// What the first option names.
+        /// The value of the first option.
         first: String,
-        /// What another one names.
+        /// The value of another one.
         other: String,
     },
     /// `--launch each` with several GPUs for each process.

@@ -9,7 +9,7 @@ const USUAL_SECS: u64 = 60;
 /// The largest number of seconds, which is Slurm's.
 const SECS_MAX: u64 = 65_535;
 
-/// What a user wrote: `[R][B]:]SIGNAL[@SECONDS]`.
+/// The text of a user: `[R][B]:]SIGNAL[@SECONDS]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlySignalOption(pub EarlySignalRequest);
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_signal_is_refused_with_the_form() {
+    fn invalid_signals_are_refused_with_the_form() {
         for text in ["FOO@60", "USR1@x", "X:USR1@60", "", "KILL@10", "USR1@70000"] {
             let refused = text.parse::<EarlySignalOption>().unwrap_err().to_string();
 

@@ -96,7 +96,7 @@ fn a_wrapped_line_becomes_a_script() {
 }
 
 #[test]
-fn what_cannot_be_submitted_is_refused_with_the_reason() {
+fn impossible_submits_are_refused_with_the_reason() {
     for (text, why) in [
         ("echo hi\n", "#!/bin/bash"),
         ("", "empty"),

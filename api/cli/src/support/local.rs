@@ -1,4 +1,4 @@
-//! What this machine itself shows: its settings, logs and driver.
+//! The state of this machine: its settings, logs and driver.
 
 use std::fs;
 use std::io;

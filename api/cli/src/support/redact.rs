@@ -1,10 +1,10 @@
 //! Removes secrets from texts, line by line.
 
-/// What replaces a secret.
+/// The replacement of a secret.
 const GONE: &str = "REDACTED";
 /// A word in a name that makes its value a secret.
 const SECRET_WORDS: [&str; 6] = ["token", "password", "passwd", "secret", "credential", "apikey"];
-/// What every personal token begins with: `tsr_ROLE_ID_SECRET`.
+/// The prefix of every personal token: `tsr_ROLE_ID_SECRET`.
 const TOKEN_BEGIN: &str = "tsr_";
 
 /// Removes a known token, personal tokens, passwords in URLs, values with secret names, and private keys.

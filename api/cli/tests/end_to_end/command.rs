@@ -78,7 +78,7 @@ fn waiting_returns_the_code_of_the_job() {
 }
 
 #[test]
-fn a_script_that_is_none_is_refused_before_anything_is_sent() {
+fn an_invalid_script_is_refused_before_a_request_is_sent() {
     let fake = cluster("succeeded", "CD", "0:0");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job.sh");
@@ -173,8 +173,8 @@ fn one_job_that_cannot_be_cancelled_does_not_keep_the_others() {
 }
 
 #[test]
-fn a_controller_that_is_away_is_named() {
-    // Nobody else is at this address, so that nobody takes its port.
+fn an_unreachable_controller_is_named() {
+    // No other program uses this address, so that its port stays free.
     let free = std::net::TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
 
     let output = tessera(&format!("http://{free}"), &["info"]);

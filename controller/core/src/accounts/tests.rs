@@ -16,7 +16,7 @@ fn accounts(of: &[(&str, AccountSettings)]) -> Result<Accounts, InvalidAccounts>
 }
 
 #[test]
-fn an_account_has_what_all_of_its_members_have_had() {
+fn an_accounts_usage_is_the_sum_of_its_members() {
     let accounts = accounts(&[("lab", terms(&["ada", "bob"], 3, Some(40)))]).unwrap();
     let had = |user: &str| Millis::from_secs(if user == "ada" { 60 } else { 5 });
 
@@ -31,14 +31,14 @@ fn an_account_has_what_all_of_its_members_have_had() {
 }
 
 #[test]
-fn in_turn_nothing_that_was_had_counts() {
+fn without_fair_share_no_usage_counts() {
     let accounts = accounts(&[]).unwrap().in_turn();
 
     assert_eq!(accounts.account(&"ada".into(), |_| Millis::from_secs(9)).used, Millis::ZERO);
 }
 
 #[test]
-fn each_account_that_can_not_be_kept_says_what_would_be_right() {
+fn each_refused_account_states_what_is_expected() {
     let cases = [
         ("leave it in one", vec![("a", terms(&["ada"], 1, None)), ("b", terms(&["ada"], 1, None))]),
         ("leave it in one", vec![("a", terms(&["ada", "ada"], 1, None))]),

@@ -29,8 +29,9 @@ fn run(number: u128, task: &str, (began, ended): (u64, u64)) -> SharedRun {
 }
 
 #[test]
-fn a_runs_speed_is_its_time_alone_over_what_it_took_and_company_counts_while_it_was_there() {
-    // The second was there for the first half of the first; of its own task nothing is known alone.
+fn a_runs_speed_is_its_time_alone_over_its_time_and_co_runners_count_by_their_overlap() {
+    // The second run overlaps the first half of the first; no run of its task without co-runners is
+    // known.
     let runs = [run(1, "train", (1_000, 1_200)), run(2, "other", (900, 1_100))];
 
     let known = measure_outcomes(&runs, &[sample("train", 150)]);
@@ -40,13 +41,13 @@ fn a_runs_speed_is_its_time_alone_over_what_it_took_and_company_counts_while_it_
     assert_eq!((row.colocation.others.count, row.colocation.others.sm), (500, 25_000));
     assert_eq!(
         row.colocation.others.unknown, 500,
-        "nobody measured it, and it doesn't count as idle"
+        "it was never measured, and it doesn't count as idle"
     );
     assert_eq!((row.colocation.slice, row.speed_per_mille), (428, 750));
 }
 
 #[test]
-fn who_ran_elsewhere_or_at_another_time_or_did_not_finish_teaches_nothing_of_a_run() {
+fn runs_elsewhere_or_at_another_time_or_without_an_end_give_no_training_samples() {
     let elsewhere = SharedRun { place: ("GPU-2".parse().unwrap(), 4), ..run(2, "b", (0, HOUR)) };
     let before = run(3, "b", (0, 1_000));
     let stopped = SharedRun { whole: false, ..run(4, "train", (2_000, 2_100)) };
@@ -59,8 +60,7 @@ fn who_ran_elsewhere_or_at_another_time_or_did_not_finish_teaches_nothing_of_a_r
     assert_eq!((came.attempt, came.speed, came.co_runners), (runs[0].attempt, 1_000, 0));
 }
 
-/// Tasks of which each runs alone in 100 s, at half its speed next to another one, and as fast as alone
-/// without.
+/// Tasks that each take 100 s alone, and run at half speed with a co-runner.
 fn history(tasks: u64) -> Vec<ColocatedRun> {
     let mut runs = Vec::new();
     let mut alone = Vec::new();
@@ -94,10 +94,10 @@ fn speeds(cluster: &ClusterState) -> Option<Vec<u64>> {
 }
 
 #[test]
-fn a_forest_learns_what_company_costs_and_is_asked_until_it_stops_to_come_true() {
+fn a_forest_learns_the_slow_down_by_co_runners_and_is_used_while_it_is_accurate() {
     let mut cluster = cluster();
-    assert_eq!(speeds(&cluster), None, "nothing is learned yet");
-    assert!(ColocationModel::from(&history(2)).is_none(), "a few runs teach nothing");
+    assert_eq!(speeds(&cluster), None, "there is no model yet");
+    assert!(ColocationModel::from(&history(2)).is_none(), "a few runs are not enough for a model");
     let model = Arc::new(ColocationModel::from(&history(80)).unwrap());
 
     cluster.use_colocation_model(Arc::clone(&model), &[]);
@@ -115,7 +115,7 @@ fn a_forest_learns_what_company_costs_and_is_asked_until_it_stops_to_come_true()
 }
 
 #[test]
-fn only_jobs_under_mps_are_clients() {
+fn only_jobs_under_mps_are_predicted() {
     let memory = Bytes::from_mib(1_024);
     let sm = SmPercent::try_from(30).unwrap();
     let facts = TaskFacts { online: true, ..TaskFacts::default() };

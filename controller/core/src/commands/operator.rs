@@ -30,7 +30,7 @@ pub enum OperatorCommand {
         /// The administrator.
         by: String,
     },
-    /// Make a layout on a GPU.
+    /// Request a layout for a GPU.
     ApplyLayout(LayoutCommand),
     /// Switch the MIG mode of a GPU.
     SetMigMode {
@@ -52,7 +52,7 @@ pub enum OverrideScope {
     Slice(GpuId, InstanceName),
 }
 
-/// How users name an instance.
+/// The ways in which users name an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstanceName {
     /// By its first memory slice.
@@ -68,7 +68,7 @@ pub enum InstanceName {
 pub struct LayoutCommand {
     /// The GPU.
     pub gpu: GpuId,
-    /// The desired instances: all that are to be on the GPU.
+    /// All desired instances of the GPU.
     pub desired: DesiredLayout,
     /// Whether the layout is kept when jobs would need another.
     pub pin: bool,
@@ -103,7 +103,7 @@ pub enum OperatorOutcome {
 pub struct OperatorRefusal {
     /// The kind of refusal.
     pub kind: RefusalKind,
-    /// What is not possible, as text.
+    /// What is impossible, as text.
     pub problem: String,
     /// What would be possible instead.
     pub expected: Option<String>,
@@ -114,30 +114,30 @@ pub struct OperatorRefusal {
 pub enum RefusalKind {
     /// The node, GPU or slice does not exist.
     NotFound,
-    /// No GPU of its kind could ever do it.
+    /// No GPU of its model could ever do it.
     Impossible,
-    /// Something is in the way until an administrator clears it or a job ends.
+    /// An obstacle exists until an administrator clears it or a job ends.
     InTheWay,
     /// The GPU is being changed: the command may be possible soon.
     Changing,
 }
 
-/// A plan preview: what a layout would take.
+/// A plan preview: the steps and the time that a layout needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanPreview {
     /// The instances of the layout, such as `3g.20gb@0`.
     pub layout: Vec<String>,
-    /// Those of them that exist already and are left alone.
+    /// The instances of the layout that exist already and are not changed.
     pub kept: Vec<String>,
     /// The plan's steps, in order.
     pub steps: Vec<String>,
-    /// How long that is expected to take.
+    /// The expected duration of the steps.
     pub cost: Millis,
     /// How many full layouts stay reachable afterwards.
     pub reachability_after: Option<u32>,
 }
 
-/// What can still be made of a GPU.
+/// The availability of a GPU: what can still be created on it.
 #[derive(Clone, Debug)]
 pub struct GpuAvailability {
     /// By profile, with its name.
@@ -148,7 +148,7 @@ pub struct GpuAvailability {
 
 impl GpuAvailability {
     /// Returns the slots that have to be freed before the first instance of a profile: idle ones,
-    /// those in use, and those that an administrator has to see to.
+    /// those in use, and those that need an administrator.
     pub fn in_the_way(first: &FirstOpening) -> (&[Slot], &[Slot], &[Slot]) {
         match first {
             FirstOpening::Now => (&[], &[], &[]),

@@ -143,8 +143,8 @@ fn launch_spec(user: &str) -> LaunchSpec {
     }
 }
 
-/// One node with so many A100, jobs of ada that run and have 100 s left of their limits, and others
-/// that wait.
+/// One node with this many A100s, ada's running jobs with 100 s left of their limits, and waiting
+/// jobs.
 fn cluster(
     gpus: u32,
     running: &[Runs],
@@ -229,7 +229,7 @@ fn explain(cluster: &ClusterState, job: u64) -> WaitingExplanation {
 }
 
 #[test]
-fn a_gang_that_waits_is_told_seats_jobs_in_its_way_a_smaller_shape_and_when() {
+fn a_waiting_gang_gets_placements_jobs_in_its_way_a_smaller_shape_and_a_start_explained() {
     let running = [(90, 0, "7g.40gb", None)];
     let cluster = cluster(2, &running, gang(1, "bob", (1, 2)), Accounts::default());
 
@@ -239,7 +239,7 @@ fn a_gang_that_waits_is_told_seats_jobs_in_its_way_a_smaller_shape_and_when() {
     assert!(why.why.summary.contains("1 of 2 places are free now"), "{}", why.why.summary);
     assert!(why.why.summary.contains("reserved for it: GPU 1"), "{}", why.why.summary);
     let would = why.why.would_start_if.unwrap();
-    // Of its 1,000 s 100 are left, and then it has 30 s to end.
+    // It has 100 s of its 1,000 s left, and then 30 s to end.
     assert_eq!(would, "job 90 ends (in 130 s at the latest, by time limits)");
     let changes: Vec<&str> = why.alternatives.iter().map(|inputs| inputs.change.as_str()).collect();
     assert!(changes.contains(&"it requested 1 GPU of one node"), "{changes:?}");
@@ -249,10 +249,10 @@ fn a_gang_that_waits_is_told_seats_jobs_in_its_way_a_smaller_shape_and_when() {
 }
 
 #[test]
-fn what_is_kept_for_a_gang_is_lent_to_jobs_whose_time_limits_end_before_its_turn() {
+fn gpus_reserved_for_a_gang_are_used_by_jobs_whose_time_limits_end_before_its_start() {
     let running = [(90, 0, "7g.40gb", None)];
     let mut waiting = gang(1, "bob", (1, 2));
-    // With the 30 s to end that each has: 131 s and 130 s.
+    // Including the 30 s that each has to end, these are 131 s and 130 s.
     waiting.extend([(9, 101), (10, 100)].map(|(number, secs)| {
         let limited =
             SubmittedJob::new(JobId::from_number(number), &spec("bob", Some(secs)), None, 0);
@@ -271,7 +271,7 @@ fn what_is_kept_for_a_gang_is_lent_to_jobs_whose_time_limits_end_before_its_turn
 }
 
 #[test]
-fn a_job_and_a_gang_behind_a_gang_with_kept_gpus_are_told_of_it() {
+fn a_job_and_a_gang_behind_a_gang_with_reserved_gpus_get_the_reservation_explained() {
     let running = [(90, 0, "7g.40gb", None)];
     let mut waiting = gang(1, "bob", (1, 2));
     waiting.extend(gang(5, "bob", (2, 1)));
@@ -282,13 +282,13 @@ fn a_job_and_a_gang_behind_a_gang_with_kept_gpus_are_told_of_it() {
     assert_eq!((job.reason, job.jobs_ahead), ("resources", 4));
     assert!(job.why.summary.contains("reserved for gang 1"), "{}", job.why.summary);
     let expected = job.expected_start.unwrap();
-    let words = "not before some of the 4 jobs ahead of it have run: those take what the jobs \
-                 that run now leave";
+    let words = "not before some of the 4 jobs ahead of it have run: those take the \
+                 capacity that running jobs free";
     assert_eq!((expected.after, expected.text.as_str()), (None, words));
 }
 
 #[test]
-fn a_gang_under_an_accounts_quota_is_told_numbers_and_what_would_start_it() {
+fn a_gang_under_an_accounts_quota_gets_the_figures_and_the_remedy_explained() {
     let terms = |members: &[&str]| AccountSettings {
         members: members.iter().map(|user| (*user).to_owned()).collect(),
         coordinators: Vec::new(),
@@ -315,7 +315,7 @@ fn a_gang_under_an_accounts_quota_is_told_numbers_and_what_would_start_it() {
 }
 
 #[test]
-fn who_waits_for_a_shared_slice_is_told_why_its_sharers_are_not_moved() {
+fn a_job_that_waits_for_a_shared_slice_learns_why_its_jobs_are_not_moved() {
     let running = [(90, 0, "7g.40gb", Some(30)), (91, 0, "7g.40gb", Some(40))];
     let cluster =
         cluster(1, &running, vec![fresh(1, "bob", GpuRequest::Whole)], Accounts::default());
@@ -329,7 +329,7 @@ fn who_waits_for_a_shared_slice_is_told_why_its_sharers_are_not_moved() {
 }
 
 #[test]
-fn what_is_said_to_start_a_job_leaves_those_before_it_their_turn() {
+fn a_change_that_would_start_a_job_serves_earlier_jobs_first() {
     let running = [(90, 0, "7g.40gb", None), (91, 1, "7g.40gb", None)];
     let waiting = vec![
         fresh(1, "bob", GpuRequest::Whole),
@@ -354,7 +354,7 @@ fn what_is_said_to_start_a_job_leaves_those_before_it_their_turn() {
 }
 
 #[test]
-fn who_could_not_start_on_an_empty_cluster_is_not_told_of_running_jobs_without_limits() {
+fn a_job_that_could_not_start_on_an_empty_cluster_gets_no_running_jobs_named() {
     let running = [(90, 0, "7g.40gb", None)];
     let waiting = vec![
         fresh(1, "bob", GpuRequest::Memory(Bytes::from_mib(90_000))),
@@ -370,7 +370,7 @@ fn who_could_not_start_on_an_empty_cluster_is_not_told_of_running_jobs_without_l
 }
 
 #[test]
-fn who_has_room_but_stands_behind_others_is_told_who_is_first() {
+fn a_job_with_capacity_behind_other_jobs_gets_the_first_job_named() {
     let mut waiting = vec![fresh(1, "bob", GpuRequest::Whole), fresh(2, "bob", GpuRequest::Whole)];
     waiting.push(fresh(3, "bob", GpuRequest::Unknown));
     let cluster = cluster(1, &[], waiting, Accounts::default());
@@ -381,5 +381,5 @@ fn who_has_room_but_stands_behind_others_is_told_who_is_first() {
     assert!(third.why.summary.ends_with("is in use"), "{}", third.why.summary);
     let first = explain(&cluster, 1);
     assert_eq!(first.jobs_ahead, 0);
-    assert!(first.why.summary.starts_with("there is a place for it"), "{}", first.why.summary);
+    assert!(first.why.summary.starts_with("a placement is free for it"), "{}", first.why.summary);
 }

@@ -1,4 +1,4 @@
-//! What can still be made of a GPU.
+//! The availability of a GPU: what can still be created on it.
 
 use crate::commands::operator::{GpuAvailability, OperatorRefusal, RefusalKind};
 use crate::state::ClusterState;
@@ -25,7 +25,8 @@ pub(crate) fn instance_use(state: &InstanceState, ends: &BTreeMap<JobId, Millis>
         InstanceState::Cut(ComputeInstancesView { tenancy: None, .. }) => InstanceUse::Idle,
         InstanceState::Shared(tenancy)
         | InstanceState::Cut(ComputeInstancesView { tenancy: Some(tenancy), .. }) => {
-            // Free when the last of them has ended; unknown if one has no limit.
+            // The slot is free when the last of them has ended; that is unknown if one has no
+            // limit.
             let all = tenancy.sharers.iter().map(|(job, _)| ends.get(job).copied());
             let until: Option<Vec<_>> = all.collect();
             InstanceUse::Busy { until: until.and_then(|ends| ends.into_iter().max()) }
@@ -55,11 +56,11 @@ pub(crate) fn free_space_text(geometry: &Geometry, standing: &[Slot]) -> String 
 }
 
 impl ClusterState {
-    /// Returns what can still be made of a GPU; `ends` has the expected ends of jobs.
+    /// Returns what can still be created on a GPU; `ends` has the expected ends of jobs.
     ///
     /// # Errors
     ///
-    /// There is no such GPU, or it can't be cut.
+    /// If there is no such GPU, or if it can't be partitioned.
     pub fn gpu_availability(
         &self,
         gpu: &GpuId,

@@ -1,4 +1,4 @@
-//! What a requested layout would take, and why it is refused.
+//! Previews of requested layouts: their steps, or the reason of a refusal.
 
 use crate::commands::operator::{OperatorRefusal, PlanPreview, RefusalKind};
 use crate::layouts::availability::{free_space_text, jobs_of};
@@ -49,7 +49,7 @@ pub(crate) fn requester_text(requested: &RequestedLayout) -> String {
 
 fn occupied_slots(views: &[InstanceView]) -> Vec<InstanceOccupant> {
     let busy = |state: &InstanceState| match state {
-        // Operators cut them, and may do so again while no job runs there.
+        // Operators divided them, and may do so again while no job runs there.
         InstanceState::Cut(compute) => compute.tenancy.is_some(),
         state => state.busy(),
     };
@@ -63,7 +63,7 @@ fn instance_text(gpu: &GpuState, views: &[InstanceView], slot: Slot) -> String {
     let name = gpu.slot_name(slot);
     let state = views.iter().find(|view| view.slot == Some(slot)).map(|view| &view.state);
     match state {
-        Some(InstanceState::Foreign) => format!("{name} is in use by processes of others"),
+        Some(InstanceState::Foreign) => format!("{name} is in use by processes outside of jobs"),
         Some(InstanceState::Stuck) => format!("{name} is stuck"),
         Some(InstanceState::Quarantined) => format!("{name} is quarantined"),
         Some(InstanceState::Leaving) => format!("{name} is being destroyed"),
@@ -80,7 +80,7 @@ impl ClusterState {
     ///
     /// # Errors
     ///
-    /// What stands in the way, and what would be possible.
+    /// The obstacle, and what would be possible.
     pub fn preview_layout(
         &self,
         gpu: &GpuId,
@@ -142,8 +142,8 @@ impl ClusterState {
                 MigReport::On { .. } | MigReport::Unsupported => None,
             };
             let why = match expected {
-                Some(_) => "has MIG mode off: it can't be cut",
-                None => "has no MIG: it can't be cut",
+                Some(_) => "has MIG mode off: it can't be partitioned",
+                None => "has no MIG: it can't be partitioned",
             };
             return Err(OperatorRefusal { expected, ..no(why.to_owned()) });
         };

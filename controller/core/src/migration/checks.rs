@@ -1,4 +1,4 @@
-//! Which of the migrations that a policy decided can be carried out.
+//! Checks which of a policy's migrations can be carried out.
 
 use crate::state::attempts::{AttemptTable, LiveAttempt};
 use crate::state::inventory::NodeInventory;
@@ -11,7 +11,7 @@ use tessera_model::mig::{Geometry, Slot};
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
 use tessera_placement::{ClusterView, Explanation, Reshape, StayingJobs, could_hold};
 
-/// Most GPUs on which placements are kept at a time.
+/// The most GPUs on which placements are kept at a time.
 const KEPT_GPUS_MAX: usize = 64;
 
 /// A reshape that is possible: the attempts that have to leave, and the jobs' new slots.
@@ -28,8 +28,8 @@ pub(crate) fn overlaps(geometry: &Geometry, one: Option<Slot>, other: Slot) -> b
     one.is_none_or(|one| geometry.overlap(one, other))
 }
 
-/// Whether a running job may be migrated: it has a checkpoint signal and its slice to itself, and its
-/// node has reported it.
+/// Returns whether a running job may be migrated: it has a checkpoint signal and its slice to
+/// itself, and its node has reported it.
 pub(crate) fn is_movable(
     attempts: &AttemptTable,
     migrations: &Migrations,
@@ -40,7 +40,7 @@ pub(crate) fn is_movable(
     live.is_some_and(|live| is_live_movable(live, migrations, attempt, now))
 }
 
-/// The same of an attempt that is at hand.
+/// Returns the same for an attempt.
 pub(crate) fn is_live_movable(
     live: &LiveAttempt,
     migrations: &Migrations,
@@ -60,7 +60,7 @@ pub(crate) fn is_live_movable(
         && !migrations.is_migrating(attempt)
 }
 
-/// What decides whether a reshape is possible.
+/// The inputs that decide whether a reshape is possible.
 pub(crate) struct ReshapeCheck<'c> {
     pub(crate) inventory: &'c NodeInventory,
     pub(crate) attempts: &'c AttemptTable,
@@ -146,7 +146,7 @@ impl ReshapeCheck<'_> {
                     return None;
                 }
             } else if slots.iter().any(|(_, slot)| overlaps(geometry, live.slot, *slot)) {
-                // Nobody is sent away without a place to go on.
+                // No job is stopped without another placement.
                 return None;
             }
         }
@@ -167,7 +167,7 @@ impl ReshapeCheck<'_> {
         known.then_some(geometry)
     }
 
-    /// Whether a slot suits a job that has one to itself.
+    /// Returns whether a slot suits a job that has its slice to itself.
     fn check_slot_suits(&self, job: JobId, gpu: &GpuId, slot: Slot) -> Option<()> {
         let mig = self.inventory.gpus.get(gpu)?.mig.as_deref()?;
         let profile = mig.geometry.profile(slot.profile)?;

@@ -30,7 +30,7 @@ use crate::rows::snapshot::StoreSnapshot;
 const START: Millis = Millis::from_secs(10_000);
 const GPU: &str = "GPU-1";
 
-/// Decides the given reshapes, once.
+/// A policy that decides the given reshapes once.
 #[derive(Clone, Debug, Default)]
 struct GivenReshapes(Arc<Mutex<Vec<Reshape>>>);
 
@@ -52,7 +52,8 @@ impl Policy for GivenReshapes {
         _: usize,
     ) -> Vec<Decision> {
         let given = std::mem::take(&mut *self.0.lock().unwrap());
-        let why = Explanation { summary: "it was told so".to_owned(), ..Explanation::default() };
+        let why =
+            Explanation { summary: "its node was notified".to_owned(), ..Explanation::default() };
         given.into_iter().map(|reshape| Decision::Reshape { reshape, why: why.clone() }).collect()
     }
 }
@@ -272,7 +273,7 @@ fn to_the_left() -> Reshape {
 }
 
 #[test]
-fn a_job_is_asked_to_move_and_goes_on_where_its_place_was_kept() {
+fn a_job_is_requested_to_checkpoint_and_continues_on_its_kept_placement() {
     let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
 
     let (asked, sent) = rig.decide(to_the_left(), Millis::from_secs(3));
@@ -280,17 +281,20 @@ fn a_job_is_asked_to_move_and_goes_on_where_its_place_was_kept() {
     assert_eq!(asked.jobs.migrations.len(), 1);
     let why = &asked.jobs.migrations[0].why.summary;
     assert!(why.contains("2g.10gb@4 of GPU 0 of node n1 to 3g.20gb@0"), "{why}");
-    assert!(why.contains("expected to cost 30 s") && why.contains("it was told so"), "{why}");
+    assert!(
+        why.contains("expected to cost 30 s") && why.contains("its node was notified"),
+        "{why}"
+    );
     let done = rig.step(vec![ended(1, Outcome::Preempted)], Millis::from_secs(5));
 
     assert!(!done.jobs.ended[0].charged && !done.jobs.ended[0].uncharged, "{:?}", done.jobs.ended);
     assert_eq!(done.jobs.reservations.len(), 1);
     assert_eq!(done.jobs.reservations[0].place.slot, Some(slot("3g.20gb", 0)));
-    assert_eq!(done.plans.begun.len(), 1, "its slice is made");
+    assert_eq!(done.plans.begun.len(), 1, "its slice is created");
 }
 
 #[test]
-fn a_job_that_does_not_end_in_time_keeps_its_place_and_is_left_in_peace() {
+fn a_job_that_does_not_end_in_time_keeps_its_slice_and_is_not_migrated_again() {
     let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
     rig.decide(to_the_left(), Millis::from_secs(3));
 
@@ -301,13 +305,13 @@ fn a_job_that_does_not_end_in_time_keeps_its_place_and_is_left_in_peace() {
             && !rig.cluster.migrations.has_kept_placement(job(1))
     );
     let (again, sent) = rig.decide(to_the_left(), Millis::from_secs(60));
-    assert!(again.jobs.migrations.is_empty() && sent.is_empty(), "it is left in peace");
+    assert!(again.jobs.migrations.is_empty() && sent.is_empty(), "it is not migrated again");
     let end = rig.step(vec![ended(1, Outcome::Succeeded)], Millis::from_secs(70));
     assert_eq!(end.jobs.ended[0].to, JobState::Succeeded);
 }
 
 #[test]
-fn nobody_takes_a_place_that_is_kept() {
+fn no_other_job_gets_a_kept_placement() {
     let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
     rig.decide(to_the_left(), Millis::from_secs(3));
 
@@ -319,7 +323,7 @@ fn nobody_takes_a_place_that_is_kept() {
 }
 
 #[test]
-fn a_reshape_that_can_not_be_carried_out_moves_nobody() {
+fn a_reshape_that_can_not_be_carried_out_moves_no_job() {
     let here = slot("2g.10gb", 4);
     let (left, right) = (slot("3g.20gb", 0), slot("3g.20gb", 4));
     let far = slot("1g.5gb", 6);
@@ -329,19 +333,15 @@ fn a_reshape_that_can_not_be_carried_out_moves_nobody() {
     let anew = Reshape { stayers: StayingJobs::Restart, ..to_the_left() };
     let elsewhere = Reshape { gpu: "GPU-9".parse().unwrap(), ..to_the_left() };
     let cases = [
-        (
-            "it can't put its work aside",
-            &stiff,
-            reshape(&[left, here, far], &[(1, left), (2, far)]),
-        ),
-        ("it would stand in the way", &movable, reshape(&[left, right], &[(1, right)])),
-        ("two sit in one place", &movable, reshape(&[left, right], &[(1, left), (2, left)])),
-        ("one sits in two places", &movable, reshape(&[left, right], &[(1, left), (1, right)])),
+        ("it can't checkpoint", &stiff, reshape(&[left, here, far], &[(1, left), (2, far)])),
+        ("it would be in the way", &movable, reshape(&[left, right], &[(1, right)])),
+        ("two jobs have one slot", &movable, reshape(&[left, right], &[(1, left), (2, left)])),
+        ("one job has two slots", &movable, reshape(&[left, right], &[(1, left), (1, right)])),
         ("the layout is illegal", &movable, reshape(&[left, slot("7g.40gb", 0)], &[(1, left)])),
-        ("the place is not of the layout", &movable, reshape(&[right], &[(1, left)])),
-        ("nobody knows the job", &movable, reshape(&[left, here, far], &[(3, left), (1, here)])),
-        ("trials are not made", &movable, trial),
-        ("stayers are not restarted", &movable, anew),
+        ("the slot is not in the layout", &movable, reshape(&[right], &[(1, left)])),
+        ("the job is unknown", &movable, reshape(&[left, here, far], &[(3, left), (1, here)])),
+        ("trials are not supported", &movable, trial),
+        ("jobs that keep their slots are not restarted", &movable, anew),
         ("there is no such GPU", &movable, elsewhere),
     ];
     for (what, running, unsound) in cases {

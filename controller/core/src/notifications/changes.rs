@@ -6,7 +6,7 @@ use tessera_model::{AttemptId, JobId, Millis};
 use crate::round::Round;
 use crate::rows::transitions::{EndedAttempt, WaitingJobChange};
 
-/// A job's new state, and how it came to it.
+/// A job's new state and its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedJob {
     /// The job.
@@ -15,20 +15,20 @@ pub struct ChangedJob {
     pub attempt: Option<AttemptId>,
     /// The job's state now.
     pub state: JobState,
-    /// How it came to it.
+    /// The cause of the new state.
     pub cause: ChangeCause,
 }
 
-/// How a job came to its state.
+/// The cause of a job's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeCause {
     /// It was submitted.
     Submitted,
-    /// It has a placement, or its slice stands now.
+    /// It has a placement, or its slice now exists.
     Placed,
     /// Its program runs.
     Started {
-        /// Since when, in milliseconds since 1970.
+        /// When it started, in milliseconds since 1970.
         at: Millis,
     },
     /// Its attempt ended.
@@ -37,12 +37,12 @@ pub enum ChangeCause {
         outcome: Outcome,
         /// How its program ended, if it ran.
         exit: Option<ProgramExit>,
-        /// Why, in words; empty if there is nothing to add.
+        /// The reason as text; may be empty.
         detail: String,
     },
-    /// Its user changed it, or the cluster gave it up.
+    /// Its user changed it, or the cluster cancelled it.
     Commanded,
-    /// It waits for jobs that can never let it start. Its state stays as it is.
+    /// Its dependency can never be met. Its state doesn't change.
     NeverStarts,
 }
 
@@ -50,7 +50,7 @@ pub enum ChangeCause {
 const NEVER: &str = "dependency_never_satisfied";
 
 impl ChangedJob {
-    /// Returns whether the job's state is another one than before.
+    /// Returns whether the job's state changed.
     pub fn is_transition(&self) -> bool {
         self.cause != ChangeCause::NeverStarts
     }

@@ -1,4 +1,4 @@
-//! Which changes a job's user gets mail about.
+//! Selects the changes about which a job's user gets mail.
 
 use tessera_model::life::JobState;
 use tessera_model::mail::{MailRules, MailType};
@@ -9,7 +9,7 @@ use super::{
     ChangeCause, ChangedJob, Channel, JobFacts, MailFacts, Notification, NotificationBody,
 };
 
-/// The marks of a time limit.
+/// The events for parts of a time limit.
 const MARKS: [MailType; 3] = [MailType::TimeLimit50, MailType::TimeLimit80, MailType::TimeLimit90];
 
 /// Returns the mails about a change. `mailed` gets the events that are mailed once for a submission.
@@ -19,7 +19,7 @@ pub(super) fn mails(
     mail: &MailFacts,
     mailed: &mut Vec<MailType>,
 ) -> Vec<Notification> {
-    // The first member of a gang stands for all: they start and end together.
+    // Only the first member of a gang is reported, since all start and end together.
     if mail.is_gang && change.job != known.submission {
         return Vec::new();
     }
@@ -48,7 +48,7 @@ pub(super) fn mails(
     now.into_iter().chain(marks(change, known, mail)).collect()
 }
 
-/// Returns the requested events that a change is, without the marks of a time limit.
+/// Returns the requested events that a change matches, without those for parts of a time limit.
 fn events(change: &ChangedJob, rules: &MailRules) -> Vec<MailType> {
     let all = match (&change.cause, change.state) {
         (ChangeCause::NeverStarts, _) => vec![MailType::InvalidDepend],
@@ -69,12 +69,14 @@ fn events(change: &ChangedJob, rules: &MailRules) -> Vec<MailType> {
     all.into_iter().filter(|event| rules.has(*event)).collect()
 }
 
-/// Returns the event that an end is: a failure is reported as one, or as an end if only those are requested.
+/// Returns the event for an end: a failure is reported as a failure, or as an end if only ends are
+/// requested.
 fn end_of(failed: bool, rules: &MailRules) -> MailType {
     if failed && rules.has(MailType::Fail) { MailType::Fail } else { MailType::End }
 }
 
-/// Returns the events of a whole array that a task's events are: the array ends with its last task.
+/// Returns the events of a whole array that follow from a task's events: the array ends with its
+/// last task.
 fn of_array(events: &[MailType], state: JobState, mail: &MailFacts) -> Vec<MailType> {
     let is_end = |event: &MailType| matches!(event, MailType::End | MailType::Fail);
     let mut whole: Vec<_> = events.iter().copied().filter(|event| !is_end(event)).collect();
@@ -85,12 +87,13 @@ fn of_array(events: &[MailType], state: JobState, mail: &MailFacts) -> Vec<MailT
     whole
 }
 
-/// Whether an event is about a time limit, which each task has for itself.
+/// Returns whether an event is about a time limit, which each task has separately.
 const fn is_of_limit(event: MailType) -> bool {
     matches!(event, MailType::TimeLimit) || event.limit_percent().is_some()
 }
 
-/// Returns the mails that leave later, when parts of the time limit of a started attempt have passed.
+/// Returns the mails that are sent later, when parts of the time limit of a started attempt have
+/// passed.
 fn marks(change: &ChangedJob, known: &JobFacts, mail: &MailFacts) -> Vec<Notification> {
     let (ChangeCause::Started { at }, Some(attempt)) = (&change.cause, change.attempt) else {
         return Vec::new();
@@ -118,18 +121,18 @@ fn mark_of(
     })
 }
 
-/// Returns some percent of a time.
+/// Returns a percentage of a time.
 fn part(limit: Millis, percent: u8) -> Millis {
-    // Time limits are a year at most, so that the product fits.
+    // Time limits are at most a year, so the product fits.
     Millis::new(limit.get().saturating_mul(u64::from(percent)) / 100)
 }
 
-/// What becomes of a mail about a part of a time limit, when its time comes.
+/// The decision about a mail for a part of a time limit, at its planned time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkVerdict {
     /// It is sent.
     Send,
-    /// Its time is later, since the limit was raised meanwhile. In milliseconds since 1970.
+    /// It is sent at this later time in milliseconds since 1970, since the limit was raised.
     Later(Millis),
     /// It is dropped: the attempt has ended, or it has no limit any more.
     Drop,

@@ -1,23 +1,25 @@
-//! When a delivery that failed is tried again, and when it is given up.
+//! Decides when a failed delivery is tried again, and when it is given up.
 
 use std::time::Duration;
 
 use tessera_model::Millis;
 use tessera_model::backoff::Backoff;
 
-/// How long a notification is tried: a receiver may be off for a weekend.
+/// How long delivery is retried: a receiver may be off for a weekend.
 pub const AGE_MAX: Millis = Millis::from_secs(3 * 86_400);
-/// How often a notification is tried at most. The age allows fewer tries, unless controllers die of them.
+/// How often delivery is tried at most. The age allows fewer tries, unless controllers crash during
+/// them.
 pub const TRIES_MAX: u32 = 300;
-/// How many notifications of a channel wait at most: beyond it the oldest are given up. They take some 100 MB.
+/// How many notifications of a channel wait at most: with more, the oldest are given up. They take
+/// some 100 MB.
 pub const WAITING_MAX: u64 = 100_000;
-/// The whole of a jitter.
+/// The largest value of a jitter.
 pub const JITTER_WHOLE: u16 = 1_000;
 
-/// A receiver that restarts is tried within seconds, and one that is off a few times an hour.
+/// A restarting receiver is tried again within seconds, and one that is off a few times an hour.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1_800));
 
-/// What follows a delivery that failed.
+/// The decision after a failed delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterFailure {
     /// It is tried again after this time.
@@ -26,9 +28,9 @@ pub enum AfterFailure {
     GiveUp,
 }
 
-/// Decides what follows a delivery that failed. `tries` counts all tries, and `age` is the time since the
-/// notification was written. `jitter` is a random number up to [`JITTER_WHOLE`]. It lengthens half of a pause to the
-/// whole at most, so that many notifications don't come back together.
+/// Decides about a failed delivery. `tries` counts all tries, and `age` is the time since the
+/// notification was written. `jitter` is a random number up to [`JITTER_WHOLE`]. The pause is
+/// between half and all of its full length, so that many notifications are not retried together.
 pub fn after_failure(tries: u32, age: Millis, jitter: u16) -> AfterFailure {
     let whole = BACKOFF.millis_after(tries.max(1)).get();
     let part = u64::from(jitter.min(JITTER_WHOLE)) * (whole / 2) / u64::from(JITTER_WHOLE);

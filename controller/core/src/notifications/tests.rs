@@ -85,7 +85,7 @@ fn subject(row: &Notification) -> &str {
 }
 
 #[test]
-fn each_event_is_the_one_that_batch_schedulers_name() {
+fn each_event_is_that_of_batch_schedulers() {
     let all = facts(1, MailType::ALL, false);
     let usual = facts(1, &[MailType::Begin, MailType::End], false);
     for (change, of_all, of_usual) in [
@@ -109,7 +109,7 @@ fn each_event_is_the_one_that_batch_schedulers_name() {
 }
 
 #[test]
-fn the_marks_of_a_time_limit_leave_when_their_part_of_it_has_passed() {
+fn mails_about_a_time_limit_are_sent_when_their_part_of_it_has_passed() {
     let marks =
         of_one(started(40), &facts(1, &[MailType::TimeLimit90, MailType::TimeLimit50], false));
 
@@ -136,7 +136,7 @@ fn an_array_ends_with_its_last_task_and_its_mail_counts_the_failures() {
 }
 
 #[test]
-fn the_first_member_of_a_gang_stands_for_all() {
+fn only_the_first_member_of_a_gang_is_reported() {
     let known = facts(4, &[MailType::End], true);
     let end = |job| of_one(ended(job, JobState::Succeeded, Outcome::Succeeded), &known);
 
@@ -164,7 +164,7 @@ fn a_notice_for_programs_has_the_end_of_the_attempt() {
 
 proptest! {
     #[test]
-    fn nothing_leaves_that_nobody_configured_or_requested(change in change(40), types in types()) {
+    fn no_notification_is_sent_without_settings_or_a_request(change in change(40), types in types()) {
         let asks = HashMap::from([(change.job, facts(1, &types, false))]);
         let asks_nothing = HashMap::from([(change.job, JobFacts { mail: None, ..facts(1, &[], false) })]);
 
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn an_array_as_a_whole_begins_and_ends_once_in_whatever_rounds_its_tasks_do(
+    fn an_array_begins_and_ends_once_whatever_rounds_its_tasks_are_in(
         rounds in prop::collection::vec(prop::collection::vec((40_u64..45, any::<bool>()), 0..6), 0..12),
         types in types(),
     ) {
@@ -260,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mark_leaves_only_while_its_attempt_runs_and_its_part_of_the_limit_has_passed(
+    fn mail_about_a_limit_is_sent_only_while_its_attempt_runs_and_after_that_part(
         percent in select(vec![50_u8, 80, 90]), started in 0_u64..1_000_000, limit in 1_u64..1_000_000,
         now in 0_u64..3_000_000,
     ) {

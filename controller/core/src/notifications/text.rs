@@ -58,18 +58,20 @@ fn what_happened(
         MailType::TimeLimit90 => of_limit(90),
         MailType::TimeLimit80 => of_limit(80),
         MailType::TimeLimit50 => of_limit(50),
-        // It is no event, but how others are counted.
+        // It is not an event, but the way in which others are counted.
         MailType::ArrayTasks => String::new(),
     }
 }
 
-/// Returns a text as a part of one line: no letter in it ends a header or moves a terminal's cursor.
+/// Returns a text as a part of one line, without characters that end a header or move a terminal's
+/// cursor.
 fn one_line(text: &str) -> String {
     let plain = |c: char| if c.is_control() || is_break(c) { ' ' } else { c };
     text.chars().map(plain).collect()
 }
 
-/// Whether a letter separates lines or changes the direction of text, besides control characters.
+/// Returns whether a character, besides control characters, separates lines or changes the
+/// direction of text.
 const fn is_break(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

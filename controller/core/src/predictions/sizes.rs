@@ -1,10 +1,11 @@
 //! Memory that tasks need, learned from their runs.
 //!
-//! What a run shows is censored. A success on a slice shows that the need lies between the observed peak and
-//! the slice: peaks are samples, ten a second, and a short one is missed. An out-of-memory failure shows that
-//! the need is larger than the slice. So runs are intervals, kept apart by GPU model, since libraries need
-//! different memory there. While few peaks are known, the request is a quantile of the upper bounds: what was
-//! enough. After that it is a quantile of the peaks with headroom, if that is less.
+//! The observations are censored. A success on a slice shows that the need is between the observed
+//! peak and the slice's memory. Peaks are sampled ten times a second, so a short one is missed. An
+//! out-of-memory failure shows that the need is larger than the slice. So runs are intervals,
+//! separated by GPU model, since libraries need different memory on each. While few peaks are
+//! known, the request is a quantile of the upper bounds, which were enough. After that it is a
+//! quantile of the peaks with headroom, if that is less.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -17,93 +18,96 @@ use tessera_predict::memory::{MemoryEstimate, MemoryEvidence};
 
 use crate::predictions::MemorySample;
 
-/// Runs of a task on one GPU model that are looked back at: enough for its spread, few enough to forget a
-/// version of the program that needed more.
+/// How many runs of a task on one GPU model are kept: enough for its spread, and few enough to
+/// forget a version of the program that needed more.
 pub(crate) const RUNS_MAX: usize = 20;
 
-/// Tasks that are known at once; the one that ran longest ago is forgotten.
+/// The most tasks that are kept; the one with the oldest last run is forgotten.
 const TASKS_MAX: usize = 100_000;
 
-/// GPU models on which a task's runs are known at once.
+/// The most GPU models for which a task's runs are kept.
 const MODELS_MAX: usize = 16;
 
-/// Runs whose peaks have to be known before a request may be less than what was enough. With fewer, one
-/// missed peak would decide.
+/// The number of known peaks from which a request may be less than an amount that was enough. With
+/// fewer, one missed peak would decide.
 pub(crate) const MEASURED_MIN: usize = 5;
 
 /// The part of the runs, in thousandths, whose need the request covers.
 const QUANTILE: usize = 950;
 
-/// What is added to peaks, in thousandths: samples miss short peaks, and inputs vary. Kubernetes' vertical
-/// autoscaler adds 15 %, and its samples miss nothing.
+/// The headroom that is added to peaks, in thousandths: samples miss short peaks, and inputs vary.
+/// Kubernetes' vertical autoscaler adds 15 %, and its samples miss nothing.
 const HEADROOM: u64 = 200;
 
-/// By how much an interval goes beyond what is known, in thousandths.
+/// By how much an interval extends beyond the known values, in thousandths.
 const MARGIN: u64 = 50;
 
-/// The cautious estimate of a task whose runs leave their intervals, in thousandths. On GPUs whose slices
-/// double in memory that is the next larger slice, more often than not.
+/// The cautious estimate of a task whose runs leave their intervals, in thousandths. On GPUs whose
+/// slices double in memory, that is usually the next larger slice.
 const CAUTION: u64 = 1_500;
 
-/// What one run showed: the need lies in an interval.
+/// The observation from one run: the need is in an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Observation {
     attempt: AttemptId,
-    /// The peak, or the first size above what it ran out of; zero if nothing was measured.
+    /// The lower end: the peak, or the first size above the memory that ran out; zero if nothing
+    /// was measured.
     low: Bytes,
-    /// What was enough, or the first size that may be.
+    /// The upper end: the memory that was enough, or the first size that may be.
     high: Bytes,
-    /// What it ran out of, if it did.
+    /// The memory that ran out, if it did.
     ran_out_of: Option<Bytes>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct TaskSizes {
-    /// By GPU model, the oldest run first.
+    /// The runs by GPU model, the oldest first.
     models: BTreeMap<String, VecDeque<Observation>>,
     /// The number of the last run over all tasks.
     last: u64,
-    /// Whether what was predicted of it was accurate.
+    /// Whether its predictions were accurate.
     watch: DriftWatch,
-    /// What its runs show. Rounds read it for each waiting job, and runs end seldom.
+    /// The size learned from its runs. It is cached, since rounds read it for each waiting job and
+    /// runs end rarely.
     size: Option<LearnedSize>,
 }
 
-/// What a learned size rests on.
+/// What a learned size is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearnedBasis {
-    /// So much was enough, and too few peaks are known to request less.
+    /// An amount that was enough; too few peaks are known to request less.
     Enough {
         /// How many runs measured a peak.
         measured: usize,
     },
     /// Peaks of runs, with headroom.
     Peaks {
-        /// The peak that all but the highest twentieth of the runs kept to.
+        /// The peak that all but the highest twentieth of the runs stayed within.
         peak: Bytes,
     },
-    /// A run ran out of so much.
+    /// A run ran out of this amount.
     RanOutOf(Bytes),
 }
 
-/// What a task's runs show of its memory.
+/// The size of a task, learned from its runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LearnedSize {
     /// The request with its interval.
     pub estimate: MemoryEstimate,
-    /// What it rests on.
+    /// What it is based on.
     pub basis: LearnedBasis,
-    /// What a run is known to need: a slice with less is never enough.
+    /// The proven need of a run: a slice with less is never enough.
     pub at_least: Bytes,
 }
 
-/// What is known of tasks by their key.
+/// The known tasks by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LearnedSizes {
-    /// Hashed: keys of tasks have long common beginnings.
+    /// A hash map, since keys of tasks have long common prefixes.
     tasks: HashMap<String, TaskSizes>,
     runs: u64,
-    /// How many of the tasks are alarmed: there may be very many, and it is read often.
+    /// How many tasks are low-confidence. It is a counter, since there may be very many tasks and
+    /// it is read often.
     alarmed: usize,
 }
 
@@ -130,7 +134,8 @@ impl TaskSizes {
         self.models.values().flatten()
     }
 
-    /// Keeps what a run showed; a later report of the same attempt replaces the earlier one.
+    /// Adds the observation from a run; a later report of the same attempt replaces the earlier
+    /// one.
     fn keep(&mut self, observation: Observation, gpu_model: &str) {
         if self.models.len() >= MODELS_MAX && !self.models.contains_key(gpu_model) {
             self.models.pop_first();
@@ -146,7 +151,7 @@ impl TaskSizes {
         }
     }
 
-    /// Returns what the runs show.
+    /// Returns the size learned from the runs.
     fn learn(&self) -> Option<LearnedSize> {
         let of_models = self.models.values().filter_map(bound);
         let (value, basis) = of_models.min_by_key(|(value, _)| *value)?;
@@ -180,7 +185,8 @@ impl TaskSizes {
 }
 
 impl LearnedSizes {
-    /// Takes what a run showed; a later report of the same attempt replaces the earlier one.
+    /// Records the observation from a run; a later report of the same attempt replaces the earlier
+    /// one.
     pub(crate) fn take(&mut self, sample: &MemorySample) {
         if self.tasks.len() >= TASKS_MAX && !self.tasks.contains_key(&sample.task) {
             let oldest = self.tasks.iter().min_by_key(|(_, task)| task.last);
@@ -194,8 +200,8 @@ impl LearnedSizes {
         task.size = task.learn();
     }
 
-    /// Takes the outcome of an estimate, before the run itself is taken: nothing is known of a task that
-    /// never ran.
+    /// Records the outcome of an estimate. This comes before the run itself is recorded, since
+    /// nothing is known about a task that never ran.
     pub(crate) fn observe_outcome(
         &mut self,
         task: &str,
@@ -215,16 +221,16 @@ impl LearnedSizes {
         self.alarmed
     }
 
-    /// Returns what a task's runs show; `None` for a task that never ran.
+    /// Returns the size learned from a task's runs; `None` for a task that never ran.
     ///
-    /// One request holds for every GPU model: the least that was learned for one of them, but what runs on
-    /// any of them are known to have needed.
+    /// One request holds for every GPU model: the least size that was learned for one of them, but
+    /// at least the proven need on any of them.
     pub(crate) fn size_of(&self, task: &str) -> Option<LearnedSize> {
         self.tasks.get(task)?.size
     }
 }
 
-/// Returns what to request by the runs on one GPU model, and why.
+/// Returns the request that follows from the runs on one GPU model, and its basis.
 fn bound(runs: &VecDeque<Observation>) -> Option<(Bytes, LearnedBasis)> {
     let enough = quantile(runs.iter().map(|run| run.high))?;
     let measured = runs.iter().filter(|run| run.is_measured()).count();
@@ -239,12 +245,12 @@ fn bound(runs: &VecDeque<Observation>) -> Option<(Bytes, LearnedBasis)> {
     })
 }
 
-/// Returns what most runs on one GPU model are known to have needed.
+/// Returns the proven need of most runs on one GPU model.
 fn needed(runs: &VecDeque<Observation>) -> Option<Bytes> {
     quantile(runs.iter().map(|run| run.low))
 }
 
-/// Returns the smallest of some amounts to which all but the highest twentieth keep.
+/// Returns the smallest amount that all but the highest twentieth stay within.
 fn quantile(amounts: impl Iterator<Item = Bytes>) -> Option<Bytes> {
     let mut amounts: Vec<Bytes> = amounts.collect();
     amounts.sort_unstable();
@@ -287,7 +293,7 @@ mod tests {
         sizes.size_of("train").unwrap()
     }
 
-    /// Found by hand: samples recorded 0 B and 4.29 GiB of 8.3 GiB.
+    /// Observed in practice: samples recorded 0 B and 4.29 GiB of 8.3 GiB.
     #[test]
     fn a_task_whose_peaks_were_missed_is_not_given_less_than_what_was_enough() {
         let missed =
@@ -313,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn headroom_never_goes_beyond_what_was_enough() {
+    fn headroom_never_exceeds_an_amount_that_was_enough() {
         let runs = [(MEDIUM, MemoryEvidence::Peak(gib(900))); 8];
 
         assert_eq!(learned(&runs).estimate.value, MEDIUM);
@@ -329,7 +335,7 @@ mod tests {
             (SMALL, MemoryEvidence::OutOf(SMALL)),
             (MEDIUM, MemoryEvidence::Peak(Bytes::ZERO)),
         ]);
-        assert_eq!(after.estimate.value, MEDIUM, "that was enough, whatever was measured");
+        assert_eq!(after.estimate.value, MEDIUM, "that amount was enough, whatever was measured");
     }
 
     #[test]
@@ -344,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn gpu_models_are_apart_and_no_need_that_was_seen_is_forgotten() {
+    fn gpu_models_are_separate_and_no_proven_need_is_forgotten() {
         let mut sizes = LearnedSizes::default();
         let large = MemorySample {
             gpu_model: "h200".to_owned(),
@@ -359,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_needed_long_ago_is_forgotten() {
+    fn old_needs_of_a_program_are_forgotten() {
         let mut runs = vec![(gib(3_000), MemoryEvidence::Peak(gib(2_900)))];
         runs.extend([(MEDIUM, MemoryEvidence::Peak(gib(200))); RUNS_MAX]);
 
@@ -372,7 +378,7 @@ mod tests {
         let mut run = 0;
         while sizes.alarmed() == 0 {
             run += 1;
-            assert!(run < 40, "it is never alarmed");
+            assert!(run < 40, "it never becomes low-confidence");
             if let Some(size) = sizes.size_of("train") {
                 sizes.observe_outcome("train", &size.estimate, MemoryEvidence::OutOf(SMALL));
             }
@@ -391,13 +397,13 @@ mod tests {
         assert_eq!(
             (sizes.alarmed(), sizes.size_of("train")),
             (0, None),
-            "a forgotten task has no alarm"
+            "a forgotten task is not low-confidence"
         );
     }
 
     proptest! {
         #[test]
-        fn a_request_is_never_below_a_need_that_was_seen_nor_above_all_that_was_enough(
+        fn a_request_is_at_least_the_proven_need_and_at_most_an_amount_that_was_enough(
             runs in prop::collection::vec((0_u64..40, 1_u64..40), 1..19),
         ) {
             let runs: Vec<_> = runs

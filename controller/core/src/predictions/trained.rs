@@ -1,9 +1,10 @@
-//! How slices compare by other tasks' runs, where a task itself has no runs.
+//! Predictions from other tasks' runs on the same slices, for tasks without runs of their own
+//! there.
 //!
 //! A model of `tessera-predict` is trained outside of rounds and replaced as a whole
-//! ([`RunEstimator::use_model`]). It predicts only slices of a GPU model on which a task never ran
-//! while it ran on others. Earlier runs come first. The rule applies where there is no model, or
-//! while the model's predictions are not accurate ([`DriftWatch`]).
+//! ([`RunEstimator::use_model`]). It predicts only for slices of a GPU model on which a task never
+//! ran while it ran on others. Earlier runs have precedence. The rule applies if there is no model,
+//! or while the model's predictions are not accurate ([`DriftWatch`]).
 
 use crate::predictions::sizes::{LearnedSize, LearnedSizes};
 use crate::predictions::{MemorySample, RunSample};
@@ -37,9 +38,9 @@ pub(crate) fn parts(on: &SliceKind) -> u8 {
 /// Predicts run times: from earlier runs first, then by the trained model, then by the rule.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunEstimator {
-    /// Shared with explain queries that are being answered meanwhile.
+    /// Shared with explain queries that are being answered at the same time.
     empirical: Arc<Empirical>,
-    /// The memory that tasks used; shared, too.
+    /// The memory that tasks used, shared in the same way.
     memory: Arc<LearnedSizes>,
     model: Option<Arc<RunTimeModel>>,
     watch: DriftWatch,
@@ -68,8 +69,8 @@ impl Estimator for RunEstimator {
 }
 
 impl RunTimeModel {
-    /// Trains a model from runs, the oldest first. Returns `None` if they are too few to train and
-    /// to test with.
+    /// Trains a model from runs, the oldest first. Returns `None` if there are too few runs for
+    /// training and testing.
     pub fn from(samples: &[RunSample]) -> Option<Self> {
         let run = |sample: &RunSample| TaskRun {
             task: sample.task.clone(),
@@ -108,7 +109,7 @@ impl RunTimeModel {
 }
 
 impl RunEstimator {
-    /// Uses a new model from now on; `came` has the outcomes of its earlier predictions.
+    /// Uses a new model; `came` has the outcomes of its earlier predictions.
     pub(crate) fn use_model(&mut self, model: Arc<RunTimeModel>, outcomes: &[bool]) {
         if self.model.as_ref().is_none_or(|known| known.fingerprint() != model.fingerprint()) {
             self.watch = DriftWatch::new();
@@ -135,7 +136,7 @@ impl RunEstimator {
         memory.take(sample);
     }
 
-    /// Returns what a task's newest runs show of its memory.
+    /// Returns the memory size learned from a task's newest runs.
     pub(crate) fn learned_size(&self, task: &str) -> Option<LearnedSize> {
         self.memory.size_of(task)
     }
@@ -183,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn a_few_runs_teach_nothing() {
+    fn a_few_runs_are_not_enough_for_training() {
         assert!(RunTimeModel::from(&samples(2)).is_none());
     }
 
     #[test]
-    fn what_other_tasks_taught_stands_in_for_the_rule_and_never_for_runs() {
+    fn samples_of_other_tasks_replace_the_rule_and_never_runs() {
         let mut forecaster = forecaster();
         let rule = forecaster.predict("new", &kind(285)).unwrap();
         assert_eq!((rule.basis, rule.expected.get() / 1_000), (Basis::OtherSlice, 3_508));
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_stops_to_come_true_is_not_asked_until_another_is_there() {
+    fn an_inaccurate_model_is_not_used_until_it_is_replaced() {
         let mut forecaster = forecaster();
         let mut samples = samples(60);
         samples.extend(samples_of_new());
@@ -228,13 +229,13 @@ mod tests {
 
         assert!(!forecaster.model().unwrap().1);
         assert_eq!(forecaster.predict("new", &kind(285)).unwrap().basis, Basis::OtherSlice);
-        // Nor by the next controller, to which the store tells what came of it.
+        // The next controller doesn't use it either, since it reads the outcomes from the store.
         let mut next = self::forecaster();
         next.use_model(learned, &[false; 32]);
         assert!(!next.model().unwrap().1);
         samples.extend(samples_of_new());
         forecaster.use_model(Arc::new(RunTimeModel::from(&samples).unwrap()), &[]);
-        // The same task on one more size than before: another table, another model.
+        // The same task runs on one more size than before, which gives another model.
         let is_trusted = forecaster.model().unwrap().1;
         assert_eq!(
             is_trusted,

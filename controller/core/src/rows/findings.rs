@@ -1,4 +1,4 @@
-//! What the commit of a round reports back.
+//! The results of a round's commit.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use tessera_model::life::JobState;
 
 use super::snapshot::LaunchSpec;
 
-/// What a commit reports back, for the cluster state and for the callers.
+/// The results of a commit, for the cluster state and for the callers.
 #[derive(Debug, Default)]
 pub struct CommitFindings {
     /// The launch specifications of the reserved jobs.
@@ -20,8 +20,8 @@ pub struct CommitFindings {
     pub unmoved: HashMap<JobId, String>,
     /// The launch specifications of the released jobs.
     pub released: HashMap<JobId, LaunchSpec>,
-    /// What the store knows of the jobs that others wait for.
+    /// The answers to queries about jobs that others depend on.
     pub dependencies: Vec<(DependencyQuestion, DependencyFacts)>,
-    /// Whether there is anything new to deliver out of the cluster.
+    /// Whether there are new notifications to deliver.
     pub has_notifications: bool,
 }

@@ -1,10 +1,10 @@
-//! What was predicted of the memory of running attempts, and what came of it.
+//! Predictions of running attempts' memory, and their outcomes.
 
 use tessera_model::sizing::GrowthOutcome;
 use tessera_model::{AttemptId, Bytes, JobId};
 use tessera_predict::peak::{GrowthForecast, MemoryCurve};
 
-/// What a round adds to what is known of an attempt's memory. What is absent stays as it is.
+/// A round's update of an attempt's memory record. Absent fields don't change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrowthRow {
     /// The job.
@@ -17,17 +17,17 @@ pub struct GrowthRow {
     pub forecast: Option<GrowthForecast>,
     /// Whether it is reported first.
     pub is_first: bool,
-    /// What its job requests at least from now on, if it is moved.
+    /// The minimum that its job requests from now on, if it is moved.
     pub at_least: Option<Bytes>,
-    /// What came of the prediction, or of its absence.
+    /// The outcome of the prediction, or of its absence.
     pub outcome: Option<GrowthOutcome>,
-    /// Its memory over time, at its end.
+    /// Its memory over time, recorded at its end.
     pub curve: Option<MemoryCurve>,
-    /// What its user reads among the job's events.
+    /// The text for the job's events.
     pub event: Option<String>,
 }
 
-/// A prediction whose outcome is open, as the store has it.
+/// A stored prediction whose outcome is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenGrowth {
     /// The job; it has not ended.
@@ -36,7 +36,7 @@ pub struct OpenGrowth {
     pub attempt: AttemptId,
     /// The memory that it may use.
     pub capacity: Bytes,
-    /// Whether the job was to be moved.
+    /// Whether a move of the job was requested.
     pub moved: bool,
 }
 

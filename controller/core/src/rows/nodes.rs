@@ -3,14 +3,14 @@
 use tessera_model::mig::{Layout, PlanStep};
 use tessera_model::{AttemptId, BootId, DecisionId, GpuId, JobId, NodeId, NodeName, PlanId};
 
-/// A node as it registers.
+/// A node at its registration.
 #[derive(Clone, Debug)]
 pub struct NodeRegistration {
     /// Its id, from its certificate.
     pub node: NodeId,
     /// Its name, from its certificate.
     pub name: NodeName,
-    /// This boot of it.
+    /// The id of its current boot.
     pub boot: BootId,
     /// Its new generation.
     pub generation: u64,
@@ -35,7 +35,7 @@ pub struct LayoutPlanRow {
     pub gpu: GpuId,
     /// The node.
     pub node: NodeId,
-    /// Above that of every plan before it on this GPU.
+    /// Its number, above those of all earlier plans on this GPU.
     pub layout_gen: u64,
     /// The plan's steps.
     pub steps: Vec<PlanStep>,
@@ -58,7 +58,7 @@ pub struct RequestedLayout {
     pub by: String,
     /// The reason, as text for people.
     pub reason: Option<String>,
-    /// The desired instances: all that are to be on the GPU.
+    /// All desired instances of the GPU.
     pub layout: Layout,
     /// Whether the layout is kept when jobs would need another.
     pub pin: bool,

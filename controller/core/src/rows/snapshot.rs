@@ -20,7 +20,7 @@ use super::overrides::AdminOverrideRow;
 use super::submitted::{OwnMemory, SubmittedJob};
 use crate::predictions::{JobCheckpoint, MemorySample, RunSample};
 
-/// A node as the store has it.
+/// A stored node.
 #[derive(Clone, Debug)]
 pub struct NodeRow {
     /// Its id.
@@ -31,7 +31,7 @@ pub struct NodeRow {
     pub generation: u64,
     /// Whether it was declared lost.
     pub lost: bool,
-    /// Its last boot.
+    /// The id of its last boot.
     pub boot: BootId,
     /// Its agent's version.
     pub software: String,
@@ -47,7 +47,7 @@ pub struct NodeRow {
     pub last_seen_unix: Millis,
 }
 
-/// A GPU as the store has it.
+/// A stored GPU.
 #[derive(Clone, Debug)]
 pub struct GpuRow {
     /// Its node.
@@ -75,11 +75,11 @@ pub struct LiveRow {
     pub generation: u64,
     /// The GPU.
     pub gpu: GpuId,
-    /// In which slot; `None` for a whole GPU with MIG off.
+    /// Its slot; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
-    /// Its part of the slice; `None` if it has the slice to itself.
+    /// Its share of the slice; `None` if it has the slice to itself.
     pub share: Option<SharingRequest>,
-    /// On which slice, once it stands.
+    /// Its slice, once that exists.
     pub slice: Option<SliceId>,
     /// The decision that placed it.
     pub decision: DecisionId,
@@ -87,30 +87,30 @@ pub struct LiveRow {
     pub waited: Millis,
     /// How long ago its program was started.
     pub ran: Option<Millis>,
-    /// How much of its job was done before it, in millionths.
+    /// How much of its job was finished before it, in millionths.
     pub done: u32,
     /// The GPU memory that it was given; `None` if an earlier version placed it.
     pub gpu_memory: Option<Bytes>,
 }
 
-/// The launch specification of a job: what its attempts run, and its history.
+/// The launch specification of a job with its history.
 #[derive(Clone, Debug)]
 pub struct LaunchSpec {
-    /// What to run.
+    /// The job specification that its attempts run.
     pub spec: Arc<JobSpec>,
-    /// Its place in its array.
+    /// Its index in its array.
     pub array: Option<ArrayPosition>,
-    /// Its place in its gang.
+    /// Its membership in its gang.
     pub gang: Option<GangMember>,
     /// W3C trace context of its submit.
     pub traceparent: Option<String>,
-    /// Retries that it used up.
+    /// How many retries it has used up.
     pub charged: u32,
-    /// Ends that were not the job's fault.
+    /// How many attempts ended without the job's fault.
     pub uncharged: u32,
-    /// Attempts so far.
+    /// How many attempts it had.
     pub attempts: u32,
-    /// Whether its time limit is not the one that it was submitted with.
+    /// Whether its time limit was changed after its submit.
     pub relimited: bool,
     /// Why it runs again.
     pub restart_reason: Option<Outcome>,
@@ -118,7 +118,7 @@ pub struct LaunchSpec {
     pub waited: Millis,
     /// How much of it is checkpointed, in millionths.
     pub done: u32,
-    /// What its own attempts showed of its memory.
+    /// What its own attempts showed about its memory.
     pub own: OwnMemory,
 }
 
@@ -163,9 +163,9 @@ pub struct StoreSnapshot {
     pub hold_left: Millis,
     /// How long leases of earlier leaders may still run on silent nodes.
     pub granted_left: Millis,
-    /// Nodes of lower generations are lost (rule F14).
+    /// The generation below which nodes are lost (rule F14).
     pub generation_min: u64,
-    /// Runs of the past, the oldest first.
+    /// Earlier runs, the oldest first.
     pub runs: Vec<RunSample>,
     /// The memory of those runs, the oldest first.
     pub memory_samples: Vec<MemorySample>,

@@ -8,12 +8,12 @@ use tessera_placement::SharingRequest;
 
 use crate::predictions::TaskFacts;
 
-/// What a job's own attempts showed of its memory.
+/// What a job's own attempts showed about its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnMemory {
     /// How often it ran out of GPU memory.
     pub events: u32,
-    /// What it requests at least since then.
+    /// The minimum that it requests since then.
     pub at_least: Option<Bytes>,
     /// What an attempt had allocated before its first kernel: no less is enough.
     pub held: Option<Bytes>,
@@ -24,32 +24,32 @@ pub struct OwnMemory {
 pub struct SubmittedJob {
     /// Its number.
     pub job: JobId,
-    /// Its place in its gang, if it is in one.
+    /// Its membership in a gang, if it has one.
     pub gang: Option<GangMember>,
-    /// The array that it may be a task of: its submission. `None` if that is not known.
+    /// The submission, which is its array if it is a task; `None` if unknown.
     pub array: Option<JobId>,
-    /// What it requests of GPUs.
+    /// Its GPU request.
     pub gpu: GpuRequest,
     /// The job's user.
     pub user: Arc<str>,
-    /// Its part of a slice, if it may share one.
+    /// Its share of a slice, if it may share one.
     pub share: Option<SharingRequest>,
-    /// What orders it in the queue.
+    /// Its rank in the queue.
     pub queue_rank: QueueRank,
-    /// Attempts so far.
+    /// How many attempts it had.
     pub attempts: u32,
-    /// What placement knows of it.
+    /// Its facts for placement.
     pub facts: Arc<TaskFacts>,
     /// How long ago it was accepted.
     pub waited: Millis,
     /// How much of it is checkpointed, in millionths.
     pub done: u32,
-    /// What its own attempts showed of its memory.
+    /// What its own attempts showed about its memory.
     pub own: OwnMemory,
 }
 
 impl SubmittedJob {
-    /// Returns what placement needs of a specification.
+    /// Returns the facts for placement from a specification.
     pub fn new(job: JobId, spec: &JobSpec, gang: Option<GangMember>, attempts: u32) -> Self {
         Self {
             job,
@@ -68,7 +68,7 @@ impl SubmittedJob {
     }
 }
 
-/// Returns a job's part of a slice, if it may share one.
+/// Returns a job's share of a slice, if it may share one.
 pub fn sharer(spec: &JobSpec) -> Option<SharingRequest> {
     spec.share.part().map(|share| SharingRequest::new(spec.user.as_str(), share))
 }

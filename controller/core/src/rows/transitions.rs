@@ -1,4 +1,4 @@
-//! State changes of jobs and attempts, as a round decides them.
+//! State changes of jobs and attempts that a round decides.
 
 use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::{JobState, Outcome};
@@ -35,11 +35,11 @@ pub struct Reservation {
     pub profile: String,
     /// The memory slices that the attempt holds.
     pub slots: Vec<u8>,
-    /// Its part of the instance; `None` if it has the instance to itself.
+    /// Its share of the instance; `None` if it has the instance to itself.
     pub share: Option<SharingRequest>,
-    /// Memory of the instance: what its sharers can have together.
+    /// Memory of the instance, which limits the sum over its sharing jobs.
     pub capacity: Bytes,
-    /// The slice, if it stands ready; else the layout has to be changed first.
+    /// The slice, if it exists; otherwise the layout has to be changed first.
     pub slice: Option<SliceId>,
     /// The decision.
     pub decision: DecisionId,
@@ -47,13 +47,13 @@ pub struct Reservation {
     pub why: Explanation,
     /// The prediction of its run time; `None` if it shares its slice.
     pub run_prediction: Option<AttemptPrediction>,
-    /// The prediction of its speed next to co-runners under MPS.
+    /// The prediction of its speed with co-runners under MPS.
     pub colocation: Option<ColocationPrediction>,
-    /// Its memory estimate, if its job requests what runs of its task showed.
+    /// Its memory estimate, if its job's request comes from earlier runs of its task.
     pub memory: Option<MemoryEstimate>,
     /// The GPU memory that the attempt may use.
     pub gpu_memory: Bytes,
-    /// Where the size of its job comes from.
+    /// The source of its job's size.
     pub size_source: SizeSource,
     /// The words of the reasons for which its job waited, as far as this leader knows them.
     pub waited_for: Vec<&'static str>,
@@ -66,7 +66,7 @@ pub struct ReadyAttempt {
     pub job: JobId,
     /// Its attempt.
     pub attempt: AttemptId,
-    /// The slice that stands.
+    /// The existing slice.
     pub slice: SliceId,
 }
 
@@ -77,13 +77,13 @@ pub struct StartedAttempt {
     pub job: JobId,
     /// Its attempt.
     pub attempt: AttemptId,
-    /// When, milliseconds since 1970 on the node's clock.
+    /// When it started, in milliseconds since 1970 on the node's clock.
     pub started_unix: Millis,
     /// How long its migration took since the request to checkpoint, if it was migrated.
     pub moved: Option<Millis>,
 }
 
-/// A live attempt that is to be stopped.
+/// A live attempt that is being stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct StoppingAttempt {
     /// The job.
@@ -99,17 +99,17 @@ pub struct EndedAttempt {
     pub job: JobId,
     /// The attempt.
     pub attempt: AttemptId,
-    /// The job's state before, as the leader knows it.
+    /// The job's earlier state, as the leader knows it.
     pub from: JobState,
     /// The job's new state.
     pub to: JobState,
     /// Whether the end uses up one of the job's retries.
     pub charged: bool,
-    /// Whether it counts among the ends that were not the job's fault.
+    /// Whether it counts as an end without the job's fault.
     pub uncharged: bool,
     /// Whether it shared its slice.
     pub shared: bool,
-    /// Why the job runs again, if it does: mostly how this attempt ended.
+    /// Why the job runs again, if it does: usually the outcome of this attempt.
     pub reason: Outcome,
     /// The gang that ends with it, if it is in one.
     pub gang: Option<JobId>,
@@ -117,15 +117,15 @@ pub struct EndedAttempt {
     pub record: ExitRecord,
     /// Its run times, as far as they are known.
     pub run_times: AttemptRunTimes,
-    /// The memory of its slice, if its task learns that this is too little.
+    /// The memory of its slice, if that was too little for its task.
     pub ran_out_of: Option<Bytes>,
-    /// What follows for its job if GPU memory ran out, for it or for its gang.
+    /// The consequence for its job if it or its gang ran out of GPU memory.
     pub out_of_memory: Option<OutOfMemoryRow>,
     /// The prediction of its run time.
     pub run_prediction: Option<Prediction>,
-    /// By when its job had to be done, in milliseconds since 1970.
+    /// Its job's deadline, in milliseconds since 1970.
     pub deadline: Option<Millis>,
-    /// How much of the job is done, in millionths.
+    /// How much of the job is finished, in millionths.
     pub done: u32,
 }
 
@@ -144,7 +144,7 @@ impl EndedAttempt {
 /// An out-of-memory event of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemoryRow {
-    /// What the job requests at least from now on.
+    /// The minimum that the job requests from now on.
     pub at_least: Option<Bytes>,
 }
 
@@ -162,11 +162,11 @@ pub struct WaitingJobCommand {
 pub enum WaitingJobChange {
     /// The job's state becomes `queued`, `held` or `cancelled`.
     To(JobState),
-    /// The job gets this part of its slice, and waits on.
+    /// The job gets this share of its slice, and continues to wait.
     Share(SmPercent),
-    /// The job ends as cancelled, since the jobs that it waits for ended in a way that never lets it start.
+    /// The job ends as cancelled, since its dependency can never be met.
     GiveUp,
-    /// The job is updated, and waits on.
+    /// The job is updated, and continues to wait.
     Update(JobUpdate),
 }
 
@@ -177,7 +177,7 @@ pub struct ResharedJob {
     pub job: JobId,
     /// Its attempt.
     pub attempt: AttemptId,
-    /// Its part of the slice.
+    /// Its share of the slice.
     pub sm: SmPercent,
 }
 
@@ -203,7 +203,7 @@ pub struct WaitReasonRow {
     pub job: JobId,
     /// The decision.
     pub decision: DecisionId,
-    /// The reason, as a stable word.
+    /// The reason, as a stable value of the API.
     pub reason: &'static str,
     /// The explanation.
     pub why: Explanation,
@@ -248,7 +248,7 @@ impl WaitingJobChange {
     }
 }
 
-/// Returns the record of an attempt that ended without a report of its shepherd.
+/// Returns the record of an attempt that ended without its shepherd's report.
 pub fn record_without_exit(outcome: Outcome, detail: String) -> ExitRecord {
     ExitRecord {
         outcome,

@@ -1,4 +1,4 @@
-//! The agent's part of a node: what it does about each frame, as `gpu-agent` does it.
+//! The agent's part of a node: its reaction to each frame, like that of `gpu-agent`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,11 +34,11 @@ enum Stage {
     },
 }
 
-/// What dies with the agent.
+/// State that is lost when the agent dies.
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     stage: Stage,
-    /// Journalled, not started; with the command about it since.
+    /// Attempts that are journalled and not started, with the last command about each.
     pub(super) spawning: BTreeMap<AttemptId, Option<Death>>,
     pub(super) plans: BTreeMap<GpuId, Run>,
 }
@@ -67,7 +67,7 @@ impl Machine {
         self.agent.as_mut().expect("a dead agent receives nothing")
     }
 
-    /// Takes a frame; the answers are the agent's, in order.
+    /// Handles a frame and returns the agent's answers in order.
     pub(super) fn receive(&mut self, frame: ToAgent, now: Millis) -> Vec<ToController> {
         match frame {
             ToAgent::Welcome(welcome) => self.welcomed(welcome),
@@ -85,7 +85,7 @@ impl Machine {
                     && let Some(facts) = self.disk.accepted.get(&attempt)
                 {
                     let able = facts.checkpoints && facts.share.is_none();
-                    assert!(able, "{attempt} was told to move, and can't");
+                    assert!(able, "{attempt} was requested to move, and can't");
                 }
                 let death = match cause {
                     StopCause::Cancel => Death::Cancelled,
@@ -133,7 +133,7 @@ impl Machine {
             self.agent().disconnected();
             return Vec::new();
         }
-        assert!(welcome.generation >= self.disk.generation, "a generation went back (V8)");
+        assert!(welcome.generation >= self.disk.generation, "a generation decreased (V8)");
         self.disk.highest_epoch = welcome.epoch;
         self.disk.controller = Some(welcome.controller);
         let spoiled = |facts: &Facts| facts.generation != welcome.generation;
@@ -150,7 +150,7 @@ impl Machine {
         Vec::new()
     }
 
-    /// Moves the session on as time passes.
+    /// Advances the session with time.
     pub(super) fn keep_session(&mut self, now: Millis) -> Vec<ToController> {
         let clock = self.clock(now);
         let generation = self.disk.generation;
@@ -211,7 +211,7 @@ impl Machine {
             }
             None => AttemptStatus::Journalled,
         };
-        // A refused launch was never journalled; nobody looks at its job.
+        // A refused launch was never journalled, so its job is not tracked.
         let job = self.disk.accepted.get(&attempt).map(|facts| facts.job);
         let job = job.unwrap_or(tessera_model::JobId::from_number(u64::MAX));
         ToController::Attempt(AttemptReport { attempt, job, status })
@@ -258,7 +258,7 @@ impl Machine {
             && card.instances.iter().any(|i| i.slot == slot && i.slice == Some(order.slice.clone()))
     }
 
-    /// A journalled attempt is started, unless it was stopped meanwhile.
+    /// A journalled attempt is started, unless it was stopped before.
     pub(super) fn spawn(&mut self, attempt: AttemptId, now: Millis) -> Vec<ToController> {
         let leased = self.leased(now);
         let Some(death) = self.agent().spawning.remove(&attempt) else { return Vec::new() };
@@ -304,7 +304,7 @@ impl Machine {
         })
     }
 
-    /// Ends what is alive: `None` if it is not.
+    /// Ends a live attempt; `None` if it is not alive.
     fn end_with(&mut self, attempt: AttemptId, death: Death) -> Option<Vec<ToController>> {
         if let Some(said) = self.agent().spawning.get_mut(&attempt) {
             *said = match (*said, death) {
@@ -363,7 +363,7 @@ impl Machine {
         vec![ToController::PlanEnded { plan, gpu, end }]
     }
 
-    /// Goes on with a plan by one step; `fail` makes it fail here.
+    /// Carries out the next step of a plan; with `fail` the step fails.
     pub(super) fn step_plan(&mut self, gpu: &GpuId, fail: bool) -> Vec<ToController> {
         let Some(mut run) = self.agent().plans.remove(gpu) else { return Vec::new() };
         let step = run.order.steps.get(run.done).copied();

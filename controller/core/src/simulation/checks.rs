@@ -1,4 +1,4 @@
-//! What must hold after each event (V1 to V8 of the invariants).
+//! Invariants that are checked after each event (V1 to V8).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use tessera_model::{JobId, NodeId};
 use super::world::World;
 use crate::input::Input;
 
-/// What was true before.
+/// The state at the previous check.
 #[derive(Debug, Default)]
 pub(super) struct Past {
     finals: BTreeMap<JobId, JobState>,
@@ -17,7 +17,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Looks at the world, and complains.
+    /// Checks all invariants, and panics at a violation.
     pub(super) fn check(&mut self, world: &World) {
         processes_are_committed_and_alone(world);
         memory_is_shared_by_nobody(world);
@@ -28,20 +28,20 @@ impl Past {
                 assert_eq!(before, row.state, "{job:?} left its final state (V7)");
             }
         }
-        assert!(world.store.epoch >= self.epoch, "the epoch went back (V8)");
+        assert!(world.store.epoch >= self.epoch, "the epoch decreased (V8)");
         self.epoch = world.store.epoch;
         for machine in &world.machines {
             let stored = world.store.nodes.get(&machine.identity.id).map_or(0, |n| n.generation);
             let own = machine.disk.generation;
             let before = self.generations.entry(machine.identity.id).or_default();
-            assert!(stored >= before.0 && own >= before.1, "a generation went back (V8)");
-            assert!(own <= stored, "a node holds a generation that nobody gave");
+            assert!(stored >= before.0 && own >= before.1, "a generation decreased (V8)");
+            assert!(own <= stored, "a node has a generation that was never assigned");
             *before = (stored, own);
         }
     }
 }
 
-/// No process lives that the store doesn't know as live (V2, V6), and none twice for a job.
+/// The store knows every live process as live (V2, V6), and no job has two.
 fn processes_are_committed_and_alone(world: &World) {
     let mut jobs = BTreeSet::new();
     for machine in &world.machines {
@@ -68,11 +68,11 @@ pub(super) fn a_question_apart_has_the_same_answer(world: &mut World) {
     let whole = cluster.explain_position(&line, world.now);
     assert_eq!(apart, whole);
     let ahead = line.jobs_ahead;
-    world.note("a question was answered apart", ahead);
+    world.note("an explain query was answered", ahead);
 }
 
-/// No two processes use one memory slice, but for sharers of one user within what is there; and
-/// each uses an instance that stands (V3, P7).
+/// No two processes use one memory slice, except for sharing jobs of one user within its capacity.
+/// Each process uses an existing instance (V3, P7).
 fn memory_is_shared_by_nobody(world: &World) {
     for machine in &world.machines {
         let mut used = BTreeMap::new();
@@ -106,8 +106,12 @@ fn memory_is_shared_by_nobody(world: &World) {
                         .share
                         .as_ref()
                         .is_some_and(|(_, own)| own.is_kernel() == share.is_kernel());
-                    assert!(alone || alike, "kinds meet on {slice} of {} (V4)", facts.gpu);
-                    assert!(alone || mine, "users meet on {slice} of {} (V4)", facts.gpu);
+                    assert!(
+                        alone || alike,
+                        "two ways of sharing are on {slice} of {} (V4)",
+                        facts.gpu
+                    );
+                    assert!(alone || mine, "two users are on {slice} of {} (V4)", facts.gpu);
                     sm += share.sm_percent();
                     bytes += share.memory().get();
                 }
@@ -125,7 +129,7 @@ fn memory_is_shared_by_nobody(world: &World) {
     }
 }
 
-/// After a commit the state equals the store, except for what is not announced yet.
+/// After a commit the state equals the store, except for jobs that are not announced yet.
 pub(super) fn check_state_equals_store(world: &World) {
     let cluster = &world.controller.cluster;
     let unheard: BTreeSet<JobId> = world
@@ -160,9 +164,9 @@ pub(super) fn check_state_equals_store(world: &World) {
                 );
                 let queued = cluster.queue.ranks.contains_key(job) || unheard.contains(job);
                 let waits = row.state == JobState::Queued;
-                assert!(queued || !waits, "{job:?} is forgotten in the queue (V5)");
+                assert!(queued || !waits, "{job:?} is missing from the queue (V5)");
                 let stale = cluster.queue.ranks.contains_key(job) && !waits;
-                assert!(!stale, "{job:?} waits in the picture, but is {}", row.state);
+                assert!(!stale, "{job:?} waits in the cluster state, but is {}", row.state);
             }
         }
     }

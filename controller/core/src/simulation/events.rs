@@ -1,4 +1,5 @@
-//! What happens next: drawn by lot, each class of faults more or less likely from run to run.
+//! Chooses the next event at random; the probabilities of the classes of faults vary from run to
+//! run.
 
 use tessera_frames::cluster::{
     AttemptMemory, AttemptNeeds, InstanceTrouble, MigReport, ToController,
@@ -91,7 +92,7 @@ const FAULTS: [(Event, u64); 13] = [
     (Event::SwitchMode, 1),
 ];
 
-/// The lots of one run.
+/// The weights of one run.
 #[derive(Debug)]
 pub(super) struct Lots(Vec<(Event, u64)>);
 
@@ -99,19 +100,19 @@ pub(super) struct Lots(Vec<(Event, u64)>);
 pub(super) const LIGHT_TASK: &str = "light";
 
 impl Lots {
-    /// Draws which faults a run has: not all at once, since one can hide another.
+    /// Chooses the faults of a run. A run doesn't have all of them, since one can hide another.
     pub(super) fn new(world: &mut World) -> Self {
         let mut lots = ORDINARY.to_vec();
         for (event, weight) in FAULTS {
             let scale = [0, 1, 1, 4][world.random.index(4)];
-            // A broken connection is noticed some day.
+            // A broken connection is noticed eventually.
             let least = if matches!(event, Event::Notice) { weight } else { 0 };
             lots.push((event, (weight * scale).max(least)));
         }
         Self(lots)
     }
 
-    /// Draws what happens next.
+    /// Chooses the next event.
     pub(super) fn draw(&self, world: &mut World) -> Event {
         let all = self.0.iter().map(|(_, weight)| weight).sum();
         let mut lot = world.random.below(all);
@@ -121,12 +122,12 @@ impl Lots {
                 None => return *event,
             }
         }
-        unreachable!("a lot is below the sum of the weights")
+        unreachable!("a random number is below the sum of the weights")
     }
 }
 
 impl World {
-    /// Lets it happen.
+    /// Carries out an event.
     pub(super) fn happen(&mut self, event: Event) {
         match event {
             Event::Submit => self.submit(),
@@ -198,7 +199,7 @@ impl World {
                 (false, 20) => SharingMode::Auto,
                 (false, _) => SharingMode::Mps(MpsShare { sm, memory }),
             };
-            // How busy its task is was measured.
+            // The load of its task was measured.
             spec.task_key = (spec.share == SharingMode::Auto).then(|| LIGHT_TASK.to_owned());
             spec.run.checkpoint_signal = self.random.happens(70).then_some(CheckpointSignal::Usr1);
             spec.user = self.random.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
@@ -212,7 +213,7 @@ impl World {
         }
     }
 
-    /// Some jobs are gangs, of shapes that fit into the cluster once it is healed: the first
+    /// Some jobs are gangs, with shapes that fit into the cluster after the faults: the first
     /// machine gets its GPUs back, and every machine keeps one.
     fn gang_shape(&mut self, spec: &JobSpec) -> Option<GangShape> {
         if spec.share != SharingMode::Exclusive || !self.random.happens(40) {
@@ -241,7 +242,7 @@ impl World {
 
     fn some_command(&mut self) {
         let jobs: Vec<JobId> = self.store.jobs.keys().copied().collect();
-        // The newest ones are where commands overtake announcements.
+        // With the newest jobs, commands may overtake announcements.
         let recent = &jobs[jobs.len().saturating_sub(6)..];
         let from = if self.random.happens(50) { recent } else { &jobs[..] };
         let many = 1 + self.random.below(3);
@@ -263,7 +264,7 @@ impl World {
         .collect::<Vec<_>>();
         let command = self.random.pick(&commands).unwrap();
         if !drawn.is_empty() {
-            // Handlers mean the whole gang, whichever member is named.
+            // Handlers apply a command to the whole gang, whichever member is named.
             let drawn = self.store.with_gangs(drawn);
             self.note("a user spoke", (command, &drawn));
             self.command(command, drawn);
@@ -308,14 +309,14 @@ impl World {
         self.handle_operator_command(command);
     }
 
-    /// An operator takes a word back.
+    /// An operator clears an override.
     pub(super) fn lift(&mut self, kind: OverrideKind, target: OverrideTarget) {
         let on = match target {
             OverrideTarget::Node(node) => {
                 let machine = self.machines.iter().find(|m| m.identity.id == node);
                 OverrideScope::Node(machine.expect("machines stay").identity.name.clone())
             }
-            // Clears its slices too.
+            // This clears its slices, too.
             OverrideTarget::Gpu(gpu) | OverrideTarget::Slice(gpu, _) => OverrideScope::Gpu(gpu),
         };
         self.handle_operator_command(OperatorCommand::ClearOverride {
@@ -335,7 +336,7 @@ impl World {
         self.input(Input::Tick);
     }
 
-    /// Long enough for leases to run out, while nothing is delivered.
+    /// The time is long enough for leases to expire, while nothing is delivered.
     fn sleep(&mut self) {
         let steps = self.random.below(140);
         self.note("time passed in silence", steps);
@@ -407,7 +408,7 @@ impl World {
         }
     }
 
-    /// A node reports a program whose memory comes near to what it has.
+    /// A node reports a program whose memory use approaches its slice's memory.
     fn some_growth(&mut self) {
         let running = self.running();
         let Some((node, attempt)) = self.random.pick(&running) else { return };
@@ -452,7 +453,7 @@ impl World {
     fn some_plan(&mut self, fail: bool) {
         let plans = self.plans();
         if let Some((node, gpu)) = self.random.pick(&plans) {
-            self.note(if fail { "a plan failed" } else { "a plan went on" }, &gpu);
+            self.note(if fail { "a plan failed" } else { "a plan continued" }, &gpu);
             self.step_plan(node, &gpu, fail);
         }
     }
@@ -465,7 +466,7 @@ impl World {
             .collect()
     }
 
-    /// Somebody else's process comes to an idle instance, or leaves it.
+    /// A foreign process starts or ends on an idle instance.
     fn foreign(&mut self) {
         self.some_instance("a stranger used an instance", |instance| {
             instance.trouble = match instance.trouble {
@@ -477,7 +478,7 @@ impl World {
 
     /// An instance loses its compute instance.
     fn half_made(&mut self) {
-        self.some_instance("an instance was half made", |instance| instance.slice = None);
+        self.some_instance("an instance was partly created", |instance| instance.slice = None);
     }
 
     fn some_instance(
@@ -506,7 +507,7 @@ impl World {
         self.send_frames(node, frames);
     }
 
-    /// A GPU without work is gone when the agent comes up again.
+    /// A GPU without jobs is missing when the agent starts again.
     fn vanish(&mut self, node: usize) {
         let last = self.machines[node].gpus.len() - 1;
         if last == 0 || self.is_used(node, last) {

@@ -1,4 +1,4 @@
-//! The controller's process around the real core, as `actors::placer` runs it.
+//! The controller's process around the real core, which works like `actors::placer`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -23,10 +23,11 @@ use crate::rows::snapshot::StoreSnapshot;
 use crate::rows::submitted::SubmittedJob;
 use crate::state::ClusterState;
 
-/// After every so many recorded rounds an explanation is requested: it costs as much as many rounds.
+/// An explanation is requested once for this many recorded rounds, since it takes as long as many
+/// rounds.
 const EXPLAINED_EACH: u64 = 16;
 
-/// How a commit goes.
+/// The outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Commit {
     Done,
@@ -35,13 +36,13 @@ pub(super) enum Commit {
     AnswerLost,
 }
 
-/// The controller's process, as `actors::placer` runs it.
+/// The controller's process, which works like `actors::placer`.
 #[derive(Debug)]
 pub(super) struct Controller {
     pub(super) cluster: ClusterState,
     pub(super) inbox: Vec<Input>,
     pub(super) committing: Option<Round>,
-    /// Read already, not yet used.
+    /// A snapshot that was read and is not used yet.
     pub(super) reloading: Option<StoreSnapshot>,
     pub(super) sessions: BTreeMap<NodeId, u64>,
     /// Accepted jobs that the placer does not know yet.
@@ -54,7 +55,7 @@ fn cluster(policy: &str, epoch: u64, snapshot: StoreSnapshot, now: Millis) -> Cl
     let mut cluster = ClusterState::new(epoch, controller, terms, policy_of(policy), snapshot, now);
     let measured = ["ada", "bob"].map(|user| (format!("{user}: {LIGHT_TASK}"), 300));
     cluster.record_task_load(measured.into());
-    // Two users share fairly, one of them in an account with more shares.
+    // Two users with fair share, one of them in an account with more shares.
     let terms = AccountSettings {
         members: vec!["bob".to_owned()],
         coordinators: Vec::new(),
@@ -85,10 +86,11 @@ impl Controller {
 }
 
 impl World {
-    /// The placer takes an input, as its message handlers do.
+    /// The placer receives an input, like its message handlers.
     pub(super) fn input(&mut self, input: Input) {
         let stands = self.controller.reloading.is_none();
-        // A reload asks agents again, and refuses commands; only what users were promised stays.
+        // A reload requests reports from agents again and refuses commands; only accepted jobs are
+        // kept.
         if stands || matches!(input, Input::Submitted(_)) {
             self.controller.inbox.push(input);
         }
@@ -119,7 +121,7 @@ impl World {
         }
     }
 
-    /// The commit under way comes to its end.
+    /// The commit under way ends.
     pub(super) fn end_round(&mut self, how: Commit) {
         let Some(round) = self.controller.committing.take() else { return };
         let epoch = self.controller.cluster.epoch();
@@ -162,7 +164,7 @@ impl World {
             self.note("a move was given up", ());
         }
         if round.overrides.events.iter().any(|event| event.kind == "layout_done") {
-            self.note("an operator's layout was made", ());
+            self.note("an operator's layout was completed", ());
         }
         self.act(round, findings);
         checks::check_state_equals_store(self);
@@ -179,7 +181,7 @@ impl World {
         for ended in round.jobs.ended.iter().filter(|ended| ended.gang == Some(ended.job)) {
             match ended.to {
                 JobState::Queued => self.note("a gang was requeued together", ended.job),
-                JobState::Succeeded => self.note("a gang came to its end", ended.job),
+                JobState::Succeeded => self.note("a gang ended", ended.job),
                 _ => self.note("a gang was given up", (ended.job, ended.to)),
             }
         }
@@ -193,8 +195,8 @@ impl World {
         }
     }
 
-    /// A job that was set aside by a commit whose answer was lost, before it was announced, would
-    /// cost one more reload when it is announced: rare, and it heals.
+    /// A job may be changed before its announcement by a commit whose answer is lost. Its
+    /// announcement then causes one more reload, which is rare and harmless.
     fn forget_moved(&mut self, round: &Round) {
         let jobs: Vec<_> = round.jobs.commands.iter().map(|command| command.job).collect();
         let left = |submitted: &Vec<SubmittedJob>| submitted.iter().all(|f| !jobs.contains(&f.job));
@@ -205,7 +207,7 @@ impl World {
         });
     }
 
-    /// Has a round that was stored decided again, from nothing but what was recorded.
+    /// Decides a stored round again, from its record alone.
     fn decide_again(&mut self, round: &Round) {
         let Some(record) = &round.record else { return };
         let text = serde_json::to_string(&**record).unwrap();
@@ -225,7 +227,7 @@ impl World {
         self.controller.reloading = Some(self.store.snapshot());
     }
 
-    /// Uses the snapshot that was read.
+    /// Rebuilds the state from the snapshot that was read.
     pub(super) fn end_reload(&mut self) {
         let Some(snapshot) = self.controller.reloading.take() else { return };
         let epoch = self.controller.cluster.epoch();
@@ -276,13 +278,13 @@ impl World {
         }
     }
 
-    /// The controller's process dies, and another one begins from the store.
+    /// The controller's process dies, and another one starts from the store.
     pub(super) fn crash_controller(&mut self) {
         self.note("the controller crashed", ());
         if self.random.happens(50)
             && let Some(round) = self.controller.committing.take()
         {
-            // The database finishes what it was asked to.
+            // The database finishes its running transaction.
             if self.store.commit(&round, self.controller.cluster.epoch()).is_ok() {
                 self.decide_again(&round);
             }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::agent::Agent;
 use crate::rows::transitions::record_without_exit;
 
-/// Why a step of a plan was not made.
+/// Why a step of a plan failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepFailure {
     #[error("a process uses the instance")]
@@ -36,20 +36,20 @@ pub(super) enum StepFailure {
     Cut(#[from] IllegalCut),
 }
 
-/// What the journal knows of an attempt.
+/// The journal's entry of an attempt.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) job: JobId,
     pub(super) generation: u64,
     pub(super) gpu: GpuId,
     pub(super) slot: Option<Slot>,
-    /// Whose part of a shared slice it has, and which.
+    /// The user and the share, if it is on a shared slice.
     pub(super) share: Option<(String, SliceShare)>,
     /// Whether its program has a checkpoint signal.
     pub(super) checkpoints: bool,
 }
 
-/// What survives the agent, and the machine's reboots.
+/// State on disk, which survives restarts of the agent and of the machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
     pub(super) generation: u64,
@@ -98,7 +98,7 @@ impl Machine {
     /// Reads its clock.
     pub(super) fn clock(&self, now: Millis) -> Millis {
         let now = i64::try_from(now.get()).unwrap();
-        // Clocks of different machines are never compared: each begins somewhere.
+        // Clocks of different machines are never compared: each starts at a different time.
         let begun = 1_000_000 * (2 + self.rate.abs());
         Millis::new(u64::try_from(begun + now + now * self.rate / 1_000).unwrap())
     }
@@ -112,7 +112,7 @@ impl Machine {
             process: 0,
             generation: self.disk.generation,
             highest_epoch: self.disk.highest_epoch,
-            // The disks of simulated nodes are as they were written.
+            // The disks of simulated nodes never lose data.
             receipt: vec![1],
             controller: self.disk.controller,
             cores: 8,
@@ -124,9 +124,9 @@ impl Machine {
         }
     }
 
-    /// Starts an agent, which finds what the last one left.
+    /// Starts an agent, which reads its predecessor's state.
     pub(super) fn start_agent(&mut self) {
-        // Of a refused launch only the tombstone is on disk.
+        // For a refused launch, only the tombstone is on disk.
         self.disk.exits.retain(|attempt, _| self.disk.accepted.contains_key(attempt));
         let lost: Vec<_> = self
             .disk
@@ -145,7 +145,7 @@ impl Machine {
         self.agent = Some(Agent::default());
     }
 
-    /// Everything that runs is dead; instances don't survive either.
+    /// A reboot ends all processes and removes all instances.
     pub(super) fn reboot(&mut self, boot: BootId) {
         self.agent = None;
         self.processes.clear();
@@ -156,12 +156,12 @@ impl Machine {
         }
     }
 
-    /// Whether a lease of the present generation runs.
+    /// Returns whether the lease of the current generation is valid.
     pub(super) fn leased(&self, now: Millis) -> bool {
         self.clock(now) < self.disk.lease.1 && self.disk.lease.0 == self.disk.generation
     }
 
-    /// Shepherds end what the lease page doesn't cover any more (rule F5).
+    /// Shepherds end attempts that the lease page no longer covers (rule F5).
     pub(super) fn fence(&mut self, now: Millis) -> Vec<ToController> {
         let clock = self.clock(now);
         let fenced: Vec<_> = self
@@ -192,7 +192,7 @@ impl Machine {
             let ran = 20_000 + attempt.as_uuid().as_u128() % 37 * 1_000;
             record.started_unix = Millis::from_secs(1_000);
             record.ended_unix = record.started_unix.plus(Millis::new(u64::try_from(ran).unwrap()));
-            // Some run out of the host's memory: nobody knows their exit status.
+            // Some run out of the host's memory, so their exit status is unknown.
             let of_gpu =
                 outcome == Outcome::OutOfMemory && !attempt.as_uuid().as_u128().is_multiple_of(4);
             record.exit = of_gpu.then_some(ProgramExit::Code(1));
@@ -211,7 +211,7 @@ impl Machine {
         self.gpus.iter_mut().find(|gpu_report| gpu_report.gpu == *gpu)
     }
 
-    /// Makes one step of a plan; what is used is never touched (promise P7).
+    /// Carries out one step of a plan; instances in use are never touched (promise P7).
     pub(super) fn make(&mut self, gpu: &GpuId, step: PlanStep) -> Result<(), StepFailure> {
         let used = |slot: Slot| {
             self.processes.values().any(|p| p.facts.gpu == *gpu && p.facts.slot == Some(slot))

@@ -1,4 +1,4 @@
-//! Seeded random numbers: the same seed, the same run.
+//! Seeded random numbers: the same seed gives the same run.
 
 /// A random number generator (xorshift64*; Vigna 2016).
 #[derive(Debug)]
@@ -6,7 +6,7 @@ pub(super) struct RandomNumbers(u64);
 
 impl RandomNumbers {
     pub(super) fn new(seed: u64) -> Self {
-        // Zero would stay zero; near seeds must not begin alike.
+        // Zero would stay zero, and similar seeds must not give similar numbers.
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
             random.next();
@@ -28,7 +28,7 @@ impl RandomNumbers {
 
     /// Returns an index of a list of `length`, which must not be empty.
     pub(super) fn index(&mut self, length: usize) -> usize {
-        assert!(length > 0, "nothing can be drawn from an empty list");
+        assert!(length > 0, "an empty list has no elements to choose");
         usize::try_from(self.below(u64::try_from(length).unwrap())).unwrap()
     }
 
@@ -37,7 +37,7 @@ impl RandomNumbers {
         self.below(100) < percent
     }
 
-    /// Draws one of a list.
+    /// Returns a random element of a list.
     pub(super) fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
         if from.is_empty() { None } else { Some(from[self.index(from.len())].clone()) }
     }

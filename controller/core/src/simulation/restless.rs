@@ -1,5 +1,5 @@
-//! A policy that migrates jobs at random, with and without sense. Whatever it decides, no job may be
-//! migrated that can't be, and none may be lost.
+//! A policy that migrates jobs at random, also in impossible ways. Whatever it decides, jobs that
+//! can't be migrated must stay, and no job may be lost.
 
 use tessera_model::mig::{Layout, Slot};
 use tessera_model::{JobId, Millis};
@@ -11,7 +11,7 @@ use tessera_placement::{
 
 use super::random::RandomNumbers;
 
-/// Places as `scheme-b` does, and reshapes a GPU now and then.
+/// Places like `scheme-b`, and sometimes reshapes a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Restless;
 
@@ -59,7 +59,7 @@ impl Policy for Restless {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        // Facts are there for every running job.
+        // Every running job must have facts.
         for gpu in &cluster.gpus {
             for (job, _) in residents(gpu) {
                 let done = knowledge.jobs.facts(job).done.unwrap_or(0);
@@ -78,8 +78,8 @@ fn residents(gpu: &GpuView) -> Vec<(JobId, Option<Slot>)> {
     taken.collect()
 }
 
-/// Places the jobs of a GPU anew: most stay where they are, the others get random slots, and some
-/// of other GPUs or of the queue are added.
+/// Places the jobs of a GPU again: most keep their slots, the others get random slots, and some
+/// jobs from other GPUs or the queue are added.
 fn reshape(
     cluster: &ClusterView,
     queue: &[&QueuedJob],
@@ -95,7 +95,7 @@ fn reshape(
     }
     let alone = queue.iter().filter(|job| job.share.is_none());
     jobs.extend(alone.take(2).filter(|_| random.happens(20)).map(|job| job.id));
-    // Twice the same job, now and then: that must be noticed.
+    // Sometimes a job is named twice, which must be detected.
     if !random.happens(5) {
         jobs.sort_unstable();
         jobs.dedup();

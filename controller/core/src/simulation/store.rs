@@ -1,5 +1,5 @@
-//! The store as tables in memory: rounds are applied as `store::commit` applies them, in its
-//! order, with the same compared states, under the constraints of the schema.
+//! The store as tables in memory: rounds are applied like in `store::commit`: in its order, with
+//! the same compared states, under the constraints of the schema.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -92,7 +92,7 @@ pub(super) struct Store {
     growths: BTreeMap<AttemptId, OpenGrowth>,
 }
 
-/// Who holds a memory slice, as `attempt_slots` has it.
+/// The holder of each memory slice, like `attempt_slots`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Holder {
     Alone(AttemptId),
@@ -142,8 +142,8 @@ impl Store {
         Ok(findings)
     }
 
-    /// Every member of a gang has a live attempt or none has, and they end together; as
-    /// `store::gangs` makes sure.
+    /// Either every member of a gang has a live attempt or none has, and they end together, which
+    /// `store::gangs` ensures.
     fn gangs_are_whole(&self) -> Result<(), Refused> {
         for (job, row) in &self.jobs {
             let Some(member) = row.gang.filter(|member| member.rank == 0) else { continue };
@@ -164,7 +164,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the jobs that share each job's fate, once each.
+    /// Returns the jobs and all members of their gangs, once each.
     pub(super) fn with_gangs(&self, jobs: Vec<JobId>) -> Vec<JobId> {
         let mut all = Vec::new();
         for job in jobs {
@@ -242,7 +242,7 @@ impl Store {
         Ok(self.findings(round, moved))
     }
 
-    /// Keeps what is predicted of an attempt. No job is moved twice from one attempt.
+    /// Keeps the predictions about an attempt. No job is moved twice from one attempt.
     fn grow(&mut self, growth: &GrowthRow) -> Result<(), Refused> {
         let GrowthRow { job, attempt, capacity, .. } = *growth;
         if growth.outcome.is_some() {
@@ -588,10 +588,9 @@ impl Store {
     }
 }
 
-/// A batch moves exactly as many rows as it names: none may be named twice.
+/// A batch changes exactly as many rows as it names, so no row may be named twice.
 fn distinct(jobs: impl Iterator<Item = JobId>) -> Result<(), Refused> {
     let mut seen = BTreeSet::new();
-    jobs.into_iter().try_for_each(|job| {
-        check(seen.insert(job), || format!("{job:?} stands twice in one batch"))
-    })
+    jobs.into_iter()
+        .try_for_each(|job| check(seen.insert(job), || format!("{job:?} is twice in one batch")))
 }

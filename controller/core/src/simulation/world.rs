@@ -1,5 +1,5 @@
 //! The whole cluster in one thread: a controller over the store, machines, and the connections
-//! between them. Each method is one thing that can happen.
+//! between them. Each method is one kind of event.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,22 +16,22 @@ use super::store::Store;
 use crate::commands::JobCommand;
 use crate::input::Input;
 
-/// A lease: short, so that many run out.
+/// The duration of leases: short, so that many expire.
 pub(super) const LEASE: Millis = Millis::from_secs(20);
 
-/// One connection, from hello to the moment when both sides know that it broke.
+/// One connection, from its hello until both sides know that it broke.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) node: usize,
     pub(super) up: VecDeque<ToController>,
     pub(super) down: VecDeque<ToAgent>,
-    /// Whether each side still holds it.
+    /// Whether each side still considers it open.
     pub(super) agent_holds: bool,
     pub(super) controller_holds: bool,
     pub(super) broken: bool,
 }
 
-/// Everything.
+/// The whole simulated cluster.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) random: RandomNumbers,
@@ -41,19 +41,19 @@ pub(super) struct World {
     pub(super) machines: Vec<Machine>,
     pub(super) links: BTreeMap<u64, Link>,
     pub(super) policy: &'static str,
-    /// Reads what was recorded of committed rounds.
+    /// Reads the records of committed rounds.
     pub(super) replay: RoundReplay,
-    /// Whether the first machine has two GPUs, when all is well.
+    /// Whether the first machine has two GPUs without faults.
     pub(super) both_gpus: bool,
     pub(super) ids: u128,
     pub(super) tokens: BTreeMap<u64, Vec<JobId>>,
     pub(super) counts: BTreeMap<&'static str, u64>,
-    /// What happened last, for the report of a failure.
+    /// The last events, for the report of a failure.
     pub(super) history: VecDeque<String>,
 }
 
 impl World {
-    /// Counts something that has to happen in some run, and remembers it.
+    /// Counts an event that must occur in some run, and remembers it.
     pub(super) fn note(&mut self, what: &'static str, detail: impl std::fmt::Debug) {
         *self.counts.entry(what).or_default() += 1;
         self.history.push_back(format!("{} {what} {detail:?}", self.now.get()));
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// Puts an agent's frames on its connection.
+    /// Sends an agent's frames on its connection.
     pub(super) fn send_frames(&mut self, node: usize, frames: Vec<ToController>) {
         let link = self.links.values_mut().find(|link| link.node == node && link.agent_holds);
         if let Some(link) = link
@@ -107,7 +107,8 @@ impl World {
         self.note("an agent connected", (node, session));
     }
 
-    /// A connection breaks; each side notices when it does, what was under way may be lost.
+    /// A connection breaks. Each side notices that at its own time, and frames under way may be
+    /// lost.
     pub(super) fn break_link(&mut self, session: u64) {
         let keep = self.random.happens(50);
         let Some(link) = self.links.get_mut(&session) else { return };
@@ -130,7 +131,7 @@ impl World {
         self.forget_link(session);
     }
 
-    /// The controller notices that a connection broke, once it has read what came over it.
+    /// The controller notices that a connection broke after it has read all received frames.
     pub(super) fn controller_notices(&mut self, session: u64) {
         let Some(link) = self.links.get_mut(&session) else { return };
         if !link.up.is_empty() {
@@ -139,7 +140,7 @@ impl World {
         link.controller_holds = false;
         let node = self.machines[link.node].identity.id;
         if self.controller.sessions.get(&node).is_some_and(|current| *current != session) {
-            self.note("an old connection's end came after the new one", session);
+            self.note("an old connection's end arrived after the new one", session);
         }
         if self.controller.sessions.get(&node) == Some(&session) {
             self.controller.sessions.remove(&node);
@@ -160,7 +161,7 @@ impl World {
         let node = identity.id;
         match frame {
             ToController::Hello(hello) if self.controller.reloading.is_some() => {
-                self.note("an agent came during a reload", hello.generation);
+                self.note("an agent connected during a reload", hello.generation);
                 self.refuse(session);
             }
             ToController::Hello(hello) => {
@@ -188,7 +189,7 @@ impl World {
         if let ToAgent::Launch(order) = &frame {
             let known = self.store.attempts.get(&order.attempt);
             assert!(known.is_some(), "a launch was sent that was never committed (V6)");
-            // A queue within the process is faster than any network.
+            // A queue within the process delivers before any network does.
             while !self.controller.submitted.is_empty() {
                 self.announce_submitted();
             }
@@ -251,7 +252,7 @@ impl World {
         self.cut(node);
     }
 
-    /// The machine boots anew.
+    /// The machine reboots.
     pub(super) fn reboot(&mut self, node: usize) {
         self.ids += 1;
         let boot = BootId::from_uuid(Uuid::from_u128(self.ids));
@@ -270,7 +271,7 @@ impl World {
         }
     }
 
-    /// A plan goes on by one step.
+    /// A plan advances by one step.
     pub(super) fn step_plan(&mut self, node: usize, gpu: &GpuId, fail: bool) {
         let frames = self.machines[node].step_plan(gpu, fail);
         self.send_frames(node, frames);

@@ -1,4 +1,4 @@
-//! Recent usage by user, kept as attempts begin and end.
+//! Recent usage by user, updated when attempts begin and end.
 
 use crate::accounts::Accounts;
 use crate::state::attempts::LiveAttempt;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use tessera_model::Millis;
 use tessera_placement::fair::DecayedUsage;
 
-/// What accounts may hold, and what their users used recently.
+/// Quotas of accounts, and the recent usage of their users.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Accounting {
     pub(crate) accounts: Accounts,
     pub(crate) ledger: UsageLedger,
 }
 
-/// A half-life that never takes effect: a thousand years, in milliseconds.
+/// A half-life without any effect: a thousand years, in milliseconds.
 const FOR_EVER: Millis = Millis::from_secs(1_000 * 365 * 86_400);
 
 /// Usage by user, which decays with a half-life.
@@ -24,7 +24,7 @@ pub struct UsageLedger {
 }
 
 impl UsageLedger {
-    /// Starts from earlier usage, and keeps what users hold at present.
+    /// Starts from earlier usage, and keeps the slices that users hold now.
     pub(crate) fn begin(
         &mut self,
         earlier: Vec<(String, Millis)>,
@@ -42,13 +42,13 @@ impl UsageLedger {
         }
     }
 
-    /// Adds compute slices to what a user holds; a negative number gives them back.
+    /// Adds compute slices to those that a user holds; a negative number removes them.
     pub(crate) fn take(&mut self, user: &Arc<str>, slices: f64, accounts: &Accounts, now: Millis) {
         let usage = self.users.entry(Arc::clone(user)).or_default();
         usage.take(slices, now, accounts.half_life.unwrap_or(FOR_EVER));
     }
 
-    /// Gives everything back: a reload reports anew what each user holds.
+    /// Removes all held slices: a reload counts again what each user holds.
     pub(crate) fn release_all(&mut self, accounts: &Accounts, now: Millis) {
         for usage in self.users.values_mut() {
             usage.take(-usage.held(), now, accounts.half_life.unwrap_or(FOR_EVER));

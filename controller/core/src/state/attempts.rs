@@ -1,4 +1,4 @@
-//! Live attempts: those that hold a place, from the reservation to the end.
+//! Live attempts: those that hold a placement, from the reservation to the end.
 
 use crate::LaunchSpec;
 use crate::commands::CommandResult;
@@ -23,14 +23,14 @@ use tessera_predict::memory::MemoryEstimate;
 /// The live attempts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AttemptTable {
-    /// Ordered, so that equal inputs lead to equal rounds.
+    /// An ordered map, so that equal inputs lead to equal rounds.
     pub(crate) live: BTreeMap<AttemptId, LiveAttempt>,
     pub(crate) by_job: HashMap<JobId, AttemptId>,
-    /// Gangs of which a member ended without success: the others are being stopped.
+    /// Gangs with a member that ended without success: the other members are being stopped.
     pub(crate) broken_gangs: BTreeSet<JobId>,
 }
 
-/// What an attempt's node knows of its time limit.
+/// What an attempt's node knows about its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeLimitNotice {
     /// The limit of the launch order holds.
@@ -51,11 +51,11 @@ pub(crate) struct LiveAttempt {
     pub(crate) generation: u64,
     pub(crate) gpu: GpuId,
     pub(crate) slot: Option<Slot>,
-    /// Its part of the slice; `None` if it has the slice to itself.
+    /// Its share of the slice; `None` if it has the slice to itself.
     pub(crate) share: Option<SharingRequest>,
     pub(crate) slice: Option<SliceId>,
     pub(crate) decision: DecisionId,
-    /// What to run; absent only between its reservation and that round's commit.
+    /// Its launch specification; absent only between its reservation and that round's commit.
     pub(crate) launch_spec: Option<LaunchSpec>,
     /// The trace that its launch continues.
     pub(crate) traceparent: Option<String>,
@@ -69,18 +69,18 @@ pub(crate) struct LiveAttempt {
     pub(crate) user: Arc<str>,
     /// Its weight in its user's usage, in compute slices.
     pub(crate) weight: f64,
-    /// What its job requests, by whatever source.
+    /// Its job's request, from any source.
     pub(crate) request: GpuRequest,
     pub(crate) facts: Arc<TaskFacts>,
     /// When its job was accepted.
     pub(crate) submitted: Millis,
-    /// When its program began, as far as is known.
+    /// When its program began, if known.
     pub(crate) began: Option<Millis>,
-    /// How much of its job was done before it, in millionths.
+    /// How much of its job was finished before it, in millionths.
     pub(crate) done: u32,
     /// The prediction of its run time; `None` if it shares its slice.
     pub(crate) run_prediction: Option<AttemptPrediction>,
-    /// The prediction of its memory, if its job requests what runs of its task showed.
+    /// The prediction of its memory, if its job's request comes from earlier runs of its task.
     pub(crate) memory: Option<MemoryEstimate>,
     /// The GPU memory that it may use.
     pub(crate) gpu_memory: Bytes,
@@ -91,13 +91,13 @@ pub(crate) struct LiveAttempt {
     pub(crate) refused: Bytes,
     /// Whether its job goes back to the queue if it ends without success, at its user's request.
     pub(crate) requeue: bool,
-    /// Its place in its gang, if it is in one.
+    /// Its membership in a gang, if it has one.
     pub(crate) gang: Option<GangMember>,
-    /// How it ended, while other members of its gang run on.
+    /// Its outcome, while other members of its gang still run.
     pub(crate) end: Option<MemberEnded>,
 }
 
-/// How a member ended, kept until every member has.
+/// The outcome of a member, kept until all members have ended.
 #[derive(Clone, Debug)]
 pub(crate) struct MemberEnded {
     pub(crate) record: ExitRecord,
@@ -112,7 +112,7 @@ impl AttemptTable {
         self.live.insert(attempt, live);
     }
 
-    /// Removes an attempt that is over.
+    /// Removes an ended attempt.
     pub(crate) fn remove(&mut self, attempt: AttemptId) -> Option<LiveAttempt> {
         let live = self.live.remove(&attempt)?;
         self.by_job.remove(&live.job);
@@ -126,7 +126,7 @@ impl AttemptTable {
         self.broken_gangs.clear();
     }
 
-    /// Notes that a node has reported an attempt. Returns it, if it is live there.
+    /// Records that a node has reported an attempt. Returns the attempt if it is live there.
     pub(crate) fn acknowledge(&mut self, node: NodeId, attempt: AttemptId) -> Option<&LiveAttempt> {
         let live = self.live.get_mut(&attempt).filter(|live| live.node == node)?;
         live.acknowledged = true;
@@ -143,7 +143,7 @@ impl AttemptTable {
         self.live.iter().filter(|(_, live)| live.node == node).map(|(id, _)| *id).collect()
     }
 
-    /// Whether a live attempt has the slot of the GPU.
+    /// Returns whether a live attempt has the slot of the GPU.
     pub(crate) fn holds(&self, gpu: &GpuId, slot: Slot) -> bool {
         self.live.values().any(|live| live.gpu == *gpu && live.slot == Some(slot))
     }
@@ -163,7 +163,7 @@ impl AttemptTable {
         })
     }
 
-    /// Returns the attempts that share an attempt's fate: its gang's, or itself.
+    /// Returns the attempts that end with an attempt: those of its gang, or itself.
     pub(crate) fn gang_attempts(&self, attempt: AttemptId) -> Vec<AttemptId> {
         match self.live.get(&attempt).and_then(|live| live.gang) {
             Some(member) => self.members(member).map(|(attempt, _)| attempt).collect(),
@@ -171,7 +171,7 @@ impl AttemptTable {
         }
     }
 
-    /// Stops the other members, at once where no launch was ever sent.
+    /// Stops the other members; they end at once if no launch was sent.
     pub(crate) fn stop_other_members(&mut self, member: GangMember) {
         for job in member.all() {
             let Some(attempt) = self.by_job.get(&job) else { continue };
@@ -202,13 +202,13 @@ impl LiveAttempt {
         self.began.map_or(Millis::ZERO, |began| now.minus(began))
     }
 
-    /// Returns its compute instance, if its GPU instance is cut into several.
+    /// Returns its compute instance, if its GPU instance is divided into several.
     pub(crate) fn part(&self) -> Option<ComputeSlot> {
         self.share.as_ref()?.share.compute()
     }
 
-    /// Gives the job another part of its slice. Its attempt ends by its checkpoint signal, and the
-    /// next one has the new part. A job without a checkpoint signal is refused.
+    /// Gives the job another share of its slice. Its attempt ends by its checkpoint signal, and the
+    /// next one has the new share. A job without a checkpoint signal is refused.
     pub(crate) fn reshare(
         &mut self,
         attempt: AttemptId,
@@ -235,7 +235,8 @@ impl LiveAttempt {
         CommandResult::Done
     }
 
-    /// Updates the job: its time limit and its deadline hold at once, its priority when it waits again.
+    /// Updates the job: its time limit and its deadline apply at once, its priority when it waits
+    /// again.
     pub(crate) fn update(
         &mut self,
         attempt: AttemptId,

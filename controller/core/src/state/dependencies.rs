@@ -1,7 +1,8 @@
-//! What is known of the jobs that others wait for.
+//! What is known about the jobs that others depend on.
 //!
-//! The store knows how jobs ended, also those that ended long ago. So each condition is a question to the store,
-//! which the commit of a round answers. It is put again whenever a round changes one of the jobs.
+//! The store knows how jobs ended, also those that ended long ago. So each condition is a query to
+//! the store, which the commit of a round answers. It is repeated whenever a round changes one of
+//! the jobs.
 
 use crate::round::JobWrites;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,28 +12,29 @@ use tessera_model::dependency::{
 };
 use tessera_model::spec::ARRAY_TASKS_MAX;
 
-/// Most questions that one commit answers. Chosen: a few milliseconds of the database; the rest follows in the
-/// next rounds.
+/// The most queries that one commit answers. Chosen: they take the database a few milliseconds, and
+/// the rest follows in the next rounds.
 const QUESTIONS_MAX: usize = 500;
 
-/// The questions of waiting jobs, with what is known.
+/// The queries of waiting jobs, with the known answers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DependencyTable {
-    /// The questions of each waiting job.
+    /// The queries of each waiting job.
     of_job: BTreeMap<JobId, Vec<DependencyQuestion>>,
-    /// The questions with the jobs that they are about, as far as they are known, and the jobs that wait.
+    /// The queries with the jobs that they are about, as far as these are known, and the waiting
+    /// jobs.
     watched: BTreeMap<DependencyQuestion, KnownFacts>,
-    /// Those of the ranges that have several jobs.
+    /// The ranges that have several jobs.
     arrays: BTreeSet<JobRange>,
-    /// The jobs that wait for a job because it has their name.
+    /// The jobs that wait for a job of the same name.
     same_name: BTreeMap<JobId, BTreeSet<JobId>>,
-    /// The questions to put to the store.
+    /// The queries for the store.
     open: BTreeSet<DependencyQuestion>,
-    /// The waiting jobs about which something became known.
+    /// The waiting jobs with new answers.
     changed: BTreeSet<JobId>,
 }
 
-/// A question with its answer.
+/// A query with its answer.
 #[derive(Clone, Debug, Default)]
 struct KnownFacts {
     known: Option<DependencyFacts>,
@@ -57,7 +59,7 @@ impl DependencyTable {
         self.of_job.insert(job, questions);
     }
 
-    /// Removes a job that waits no longer.
+    /// Removes a job that no longer waits.
     pub(crate) fn remove(&mut self, job: JobId) {
         for question in self.of_job.remove(&job).unwrap_or_default() {
             let Some(watched) = self.watched.get_mut(&question) else { continue };
@@ -93,7 +95,7 @@ impl DependencyTable {
         *self = Self::default();
     }
 
-    /// Takes in what the store answered.
+    /// Records the store's answers.
     pub(crate) fn learn(&mut self, known: Vec<(DependencyQuestion, DependencyFacts)>) {
         for (question, facts) in known {
             let Some(watched) = self.watched.get_mut(&question) else { continue };
@@ -110,7 +112,7 @@ impl DependencyTable {
         }
     }
 
-    /// Puts the questions again about all jobs that a round changes.
+    /// Repeats the queries about all jobs that a round changes.
     pub(crate) fn note_changes(&mut self, jobs: &JobWrites) {
         if self.watched.is_empty() {
             return;
@@ -138,7 +140,7 @@ impl DependencyTable {
         self.open.extend(same_name.map(|waiting| DependencyQuestion::Earlier(*waiting)));
     }
 
-    /// Takes the questions that the next commit is to answer.
+    /// Takes the queries for the next commit.
     pub(crate) fn take_questions(&mut self) -> Vec<DependencyQuestion> {
         let taken: Vec<_> = self.open.iter().take(QUESTIONS_MAX).copied().collect();
         for question in &taken {
@@ -147,7 +149,7 @@ impl DependencyTable {
         taken
     }
 
-    /// Takes the waiting jobs about which something became known.
+    /// Takes the waiting jobs with new answers.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<JobId> {
         std::mem::take(&mut self.changed)
     }
@@ -163,7 +165,7 @@ impl DependencyTable {
             .then(|| dependency.verdict(job, place, |question| self.watched.get(&question)?.known))
     }
 
-    /// Whether the store has answered all questions of a job.
+    /// Returns whether the store has answered all queries of a job.
     pub(crate) fn is_known(&self, job: JobId) -> bool {
         let is_answered = |question: &DependencyQuestion| {
             self.watched.get(question).is_some_and(|w| w.known.is_some())
@@ -171,7 +173,7 @@ impl DependencyTable {
         self.of_job.get(&job).is_some_and(|questions| questions.iter().all(is_answered))
     }
 
-    /// Copies what is known for some jobs.
+    /// Copies the known answers of some jobs.
     pub(crate) fn excerpt(&self, jobs: impl Iterator<Item = JobId>) -> Self {
         let mut copy = Self::default();
         for job in jobs {

@@ -1,21 +1,21 @@
-//! What this leader may do, and from when: its epoch, and what earlier leaders may have granted.
+//! Restrictions on this leader's actions: its epoch, and what earlier leaders may have granted.
 
 use tessera_frames::cluster::{AttemptReport, AttemptStatus, StopCause, ToAgent};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::{AttemptId, ControllerId, Millis};
 
-/// What holds a leader back from acting on its own.
+/// The restrictions on a leader's actions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaderGuards {
     pub(crate) epoch: u64,
     pub(crate) controller: ControllerId,
     pub(crate) lease: LeaseTerms,
-    /// No placement before this time (rule F14).
+    /// No job is placed before this time (rule F14).
     pub(crate) hold_until: Millis,
-    /// Earlier leaders' grants may stand until then (rule F4).
+    /// Earlier leaders' grants may be valid until then (rule F4).
     pub(crate) granted_until: Millis,
-    /// Nodes of lower generations are lost: the database was rolled back, and what was granted to
-    /// them since is not known (rule F14).
+    /// Nodes of lower generations are lost: the database was rolled back, and later grants to them
+    /// are not known (rule F14).
     pub(crate) generation_min: u64,
 }
 
@@ -42,8 +42,8 @@ impl LeaderGuards {
         }
     }
 
-    /// Returns when a node is declared lost that reports now and never again. Leases of an earlier
-    /// leader may run longer, so that they are waited for, too.
+    /// Returns when a node is declared lost if it never reports again. Leases of an earlier leader
+    /// may last longer, so their end is awaited, too.
     pub(crate) fn expiry_from(&self, now: Millis) -> Millis {
         self.lease.controller_expiry(now).max(self.granted_until)
     }

@@ -1,4 +1,4 @@
-//! Nodes with their GPUs and connections, as agents reported them.
+//! Nodes with their GPUs and connections, from agents' reports.
 
 use crate::commands::operator::{OperatorRefusal, RefusalKind};
 use crate::rows::overrides::{OperatorEvent, OverrideTarget};
@@ -20,7 +20,7 @@ use tessera_model::{
 };
 use tessera_placement::{MigView, SliceKind};
 
-/// The nodes, their GPUs, and who is connected.
+/// The nodes, their GPUs, and their connections.
 #[derive(Debug, Default)]
 pub(crate) struct NodeInventory {
     pub(crate) nodes: BTreeMap<NodeId, NodeState>,
@@ -31,15 +31,15 @@ pub(crate) struct NodeInventory {
     pub(crate) duplicates: DuplicateAgents,
     /// Memory of the largest slice that any GPU can have; zero before a GPU is known.
     pub(crate) largest_slice: Bytes,
-    /// The largest slices of all GPUs as they were measured last ([`Self::sizes_of_gpus`]).
+    /// The largest slices of all GPUs at the last measurement ([`Self::sizes_of_gpus`]).
     pub(crate) known_sizes: u64,
 }
 
-/// How often a pause is doubled. A bad GPU must not use up the attempts of every queued job, and a
-/// repaired one must not wait for hours.
+/// How often a pause is doubled at most. A bad GPU must not use up the attempts of every queued
+/// job, and a repaired one must not wait for hours.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// A node, as it registered.
+/// A registered node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeState {
     pub(crate) name: NodeName,
@@ -59,13 +59,13 @@ pub(crate) struct NodeState {
     pub(crate) last_seen_unix: Millis,
 }
 
-/// A connection that was welcomed.
+/// An accepted connection.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeSession {
     pub(crate) id: u64,
-    /// The agent's process, by the number that it drew (rule A8).
+    /// The agent's process, identified by its random number (rule A8).
     pub(crate) process: u64,
-    /// Where other nodes reach its node.
+    /// The address at which other nodes reach its node.
     pub(crate) address: String,
     /// Which limits and protections jobs don't have there.
     pub(crate) isolation_gaps: BTreeSet<IsolationGap>,
@@ -74,21 +74,21 @@ pub(crate) struct NodeSession {
     pub(crate) reported: HashSet<AttemptId>,
 }
 
-/// A GPU, as its agent reported it, with the state of its plans.
+/// A GPU from its agent's report, with the state of its plans.
 #[derive(Clone, Debug)]
 pub(crate) struct GpuState {
     pub(crate) node: NodeId,
     pub(crate) report: GpuReport,
     pub(crate) layout_gen: u64,
     pub(crate) mig: Option<Arc<MigView>>,
-    /// Whether the agent reported it in its present session.
+    /// Whether the agent reported it in its current session.
     pub(crate) fresh: bool,
     pub(crate) open_plan: Option<PlanId>,
     /// The layout that an administrator requested, while the open plan makes it.
     pub(crate) layout_in_progress: Option<LayoutInProgress>,
-    /// Nothing new is tried on it before this time.
+    /// No plan or attempt starts on it before this time.
     pub(crate) paused_until: Millis,
-    /// Plans that failed and attempts that it refused since a program last started on it.
+    /// How many plans failed and attempts were refused since a program last started on it.
     pub(crate) failures: u32,
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn without_refused_placements(geometry: &Geometry, refused: &[Slot]) 
     geometry
 }
 
-/// Returns the slice in a slot, or the one of a compute instance there. With MIG off it is the GPU
+/// Returns the slice in a slot, or that of a compute instance there. With MIG off it is the GPU
 /// itself.
 pub(crate) fn slice_at(
     report: &GpuReport,
@@ -155,14 +155,14 @@ pub(crate) fn largest_of(gpu: &GpuState) -> Option<Bytes> {
     }
 }
 
-/// Returns the size that so many of some sizes reach.
+/// Returns the largest size that at least so many of the sizes reach.
 fn nth_largest(mut sizes: Vec<Bytes>, count: u32) -> Option<Bytes> {
     sizes.sort_unstable();
     let before = sizes.len().checked_sub(usize::try_from(count.max(1)).ok()?)?;
     sizes.get(before).copied()
 }
 
-/// An agent that has connected, and is no session yet.
+/// An agent that has connected and has no session yet.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectedAgent {
     /// Its node, by its certificate.
@@ -182,10 +182,10 @@ pub(crate) struct DuplicateAgent {
 /// The waiting second agents: at most one for each node.
 pub(crate) type DuplicateAgents = BTreeMap<NodeId, DuplicateAgent>;
 
-/// What all multiprocessors are, in percent.
+/// All multiprocessors, in percent.
 const ALL_PERCENT: f64 = 100.0;
 
-/// Compute slices that a GPU without MIG counts for, as for quotas.
+/// How many compute slices a GPU without MIG counts as, the same as for quotas.
 const WHOLE: f64 = 7.0;
 
 /// Returns the part of the memory as a number from 0 to 1.
@@ -195,7 +195,7 @@ pub(crate) fn fraction_of(part: Bytes, whole: Bytes) -> f64 {
 }
 
 impl NodeState {
-    /// Whether its agent is connected and has reported everything that existed then.
+    /// Returns whether its agent is connected and has completed its report.
     pub(crate) fn is_ready(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.ready)
     }
@@ -237,7 +237,7 @@ impl GpuState {
         }
     }
 
-    /// Such as `1c+2c.3g.20gb@4`, of an instance that is cut so.
+    /// Such as `1c+2c.3g.20gb@4` for a divided instance.
     pub(crate) fn cut_name(&self, slot: Slot, cut: Cut) -> String {
         let name = self.slot_name(slot);
         match &self.report.mig {
@@ -248,12 +248,12 @@ impl GpuState {
         }
     }
 
-    /// Returns the present layout as text.
+    /// Returns the current layout as text.
     pub(crate) fn layout_text(&self) -> String {
         layout_name(self, &self.report.instances.iter().map(|i| i.slot).collect())
     }
 
-    /// `R` of a layout, over the plain profiles.
+    /// Returns `R` of a layout, over the plain profiles.
     pub(crate) fn count_full_layouts(&self, layout: &Layout) -> usize {
         let reach = |mig: &MigView| mig.full_layouts(mig.all().state(layout)?);
         self.mig.as_deref().and_then(reach).unwrap_or(0)
@@ -261,8 +261,8 @@ impl GpuState {
 }
 
 impl NodeInventory {
-    /// Returns the largest size that every member of a gang could have at once, of the GPUs that count. For
-    /// a job that is alone it is the largest slice.
+    /// Returns the largest size that every member of a gang could have at once, on the GPUs that
+    /// count. For a job outside of gangs it is the largest slice.
     pub(crate) fn largest_size(
         &self,
         shape: Option<GangShape>,
@@ -286,7 +286,7 @@ impl NodeInventory {
         hasher.finish()
     }
 
-    /// Whether a node's agent is connected and has reported everything that existed then.
+    /// Returns whether a node's agent is connected and has completed its report.
     pub(crate) fn is_ready(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(NodeState::is_ready)
     }
@@ -299,15 +299,15 @@ impl NodeInventory {
         })
     }
 
-    /// Whether new attempts may start on a GPU.
+    /// Returns whether new attempts may start on a GPU.
     pub(crate) fn is_available(&self, gpu: &GpuState, now: Millis) -> bool {
         let node = self.nodes.get(&gpu.node);
         let connected = node.is_some_and(|node| !node.lost && node.is_ready());
         connected && gpu.fresh && gpu.report.health == GpuHealth::Healthy && now >= gpu.paused_until
     }
 
-    /// Returns the slice on which an attempt would run, if it stands and was reported in the
-    /// node's present session.
+    /// Returns the slice on which an attempt would run, if it exists and was reported in the node's
+    /// current session.
     pub(crate) fn standing_slice(&self, live: &LiveAttempt) -> Option<SliceId> {
         let gpu = self.gpus.get(&live.gpu).filter(|gpu| gpu.fresh)?;
         slice_at(&gpu.report, live.slot, live.part())
@@ -326,7 +326,7 @@ impl NodeInventory {
         Some(view)
     }
 
-    /// Whether a connection is the node's session.
+    /// Returns whether a connection is the node's session.
     pub(crate) fn is_session(&mut self, node: NodeId, session: u64) -> bool {
         self.session_mut(node).is_some_and(|current| current.id == session)
     }
@@ -343,14 +343,14 @@ impl NodeInventory {
         }
     }
 
-    /// Notes that a session which is not ready yet has reported an attempt.
+    /// Records that a session which is not ready yet has reported an attempt.
     pub(crate) fn note_reported(&mut self, node: NodeId, attempt: AttemptId) {
         if let Some(session) = self.session_mut(node).filter(|session| !session.ready) {
             session.reported.insert(attempt);
         }
     }
 
-    /// Whether a plan is the open one of the node's GPU.
+    /// Returns whether a plan is the open one of the node's GPU.
     pub(crate) fn is_open_plan(&self, node: NodeId, gpu: &GpuId, plan: PlanId) -> bool {
         self.gpus.get(gpu).is_some_and(|gpu| gpu.node == node && gpu.open_plan == Some(plan))
     }
@@ -425,8 +425,8 @@ impl NodeInventory {
         OperatorEvent { kind, node, gpu, by: Some(by.to_owned()), text }
     }
 
-    /// Returns the weight of an attempt in usage, in compute slices. A sharer counts by its part
-    /// of the slices; with kernel-level sharing it counts by its part of the memory.
+    /// Returns the weight of an attempt in usage, in compute slices. A sharing job counts by its
+    /// percentage of the slices; with kernel-level sharing, by its part of the memory.
     pub(crate) fn usage_weight(
         &self,
         gpu: &GpuId,

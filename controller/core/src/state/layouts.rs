@@ -7,14 +7,14 @@ use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Geometry, PlanStep, Slot};
 use tessera_model::{GpuId, Millis};
 
-/// How long a requested layout waits for a change that is under way on its GPU. A plan takes less,
+/// How long a requested layout waits for a plan that is under way on its GPU. A plan takes less,
 /// and clients wait longer.
 pub(crate) const LAYOUT_REQUEST_WAITS: Millis = Millis::from_secs(15);
 
 /// Requested layouts and unsent plans.
 #[derive(Debug, Default)]
 pub(crate) struct LayoutRequests {
-    /// Plans that are committed or about to be, until they are sent.
+    /// Plans that are committed or part of the current round, until they are sent.
     pub(crate) unsent_plans: Vec<LayoutPlanRow>,
     /// Requested layouts, until their GPUs are free for them.
     pub(crate) pending: Vec<PendingLayout>,
@@ -22,7 +22,7 @@ pub(crate) struct LayoutRequests {
     pub(crate) mig_modes: Vec<PendingMigMode>,
 }
 
-/// A requested MIG mode that its node was sent.
+/// A requested MIG mode that was sent to its node.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingMigMode {
     pub(crate) token: u64,
@@ -51,7 +51,7 @@ pub(crate) fn whole(geometry: &Geometry, slot: Slot) -> Cut {
     Cut::whole(slices).unwrap_or_default()
 }
 
-/// Returns the compute instances of an instance; none of one that is only partly made.
+/// Returns the compute instances of an instance; none if it is only partly created.
 pub(crate) fn cut_of(instance: &InstanceReport, geometry: &Geometry) -> Cut {
     match instance.slice {
         Some(_) => whole(geometry, instance.slot),
@@ -65,7 +65,7 @@ impl LayoutInProgress {
         Self { requested: open.requested, row: open.row }
     }
 
-    /// Whether the plan destroys the instance, or cuts it again.
+    /// Returns whether the plan destroys or divides the instance.
     pub(crate) fn takes(&self, slot: Slot) -> bool {
         self.row.steps.iter().any(|step| match step {
             PlanStep::Destroy(taken) | PlanStep::Cut(taken, _) => *taken == slot,
@@ -73,7 +73,7 @@ impl LayoutInProgress {
         })
     }
 
-    /// Whether an instance is as in this layout.
+    /// Returns whether an instance is the same in this layout.
     pub(crate) fn is_met_by(&self, instance: &InstanceReport, geometry: &Geometry) -> bool {
         let cut = self.row.steps.iter().find_map(|step| match step {
             PlanStep::Cut(slot, cut) if *slot == instance.slot => Some(*cut),
@@ -95,7 +95,7 @@ impl LayoutRequests {
         self.pending.push(PendingLayout { token, command, until });
     }
 
-    /// Whether a requested layout of the GPU waits: then nothing new starts there.
+    /// Returns whether a requested layout of the GPU waits: then no attempt starts there.
     pub(crate) fn is_layout_requested(&self, gpu: &GpuId) -> bool {
         self.pending.iter().any(|pending| pending.command.gpu == *gpu)
     }

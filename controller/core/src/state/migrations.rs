@@ -29,7 +29,7 @@ pub(crate) struct Migrations {
 pub(crate) struct MigrationRequest {
     pub(crate) since: Millis,
     pub(crate) until: Millis,
-    /// Why: it goes on elsewhere, or with more memory.
+    /// The purpose: it continues elsewhere, or with more memory.
     pub(crate) cause: StopCause,
 }
 
@@ -59,12 +59,12 @@ impl Migrations {
         *self = Self { cooldown: self.cooldown, ..Self::default() };
     }
 
-    /// Whether an attempt was requested to checkpoint.
+    /// Returns whether an attempt was requested to checkpoint.
     pub(crate) fn is_migrating(&self, attempt: AttemptId) -> bool {
         self.requests.contains_key(&attempt)
     }
 
-    /// Whether a placement is kept for the job.
+    /// Returns whether a placement is kept for the job.
     pub(crate) fn has_kept_placement(&self, job: JobId) -> bool {
         self.kept.values().any(|kept| kept.slots.iter().any(|(placed, _)| *placed == job))
     }
@@ -86,7 +86,7 @@ impl Migrations {
         })
     }
 
-    /// Shows idle instances of the GPU as taken while placements are kept there.
+    /// Marks idle instances of the GPU as taken while placements are kept there.
     pub(crate) fn hide_idle_instances(&self, gpu: &GpuId, views: &mut [InstanceView]) {
         let Some(job) = self.first_job_on(gpu) else { return };
         for view in views.iter_mut().filter(|view| view.state == InstanceState::Idle) {
@@ -94,7 +94,7 @@ impl Migrations {
         }
     }
 
-    /// Whether some job did not end in time.
+    /// Returns whether some job did not end in time.
     #[cfg(test)]
     pub(crate) fn has_reluctant_jobs(&self) -> bool {
         !self.reluctant.is_empty()

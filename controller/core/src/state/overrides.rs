@@ -16,13 +16,13 @@ pub(crate) struct OverrideTable {
     pub(crate) in_force: BTreeMap<(OverrideKind, OverrideTarget), AdminOverrideRow>,
 }
 
-/// Shows a shared instance as taken: its sharers run on, and no job joins them.
+/// Marks a shared instance as taken: its jobs continue to run, and no job joins them.
 pub(crate) fn closed_to_others(tenancy: &Tenancy) -> InstanceState {
     let first = tenancy.sharers.first().map(|(job, _)| *job);
     first.map_or(InstanceState::Quarantined, |job| InstanceState::Taken { job })
 }
 
-/// Shows only the compute instances that are taken: no job joins.
+/// Keeps only the compute instances that are in use, so that no job joins.
 pub(crate) fn closed_compute_instances(tenancy: Tenancy) -> InstanceState {
     let cut = tenancy.sharers.iter().filter_map(|(_, part)| part.compute());
     let cut = cut.fold(Cut::default(), |mut cut, slot| {
@@ -38,8 +38,8 @@ pub(crate) fn refused(kind: RefusalKind, problem: impl Into<String>) -> Operator
 }
 
 impl OverrideTable {
-    /// Marks instances that cover quarantined slots: they are left alone once their jobs have
-    /// ended. Nothing is made in a quarantined slot that is empty.
+    /// Marks instances that cover quarantined slots: they are not used after their jobs have ended.
+    /// No instance is created in an empty quarantined slot.
     pub(crate) fn with_quarantines(
         &self,
         gpu: &GpuState,
@@ -70,7 +70,7 @@ impl OverrideTable {
         views
     }
 
-    /// Returns the slots of a GPU that are quarantined one by one.
+    /// Returns the individually quarantined slots of a GPU.
     pub(crate) fn quarantined(&self, gpu: &GpuId) -> impl Iterator<Item = Slot> {
         self.in_force.keys().filter_map(move |(kind, target)| match target {
             OverrideTarget::Slice(of, slot) if of == gpu && *kind == OverrideKind::Quarantined => {
@@ -80,7 +80,7 @@ impl OverrideTable {
         })
     }
 
-    /// Whether an instance in the slot would cover a quarantined one.
+    /// Returns whether an instance in the slot would cover a quarantined one.
     pub(crate) fn is_quarantined(&self, gpu: &GpuId, geometry: &Geometry, slot: Slot) -> bool {
         self.quarantined(gpu).any(|place| geometry.overlap(place, slot))
     }

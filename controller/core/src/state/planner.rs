@@ -7,15 +7,15 @@ use tessera_model::Millis;
 use tessera_placement::Policy;
 use tessera_placement::record::RoundRecorder;
 
-/// The placement policy and how it is driven.
+/// The placement policy and the state for running it.
 #[derive(Debug)]
 pub(crate) struct Planner {
     pub(crate) policy: Arc<dyn Policy>,
     /// Records the policy's inputs and decisions.
     pub(crate) recorder: RoundRecorder,
-    /// Measures the time that a round spends on improving placements.
+    /// Measures the time that a round spends on better placements.
     pub(crate) stopwatch: Arc<dyn Stopwatch>,
-    /// Most of that time.
+    /// The most time that a round spends on that.
     pub(crate) improve_for: Duration,
     /// When the policy last ran although no job waited.
     pub(crate) reviewed_at: Option<Millis>,
@@ -23,7 +23,7 @@ pub(crate) struct Planner {
     pub(crate) settled: SettledQueue,
 }
 
-/// Measures time from a start of its own.
+/// A clock with an arbitrary start.
 pub trait Stopwatch: Send + Sync + std::fmt::Debug {
     /// Returns the time that has passed.
     fn read(&self) -> Duration;
@@ -39,7 +39,7 @@ impl Stopwatch for Standstill {
     }
 }
 
-/// How long a round may spend on improving placements, unless settings change it.
+/// The default of how long a round may search for better placements.
 pub(crate) const IMPROVE_FOR: Duration = Duration::from_millis(10);
 
 /// How often a policy that migrates jobs runs although no job waits.
@@ -57,13 +57,13 @@ impl Planner {
         }
     }
 
-    /// Whether a policy that migrates jobs runs although no job waits: a better placement may
-    /// be free for one that runs.
+    /// Returns whether a policy that migrates jobs runs although no job waits: a better placement
+    /// may be free for a running job.
     pub(crate) fn is_review_due(&self, now: Millis) -> bool {
         self.policy.moves() && self.reviewed_at.is_none_or(|last| now >= last.plus(REVIEW_EVERY))
     }
 
-    /// Copies what answers to questions need: they are not recorded.
+    /// Copies the parts that explain queries need: they are not recorded.
     pub(crate) fn excerpt(&self) -> Self {
         Self {
             policy: Arc::clone(&self.policy),

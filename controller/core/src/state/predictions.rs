@@ -1,4 +1,4 @@
-//! What is known of how tasks behave: run times, memory, co-location, checkpoints.
+//! The learned behaviour of tasks: run times, memory, co-location, checkpoints.
 
 use crate::colocation::TrustedColocation;
 use crate::colocation::known;
@@ -22,7 +22,7 @@ use tessera_placement::{
 };
 use tessera_predict::colocation::SharingClient;
 
-/// What is known of tasks, and of the work that unfinished jobs checkpointed.
+/// The learned behaviour of tasks, and the checkpointed work of unfinished jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Predictions {
     /// How long tasks take, and what memory they need.
@@ -31,7 +31,7 @@ pub(crate) struct Predictions {
     pub(crate) awaiting_memory: AwaitedMemory,
     /// Outcomes of predicted memory that are not reported yet.
     pub(crate) memory_outcomes: OutcomeCounts,
-    /// How busy tasks are that share slices, in thousandths of their time alone.
+    /// How busy sharing tasks are, in thousandths of their time alone.
     pub(crate) busy: Arc<BTreeMap<String, u16>>,
     /// How fast co-located jobs are under MPS.
     pub(crate) colocation: TrustedColocation,
@@ -41,7 +41,8 @@ pub(crate) struct Predictions {
 
 const MILLION: u64 = 1_000_000;
 
-/// Most kinds of slices on which one job's checkpoints are remembered; each takes a migration.
+/// The most kinds of slices for which one job's checkpoints are remembered; each one needs a
+/// migration.
 const CHECKPOINTS_MAX: usize = 16;
 
 pub(crate) fn part_of(time: Millis, by: u64, over: u64) -> Millis {
@@ -54,8 +55,8 @@ pub(crate) fn ran(record: &ExitRecord) -> Option<Millis> {
     both.then(|| record.ended_unix.minus(record.started_unix))
 }
 
-/// The assumed cost of a migration where none of the task was measured: write the checkpoint,
-/// change the layout, read the checkpoint. MISO's controllers were measured at 30 s.
+/// The assumed cost of a migration if none of the task was measured: write the checkpoint, change
+/// the layout, read the checkpoint. MISO's controllers were measured at 30 s.
 pub(crate) const MIGRATION_COST: Millis = Millis::from_secs(30);
 
 /// Returns the key under which a task's migrations are learned. No task has such a key, since each
@@ -90,7 +91,7 @@ fn speed_range(prediction: tessera_predict::Prediction) -> SpeedRange {
 }
 
 impl Predictions {
-    /// Copies what answers to questions need, without what only rounds need.
+    /// Copies the parts that explain queries need, without those that only rounds need.
     pub(crate) fn excerpt(&self) -> Self {
         Self {
             estimator: self.estimator.clone(),
@@ -102,7 +103,7 @@ impl Predictions {
         }
     }
 
-    /// Learns from runs of the past, the oldest first.
+    /// Learns from earlier runs, the oldest first.
     pub(crate) fn learn_runs(&mut self, samples: &[RunSample]) {
         self.estimator.clear();
         for sample in samples {
@@ -110,7 +111,7 @@ impl Predictions {
         }
     }
 
-    /// Whether runs of a job's task are known, on whatever slices.
+    /// Returns whether runs of a job's task are known, on any slices.
     pub(crate) fn knows_runs_of(&self, facts: &TaskFacts) -> bool {
         !facts.task.is_empty() && self.estimator.predict(&facts.task, &any_place()).is_some()
     }
@@ -124,7 +125,7 @@ impl Predictions {
         known.map(|known| known.within(facts.limit)).or(facts.limit.map(Prediction::by_limit))
     }
 
-    /// Predicts what is left of a job that doesn't run, on such a slice.
+    /// Predicts the remaining time of a job that doesn't run, on such a slice.
     pub(crate) fn predict_rest(
         &self,
         job: JobId,
@@ -133,7 +134,7 @@ impl Predictions {
         on: &SliceKind,
     ) -> Option<Prediction> {
         let whole = self.predict(facts, on)?;
-        // A limit holds for each attempt anew.
+        // A limit applies to each attempt separately.
         let lasted = match whole.basis {
             Basis::TimeLimit => Millis::ZERO,
             _ => self.elapsed(job, facts, done, on),
@@ -157,7 +158,7 @@ impl Predictions {
         AttemptPrediction { task: facts.task.clone(), on, whole, prediction, model }
     }
 
-    /// Returns how long a job's work before its present attempt would have taken on such a slice.
+    /// Returns how long a job's work before its current attempt would have taken on such a slice.
     fn elapsed(&self, job: JobId, facts: &TaskFacts, done: u32, on: &SliceKind) -> Millis {
         let expected = |kind: &SliceKind| self.predict(facts, kind).map(|whole| whole.expected);
         let here = expected(on);
@@ -198,7 +199,7 @@ impl Predictions {
     }
 
     /// Returns how long a job that ended would have taken on the slice of its last attempt alone.
-    /// Returns `None` where most of that would be a guess.
+    /// Returns `None` if most of that would be a guess.
     fn useful(
         &self,
         live: &LiveAttempt,
@@ -220,7 +221,7 @@ impl Predictions {
         (sure || before <= ran).then(|| before.plus(ran))
     }
 
-    /// Records an attempt's checkpoint, and returns how much of its job is done, in millionths.
+    /// Records an attempt's checkpoint, and returns how much of its job is finished, in millionths.
     pub(crate) fn record_checkpoint(
         &mut self,
         live: &LiveAttempt,
@@ -243,12 +244,12 @@ impl Predictions {
         }
     }
 
-    /// Returns the prediction of a whole run on an attempt's slice, and how much of one its job
-    /// has done once its attempt has run for `ran`.
+    /// Returns the prediction of a whole run on an attempt's slice, and the part of it that its job
+    /// has finished after its attempt has run for `ran`.
     pub(crate) fn course(&self, live: &LiveAttempt, ran: Millis) -> Option<(Prediction, Millis)> {
         let on = &live.run_prediction.as_ref()?.on;
         let whole = self.predict(&live.facts, on)?;
-        // A limit holds for each attempt anew.
+        // A limit applies to each attempt separately.
         let before = match whole.basis {
             Basis::TimeLimit => Millis::ZERO,
             _ => self.elapsed(live.job, &live.facts, live.done, on),
@@ -256,8 +257,8 @@ impl Predictions {
         Some((whole, before.plus(ran)))
     }
 
-    /// Returns how long a running attempt is expected to go on; `None` where nothing is known. Of
-    /// one that runs longer than nine in ten were expected to, only the time limit is known.
+    /// Returns how long a running attempt is expected to continue; `None` if nothing is known. If
+    /// it has run beyond its 90 % quantile, only the time limit is known.
     pub(crate) fn ends_in(&self, live: &LiveAttempt, now: Millis) -> Option<Millis> {
         let ran = live.ran(now);
         let (whole, lasted) = self.course(live, ran)?;
@@ -268,7 +269,7 @@ impl Predictions {
         Some(whole.after(lasted).within(limit).expected)
     }
 
-    /// Returns what would be left of a running attempt on another kind of slice.
+    /// Returns the remaining time of a running attempt on another kind of slice.
     pub(crate) fn left_on(
         &self,
         live: &LiveAttempt,
@@ -281,8 +282,8 @@ impl Predictions {
         Some(part_of(left, there.expected.get(), here.expected.get()))
     }
 
-    /// Returns how much of a job is done once its attempt has run for `ran`: the time it took so
-    /// far, over that and what is left.
+    /// Returns how much of a job is finished after its attempt has run for `ran`: the time so far
+    /// over the sum of that and the remaining time.
     pub(crate) fn progress(&self, live: &LiveAttempt, ran: Millis) -> u32 {
         let course = self.course(live, ran);
         let Some((whole, lasted)) = course.filter(|(known, _)| known.basis != Basis::TimeLimit)
@@ -316,7 +317,7 @@ impl Predictions {
         })
     }
 
-    /// Returns the cost of migrating the job: as measured for its task, or as assumed.
+    /// Returns the cost of migrating the job: the measured one of its task, or the assumed one.
     pub(crate) fn migration_cost(&self, live: &LiveAttempt) -> Millis {
         let known = self.estimator.predict(&move_of(&live.facts.task), &any_place());
         known.map_or(MIGRATION_COST, |known| known.high)
@@ -329,26 +330,27 @@ impl Predictions {
         }
     }
 
-    /// Returns how long the job takes from the signal until it has saved its work and ended. Where only whole
-    /// migrations of its task were measured, they are the bound.
+    /// Returns how long the job takes from the signal until it has saved its work and ended. If
+    /// only whole migrations of its task were measured, they are the bound.
     pub(crate) fn checkpoint_time(&self, live: &LiveAttempt) -> Millis {
         let known = self.estimator.predict(&checkpoint_of(&live.facts.task), &any_place());
         known.map_or_else(|| self.migration_cost(live), |known| known.high)
     }
 
-    /// Learns how long a job took to save its work and to end. A restart without a checkpoint shows nothing of that.
+    /// Learns how long a job took to save its work and to end. A restart without a checkpoint gives
+    /// no information about that.
     pub(crate) fn learn_checkpoint(&mut self, facts: &TaskFacts, took: Millis) {
         if !facts.task.is_empty() && facts.movable {
             self.estimator.learn(&checkpoint_of(&facts.task), &any_place(), took);
         }
     }
 
-    /// Returns what is known of a job as a sharer.
+    /// Returns what is known about a job as a sharing job.
     pub(crate) fn sharer_of(&self, facts: &TaskFacts, priority: Priority) -> KernelSharer {
         service_order(&self.busy, facts, priority)
     }
 
-    /// Predicts what is left of a job that waits, alone on such a slice, from runs of its task.
+    /// Predicts the remaining time of a waiting job, alone on such a slice, from runs of its task.
     pub(crate) fn predict_rest_alone(
         &self,
         job: JobId,
@@ -360,8 +362,8 @@ impl Predictions {
         (rest.basis != Basis::TimeLimit).then_some(rest.expected)
     }
 
-    /// Adds what is known of a sharer: its service order with kernel-level sharing, or its load
-    /// under MPS.
+    /// Adds what is known about a sharing job: its service order with kernel-level sharing, or its
+    /// load under MPS.
     pub(crate) fn with_service_order(
         &self,
         mut share: Option<SharingRequest>,

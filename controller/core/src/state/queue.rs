@@ -1,4 +1,4 @@
-//! Jobs that wait for a place.
+//! Jobs that wait for a placement.
 
 use super::dependencies::DependencyTable;
 use crate::memory::MemoryRequest;
@@ -17,14 +17,14 @@ use uuid::Uuid;
 /// The waiting jobs in service order.
 #[derive(Debug, Default)]
 pub(crate) struct JobQueue {
-    /// In the order of service.
+    /// The jobs in the order of service.
     pub(crate) waiting: BTreeMap<QueueKey, WaitingJob>,
     pub(crate) ranks: HashMap<JobId, QueueRank>,
-    /// By user: a round looks at no more of one user's jobs than leaves capacity for others'.
+    /// The jobs by user: a round considers a limited number of each user's jobs.
     pub(crate) user_lines: BTreeMap<Arc<str>, BTreeSet<QueueKey>>,
     /// The jobs that may have to wait for a time, for another task of their array, or for other jobs.
     pub(crate) gated: BTreeSet<QueueKey>,
-    /// What is known of the jobs that others wait for.
+    /// What is known about the jobs that others depend on.
     pub(crate) dependencies: DependencyTable,
     /// Jobs that users changed recently, and when: those may be announced only after that.
     pub(crate) recently_commanded: BTreeMap<JobId, Millis>,
@@ -43,23 +43,23 @@ pub(crate) struct WaitingJob {
     pub(crate) facts: Arc<TaskFacts>,
     /// How much of it is checkpointed, in millionths.
     pub(crate) done: u32,
-    /// What its user requests.
+    /// Its user's request.
     pub(crate) declared: GpuRequest,
-    /// What its own attempts showed of its memory.
+    /// What its own attempts showed about its memory.
     pub(crate) own: OwnMemory,
-    /// The memory that it requests for another reason than its user's word.
+    /// The memory that it requests for another reason than its user's request.
     pub(crate) memory: Option<MemoryRequest>,
 }
 
 impl WaitingJob {
-    /// Returns the place of its task in its array, from 0.
+    /// Returns the index of its task in its array, from 0.
     pub(crate) fn place_in_array(&self) -> u32 {
         let first = self.array.unwrap_or(self.job.id).number();
         let members = self.job.gang.map_or(1, |member| member.shape.members());
         clamped::<u32>(self.job.id.number().saturating_sub(first)) / members
     }
 
-    /// Returns where its size comes from.
+    /// Returns the source of its size.
     pub(crate) fn size_source(&self) -> SizeSource {
         match (&self.memory, &self.declared) {
             (Some(request), _) => request.source(),
@@ -69,7 +69,7 @@ impl WaitingJob {
     }
 }
 
-/// Most jobs ahead in the queue that are placed first when a start is predicted.
+/// The most jobs ahead in the queue that are placed first when a start is predicted.
 pub(crate) const AHEAD_MAX: usize = 256;
 
 /// A waiting job's position in the service order.
@@ -135,7 +135,8 @@ impl JobQueue {
     ) {
         let Some(rank) = self.ranks.get(&job) else { return };
         let Some(waiting) = self.waiting.get_mut(&(*rank, job)) else { return };
-        // Recorded when it changes: a job that waits an hour is one row, not a row a round.
+        // A reason is recorded only when it changes: an hour's wait is one row, not one row for
+        // each round.
         if waiting.reason == Some(reason) {
             return;
         }

@@ -1,5 +1,5 @@
-//! What the last run of the policy left: a job that requests what nobody could get then needs no search, as long
-//! as nothing has changed since.
+//! The requests that the last run of the policy could not place: an equal request needs no search
+//! as long as nothing has changed since.
 
 use crate::predictions::TaskFacts;
 use std::sync::Arc;
@@ -7,11 +7,13 @@ use tessera_model::Millis;
 use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_placement::{QueuedJob, SharingRequest};
 
-/// After which time the policy runs again although nothing changed: jobs become more urgent as they wait.
-/// Chosen: a user does not notice it, and a wave of submits costs one search and not hundreds.
+/// How long the result of the policy's last run is used although nothing changed: waiting jobs
+/// become more urgent. Chosen: a user does not notice the delay, and a wave of submits needs one
+/// search instead of hundreds.
 const SETTLED_FOR: Millis = Millis::from_secs(1);
 
-/// Most kinds of requests that are remembered. Chosen: more than users think of; others cost a search each.
+/// The most kinds of requests that are remembered. Chosen: more than users have; each further kind
+/// needs a search.
 const REFUSED_MAX: usize = 64;
 
 /// The requests for which nothing could start, since the policy last ran.
@@ -21,13 +23,13 @@ pub(crate) struct SettledQueue {
     refused: Vec<RefusedRequest>,
 }
 
-/// A request that waits.
+/// A request without a placement.
 #[derive(Clone, Debug)]
 struct RefusedRequest {
     gpu: GpuRequest,
     share: Option<(Arc<str>, SharingRequest)>,
     limit: Option<Millis>,
-    /// The best rank of those that wait with it.
+    /// The best rank of the jobs that wait with it.
     rank: QueueRank,
 }
 
@@ -56,7 +58,7 @@ impl SettledQueue {
         }
     }
 
-    /// Whether the policy need not run for a job that has just come.
+    /// Returns whether the policy need not run for a job that has just arrived.
     pub(crate) fn refuses(&self, now: Millis, job: &QueuedJob, facts: &TaskFacts) -> bool {
         let requested = RefusedRequest::of(job, facts);
         self.lasts(now)
@@ -64,7 +66,7 @@ impl SettledQueue {
             && self.refused.iter().any(|known| known.covers(&requested))
     }
 
-    /// Whether the policy ran so recently that time alone changes nothing.
+    /// Returns whether the policy ran so recently that time alone changes nothing.
     pub(crate) fn lasts(&self, now: Millis) -> bool {
         self.at.is_some_and(|at| now < at.plus(SETTLED_FOR))
     }
@@ -84,7 +86,8 @@ impl RefusedRequest {
         (&self.gpu, &self.share, self.limit) == (&other.gpu, &other.share, other.limit)
     }
 
-    /// Whether a place for the other would have been one for this: it needs no less, and stays no shorter.
+    /// Returns whether any placement for this job would also have suited the other one: this job
+    /// needs at least as much, for at least as long.
     fn covers(&self, other: &Self) -> bool {
         let needs_no_less = match (&self.gpu, &other.gpu) {
             (GpuRequest::Unknown, GpuRequest::Memory(_)) => true,
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_needs_more_than_one_that_waits_needs_no_search() {
+    fn a_job_that_needs_more_than_a_waiting_one_needs_no_search() {
         let queue = settled(&job(1, gib(4)), &TaskFacts::default());
 
         for more in [gib(4), gib(10)] {
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_a_better_priority_is_looked_at_at_once() {
+    fn a_job_of_a_higher_priority_is_considered_at_once() {
         let queue = settled(&job(1, gib(4)), &TaskFacts::default());
         let mut urgent = job(2, gib(4));
         urgent.queue_rank.priority = 0_u8.try_into().unwrap();
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_settled_is_so_for_a_second_or_until_something_changes() {
+    fn a_result_is_used_for_a_second_or_until_something_changes() {
         let mut queue = settled(&job(1, gib(4)), &TaskFacts::default());
         let again = job(2, gib(4));
 

@@ -1,4 +1,4 @@
-//! The memory and the idleness of running attempts, as their nodes report them, and jobs that were moved by a
+//! The memory and idle times of running attempts from their nodes' reports, and jobs that were moved by a
 //! prediction.
 
 use std::collections::BTreeMap;
@@ -9,15 +9,15 @@ use tessera_predict::peak::MemoryWatch;
 
 use crate::state::attempts::LiveAttempt;
 
-/// The watches of running attempts. A new leader begins them anew, from the next reports.
+/// The watches of running attempts. A new leader starts them again from the next reports.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryWatches {
-    /// What is done about predictions for jobs that name nothing; `None` stands for reporting them.
+    /// The default action on predictions; `None` means that they are only reported.
     pub(crate) default: Option<MemoryPrediction>,
     pub(crate) live: BTreeMap<AttemptId, WatchedAttempt>,
-    /// When idle jobs were warned, by the attempt that leads them.
+    /// When idle jobs were warned, by the first attempt of each.
     pub(crate) idle: BTreeMap<AttemptId, Millis>,
-    /// Jobs that were moved and have not shown since whether that was right.
+    /// Moved jobs whose outcome is still open.
     pub(crate) moved: BTreeMap<JobId, MovedJob>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct WatchedAttempt {
 pub(crate) struct MovedJob {
     /// The attempt that was moved.
     pub(crate) attempt: AttemptId,
-    /// What it had.
+    /// The memory that it had.
     pub(crate) capacity: Bytes,
 }
 
@@ -46,7 +46,7 @@ impl MemoryWatches {
         *self = Self { default: self.default, ..Self::default() };
     }
 
-    /// Returns what is done about predictions of a job.
+    /// Returns the action on predictions about a job.
     pub(crate) fn mode_of(&self, live: &LiveAttempt) -> MemoryPrediction {
         let named = live.launch_spec.as_ref().and_then(|known| known.spec.memory_prediction);
         named.or(self.default).unwrap_or(MemoryPrediction::Advise)

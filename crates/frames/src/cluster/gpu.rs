@@ -58,7 +58,7 @@ pub enum MigReport {
 pub struct InstanceReport {
     /// Where it stands, and what it is.
     pub slot: Slot,
-    /// The MIG device over the whole of it; `None` while it has no compute instance (half made),
+    /// The MIG device over the whole of it; `None` while it has no compute instance (incomplete),
     /// when it is cut further, or when its device can't be seen.
     pub slice: Option<SliceId>,
     /// Memory that a job can use.

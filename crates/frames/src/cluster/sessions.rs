@@ -96,7 +96,7 @@ pub enum ToSession {
         /// The first byte that it lacks.
         total: u64,
     },
-    /// The client is gone for good: end the session.
+    /// The client does not return: end the session.
     HangUp,
 }
 

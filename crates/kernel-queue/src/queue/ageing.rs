@@ -1,4 +1,4 @@
-//! The limit on starvation (MMK Listing 1: `Thres`), and what it may cost.
+//! The limit on starvation (MMK Listing 1: `Thres`), and the bound of its cost.
 //!
 //! A waiting session is *due* in two cases. Holders ran more than `DURATION / share` of kernel time since
 //! the wait began, or the wait reached [`crate::Ageing::wait_max`]. Then it may launch one kernel, whatever
@@ -6,13 +6,15 @@
 //!
 //! * The paper ages offline jobs only, since its online jobs never wait. Here every filler ages.
 //! * The paper does not bound the cost of ageing. Here one budget of the slice pays for it, whatever number
-//!   of threads, processes and sessions wait: [`crate::Ageing::cost_thousandths`] of the time. A launch goes
-//!   only when all of its cost is saved. A kernel that takes longer than predicted leaves a debt, which is
-//!   repaid before the next one goes. Launches that went without a grant leave such a debt as well.
+//!   of threads, processes and sessions wait: [`crate::Ageing::cost_thousandths`] of the time. A
+//!   launch is granted only when all of its cost is saved. A kernel that takes longer than
+//!   predicted leaves a debt, which is repaid before the next launch. Launches without a grant
+//!   leave such a debt as well.
 //! * The longest wait ends first, and one such kernel is in flight at a time. So every wait ends, a wait
 //!   for a kernel of 200 ms after 10 s.
-//! * A kernel that costs more than [`LARGE_THOUSANDTHS`] of the holder's usual period goes once in
-//!   [`PERIODS_BETWEEN`] periods: then the 99th percentile of the holder's tasks does not meet it.
+//! * A kernel that costs more than [`LARGE_THOUSANDTHS`] of the holder's usual period is launched
+//!   once in [`PERIODS_BETWEEN`] periods, so that it doesn't affect the 99th percentile of the
+//!   holder's tasks.
 //! * It starts at the beginning of a gap if the holder has any, because the gap hides a part of its cost.
 
 use super::KernelQueue;
@@ -27,24 +29,24 @@ use crate::rules::{Ageing, KernelSharing};
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
 
-/// The assumed cost of a kernel of which nothing is known.
+/// The assumed cost of an unknown kernel.
 pub(super) const UNKNOWN_COST: Nanos = Nanos::from_millis(1);
-/// At most what is earned in this span is saved, or the cost of the launch that is due.
+/// The saved time is limited to the income of this span, or to the cost of the launch that is due.
 const SAVED_SPAN: Nanos = Nanos::from_millis(1_000);
-/// Longest wait for the beginning of a gap, and the longest time since the last one.
+/// The longest wait for the beginning of a gap, and the longest time since the last gap.
 const MOMENT_WAIT: Nanos = Nanos::from_millis(100);
-/// The beginning of a gap.
+/// How long a gap counts as just begun.
 const GAP_BEGIN: Nanos = Nanos::from_millis(1);
-/// What part of the holder's period a cheap kernel costs at most: the slowdown at the 99th percentile that
-/// Tally publishes is 7.2 %.
+/// The largest part of the holder's period that a cheap kernel costs: the slowdown at the 99th
+/// percentile that Tally publishes is 7.2 %.
 const LARGE_THOUSANDTHS: u64 = 70;
-/// Periods of the holder between kernels that cost more.
+/// How many periods of the holder are between kernels that cost more.
 const PERIODS_BETWEEN: u64 = 100;
 
-/// What ageing may cost, and the launch that is due.
+/// The budget of ageing, and the launch that is due.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AgeingState {
-    /// One for the whole slice.
+    /// The bucket for the whole slice.
     budget: LossBudget,
     /// Until when the holders' losses are counted.
     charged_until: Nanos,
@@ -54,11 +56,11 @@ pub(super) struct AgeingState {
     payable_since: Option<Nanos>,
     /// When a holder last ended a gap.
     last_gap: Option<Nanos>,
-    /// When the last one cost a large part of a holder's period.
+    /// When a launch last cost a large part of a holder's period.
     last_large: Nanos,
-    /// What that one cost.
+    /// The cost of that launch.
     large_cost: Nanos,
-    /// How many gaps of holders must pass before the next such one.
+    /// How many gaps of holders must pass before the next such launch.
     gaps_to_pass: u64,
 }
 
@@ -93,7 +95,7 @@ impl KernelQueue {
             return;
         }
         if !self.can_commit_kernel() || self.is_too_soon_for(request.predicted.map(|_| cost)) {
-            // It is looked at again when a kernel, a grant or a gap ends.
+            // It is checked again when a kernel, a grant or a gap ends.
             return;
         }
         let latest = self.ageing.payable_since.get_or_insert(self.now).plus(MOMENT_WAIT);
@@ -109,8 +111,8 @@ impl KernelQueue {
         self.grant_at_cost(request, cost);
     }
 
-    /// Grants a launch of which nothing is known in a gap that would hide a short one, if that is paid
-    /// for: otherwise it would stay unknown.
+    /// Grants an unknown launch in a gap that would hide a short kernel, if the cost is paid for.
+    /// Otherwise the kernel would stay unknown.
     pub(super) fn grant_probe(&mut self, from: Nanos, end: Nanos) {
         if self.rules.ageing.is_none() || !self.can_commit_kernel() {
             return;
@@ -150,7 +152,7 @@ impl KernelQueue {
         self.grant_launch(request, terms);
     }
 
-    /// Returns what is paid for a launch in advance: its time and two changes of contexts.
+    /// Returns the advance cost of a launch: its time and two context switches.
     fn cost_of_ageing(&self, request: &LaunchRequest) -> Nanos {
         request.predicted.unwrap_or(UNKNOWN_COST).plus(self.rules.switch.times(2))
     }
@@ -166,7 +168,7 @@ impl KernelQueue {
         launches.find(|request| request.session == session.id).map(|request| (at, *request))
     }
 
-    /// Returns when a session's launch is due, by what is known now.
+    /// Returns when a session's launch becomes due, as far as is known now.
     fn due_at(&self, session: &QueueSession, ageing: &Ageing) -> Nanos {
         let Some(wait_start) = session.wait_start else { return Nanos::MAX };
         let served = self.served.minus(wait_start.served);
@@ -199,12 +201,12 @@ impl KernelQueue {
     }
 
     /// Returns whether a kernel of this cost must wait because the holder's tasks met a large one recently.
-    /// An unknown one is taken to cost as much as that.
+    /// An unknown kernel counts as a large one.
     fn is_too_soon_for(&self, cost: Option<Nanos>) -> bool {
         self.ageing.gaps_to_pass > 0 && self.is_large(cost.unwrap_or(self.ageing.large_cost))
     }
 
-    /// Notes a kernel that costs a large part of the holder's period.
+    /// Records a kernel that costs a large part of the holder's period.
     fn note_if_large(&mut self, cost: Nanos) {
         if self.is_large(cost) {
             self.ageing.last_large = self.now;
@@ -213,21 +215,22 @@ impl KernelQueue {
         }
     }
 
-    /// Notes that a holder ended a gap.
+    /// Records that a holder ended a gap.
     pub(super) fn note_period(&mut self) {
         self.ageing.gaps_to_pass = self.ageing.gaps_to_pass.saturating_sub(1);
         self.ageing.last_gap = Some(self.now);
     }
 
-    /// Takes what a launch without a grant will cost.
+    /// Takes the predicted cost of a launch without a grant.
     pub(super) fn charge_ungranted(&mut self, cost: Nanos) {
         self.ageing.budget.take(cost);
     }
 
-    /// Replaces what was taken for a kernel that ended by what it cost the holders.
+    /// Replaces the predicted cost of an ended kernel by its actual cost to the holders.
     pub(super) fn settle_loss(&mut self, run: &RunningKernel) {
         let since_return = run.holder_returned_at.map(|returned| self.now.minus(returned));
-        // A kernel costs no more than it runs. Behind others of its program it was seen to end much later.
+        // A kernel costs at most its run time. If it was queued behind other kernels of its
+        // program, its observed end is much later.
         let most = run.ran.map_or(Nanos::MAX, |ran| ran.plus(self.rules.switch.times(2)));
         match run.loss {
             KernelLoss::None => {}
@@ -245,7 +248,7 @@ impl KernelQueue {
         }
     }
 
-    /// Gives back what was taken for a grant that was not used.
+    /// Returns the cost that was taken for an unused grant.
     pub(super) fn refund(&mut self, paid: Nanos) {
         self.ageing.budget.settle(paid, Nanos::ZERO);
     }

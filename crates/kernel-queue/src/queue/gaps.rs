@@ -2,11 +2,12 @@
 //!
 //! The paper launches everything that fits at once. Here the fillers have at most
 //! [`crate::QueueRules::in_flight`] kernels in the device's queue. After an early stop the holder
-//! waits for no more than those. When one ends, the rest of the gap decides which is next.
+//! waits only for these. When one ends, the rest of the gap determines the next one.
 //!
-//! What a fill costs the holder is a change of contexts at its return, and what runs on then. So a gap is
-//! filled only if it is longer than two changes, and by how much depends on what the budget of fills has
-//! left ([`crate::QueueRules::fill_cost_thousandths`]). With little left only the longest gaps are filled.
+//! A fill costs the holder a context switch at its return, and the rest of the kernels that still
+//! run then. So a gap is filled only if it is longer than two context switches. By how much depends
+//! on the remaining budget of fills ([`crate::QueueRules::fill_cost_thousandths`]). With little
+//! left only the longest gaps are filled.
 
 use super::KernelQueue;
 use super::grants::GrantTerms;
@@ -18,9 +19,9 @@ use crate::rules::{GrantSize, KernelSharing};
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
 
-/// At most what is earned in this span is saved for fills.
+/// The time saved for fills is limited to the income of this span.
 const SAVED_SPAN: Nanos = Nanos::from_millis(100);
-/// Longest grant while no holder has a session.
+/// The longest grant while no holder has a session.
 const ABSENT_GRANT_MAX: Nanos = Nanos::from_millis(50);
 /// The assumed time of an unknown kernel while the holder is absent.
 const UNKNOWN_IN_LAPSE: Nanos = Nanos::from_millis(5);
@@ -58,13 +59,14 @@ impl KernelQueue {
         while let Some((request, from, end)) = self.choose_launch(window) {
             let cost = request.predicted.unwrap_or(Nanos::ZERO);
             // A dead session's grant must end soon, so only a long kernel gets a longer grant.
-            // Where no holder waits for its end, it may last.
+            // While no holder waits for its end, it may last longer.
             let longest =
                 if self.is_holder_absent() { ABSENT_GRANT_MAX } else { self.rules.grant_max };
             let until = end.min(from.plus(longest.max(cost)));
             let (budget, launches) = match self.rules.grants {
                 GrantSize::Kernel => (cost, 1),
-                // Nobody knows how long an unknown kernel takes: the next one is asked for.
+                // How long an unknown kernel takes is not known, so the next launch needs a new
+                // request.
                 GrantSize::Gap if request.predicted.is_none() => (until.minus(from), 1),
                 GrantSize::Gap => (until.minus(from), u16::MAX),
             };
@@ -80,7 +82,7 @@ impl KernelQueue {
         }
     }
 
-    /// Returns whether a gap that holds nothing yet is long enough for the changes of contexts.
+    /// Returns whether a gap without fills is long enough for the context switches.
     fn is_long_enough(&self, window: IdleWindow) -> bool {
         let is_entered =
             self.sessions.iter().any(|session| session.gap.is_some_and(|gap| gap.filled));
@@ -90,7 +92,8 @@ impl KernelQueue {
         window.end.minus(self.now.max(window.begin)) > self.shortest_gap_to_fill()
     }
 
-    /// Returns the shortest gap that is filled: two changes of contexts, and the more the less is saved.
+    /// Returns the shortest gap that is filled: two context switches, and more if little time is
+    /// saved.
     pub(super) fn shortest_gap_to_fill(&self) -> Nanos {
         let (most, saved) = (Self::fills_saved_max(&self.rules), self.fills.saved());
         if saved == Nanos::ZERO {
@@ -112,7 +115,7 @@ impl KernelQueue {
         let absent = self.now.minus(window.begin);
         let is_holder_absent = self.is_holder_absent();
         let Self { waiting, sessions, context, rules, .. } = self;
-        // The session that had the device last needs no change of contexts.
+        // The session that used the device last needs no context switch.
         let switch = |request: &LaunchRequest| {
             if *context == Some(request.session) { Nanos::ZERO } else { rules.switch }
         };
@@ -136,7 +139,7 @@ impl KernelQueue {
         if request.is_none() {
             self.schedule_look();
         }
-        // A lapse has no end.
+        // A lapse grant has no predicted end.
         let end = if window.end == Nanos::MAX { Some(Nanos::MAX) } else { end };
         request.zip(end).map(|(request, end)| (request, from, end))
     }
@@ -200,8 +203,8 @@ impl KernelQueue {
     /// Returns whether a holder's device is idle, or will be at the predicted end of its last kernel.
     ///
     /// It is idle when a synchronising call has returned. Before that only the predicted end of measured
-    /// kernels counts, and only while such predictions were right. A kernel that is unknown, or takes
-    /// longer than predicted, runs on.
+    /// kernels counts, and only while such predictions were right. A kernel that is unknown, or
+    /// takes longer than predicted, counts as running.
     pub(super) const fn is_idle(&self, session: &QueueSession, gap: &OpenGap) -> bool {
         gap.idle || (gap.known && session.ends.are_trusted())
     }
@@ -215,7 +218,7 @@ impl KernelQueue {
             None => GapPrediction::Unknown,
             Some(gap) if !self.is_idle(session, &gap) => return None,
             Some(gap) => match self.predict_rest_of_gap(session, &gap, elapsed) {
-                // Its last kernel was not seen to end, so the gap has perhaps not begun.
+                // The end of its last kernel was not observed, so the gap has possibly not begun.
                 GapPrediction::Beyond | GapPrediction::Unknown if !gap.idle => return None,
                 predicted => predicted,
             },
@@ -257,9 +260,9 @@ impl KernelQueue {
         }
     }
 
-    /// Schedules another look at the gap, since its prediction changes as it lasts.
+    /// Schedules another check of the gap, since its prediction changes with its age.
     ///
-    /// The pause is an eighth of the gap's age, so that a long silence costs few looks.
+    /// The pause is an eighth of the gap's age, so that a long silence causes few checks.
     fn schedule_look(&mut self) {
         if self.rules.lapse == Nanos::MAX && self.rules.probe_thousandths == 0 {
             return;

@@ -18,7 +18,7 @@ pub(super) struct GrantTerms {
     pub budget: Nanos,
     pub launches: u16,
     pub reserved: Option<ResourceNeed>,
-    /// What the budget of ageing paid for it.
+    /// The cost that the budget of ageing paid for it.
     pub paid: Nanos,
 }
 
@@ -90,7 +90,7 @@ impl KernelQueue {
         true
     }
 
-    /// Ends a spent lease. Its reserved resources and what was paid pass to the kernel in flight.
+    /// Ends a spent lease. Its reserved resources and its paid cost pass to the kernel in flight.
     fn end_spent_lease(&mut self, at: usize) {
         let basis = &mut self.sessions[at].basis;
         let (reserved, paid) = (basis.reserved.take(), std::mem::take(&mut basis.paid));
@@ -150,7 +150,7 @@ impl KernelQueue {
             }
         }
         while let Some(index) = self.running.iter().position(|run| run.overdue <= now) {
-            // Nobody knows when it ended: what was paid for it counts.
+            // When it ended is not known, so the cost that was paid for it counts.
             self.running[index].loss = KernelLoss::None;
             self.remove_running(index);
         }

@@ -28,33 +28,34 @@ pub(super) struct RunningKernel {
     pub need: ResourceNeed,
     /// Whether a filler launched it.
     pub is_filler: bool,
-    /// How long it ran, if a sample of it came before its end was seen.
+    /// Its run time, if its sample arrived before its end was observed.
     pub ran: Option<Nanos>,
-    /// Who pays for what it costs the holders.
+    /// The budget that pays for its cost to the holders.
     pub loss: KernelLoss,
 }
 
-/// Who pays for what a kernel costs the holders.
+/// The budget that pays for a kernel's cost to the holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelLoss {
-    /// Nobody: a holder launched it, or it runs next to the holders' kernels.
+    /// No budget: a holder launched it, or it runs next to the holders' kernels.
     None,
     /// The budget of fills, from a holder's return.
     Gap,
-    /// The budget of ageing: it was granted for its wait, or not at all.
+    /// The budget of ageing: it was granted because of its wait, or launched without a grant.
     Ageing {
-        /// What was taken already.
+        /// The cost that was taken already.
         paid: Nanos,
         /// When it started, if a holder was busy then.
         amid: Option<Nanos>,
     },
 }
 
-/// A report of the end of a kernel without a known time is lost if it does not come within this.
+/// If the end of a kernel without a known time is not reported within this span, the report counts
+/// as lost.
 const UNKNOWN_OVERDUE: Nanos = Nanos::from_millis(1_000);
-/// The same for a measured one, beyond four times its predicted time.
+/// The same span for a measured kernel, in addition to four times its predicted time.
 const OVERDUE: Nanos = Nanos::from_millis(100);
-/// For so long after a fill the samples of a holder's gaps are no use: they come late.
+/// How long after a fill the samples of a holder's gaps are not used, since they arrive late.
 const FILL_CLOUDS: Nanos = Nanos::from_millis(100);
 
 impl KernelQueue {
@@ -71,7 +72,7 @@ impl KernelQueue {
             self.on_filler_launch(at, kernel, (launch, None));
             return;
         }
-        // Kernels of which no end was seen still count.
+        // Kernels whose end was not observed still count.
         let running = self.sessions[at].gap.filter(|gap| !gap.idle);
         self.end_open_gap(at);
         if self.rules.early_stop {
@@ -124,12 +125,13 @@ impl KernelQueue {
         let Some(gap) = session.gap.take() else { return };
         let profile = &mut self.tasks[session.task].profile;
         let lasted = self.now.minus(gap.from);
-        // In the measuring stage only gaps count whose beginning was seen, and those of samples.
+        // In the measuring stage, only gaps whose beginning was observed and gaps from samples
+        // count.
         if profile.is_measured() || gap.idle {
             profile.pairs.add(gap.before, gap.kernel, lasted);
         }
         if gap.filled {
-            // The device changes back to the holder's context.
+            // The device switches back to the holder's context.
             self.fills.take(self.rules.switch);
         }
         if gap.idle && lasted > self.rules.epsilon {
@@ -192,8 +194,8 @@ impl KernelQueue {
         Ok(())
     }
 
-    /// Returns whether a session may wait with one more launch. Each has its share of the places of its
-    /// priority, so that no program with many threads keeps others from waiting.
+    /// Returns whether a session may wait with one more launch. Each session has its share of the
+    /// places of its priority, so that a program with many threads doesn't block others.
     fn has_place(&self, at: usize) -> bool {
         let (id, priority) = (self.sessions[at].id, self.sessions[at].priority);
         let sharers = self.sessions.iter().filter(|other| other.priority == priority).count();
@@ -201,7 +203,7 @@ impl KernelQueue {
         own.count() < (WAITING_MAX / sharers.max(1)).max(1)
     }
 
-    /// Ends grants of gaps of lower priority: a launch of higher priority waits and fits perhaps.
+    /// Ends grants of gaps of lower priority: a launch of higher priority waits and possibly fits.
     fn end_gap_leases_below(&mut self, priority: Priority) {
         let is_below = |session: &QueueSession| {
             session.priority > priority
@@ -251,7 +253,8 @@ impl KernelQueue {
         }
     }
 
-    /// Returns who pays for a filler's kernel that starts now under a grant of this kind, if any.
+    /// Returns the budget that pays for a filler's kernel that starts now under a grant of this
+    /// kind.
     fn loss_of(&mut self, at: usize, kind: Option<GrantKind>, cost: Nanos) -> KernelLoss {
         let paid = std::mem::take(&mut self.sessions[at].basis.paid);
         match kind {
@@ -265,7 +268,7 @@ impl KernelQueue {
         }
     }
 
-    /// Returns now if a holder is at work.
+    /// Returns the current time if a holder is active.
     fn amid_work(&self) -> Option<Nanos> {
         let mut holders = self.sessions.iter().filter(|session| session.role.is_holder());
         let is_at_work = holders.any(|session| {
@@ -348,7 +351,7 @@ impl KernelQueue {
         self.settle_tail();
     }
 
-    /// Handles the seen end of a kernel.
+    /// Handles the observed end of a kernel.
     fn end_running(&mut self, at: usize, index: usize) {
         self.running[index].ran = self.take_sampled(at, self.running[index].kernel);
         let run = self.running[index];
@@ -357,7 +360,7 @@ impl KernelQueue {
         self.remove_running(index);
     }
 
-    /// Counts a filler kernel that ran on after the holder's return.
+    /// Counts a filler kernel that still ran after the holder's return.
     fn note_overshoot(&mut self, at: usize, index: usize) {
         let run = self.running[index];
         if let Some(met) = run.holder_returned_at {
@@ -374,7 +377,7 @@ impl KernelQueue {
         self.settle_loss(&run);
     }
 
-    /// Withdraws a predicted end in the future when nothing runs.
+    /// Removes a predicted end in the future when no kernel runs.
     fn settle_tail(&mut self) {
         let now = self.now;
         let holder_runs =

@@ -1,7 +1,8 @@
-//! What the queue learns of kernels: from samples, and where these are missing from the ends that it sees.
+//! Learning the times of kernels: from samples and, if these are missing, from observed ends.
 //!
-//! A waiting launch profits at once. Otherwise a program whose kernels all have new shapes would wait for ever:
-//! each of its launches waits for a time that only the sample of the one before shows.
+//! A waiting launch gets the new time at once. Otherwise a program whose kernels all have new
+//! shapes would wait for ever: each launch would wait for a time that follows only from the sample
+//! of the launch before.
 
 use super::KernelQueue;
 use super::launches::RunningKernel;
@@ -10,8 +11,9 @@ use crate::ids::KernelIndex;
 use crate::measure::{KernelSample, SampleOutcome};
 use crate::time::Nanos;
 
-/// A kernel whose end is seen later than this after its launch was perhaps delayed by something else. It is not
-/// judged by that: a kernel that counts as long goes more rarely than an unknown one.
+/// A kernel whose end is observed later than this after its launch was possibly delayed by other
+/// work. Its time is then not learned: a kernel that counts as long is launched more rarely than an
+/// unknown one.
 const BOUND_MAX: Nanos = Nanos::from_millis(5);
 
 impl KernelQueue {
@@ -39,14 +41,15 @@ impl KernelQueue {
         self.predict_waiting(at, sample.kernel);
     }
 
-    /// Returns how long a session's kernel ran that was launched last, if its sample came before its end was seen.
+    /// Returns the run time of the kernel that a session launched last, if its sample arrived
+    /// before its end was observed.
     pub(super) fn take_sampled(&mut self, at: usize, kernel: KernelIndex) -> Option<Nanos> {
         let sampled = self.sessions[at].sampled.take();
         sampled.filter(|(of, _)| *of == kernel).map(|(_, took)| took)
     }
 
-    /// Learns from the seen end of a filler's kernel: it took at most the time since its launch and since the end
-    /// of the session's kernel before it.
+    /// Learns from the observed end of a filler's kernel: it took at most the time since its launch
+    /// and since the end of the session's kernel before it.
     pub(super) fn note_seen_end(&mut self, at: usize, run: &RunningKernel) {
         let session = &mut self.sessions[at];
         let before = std::mem::replace(&mut session.ended_at, self.now);
@@ -57,8 +60,8 @@ impl KernelQueue {
         }
     }
 
-    /// Predicts the waiting launches of a task again after one of its kernels was learned of: of this kernel, and
-    /// of its relatives if they were hardly measured.
+    /// Predicts waiting launches of a task again after the time of a kernel was learned: launches
+    /// of this kernel, and of its relatives that have few samples.
     fn predict_waiting(&mut self, at: usize, learned: KernelIndex) {
         let task = self.sessions[at].task;
         let Self { waiting, sessions, tasks, actions, .. } = self;

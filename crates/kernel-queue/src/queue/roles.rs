@@ -9,7 +9,8 @@ impl KernelQueue {
     /// Assigns every session its role. If the holders changed, all grants of gaps end.
     pub(super) fn assign_roles(&mut self) {
         if self.rules.sharing == KernelSharing::Exclusive && self.owner.is_none() {
-            // Sessions are in the order of joining, and `min_by_key` returns the first of equals.
+            // Sessions are in the order of joining, and `min_by_key` returns the first among
+            // equals.
             self.owner =
                 self.sessions.iter().min_by_key(|session| session.priority).map(|first| first.id);
         }

@@ -22,37 +22,38 @@ pub(super) struct WaitStart {
     pub served: Nanos,
 }
 
-/// What a lease was given for.
+/// The launch and the resources of a lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeaseBasis {
     /// The launch that waits for it, until it is reported.
     pub request: Option<LaunchRequest>,
     /// The resources that are reserved on the device.
     pub reserved: Option<ResourceNeed>,
-    /// What the budget of ageing paid.
+    /// The cost that the budget of ageing paid.
     pub paid: Nanos,
 }
 
 /// Whether predicted ends of a holder's kernels were right recently.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EndTrust {
-    /// How many more must be right before they count again.
+    /// How many more predictions must be right before they are used again.
     to_prove: u8,
 }
 
-/// So many ends must be right after a wrong one.
+/// How many predicted ends must be right after a wrong one.
 const ENDS_TO_PROVE: u8 = 16;
-/// An end is wrong if it was seen later than this, apart from an eighth of the predicted time. A thread may
-/// be woken that late on a busy machine.
+/// A predicted end is wrong if the end is observed later than this plus an eighth of the predicted
+/// time. On a busy machine a thread may be woken that late.
 const LATE_MAX: Nanos = Nanos::from_micros(500);
 
 impl EndTrust {
-    /// Returns whether predicted ends count.
+    /// Returns whether predicted ends are used.
     pub const fn are_trusted(self) -> bool {
         self.to_prove == 0
     }
 
-    /// Learns from an end that was seen `late` after its prediction, of kernels that were to take `took`.
+    /// Learns from an end that was observed `late` after its prediction; the kernels were predicted
+    /// to take `took`.
     pub fn learn(&mut self, took: Nanos, late: Nanos) {
         self.to_prove = if late > LATE_MAX.plus(Nanos::new(took.get() / 8)) {
             ENDS_TO_PROVE
@@ -100,13 +101,13 @@ pub(super) struct QueueSession {
     pub gap: Option<OpenGap>,
     /// Whether its predicted ends count.
     pub ends: EndTrust,
-    /// Until when samples of its gaps are no use, because a filler ran in one.
+    /// The time until which samples of its gaps are not used, because a filler ran in one.
     pub filled_until: Nanos,
     /// When it was last active.
     pub active_at: Nanos,
     /// The last sample since its last launch.
     pub sampled: Option<(KernelIndex, Nanos)>,
-    /// When the end of a kernel of it was last seen.
+    /// When the end of one of its kernels was last observed.
     pub ended_at: Nanos,
     pub lease: Option<GrantLease>,
     pub basis: LeaseBasis,

@@ -16,7 +16,7 @@ use tessera_model::spec::{Class, Priority};
 /// Kernel times in microseconds, and the gap after each. The last is unknown.
 const KERNELS: [(u64, u64); 6] = [(20, 0), (50, 400), (90, 2_000), (90, 150), (1_500, 90), (0, 0)];
 
-/// One thing that somebody does, after a pause.
+/// One action of a session, after a pause.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
     what: u8,
@@ -46,10 +46,10 @@ struct Client {
     /// The launch that its thread is blocked in.
     blocked: Option<(u64, u16)>,
     requested: bool,
-    /// When each kernel was launched whose end it has not noticed.
+    /// The launch times of kernels whose end it has not observed.
     in_flight: VecDeque<Nanos>,
     launches: u64,
-    /// Stopped silently: it will never do anything again.
+    /// Whether it stopped silently and takes no more actions.
     dead: bool,
 }
 
@@ -61,7 +61,8 @@ pub struct Harness {
     clients: Vec<Client>,
     next: u64,
     profile: TaskProfile,
-    /// Launches of holders so far, and when each standing grant was given, counted in them.
+    /// The number of holders' launches so far, and for each valid grant their number when it was
+    /// given.
     returns: u64,
     given: Vec<(u64, u64)>,
 }
@@ -189,7 +190,7 @@ impl Harness {
         self.step(QueueEvent::Sync { session, returns });
     }
 
-    /// A thread launches, or tries again to.
+    /// A thread launches, or repeats its attempt.
     fn launch(&mut self, at: usize, kernel: u16) {
         let client = &mut self.clients[at];
         let launches = &mut client.launches;
@@ -244,7 +245,7 @@ impl Harness {
         if grant.kind.ends_with_gap() {
             assert_eq!(given, self.returns, "no holder launched since the grant: {grant:?}");
         }
-        // A kernel that is in flight for so long that its report must be lost counts as ended.
+        // A kernel in flight for longer than any report takes counts as ended.
         let recent = self.now.minus(Nanos::from_millis(300));
         let fillers = self.clients.iter().filter(|c| self.queue.role(c.id) == Some(Role::Fill));
         let in_flight = fillers.flat_map(|client| &client.in_flight);
@@ -287,7 +288,7 @@ impl Harness {
             }
             QueueAction::Dropped { session } => {
                 let at = self.clients.iter().position(|client| client.id == session);
-                let at = at.expect("only those who are there are dropped");
+                let at = at.expect("only connected sessions are dropped");
                 assert!(self.clients[at].dead || self.now > Nanos::from_millis(900));
                 self.clients.remove(at);
                 return;
@@ -322,8 +323,8 @@ impl Harness {
         }
     }
 
-    /// Best fit: nothing of higher priority fits, nothing longer of the same; of equals the
-    /// oldest goes.
+    /// Best fit: no launch of higher priority fits, and no longer one of the same priority; among
+    /// equals the oldest is granted.
     fn check_choice(
         &self,
         session: SessionId,
@@ -331,9 +332,9 @@ impl Harness {
         before: &[LaunchRequest],
         request_event: Option<(SessionId, u64)>,
     ) {
-        let priority = self.priority(session).expect("grants go to those who are there");
+        let priority = self.priority(session).expect("only connected sessions get grants");
         let holders = self.clients.iter().map(|client| client.priority).min();
-        assert!(Some(priority) > holders, "who holds needs no grant");
+        assert!(Some(priority) > holders, "a holder needs no grant");
         if grant.kind != GrantKind::Gap || self.rules.grants != GrantSize::Gap {
             return;
         }
@@ -350,7 +351,11 @@ impl Harness {
                 let (Some(mine), None) = (mine, request_event) else { continue };
                 let longer = contender.predicted > mine.predicted;
                 let older = contender.predicted == mine.predicted && contender.ticket < mine.ticket;
-                assert!(!longer && !older, "{contender:?} should have gone before {mine:?}");
+                assert!(
+                    !longer && !older,
+                    "{contender:?} should have been granted before \
+                                            {mine:?}"
+                );
             }
         }
     }
@@ -364,7 +369,7 @@ impl Harness {
         self.clients.iter().find(|client| client.id == session).map(|client| client.priority)
     }
 
-    /// Those of the highest priority hold, and only they.
+    /// Only the sessions of the highest priority are holders.
     fn check_roles(&self) {
         let top = self.clients.iter().map(|client| client.priority).min();
         for (session, role) in self.queue.sessions() {

@@ -100,7 +100,8 @@ impl Scene {
         self.step(QueueEvent::Request { session, launch, kernel, beyond: None })
     }
 
-    /// The launch that the session requested last, or one without a request, goes under a grant.
+    /// Launches under a grant: the launch that the session requested last, or one without a
+    /// request.
     pub fn started(&mut self, session: u64, kernel: KernelIndex, grant: Grant) -> Vec<QueueAction> {
         self.launches += 1;
         let launch = self.requested.remove(&session).unwrap_or(self.launches);
@@ -120,7 +121,8 @@ impl Scene {
         self.queue.role(SessionId::new(session))
     }
 
-    /// Lets time pass until `until`, with every tick that falls due; returns what was done when.
+    /// Lets time pass until `until`, with every tick that falls due; returns the actions with their
+    /// times.
     pub fn wait(&mut self, until: Nanos) -> Vec<(Nanos, QueueAction)> {
         let mut seen = Vec::new();
         while self.queue.deadline() <= until {

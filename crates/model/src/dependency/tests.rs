@@ -46,7 +46,7 @@ fn conditions_read_as_slurm_writes_them() {
 }
 
 #[test]
-fn what_is_no_dependency_is_refused_with_what_would_be_right() {
+fn an_invalid_dependency_is_refused_with_what_is_expected() {
     for text in [
         "",
         "afterok",
@@ -129,7 +129,7 @@ fn all_conditions_or_one_of_them_have_to_be_met() {
 }
 
 #[test]
-fn a_singleton_waits_for_what_came_earlier_and_unknown_facts_let_nothing_through() {
+fn a_singleton_waits_for_earlier_jobs_and_unknown_facts_allow_no_start() {
     let single = Condition {
         kind: DependencyKind::Singleton,
         on: None,

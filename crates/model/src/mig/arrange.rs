@@ -31,7 +31,7 @@ impl<'s, R: Fn(&Layout) -> usize> ArrangementSearch<'s, R> {
     }
 
     /// Returns the layout of `named` and instances of the profiles in `open` that holds all of
-    /// `kept`, with the fewest new instances. Of equals it is the one with the largest `R`, then
+    /// `kept`, with the fewest new instances. Among equals it is the one with the largest `R`, then
     /// the lowest starts. `None` if there is none.
     ///
     /// Every such layout has as many instances: the fewest new ones are the shortest plan.

@@ -37,8 +37,8 @@ pub fn predicted(geometry: &Geometry, steps: &[PlanStep]) -> Millis {
     steps.iter().fold(Millis::ZERO, |sum, step| sum.plus(step_time(geometry, *step)))
 }
 
-/// Returns the predicted time of a plan over the existing instances: of GPU instances that are only cut
-/// anew, only the compute instances that come and go take time.
+/// Returns the predicted time of a plan over the existing instances: of GPU instances that only get
+/// new compute instances, only the created and destroyed compute instances take time.
 pub fn predicted_over(
     geometry: &Geometry,
     standing: &BTreeMap<Slot, StandingCut>,

@@ -15,7 +15,7 @@ type Found = (usize, Vec<(Slot, Cut)>);
 
 impl DesiredLayout {
     /// Finds the compute instances of each GPU instance of `layout`, which was arranged for these
-    /// instances. Busy ones stay, and the fewest GPU instances have to be cut anew.
+    /// instances. Busy ones stay, and as few GPU instances as possible get new compute instances.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl DesiredLayout {
 }
 
 /// Finds starts for the compute instances of one GPU instance; `None` if busy ones are in the way.
-/// A GPU instance is cut anew only while nothing runs on any part of it.
+/// A GPU instance gets new compute instances only while nothing runs on any part of it.
 fn place(
     profile: &Profile,
     sizes: &[u8],
@@ -124,7 +124,7 @@ fn assign(
 }
 
 /// Adds to the steps of a plan between layouts what makes the compute instances. A creation with
-/// several is one step. Existing instances with other compute instances are cut anew, last.
+/// several is one step. Existing instances with other compute instances get new ones last.
 pub fn cut_steps(
     geometry: &Geometry,
     steps: Vec<PlanStep>,

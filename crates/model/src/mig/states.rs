@@ -207,7 +207,7 @@ impl StateSpace {
         }
     }
 
-    /// Returns the placement of `profile` that keeps the most futures open, with its `R`; of
+    /// Returns the placement of `profile` that keeps the most futures open, with its `R`; among
     /// equals the one with the highest start. `None` if the profile fits nowhere.
     ///
     /// Source: MIGM §4, allocation rule, which is silent about equals. The largest profiles start

@@ -1,5 +1,5 @@
-//! Jobs that another one could join: those that start in this round, and those that are alone on a slice that they
-//! share.
+//! Hosts, which another job could join: jobs that start in this round, and jobs that run alone on a
+//! shared slice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::decision::{Decision, JobPlacement, PlacementCandidate};
 use crate::kernel_sharing::KernelSharer;
 use crate::view::{ClusterView, GpuView, InstanceState, InstanceView, QueuedJob, Tenancy};
 
-/// A job that one more could join, and its slice.
+/// A job that another job could join, and its slice.
 #[derive(Clone, Debug)]
 pub(super) struct Host<'c> {
     pub(super) job: JobId,
@@ -25,7 +25,7 @@ pub(super) struct Host<'c> {
     pub(super) profile: Option<&'c Profile>,
     /// The memory of its slice.
     pub(super) memory: Bytes,
-    /// The memory that is the host's.
+    /// The memory that the host has.
     pub(super) needs: Bytes,
     pub(super) sharer: KernelSharer,
     pub(super) state: HostState,
@@ -41,7 +41,7 @@ pub(super) enum HostState {
 }
 
 impl Host<'_> {
-    /// Returns its slice as the place that was chosen.
+    /// Returns its slice as the chosen placement candidate.
     pub(super) fn candidate(&self) -> PlacementCandidate {
         let whole = || "whole GPU".to_owned();
         PlacementCandidate {
@@ -84,7 +84,7 @@ pub(super) fn find_hosts<'c>(
     hosts
 }
 
-/// Returns a job that starts as one whose sharing is open.
+/// Returns a starting job as a host whose way of sharing is still open.
 fn starting<'c>(
     cluster: &'c ClusterView,
     job: &QueuedJob,
@@ -123,7 +123,7 @@ fn sharing<'c>(gpu: &'c GpuView, instance: &'c InstanceView) -> Option<Host<'c>>
     })
 }
 
-/// Returns what is known of a sharer. Under MPS its priority orders no kernels.
+/// Returns the facts that are known about a sharing job. Under MPS its priority orders no kernels.
 fn sharer_of(tenancy: &Tenancy, job: JobId) -> Option<KernelSharer> {
     tenancy.kernel_sharer(job).or_else(|| {
         let (_, client) = tenancy.clients.iter().find(|(known, _)| *known == job)?;
@@ -137,7 +137,7 @@ fn profile_at(gpu: &GpuView, slot: Option<Slot>) -> Option<&Profile> {
     gpu.mig.as_deref()?.geometry.profile(slot?.profile)
 }
 
-/// Whether a slot is one of the GPU's geometry, or the whole of a GPU with MIG off.
+/// Returns whether a slot is in the GPU's geometry, or is the whole of a GPU with MIG off.
 fn is_slice(gpu: &GpuView, slot: Option<Slot>) -> bool {
     match slot {
         Some(_) => profile_at(gpu, slot).is_some(),

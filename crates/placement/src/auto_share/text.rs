@@ -1,4 +1,4 @@
-//! What explanations state about jobs whose sharing the controller decides.
+//! The explanations of jobs whose sharing the controller decides.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::decision::Decision;
 use crate::predictor::SpeedRange;
 use crate::view::QueuedJob;
 
-/// Whose explanation it is.
+/// The job to which it is explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// The job that has the slice.
@@ -48,7 +48,7 @@ fn speed(range: SpeedRange) -> String {
     format!("{} % of its speed alone ({} to {} %)", expected / 10, low / 10, high / 10)
 }
 
-/// Adds to the reason of a job that waits why it joins no other one.
+/// Adds to the reason of a waiting job why it joins no other one.
 pub(super) fn explain_wait(
     decisions: &mut [Decision],
     hosts: &[Host<'_>],
@@ -73,10 +73,10 @@ pub(super) fn explain_wait(
     }
 }
 
-/// Most ways that one explanation names. Chosen: two hosts, each in both ways.
+/// The most ways that one explanation names. Chosen: two hosts, each in both ways.
 const REFUSALS_MAX: usize = 4;
 
-/// Returns the clause that a way of sharing was refused, with what is predicted of it.
+/// Returns the clause that a way of sharing was refused, with its predictions.
 fn refused(host: JobId, considered: &ConsideredWay) -> String {
     let Err(refusal) = considered.verdict else { return String::new() };
     let way = match considered.way {
@@ -132,7 +132,7 @@ fn why(refusal: SharingRefusal, host: JobId) -> String {
     }
 }
 
-/// Adds to the reasons of jobs that start alone that nobody shares their slices.
+/// Adds to the reasons of jobs that start alone that no other job shares their slices.
 pub(super) fn explain_alone(decisions: &mut [Decision], queue: &[&QueuedJob], hosts: &[Host<'_>]) {
     for decision in decisions {
         let Decision::Start { job, place, why } = decision else { continue };

@@ -1,12 +1,12 @@
-//! Whether two jobs do more together on a slice than one of them alone, for certain.
+//! Decides whether two jobs on one slice certainly have a higher throughput than one of them alone.
 //!
 //! Speeds are thousandths of a job's speed alone on all of the slice. Each has an interval, and the rules take its
 //! lower end:
 //!
 //! - **Under MPS** from a trained model, whose intervals hold nine of ten outcomes.
 //! - **Kernel by kernel** from [`kernel_sharing::by_priority`]. Its largest error is 30 % for a job that fills gaps
-//!   (`docs/policies.md`, *Model*). A holder loses at most 5 %: the queue's budgets for changes of contexts (3 %)
-//!   and for launches by age (2 %) bound that (`docs/kernel-plane.md`).
+//!   (`docs/policies.md`, *Model*). A holder loses at most 5 %: the queue's budgets for context
+//!   switches (3 %) and for launches by age (2 %) bound that (`docs/kernel-plane.md`).
 
 use tessera_model::number::clamped;
 use tessera_model::share::{SliceShare, SmPercent};
@@ -18,38 +18,42 @@ use crate::kernel_sharing::{self, KernelSharer};
 use crate::predictor::{Knowledge, SpeedBasis, SpeedRange};
 use crate::view::MpsClient;
 
-/// What both do together must be more than what the host does by itself by so much, as it is expected. That is the
-/// 1.3 of `tessera`'s pairs.
+/// The expected joint throughput must exceed the host's own by this factor. It is the 1.3 of
+/// `tessera`'s pairs.
 const GAIN: u32 = 300;
 
-/// The same by the lower ends of both speeds. Chosen: what predictions of run times are off by.
+/// The same factor for the lower ends of both speeds. Chosen: the usual error of predicted run
+/// times.
 const GAIN_FOR_CERTAIN: u32 = 100;
 
-/// An online job keeps at least so much of its speed: the kernel queue's own aim (FIKIT's overhead is up to 4.93 %).
+/// An online job keeps at least this part of its speed: the kernel queue's own target (FIKIT's
+/// overhead is up to 4.93 %).
 const ONLINE_LEAST: u32 = 950;
 
-/// A host that is no online job keeps at least so much of the speed that it has by itself. Chosen: its co-runner may
-/// at most double its time.
+/// An offline host keeps at least this part of its speed without a co-runner. Chosen: the co-runner
+/// may at most double its time.
 const HOST_LEAST: u32 = 500;
 
-/// A joiner is at least so fast: less does not count as a benefit (the same as for `--share mps` and `kernel`).
+/// The least speed of the joining job; a lower one does not count as a benefit (the same as for
+/// `--share mps` and `kernel`).
 const JOINER_LEAST: u32 = 300;
 
-/// From this part of its time on, in which its kernels run, a job may be bound by bandwidth. Nobody measures
-/// bandwidth, and a job can't use more of it than its kernels run. Two jobs slow each other by 2.6 at most while
-/// kernels of both run (study). Where one of them is busy for less than half of its time, both do more than one alone.
+/// A job whose kernels run for at least this part of its time may be bound by bandwidth. Bandwidth
+/// itself is not measured; the part of the time in which kernels run is its upper bound. While
+/// kernels of both run, two jobs slow each other by 2.6 at most (study). Where one of them is busy
+/// for less than half of its time, both together do more than one alone.
 const MAY_BE_BANDWIDTH_BOUND: u16 = 500;
 
-/// The percentages that a pair is offered, of the host: those of `tessera`'s pairs.
+/// The host's percentages that are tried for a pair: those of `tessera`'s pairs.
 const PARTS: [u8; 3] = [50, 70, 30];
 
-/// Least percentage that a joiner gets of what a host left. Chosen.
+/// The least percentage of the multiprocessors that a host must leave for a joining job. Chosen.
 const PART_LEAST: u8 = 10;
 
 /// Speed alone, in thousandths.
 const ALONE: u32 = 1_000;
 
-/// A host and a job that may join it.
+/// A host and the job that may join it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'p, 'c> {
     pub(super) host: &'p Host<'c>,
@@ -68,11 +72,11 @@ pub(super) struct PairFigures {
 /// The rule that forbids a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SharingRefusal {
-    /// The memory of both is more than the slice has.
+    /// The memory of both exceeds that of the slice.
     Memory,
     /// The node can't share slices in this way.
     NotOffered,
-    /// It was not measured how busy the task is.
+    /// How busy the task keeps the GPU was never measured.
     NotMeasured(Member),
     /// Rule 1: both may be bound by bandwidth.
     Bandwidth,
@@ -86,34 +90,35 @@ pub(super) enum SharingRefusal {
     Deadline(Member),
     /// The host leaves too few multiprocessors.
     NoPartLeft,
-    /// It might be slower than it may be: its least speed, and what it has to be.
+    /// It might become too slow: its predicted least speed, and the required one.
     TooSlow(Member, u32, u32),
-    /// Together they might do too little: so much, by the lower ends of the speeds.
+    /// The lower bound of the joint throughput is too low.
     Little(u32),
-    /// They might end later than one after the other.
+    /// Together they might end later than one after the other.
     Later,
 }
 
-/// One of a pair.
+/// One job of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Member {
-    /// The one that has the slice.
+    /// The job that has the slice.
     Host,
-    /// The one that joins it.
+    /// The job that joins it.
     Joiner,
 }
 
-/// What both do, alone and together, in thousandths of their speeds on all of the slice.
+/// The speeds of both, alone and together, in thousandths of their speeds on all of the slice.
 #[derive(Clone, Copy, Debug)]
 struct PairSpeeds {
     together: PairFigures,
-    /// What the host does by itself, as it starts or runs now.
+    /// The host's speed without a co-runner, with its present share.
     host_now: u32,
-    /// The lower ends of what each does once the other has ended.
+    /// The lower ends of each one's speed after the other has ended.
     after: [u32; 2],
 }
 
-/// Weighs the ways in which a job could join a host: at most one of each kind, the best one that is allowed.
+/// Weighs the ways in which a job could join a host. Of each kind it returns the best one that is
+/// allowed.
 pub(super) fn weigh_ways(pair: &Pair<'_, '_>, knowledge: Knowledge<'_>) -> Vec<ConsideredWay> {
     let mut ways = Vec::new();
     if !matches!(pair.host.state, HostState::Shares(SliceShare::Kernel(_) | SliceShare::Compute(_)))
@@ -126,7 +131,7 @@ pub(super) fn weigh_ways(pair: &Pair<'_, '_>, knowledge: Knowledge<'_>) -> Vec<C
     ways
 }
 
-/// Checks what holds for every way of sharing.
+/// Checks the rules that hold for every way of sharing.
 fn check_both(pair: &Pair<'_, '_>, knowledge: Knowledge<'_>) -> Result<[u16; 2], SharingRefusal> {
     let (host, joiner) = (pair.host, pair.sharer);
     if host.needs.get().saturating_add(pair.memory.get()) > host.memory.get() {
@@ -216,7 +221,7 @@ fn weigh_parts(
     let speeds = PairSpeeds { together: figures, host_now, after };
     let is_timed = |time: Option<Millis>, member| time.ok_or(SharingRefusal::NoRunTime(member));
     let [host_ms, joiner_ms] = run_times(pair, knowledge);
-    // A percentage holds until the end of a job, so it must be known how long that is.
+    // A percentage holds until the end of a job, so the run time must be known.
     let timed = match pair.host.state {
         HostState::Starts => is_timed(host_ms, Member::Host).map(|_| ()),
         HostState::Shares(_) => Ok(()),
@@ -248,7 +253,7 @@ fn weigh_kernel(pair: &Pair<'_, '_>, knowledge: Knowledge<'_>) -> ConsideredWay 
     ConsideredWay { way, figures: Some(figures), verdict }
 }
 
-/// What a holder's speed is at least, in thousandths.
+/// The least speed of a holder, in thousandths.
 const HOLDER_LEAST: u32 = 950;
 
 /// The largest error of the model for a job that does not hold the slice, in thousandths.
@@ -266,7 +271,7 @@ fn kernel_speed(slowed: u64, holds: bool) -> SpeedRange {
     SpeedRange { low, expected, high }
 }
 
-/// Returns how long a whole run of each takes alone on the slice, as far as that is known.
+/// Returns the run time of each job alone on the slice, as far as it is known.
 fn run_times(pair: &Pair<'_, '_>, knowledge: Knowledge<'_>) -> [Option<Millis>; 2] {
     let (gpu, profile) = (pair.host.gpu, pair.host.profile);
     let time = |job| knowledge.predictor.predict_rest_alone(job, gpu, profile);
@@ -277,7 +282,8 @@ fn run_times(pair: &Pair<'_, '_>, knowledge: Knowledge<'_>) -> [Option<Millis>; 
     [host, time(pair.job)]
 }
 
-/// Returns what both do together at least, in thousandths of one job alone, or the rule that forbids the pair.
+/// Returns the lower bound of the joint throughput, in thousandths of one job alone, or the rule
+/// that forbids the pair.
 fn judge(
     pair: &Pair<'_, '_>,
     speeds: PairSpeeds,
@@ -333,13 +339,13 @@ fn keep_limits(
     Ok(())
 }
 
-/// Returns how long so much work takes at a speed, in milliseconds.
+/// Returns how long an amount of work takes at a speed, in milliseconds.
 fn lasts(work: u64, speed: u32) -> u64 {
     work.saturating_mul(u64::from(ALONE)) / u64::from(speed.max(1))
 }
 
-/// Whether both end later, at their least speeds, than one after the other: the last of them, or both on average.
-/// A job that remains alone under MPS keeps its percentage.
+/// Returns whether both end later, at their least speeds, than one after the other. It compares the
+/// last end and the mean of both. A job that remains alone under MPS keeps its percentage.
 fn ends_later(speeds: PairSpeeds, [first, second]: [Millis; 2]) -> bool {
     let PairFigures { host, joiner } = speeds.together;
     let (first, second) = (first.get(), second.get());

@@ -1,4 +1,4 @@
-//! Why a job got a compute instance, or waits for one.
+//! Explains why a job got a compute instance, or why it waits for one.
 
 use tessera_model::mig::compute::{ComputeName, ComputeSlot, memory_share};
 use tessera_model::{Bytes, JobId};
@@ -10,7 +10,7 @@ use crate::explain::phrases::{GpuOfNode, InstanceText, RequestText, gpus, listed
 use crate::numbers::saturating_u32;
 use crate::view::{ClusterView, GpuView, QueuedJob};
 
-/// Who decides about compute instances, whatever the policy.
+/// The policy name in decisions about compute instances, whatever the policy.
 pub(crate) const POLICY: &str = "compute instances";
 
 /// Explains a start on `part` of the GPU instance `chosen`.
@@ -79,7 +79,7 @@ pub(crate) fn wait(
     explanation(format!("{}: {summary}", RequestText(job)), would_start_if, candidates.collect())
 }
 
-/// Everything of the kind is in use, or next to jobs of others.
+/// All such compute instances are in use, or on GPU instances that other users have.
 fn taken(
     job: &QueuedJob,
     name: &ComputeName,
@@ -117,7 +117,7 @@ fn taken(
     (summary, until)
 }
 
-/// No GPU instance is cut so.
+/// No GPU instance is divided like this.
 fn uncut(name: &ComputeName, gpu: Option<&GpuView>) -> (String, Option<String>) {
     let summary = format!(
         "no {} is partitioned into compute instances {name}, which only an operator's layout does",
@@ -132,7 +132,7 @@ fn uncut(name: &ComputeName, gpu: Option<&GpuView>) -> (String, Option<String>) 
     (summary, until)
 }
 
-/// What there is is away or closed.
+/// The existing ones are on unavailable GPUs or closed by operators.
 fn unavailable<'c>(
     name: &ComputeName,
     holders: impl Iterator<Item = &'c GpuView>,
@@ -159,7 +159,7 @@ fn unavailable<'c>(
     (format!("only {where_} can provide {name}, and none is available{because}"), Some(until))
 }
 
-/// Returns the memory of a GPU instance, and what of it is counted for a compute instance.
+/// Returns the memory of a GPU instance, and the part that is charged to a compute instance.
 fn memory(instance: &CutInstance<'_>, name: &ComputeName) -> (Bytes, Bytes) {
     let Some(profile) = instance.gpu.cuttable(name) else { return (Bytes::ZERO, Bytes::ZERO) };
     (profile.memory, memory_share(profile.memory, profile.compute_slices, name.slices))

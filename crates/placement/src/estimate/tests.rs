@@ -15,13 +15,13 @@ fn trained(runs: &[(u16, u64)]) -> Empirical {
 }
 
 #[test]
-fn what_was_never_seen_is_not_predicted() {
+fn a_task_without_runs_is_not_predicted() {
     assert_eq!(Empirical::default().predict("t", &kind("a", 1_000)), None);
     assert_eq!(trained(&[(500, 60)]).predict("other", &kind("a", 500)), None);
 }
 
 #[test]
-fn many_runs_give_quantiles_and_one_run_little() {
+fn many_runs_give_quantiles_and_one_run_a_wide_interval() {
     let many: Vec<_> = (10..=20).map(|secs| (500, secs)).collect();
     let known = trained(&many).predict("t", &kind("a", 500)).unwrap();
     let secs = [known.low, known.expected, known.high].map(|time| time.get() / 1_000);
@@ -34,7 +34,7 @@ fn many_runs_give_quantiles_and_one_run_little() {
 }
 
 #[test]
-fn one_strange_run_doesn_t_move_the_expectation() {
+fn an_outlier_does_not_change_the_expected_time() {
     let mut runs = vec![(500, 60); 8];
     runs.push((500, 86_400));
 
@@ -44,20 +44,20 @@ fn one_strange_run_doesn_t_move_the_expectation() {
 }
 
 #[test]
-fn a_larger_slice_is_not_predicted_to_be_quicker_and_a_smaller_one_is_to_be_slower() {
+fn a_larger_slice_is_not_predicted_to_be_faster_and_a_smaller_one_is_slower() {
     let seen = trained(&[(500, 60)]);
 
     let larger = seen.predict("t", &kind("a", 1_000)).unwrap();
     let smaller = seen.predict("t", &kind("a", 250)).unwrap();
 
     assert_eq!(larger.expected, Millis::from_secs(60));
-    assert_eq!(larger.low, Millis::from_secs(15), "half of the half: it might be twice as quick");
+    assert_eq!(larger.low, Millis::from_secs(15), "a quarter: it might be twice as fast");
     assert_eq!(smaller.expected, Millis::from_secs(120));
     assert_eq!((larger.basis, smaller.basis), (Basis::OtherSlice, Basis::OtherSlice));
 }
 
 #[test]
-fn another_model_predicts_less_certainly() {
+fn runs_on_another_model_give_a_wider_interval() {
     let other = trained(&[(500, 60)]).predict("t", &kind("b", 500)).unwrap();
 
     assert_eq!((other.basis, other.expected), (Basis::OtherModel, Millis::from_secs(60)));
@@ -65,7 +65,7 @@ fn another_model_predicts_less_certainly() {
 }
 
 #[test]
-fn a_task_that_ran_longest_ago_is_forgotten_first() {
+fn the_task_with_the_oldest_last_run_is_removed_first() {
     let mut empirical = Empirical::default();
     for task in 0..=TASKS_MAX {
         empirical.learn(&task.to_string(), &kind("a", 1), Millis::new(1));
@@ -77,14 +77,14 @@ fn a_task_that_ran_longest_ago_is_forgotten_first() {
 }
 
 #[test]
-fn a_run_that_outlives_what_was_expected_is_expected_to_go_on() {
+fn a_run_that_exceeds_its_expected_time_is_expected_to_continue() {
     let runs: Vec<_> = (1..=32).map(|_| (500, 60)).chain([(500, 120); 4]).collect();
     let known = trained(&runs).predict("t", &kind("a", 500)).unwrap();
     let left = |secs: u64| known.after(Millis::from_secs(secs)).expected.get().div_ceil(1_000);
 
     assert_eq!(left(0), 60);
     assert!((30..=35).contains(&left(30)), "{}", left(30));
-    assert_eq!(left(120), 120, "longer than any: as long again");
+    assert_eq!(left(120), 120, "longer than any earlier run: as long again");
     assert_eq!(left(3_600), 3_600);
 }
 
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_left_and_what_is_allowed_is_never_more(
+    fn the_remaining_time_never_exceeds_the_prediction_or_the_limit(
         secs in 1_u64..1_000_000, ran in 0_u64..1_000_000, limit in 1_u64..1_000_000,
     ) {
         let known = trained(&[(500, secs)]).predict("t", &kind("a", 500)).unwrap();
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_left_is_never_nothing_and_keeps_its_order(
+    fn the_remaining_time_is_never_zero_and_keeps_its_order(
         runs in prop::collection::vec(1_u64..100_000, 1..12), ran in 0_u64..10_000_000,
     ) {
         let runs: Vec<_> = runs.into_iter().map(|secs| (500, secs)).collect();
@@ -137,19 +137,19 @@ proptest! {
         let left = known.after(Millis::new(ran));
         prop_assert!(left.low <= left.expected && left.expected <= left.high, "{left:?}");
         prop_assert!(left.expected > Millis::ZERO);
-        // Who outlives the upper end outlives the rest by as much.
+        // A run that exceeds the upper end is expected to last as long again.
         prop_assert!(Millis::new(ran) < known.high || left.expected == Millis::new(ran));
     }
 
     #[test]
-    fn the_longer_a_run_has_lasted_the_later_it_is_expected_to_be_over(
+    fn the_longer_a_run_has_lasted_the_later_it_is_expected_to_end(
         runs in prop::collection::vec(1_u64..100_000, 1..12),
         ran in 0_u64..1_000_000_000, more in 0_u64..1_000_000_000,
     ) {
         let runs: Vec<_> = runs.into_iter().map(|secs| (500, secs)).collect();
         let known = trained(&runs).predict("t", &kind("a", 500)).unwrap();
         let over = |ran: u64| ran + known.after(Millis::new(ran)).expected.get();
-        // A step of a millionth of the probability is what it is rounded to.
+        // Probabilities are rounded to one millionth.
         let step = known.high.get() / 10_000 + 2;
         prop_assert!(over(ran) <= over(ran + more) + step);
     }

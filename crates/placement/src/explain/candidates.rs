@@ -12,8 +12,8 @@ use crate::sharing;
 use crate::view::{GpuView, InstanceState};
 use crate::working_state::WorkingGpu;
 
-/// Candidates of a start next to the chosen one. Fewer than a waiting job gets: a round may start
-/// a thousand jobs, and users explain waits, seldom starts.
+/// How many candidates the explanation of a start has besides the chosen one. They are fewer than
+/// for a waiting job: a round may start a thousand jobs, and users mostly explain waits.
 const ALTERNATIVES_MAX: usize = 4;
 
 /// The candidates of a start: the chosen place, others on the same GPU, then other GPUs.
@@ -76,7 +76,7 @@ pub(crate) fn row(
     }
 }
 
-/// Verdicts on GPUs that can't hold a job now, the nearest to a start first.
+/// Verdicts on GPUs that can't hold a job now, ordered by how close they are to a start.
 const VERDICTS: [&str; 9] = [
     "changing",
     "busy",
@@ -89,7 +89,7 @@ const VERDICTS: [&str; 9] = [
     "unavailable",
 ];
 
-/// The candidates of a job that waits, and how many were left out.
+/// The candidates of a waiting job, and how many were left out.
 pub(crate) fn of_wait<'g, 'c: 'g>(
     gpus: impl Iterator<Item = (&'g WorkingGpu<'c>, &'static str)>,
     size: &NumberedRequest,
@@ -126,7 +126,7 @@ pub(crate) fn away(gpu: &GpuView) -> &'static str {
     gpu.operator.closed.as_ref().map_or("unavailable", |closed| closed.how.word())
 }
 
-/// Returns what stands in the way on a GPU that can't hold a request even when its jobs end.
+/// Returns the obstacle on a GPU that can't hold a request even when its jobs end.
 pub(crate) fn in_the_way(gpu: &WorkingGpu<'_>) -> &'static str {
     let any = |state: &InstanceState| gpu.instances.iter().any(|i| i.state == *state);
     if any(&InstanceState::Stuck) {
@@ -142,7 +142,7 @@ pub(crate) fn in_the_way(gpu: &WorkingGpu<'_>) -> &'static str {
     }
 }
 
-/// Returns whether a GPU that is being changed would have an offer if it weren't.
+/// Returns whether a GPU whose layout is being changed would have an offer without the change.
 pub(crate) fn offers_once_changed<R: Rule>(
     rule: &mut R,
     gpu: &WorkingGpu<'_>,

@@ -13,10 +13,10 @@ use crate::sharing;
 use crate::view::{GpuView, InstanceState, QueuedJob, SharingRequest};
 use crate::working_state::WorkingGpu;
 
-/// Most alternatives that one sentence lists.
+/// The most alternatives that one sentence lists.
 const LISTED_MAX: usize = 4;
 
-/// What a GPU with MIG off offers, in the place of a profile's name.
+/// The name of the offer of a GPU with MIG off, in place of a profile's name.
 const WHOLE_GPU: &str = "whole GPU";
 
 /// "10 GiB requested", or "10 GiB and 50 % of a slice requested".
@@ -64,7 +64,7 @@ pub(crate) fn describe_colocation(
                     "; {noun} {jobs} of {user} {verb} {memory} of it under kernel-level sharing{by}"
                 );
             }
-            // Without predictions of co-runners there is nothing to state.
+            // Without predictions for co-runners the explanation has no figures.
             let by = prospect.filter(|prospect| *prospect != SharingGain::Unknown);
             let by = by.map_or(String::new(), reckoned);
             format!("; {noun} {jobs} of {user} {verb} {sm} % and {memory} of it{by}")
@@ -149,7 +149,7 @@ pub(crate) fn gpus<'g>(views: impl Iterator<Item = &'g GpuView>, last: &str) -> 
     listed(&views.map(|view| GpuOfNode(view).to_string()).collect::<Vec<_>>(), last)
 }
 
-/// Returns the name of the profile in a slot, or what stands for it.
+/// Returns the name of the profile in a slot, or its substitute.
 pub(crate) fn profile_name(gpu: &GpuView, slot: Option<Slot>) -> &str {
     slot.and_then(|slot| gpu.mig.as_ref()?.geometry.profile(slot.profile))
         .map_or(WHOLE_GPU, |profile| profile.name.as_str())
@@ -161,7 +161,7 @@ pub(crate) fn slot_memory(gpu: &GpuView, slot: Option<Slot>) -> Bytes {
         .map_or(gpu.memory, |profile| profile.memory)
 }
 
-/// Returns the name of what fits a request tightly on a GPU, and its memory.
+/// Returns the name and the memory of the tightest fit for a request on a GPU.
 pub(crate) fn tight_fit(gpu: &GpuView, size: &NumberedRequest) -> (String, Bytes) {
     let named = |mig: &crate::view::MigView, request: &SliceRequest| {
         request.tight(mig).first().map(|p| (p.name.to_string(), p.memory))

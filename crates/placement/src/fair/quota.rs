@@ -1,9 +1,9 @@
-//! How many compute slices users and accounts may hold at once, whichever part places them. Gangs, the
-//! rules and the search don't know what the others gave in this round.
+//! How many compute slices users and accounts may hold at once, whichever part places their jobs.
+//! Gangs, the rules and the search don't know what the other parts placed in this round.
 //!
-//! A placement counts with the compute slices of its instance, a shared instance with all of its own,
-//! however many share it. A GPU that is not partitioned counts with [`WHOLE`], and a gang with those
-//! of all of its members.
+//! A placement counts as the compute slices of its instance. A shared instance counts once with all
+//! of its slices, however many jobs share it. A GPU that is not partitioned counts as [`WHOLE`],
+//! and a gang as the sum of its members.
 
 mod messages;
 
@@ -22,38 +22,40 @@ use crate::numbers;
 use crate::request::SliceRequest;
 use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob, Tenancy};
 
-/// Compute slices that a GPU without MIG counts for: as many as the large partitioned ones have.
+/// How many compute slices a GPU without MIG counts as: as many as large partitioned GPUs have.
 const WHOLE: u32 = 7;
 
-/// What holders would take beyond their quotas.
+/// The decisions that would exceed quotas.
 #[derive(Debug, Default)]
 pub(crate) struct Over {
-    /// Whose decisions are taken out.
+    /// The jobs whose decisions are removed.
     pub(crate) jobs: BTreeSet<JobId>,
-    /// The GPUs that they were about.
+    /// The GPUs of those decisions.
     pub(crate) gpus: BTreeSet<GpuId>,
 }
 
-/// What the holders of quotas have, as a round goes on.
+/// The compute slices that holders of quotas have, updated during a round.
 #[derive(Clone)]
 pub(crate) struct Quotas<'r> {
     cluster: &'r ClusterView,
     jobs: &'r dyn JobTable,
-    /// One GPU of each kind: what a job takes at least is requested thousands of jobs.
+    /// One GPU of each kind. The least number of slices that a job takes is needed for thousands of
+    /// jobs.
     kinds: Vec<&'r GpuView>,
     held: BTreeMap<Arc<str>, u32>,
-    /// Places that this round gave away: who gets one after another shares it.
+    /// Placements of this round. A job that gets one of them later shares it.
     given: BTreeSet<(GpuId, Option<Slot>)>,
-    /// Users of slices that are shared already.
+    /// The users of slices that are shared already.
     sharing: BTreeSet<Arc<str>>,
-    /// Of those who have some.
+    /// The slices of holders that have any.
     of_jobs: RefCell<BTreeMap<JobId, Rc<[SliceLimit]>>>,
     none: Rc<[SliceLimit]>,
     of_users: RefCell<BTreeMap<Arc<str>, Rc<[SliceLimit]>>>,
 }
 
 impl<'r> Quotas<'r> {
-    /// Looks at who holds what; `None` where no quota holds for anybody of the queue, or who runs.
+    /// Reads the compute slices that each holder has; `None` if no quota applies to any waiting or
+    /// running job.
     pub(crate) fn of(
         cluster: &'r ClusterView,
         jobs: &'r dyn JobTable,
@@ -107,7 +109,7 @@ impl<'r> Quotas<'r> {
         limits
     }
 
-    /// Jobs of one user have one account.
+    /// All jobs of one user have the same account.
     fn limits_for(&self, job: &QueuedJob) -> Rc<[SliceLimit]> {
         if let Some(known) = self.of_users.borrow().get(&job.user) {
             return Rc::clone(known);
@@ -127,8 +129,8 @@ impl<'r> Quotas<'r> {
         self.limits_for(job).iter().map(|limit| self.left(limit, &self.held)).min()
     }
 
-    /// Whether the least that so many jobs with this request could get together is more than may
-    /// still be taken.
+    /// Returns whether so many jobs with this request would exceed a quota even on the smallest
+    /// slices.
     pub(crate) fn bars(&self, job: &QueuedJob, members: u32) -> bool {
         let Some(left) = self.left_for(job) else { return false };
         if job.share.is_some() {
@@ -137,8 +139,8 @@ impl<'r> Quotas<'r> {
         left == 0 || self.least(job).is_some_and(|least| least.saturating_mul(members) > left)
     }
 
-    /// Returns the compute slices of the smallest slice that suits a job; nothing for sharers, who may
-    /// find one that their user has already.
+    /// Returns the compute slices of the smallest slice that suits a job; zero for sharing jobs,
+    /// which may join a slice that their user has already.
     fn least(&self, job: &QueuedJob) -> Option<u32> {
         if job.share.is_some() {
             return None;
@@ -146,8 +148,7 @@ impl<'r> Quotas<'r> {
         least_slices(self.kinds.iter().copied(), &SliceRequest::of(&job.gpu, None))
     }
 
-    /// Takes out the decisions by which somebody would get more than may be, in their order, and
-    /// counts the others.
+    /// Removes the decisions that would exceed a quota, in their order, and counts the others.
     pub(crate) fn sift(&mut self, decided: &mut Vec<Decision>) -> Over {
         let mut over = Over::default();
         decided.retain(|decision| {
@@ -172,7 +173,7 @@ impl<'r> Quotas<'r> {
         over
     }
 
-    /// Counts what is decided.
+    /// Counts the slices of a decision.
     pub(crate) fn count(&mut self, decision: &Decision) {
         let more = self.more(decision);
         self.add(decision, more);
@@ -188,7 +189,7 @@ impl<'r> Quotas<'r> {
         }
     }
 
-    /// Returns what is taken or given back by a decision.
+    /// Returns the slices that a decision takes or returns.
     fn more(&self, decision: &Decision) -> BTreeMap<Arc<str>, (SliceLimit, i64)> {
         let mut more: BTreeMap<Arc<str>, (SliceLimit, i64)> = BTreeMap::new();
         let mut count = |job: JobId, slices: u32, sign: i64| {
@@ -203,7 +204,7 @@ impl<'r> Quotas<'r> {
             Decision::Wait { .. } => {}
             Decision::Start { job, place, .. } => {
                 let Some(gpu) = gpu_of(&place.gpu) else { return more };
-                // Who joins others takes nothing more.
+                // A job that joins others takes no more slices.
                 let joins = gpu.instances.iter().any(|instance| {
                     instance.slot == place.slot
                         && match &instance.state {
@@ -231,7 +232,7 @@ impl<'r> Quotas<'r> {
                     }
                 }
                 let mut given: BTreeSet<Option<Slot>> = BTreeSet::new();
-                // Those who share an instance are of one user, and it counts once.
+                // Jobs that share an instance are of one user, and the instance counts once.
                 for placed in &reshape.placements {
                     if given.insert(placed.slot) {
                         count(placed.job, slices(gpu, placed.slot), 1);
@@ -262,13 +263,13 @@ fn least_slices<'g>(
     gpus.filter_map(of_gpu).min()
 }
 
-/// Returns the fewest compute slices that any slice of a cluster has that suits a request; `None` if none
-/// does.
+/// Returns the compute slices of the smallest slice in the cluster that suits a request; `None` if
+/// there is none.
 pub fn least(cluster: &ClusterView, gpu_request: &GpuRequest) -> Option<u32> {
     least_slices(cluster.one_of_each_kind().into_iter(), &SliceRequest::of(gpu_request, None))
 }
 
-/// Returns the jobs that a decision gives places.
+/// Returns the jobs that a decision places.
 fn named(decision: &Decision) -> Vec<JobId> {
     match decision {
         Decision::Start { job, .. } => vec![*job],
@@ -279,7 +280,7 @@ fn named(decision: &Decision) -> Vec<JobId> {
     }
 }
 
-/// Returns the compute slices of a place.
+/// Returns the compute slices of a placement.
 pub(crate) fn slices(gpu: &GpuView, slot: Option<Slot>) -> u32 {
     match (slot, gpu.mig.as_deref()) {
         (Some(slot), Some(mig)) => {
@@ -294,15 +295,15 @@ pub(crate) fn slices(gpu: &GpuView, slot: Option<Slot>) -> u32 {
     }
 }
 
-/// Returns who holds how many compute slices: each instance that is taken counts once, for one of the
-/// jobs that have it.
+/// Returns how many compute slices each job holds. An instance with several jobs counts once, for
+/// one of them.
 pub fn held(cluster: &ClusterView) -> impl Iterator<Item = (JobId, u32)> {
     cluster.gpus.iter().flat_map(|gpu| {
         gpu.instances.iter().filter_map(|instance| {
             let first = |tenancy: &Tenancy| tenancy.sharers.first().map(|(job, _)| *job);
             let holder = match &instance.state {
                 InstanceState::Taken { job } => Some(*job),
-                // All of them are one user's.
+                // All of its jobs are of one user.
                 InstanceState::Shared(tenancy) => first(tenancy),
                 InstanceState::Cut(compute) => compute.tenancy.as_ref().and_then(first),
                 InstanceState::Idle

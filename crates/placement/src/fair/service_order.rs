@@ -1,12 +1,13 @@
-//! Fair share: whose jobs are looked at first.
+//! Fair share: in which order the jobs of accounts are served.
 //!
-//! An account that has used more than its part weighs less, by half for each time that part. The
-//! factor is `2^-(u/s)`, with `u` its part of the recent usage of all accounts that wait and `s` its
-//! part of their shares. (Source: the classic fair-share factor of Slurm's multifactor priority.)
+//! The weight of an account is halved for each multiple of its part that it has used. The factor is
+//! `2^-(u/s)`, with `u` its part of the recent usage of all accounts that wait and `s` its part of
+//! their shares. (Source: the classic fair-share factor of Slurm's multifactor priority.)
 //!
-//! In the order of service a job stands as if it had been submitted later by what its account's factor
-//! leaves of [`DELAY_MAX`]. So among equal priorities no job is passed by one that was submitted more
-//! than that after it, whatever its account has used. Among the jobs of one account the order stays.
+//! In the order of service a job is treated as if it had been submitted later: by [`DELAY_MAX`],
+//! reduced in proportion to its account's factor. So among equal priorities no job is overtaken by
+//! one that was submitted more than [`DELAY_MAX`] later, whatever its account has used. The order
+//! among the jobs of one account doesn't change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,19 +21,20 @@ use crate::numbers::saturating_millis;
 use crate::view::QueuedJob;
 
 /// The longest delay of an account's jobs, for one that has used far more than its part: half a day.
-/// After that a starving job is first.
+/// A job that has waited longer is ahead of all newer ones.
 pub const DELAY_MAX: Millis = Millis::from_secs(12 * 3_600);
 
 /// A job of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderedJob<'q> {
     pub(crate) job: &'q QueuedJob,
-    /// The time by which it is ordered: when it was submitted, and later for accounts with much usage.
+    /// The time by which it is ordered: the time of its submit, plus a delay for accounts with much
+    /// usage.
     pub(crate) ranked_at: Millis,
 }
 
-/// Puts a queue into the order of service: by priority, then by what accounts have had. `fairly` is
-/// whether that counts at all.
+/// Sorts a queue into the order of service: by priority, then by the accounts' recent usage.
+/// `fairly` is whether usage counts.
 pub(crate) fn order_jobs<'q>(
     queue: &mut dyn Iterator<Item = &'q QueuedJob>,
     jobs: &dyn JobTable,
@@ -56,7 +58,8 @@ pub(crate) fn order_jobs<'q>(
         return ordered;
     }
     let delays = delays(accounts, users.values().flatten());
-    // Among one account's jobs of a priority the order stays, whatever the clocks were.
+    // Among one account's jobs of a priority the order stays, whatever the clock showed at their
+    // submits.
     let mut last: BTreeMap<(&Arc<str>, QueueRank), Millis> = BTreeMap::new();
     for ordered_job in &mut ordered {
         let Some(Some(account)) = users.get(&*ordered_job.job.user) else { continue };
@@ -99,7 +102,8 @@ fn delay(factor: f64) -> Millis {
     saturating_millis(whole.as_millis())
 }
 
-/// Returns the factors of some accounts compared with each other; 1 for what is none.
+/// Returns the fair-share factors of accounts relative to each other; 1 for a job without an
+/// account.
 pub(crate) fn factors(accounts: &[Option<Account>]) -> Vec<f64> {
     let known = || accounts.iter().flatten();
     let used: f64 = known().map(|account| secs(account.used)).sum();
@@ -111,12 +115,12 @@ pub(crate) fn factors(accounts: &[Option<Account>]) -> Vec<f64> {
     accounts.iter().map(one).collect()
 }
 
-/// Returns an account's factor, between 0 and 1: each pair is what it has and what all have, of usage
-/// (in seconds of one compute slice) and of shares.
+/// Returns an account's factor, between 0 and 1. Each pair has the account's value and the sum of
+/// all: usage (in seconds of one compute slice) and shares.
 pub fn factor((used, all_used): (f64, f64), (shares, all_shares): (f64, f64)) -> f64 {
     let part = shares / all_shares.max(1.0);
     let had = used / all_used.max(0.001);
-    // An account with no shares at all comes after everyone, and is not shut out either.
+    // An account without shares is served last, but is not shut out.
     2.0_f64.powf(-(had / part.max(0.001)).min(60.0))
 }
 

@@ -1,4 +1,4 @@
-//! What somebody has had recently.
+//! The recent usage of a user or account.
 
 use std::f64::consts::LN_2;
 use std::time::Duration;
@@ -7,46 +7,46 @@ use tessera_model::Millis;
 
 use crate::numbers::saturating_millis;
 
-/// Time on compute slices, of which half counts no more after each half-life.
+/// Time on compute slices, weighted by half for each half-life of age.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DecayedUsage {
-    /// Milliseconds of one slice, until `at`.
+    /// Weighted milliseconds on one compute slice, as of `at`.
     used: f64,
     at: Millis,
-    /// Compute slices that are held.
+    /// Compute slices that are held now.
     held: f64,
 }
 
 impl DecayedUsage {
-    /// Begins with what was had until a moment, and with what is held then.
+    /// Begins with the usage until a time, and with the slices that are held then.
     pub fn new(used: Millis, held: f64, at: Millis) -> Self {
         Self { used: ms(used), at, held }
     }
 
-    /// Slices are taken, or, if the number is negative, given back.
+    /// Counts slices that are taken, or returned if the number is negative.
     pub fn take(&mut self, slices: f64, now: Millis, half_life: Millis) {
         self.used = self.had(now, half_life);
         self.at = now.max(self.at);
         self.held = (self.held + slices).max(0.0);
     }
 
-    /// Returns how many compute slices are held.
+    /// Returns how many compute slices are held now.
     pub const fn held(&self) -> f64 {
         self.held
     }
 
-    /// Returns what was had until then, in time on one slice.
+    /// Returns the usage until a time, in milliseconds on one compute slice.
     pub fn until(&self, now: Millis, half_life: Millis) -> Millis {
         let had = Duration::try_from_secs_f64(self.had(now, half_life) / 1_000.0);
         let whole = had.map_or(u128::MAX, |had| had.as_millis());
         saturating_millis(whole)
     }
 
-    /// What was known decays, and what is held adds to it as it decays itself.
+    /// Earlier usage decays, and the slices held since add usage that decays as well.
     fn had(&self, now: Millis, half_life: Millis) -> f64 {
         let half = ms(half_life).max(1.0);
         let lives = ms(now.minus(self.at)) / half;
-        // Exact also where next to nothing decays.
+        // This form is exact also for very short times.
         self.used * (-lives * LN_2).exp() - self.held * (-lives * LN_2).exp_m1() * half / LN_2
     }
 }
@@ -66,7 +66,7 @@ mod tests {
         let hour = Millis::from_secs(3_600);
         let mut had = DecayedUsage::default();
         had.take(7.0, Millis::ZERO, DAY);
-        // Next to nothing decays within an hour.
+        // Within an hour the decay is negligible.
         let first = had.until(hour, DAY).get();
         assert!((24_800_000..=25_200_000).contains(&first), "{first}");
         had.take(-7.0, hour, DAY);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_in_two_parts_counts_as_what_is_held_at_once() {
+    fn usage_counts_the_same_in_one_period_and_in_two() {
         let (mut one, mut two) = (DecayedUsage::default(), DecayedUsage::default());
         one.take(4.0, Millis::ZERO, DAY);
         two.take(4.0, Millis::ZERO, DAY);

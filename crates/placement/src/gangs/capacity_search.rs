@@ -1,4 +1,4 @@
-//! Where a gang could sit now, and where it could sit the soonest.
+//! Finds where a gang could start now, and where it could start soonest.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -52,45 +52,45 @@ impl SliceSource {
 /// One member's placement.
 #[derive(Clone, Debug)]
 pub(super) struct MemberPlacement {
-    /// The GPU's place in the cluster.
+    /// The GPU's index in the cluster.
     pub(super) gpu: usize,
     pub(super) offer: Rc<Offer>,
 }
 
-/// GPUs that are kept for a gang.
+/// GPUs that are reserved for a gang.
 #[derive(Clone, Debug)]
 pub(super) struct ReservedGpus {
-    /// Their places in the cluster.
+    /// Their indices in the cluster.
     pub(super) gpus: Vec<usize>,
-    /// From now until it starts; `None` where nothing states when some job in its way ends.
+    /// The time until it starts; `None` if the end of some job in its way is unknown.
     pub(super) wait: Option<Millis>,
-    /// Whether it may well start sooner: of some in its way only the limit is known.
+    /// Whether it may start sooner, since for some jobs in its way only the time limit is known.
     pub(super) at_most: bool,
-    /// Who is in its way.
+    /// The jobs in its way.
     pub(super) jobs: Vec<JobId>,
 }
 
-/// When a GPU has a placement: the jobs in the way of which nothing is known, and the time until the
-/// others have ended.
+/// When a GPU has a placement: the number of jobs in the way whose end is unknown, and the time
+/// until the others have ended.
 #[derive(Clone, Debug)]
 struct GpuReadiness {
     cost: (usize, Millis),
-    /// Whether some of them end by their limits, if not before.
+    /// Whether some of these ends are time limits, so that they may come sooner.
     at_most: bool,
     gpu: usize,
     jobs: Vec<JobId>,
 }
 
-/// The cluster, with what a round decided laid over it.
+/// The cluster with the decisions of a round applied.
 #[derive(Debug)]
 pub(super) struct CapacitySearch<'c> {
     cluster: &'c ClusterView,
     pub(super) state: WorkingState<'c>,
     source: SliceSource,
     sizes: RequestNumbers,
-    /// By GPU: nothing may be decided for it any more.
+    /// By GPU: whether no more decisions may be made for it.
     closed: Vec<bool>,
-    /// By GPU: whether this round took something of it.
+    /// By GPU: whether this round placed a job on it.
     touched: Vec<bool>,
     models: Vec<&'c str>,
 }
@@ -102,7 +102,7 @@ impl<'c> CapacitySearch<'c> {
         models.dedup();
         Self {
             cluster,
-            // Gangs share with nobody, so no co-runners are predicted.
+            // Gangs don't share slices, so no predictions for co-runners are needed.
             state: WorkingState::new(cluster, &Unknown),
             source: match manner {
                 SliceManner::MadeToMeasure => {
@@ -122,12 +122,12 @@ impl<'c> CapacitySearch<'c> {
         self.sizes.size(job)
     }
 
-    /// Nothing more is to be decided for a GPU.
+    /// Closes a GPU to further decisions.
     pub(super) fn close(&mut self, gpu: usize) {
         self.closed[gpu] = true;
     }
 
-    /// Gives a place to a job.
+    /// Gives a placement to a job.
     pub(super) fn take(
         &mut self,
         job: JobId,
@@ -140,8 +140,8 @@ impl<'c> CapacitySearch<'c> {
         self.touched[gpu] = true;
     }
 
-    /// Returns the cluster as others are to see it: what was taken is taken, and what is being
-    /// made is left alone.
+    /// Returns the cluster as later parts of the round see it: with this round's placements, and
+    /// with changing GPUs closed.
     pub(super) fn view(&self) -> ClusterView {
         let mut view = self.cluster.clone();
         for (gpu, seen) in view.gpus.iter_mut().enumerate() {
@@ -170,7 +170,7 @@ impl<'c> CapacitySearch<'c> {
         if found.is_empty() {
             found.extend(self.choose(&offers, shape, |_| true));
         }
-        // The tightest fit of all models.
+        // The tightest fit over all models.
         let memory = |gpus: &Vec<usize>| -> u64 {
             let offers = gpus.iter().filter_map(|gpu| offers[*gpu].as_ref());
             offers.map(|offer| offer.rank.memory.get()).fold(0, u64::saturating_add)
@@ -189,8 +189,8 @@ impl<'c> CapacitySearch<'c> {
         state.gpus.iter().zip(closed.iter()).map(one).collect()
     }
 
-    /// Chooses nodes that have enough offers, those with the fewest to spare, and on each the best
-    /// GPUs.
+    /// Chooses nodes with enough offers, those with the fewest left over, and the best GPUs on
+    /// each.
     fn choose(
         &self,
         offers: &[Option<Rc<Offer>>],
@@ -225,8 +225,8 @@ impl<'c> CapacitySearch<'c> {
         nodes.into_values().collect()
     }
 
-    /// Returns how many placements of a gang could be had now on the nodes that have the most, in the
-    /// order of nodes.
+    /// Returns how many placements of a gang are possible now on the nodes that have the most, in
+    /// the order of nodes.
     pub(super) fn partly(
         &mut self,
         size: &NumberedRequest,
@@ -245,8 +245,8 @@ impl<'c> CapacitySearch<'c> {
         nodes
     }
 
-    /// Finds the GPUs on which a gang could start the soonest; `None` if it never could, on what is
-    /// available now.
+    /// Finds the GPUs on which a gang could start the soonest; `None` if the available GPUs could
+    /// never hold it.
     pub(super) fn keep(
         &mut self,
         size: &NumberedRequest,
@@ -327,7 +327,7 @@ impl<'c> CapacitySearch<'c> {
             GpuReadiness { cost: (unknown, wait), at_most, gpu, jobs }
         };
         let ways = self.source.blockers(seen, size).into_iter().map(way);
-        // Where nobody is in the way, a change of the layout is.
+        // If no job is in the way, a layout plan is.
         Some(ways.min_by_key(|ready| ready.cost).unwrap_or(none))
     }
 }

@@ -9,12 +9,12 @@ use crate::predictor::Predictor;
 use crate::view::GpuView;
 use crate::working_state::WorkingGpu;
 
-/// How much longer a job goes on.
+/// The remaining time of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JobEnd {
     pub(super) left: Millis,
-    /// Whether that is its user's limit, before which it may well end: nothing else is known, or more
-    /// is predicted.
+    /// Whether the time is its user's limit, before which it may end: no prediction exists, or it
+    /// is longer than the limit.
     pub(super) by_limit: bool,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct EndTimes<'f> {
 }
 
 impl EndTimes<'_> {
-    /// Returns how much longer a job goes on that runs on a GPU.
+    /// Returns the remaining time of a job that runs on a GPU.
     pub(super) fn of_running(self, gpu: &WorkingGpu<'_>, job: JobId) -> Option<JobEnd> {
         let held = gpu.instances.iter().find(|i| gpu.holders(i.slot).contains(&job))?;
         let profile = held.slot.and_then(|slot| profile_of(gpu.view, slot.profile));
@@ -37,15 +37,15 @@ impl EndTimes<'_> {
             Some(left_of(whole, done))
         });
         let limit = facts.limit.map(|limit| {
-            // Who is still being started has all of it before it.
+            // A job that is still starting has its whole run ahead.
             let began = facts.since.unwrap_or(self.now);
             began.plus(limit).minus(self.now)
         });
         sooner(expected, limit)
     }
 
-    /// Returns how long a job goes on that starts now on such a slice; no profile is a whole GPU with
-    /// MIG off.
+    /// Returns the run time of a job that starts now on such a slice; no profile means a whole GPU
+    /// with MIG off.
     pub(super) fn of_starting(
         self,
         job: JobId,
@@ -59,7 +59,7 @@ impl EndTimes<'_> {
     }
 }
 
-/// Returns what is left of a time, of which so many millionths are done.
+/// Returns the remaining part of a time, of which `done` millionths have passed.
 fn left_of(whole: Millis, done: u32) -> Millis {
     let left = u128::from(1_000_000_u32.saturating_sub(done));
     let left = u128::from(whole.get()) * left / 1_000_000;

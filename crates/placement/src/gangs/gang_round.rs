@@ -1,4 +1,4 @@
-//! One round of gangs around a policy's own.
+//! One round with gangs, around the policy's round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, SliceRequest};
 use crate::view::{ClosureKind, ClusterView, GpuClosure, GpuView, QueuedJob};
 
-/// A round under way.
+/// The state of a round.
 pub(super) struct GangRound<'r> {
     policy: &'r dyn Policy,
     cluster: &'r ClusterView,
@@ -27,21 +27,21 @@ pub(super) struct GangRound<'r> {
     pub(super) capacity: CapacitySearch<'r>,
     pub(super) decisions: Vec<Decision>,
     started: usize,
-    /// What is kept, and for which gang.
+    /// The reservation, and the gang that it is for.
     kept: Option<(JobId, ReservedGpus)>,
-    /// What earlier gangs wait for: a gang with the same request waits as well.
+    /// The requests of earlier waiting gangs: a gang with the same request waits as well.
     waiting: BTreeMap<(SliceRequest, GangShape), Wait<'r>>,
 }
 
-/// Why gangs wait that request the same.
+/// Why gangs with the same request wait.
 struct Wait<'r> {
-    /// The first of them.
+    /// The first of these gangs.
     first: JobId,
     reason: WaitReason,
-    /// What operators closed, if that is why.
+    /// The administrative overrides, if they are the reason.
     closed: Option<&'r GpuClosure>,
-    /// A GPU of each node with free placements, and how many they could take there; unknown since some were
-    /// kept for the first.
+    /// A GPU of each node with free placements, and the number of members that fit there; unknown
+    /// after GPUs were reserved for the first gang.
     partly: Option<Vec<(usize, usize)>>,
 }
 
@@ -72,8 +72,8 @@ impl<'r> GangRound<'r> {
         self.starts_max.saturating_sub(self.started)
     }
 
-    /// Places a gang, all of it, or explains what it waits for; the first that is due and finds no
-    /// placements has GPUs kept for it.
+    /// Places a whole gang, or explains what it waits for. GPUs are reserved for the first due gang
+    /// without placements.
     pub(super) fn serve(&mut self, gang: &Gang<'_>, due: bool) {
         if self.held_by_quota(gang) {
             return;
@@ -98,7 +98,7 @@ impl<'r> GangRound<'r> {
         self.waiting.insert(key, wait);
     }
 
-    /// Explains to a gang what it waits for, and keeps GPUs for it if it is the first that is due.
+    /// Explains what a gang waits for, and reserves GPUs for it if it is the first due one.
     fn wait(&mut self, gang: &Gang<'_>, size: &NumberedRequest, due: bool) -> Wait<'r> {
         let (reason, closed) = self.reason(size, gang);
         let partly = self.capacity.partly(size, gang.shape);
@@ -130,7 +130,7 @@ impl<'r> GangRound<'r> {
         Wait { first, reason, closed, partly }
     }
 
-    /// Explains to a gang that waits for what one before it waits for.
+    /// Explains the wait of a gang that requests the same as an earlier waiting gang.
     fn wait_as_well(
         &mut self,
         gang: &Gang<'_>,
@@ -157,8 +157,8 @@ impl<'r> GangRound<'r> {
         Wait { first, reason, closed, partly: Some(partly) }
     }
 
-    /// Explains to a gang that its quota holds it, if it does: it keeps nobody else waiting, and nothing is
-    /// kept for it.
+    /// Explains the wait of a gang for its quota, if the quota is too small. Such a gang holds up
+    /// no other job, and no GPUs are reserved for it.
     fn held_by_quota(&mut self, gang: &Gang<'_>) -> bool {
         let members = gang.shape.members();
         let bars = self.quotas.as_ref().is_some_and(|quotas| quotas.bars(gang.first, members));
@@ -168,7 +168,7 @@ impl<'r> GangRound<'r> {
         bars
     }
 
-    /// Returns how many compute slices some placements have together, if that is more than may be taken.
+    /// Returns the sum of the placements' compute slices, if it exceeds a quota.
     fn beyond_quota(&self, gang: &Gang<'_>, placements: &[MemberPlacement]) -> Option<u32> {
         let left = self.quotas.as_ref()?.left_for(gang.first)?;
         let slices =
@@ -212,7 +212,8 @@ impl<'r> GangRound<'r> {
         self.started += gang.size();
     }
 
-    /// Explains why no placements are found, and what operators closed, if that is why.
+    /// Explains why no placements were found, and returns the administrative overrides if they are
+    /// the reason.
     fn reason(
         &self,
         size: &NumberedRequest,
@@ -248,7 +249,7 @@ impl<'r> GangRound<'r> {
         }
     }
 
-    /// Returns the cluster as the policy is to see it: nothing may start on what is kept.
+    /// Returns the cluster as the policy sees it: reserved GPUs are closed.
     pub(super) fn closed_for_others(&self, open: &ClusterView) -> ClusterView {
         let mut view = open.clone();
         let Some((gang, kept)) = &self.kept else { return view };
@@ -274,7 +275,7 @@ impl<'r> GangRound<'r> {
         view
     }
 
-    /// Returns the first job before a gang that waits for what comes free by itself.
+    /// Returns the first job ahead of a gang that waits for capacity that becomes free by itself.
     pub(super) fn waiting_job_ahead(
         &self,
         gang: &Gang<'_>,
@@ -290,13 +291,13 @@ impl<'r> GangRound<'r> {
         before.find(|job| !settled.contains(job))
     }
 
-    /// Explains to a gang that another one is ahead.
+    /// Explains the wait of a gang behind another one.
     pub(super) fn stand_behind(&mut self, gang: &Gang<'_>, before: JobId) {
         let why = messages::behind(self.policy.name(), gang, before);
         self.report_wait(gang, WaitReason::Priority, &why);
     }
 
-    /// Lays over the cluster what the policy decided.
+    /// Applies the policy's decisions to the cluster.
     pub(super) fn follow(&mut self, decided: &[Decision], others: &[&QueuedJob]) {
         for decision in decided {
             self.count(decision);
@@ -322,8 +323,8 @@ impl<'r> GangRound<'r> {
         self.cluster.gpus.iter().position(|seen| seen.id == *gpu)
     }
 
-    /// Lets those onto what is kept who have ended before the gang could start, as is predicted or since
-    /// they are stopped then.
+    /// Starts jobs on reserved GPUs if they end before the gang could start, by prediction or by
+    /// their time limit.
     pub(super) fn fill(
         &mut self,
         open: &ClusterView,
@@ -354,7 +355,7 @@ impl<'r> GangRound<'r> {
             let Some(gpu) = view.gpus.iter().find(|gpu| gpu.id == place.gpu) else { return false };
             let profile = place.slot.and_then(|s| gpu.mig.as_ref()?.geometry.profile(s.profile));
             let left = self.ends().of_starting(*job, gpu, profile);
-            // What comes after it on its GPU counts on its steps.
+            // Later decisions for its GPU rely on its layout steps.
             let keeps = left.is_some_and(|left| left <= *wait) && !spoiled.contains(&place.gpu);
             if !keeps {
                 spoiled.insert(place.gpu.clone());
@@ -369,7 +370,7 @@ impl<'r> GangRound<'r> {
         filled
     }
 
-    /// Whether a job has ended in time on the tightest slice of a GPU.
+    /// Returns whether a job on the tightest slice of a GPU ends in time.
     fn in_time(&self, job: &QueuedJob, gpu: &GpuView, wait: Millis) -> bool {
         let ends_in = |profile| self.ends().of_starting(job.id, gpu, profile);
         let in_time = |profile| ends_in(profile).is_some_and(|left| left <= wait);
@@ -383,7 +384,7 @@ impl<'r> GangRound<'r> {
     }
 }
 
-/// Returns the jobs that a decision gives places.
+/// Returns the jobs that a decision places.
 fn placed_jobs(decision: &Decision) -> Vec<JobId> {
     match decision {
         Decision::Start { job, .. } => vec![*job],

@@ -8,30 +8,30 @@ use super::{Gang, PATIENCE};
 use crate::decision::{Explanation, PlacementCandidate, WaitReason};
 use crate::view::{ClusterView, GpuClosure, GpuView};
 
-/// Most GPUs or jobs that one sentence lists.
+/// The most GPUs or jobs that one sentence lists.
 const LISTED_MAX: usize = 8;
 
-/// A gang that stands before one that waits, and has to start first.
+/// An earlier gang that has to start before a waiting one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GangAhead {
-    /// GPUs are kept for it.
+    /// GPUs are reserved for it.
     Reserving(JobId),
     /// It requests the same.
     Same(JobId),
 }
 
-/// What is known of a gang that waits.
+/// What is known about a waiting gang.
 pub(super) struct WaitingGang<'w> {
     pub(super) policy: &'static str,
     pub(super) cluster: &'w ClusterView,
     pub(super) gang: &'w Gang<'w>,
-    /// A GPU of each node with free placements, and how many it could take there.
+    /// A GPU of each node with free placements, and the number of members that fit there.
     pub(super) partly: &'w [(usize, usize)],
-    /// What is kept for it.
+    /// The GPUs that are reserved for it.
     pub(super) kept: Option<&'w ReservedGpus>,
     pub(super) before: Option<GangAhead>,
     pub(super) reason: WaitReason,
-    /// What operators closed, if that is why it waits.
+    /// The administrative overrides, if they are the reason.
     pub(super) closed: Option<&'w GpuClosure>,
 }
 
@@ -120,7 +120,7 @@ impl WaitingGang<'_> {
     }
 }
 
-/// Explains to a gang that a job before it waits.
+/// Explains the wait of a gang behind a waiting job.
 pub(super) fn behind(policy: &str, gang: &Gang<'_>, before: JobId) -> Explanation {
     Explanation {
         policy: policy.to_owned(),

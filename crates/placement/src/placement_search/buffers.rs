@@ -1,10 +1,10 @@
-//! The dynamic program over sets of jobs, on memory that is taken once.
+//! The dynamic program over sets of jobs, with memory that is allocated once.
 
 use super::JobCoverage;
 use super::halves::PartSums;
 use super::layout_index::NO_PLACEMENT;
 
-/// Who sits on a slot that stays empty.
+/// Marks a slot that stays empty.
 pub const UNASSIGNED: usize = usize::MAX;
 
 /// Memory of searches, used again by the next.
@@ -12,7 +12,7 @@ pub const UNASSIGNED: usize = usize::MAX;
 pub struct SearchBuffers {
     /// The best score with each set of jobs placed on the slots so far.
     sums: Vec<i64>,
-    /// Who sat down last, for each slot and set.
+    /// The job that was placed last, for each slot and set.
     chosen: Vec<usize>,
     taken: Vec<usize>,
     pub(super) halves: PartSums,
@@ -30,7 +30,7 @@ impl SearchBuffers {
         self.end(must).map(|set| self.sums[set])
     }
 
-    /// Returns who sits on which slot in that placement_search.
+    /// Returns the job of each slot in the best assignment.
     pub fn assign_slots(
         &mut self,
         order: &[usize],
@@ -67,7 +67,7 @@ impl SearchBuffers {
         self.sums[0] = 0;
     }
 
-    /// Returns the set of jobs that sits in the end.
+    /// Returns the set of jobs that are placed in the end.
     fn end(&self, must: JobCoverage) -> Option<usize> {
         let all = self.sums.len() - 1;
         match must {
@@ -79,9 +79,9 @@ impl SearchBuffers {
         }
     }
 
-    /// Places one job on one more slot, or none. Sets go from large to small, so that each
-    /// is computed from what was there before the slot. Of equals the job with the highest
-    /// number is placed, as it leaves the smallest set.
+    /// Places one job on one more slot, or none. Sets are visited from large to small, so that each
+    /// is computed from the values before this slot. Among equals, the job with the highest number
+    /// is placed, as it leaves the smallest set.
     fn sit(
         &mut self,
         slot: usize,
@@ -109,8 +109,8 @@ impl SearchBuffers {
     }
 }
 
-/// How many jobs a set may have to be looked at. It has no more than slots so far. If all must
-/// be placed, it has no fewer than leave a slot for each of the others.
+/// How many jobs a set may have to be considered. It has no more than slots so far. If all must be
+/// placed, it has no fewer than leave a slot for each of the others.
 #[derive(Clone, Copy, Debug)]
 struct JobSets {
     least: usize,

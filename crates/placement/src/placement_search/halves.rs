@@ -1,17 +1,17 @@
 //! The scores of all full layouts, from their halves: layouts are put together from a few left
-//! and right parts, so that each part is worked out once.
+//! and right parts, so that each part is computed once.
 
 use std::collections::BTreeMap;
 
 use super::layout_index::NO_PLACEMENT;
 
-/// What is below is no score: sums with [`NO_PLACEMENT`] in them.
+/// Values below this are sums with [`NO_PLACEMENT`], and not scores.
 const NOTHING: i64 = NO_PLACEMENT / 2;
 
 /// The parts of full layouts.
 #[derive(Debug, Default)]
 pub(crate) struct Halves {
-    /// Each adds one slot to an earlier part; the first is the empty one.
+    /// Each part adds one slot to an earlier part; the first one is empty.
     parts: Vec<LayoutPart>,
     /// The left and the right part of each layout.
     layouts: Vec<(usize, usize)>,
@@ -35,7 +35,8 @@ pub(crate) struct PartSums {
 }
 
 impl Halves {
-    /// Splits layouts where that makes the fewest parts. Each is its slots' numbers in order.
+    /// Splits layouts where that gives the fewest parts. Each layout is a list of its slots'
+    /// numbers in order.
     pub(crate) fn new(layouts: &[Vec<usize>]) -> Self {
         let highest = layouts.iter().flatten().copied().max().map_or(0, |slot| slot + 1);
         let splits = (0..=highest).map(|at| Self::split(layouts, at));
@@ -98,7 +99,8 @@ impl Halves {
         let (before, after) = (&before[from * count..(from + 1) * count], &mut after[..count]);
         after.copy_from_slice(before);
         for (job, row) in rows.iter().enumerate().filter(|(_, row)| row[slot] > NOTHING) {
-            // Of each run of sets the second half has the job, and the first is the same without.
+            // In each run of sets, the second half has the job, and the first half has the same
+            // sets without it.
             let bit = 1 << job;
             let runs = after.chunks_exact_mut(2 * bit).zip(before.chunks_exact(2 * bit));
             for (now, known) in runs {
@@ -117,7 +119,7 @@ impl PartSums {
         }
         self.done.clear();
         self.done.resize(parts, false);
-        // Nobody sits in the empty part.
+        // The empty part has no jobs.
         self.sums[..count].fill(NO_PLACEMENT);
         self.sums[0] = 0;
         self.done[0] = true;

@@ -1,5 +1,5 @@
-//! The full layouts of one GPU model, with their slots numbered: what a search needs to weigh all
-//! of them without sets and without taking memory for each.
+//! The full layouts of one GPU model, with their slots numbered: with it a search compares all of
+//! them without sets and without allocating memory for each.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,8 @@ use super::{JOBS_MAX, JobCoverage};
 
 /// The score of a slot in which a job can't be.
 ///
-/// So low that no sum of others reaches it, and so high that sums of it stay numbers.
+/// It is so low that no sum of other scores reaches it, and so high that sums with it don't
+/// overflow.
 pub const NO_PLACEMENT: i64 = -(1 << 58);
 
 /// Full layouts over numbered slots.
@@ -24,7 +25,7 @@ pub struct LayoutIndex {
     profiles: Vec<ProfileId>,
     /// Each full layout: its slots in order, as numbers, and as a mask.
     layouts: Vec<(Vec<usize>, u128)>,
-    /// By a number of jobs, the slots of layouts on which so many have a slot each.
+    /// By number of jobs: the slots of all layouts that have a slot for each of so many jobs.
     roomy: Vec<Vec<usize>>,
     halves: Halves,
 }
@@ -32,7 +33,7 @@ pub struct LayoutIndex {
 /// The best placements that a search found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutAssignment {
-    /// The layout, by its place among the full ones.
+    /// The layout, by its index among the full ones.
     pub layout: usize,
     /// Jobs by their index among those that were weighed, in the order of the slots.
     pub placements: Vec<(usize, Slot)>,
@@ -69,7 +70,7 @@ impl LayoutIndex {
         self.slots.get(number).map(|slot| slot.profile)
     }
 
-    /// Spreads the score of a job on each of [`Self::profiles`] over the slots.
+    /// Copies the score of a job on each of [`Self::profiles`] to the slots of that profile.
     pub fn row(&self, by_profile: &[i64]) -> Vec<i64> {
         self.profile_of.iter().map(|profile| by_profile[*profile]).collect()
     }
@@ -79,14 +80,14 @@ impl LayoutIndex {
         self.slots.binary_search(&slot).ok()
     }
 
-    /// Returns a layout as a mask of slots; what is in no full layout is left out.
+    /// Returns a layout as a mask of slots; slots that are in no full layout are left out.
     pub fn mask(&self, layout: &Layout) -> u128 {
         mask(&self.slots, layout)
     }
 
-    /// Weighs all full layouts: the greatest score with every job placed, of equals the one that
-    /// differs least from what stands, of equals the first. Nothing if its score would not be above
-    /// `minimum`. Each job has a row with its score in each slot.
+    /// Compares all full layouts and returns the greatest score with every job placed. Among equals
+    /// it takes the layout that differs least from the current one, then the first. `None` if the
+    /// score would not be above `minimum`. Each job has a row with its score in each slot.
     pub fn best(
         &self,
         rows: &[&[i64]],
@@ -117,7 +118,8 @@ impl LayoutIndex {
         Some(LayoutAssignment { layout, placements, score })
     }
 
-    /// Returns an upper bound of the score with each job placed, without regard to conflicts.
+    /// Returns an upper bound of the score with every job placed, which ignores conflicts between
+    /// jobs.
     pub fn most(&self, rows: &[&[i64]]) -> i64 {
         let slots = self.roomy.get(rows.len()).map_or(&[][..], Vec::as_slice);
         let best = |row: &&[i64]| slots.iter().map(|slot| row[*slot]).max().unwrap_or(NO_PLACEMENT);
@@ -145,7 +147,7 @@ impl LayoutIndex {
         self.layouts.get(layout).map_or(&[], |(order, _)| order)
     }
 
-    /// Returns which job is where in the best placement_search on slots that are given by number.
+    /// Returns the job of each slot in the best assignment to slots that are given by number.
     pub fn placements_of(
         &self,
         order: &[usize],

@@ -1,4 +1,4 @@
-//! Policies that decide about one job after the other by a rule for single GPUs.
+//! Policies that decide about one job after another by a rule for single GPUs.
 
 use tessera_model::Millis;
 
@@ -9,7 +9,7 @@ use crate::offer::Rule;
 use crate::predictor::Knowledge;
 use crate::view::{ClusterView, QueuedJob};
 
-/// A policy that is a [`Rule`] and nothing else: it looks at sizes only, and moves no running job.
+/// A policy that consists of a [`Rule`] alone: it considers only sizes and moves no running job.
 pub trait ByRule: Send + Sync + std::fmt::Debug {
     /// The rule.
     type Rule: Rule + Default;

@@ -1,16 +1,16 @@
 //! `exclusive`: each job has one whole GPU, in the queue's order.
 //!
 //! Source: the baseline of MIGM's evaluation ("the whole GPU, one job at a time") and of
-//! Dyna-P's. Where the papers are silent, this policy chose:
+//! Dyna-P's. Where the papers don't specify the behaviour, this policy chose:
 //!
-//! - Several GPUs: the one with the least memory that is enough, then one that needs no layout
-//!   plan, then the first in the cluster's order.
+//! - Several GPUs: the GPU with the least sufficient memory, then one that needs no layout plan,
+//!   then the first in the cluster's order.
 //! - A GPU with MIG on is merged to its largest profile; idle instances are destroyed for that.
 //!   The job then gets that profile's memory, a little less than the GPU's.
 //! - A job that names a profile gets a whole GPU of a model that offers the profile. It requested
-//!   that hardware, and alone on it, it has at least what the profile holds.
-//! - A job that may share a slice gets a whole GPU like everyone, and nobody joins it there.
-//! - A GPU on which anything stands that Tessera must not touch is left out.
+//!   that hardware, and alone on the GPU it has at least the profile's resources.
+//! - A job that may share a slice gets a whole GPU like any other job, and no job joins it.
+//! - A GPU with an instance that Tessera must not touch is left out.
 
 use std::rc::Rc;
 
@@ -31,7 +31,7 @@ impl ByRule for Exclusive {
     const SLICE_MANNER: SliceManner = SliceManner::WholeGpus;
 }
 
-/// Gives each job a GPU on which nothing else runs.
+/// Gives each job a GPU without other jobs.
 #[derive(Debug, Default)]
 pub struct WholeGpu;
 

@@ -1,4 +1,4 @@
-//! Layouts that operators keep as they are: whatever the policy, it may only use their slices.
+//! Pinned layouts: whatever the policy, it may only use their existing slices.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::round;
 use crate::view::{ClusterView, QueuedJob};
 use crate::working_state::WorkingGpu;
 
-/// A policy that treats GPUs with a pinned layout as `static` does, and all others as ever.
+/// A policy that treats GPUs with a pinned layout like `static`, and all other GPUs as before.
 #[derive(Debug)]
 pub struct Pinned<R>(pub R);
 

@@ -1,4 +1,4 @@
-//! GPUs as the policies see them that place jobs anew: which job is where, and what may be changed.
+//! GPUs as seen by policies that move running jobs: which job is where, and what may be changed.
 
 use tessera_model::JobId;
 use tessera_model::mig::{Layout, Profile, Slot};
@@ -8,23 +8,23 @@ use crate::decision::{Explanation, PlacedJob, Reshape, StayingJobs};
 use crate::predictor::Predictor;
 use crate::view::{ClusterView, GpuView, InstanceState, MigView};
 
-/// One GPU as the round has it.
+/// One GPU with the plans of the round.
 #[derive(Clone, Debug)]
 pub struct PlannedGpu<'c> {
-    /// The GPU as the round found it.
+    /// The GPU at the start of the round.
     pub view: &'c GpuView,
-    /// Its geometry and its states.
+    /// Its geometry and its state space.
     pub mig: &'c MigView,
-    /// What stands.
+    /// Its existing instances.
     pub layout: Layout,
-    /// The jobs there.
+    /// Its jobs.
     pub placements: Vec<PlacedJob>,
     /// Whether its layout and its jobs may be changed in this round.
     pub open: bool,
 }
 
 impl<'c> PlannedGpu<'c> {
-    /// Reads a GPU. One with MIG off, or with instances that nobody may touch, is left alone.
+    /// Reads a GPU. A GPU with MIG off, or with instances that must not be touched, is left alone.
     pub fn new(view: &'c GpuView) -> Option<Self> {
         let mig = view.mig.as_deref()?;
         let mut placements = Vec::new();
@@ -40,7 +40,7 @@ impl<'c> PlannedGpu<'c> {
                 InstanceState::Shared(tenancy) => {
                     for (job, share) in &tenancy.sharers {
                         let known = tenancy.kernel_sharer(*job).map(|sharer| sharer.priority);
-                        // A job of unknown priority has the default one.
+                        // A job of unknown priority gets the default priority.
                         let kernel_priority =
                             share.is_kernel().then(|| known.unwrap_or(Priority::DEFAULT));
                         placements.push(PlacedJob {
@@ -72,7 +72,7 @@ impl<'c> PlannedGpu<'c> {
         self.placements.iter().map(|placed| placed.job).collect()
     }
 
-    /// Returns the slots on which somebody sits.
+    /// Returns the slots that have jobs.
     pub fn busy(&self) -> Layout {
         self.placements.iter().filter_map(|placed| placed.slot).collect()
     }
@@ -93,8 +93,8 @@ impl<'c> PlannedGpu<'c> {
         predictor.relative_speed(job, self.view, self.mig, self.profile(slot)?)
     }
 
-    /// Takes a layout and placements for the rest of the round; nothing else happens here until the
-    /// next.
+    /// Sets a layout and placements for the rest of the round; the GPU gets no other decision until
+    /// the next one.
     pub fn take(&mut self, layout: Layout, placements: Vec<PlacedJob>) -> Reshape {
         self.layout = layout;
         self.placements = placements;

@@ -1,4 +1,4 @@
-//! `scheme-b`: MIGM's scheme B, in order, on slices made to measure.
+//! `scheme-b`: MIGM's scheme B, in queue order, on slices that are created in the needed size.
 //!
 //! Source: MIGM, scheme B: "For the head job":
 //!
@@ -9,32 +9,31 @@
 //!
 //! "Never co-locates two jobs on one slice." What (2) creates is decided by the allocation rule of
 //! MIGM §4: of all legal placements the one whose successor has the largest reachability `R`, over
-//! the plain profiles. A job's size follows MIGM §2.2; an unknown one starts on the smallest slice
-//! (case 4). Warp folding has no part here, since no request names multiprocessors.
+//! the plain profiles. A job's size follows MIGM §2.2; a job of unknown size starts on the smallest
+//! slice (case 4). Warp folding does not apply, since no request names multiprocessors.
 //!
-//! The paper has one GPU of one model, and leaves open what follows. This policy chose:
+//! The paper has one GPU of one model, and leaves the following open. This policy chose:
 //!
-//! - **Which GPU.** The least memory that is enough, whatever must be done for it. Then (1) before
-//!   (2) before (3), and then the fewest compute slices. Then the fewest lost futures (`R` before
-//!   less `R` after), and last the cluster's order. Futures count by the difference, not the ratio:
-//!   it fills GPUs that are in use before it opens an empty one, which keeps whole GPUs for those
-//!   who need them.
-//! - **Tight** is a matter of memory, since compute is soft (§2.2): of 3g.20gb and 4g.20gb an idle
-//!   one of either kind is taken, and `R` states which one is created. Where both are
-//!   equal, the one with more compute: nobody else could have had that slice, and the paper's mix
-//!   Ml3 runs on 4g and 3g. Between GPUs such a slice doesn't count.
-//! - **A larger idle slice is never used as it is** on a GPU with MIG on: it is split. While its
-//!   GPU is being changed the job waits (`awaiting_repartition`) for that to end. A GPU with MIG
-//!   off can't be split and is taken whole, after everything tighter.
-//! - **Equals in (1) and all of (3)** are ordered by `R` too, but with idle instances counted as
-//!   free, since (3) may remove them. In (3) then by the fewest instances destroyed, then by the
-//!   largest `R` of what stands afterwards: of several idle instances that may go, those whose
-//!   removal opens most. A split leaves the rest of the slice unpartitioned until somebody needs
-//!   it: the shortest plan.
+//! - **Which GPU.** The least sufficient memory, whatever steps it needs. Then (1) before (2)
+//!   before (3), and then the fewest compute slices. Then the fewest lost futures (`R` before minus
+//!   `R` after), and last the cluster's order. Lost futures are a difference, not a ratio. So GPUs
+//!   in use are filled before an empty one is used, which keeps whole GPUs for jobs that need them.
+//! - **Tight** is a matter of memory, since compute is soft (§2.2): an idle 3g.20gb or 4g.20gb is
+//!   taken, and `R` determines which one is created. If `R` is equal, the one with more compute is
+//!   created: no other job could have used that slice, and the paper's mix Ml3 runs on 4g and 3g.
+//!   In the comparison of GPUs such a slice doesn't count.
+//! - **A larger idle slice is never used as it is** on a GPU with MIG on: it is split. While the
+//!   layout of its GPU is changing, the job waits (`awaiting_repartition`). A GPU with MIG off
+//!   can't be split; it is taken as a whole, after all tighter slices.
+//! - **Equals in (1) and all of (3)** are ordered by `R` too, but idle instances count as free,
+//!   since (3) may remove them. In (3) the next criteria are the fewest destroyed instances, and
+//!   then the largest `R` of the resulting layout: of several idle instances, those are removed
+//!   whose removal opens most. A split leaves the rest of the slice unpartitioned until a job needs
+//!   it, which is the shortest plan.
 //! - **`R` next to instances of other profiles** counts the full layouts that plain allocations can
 //!   still lead to around them.
-//! - **Sharers**, of which the paper knows none, join each other by the rules of the module
-//!   `sharing`; their first one gets a slice by the steps above.
+//! - **Sharing jobs**, which the paper doesn't have, join each other by the rules of the module
+//!   `sharing`; the first one gets a slice by the steps above.
 //! - **A whole GPU** is an instance of the largest profile on a GPU that is otherwise empty, or a
 //!   GPU with MIG off.
 
@@ -62,16 +61,16 @@ impl ByRule for SchemeB {
     const SLICE_MANNER: SliceManner = SliceManner::MadeToMeasure;
 }
 
-/// GPUs of one model in one state offer the same, so each such case is worked out once a round.
+/// GPUs of one model in one state have the same offers, so each such case is computed once a round.
 #[derive(Debug, Default)]
 pub struct MadeToMeasure {
     known: BTreeMap<Case, Option<Rc<Offer>>>,
-    /// By model, what stays there, and size.
+    /// By model, by the instances that stay, and by size.
     future_fits: RefCell<BTreeMap<(usize, MigState, usize), FutureFit>>,
     obstacles: RefCell<BTreeMap<Obstacle, Ways>>,
 }
 
-/// GPUs of one model on which the same stays and the same slots are held.
+/// GPUs of one model on which the same instances stay and the same slots have jobs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Obstacle {
     model: usize,
@@ -80,7 +79,7 @@ struct Obstacle {
     size: usize,
 }
 
-/// For each placement of a size that could be made, which of the held slots are in its way.
+/// For each possible placement of a size, the occupied slots that are in its way.
 type Ways = Rc<[Vec<usize>]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,7 +174,7 @@ impl Rule for MadeToMeasure {
     }
 }
 
-/// Returns whether a GPU could hold a size once its jobs have ended.
+/// Returns whether a GPU could hold a size after its jobs have ended.
 fn future_fit_of(standing: &GpuLayout<'_>, size: &NumberedRequest) -> FutureFit {
     let fits = |base: MigState| {
         let mut slots = tight_slots(standing, size);
@@ -188,8 +187,8 @@ fn future_fit_of(standing: &GpuLayout<'_>, size: &NumberedRequest) -> FutureFit 
     }
 }
 
-/// Returns which of the slots that jobs hold must be empty for an instance to stand in `slot`, by
-/// their places among them; `None` if that is not enough.
+/// Returns the indices of the occupied slots that must become empty before an instance can be
+/// created in `slot`; `None` if that is not enough.
 fn in_the_way(standing: &GpuLayout<'_>, held: &[Slot], slot: Slot) -> Option<Vec<usize>> {
     let space = standing.mig.all();
     let mut rest = space.allocate(standing.fixed, slot)?;
@@ -216,7 +215,7 @@ fn tight_slots<'c>(
     })
 }
 
-/// A GPU with MIG off can't be made to measure: it is the tightest fit that it has.
+/// A GPU with MIG off can't be partitioned: the whole GPU is its tightest fit.
 fn unpartitioned(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Offer> {
     let whole = gpu.unpartitioned()?;
     let fits = whole.state == InstanceState::Idle && size.request.suits_unpartitioned(whole.memory);
@@ -241,7 +240,7 @@ fn best_way(standing: &GpuLayout<'_>, changing: bool, size: &NumberedRequest) ->
     best_way_among(standing, changing, &size.request, &slots)
 }
 
-/// The same among some of the slots that fit.
+/// Does the same for some of the slots that fit.
 pub(super) fn best_way_among(
     standing: &GpuLayout<'_>,
     changing: bool,
@@ -254,7 +253,7 @@ pub(super) fn best_way_among(
     if changing { idle() } else { idle().or_else(create).or_else(rearrange) }
 }
 
-/// One way to a place, with what orders it among its like.
+/// One way to get a placement, with the values by which ways are ordered.
 #[derive(Debug)]
 struct Candidate<'c> {
     way: Way,
@@ -262,13 +261,13 @@ struct Candidate<'c> {
     profile: &'c Profile,
     steps: Vec<PlanStep>,
     futures: Futures,
-    /// `R` of what stands afterwards, idle instances and all.
+    /// `R` of the resulting layout, including idle instances.
     left_open: usize,
 }
 
-/// Takes the way with the largest `R`. Of equals it takes the one with the fewest steps, then the
-/// one whose destroyed instances opened most. Then come the most compute slices, then the highest
-/// start. The others are kept for the explanation.
+/// Takes the way with the largest `R`. Among equals it takes the one with the fewest steps, then
+/// the one whose destroyed instances open most. The next criteria are the most compute slices and
+/// the highest start. The other ways are kept for the explanation.
 fn best_of(request: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer> {
     let cost = |c: &Candidate<'_>| {
         let least_lost = usize::MAX - c.futures.after;
@@ -276,7 +275,7 @@ fn best_of(request: &SliceRequest, mut ways: Vec<Candidate<'_>>) -> Option<Offer
         (least_lost, c.steps.len(), least_opened)
     };
     ways.sort_by_key(|c| (cost(c), Reverse((c.profile.compute_slices, c.slot.start))));
-    // What more it has than an equal that would do is lost to nobody.
+    // Compute slices beyond those of an equal candidate can't be used by any other job.
     let equals = ways.iter().take_while(|c| cost(c) == cost(&ways[0]));
     let compute_slices = equals.map(|c| c.profile.compute_slices).min()?;
     let mut ways = ways.into_iter();
@@ -327,7 +326,7 @@ fn create_ways<'c>(standing: &GpuLayout<'_>, slots: &[(Slot, &'c Profile)]) -> V
         .collect()
 }
 
-/// (3) Instances in the place of idle ones: the fewest of them go, by the release rule.
+/// (3) Instances in place of idle ones: as few as possible are destroyed, by the release rule.
 fn rearrange_ways<'c>(
     standing: &GpuLayout<'_>,
     slots: &[(Slot, &'c Profile)],

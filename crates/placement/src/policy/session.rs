@@ -1,8 +1,8 @@
-//! Rounds one after the other, for callers that know what changed in between.
+//! Consecutive rounds, for callers that know what changed in between.
 //!
-//! [`Policy::decide_with`] looks at the whole cluster each time; with thousands of GPUs and a
-//! million rounds that is most of the time. A session is informed what changed, and remembers only
-//! what it could compute again: its decisions are those of `decide_with` (a property test checks
+//! [`Policy::decide_with`] reads the whole cluster each time; with thousands of GPUs and a million
+//! rounds that takes most of the time. A session is informed of changes, and caches only values
+//! that it could compute again: its decisions are those of `decide_with` (a property test checks
 //! that).
 
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use crate::policy::Policy;
 use crate::predictor::Knowledge;
 use crate::view::{ClusterView, QueueKey, QueuedJob};
 
-/// Most jobs that a policy without a session of its own is shown in one round, as in the
+/// The most jobs that a policy without a session of its own gets in one round, as in the
 /// controller.
 pub const LOOK_AT_MAX: usize = 10_000;
 
-/// A policy at work.
+/// The state of a policy between rounds.
 ///
-/// The caller reports every job that comes to wait or no longer does, and every GPU of the
-/// view that changed since the last round. A waiting job whose facts changed is to be dequeued
-/// and enqueued again.
+/// The caller reports every job that starts or stops waiting, and every GPU of the view that
+/// changed since the last round. A waiting job whose facts changed is to be dequeued and enqueued
+/// again.
 pub trait Session: std::fmt::Debug {
     /// A job waits from now on.
     fn enqueue(&mut self, job: QueuedJob);
@@ -30,10 +30,10 @@ pub trait Session: std::fmt::Debug {
     /// A job no longer waits.
     fn dequeue(&mut self, job: &QueuedJob);
 
-    /// Something changed on a GPU, by its place in the view.
+    /// A GPU, given by its index in the view, changed.
     fn gpu_changed(&mut self, gpu: usize);
 
-    /// Decides one round, as [`Policy::decide_with`].
+    /// Decides one round like [`Policy::decide_with`].
     fn round(
         &mut self,
         cluster: &ClusterView,
@@ -43,12 +43,12 @@ pub trait Session: std::fmt::Debug {
     ) -> Vec<Decision>;
 }
 
-/// Returns a session of a policy: its own, or one that shows it everything in every round.
+/// Returns a session of a policy: its own, or one that passes the whole input in every round.
 pub fn session(policy: &dyn Policy) -> Box<dyn Session + '_> {
     policy.session().unwrap_or_else(|| Box::new(Afresh { policy, queue: Queue::new() }))
 }
 
-/// Jobs that wait, in the order of service.
+/// The waiting jobs, in the order of service.
 pub type Queue = BTreeMap<QueueKey, QueuedJob>;
 
 #[derive(Debug)]

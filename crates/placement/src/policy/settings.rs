@@ -1,4 +1,4 @@
-//! What can be set of a policy, written down and read again.
+//! The settings of policies, written to text and read again.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -14,22 +14,22 @@ pub enum BadSettings {
         /// The name.
         name: String,
     },
-    /// The policy knows nothing of that.
+    /// The policy has no such settings.
     #[error("{policy} has no such settings: {what}")]
     Refused {
         /// The policy.
         policy: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is expected.
         what: String,
     },
 }
 
-/// Makes the policy of a name with its settings, as [`Policy::settings`] returns them; those that
-/// aren't named are as ever.
+/// Makes the policy of a name with its settings, as [`Policy::settings`] returns them; settings
+/// that aren't named keep their defaults.
 ///
 /// # Errors
 ///
-/// [`BadSettings`] states which name is wrong, and which there are.
+/// [`BadSettings`] states which name is wrong, and which names exist.
 pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, BadSettings> {
     let refused = |what: String| BadSettings::Refused { policy: name.to_owned(), what };
     let known = on_terms(name, PolicyOptions::DEFAULT)
@@ -50,18 +50,17 @@ pub fn with_settings(name: &str, settings: &Value) -> Result<Box<dyn Policy>, Ba
     }
 }
 
-/// Returns whether anything can be set of a policy that the simulator runs: the others are as their
-/// papers have them.
+/// Returns whether a policy of the simulator has settings; the others follow their papers exactly.
 pub fn is_settable(policy: &dyn Policy) -> bool {
     policy.name() == "tessera"
 }
 
-/// Makes `tessera` as the simulator runs it, with settings other than its own; those that aren't
-/// named are as ever.
+/// Makes `tessera` as the simulator runs it, with other settings; settings that aren't named keep
+/// their defaults.
 ///
 /// # Errors
 ///
-/// [`BadSettings::Refused`] states which name is wrong, and which there are.
+/// [`BadSettings::Refused`] states which name is wrong, and which names exist.
 pub fn simulated_with(set: &Map<String, Value>) -> Result<Tessera, BadSettings> {
     let mut all = to_json(&Tessera::default());
     if let Some(all) = all.as_object_mut() {

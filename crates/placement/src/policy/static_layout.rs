@@ -1,20 +1,20 @@
-//! `static`: the layout stays as it stands; a job takes the tightest idle instance.
+//! `static`: layouts never change; a job takes the tightest idle instance.
 //!
-//! Source: StaCon, the fixed layout that Dyna-P measures itself against (2g.12gb, 1g.6gb, 1g.6gb
-//! on an A30; Dyna-P, evaluation); one job a partition (Dyna-P, eq. 6 to 10). Where the paper is
-//! silent, this policy chose:
+//! Source: StaCon, the fixed layout with which Dyna-P compares itself (2g.12gb, 1g.6gb, 1g.6gb on
+//! an A30; Dyna-P, evaluation); one job a partition (Dyna-P, eq. 6 to 10). Where the paper doesn't
+//! specify the behaviour, this policy chose:
 //!
-//! - **Order.** Jobs are served in the queue's order, and a job that finds nothing holds up only
-//!   those that request the same. That delays nobody: as layouts never change, what a later job
-//!   takes is an instance that no earlier waiting job could have used, then or after waiting.
-//!   Dyna-P's figure 7 has the case: at t = 30 job C waits for a 2g while 1g partitions are free.
-//! - **Tightest fit.** The idle instance with the least memory that is enough, then the fewest
-//!   compute slices, then the cluster's order. A larger one than needed is accepted: nothing
-//!   smaller can be made here, and the slice would stand idle. `static-by-size` of the
-//!   laboratory doesn't: there a job waits for a slice of the size that it requests.
+//! - **Order.** Jobs are served in the queue's order, and a job without a placement holds up only
+//!   later jobs that request the same. That delays no job: as layouts never change, a later job
+//!   takes an instance that no earlier waiting job could have used, then or after waiting. Dyna-P's
+//!   figure 7 shows this case: at t = 30 job C waits for a 2g while 1g partitions are free.
+//! - **Tightest fit.** The idle instance with the least sufficient memory, then the fewest compute
+//!   slices, then the cluster's order. A larger instance than needed is accepted: no smaller one
+//!   can be created, and the slice would stay idle. The laboratory's `static-by-size` differs:
+//!   there a job waits for a slice of the requested size.
 //! - **A whole GPU** is an instance of the largest profile, or a GPU with MIG off.
-//! - **No such instance anywhere**, though another layout would have one: the job waits as
-//!   `mig_fragmentation`, and holds up only those that request the same.
+//! - **No suitable instance exists**, but another layout would have one: the job waits as
+//!   `mig_fragmentation`, and holds up only later jobs that request the same.
 
 use std::rc::Rc;
 
@@ -36,7 +36,7 @@ impl ByRule for StaticLayout {
     const SLICE_MANNER: SliceManner = SliceManner::AsTheyStand;
 }
 
-/// Uses the slices that stand, and changes no layout.
+/// Uses existing slices, and changes no layout.
 #[derive(Debug, Default)]
 pub struct AsItStands;
 
@@ -88,7 +88,7 @@ impl Rule for AsItStands {
     }
 }
 
-/// Whether an instance can hold the job.
+/// Returns whether an instance can hold the job.
 pub fn suits(gpu: &WorkingGpu<'_>, instance: &InstanceView, request: &SliceRequest) -> bool {
     let Some(slot) = instance.slot else {
         return gpu.view.mig.is_none() && request.suits_unpartitioned(instance.memory);
@@ -105,8 +105,8 @@ pub fn suits(gpu: &WorkingGpu<'_>, instance: &InstanceView, request: &SliceReque
     }
 }
 
-/// The tightest instance first; for a sharer the tightest on which its likes fit next to it, then
-/// the largest of the others.
+/// Orders instances, the tightest first. For a sharing job it is the tightest one with space for
+/// co-runners of its size, and then the largest of the others.
 fn preference(request: &SliceRequest, instance: &InstanceView) -> (ColocationRank, u64) {
     let bytes = instance.memory.get();
     match sharing::rank_colocation(request, instance.memory) {

@@ -9,28 +9,30 @@
 //!   as the job waits. Where usage is kept it is multiplied by the account's fair-share factor
 //!   ([`fairness`]).
 //! - **Long jobs in time.** A job that alone takes a good part of the time that all known work
-//!   needs is begun earlier ([`Tessera::haste`]). It scores more once no more jobs seem to come
-//!   ([`horizon`]). Begun last or kept small, it would run on alone.
-//! - **Freeing slices.** A job that finds no good place may get one that other jobs leave for other GPUs
-//!   ([`freeing`]), within [`Tessera::effort`].
-//! - **Exchange.** Jobs on different GPUs swap places where both GPUs score more then ([`exchange`]),
-//!   within the rest of the same effort.
+//!   needs is begun earlier ([`Tessera::haste`]). Its score grows once no more jobs seem to arrive
+//!   ([`horizon`]). If it began last or stayed small, it would still run after all others have
+//!   ended.
+//! - **Freeing slices.** A job that finds no good placement may get one from which other jobs move
+//!   to other GPUs ([`freeing`]), within [`Tessera::effort`].
+//! - **Exchange.** Jobs on different GPUs swap places where that raises the scores of both GPUs
+//!   ([`exchange`]), within the rest of the same effort.
 //! - **No starvation.** For the oldest job that has waited for [`Tessera::patience`] a GPU is reserved
 //!   until it starts; [`overdue`] proves a bound on every wait.
 //! - **Quotas.** No placement lets an account hold more compute slices than it may.
-//! - **Price.** A job that is stopped and goes on loses its restore time; that part of its score is
-//!   subtracted. So a GPU is partitioned anew under running jobs only where that pays within what is left
-//!   of them (Dyna-P's reconfigure-last, with MISO's search).
-//! - **Co-location.** Two jobs of one user share a slice where that scores more than a slice for each
-//!   ([`colocation`]).
-//! - **Deadlines** are constraints: a placement that makes a job late that would be in time is not
-//!   possible, with the move and the partitioning counted.
-//! - **Energy.** A placement loses [`Tessera::thrift`] of its score by its part of the GPU, so that of two
-//!   slices that serve about equally well the smaller one is taken.
-//! - **Across GPUs** each job goes where it adds most. When no job waits, jobs move to GPUs that became
-//!   idle, the job that gains most first.
-//! - **Ties** between layouts go to the layout that takes the fewest steps. MIGM's `R` could break none:
-//!   every plan is a full layout, and `R` of each of those is one.
+//! - **Price.** A job that is stopped and continues elsewhere loses its restore time, and that part
+//!   of its score is subtracted. So a GPU with running jobs is repartitioned only where that pays
+//!   within their remaining time (Dyna-P's reconfigure-last, with MISO's search).
+//! - **Co-location.** Two jobs of one user share a slice where that scores higher than one slice
+//!   for each ([`colocation`]).
+//! - **Deadlines** are constraints: no placement makes a job miss a deadline that it would
+//!   otherwise meet. The times of the move and of the partitioning are included.
+//! - **Energy.** A placement loses up to [`Tessera::thrift`] of its score, in proportion to its
+//!   part of the GPU. So of two slices on which a job is about equally fast, the smaller one is
+//!   taken.
+//! - **Across GPUs** each job is placed where it adds most to the score. When no job waits, running
+//!   jobs move to GPUs that became idle, starting with the job that gains most.
+//! - **Ties** between layouts go to the layout that takes the fewest steps. MIGM's `R` can't break
+//!   ties here: every plan is a full layout, and `R` of a full layout is one.
 //!
 //! Without predictions for a job it does what `scheme-b` does.
 
@@ -73,71 +75,74 @@ use crate::view::{ClusterView, QueueKey, QueuedJob};
 
 const NAME: &str = "tessera";
 
-/// Most jobs of the queue that one round weighs; the rest wait for a later round. Chosen by the time of a round.
+/// The most jobs of the queue that one round weighs; the rest wait for a later round. Chosen to
+/// limit the duration of a round.
 const WEIGHED_MAX: usize = 64;
 
-/// Most jobs in a row that find no place before a round gives up: those behind them weigh less. Chosen by
-/// the time of a round.
+/// A round stops after so many jobs in a row without a placement, since the jobs behind them weigh
+/// less. Chosen to limit the duration of a round.
 const REFUSED_MAX: usize = 8;
 
-/// Jobs with near deadlines that one round places before others. Chosen by the time of a round.
+/// The most jobs with near deadlines that one round places before others. Chosen to limit the
+/// duration of a round.
 const DUE_MAX: usize = 16;
 
-/// How often a round is decided at most, each time without more jobs that their quotas hold. Chosen by the
-/// time of a round: the rest waits for the next one.
+/// How often one round is decided at most; each repetition leaves out jobs that would exceed their
+/// quotas. Chosen to limit the duration of a round: the rest waits for the next one.
 const TRIES_MAX: usize = 4;
 
-/// How much more urgent a job is for each step of its priority. Chosen: five steps are a factor of 32, as
-/// much as a job of a minute is before one of two hours.
+/// How much more urgent a job is for each step of its priority. Chosen: five steps are a factor of
+/// 32. That is as much as a job of one minute has over a job of two hours.
 const PRIORITY: f64 = 2.0;
 
-/// The policy `tessera`, with what it weighs.
+/// The policy `tessera` with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tessera {
-    /// How much more a shorter job's speed counts: the power of what is left of it.
+    /// How much more the speed of a shorter job counts: the exponent of its remaining time.
     pub shortness: f64,
-    /// The same for the order in which jobs that wait are looked at.
+    /// The same exponent for the order in which waiting jobs are considered.
     pub eagerness: f64,
-    /// The time after which a job that waits weighs twice as much. It is no longer than the time in
-    /// which everything that is known could be done, since compared with that such a wait is a long
-    /// one.
+    /// The time after which the weight of a waiting job has doubled. It is capped by the time in
+    /// which all known work could be done, since such a wait is long in comparison.
     pub ageing: Millis,
-    /// How much better a GPU's placements must get for jobs to be stopped, in thousandths.
+    /// By how much the score of a GPU's placements must rise to justify stopping jobs, in
+    /// thousandths.
     pub hurdle: i64,
-    /// GPUs that are searched for each job.
+    /// How many GPUs are searched for each job.
     pub searched: usize,
-    /// Jobs of one GPU at most.
+    /// The most jobs on one GPU.
     #[serde(rename = "crowd")]
     pub jobs_per_gpu_max: usize,
-    /// What of its score a job forgoes for a whole GPU rather than none of it, in parts of one: how
-    /// much energy counts.
+    /// The part of its score that a placement on a whole GPU loses, as a fraction of one: how much
+    /// energy counts. Smaller slices lose proportionally less.
     pub thrift: f64,
     /// How much faster two jobs of one user must be together on a slice than one of them alone there.
     /// Only then the second joins where it finds no slice of its own.
     pub together: f64,
     /// The same where one holds the slice and the other fills its gaps, kernel by kernel.
     pub filled: f64,
-    /// How much longer than alone a job may take that serves answers, for the sake of colocation: the
-    /// kernel queue's own aim.
+    /// How much longer than alone an online job may take under co-location: the kernel queue's own
+    /// target.
     pub courtesy: f64,
-    /// After which wait a GPU is kept free for a job, if it is the oldest.
+    /// How long a job waits before a GPU is reserved for it, if it is the oldest waiting job.
     pub patience: Millis,
-    /// How much more urgent a job is that by itself, on a whole GPU, takes as long as all known
-    /// work. That is the time in which everything that is known could be done where it costs least
-    /// of GPUs.
+    /// How much more urgent a job is whose time on a whole GPU equals the time of all known work.
+    /// The latter is the time in which all known work could be done on the slices that use least of
+    /// the GPUs.
     pub haste: f64,
-    /// How much more such a job's placement counts, once no other job seems to come.
+    /// How much more the placement of such a job counts once no more jobs seem to arrive.
     pub drive: f64,
-    /// For what part of the time that everything still takes no job must have come until then.
+    /// How long no job must have arrived until then, as a fraction of the time that all remaining
+    /// work takes.
     pub quiet: f64,
-    /// Searches of one GPU that a round may spend on moving others out of a job's way. It is a count and
-    /// not a time, so that the same round decides the same again.
+    /// How many searches of one GPU a round may spend on moving jobs out of another job's way. It
+    /// is a count and not a time, so that a replay of the round decides the same.
     pub effort: usize,
 }
 
 impl Default for Tessera {
-    /// What holds if nothing is set. All of it was chosen:
+    /// The default settings. All of them were chosen:
     ///
     /// - `shortness`, `eagerness` and `hurdle` on seeds 1 to 3;
     /// - `haste`, `drive`, `quiet`, `thrift` and `effort` on seeds 101 to 110 and on altered copies
@@ -145,7 +150,7 @@ impl Default for Tessera {
     /// - `searched`, `crowd` (an A100 has seven slices) and `effort` by the time of a round as
     ///   well.
     ///
-    /// `ageing` and `patience` are what a user is taken to bear.
+    /// `ageing` and `patience` are assumptions about how long users are willing to wait.
     fn default() -> Self {
         Self {
             shortness: 0.3,
@@ -168,8 +173,8 @@ impl Default for Tessera {
 }
 
 impl Tessera {
-    /// Has a job forgo up to so much of its speed, in thousandths, for a slice that is a whole GPU smaller:
-    /// how much energy counts. By default 250.
+    /// Sets how much energy counts: the part of its speed, in thousandths, that a job gives up for
+    /// a slice that is smaller by a whole GPU. The default is 250.
     pub fn with_thrift(thousandths: u16) -> Self {
         Self { thrift: f64::from(thousandths.min(1_000)) / 1_000.0, ..Self::default() }
     }
@@ -210,7 +215,7 @@ impl Policy for Tessera {
 }
 
 impl Tessera {
-    /// Decides a round anew without the jobs that their quotas hold, until it gives nobody too much.
+    /// Decides a round repeatedly without the jobs that exceed quotas, until all quotas are kept.
     fn decide_within_quotas(
         &self,
         cluster: &ClusterView,
@@ -241,7 +246,7 @@ impl Tessera {
             if open.len() < before && tries < TRIES_MAX {
                 continue;
             }
-            // What else was decided for those GPUs may rest on what was not allowed.
+            // Other decisions for those GPUs may depend on the decisions that were not allowed.
             decided.retain(|decision| decision.gpu().is_none_or(|gpu| !over.gpus.contains(gpu)));
             decided.extend(held);
             return decided;
@@ -249,7 +254,7 @@ impl Tessera {
         held
     }
 
-    /// Decides a round, quotas apart.
+    /// Decides a round without regard to quotas.
     fn decide_freely(
         &self,
         cluster: &ClusterView,
@@ -268,7 +273,8 @@ impl Tessera {
         mixed::decide(self, input, jobs, starts_max)
     }
 
-    /// Decides a round by the exact search alone: for jobs that can be moved, and whose times are known.
+    /// Decides a round by the exact search alone: for jobs that can be migrated and whose run times
+    /// are known.
     fn search(
         &self,
         cluster: &ClusterView,
@@ -285,7 +291,7 @@ impl Tessera {
     }
 }
 
-/// The policy at work, with what it need not work out again in each round.
+/// A session of the policy, with results that need not be computed again in each round.
 #[derive(Debug)]
 struct TesseraSession<'s> {
     settings: &'s Tessera,
@@ -295,7 +301,7 @@ struct TesseraSession<'s> {
     buffers: SearchBuffers,
     /// Jobs that came since the last round.
     arrived: Vec<QueueKey>,
-    /// Whether some job is placed for its whole run.
+    /// Whether there are also jobs that are placed for their whole run.
     mixed: bool,
     /// Whether MIG is on for all GPUs.
     partitioned: Option<bool>,
@@ -348,8 +354,7 @@ impl Session for TesseraSession<'_> {
 }
 
 impl TesseraSession<'_> {
-    /// Whether the search alone decides. Each job is checked once, as it comes. If all were weighed since, there
-    /// are no others.
+    /// Returns whether the exact search alone decides. Each job is checked once, when it arrives.
     fn is_searched(&mut self, cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
         if self.mixed {
             let queue = self.waiting.queue().values();
@@ -472,7 +477,7 @@ const fn decided_job(decision: &Decision) -> Option<JobId> {
     }
 }
 
-/// Explains to a job under a quota.
+/// Explains the wait of a job under a quota.
 fn wait_for_quota(job: &QueuedJob, left: u32, limit: &SliceLimit) -> Decision {
     let SliceLimit { name, slices: quota } = limit;
     let held = quota.saturating_sub(left);

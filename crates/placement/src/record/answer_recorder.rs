@@ -14,7 +14,7 @@ use crate::predictor::{
 };
 use crate::view::{GpuView, MpsClient};
 
-/// Passes questions on and keeps the answers. Each question is passed on once.
+/// Forwards questions and keeps the answers. Each question is forwarded once.
 pub struct AnswerRecorder<'k> {
     knowledge: Knowledge<'k>,
     kinds: Vec<GpuKind>,
@@ -32,7 +32,7 @@ impl<'k> AnswerRecorder<'k> {
         Self { knowledge, kinds, answers: RefCell::default() }
     }
 
-    /// Returns what a policy is to be shown, so that its questions are recorded.
+    /// Returns the knowledge that is passed to a policy, which records its questions.
     pub fn knowledge(&self) -> Knowledge<'_> {
         Knowledge { jobs: self, predictor: self, budget: self }
     }
@@ -77,7 +77,7 @@ impl JobTable for AnswerRecorder<'_> {
     }
 }
 
-// A GPU without a number is not one of the view that was shown: no record can name it.
+// A GPU without a number is not in the recorded view: no record can name it.
 impl Predictor for AnswerRecorder<'_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         let predict = || self.knowledge.predictor.predict_run(job, gpu, profile);

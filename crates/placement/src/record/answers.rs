@@ -23,7 +23,7 @@ type MpsClients = (u32, Option<ProfileId>, Vec<MpsClient>);
 /// A job on a kind of slice, or on a whole GPU with MIG off: job, kind of GPU, profile.
 type OnSliceOrWhole = (JobId, u32, Option<ProfileId>);
 
-/// What was predicted of a job alone on a slice. By default nothing, which needs no record.
+/// The prediction for a job alone on a slice. The default is no prediction, which is not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordedRun {
     time: Option<Millis>,
@@ -47,11 +47,12 @@ impl RecordedRun {
     }
 }
 
-/// Answers by question. A question that is missing has the answer of somebody who knows nothing.
+/// Answers by question. The answer to a missing question is that nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answers {
     pub(super) facts: BTreeMap<JobId, JobFacts>,
-    /// Without their usage, which changes in every round and is the same for all jobs of an account.
+    /// Facts without usage, which changes in every round and is the same for all jobs of an
+    /// account.
     pub(super) accounts: BTreeMap<JobId, Option<Account>>,
     pub(super) usage: BTreeMap<String, Millis>,
     pub(super) runs: BTreeMap<OnSlice, RecordedRun>,
@@ -60,7 +61,7 @@ pub(super) struct Answers {
     pub(super) speeds: BTreeMap<MpsClients, Option<Vec<u32>>>,
     pub(super) shared_speeds: BTreeMap<MpsClients, Option<Vec<SpeedRange>>>,
     pub(super) rests_alone: BTreeMap<OnSliceOrWhole, Option<Millis>>,
-    /// Whether the round might go on searching, by the number of searches.
+    /// Whether the round was allowed to continue searching, by the number of searches.
     pub(super) budget: BTreeMap<usize, bool>,
 }
 
@@ -148,7 +149,7 @@ impl Answers {
         new
     }
 
-    /// Adds what is new.
+    /// Adds new and changed answers.
     pub(super) fn add(&mut self, new: &NewAnswers) {
         for (key, time) in &new.times {
             self.runs.entry(*key).or_default().time = *time;
@@ -182,7 +183,7 @@ impl Answers {
         }
     }
 
-    /// Returns an account with its usage; the oldest records have the usage with each job.
+    /// Returns an account with its usage; the oldest records store the usage with each job.
     pub(super) fn with_usage(&self, account: Option<Account>) -> Option<Account> {
         let account = account?;
         let used = self.usage.get(&*account.name).copied().unwrap_or(account.used);
@@ -190,7 +191,7 @@ impl Answers {
     }
 }
 
-/// Returns the entries of `now`, each with its value in `before`, or else with `missing`.
+/// Returns the entries of `now`, each with its value in `before`, or with `missing` if it has none.
 fn paired<'a, K: Ord, V>(
     before: &'a BTreeMap<K, V>,
     now: &'a BTreeMap<K, V>,
@@ -204,7 +205,8 @@ fn paired<'a, K: Ord, V>(
     })
 }
 
-/// Returns the entries of `now` that `before` has otherwise, or lacks, unless they are `missing`.
+/// Returns the entries of `now` that differ in `before` or are absent there, unless they equal
+/// `missing`.
 fn changed<K: Ord + Clone, V: PartialEq + Clone>(
     before: &BTreeMap<K, V>,
     now: &BTreeMap<K, V>,

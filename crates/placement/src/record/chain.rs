@@ -24,7 +24,7 @@ pub(super) struct ChainState {
     pub(super) began: Millis,
     pub(super) kinds: Vec<GpuKind>,
     pub(super) cluster: ClusterView,
-    /// In service order.
+    /// The waiting jobs, in service order.
     pub(super) queue: Vec<QueuedJob>,
     pub(super) answers: Answers,
     /// The last decision about each waiting job.
@@ -60,7 +60,7 @@ impl ChainState {
     ///
     /// # Errors
     ///
-    /// [`BadRecord`] if it isn't the next of the chain, or is damaged.
+    /// [`BadRecord`] if it isn't the next record of the chain, or is damaged.
     pub(super) fn apply_input(
         &mut self,
         record: RoundRecord,
@@ -101,7 +101,7 @@ impl ChainState {
         replace(&mut self.queue, jobs, jobs_gone, |job| job.id, by_service_order);
     }
 
-    /// Completes the decisions of a record, and remembers them.
+    /// Completes the decisions of a record, and keeps them for later records.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ pub(super) fn remember(waits: &mut BTreeMap<JobId, Decision>, decision: &Decisio
     }
 }
 
-/// What changed since the record before.
+/// The changes since the record before.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) gpus: Vec<GpuView>,
@@ -159,7 +159,7 @@ pub(super) struct Changes {
     pub(super) jobs_gone: Vec<JobId>,
 }
 
-/// Puts changed entries in the place of the old ones, keeping the order.
+/// Replaces changed entries and keeps the order.
 fn replace<T, I: Ord>(
     list: &mut Vec<T>,
     changed: Vec<T>,
@@ -174,6 +174,6 @@ fn replace<T, I: Ord>(
     out.extend(changed.iter().map(&id));
     list.retain(|entry| !out.contains(&id(entry)));
     list.extend(changed);
-    // Two runs in order: the sort merges them.
+    // The list is two sorted runs, which the sort merges.
     list.sort_by(order);
 }

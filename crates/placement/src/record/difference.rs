@@ -1,11 +1,11 @@
-//! Differences in words.
+//! Descriptions of differences between decisions.
 
 use tessera_model::JobId;
 
 use super::DecisionDifference;
 use crate::decision::{Decision, Explanation};
 
-/// Returns how two lists of decisions differ, of which the first difference is `at`.
+/// Returns how two lists of decisions differ; `at` is the index of the first difference.
 pub(super) fn difference(
     recorded: &[Decision],
     decided: &[Decision],
@@ -13,7 +13,7 @@ pub(super) fn difference(
 ) -> DecisionDifference {
     let (then, now) = (recorded.get(at), decided.get(at));
     let job = then.or(now).and_then(job_of);
-    // Both may have a decision about the same job, only at another index.
+    // Both may have a decision about the same job, but at different indices.
     let about = |list: &[Decision]| list.iter().find(|d| job_of(d) == job).cloned();
     let (then, now) = match job {
         Some(_) => (about(recorded), about(decided)),
@@ -46,7 +46,7 @@ const fn why(decision: &Decision) -> &Explanation {
     }
 }
 
-/// Returns what is decided, without the reasons.
+/// Returns the decision without its reasons.
 fn brief(decision: &Decision) -> String {
     match decision {
         Decision::Start { place, why, .. } => {
@@ -74,7 +74,7 @@ fn brief(decision: &Decision) -> String {
     }
 }
 
-/// Quotes the first part of two explanations that differs.
+/// Quotes the first part in which two explanations differ.
 fn reasons(then: &Explanation, now: &Explanation) -> (String, String) {
     let quoted = |text: &str| format!("because {text:?}");
     if then.summary != now.summary {
@@ -83,7 +83,7 @@ fn reasons(then: &Explanation, now: &Explanation) -> (String, String) {
     if then.would_start_if != now.would_start_if {
         let or = |text: &Option<String>| {
             text.as_ref().map_or_else(
-                || "no condition that would start it".to_owned(),
+                || "no condition under which it would start".to_owned(),
                 |t| format!("it would start if {t:?}"),
             )
         };

@@ -1,4 +1,4 @@
-//! Kinds of GPUs, by which answers are recorded.
+//! Kinds of GPUs, under which answers are recorded.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ impl GpuKind {
     }
 
     fn is_kind_of(&self, gpu: &GpuView) -> bool {
-        // Comparing pointers first: the views of one round share them.
+        // Pointers are compared first, since the views of one round share them.
         self.mig == gpu.mig && self.model == gpu.model
     }
 }
 
-/// A kind of GPU, as it is stored.
+/// A kind of GPU in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuKindRecord {
     /// The driver's name for the board.

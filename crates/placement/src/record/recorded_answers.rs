@@ -11,7 +11,7 @@ use crate::predictor::{
 };
 use crate::view::{GpuView, MpsClient};
 
-/// Repeats recorded answers. What was not recorded is unknown.
+/// Returns recorded answers. Answers that were not recorded are unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordedAnswers<'a> {
     pub(super) kinds: &'a [GpuKind],

@@ -26,30 +26,30 @@ pub struct RoundRecorder {
     state: Option<ChainState>,
 }
 
-/// A record of a round that may have no result, and then is not kept.
+/// A record of a round. It is dropped if the round has no result.
 #[derive(Debug)]
 pub struct PendingRecord {
     record: RoundRecord,
     kinds: Vec<GpuKind>,
-    /// The chain that it begins, if it begins one.
+    /// The chain that starts with it, if it starts one.
     new_chain: Option<ChainState>,
 }
 
-/// What a round decides about.
+/// The input of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundInput<'a> {
     /// The cluster, in the order of views.
     pub cluster: &'a ClusterView,
-    /// The jobs that were shown, in the order of service.
+    /// The jobs that the policy got, in the order of service.
     pub queue: &'a [&'a QueuedJob],
     /// The time on the leader's boot clock.
     pub now: Millis,
-    /// Most jobs that may start.
+    /// The most jobs that may start.
     pub starts_max: usize,
 }
 
 impl RoundRecorder {
-    /// Begins a new chain with the next round, for example since a record could not be stored.
+    /// Begins a new chain with the next round, for example after a record could not be stored.
     pub fn begin_new_chain(&mut self) {
         self.state = None;
     }
@@ -90,7 +90,7 @@ impl RoundRecorder {
         }
     }
 
-    /// Keeps a record: the next one has what changed since.
+    /// Keeps a record: the next one has the changes since it.
     pub fn keep_record(&mut self, pending: PendingRecord) -> RoundRecord {
         let PendingRecord { record, kinds, new_chain } = pending;
         if new_chain.is_some() {
@@ -133,7 +133,7 @@ fn record_of(
     let (jobs, jobs_gone) =
         difference(state.queue.iter(), input.queue.iter().copied(), by_service_order);
     let numbered = |gpu: &GpuView| GpuRecord {
-        // Every kind of the view was added as the round began.
+        // All kinds of the view were added when the round began.
         kind: number_of(kinds, gpu).unwrap_or(u32::MAX),
         gpu: gpu.clone(),
     };
@@ -153,7 +153,8 @@ fn record_of(
     }
 }
 
-/// Returns the entries of `now` that are new or changed since `before`, and those that are gone, in order.
+/// Returns the entries of `now` that are new or changed since `before`, and those that were
+/// removed, in order.
 fn difference<'a, T: PartialEq>(
     before: impl Iterator<Item = &'a T>,
     now: impl Iterator<Item = &'a T>,

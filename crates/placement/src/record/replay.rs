@@ -1,4 +1,4 @@
-//! Reads recorded rounds, and has them decided again.
+//! Reads recorded rounds, and decides them again.
 
 use tessera_model::JobId;
 
@@ -52,9 +52,9 @@ pub struct RoundReplay {
 pub struct ReplayedRound {
     /// The recorded decisions.
     pub recorded: Vec<Decision>,
-    /// What is decided now; none without a policy.
+    /// The new decisions; empty without a policy.
     pub decided: Option<Vec<Decision>>,
-    /// Digest of what is decided now, to compare with [`RoundRecord::digest`].
+    /// Digest of the new decisions, to compare with [`RoundRecord::digest`].
     pub digest: Option<[u8; 32]>,
 }
 
@@ -65,7 +65,7 @@ pub struct DecisionDifference {
     pub job: Option<JobId>,
     /// The recorded decision.
     pub recorded: String,
-    /// The decision of now.
+    /// The new decision.
     pub decided: String,
 }
 
@@ -80,15 +80,15 @@ impl RoundReplay {
         self.state.as_ref().map(|state| &state.cluster)
     }
 
-    /// Reads the next record, and has its round decided again by `policy`, if there is one.
+    /// Reads the next record, and decides its round again by `policy`, if there is one.
     ///
-    /// Decisions about a record of an older format that differ in nothing but the explanations' texts
-    /// are reported as they were recorded.
+    /// For records of an older format, new decisions that differ only in the texts of explanations
+    /// are returned in their recorded form.
     ///
     /// # Errors
     ///
-    /// [`BadRecord`]: it is not the next of its chain, or can't be understood. Only the first record of
-    /// another chain can be read after that.
+    /// [`BadRecord`] if it is not the next record of its chain, or is damaged. After that, only the
+    /// first record of another chain can be read.
     pub fn read_record(
         &mut self,
         record: RoundRecord,
@@ -140,8 +140,8 @@ fn textless(decision: &Decision) -> Decision {
 }
 
 impl ReplayedRound {
-    /// Returns the first difference between the recorded decisions and those of now; `None` if they are
-    /// equal to the last letter, or no policy was given.
+    /// Returns the first difference between the recorded and the new decisions; `None` if they are
+    /// identical, or if no policy was given.
     pub fn difference(&self) -> Option<DecisionDifference> {
         let decided = self.decided.as_ref()?;
         let longest = self.recorded.len().max(decided.len());

@@ -9,44 +9,44 @@ use tessera_model::{Bytes, JobId};
 use crate::kernel_sharing::{self, KernelSharer, SharingGain};
 use crate::numbers;
 
-/// The sharers of one slice.
+/// The sharing jobs of one slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenancy {
-    /// Whose jobs they are: under MPS one job's fault is everyone's, so that users are never
-    /// mixed. (Kernel by kernel each has its own context; but they trust each other with the gate
-    /// page, and the agent may put MPS beneath.)
+    /// The user of all jobs: under MPS one job's fault ends all of them, so users are never mixed.
+    /// (Under kernel-level sharing each job has its own context, but the jobs trust each other with
+    /// the gate page, and the agent may use MPS below.)
     #[serde(with = "super::shared_text")]
     pub user: Arc<str>,
-    /// The jobs with their parts.
+    /// The jobs with their shares.
     pub sharers: Vec<(JobId, SliceShare)>,
-    /// Of kernel-level sharers, how busy they are, as far as that is known.
+    /// How busy jobs under kernel-level sharing are, as far as it is known.
     #[serde(rename = "turns", default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_sharers: Vec<(JobId, KernelSharer)>,
-    /// Of those under MPS, what predictions know of them.
+    /// What predictions know about jobs under MPS.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<(JobId, MpsClient)>,
 }
 
-/// A job under MPS as predictions know it.
+/// What predictions know about a job under MPS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MpsClient {
     /// Whether it serves requests.
     pub online: bool,
     /// Its percentage of the slice's multiprocessors.
     pub sm: SmPercent,
-    /// The part of its time alone in which a kernel of it runs, in thousandths; `None` where that
-    /// isn't known.
+    /// The part of its time alone in which one of its kernels runs, in thousandths; `None` if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<u16>,
 }
 
 impl Tenancy {
-    /// Returns one of whose sharers nothing is known but their parts.
+    /// Returns a tenancy about whose jobs nothing is known but their shares.
     pub fn of(user: Arc<str>, sharers: Vec<(JobId, SliceShare)>) -> Self {
         Self { user, sharers, kernel_sharers: Vec::new(), clients: Vec::new() }
     }
 
-    /// Begins one with its first sharer.
+    /// Begins a tenancy with its first job.
     pub fn begun(job: JobId, sharer: &SharingRequest) -> Self {
         let mut tenancy = Self::of(sharer.user.clone(), Vec::new());
         tenancy.add(job, sharer);
@@ -67,7 +67,7 @@ impl Tenancy {
         self.clients.retain(|(other, _)| *other != job);
     }
 
-    /// Returns what is to be expected of one more, under kernel-level sharing.
+    /// Returns the predicted effect of one more job under kernel-level sharing.
     pub fn prospect(&self, request: &SharingRequest) -> SharingGain {
         let there: Vec<KernelSharer> =
             self.kernel_sharers.iter().map(|(_, kernel_sharer)| *kernel_sharer).collect();
@@ -79,8 +79,8 @@ impl Tenancy {
         }
     }
 
-    /// Returns what is to be expected of one more under MPS; `speeds` returns how fast some are together, in
-    /// thousandths of what each does while nobody else is there.
+    /// Returns the predicted effect of one more job under MPS; `speeds` returns the speeds of jobs
+    /// together, in thousandths of each one's speed without co-runners.
     pub fn prospect_under_mps(
         &self,
         request: &SharingRequest,
@@ -101,7 +101,7 @@ impl Tenancy {
         kernel_sharing::weigh(&slowed(before), &slowed(after), |at| all[at].online)
     }
 
-    /// Returns one of the jobs as a kernel-level sharer.
+    /// Returns one of the jobs for the model of kernel-level sharing.
     pub fn kernel_sharer(&self, job: JobId) -> Option<KernelSharer> {
         self.kernel_sharers
             .iter()
@@ -109,18 +109,18 @@ impl Tenancy {
             .map(|(_, kernel_sharer)| *kernel_sharer)
     }
 
-    /// Returns the percentages that are given away, added up.
+    /// Returns the sum of the percentages that jobs have.
     pub fn sm_percent(&self) -> u32 {
         self.sharers.iter().map(|(_, share)| share.sm_percent()).sum()
     }
 
-    /// Returns the memory that is given away, added up.
+    /// Returns the sum of the memory that jobs have.
     pub fn memory(&self) -> Bytes {
         let bytes = self.sharers.iter().map(|(_, share)| share.memory().get());
         Bytes::new(bytes.fold(0, u64::saturating_add))
     }
 
-    /// Returns whether one more sharer fits next to the others on a slice with this memory.
+    /// Returns whether one more job fits on a slice with this memory, in addition to the others.
     pub fn has_capacity(&self, request: &SharingRequest, memory: Bytes) -> bool {
         let sm = self.sm_percent() + request.share.sm_percent();
         let bytes = self.memory().get().saturating_add(request.share.memory().get());
@@ -134,24 +134,24 @@ impl Tenancy {
     }
 }
 
-/// A job that may share a slice: whose it is, and its part.
+/// A job that may share a slice, with its user and its share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SharingRequest {
-    /// Whose job it is.
+    /// Its user.
     #[serde(with = "super::shared_text")]
     pub user: Arc<str>,
     /// What it may use.
     pub share: SliceShare,
-    /// Its kernel-level sharing, if it requests that.
+    /// Its kernel-level sharing, if it requested that.
     #[serde(rename = "turn", default, skip_serializing_if = "Option::is_none")]
     pub kernel_sharer: Option<KernelSharer>,
-    /// What predictions know of it, if it shares under MPS.
+    /// What predictions know about it, if it shares under MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<MpsClient>,
 }
 
 impl SharingRequest {
-    /// Returns a job of which nothing is known but its part.
+    /// Returns a job about which nothing is known but its share.
     pub fn new(user: impl Into<Arc<str>>, share: SliceShare) -> Self {
         Self { user: user.into(), share, kernel_sharer: None, client: None }
     }

@@ -9,7 +9,7 @@ use tessera_placement::{ClusterView, GpuView, InstanceState, InstanceView, Queue
 
 use crate::build;
 
-/// Models that differ in what matters: slices, media engines, starts.
+/// GPU models that differ in slices, media engines and starts.
 const MODELS: [&str; 5] =
     ["a100-40gb", "a30-24gb", "a100-80gb", "h100-80gb-sxm", "rtx-pro-6000-96gb"];
 
@@ -55,7 +55,7 @@ fn gpu() -> impl Strategy<Value = GpuView> {
     })
 }
 
-/// Which way to go at each fork of a walk through the states of all profiles.
+/// The choice at each step of a random walk through the states of all profiles.
 fn walk() -> impl Strategy<Value = Vec<Index>> {
     prop::collection::vec(any::<Index>(), 0..7)
 }

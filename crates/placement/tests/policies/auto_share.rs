@@ -16,13 +16,13 @@ use tessera_placement::{
 
 use crate::build::{cluster, gib, queue, short, taken, unpartitioned, why};
 
-/// What is known in a test: facts, run times, and the speed of everybody under MPS.
+/// The knowledge in a test: facts, run times, and the speed of every job under MPS.
 #[derive(Clone, Debug, Default)]
 struct Known {
     facts: BTreeMap<JobId, JobFacts>,
     times: BTreeMap<JobId, Millis>,
     together: Option<SpeedRange>,
-    /// By itself with its percentage.
+    /// A job without co-runners, with its percentage.
     capped: u32,
 }
 
@@ -59,7 +59,7 @@ impl Predictor for Known {
     }
 }
 
-/// Speeds that are sure to be a benefit, for jobs that take equally long.
+/// Speeds with a certain benefit, for jobs that take equally long.
 fn sure(jobs: u64) -> Known {
     let times = (1..=jobs).map(|job| (JobId::from_number(job), Millis::from_secs(100)));
     let together = Some(SpeedRange { low: 700, expected: 800, high: 900 });
@@ -72,7 +72,7 @@ fn auto(job: QueuedJob, priority: u8, busy: impl Into<Option<u16>>) -> QueuedJob
     QueuedJob { auto: Some(known), queue_rank: priority.into(), ..job }
 }
 
-/// Two jobs of 4 GiB each, busy for so many thousandths of their time.
+/// Two jobs of 4 GiB each, with kernels on the device for these thousandths of their time.
 fn two(first: impl Into<Option<u16>>, second: impl Into<Option<u16>>) -> Vec<QueuedJob> {
     let [one, other] = <[QueuedJob; 2]>::try_from(queue([gib(4), gib(4)])).unwrap();
     vec![auto(one, 5, first), auto(other, 5, second)]
@@ -83,7 +83,7 @@ fn one_gpu() -> ClusterView {
     cluster([GpuView { kernel: false, ..unpartitioned(24_000, InstanceState::Idle) }])
 }
 
-/// The same, whose node shares only kernel by kernel.
+/// One GPU with MIG off, whose node shares only kernel by kernel.
 fn kernel_gpu() -> ClusterView {
     cluster([GpuView { mps: false, ..unpartitioned(24_000, InstanceState::Idle) }])
 }
@@ -110,7 +110,7 @@ fn reason(decisions: &[Decision], number: u64) -> String {
 }
 
 #[test]
-fn a_job_that_finds_no_slice_joins_one_that_starts_where_a_benefit_is_sure() {
+fn a_job_without_a_slice_joins_a_starting_one_if_the_benefit_is_certain() {
     let (cluster, queue) = (one_gpu(), two(400, 400));
 
     let decided = decide(&cluster, &sure(2), &queue);
@@ -128,7 +128,7 @@ fn a_job_that_finds_no_slice_joins_one_that_starts_where_a_benefit_is_sure() {
 }
 
 #[test]
-fn where_a_slice_is_free_for_each_no_job_shares() {
+fn no_job_shares_while_a_slice_is_free_for_each() {
     let two_gpus = ClusterView { gpus: [one_gpu().gpus, one_gpu().gpus].concat() };
     let cluster = cluster(two_gpus.gpus);
 
@@ -190,7 +190,7 @@ fn each_rule_that_refuses_a_pair_is_named_with_its_figures() {
 }
 
 #[test]
-fn kernel_by_kernel_the_job_of_better_priority_holds_and_the_other_fills() {
+fn under_kernel_level_sharing_the_job_of_better_priority_holds_and_the_other_fills() {
     let cluster = kernel_gpu();
     let [one, other] = <[QueuedJob; 2]>::try_from(queue([gib(4), gib(4)])).unwrap();
     let jobs = [auto(one.clone(), 0, 300), auto(other.clone(), 7, 1_000)];
@@ -199,14 +199,14 @@ fn kernel_by_kernel_the_job_of_better_priority_holds_and_the_other_fills() {
 
     let share = |number| place_of(&decided, number).unwrap().share.unwrap();
     assert!(share(1).is_kernel() && share(2).is_kernel());
-    // Equals that are always busy only wait for each other.
+    // Always busy jobs of equal priority gain nothing from sharing.
     let equal = [auto(one, 5, 1_000), auto(other, 5, 1_000)];
     let decided = decide(&cluster, &Known::default(), &equal);
     assert!(place_of(&decided, 2).is_none(), "{}", reason(&decided, 2));
 }
 
 #[test]
-fn a_job_joins_one_that_is_alone_on_a_slice_that_it_shares_already() {
+fn a_job_joins_one_that_runs_alone_on_a_shared_slice() {
     let sm = SmPercent::try_from(50).unwrap();
     let memory = Bytes::from_mib(4_096);
     let share = SliceShare::Mps(tessera_model::share::MpsShare { sm, memory });
@@ -220,7 +220,7 @@ fn a_job_joins_one_that_is_alone_on_a_slice_that_it_shares_already() {
 
     let decided = decide(&there(&tenancy), &sure(1), &jobs);
     assert_eq!(place_of(&decided, 1).unwrap().share.unwrap().sm_percent(), 50);
-    // A pair stays two.
+    // A pair gets no third job.
     tenancy.add(JobId::from_number(902), &SharingRequest { client: None, ..sharer });
     assert!(place_of(&decide(&there(&tenancy), &sure(1), &jobs), 1).is_none());
     // A job that has its slice to itself is never joined.
@@ -250,7 +250,7 @@ fn a_recorded_round_in_which_jobs_share_is_decided_again() {
     assert!(place_of(&decided, 2).unwrap().share.is_some());
 }
 
-/// A drawn job: its user, memory in GiB, how busy it is, its priority, and whether it may share.
+/// A random job: its user, memory in GiB, how busy it is, its priority, and whether it may share.
 type Drawn = (u8, u64, Option<u16>, u8, bool);
 
 fn drawn(number: u64, (user, memory, busy, priority, is_auto): Drawn) -> QueuedJob {
@@ -271,7 +271,7 @@ fn drawn_job() -> impl Strategy<Value = Drawn> {
     )
 }
 
-/// Decisions without what they share and why: what a job with `--share exclusive` gets.
+/// Decisions without shares and reasons: what jobs with `--share exclusive` get.
 fn bare(decisions: &[Decision]) -> Vec<(JobId, Option<JobPlacement>)> {
     let one = |decision: &Decision| match decision {
         Decision::Start { job, place, .. } => Some((*job, Some(place.clone()))),
@@ -285,7 +285,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn pairs_are_of_one_user_both_auto_fit_and_promise_more_than_one_job_alone(
+    fn pairs_are_of_one_user_both_auto_fit_and_have_more_throughput_than_one_job_alone(
         jobs in proptest::collection::vec(drawn_job(), 1..12),
         gpus in 1..4_usize,
         low in 300..900_u32,
@@ -326,7 +326,7 @@ proptest! {
                 prop_assert!(2 * low >= 1_100 && 2 * (low + more) >= 1_300);
             }
         }
-        // Nobody starts later, or elsewhere, than without sharing.
+        // No job starts later or elsewhere than without sharing.
         let exclusive: Vec<QueuedJob> =
             queue.iter().map(|job| QueuedJob { auto: None, ..job.clone() }).collect();
         for (job, place) in bare(&decide(&cluster, &known, &exclusive)) {
@@ -338,7 +338,7 @@ proptest! {
     }
 
     #[test]
-    fn with_nothing_known_all_is_as_if_each_job_were_exclusive(
+    fn without_facts_all_decisions_are_those_of_exclusive_jobs(
         jobs in proptest::collection::vec(drawn_job(), 1..12),
         gpus in 1..4_usize,
     ) {

@@ -1,4 +1,4 @@
-//! Clusters, queues and decisions in few words.
+//! Short constructors for clusters and queues, and short texts for decisions.
 
 use std::sync::{Arc, LazyLock};
 
@@ -30,7 +30,7 @@ pub fn rules(key: &str) -> Arc<MigView> {
     Arc::clone(&RULES.iter().find(|(known, _)| *known == key).unwrap().1)
 }
 
-/// An instance by the name of its profile, its first slice and what it does.
+/// An instance by the name of its profile, its first slice and its state.
 pub type Standing<'a> = (&'a str, u8, InstanceState);
 
 /// A GPU of the catalogue with MIG on, on a node of its own by default.
@@ -121,10 +121,10 @@ pub fn mib(mib: u64) -> GpuRequest {
     GpuRequest::Memory(Bytes::from_mib(mib))
 }
 
-/// Makes job `number` of a queue one that may share; kernel by kernel, if it takes no percentage.
+/// Lets job `number` of a queue share a slice; kernel by kernel if it has no percentage.
 pub fn sharing(queue: &mut [QueuedJob], number: usize, user: &str, sm: u8) {
     let job = &mut queue[number - 1];
-    let GpuRequest::Memory(memory) = job.gpu else { panic!("a sharer asks for memory") };
+    let GpuRequest::Memory(memory) = job.gpu else { panic!("a sharing job requests memory") };
     let share = match sm.try_into() {
         Ok(sm) => SliceShare::Mps(MpsShare { sm, memory }),
         Err(_) => SliceShare::Kernel(KernelShare { memory }),
@@ -136,7 +136,7 @@ pub fn named(name: &str) -> GpuRequest {
     GpuRequest::Profile(name.parse().unwrap())
 }
 
-/// Whether the cluster could ever hold a job that shares with nobody.
+/// Whether the cluster could ever hold a job that doesn't share.
 pub fn could_ever_fit(cluster: &ClusterView, request: &GpuRequest) -> Feasibility {
     tessera_placement::could_ever_fit(cluster, request, SharingMode::Exclusive)
 }

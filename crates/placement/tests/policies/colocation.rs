@@ -12,7 +12,8 @@ use tessera_placement::{
 
 use crate::build::{IDLE, a100, cluster, gib, queue, short, why};
 
-/// Each does so much less as the others keep busy together; without a prediction where a part isn't known.
+/// Each job is slowed by the sum of the others' busy parts; there is no prediction if one of them
+/// is unknown.
 #[derive(Clone, Copy, Debug)]
 struct Slowed;
 
@@ -75,7 +76,7 @@ fn outcome_of(policy: &str, cluster: &ClusterView, job: &QueuedJob) -> (String, 
 #[test]
 fn a_job_joins_the_co_runners_with_which_it_adds_most() {
     let (loud, quiet) = (has(901, &sharer(false, 600)), has(902, &sharer(false, 100)));
-    // The tighter slice is the other one's.
+    // The other co-runner has the tighter slice.
     let cluster = cluster([a100(&[("2g.10gb", 0, loud), ("3g.20gb", 4, quiet)])]);
     for policy in ["scheme-b", "static", "tessera"] {
         let (place, summary) = outcome_of(policy, &cluster, &waits(sharer(false, 200)));

@@ -31,7 +31,7 @@ fn a_partitioned_gpu_is_merged_to_its_largest_profile() {
 }
 
 #[test]
-fn a_gpu_that_stands_ready_comes_before_one_that_must_be_merged() {
+fn a_merged_gpu_is_taken_before_one_that_must_be_merged() {
     let gpus = [a100(&[("1g.5gb", 0, IDLE)]), a100(&[]), a100(&[("7g.40gb", 0, IDLE)])];
 
     assert_eq!(
@@ -77,7 +77,7 @@ fn a_named_profile_means_a_gpu_that_offers_it() {
 }
 
 #[test]
-fn a_gpu_with_a_foreign_instance_is_left_alone() {
+fn a_gpu_with_a_foreign_instance_is_not_used() {
     assert_eq!(
         round([a100(&[("1g.5gb", 0, FOREIGN)]), a30(&[])], &[gib(30), Unknown]),
         ["1: gpu_blocked", "2: +4g.24gb@0 4g.24gb@0 on 1"]

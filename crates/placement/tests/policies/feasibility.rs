@@ -26,7 +26,7 @@ fn what_runs_now_does_not_matter() {
 }
 
 #[test]
-fn hardware_that_is_away_differs_from_hardware_that_never_was() {
+fn unavailable_hardware_differs_from_hardware_that_was_never_seen() {
     let cluster = cluster([a30(&[]), away(a100(&[]))]);
 
     assert_eq!(could_ever_fit(&cluster, &gib(20)), Feasibility::Yes);

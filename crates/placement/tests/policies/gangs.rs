@@ -18,12 +18,12 @@ use tessera_placement::{
 
 use crate::build;
 
-/// Every job takes as long as is left of it, wherever, or is stopped by its limit.
+/// Every job takes its remaining time on any slice, or is stopped by its limit.
 #[derive(Default)]
 struct Left {
     times: BTreeMap<JobId, Millis>,
     limits: BTreeMap<JobId, Millis>,
-    /// When everybody who runs began.
+    /// When all running jobs began.
     began: Option<Millis>,
 }
 
@@ -54,7 +54,7 @@ impl Predictor for Left {
     }
 }
 
-/// Deals the GPUs of a cluster out to nodes of so many each.
+/// Distributes the GPUs of a cluster over nodes with this many each.
 fn dealt(cluster: ClusterView, each: u32) -> ClusterView {
     let gpus = cluster.gpus.into_iter().map(|gpu| GpuView {
         node: format!("n{}", gpu.index / each).parse().unwrap(),
@@ -108,7 +108,7 @@ fn waits(decisions: &[Decision], job: u64) -> (WaitReason, String, String) {
         }
         _ => None,
     };
-    decisions.iter().find_map(wait).expect("it is told why it waits")
+    decisions.iter().find_map(wait).expect("its wait is explained")
 }
 
 fn empty(gpus: u32, each: u32) -> ClusterView {
@@ -196,7 +196,7 @@ fn small_jobs_leave_alone_what_is_reserved_for_a_due_gang() {
         assert_eq!(places(&decided), BTreeMap::new(), "{policy}");
         let (reason, summary, _) = waits(&decided, 10);
         assert_eq!(reason, WaitReason::Resources, "{policy}: {summary}");
-        // Under the others the layout of the taken GPU could be another one some day.
+        // Under the other policies the layout of the taken GPU can change later.
         let is_reported = *policy == "static" || summary.contains("reserved for gang 1");
         assert!(is_reported, "{policy}: {summary}");
     }
@@ -239,7 +239,8 @@ fn time_limits_name_the_jobs_that_must_end_before_a_gang_could_start() {
             .zip(10..)
             .map(|(job, number)| QueuedJob { id: JobId::from_number(number), ..job }),
     );
-    // 600 s are left of job 90. Of job 12 nothing is known, and job 13 is stopped before it would end.
+    // Job 90 has 600 s left. Nothing is known about job 12, and job 13 is stopped before it would
+    // end.
     let known = Left {
         times: Left::by_job([(13, 5_000)]),
         limits: Left::by_job([(90, 1_000), (10, 600), (11, 601), (13, 500)]),
@@ -282,7 +283,7 @@ fn a_prediction_that_is_sooner_than_the_limit_gives_the_expected_start_of_a_gang
 }
 
 #[test]
-fn a_gang_passes_no_job_ahead_of_it_until_it_has_waited_long_enough() {
+fn a_gang_overtakes_no_job_until_it_has_waited_long_enough() {
     let mut cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90), full(91)]), 3);
     cluster.gpus.push(GpuView {
         id: "GPU-9".parse().unwrap(),
@@ -314,7 +315,7 @@ fn a_gang_waits_behind_a_job_that_has_waited_much_longer() {
 }
 
 #[test]
-fn a_gang_behind_a_job_learns_which_job_and_when_it_no_longer_waits_for_it() {
+fn a_gang_behind_a_job_gets_the_job_and_the_time_of_its_wait_explained() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
     let mut queue = build::queue([GpuRequest::Whole, GpuRequest::Whole]);
     queue.extend(gang(3, (1, 2), &GpuRequest::Whole));
@@ -335,7 +336,7 @@ fn a_gang_behind_a_job_learns_which_job_and_when_it_no_longer_waits_for_it() {
 }
 
 #[test]
-fn a_gang_behind_a_gang_learns_that_gpus_are_reserved_for_the_other_and_what_it_needs_then() {
+fn a_gang_behind_a_gang_gets_the_reservation_and_its_own_need_explained() {
     let cluster = dealt(
         build::cluster([
             build::gpu("a100-40gb", &[]),
@@ -365,7 +366,7 @@ fn a_gang_behind_a_gang_learns_that_gpus_are_reserved_for_the_other_and_what_it_
 }
 
 #[test]
-fn each_of_several_equal_gangs_learns_which_places_are_left_for_it() {
+fn each_of_several_equal_gangs_gets_the_remaining_places_explained() {
     let gpus = || [build::gpu("a100-40gb", &[]), full(90), build::gpu("a100-40gb", &[]), full(91)];
     let cluster = dealt(build::cluster(gpus()), 2);
     let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
@@ -397,7 +398,7 @@ fn each_of_several_equal_gangs_learns_which_places_are_left_for_it() {
 #[test]
 fn equal_gangs_that_are_not_due_name_the_one_ahead_of_them() {
     let cluster = dealt(build::cluster([build::gpu("a100-40gb", &[]), full(90)]), 2);
-    // It starts, and so holds nobody up; the gangs behind it are not first in line.
+    // It starts, so it holds up no job; the gangs behind it are not first in the queue.
     let mut queue = build::queue([build::gib(4)]);
     queue.extend(gang(2, (1, 2), &GpuRequest::Whole));
     queue.extend(gang(4, (1, 2), &GpuRequest::Whole));
@@ -430,7 +431,7 @@ fn a_gang_that_the_nodes_can_never_place_needs_more_nodes() {
 }
 
 #[test]
-fn a_part_of_a_gang_is_not_looked_at() {
+fn an_incomplete_gang_is_not_considered() {
     let mut queue = gang(1, (1, 2), &GpuRequest::Whole);
     queue.pop();
 
@@ -438,7 +439,7 @@ fn a_part_of_a_gang_is_not_looked_at() {
 }
 
 #[test]
-fn what_no_cluster_could_place_is_refused_with_a_shape_that_fits() {
+fn an_impossible_gang_is_refused_with_a_shape_that_fits() {
     let cluster = empty(8, 4);
     let fits = |nodes, per_node| {
         gang_could_ever_fit(&cluster, &GpuRequest::Whole, GangShape::new(nodes, per_node).unwrap())

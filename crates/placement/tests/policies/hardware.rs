@@ -1,6 +1,7 @@
-//! A cluster that carries decisions out as agents would, and refuses what a driver would.
+//! A model of the cluster that carries decisions out like agents, and refuses what a driver
+//! refuses.
 //!
-//! Also finds, by trying everything, the places that a job could have had: an oracle that shares no
+//! It also finds all possible placements of a job by exhaustive search: an oracle that shares no
 //! code with the policies.
 
 use tessera_model::mig::{Geometry, Layout, PlanStep, Slot};
@@ -14,7 +15,7 @@ pub struct Hardware {
     pub cluster: ClusterView,
 }
 
-/// How a place could be had.
+/// How a placement can be obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
     Idle,
@@ -46,8 +47,8 @@ impl Hardware {
         assert!(there.next().is_none(), "two instances in one slot");
     }
 
-    /// As [`Self::start`], for a job that may share: its slice is idle, or its sharers are of its
-    /// user and leave space.
+    /// As [`Self::start`], for a job that may share: its slice is idle, or the jobs on it are of
+    /// its user and leave enough space.
     pub fn start_sharer(&mut self, job: JobId, sharer: &SharingRequest, place: &JobPlacement) {
         let gpu = self.cluster.gpus.iter_mut().find(|gpu| gpu.id == place.gpu).unwrap();
         assert!(gpu.shares(sharer.share), "{job} shares on a node that can't");
@@ -60,7 +61,7 @@ impl Hardware {
             assert!(kernel == 0 || kernel == tenancy.sharers.len(), "{job} joins another kind");
             let sm: u32 = tenancy.sharers.iter().map(|(_, s)| s.sm_percent()).sum();
             let bytes: u64 = tenancy.sharers.iter().map(|(_, s)| s.memory().get()).sum();
-            assert!(sm <= 100 && bytes <= memory.get(), "{job} has no room: {tenancy:?}");
+            assert!(sm <= 100 && bytes <= memory.get(), "{job} does not fit: {tenancy:?}");
             return;
         }
         self.start(job, place);
@@ -70,7 +71,7 @@ impl Hardware {
         }
     }
 
-    /// Returns every place of the tightest size that each available GPU could give to a job.
+    /// Returns every placement of the tightest size that each available GPU could give to a job.
     pub fn places(&self, request: &GpuRequest) -> Vec<(Bytes, How)> {
         self.cluster
             .gpus
@@ -86,7 +87,7 @@ fn take_step(gpu: &mut GpuView, step: PlanStep) {
     match step {
         PlanStep::Destroy(slot) => {
             let at = gpu.instances.iter().position(|i| i.slot == Some(slot));
-            let gone = gpu.instances.remove(at.expect("what is destroyed stands"));
+            let gone = gpu.instances.remove(at.expect("the destroyed instance exists"));
             assert_eq!(gone.state, InstanceState::Idle, "a busy instance is destroyed");
         }
         PlanStep::Cut(..) => panic!("no policy cuts instances"),
@@ -137,7 +138,7 @@ fn places_on(gpu: &GpuView, request: &GpuRequest) -> Vec<(Bytes, How)> {
         .collect()
 }
 
-/// Every slot of the profiles of the smallest memory that is enough.
+/// Every slot of the profiles with the smallest sufficient memory.
 pub fn tight_slots(geometry: &Geometry, request: &GpuRequest) -> Vec<(Slot, Bytes)> {
     let plain = geometry.plain();
     let suits = |p: &&tessera_model::mig::Profile| match request {

@@ -1,4 +1,4 @@
-//! `tessera` as a controller runs it.
+//! `tessera` with the knowledge that a controller has.
 
 mod quota;
 
@@ -17,17 +17,17 @@ use crate::arbitrary;
 use crate::build::{IDLE, a100, cluster, gib, queue, short, taken};
 use crate::hardware::Hardware;
 
-/// What is known of some jobs: seconds on a compute slice, and whether they may move.
+/// What is known about jobs: seconds on a compute slice, and whether they may be migrated.
 #[derive(Clone, Debug, Default)]
 struct KnownFacts {
     times: BTreeMap<JobId, u64>,
     movable: BTreeSet<JobId>,
     begun: BTreeSet<JobId>,
-    /// Jobs that are as quick on every slice, as far as is known.
+    /// Jobs that are predicted to be equally fast on every slice.
     flat: BTreeSet<JobId>,
-    /// Compute slices of those slices on which they were seen; everything, if empty.
+    /// The compute slices of the slices on which they ran before; if empty, they ran on all.
     seen_on: BTreeSet<u8>,
-    /// Whose jobs are whose, and how many compute slices each may have.
+    /// The account of each job, and the quota of each account in compute slices.
     accounts: BTreeMap<JobId, (&'static str, u32)>,
 }
 
@@ -101,7 +101,7 @@ fn profiles(cluster: &ClusterView, reshape: &Reshape) -> BTreeMap<u64, String> {
 }
 
 #[test]
-fn a_job_that_can_be_moved_and_is_quicker_on_more_gets_more_while_nobody_needs_it() {
+fn a_migratable_job_that_scales_gets_a_larger_slice_while_no_other_job_needs_it() {
     let view = cluster([a100(&[])]);
 
     let decided = decide(&view, &KnownFacts::of(&[(1, 7_000)]), &queue([gib(4)]));
@@ -111,7 +111,7 @@ fn a_job_that_can_be_moved_and_is_quicker_on_more_gets_more_while_nobody_needs_i
 }
 
 #[test]
-fn of_slices_on_which_a_job_was_seen_to_be_as_quick_it_gets_the_smallest() {
+fn of_slices_with_equal_measured_times_a_job_gets_the_smallest() {
     let view = cluster([a100(&[])]);
     let facts_known = KnownFacts { flat: build_set([1]), ..KnownFacts::of(&[(1, 7_000)]) };
 
@@ -121,7 +121,7 @@ fn of_slices_on_which_a_job_was_seen_to_be_as_quick_it_gets_the_smallest() {
 }
 
 #[test]
-fn of_slices_with_equal_predictions_it_gets_the_largest_that_no_job_needs() {
+fn of_slices_with_equal_guessed_times_a_job_gets_the_largest_that_no_job_needs() {
     let view = cluster([a100(&[])]);
     let facts_known = KnownFacts {
         flat: build_set([1, 2]),
@@ -136,10 +136,11 @@ fn of_slices_with_equal_predictions_it_gets_the_largest_that_no_job_needs() {
     let placements = profiles(&view, reshapes(&both)[0]);
     let mut placements: Vec<_> = placements.values().map(String::as_str).collect();
     placements.sort_unstable();
-    assert_eq!(placements, ["3g.20gb", "4g.20gb"], "a guess costs nobody a place");
+    assert_eq!(placements, ["3g.20gb", "4g.20gb"], "a guess takes no slice from another job");
 }
 
-/// Decides about a job that runs on a small slice, was seen on nothing else, and has so much left there.
+/// Decides about a job that runs on a small slice, never ran elsewhere, and has this remaining
+/// time.
 fn decide_with_left(view: &ClusterView, secs: u64) -> Vec<Decision> {
     let facts_known = KnownFacts {
         flat: build_set([1]),
@@ -151,14 +152,14 @@ fn decide_with_left(view: &ClusterView, secs: u64) -> Vec<Decision> {
 }
 
 #[test]
-fn a_job_that_ends_soon_is_not_stopped_for_slices_on_which_it_was_never_seen() {
+fn a_job_that_ends_soon_is_not_stopped_for_slices_without_runs_of_its_task() {
     let view = cluster([a100(&[("1g.5gb", 0, taken(1))])]);
 
     assert_eq!(reshapes(&decide_with_left(&view, 40)), Vec::<&Reshape>::new());
 }
 
 #[test]
-fn a_job_with_much_left_gets_idle_slices_on_which_it_was_never_seen_and_keeps_them() {
+fn a_job_with_much_time_left_gets_and_keeps_idle_slices_without_runs_of_its_task() {
     let small = cluster([a100(&[("1g.5gb", 0, taken(1))])]);
     let large = cluster([a100(&[("7g.40gb", 0, taken(1))])]);
 
@@ -168,7 +169,7 @@ fn a_job_with_much_left_gets_idle_slices_on_which_it_was_never_seen_and_keeps_th
     assert_eq!(reshapes(&stays), Vec::<&Reshape>::new());
 }
 
-/// A cluster on which job 99 has run for so many seconds of 10,000, and nobody waits.
+/// A cluster on which job 99 has run for these seconds of 10,000, and no job waits.
 fn decide_after(ran: u64, view: &ClusterView, known: &UnknownTimes) -> Vec<Decision> {
     let known = UnknownTimes { since: Millis::from_secs(10_000 - ran), ..known.clone() };
     let now = Millis::from_secs(10_000);
@@ -176,14 +177,14 @@ fn decide_after(ran: u64, view: &ClusterView, known: &UnknownTimes) -> Vec<Decis
     policy.decide_with(view, Knowledge::of(&known), &mut [].iter(), now, usize::MAX)
 }
 
-/// The only one of them that runs.
+/// The only running job.
 const RUNNING: JobId = JobId::from_number(99);
 
-/// Jobs whose times nobody knows.
+/// Jobs with unknown run times.
 #[derive(Clone, Debug)]
 struct UnknownTimes {
     since: Millis,
-    /// What a move costs those that can be moved.
+    /// The migration time of jobs that can be migrated.
     price: Option<Millis>,
     memory: Option<Bytes>,
 }
@@ -218,13 +219,13 @@ impl Predictor for UnknownTimes {
 }
 
 #[test]
-fn a_job_of_unknown_length_that_has_run_for_long_gets_the_slices_that_nobody_needs() {
+fn a_job_of_unknown_length_that_has_run_for_long_gets_slices_that_no_job_needs() {
     let view = cluster([a100(&[("1g.5gb", 0, taken(99))])]);
 
     let early = decide_after(20, &view, &UnknownTimes::MOVABLE);
     let late = decide_after(3_600, &view, &UnknownTimes::MOVABLE);
 
-    assert_eq!(reshapes(&early), Vec::<&Reshape>::new(), "a move costs more than it gains");
+    assert_eq!(reshapes(&early), Vec::<&Reshape>::new(), "a move would cost more than it gains");
     assert_eq!(profiles(&view, reshapes(&late)[0])[&99], "7g.40gb");
 }
 
@@ -251,7 +252,7 @@ fn a_job_of_unknown_length_is_never_moved_to_a_slice_with_too_little_memory() {
 
     let decided = policy.decide_with(&view, Knowledge::of(&known), &mut jobs.iter(), now, 9);
 
-    // Job 99 leaves a place for the job that waits, and keeps what it needs.
+    // Job 99 frees space for the waiting job, and keeps a slice that is large enough.
     let placements = profiles(&view, reshapes(&decided)[0]);
     assert!(["3g.20gb", "4g.20gb"].contains(&placements[&99].as_str()), "{placements:?}");
 }
@@ -282,7 +283,7 @@ fn a_job_that_can_not_be_moved_and_ends_soon_gets_the_slice_on_which_it_is_faste
 }
 
 #[test]
-fn a_running_job_gives_way_to_one_that_would_wait() {
+fn a_running_job_is_moved_for_one_that_would_wait() {
     let view = cluster([a100(&[("7g.40gb", 0, taken(9))])]);
 
     let decided = decide(&view, &KnownFacts::of(&[(9, 70_000)]), &queue([gib(4)]));
@@ -293,7 +294,7 @@ fn a_running_job_gives_way_to_one_that_would_wait() {
 }
 
 #[test]
-fn a_running_job_that_can_not_be_moved_gives_no_way() {
+fn a_running_job_that_can_not_be_migrated_is_not_moved() {
     let view = cluster([a100(&[("7g.40gb", 0, taken(9))])]);
     let facts_known = KnownFacts { movable: BTreeSet::new(), ..KnownFacts::of(&[(9, 70_000)]) };
 
@@ -303,7 +304,7 @@ fn a_running_job_that_can_not_be_moved_gives_no_way() {
 }
 
 #[test]
-fn nobody_of_a_worse_priority_gets_the_place_of_one_that_waits() {
+fn no_job_of_lower_priority_gets_the_slice_of_a_waiting_one() {
     let view = cluster([a100(&[("7g.40gb", 0, taken(9))]), a100(&[])]);
     let mut jobs = queue([GpuRequest::Profile("9g.9gb".parse().unwrap()), gib(4)]);
     jobs[0].gpu = GpuRequest::Whole;
@@ -318,8 +319,8 @@ fn nobody_of_a_worse_priority_gets_the_place_of_one_that_waits() {
 }
 
 #[test]
-fn a_slice_on_which_a_job_is_as_quick_is_enough() {
-    /// As quick everywhere.
+fn a_job_gets_the_smallest_slice_on_which_it_is_equally_fast() {
+    /// It is equally fast on every slice.
     #[derive(Debug)]
     struct Even;
     impl JobTable for Even {
@@ -348,7 +349,7 @@ fn a_slice_on_which_a_job_is_as_quick_is_enough() {
     assert_eq!(profiles(&view, reshapes(&decided)[0])[&1], "1g.5gb");
 }
 
-/// Jobs of the queue, and jobs that run.
+/// Jobs in the queue, and running jobs.
 fn residents() -> impl Strategy<Value = u64> {
     prop_oneof![1_u64..40, 1_000_u64..1_060]
 }
@@ -384,7 +385,7 @@ proptest! {
         });
         for (job, reason, why) in waits {
             let request = &queue.iter().find(|known| known.id == job).unwrap().gpu;
-            // Its place is reserved, or that of one ahead of it with the same request.
+            // A slice is reserved for it, or for a job ahead of it with the same request.
             let reserved = reason == WaitReason::Priority;
             // A slice is small for a whole run as long as few wait: fewer than seven for each GPU.
             let few = queue.len() < 7 * cluster.gpus.len();

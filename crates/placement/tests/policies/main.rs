@@ -1,4 +1,4 @@
-//! The policies: worked examples of the papers, rules as sentences, and properties.
+//! Tests of the policies: worked examples from the papers, single rules, and properties.
 
 mod arbitrary;
 mod auto_share;

@@ -32,7 +32,7 @@ fn pinned(gpu: GpuView) -> GpuView {
 }
 
 #[test]
-fn a_job_that_only_drained_gpus_could_hold_learns_who_drained_them() {
+fn a_job_that_only_drained_gpus_could_hold_gets_the_operator_named() {
     let cluster = cluster([drained(a100(&[])), drained(a100(&[]))]);
     for policy in NAMES {
         let decisions = decide(policy, &cluster, &queue([Whole]));
@@ -77,7 +77,7 @@ fn a_job_that_waits_for_a_busy_gpu_sees_the_drained_one_among_the_candidates() {
 }
 
 #[test]
-fn a_pinned_layout_is_used_as_it_stands_by_every_policy() {
+fn every_policy_uses_a_pinned_layout_without_changing_it() {
     let gpu = pinned(a100(&[("3g.20gb", 4, IDLE), ("1g.5gb", 0, IDLE)]));
     let cluster = cluster([gpu]);
     for policy in NAMES {
@@ -117,8 +117,8 @@ fn a_job_that_a_pinned_layout_can_never_hold_learns_who_pinned_it() {
 }
 
 proptest! {
-    /// Whatever stands and whatever is requested: nothing is created or destroyed on a pinned GPU,
-    /// and nothing starts on an instance that is quarantined.
+    /// For any layout and any request, no instance of a pinned GPU is created or destroyed, and no
+    /// job starts on a quarantined instance.
     #[test]
     fn pinned_layouts_are_never_changed_and_quarantined_slices_never_used(
         mut cluster in arbitrary::cluster(),

@@ -1,4 +1,4 @@
-//! Jobs that name compute instances: which they get, what they wait for, and what never happens.
+//! Jobs that name compute instances: their placements, waits and limits.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn cut_instance(parts: &[(u8, u8)], user: &str, jobs: &[(u64, u8)]) -> InstanceS
     InstanceState::Cut(ComputeInstancesView { cut, tenancy })
 }
 
-/// Who took which compute instance.
+/// The compute instance that each job got.
 type Taken = Vec<(JobId, ComputeSlot)>;
 
 const THIRDS: &[(u8, u8)] = &[(0, 1), (1, 1), (2, 1)];
@@ -115,7 +115,7 @@ fn users_are_never_mixed_on_a_gpu_instance_and_a_waiting_one_is_served() {
 }
 
 #[test]
-fn a_wait_names_whose_end_or_whose_word_would_help() {
+fn a_wait_names_the_job_or_the_operator_action_that_would_end_it() {
     let full = cut_instance(THIRDS, "ada", &[(90, 0), (91, 1), (92, 2)]);
     let closed = AdminOverride {
         closed: Some(GpuClosure {
@@ -147,7 +147,7 @@ fn a_wait_names_whose_end_or_whose_word_would_help() {
 }
 
 #[test]
-fn what_an_operator_cut_is_no_policys_to_use_or_to_destroy() {
+fn no_policy_uses_or_destroys_a_divided_gpu_instance() {
     let cluster =
         cluster([a100(&[("3g.20gb", 0, cut_instance(THIRDS, "", &[])), ("4g.20gb", 4, IDLE)])]);
     for policy in NAMES {
@@ -165,7 +165,7 @@ fn what_an_operator_cut_is_no_policys_to_use_or_to_destroy() {
 
 #[test]
 fn compute_instances_count_with_their_whole_gpu_instance_under_quotas() {
-    /// Everybody may hold three compute slices.
+    /// Every user may hold three compute slices.
     struct Three;
     impl JobTable for Three {
         fn facts(&self, _: JobId) -> JobFacts {
@@ -225,8 +225,8 @@ fn a_compute_instance_that_no_gpu_offers_is_refused() {
 }
 
 proptest! {
-    /// Whatever is cut and requested, a compute instance has one job, a GPU instance one user, and
-    /// nobody who could start waits at the head.
+    /// For any division and any request, a compute instance has one job, a GPU instance has one
+    /// user, and no job that could start waits at the head.
     #[test]
     fn every_compute_instance_has_one_job_and_every_gpu_instance_one_user(
         cuts in prop::collection::vec((0..3_usize, 0..4_u8), 0..4),

@@ -1,4 +1,4 @@
-//! What holds for every cluster and every queue.
+//! Properties of all clusters and queues.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn is_wait(decision: &Decision) -> bool {
     matches!(decision, Decision::Wait { .. })
 }
 
-/// Whether the wait is one that nothing running can end: such a job holds up nobody.
+/// Whether no running job can end the wait: such a job holds up no other.
 fn hopeless(decision: &Decision) -> bool {
     match decision {
         Decision::Start { .. } | Decision::Reshape { .. } => false,
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn each_job_is_decided_once_and_in_the_order_of_the_queue(
+    fn each_job_gets_one_decision_in_the_order_of_the_queue(
         cluster in cluster(), queue in queue(),
     ) {
         for policy in NAMES {
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn a_round_starts_as_many_as_it_may_and_the_same_ones(
+    fn a_limited_round_starts_as_many_jobs_as_allowed_and_the_same_ones(
         cluster in cluster(), queue in queue(), starts_max in 0_usize..10,
     ) {
         for policy in NAMES {
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_starts_behind_a_job_that_waits_where_the_order_is_kept(
+    fn no_job_starts_behind_a_waiting_one_if_the_policy_keeps_the_order(
         cluster in cluster(), queue in queue(),
     ) {
         for policy in ["exclusive", "scheme-b"] {
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn a_job_waits_only_if_no_place_can_be_had(cluster in cluster(), queue in queue()) {
+    fn a_job_waits_only_if_no_placement_is_possible(cluster in cluster(), queue in queue()) {
         let mut hardware = Hardware::new(&cluster);
         for decision in decide("scheme-b", &cluster, &queue) {
             match &decision {
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn a_job_gets_the_tightest_place_with_the_least_change(
+    fn a_job_gets_the_tightest_placement_with_the_fewest_steps(
         cluster in cluster(), queue in queue(),
     ) {
         let mut hardware = Hardware::new(&cluster);
@@ -196,7 +196,7 @@ proptest! {
             if let [PlanStep::Create(slot)] = place.steps[..] {
                 let gpu = hardware.gpu(place);
                 let mig = gpu.mig.as_ref().unwrap();
-                // `R` as the model crate counts it: defined where only plain instances stand.
+                // `R` as the model crate counts it; it is defined for plain instances only.
                 let space = StateSpace::new(&mig.geometry, Some(&mig.geometry.plain())).unwrap();
                 if let Some(state) = space.state(&standing(gpu, |_| true)) {
                     let reach = |slot| Some(space.reachability(space.allocate(state, slot)?));
@@ -223,7 +223,7 @@ proptest! {
                 let mut layout = standing(gpu, |_| true);
                 let fresh = layout.insert(*gone);
                 let legal = gpu.mig.as_ref().unwrap().geometry.check(&layout).is_ok();
-                prop_assert!(!fresh || !legal, "{gone:?} stood in nobody's way");
+                prop_assert!(!fresh || !legal, "{gone:?} was in no job's way");
             }
         }
     }
@@ -276,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn what_fits_by_the_check_is_never_refused_as_impossible(
+    fn a_request_that_passes_the_check_is_never_refused_as_impossible(
         cluster in cluster(), queue in queue(),
     ) {
         for policy in NAMES {
@@ -285,7 +285,7 @@ proptest! {
                 let never = matches!(possible, tessera_placement::Feasibility::Never { .. });
                 let refused =
                     matches!(decision, Decision::Wait { reason: WaitReason::BadConstraints, .. });
-                // Before a GPU was seen nothing can be called impossible.
+                // Before a GPU was seen, no request is impossible.
                 prop_assert_eq!(never && !cluster.gpus.is_empty(), refused);
             }
         }
@@ -293,7 +293,7 @@ proptest! {
 }
 
 #[test]
-fn an_empty_cluster_and_an_empty_queue_are_no_trouble() {
+fn an_empty_cluster_and_an_empty_queue_are_handled() {
     for policy in NAMES {
         let policy = by_name(policy).unwrap();
 
@@ -305,7 +305,7 @@ fn an_empty_cluster_and_an_empty_queue_are_no_trouble() {
 }
 
 #[test]
-fn a_job_that_comes_before_the_first_gpu_waits_for_a_node() {
+fn a_job_that_arrives_before_the_first_gpu_waits_for_a_node() {
     let (cluster, queue) = (ClusterView::default(), crate::build::queue([GpuRequest::Unknown]));
     for policy in NAMES {
         let decisions = decide(policy, &cluster, &queue);

@@ -1,4 +1,4 @@
-//! Rounds that are written down, read, and decided again.
+//! Rounds that are recorded, read, and decided again.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::arbitrary;
 use crate::build::{a100, cluster, gib, queue, taken};
 use crate::gangs::properties::mixed;
 
-/// Answers that differ by job, profile and round; of every third job nothing is known.
+/// Answers that differ by job, profile and round; nothing is known about every third job.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     round: u64,
@@ -77,7 +77,7 @@ impl SearchBudget for Guess {
     }
 }
 
-/// Whose job it is.
+/// The account of a job.
 fn owner(job: JobId) -> (&'static str, u32) {
     [("ada", 0), ("bob", 1), ("cyd", 2)][usize::try_from(job.number() % 3).unwrap()]
 }
@@ -88,7 +88,8 @@ type Round = (ClusterView, Vec<QueuedJob>, Millis, bool);
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
     let queue = prop_oneof![2 => arbitrary::queue(), 1 => mixed()];
     let round = (arbitrary::cluster(), queue, prop::bool::weighted(0.8));
-    // Half of each cluster and queue is the one before: what stays must not be written again.
+    // Half of each cluster and queue is unchanged from the round before, and must not be recorded
+    // again.
     prop::collection::vec((round, any::<bool>(), any::<bool>()), 1..6).prop_map(|rounds| {
         let mut past: Option<(ClusterView, Vec<QueuedJob>)> = None;
         let mut all = Vec::new();
@@ -112,7 +113,7 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
     })
 }
 
-/// Decides a round and writes it down, as a controller does.
+/// Decides and records a round like a controller.
 fn decide(
     recorder: &mut RoundRecorder,
     policy: &dyn Policy,
@@ -143,7 +144,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_recorded_round_is_decided_again_to_the_last_letter(
+    fn a_recorded_round_is_decided_again_identically(
         rounds in rounds(), name in prop::sample::select(NAMES),
     ) {
         let policy = by_name(name).unwrap();
@@ -162,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn a_round_like_the_one_before_is_next_to_nothing(
+    fn the_record_of_an_unchanged_round_is_small(
         round in (arbitrary::cluster(), arbitrary::queue()), name in prop::sample::select(NAMES),
     ) {
         let policy = by_name(name).unwrap();
@@ -188,7 +189,7 @@ fn busy() -> Round {
 }
 
 #[test]
-fn another_policy_is_found_as_a_difference_in_words() {
+fn a_difference_to_another_policy_is_described() {
     let live = by_name("scheme-b").unwrap();
     let (_, record) = decide(&mut RoundRecorder::default(), live.as_ref(), &busy());
 
@@ -205,7 +206,7 @@ fn another_policy_is_found_as_a_difference_in_words() {
 }
 
 #[test]
-fn another_setting_is_found_where_it_matters() {
+fn another_setting_is_found_where_it_changes_a_decision() {
     let live = by_name("tessera").unwrap();
     let (decisions, record) = decide(&mut RoundRecorder::default(), live.as_ref(), &busy());
     let record = record.unwrap();
@@ -236,7 +237,7 @@ fn settings_that_a_policy_does_not_have_are_refused_by_name() {
 }
 
 #[test]
-fn a_chain_with_a_missing_link_is_not_read_on() {
+fn a_chain_with_a_missing_record_is_not_read_further() {
     let policy = by_name("scheme-b").unwrap();
     let mut recorder = RoundRecorder::default();
     let mut next = || decide(&mut recorder, policy.as_ref(), &busy()).1.unwrap();
@@ -254,7 +255,7 @@ fn a_chain_with_a_missing_link_is_not_read_on() {
 }
 
 #[test]
-fn a_chain_ends_after_its_time_its_length_and_when_it_is_forgotten() {
+fn a_chain_ends_after_its_time_or_length_or_on_request() {
     let policy = by_name("scheme-b").unwrap();
     let (cluster, jobs, _, _) = busy();
     let mut recorder = RoundRecorder::default();
@@ -287,8 +288,8 @@ fn answers_are_recorded_by_question() {
     assert!(answers.get("demands").is_none(), "what is unknown needs no record");
 }
 
-/// A digest and a record on each line, written before the facts had a type of their own. Their
-/// explanations are in the words of that time.
+/// Each line has a digest and a record, written before facts had their own type. The explanations
+/// have the wording of that time.
 const FORMAT_1: &str = include_str!("../fixtures/rounds-format-1.txt");
 
 fn format_1() -> impl Iterator<Item = (&'static str, RoundRecord)> {
@@ -299,7 +300,7 @@ fn format_1() -> impl Iterator<Item = (&'static str, RoundRecord)> {
 }
 
 #[test]
-fn rounds_of_format_1_are_read_and_decided_by_the_policy_as_it_is_now() {
+fn rounds_of_format_1_are_read_and_decided_by_the_current_policy() {
     let (mut replay, mut rounds, mut reshapes) = (RoundReplay::default(), 0, 0);
     let mut policy = None;
     for (digest, record) in format_1() {
@@ -310,7 +311,8 @@ fn rounds_of_format_1_are_read_and_decided_by_the_policy_as_it_is_now() {
 
         let again = replay.read_record(record, policy.as_deref()).unwrap();
 
-        // `tessera` places jobs that can't be moved in another way since: a difference names the first job.
+        // `tessera` now places jobs that can't be migrated differently: a difference names the
+        // first job.
         if let Some(difference) = again.difference() {
             assert!(difference.job.is_some(), "round {rounds}: {difference:?}");
         }
@@ -322,7 +324,7 @@ fn rounds_of_format_1_are_read_and_decided_by_the_policy_as_it_is_now() {
 }
 
 #[test]
-fn texts_of_the_present_format_are_compared() {
+fn texts_of_the_current_format_are_compared() {
     let waits = |recorded: &RecordedDecision| {
         matches!(recorded, RecordedDecision::New(Decision::Wait { .. }))
     };

@@ -32,7 +32,7 @@ fn the_memory_of_a_slice_is_what_the_driver_reports_not_its_name() {
 
 #[test]
 fn two_jobs_of_half_the_memory_get_a_3g_and_a_4g() {
-    // MIGM's mix Ml3: the fourth slice of the first half is of use to nobody else.
+    // MIGM's mix Ml3: no other job could use the fourth slice of the first half.
     assert_eq!(
         round([a100(&[]), a100(&[])], &[gib(16), gib(16), gib(16)]),
         [
@@ -44,8 +44,8 @@ fn two_jobs_of_half_the_memory_get_a_3g_and_a_4g() {
 }
 
 #[test]
-fn a_slice_that_others_could_use_is_left_to_them() {
-    // Next to a busy 1g at 3 nothing but a 3g fits the second half.
+fn a_slice_that_other_jobs_could_use_is_left_free() {
+    // Next to a busy 1g at 3, only a 3g fits the second half.
     let gpu = a100(&[("1g.5gb", 3, taken(9))]);
 
     assert_eq!(round([gpu], &[gib(16)]), ["1: +3g.20gb@4 3g.20gb@4 on 0"]);
@@ -64,14 +64,14 @@ fn seven_small_jobs_share_an_a100_and_the_eighth_waits() {
 }
 
 #[test]
-fn an_idle_slice_that_fits_tightly_is_taken_before_one_is_made() {
+fn a_tight_idle_slice_is_taken_before_a_new_one_is_created() {
     let gpus = [a100(&[]), a100(&[("1g.5gb", 2, IDLE)])];
 
     assert_eq!(round(gpus, &[Unknown]), ["1: 1g.5gb@2 on 1"]);
 }
 
 #[test]
-fn a_larger_idle_slice_is_not_used_where_a_tight_one_can_be_made() {
+fn a_larger_idle_slice_is_not_used_if_a_tight_one_can_be_created() {
     let gpu = a100(&[("3g.20gb", 4, IDLE)]);
 
     assert_eq!(round([gpu], &[Unknown]), ["1: +1g.5gb@3 1g.5gb@3 on 0"]);
@@ -85,7 +85,7 @@ fn a_larger_idle_slice_is_split_where_no_free_space_is_left() {
 }
 
 #[test]
-fn idle_neighbours_are_merged_and_the_rest_is_left_alone() {
+fn idle_neighbours_are_merged_and_the_rest_is_not_changed() {
     let gpu = a100(&[
         ("1g.5gb", 0, IDLE),
         ("1g.5gb", 1, IDLE),
@@ -189,7 +189,7 @@ fn a_named_profile_is_made_exactly_even_if_it_is_not_a_plain_one() {
 }
 
 #[test]
-fn the_head_that_waits_holds_up_those_behind_it() {
+fn a_waiting_head_holds_up_the_jobs_behind_it() {
     let gpu = a100(&[("3g.20gb", 4, taken(17)), ("3g.20gb", 0, taken(18))]);
     let cluster = cluster([gpu, a100(&[("1g.5gb", 6, taken(19)), ("1g.5gb", 0, taken(20))])]);
 
@@ -200,7 +200,7 @@ fn the_head_that_waits_holds_up_those_behind_it() {
 }
 
 #[test]
-fn a_job_that_no_gpu_could_ever_hold_holds_up_nobody() {
+fn a_job_that_no_gpu_could_ever_hold_holds_up_no_other() {
     assert_eq!(
         round(
             [a100(&[]), away(gpu("a100-80gb", &[]))],
@@ -216,7 +216,7 @@ fn a_job_that_no_gpu_could_ever_hold_holds_up_nobody() {
 }
 
 #[test]
-fn a_job_that_only_a_stuck_instance_keeps_out_holds_up_nobody() {
+fn a_job_that_a_stuck_instance_blocks_holds_up_no_other() {
     assert_eq!(
         round([a100(&[("1g.5gb", 0, STUCK), ("2g.10gb", 2, FOREIGN)])], &[Whole, Unknown]),
         ["1: gpu_blocked", "2: +1g.5gb@1 1g.5gb@1 on 0"]
@@ -264,7 +264,7 @@ fn a_wait_names_the_smallest_set_of_jobs_where_one_is_not_enough() {
 }
 
 #[test]
-fn a_start_explains_what_it_keeps_open_and_what_else_was_weighed() {
+fn a_start_explains_the_reachable_layouts_and_the_other_candidates() {
     let cluster = cluster([a100(&[]), a100(&[])]);
 
     let decisions = decide("scheme-b", &cluster, &queue([mib(4_800)]));

@@ -1,4 +1,4 @@
-//! Jobs that share slices: which they join, which they begin, and what never happens.
+//! Jobs that share slices: which they join, which they start, and what is never allowed.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
         let memory = Bytes::from_mib(gib * 1024);
         let share = match (*sm).try_into() {
             Ok(sm) => SliceShare::Mps(MpsShare { sm, memory }),
-            // No percentage: kernel by kernel.
+            // Without a percentage, the job shares kernel by kernel.
             Err(_) => SliceShare::Kernel(KernelShare { memory }),
         };
         (JobId::from_number(*job), share)
@@ -32,7 +32,7 @@ fn shared(user: &str, parts: &[(u64, u8, u64)]) -> InstanceState {
     InstanceState::Shared(Tenancy::of(user.into(), sharers))
 }
 
-/// Jobs of `ada` that each request half of a slice and so much memory.
+/// Jobs of `ada` that each request half of a slice and this memory.
 fn halves(requests: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
     let mut jobs = queue(requests);
     for number in 1..=jobs.len() {
@@ -46,7 +46,7 @@ fn decided(policy: &str, cluster: &ClusterView, jobs: &[QueuedJob]) -> Vec<Strin
 }
 
 #[test]
-fn two_halves_found_one_slice_on_which_both_fit() {
+fn two_half_slice_jobs_start_one_slice_on_which_both_fit() {
     let cluster = cluster([a100(&[])]);
 
     // 4 GiB and half the multiprocessors: 2 times 4 GiB fit 2g.10gb, the tightest that holds both.
@@ -56,7 +56,7 @@ fn two_halves_found_one_slice_on_which_both_fit() {
 }
 
 #[test]
-fn a_third_sharer_that_does_not_fit_gets_a_slice_of_its_own() {
+fn a_third_sharing_job_that_does_not_fit_gets_a_slice_of_its_own() {
     let cluster = cluster([a100(&[])]);
 
     let three = decided("scheme-b", &cluster, &halves([gib(4), gib(4), gib(2)]));
@@ -92,7 +92,7 @@ fn kernel_sharer(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> Ke
 }
 
 #[test]
-fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() {
+fn kernel_level_sharing_fills_the_gaps_of_a_service_and_slows_no_service() {
     let service = kernel_sharing(1, kernel_sharer(0, true, 300));
     let busy = kernel_sharing(2, kernel_sharer(5, false, 950));
     let filler = kernel_sharing(3, kernel_sharer(5, false, 1_000));
@@ -106,8 +106,8 @@ fn kernel_by_kernel_the_gaps_of_a_service_are_filled_and_no_service_is_slowed() 
             Decision::Start { place, .. } => place.slot.unwrap(),
             other => panic!("{other:?}"),
         };
-        // The offline job fills the service's gaps. The next finds none left; its own are filled by
-        // nobody, but the second service goes before it. Of the last nothing is known.
+        // The offline job fills the service's gaps. The next job finds no gaps left, and a second
+        // service would slow it. Nothing is known about the last job.
         assert_eq!(placed(2), placed(1), "{policy}");
         assert_ne!(placed(3), placed(1), "{policy}");
         assert_eq!(placed(4), placed(3), "{policy}");
@@ -130,7 +130,7 @@ fn summary_of_pair(first: KernelSharer, second: KernelSharer) -> String {
 }
 
 #[test]
-fn a_job_that_would_hardly_add_anything_gets_the_co_runner_and_the_gain_explained() {
+fn a_job_that_would_add_little_gets_the_co_runner_and_the_gain_explained() {
     let summary = summary_of_pair(kernel_sharer(5, false, 950), kernel_sharer(5, false, 950));
 
     let (_, words) = summary.split_once("it doesn't join job 901: that would add ").unwrap();
@@ -140,7 +140,7 @@ fn a_job_that_would_hardly_add_anything_gets_the_co_runner_and_the_gain_explaine
 }
 
 #[test]
-fn a_job_that_would_slow_a_service_gets_which_how_much_and_what_would_help() {
+fn a_job_that_would_slow_a_service_gets_the_slow_down_and_the_remedy_explained() {
     let summary = summary_of_pair(kernel_sharer(5, true, 300), kernel_sharer(5, false, 900));
     let slowed = "it doesn't join job 901: job 901, an online job, would take ";
     let (_, words) = summary.split_once(slowed).unwrap_or_else(|| panic!("{summary}"));
@@ -148,7 +148,7 @@ fn a_job_that_would_slow_a_service_gets_which_how_much_and_what_would_help() {
     assert!((5..100).contains(&percent.parse::<u32>().unwrap()), "{summary}");
     assert!(rest.starts_with("with a better priority its kernels would go first"), "{summary}");
 
-    // The newcomer itself, of the same priority as a busy job.
+    // The new job itself is an online job, of the same priority as a busy job.
     let summary = summary_of_pair(kernel_sharer(5, false, 900), kernel_sharer(5, true, 300));
     assert!(summary.contains("it doesn't join job 901: it, an online job"), "{summary}");
 }
@@ -216,7 +216,7 @@ fn exclusive_gives_each_sharer_a_gpu_of_its_own() {
 }
 
 #[test]
-fn a_sharer_is_never_placed_on_a_node_without_mps() {
+fn a_sharing_job_is_never_placed_on_a_node_without_mps() {
     let without = || GpuView { mps: false, ..a100(&[("2g.10gb", 0, IDLE)]) };
     let none = cluster([without()]);
     for policy in NAMES {
@@ -232,7 +232,7 @@ fn a_sharer_is_never_placed_on_a_node_without_mps() {
 }
 
 #[test]
-fn kernel_level_sharers_join_only_their_like() {
+fn kernel_level_sharing_jobs_join_only_each_other() {
     let standing = cluster([a100(&[
         ("1g.5gb", 0, shared("ada", &[(901, 10, 1)])),
         ("2g.10gb", 2, shared("ada", &[(902, 0, 2)])),
@@ -264,14 +264,14 @@ fn kernel_level_sharers_need_a_node_with_the_shim() {
 }
 
 #[test]
-fn where_no_slice_is_roomy_enough_the_largest_is_taken() {
+fn if_no_slice_is_large_enough_the_largest_is_taken() {
     let mut jobs = queue([gib(10)]);
     sharing(&mut jobs, 1, "ada", 10);
 
     assert_eq!(decided("scheme-b", &cluster([a30(&[])]), &jobs), ["1: +4g.24gb@0 4g.24gb@0 on 0"]);
 }
 
-/// Jobs of three users of which most may share.
+/// Jobs of three users, most of which may share.
 fn mixed() -> impl Strategy<Value = Vec<QueuedJob>> {
     let job = (
         1_u64..25_000,
@@ -311,7 +311,7 @@ proptest! {
         for policy in NAMES {
             // The hardware panics where two users meet or a slice is given away twice.
             let after = start_all(policy, &cluster, &queue).cluster;
-            // A second round goes by what the first one left.
+            // A second round starts from the result of the first one.
             let rest: Vec<_> = queue
                 .iter()
                 .cloned()
@@ -322,7 +322,7 @@ proptest! {
     }
 
     #[test]
-    fn no_sharer_begins_a_slice_while_one_of_its_user_has_capacity(
+    fn no_job_starts_a_shared_slice_while_one_of_its_user_has_capacity(
         cluster in arbitrary::cluster(), queue in mixed(),
     ) {
         for policy in ["static", "scheme-b"] {
@@ -344,7 +344,7 @@ proptest! {
     }
 
     #[test]
-    fn sharers_change_nothing_for_those_who_do_not_share(
+    fn sharing_jobs_change_nothing_for_jobs_that_do_not_share(
         cluster in arbitrary::cluster(), queue in arbitrary::queue(),
     ) {
         let blind = ClusterView {

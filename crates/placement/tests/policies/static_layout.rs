@@ -52,8 +52,8 @@ fn by_size_a_larger_instance_is_left_to_those_that_request_it() {
 }
 
 #[test]
-fn a_job_that_waits_for_its_size_does_not_hold_up_other_sizes() {
-    // As job C of Dyna-P's figure 7: it waits for a 2g while 1g partitions are free.
+fn a_waiting_job_does_not_hold_up_jobs_of_other_sizes() {
+    // Like job C of Dyna-P's figure 7: it waits for a 2g while 1g partitions are free.
     let gpu = a30(&[("2g.12gb", 0, taken(17)), ("1g.6gb", 2, IDLE), ("1g.6gb", 3, IDLE)]);
     let cluster = cluster([gpu]);
 

@@ -17,10 +17,10 @@ use crate::hardware::Hardware;
 
 const NOW: Millis = Millis::from_secs(100_000);
 
-/// What is known of some jobs, none of which can be moved.
+/// What is known about jobs that can't be migrated.
 #[derive(Clone, Debug, Default)]
 struct KnownFacts {
-    /// Seconds on a whole A100; on a slice as much longer as it is smaller.
+    /// Seconds on a whole A100; on a slice the time grows in proportion as the slice is smaller.
     times: BTreeMap<u64, u64>,
     /// Time limits in seconds.
     limits: BTreeMap<u64, u64>,
@@ -62,7 +62,7 @@ impl JobTable for KnownFacts {
 impl Predictor for KnownFacts {
     fn predict_run(&self, job: JobId, _: &GpuView, profile: &Profile) -> Option<RunTime> {
         let secs = self.times.get(&job.number())?;
-        // A slice is as fast on every model: four make an A30, and seven an A100 or H100.
+        // A slice is equally fast on every model: four make an A30, and seven an A100 or H100.
         let own = u64::from(profile.compute_slices).max(1);
         Some(RunTime::measured(Millis::from_secs(secs * 7 / own)))
     }
@@ -94,7 +94,7 @@ fn just_now(jobs: &mut [QueuedJob]) {
 }
 
 #[test]
-fn a_large_job_at_the_head_holds_back_no_job_beside_slices_that_it_does_not_need() {
+fn a_large_job_at_the_head_holds_up_no_job_that_fits_slices_it_does_not_need() {
     let view = cluster([partly_taken([100, 101, 102]), partly_taken([103, 104, 105])]);
     let mut jobs = queue([gib(30)].into_iter().chain((0..37).map(|_| gib(4))));
     just_now(&mut jobs);
@@ -135,7 +135,7 @@ fn a_job_that_ends_in_time_by_its_limit_fills_the_reserved_slot() {
 }
 
 #[test]
-fn of_two_users_the_one_with_thousands_of_jobs_is_served_no_better() {
+fn a_user_with_thousands_of_jobs_is_served_no_better_than_one_with_few() {
     let view = cluster([a100(&[])]);
     let mut jobs = queue((0..60).map(|_| gib(4)));
     just_now(&mut jobs);
@@ -156,7 +156,7 @@ fn of_two_users_the_one_with_thousands_of_jobs_is_served_no_better() {
 }
 
 #[test]
-fn a_job_with_a_deadline_goes_before_one_without_and_the_earliest_first() {
+fn jobs_with_deadlines_are_first_and_the_earliest_deadline_before_later_ones() {
     let view = cluster([a100(&[])]);
     let mut jobs = queue([GpuRequest::Whole, GpuRequest::Whole, GpuRequest::Whole]);
     just_now(&mut jobs);
@@ -320,7 +320,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_in_which_gpus_are_listed_decides_no_size(
+    fn the_order_of_gpus_does_not_affect_the_size_of_a_slice(
         models in prop::collection::vec(prop::sample::select(vec!["a100-40gb", "a30-24gb", "h100-80gb-sxm"]), 1..6),
         shift in 0_usize..6,
         times in prop::collection::vec(1_u64..10_000, 1..8),

@@ -1,4 +1,4 @@
-//! `tessera`: accounts, priorities and jobs that have waited too long.
+//! `tessera`: accounts, priorities and overdue jobs.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,24 @@ use tessera_placement::{
 
 use crate::build::{a100, cluster, gib, queue, taken};
 
-/// Jobs that scale with their slice, by number: minutes on a whole GPU, and whose they are.
+/// Jobs that scale with their slice, by number: minutes on a whole GPU, and their account.
 #[derive(Clone, Debug, Default)]
 struct KnownFacts {
     minutes: BTreeMap<u64, u64>,
     accounts: BTreeMap<u64, Account>,
     since: BTreeMap<u64, u64>,
-    /// Those that run on nothing less than a whole GPU.
+    /// Jobs that need a whole GPU.
     whole: Vec<u64>,
-    /// Those that run on nothing less than half of one.
+    /// Jobs that need at least half of a GPU.
     half: Vec<u64>,
-    /// Those that are as quick on any slice.
+    /// Jobs that are equally fast on any slice.
     flat: Vec<u64>,
-    /// Seconds that a move costs; nobody can be moved if missing.
+    /// Seconds that a migration costs; if `None`, no job can be migrated.
     price_s: Option<u64>,
-    /// Jobs with little memory, in GiB, and that don't slow another job of the same user.
+    /// Jobs with little memory, in GiB, that don't slow another job of the same user.
     shares: BTreeMap<u64, u64>,
-    /// Searches after which the time for improving placements is over; none if it never is.
+    /// The number of searches after which the time for improving placements is over; `None` means
+    /// no limit.
     time_for: Option<usize>,
 }
 
@@ -105,7 +106,7 @@ fn decide(
     Tessera::default().decide_with(cluster, known(facts_known), &mut queue.iter(), now, usize::MAX)
 }
 
-/// The jobs that are given placements, with their compute slices.
+/// The jobs that get placements, with their compute slices.
 fn placed(cluster: &ClusterView, decisions: &[Decision]) -> BTreeMap<u64, u32> {
     let mut placed = BTreeMap::new();
     for decision in decisions {
@@ -160,7 +161,7 @@ fn of_two_jobs_of_a_priority_the_one_with_the_smaller_nice_value_is_served_first
 
 #[test]
 fn a_gpu_is_reserved_for_the_oldest_job_once_it_has_waited_too_long() {
-    // Both GPUs have a job and space. The whole GPU that job 1 needs is nowhere; job 2 fits.
+    // Both GPUs have a job and free space. No whole GPU is free for job 1; job 2 fits.
     let cluster = cluster([a100(&[("3g.20gb", 4, taken(8))]), a100(&[("3g.20gb", 4, taken(9))])]);
     let jobs = queue([gib(30), gib(4)]);
     let mut facts_known =
@@ -185,7 +186,8 @@ fn a_gpu_is_reserved_for_the_oldest_job_once_it_has_waited_too_long() {
     let late = decide(Millis::from_secs(3_700));
 
     assert_eq!(gpus(&early), ["GPU-0"]);
-    // Nobody has come to GPU 0 since job 8: it is kept, and job 2 goes to the other.
+    // No job has arrived on GPU 0 since job 8: it is reserved, and job 2 is placed on the other
+    // GPU.
     assert_eq!(gpus(&late), ["GPU-1"]);
     let why = late.iter().find_map(|decision| match decision {
         Decision::Wait { job, why, .. } if job.number() == 1 => Some(why.clone()),
@@ -197,7 +199,7 @@ fn a_gpu_is_reserved_for_the_oldest_job_once_it_has_waited_too_long() {
 }
 
 #[test]
-fn a_job_gets_the_gpu_that_others_leave_for_slices_that_stand_idle() {
+fn a_job_gets_the_gpu_whose_jobs_move_to_idle_slices() {
     // Job 1 needs all of a GPU; jobs 8 and 9 have space for each other.
     let cluster = cluster([a100(&[("3g.20gb", 4, taken(8))]), a100(&[("3g.20gb", 4, taken(9))])]);
     let jobs = queue([gib(30)]);
@@ -220,16 +222,16 @@ fn a_job_gets_the_gpu_that_others_leave_for_slices_that_stand_idle() {
     let found = decide(&facts_known, Tessera::default().effort);
 
     assert_eq!(found.get(&1), Some(&7), "{found:?}");
-    assert!(found.contains_key(&8) && found.contains_key(&9), "nobody is sent away: {found:?}");
-    assert!(decide(&facts_known, 0).is_empty(), "no effort, no room");
+    assert!(found.contains_key(&8) && found.contains_key(&9), "no job is moved away: {found:?}");
+    assert!(decide(&facts_known, 0).is_empty(), "without effort, no space is freed");
     let pinned = KnownFacts { price_s: None, ..facts_known.clone() };
-    assert!(decide(&pinned, 500).is_empty(), "who would lose its work stays");
+    assert!(decide(&pinned, 500).is_empty(), "a job that would lose its work stays");
     let dear = KnownFacts { price_s: Some(40_000), ..facts_known };
-    assert!(decide(&dear, 500).is_empty(), "a move that costs more than it brings is not made");
+    assert!(decide(&dear, 500).is_empty(), "a move that costs more than it gains is not made");
 }
 
 #[test]
-fn of_two_jobs_as_long_the_one_that_leaves_space_is_served_first() {
+fn of_two_jobs_of_equal_length_the_one_that_leaves_space_is_served_first() {
     let cluster = cluster([a100(&[])]);
     let jobs = queue([gib(30), gib(4)]);
     let price_s = Some(10);
@@ -240,8 +242,9 @@ fn of_two_jobs_as_long_the_one_that_leaves_space_is_served_first() {
 }
 
 #[test]
-fn jobs_change_places_where_both_gpus_do_more_so() {
-    // Two short jobs share one GPU, two long ones the other: a short one has the smaller half.
+fn jobs_swap_places_if_that_raises_the_scores_of_both_gpus() {
+    // Two short jobs are on one GPU and two long jobs on the other: each time one job has the
+    // smaller half.
     let halves = |a, b| a100(&[("4g.20gb", 0, taken(a)), ("3g.20gb", 4, taken(b))]);
     let cluster = cluster([halves(6, 7), halves(8, 9)]);
     let minutes = [(6, 4), (7, 4), (8, 400), (9, 400)].into();
@@ -265,17 +268,17 @@ fn jobs_change_places_where_both_gpus_do_more_so() {
 
     let slices = placed(&cluster, &decisions);
     assert_eq!(slices, [(6, 4), (7, 4), (8, 3), (9, 3)].into(), "{decisions:?}");
-    assert!(decide(&facts_known, 0).is_empty(), "no effort, no exchange");
+    assert!(decide(&facts_known, 0).is_empty(), "without effort, no exchange is made");
     let hurried = KnownFacts { time_for: Some(0), ..facts_known.clone() };
-    assert!(decide(&hurried, 500).is_empty(), "no time, no exchange");
+    assert!(decide(&hurried, 500).is_empty(), "without time, no exchange is made");
     let pinned = KnownFacts { price_s: None, ..facts_known.clone() };
-    assert!(decide(&pinned, 500).is_empty(), "who would lose its work stays");
+    assert!(decide(&pinned, 500).is_empty(), "a job that would lose its work stays");
     let dear = KnownFacts { price_s: Some(200), ..facts_known };
-    assert!(decide(&dear, 500).is_empty(), "two moves that cost more than they bring");
+    assert!(decide(&dear, 500).is_empty(), "two moves that cost more than they gain");
 }
 
 #[test]
-fn the_longest_job_gets_more_once_nobody_else_comes() {
+fn the_longest_job_gets_a_larger_slice_once_no_more_jobs_arrive() {
     let cluster = cluster([a100(&[("4g.20gb", 0, taken(8)), ("3g.20gb", 4, taken(9))])]);
     let minutes = [(8, 100), (9, 400)].into();
     let since = [(8, 100), (9, 100)].into();
@@ -288,7 +291,7 @@ fn the_longest_job_gets_more_once_nobody_else_comes() {
     // Both together take 500 minutes of a whole GPU: a fifth of that has to pass.
     assert_eq!(slices_of_longest(1), 3);
     assert_eq!(slices_of_longest(101), 4);
-    // Somebody has only just come.
+    // A job has just arrived.
     let facts_known =
         KnownFacts { since: [(8, 60_000 * 100), (9, 100)].into(), ..facts_known.clone() };
     let decisions = decide(&facts_known, &cluster, &[], Millis::from_secs(60 * 101));
@@ -296,7 +299,7 @@ fn the_longest_job_gets_more_once_nobody_else_comes() {
 }
 
 proptest! {
-    /// All changes of a round are made at once: who is to sit elsewhere has left before.
+    /// All changes of a round are made together: a moved job has left its old GPU before.
     #[test]
     fn a_round_moves_jobs_without_losing_one(
         minutes in prop::collection::vec(1_u64..400, 24),
@@ -337,7 +340,7 @@ proptest! {
         for reshape in reshapes() {
             for placed in &reshape.placements {
                 let twice = after.insert(placed.job.number(), place(&reshape.gpu));
-                prop_assert_eq!(twice, None, "{:?} sits twice", placed.job);
+                prop_assert_eq!(twice, None, "{:?} is placed twice", placed.job);
             }
         }
         let distinct: std::collections::BTreeSet<&usize> = reshaped.iter().collect();
@@ -376,7 +379,7 @@ proptest! {
             *held.entry(&facts_known.accounts[job].name).or_default() += slices;
         }
         for (number, quota) in quotas.iter().enumerate() {
-            // What runs already is nobody's fault.
+            // Jobs that run already may exceed a quota.
             let least = [1, 2, 0][number];
             let held = held.get(names[number]).copied().unwrap_or(0);
             prop_assert!(quota.is_none_or(|quota| held <= quota.max(least)), "{} {:?}", held, quota);
@@ -385,7 +388,7 @@ proptest! {
 }
 
 #[test]
-fn a_slice_that_two_share_counts_once_against_their_quota() {
+fn a_slice_that_two_jobs_share_counts_once_towards_their_quota() {
     // Each needs half of a GPU, of which the account may hold one.
     let jobs = queue([gib(6), gib(6)]);
     let decided = |quota: u32| {

@@ -18,7 +18,7 @@ fn reachability_next_to_plain_instances_is_that_of_the_paper() {
 }
 
 #[test]
-fn every_layout_that_may_stand_has_a_reachability() {
+fn every_valid_layout_has_a_reachability() {
     for key in catalog::models().keys() {
         let mig = rules(key);
 
@@ -35,6 +35,6 @@ fn an_instance_of_another_profile_counts_as_an_obstacle() {
 
     let last = mig.all().allocate(MigState::EMPTY, Slot { start: 6, profile: double }).unwrap();
 
-    // The left half in its six ways, next to it 2g at 4 or two 1g.
+    // The left half has six layouts, and next to it is a 2g at 4 or two 1g.
     assert_eq!(mig.full_layouts(last), Some(12));
 }

@@ -1,4 +1,4 @@
-//! Models as `config.json` of the transformers library describes them.
+//! Reads the `config.json` of the transformers library.
 
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ const POSITIONED: [&str; 9] = [
 /// [`ConfigError`]: name another file.
 pub fn read(text: &str) -> Result<ModelShape, ConfigError> {
     let all: Value = serde_json::from_str(text)?;
-    // Models for pictures and text keep their language model's numbers apart.
+    // Models for images and text have their language model's numbers in a separate object.
     let config = all.get("text_config").filter(|inner| inner.is_object()).unwrap_or(&all);
     let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
     let needed = |keys: &'static [&'static str]| {

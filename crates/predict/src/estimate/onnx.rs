@@ -1,7 +1,7 @@
 //! Models in ONNX files: their weights, and their intermediate results where the file names the shapes.
 //!
-//! Only the few fields that are needed are read, so no compiler of protocol buffers is. Weights in files of their own
-//! count by their dimensions.
+//! Only the few needed fields are read, so no protocol buffer compiler is needed. Weights in
+//! separate files count by their dimensions.
 //!
 //! # Source
 //!
@@ -9,7 +9,7 @@
 
 use super::ModelShape;
 
-/// Why bytes are no model.
+/// Why bytes are not a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OnnxError {
     /// The encoding is broken, or cut off.
@@ -18,7 +18,7 @@ pub enum OnnxError {
         /// How many bytes could be read.
         at: usize,
     },
-    /// There are no weights in it.
+    /// It has no weights.
     #[error("no weights in it: expected a model with initializers")]
     Empty,
 }

@@ -1,4 +1,4 @@
-//! Runs, put together by task, GPU model and size.
+//! Runs, grouped by task, GPU model and size.
 
 use std::collections::{BTreeMap, VecDeque};
 use tessera_model::number::index;
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::number::{count, float, whole};
 
-/// Runs of one task on one size that are looked back at.
+/// How many runs of one task on one size are considered.
 const RUNS_MAX: usize = 20;
 
-/// What a run was counted to use, in thousandths of its slice.
+/// The measured use of a run, in thousandths of its slice.
 ///
 /// Source: DCGM's profiling fields, as Dyna-P takes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub struct TaskRun {
     pub slices: u8,
     /// From launch to end.
     pub ms: u64,
-    /// What it used, if that was counted.
+    /// Its use of the slice, if it was measured.
     pub counters: Option<RunCounters>,
 }
 
@@ -80,13 +80,13 @@ impl SizeHistory {
 }
 
 impl ModelHistory {
-    /// Returns every two sizes on which it ran, both ways.
+    /// Returns every ordered pair of sizes on which it ran.
     pub(super) fn pairs(&self) -> impl Iterator<Item = ((u8, &SizeHistory), (u8, &SizeHistory))> {
         let all = || self.by_slices.iter().map(|(slices, place)| (*slices, place));
         all().flat_map(move |from| all().map(move |to| (from, to))).filter(|(a, b)| a.0 != b.0)
     }
 
-    /// Returns the size with runs that is nearest by its logarithm, of equals the larger.
+    /// Returns the size with runs that is nearest by its logarithm, among equals the larger.
     pub(super) fn nearest(&self, slices: u8) -> Option<(u8, &SizeHistory)> {
         let target = f64::from(slices.max(1)).ln();
         let distance = |known: u8| (f64::from(known.max(1)).ln() - target).abs();
@@ -95,7 +95,7 @@ impl ModelHistory {
     }
 }
 
-/// Puts runs together; the newest of each place are kept.
+/// Groups runs; the newest of each group are kept.
 pub(super) fn places(runs: &[TaskRun]) -> BTreeMap<(String, String), ModelHistory> {
     let mut places: BTreeMap<(String, String), ModelHistory> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.slices > 0 && run.ms > 0) {

@@ -3,7 +3,7 @@ use crate::random::SeededRng;
 
 const SIZES: [u8; 5] = [1, 2, 3, 4, 7];
 
-/// A task that scales as Amdahl has it: `serial` thousandths of it don't.
+/// A task that scales by Amdahl's law: `serial` thousandths of it don't scale.
 fn runs(task: &str, whole_ms: u64, serial: u64, sizes: &[u8]) -> Vec<TaskRun> {
     let run = |slices: &u8| {
         let parallel = whole_ms * (1_000 - serial) * 7 / u64::from(*slices) / 1_000;
@@ -49,7 +49,7 @@ fn one_run_on_one_size_predicts_the_others_within_a_tenth() {
 }
 
 #[test]
-fn runs_on_the_very_size_come_first() {
+fn runs_on_the_same_size_have_precedence() {
     let jct = TimePredictor::learn(&runs("mine", 100_000, 0, &[2, 7]), 1);
     let predicted = jct.time("mine", "a100-40gb", 2, PredictorTrust::Trusted).unwrap();
     assert_eq!((predicted.source, predicted.value), (PredictionSource::Measured, 350_000));
@@ -58,7 +58,7 @@ fn runs_on_the_very_size_come_first() {
 }
 
 #[test]
-fn with_little_history_the_rule_for_slices_stands_in() {
+fn with_little_history_the_rule_for_slices_is_used() {
     let jct = TimePredictor::learn(&runs("mine", 100_000, 200, &[7]), 1);
     let predicted = jct.time("mine", "a100-40gb", 1, PredictorTrust::Trusted).unwrap();
     assert_eq!(predicted.source, PredictionSource::Scaled);
@@ -66,7 +66,7 @@ fn with_little_history_the_rule_for_slices_stands_in() {
 }
 
 #[test]
-fn where_trust_is_lost_nothing_is_gained_and_everything_is_paid() {
+fn without_trust_larger_slices_gain_nothing_and_smaller_ones_cost_their_size() {
     let jct = TimePredictor::learn(&lab(60), 1);
     let history = runs("new", 500_000, 300, &[3]);
     let all: Vec<TaskRun> = lab(60).into_iter().chain(history).collect();
@@ -82,7 +82,7 @@ fn where_trust_is_lost_nothing_is_gained_and_everything_is_paid() {
 
 proptest::proptest! {
     #[test]
-    fn an_interval_holds_its_value_and_slices_do_no_wonders(
+    fn an_interval_contains_its_value_and_ratios_stay_possible(
         whole in 1_000_u64..10_000_000, serial in 0_u64..1_000, from in 0_usize..5, to in 0_usize..5,
     ) {
         let jct = TimePredictor::learn(&runs("any", whole, serial, &[SIZES[from]]), 1);

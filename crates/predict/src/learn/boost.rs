@@ -1,7 +1,7 @@
 //! Gradient-boosted regression trees.
 //!
-//! Source: Friedman, *Stochastic Gradient Boosting*, 2002, with XGBoost's drawn-in leaves (Chen and
-//! Guestrin, 2016, eq. 5); Dyna-P, eq. 5.
+//! Source: Friedman, *Stochastic Gradient Boosting*, 2002, with XGBoost's regularised leaves (Chen
+//! and Guestrin, 2016, eq. 5); Dyna-P, eq. 5.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +11,10 @@ use crate::random::SeededRng;
 
 const ROUNDS: usize = 300;
 const RATE: f64 = 0.08;
-/// Part of the rows that each tree sees, in thousandths.
+/// The part of the rows from which each tree learns, in thousandths.
 const SEEN: usize = 700;
 
-/// Trees that each correct what those before leave.
+/// Trees that each correct the error of those before.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BoostedTrees {
     base: f64,

@@ -11,7 +11,8 @@ use crate::random::SeededRng;
 
 const TREES: usize = 100;
 
-/// Trees on draws of the rows, each split on a draw of the columns; their mean.
+/// Trees on random samples of the rows, each split on a random sample of the columns; the
+/// prediction is their mean.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RandomForest {
     trees: Vec<RegressionTree>,

@@ -2,8 +2,8 @@
 
 use crate::number::{count, hash};
 
-/// Most rows that are learned from: the newest are kept. A boosted model of so many takes about a
-/// second to learn.
+/// The most rows that are learned from: the newest are kept. Training a boosted model with this
+/// many takes about a second.
 pub const ROWS_MAX: usize = 20_000;
 
 /// Why a row can't be learned from.
@@ -12,12 +12,12 @@ pub enum RowError {
     /// Too many or too few numbers.
     #[error("a row of {found} columns: this table has {expected}")]
     Width {
-        /// Of the table.
+        /// The columns of the table.
         expected: usize,
-        /// Of the row.
+        /// The columns of the row.
         found: usize,
     },
-    /// A number that is none, or infinite.
+    /// A number that is NaN or infinite.
     #[error("column {column} of a row is no finite number")]
     NotFinite {
         /// Its index; one past the last is the target.
@@ -27,7 +27,8 @@ pub enum RowError {
 
 /// Rows of equal width, each with a target and the group that it belongs to.
 ///
-/// Rows of one group (one task) are never parted: a model is tested on tasks that it has not seen.
+/// Rows of one group (one task) are never separated: a model is tested on tasks that it has not
+/// seen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainingTable {
     width: usize,
@@ -37,12 +38,12 @@ pub struct TrainingTable {
 }
 
 impl TrainingTable {
-    /// Begins a table of so many columns.
+    /// Begins a table with this many columns.
     pub const fn new(width: usize) -> Self {
         Self { width, cells: Vec::new(), targets: Vec::new(), groups: Vec::new() }
     }
 
-    /// Adds a row; the oldest goes where there are [`ROWS_MAX`].
+    /// Adds a row; the oldest is removed if there are [`ROWS_MAX`].
     ///
     /// # Errors
     ///
@@ -108,13 +109,13 @@ impl TrainingTable {
         self.targets.iter().sum::<f64>() / count(self.len().max(1))
     }
 
-    /// Parts the table: what to learn from, and so many thousandths of its groups to test on. Who
-    /// is held out depends on the group's number alone, so that a new row never moves an old one.
+    /// Splits the table into rows for training and this many thousandths of its groups for testing.
+    /// Whether a group is held out depends only on its number, so a new row never moves an old one.
     pub fn split(&self, held_out_per_mille: u64) -> (Self, Self) {
         self.draw(held_out_per_mille, 0)
     }
 
-    /// Parts the table as [`Self::split`] does, by another draw.
+    /// Splits the table like [`Self::split`], with another random choice.
     pub(crate) fn draw(&self, held_out_per_mille: u64, salt: u64) -> (Self, Self) {
         let (mut train, mut test) = (Self::new(self.width), Self::new(self.width));
         for at in self.len().saturating_sub(ROWS_MAX)..self.len() {
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_never_parted_and_about_a_fifth_is_held_out() {
+    fn a_group_is_never_split_and_about_a_fifth_is_held_out() {
         let mut table = TrainingTable::new(1);
         for row in 0..3_000_u64 {
             table.push(row / 3, &[crate::number::float(row)], 1.0).unwrap();

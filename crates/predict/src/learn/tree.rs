@@ -1,4 +1,4 @@
-//! One regression tree, grown over columns that were put into bins first.
+//! One regression tree, grown over binned columns.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::number::clamped;
@@ -7,23 +7,24 @@ use super::TrainingTable;
 use crate::number::count;
 use crate::random::SeededRng;
 
-/// Bins of a column at most: what a byte holds.
+/// The most bins of a column: as many as a byte can number.
 const BINS_MAX: usize = 255;
 
 /// How a tree grows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrowthRule {
-    /// Splits from root to leaf at most; 14 keeps the nodes below 2^15.
+    /// The most splits from root to leaf; 14 keeps the nodes below 2^15.
     pub(super) depth_max: u32,
-    /// Rows of a leaf at least.
+    /// The fewest rows of a leaf.
     pub(super) leaf_min: usize,
-    /// Columns that are looked at for each split.
+    /// How many columns are considered for each split.
     pub(super) columns: usize,
-    /// What a leaf's value is drawn to zero by, in rows (XGBoost's lambda).
+    /// The regularisation of a leaf's value towards zero, in rows (XGBoost's lambda).
     pub(super) shrink: f64,
 }
 
-/// Columns of a table in bins: a byte a cell, so that a split is found in one pass over the rows.
+/// Binned columns of a table: one byte for each cell, so that a split is found in one pass over the
+/// rows.
 #[derive(Debug)]
 pub(super) struct BinnedColumns {
     /// For each column, the values between its bins, ascending.
@@ -47,7 +48,7 @@ impl BinnedColumns {
     }
 }
 
-/// Finds values that part a column's into bins of about equal size.
+/// Finds values that divide a column into bins of about equal size.
 fn cuts(table: &TrainingTable, column: usize) -> Vec<f64> {
     let mut values: Vec<f64> = (0..table.len()).map(|row| table.cell(row, column)).collect();
     values.sort_by(f64::total_cmp);
@@ -87,7 +88,7 @@ impl RegressionTree {
         }
     }
 
-    /// Grows a tree on the rows, which may hold one several times.
+    /// Grows a tree on the rows, which may contain a row several times.
     pub(super) fn grow(
         binned: &BinnedColumns,
         targets: &[f64],
@@ -161,7 +162,7 @@ fn split(
     best.map(|(_, column, bin)| (column, bin))
 }
 
-/// Draws so many of the columns, without repeating one.
+/// Chooses this many of the columns at random, without repetition.
 fn drawn(all: usize, count_drawn: usize, rng: &mut SeededRng) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..all).collect();
     if count_drawn >= all {

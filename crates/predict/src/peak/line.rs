@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_through_points_on_a_line_is_that_line() {
+    fn points_on_a_line_give_that_line() {
         let points: Vec<(f64, f64)> = (0..20).map(|x| (count(x), 3.0 + 0.25 * count(x))).collect();
         let fitted = line(&points);
         assert!((fitted.slope() - 0.25).abs() < 1e-12 && (fitted.at(100.0) - 28.0).abs() < 1e-9);

@@ -1,9 +1,10 @@
-//! The forecast of the paper: what a job that grows will need in the end, from its first iterations.
+//! The prediction of the paper: the memory that a growing job needs at its end, from its first
+//! iterations.
 //!
 //! Source: MIGM §3.2, Algorithm 1. Requested memory is a line in the iterations, and so is the
 //! inverse of the ratio of memory that is used again. The physical need at the last iteration is
-//! one over the other. The forecast adds `z` residual deviations of a 99 % interval. It counts
-//! once it stops moving; by how much it may move isn't printed ([`TOLERANCE`]).
+//! one over the other. The forecast adds `z` residual deviations of a 99 % interval. It counts once
+//! successive forecasts agree; the paper doesn't state how closely ([`TOLERANCE`]).
 
 use crate::number::count;
 
@@ -50,28 +51,28 @@ impl FittedLine {
     }
 }
 
-/// What one run has shown so far.
+/// The observations of one run so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MemoryGrowth {
     requested: FittedLine,
     /// Inverse ratios of memory that is used again.
     inverse: FittedLine,
-    /// What doesn't grow: context, workspaces of libraries.
+    /// The constant part: context, workspaces of libraries.
     constant: f64,
     last: Option<f64>,
     settled: bool,
 }
 
 impl MemoryGrowth {
-    /// Begins a run; `constant` is what doesn't grow and isn't part of what is requested.
+    /// Begins a run; `constant` is memory that doesn't grow and isn't part of the requests.
     pub fn new(constant: f64) -> Self {
         Self { constant, ..Self::default() }
     }
 
-    /// Takes one iteration: what it requested, in any unit, and the ratio of it that was memory
-    /// used again (1 where nothing is known). `iterations` is how many there will be.
+    /// Records one iteration: its requested memory, in any unit, and the ratio of it that was
+    /// reused memory (1 if unknown). `iterations` is their total number.
     ///
-    /// Returns the need at the last iteration, once forecasts have stopped moving.
+    /// Returns the need at the last iteration, once successive forecasts agree.
     pub fn take(&mut self, requested: f64, reuse: f64, iterations: usize) -> Option<f64> {
         self.requested.take(requested);
         self.inverse.take(1.0 / reuse.max(f64::MIN_POSITIVE));
@@ -85,7 +86,7 @@ impl MemoryGrowth {
         self.settled.then_some(forecast)
     }
 
-    /// Returns the need at the last iteration as it looks now.
+    /// Returns the current forecast of the need at the last iteration.
     pub fn forecast(&self, iterations: usize) -> f64 {
         let (requested, deviation) = self.requested.at(count(iterations));
         let (inverse, _) = self.inverse.at(count(iterations));
@@ -109,13 +110,13 @@ mod tests {
     #[test]
     fn memory_used_again_is_needed_once() {
         let mut growth = MemoryGrowth::new(0.0);
-        // Twice as much is requested as is there at once.
+        // The requests are twice the memory in use at one time.
         let predicted = (1..=10).filter_map(|t| growth.take(2.0 * count(t), 0.5, 100)).last();
         assert!((predicted.unwrap() - 100.0).abs() < 1e-6);
     }
 
     #[test]
-    fn what_does_not_grow_is_not_predicted_to() {
+    fn constant_memory_is_not_predicted_to_grow() {
         let mut growth = MemoryGrowth::new(0.0);
         let predicted: Vec<f64> = (0..50_u64)
             .filter_map(|t| {

@@ -1,5 +1,5 @@
 //! The peak of a job whose memory may grow. A line that change points restart predicts crossings, and a bank of curves the
-//! value at the end. To report and to act are two decisions.
+//! value at the end. Reporting and acting are two decisions.
 //!
 //! A sample costs a fixed number of operations, and no series is kept.
 
@@ -8,7 +8,7 @@ use super::regime::Regime;
 use super::student::Confidence;
 use crate::number::{count, float};
 
-/// Samples that a growth is judged on before it is reported.
+/// The fewest samples before a growth is reported.
 pub const REPORT_SAMPLES_MIN: u64 = 5;
 
 /// Samples of one regime before a job is moved: three more than the shortest line with a spread, so that
@@ -18,10 +18,10 @@ pub const ACT_SAMPLES_MIN: u64 = 6;
 /// Samples of a run before a job is moved: the first iterations allocate what the others use again.
 pub const WARM_UP_SAMPLES: u64 = 16;
 
-/// Samples up to which a slope counts that differs from 0 with 99 %.
+/// The number of samples up to which a confidence of 99 % is enough for a slope.
 const SHORT: u64 = 8;
 
-/// So many samples in a row on one side of the interval are a change point; fewer are spikes.
+/// This many samples in a row on one side of the interval are a change point; fewer are spikes.
 const RUN_OF_CHANGE: usize = 3;
 
 /// The smallest deviation that is assumed, as a part of the level. Memory is counted in blocks, so a series may have no
@@ -36,25 +36,25 @@ const NOISE_DEVIATIONS: f64 = 2.4;
 const EXPONENTS: [f64; 9] = [0.4, 0.6, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0];
 const LINE: usize = 4;
 
-/// What is assumed of the exponents before the first sample: mostly lines (MIGM §3.2).
+/// The prior of the exponents: mostly lines (MIGM §3.2).
 const PRIORS: [f64; 9] = [0.005, 0.02, 0.06, 0.12, 0.59, 0.12, 0.06, 0.02, 0.005];
 
-/// A curve that has less than this part of the belief is left out of an interval.
+/// A curve with a smaller posterior probability than this is left out of an interval.
 const CURVE_CONSIDERED: f64 = 0.02;
 
-/// Belief in the line below which its own interval is no longer honest.
+/// The posterior probability of the line below which its own interval is no longer reliable.
 const LINE_TRUSTED: f64 = 0.5;
 
-/// A value that a series is predicted to have.
+/// A predicted value of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeakForecast {
     /// The expected value.
     pub value: f64,
-    /// It is at least this, with 99 % on both sides together.
+    /// The lower end of the two-sided 99 % interval.
     pub low: f64,
-    /// It is at most this.
+    /// The upper end.
     pub high: f64,
-    /// Samples that it rests on: those since the last change point.
+    /// The number of samples since the last change point, on which it is based.
     pub samples: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Crossing {
     pub earliest: f64,
 }
 
-/// What to do about a series.
+/// The decision about a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeakAdvice {
     /// Nothing is known, or no growth.
@@ -78,7 +78,7 @@ pub enum PeakAdvice {
     Act,
 }
 
-/// Predicts a series of memory values. Positions only have to rise: iterations, or seconds.
+/// Predicts a series of memory values. Positions must rise; they are iterations or seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeakPredictor {
     regime: Regime,
@@ -122,7 +122,7 @@ impl Default for PeakPredictor {
 }
 
 impl PeakPredictor {
-    /// Takes a sample. One that is no number, or whose position doesn't rise, is left out.
+    /// Records a sample. A sample that is not a number, or whose position doesn't rise, is ignored.
     pub fn take(&mut self, position: f64, value: f64) {
         let is_later = self.taken == 0 || position > self.last.0;
         if !position.is_finite() || !value.is_finite() || !is_later {
@@ -174,7 +174,8 @@ impl PeakPredictor {
         }
         if curved < LINE_TRUSTED {
             (low, high) = (line.value - line.margin, line.value + line.margin);
-            // The curves' share of the belief moves the value, not out of the interval.
+            // The curves shift the value in proportion to their probability, but not out of the
+            // interval.
             value = value.clamp(low, high);
         }
         Some(PeakForecast { value, low, high, samples: self.regime.line().points() })
@@ -183,7 +184,7 @@ impl PeakPredictor {
     /// Returns when the series is predicted to exceed the capacity; `None` if no growth is certain.
     pub fn crossing(&self, capacity: f64) -> Option<Crossing> {
         let slope = self.regime.line().slope();
-        // Many looks are taken at a long series, so it has to be surer.
+        // A long series is tested many times, so a higher confidence is needed.
         let sure = self.regime.line().points() > SHORT;
         let confidence = if sure { Confidence::P999 } else { Confidence::P99 };
         if !self.regime.line().rises(confidence, self.least()) || slope <= 0.0 {
@@ -336,7 +337,8 @@ impl PeakPredictor {
         })
     }
 
-    /// Returns the belief in each curve: its likelihood under normal noise, times what was assumed before.
+    /// Returns the posterior probability of each curve: its likelihood under normal noise, times
+    /// the prior.
     fn weights(&self) -> [f64; EXPONENTS.len()] {
         let n = self.curves[LINE].points();
         let mut weights = PRIORS;

@@ -10,7 +10,7 @@ use crate::number::float;
 /// thousandth, and the last one, which is larger, is used.
 const FREEDOM_MAX: usize = 512;
 
-/// How sure an interval is, on both sides together.
+/// The two-sided confidence of an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confidence {
     /// 99 %.
@@ -22,7 +22,7 @@ pub enum Confidence {
 static P99: LazyLock<Vec<f64>> = LazyLock::new(|| table(0.995));
 static P999: LazyLock<Vec<f64>> = LazyLock::new(|| table(0.9995));
 
-/// Returns by how many standard errors a new value is off at most, with the confidence.
+/// Returns the largest error of a new value at this confidence, in standard errors.
 ///
 /// No degree of freedom counts as one. The table is computed once: a quantile takes some microseconds.
 pub fn quantile(confidence: Confidence, freedom: u64) -> f64 {

@@ -1,7 +1,7 @@
-//! A running attempt's memory: its curve so far, what is predicted of it, and what follows.
+//! A running attempt's memory: its curve so far, its predictions, and the resulting decision.
 //!
-//! Controllers and the simulator run this code. Positions are iterations where the program's companion counts
-//! them, else seconds.
+//! Controllers and the simulator run this code. Positions are iterations if the program's companion
+//! counts them, and seconds otherwise.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::readings::{MemoryReadings, ReadingUnit};
@@ -21,7 +21,7 @@ const BAND_POINTS: u64 = 8;
 /// up, so that a mean over all would be too long for ever.
 const PACE_WEIGHT: f64 = 0.3;
 
-/// What decides about an attempt besides its readings.
+/// The inputs of a decision besides the attempt's readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchTerms {
     /// The memory that it may use.
@@ -30,16 +30,16 @@ pub struct WatchTerms {
     pub checkpoint: Option<Millis>,
     /// How old the newest reading may be, and how long a command takes: added to the lead.
     pub delay: Millis,
-    /// How long the attempt is still expected to run; `None` if nothing is known of that.
+    /// The expected remaining time of the attempt; `None` if unknown.
     pub left: Option<Millis>,
-    /// What a restart takes besides the work that is lost.
+    /// The time of a restart besides the lost work.
     pub restart: Millis,
 }
 
-/// What is predicted of an attempt that outgrows its slice.
+/// The prediction about an attempt that outgrows its slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrowthForecast {
-    /// What positions count.
+    /// The unit of positions.
     pub unit: ReadingUnit,
     /// The position of the newest reading.
     pub position: u64,
@@ -51,9 +51,9 @@ pub struct GrowthForecast {
     pub crossing: u64,
     /// The earliest such position: noise and spikes are taken off the capacity.
     pub earliest: u64,
-    /// How long after the newest reading that is.
+    /// The time from the newest reading to that position.
     pub after: Millis,
-    /// What it is predicted to need at its end, where that is known.
+    /// The predicted need at its end, if that is known.
     pub peak: Option<BandPoint>,
 }
 
@@ -82,7 +82,7 @@ pub struct CurvePoint {
 /// The memory of an attempt over its positions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryCurve {
-    /// What positions count.
+    /// The unit of positions.
     pub unit: ReadingUnit,
     /// At most [`CURVE_POINTS_MAX`], the oldest first.
     pub points: Vec<CurvePoint>,
@@ -92,7 +92,7 @@ pub struct MemoryCurve {
     newest: u64,
 }
 
-/// What follows from the readings so far.
+/// The decision from the readings so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchAdvice {
     /// Nothing: no growth is certain, or it ends in time.
@@ -217,7 +217,7 @@ impl MemoryWatch {
         &self.curve
     }
 
-    /// Returns whether a framework takes memory in advance, so that nothing is predicted.
+    /// Returns whether a framework allocates memory in advance, so that no prediction is possible.
     pub const fn is_preallocated(&self) -> bool {
         self.preallocated
     }
@@ -255,21 +255,21 @@ impl MemoryWatch {
 
     /// Returns whether a restart is expected to lose less than an end without memory would.
     fn pays(&self, terms: &WatchTerms, end: Option<f64>) -> bool {
-        // Of a run whose end nobody knows, it is as likely as not that it ends before it is twice as old. Then the
-        // work that is done is worth more than what a later end may cost.
+        // A run of unknown length ends before it is twice as old with a probability of one half.
+        // Then the finished work is more valuable than the possible loss by a later end.
         let (Some(pace), Some(_)) = (self.pace(), end) else { return false };
         let restart = float(terms.restart.get()) / pace;
-        // What the first iterations allocate is no growth yet.
+        // Allocations of the first iterations are not growth.
         self.predictor.samples() >= WARM_UP_SAMPLES
             && self.predictor.restart_pays(self.capacity(terms.capacity), end, restart)
     }
 
-    /// Returns the memory that is left for what readings count.
+    /// Returns the memory that is available for the part that readings measure.
     fn capacity(&self, of_slice: Bytes) -> f64 {
         float(of_slice.get().saturating_sub(self.left_out.get()).max(1))
     }
 
-    /// Returns what is predicted, if the attempt grows.
+    /// Returns the prediction, if the attempt grows.
     fn forecast(&self, terms: &WatchTerms) -> Option<GrowthForecast> {
         let position = self.last?;
         let crossing = self.predictor.crossing(self.capacity(terms.capacity))?;
@@ -381,18 +381,18 @@ mod tests {
 
         assert!(acted.unwrap() <= WARM_UP_SAMPLES + 1, "{acted:?}");
         let [reported, never] = watched(&terms(None), grows);
-        assert!(reported.is_some() && never.is_none(), "nobody knows its end: {never:?}");
+        assert!(reported.is_some() && never.is_none(), "its end is unknown: {never:?}");
     }
 
     #[test]
-    fn a_job_that_ends_before_it_is_full_is_left_alone() {
+    fn a_job_that_ends_before_its_slice_is_full_is_not_moved() {
         let short = WatchTerms { left: Some(Millis::ZERO), ..terms(Some(3)) };
 
         assert_eq!(watched(&short, grows), [None, None]);
     }
 
     #[test]
-    fn memory_that_is_taken_in_advance_predicts_nothing() {
+    fn memory_that_is_allocated_in_advance_is_not_predicted() {
         let mut watch = MemoryWatch::default();
         watch.take(&MemoryReadings { preallocated: true, ..report(1..=90, grows) });
 
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forecast_states_what_the_whole_slice_holds() {
+    fn a_prediction_states_the_memory_of_the_whole_slice() {
         let mut watch = MemoryWatch::default();
         for at in 1..=20 {
             watch.take(&report(at..=at, grows));

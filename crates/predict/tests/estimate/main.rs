@@ -17,7 +17,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / MIB
 }
 
-/// Returns how far each estimate is off, in percent, and whether a constant was fitted on it.
+/// Returns the error of each estimate in percent, and whether a constant was fitted on it.
 fn errors() -> Vec<(f64, bool, bool)> {
     let row = |line: &str| {
         let cells: Vec<&str> = line.split(',').collect();
@@ -46,7 +46,7 @@ fn errors() -> Vec<(f64, bool, bool)> {
 }
 
 #[test]
-fn estimates_are_near_the_published_measurements() {
+fn estimates_are_close_to_the_published_measurements() {
     let all = errors();
     let mut held_out: Vec<f64> =
         all.iter().filter(|(_, fitted, _)| !fitted).map(|(off, ..)| off.abs()).collect();
@@ -90,7 +90,7 @@ const PARAMETERS: [(&str, &str, f64); 5] = [
 ];
 
 #[test]
-fn parameters_are_those_that_the_models_pages_print() {
+fn parameters_are_those_of_the_models_pages() {
     for (name, config, millions) in PARAMETERS {
         let found = mib(read(config).unwrap().parameters) * MIB / 1e6;
         assert!((found / millions - 1.0).abs() < 0.01, "{name}: {found:.0} million");

@@ -1,7 +1,7 @@
 //! Attempts that a fault of their GPU ends.
 //!
-//! An error that a program brought on itself fails that program; one of the GPU loses every
-//! attempt on it, which costs no retries.
+//! An error that a program caused fails that program. An error of the GPU ends every attempt on it,
+//! which uses up no retries.
 
 use tessera_frames::cluster::ExitRecord;
 use tessera_model::life::Outcome;
@@ -17,20 +17,20 @@ use crate::shepherd::verdict::killed;
 pub struct FaultScope<'s> {
     /// The GPU that it belongs to.
     pub gpu: &'s GpuId,
-    /// The instance that it struck; the GPU as a whole, if none is named.
+    /// The affected instance; the whole GPU if none is named.
     pub slot: Option<Slot>,
-    /// The attempt that the process which was hit belongs to.
+    /// The attempt of the affected process.
     pub named: Option<AttemptId>,
-    /// The process that was hit.
+    /// The affected process.
     pub pid: Option<u32>,
-    /// When, on the wall clock.
+    /// When it occurred, on the wall clock.
     pub at_unix: Millis,
     /// How ends are recorded.
     pub reason: KillReason,
 }
 
 impl Attempts {
-    /// Ends the attempts that a fault hit; returns which.
+    /// Ends the attempts that a fault affects, and returns them.
     pub fn struck(&mut self, fault: &FaultScope<'_>) -> (Vec<AttemptId>, Vec<AttemptEffect>) {
         let there: Vec<_> = self
             .entries
@@ -46,8 +46,8 @@ impl Attempts {
             .map(|(attempt, _)| *attempt)
             .collect();
         let hit: Vec<_> = if whole || reported.is_empty() {
-            // On a partitioned GPU an error without an instance may have hit any of them: then
-            // it ends none. A GPU that isn't has one instance, itself.
+            // On a partitioned GPU, an error without an instance may have affected any of them, so
+            // it ends none. A GPU that isn't partitioned has one instance, itself.
             let at = |entry: &AttemptEntry| whole || entry.facts.slot == fault.slot;
             there.iter().filter(|(_, entry)| at(entry)).map(|(attempt, _)| *attempt).collect()
         } else {
@@ -66,8 +66,8 @@ impl Attempts {
 }
 
 impl AttemptEntry {
-    /// Whether the attempt was there when the fault struck. What hits one program can't have hit
-    /// one that was started later; a GPU that failed serves nobody.
+    /// Returns whether the attempt ran when the fault occurred. A fault of one program can't affect
+    /// one that was started later; a failed GPU affects all.
     fn could_be_hit(&self, fault: &FaultScope<'_>) -> bool {
         let whole = matches!(fault.reason, KillReason::GpuFailed { .. });
         match self.phase {
@@ -77,8 +77,8 @@ impl AttemptEntry {
         }
     }
 
-    /// Returns the end with the fault as its cause if a fault brought it about: a program that was hit often ends
-    /// by itself before it is killed.
+    /// Returns the end with the fault as its cause, if a fault caused it: an affected program often
+    /// ends by itself before it is killed.
     pub(super) fn with_cause(&self, record: ExitRecord) -> ExitRecord {
         let Some(reason @ (KillReason::Xid(_) | KillReason::GpuFailed { .. })) = self.kill else {
             return record;

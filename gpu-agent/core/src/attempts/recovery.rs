@@ -1,5 +1,5 @@
-//! Attempts after a restart of the agent: the journal, the shepherds and the exit records on
-//! disk, put together.
+//! Attempts after a restart of the agent, from the journal, the shepherds and the exit records on
+//! disk.
 
 use tessera_frames::cluster::{AttemptStatus, ExitRecord};
 use tessera_model::life::Outcome;
@@ -12,22 +12,22 @@ use crate::shepherd::never_ran_at;
 /// The attempt that a shepherd reports to have.
 pub use crate::shepherd::HeldAttempt;
 
-/// What the disk knows of a journalled attempt that no shepherd has.
+/// What is on disk about a journalled attempt without a shepherd.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptTrace {
     /// Its exit record.
     Ended(ExitRecord),
-    /// Its folder, which its shepherd made just before the start: it may have run.
+    /// Its folder, which its shepherd created just before the start: it may have run.
     Begun,
-    /// Nothing: it was never begun.
+    /// Nothing: it was never started.
     None,
 }
 
 impl Attempts {
-    /// Puts together what stood when the last agent of this node died.
+    /// Restores the attempts of the last agent of this node.
     ///
-    /// `held` is what shepherds have, `trace` looks at the disk for the others. Nothing may be
-    /// running any more of attempts that no shepherd has.
+    /// `held` has the attempts of shepherds, and `trace` reads the disk for the others. No
+    /// processes of attempts without a shepherd may still run.
     pub fn recover(
         ledger: AttemptLedger,
         held: Vec<HeldAttempt>,
@@ -48,7 +48,7 @@ impl Attempts {
                 AttemptStatus::Ended(record) => AttemptPhase::Ended(record),
             };
             let facts = known.unwrap_or_else(|| {
-                // The journal was damaged, but the process is there: it is what counts.
+                // The journal was damaged, but the process exists, which counts more.
                 effects.push(AttemptEffect::RecordLater(JournalRecord::Accepted(facts_of(&held))));
                 facts_of(&held)
             });

@@ -16,7 +16,7 @@ pub enum LaunchRefusal {
         /// The generation of the launch.
         requested: u64,
     },
-    /// The node's lease is over.
+    /// The node's lease has expired.
     #[error("the node holds no lease")]
     NoLease,
     /// The node can't remember more attempts.
@@ -39,13 +39,13 @@ impl LaunchRefusal {
     }
 }
 
-/// A placement that can't be used, or that is another one by now (G11).
+/// A placement that can't be used, or that changed in the meantime (G11).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementRefusal {
     /// The node can't run jobs of this account.
     #[error("{reason}")]
     Account {
-        /// Whether that is the job's own fault, so that it is not tried again.
+        /// Whether that is the job's own fault, so that there is no retry.
         by_job: bool,
         /// The reason.
         reason: String,
@@ -68,38 +68,38 @@ pub enum PlacementRefusal {
         /// The reason of the quarantine.
         reason: String,
     },
-    /// A whole GPU was meant, and it has MIG mode on.
+    /// A whole GPU is required, but it has MIG mode on.
     #[error("the GPU is partitioned")]
     Partitioned,
-    /// A whole GPU was meant, and the slice is a part of one.
+    /// A whole GPU is required, but the slice is a part of one.
     #[error("{0} is not the whole GPU")]
     NotWhole(SliceId),
-    /// A plan that is under way takes the instance away.
-    #[error("the instance is being destroyed or cut anew")]
+    /// A plan that is under way destroys or divides the instance.
+    #[error("the instance is being destroyed or divided again")]
     Leaving,
     /// The instance could not be changed.
     #[error("the instance is quarantined: {reason}")]
     Stuck {
-        /// What holds it.
+        /// The process that holds it.
         reason: String,
     },
     /// The instance doesn't exist.
     #[error("the instance is gone")]
     Gone,
     /// Another instance is in its place.
-    #[error("the instance is {0} by now")]
+    #[error("the instance is now {0}")]
     Replaced(SliceId),
     /// The instance has no compute instance.
-    #[error("the instance is half made")]
+    #[error("the instance is only partly created")]
     HalfMade,
     /// The instance has other compute instances.
-    #[error("the instance is cut into {parts} by now")]
+    #[error("the instance is now divided into {parts}")]
     Cut {
         /// Their ids, separated by commas.
         parts: String,
     },
     /// Another program uses the port of the gang.
-    #[error("port {port}, at which the gang would meet: {cause}")]
+    #[error("port {port}, which the gang needs for its rendezvous: {cause}")]
     PortTaken {
         /// The port.
         port: u16,

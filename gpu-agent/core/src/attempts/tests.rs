@@ -105,12 +105,16 @@ fn a_launch_for_another_generation_or_without_a_lease_or_place_is_refused_for_go
 
         assert_eq!(outcome(&effects), Some(Outcome::NotStarted));
         attempts.acknowledged(id(1));
-        assert!(tombstoned(&launch(&mut attempts, 1)), "the end was reported: it must stay true");
+        assert!(
+            tombstoned(&launch(&mut attempts, 1)),
+            "the end was reported, so it must stay \
+                                                        valid"
+        );
     }
 }
 
 #[test]
-fn a_lease_that_ran_out_while_the_journal_was_written_starts_nothing() {
+fn a_lease_that_expired_while_the_journal_was_written_starts_nothing() {
     let mut attempts = Attempts::default();
     launch(&mut attempts, 1);
 
@@ -193,7 +197,7 @@ fn a_full_disk_ends_the_launch_with_its_reason() {
 }
 
 #[test]
-fn after_a_restart_each_journalled_attempt_is_reported_by_what_is_left_of_it() {
+fn after_a_restart_each_journalled_attempt_is_reported_by_its_remains_on_disk() {
     let mut ledger = AttemptLedger::default();
     for number in 1..=4 {
         ledger.apply(&JournalRecord::Accepted(facts(&order(number, 1))));
@@ -230,10 +234,10 @@ fn after_a_restart_each_journalled_attempt_is_reported_by_what_is_left_of_it() {
 }
 
 proptest! {
-    /// Whatever the controller and the shepherds send, in whatever order: no attempt is spawned
-    /// twice, and none after its tombstone or its end was reported.
+    /// For any messages in any order, no attempt is started twice, and none after its tombstone or
+    /// its end was reported.
     #[test]
-    fn nothing_is_started_twice_or_after_it_was_reported_as_over(
+    fn no_attempt_is_started_twice_or_after_its_end_was_reported(
         walk in prop::collection::vec((0..8_u8, 1..4_u128, any::<bool>()), 0..80),
     ) {
         let mut attempts = Attempts::default();

@@ -37,7 +37,7 @@ pub(super) fn findings(facts: &DoctorFacts) -> Vec<Finding> {
         _ => ok("driver", format!("driver {version}, library {library}")),
     }];
     if driver.gpus.is_empty() && driver.lost.is_empty() {
-        let text = "the driver shows no GPU";
+        let text = "the driver lists no GPU";
         found.push(with_remedy(
             "gpus",
             FindingLevel::Blocks,
@@ -138,13 +138,13 @@ fn permission(facts: &DoctorFacts, gpu: &GpuCheckup) -> Option<Finding> {
     })
 }
 
-/// Whether instances may be created and destroyed, as far as it can be known without trying.
+/// Returns whether instances may be created and destroyed, as far as that is known without trying.
 pub(super) fn may_cut(facts: &DoctorFacts, gpu: &GpuCheckup) -> bool {
     let account = facts.machine.root || facts.machine.mig_config_file == Some(true);
     match &gpu.may_cut {
         Ok(()) => account || matches!(gpu.mig, Ok(Some((true, _)))),
         Err(fault) if fault.code == NO_PERMISSION => false,
-        // With MIG off the question has no answer; then the account decides.
+        // With MIG off the driver can't answer this, so the account decides.
         Err(fault) => {
             account && matches!(fault.handling(), ErrorHandling::Replan | ErrorHandling::Bug)
         }

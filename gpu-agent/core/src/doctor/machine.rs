@@ -12,7 +12,7 @@ const DISK_WARN: Bytes = Bytes::from_mib(2_048);
 const DISK_BLOCKS: Bytes = Bytes::from_mib(64);
 /// Each attempt has a few files open; a node may have hundreds.
 const OPEN_FILES_MIN: u64 = 65_536;
-/// A clock before this (2024-01-01) was never set: certificates don't hold.
+/// A clock before this (2024-01-01) was never set, so certificates would be invalid.
 const CLOCK_SET: u64 = 1_704_067_200_000;
 
 pub(super) fn findings(facts: &MachineFacts) -> Vec<Finding> {
@@ -182,7 +182,7 @@ fn locked(facts: &MachineFacts) -> Finding {
     }
 }
 
-/// What other processes do to GPUs.
+/// Checks other processes that use GPUs.
 fn holders(processes: &[ProcessFacts]) -> Vec<Finding> {
     let others: Vec<_> = processes.iter().filter(|process| !process.ours).collect();
     let named = |names: &[&str]| -> Vec<String> {

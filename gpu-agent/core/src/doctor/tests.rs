@@ -50,7 +50,7 @@ fn with_gpu(change: impl FnOnce(&mut GpuCheckup)) -> DoctorFacts {
     facts
 }
 
-/// What isn't in order, as `check level`.
+/// The failed checks, as `check level`.
 fn complaints(facts: &DoctorFacts) -> Vec<String> {
     findings(facts)
         .iter()
@@ -60,13 +60,13 @@ fn complaints(facts: &DoctorFacts) -> Vec<String> {
 }
 
 #[test]
-fn a_sound_machine_has_nothing_to_mend() {
+fn a_healthy_machine_has_no_findings() {
     assert_eq!(complaints(&sound()), Vec::<String>::new());
-    assert_eq!(summary(&sound()), "may cut GPU 0");
+    assert_eq!(summary(&sound()), "may partition GPU 0");
 }
 
 #[test]
-fn whatever_is_not_in_order_names_the_command_that_mends_it() {
+fn every_finding_names_the_command_that_fixes_it() {
     type Change = fn(&mut MachineFacts);
     let cases: [(&str, Change); 15] = [
         ("kernel_modules blocks", |m| m.nouveau = true),
@@ -99,13 +99,17 @@ fn whatever_is_not_in_order_names_the_command_that_mends_it() {
 }
 
 #[test]
-fn an_account_without_permission_is_reported_what_it_may_do() {
+fn an_account_without_permission_gets_its_rights_stated() {
     let mut facts = with_gpu(|gpu| gpu.may_cut = Err(fault(4)));
     facts.machine.root = false;
     facts.machine.mig_config_file = Some(false);
 
     assert_eq!(complaints(&facts), ["account warn", "mig_permission blocks"]);
-    assert!(summary(&facts).starts_with("may neither cut nor use GPU 0"), "{}", summary(&facts));
+    assert!(
+        summary(&facts).starts_with("may neither partition nor use GPU 0"),
+        "{}",
+        summary(&facts)
+    );
 
     let mut facts = with_gpu(|gpu| {
         gpu.mig = Ok(Some((false, false)));
@@ -119,14 +123,14 @@ fn an_account_without_permission_is_reported_what_it_may_do() {
 }
 
 #[test]
-fn root_is_not_believed_to_have_what_the_driver_refuses_it() {
+fn root_has_no_right_that_the_driver_refuses() {
     let facts = with_gpu(|gpu| gpu.may_cut = Err(fault(4)));
 
     assert_eq!(complaints(&facts), ["mig_permission blocks"]);
 }
 
 #[test]
-fn a_library_that_cant_be_used_says_why_and_what_to_do() {
+fn an_unusable_library_is_reported_with_its_cause_and_fix() {
     for (code, word) in
         [(9, "modprobe"), (12, "--nvml"), (18, "reload"), (4, "root"), (999, "dmesg")]
     {
@@ -143,7 +147,7 @@ fn a_library_that_cant_be_used_says_why_and_what_to_do() {
 }
 
 #[test]
-fn modes_that_wait_for_a_reset_and_displays_are_named() {
+fn modes_that_need_a_reset_and_displays_are_named() {
     let pending = with_gpu(|gpu| gpu.mig = Ok(Some((false, true))));
     let screen = with_gpu(|gpu| gpu.display = Some(true));
     let sleepy = with_gpu(|gpu| gpu.persistence = Some(false));
@@ -154,7 +158,7 @@ fn modes_that_wait_for_a_reset_and_displays_are_named() {
 }
 
 #[test]
-fn processes_in_the_way_are_named_and_ours_are_not() {
+fn interfering_processes_are_named_and_the_agents_are_not() {
     let process = |pid, name: &str, ours, gpus: &[u32]| ProcessFacts {
         pid,
         name: name.to_owned(),

@@ -97,14 +97,14 @@ impl SliceQueue {
         }
     }
 
-    /// Notes an attempt whose processes may join. Those below it are fillers from now on, so that they have
-    /// little in the device's queue when it begins.
+    /// Records an attempt whose processes may join. Sessions of lower priority become fillers, so
+    /// that they have few kernels in the device's queue when it begins.
     pub fn admit(&mut self, admission: &Admission, now: Nanos) {
         self.expected.insert(admission.attempt, admission.priority);
         self.update_expected(now);
     }
 
-    /// Passes on which priority is expected.
+    /// Reports the expected priority to the queue.
     fn update_expected(&mut self, now: Nanos) {
         let highest = self.expected.values().min().copied();
         let actions = self.queue.set_expected(highest, now).to_vec();
@@ -223,7 +223,8 @@ impl SliceQueue {
         self.queue.waiting().iter().count()
     }
 
-    /// Returns the sessions in which a launch may be waiting. They need signs of life of the queue.
+    /// Returns the sessions in which a launch may be waiting. They need signs of life from the
+    /// queue.
     pub fn blocked_sessions(&self) -> impl Iterator<Item = SessionId> {
         self.queue.blocked_sessions()
     }
@@ -285,7 +286,7 @@ impl SliceQueue {
         sum
     }
 
-    /// Removes an attempt that is over, and returns its totals.
+    /// Removes an ended attempt, and returns its totals.
     pub fn remove_attempt(&mut self, attempt: AttemptId, now: Nanos) -> AttemptTally {
         let tally = self.tally(attempt);
         self.past.remove(&attempt);

@@ -1,25 +1,25 @@
-//! Parses the output of NVIDIA's control program and its logs, without trust: what can't be understood is
-//! nothing, never a reason to stop.
+//! Parses the output of NVIDIA's control program and its logs without trust: text that can't be
+//! parsed is ignored and never an error.
 //!
-//! The program ends every command with status 0, also one that failed: only its output shows it. They
-//! differ between drivers (535 knows no `get_server_status`). Its output without a GPU is kept
-//! in `lab/stand-in/tests/mps_transcript`.
+//! The program ends every command with status 0, even a failed one: only its output shows the
+//! failure. The outputs differ between drivers (535 has no `get_server_status`). Its output without
+//! a GPU is kept in `lab/stand-in/tests/mps_transcript`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most servers of one daemon that are remembered: it has one at a time.
+/// The most servers of one daemon that are remembered: it has one at a time.
 const SERVERS_MAX: usize = 64;
-/// Longest answer that is shown to people.
+/// The longest answer that is shown to users.
 const SHOWN_MAX: usize = 300;
 
-/// How a server stands.
+/// The status of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerStatus {
     /// It serves.
     Active,
-    /// A client's fault reached all of its clients; it takes nobody until they are gone.
+    /// A client's fault affected all of its clients; it accepts no new ones until they have ended.
     Fault,
-    /// It starts, or its status is unknown to us.
+    /// It starts, or its status is not known.
     Unready,
     /// The daemon is too old to report its status: its log is used instead.
     NotReported,
@@ -35,19 +35,19 @@ pub fn status(text: &str) -> ServerStatus {
     }
 }
 
-/// Reads a list of processes, one a line; other lines are ignored.
+/// Reads a list of processes, one on each line; other lines are ignored.
 pub fn pids(text: &str) -> Vec<u32> {
     text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 1).collect()
 }
 
-/// Returns whether `terminate_client` succeeded. A failure is some words and a line with its status,
-/// which isn't 0; so whatever isn't known to be a success is none.
+/// Returns whether `terminate_client` succeeded. A failure has some text and a line with its
+/// status, which isn't 0. Anything that isn't known to be a success counts as a failure.
 pub fn terminated(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.all(|line| matches!(line, "0" | "CUDA_SUCCESS"))
 }
 
-/// Returns what the answer to `start_server` complains of; a server that starts needs no words.
+/// Returns the error in the answer to `start_server`; a server that starts prints nothing.
 pub fn complaint(text: &str) -> Option<String> {
     let words: Vec<_> = text.split_whitespace().collect();
     let is_match = words.iter().any(|word| word.parse::<u32>().is_err());
@@ -91,17 +91,17 @@ impl ControlLog {
         }
     }
 
-    /// Returns whether a server took up its work.
+    /// Returns whether a server became ready.
     pub fn is_ready(&self, pid: u32) -> bool {
         self.ready.contains(&pid) && !self.ended.contains_key(&pid)
     }
 
-    /// Returns how a server ended, if it did.
+    /// Returns the exit status of a server, if it ended.
     pub fn end_of(&self, pid: u32) -> Option<i32> {
         self.ended.get(&pid).copied()
     }
 
-    /// Returns a server that ended before it took up its work, and its status.
+    /// Returns a server that ended before it became ready, and its status.
     pub fn stillborn(&self) -> Option<(u32, i32)> {
         let mut ended = self.ended.iter().filter(|(pid, _)| !self.ready.contains(pid));
         ended.next_back().map(|(pid, status)| (*pid, *status))
@@ -111,9 +111,9 @@ impl ControlLog {
 /// A fault in new lines of a server's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultLines {
-    /// Whether there is one.
+    /// Whether a fault was reported.
     pub fatal: bool,
-    /// The processes that they name as its cause, if they do.
+    /// The processes that the lines name as its cause, if any.
     pub culprits: BTreeSet<u32>,
 }
 
@@ -135,7 +135,7 @@ pub fn fault_lines(log: &str) -> FaultLines {
     found
 }
 
-/// Returns the last message of a log, for people; `None` if it only names its own path.
+/// Returns the last message of a log, for users; `None` if it only names its own path.
 pub fn last_line(log: &str) -> Option<String> {
     let reported = log.lines().map(|line| text_of(line).trim());
     let mut reported =
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn only_silence_or_a_zero_is_a_termination() {
+    fn only_an_empty_answer_or_a_zero_is_a_termination() {
         assert!(terminated(""));
         assert!(terminated("0\n"));
         assert!(!terminated("Server 1 not found\nServer 1 not found!\n1\n"));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_says_something_has_its_reason() {
+    fn a_start_with_output_has_a_reason() {
         assert_eq!(complaint(""), None);
         assert_eq!(complaint("4711\n"), None);
         let text = "A user id (UID) is required to start a new server\n";
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemons_log_shows_what_becomes_of_its_servers() {
+    fn a_daemons_log_shows_the_states_of_its_servers() {
         let mut log = ControlLog::default();
 
         log.read(
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_names_who_caused_a_memory_fault() {
+    fn a_log_names_the_process_that_caused_a_memory_fault() {
         let log = "[2022-04-28 15:56:07.410 Server 11570] Server is handling a fatal GPU error.\n\
                    [2022-04-28 15:56:07.410 Server 11570] Client process 12 caused a memory fault\n";
 
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(last_line("[x Other 9] Using log directory: /a"), None);
     }
 
-    /// Lines as NVIDIA's programs write them, whole, cut, or with other words in between.
+    /// Lines of NVIDIA's programs: complete, truncated, or with other words in between.
     fn line() -> impl Strategy<Value = String> {
         let words = prop_oneof![
             Just("[2026-11-21 11:22:09.081 Control 15848] ".to_owned()),
@@ -268,7 +268,7 @@ mod tests {
         }
 
         #[test]
-        fn whoever_a_log_names_is_found_among_other_lines(
+        fn a_named_process_is_found_among_other_lines(
             pid in 2_u32..u32::MAX,
             noise in prop::collection::vec("[a-z ]{0,20}", 0..5),
         ) {

@@ -1,11 +1,11 @@
-//! What each return code of the library means for us: one table.
+//! The handling of each return code of the library, in one table.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The library's return codes that are handled in a way of their own, as `nvml.h` numbers them.
-/// A test of the agent compares them with the library's bindings.
+/// The library's return codes with their own handling, with the numbers of `nvml.h`. A test of the
+/// agent compares them with the library's bindings.
 #[expect(missing_docs, reason = "the names are NVIDIA's, and documented in nvml.h")]
 pub mod return_code {
     pub const SUCCESS: u32 = 0;
@@ -47,27 +47,27 @@ pub struct NvmlCallError {
 /// What to do about a refused call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorHandling {
-    /// What was to be destroyed or read is not there.
+    /// The object to destroy or read doesn't exist.
     Absent,
-    /// A process holds it: wait for it, then try again, at last mark it stuck.
+    /// A process holds it: wait and try again, and finally mark it as stuck.
     InUse,
-    /// It may work a moment later.
+    /// It may work a little later.
     Retry,
-    /// The driver doesn't take this layout: plan anew.
+    /// The driver doesn't accept this layout: plan again.
     Replan,
-    /// The GPU, its driver or the machine needs a person.
+    /// The GPU, its driver or the machine needs a person to intervene.
     Faulty,
     /// We called it wrongly, or the driver lacks the call.
     Bug,
 }
 
 impl NvmlCallError {
-    /// Looks call and code up. Codes that no header names count as a faulty GPU: the one reading that
-    /// is always safe.
+    /// Looks call and code up. Codes that no header names count as a faulty GPU, which is the safe
+    /// assumption.
     pub fn handling(&self) -> ErrorHandling {
         match self.code {
             return_code::NOT_FOUND => ErrorHandling::Absent,
-            // A handle of what is gone is a bad argument.
+            // A handle of a removed object is an invalid argument.
             return_code::INVALID_ARGUMENT if self.destroys() => ErrorHandling::Absent,
             return_code::IN_USE => ErrorHandling::InUse,
             return_code::TIMEOUT
@@ -91,12 +91,12 @@ impl NvmlCallError {
             | return_code::RESET_TYPE_NOT_SUPPORTED => ErrorHandling::Bug,
             // NO_PERMISSION, INSUFFICIENT_POWER, DRIVER_NOT_LOADED, IRQ_ISSUE,
             // LIBRARY_NOT_FOUND, CORRUPTED_INFOROM, GPU_IS_LOST, RESET_REQUIRED,
-            // LIB_RM_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN and what nobody knows yet.
+            // LIB_RM_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN and future codes.
             _ => ErrorHandling::Faulty,
         }
     }
 
-    /// Returns whether the GPU is gone, with all that ran on it: lost, in need of a reset, or not
+    /// Returns whether the GPU is gone with all programs on it: lost, in need of a reset, or not
     /// listed by a driver that lists others.
     pub const fn is_loss(&self) -> bool {
         matches!(
@@ -105,7 +105,7 @@ impl NvmlCallError {
         )
     }
 
-    /// Returns whether nothing happened in the time that was given.
+    /// Returns whether the call timed out.
     pub const fn is_timeout(&self) -> bool {
         self.code == return_code::TIMEOUT
     }
@@ -119,14 +119,14 @@ impl NvmlCallError {
         matches!(self.code, return_code::NOT_SUPPORTED | return_code::FUNCTION_NOT_FOUND)
     }
 
-    /// Returns whether the library didn't know what it was queried about: a handle of something that
-    /// is gone, a number that its list lacks.
+    /// Returns whether the library didn't know the queried object: a handle of a removed object, or
+    /// a number that its list lacks.
     pub const fn is_bad_argument(&self) -> bool {
         self.code == return_code::INVALID_ARGUMENT
     }
 
-    /// Returns whether reading once more makes sense at once: what was looked at changed under the
-    /// reader's eyes, or the driver was busy.
+    /// Returns whether an immediate second reading makes sense: the objects changed during the
+    /// reading, or the driver was busy.
     pub fn is_fleeting(&self) -> bool {
         matches!(self.handling(), ErrorHandling::Retry | ErrorHandling::Absent)
             || self.is_bad_argument()

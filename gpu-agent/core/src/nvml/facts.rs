@@ -1,4 +1,4 @@
-//! The state of a GPU and its instances, as the driver reports it.
+//! The state of a GPU and its instances in the driver's report.
 
 use serde::{Deserialize, Serialize};
 use tessera_frames::cluster::{ComputeInstanceReport, MigReport};
@@ -6,7 +6,7 @@ use tessera_model::mig::compute::Cut;
 use tessera_model::mig::{Slot, catalog};
 use tessera_model::{Bytes, GpuId, SliceId};
 
-/// One GPU as its driver reports it.
+/// One GPU in its driver's report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuFacts {
     /// Its UUID.
@@ -19,19 +19,19 @@ pub struct GpuFacts {
     pub memory: Bytes,
     /// How it can be partitioned.
     pub mig: MigReport,
-    /// What stands, by start.
+    /// Its instances, by start.
     pub instances: Vec<InstanceFacts>,
-    /// Where it sits on the bus, as the kernel log writes it: `0000:65:00`.
+    /// Its bus address, in the format of the kernel log: `0000:65:00`.
     pub bus: Option<String>,
     /// The minor number of its device file.
     pub minor: Option<u32>,
-    /// What the driver advises (field 230); `None` where it gives no advice.
+    /// The driver's advice (field 230); `None` if it gives none.
     pub recovery: Option<u32>,
-    /// Whether a row of its memory waits for a reset to be remapped.
+    /// Whether a row of its memory needs a reset to be remapped.
     pub remap_pending: bool,
     /// Whether its MIG mode ends with the boot, as on Hopper and later.
     pub mode_volatile: bool,
-    /// Whether any process computes on it, with MIG on or off.
+    /// Whether any process uses it for compute, with MIG on or off.
     pub used: bool,
 }
 
@@ -47,18 +47,18 @@ impl GpuFacts {
     }
 }
 
-/// One GPU instance as its driver reports it.
+/// One GPU instance in its driver's report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InstanceFacts {
-    /// Where it stands and what it is.
+    /// Its slot.
     pub slot: Slot,
-    /// The driver's number of it, by which errors name it; given anew to later instances.
+    /// The driver's number of it, which errors name; later instances reuse it.
     pub number: u32,
-    /// How many compute instances stand in it.
+    /// How many compute instances it has.
     pub compute: u32,
-    /// The MIG device over the whole of it, if it isn't cut further.
+    /// The MIG device over the whole of it, if it isn't divided.
     pub slice: Option<SliceId>,
-    /// Its compute instances by start, if it is cut further.
+    /// Its compute instances by start, if it is divided.
     #[serde(default)]
     pub parts: Vec<ComputeInstanceReport>,
     /// Memory that a job can use.
@@ -70,7 +70,7 @@ pub struct InstanceFacts {
 }
 
 impl InstanceFacts {
-    /// Returns the compute instances that can be seen, of an instance of `compute_slices`.
+    /// Returns the visible compute instances of an instance with `compute_slices`.
     pub fn cut(&self, compute_slices: u8) -> Cut {
         if self.slice.is_some() {
             return Cut::whole(compute_slices).unwrap_or_default();
@@ -93,7 +93,7 @@ impl InstanceFacts {
 pub struct InstanceUser {
     /// Its pid.
     pub pid: u32,
-    /// Whether it belongs to an attempt of ours, by its environment.
+    /// Whether it belongs to one of the agent's attempts, by its environment.
     pub ours: bool,
 }
 

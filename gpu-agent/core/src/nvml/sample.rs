@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Bytes};
 
-/// What a GPU draws and who uses it, at one moment. What the driver doesn't report is `None`, never
-/// zero.
+/// The power of a GPU and the processes that use it, at one time. A value that the driver doesn't
+/// report is `None`, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuSample {
     /// Whether MIG mode is on.
     pub mig: bool,
     /// Memory in use on the whole GPU.
     pub memory_used: Option<Bytes>,
-    /// How much of the last moments the GPU was busy, in percent; not reported with MIG on.
+    /// The driver's GPU utilisation, in percent; not reported with MIG on.
     pub busy_percent: Option<u32>,
     /// Power of the whole GPU, in milliwatts.
     pub power_mw: Option<u64>,
@@ -29,9 +29,9 @@ pub struct GpuSample {
 /// One instance in a [`GpuSample`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceSample {
-    /// The driver's number of the GPU instance: good until the next change of the layout.
+    /// The driver's number of the GPU instance, valid until the layout is changed.
     pub number: u32,
-    /// Where it stands and what it is.
+    /// Its slot.
     pub slot: Slot,
     /// Memory in use.
     pub memory_used: Option<Bytes>,
@@ -54,7 +54,7 @@ pub struct ProcessSample {
     pub load_percent: u32,
     /// The attempt that it belongs to, by its environment.
     pub attempt: Option<AttemptId>,
-    /// Whether it is a daemon's MPS server: what it does, it does for its clients.
+    /// Whether it is a daemon's MPS server, which works for its clients.
     #[serde(default)]
     pub mps_server: bool,
 }

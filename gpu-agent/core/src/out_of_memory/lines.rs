@@ -1,4 +1,4 @@
-//! What one line of output means for the question of memory.
+//! Classifies one line of output as evidence about GPU memory.
 //!
 //! The names of the error come from the libraries' sources: drivers and runtimes (`cuda.h`, `driver_types.h`),
 //! the allocators of the frameworks, and programs that print sentences of their own.
@@ -8,14 +8,14 @@
 pub enum LineMeaning {
     /// GPU memory ran out, by the library of that name.
     OutOfMemory {
-        /// Which library or program prints such lines.
+        /// The library or program that prints such lines.
         stack: &'static str,
-        /// Whether it is a limit of the program's own, which no driver refuses.
+        /// Whether it is a limit of the program itself, so that the driver refuses nothing.
         is_own_limit: bool,
-        /// Whether the line is an exception's or a program's last words, not one of a log.
+        /// Whether the line is an exception or a program's final error, and not part of a log.
         is_error: bool,
     },
-    /// It was expected, and the program goes on.
+    /// The error was expected, and the program continues.
     Handled,
     /// The program makes progress.
     Progress,
@@ -29,10 +29,11 @@ pub enum LineMeaning {
     Other,
 }
 
-/// A text that names the error, who prints it, and whether it is a limit of the program's own.
+/// A text that names the error, the library that prints it, and whether it is a limit of the
+/// program itself.
 type Name = (&'static str, &'static str, bool);
 
-/// Texts that name the error wherever they stand, in lower case.
+/// Texts that name the error anywhere in a line, in lower case.
 const NAMES: [Name; 58] = [
     ("cuda out of memory", "PyTorch", false),
     ("hip out of memory", "PyTorch", false),
@@ -138,7 +139,7 @@ const PAIRS: [(&str, &str, &str, bool); 40] = [
     ("kv cache", "larger than the maximum number of tokens", "vLLM", true),
 ];
 
-/// Texts that show that memory of the host is meant, in lower case.
+/// Texts which show that the host's memory is meant, in lower case.
 const HOST: [&str; 22] = [
     "defaultcpuallocator",
     "cpu_alloc",
@@ -275,7 +276,8 @@ const OTHER_EXCEPTIONS: [&str; 8] = [
     "argumenterror",
 ];
 
-/// Errors by which a launcher or another rank reports an end that has another cause, in lower case.
+/// Errors with which a launcher or another rank reports an end that has another cause, in lower
+/// case.
 const CONSEQUENCES: [&str; 34] = [
     "childfailederror",
     "calledprocesserror",
@@ -369,7 +371,7 @@ struct Named {
     at: usize,
 }
 
-/// Returns who names the error so.
+/// Returns the library that names the error in this way.
 fn name(lower: &str) -> Option<Named> {
     let single = NAMES.iter().find_map(|(text, stack, is_own_limit)| {
         lower.find(text).map(|at| Named { stack, is_own_limit: *is_own_limit, at })
@@ -382,11 +384,11 @@ fn name(lower: &str) -> Option<Named> {
     })
 }
 
-/// Words that show that what follows in quotation marks is an error's own text, in lower case.
+/// Words which show that the following quotation is an error's own text, in lower case.
 const ERROR_WORDS: [&str; 9] =
     ["error", "fail", "exception", "fatal", "abort", "critical", "panic", "what()", "terminate"];
 
-/// Labels of lines that repeat what somebody wrote: records of data sets, chats and documents.
+/// Labels of lines that quote other texts: records of data sets, chats and documents.
 const SPEAKERS: [&str; 20] = [
     "user:",
     "assistant:",
@@ -473,7 +475,7 @@ fn is_error(line: &str) -> bool {
     is_exception(line) || !is_below
 }
 
-/// Removes what ranks, containers and loggers put before a line.
+/// Removes the prefixes of ranks, containers and loggers from a line.
 fn strip_prefixes(line: &str) -> &str {
     let mut rest = line.trim_start_matches(['|', ' ', '\t', '>']);
     for _ in 0..8 {

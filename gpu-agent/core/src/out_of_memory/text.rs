@@ -1,18 +1,20 @@
-//! What the end of a program's output states about GPU memory.
+//! Finds statements about GPU memory at the end of a program's output.
 
 use super::lines::{LineMeaning, meaning};
 
-/// So much of the end of each stream is read. The longest traces that were seen, of 64 ranks, have some 300 KiB.
+/// How much of the end of each stream is read, in bytes. The longest observed traces, of 64 ranks,
+/// have some 300 KiB.
 pub const WINDOW_BYTES: u64 = 1024 * 1024;
 
-/// Longest part of a line that is looked at, in bytes: allocators print tables, and progress bars never end
-/// their line.
+/// The longest part of a line that is read, in bytes: allocators print tables, and progress bars
+/// never end their line.
 const LINE_BYTES_MAX: usize = 2_000;
 
-/// Most characters of a line that are reported.
+/// The most characters of a line that are reported.
 const REPORTED_CHARS_MAX: usize = 200;
 
-/// Lines of progress after an error by which it was survived. Other ranks may still print one or two.
+/// How many lines of progress after an error show that it was survived. Other ranks may still print
+/// one or two.
 const PROGRESS_MIN: usize = 3;
 
 /// A line that names the error.
@@ -20,13 +22,14 @@ const PROGRESS_MIN: usize = 3;
 pub struct TextEvidence {
     /// The line, cut to 200 characters.
     pub line: String,
-    /// Who prints such lines.
+    /// The library that prints such lines.
     pub stack: &'static str,
-    /// Whether it is a limit of the program's own, below the slice.
+    /// Whether it is a limit of the program itself, below the slice.
     pub is_own_limit: bool,
 }
 
-/// Looks for the error in one stream: the last lines that name it, unless the program went on after them.
+/// Searches one stream for the error: the last lines that name it, unless the program continued
+/// after them.
 #[derive(Clone, Debug, Default)]
 struct StreamReading {
     found: Option<TextEvidence>,
@@ -41,7 +44,7 @@ impl StreamReading {
     fn take(&mut self, line: &str) {
         match meaning(line) {
             LineMeaning::OutOfMemory { stack, is_own_limit, is_error } => {
-                // The first line of an error is the one to show: what follows are consequences.
+                // The first line of an error is shown, since later ones are consequences.
                 let is_new =
                     self.found.is_none() || self.progress > 0 || (is_error && !self.is_error);
                 if is_new {
@@ -80,9 +83,10 @@ impl StreamReading {
     }
 }
 
-/// Finds what two streams state together; `None` if neither names the error as the end of the program.
+/// Combines the evidence of two streams; `None` if neither names the error as the end of the
+/// program.
 ///
-/// The texts are the last [`WINDOW_BYTES`] of each. A program whose errors go through `2>&1 | tee` has all on
+/// The texts are the last [`WINDOW_BYTES`] of each. A program with `2>&1 | tee` has all of it on
 /// its standard output.
 pub fn find(stdout: &str, stderr: &str) -> Option<TextEvidence> {
     read(stderr).or_else(|| read(stdout))
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_text_is_read_without_harm() {
+    fn invalid_text_is_read_without_failure() {
         let wild = "\u{1F525}".repeat(2_000) + "\r\0\u{7f}" + ERROR;
 
         assert!(find(&wild, "").is_some());

@@ -1,4 +1,4 @@
-//! What an attempt's end means, from the evidence. Pure.
+//! Decides the outcome of an attempt from the evidence. Pure.
 
 use tessera_frames::cluster::{HOST_MEMORY_DETAIL, StopCause};
 use tessera_model::Millis;
@@ -11,15 +11,15 @@ use crate::xids;
 /// Why the shepherd itself signalled the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signalled {
-    /// It was to end, at the controller's request.
+    /// The controller requested its end.
     Stopped(StopCause),
-    /// It was to end, its time being up.
+    /// Its time limit was reached.
     TimeLimit(Millis),
-    /// Killed at once.
+    /// It was killed at once.
     Killed(KillReason),
 }
 
-/// What was seen of an end.
+/// The evidence about an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
     /// The exit status from the kernel.
@@ -34,7 +34,7 @@ pub struct Evidence {
     pub machine_stops: bool,
 }
 
-/// Decides how an attempt ended, with a sentence for people where the outcome is not enough.
+/// Decides how an attempt ended, with a sentence for users if the outcome is not enough.
 ///
 /// A program that returns 0 after a cancel has done its work. After a pre-emption that can't be
 /// reported from a program that saved a checkpoint, so that it counts as pre-empted and runs again. The same holds
@@ -67,7 +67,7 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
             ProgramExit::Code(_) | ProgramExit::Signal(_),
         ) => plain(Outcome::Cancelled),
         (Some(Signalled::Killed(reason)), ProgramExit::Signal(9)) => killed(reason),
-        // A shell reports the end of a command that was killed in this way.
+        // A shell reports a killed command in this way.
         (None, ProgramExit::Signal(9) | ProgramExit::Code(137)) if evidence.out_of_memory => {
             (Outcome::OutOfMemory, HOST_MEMORY_DETAIL.to_owned())
         }
@@ -91,7 +91,7 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
 /// Returns outcome and text of the end of an attempt that was killed.
 pub fn killed(reason: KillReason) -> (Outcome, String) {
     let (outcome, detail) = match reason {
-        KillReason::LeaseRanOut => (Outcome::Lost, "the node's lease ran out"),
+        KillReason::LeaseRanOut => (Outcome::Lost, "the node's lease expired"),
         KillReason::OldGeneration => (Outcome::Lost, "the node had been declared lost"),
         KillReason::Revoked => (Outcome::NotStarted, "the launch was revoked"),
         KillReason::Xid(xid) => {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_gave_up_for_want_of_gpu_memory_ran_out_of_it() {
+    fn a_program_that_reports_lack_of_gpu_memory_ran_out_of_it() {
         let outcome = |exit, signalled| {
             let (out_of_memory, out_of_gpu_memory) = (true, true);
             verdict(Evidence { out_of_memory, out_of_gpu_memory, ..seen(exit, signalled) })
@@ -170,8 +170,12 @@ mod tests {
             assert!(outcome(exit, None).1.contains("GPU memory"));
             assert_eq!(outcome(exit, cancel).0, Outcome::Cancelled, "{exit:?}");
         }
-        assert_eq!(outcome(ProgramExit::Code(0), None).0, Outcome::Succeeded, "it got by without");
-        // The kernel's word on the host's memory counts more.
+        assert_eq!(
+            outcome(ProgramExit::Code(0), None).0,
+            Outcome::Succeeded,
+            "it succeeded without it"
+        );
+        // The kernel's report about the host's memory has precedence.
         assert!(outcome(ProgramExit::Signal(9), None).1.contains("host memory"));
     }
 

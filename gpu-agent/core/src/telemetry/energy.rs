@@ -1,15 +1,16 @@
-//! Whose energy it was: splits what a GPU's counter gained among those who had the GPU.
+//! Attribution of energy: splits the increase of a GPU's counter among the attempts that had the
+//! GPU.
 //!
 //! The rule has two parts, after the way in which the co-execution study measures power (`e =
 //! P_rel · T_rel`, the GPU's idle power included, 32 W of it on an A30):
 //!
-//! - What the GPU draws even when idle is borne by those who **hold** it. Each bears it by the
-//!   share of its multiprocessors that it holds and for as long as it does. The share that nobody
-//!   holds stays with the GPU. An attempt that has the whole GPU thus bears exactly what the
-//!   counter reports, as the study's figures for single programs do.
-//! - What it draws beyond that is borne by those who are **active**, by their activity.
+//! - The idle power is charged to the attempts that **hold** the GPU. Each is charged in proportion
+//!   to the multiprocessors that it holds and to the time. The share that no attempt holds stays
+//!   with the GPU. An attempt with the whole GPU is thus charged exactly what the counter reports,
+//!   like the study's figures for single programs.
+//! - Energy beyond that is charged to the **active** attempts, in proportion to their activity.
 //!
-//! Whole millijoules, split so that the parts add up to the counter's gain exactly, whatever
+//! Amounts are whole millijoules, and the parts add up exactly to the counter's increase, whatever
 //! the shares are.
 //!
 //! # Source
@@ -21,24 +22,24 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tessera_model::{AttemptId, BootId, Millis};
 
-/// Idle power is learnt from spans at least this long: counters move in steps of up to 100 ms.
+/// Idle power is learned from spans at least this long: counters move in steps of up to 100 ms.
 const IDLE_SPAN_MIN: Millis = Millis::new(500);
 
-/// One look at a GPU's counter.
+/// One reading of a GPU's counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnergyReading {
-    /// The boot in which it was read: counters begin anew with each.
+    /// The boot in which it was read: counters restart with each boot.
     pub boot: BootId,
     /// When, in milliseconds since 1970.
     pub at: Millis,
     /// The counter, in millijoules, where the GPU has one.
     pub counter_mj: Option<u64>,
-    /// The power, in milliwatts: stands in where there is no counter.
+    /// The power, in milliwatts, which is used if there is no counter.
     pub power_mw: Option<u64>,
 }
 
-/// What one attempt had of a GPU between two readings. Weights of the same kind are compared
-/// with each other only.
+/// One attempt's use of a GPU between two readings. Only weights of the same kind are compared with
+/// each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnergyShare {
     /// The attempt's id.
@@ -49,14 +50,14 @@ pub struct EnergyShare {
     pub active: u128,
 }
 
-/// What all of them had between two readings.
+/// The use of a GPU between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnergyShares {
-    /// Each attempt's.
+    /// The use by each attempt.
     pub attempts: Vec<EnergyShare>,
-    /// What nobody held.
+    /// The part that no attempt held.
     pub free: u128,
-    /// How active processes were that are no attempt's.
+    /// The activity of processes outside of attempts.
     pub other: u128,
 }
 
@@ -65,13 +66,13 @@ pub struct EnergyShares {
 #[serde(deny_unknown_fields)]
 pub struct EnergyLedger {
     last: Option<EnergyMark>,
-    /// The least that the GPU was seen to draw while nobody had it.
+    /// The least observed power while no attempt had the GPU.
     idle_power_mw: Option<u64>,
-    /// Borne by nobody.
+    /// Energy that is charged to no attempt.
     idle_mj: u64,
-    /// Of processes that are no attempt's.
+    /// Energy of processes outside of attempts.
     other_mj: u64,
-    /// Of attempts that are over and reported.
+    /// Energy of attempts that ended and were reported.
     settled_mj: u64,
     attempts: BTreeMap<AttemptId, u64>,
 }
@@ -85,13 +86,13 @@ struct EnergyMark {
 }
 
 impl EnergyLedger {
-    /// Returns the span that the next reading at `at` will cover: nothing before the first.
+    /// Returns the span that the next reading at `at` covers; `None` before the first one.
     pub fn span(&self, at: Millis) -> Option<(Millis, Millis)> {
         self.last.map(|last| (last.at, at))
     }
 
-    /// Takes a reading in and gives what was gained since the last one to those who had the
-    /// GPU; returns the gain. The first reading only begins the account.
+    /// Records a reading and charges the increase since the last one to the attempts that had the
+    /// GPU; returns the increase. The first reading only starts the account.
     pub fn advance(&mut self, reading: EnergyReading, shares: &EnergyShares) -> u64 {
         let mark =
             EnergyMark { boot: reading.boot, at: reading.at, counter_mj: reading.counter_mj };
@@ -102,7 +103,7 @@ impl EnergyLedger {
             self.learn_idle(gained, span);
         }
         let resting = self.idle_power_mw.map_or(0, |mw| {
-            // More than was gained is all of it.
+            // At most the whole increase is charged.
             millijoules(mw, span).map_or(gained, |resting| resting.min(gained))
         });
         let held: Vec<_> = shares.attempts.iter().map(|share| share.held).collect();
@@ -112,7 +113,8 @@ impl EnergyLedger {
         if active.iter().any(|weight| *weight > 0) || shares.other > 0 {
             self.give(moving, &active, shares.other, Remainder::Other, shares);
         } else {
-            // No process was seen at work, but the GPU was: the attempts that held it kept it awake.
+            // The GPU was active although no process was observed, so the energy is charged to the
+            // attempts that held it.
             let free = if held.iter().any(|weight| *weight > 0) { 0 } else { 1 };
             self.give(moving, &held, free, Remainder::Idle, shares);
         }
@@ -144,9 +146,9 @@ impl EnergyLedger {
 
     fn learn_idle(&mut self, gained_mj: u64, span: Millis) {
         let mw = u128::from(gained_mj) * 1_000 / u128::from(span.get().max(1));
-        // No GPU draws so much: the counter is wrong, and nothing can be learned from it.
+        // No GPU has so much power: the counter is wrong, and the reading is not used.
         let Ok(mw) = u64::try_from(mw) else { return };
-        // A reset in between would make it seem to draw less: a GPU draws something always.
+        // Zero power means a reset in between, since a GPU always uses some power.
         if mw > 0 {
             self.idle_power_mw = Some(self.idle_power_mw.map_or(mw, |known| known.min(mw)));
         }
@@ -164,22 +166,22 @@ impl EnergyLedger {
         }
     }
 
-    /// Returns all that the GPU has gained since the account began.
+    /// Returns the GPU's energy since the account began.
     pub fn total_mj(&self) -> u64 {
         self.idle_mj + self.other_mj + self.attempts_mj()
     }
 
-    /// Returns what attempts have used, those that are long over included.
+    /// Returns the energy of all attempts, including ended ones.
     pub fn attempts_mj(&self) -> u64 {
         self.settled_mj + self.attempts.values().sum::<u64>()
     }
 
-    /// Returns what was borne by nobody.
+    /// Returns the energy that was charged to no attempt.
     pub const fn idle_mj(&self) -> u64 {
         self.idle_mj
     }
 
-    /// Returns what processes used that are no attempt's.
+    /// Returns the energy of processes outside of attempts.
     pub const fn other_mj(&self) -> u64 {
         self.other_mj
     }
@@ -191,13 +193,13 @@ enum Remainder {
     Other,
 }
 
-/// What a GPU gained between two readings. A counter that stands lower than before, or was
-/// read in another boot, began anew: it holds what was used since.
+/// Returns a GPU's energy between two readings. A counter that decreased, or was read in another
+/// boot, restarted: its value is the energy since then.
 fn gained(last: EnergyMark, now: EnergyReading, span: Millis) -> u64 {
     match (last.counter_mj, now.counter_mj) {
         (Some(before), Some(after)) if last.boot == now.boot && after >= before => after - before,
         (Some(_), Some(after)) => after,
-        // A counter that appears or fails for once: the span is covered by the next pair.
+        // If a counter appears or fails once, the next pair of readings covers the span.
         (None, Some(_)) => 0,
         (_, None) if last.boot == now.boot => {
             now.power_mw.and_then(|mw| millijoules(mw, span)).unwrap_or(0)

@@ -1,9 +1,9 @@
-//! The files from which DCGM's exporter learns which jobs a GPU or an instance has.
+//! The files from which DCGM's exporter reads the jobs of a GPU or an instance.
 //!
-//! One file a GPU with MIG off, named by its index (`0`), or an instance, named by the indices of
-//! its GPU and of the driver's GPU instance (`0.3`). Each line has one job's number. A place
-//! without jobs has no file: older exporters drop the figures of a place whose file is empty. A GPU
-//! in MIG mode has no file of its own: its figures are those of no single job.
+//! A GPU with MIG off has one file, named by its index (`0`). Each instance has one, named by the
+//! indices of its GPU and of the driver's GPU instance (`0.3`). Each line has one job's number. A
+//! device without jobs has no file: older exporters drop the figures of a device whose file is
+//! empty. A GPU in MIG mode has no file of its own: its figures don't belong to a single job.
 //!
 //! # Source
 //!
@@ -33,7 +33,7 @@ impl DcgmEntity {
         }
     }
 
-    /// Reads the name of a file; `None` for one that the exporter doesn't read either.
+    /// Reads the name of a file; `None` for one that the exporter doesn't read.
     pub fn of_file(name: &str) -> Option<Self> {
         let number = |text: &str| text.parse().ok().filter(|n: &u32| n.to_string() == text);
         match name.split_once('.') {
@@ -45,50 +45,50 @@ impl DcgmEntity {
     }
 }
 
-/// Which jobs are where.
+/// The jobs by place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobMap {
-    /// The GPUs of which it is known what is where.
+    /// The GPUs whose jobs are known.
     pub known: BTreeSet<u32>,
     /// The jobs by place; no place without jobs.
     pub jobs: BTreeMap<DcgmEntity, BTreeSet<JobId>>,
 }
 
 impl JobMap {
-    /// Returns what is to stand in a place's file.
+    /// Returns the content of a place's file.
     fn content(jobs: &BTreeSet<JobId>) -> String {
         jobs.iter().map(|job| format!("{job}\n")).collect()
     }
 
-    /// Returns the files that are to be there, by name.
+    /// Returns the required files, by name.
     pub fn files(&self) -> BTreeMap<String, String> {
         self.jobs.iter().map(|(place, jobs)| (place.file_name(), Self::content(jobs))).collect()
     }
 }
 
-/// What is to be done in the folder.
+/// A change of the folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobFileChange {
-    /// Put this into a file, in one step.
+    /// Write a file atomically.
     Write {
         /// Its id.
         name: String,
         /// The content.
         content: String,
     },
-    /// Take a file away.
+    /// Remove a file.
     Remove {
         /// Its id.
         name: String,
     },
 }
 
-/// What we wrote into which file, or were about to.
+/// The content that we wrote into each file, or were about to write.
 pub type OwnJobFiles = BTreeMap<String, BTreeSet<String>>;
 
-/// Works out what is to be done. `stands` reads a file of the folder. Files that nobody knows us
-/// to have written are left alone, unless a job of ours is in their place; so are those of GPUs
-/// that haven't been seen (yet).
+/// Computes the changes of the folder. `stands` reads one of its files. Files that are not recorded
+/// as ours are not touched, unless a job of ours is in their place. Files of GPUs that haven't been
+/// seen (yet) are not touched either.
 pub fn changes(
     map: &JobMap,
     ours: &OwnJobFiles,
@@ -98,7 +98,7 @@ pub fn changes(
     let stale = ours.iter().filter(|(name, _)| !desired.contains_key(*name));
     let stale = stale.filter(|(name, contents)| {
         let seen = DcgmEntity::of_file(name).is_none_or(|place| map.known.contains(&place.gpu));
-        // What another program put there since is its own.
+        // A file that another program wrote since then is its own.
         seen && stands(name).is_some_and(|content| contents.contains(&content))
     });
     let removals = stale.map(|(name, _)| JobFileChange::Remove { name: name.clone() });
@@ -110,8 +110,7 @@ pub fn changes(
     removals.chain(writes).collect()
 }
 
-/// Returns what is ours once the folder is as required: what stood of GPUs that weren't seen stays
-/// so.
+/// Returns our files after the changes: files of GPUs that weren't seen stay.
 pub fn ours_after(map: &JobMap, ours: &OwnJobFiles) -> OwnJobFiles {
     let unseen =
         |name: &str| DcgmEntity::of_file(name).is_some_and(|p| !map.known.contains(&p.gpu));
@@ -121,7 +120,7 @@ pub fn ours_after(map: &JobMap, ours: &OwnJobFiles) -> OwnJobFiles {
     kept.chain(desired).collect()
 }
 
-/// Returns what may be ours while the folder is being changed.
+/// Returns the files that may be ours during the changes.
 pub fn ours_meanwhile(map: &JobMap, ours: &OwnJobFiles) -> OwnJobFiles {
     let mut both = ours.clone();
     for (name, content) in map.files() {
@@ -148,7 +147,7 @@ mod tests {
         map
     }
 
-    /// A folder, and what the agent wrote down of it.
+    /// A folder, and the agent's record of it.
     #[derive(Clone, Debug, Default)]
     struct JobFolder {
         files: BTreeMap<String, String>,
@@ -193,12 +192,12 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_left_alone() {
+    fn files_of_other_programs_are_not_touched() {
         let mut folder = JobFolder::default();
         folder.files.insert("5".into(), "slurm\n".into());
         assert!(folder.bring(&map(&[0, 5], &[(place(0, Some(1)), 7)]), usize::MAX));
 
-        // Somebody else takes the place over.
+        // Another program overwrites the file.
         folder.files.insert("0.1".into(), "theirs\n".into());
         assert!(folder.bring(&map(&[0, 5], &[]), usize::MAX));
 
@@ -218,10 +217,10 @@ mod tests {
     }
 
     proptest! {
-        /// Launches, ends and re-cuts in any order, and an agent that may be killed in the middle
-        /// of each change: the next one puts it right and leaves nothing stale.
+        /// Launches, ends and repartitions in any order, and an agent that may be killed in the
+        /// middle of each change: the next agent corrects the folder and leaves no stale files.
         #[test]
-        fn the_folder_is_right_after_every_change_and_after_a_crash_in_any(
+        fn the_folder_is_correct_after_every_change_and_after_a_crash_in_any(
             steps in prop::collection::vec(
                 (prop::collection::btree_map((0..2_u32, prop::option::of(0..4_u32)), 1..9_u64, 0..5), 0..6_usize),
                 1..20,

@@ -1,7 +1,7 @@
-//! One GPU's meter: takes samples in, keeps the accounts of the attempts on it and its figures
-//! over time.
+//! One GPU's meter: it records samples, and keeps the accounts of the attempts on it and its
+//! figures over time.
 //!
-//! Which attempts are active is measured differently from GPU to GPU, and the best source is taken:
+//! How activity is measured depends on the GPU; the best source is used:
 //!
 //! - MIG off: by the driver's load of each process (`nvmlDeviceGetProcessUtilization`).
 //! - MIG on, or a driver that doesn't report loads: an attempt counts as busy while one of its
@@ -10,7 +10,7 @@
 //!   attempt counts with those alone. Power above idle follows busy multiprocessors: the
 //!   co-execution study's bandwidth adds nothing to a fit over its programs.
 //!
-//! An attempt that came and went between two samples counts as busy for as long as it was there.
+//! An attempt that started and ended between two samples counts as busy for its whole time.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub struct GpuTenancy {
     pub job: JobId,
     /// The GPU that it belongs to.
     pub gpu: GpuId,
-    /// In which instance; `None` for a whole GPU.
+    /// Its instance; `None` for a whole GPU.
     pub slot: Option<Slot>,
     /// When its program was started, in milliseconds since 1970.
     pub began: Millis,
@@ -46,7 +46,7 @@ pub struct GpuTenancy {
     pub ended: Option<Millis>,
 }
 
-/// What is known of an attempt on this GPU.
+/// What is known about an attempt on this GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttemptAccount {
@@ -55,23 +55,23 @@ pub struct AttemptAccount {
     slot: Option<Slot>,
     began: Millis,
     ended: Option<Millis>,
-    /// The largest amount of memory that it was seen to have; `None` until it was seen.
+    /// The largest observed memory; `None` until it was observed.
     peak_memory: Option<Bytes>,
     /// The share of the GPU that its place has, in millionths.
     share: Option<u64>,
-    /// How active it was when last seen, in millionths of the GPU.
+    /// Its activity at the last sample, in millionths of the GPU.
     active: Option<u64>,
-    /// Since when it was seen to do nothing, without a gap in the samples; `None` while it is active or not seen.
+    /// Since when it has done nothing, without a gap in the samples; `None` while it is active or not sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     idle_since: Option<Millis>,
-    /// When it was last seen.
+    /// When it was last sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seen: Option<Millis>,
-    /// Whether it is over and fully counted: it waits for the controller's word.
+    /// Whether it ended and is fully counted: it waits for the controller's acknowledgement.
     reported: bool,
 }
 
-/// What must outlive the agent's process.
+/// The state that must outlive the agent's process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeterState {
@@ -79,12 +79,12 @@ pub struct MeterState {
     accounts: BTreeMap<AttemptId, AttemptAccount>,
 }
 
-/// The newest sample, with when it was taken.
+/// The newest sample, with its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatestSample {
     /// When, in milliseconds since 1970.
     pub at: Millis,
-    /// What was seen.
+    /// The sample.
     pub sample: GpuSample,
 }
 
@@ -104,22 +104,22 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Goes on from what an earlier process kept.
+    /// Continues from the state of an earlier process.
     pub fn resume(kept: MeterState) -> Self {
         Self { kept, ..Self::default() }
     }
 
-    /// Returns what must outlive this process.
+    /// Returns the state that must outlive this process.
     pub const fn kept(&self) -> &MeterState {
         &self.kept
     }
 
-    /// Learns what the GPU is.
+    /// Sets the properties of the GPU.
     pub fn describe(&mut self, report: &GpuReport) {
         self.index = Some(report.index);
         let MigReport::On { geometry } = &report.mig else { return };
-        // The profile that covers the whole GPU: multiprocessors that no instance can get
-        // count for nobody.
+        // The profile that covers the whole GPU: multiprocessors that no instance can get don't
+        // count.
         let whole = geometry.profiles.iter().map(|profile| u64::from(profile.sms)).max();
         let whole = whole.filter(|sms| *sms > 0).unwrap_or(u64::MAX);
         for instance in &report.instances {
@@ -139,7 +139,7 @@ impl Meter {
         }
     }
 
-    /// Opens an attempt's account; one that is open stays as it is.
+    /// Opens an attempt's account; an open one doesn't change.
     pub fn begin(&mut self, tenancy: &GpuTenancy) {
         let account = AttemptAccount {
             job: tenancy.job,
@@ -176,7 +176,8 @@ impl Meter {
         }
     }
 
-    /// Takes in how much memory the attempt's own processes had: samples miss short peaks.
+    /// Records the memory that the attempt's own processes reported, since samples miss short
+    /// peaks.
     pub fn observe_memory(&mut self, attempt: AttemptId, peak: Bytes) {
         if let Some(account) = self.kept.accounts.get_mut(&attempt) {
             account.peak_memory = account.peak_memory.max(Some(peak));
@@ -191,7 +192,7 @@ impl Meter {
         }
     }
 
-    /// Takes a sample in; returns whether an attempt's figures are complete by it.
+    /// Records a sample; returns whether it completes an attempt's figures.
     pub fn take(&mut self, boot: BootId, at: Millis, sample: GpuSample) -> bool {
         let activity = self.activity(&sample, at);
         let reading =
@@ -243,7 +244,7 @@ impl Meter {
         all.filter(move |(_, account)| here(account))
     }
 
-    /// Works out who was active at a sample, in millionths of the GPU.
+    /// Computes the activity at a sample, in millionths of the GPU.
     fn activity(&self, sample: &GpuSample, at: Millis) -> ActivityWindow {
         let mut activity = ActivityWindow::default();
         let owned: Vec<_> =
@@ -266,9 +267,9 @@ impl Meter {
             }
             return activity;
         }
-        // Who holds a context, place by place.
+        // The attempts that hold a context, by place.
         let mut busy = BTreeMap::<Option<Slot>, Vec<Option<AttemptId>>>::new();
-        // A server holds a context for its clients only: these are listed themselves.
+        // A server holds a context only for its clients, which are listed themselves.
         for (process, owner) in owned.into_iter().filter(|(process, _)| !process.mps_server) {
             let there = busy.entry(slot_of(process, sample)).or_default();
             if !there.contains(&owner) {
@@ -289,7 +290,7 @@ impl Meter {
         activity
     }
 
-    /// Works out what everybody had since the last reading.
+    /// Computes the use of each attempt since the last reading.
     fn shares(&self, to: Millis, activity: &ActivityWindow) -> EnergyShares {
         let Some((from, _)) = self.kept.ledger.span(to) else { return EnergyShares::default() };
         let length = to.minus(from).get().max(1);
@@ -303,7 +304,7 @@ impl Meter {
         for (attempt, account) in waiting() {
             let overlap = account.overlap(from, to);
             let share = account.share.unwrap_or(0);
-            // Sharers of a place hold it together, not each of them.
+            // Sharing attempts hold a place together and divide it.
             let all = on_place.get(&account.slot).copied().unwrap_or(0).max(length);
             let held =
                 u128::from(share) * u128::from(overlap) * u128::from(length) / u128::from(all);
@@ -389,13 +390,13 @@ impl Meter {
         &self.kept.ledger
     }
 
-    /// Returns the attempts that are on the GPU, with their jobs and places.
+    /// Returns the attempts on the GPU, with their jobs and places.
     pub fn tenancies(&self) -> impl Iterator<Item = (AttemptId, JobId, Option<Slot>)> {
         let open = self.kept.accounts.iter().filter(|(_, account)| account.ended.is_none());
         open.map(|(attempt, account)| (*attempt, account.job, account.slot))
     }
 
-    /// Adds the jobs that are on the GPU now to a map; nothing while the GPU wasn't seen.
+    /// Adds the GPU's current jobs to a map; none while the GPU wasn't seen.
     pub fn map_jobs(&self, map: &mut JobMap) {
         let (Some(gpu), Some(numbers)) = (self.index, &self.numbers) else { return };
         map.known.insert(gpu);
@@ -403,7 +404,7 @@ impl Meter {
             let instance = match slot.map(|slot| numbers.get(&slot)) {
                 None => None,
                 Some(Some(number)) => Some(*number),
-                // Made a moment ago: the next sample knows it.
+                // The instance was just created, and is in the next sample.
                 Some(None) => continue,
             };
             map.jobs.entry(DcgmEntity { gpu, instance }).or_default().insert(job);
@@ -447,9 +448,10 @@ fn counted_of(sample: &GpuSample, slot: Option<Slot>) -> u64 {
 }
 
 impl AttemptAccount {
-    /// Takes in whether the attempt does something.
+    /// Records whether the attempt does something.
     fn see_activity(&mut self, at: Millis, is_active: bool) {
-        let is_continued = self.seen.is_some_and(|seen| at >= seen && at.minus(seen) <= IDLE_GAP_MAX);
+        let is_continued =
+            self.seen.is_some_and(|seen| at >= seen && at.minus(seen) <= IDLE_GAP_MAX);
         self.idle_since = match is_active {
             true => None,
             false => self.idle_since.filter(|_| is_continued).or(Some(at)),
@@ -457,8 +459,8 @@ impl AttemptAccount {
         self.seen = Some(at);
     }
 
-    /// Returns for how long the attempt was there between two moments. Between two readings at
-    /// one moment (the clock was moved back) everybody who is there counts alike.
+    /// Returns for how long the attempt was there between two moments. Between two readings at the
+    /// same time (the clock was changed) all present attempts count equally.
     fn overlap(&self, from: Millis, to: Millis) -> u64 {
         let end = self.ended.unwrap_or(to).min(to);
         let begin = self.began.max(from);
@@ -466,16 +468,17 @@ impl AttemptAccount {
     }
 }
 
-/// Who is active, in millionths of the GPU.
+/// Activity, in millionths of the GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ActivityWindow {
-    /// Every attempt that is there; zero if it is at rest.
+    /// The activity of every attempt; zero if it is idle.
     attempts: BTreeMap<AttemptId, u64>,
     other: u64,
 }
 
 impl ActivityWindow {
-    /// Shares out what a server did for its clients: the driver doesn't report for which of them.
+    /// Divides a server's activity among its clients, since the driver doesn't report for which of
+    /// them it worked.
     fn share_out(&mut self, load: u64, served: &[AttemptId]) {
         let each = load / served.len().max(1) as u64;
         for attempt in served {

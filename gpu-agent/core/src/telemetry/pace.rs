@@ -1,13 +1,13 @@
-//! How often a GPU is sampled: seldom while nobody has it, often while somebody does, and never
-//! so often that it costs more than it may.
+//! How often a GPU is sampled: rarely without attempts, often with attempts, and within a limit on
+//! the cost.
 
 use std::time::Duration;
 
 use tessera_model::Millis;
 
-/// Nobody gets to sample more often than ten times a second.
+/// The shortest span: ten samples a second.
 pub const FASTEST: Millis = Millis::new(100);
-/// Nor less often than once a minute: the energy of a span goes by what is seen at its end.
+/// The longest span, one minute: the energy of a span is attributed by the sample at its end.
 pub const SLOWEST: Millis = Millis::from_secs(60);
 /// Sampling may take this part of the time: a driver that answers slowly is queried less often.
 const COST_SHARE: u32 = 50;
@@ -20,7 +20,7 @@ pub struct SamplingPace {
 }
 
 impl SamplingPace {
-    /// Takes the required spans between samples, within [`FASTEST`] and [`SLOWEST`].
+    /// Sets the required spans between samples, limited to [`FASTEST`] and [`SLOWEST`].
     pub fn new(idle: Millis, busy: Millis) -> Self {
         let within = |span: Millis| span.clamp(FASTEST, SLOWEST);
         let idle = within(idle);
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_in_use_is_looked_at_more_often() {
+    fn a_gpu_in_use_is_sampled_more_often() {
         let pace = SamplingPace::new(Millis::from_secs(1), Millis::new(100));
 
         assert_eq!(pace.next(true, Duration::from_millis(1)), Duration::from_millis(100));

@@ -1,5 +1,5 @@
-//! The memory of running attempts as controllers predict from it: the companion's iterations where a program has a
-//! companion, else one reading a second of what the driver reports.
+//! The memory of running attempts, from which controllers predict: the iterations of a program's
+//! companion, or otherwise one driver reading each second.
 
 use std::collections::BTreeMap;
 
@@ -13,27 +13,27 @@ use super::tracks::{TrackSubject, TrackedFigure};
 /// The length of a driver's reading.
 const SECOND: Millis = Millis::from_secs(1);
 
-/// What companions of an attempt reported since the last report.
+/// The companions' lines of an attempt since the last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompanionTrail {
-    /// In use by the programs or kept for them, by the newest line.
+    /// Memory in use by the programs or reserved for them, from the newest line.
     pub reserved: Bytes,
-    /// Whether a framework takes memory in advance.
+    /// Whether a framework allocates memory in advance.
     pub preallocated: bool,
-    /// Iterations with what was in use, the oldest first.
+    /// Iterations with the memory in use, the oldest first.
     pub readings: Vec<MemoryReading>,
 }
 
-/// What was reported of each attempt, and what is to be reported.
+/// The readings of attempts that were reported or are still to be reported.
 #[derive(Clone, Debug, Default)]
 pub struct ReadingReports {
     trails: BTreeMap<AttemptId, CompanionTrail>,
-    /// Up to when the driver's readings were reported.
+    /// The time up to which the driver's readings were reported.
     reported: BTreeMap<AttemptId, Millis>,
 }
 
 impl ReadingReports {
-    /// Takes what companions of an attempt reported.
+    /// Records the report of an attempt's companions.
     pub fn observe(&mut self, attempt: AttemptId, news: CompanionTrail) {
         let trail = self.trails.entry(attempt).or_default();
         trail.reserved = news.reserved;
@@ -47,7 +47,7 @@ impl ReadingReports {
         self.reported.remove(&attempt);
     }
 
-    /// Takes what is to be reported of the attempts on a GPU.
+    /// Takes the unreported readings of the attempts on a GPU.
     pub fn take(&mut self, meter: &Meter) -> Vec<AttemptMemory> {
         let attempts: Vec<AttemptId> = meter.tenancies().map(|(attempt, ..)| attempt).collect();
         let taken = attempts.into_iter().take(ATTEMPT_FIGURES_MAX).filter_map(|attempt| {
@@ -68,7 +68,7 @@ impl ReadingReports {
         let mut until = from;
         let mut readings = Vec::new();
         for span in series.since(from, SECOND) {
-            // The newest second is not over, and before its first allocation a program has not begun.
+            // The newest second is incomplete, and a program starts with its first allocation.
             if span.start < from || span.start.plus(SECOND) > newest {
                 continue;
             }
@@ -92,7 +92,7 @@ impl ReadingReports {
     }
 }
 
-/// Returns what the driver reports of an attempt now.
+/// Returns the driver's current report about an attempt.
 fn used_of(meter: &Meter, attempt: AttemptId) -> Bytes {
     let series = meter.tracks.of(TrackSubject::Attempt(attempt), TrackedFigure::Memory);
     Bytes::new(series.and_then(|series| series.newest()).map_or(0, |(_, used)| used))
@@ -105,14 +105,15 @@ fn of_companion(trail: &mut CompanionTrail, used: Bytes) -> Option<MemoryReading
     }
     Some(MemoryReadings {
         unit: ReadingUnit::Iterations,
-        // The context, and what libraries take left_out the framework's allocator.
+        // The CUDA context, and memory that libraries allocate outside of the framework's
+        // allocator.
         left_out: Bytes::new(used.get().saturating_sub(trail.reserved.get())),
         preallocated: trail.preallocated,
         readings: thinned(readings),
     })
 }
 
-/// Leaves out readings evenly until they fit into a report; of neighbours the larger one stays.
+/// Removes readings evenly until they fit into a report; of two neighbours the larger one is kept.
 pub fn thinned(mut readings: Vec<MemoryReading>) -> Vec<MemoryReading> {
     while readings.len() > READINGS_MAX {
         let pairs = readings.chunks(2);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_gives_one_reading_a_second_and_each_one_once() {
+    fn the_driver_gives_one_reading_each_second_and_each_is_reported_once() {
         let (mut reports, mut meter) = (ReadingReports::default(), meter(3));
 
         let first = reports.take(&meter);
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_companion_counts_more_than_the_driver_which_shows_what_it_leaves_out() {
+    fn the_companion_has_precedence_and_the_driver_shows_the_memory_it_leaves_out() {
         let (mut reports, meter) = (ReadingReports::default(), meter(3));
         let reading = |position| MemoryReading {
             at_unix: Millis::from_secs(103),

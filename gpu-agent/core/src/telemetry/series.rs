@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 
 use tessera_model::Millis;
 
-/// Samples that are kept as they are: a minute at ten a second, ten minutes at one.
+/// How many single samples are kept: one minute at ten a second, or ten minutes at one.
 const FINE_MAX: usize = 600;
 /// Length of a coarse span.
 const COARSE: Millis = Millis::from_secs(10);
-/// Coarse spans that are kept: an hour.
+/// How many coarse spans are kept: one hour.
 const COARSE_MAX: usize = 360;
-/// Most spans in one answer: as many as a wide terminal has columns, with space left.
+/// The most spans in one answer: fewer than a wide terminal has columns.
 pub const SPANS_MAX: usize = 1_000;
 
 /// All samples within one span of time.
@@ -57,7 +57,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Adds a sample. One from before the newest (the clock was moved back) is left out.
+    /// Adds a sample. A sample that is older than the newest (the clock was changed) is ignored.
     pub fn push(&mut self, at: Millis, value: u64) {
         if self.newest().is_some_and(|(newest, _)| at < newest) {
             return;
@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn down_sampling_keeps_count_sum_and_extremes_and_makes_nothing_up(
+        fn down_sampling_keeps_count_sum_and_extremes_and_adds_nothing(
             samples in prop::collection::vec((0..30_000_u64, any::<u64>()), 1..500),
             step in 1..120_000_u64,
         ) {
@@ -161,7 +161,7 @@ mod tests {
         }
 
         #[test]
-        fn coarser_spans_are_what_finer_ones_add_up_to(
+        fn coarser_spans_are_the_sums_of_finer_ones(
             samples in prop::collection::vec((0..2_000_u64, 0..1_000_000_u64), 1..400),
             step in 1..5_000_u64, times in 2..10_u64,
         ) {

@@ -8,15 +8,15 @@ use tessera_model::{AttemptId, Millis};
 
 use super::series::Series;
 
-/// Most series of one GPU: far more than seven instances and their attempts have. The one that
-/// has been silent longest goes first.
+/// The most series of one GPU: far more than seven instances and their attempts have. The one with
+/// the oldest last sample is removed first.
 const TRACKS_MAX: usize = 256;
-/// A series that nothing was added to for so long is forgotten: it is older than series reach.
+/// How long a series without new samples is kept: as long as series reach back.
 const SILENT: Millis = Millis::from_secs(3_600);
-/// How many samples lie between two looks for silent ones.
+/// How many samples are between two searches for series without new samples.
 const LOOK_EVERY: u32 = 1_000;
 
-/// Of what a series is.
+/// The subject of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrackSubject {
     /// The whole GPU.
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_that_come_and_go_do_not_pile_up() {
+    fn series_of_ended_processes_do_not_accumulate() {
         let mut tracks = Tracks::default();
         for pid in 0..10_000_u32 {
             let at = Millis::new(u64::from(pid));

@@ -13,7 +13,7 @@ const HELD_OUT: [(&str, bool); 2] = [
     (include_str!("held-out-other.txt"), false),
 ];
 
-/// The slice of every entry: only the peak's part of it matters.
+/// The slice of every entry: only the ratio of the peak to it matters.
 const SLICE_MIB: u64 = 10_000;
 
 /// One end of a program.
@@ -106,7 +106,7 @@ fn score(entries: &[CorpusEntry], is_recognised: impl Fn(&CorpusEntry) -> bool) 
     }
 }
 
-/// As programs run whose errors and output go through `2>&1 | tee`.
+/// Entries in the form of programs that run with `2>&1 | tee`.
 fn by_text(entry: &CorpusEntry) -> bool {
     text::find(&entry.output, "").is_some()
 }

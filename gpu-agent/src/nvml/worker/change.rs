@@ -14,7 +14,7 @@ use crate::nvml::read::{self, ComputeSize, InstanceHandle};
 use tessera_agent_core::nvml::error::{ErrorHandling, NvmlCallError};
 
 impl Loaded {
-    /// Makes an instance, or completes one that was left half made; returns its state then.
+    /// Makes an instance, or completes one that was left incomplete; returns its new state.
     pub(super) fn create(&mut self, gpu: &GpuId, slot: Slot) -> Result<NvmlReply, NvmlCallError> {
         self.make(gpu, slot, |loaded, standing| loaded.complete(gpu, standing))
     }
@@ -54,8 +54,8 @@ impl Loaded {
             Ok(()) => Ok(self.read_back(gpu, slot)),
             Err(fault) => {
                 if fresh {
-                    // Leaves nothing half made behind, if the driver lets us; else the next read
-                    // reports.
+                    // Leaves no incomplete instance behind, if the driver permits; else the next
+                    // read reports.
                     let _ = self.library.destroy(handle);
                 }
                 Err(fault)

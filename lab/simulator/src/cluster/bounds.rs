@@ -1,7 +1,7 @@
 //! Bounds of all schedules that give each slice to one job at a time.
 //!
-//! The bounds hold for any MIG-only schedule, even one that cuts for nothing;
-//! they don't hold where jobs share a slice. The proofs stand in `docs/policies.md`.
+//! The bounds hold for any MIG-only schedule, even if partitioning costs nothing; they don't hold
+//! if jobs share a slice. The proofs are in `docs/policies.md`.
 //!
 //! - **Critical path.** No job ends before it was submitted, started up and ran alone on its best
 //!   instance.
@@ -21,16 +21,16 @@ use super::job::SimulatedJob;
 use super::number::{count, seconds};
 use super::overheads::Overheads;
 
-/// Most rounds of the search for prices. Chosen: it has converged long before. As any prices give a
-/// bound, this and the next one decide only how tight it is.
+/// The most rounds of the search for prices. Chosen: it converges long before. Any prices give a
+/// bound, so this and the next constant affect only how tight it is.
 const ROUNDS_MAX: usize = 40;
 
-/// Jobs from which the search for prices looks at every n-th only; the bound counts all. Chosen, so
-/// that a bound for a million jobs takes no longer than their simulation.
+/// With more jobs than this, the search for prices considers only every n-th; the bound counts all.
+/// Chosen, so that a bound for a million jobs takes no longer than their simulation.
 const SEARCHED_MAX: usize = 4_000;
 
-/// Moments after which the work that is released is priced on its own. Chosen: each is one look at all
-/// jobs, and the bound of every single one holds.
+/// The number of times after which the released work is priced separately. Chosen: each one needs a
+/// pass over all jobs, and each gives a valid bound.
 const CUTS: usize = 64;
 
 /// Lower bounds of one workload on one cluster, in seconds.
@@ -43,7 +43,7 @@ pub struct WorkloadBounds {
 }
 
 impl WorkloadBounds {
-    /// Works both out.
+    /// Computes both bounds.
     pub fn new(jobs: &[SimulatedJob], fleet: &GpuFleet, overheads: &Overheads) -> Self {
         let market = SlicePrices::new(fleet);
         let table: Vec<Vec<Option<f64>>> = jobs.iter().map(|job| market.times(job)).collect();
@@ -72,7 +72,7 @@ impl WorkloadBounds {
     }
 }
 
-/// The instance sizes of a cluster, and what its layouts hold of them.
+/// The instance sizes of a cluster, and their numbers in its layouts.
 struct SlicePrices {
     /// Model, compute slices and memory of each size.
     sizes: Vec<(&'static str, u8, u64)>,
@@ -134,7 +134,8 @@ impl SlicePrices {
         sum.max(f64::MIN_POSITIVE)
     }
 
-    /// Looks for the prices that prove most, one price after the other, in ever smaller steps.
+    /// Searches for the prices with the tightest bound, one price after another, in decreasing
+    /// steps.
     fn search(&self, table: &[Vec<Option<f64>>]) -> Vec<f64> {
         let proves = |prices: &[f64]| {
             let work: f64 = table.iter().map(|times| cheapest(prices, times)).sum();
@@ -172,7 +173,7 @@ fn cheapest(prices: &[f64], times: &[Option<f64>]) -> f64 {
     if least.is_finite() { least } else { 0.0 }
 }
 
-/// All work that is released from some moment on is done after it.
+/// All work that is released from some time on is done after it.
 fn released_work(submits: &[f64], work: &[f64]) -> f64 {
     let mut moments: Vec<f64> = submits.to_vec();
     moments.sort_by(f64::total_cmp);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_job_goes_first() {
+    fn the_shortest_job_is_served_first() {
         assert_eq!(shortest_first(&[0.0, 1.0], &[10.0, 1.0]), (11.0 + 1.0) / 2.0);
     }
 }

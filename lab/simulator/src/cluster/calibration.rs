@@ -1,4 +1,4 @@
-//! What the co-execution study measured of single jobs, and its pairs worked out from that.
+//! The co-execution study's measurements of single jobs, and the pairs computed from them.
 //!
 //! Source: Villarrubia et al., arXiv 2604.22430, tables 2 (medium) and 5 (small), on an A30.
 
@@ -15,9 +15,9 @@ pub struct CalibrationRow {
     pub name: &'static str,
     /// Its time.
     pub seconds: f64,
-    /// Multiprocessors that it keeps busy on average, in percent.
+    /// The average busy part of the multiprocessors, in percent.
     pub sm: f64,
-    /// The same of memory bandwidth.
+    /// The same for memory bandwidth.
     pub memory: f64,
     /// Its energy.
     pub joules: f64,
@@ -64,7 +64,7 @@ pub fn medium(name: &str) -> Option<CalibrationRow> {
 }
 
 impl CalibrationRow {
-    /// Returns what it keeps busy, as the model of contention takes it.
+    /// Returns its demands for the model of contention.
     pub fn demand(&self) -> Demand {
         let thousandths = |percent: f64| clamped(whole(percent * 10.0));
         Demand { sm: thousandths(self.sm), memory: thousandths(self.memory) }
@@ -75,20 +75,20 @@ impl CalibrationRow {
         float(under_mig(self.demand(), 2, 4)) / 1_000.0
     }
 
-    /// Returns it as one of those that share the GPU.
+    /// Returns it as a co-runner on the GPU.
     pub fn sharer(&self, cap: u8) -> ContentionSharer {
         ContentionSharer { demand: Some(self.demand()), cap }
     }
 }
 
-/// Returns how much longer each takes when all share the GPU under MPS with these caps.
+/// Returns the slow-down of each job when all share the GPU under MPS with these caps.
 pub fn shared(rows: &[CalibrationRow], caps: &[u8]) -> Vec<f64> {
     let sharers: Vec<ContentionSharer> =
         rows.iter().zip(caps).map(|(row, cap)| row.sharer(*cap)).collect();
     under_mps(&sharers, 4, 4).into_iter().map(|slowed| float(slowed) / 1_000.0).collect()
 }
 
-/// Returns the time of all at once over that of one after the other (the study's `T_rel`).
+/// Returns the time of all jobs at once relative to one after another (the study's `T_rel`).
 pub fn t_rel(rows: &[CalibrationRow], slowed: &[f64]) -> f64 {
     let together = rows.iter().zip(slowed).map(|(row, slowed)| row.seconds * slowed);
     let alone: f64 = rows.iter().map(|row| row.seconds).sum();

@@ -1,5 +1,5 @@
-//! Co-locations to learn from, as MMK measures 1,400 of them on a GPU: here the study's model of
-//! contention stands in for the GPU.
+//! Training samples of co-location. MMK measures 1,400 of them on a GPU; here the study's model of
+//! contention replaces the GPU.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -14,14 +14,14 @@ use tessera_predict::colocation::{
 use super::contention::{self, ContentionSharer};
 use tessera_predict::random::SeededRng;
 
-/// How many MMK measures (§III-A).
+/// The number of MMK's measurements (§III-A).
 pub const ROWS: u64 = 1_400;
 
 /// Seed of the rows that the simulator's own forest learns from: any would do.
 const SEED: u64 = 1;
 
 /// Sizes of an A100's instances that are shared, in compute slices: those of
-/// MMK's partitions (Algorithm 1) but 1g, which is too small for two.
+/// MMK's partitions (Algorithm 1) except 1g, which is too small for two jobs.
 const SIZES: [u8; 4] = [2, 3, 4, 7];
 const WHOLE: u8 = 7;
 
@@ -30,16 +30,17 @@ static FOREST: LazyLock<SharingPredictor> = LazyLock::new(|| {
     SharingPredictor::learn(&rows(SEED, ROWS), SEED).expect("so many rows are enough to learn from")
 });
 
-/// Answers of the forest that are kept: beyond, all are forgotten. Chosen: about a hundred MiB.
+/// How many answers of the forest are cached; if there are more, the cache is cleared. Chosen:
+/// about a hundred MiB.
 const CACHED_MAX: usize = 1 << 20;
 
-/// The forest's predictions. A policy needs the same ones in round after round, and walking
-/// all trees each time took seven tenths of a run.
+/// The forest's predictions. They are cached, since a policy needs the same ones in many rounds,
+/// and evaluating all trees each time took seven tenths of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SpeedCache(BTreeMap<SharedJob, u64>);
 
 impl SpeedCache {
-    /// Returns how fast a job is next to others, in thousandths of its speed alone.
+    /// Returns a job's speed with co-runners, in thousandths of its speed alone.
     pub(super) fn speed(&mut self, shared: &SharedJob) -> u64 {
         if self.0.len() >= CACHED_MAX && !self.0.contains_key(shared) {
             self.0.clear();
@@ -48,14 +49,15 @@ impl SpeedCache {
     }
 }
 
-/// The forest that predicts for `--share auto`. It learns from the same co-locations what a controller can learn:
-/// percentages and how busy jobs are, and not what they keep busy.
+/// The forest that predicts for `--share auto`. It learns from the same co-locations with a
+/// controller's knowledge: percentages and how busy jobs are, but not which resources they use.
 static LOAD_FOREST: LazyLock<ColocationPredictor> = LazyLock::new(|| {
     ColocationPredictor::learn(&runs(SEED, ROWS), SEED)
         .expect("so many runs are enough to learn from")
 });
 
-/// Returns the speeds of jobs next to each other on such a part of a GPU, over those alone on all of it.
+/// Returns the speeds of co-runners on such a part of a GPU, relative to their speeds alone on all
+/// of it.
 pub(super) fn speeds_by_load(slice: u16, clients: &[MpsClient]) -> Vec<SpeedRange> {
     let client = |known: &MpsClient| SharingClient {
         online: known.online,
@@ -70,8 +72,9 @@ pub(super) fn speeds_by_load(slice: u16, clients: &[MpsClient]) -> Vec<SpeedRang
     LOAD_FOREST.next_to_each_other(slice, &clients).into_iter().map(range).collect()
 }
 
-/// Draws runs as a controller sees them: how busy each job is, its percentage, and how fast it was. Of the time in
-/// which its kernels run, a job uses four fifths of the multiprocessors and up to the study's 45 % of the bandwidth.
+/// Generates random runs in a controller's form: how busy each job is, its percentage, and its
+/// speed. While its kernels run, a job uses four fifths of the multiprocessors and up to the
+/// study's 45 % of the bandwidth.
 fn runs(seed: u64, count: u64) -> Vec<ColocatedRun> {
     let mut rng = SeededRng::named(seed, "co-located runs");
     (0..count).map(|task| colocated_run(task, &mut rng)).collect()
@@ -102,8 +105,9 @@ fn colocated_run(task: u64, rng: &mut SeededRng) -> ColocatedRun {
     ColocatedRun { task, colocation, speed_per_mille: clamped(1_000_000 / slowed) }
 }
 
-/// Draws co-locations: one job next to one to three others on a slice of an A100. Demands are in
-/// the range of the study's jobs, rounded (tables 2 and 5: SMs 5 to 81 %, bandwidth 0.5 to 45 %).
+/// Generates random co-locations: one job with one to three co-runners on a slice of an A100.
+/// Demands are in the range of the study's jobs, rounded (tables 2 and 5: SMs 5 to 81 %, bandwidth
+/// 0.5 to 45 %).
 pub fn rows(seed: u64, count: u64) -> Vec<MeasuredSharing> {
     let mut rng = SeededRng::named(seed, "colocation");
     (0..count).map(|task| row(task, &mut rng)).collect()
@@ -112,7 +116,7 @@ pub fn rows(seed: u64, count: u64) -> Vec<MeasuredSharing> {
 fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
     let slices = SIZES[rng.index_below(SIZES.len())];
     let others = 1 + rng.index_below(3);
-    // Parts in tenths that add up to no more than all of it, as both policies give them out.
+    // Percentages in steps of ten with a sum of at most 100, like those of both policies.
     let mut left = 10_u64;
     let jobs: Vec<(Demand, u8)> = (0..=others)
         .map(|place| {
@@ -128,14 +132,14 @@ fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
         .map(|(demand, cap)| ContentionSharer { demand: Some(*demand), cap: *cap })
         .collect();
     let slowed = contention::under_mps(&sharers, slices, WHOLE)[0];
-    // Three of a hundred up or down, chosen: two measurements of the same are never equal.
+    // Noise of three percent, chosen: two measurements of the same pair are never equal.
     let slowed = rng.spread(slowed, 30).max(1_000);
     let shared = shared_job(jobs[0].0, jobs[0].1, &jobs[1..], (slices, WHOLE), rng.below(2) == 0);
     let speed_per_mille = clamped(1_000_000 / slowed);
     MeasuredSharing { task, shared, speed_per_mille }
 }
 
-/// Describes a job next to others; each with its percentage.
+/// Describes a job and its co-runners, each with its percentage.
 pub(super) fn shared_job(
     own: Demand,
     percent: u8,
@@ -146,7 +150,7 @@ pub(super) fn shared_job(
     let mut occupied = SliceUse::default();
     for (demand, cap) in others {
         let used = used(*demand, (slices, whole));
-        // A cap holds multiprocessors back, and nothing else.
+        // A cap limits only multiprocessors.
         occupied.sm += used.sm.min(u32::from(*cap) * 10);
         occupied.bandwidth += used.bandwidth;
         occupied.l2 += used.l2;
@@ -161,8 +165,8 @@ pub(super) fn shared_job(
     }
 }
 
-/// Returns what a job fills of a slice, from what it fills of a whole GPU. The model has no L2 of
-/// its own: what presses on the bandwidth presses on it.
+/// Returns a job's use of a slice, from its use of a whole GPU. The model has no separate L2: its
+/// use equals that of the bandwidth.
 fn used(demand: Demand, (slices, whole): (u8, u8)) -> SliceUse {
     let part = |of: u16| (u32::from(of) * u32::from(whole) / u32::from(slices.max(1))).min(1_000);
     SliceUse { sm: part(demand.sm), bandwidth: part(demand.memory), l2: part(demand.memory) }

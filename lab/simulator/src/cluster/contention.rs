@@ -1,28 +1,28 @@
-//! How jobs that share a GPU slow each other: a model of two resources.
+//! A model of how jobs that share a GPU slow each other, with two resources.
 //!
 //! Calibrated, not derived. Four constants fit the printed pairs of the co-execution study
-//! (Villarrubia et al., arXiv 2604.22430, tables 2 and 5 and figure 12), and its rules come out
-//! (`tests/coexec`). A job is described by how much of the SMs and of the memory bandwidth it keeps
-//! busy alone on the GPU.
+//! (Villarrubia et al., arXiv 2604.22430, tables 2 and 5 and figure 12), and the model reproduces
+//! its rules (`tests/coexec`). A job is described by the busy parts of the SMs and of the memory
+//! bandwidth when it is alone on the GPU.
 //!
-//! - **MPS.** Each loses [`CO_RUNNERS`] to its co-runners, growing with the number of sharers, and then to the
-//!   worse of two contentions. For bandwidth it grows with how sensitive both are to it, for SMs with
-//!   how much of them the others fill. Caps that add up to 100 % remove the second, and slow a job that
-//!   needs more than its cap.
-//! - **MIG.** Isolated: a job is slowed by what its slice lacks, as its sensitivity to the missing
-//!   SMs or bandwidth has it.
-//! - **Time-slicing.** Sharers run in time slices, one after the other.
+//! - **MPS.** Each job loses [`CO_RUNNERS`] to its co-runners, growing with their number, and then
+//!   to the worse of two contentions. Contention for bandwidth grows with the sensitivity of both
+//!   jobs to it, and that for SMs with the co-runners' use of them. Caps that add up to 100 %
+//!   remove the second, and slow a job that needs more than its cap.
+//! - **MIG.** Slices are isolated: a job is slowed by the missing SMs or bandwidth of its slice, in
+//!   proportion to its sensitivity.
+//! - **Time-slicing.** Jobs run in time slices, one after another.
 
 use tessera_placement::Demand;
 
 use super::number::{count, whole};
 
-/// Slow-down that one sharer more brings, before any contention. Fitted, with [`MULTIPROCESSORS`], to
+/// The slow-down by one more co-runner, before any contention. Fitted, with [`MULTIPROCESSORS`], to
 /// pairs that hardly contend (study, figure 12: T_rel 0.68 for SRAD with LavaMD).
 pub(super) const CO_RUNNERS: f64 = 0.1;
 
-/// How it grows with the number of others: four small copies of a job lose what they had gained
-/// as a pair (study: T_rel 0.6 for two, 0.8 for four). Fitted to that.
+/// How it grows with the number of co-runners: four small copies of a job lose the gain of a pair
+/// (study: T_rel 0.6 for two, 0.8 for four). Fitted to that.
 const CO_RUNNER_GROWTH: f64 = 2.7;
 
 /// Slow-down of one memory-bound job by another. Fitted (study: T_rel 1.3 for Sort with Sort).
@@ -32,34 +32,35 @@ const BANDWIDTH: f64 = 1.5;
 /// 25 % alone, table 2, "about 20 %" in the text).
 const MEMORY_BOUND: f64 = 0.2;
 
-/// Slow-down by a sharer that fills half of the SMs. Fitted (study: GeMM's partners lose more than 2x).
+/// The slow-down by a co-runner that fills half of the SMs. Fitted (study: GeMM's partners lose
+/// more than 2x).
 pub(super) const MULTIPROCESSORS: f64 = 0.3;
 
-/// What a slice's missing SMs and bandwidth cost. Fitted (study: GeMM above 2x, M-M 1.5 to 2 on MIG
-/// 2-2).
+/// The cost of a slice's missing SMs and bandwidth. Fitted (study: GeMM above 2x, M-M 1.5 to 2 on
+/// MIG 2-2).
 pub(super) const MISSING_MULTIPROCESSORS: f64 = 1.35;
 const MISSING_BANDWIDTH: f64 = 0.74;
 
-/// Slow-down by one sharer more where nothing is known of either.
+/// The slow-down by one more co-runner of unknown demands.
 ///
 /// Source: MISO's program (`coloc_penalty`).
 const UNKNOWN: f64 = 0.15;
 
-/// What each further job adds to the time of one in time slices. Chosen within the study's "slightly below 2" for
-/// two.
+/// The time that each further job adds for a job in time slices. Chosen within the study's
+/// "slightly below 2" for two.
 const TIME_SLICED: f64 = 0.95;
 
-/// One of those that share an instance.
+/// One of the jobs that share an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentionSharer {
-    /// What it keeps busy of the whole GPU when alone on it.
+    /// Its demands when alone on the whole GPU.
     pub demand: Option<Demand>,
     /// Its cap of the instance's SMs, in percent; 100 without one.
     pub cap: u8,
 }
 
-/// Returns how much longer each sharer takes than alone on the same instance, in thousandths.
-/// `slices` of `whole_slices` of the GPU's compute are the instance's.
+/// Returns how much longer each job takes than alone on the same instance, in thousandths. The
+/// instance has `slices` of the GPU's `whole_slices` compute slices.
 pub fn under_mps(sharers: &[ContentionSharer], slices: u8, whole_slices: u8) -> Vec<u64> {
     let part_of_gpu = f64::from(slices.max(1)) / f64::from(whole_slices.max(1));
     let caps: u32 = sharers.iter().map(|s| u32::from(s.cap)).sum();
@@ -123,8 +124,8 @@ const MULTIPROCESSOR_MILLIWATTS: f64 = 95.6;
 
 /// Returns the power of an A30 with one job, by the multiprocessors that the job keeps busy.
 ///
-/// The fit did not see the study's eight small jobs (table 5): it is off by 13.6 % on average. A fixed 17 W for each
-/// slice is off by 103 %.
+/// The fit did not see the study's eight small jobs (table 5): its error there is 13.6 % on
+/// average. The error of a fixed 17 W for each slice is 103 %.
 pub fn power_alone_milliwatts(demand: Demand) -> u64 {
     IDLE_MILLIWATTS + whole(MULTIPROCESSOR_MILLIWATTS * f64::from(demand.sm))
 }

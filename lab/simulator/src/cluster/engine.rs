@@ -1,4 +1,4 @@
-//! The run: events in the order of time, and a policy that decides when something happened.
+//! A run: events in the order of time, and a policy that decides after events.
 
 mod act;
 mod alone;
@@ -38,24 +38,24 @@ use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
 use super::overheads::{Overheads, SimulatedSharing};
 use crate::cluster::colocation::SpeedCache;
 
-/// Most events of one run. Chosen: far more than any workload needs, so that a policy that moves jobs
-/// for ever is found out.
+/// Most events of one run. Chosen: far more than any workload needs, so that a policy that moves
+/// jobs endlessly is detected.
 const EVENTS_PER_JOB_MAX: u64 = 20_000;
 
-/// What is to be run.
+/// The input of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct SimulationSetup<'s> {
     /// The jobs, in the order of their arrival.
     pub jobs: &'s [SimulatedJob],
     /// The GPUs.
     pub fleet: &'s GpuFleet,
-    /// Who decides.
+    /// The policy that decides.
     pub policy: &'s dyn Policy,
-    /// What moves and cuts cost.
+    /// The costs of migrations and partitioning.
     pub overheads: Overheads,
-    /// Time between rounds; zero: a round whenever something happened.
+    /// Time between rounds; zero means a round after each event.
     pub round_ms: u64,
-    /// For the error of predictions.
+    /// The seed for the error of predictions.
     pub seed: u64,
     /// Whether segments and samples are kept for plots.
     pub plot: bool,
@@ -64,13 +64,13 @@ pub struct SimulationSetup<'s> {
 /// The speeds of clients that share a slice, by its profile.
 type SharedSpeeds = BTreeMap<(u16, Vec<MpsClient>), Vec<SpeedRange>>;
 
-/// A run that is under way or over.
+/// The state of a run.
 #[derive(Debug)]
 pub struct SimulationRun<'s> {
     setup: SimulationSetup<'s>,
     now: u64,
-    /// Who is still to come with the time, the first last: those of large workloads would make
-    /// every other event's way through the heap longer.
+    /// Future arrivals with their times, the first one last. They are not in the heap, since those
+    /// of large workloads would slow down all other events.
     arrivals: Vec<(u64, usize)>,
     events: BinaryHeap<Reverse<(u64, u64, SimulationEvent)>>,
     sequence: u64,
@@ -81,43 +81,43 @@ pub struct SimulationRun<'s> {
     /// The user of each job.
     users: Vec<Arc<str>>,
     alone: SoloTimes<'s>,
-    /// The policy at work; taken out while it decides.
+    /// The policy's session; it is taken out while it decides.
     session: Option<Box<dyn Session + 's>>,
     /// The waiting jobs, in the order of service.
     queue: BTreeSet<QueueKey>,
-    /// GPUs whose jobs' speeds have to be worked out again.
+    /// GPUs whose jobs' speeds have to be computed again.
     stale: BTreeSet<usize>,
-    /// Jobs that this round stopped and has given no other place yet.
+    /// Jobs that this round stopped and has not placed again yet.
     preempted: BTreeSet<usize>,
     round_at: Option<u64>,
     last_wait: BTreeMap<JobId, WaitReason>,
     ended: usize,
     running: usize,
     usage: usage::AccountUsage,
-    /// What was learned from the jobs that ended, where policies know no more.
+    /// What was learned from ended jobs, if policies have no other knowledge.
     learned: Empirical,
     /// How fast jobs are next to others, as far as the forest predicted it.
     speed_cache: RefCell<SpeedCache>,
-    /// The same by the forest that knows only what a controller does.
+    /// The same by the forest with a controller's knowledge.
     shared_speed_cache: RefCell<SharedSpeeds>,
-    /// Whether the workload has gangs: then each round looks at everything.
+    /// Whether the workload has gangs: then each round reads the whole cluster.
     gangs: bool,
     record: RunRecord,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SimulationEvent {
-    /// A job that runs comes to its next point: loaded, out of memory, or done.
+    /// A running job reaches its next point: loaded, out of memory, or finished.
     Wakes {
         job: usize,
         stamp: u32,
     },
-    /// A GPU's cut is done.
+    /// The partitioning of a GPU is finished.
     Cut {
         gpu: usize,
         stamp: u32,
     },
-    /// A trial under MPS is over.
+    /// A trial under MPS has ended.
     Tried {
         gpu: usize,
         stamp: u32,
@@ -129,7 +129,7 @@ enum SimulationEvent {
 ///
 /// # Errors
 ///
-/// [`SimulationError`] states why the run can't come to its end.
+/// [`SimulationError`] states why the run can't be completed.
 pub fn run(
     setup: SimulationSetup<'_>,
     progress: &mut dyn FnMut(usize),
@@ -154,7 +154,7 @@ pub fn run(
 impl<'s> SimulationRun<'s> {
     fn new(setup: SimulationSetup<'s>) -> Result<Self, SimulationError> {
         let mut view = setup.fleet.view.clone();
-        // Where users name no way of sharing, nodes offer both.
+        // If users name no way of sharing, nodes offer both.
         let is_auto = setup.overheads.sharing == SimulatedSharing::Auto;
         view.gpus.iter_mut().for_each(|gpu| gpu.kernel |= is_auto);
         let gpu_states = setup.fleet.keys.iter().map(|key| GpuState::new(key)).collect();
@@ -199,7 +199,7 @@ impl<'s> SimulationRun<'s> {
         self.events.push(Reverse((at.max(self.now), self.sequence, event)));
     }
 
-    /// Takes everything that happens at the next moment; `false` when nothing will.
+    /// Handles all events of the next time; `false` if there are none.
     fn step(&mut self) -> Result<bool, SimulationError> {
         let arrives = self.arrivals.last().map(|(at, _)| *at);
         let happens = self.events.peek().map(|Reverse((at, _, _))| *at);
@@ -226,7 +226,7 @@ impl<'s> SimulationRun<'s> {
         Ok(true)
     }
 
-    /// Whether the policy decides now; if not, a round is scheduled.
+    /// Returns whether the policy decides now; if not, a round is scheduled.
     fn due(&mut self) -> bool {
         let period = self.setup.round_ms;
         if period == 0 || self.now.is_multiple_of(period) {
@@ -241,7 +241,7 @@ impl<'s> SimulationRun<'s> {
         false
     }
 
-    /// Takes one event; `true` if the policy should decide.
+    /// Handles one event; `true` if the policy should decide.
     fn take(&mut self, event: SimulationEvent) -> Result<bool, SimulationError> {
         match event {
             SimulationEvent::Wakes { job, stamp } if self.tasks[job].stamp == stamp => {
@@ -293,7 +293,7 @@ impl<'s> SimulationRun<'s> {
         }
     }
 
-    /// Returns the policy that something changed on a GPU.
+    /// Informs the policy that a GPU changed.
     fn touch(&mut self, gpu: usize) {
         if let Some(session) = &mut self.session {
             session.gpu_changed(gpu);
@@ -382,7 +382,7 @@ impl<'s> SimulationRun<'s> {
     }
 }
 
-/// Returns when each job comes, the first last; of those that come together the first is taken first.
+/// Returns the arrivals, the first one last; jobs that arrive at the same time keep their order.
 fn arrivals(jobs: &[SimulatedJob]) -> Vec<(u64, usize)> {
     let mut order: Vec<(u64, usize)> =
         jobs.iter().enumerate().map(|(index, job)| (job.submit_ms, index)).collect();

@@ -98,7 +98,7 @@ impl<'t> ExperimentTrial<'t> {
     }
 }
 
-/// Runs it; `None` where it doesn't come to its end.
+/// Runs it; `None` if it fails.
 fn runs(trial: &ExperimentTrial<'_>) -> Option<Summary> {
     runs_under(trial, policy(trial.policy).ok()?.as_ref())
 }

@@ -21,11 +21,11 @@ pub const GPUS_PER_NODE: usize = 8;
 pub struct GpuFleet {
     /// Catalogue keys, one a GPU.
     pub keys: Vec<&'static str>,
-    /// As policies see it before anything happened.
+    /// The cluster view before the first event.
     pub view: ClusterView,
 }
 
-/// Why a text names no cluster.
+/// Why a text is not a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{part:?} is no part of a cluster: {why}; write COUNTxMODEL,…, such as 8xa100-40gb,2xa30-24gb"
@@ -50,9 +50,10 @@ pub enum LayoutError {
         /// What there is.
         known: Vec<String>,
     },
-    /// They can't stand next to each other.
+    /// The instances can't coexist.
     #[error(
-        "a GPU of {model} can't be cut into {profiles}; `tessera mig states {model}` has what can stand"
+        "a GPU of {model} can't be cut into {profiles}; `tessera mig states {model}` lists the \
+         possible layouts"
     )]
     Together {
         /// The GPU.
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cluster_is_refused_with_what_would_be_right() {
+    fn an_invalid_cluster_is_refused_with_the_expected_form() {
         let refused = GpuFleet::parse("8xa100-41gb").unwrap_err().to_string();
         assert!(refused.contains("a100-40gb"), "{refused}");
         assert!(GpuFleet::parse("0xa30-24gb").is_err());
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_layout_is_refused_with_what_would_be_right() {
+    fn an_invalid_layout_is_refused_with_the_expected_form() {
         let mut fleet = GpuFleet::parse("a100-40gb").unwrap();
         let refused = fleet.cut("9g.9gb").unwrap_err().to_string();
         assert!(refused.contains("3g.20gb, 4g.20gb"), "{refused}");

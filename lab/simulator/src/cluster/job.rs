@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tessera_model::{Bytes, GangShape};
 use tessera_placement::Demand;
 
-/// Whether somebody waits for the job's answers.
+/// The class of a job.
 ///
 /// Source: MMK's two classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub enum JobClass {
     Online,
     /// Bound by throughput, such as training.
     #[default]
-    // Alibaba's trace has a third class, which nobody waits for either.
+    // Alibaba's trace has a third class, which counts as offline.
     #[serde(alias = "burstable")]
     Offline,
 }
@@ -25,12 +25,12 @@ pub enum JobClass {
 /// where it doesn't run.
 pub type SliceTimes = BTreeMap<u8, u64>;
 
-/// One job, as a workload has it.
+/// One job of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedJob {
-    /// What it is called; not necessarily once.
+    /// Its name, which need not be unique.
     pub name: String,
-    /// Whose it is.
+    /// Its user.
     pub user: String,
     /// When it is submitted, in milliseconds from the start.
     pub submit_ms: u64,
@@ -38,18 +38,18 @@ pub struct SimulatedJob {
     pub class: JobClass,
     /// 0 (highest) to 9.
     pub priority: u8,
-    /// When it has to be done, in milliseconds from the start.
+    /// Its deadline, in milliseconds from the start.
     pub deadline_ms: Option<u64>,
     /// Time alone, start-up left out, by GPU model (catalogue key); under `*` for every model
     /// that isn't named.
     pub times: BTreeMap<String, SliceTimes>,
-    /// What it requests.
+    /// The memory that it requests.
     pub requested: Bytes,
-    /// What it uses at its start.
+    /// The memory that it uses at its start.
     pub memory_at_start: Bytes,
-    /// What it uses at its end; memory grows evenly in between.
+    /// The memory that it uses at its end; it grows linearly in between.
     pub memory_at_end: Bytes,
-    /// What it keeps busy on a whole GPU.
+    /// Its demands on a whole GPU.
     pub demand: Option<Demand>,
     /// Part of its time alone on a whole GPU in which a kernel of it runs, in thousandths.
     pub busy: Option<u16>,
@@ -59,7 +59,7 @@ pub struct SimulatedJob {
     pub power_milliwatts: Option<u64>,
     /// Time from its start until it works.
     pub start_up_ms: u64,
-    /// Time that a restored checkpoint takes; `None` if it can't be stopped and go on.
+    /// Time that a restored checkpoint takes; `None` if it can't be stopped and continued.
     pub restore_ms: Option<u64>,
     /// In how many equal steps it works, if it checkpoints only whole ones: a stop loses
     /// what is done of the next. `None`: nothing is lost.

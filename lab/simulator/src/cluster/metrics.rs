@@ -75,7 +75,7 @@ pub struct InstanceSegment {
     pub to_ms: u64,
 }
 
-/// What became of one job.
+/// The result of one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobOutcome {
     /// Its number, from 1.
@@ -86,20 +86,20 @@ pub struct JobOutcome {
     pub submit_ms: u64,
     /// When it first had its instance.
     pub start_ms: u64,
-    /// When it was done.
+    /// When it ended.
     pub end_ms: u64,
-    /// How often it was stopped and went on elsewhere.
+    /// How often it was stopped and continued elsewhere.
     pub moves: u32,
     /// How often it was sent back to the queue.
     pub preemptions: u32,
     /// How often it ran out of memory.
     pub out_of_memory: u32,
-    /// Whether it was done in time; absent without a deadline.
+    /// Whether it met its deadline; absent without a deadline.
     pub in_time: Option<bool>,
 }
 
 impl JobOutcome {
-    /// Returns its completion time, waiting and all.
+    /// Returns its completion time, including its wait.
     pub const fn jct_ms(&self) -> u64 {
         self.end_ms - self.submit_ms
     }
@@ -134,9 +134,9 @@ pub struct RunOutcome {
     pub system_throughput: f64,
     /// The cluster over time, if requested.
     pub samples: Vec<ClusterSample>,
-    /// Who was where, if requested.
+    /// Which job was where, if requested.
     pub segments: Vec<JobSegment>,
-    /// Which instances stood, if requested.
+    /// Which instances existed, if requested.
     pub slices: Vec<InstanceSegment>,
 }
 
@@ -150,7 +150,7 @@ pub struct Summary {
     pub jobs: usize,
     /// Mean time from submit to end.
     pub jct_mean_s: f64,
-    /// Half of the jobs are done in so long.
+    /// The median time from submit to end.
     pub jct_p50_s: f64,
     /// 95 of 100 are.
     pub jct_p95_s: f64,
@@ -195,7 +195,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Works the figures out.
+    /// Computes the figures.
     pub fn new(outcome: &RunOutcome, bounds: &WorkloadBounds) -> Self {
         let mut jct: Vec<u64> = outcome.jobs.iter().map(JobOutcome::jct_ms).collect();
         jct.sort_unstable();

@@ -14,7 +14,7 @@ pub struct ArrivalPlan {
     pub is_last: bool,
 }
 
-/// What became of a try to launch.
+/// The result of an attempt to launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchAttempt {
     /// Launched, under this grant or freely.

@@ -14,7 +14,7 @@ use tessera_simulator::kernel_device::ideal::omniscient;
 use tessera_simulator::kernel_device::program::ProgramCourse;
 use tessera_simulator::kernel_device::{ProgramModel, ProgramPair, TimeNoise};
 
-/// Least that a run of the high program shall last by its model, and its run-in.
+/// Minimum length of a run of the high program by its model, and its run-in.
 pub const RUN_MIN: Duration = Duration::from_secs(2);
 pub const RUN_IN_MIN: Duration = Duration::from_millis(500);
 
@@ -28,7 +28,7 @@ pub fn program(model: &ProgramModel, stretch: u64, pause: Duration) -> Program {
     Program { name: model.name.to_owned(), recording }
 }
 
-/// Returns how many tasks last so long by the model, at least `tasks`.
+/// Returns how many tasks fill the given time by the model, at least `tasks`.
 pub fn enough(model: &ProgramModel, stretch: u64, (least, tasks): (Duration, u32)) -> u32 {
     let steps = model.program().steps;
     let task: u64 = steps.iter().map(|step| (step.took_ns + step.gap_ns) * stretch).sum();
@@ -40,9 +40,9 @@ pub fn enough(model: &ProgramModel, stretch: u64, (least, tasks): (Duration, u32
 /// very gaps, those up to ε left, without a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Ideal {
-    /// On this device, which takes its time to change contexts.
+    /// On this device, on which a context switch takes time.
     pub here: u64,
-    /// On one that takes none.
+    /// On a device whose context switches take no time.
     pub free: u64,
     /// On this device, in so few of its gaps, the longest ones, that the changes back to the high program
     /// cost no more than [`QueueRules::fill_cost_thousandths`].
@@ -76,8 +76,8 @@ pub fn ideal(pair: &ProgramPair, stretch: u64, switch: Nanos, played: &Played) -
     }
 }
 
-/// Joins spans over all gaps but the longest: so many stay that a change of contexts after each costs no more
-/// than a queue may spend on fills.
+/// Joins spans over all gaps but the longest. The number that remains is such that a context switch
+/// after each costs no more than a queue may spend on fills.
 fn without_short_gaps(spans: &[KernelSpan], switch: Nanos) -> Vec<KernelSpan> {
     let lasted = spans.last().map_or(Nanos::ZERO, |last| last.until.minus(spans[0].from));
     let spent = lasted.thousandths(QueueRules::default().fill_cost_thousandths);
@@ -128,7 +128,7 @@ pub fn spread(times: &[u64], pause: Duration) -> Value {
     json!({ "tasks": times.len(), "mean_ms": round(mean), "cv": round(variance.sqrt() / mean) })
 }
 
-/// Shows what the queue counted for one of them, and what became of its launches.
+/// Shows what the queue counted for one of them, and the results of its launches.
 pub fn counted(tally: &AttemptTally) -> Value {
     json!({
         "counters": tally.counters,

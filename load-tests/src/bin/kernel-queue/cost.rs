@@ -1,4 +1,4 @@
-//! What one decision costs on this machine, and that it takes no memory.
+//! Measures what one decision costs on this machine, and that it allocates no memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,12 @@ use tessera_load_tests::machine::Spread;
 use tessera_model::spec::{Class, Priority};
 use tessera_predict::random::SeededRng;
 
-/// Counts what the program takes from the system.
+/// Counts the program's allocations.
 struct Counting;
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes on to the system's allocator unchanged.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -52,7 +52,7 @@ pub fn measure(decisions: usize) -> Value {
     })
 }
 
-/// Times one thing so many times, each by itself.
+/// Times one action the given number of times, each by itself.
 fn case(decisions: usize, mut decide: impl FnMut(usize)) -> Value {
     let mut times = Vec::with_capacity(decisions);
     let mut taken = 0;
@@ -134,7 +134,7 @@ fn launch(decisions: usize, waiting_each: u64) -> Value {
             QueueEvent::Launch { session: holder, launch: count, kernel: KERNEL, count },
             now,
         );
-        // Nobody may run out of its lease while this is measured.
+        // No lease may expire while this is measured.
         if round % 1_000 == 0 {
             for filler in 1..=54 {
                 queue.step(QueueEvent::Alive { session: SessionId::new(filler) }, now);

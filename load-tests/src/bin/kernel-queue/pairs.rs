@@ -11,13 +11,13 @@ fn thousandths(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
-/// The model's device changes contexts in no time.
+/// Context switches take no time on the model's device.
 pub fn plain() -> QueueRules {
     QueueRules::default().without_switches()
 }
 
-/// The ways that are compared: ours, ours with the paper's predictor, the paper's, and both
-/// without early stop.
+/// The compared variants: ours, ours with the paper's predictor, the paper's, and both without
+/// early stop.
 fn ways() -> [(&'static str, QueueRules); 5] {
     let paper = QueueRules::paper();
     [

@@ -7,7 +7,7 @@ use tessera_simulator::kernel_device::device::KernelSpan;
 use tessera_simulator::kernel_device::experiment::{PairBench, SLICE};
 use tessera_simulator::kernel_device::{PAIRS, SharingPolicy};
 
-/// How much of the run is drawn.
+/// Length of the part of the run that is drawn.
 const SHOWN: Nanos = Nanos::from_millis(6);
 
 /// Returns the drawing of pair A's beginning as SVG.

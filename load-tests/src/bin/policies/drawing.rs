@@ -29,9 +29,9 @@ const COLOURS: &[(&str, &str)] = &[
 struct Panel {
     title: &'static str,
     key: &'static str,
-    /// Whether it is over the best policy's of the workload, and not as it stands.
+    /// Whether the figure is relative to the best policy's of the workload, and not absolute.
     over_best: bool,
-    /// Where bars are cut off: what is above is no choice.
+    /// Where bars are cut off: a policy above this is not an option.
     most: f64,
     /// Where bars begin.
     least: f64,

@@ -1,5 +1,6 @@
 //! What the shim costs: a call that it passes on, a holder's launch, and 200,000 launches a second
-//! reported to the agent's own endpoint. The driver behind it does nothing, so that the rest shows.
+//! reported to the agent's own endpoint. The driver behind it does nothing, so that only the shim's
+//! cost is measured.
 
 mod program;
 
@@ -37,7 +38,7 @@ struct Arguments {
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Internal: be a program under test.
+    /// Internal: run as a program under test.
     #[arg(long, hide = true)]
     program: Option<program::Part>,
 }
@@ -122,7 +123,7 @@ fn endpoint(folder: &Path) -> anyhow::Result<Endpoint> {
         gates: folder.join("gates"),
     };
     let (endpoint, mut events) = start(settings)?;
-    // Nobody learns from these programs.
+    // Nothing is learned from these programs.
     std::thread::spawn(move || while events.blocking_recv().is_some() {});
     Ok(endpoint)
 }
@@ -199,5 +200,5 @@ fn endpoint_cpu_secs() -> anyhow::Result<f64> {
     Ok(program::cpu_time().context("the system's clock of this process")?.as_secs_f64())
 }
 
-/// How long anything may take to come about.
+/// Timeout for every wait.
 const PATIENCE: Duration = Duration::from_secs(30);

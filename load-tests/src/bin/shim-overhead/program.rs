@@ -16,7 +16,7 @@ const WATCHED: u64 = 7;
 /// The program.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Part {
-    /// Calls what is passed on.
+    /// Makes calls that are passed on.
     Inert,
     /// Launches and allocates, and is watched without a queue.
     Watched,
@@ -24,7 +24,7 @@ pub enum Part {
     Filler,
     /// Launches as the holder.
     Holder,
-    /// Launches as the holder, so many times a second.
+    /// Launches as the holder, at the given rate per second.
     Sustained,
 }
 
@@ -136,7 +136,7 @@ impl Cuda {
         numbers
     }
 
-    /// Launches until the session is there, and then until the role is.
+    /// Launches until the session exists, and then until it has the role.
     fn join(&self, roles: &[u64]) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.launch();
@@ -263,7 +263,8 @@ fn holder(cuda: &Cuda, direct: &Cuda) -> serde_json::Value {
     // The first of its kind is named.
     cuda.launch();
     let before = cuda.counters()[15];
-    // As fast as a driver takes launches, and rarely: then the session's thread has to be woken.
+    // Launches as fast as a driver accepts them, and rarely, which has to wake the session's
+    // thread.
     let (often, seldom) = (Duration::from_micros(5), Duration::from_millis(3));
     let dense = quantiles(cuda, 400_000, often);
     let rare = quantiles(cuda, 1_000, seldom);
@@ -281,7 +282,7 @@ fn holder(cuda: &Cuda, direct: &Cuda) -> serde_json::Value {
 #[expect(clippy::cast_possible_truncation, reason = "the value is far below 2^32")]
 #[expect(clippy::cast_precision_loss, reason = "a figure for people: 52 bits are enough")]
 fn sustained(cuda: &Cuda, secs: u64, rate: u64) -> anyhow::Result<serde_json::Value> {
-    // The ring's pages are touched once; what grows after that grows for ever.
+    // The ring's pages are touched once; memory that grows after that is a leak.
     for _ in 0..100_000 {
         cuda.launch();
         std::hint::spin_loop();

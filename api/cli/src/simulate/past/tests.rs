@@ -79,7 +79,7 @@ fn a_measured_time_stands_on_its_slice_and_the_rule_fills_the_others() {
 }
 
 #[test]
-fn what_a_task_took_elsewhere_is_used_before_the_rule() {
+fn the_run_time_of_a_task_on_another_slice_is_used_before_the_rule() {
     let on = |id, profile, secs: i64| PastJob {
         task: Some("train".into()),
         ..job(id, vec![run(profile, 20, Some(20 + secs), "succeeded")])

@@ -54,7 +54,7 @@ fn headers_end_at_the_first_command() {
 }
 
 #[test]
-fn what_only_looks_like_a_header_is_a_remark() {
+fn a_line_that_only_looks_like_a_header_is_a_comment() {
     let headers = read_lines(&["##SBATCH -J a", "#SBATCHED -J b", "# SBATCH -J c"]).unwrap();
 
     assert_eq!(headers, ScriptHeaders::default());

@@ -5,7 +5,7 @@ use crate::answers::DeadlineForecast;
 use crate::predictions::RunSample;
 use tessera_placement::SliceKind;
 
-/// The wall clock is so far ahead.
+/// The lead of the wall clock over the boot clock.
 const AHEAD: Millis = Millis::from_secs(1_000_000);
 
 fn due(in_secs: u64, limit_secs: Option<u64>) -> JobSpec {
@@ -60,7 +60,7 @@ fn a_job_that_has_to_wait_has_a_smaller_probability() {
 }
 
 #[test]
-fn of_a_task_that_never_ran_only_its_time_limit_is_known() {
+fn for_a_task_that_never_ran_only_its_time_limit_is_known() {
     let cluster = cluster(1, &[], Vec::new(), Accounts::default());
     let mut cluster = cluster;
     cluster.set_wall_clock(START, START.plus(AHEAD));
@@ -70,7 +70,7 @@ fn of_a_task_that_never_ran_only_its_time_limit_is_known() {
     let either = forecast(&cluster, &due(100, Some(110)));
 
     assert_eq!(nothing.probability, None);
-    assert!(nothing.text.contains("nothing is known of its run time"), "{}", nothing.text);
+    assert!(nothing.text.contains("nothing is known about its run time"), "{}", nothing.text);
     assert_eq!(percent(&certain), Some(100), "{certain:?}");
     assert_eq!(either.probability, None, "{either:?}");
 }
@@ -92,10 +92,10 @@ fn a_waiting_job_is_explained_with_its_deadline_and_others_without_one() {
 }
 
 #[test]
-fn a_deadline_that_is_over_is_missed() {
+fn a_deadline_that_has_passed_is_missed() {
     let cluster = with_history(&[]);
 
     let over = forecast(&cluster, &due(0, None));
 
-    assert_eq!((over.probability, over.text.as_str()), (Some(0), "the deadline is over"));
+    assert_eq!((over.probability, over.text.as_str()), (Some(0), "the deadline has passed"));
 }

@@ -57,7 +57,7 @@ fn a_job_whose_dependency_is_not_met_is_not_placed_until_it_is() {
 }
 
 #[test]
-fn a_job_that_can_never_start_says_so_or_is_cancelled_where_its_user_requested_it() {
+fn a_job_that_can_never_start_is_explained_or_cancelled_as_its_user_requested() {
     let mut cluster = cluster(2, &[], Vec::new(), Accounts::default());
     let jobs = vec![
         waits_for(7, vec![on(DependencyKind::AfterOk, 3, 1)], false),
@@ -76,7 +76,7 @@ fn a_job_that_can_never_start_says_so_or_is_cancelled_where_its_user_requested_i
 }
 
 #[test]
-fn the_end_of_a_job_puts_the_question_about_it_again() {
+fn the_end_of_a_job_repeats_the_query_about_it() {
     let mut cluster = cluster(2, &[(3, 0, "7g.40gb", None)], Vec::new(), Accounts::default());
     let of_array = waits_for(7, vec![on(DependencyKind::AfterAny, 2, 4)], false);
     let of_other = waits_for(9, vec![on(DependencyKind::AfterAny, 40, 4)], false);
@@ -93,7 +93,7 @@ fn the_end_of_a_job_puts_the_question_about_it_again() {
 }
 
 #[test]
-fn a_cancelled_job_puts_the_question_about_it_again() {
+fn a_cancelled_job_repeats_the_query_about_it() {
     let mut cluster = cluster(1, &[], Vec::new(), Accounts::default());
     let job = waits_for(7, vec![on(DependencyKind::AfterAny, 5, 1)], false);
     step(&mut cluster, vec![Input::Submitted(vec![job])], START);
@@ -107,7 +107,7 @@ fn a_cancelled_job_puts_the_question_about_it_again() {
 }
 
 #[test]
-fn what_is_given_up_does_not_answer_the_commands_of_users() {
+fn a_dropped_job_does_not_answer_the_commands_of_users() {
     let mut cluster = cluster(1, &[], Vec::new(), Accounts::default());
     let job = waits_for(8, vec![on(DependencyKind::AfterOk, 3, 1)], true);
     step(&mut cluster, vec![Input::Submitted(vec![job])], START);

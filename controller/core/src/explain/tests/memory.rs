@@ -1,4 +1,4 @@
-//! Jobs that name no memory, and what their tasks had.
+//! Jobs that name no memory, with earlier runs of their tasks.
 
 use tessera_frames::cluster::{AttemptUsage, ExitRecord};
 use tessera_model::life::{JobState, Outcome, ProgramExit};
@@ -43,13 +43,13 @@ fn well() -> ExitRecord {
     record_without_exit(Outcome::Succeeded, String::new())
 }
 
-/// Ada's job 90 and 91 run on GPUs of their own, her job 1 waits and bob's job 2, and neither names
+/// Ada's jobs 90 and 91 run on GPUs of their own. Her job 1 and bob's job 2 wait, and neither names
 /// a size.
 fn cluster_of_two() -> ClusterState {
     let running = [(90, 0, "7g.40gb", None), (91, 1, "7g.40gb", None)];
     let waiting = vec![fresh(1, "ada", GpuRequest::Unknown), fresh(2, "bob", GpuRequest::Unknown)];
     let mut cluster = cluster(2, &running, waiting, Accounts::default());
-    // It takes the smallest slice that fits, which shows what a job asked for.
+    // It takes the smallest slice that fits, which shows the size that a job requested.
     cluster.planner.policy = Arc::new(tessera_placement::policy::SchemeB);
     cluster
 }
@@ -73,7 +73,7 @@ fn runs_with(cluster: &mut ClusterState, runs: u64, peak: Bytes) {
         };
         cluster.predictions.estimator.learn_memory(&sample);
     }
-    // What waits takes it in with the next run of the task.
+    // Waiting jobs get the new size with the next run of the task.
     ends(cluster, 90, well());
 }
 
@@ -115,12 +115,12 @@ fn many_peaks_lower_what_a_task_requests() {
 }
 
 #[test]
-fn what_came_of_foretold_memory_is_counted_once_a_run() {
+fn the_outcome_of_predicted_memory_is_counted_once_a_run() {
     let mut cluster = cluster_of_two();
     ends(&mut cluster, 90, well());
     had(&mut cluster, 90, gib(9));
     let before = cluster.take_memory_outcomes();
-    assert_eq!(before, OutcomeCounts::default(), "nothing was predicted of the first run");
+    assert_eq!(before, OutcomeCounts::default(), "nothing was predicted for the first run");
     let reservation = placed(&mut cluster, 1);
     assert!(reservation.memory.is_some());
 
@@ -137,13 +137,13 @@ fn what_came_of_foretold_memory_is_counted_once_a_run() {
 }
 
 #[test]
-fn what_a_run_needed_reaches_those_who_wait_before_any_peak_is_known() {
+fn the_size_of_a_finished_run_reaches_waiting_jobs_before_any_peak_is_known() {
     let mut cluster = cluster_of_two();
 
     ends(&mut cluster, 90, well());
     let first = explain(&cluster, 1).size;
     had(&mut cluster, 90, gib(17));
-    // Nodes repeat themselves.
+    // Nodes repeat their reports.
     had(&mut cluster, 90, gib(17));
 
     assert_eq!(first, (SizeSource::Learned, Some(Bytes::from_mib(40_192))));
@@ -165,7 +165,7 @@ fn an_estimate_counts_while_nothing_is_learned() {
     assert!(why.why.summary.contains("its user's estimate is 7 GiB"), "{}", why.why.summary);
 }
 
-/// What a program leaves that printed why it gave up.
+/// The record of a program that printed why it failed.
 fn printed(exit: ProgramExit) -> ExitRecord {
     ExitRecord { exit: Some(exit), ..record_without_exit(Outcome::OutOfMemory, String::new()) }
 }
@@ -176,7 +176,7 @@ fn a_run_that_reports_it_raises_what_its_task_needs() {
     let waiting = vec![fresh(1, "ada", GpuRequest::Unknown)];
     let mut cluster = cluster(2, &running, waiting, Accounts::default());
     cluster.planner.policy = Arc::new(tessera_placement::policy::SchemeB);
-    // The host's memory is none of a slice's.
+    // The host's memory is not a slice's memory.
     let round = ends(&mut cluster, 91, printed(ProgramExit::Signal(9)));
     assert_eq!(round.jobs.ended[0].ran_out_of, None);
     assert!(!explain(&cluster, 1).why.summary.contains(NAMES_NONE));
@@ -191,7 +191,7 @@ fn a_run_that_reports_it_raises_what_its_task_needs() {
 }
 
 #[test]
-fn text_alone_starts_the_job_again_and_teaches_only_with_a_peak_near_the_slice() {
+fn output_alone_restarts_the_job_and_is_learned_only_with_a_peak_near_the_slice() {
     for (peak, learns) in [(gib(1), false), (gib(3), true)] {
         let running = [(90, 0, "1g.5gb", None)];
         let waiting = vec![fresh(1, "ada", GpuRequest::Unknown)];
@@ -228,7 +228,7 @@ fn a_job_that_ran_out_gets_the_next_size_and_is_charged_nothing() {
 }
 
 #[test]
-fn at_the_top_of_the_ladder_a_job_fails_with_the_sizes_in_words() {
+fn a_job_that_ran_out_of_the_largest_slice_fails_with_the_sizes_stated() {
     let mut cluster = cluster(1, &[(90, 0, "7g.40gb", None)], Vec::new(), Accounts::default());
 
     let round = ends(&mut cluster, 90, printed(ProgramExit::Code(1)));
@@ -246,7 +246,7 @@ fn a_size_that_a_job_ran_out_of_is_not_advised() {
 
     ends(&mut cluster, 90, printed(ProgramExit::Code(1)));
 
-    // Behind bob's job a slice of 19.5 GiB would be free at once, which is what it ran out of.
+    // Behind bob's job a slice of 19.5 GiB would be free at once, but the job ran out of that size.
     let why = explain(&cluster, 90);
     let smaller =
         why.alternatives.iter().find(|alternative| alternative.change.contains("GPU memory"));
@@ -254,7 +254,7 @@ fn a_size_that_a_job_ran_out_of_is_not_advised() {
 }
 
 #[test]
-fn a_gangs_members_teach_what_their_task_needs() {
+fn a_tasks_need_is_learned_from_a_gangs_members() {
     let mut cluster = cluster(2, &[], gang(5, "ada", (1, 2)), Accounts::default());
     let round = cluster.step(Vec::new(), START, &mut Uuid::now_v7);
     let members: Vec<_> = round.jobs.reservations.iter().map(|r| (r.attempt, r.job)).collect();
@@ -268,7 +268,7 @@ fn a_gangs_members_teach_what_their_task_needs() {
         frame(cluster, ToController::Usage(usage));
     };
 
-    // The first tells what it had before its gang is over, the second after.
+    // The first member reports its memory before its gang has ended, and the second one after.
     said(&mut cluster, members[0]);
     used(&mut cluster, members[0], gib(6));
     said(&mut cluster, members[1]);

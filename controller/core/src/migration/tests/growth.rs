@@ -21,7 +21,7 @@ fn rig(mode: MemoryPrediction, signal: Option<&str>) -> Rig {
     })
 }
 
-/// A job that uses 1,000 MiB, and 30 more each second: full after 128 s.
+/// A job that uses 1,000 MiB, and 30 MiB more each second: its slice is full after 128 s.
 fn used(second: u64) -> Bytes {
     Bytes::from_mib(1_000 + 30 * second + second % 2)
 }
@@ -41,7 +41,7 @@ fn memory(seconds: std::ops::RangeInclusive<u64>) -> Input {
     frame(ToController::Memory(vec![AttemptMemory { attempt: attempt(1), memory }]))
 }
 
-/// Reports each second until one; returns the rows with the seconds at which they came.
+/// Sends a report for each second, and returns the rows with their seconds.
 fn observe(rig: &mut Rig, until: u64) -> Vec<(u64, GrowthRow)> {
     let step = |second| {
         let round = rig.step(vec![memory(second..=second)], Millis::from_secs(second));
@@ -83,7 +83,7 @@ fn a_growth_is_reported_early_and_the_job_moved_when_its_checkpoint_needs_the_ti
     assert!(*reported <= 8 && first.is_first && first.at_least.is_none(), "{first:?}");
     let event = first.event.as_deref().unwrap();
     assert!(event.contains("is predicted to exceed its 4.75 GiB in about"), "{event}");
-    // 128 s, less 30 s for a checkpoint that nobody measured, 10 s of reports and a margin of 3.
+    // 128 s, less 30 s for a checkpoint of unknown duration, 10 s of reports and a margin of 3 s.
     assert!((80..=90).contains(moved), "moved at {moved}");
     assert_eq!(second.at_least, Some(next_size(HAD)));
     assert_eq!(stops(&mut rig, 121), [StopCause::Grow]);
@@ -99,7 +99,7 @@ fn a_moved_job_is_not_charged_and_goes_on_with_the_next_size() {
     let end = &done.jobs.ended[0];
     assert!(!end.charged && !end.uncharged && end.to == JobState::Queued, "{end:?}");
     let [row] = &done.jobs.growths[..] else { panic!("{:?}", done.jobs.growths) };
-    assert!(row.outcome.is_none() && row.curve.is_some(), "it is judged by the next attempt");
+    assert!(row.outcome.is_none() && row.curve.is_some(), "the next attempt decides its outcome");
     let waiting = rig.cluster.queue.queued(job(1)).unwrap();
     assert_eq!(waiting.own.at_least, Some(next_size(HAD)));
     let memory = waiting.memory.as_ref().unwrap();
@@ -128,14 +128,14 @@ fn with_advice_alone_and_for_a_named_size_nothing_is_moved() {
         snapshot.live[0].gpu_memory = Some(HAD);
     });
     let rows = observe(&mut named, 127);
-    assert_eq!(rows.len(), 1, "who names a slice keeps it: {rows:#?}");
+    assert_eq!(rows.len(), 1, "a job that names a slice keeps it: {rows:#?}");
 }
 
 #[test]
-fn a_job_without_a_checkpoint_that_has_long_run_is_not_restarted() {
+fn a_job_without_a_checkpoint_that_has_run_for_long_is_not_restarted() {
     let mut rig = rig(MemoryPrediction::Act, None);
 
-    // Its first 900 s are lost by a restart, and no end is known.
+    // A restart would lose its first 900 s, and its end is unknown.
     let rows = observe(&mut rig, 127);
 
     assert_eq!(rows.iter().filter(|(_, row)| row.is_first).count(), 1, "{rows:#?}");
@@ -170,7 +170,7 @@ fn every_end_is_judged() {
 }
 
 #[test]
-fn a_new_leader_goes_on_with_a_move_and_judges_an_earlier_one() {
+fn a_new_leader_continues_a_move_and_decides_the_outcome_of_an_earlier_one() {
     let earlier = attempt(77);
     let mut rig = Rig::with(&[(1, slot("1g.5gb", 6), Some("USR1"))], |snapshot| {
         let open = |attempt| OpenGrowth { job: job(1), attempt, capacity: HAD, moved: true };

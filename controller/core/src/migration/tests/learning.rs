@@ -1,4 +1,4 @@
-//! What is learned of migrated jobs, and what is predicted of those that are overdue.
+//! Training samples from migrated jobs, and predictions for overdue ones.
 
 use tessera_placement::{Basis, Estimator as _, SliceKind};
 
@@ -37,7 +37,7 @@ fn ended_after(number: u64, outcome: Outcome, secs: u64) -> Input {
     frame(ToController::Attempt(report))
 }
 
-/// A job that has run for 900 s on 2g.10gb, of a task that took so long there.
+/// A job that has run for 900 s on 2g.10gb, of a task that took this long there.
 fn known(secs: &[u64], change: impl FnOnce(&mut StoreSnapshot)) -> Rig {
     Rig::with(&[(1, slot("2g.10gb", 4), Some("USR1"))], |snapshot| {
         snapshot.runs = samples("2g.10gb", secs);
@@ -51,17 +51,17 @@ fn ends_in(rig: &Rig) -> Option<u64> {
 }
 
 #[test]
-fn a_job_that_is_overdue_promises_no_room() {
+fn the_slice_of_an_overdue_job_is_not_planned_for_others() {
     assert_eq!(ends_in(&known(&[2_000; 9], |_| {})), Some(1_100));
     let overdue = known(&[300; 9], |_| {});
     assert_eq!(ends_in(&overdue), None, "nothing says when");
     let live = overdue.cluster.attempts.live.values().next().unwrap();
     let done = overdue.cluster.predictions.progress(live, Millis::from_secs(900));
-    assert_eq!(done, 500_000, "as long again is as likely as not");
+    assert_eq!(done, 500_000, "twice its time is as likely as not");
 }
 
 #[test]
-fn what_a_job_put_aside_before_counts_as_time_that_it_has_lasted() {
+fn work_before_a_checkpoint_counts_as_run_time() {
     let checkpoint =
         JobCheckpoint { job: job(1), on: kind("7g.40gb"), ran: Millis::from_secs(200) };
     let rig = known(&[2_000; 9], |snapshot| {
@@ -69,12 +69,12 @@ fn what_a_job_put_aside_before_counts_as_time_that_it_has_lasted() {
         snapshot.checkpoints = vec![checkpoint];
     });
 
-    // 200 s of 500 s there are 800 s of 2,000 s here.
+    // 200 s of 500 s on the earlier slice equal 800 s of 2,000 s on this one.
     assert_eq!(ends_in(&rig), Some(300));
 }
 
 #[test]
-fn a_job_that_was_resumed_is_learned_from_by_the_sum() {
+fn the_training_sample_of_a_resumed_job_is_the_sum_of_its_runs() {
     let checkpoint =
         JobCheckpoint { job: job(1), on: kind("2g.10gb"), ran: Millis::from_secs(700) };
     let mut rig = known(&[], |snapshot| snapshot.checkpoints = vec![checkpoint]);
@@ -87,7 +87,7 @@ fn a_job_that_was_resumed_is_learned_from_by_the_sum() {
 }
 
 #[test]
-fn a_sum_that_would_mostly_be_a_guess_teaches_nothing() {
+fn a_sum_that_is_mostly_a_guess_is_not_a_training_sample() {
     let checkpoint =
         JobCheckpoint { job: job(1), on: kind("7g.40gb"), ran: Millis::from_secs(5_000) };
     let mut rig = known(&[2_000; 9], |snapshot| snapshot.checkpoints = vec![checkpoint]);
@@ -99,7 +99,7 @@ fn a_sum_that_would_mostly_be_a_guess_teaches_nothing() {
 }
 
 #[test]
-fn what_moves_took_outlives_the_controller() {
+fn measured_move_times_outlive_the_controller() {
     let mut rig = known(&[2_000; 9], |snapshot| {
         snapshot.migrations = vec![(task(), Millis::from_secs(4)); 9];
     });
@@ -111,7 +111,7 @@ fn what_moves_took_outlives_the_controller() {
 }
 
 #[test]
-fn what_an_attempt_put_aside_is_kept_with_it() {
+fn an_attempts_checkpoint_is_stored_with_it() {
     let mut rig = known(&[2_000; 9], |_| {});
     rig.decide(to_the_left(), Millis::from_secs(3));
 

@@ -73,7 +73,7 @@ pub fn arrange(
     }
     let kept = |cut: &Cut| cut.iter().filter(|slot| standing.contains(*slot)).count();
     let fits = all.into_iter().filter(|cut| busy.iter().all(|slot| cut.contains(slot)));
-    // They come in the order of their starts: of equals the first is the lowest.
+    // They come in the order of their starts: among equals the first is the lowest.
     Ok(fits.first_max(kept))
 }
 

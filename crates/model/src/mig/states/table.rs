@@ -125,7 +125,7 @@ impl StateTable {
                 let mut choice = (0, NO_PLACE);
                 for bit in way.clone().filter(|bit| self.sets[state] & (1 << bit) == 0) {
                     let reach = self.toggle(state, bit).map_or(0, |next| self.reach[next]);
-                    // Starts ascend: of equals the last one stays.
+                    // Starts ascend: among equals the last one remains.
                     if reach > 0 && reach >= choice.0 {
                         choice = (reach, clamped(bit));
                     }

@@ -8,8 +8,9 @@ use crate::facts::SliceLimit;
 use crate::view::QueuedJob;
 
 impl Quotas<'_> {
-    /// Explains to a job, or each member of a gang, what its quota holds it for. `takes` is how many compute
-    /// slices it would take, where that is known better than by the least that suits it.
+    /// Explains the wait of a job, or of each member of a gang, for its quota. `takes` is how many
+    /// compute slices it would take, if that is known more exactly than the smallest suitable
+    /// slice.
     pub(crate) fn wait(
         &self,
         policy: &str,
@@ -23,7 +24,8 @@ impl Quotas<'_> {
         if let Some(both) = self.wait_for_both(policy, job, members, takes, &limits) {
             return both;
         }
-        // What can never be comes first, then what is nearest to it.
+        // A quota under which the job can never start comes first, then the one with the fewest
+        // slices left.
         let binds = limits.iter().min_by_key(|limit| {
             let never = least.is_some_and(|least| least > limit.slices);
             (!never, self.left(limit, &self.held))
@@ -58,8 +60,8 @@ impl Quotas<'_> {
         Decision::Wait { job: job.id, reason: WaitReason::Quota, why }
     }
 
-    /// Explains to a job that its account's quota and its user's both hold for now: it starts once neither
-    /// does.
+    /// Explains the wait of a job for both its account's and its user's quota: it starts once both
+    /// allow it.
     fn wait_for_both(
         &self,
         policy: &str,
@@ -78,7 +80,7 @@ impl Quotas<'_> {
         };
         let (of_account, of_user) = (short(account)?, short(user)?);
         let slices = |short: u32| if short == 1 { "slice" } else { "slices" };
-        // What the user's jobs hold is part of what the account's hold.
+        // The slices of the user's jobs are part of those of the account's jobs.
         let end = match (of_account.2, of_user.2) {
             (all, own) if own >= all => {
                 format!("jobs of {} that hold {own} compute {} end", user.name, slices(own))

@@ -10,7 +10,7 @@ fn account(name: &str, shares: u32, hours: u64) -> Option<Account> {
     Some(Account { name: name.into(), shares, used, quota: None, member: None })
 }
 
-/// What users have had, in hours: all in accounts of their own, with one share each.
+/// The users' recent usage in hours. Each user has an account of its own with one share.
 struct Had(BTreeMap<JobId, (&'static str, u64)>);
 
 impl JobTable for Had {
@@ -48,14 +48,14 @@ fn order(jobs: &[QueuedJob], had: &Had) -> Vec<u64> {
 }
 
 #[test]
-fn less_usage_goes_before_a_slightly_earlier_submit() {
+fn an_account_with_less_usage_is_served_before_a_slightly_earlier_submit() {
     let (queue, had) = jobs(&[("ada", 90, 0), ("ada", 90, 1), ("bob", 10, 2)]);
 
     assert_eq!(order(&queue, &had), [3, 1, 2]);
 }
 
 #[test]
-fn who_waited_half_a_day_longer_stands_before_anybody() {
+fn a_job_that_waited_half_a_day_longer_is_first() {
     let (queue, had) = jobs(&[("ada", 1_000, 0), ("bob", 0, 12 * 60)]);
 
     assert_eq!(order(&queue, &had), [1, 2]);
@@ -70,7 +70,7 @@ fn no_account_is_delayed_where_all_have_used_their_part() {
 
 proptest! {
     #[test]
-    fn accounts_keep_their_order_and_no_job_is_passed_by_one_submitted_half_a_day_later(
+    fn accounts_keep_their_order_and_no_job_is_overtaken_by_one_submitted_half_a_day_later(
         of in prop::collection::vec((0_usize..4, 0_u64..3_000), 0..40),
         hours in prop::collection::vec(0_u64..1_000, 4),
     ) {

@@ -6,20 +6,21 @@
 //! fits:
 //!
 //! - **Under MPS**, with parts of the multiprocessors that add up to all of them (the co-execution
-//!   study: that evens slow-downs out). Only where it is known what both keep busy: without that
-//!   their speeds can't be predicted. On the papers' workloads without demands guessed pairs cost
-//!   more than they gained (mean time 1 to 4 % worse). An online job is no slower next to another
-//!   than alone on the smallest slice that holds it, which is what it requested.
-//! - **Kernel by kernel** (FIKIT): one holds the slice by its priority, the other fills its gaps. The
-//!   one that fills is an offline job without a deadline. The one that holds may be anybody; who
-//!   serves answers is slowed by [`super::Tessera::courtesy`] at most. An online job sits in its
-//!   slice's queue from its start, so that it is never stopped for co-location. Two online
-//!   jobs never share kernel by kernel.
+//!   study: that evens out slow-downs). Both jobs' demands must be known, since otherwise their
+//!   speeds can't be predicted. On the papers' workloads without demands, guessed pairs cost more
+//!   than they gained (mean time 1 to 4 % worse). An online job with a co-runner is no slower than
+//!   alone on the smallest slice that holds it, which is what it requested.
+//! - **Kernel by kernel** (FIKIT): one job, the holder, has the higher kernel priority, and the
+//!   other, the filler, runs in its gaps. The filler is an offline job without a deadline. The
+//!   holder may be any job; an online holder is slowed by [`super::Tessera::courtesy`] at most. An
+//!   online job is in its slice's queue from its start, so that it is never stopped for
+//!   co-location. Two online jobs never share kernel by kernel.
 //!
-//! Nobody is made late that would be in time without colocation. Two share a slot only where both together
-//! do so much more than one alone there ([`super::Tessera::together`], [`super::Tessera::filled`]). The
-//! stop of a job that changes its placement is counted, and a job that shares already keeps its placement. A pair
-//! stays two: the study's gains fall with each one more.
+//! Co-location never makes a job miss a deadline that it would meet alone. Two jobs share a slot
+//! only where their joint throughput exceeds that of one job alone there by a margin
+//! ([`super::Tessera::together`], [`super::Tessera::filled`]). The cost of stopping a job to change
+//! its placement is included, and a job that shares already keeps its placement. At most two jobs
+//! share a slot: in the study, the gain falls with each further co-runner.
 
 use tessera_model::mig::Slot;
 use tessera_model::share::SmPercent;
@@ -32,17 +33,17 @@ use super::search::Search;
 use crate::decision::PlacedJob;
 use crate::predictor::SharedPart;
 
-/// Where the kernels of one who holds its slice stand, and those of one who fills its gaps: as in
-/// the pairs that were measured.
+/// The queue priorities of a holder's and of a filler's kernels, as in the pairs that were
+/// measured.
 pub(super) const HOLDS: Priority = Priority::HIGHEST;
 pub(super) const FILLS: Priority = Priority::DEFAULT;
 
-/// One's side of a shared slice.
+/// One job's part of a shared slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SharingMode {
-    /// A part of its multiprocessors.
+    /// A percentage of the slice's multiprocessors.
     Mps(SmPercent),
-    /// A place in its queue.
+    /// A priority in the slice's kernel queue.
     Kernel(Priority),
 }
 
@@ -61,7 +62,7 @@ impl SharingMode {
 }
 
 impl Search<'_, '_> {
-    /// Returns whether a job may share multiprocessors as far as it is concerned.
+    /// Returns whether a job's own properties allow sharing under MPS.
     pub(super) fn shares_parts(&self, job: JobId) -> bool {
         self.scoring.knowledge.jobs.facts(job).demand.is_some()
     }
@@ -81,13 +82,13 @@ impl Search<'_, '_> {
         })
     }
 
-    /// Returns whether a job may be held up by another one.
+    /// Returns whether a job may be a filler, whose kernels wait for another job's.
     pub(super) fn may_fill(&self, job: JobId) -> bool {
         let known = self.scoring.knowledge.jobs.facts(job);
         !known.online && known.deadline.is_none()
     }
 
-    /// Returns the score of a job where it sits.
+    /// Returns the score of a job in its current placement.
     pub(super) fn score_of_placed(&mut self, at: usize, placed: PlacedJob) -> i64 {
         let Some(slot) = placed.slot else { return 0 };
         let is_co_runner =
@@ -109,7 +110,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Returns the score of a job that keeps its part of a slice which nobody else has any more.
+    /// Returns the score of a job that keeps its part of a slice after its co-runner has ended.
     pub(super) fn left_behind(&mut self, at: usize, placed: PlacedJob) -> Option<(Slot, i64)> {
         let (slot, sm) = (placed.slot?, placed.sm?);
         let stays = (placed.job, SharingMode::Mps(sm));
@@ -117,9 +118,9 @@ impl Search<'_, '_> {
         Some((slot, score))
     }
 
-    /// Returns the placement of a job that has a slice to itself. Where it is already it keeps what it
-    /// has, unless all of the slice is better even with a stop. An online job gets its place in the
-    /// slice's queue at once.
+    /// Returns the placement of a job that has a slice to itself. A job that runs there keeps its
+    /// part, unless all of the slice scores higher even with the cost of a stop. An online job
+    /// enters the slice's queue at once.
     pub(super) fn place(&mut self, at: usize, job: JobId, slot: Slot) -> PlacedJob {
         let alone = PlacedJob::alone(job, slot);
         let known = self.index.gpu(at).placements.iter().find(|placed| placed.job == job).copied();
@@ -140,8 +141,8 @@ impl Search<'_, '_> {
         PlacedJob { kernel_priority: queued.map(|_| HOLDS), ..alone }
     }
 
-    /// Returns how fast a job is next to another, in parts of what it is alone on the slice, and
-    /// its score there; `None` if it must not be there.
+    /// Returns a job's speed with a co-runner, as a fraction of its speed alone on the slice, and
+    /// its score; `None` if the placement is not allowed.
     pub(super) fn shared(
         &mut self,
         at: usize,
@@ -190,8 +191,8 @@ impl Search<'_, '_> {
         Some((float(alone) / float(here).max(1.0), score))
     }
 
-    /// Returns whether a job is served in colocation as it has to be: if somebody waits for its answers, or
-    /// for its end.
+    /// Returns whether an online job stays fast enough under co-location, and whether a job with a
+    /// deadline meets it.
     fn is_served(
         &self,
         at: usize,
@@ -231,8 +232,8 @@ impl Search<'_, '_> {
         fits.min().map(|(_, time)| time)
     }
 
-    /// Returns for how long a job may not work yet, in milliseconds: its GPU may have to be cut, and it
-    /// to be restored.
+    /// Returns how long a job may be delayed before it works, in milliseconds: its GPU may have to
+    /// be partitioned, and its state restored.
     fn begins_in_ms(&self, job: JobId, current: CurrentPlace) -> f64 {
         let known = self.scoring.knowledge.jobs.facts(job);
         let price = known.migration_price.map_or(0.0, float);

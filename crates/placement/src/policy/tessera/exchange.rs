@@ -1,12 +1,12 @@
 //! Jobs that change places between GPUs, where the scores of both GPUs together rise.
 //!
 //! A GPU's own search keeps its jobs together, and [`super::freeing`] moves some for the sake of one that
-//! waits. What is left after both is looked at in pairs of GPUs: one job goes over, or two change
-//! places, and both GPUs are placed anew. The pairs come first in which the jobs that go have
-//! the most to gain by it. An exchange has to clear the same hurdle as any change under running jobs,
+//! waits. After both, pairs of GPUs are considered: one job moves to the other GPU, or two jobs
+//! swap places, and all jobs of both GPUs are placed again. The pairs whose moved jobs can gain
+//! most are tried first. An exchange has to clear the same hurdle as any change under running jobs,
 //! with both moves counted. No job is moved at a price above what is left of it.
 //!
-//! Each trial costs two searches of one GPU; they are taken from what the round has left of
+//! Each trial costs two searches of one GPU, which count towards the round's
 //! [`super::Tessera::effort`].
 
 use std::rc::Rc;
@@ -24,16 +24,16 @@ const EXCHANGES_MAX: usize = 4;
 /// Searches of one trial: one of each of the two GPUs.
 const SEARCHES: usize = 2;
 
-/// Two GPUs, and who goes over from each.
+/// Two GPUs, and the job that moves from each to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ExchangeOffer {
-    /// What those who go over would gain if they got the best placement there.
+    /// How much score the moved jobs would gain if they got the best placement there.
     hoped: i64,
     from: (usize, JobId),
     to: (usize, Option<JobId>),
 }
 
-/// An offer that was searched, and by how much the scores of both GPUs rise.
+/// A searched offer, and by how much it raises the scores of both GPUs.
 struct Exchange {
     gain: i64,
     offer: ExchangeOffer,
@@ -47,14 +47,14 @@ struct ExchangeSide {
     movers: Vec<MovableJob>,
 }
 
-/// A job that may leave its GPU, with what it may hope for by GPU model.
+/// A job that may leave its GPU, with an upper bound of its gain by GPU model.
 struct MovableJob {
     job: JobId,
     hopes: Vec<Option<i64>>,
 }
 
 impl Search<'_, '_> {
-    /// Lets jobs change places as long as that pays and searches are left.
+    /// Exchanges jobs between GPUs while that raises the score and searches are left.
     pub(super) fn exchange(&mut self) {
         for _ in 0..EXCHANGES_MAX {
             let Some(Exchange { offer, plans, .. }) = self.best_exchange() else { return };
@@ -86,10 +86,10 @@ impl Search<'_, '_> {
         best
     }
 
-    /// Returns who might change places, as many as half of the searches that are left are enough
-    /// for, those first who hope for most.
+    /// Returns the possible exchanges, those with the largest possible gain first. Their number is
+    /// limited to half of the searches that are left.
     fn offers(&mut self) -> Vec<ExchangeOffer> {
-        // Half of them, so that another pair of GPUs is searched after this one.
+        // Only half of the searches, so that some are left for another pair of GPUs.
         let most = self.effort.div_ceil(2) / SEARCHES;
         if most == 0 {
             return Vec::new();
@@ -133,7 +133,7 @@ impl Search<'_, '_> {
     fn side(&mut self, at: usize) -> ExchangeSide {
         let (kind, placements) = (self.index.gpu(at).kind, self.index.gpu(at).placements.clone());
         let mut movers = Vec::new();
-        // Who shares a slice is left alone: a search gives each job one of its own.
+        // Jobs that share a slice are left out: a search gives each job a slice of its own.
         if !placements.iter().any(PlacedJob::shares) {
             for placed in placements {
                 if self.scoring.outlasts_move(self.index.kinds(), placed.job)
@@ -146,8 +146,8 @@ impl Search<'_, '_> {
         ExchangeSide { at, kind, movers }
     }
 
-    /// Returns what a job would gain by the best placement of another GPU of each model, with its move
-    /// paid for; nothing where it has none.
+    /// Returns by how much the best placement on another GPU of each model would raise a job's
+    /// score, less the cost of the move; nothing where it has no placement.
     fn hopes(&mut self, at: usize, placed: PlacedJob) -> Vec<Option<i64>> {
         let here = self.score_of_placed(at, placed);
         let kinds = self.index.kinds();

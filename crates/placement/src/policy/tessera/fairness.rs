@@ -1,8 +1,9 @@
-//! Fair share between accounts: whose jobs are looked at first, and how much an account may hold.
+//! Fair share between accounts: in which order their jobs are considered, and how much an account
+//! may hold.
 //!
 //! An account's factor ([`crate::fair::factor`]) multiplies the urgency of all its jobs, so that
-//! among an account's own jobs the order stays what it was. Since a wait grows without end, no
-//! account is shut out for ever.
+//! the order among an account's own jobs doesn't change. Urgency grows with waiting time without
+//! limit, so no account is shut out for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -16,7 +17,7 @@ use crate::fair::factors;
 use crate::numbers;
 use crate::view::QueuedJob;
 
-/// Jobs that wait, by account.
+/// The waiting jobs, by account.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccountQueues {
     account_queues: BTreeMap<Arc<str>, WaitingJobs>,
@@ -74,11 +75,12 @@ impl AccountQueues {
     }
 }
 
-/// What accounts hold, in compute slices, with what this round promised on top; for quotas.
+/// What accounts hold, in compute slices, including the placements that this round plans; for
+/// quotas.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SearchQuotas {
     limits: BTreeMap<JobId, Rc<[SliceLimit]>>,
-    /// Empty until somebody with a quota is met.
+    /// Empty until the first job with a quota is considered.
     held: Option<BTreeMap<Arc<str>, u32>>,
 }
 
@@ -86,14 +88,14 @@ pub(super) struct SearchQuotas {
 pub(super) type Held = (JobId, u32);
 
 impl SearchQuotas {
-    /// Returns what limits a job: its account's quota, and its user's within that.
+    /// Returns the limits of a job: its account's quota, and its user's quota within the account.
     pub(super) fn limits(&mut self, jobs: &dyn JobTable, job: JobId) -> Rc<[SliceLimit]> {
         let limits = || jobs.account(job).iter().flat_map(Account::limits).collect();
         Rc::clone(self.limits.entry(job).or_insert_with(limits))
     }
 
-    /// Returns how many slices may still be taken under a limit. `placements` is who has what as the round
-    /// begins; it is read once, and only if somebody has a quota.
+    /// Returns how many slices may still be taken under a limit. `placements` has the placements at
+    /// the start of the round; it is read once, and only if a quota exists.
     pub(super) fn left(
         &mut self,
         jobs: &dyn JobTable,
@@ -113,8 +115,8 @@ impl SearchQuotas {
         limit.slices.saturating_sub(held.unwrap_or(0))
     }
 
-    /// Returns whether no account takes more on a GPU than it may: what it takes beyond what its
-    /// jobs have there must be left to it.
+    /// Returns whether a plan for a GPU keeps all quotas: what an account takes beyond what its
+    /// jobs have there must not exceed what its quota leaves.
     pub(super) fn allows(
         &mut self,
         jobs: &dyn JobTable,

@@ -1,37 +1,38 @@
 //! Slices for a job that finds none: the jobs in its way move to other GPUs.
 //!
 //! A GPU's own search keeps all of its jobs there. So a job that needs a whole GPU waits until one
-//! is empty, while slices stand idle on all of them. Here its jobs are sent elsewhere, one after
-//! the other, those with the lowest score first; each goes where it adds most. As soon as the job
-//! has a placement, all placements of these GPUs together must have a higher score than before,
-//! with moves counted. It must be higher by as much as for any other change under running jobs. Of
-//! all GPUs tried the best is taken. Nobody is moved at a price above what is left of it: it ends
-//! sooner than that.
+//! is empty, while slices are idle on all of them. Here a GPU's jobs are moved elsewhere one after
+//! the other, in the order of their scores, the lowest first. Each one moves to where it adds most.
+//! As soon as the waiting job has a placement, all placements of these GPUs together must have a
+//! higher score than before, with the cost of the moves subtracted. It must be higher by as much as
+//! for any other change under running jobs. Of all GPUs tried, the best one is taken. No job is
+//! moved if the move costs more than its remaining time, since the job then ends sooner by itself.
 //!
-//! No GPU takes part twice in a round: each plan is made for what stands.
+//! No GPU takes part twice in a round: each plan starts from the GPU's current placements.
 
 use tessera_model::JobId;
 
 use super::search::{Plan, Search};
 use crate::view::QueuedJob;
 
-/// Jobs that one GPU gives away at most. Chosen: each costs a stop, and more than half of a full GPU
-/// never paid.
+/// The most jobs that are moved away from one GPU. Chosen: each costs a stop, and more than half of
+/// a full GPU never paid.
 const LEAVE_MAX: usize = 4;
 
-/// Jobs that find no place for which a round tries to free space. Chosen: those behind them weigh less.
+/// For how many jobs without a placement one round tries to free space. Chosen: those behind them
+/// weigh less.
 const FREED_FOR_MAX: usize = 4;
 
-/// What becomes of GPUs, the one that is left first, and by how much their scores rise.
+/// The plans of the GPUs, first that of the GPU that jobs leave, and by how much their scores rise.
 struct FreeingPlan {
     gain: i64,
     plans: Vec<(usize, Plan)>,
 }
 
 impl Search<'_, '_> {
-    /// Places a job where others free space for it; `false` if that pays nowhere.
+    /// Places a job where other jobs can be moved away for it; `false` if that raises no score.
     pub(super) fn free_slices_for(&mut self, job: &QueuedJob) -> bool {
-        // Accounts with quotas get what a search of one GPU gives them.
+        // Accounts with quotas only get what a search of one GPU gives them.
         if self.freed_for == FREED_FOR_MAX || self.quota_left(job.id).is_some() {
             return false;
         }
@@ -57,7 +58,7 @@ impl Search<'_, '_> {
         true
     }
 
-    /// Sends jobs away from a GPU until the job has a placement there.
+    /// Moves jobs away from a GPU until the waiting job has a placement there.
     fn cleared(&mut self, at: usize, job: JobId) -> Option<FreeingPlan> {
         let mut stay = self.leaving_last(at);
         let mut before = self.current_score(at);
@@ -101,7 +102,7 @@ impl Search<'_, '_> {
         jobs.into_iter().map(|(_, job)| job).collect()
     }
 
-    /// Finds the GPU where a job that has to leave adds most, after `plans`.
+    /// Finds the GPU where a displaced job adds most, given `plans`.
     fn elsewhere(
         &mut self,
         from: usize,

@@ -14,9 +14,9 @@ use crate::view::{ClusterView, GpuKinds};
 /// One GPU as a round finds it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IndexedGpu {
-    /// What stands.
+    /// Its existing instances.
     pub(super) layout: Layout,
-    /// Whether more slices could be created next to those that stand.
+    /// Whether more instances could be created next to the existing ones.
     has_space: bool,
     /// The jobs there.
     pub(super) placements: Vec<PlacedJob>,
@@ -24,10 +24,9 @@ pub(super) struct IndexedGpu {
     pub(super) open: bool,
     /// Its model, by number.
     pub(super) kind: usize,
-    /// Places that it has or was promised in this round.
+    /// How many placements it has, including those that this round plans.
     job_count: usize,
-    /// The last arrival of its jobs; zero if it has none, nothing if it can't be
-    /// planned for.
+    /// When the latest of its jobs arrived; zero if it has none, `None` if it can't be planned for.
     last_came: Option<Millis>,
 }
 
@@ -46,7 +45,7 @@ impl IndexedGpu {
     fn idle(&self) -> usize {
         let part = |slot| self.placements.iter().filter(|placed| placed.slot == slot).count() < 2;
         let idle = |slot: &&Slot| !self.placements.iter().any(|placed| placed.slot == Some(**slot));
-        // Who was left behind by its guest has a part of a slice that could be whole.
+        // A job whose co-runner ended has a part of a slice and could have all of it.
         let parts =
             self.placements.iter().filter(|placed| placed.sm.is_some() && part(placed.slot));
         let space = usize::from(self.has_space);
@@ -54,7 +53,7 @@ impl IndexedGpu {
     }
 }
 
-/// All GPUs. The sets hold the open ones only.
+/// All GPUs. The sets contain only GPUs that may be changed in this round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GpuIndex {
     posts: Vec<IndexedGpu>,
@@ -62,17 +61,17 @@ pub(super) struct GpuIndex {
     kinds: Vec<usize>,
     /// Empty GPUs by model.
     empty: Vec<BTreeSet<usize>>,
-    /// Those with jobs, the fewest first.
+    /// GPUs with jobs, ordered by the number of jobs, the fewest first.
     fewest: BTreeSet<(usize, usize)>,
-    /// The same, the most first.
+    /// The same GPUs, the most jobs first.
     most: BTreeSet<(Reverse<usize>, usize)>,
-    /// Those with jobs and idle slices, the most idle first.
+    /// GPUs with jobs and idle slices, the most idle slices first.
     idle: BTreeSet<(Reverse<usize>, usize)>,
-    /// Those on which somebody holds a slice's queue alone.
+    /// GPUs on which a job is alone in a slice's kernel queue.
     holders: BTreeSet<usize>,
-    /// GPUs that can be planned for, open or not, those first to which nobody has come for longest.
+    /// GPUs that can be planned for, open or not, those with the oldest last arrival first.
     calm: BTreeSet<(Millis, usize)>,
-    /// What has to be read again.
+    /// The GPUs that changed and have to be read again.
     changed: BTreeSet<usize>,
 }
 
@@ -81,7 +80,7 @@ impl GpuIndex {
         self.changed.insert(at);
     }
 
-    /// Reads what changed; everything, the first time.
+    /// Reads the GPUs that changed; all GPUs the first time.
     pub(super) fn read(&mut self, cluster: &ClusterView, jobs: &dyn JobTable) {
         if self.posts.len() != cluster.gpus.len() {
             *self = Self::default();
@@ -130,7 +129,7 @@ impl GpuIndex {
         &self.kinds
     }
 
-    /// Counts a placement that was promised.
+    /// Counts a placement that this round plans.
     pub(super) fn promise(&mut self, at: usize, placements: usize) {
         self.forget(at);
         self.posts[at].job_count = placements;
@@ -145,8 +144,8 @@ impl GpuIndex {
         self.changed.insert(at);
     }
 
-    /// Returns the GPUs that can be planned for, open or not, those first to which nobody has come
-    /// for longest.
+    /// Returns the GPUs that can be planned for, open or not, those with the oldest last arrival
+    /// first.
     pub(super) fn calmest(&self) -> impl Iterator<Item = usize> {
         self.calm.iter().map(|(_, at)| *at)
     }
@@ -156,7 +155,7 @@ impl GpuIndex {
         self.posts.len()
     }
 
-    /// Returns who sits on every GPU.
+    /// Returns the jobs on every GPU.
     pub(super) fn placements(&self) -> impl Iterator<Item = (usize, &[PlacedJob])> {
         self.posts.iter().enumerate().map(|(at, gpu)| (at, gpu.placements.as_slice()))
     }
@@ -200,7 +199,7 @@ impl GpuIndex {
         shared.map(|(_, at)| *at).take(most).collect()
     }
 
-    /// Returns GPUs on which somebody holds a slice's queue alone.
+    /// Returns GPUs on which a job is alone in a slice's kernel queue.
     pub(super) fn holders(&self, most: usize) -> Vec<usize> {
         self.holders.iter().copied().take(most).collect()
     }

@@ -1,11 +1,11 @@
-//! What is to come: how long all that is known takes, and whether more seems to come.
+//! The horizon: how long all known work takes, and whether more jobs seem to arrive.
 //!
-//! A job that by itself takes about as long as everything else has to have its large slice in time,
-//! or it runs on alone in the end. That is known only once nobody else comes. While jobs keep
-//! coming there is enough to do next to it, and what it takes from shorter ones is lost to them. So
-//! the score of its placement grows ([`Tessera::drive`]) as far as it has been quiet. Quiet means
-//! that no job has come for a good part of the time that everything still takes
-//! ([`Tessera::quiet`]). Of jobs that serve answers it grows at once.
+//! A job that takes about as long as all other work needs its large slice in time; otherwise it
+//! still runs after all others have ended. That is known only once no more jobs arrive. While jobs
+//! keep arriving, other jobs fill the cluster next to it, and a large slice for it would delay
+//! shorter ones. So the score of its placement grows ([`Tessera::drive`]) with how quiet the queue
+//! has been. Quiet means that no job has arrived for a good part of the time that all remaining
+//! work takes ([`Tessera::quiet`]). The score of online jobs grows at once.
 
 use tessera_model::{JobId, Millis};
 
@@ -17,35 +17,37 @@ use super::{PRIORITY, Tessera};
 use crate::view::QueuedJob;
 use tessera_model::spec::Priority;
 
-/// GPUs whose jobs are looked at: of more, as many are, evenly spread. Chosen: what is left of some hundred
-/// jobs stands for that of all, and thousands would take most of a round.
+/// How many GPUs' jobs are read; in larger clusters so many GPUs, evenly spread, are sampled.
+/// Chosen: the remaining times of some hundred jobs represent all, and reading thousands would take
+/// most of a round.
 const SURVEYED_MAX: usize = 64;
 
-/// How steeply the score of a placement grows with its job's part of what is to come. A job with half
-/// of that is in time on half a GPU: only a job that needs nearly all of one scores much higher.
+/// The exponent with which the score of a placement grows with its job's part of the horizon. A job
+/// with half of the horizon ends in time on half a GPU, so only a job that needs nearly a whole one
+/// scores much higher.
 const STEEP: i32 = 4;
 
-/// The same for jobs that serve answers: more may still come next to them, so that what they seem to
-/// be a part of is too little.
+/// The same for online jobs. It is less steep, since more jobs may arrive while they run and the
+/// horizon is then an underestimate.
 const STEEP_ONLINE: i32 = 8;
 
-/// What one round takes to lie ahead.
+/// The work ahead, as one round estimates it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Horizon {
-    /// The time in which all work that is known could be done where it costs least of GPUs, in
+    /// The time in which all known work could be done on the slices that use least of the GPUs, in
     /// milliseconds.
     pub(super) horizon: f64,
     /// The same on whole GPUs.
     whole: f64,
-    /// The same as that, but no less than what is left of the longest job that runs; zero if there is
-    /// no horizon.
+    /// The time on whole GPUs, but at least the remaining time of the longest running job; zero if
+    /// there is no horizon.
     end: f64,
-    /// How far it has been quiet: from 0 to 1.
+    /// How quiet the queue has been: from 0 to 1.
     quiet: f64,
 }
 
 impl Horizon {
-    /// Looks at all jobs that wait, and at those that run.
+    /// Computes the horizon from all waiting jobs and from the running ones.
     pub(super) fn of(waiting: &mut WaitingJobs, search: &Search<'_, '_>) -> Self {
         let (scoring, kinds) = (&search.scoring, search.kinds());
         let queued = waiting.weigh(&mut weighing(scoring, &kinds));
@@ -60,14 +62,14 @@ impl Horizon {
         Self { horizon, whole, end, quiet }
     }
 
-    /// Returns the time in which all work that is known could be done on whole GPUs: one second at
-    /// least.
+    /// Returns the time in which all known work could be done on whole GPUs, at least one second.
     pub(super) fn time(&self) -> Millis {
         Millis::new(whole_ms(self.whole).max(1_000))
     }
 
-    /// Returns by how much more a job's placement counts, from what is left of the job. Somebody waits
-    /// for an `online` job's answers all the time: it isn't kept small for as long as others come.
+    /// Returns the factor by which a job's placement counts more, from its remaining time. For an
+    /// `online` job it applies at once, since clients wait for its answers even while other jobs
+    /// arrive.
     pub(super) fn drive(&self, settings: &Tessera, left_ms: Option<f64>, online: bool) -> f64 {
         let part = left_ms.filter(|_| self.end > 0.0).map_or(0.0, |left| left / self.end);
         let quiet = if online { 1.0 } else { self.quiet };
@@ -76,7 +78,7 @@ impl Horizon {
     }
 }
 
-/// Returns what states how urgent a job is by its shortness and priority.
+/// Returns the clock that computes urgencies from shortness and priority.
 pub(super) fn weighing<'t>(
     scoring: &'t Scoring<'_>,
     kinds: &'t [usize],
@@ -90,11 +92,11 @@ pub(super) fn weighing<'t>(
 
 /// The jobs that run.
 struct Survey {
-    /// What is left of them.
+    /// The sum of their remaining times.
     left: RemainingWork,
-    /// What is left of the longest on a whole GPU, in milliseconds.
+    /// The remaining time of the longest one on a whole GPU, in milliseconds.
     longest_ms: u128,
-    /// How old the youngest is at least, in milliseconds.
+    /// A lower bound of the age of the youngest one, in milliseconds.
     youngest: f64,
 }
 
@@ -115,7 +117,7 @@ impl Survey {
                 found.youngest = found.youngest.min(age(&search.scoring, placed.job, ahead));
             }
         }
-        // The others are taken for like them.
+        // The sampled GPUs represent the others.
         let all = gpus as u128;
         let scaled = |sum: u128| sum.saturating_mul(all) / surveyed.max(1);
         found.left = RemainingWork {
@@ -126,8 +128,8 @@ impl Survey {
     }
 }
 
-/// Returns how long ago a job that runs was submitted at least, in milliseconds. Its present
-/// attempt is as old, and what it has done took so long even on a whole GPU.
+/// Returns a lower bound of the time since a running job was submitted, in milliseconds. It is the
+/// age of the current attempt, or the time that the finished part takes on a whole GPU.
 fn age(scoring: &Scoring<'_>, job: JobId, ahead: Option<Ahead>) -> f64 {
     let attempt = scoring
         .knowledge

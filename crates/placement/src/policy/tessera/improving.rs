@@ -1,4 +1,5 @@
-//! Better placements for jobs that run, where nobody waits: on GPUs that fell idle, and on their own.
+//! Better placements for running jobs while no job waits: on GPUs that became idle, and on their
+//! own GPU.
 
 use std::cmp::Reverse;
 
@@ -7,12 +8,12 @@ use tessera_model::JobId;
 use super::pairs::SlotUnit;
 use super::search::{Plan, Search};
 
-/// Moves to GPUs that fell idle that one round makes at most. Chosen: each is a search, and the next round
-/// goes on.
+/// The most moves to idle GPUs in one round. Chosen: each one is a search, and the next round
+/// continues.
 const SPREAD_MAX: usize = 8;
 
 impl Search<'_, '_> {
-    /// Moves jobs to GPUs that are idle while others are shared.
+    /// Moves jobs to idle GPUs while other GPUs have several jobs.
     pub(super) fn spread(&mut self) {
         for _ in 0..SPREAD_MAX {
             let best = self.index.empty_of_each_kind().into_iter().filter_map(|target| {
@@ -33,7 +34,7 @@ impl Search<'_, '_> {
         let mut best: Option<(i64, JobId, usize)> = None;
         let searched = self.scoring.settings.searched;
         let mut sources = self.index.most_shared(searched);
-        // On another model even a job that has its GPU to itself may be faster.
+        // Even a job that is alone on its GPU may be faster on another model.
         for source in self.index.of_other_kinds(target, searched) {
             if !sources.contains(&source) {
                 sources.push(source);
@@ -53,8 +54,9 @@ impl Search<'_, '_> {
         best
     }
 
-    /// Cuts GPUs anew where that pays: those on which slices stand idle, and within the effort
-    /// those with the most jobs. Such jobs may by now score higher on each other's slices.
+    /// Repartitions GPUs where that raises the score: those with idle slices, and, within the
+    /// effort, those with the most jobs. The latter jobs may now score higher on each other's
+    /// slices.
     pub(super) fn tidy(&mut self) {
         let searched = self.scoring.settings.searched;
         let idle = self.index.most_idle(searched);
@@ -74,7 +76,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Searches the best placements of a GPU's jobs with two of them in one slot, as often as that adds.
+    /// Searches the best placements of a GPU's jobs with two of them in one slot, and repeats that
+    /// while it raises the score.
     fn gathered(&mut self, at: usize) -> Option<Plan> {
         let mut best = self.plan(at, None, None, None)?;
         let mut units = SlotUnit::gathered(&best.jobs(), &best.placements);
@@ -93,8 +96,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Takes searches from what the round may spend on improving placements; `None` if nothing is left,
-    /// of the count or of the time.
+    /// Takes searches from the round's budget for improving placements; `None` if the count or the
+    /// time is used up.
     pub(super) fn spend(&mut self, searches: usize) -> Option<()> {
         let left = self.effort.checked_sub(searches)?;
         let spent = self.scoring.settings.effort.saturating_sub(self.effort);

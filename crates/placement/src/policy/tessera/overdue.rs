@@ -1,20 +1,20 @@
-//! Jobs that have waited too long: a GPU is kept free for the oldest of them.
+//! Overdue jobs: a GPU is reserved for the oldest of them.
 //!
 //! **The bound.** A job that has waited [`super::Tessera::patience`] is overdue. For the oldest
-//! overdue job a GPU is kept on which nothing starts and to which nothing moves. Of those that
-//! could hold it, this is the one whose last arrival is longest ago. Let `L` be the longest that
-//! any job sits in one place. Suppose that the job becomes the oldest overdue one at `t`, when the
-//! last arrival on its GPU was at `a ≤ t`. Nothing arrives there any more, so that its last arrival
-//! can only become older; and the choice goes to another GPU only if that one's last arrival is
-//! older still. So at any time everybody on the chosen GPU has come at `a` or before, and is gone
-//! by `a + L`. From `t + L` on the chosen GPU is empty, and the job starts there. With `k` jobs
-//! that are overdue before it, each of which takes at most `L`, **no job waits longer than
-//! `patience + (k + 1) L`**. That holds whatever comes after it and however wrong predictions are:
-//! none is used. Cuts are part of `L`. GPUs that go away, that operators close or on which
-//! strangers sit are none to be kept. The bound holds as long as one that can hold the job stays.
-//! It is a bound for accounts without a quota: who has one may wait for its own jobs.
+//! overdue job a GPU is reserved: nothing starts on it or moves to it. Of the GPUs that could hold
+//! the job, it is the one with the oldest last arrival. Let `L` be the longest time that any job
+//! stays in one placement. Suppose that the job becomes the oldest overdue one at `t`, when the
+//! last arrival on its GPU was at `a ≤ t`. No more jobs arrive there, so its last arrival doesn't
+//! change. The choice changes to another GPU only if that GPU's last arrival is older still. So at
+//! any time all jobs on the chosen GPU arrived at `a` or before, and have left by `a + L`. From `t
+//! + L` on the chosen GPU is empty, and the job starts there. With `k` jobs that are overdue before
+//! it, each of which takes at most `L`, **no job waits longer than `patience + (k + 1) L`**. That
+//! holds whatever jobs arrive later and however wrong predictions are: none is used. `L` includes
+//! the time of partitioning. GPUs that are unavailable, closed by operators or used by foreign
+//! instances are never reserved. The bound holds as long as a GPU that can hold the job remains. It
+//! applies to accounts without a quota: a job under a quota may wait for other jobs of its account.
 //!
-//! Larger clusters keep a GPU for each of the next oldest as well, one in [`GPUS_PER_PLACE`].
+//! Larger clusters also reserve GPUs for the next oldest jobs, up to one GPU in [`GPUS_PER_PLACE`].
 
 use tessera_model::{JobId, Millis};
 
@@ -25,12 +25,13 @@ use crate::decision::{Decision, WaitReason};
 use crate::policy::planned_gpu::because;
 use crate::view::QueuedJob;
 
-/// GPUs of the cluster for each that may be kept free at once. Chosen, three in a hundred: more would stand
-/// idle for the sake of order, fewer would serve large clusters' overdue jobs one at a time.
+/// How many GPUs the cluster has for each GPU that may be reserved at once. Chosen, three in a
+/// hundred: more reserved GPUs would be idle, and with fewer, large clusters would serve their
+/// overdue jobs one at a time.
 const GPUS_PER_PLACE: usize = 32;
 
-/// Serves the oldest overdue jobs, or keeps GPUs for them. Returns the started jobs
-/// and the decisions about the others.
+/// Starts the oldest overdue jobs, or reserves GPUs for them. Returns the started jobs and the
+/// decisions about the others.
 pub(super) fn serve(
     search: &mut Search<'_, '_>,
     waiting: &WaitingJobs,
@@ -45,7 +46,7 @@ pub(super) fn serve(
         if now.minus(job.submitted) < settings.patience || started.len() >= starts_max {
             break;
         }
-        // An account that may take nothing more would keep the GPU idle.
+        // For an account at its quota, the reserved GPU would stay idle.
         if search.quota_left(job.id) == Some(0) {
             continue;
         }

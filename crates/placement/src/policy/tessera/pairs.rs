@@ -14,11 +14,12 @@ use super::search::Search;
 use crate::decision::PlacedJob;
 use crate::placement_search::NO_PLACEMENT;
 
-/// Parts of the multiprocessors that two are offered, in percent: those of the first. Equal ones, and the
-/// co-execution study's 70-30, with which one that fills the GPU no longer starves its partner (rule 3).
+/// The first job's percentages of the multiprocessors that are tried for a pair. They are equal
+/// parts and the co-execution study's 70-30, with which a job that fills the GPU no longer starves
+/// its co-runner (rule 3).
 const PARTS: [u8; 3] = [50, 70, 30];
 
-/// Who gets a slot: one job, or two that share it.
+/// The jobs that get a slot: one job, or two that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SlotUnit {
     One(JobId),
@@ -33,7 +34,7 @@ impl SlotUnit {
         }
     }
 
-    /// Gathers jobs into those that share a slot as they sit, and the others.
+    /// Groups jobs that share a slot now; all others are alone.
     pub(super) fn gathered(jobs: &[JobId], placements: &[PlacedJob]) -> Vec<Self> {
         let slot = |job: JobId| placements.iter().find(|placed| placed.job == job)?.slot;
         let mut units: Vec<Self> = Vec::new();
@@ -61,7 +62,7 @@ impl SlotUnit {
     }
 }
 
-/// The score of two in each slot of a GPU if they share it, and in which way.
+/// The score of two jobs in each slot of a GPU if they share it, and the way in which they share.
 #[derive(Debug)]
 pub(super) struct PairScores {
     pub(super) row: Rc<[i64]>,
@@ -69,8 +70,8 @@ pub(super) struct PairScores {
 }
 
 impl Search<'_, '_> {
-    /// Returns the ways in which two of a GPU's jobs, or one of them and one more, could newly share
-    /// a slot, as units.
+    /// Returns the new ways in which two of a GPU's jobs, or one of them and another job, could
+    /// share a slot, as units.
     pub(super) fn pairings(&self, units: &[SlotUnit]) -> Vec<Vec<SlotUnit>> {
         let companion = |unit: &SlotUnit| match *unit {
             SlotUnit::One(job) if self.is_sociable(job) => {
@@ -95,14 +96,14 @@ impl Search<'_, '_> {
         ways
     }
 
-    /// Returns whether a job may share a slice at all, as far as it is concerned.
+    /// Returns whether a job's own properties allow it to share a slice in any way.
     pub(super) fn is_sociable(&self, job: JobId) -> bool {
         let known = self.scoring.knowledge.jobs.facts(job).co_runner.is_some();
         known && (self.shares_parts(job) || self.is_kernel_sharer(job))
     }
 
-    /// Returns the GPUs on which a host is looked for: those with the most jobs, and some on which
-    /// one holds its slice alone.
+    /// Returns the GPUs on which a host is searched: those with the most jobs, and some on which a
+    /// job is alone in a slice's queue.
     pub(super) fn shareable(&self) -> Vec<usize> {
         let searched = self.scoring.settings.searched;
         let mut order = self.index.most_shared(searched);
@@ -116,14 +117,14 @@ impl Search<'_, '_> {
         order
     }
 
-    /// Returns who sits on a GPU, or was promised to.
+    /// Returns the jobs on a GPU, including those that this round plans.
     pub(super) fn placements(&self, at: usize) -> &[PlacedJob] {
         let promised = self.promised.get(&at).map(|plan| &plan.placements);
         promised.unwrap_or(&self.index.gpu(at).placements)
     }
 
-    /// Returns the ways in which two could share, as far as both allow it; `now` is how they sit, if
-    /// they do so already.
+    /// Returns the ways in which two jobs could share, as far as both allow it; `now` is how they
+    /// share already, if they do.
     fn ways(
         &self,
         job: JobId,
@@ -150,7 +151,7 @@ impl Search<'_, '_> {
         ways
     }
 
-    /// Computes the score of two in each slot of a GPU if they share it.
+    /// Computes the score of two jobs in each slot of a GPU if they share it.
     pub(super) fn pair(&mut self, at: usize, job: JobId, other: JobId) -> Option<Rc<PairScores>> {
         let key = (job, other, at);
         if let Some(pair) = self.pairs.get(&key) {
@@ -209,8 +210,8 @@ impl Search<'_, '_> {
             .then(|| PairScores { row: row.into(), ways: chosen })
     }
 
-    /// Returns the score of two jobs that share a slot in one way; nothing if they may not, or if too
-    /// little would be done so.
+    /// Returns the score of two jobs that share a slot in one way; nothing if they may not, or if
+    /// their joint throughput would be too low.
     fn score_together(
         &mut self,
         at: usize,
@@ -237,7 +238,7 @@ impl Search<'_, '_> {
         (sit_so || ours + theirs >= enough).then_some(kept + added)
     }
 
-    /// Returns the placements of two in a slot; nothing if they may not share it.
+    /// Returns the placements of two jobs in a slot; nothing if they may not share it.
     pub(super) fn pair_placements(
         &mut self,
         at: usize,

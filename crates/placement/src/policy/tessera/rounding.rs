@@ -9,7 +9,8 @@
 
 use tessera_model::Millis;
 
-/// Largest score or time that is worked with. Sums of some thousand stay far below the largest number.
+/// The largest score or time in use. Sums of some thousand of them stay far below the largest
+/// number of the type.
 const LARGEST: f64 = 4_000_000_000_000.0;
 
 pub(super) const fn float(time: Millis) -> f64 {
@@ -27,7 +28,7 @@ pub(super) const fn float_ms(ms: u64) -> f64 {
     ms as f64
 }
 
-/// Returns a count.
+/// Converts a count, which is exact below 2^53.
 pub(super) const fn float_count(count: usize) -> f64 {
     count as f64
 }
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_stay_and_numbers_below_are_rounded_down() {
+    fn whole_numbers_are_unchanged_and_fractions_are_rounded_down() {
         for number in [2_u32, 3, 1_000, 4_194_304, 8_388_607] {
             let (whole, value) = (i64::from(number), f64::from(number));
             assert_eq!(whole_score(value), whole);

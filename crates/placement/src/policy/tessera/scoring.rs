@@ -16,21 +16,23 @@ use crate::placement_search::{self, NO_PLACEMENT};
 use crate::predictor::{Knowledge, RunTime};
 use crate::view::{ClusterView, GpuView, MigView};
 
-/// What cutting a GPU may keep a job waiting in addition to its own move, in milliseconds. It is seven instances
-/// destroyed and seven created, one after the other (co-execution study, table 6), and a little.
+/// How long partitioning a GPU may delay a job in addition to its own move, in milliseconds. It is
+/// the time to destroy seven instances and create seven, one after the other (co-execution study,
+/// table 6), with a small margin.
 pub(super) const CUT_MS: f64 = 2_000.0;
 
-/// How much more the placement of a job counts that has no time to spare. Chosen: such a job may take the
-/// place of any other.
+/// The factor by which the placement of a job without slack before its deadline counts more.
+/// Chosen: such a job may displace any other.
 const URGE: f64 = 4.0;
 
-/// How much time a job has to spare that is placed before others, in multiples of what is left of it. Chosen.
+/// A job is placed before others if its slack before the deadline is below so many times its
+/// remaining time. Chosen.
 const PRESSED: f64 = 0.5;
 
-/// Which of two slices is better on which a job is about as fast. It changes scores alone: what ends in time is
-/// decided by the times themselves.
+/// A preference between slices on which a job is about equally fast. It changes only scores:
+/// whether a job meets its deadline is decided by the times themselves.
 pub(super) trait SlicePreference {
-    /// Returns how many times as long a job's time on an instance counts, as the predictor knows it.
+    /// Returns the factor by which a job's time on an instance counts as longer.
     fn stretch(&self, job: JobId, run: RunTime, gpu: &GpuView, on: &Profile) -> f64;
 
     /// Returns the same for a time next to co-runners.
@@ -44,7 +46,7 @@ pub(super) struct WeighedTime {
     pub(super) stretch: f64,
 }
 
-/// What the score of jobs in a round is worked out from.
+/// The inputs from which the scores of one round are computed.
 #[derive(Clone, Copy)]
 pub(super) struct Scoring<'c> {
     pub(super) settings: &'c Tessera,
@@ -52,15 +54,15 @@ pub(super) struct Scoring<'c> {
     pub(super) knowledge: Knowledge<'c>,
     pub(super) now: Millis,
     pub(super) horizon: Horizon,
-    /// Without it equal times are equally good.
+    /// `None` means that equal times score equally.
     pub(super) preference: Option<&'c dyn SlicePreference>,
 }
 
-/// What lies ahead of a job, and behind it.
+/// A job's remaining and finished work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ahead {
     pub(super) left: RemainingWork,
-    /// What a whole GPU would take for what it has done, in milliseconds.
+    /// The time that its finished part takes on a whole GPU, in milliseconds.
     pub(super) done_ms: f64,
 }
 
@@ -69,20 +71,20 @@ pub(super) struct Ahead {
 pub(super) struct ScoredJob {
     pub(super) weight: f64,
     done: Option<f64>,
-    /// What all of it takes on the whole GPU on which it is fastest.
+    /// Its total time on the whole GPU on which it is fastest.
     whole_time: Option<WeighedTime>,
-    /// What is left of it there, in milliseconds.
+    /// Its remaining time there, in milliseconds.
     left_ms: Option<f64>,
-    /// Whether it runs, or has run and kept what it did.
+    /// Whether it runs, or has run and kept its finished work.
     begun: bool,
-    /// What a move of it costs, if it can be moved.
+    /// The time that a migration costs; `None` if it can't be migrated.
     migration_price: Option<Millis>,
-    /// When it has to be done.
+    /// Its deadline.
     deadline: Option<Millis>,
 }
 
 impl ScoredJob {
-    /// Returns what is left of it, in parts of one.
+    /// Returns the remaining part of its work, as a fraction of one.
     pub(super) fn left(&self) -> f64 {
         1.0 - self.done.unwrap_or(0.0)
     }
@@ -92,7 +94,7 @@ impl ScoredJob {
 #[derive(Default)]
 pub(super) struct ScoreRows {
     facts: BTreeMap<JobId, ScoredJob>,
-    /// Where a job sits, by GPU; elsewhere, by model.
+    /// The scores on the job's own GPU, by GPU, and on other GPUs, by model.
     at_home: BTreeMap<(JobId, usize), Rc<[i64]>>,
     elsewhere: BTreeMap<(JobId, usize), Rc<[i64]>>,
 }
@@ -106,9 +108,9 @@ impl<'c> Scoring<'c> {
         self.view(at).mig.as_deref()
     }
 
-    /// Returns what orders jobs that wait, before it ages: the shortest first, of equals those that
-    /// keep the least of a GPU from others. (The mean of the two, as they multiply: by its part of
-    /// a GPU alone, the order is as good for the mean and worse for the slowest twentieth.)
+    /// Returns the urgency of a waiting job before ageing: shorter jobs, and jobs that need a
+    /// smaller part of a GPU, come first. It is the geometric mean of both. With the part of a GPU
+    /// alone, mean times were as good, and the slowest twentieth of the jobs was slower.
     pub(super) fn eagerness(&self, kinds: &[usize], job: JobId) -> JobWeight {
         let left = self.ahead(kinds, job).map(|ahead| ahead.left);
         let cost = left.map(|left| (float_sum(left.whole_ms) * float_sum(left.work_ms)).sqrt());
@@ -117,7 +119,7 @@ impl<'c> Scoring<'c> {
         JobWeight { weight, left: left.unwrap_or_default(), deadline }
     }
 
-    /// Returns what is left of a job and what is done of it; nothing if that is unknown.
+    /// Returns the remaining and the finished part of a job; nothing if that is unknown.
     pub(super) fn ahead(&self, kinds: &[usize], job: JobId) -> Option<Ahead> {
         let (all, done) = self.on_whole(kinds, job, &self.knowledge.jobs.facts(job))?;
         let work = self.work_ms(kinds, job).unwrap_or(all);
@@ -126,13 +128,13 @@ impl<'c> Scoring<'c> {
         Some(Ahead { left, done_ms: all * done })
     }
 
-    /// Returns what is left of a job on a whole GPU, in milliseconds.
+    /// Returns the remaining time of a job on a whole GPU, in milliseconds.
     fn left_ms(&self, kinds: &[usize], job: JobId, known: &JobFacts) -> Option<f64> {
         let (all, done) = self.on_whole(kinds, job, known)?;
         Some(all * (1.0 - done))
     }
 
-    /// Returns what all of a job takes on a whole GPU, in milliseconds, and what part is done.
+    /// Returns the total time of a job on a whole GPU, in milliseconds, and its finished part.
     fn on_whole(&self, kinds: &[usize], job: JobId, known: &JobFacts) -> Option<(f64, f64)> {
         Some((float(self.whole_time(kinds, job)?.time), done_of(known)?))
     }
@@ -159,8 +161,8 @@ impl<'c> Scoring<'c> {
         WeighedTime { time, stretch }
     }
 
-    /// Returns what all of a job takes on the instance where that is least, as the time that a whole
-    /// GPU has for as much of itself, in milliseconds.
+    /// Returns the least GPU time of a job over all instances, in milliseconds of a whole GPU: the
+    /// time on an instance multiplied by the instance's part of the GPU.
     fn work_ms(&self, kinds: &[usize], job: JobId) -> Option<f64> {
         let least = kinds.iter().filter_map(|at| {
             let mig = self.mig(*at)?;
@@ -178,22 +180,22 @@ impl<'c> Scoring<'c> {
         least.reduce(f64::min)
     }
 
-    /// Returns whether a job has more left, on a whole GPU, than a move of it costs.
+    /// Returns whether a job's remaining time on a whole GPU is longer than its migration takes.
     pub(super) fn outlasts_move(&self, kinds: &[usize], job: JobId) -> bool {
         let known = self.knowledge.jobs.facts(job);
         let price = known.migration_price.map(float);
         price.zip(self.left_ms(kinds, job, &known)).is_some_and(|(price, left)| price < left)
     }
 
-    /// Returns by how much more a job's placement counts that has to be done soon: the less time it has to
-    /// spare, the more. What is late anyway counts no more than other jobs.
+    /// Returns the factor by which the placement of a job with a deadline counts more; it grows as
+    /// the slack shrinks. A job that is late in any case counts like other jobs.
     fn urge(&self, left_ms: Option<f64>, deadline: Option<Millis>) -> f64 {
         let Some((left, deadline)) = left_ms.zip(deadline) else { return 1.0 };
         let spare = float(deadline) - float(self.now) - left;
         if spare < 0.0 { 1.0 } else { 1.0 + URGE / (1.0 + (spare / left.max(1.0)).powi(2)) }
     }
 
-    /// Whether a job has to begin soon to be done by its deadline.
+    /// Returns whether a job has to begin soon to meet its deadline.
     pub(super) fn is_pressed(&self, kinds: &[usize], job: JobId) -> bool {
         let known = self.knowledge.jobs.facts(job);
         let left = self.left_ms(kinds, job, &known).zip(known.deadline);
@@ -216,15 +218,16 @@ impl<'c> Scoring<'c> {
             done,
             whole_time,
             left_ms,
-            // Who runs has to be launched again wherever it goes, with work done or without.
+            // A running job has to be launched again in any other placement, whether it has
+            // finished work or not.
             begun: done.is_some_and(|done| done > 0.0) || known.since.is_some(),
             migration_price: known.migration_price,
             deadline: known.deadline,
         }
     }
 
-    /// Returns the score of a job on an instance, less what moving there costs; `None` if it
-    /// can't be there, or would be late there and nowhere else.
+    /// Returns the score of a job on an instance, less the cost of moving there. `None` if it can't
+    /// run there, or would miss its deadline only there.
     fn score(
         &self,
         at: usize,
@@ -237,7 +240,7 @@ impl<'c> Scoring<'c> {
         self.score_of(at, facts, here, current, on)
     }
 
-    /// Returns the same for a job that takes so long `here`, alone or next to others.
+    /// Returns the same for a job whose time on this instance, alone or with co-runners, is `here`.
     pub(super) fn score_of(
         &self,
         at: usize,
@@ -266,7 +269,7 @@ impl<'c> Scoring<'c> {
                 return None;
             }
         }
-        // Of two slices on which it is about as fast the smaller one draws less.
+        // Of two slices on which it is about equally fast, the smaller one uses less energy.
         let all = self.mig(at)?.largest()?.compute_slices;
         let part = f64::from(on.compute_slices) / f64::from(all.max(1));
         let spared = 1.0 - self.settings.thrift * part;
@@ -275,14 +278,14 @@ impl<'c> Scoring<'c> {
     }
 }
 
-/// Where a job sits already, seen from the instance in question.
+/// Where a job runs now, relative to the instance in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CurrentPlace {
     /// On that very instance.
     There,
     /// On another one of the same GPU.
     OnSameGpu,
-    /// On no instance of the GPU.
+    /// It does not run on the GPU.
     Elsewhere,
 }
 
@@ -319,8 +322,8 @@ impl ScoreRows {
         *self.facts.entry(job).or_insert_with(|| scoring.facts(kinds, job))
     }
 
-    /// Returns the score of a job where it sits, on an instance that is in no full layout of plain
-    /// profiles.
+    /// Returns the score of a job in its current placement, on an instance that is in no full
+    /// layout of plain profiles.
     pub(super) fn odd(
         &mut self,
         scoring: &Scoring<'_>,
@@ -363,7 +366,7 @@ fn made(
     row
 }
 
-/// Returns what part of a job is done.
+/// Returns the finished part of a job's work.
 fn done_of(known: &JobFacts) -> Option<f64> {
     Some(f64::from(known.done?) / 1_000_000.0)
 }

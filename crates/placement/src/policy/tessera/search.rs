@@ -1,4 +1,5 @@
-//! The search of `tessera`: one GPU exactly, the GPUs by what a job adds.
+//! The search of `tessera`: each GPU is searched exactly, and GPUs are compared by how much a job
+//! adds to their scores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -17,11 +18,11 @@ use crate::facts::SliceLimit;
 use crate::placement_search::{JOBS_MAX, NO_PLACEMENT, SearchBuffers};
 use crate::view::{GpuView, QueuedJob};
 
-/// GPUs that are looked at for an overdue job at most. Chosen: all, in clusters of the size that one
-/// controller plans for.
+/// The most GPUs that are considered for an overdue job. Chosen: all GPUs of the largest cluster
+/// that one controller plans for.
 const CALM_MAX: usize = 100_000;
 
-/// Placements of one GPU with their score, less what moving to them costs.
+/// Placements of one GPU with their score, less the cost of moving to them.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) layout: Layout,
@@ -40,18 +41,18 @@ pub(super) struct Search<'c, 'd> {
     pub(super) index: &'d mut GpuIndex,
     buffers: &'d mut SearchBuffers,
     pub(super) rows: ScoreRows,
-    /// The score of two jobs that share a slot of a GPU, as far as it was computed.
+    /// The scores of pairs that share a slot of a GPU, as far as they were computed.
     pub(super) pairs: BTreeMap<(JobId, JobId, usize), Option<Rc<PairScores>>>,
     quotas: SearchQuotas,
-    /// The scores of GPUs' placements as they are.
+    /// The scores of the GPUs' current placements.
     present: BTreeMap<usize, i64>,
-    /// What GPUs are to become, while jobs are still being added.
+    /// The plans of GPUs, while jobs are still being added.
     pub(super) promised: BTreeMap<usize, Plan>,
-    /// GPUs between which this round moves jobs already.
+    /// GPUs between which this round already moves jobs.
     pub(super) shifted: BTreeSet<usize>,
-    /// Jobs for which space was to be made.
+    /// Jobs for which this round tried to free space.
     pub(super) freed_for: usize,
-    /// Searches that are left for that.
+    /// How many searches are left for freeing space.
     pub(super) effort: usize,
     changes: Vec<(Reshape, String)>,
 }
@@ -103,7 +104,8 @@ impl<'c, 'd> Search<'c, 'd> {
         self.scoring.view(at)
     }
 
-    /// Returns the GPU that could hold the job to which nobody has come for longest, open or not.
+    /// Of the GPUs that could hold the job, open or not, returns the one with the oldest last
+    /// arrival.
     pub(super) fn calmest(&mut self, job: JobId, kept: &[usize]) -> Option<usize> {
         let order: Vec<usize> = self.index.calmest().take(CALM_MAX + kept.len()).collect();
         order.into_iter().filter(|at| !kept.contains(at)).find(|at| {
@@ -118,11 +120,11 @@ impl<'c, 'd> Search<'c, 'd> {
         self.index.close(at);
     }
 
-    /// Finds a place for a job that waits, where it adds most, alone on a slice or next to somebody;
-    /// `false` if it adds nothing. `also` is looked at whatever the order.
+    /// Finds the placement where a waiting job adds most, alone on a slice or with a co-runner;
+    /// `false` if it adds nothing anywhere. `also` is a GPU that is always considered.
     ///
-    /// The GPU is not changed yet: jobs that come after it in the round may still join it, and
-    /// then all of them are placed anew.
+    /// The GPU is not changed yet: later jobs of the round may still join it, and then all of its
+    /// jobs are placed again.
     pub(super) fn place_job(&mut self, job: &QueuedJob, also: Option<usize>) -> bool {
         let settings = self.scoring.settings;
         let jobs_max = settings.jobs_per_gpu_max.min(JOBS_MAX - 1);
@@ -159,13 +161,13 @@ impl<'c, 'd> Search<'c, 'd> {
         true
     }
 
-    /// Returns the score of a GPU's placements, as they are or as they are planned.
+    /// Returns the score of a GPU's current or planned placements.
     pub(super) fn current_score(&mut self, at: usize) -> i64 {
         let promised = self.promised.get(&at).map(|plan| plan.score);
         promised.unwrap_or_else(|| self.present(at))
     }
 
-    /// Changes the GPUs on which jobs were promised placements.
+    /// Returns the decisions for the GPUs on which this round planned placements.
     pub(super) fn keep_promises(&mut self) {
         for (at, plan) in std::mem::take(&mut self.promised) {
             let placements = describe_placements(&self.scoring, at, &plan.placements);
@@ -188,7 +190,7 @@ impl<'c, 'd> Search<'c, 'd> {
         }
     }
 
-    /// Returns the jobs that a GPU has or was promised.
+    /// Returns the jobs that a GPU has, including those that this round plans.
     pub(super) fn jobs(&self, at: usize) -> Vec<JobId> {
         let promised = self.promised.get(&at);
         promised.map_or_else(|| self.index.gpu(at).jobs(), Plan::jobs)
@@ -198,7 +200,7 @@ impl<'c, 'd> Search<'c, 'd> {
         let gpu = self.index.gpu(at);
         let kind = gpu.kind;
         let home = gpu.placements.iter().find(|placed| placed.job == job).copied();
-        // Who has a part of a slice has to be stopped to have all of it.
+        // A job with a part of a slice has to be stopped before it can have all of it.
         let whole = home.map(|placed| placed.slot.filter(|_| placed.sm.is_none()));
         let row = self.rows.row(&self.scoring, self.index.kinds(), at, kind, job, whole);
         let Some(placed) = home.filter(|placed| placed.sm.is_some()) else { return row };
@@ -213,7 +215,7 @@ impl<'c, 'd> Search<'c, 'd> {
         row.into()
     }
 
-    /// Returns the score of a GPU's placements as they are.
+    /// Returns the score of a GPU's current placements.
     pub(super) fn present(&mut self, at: usize) -> i64 {
         if let Some(score) = self.present.get(&at) {
             return *score;
@@ -255,12 +257,12 @@ impl<'c, 'd> Search<'c, 'd> {
         if units.len() == jobs.len() {
             return kept;
         }
-        // Jobs that may be apart can have a higher score apart.
+        // Jobs that share a slot may score higher on separate slots.
         let minimum = kept.as_ref().map(|plan| plan.score).or(minimum);
         self.plan_units(at, &SlotUnit::apart(&units), more, minimum).or(kept)
     }
 
-    /// The same for jobs of which some share a slot.
+    /// Does the same for jobs of which some share a slot.
     pub(super) fn plan_units(
         &mut self,
         at: usize,
@@ -300,7 +302,8 @@ impl<'c, 'd> Search<'c, 'd> {
         self.allowed(at, &plan).then_some(plan)
     }
 
-    /// Bars a job from slots that its account may not take, next to what a host has there already.
+    /// Excludes slots that would exceed the quota of the job's account, counted on top of what a
+    /// host has there already.
     fn bar(&mut self, at: usize, unit: SlotUnit, job: JobId, row: &mut Rc<[i64]>) {
         let Some(left) = self.quota_left(job) else { return };
         let placements = self.placements(at).iter().filter(|placed| unit.has(placed.job));
@@ -317,12 +320,13 @@ impl<'c, 'd> Search<'c, 'd> {
         *row = barred.into();
     }
 
-    /// Returns how many compute slices a job's account and user may still take, if that is limited.
+    /// Returns how many compute slices the job's account and user may still take; `None` without a
+    /// limit.
     pub(super) fn quota_left(&mut self, job: JobId) -> Option<u32> {
         self.quota(job).map(|(left, _)| left)
     }
 
-    /// Returns the limit that a job is nearest to, and how many compute slices that leaves it.
+    /// Returns the limit that leaves a job the fewest compute slices, and how many those are.
     pub(super) fn quota(&mut self, job: JobId) -> Option<(u32, SliceLimit)> {
         let jobs = self.scoring.knowledge.jobs;
         let limits = self.quotas.limits(jobs, job);
@@ -342,7 +346,7 @@ impl<'c, 'd> Search<'c, 'd> {
         self.quotas.allows(scoring.knowledge.jobs, &before, &after, &mut placements)
     }
 
-    /// Returns what everybody has on a GPU, or was promised there.
+    /// Returns the placements of all jobs on a GPU, including those that this round plans.
     fn held(&self, at: usize) -> Vec<Held> {
         let promised = self.promised.get(&at).map(|plan| &plan.placements);
         holds(&self.scoring, at, promised.unwrap_or(&self.index.gpu(at).placements))
@@ -352,7 +356,7 @@ impl<'c, 'd> Search<'c, 'd> {
         gain > before / 1_000 * self.scoring.settings.hurdle
     }
 
-    /// Counts what accounts take by a plan.
+    /// Counts the compute slices that a plan gives to accounts.
     pub(super) fn charge(&mut self, at: usize, plan: &Plan) {
         let (before, after) = (self.held(at), holds(&self.scoring, at, &plan.placements));
         self.quotas.take(self.scoring.knowledge.jobs, &before, &after);
@@ -367,7 +371,8 @@ impl<'c, 'd> Search<'c, 'd> {
     }
 }
 
-/// Returns what everybody on a GPU has of its compute slices; what two of a user share counts once.
+/// Returns the compute slices of each job on a GPU; a slice that two jobs of one user share counts
+/// once.
 fn holds(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> Vec<Held> {
     let shared = |(place, placed): (usize, &PlacedJob)| {
         let first = !placements[..place].iter().any(|other| other.slot == placed.slot);
@@ -376,7 +381,7 @@ fn holds(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> Vec<Held
     placements.iter().enumerate().map(shared).collect()
 }
 
-/// Names which job is where on a GPU.
+/// Describes which job is on which slice of a GPU.
 fn describe_placements(scoring: &Scoring<'_>, at: usize, placements: &[PlacedJob]) -> String {
     let one = |placed: &PlacedJob| {
         let profile = |slot: Slot| scoring.mig(at)?.geometry.profile(slot.profile);

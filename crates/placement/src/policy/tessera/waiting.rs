@@ -1,14 +1,15 @@
-//! The jobs that wait, the most urgent first, without sorting all of them in every round.
+//! The waiting jobs, the most urgent first, without sorting all of them in every round.
 //!
-//! How urgent a job is grows evenly with its wait, from what it weighs. A short list holds those
-//! that were the most urgent when it was made, and those that arrived since. Nobody else can have
-//! become more urgent than the most urgent of the others was then, grown by what any job grows.
-//! While the list has enough jobs above that, it is as good as all of them.
+//! A job's urgency is its weight, which grows linearly with its wait. A short list has the jobs
+//! that were the most urgent when it was made, and those that arrived since. The urgency of any
+//! other job is bounded: it is at most the highest urgency of the others at that time, with the
+//! growth since. While the list has enough jobs above that bound, it gives the same result as the
+//! whole queue.
 //!
 //! A job that by itself takes a good part of the time in which everything can be done
-//! ([`UrgencyClock::horizon`]) is more urgent than its shortness makes it. Begun last, it alone
-//! would run on while everybody else's GPUs stand idle. The horizon moves from round to round, and
-//! what it can add to anybody since the list was made is added to what the others can have become.
+//! ([`UrgencyClock::horizon`]) is more urgent than its shortness alone makes it. If it began last,
+//! it would still run while all other GPUs are idle. The horizon changes from round to round. The
+//! bound therefore includes what the horizon can have added to any job since the list was made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,25 +20,24 @@ use super::rounding::{float, float_sum};
 use crate::policy::session::Queue;
 use crate::view::{QueueKey, QueuedJob};
 
-/// Jobs on a new short list. Chosen: four times what a round looks at.
+/// How many jobs a new short list has. Chosen: four times what a round looks at.
 const LISTED: usize = 256;
 
-/// Jobs on a short list before it is made anew. Chosen.
+/// How many jobs a short list has at most before it is made again. Chosen.
 const LISTED_MAX: usize = 4 * LISTED;
 
-/// How steeply a job's urgency grows with its part of the horizon: half of it counts a quarter. Chosen
-/// with [`super::Tessera::haste`].
+/// The exponent with which a job's urgency grows with its part of the horizon: half of the horizon
+/// counts a quarter. Chosen with [`super::Tessera::haste`].
 const STEEPNESS: i32 = 2;
 
 pub(super) type Key = QueueKey;
 
-/// What is left of jobs, in whole milliseconds, added up where they are several.
+/// The remaining time of one job, or the sum over several, in whole milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RemainingWork {
     /// On a whole GPU.
     pub(super) whole_ms: u128,
-    /// On the instance of which it takes the least, as the time that a whole GPU has for as much of
-    /// itself.
+    /// On the instance that needs the least GPU time, converted to milliseconds of a whole GPU.
     pub(super) work_ms: u128,
 }
 
@@ -53,27 +53,27 @@ impl RemainingWork {
     }
 }
 
-/// What a job's urgency is computed from, in addition to its wait.
+/// The inputs of a job's urgency besides its wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobWeight {
-    /// What it weighs by its shortness and priority.
+    /// Its weight by shortness and priority.
     pub(super) weight: f64,
-    /// What is left of it.
+    /// Its remaining time.
     pub(super) left: RemainingWork,
-    /// When it has to be done.
+    /// Its deadline.
     pub(super) deadline: Option<Millis>,
 }
 
-/// What all jobs' urgencies are worked out from in one round.
+/// The inputs that all urgencies of one round share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UrgencyClock {
     pub(super) now: Millis,
-    /// The time after which a job that waits is twice as urgent.
+    /// The time after which the urgency of a waiting job has doubled.
     pub(super) ageing: Millis,
-    /// The time in which all work that is known could be done where it costs least of GPUs, in
+    /// The time in which all known work could be done on the slices that use least of the GPUs, in
     /// milliseconds.
     pub(super) horizon: f64,
-    /// How much more urgent a job is at most by its part of the horizon.
+    /// The largest factor that the horizon adds to a job's urgency.
     pub(super) haste: f64,
 }
 
@@ -90,9 +90,9 @@ impl UrgencyClock {
         1.0 + float(self.now.minus(since)) / float(self.ageing).max(1.0)
     }
 
-    /// Returns by what factor anybody's urgency can have grown since another round, in addition to
-    /// [`Self::aged`]. The horizon may have come nearer, by which long jobs are more urgent
-    /// and all jobs age faster.
+    /// Returns the largest factor by which any job's urgency can have grown since another round, in
+    /// addition to [`Self::aged`]. A shorter horizon makes long jobs more urgent, and all jobs age
+    /// faster.
     fn hastened(&self, then: &Self) -> f64 {
         let grown = (then.horizon.max(1.0) / self.horizon.max(1.0)).max(1.0).powi(STEEPNESS);
         let faster = (float(then.ageing) / float(self.ageing).max(1.0)).max(1.0);
@@ -100,33 +100,34 @@ impl UrgencyClock {
     }
 }
 
-/// Jobs that wait.
+/// The waiting jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaitingJobs {
     queue: Queue,
-    /// What each weighs, once that was computed.
+    /// Each job's weight, once it was computed.
     weights: BTreeMap<Key, JobWeight>,
-    /// Those of which it was not.
+    /// The jobs whose weight was not computed yet.
     fresh: BTreeSet<Key>,
-    /// What is left of all that were weighed.
+    /// The sum of the remaining times of all weighed jobs.
     left: RemainingWork,
     list: BTreeSet<Key>,
-    /// Those with deadlines that were weighed, the earliest first.
+    /// The weighed jobs with deadlines, the earliest first.
     deadlines: BTreeSet<(Millis, Key)>,
-    /// All of them, the oldest first.
+    /// All waiting jobs, the oldest first.
     ages: BTreeSet<(Millis, Key)>,
-    /// How urgent anybody off the list can have been, and when; nothing if all are on it.
+    /// The highest possible urgency of a job off the list, and when it was computed; `None` if all
+    /// jobs are on the list.
     others: Option<(f64, UrgencyClock)>,
 }
 
 impl WaitingJobs {
-    /// Takes a whole queue at once: one after the other, it costs most of a round.
+    /// Adds a whole queue at once: adding jobs one after the other takes most of a round.
     pub(super) fn of(jobs: &mut dyn Iterator<Item = &QueuedJob>) -> Self {
         let queue: Queue = jobs.map(|job| (job.key(), job.clone())).collect();
         let ages = queue.iter().map(|(key, job)| (job.submitted, *key)).collect();
         let all_listed = queue.len() <= LISTED_MAX;
         let list = if all_listed { queue.keys().copied().collect() } else { BTreeSet::new() };
-        // With nobody listed, nobody's urgency is known.
+        // While the list is empty, no job's urgency is known.
         let others = (!all_listed).then_some((f64::INFINITY, UrgencyClock::START));
         let fresh = queue.keys().copied().collect();
         Self { queue, list, ages, others, fresh, ..Self::default() }
@@ -152,7 +153,8 @@ impl WaitingJobs {
         self.list.remove(&key);
     }
 
-    /// Weighs the jobs that arrived since, and returns what is left of all waiting jobs.
+    /// Weighs the jobs that arrived since, and returns the sum of the remaining times of all
+    /// waiting jobs.
     pub(super) fn weigh(
         &mut self,
         weigh: &mut dyn FnMut(&QueuedJob) -> JobWeight,
@@ -176,7 +178,7 @@ impl WaitingJobs {
         &self.queue
     }
 
-    /// Returns the jobs whose deadlines are still to come, the earliest first.
+    /// Returns the jobs whose deadlines have not passed, the earliest first.
     pub(super) fn earliest_deadlines(&self, now: Millis) -> impl Iterator<Item = &QueuedJob> {
         let first = (now, (QueueRank::default(), JobId::from_number(0)));
         let due = self.deadlines.range(first..).map(|(_, key)| key);
@@ -188,8 +190,8 @@ impl WaitingJobs {
         self.ages.iter().filter_map(|(_, key)| self.queue.get(key))
     }
 
-    /// Returns the most urgent of those that were weighed with how urgent they are, of equals the
-    /// first in the order of service.
+    /// Returns the most urgent of those that were weighed with how urgent they are, among equals
+    /// the first in the order of service.
     pub(super) fn most_urgent(
         &mut self,
         clock: UrgencyClock,
@@ -205,7 +207,7 @@ impl WaitingJobs {
             let count = select(&mut order, most);
             order.truncate(count);
             let limit = self.others.map(|(urgent, then)| {
-                // A little more, for what rounding may do.
+                // A small margin covers rounding errors.
                 urgent * clock.aged(then.now) * clock.hastened(&then) * 1.000_001
             });
             let enough = limit.is_none_or(|limit| {
@@ -233,7 +235,7 @@ impl WaitingJobs {
     }
 }
 
-/// Brings the most urgent to the front, in order, and returns how many they are.
+/// Moves the most urgent jobs to the front, in order, and returns their number.
 fn select(order: &mut [(f64, Key)], most: usize) -> usize {
     let before = |a: &(f64, Key), b: &(f64, Key)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
     let count = most.min(order.len());

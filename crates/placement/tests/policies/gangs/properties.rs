@@ -1,4 +1,4 @@
-//! What holds of every cluster and queue with gangs.
+//! Properties of all clusters and queues with gangs.
 
 use proptest::prelude::*;
 use tessera_lab_policies::{all_names, find_policy};
@@ -45,7 +45,7 @@ fn secs_by_job() -> impl Strategy<Value = BTreeMap<JobId, Millis>> {
     })
 }
 
-/// Takes what was decided, in its order, and complains about what can't be carried out.
+/// Applies decisions in their order, and panics if one can't be carried out.
 fn follow(cluster: &ClusterView, queue: &[QueuedJob], decisions: &[Decision]) {
     let mut taken: BTreeMap<String, Vec<(JobId, Option<tessera_model::mig::Slot>)>> =
         BTreeMap::new();
@@ -146,8 +146,8 @@ proptest! {
         shape in prop::sample::select(vec![(1, 2), (2, 1), (2, 2), (1, 3), (2, 3)]),
         seed in any::<u64>(),
     ) {
-        // Six GPUs on two nodes, all taken; small jobs come all the time, and nothing is known of
-        // how long any job takes. A running job takes at most 50 steps.
+        // Six GPUs on two nodes, all in use; small jobs arrive all the time, and no run times are
+        // known. A running job takes at most 50 steps.
         let longest = 50;
         let mut running: Vec<Option<u64>> = ends.iter().map(|end| Some(*end)).collect();
         let mut queue = gang(1, shape, &GpuRequest::Whole);
@@ -186,16 +186,17 @@ proptest! {
     }
 
     #[test]
-    fn who_is_let_in_by_a_limit_never_makes_a_gang_wait_longer_than_those_who_were_there(
+    fn a_job_that_starts_by_its_limit_never_makes_a_gang_wait_longer_than_running_jobs_do(
         limits in prop::collection::vec(1_u64..60, 4),
         parts in prop::collection::vec(1_u64..=100, 1..200),
         small in prop::collection::vec(1_u64..60, 1..60),
     ) {
-        // Four GPUs, all taken; every job has a limit and may end before it. The gang requests all.
+        // Four GPUs, all in use; every job has a limit and may end before it. The gang requests all
+        // four.
         let last = limits.iter().copied().max().unwrap();
         let mut parts = parts.into_iter().cycle();
         let mut lasts = |limit: u64| (limit * parts.next().unwrap()).div_ceil(100);
-        // By GPU: who has it, until when, and when it is stopped.
+        // By GPU: its job, when the job ends, and when it is stopped.
         let mut running: Vec<Option<(u64, u64, u64)>> = (90..)
             .zip(&limits)
             .map(|(job, limit)| Some((job, lasts(*limit), *limit)))
@@ -222,7 +223,7 @@ proptest! {
             let limit = |job: &QueuedJob| small[usize::try_from(job.id.number()).unwrap() % small.len()];
             let waiting = queue.iter().filter(|job| job.gang.is_none());
             known.extend(waiting.map(|job| (job.id, Millis::from_secs(limit(job)))));
-            // A running job began when the clock did: its limit is counted from there.
+            // Running jobs began at time zero, and their limits count from there.
             let known_times = Left { limits: known.clone(), began: Some(Millis::ZERO), ..Left::default() };
 
             let policy = by_name("scheme-b").unwrap();

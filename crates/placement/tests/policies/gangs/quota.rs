@@ -12,7 +12,7 @@ use crate::build::mib;
 /// Accounts with their users, and what each may hold at once.
 #[derive(Clone, Debug, Default)]
 struct Quotas {
-    /// By job; those that run have no user that a policy could see.
+    /// Users by job; running jobs have no user in the view.
     users: BTreeMap<JobId, &'static str>,
     of_users: BTreeMap<&'static str, u32>,
     /// The users of one account, and its quota.
@@ -103,7 +103,7 @@ fn a_gang_counts_with_all_of_its_members_and_keeps_nobody_waiting_under_its_quot
 }
 
 #[test]
-fn nothing_is_kept_for_a_gang_that_its_quota_holds() {
+fn no_gpus_are_reserved_for_a_gang_that_waits_for_its_quota() {
     let mut cluster = empty(2, 2);
     cluster.gpus[0].instances = full(90).instances;
     let users = [(1, "ada"), (2, "ada"), (3, "bob")];
@@ -119,7 +119,7 @@ fn nothing_is_kept_for_a_gang_that_its_quota_holds() {
 }
 
 #[test]
-fn of_a_user_and_an_account_the_tighter_holds_and_is_named() {
+fn of_a_user_and_an_account_the_tighter_quota_applies_and_is_named() {
     let users = [(1, "ada"), (2, "ada"), (3, "bob"), (90, "bob")];
     let mut quotas = Quotas::of(&users, &[("ada", 21)]);
     quotas.account = (["ada", "bob"].into(), Some(20));
@@ -134,7 +134,7 @@ fn of_a_user_and_an_account_the_tighter_holds_and_is_named() {
 }
 
 #[test]
-fn a_job_that_two_quotas_hold_gets_both_and_what_ends_both() {
+fn a_job_that_waits_for_two_quotas_gets_both_and_their_remedy_explained() {
     let users = [(1, "ada"), (2, "ada"), (3, "ada"), (90, "ada"), (91, "bob")];
     let mut cluster = empty(4, 4);
     cluster.gpus[0].instances = full(90).instances;
@@ -164,8 +164,8 @@ fn a_job_that_two_quotas_hold_gets_both_and_what_ends_both() {
 }
 
 #[test]
-fn a_gang_that_its_account_delays_lets_other_gangs_go_first() {
-    /// Ada had nearly all there was.
+fn a_gang_whose_account_has_much_usage_starts_after_other_gangs() {
+    /// Ada has nearly all of the recent usage.
     struct Had;
     impl JobTable for Had {
         fn facts(&self, _: JobId) -> JobFacts {
@@ -196,14 +196,10 @@ fn a_gang_that_its_account_delays_lets_other_gangs_go_first() {
     };
 
     assert_eq!(started("tessera"), [5, 6]);
-    assert_eq!(
-        started("scheme-b"),
-        [1, 2],
-        "where nothing is shared fairly the order is the order"
-    );
+    assert_eq!(started("scheme-b"), [1, 2], "without fair share the order is that of the queue");
 }
 
-/// Returns what everybody holds, by whose limit it counts, once the decisions are carried out.
+/// Returns the compute slices of each holder of a limit after the decisions are carried out.
 fn held(cluster: &ClusterView, quotas: &Quotas, decided: &[Decision]) -> BTreeMap<String, u32> {
     let slices = |gpu: &GpuView, slot: Option<tessera_model::mig::Slot>| match (&gpu.mig, slot) {
         (Some(mig), Some(slot)) => {
@@ -242,7 +238,7 @@ fn held(cluster: &ClusterView, quotas: &Quotas, decided: &[Decision]) -> BTreeMa
     let mut held: BTreeMap<String, u32> = BTreeMap::new();
     let mut counted = BTreeSet::new();
     for (job, (gpu, slot, slices)) in placements {
-        // A slice that several share counts once.
+        // A slice that several jobs share counts once.
         if !counted.insert((gpu, slot)) {
             continue;
         }
@@ -253,7 +249,7 @@ fn held(cluster: &ClusterView, quotas: &Quotas, decided: &[Decision]) -> BTreeMa
     held
 }
 
-/// Makes some of the jobs sharers: those of no gang.
+/// Lets some of the jobs outside of gangs share slices.
 fn shared(mut queue: Vec<QueuedJob>, which: &BTreeSet<u64>) -> Vec<QueuedJob> {
     for job in queue.iter_mut().filter(|job| job.gang.is_none()) {
         if which.contains(&job.id.number()) {
@@ -288,7 +284,7 @@ proptest! {
             time: known.then_some(Millis::from_secs(600)),
             ..Quotas::default()
         };
-        // Nobody runs in two places.
+        // No job runs in two places.
         let instances = cluster.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
         for (number, instance) in (1_000..).zip(instances) {
             if let InstanceState::Taken { job } = &mut instance.state {

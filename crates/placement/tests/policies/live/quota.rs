@@ -6,7 +6,7 @@ fn accounts(of: &[(u64, &'static str, u32)]) -> BTreeMap<JobId, (&'static str, u
     of.iter().map(|(job, name, quota)| (JobId::from_number(*job), (*name, *quota))).collect()
 }
 
-/// Makes each job its account's: all jobs of a user have one account.
+/// Assigns each job to its account: all jobs of a user have one account.
 fn owned(mut queue: Vec<QueuedJob>, facts_known: &KnownFacts) -> Vec<QueuedJob> {
     for job in &mut queue {
         job.user = facts_known.accounts.get(&job.id).map_or("nobody", |(name, _)| name).into();
@@ -14,7 +14,7 @@ fn owned(mut queue: Vec<QueuedJob>, facts_known: &KnownFacts) -> Vec<QueuedJob> 
     queue
 }
 
-/// Returns the compute slices of every account once the decisions are carried out.
+/// Returns the compute slices of every account after the decisions are carried out.
 fn held_after(
     cluster: &ClusterView,
     facts_known: &KnownFacts,
@@ -36,7 +36,7 @@ fn held_after(
             |id: &tessera_model::GpuId| cluster.gpus.iter().find(|gpu| gpu.id == *id).unwrap();
         match decision {
             Decision::Start { job, place, .. } => {
-                // Sharers' parts are counted with their slice, which others may have.
+                // Shares are counted with their slice, which another job may have.
                 let slot = place.slot.map_or(7, |slot| slices(gpu(&place.gpu), slot));
                 placements.insert(*job, slot);
             }
@@ -101,7 +101,7 @@ fn a_request_beyond_the_quota_gets_the_quota_that_it_needs() {
 }
 
 #[test]
-fn a_job_that_its_quota_holds_keeps_nobody_behind_it_waiting() {
+fn a_job_that_waits_for_its_quota_holds_up_no_later_job() {
     let view = cluster([a100(&[])]);
     let facts_known =
         KnownFacts { accounts: accounts(&[(1, "ada", 1), (2, "bob", 7)]), ..KnownFacts::default() };

@@ -31,8 +31,8 @@ impl SliceQueue {
                 self.define_kernel(session, number, &kernel, now);
             }
             ShimRecord::Launch { launch, kernel, count, at } => {
-                // One that counted on the gate page was a holder's when it went: its new role was
-                // still on the way to it.
+                // A launch that was counted on the gate page was a holder's when it was made: the
+                // session's new role was still on the way.
                 let is_filler = self.queue.role(session).is_some_and(|role| !role.is_holder());
                 if is_filler && count == 0 {
                     self.update_tally(session, |tally| {
@@ -43,7 +43,8 @@ impl SliceQueue {
                 self.step_at(session, event, at, now, Some(launch));
             }
             ShimRecord::Request { launch, kernel, beyond, at } => {
-                // What was learned since the definition comes before the grant that is based on it.
+                // Facts learned since the definition are sent before the grant that is based on
+                // them.
                 self.report_facts(session, kernel);
                 let event = QueueEvent::Request { session, launch, kernel, beyond };
                 self.step_at(session, event, at, now, Some(launch));

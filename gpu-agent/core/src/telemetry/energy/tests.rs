@@ -24,8 +24,8 @@ fn share(number: u8, held: u128, active: u128) -> EnergyShare {
     EnergyShare { attempt: id(number), held, active }
 }
 
-/// What happens to a node: readings with what was had since, counters that begin anew, agents
-/// that start again from what they last wrote down, ends.
+/// Events of a node: readings with the use since the last one, restarted counters, agents that
+/// restart from their last stored state, and ends.
 #[derive(Clone, Debug)]
 enum Event {
     Read { after_ms: u64, gained_mj: u64, shares: EnergyShares },
@@ -65,12 +65,12 @@ proptest! {
         for (part, weight) in parts.iter().zip(&weights) {
             let due = u128::from(total) * weight / sum;
             prop_assert!(u128::from(*part) + 1 >= due && u128::from(*part) <= due + 1);
-            prop_assert!(*weight > 0 || *part == 0, "who had nothing bears nothing");
+            prop_assert!(*weight > 0 || *part == 0, "an attempt without use is charged nothing");
         }
     }
 
     #[test]
-    fn attempts_and_idle_add_up_to_what_the_counter_gained_whatever_happens(
+    fn attempts_and_idle_energy_add_up_to_the_counters_increase(
         events in prop::collection::vec(event(), 1..60),
     ) {
         let mut ledger = EnergyLedger::default();
@@ -90,10 +90,9 @@ proptest! {
                     prop_assert_eq!(ledger.total_mj() - before, gained);
                     expected += gained_mj;
                 }
-                // What was used up to here was read; what is counted from here begins at zero.
+                // The energy up to here was read, and later energy counts from zero.
                 Event::CounterBeginsAnew { reboot } => {
-                    // Without a new boot only a counter that stands lower can be distinguished from one
-                    // that went on.
+                    // Without a new boot, a restarted counter is recognised only by a lower value.
                     if reboot {
                         boots += 1;
                         counter = 0;
@@ -103,8 +102,8 @@ proptest! {
                         prop_assert_eq!(ledger.advance(now, &EnergyShares::default()), 0);
                     }
                 }
-                // What was kept is from after the last reading: nothing is lost, and what comes
-                // next counts from there.
+                // The stored state is newer than the last reading: nothing is lost, and later
+                // energy counts from there.
                 Event::AgentStartsAgain => ledger = serde_json::from_str(&kept).unwrap(),
                 Event::Settle(number) => ledger.settle(id(number)),
             }
@@ -116,9 +115,9 @@ proptest! {
         }
     }
 
-    /// An agent that was killed between two notes reads the span since the older one again.
+    /// An agent that was killed between two stored states reads the span since the older one again.
     #[test]
-    fn an_older_note_loses_nothing_and_counts_nothing_twice(
+    fn an_older_stored_state_loses_no_energy_and_counts_none_twice(
         gains in prop::collection::vec((1..5_000_u64, 0..100_000_u64), 2..30),
         lost in 1..5_usize,
     ) {
@@ -143,10 +142,10 @@ proptest! {
 }
 
 #[test]
-fn who_has_the_whole_card_bears_what_the_counter_says() {
+fn an_attempt_with_the_whole_gpu_is_charged_the_counters_increase() {
     let mut ledger = EnergyLedger::default();
     ledger.advance(reading(0, 100), &EnergyShares::default());
-    // A second of idling at 32 W shows what the GPU draws anyway.
+    // A second at 32 W without attempts shows the idle power.
     ledger
         .advance(reading(1_000, 32_100), &EnergyShares { free: 1_000, ..EnergyShares::default() });
 
@@ -159,12 +158,12 @@ fn who_has_the_whole_card_bears_what_the_counter_says() {
 }
 
 #[test]
-fn idle_power_goes_by_what_is_held_and_the_rest_by_activity() {
+fn idle_power_is_charged_by_held_shares_and_the_rest_by_activity() {
     let mut ledger = EnergyLedger::default();
     ledger.advance(reading(0, 0), &EnergyShares::default());
     ledger.advance(reading(1_000, 32_000), &EnergyShares { free: 4, ..EnergyShares::default() });
 
-    // One quarter busy, one quarter held and at rest, half of the GPU free: 32 W + 17 W.
+    // One quarter is busy, one quarter is held and idle, and half of the GPU is free: 32 W + 17 W.
     let shares = EnergyShares { attempts: vec![share(1, 1, 5), share(2, 1, 0)], free: 2, other: 0 };
     ledger.advance(reading(2_000, 32_000 + 49_000), &shares);
 
@@ -174,7 +173,7 @@ fn idle_power_goes_by_what_is_held_and_the_rest_by_activity() {
 }
 
 #[test]
-fn strangers_bear_what_they_use() {
+fn foreign_processes_are_charged_their_use() {
     let mut ledger = EnergyLedger::default();
     ledger.advance(reading(0, 0), &EnergyShares::default());
 
@@ -202,6 +201,6 @@ fn without_a_counter_the_power_is_summed() {
 }
 
 #[test]
-fn what_no_reading_covers_is_unknown_and_not_zero() {
+fn energy_without_readings_is_unknown_and_not_zero() {
     assert_eq!(EnergyLedger::default().of(id(1)), None);
 }

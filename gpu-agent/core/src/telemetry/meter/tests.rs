@@ -96,17 +96,17 @@ fn usage(meter: &Meter, number: u8) -> AttemptUsage {
 }
 
 #[test]
-fn slices_bear_their_share_and_what_is_left_is_nobodys() {
+fn slices_are_charged_their_share_and_the_rest_is_charged_to_no_attempt() {
     let slots = [slot("3g.20gb", 0), slot("3g.20gb", 4)];
     let mut meter = cut(&slots);
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &slots, &[]));
-    // Nobody for a second: 32 W.
+    // One second without attempts: 32 W.
     meter.take(BOOT, at(1_000), sample(32_000, &slots, &[]));
     meter.begin(&tenancy(1, Some(slots[0]), 1_000));
     meter.begin(&tenancy(2, Some(slots[1]), 1_000));
 
-    // The first works with 51 W more, the second has no context.
+    // The first attempt uses 51 W more, and the second has no context.
     let working = [process(1, Some(0), 300, 0)];
     meter.take(BOOT, at(2_000), sample(32_000 + 83_000, &slots, &working));
     meter.end(id(1), at(2_000));
@@ -170,7 +170,7 @@ fn server(place: Option<u32>, load_percent: u32) -> ProcessSample {
 }
 
 #[test]
-fn sharers_of_a_slice_bear_it_in_equal_parts_and_their_server_bears_nothing() {
+fn sharing_jobs_of_a_slice_are_charged_equally_and_their_server_nothing() {
     let slots = [slot("3g.20gb", 0)];
     let mut meter = cut(&slots);
     let at = Millis::new;
@@ -184,14 +184,14 @@ fn sharers_of_a_slice_bear_it_in_equal_parts_and_their_server_bears_nothing() {
     assert_eq!(meter.ledger().of(id(1)), Some(40_000));
     assert_eq!(meter.ledger().of(id(2)), Some(40_000));
     assert_eq!(meter.ledger().other_mj(), 0);
-    // Its memory is nobody's: only what clients allocated is theirs.
+    // Its memory belongs to no attempt: only the clients' own allocations are theirs.
     meter.end(id(1), at(1_000));
     meter.take(BOOT, at(1_000), sample(80_000, &slots, &[]));
     assert_eq!(usage(&meter, 1).peak_memory, Some(Bytes::from_mib(10)));
 }
 
 #[test]
-fn what_a_server_computes_is_its_clients_where_the_driver_reports_its_load_only() {
+fn a_servers_load_is_charged_to_its_clients_if_the_driver_reports_only_that() {
     let mut meter = whole();
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &[], &[]));
@@ -207,7 +207,7 @@ fn what_a_server_computes_is_its_clients_where_the_driver_reports_its_load_only(
 }
 
 #[test]
-fn what_comes_and_goes_between_two_samples_is_counted_for_the_time_that_it_was_there() {
+fn an_attempt_between_two_samples_is_counted_for_its_duration() {
     let mut meter = whole();
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &[], &[]));
@@ -216,13 +216,13 @@ fn what_comes_and_goes_between_two_samples_is_counted_for_the_time_that_it_was_t
 
     assert!(meter.take(BOOT, at(2_000), sample(30_000 + 40_000, &[], &[])));
 
-    // A fifth of what the GPU draws at rest, and all that was on top.
+    // A fifth of the idle energy, and all energy above that.
     assert_eq!(usage(&meter, 1).energy_mj, Some(6_000 + 10_000));
     assert_eq!(usage(&meter, 1).peak_memory, None, "nobody saw it");
 }
 
 #[test]
-fn a_process_that_hides_its_attempt_is_that_of_the_only_one_there() {
+fn a_process_without_its_attempts_variable_belongs_to_the_only_attempt_there() {
     let slots = [slot("3g.20gb", 0)];
     let mut meter = cut(&slots);
     let at = Millis::new;
@@ -257,7 +257,7 @@ fn an_end_waits_for_a_sample_but_not_for_ever() {
 }
 
 #[test]
-fn an_attempt_that_ended_while_no_agent_was_there_is_reported_with_what_was_counted() {
+fn an_attempt_that_ended_without_an_agent_is_reported_with_its_counted_figures() {
     let mut before = whole();
     let at = Millis::new;
     before.take(BOOT, at(0), sample(0, &[], &[]));
@@ -275,7 +275,7 @@ fn an_attempt_that_ended_while_no_agent_was_there_is_reported_with_what_was_coun
 }
 
 proptest! {
-    /// Whatever attempts come and go, wherever samples fail, the parts add up.
+    /// For any attempts and any failed samples, the parts add up.
     #[test]
     fn a_meter_loses_no_millijoule(
         steps in prop::collection::vec((0..3_000_u64, 0..200_000_u64, 0..7_u8, 0..4_u8), 1..60),

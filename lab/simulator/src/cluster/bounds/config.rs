@@ -1,15 +1,16 @@
 //! The configuration program: a bound of all MIG-only schedules that also knows that a job is on one
 //! slice at a time.
 //!
-//! Time is cut at some of the releases. In each interval a GPU stands so long in each layout, and a
-//! job is so long on each size. A size holds no more jobs than there are such slices, a job is in one
-//! place at a time, and each job gets done. Any schedule gives such numbers, so that the least end
-//! of the last interval bounds every makespan. Releases are rounded down to those at which time is
-//! cut, which can only lower the bound. The first ones lie closest: as long as few jobs are there,
-//! GPUs stand idle that nobody could use, and who takes them for busy promises too little.
+//! Time is cut at some of the releases. The unknowns are how long a GPU has each layout, and how
+//! long a job is on each size, in each interval. A size holds no more jobs than there are such
+//! slices, a job is in one place at a time, and each job gets done. Any schedule gives such
+//! numbers, so the least end of the last interval bounds every makespan. Releases are rounded down
+//! to those at which time is cut, which can only lower the bound. The first ones are closest
+//! together: while there are few jobs, some GPUs are idle because no job can use them, and counting
+//! them as busy would weaken the bound.
 //!
-//! The solver's result is not taken on trust: its dual solution is a set of [`DualPrices`], any of
-//! which prove a bound ([`LinearProgram::proves`]; both in `docs/policies.md`).
+//! The solver's result need not be trusted: its dual solution is a set of [`DualPrices`], and any
+//! such prices prove a bound ([`LinearProgram::proves`]; both in `docs/policies.md`).
 
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{DefaultSettingsBuilder, DefaultSolver, IPSolver, NonnegativeConeT};
@@ -40,9 +41,9 @@ pub fn makespan(jobs: &[SimulatedJob], fleet: &GpuFleet, overheads: &Overheads) 
     program.proves(&prices)
 }
 
-/// What is known of a job.
+/// The facts about a job.
 struct KnownJob {
-    /// The interval from which on it is there.
+    /// The interval from which on it exists.
     released: usize,
     /// Seconds that it keeps an instance of each size from others, if all of it is done there.
     times: Vec<Option<f64>>,
@@ -154,7 +155,7 @@ impl<'m> LinearProgram<'m> {
         Some(prices)
     }
 
-    /// Returns what prices prove, in seconds; nothing if they make the last interval free.
+    /// Returns the bound that prices prove, in seconds; `None` if they make the last interval free.
     fn proves(&self, prices: &DualPrices) -> Option<f64> {
         let mut earned = 0.0;
         for (job, own) in self.jobs.iter().zip(&prices.jobs) {
@@ -179,7 +180,8 @@ impl<'m> LinearProgram<'m> {
     }
 }
 
-/// Returns at which releases time is cut: all, or so many, the closer the earlier.
+/// Returns the releases at which time is divided: all, or a limited number that are closer together
+/// at the beginning.
 fn cut(releases: &[u64], intervals: usize) -> Vec<u64> {
     if releases.len() <= intervals {
         return releases.to_vec();
@@ -200,8 +202,8 @@ fn occupied(market: &SlicePrices, job: &SimulatedJob, overheads: &Overheads) -> 
     market.times(job).into_iter().map(|time| Some(time? + begins)).collect()
 }
 
-/// A linear program in the making: each row is at most its limit, each unknown zero or more, and
-/// one unknown is to be least.
+/// A linear program under construction: each row is at most its limit, each unknown zero or more,
+/// and one unknown is to be least.
 #[derive(Default)]
 struct ConstraintRows {
     unknowns: usize,
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_nobody_could_use_yet_are_not_taken_for_busy() {
+    fn gpus_that_no_job_could_use_yet_do_not_count_as_busy() {
         // One job of 100 s is alone for 50 s, and can't use both GPUs. From then on 150 s of
         // work are left, in which two GPUs do 4/3 of a whole one's each.
         let jobs = [lasts(0, 100), lasts(50, 50), lasts(50, 50)];
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_until_a_job_works_is_counted_as_far_as_a_move_would_take_it_too() {
+    fn the_time_until_a_job_works_counts_as_far_as_a_move_would_take_it_too() {
         let with = |start_up_s: u64, restore_s: Option<u64>| {
             let of = |job: SimulatedJob| SimulatedJob {
                 start_up_ms: start_up_s * 1_000,
@@ -313,16 +315,16 @@ mod tests {
     }
 
     #[test]
-    fn releases_are_kept_as_they_are_while_they_are_few_and_else_the_first_lie_closest() {
+    fn few_releases_are_all_kept_and_of_many_the_first_are_closest() {
         let all: Vec<u64> = (0..20).collect();
         assert_eq!(cut(&all, 20), all);
         assert_eq!(cut(&all, 5), [0, 3, 7, 12]);
     }
 
     proptest! {
-        /// That is why nothing of the solver has to be trusted.
+        /// Therefore the solver need not be trusted.
         #[test]
-        fn no_prices_prove_more_than_the_best(
+        fn no_prices_prove_a_tighter_bound_than_the_best(
             jobs in prop::collection::vec((0_u64..50, 1_u64..100), 1..8),
             prices in prop::collection::vec(0_u32..100, 200),
         ) {

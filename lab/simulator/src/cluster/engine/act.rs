@@ -1,4 +1,4 @@
-//! What decisions do to GPUs and jobs.
+//! Carries out decisions on GPUs and jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use tessera_placement::{
 
 use super::{SimulationError, SimulationEvent, SimulationRun, TaskPhase, index};
 impl SimulationRun<'_> {
-    /// Starts a job as the controller would: the steps, then the job.
+    /// Starts a job like a controller: first the steps, then the job.
     pub(super) fn start(
         &mut self,
         job: JobId,
@@ -46,7 +46,7 @@ impl SimulationRun<'_> {
         Ok(())
     }
 
-    /// Whether a job joined another one on an instance that is still being made.
+    /// Returns whether a job joined another one on an instance that is still being created.
     fn is_promised(&self, task: usize) -> bool {
         let Some(spot) = self.tasks[task].spot else { return false };
         let others = self.jobs_on(spot.gpu).into_iter().filter(|other| *other != task);
@@ -95,13 +95,13 @@ impl SimulationRun<'_> {
         self.touch(gpu);
         self.gpu_states[gpu].stamp += 1;
         let (stamp, least) = (self.gpu_states[gpu].stamp, self.now + self.gpu_states[gpu].trial_ms);
-        // Who looks only every so often finds a trial over when looking next.
+        // A policy that runs at intervals detects the end of a trial in its next round.
         let period = self.setup.round_ms.max(1);
         let ends = least.div_ceil(period) * period;
         self.schedule(ends, SimulationEvent::Tried { gpu, stamp });
     }
 
-    /// A trial is over: jobs that haven't ended meanwhile get the slices that were chosen.
+    /// A trial has ended: jobs that haven't ended in between get the chosen slices.
     pub(super) fn tried(&mut self, gpu: usize) -> Result<(), SimulationError> {
         self.view.gpus[gpu].changing = false;
         self.touch(gpu);
@@ -113,8 +113,8 @@ impl SimulationRun<'_> {
         self.apply(gpu, &reshape)
     }
 
-    /// Takes jobs from their GPUs that are placed on others: a job that changes places with another
-    /// has left before either is placed, as in a controller.
+    /// Removes jobs from their GPUs that are placed on others: of two jobs that swap places, both
+    /// have left before either is placed, as in a controller.
     pub(super) fn part(&mut self, decisions: &[Decision]) {
         let reshapes = || {
             decisions.iter().filter_map(|decision| match decision {
@@ -197,7 +197,7 @@ impl SimulationRun<'_> {
                 return Err(self.impossible(format!("{:?} is not there to be placed", placed.job)));
             }
             if placed.slot.is_none_or(|slot| !reshape.layout.contains(&slot)) {
-                return Err(self.impossible(format!("{:?} sits on no instance", placed.job)));
+                return Err(self.impossible(format!("{:?} is on no instance", placed.job)));
             }
             let profile = placed.slot.and_then(|slot| mig.geometry.profile(slot.profile));
             let runs = profile.is_some_and(|profile| {

@@ -14,11 +14,11 @@ use crate::cluster::colocation;
 use crate::cluster::job::JobClass;
 use crate::cluster::overheads::SimulatedSharing;
 
-/// A controller rounds up how busy a task was measured to be, to such steps.
+/// The step to which a controller rounds up how busy a task is.
 const BUSY_STEP: u16 = 50;
 
 impl SimulationRun<'_> {
-    /// Returns what is known of a job as a sharer, if the controller decides whether it shares.
+    /// Returns the facts about a sharing job, if the controller decides whether it shares.
     pub(super) fn auto(&self, task: usize) -> Option<KernelSharer> {
         let job = &self.setup.jobs[task];
         (self.setup.overheads.sharing == SimulatedSharing::Auto).then(|| KernelSharer {
@@ -28,7 +28,7 @@ impl SimulationRun<'_> {
         })
     }
 
-    /// Lets jobs join others, as a controller does at the end of a round.
+    /// Lets jobs join others at the end of a round, like a controller.
     pub(super) fn share_slices(&self, decisions: &mut Vec<Decision>) {
         if self.setup.overheads.sharing != SimulatedSharing::Auto || self.queue.is_empty() {
             return;
@@ -40,7 +40,7 @@ impl SimulationRun<'_> {
         share_slices(&self.view, forecast.knowledge(), &waiting, decisions, usize::MAX);
     }
 
-    /// Returns a job's place as it was decided, with its part of the slice.
+    /// Returns a job's decided placement, with its share of the slice.
     pub(super) fn placed(&self, job: JobId, place: &JobPlacement) -> PlacedJob {
         let task = &self.setup.jobs[index(job)];
         let (sm, kernel_priority) = match place.share {
@@ -53,7 +53,7 @@ impl SimulationRun<'_> {
         PlacedJob { job, slot: place.slot, sm, kernel_priority }
     }
 
-    /// Puts a job on its instance, which is idle or shared by another one.
+    /// Places a job on its instance, which is idle or shared by another one.
     pub(super) fn occupy(&mut self, gpu: usize, placed: &PlacedJob) -> Result<(), SimulationError> {
         let sharer = self.sharer(gpu, placed);
         let instances = &mut self.view.gpus[gpu].instances;
@@ -81,11 +81,14 @@ impl SimulationRun<'_> {
         };
         match taken {
             true => Ok(()),
-            false => Err(self.impossible(format!("{:?} goes where no place is", placed.job))),
+            false => {
+                Err(self.impossible(format!("{:?} is placed where no slot is free", placed.job)))
+            }
         }
     }
 
-    /// Predicts speeds under MPS from what a controller knows: how busy jobs are, and not why.
+    /// Predicts speeds under MPS from a controller's knowledge: how busy jobs are, but not which
+    /// resources they use.
     pub(super) fn predict_shared_speeds(
         &self,
         clients: &[MpsClient],

@@ -1,4 +1,4 @@
-//! What the policy knows of jobs: the truth, or the truth and an error.
+//! The policy's knowledge about jobs: the true values, or true values with an error.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::cluster::job::{JobClass, WHOLE};
 use crate::cluster::overheads::{RunTimeKnowledge, SimulatedSharing};
 use tessera_predict::random::SeededRng;
 
-/// The run as policies may know it.
+/// The part of a run that policies may know.
 pub(super) struct RunPredictions<'r, 's> {
     run: &'r SimulationRun<'s>,
 }
@@ -30,7 +30,7 @@ impl<'r, 's> RunPredictions<'r, 's> {
         Self { run }
     }
 
-    /// The factor by which a prediction is off, in thousandths.
+    /// The error factor of a prediction, in thousandths.
     fn error(&self, job: JobId, slices: u8) -> u64 {
         let most = u64::from(self.run.setup.overheads.prediction_error);
         if most == 0 {
@@ -41,7 +41,7 @@ impl<'r, 's> RunPredictions<'r, 's> {
         (1_000 + rng.below(2 * most + 1)).saturating_sub(most).max(1)
     }
 
-    /// Returns what a policy may know of jobs.
+    /// Returns the knowledge that a policy may have about jobs.
     pub(super) fn knowledge(&self) -> Knowledge<'_> {
         Knowledge::of(self)
     }
@@ -63,7 +63,7 @@ impl<'r, 's> RunPredictions<'r, 's> {
 }
 
 impl SimulationRun<'_> {
-    /// Learns from a job that ended, if it ran alone in one place from its begin.
+    /// Learns from an ended job, if it ran alone on one slice from its start.
     pub(super) fn learn(&mut self, task: usize) {
         let state = &self.tasks[task];
         let Some(spot) = state.spot else { return };
@@ -84,16 +84,16 @@ impl SimulationRun<'_> {
         }
     }
 
-    /// Returns what a controller would take for a job's task: one user's program.
+    /// Returns the task that a controller would assume for a job: one user's program.
     fn task_key(&self, task: usize) -> String {
         format!("{}/{}", self.setup.jobs[task].user, self.setup.jobs[task].name)
     }
 
-    /// Returns how long a job is expected to take on an instance, by what has been learned.
+    /// Returns the expected time of a job on an instance, from what has been learned.
     fn learned_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         let key = self.task_key(index(job));
         let whole = self.learned.predict(&key, &slice_kind(gpu, profile)?)?;
-        // A job that takes longer than expected where it runs would do so elsewhere too.
+        // A job that takes longer than expected would also do so on another slice.
         let longer = |(here, lasted): (Prediction, Millis)| {
             let all = u128::from(lasted.plus(here.after(lasted).expected).get());
             let scaled =
@@ -105,7 +105,7 @@ impl SimulationRun<'_> {
         Some(RunTime { time: Millis::new(ms.max(1)), is_measured })
     }
 
-    /// Returns what was expected of a job where it runs, and how long it has run there.
+    /// Returns the expected time of a job on its slice, and how long it has run there.
     fn course(&self, task: usize) -> Option<(Prediction, Millis)> {
         let spot = self.tasks[task].spot?;
         let gpu = &self.view.gpus[spot.gpu];
@@ -121,7 +121,7 @@ impl SimulationRun<'_> {
             RunTimeKnowledge::Known => truth,
             RunTimeKnowledge::Unknown => None,
             RunTimeKnowledge::Learned => match self.tasks[task].spot {
-                // What a checkpoint keeps is known.
+                // The work in a checkpoint is known.
                 None => truth,
                 Some(_) => {
                     let (here, lasted) = self.course(task)?;
@@ -134,7 +134,7 @@ impl SimulationRun<'_> {
     }
 }
 
-/// Returns what of an instance decides about run times.
+/// Returns the properties of an instance that determine run times.
 fn slice_kind(gpu: &GpuView, profile: &Profile) -> Option<SliceKind> {
     let whole = u16::from(gpu.mig.as_deref()?.largest()?.compute_slices.max(1));
     Some(SliceKind {
@@ -161,7 +161,7 @@ impl JobTable for RunPredictions<'_, '_> {
             done: self.run.known_progress(index(job), left),
             since: task.spot.map(|spot| Millis::new(spot.since)),
             submitted: Some(Millis::new(truth.submit_ms)),
-            // No job here has to be stopped for lasting too long.
+            // Simulated jobs have no time limits.
             limit: None,
             migration_price: restore
                 .map(|restore| Millis::new(restore.saturating_add(truth.step_ms()))),
@@ -211,8 +211,8 @@ impl Predictor for RunPredictions<'_, '_> {
         }
     }
 
-    /// By a forest that knows of jobs what a controller knows. No job joins a tenancy in a simulation, so nothing asks
-    /// for speeds with the same percentage.
+    /// By a forest with a controller's knowledge about jobs. No job joins other jobs in a simulation, so
+    /// nothing requests speeds with the same percentage.
     fn predict_speeds(
         &self,
         clients: &[MpsClient],
@@ -240,7 +240,7 @@ impl Predictor for RunPredictions<'_, '_> {
 
 impl RunPredictions<'_, '_> {
     /// By the forest for jobs whose demands are known (MMK, §III-A); for others by the rule that
-    /// stands in for it.
+    /// replaces it.
     fn mps_run(
         &self,
         job: JobId,

@@ -1,5 +1,5 @@
-//! Jobs of several processes in the simulator: placed together, started together, ended together,
-//! as the controller does it.
+//! Jobs of several processes in the simulator: they are placed, started and ended together, as in
+//! the controller.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +19,8 @@ use super::{
 use crate::cluster::fleet::GPUS_PER_NODE;
 use crate::cluster::job::{SimulatedJob, WHOLE};
 
-/// A policy that moves jobs, next to gangs. It sees neither GPUs on which their members run, since
-/// a job that others wait for can't be moved, nor those that are reserved for them.
+/// A policy that moves jobs, combined with gangs. Its view has neither GPUs on which members of
+/// gangs run, since these can't be moved, nor GPUs that are reserved for gangs.
 #[derive(Debug)]
 struct WithoutMembers<'p> {
     policy: &'p dyn Policy,
@@ -56,7 +56,7 @@ impl Policy for WithoutMembers<'_> {
     }
 }
 
-/// Returns a job's place in its gang, if it is in one: members stand next to each other.
+/// Returns a job's membership in its gang, if it has one: members are adjacent in the workload.
 pub(super) fn member(job: &SimulatedJob, task: usize) -> Option<GangMember> {
     let member = job.gang?;
     let gang = JobId::from_number(number(task).checked_sub(u64::from(member.rank))?);
@@ -72,7 +72,7 @@ impl SimulationRun<'_> {
         }
     }
 
-    /// Whether some node group could ever hold the whole gang.
+    /// Returns whether some node group could ever hold the whole gang.
     pub(super) fn check_gang(
         &self,
         task: usize,
@@ -127,7 +127,7 @@ impl SimulationRun<'_> {
         Ok(())
     }
 
-    /// Whether the instance of each member stands, so that they can start together.
+    /// Returns whether the instance of each member exists, so that they can start together.
     pub(super) fn all_stand(&self, task: usize) -> bool {
         let stands = |spot: TaskPlacement| {
             spot.phase != TaskPhase::Making || !self.view.gpus[spot.gpu].changing
@@ -135,8 +135,8 @@ impl SimulationRun<'_> {
         self.companions(task).iter().all(|task| self.tasks[*task].spot.is_some_and(stands))
     }
 
-    /// A job has done its work: it ends, or keeps its place until the last of its gang is done.
-    /// Returns whether it ended.
+    /// Handles the end of a job's work: it ends, or keeps its slice until the last member of its
+    /// gang has finished. Returns whether it ended.
     pub(super) fn done(&mut self, task: usize) -> bool {
         let all = self.companions(task);
         if all.iter().any(|task| self.tasks[*task].left > 0) {
@@ -151,7 +151,8 @@ impl SimulationRun<'_> {
         true
     }
 
-    /// The others of a job that outgrew its instance lose their work too, and request as much.
+    /// The other members of a gang whose member outgrew its instance also lose their work, and
+    /// request the same memory.
     pub(super) fn restart_others(&mut self, task: usize) {
         let requested = self.tasks[task].requested;
         for other in self.companions(task).into_iter().filter(|other| *other != task) {

@@ -8,7 +8,7 @@ use super::SimulationRun;
 use crate::cluster::metrics::{ClusterSample, InstanceSegment, RunRecord};
 
 impl SimulationRun<'_> {
-    /// Counts compute slices in use, those that stand idle or are cut to pieces, and the waiting jobs.
+    /// Counts compute slices in use, those that are idle or fragmented, and the waiting jobs.
     pub(super) fn look(&self) -> ClusterSample {
         let (mut slices, mut used, mut stranded) = (0_u64, 0_u64, 0_u64);
         for gpu in &self.view.gpus {

@@ -1,4 +1,4 @@
-//! Jobs on their instances: they sit down, load, work, and leave.
+//! Jobs on their instances: placement, loading, work, and end.
 
 use tessera_model::number::clamped;
 use tessera_placement::{InstanceState, PlacedJob};
@@ -6,7 +6,7 @@ use tessera_placement::{InstanceState, PlacedJob};
 use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, id, index};
 use crate::cluster::job::WHOLE;
 
-/// Returns the parts of a job that are done in so many milliseconds at a pace.
+/// Returns how much of a job is finished in a number of milliseconds at a pace.
 pub(super) fn progress(elapsed_ms: u64, pace: u64) -> u64 {
     let parts = u128::from(elapsed_ms) * 1_000 * u128::from(WHOLE) / u128::from(pace.max(1));
     clamped(parts)
@@ -38,7 +38,7 @@ impl SimulationRun<'_> {
         self.tasks[task].spot = Some(spot);
     }
 
-    /// Lets a job start or restore, if its instance has just come to stand; with its whole gang.
+    /// Lets a job start or restore, with its whole gang, if its instance was just created.
     pub(super) fn load(&mut self, task: usize) {
         if self.all_stand(task) {
             self.companions(task).into_iter().for_each(|task| self.load_one(task));
@@ -70,7 +70,7 @@ impl SimulationRun<'_> {
         self.schedule(self.now + costs, SimulationEvent::Wakes { job: task, stamp });
     }
 
-    /// Takes a job from its GPU with its progress.
+    /// Removes a job from its GPU and keeps its progress.
     pub(super) fn stop(&mut self, task: usize) {
         self.settle(task);
         let Some(spot) = self.tasks[task].spot.take() else { return };
@@ -105,7 +105,7 @@ impl SimulationRun<'_> {
         }
     }
 
-    /// Takes a job from its GPU for good, or without its progress.
+    /// Removes a job from its GPU permanently, or without its progress.
     pub(super) fn leave(&mut self, task: usize) {
         let Some(spot) = self.tasks[task].spot.take() else { return };
         self.running -= 1;

@@ -1,6 +1,6 @@
-//! Why runs don't come to their end.
+//! Reasons why runs fail.
 
-/// Why a run did not come to its end.
+/// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimulationError {
     /// A job can run nowhere.

@@ -1,4 +1,4 @@
-//! How fast jobs run where they are, and what that draws.
+//! The speeds of jobs in their placements, and the resulting power.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::cluster::contention::{self, ContentionSharer};
 use crate::cluster::job::{SimulatedJob, WHOLE};
 use crate::cluster::number::{float, whole};
 
-/// What becomes of jobs on one instance.
+/// The slow-down and power of jobs on one instance.
 struct ShareRate {
     /// How much longer each takes than alone there, in thousandths.
     slowed: Vec<u64>,
@@ -24,7 +24,7 @@ struct ShareRate {
 }
 
 impl SimulationRun<'_> {
-    /// Works the speeds on changed GPUs out again.
+    /// Computes the speeds on changed GPUs again.
     pub(super) fn rerate(&mut self) {
         while let Some(gpu) = self.stale.pop_first() {
             self.rerate_gpu(gpu);
@@ -75,7 +75,7 @@ impl SimulationRun<'_> {
         self.gpu_states[gpu].draw(self.now, busy);
     }
 
-    /// Works out how those slow each other who work on one instance.
+    /// Computes how the working jobs of one instance slow each other.
     fn share(
         &self,
         gpu: usize,
@@ -100,7 +100,7 @@ impl SimulationRun<'_> {
         ShareRate { slowed, power: contention::power_under_mps(&sharers), is_kernel_level: false }
     }
 
-    /// Counts a job's progress, and lets it go on at another pace.
+    /// Counts a job's progress, and continues it at another pace.
     fn go_on(&mut self, task: usize, pace: u64) {
         self.settle(task);
         let memory = self.memory_of(task);
@@ -116,7 +116,7 @@ impl SimulationRun<'_> {
         self.schedule(ends, SimulationEvent::Wakes { job: task, stamp });
     }
 
-    /// A job comes to its next point; `true` if the policy should decide.
+    /// Handles a job's next point; `true` if the policy should decide.
     pub(super) fn wake(&mut self, task: usize) -> bool {
         let Some(spot) = self.tasks[task].spot else { return false };
         if let TaskPhase::Loading(_) = spot.phase {
@@ -197,7 +197,7 @@ impl SimulationRun<'_> {
 /// Returns the time of all of a job alone where it is. A capped job of which no demand is known
 /// runs as on so much of the instance, between the sizes that were measured.
 pub(super) fn base_ms(job: &SimulatedJob, model: &str, slices: u8, sm: Option<SmPercent>) -> u64 {
-    // Nobody is placed where there is no time: `check_reshape` and `least_request` see to that.
+    // No job is placed where it has no time: `check_reshape` and `least_request` see to that.
     let alone = job.time(model, slices).unwrap_or(u64::MAX / 4_000_000);
     let Some(sm) = sm.filter(|_| job.demand.is_none()) else { return alone };
     let Some(times) = job.times_on(model) else { return alone };

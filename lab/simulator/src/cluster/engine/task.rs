@@ -1,4 +1,4 @@
-//! One job as a run has it.
+//! The state of one job in a run.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::cluster::fleet::GpuFleet;
 use crate::cluster::job::{SimulatedJob, WHOLE};
 use crate::cluster::overheads::RunTimeKnowledge;
 
-/// One job as it stands.
+/// The state of one job.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedTask {
-    /// What is left of it, in parts of [`WHOLE`].
+    /// Its remaining work, in parts of [`WHOLE`].
     pub(super) left: u64,
     pub(super) requested: Bytes,
     pub(super) spot: Option<TaskPlacement>,
@@ -39,7 +39,7 @@ pub(super) struct TaskPlacement {
     pub(super) kernel_priority: Option<Priority>,
     pub(super) since: u64,
     pub(super) phase: TaskPhase,
-    /// Until when its progress is counted.
+    /// The time up to which its progress is counted.
     pub(super) settled: u64,
     /// Time that all of it would take at the present speed, in thousandths of a millisecond.
     pub(super) pace: u64,
@@ -47,7 +47,7 @@ pub(super) struct TaskPlacement {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskPhase {
-    /// Its instance is being made.
+    /// Its instance is being created.
     Making,
     /// It starts or restores until then.
     Loading(u64),
@@ -82,7 +82,7 @@ pub(super) fn kinds(fleet: &GpuFleet) -> Vec<GpuKind<'_>> {
     first.into_iter().collect()
 }
 
-/// Returns what a job requests. It is more than the memory of any instance on which it has no time,
+/// Returns a job's request. It is more than the memory of any instance on which it has no time,
 /// since a policy that looks at memory only must not put it there.
 fn least_request(job: &SimulatedJob, kinds: &[GpuKind<'_>]) -> Bytes {
     let mut requested = job.requested;
@@ -96,7 +96,7 @@ fn least_request(job: &SimulatedJob, kinds: &[GpuKind<'_>]) -> Bytes {
 }
 
 impl SimulationRun<'_> {
-    /// Whether some instance of some GPU holds the job to its end.
+    /// Returns whether some instance of some GPU holds the job to its end.
     pub(super) fn check(
         &self,
         kinds: &[GpuKind<'_>],

@@ -10,11 +10,10 @@ use tessera_placement::fair::DecayedUsage;
 use super::{SimulationRun, TaskPlacement};
 use crate::cluster::job::SimulatedJob;
 
-/// After which time half of what was had counts no more: a day, so that yesterday's hunger is
-/// nearly forgiven. The same as a controller's default (`usage-half-life`).
+/// The half-life of recent usage, one day. It is the default of a controller (`usage-half-life`).
 const HALF_LIFE: Millis = Millis::from_secs(86_400);
 
-/// All users; empty where there is but one.
+/// All users; empty if there is only one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccountUsage {
     users: BTreeMap<String, DecayedUsage>,
@@ -27,7 +26,7 @@ impl AccountUsage {
         if names.len() > 1 { Self { users: users.collect() } } else { Self::default() }
     }
 
-    /// A user takes slices, or gives them back.
+    /// Counts slices that a user takes or returns.
     fn take(&mut self, user: &str, slices: f64, now: u64) {
         let Some(had) = self.users.get_mut(user) else { return };
         had.take(slices, Millis::new(now), HALF_LIFE);
@@ -47,7 +46,7 @@ impl SimulationRun<'_> {
         self.usage.take(&self.setup.jobs[task].user, slices, self.now);
     }
 
-    /// Counts a placement that is given back.
+    /// Counts a placement that ends.
     pub(super) fn refund(&mut self, task: usize, spot: &TaskPlacement) {
         let slices = self.held(spot);
         self.usage.take(&self.setup.jobs[task].user, -slices, self.now);
@@ -57,7 +56,7 @@ impl SimulationRun<'_> {
     fn held(&self, spot: &TaskPlacement) -> f64 {
         let part = match (spot.sm, spot.kernel_priority) {
             (Some(sm), _) => f64::from(sm.get()) / 100.0,
-            // Who fills gaps has what nobody else could have had; a half is what others may share.
+            // A filler uses capacity that no other job could use, so it counts by half.
             (None, Some(priority)) if priority > Priority::HIGHEST => 0.5,
             (None, _) => 1.0,
         };

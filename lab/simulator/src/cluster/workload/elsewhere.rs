@@ -1,4 +1,4 @@
-//! Times of measured jobs on GPU models on which nobody measured them.
+//! Times of measured jobs on GPU models on which they were not measured.
 //!
 //! An instance takes as long as one of the measured GPU with as many multiprocessors would: between
 //! two that were measured the speed grows evenly with them. Below the smallest it falls in proportion,
@@ -113,7 +113,7 @@ mod tests {
                 (jobs[0].time("a30-24gb", slices), jobs[0].time(miso::MODEL, slices));
             assert!(there.is_some() && there == here, "{slices}: {there:?}, {here:?}");
         }
-        assert_eq!(notes.len(), 1, "what was measured needs no word: {notes:?}");
+        assert_eq!(notes.len(), 1, "measured models need no note: {notes:?}");
         assert!(notes[0].contains("a30-24gb") && notes[0].contains("a100-40gb"), "{notes:?}");
     }
 

@@ -19,12 +19,12 @@ pub(super) use parse::by_fraction;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadRow {
-    /// What it is called.
+    /// Its name.
     #[serde(default, alias = "job_id")]
     pub name: String,
     /// When it is submitted.
     pub submit_s: f64,
-    /// Whose it is.
+    /// Its user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// `online` or `offline`.
@@ -33,7 +33,7 @@ pub struct WorkloadRow {
     /// 0 (highest) to 9; 5 if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// When it has to be done.
+    /// Its deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_s: Option<f64>,
     /// Time alone, by GPU model (`*`: any) and compute slices.
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back_as_it_was() {
+    fn a_written_workload_reads_back_unchanged() {
         for name in ["miso", "dyna-p-50", "migm-ht1", "mmk-60"] {
             let workload = built_in(name, 1).unwrap();
             let read = read("w.jsonl", &write(&workload.jobs)).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_job_is_named_with_what_would_be_right() {
+    fn a_line_that_is_not_a_job_is_named_with_the_expected_form() {
         let unknown = read("w.jsonl", "{\"submit_s\": 0, \"lenght\": 3}").unwrap_err();
         assert_eq!(unknown.line, 1);
         assert!(unknown.what.contains("lenght"), "{unknown}");

@@ -32,7 +32,7 @@ const REPORT_LOAD_EVERY: u64 = 200_000_000;
 const CHECK_SERVER_EVERY: u64 = 10_000_000;
 
 impl DriverState {
-    /// Moves everything on as far as it goes by now.
+    /// Advances everything as far as the current time allows.
     pub fn pump(&mut self, now: u64) {
         loop {
             self.settle(now);

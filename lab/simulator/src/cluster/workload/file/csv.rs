@@ -64,7 +64,7 @@ fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<WorkloadRow, RowProblem>
     let model = text("gpu_model").unwrap_or_else(|| "*".to_owned());
     let class = match cells.get("class").copied() {
         Some("online") => JobClass::Online,
-        // Alibaba's trace has a third class, which nobody waits for either.
+        // Alibaba's trace has a third class, which counts as offline.
         None | Some("offline" | "burstable") => JobClass::Offline,
         Some(other) => return Err(RowProblem::Class { class: other.to_owned() }),
     };
