@@ -75,6 +75,8 @@ fn import_image(home: &Path) {
     run(Command::new("chown").arg("-R").arg(format!("{ADA}:{ADA}")).arg(home));
     let archive = home.join("root.tar").display().to_string();
     let mut tar = Command::new("tar");
+    // Root of the image: no other account exists in ada's user namespace.
+    tar.args(["--owner=0", "--group=0"]);
     run(tar.arg("-C").arg(&root).args(["-cf", &archive, "."]).uid(ADA).gid(ADA));
     let mut import = Command::new("unshare");
     import

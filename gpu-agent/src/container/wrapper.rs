@@ -159,7 +159,7 @@ fn running(plan: &ContainerPlan) -> Option<RunningContainer> {
         return None;
     }
     let (folder, driver, image): (String, String, Vec<String>) =
-        serde_json::from_str(&read("store")?).ok()?;
+        serde_json::from_str(&read("images")?).ok()?;
     let driver = DRIVERS.into_iter().find(|known| **known == driver)?;
     Some(RunningContainer { holder, store: ImageStore { folder, driver }, image })
 }
@@ -187,7 +187,7 @@ fn run_new(
     };
     note("holder", std::process::id().to_string())?;
     let found = (&store.folder, store.driver, &image);
-    note("store", serde_json::to_string(&found).unwrap_or_default())?;
+    note("images", serde_json::to_string(&found).unwrap_or_default())?;
     let variables = plan.environment(attempt, &image);
     let mounts = plan.all_mounts(|path| Path::new(path).exists());
     let words = plan.run_words(&store, &variables, &mounts, program);
@@ -266,6 +266,9 @@ fn image_stores(attempt: &BTreeMap<String, String>) -> Vec<ImageStore> {
         .collect()
 }
 
+/// What podman says about an image that is not in a store.
+const NOT_KNOWN: &str = "image not known";
+
 /// Finds the image, and returns its store and its variables.
 fn find_image(
     plan: &ContainerPlan,
@@ -275,7 +278,7 @@ fn find_image(
     for store in stores {
         let mut query = command(&plan.inspect_words(store));
         set_podman(&mut query, plan, uid);
-        let output = query.stderr(Stdio::null()).output();
+        let output = query.stdin(Stdio::null()).output();
         let output = output
             .map_err(|error| WrapperError::Runtime { program: plan.program.clone(), error })?;
         if output.status.success() {
@@ -283,6 +286,14 @@ fn find_image(
             let variables: Option<Vec<String>> =
                 serde_json::from_slice(&output.stdout).unwrap_or_default();
             return Ok((store.clone(), variables.unwrap_or_default()));
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        if !said.contains(NOT_KNOWN) {
+            let said = said.lines().last().unwrap_or("it said nothing").to_owned();
+            let folder = &store.folder;
+            return Err(WrapperError::Refused(format!(
+                "podman can't read the images in {folder}: {said}"
+            )));
         }
         // The other store's driver must not find what this one made.
         let _ = fs::remove_dir_all(Path::new(&plan.folder).join("store"));

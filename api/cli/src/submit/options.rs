@@ -346,6 +346,9 @@ pub enum BadJobOptions {
         /// The option.
         option: &'static str,
     },
+    /// What follows after an idle timeout, of a job that has none.
+    #[error("--idle-action needs --idle-timeout TIME, after which it follows")]
+    NoIdleTimeout,
     /// A path that JSON can't hold.
     #[error("{}: the name is not valid UTF-8", path.display())]
     PathNotText {
@@ -515,6 +518,9 @@ impl JobOptions {
         self.write_resources(request)?;
         self.write_files(request, around)?;
         request.container = self.container_request(around)?;
+        if self.idle_action.is_some() && self.idle_timeout.is_none() {
+            return Err(BadJobOptions::NoIdleTimeout);
+        }
         request.idle_timeout_secs = self.idle_timeout.and_then(TimeLimit::secs);
         request.idle_action =
             self.idle_action.take().filter(|_| request.idle_timeout_secs.is_some());
