@@ -9,11 +9,13 @@ use tessera_load_tests::wait;
 fn holder(cluster: &Cluster, load: u8, until: &str, action: Option<&str>) -> SubmitRequest {
     let client = programs().path("tessera-sim-client").display().to_string();
     let until = cluster.scratch().join(until).display().to_string();
-    let argv = [&client, "--load-percent", &load.to_string(), "--until", &until].map(str::to_owned);
+    let text = format!(
+        "{client} --load-percent {load} & until [ -e {until} ]; do sleep 0.1; done; kill $!"
+    );
     SubmitRequest {
         idle_timeout_secs: Some(10),
         idle_action: action.map(str::to_owned),
-        ..command(argv)
+        ..command(["sh", "-c", &text])
     }
 }
 
