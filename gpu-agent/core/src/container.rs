@@ -17,6 +17,9 @@ pub const CDI_KIND: &str = "tessera.io/slice";
 const CDI_VERSION: &str = "0.5.0";
 /// Where the driver's libraries are inside: away from the image's own.
 pub const DRIVER_FOLDER: &str = "/run/tessera/driver";
+/// Where the container's folder for files of the moment appears in podman's own mounts. Podman takes no path there of
+/// more than 50 characters, which those of attempts exceed. This folder is on every system, and no job needs it.
+pub const RUN_FOLDER: &str = "/boot";
 /// The variable that holds a [`ContainerPlan`] as JSON.
 pub const PLAN_VARIABLE: &str = "TESSERA_CONTAINER";
 /// The name of the container in the attempt's own store.
@@ -300,8 +303,8 @@ impl ContainerPlan {
             program.clone(),
             "--log-level=error".into(),
             format!("--root={folder}/store"),
-            format!("--runroot={folder}/run/containers"),
-            format!("--tmpdir={folder}/run/libpod"),
+            format!("--runroot={RUN_FOLDER}/containers"),
+            format!("--tmpdir={RUN_FOLDER}/libpod"),
             format!("--storage-driver={driver}"),
             format!("--storage-opt={driver}.imagestore={images}"),
             format!("--storage-opt={driver}.ignore_chown_errors=true"),
@@ -379,7 +382,11 @@ impl ContainerPlan {
         let mut all = vec![format!("--workdir={}", self.work_dir)];
         all.extend(streams.has_input.then(|| "--interactive".to_owned()));
         all.extend(streams.is_terminal.then(|| "--tty".to_owned()));
-        all.extend(variables.keys().map(|name| format!("--env={name}")));
+        // The runtime's own linker would read these: they are given by value, all others by name.
+        all.extend(variables.iter().map(|(name, value)| match name.starts_with("LD_") {
+            true => format!("--env={name}={value}"),
+            false => format!("--env={name}"),
+        }));
         all
     }
 

@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use tessera_agent_core::container::{
     self, ContainerGround, ContainerPlan, ContainerRuntime, ContainerStreams, ImageStore,
-    NOT_STARTED_CODE, PLAN_VARIABLE, StepContainer,
+    NOT_STARTED_CODE, PLAN_VARIABLE, RUN_FOLDER, StepContainer,
 };
 use tessera_model::container::ContainerRules;
 
@@ -180,7 +180,12 @@ fn run_new(
     let _ = fs::remove_dir_all(folder);
     let mut make = fs::DirBuilder::new();
     make.recursive(true).mode(0o700);
-    make.create(folder.join("run")).map_err(|error| file_error("its folder", error))?;
+    let run_folder = folder.join("run");
+    make.create(&run_folder).map_err(|error| file_error("its folder", error))?;
+    show_run_folder(&run_folder).map_err(|error| WrapperError::File {
+        what: format!("its folder can't be shown at {RUN_FOLDER}"),
+        error,
+    })?;
     let (store, image) = find_image(plan, &stores, uid)?;
     let note = |name: &str, text: String| {
         fs::write(folder.join(name), text).map_err(|error| file_error(name, error))
@@ -193,7 +198,7 @@ fn run_new(
     let words = plan.run_words(&store, &variables, &mounts, program);
     let is_terminal = program.1.is_terminal;
     let inner = || fs::read_to_string(folder.join("pid")).ok()?.trim().parse().ok();
-    let status = start(plan, &words, &variables, uid, is_terminal)
+    let status = start(&words, &variables, uid, is_terminal)
         .and_then(|child| watch(child, inner))
         .map_err(|error| WrapperError::Runtime { program: plan.program.clone(), error })?;
     let has_run = inner().is_some();
@@ -220,7 +225,7 @@ fn exec_inside(
     join_namespaces(of.holder).map_err(WrapperError::Namespace)?;
     let variables = plan.environment(attempt, &of.image);
     let words = plan.exec_words(&of.store, &variables, program);
-    let status = start(plan, &words, &variables, uid, program.1.is_terminal)
+    let status = start(&words, &variables, uid, program.1.is_terminal)
         // Podman passes what its program gets on.
         .and_then(|child| watch(child, || None))
         .map_err(|error| WrapperError::Runtime { program: plan.program.clone(), error })?;
@@ -277,7 +282,7 @@ fn find_image(
 ) -> Result<(ImageStore, Vec<String>), WrapperError> {
     for store in stores {
         let mut query = command(&plan.inspect_words(store));
-        set_podman(&mut query, plan, uid);
+        set_podman(&mut query, uid);
         let output = query.stdin(Stdio::null()).output();
         let output = output
             .map_err(|error| WrapperError::Runtime { program: plan.program.clone(), error })?;
@@ -313,10 +318,10 @@ fn command(words: &[String]) -> Command {
 }
 
 /// Lets podman know that it is in a namespace of its user's, and where its files are.
-fn set_podman(command: &mut Command, plan: &ContainerPlan, uid: u32) {
+fn set_podman(command: &mut Command, uid: u32) {
     command
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-        .env("XDG_RUNTIME_DIR", format!("{}/run", plan.folder))
+        .env("XDG_RUNTIME_DIR", RUN_FOLDER)
         .env("_CONTAINERS_USERNS_CONFIGURED", "done")
         .env("_CONTAINERS_ROOTLESS_UID", uid.to_string())
         .env("_CONTAINERS_ROOTLESS_GID", uid.to_string())
@@ -327,14 +332,13 @@ fn set_podman(command: &mut Command, plan: &ContainerPlan, uid: u32) {
 
 /// Starts podman in a process group of its own: signals for the attempt's group are this program's to pass on.
 fn start(
-    plan: &ContainerPlan,
     words: &[String],
     variables: &BTreeMap<String, String>,
     uid: u32,
     is_terminal: bool,
 ) -> io::Result<Child> {
     let mut command = command(words);
-    set_podman(&mut command, plan, uid);
+    set_podman(&mut command, uid);
     // Podman hands on what `--env NAME` names; what its own linker would read is given by value.
     command.envs(variables.iter().filter(|(name, _)| !name.starts_with("LD_")));
     let parent = std::process::id();
@@ -422,6 +426,17 @@ fn enter_namespaces() -> io::Result<()> {
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+/// Lets podman find the container's folder for files of the moment under a short name. Only this namespace sees it.
+fn show_run_folder(folder: &Path) -> io::Result<()> {
+    let (source, target) = (CString::new(folder.display().to_string())?, CString::new(RUN_FOLDER)?);
+    let nothing = std::ptr::null();
+    // SAFETY: the paths are C strings, and a bind takes neither a type nor data.
+    let mounted = unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), nothing, libc::MS_BIND, nothing.cast())
+    };
+    if mounted == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Enters the namespaces of the process that started the container.

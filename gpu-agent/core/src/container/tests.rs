@@ -33,7 +33,7 @@ fn store() -> ImageStore {
 #[test]
 fn a_program_runs_by_podman_with_its_slice_its_folders_and_its_variables() {
     let plan = planned(&rules("python:3.12", &["/data:/data:ro"]), &env(&[]));
-    let variables = env(&[("SLURM_JOB_ID", "7")]);
+    let variables = env(&[("SLURM_JOB_ID", "7"), ("LD_PRELOAD", "/shims/libcuda.so.1")]);
     let mounts = plan.all_mounts(|path| path != "/data/attempts/1/work/script");
     let program = ["python3".to_owned(), "train.py".to_owned()];
 
@@ -47,17 +47,19 @@ fn a_program_runs_by_podman_with_its_slice_its_folders_and_its_variables() {
     assert!(
         text.contains("--storage-opt=overlay.imagestore=/home/ada/.local/share/containers/storage")
     );
+    // Podman refuses a longer path.
+    assert!(text.contains(" --runroot=/boot/containers --tmpdir=/boot/libpod "));
     assert!(text.contains(" run --rm --pull=never "));
     assert!(text.contains(
         " --device=tessera.io/slice=1 --volume=/home/ada/run:/home/ada/run:rw --volume=/tmp:/tmp:rw"
     ));
-    assert!(text.contains(" --volume=/data:/data:ro --workdir=/home/ada/run --env=SLURM_JOB_ID "));
+    assert!(text.contains(" --volume=/data:/data:ro --workdir=/home/ada/run --env=LD_PRELOAD=/shims/libcuda.so.1 --env=SLURM_JOB_ID "));
     assert!(text.ends_with(" python:3.12 python3 train.py"));
     assert!(!text.contains("script"), "it is not there");
     assert!(!text.contains("--interactive"));
     let streams = ContainerStreams { has_input: true, is_terminal: true };
     let text = plan.exec_words(&store(), &variables, (&program, streams)).join(" ");
-    assert!(text.contains(" exec --workdir=/home/ada/run --interactive --tty --env=SLURM_JOB_ID attempt python3 train.py"));
+    assert!(text.contains(" exec --workdir=/home/ada/run --interactive --tty --env=LD_PRELOAD=/shims/libcuda.so.1 --env=SLURM_JOB_ID attempt python3 train.py"));
 }
 
 #[test]
