@@ -840,8 +840,9 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
     // The next user of the slice gets a page of her own.
     stage.session.launch(&last).await;
     let pid = stage.session.until_running(last.attempt).await;
-    let next_page = variable(pid, variables::GATE);
+    // Only then the program runs: before, the process has its launcher's environment.
     common::eventually("the next job has the page", || has_page(&pid)).await;
+    let next_page = variable(pid, variables::GATE);
     assert_eq!(owner(&next_page), (EVE, 0o600));
     let (attempt, cause) = (last.attempt, StopCause::Cancel);
     stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
