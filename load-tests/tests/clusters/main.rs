@@ -5,7 +5,6 @@
 
 mod admin_overrides;
 mod agents;
-mod auto_share;
 mod backfill;
 mod compute_instances;
 mod control;
