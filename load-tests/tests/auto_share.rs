@@ -14,6 +14,8 @@ use tessera_load_tests::wait;
 /// How long a program may take that is some seconds long on an idle machine.
 const DONE_WITHIN: Duration = Duration::from_secs(90);
 const GIB: u64 = 1 << 30;
+/// Most rounds until a pair shares.
+const ROUNDS: usize = 4;
 
 /// 2 ms of work and 18 ms of pause: light enough to be joined, also as a busy machine measures it.
 const PAUSES: &str = "iterations 200\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 18ms\n";
@@ -83,8 +85,17 @@ fn only_learned_auto_jobs_of_one_user_end_up_on_one_slice() {
     let filler = player(&cluster, "ada", "works", 7, WORKS);
     let other_user = player(&cluster, "bob", "bobs", 7, WORKS);
     measure(&cluster, &[&holder, &filler, &other_user]);
+    // What a busy machine measured may promise too little: then each has the GPU to itself, and their runs are measured
+    // again.
+    let shared = (0..ROUNDS).any(|_| pair_shares(&cluster, [&holder, &filler, &other_user]));
+    assert!(shared, "in {ROUNDS} rounds no pair shared");
+}
+
+/// Lets jobs wait together, and returns whether the two of one user shared the GPU.
+fn pair_shares(cluster: &Cluster, [holder, filler, other_user]: [&SubmitRequest; 3]) -> bool {
     // The GPU stays in use until all of them wait.
     let go = cluster.scratch().join("go");
+    let _ = fs::remove_file(&go);
     let blocker = script(&format!("until [ -e {} ]; do sleep 0.05; done", go.display()));
     let blocker = SubmitRequest { user: Some("ada".into()), gpu_whole: true, ..blocker };
     let blocker = cluster.submit(&blocker).job_id;
@@ -92,10 +103,10 @@ fn only_learned_auto_jobs_of_one_user_end_up_on_one_slice() {
         (cluster.job(blocker).job.state == "running").then_some(())
     });
 
-    let others = cluster.submit(&with_share(&other_user, "auto")).job_id;
-    let alone = cluster.submit(&with_share(&filler, "exclusive")).job_id;
-    let joins = cluster.submit(&with_share(&filler, "auto")).job_id;
-    let holds = cluster.submit(&with_share(&holder, "auto")).job_id;
+    let others = cluster.submit(&with_share(other_user, "auto")).job_id;
+    let alone = cluster.submit(&with_share(filler, "exclusive")).job_id;
+    let joins = cluster.submit(&with_share(filler, "auto")).job_id;
+    let holds = cluster.submit(&with_share(holder, "auto")).job_id;
     let why = serde_json::to_string(&cluster.explain(others)).unwrap();
     assert!(why.contains("by share = auto it could share, but no job of its user"), "{why}");
     fs::write(&go, "").unwrap();
@@ -103,10 +114,6 @@ fn only_learned_auto_jobs_of_one_user_end_up_on_one_slice() {
     let [holds, joins, others, alone] =
         [holds, joins, others, alone].map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
     let kernel = Some("kernel".to_owned());
-    let both = (share_of(&holds).0, share_of(&joins).0);
-    assert_eq!(both, (kernel.clone(), kernel), "{:?}", cluster.explain(holds.job.id));
-    assert_eq!(share_of(&holds).1, share_of(&joins).1);
-    assert!(overlap(&holds, &joins), "both share the GPU");
     let exclusive = Some("exclusive".to_owned());
     for apart in [&others, &alone] {
         assert_eq!(share_of(apart).0, exclusive, "{apart:?}");
@@ -115,9 +122,18 @@ fn only_learned_auto_jobs_of_one_user_end_up_on_one_slice() {
         }
     }
     assert!(!overlap(&others, &alone));
+    let both = (share_of(&holds).0, share_of(&joins).0);
+    if both == (exclusive.clone(), exclusive) {
+        assert!(!overlap(&holds, &joins), "each had the GPU to itself");
+        return false;
+    }
+    assert_eq!(both, (kernel.clone(), kernel), "{:?}", cluster.explain(holds.job.id));
+    assert_eq!(share_of(&holds).1, share_of(&joins).1);
+    assert!(overlap(&holds, &joins), "both share the GPU");
     let why = serde_json::to_string(&cluster.explain(joins.job.id)).unwrap();
     assert!(why.contains("it shares the slice with job"), "{why}");
     assert!(why.contains("kernel by kernel: it runs at"), "{why}");
+    true
 }
 
 #[test]
