@@ -238,7 +238,7 @@ async fn what_callers_change_and_what_is_refused_to_them_is_recorded() {
     bob.post(rig.url("/v1/nodes/node-1/drain")).json(&json!({})).send().await.unwrap();
     bob.delete(rig.url("/v1/jobs/1")).send().await.unwrap();
     bob.get(rig.url("/v1/jobs/1")).send().await.unwrap();
-    // Whoever has no name must not fill the log.
+    // A caller without a name must not fill the log.
     for path in ["/healthz", "/livez", "/readyz", "/openapi.json"] {
         let deliberate = client(None).post(rig.url(path)).header("X-Tessera", "1");
         assert_eq!(deliberate.send().await.unwrap().status(), 405, "{path}");
