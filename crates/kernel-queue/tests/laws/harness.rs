@@ -61,6 +61,8 @@ pub struct Harness {
     clients: Vec<Client>,
     next: u64,
     profile: TaskProfile,
+    /// The session that launched last: the device has its context.
+    context: Option<SessionId>,
     /// The number of holders' launches so far, and for each valid grant their number when it was
     /// given.
     returns: u64,
@@ -91,6 +93,7 @@ impl Harness {
             clients: Vec::new(),
             next: 1,
             profile,
+            context: None,
             returns: 0,
             given: Vec::new(),
         }
@@ -260,6 +263,9 @@ impl Harness {
             QueueEvent::Request { session, launch, .. } => Some((*session, *launch)),
             _ => None,
         };
+        if let QueueEvent::Launch { session, .. } | QueueEvent::Started { session, .. } = &event {
+            self.context = Some(*session);
+        }
         let actions = self.queue.step(event, self.now).to_vec();
         assert!(actions.len() <= ACTIONS_MAX, "actions are bounded");
         for action in &actions {
@@ -324,7 +330,7 @@ impl Harness {
     }
 
     /// Best fit: no launch of higher priority fits, and no longer one of the same priority; among
-    /// equals the oldest is granted.
+    /// equals the oldest is granted. A launch fits with the context switch that it needs.
     fn check_choice(
         &self,
         session: SessionId,
@@ -338,9 +344,14 @@ impl Harness {
         if grant.kind != GrantKind::Gap || self.rules.grants != GrantSize::Gap {
             return;
         }
-        let idle = grant.budget;
+        let switch = |session| {
+            if self.context == Some(session) { Nanos::ZERO } else { self.rules.switch }
+        };
+        // The budget ends before the switch back to the holder's context.
+        let idle = grant.budget.plus(switch(session));
         for (contender_priority, contender) in self.queue.waiting().iter() {
-            let fits = contender.predicted.is_some_and(|time| time < idle);
+            let needed = contender.predicted.map(|time| time.plus(switch(contender.session)));
+            let fits = needed.is_some_and(|time| time < idle);
             let has_lease = self.has_lease(contender.session);
             if !fits || has_lease || contender.session == session {
                 continue;
