@@ -65,7 +65,7 @@ async fn what_a_token_opened_ends_with_its_revocation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_token_opened_ends_when_it_expires() {
     let rig = Rig::start().await;
-    let short = own_token(&rig, "ada", Role::User, 2.0).await;
+    let short = own_token(&rig, "root", Role::User, 2.0).await;
 
     let stream = events(&rig, &short).await;
 
