@@ -1,7 +1,7 @@
 //! The agent's HTTP server: its metrics, and whether it is alive. Off unless an address is given.
 //!
 //! Metrics need a bearer token ([`ScrapeTokens`]), on loopback as well: other accounts of the machine
-//! reach that, too. `/healthz` says nothing about anybody and needs none.
+//! reach that, too. `/healthz` names nothing and nobody, and needs none.
 
 use std::io::{self, Write as _};
 use std::net::TcpListener;

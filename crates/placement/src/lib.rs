@@ -23,6 +23,7 @@ pub mod offer;
 pub mod placement_search;
 pub mod policy;
 pub mod power;
+pub mod power_cap;
 pub mod predictor;
 pub mod record;
 pub mod request;

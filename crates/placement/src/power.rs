@@ -8,20 +8,18 @@
 //! The check comes after the policy and all other rules, on the whole cluster, so that it holds for every policy.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use tessera_model::mig::{Slot, catalog};
 use tessera_model::{GpuId, JobId};
 
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::fair::slices;
+pub use crate::power_cap::{BadPower, CAP_WATTS_MAX, PowerCap};
 use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob};
 
 /// Power limits of boards in watts, by the driver's name.
 ///
-/// Source: NVIDIA's data sheets (maximum thermal design power).
+/// Source: NVIDIA's published specifications (maximum thermal design power).
 const BOARDS: [(&str, u32); 24] = [
     ("NVIDIA A30", 165),
     ("NVIDIA A100-SXM4-40GB", 400),
@@ -57,68 +55,6 @@ const UNKNOWN_BOARD: u32 = 1_400;
 ///
 /// Source: co-execution study, table 6.
 const IDLE_THOUSANDTHS: u32 = 194;
-
-/// The most power that all GPUs may draw together. Its text has a unit: `800W`, `12.5kW` or `1MW`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PowerCap {
-    /// Watts, from 1 to [`CAP_WATTS_MAX`].
-    pub watts: u64,
-}
-
-/// The largest cap: more than any cluster draws.
-pub const CAP_WATTS_MAX: u64 = 1_000_000_000;
-
-/// A text that is no power cap.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no power: write watts with their unit, such as 800W, 12.5kW or 1MW")]
-pub struct BadPower {
-    given: String,
-}
-
-impl FromStr for PowerCap {
-    type Err = BadPower;
-
-    fn from_str(text: &str) -> Result<Self, BadPower> {
-        let bad = || BadPower { given: text.to_owned() };
-        let (number, thousands) = [("MW", 2), ("kW", 1), ("W", 0)]
-            .into_iter()
-            .find_map(|(unit, thousands)| {
-                Some((text.trim().strip_suffix(unit)?.trim_end(), thousands))
-            })
-            .ok_or_else(bad)?;
-        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-        let digits = 3 * thousands;
-        let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if whole.is_empty() || !are_digits(whole) || !are_digits(part) || part.len() > digits {
-            return Err(bad());
-        }
-        // Both parts are decimal digits, so their text is a number of watts.
-        let watts: u64 = format!("{whole}{part:0<digits$}").parse().map_err(|_| bad())?;
-        let is_possible = (1..=CAP_WATTS_MAX).contains(&watts);
-        if is_possible { Ok(Self { watts }) } else { Err(bad()) }
-    }
-}
-
-impl TryFrom<String> for PowerCap {
-    type Error = BadPower;
-
-    fn try_from(text: String) -> Result<Self, BadPower> {
-        text.parse()
-    }
-}
-
-impl From<PowerCap> for String {
-    fn from(cap: PowerCap) -> Self {
-        cap.to_string()
-    }
-}
-
-impl fmt::Display for PowerCap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}W", self.watts)
-    }
-}
 
 /// The expected power of a cluster, in watts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -291,8 +227,8 @@ impl<'c> RoundPower<'c> {
         let why = Explanation {
             policy: policy.to_owned(),
             summary: format!(
-                "the GPUs may draw {cap} W together (power cap); idle and used slices draw up to {expected} W, \
-                 so {left} W are left{saved}, and this job would add up to {added} W"
+                "power cap: the GPUs draw up to {expected} of {cap} W; {left} W are left{saved}, and this job \
+                 would add up to {added} W"
             ),
             would_start_if: Some(would_start_if),
             ..Explanation::default()
@@ -304,8 +240,8 @@ impl<'c> RoundPower<'c> {
 /// Replaces starts that would exceed the cluster's power cap by waits. `waiting` is the queue.
 ///
 /// Power is given in the order of the decisions. Once a job waits for power, no later decision gets any, so that many
-/// small jobs can't keep a large one waiting; so less power than one job needs stays unused. A job that needs more than
-/// the cap allows at all keeps nobody waiting. Members of a gang start together or not at all.
+/// small jobs can't keep a large one waiting. Less power than that job needs stays unused. A job that needs more than
+/// the cap allows keeps nobody waiting. Members of a gang start together or not at all.
 pub fn keep_below_cap(
     cluster: &ClusterView,
     waiting: &[&QueuedJob],

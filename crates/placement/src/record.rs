@@ -30,7 +30,7 @@ use tessera_model::{GpuId, JobId, Millis};
 
 use crate::decision::Decision;
 use crate::policy::Policy;
-use crate::power::PowerCap;
+use crate::power_cap::PowerCap;
 use crate::view::{GpuView, QueuedJob};
 
 pub use answer_recorder::AnswerRecorder;

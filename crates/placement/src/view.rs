@@ -15,7 +15,7 @@ use tessera_model::{Bytes, GangMember, GpuId, JobId, Millis, NodeName};
 
 use crate::kernel_sharing::KernelSharer;
 use crate::placement_search::LayoutIndex;
-use crate::power::PowerCap;
+use crate::power_cap::PowerCap;
 
 mod tenancy;
 

@@ -61,7 +61,7 @@ fn a_job_waits_that_would_exceed_the_cap_and_its_explanation_has_the_figures() {
         panic!("{decisions:?}")
     };
     assert_eq!((job.number(), *reason), (2, WaitReason::PowerCap));
-    assert!(why.summary.contains("170 W together (power cap)"), "{}", why.summary);
+    assert!(why.summary.contains("power cap: the GPUs draw up to 170 of 170 W"), "{}", why.summary);
     assert!(why.summary.contains("0 W are left"), "{}", why.summary);
     let remedy = why.would_start_if.as_deref().unwrap();
     assert!(remedy.contains("jobs whose slices draw 46 W end"), "{remedy}");
