@@ -270,7 +270,7 @@ pub struct AccountCache {
     looked_up: BTreeMap<String, Millis>,
 }
 
-/// Whether the data folder lies where a private folder over `/tmp` would hide it.
+/// Returns whether the data folder lies where a private folder over `/tmp` would hide it.
 fn in_tmp(data: &Path) -> bool {
     ["/tmp", "/var/tmp"].iter().any(|tmp| data.starts_with(tmp))
 }

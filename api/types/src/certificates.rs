@@ -97,8 +97,8 @@ pub struct FormerAuthorityView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotationRequest {
-    /// How long the present authority is trusted besides the new one, in seconds: 1 to 7,776,000; by default
-    /// 604,800, which are 7 days.
+    /// How long the current authority is trusted along with the new one, in seconds: 1 to
+    /// 7,776,000; by default 604,800, which are 7 days.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_former_secs: Option<u64>,
 }

@@ -209,7 +209,7 @@ impl Accounts {
         Self { half_life: others.half_life, ..self }
     }
 
-    /// Whether recent usage counts in the service order.
+    /// Returns whether recent usage counts in the service order.
     pub const fn fair(&self) -> bool {
         self.fair
     }

@@ -135,7 +135,7 @@ impl ClusterState {
         (decisions, record)
     }
 
-    /// Whether the accounts' recent usage counts in the service order.
+    /// Returns whether the accounts' recent usage counts in the service order.
     pub(crate) fn is_fair_share_on(&self) -> bool {
         self.accounting.accounts.fair()
             && self.planner.policy.shares_fairly()

@@ -160,7 +160,7 @@ fn mail_remark(state: &State, spec: &JobSpec) -> Option<String> {
     is_unsent.then(|| "no mail is sent: this cluster's operator has not configured it".to_owned())
 }
 
-/// Whether a submit was accepted under this key before.
+/// Returns whether a submit was accepted under this key before.
 async fn is_repeated(
     state: &State,
     caller: &Caller,

@@ -117,8 +117,8 @@ impl TaskPosition {
         self.index.or(self.rank)
     }
 
-    /// Whether its submission's number and [`TaskPosition::named_by`] name it, and no other job. They name rank 0 of
-    /// a task of several.
+    /// Returns whether its submission's number and [`TaskPosition::named_by`] name it, and no other
+    /// job. They name rank 0 of a task of several.
     pub fn has_name(self) -> bool {
         self.named_by().is_some() && (self.index.is_none() || self.rank.unwrap_or(0) == 0)
     }
@@ -154,7 +154,7 @@ impl ArrayRules {
         Ok(Self { indexes, limit })
     }
 
-    /// Whether there are no rules.
+    /// Returns whether there are no rules.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }

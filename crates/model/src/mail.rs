@@ -102,7 +102,8 @@ impl FromStr for MailAddress {
     }
 }
 
-/// Whether a text has letters, digits and `others` only, and begins with a letter, a digit or an underscore.
+/// Returns whether a text has letters, digits and `others` only, and begins with a letter, a digit
+/// or an underscore.
 fn is_word(text: &str, others: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.starts_with(is_plain) && text.chars().all(|c| is_plain(c) || others.contains(c))

@@ -245,7 +245,7 @@ impl TimeUpdate {
 }
 
 impl JobUpdate {
-    /// Whether nothing is updated.
+    /// Returns whether nothing is updated.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -126,7 +126,7 @@ fn open_gpus(pid: u32) -> Vec<u32> {
     gpus
 }
 
-/// Whether a process is of an attempt, or works in the agent's folder: by its environment.
+/// Returns whether a process is of an attempt, or works in the agent's folder: by its environment.
 fn is_ours(pid: u32, data: Option<&Path>) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let mut variables = environment.split(|byte| *byte == 0);

@@ -336,7 +336,7 @@ impl ManagedGpu {
         self.facts.as_ref()?.instances.iter().find(|instance| instance.slot == slot)
     }
 
-    /// Whether it was read by this agent, answered last time, and can be partitioned.
+    /// Returns whether it was read by this agent, answered last time, and can be partitioned.
     pub(super) fn is_known(&self) -> bool {
         let on = |facts: &GpuFacts| matches!(facts.mig, MigReport::On { .. });
         self.read && self.trouble.is_none() && self.facts.as_ref().is_some_and(on)

@@ -259,7 +259,7 @@ fn a_growing_job_starts_on_the_smallest_slice_and_is_moved_before_it_fails() {
     assert!(before.points.len() >= 16 && before.forecast.is_some(), "{before:?}");
     let shown = done(&cluster, &["show", "--memory", &id.to_string()]);
     assert!(shown.contains("4.75 GiB (its slice)"), "{shown}");
-    assert!(shown.contains("moved to a larger slice by this prediction"), "{shown}");
+    assert!(shown.contains("moved to a larger slice because of this prediction"), "{shown}");
     let metrics = cluster.call("GET", "/metrics", None).text();
     let counted = "tessera_memory_growth_predictions_total{outcome=\"true\"} 1";
     assert!(metrics.contains(counted), "{metrics}");

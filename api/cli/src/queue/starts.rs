@@ -22,7 +22,8 @@ struct ExpectedStart {
     text: Option<String>,
 }
 
-/// Prints when the waiting jobs of a page are expected to start, those first that are served first.
+/// Prints when the waiting jobs of a page are expected to start, in the order in which they are
+/// served.
 pub async fn show(session: &CommandSession, page: &JobPage) -> Result<u8, CommandFailure> {
     let waits = |job: &&JobView| job.state == "queued";
     let waiting: Vec<&JobView> = in_order(page).into_iter().filter(waits).collect();

@@ -51,7 +51,7 @@ pub async fn fetch(
     let mut past = past(jobs, &gpus, period).map_err(CommandFailure::refused)?;
     if past.workload.jobs.is_empty() {
         return Err(CommandFailure::refused(format!(
-            "no job that was submitted {} ever ran, so that no run time is known: {}",
+            "no job that was submitted {} ever ran, so no run time is known: {}",
             period.describe(),
             past.notes.join("; ")
         )));

@@ -1,4 +1,5 @@
-//! `docs/from-slurm.md`: what becomes of each option of Slurm, from the tables that the command itself reads.
+//! `docs/from-slurm.md`: how each option of Slurm is handled, from the tables that the command
+//! itself reads.
 
 use std::fmt::Write as _;
 
@@ -216,5 +217,5 @@ fn the_page_for_people_who_come_from_slurm_is_what_the_command_does() {
     }
     let written = std::fs::read_to_string(path).unwrap();
 
-    assert_eq!(written, page(), "write it anew with TESSERA_WRITE_DOCS=1");
+    assert_eq!(written, page(), "write it again with TESSERA_WRITE_DOCS=1");
 }

@@ -17,7 +17,7 @@ const FILES: [(&str, &str); 6] = [
     ("/proc/loadavg", "local/loadavg.txt"),
 ];
 
-/// Commands that only look.
+/// Commands that only read.
 const COMMANDS: [(&str, &[&str], &str); 8] = [
     ("uname", &["-a"], "local/uname.txt"),
     ("df", &["-h"], "local/df.txt"),

@@ -87,7 +87,7 @@ impl RecordQuery {
         })
     }
 
-    /// Whether a task of an array was named, alone or with its whole array.
+    /// Returns whether a task of an array was named, alone or with its whole array.
     fn includes(&self, submission: i64, index: Option<u32>) -> bool {
         let mut of_array = self.tasks.range((submission, 0)..=(submission, u32::MAX)).peekable();
         of_array.peek().is_none()
@@ -148,7 +148,8 @@ pub(super) async fn list(
     Ok(JobRecords { jobs: records, specs, truncated })
 }
 
-/// Whether a task that waits follows those that a record stands for, and differs in nothing else.
+/// Returns whether a task that waits follows those that a record stands for, and differs in nothing
+/// else.
 fn is_next(last: &JobRecord, task: &JobRecord) -> bool {
     let waits = |record: &JobRecord| {
         record.attempts == 0 && ["queued", "held"].contains(&record.state.as_str())

@@ -133,7 +133,7 @@ impl SimulationRun<'_> {
         self.check_times(kinds, index, job)
     }
 
-    /// Whether the policy puts the job only where it has times.
+    /// Returns whether the policy puts the job only where it has times.
     fn check_times(
         &self,
         kinds: &[GpuKind<'_>],
