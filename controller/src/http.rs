@@ -57,7 +57,7 @@ use crate::listeners::{self, Listeners};
 use crate::ports::Ports;
 
 /// How long an idle connection is kept: longer than clients' pauses, shorter than a firewall's
-/// patience.
+/// timeout.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// How long a client may take to send a request's head.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);

@@ -12,9 +12,9 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::store::{self, Pool, StoreError, kernel_profiles};
 
-/// Most statements about kernels at once: a bound of their load on the database.
+/// Maximum number of statements about kernels at once: a bound of their load on the database.
 const AT_ONCE: usize = 2;
-/// Most statements that wait; more reports are dropped, and the nodes send them again.
+/// Maximum number of statements that wait; more reports are dropped, and the nodes send them again.
 const WAITING_MAX: usize = 64;
 
 /// Receives the frames about kernels of every node.

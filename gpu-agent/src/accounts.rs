@@ -35,9 +35,9 @@ const LOOKUP_WITHIN: Duration = Duration::from_secs(10);
 const FRESH_FOR: Millis = Millis::from_secs(60);
 /// How long a name counts as unknown: somebody may be adding the account.
 const UNKNOWN_FOR: Millis = Millis::from_secs(5);
-/// Most names that are remembered; beyond it the oldest answers go.
+/// Maximum number of names that are remembered; beyond it the oldest answers go.
 const NAMES_MAX: usize = 4096;
-/// Most launches that wait for a name service.
+/// Maximum number of launches that wait for a name service.
 const WAITING_MAX: usize = 4096;
 
 /// What the operator decided about accounts, and what this machine allows.
@@ -432,7 +432,7 @@ fn in_name_service(name: &str) -> io::Result<Option<LocalAccount>> {
     }))
 }
 
-/// Most groups of an account: the kernel's own limit.
+/// Maximum number of groups of an account: the kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
 
 #[cfg(test)]

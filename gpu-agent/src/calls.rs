@@ -21,12 +21,14 @@ use tokio::sync::{mpsc, oneshot};
 use crate::messages::NodeInput;
 use crate::shepherd::socket::frame_bytes;
 
-/// Most calls at once. Each is a stream of the connection to the controller, which has 512: the renewal of the node's
-/// certificate needs one, too.
+/// Maximum number of calls at once. Each is a stream of the connection to the controller, which has
+/// 512: the renewal of the node's certificate needs one, too.
 const CALLS_MAX: usize = 384;
-/// Most calls of one account at once: one for each of the sessions that a user may hold.
+/// Maximum number of calls of one account at once: one for each of the sessions that a user may
+/// hold.
 const CALLS_EACH_MAX: usize = 128;
-/// Most ancestors that are looked at: deeper trees of processes belong to no sound program.
+/// Maximum number of ancestors that are looked at: deeper trees of processes belong to no sound
+/// program.
 const ANCESTORS_MAX: usize = 256;
 /// Pause after a connection that could not be accepted, for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);

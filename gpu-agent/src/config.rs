@@ -67,8 +67,8 @@ pub struct AgentArguments {
     /// [default: 7d].
     #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS", value_name = "DURATION")]
     pub keep_outputs: Option<RetentionTime>,
-    /// Most disk space for all outputs together, such as 50G; the oldest go first [default: a tenth of
-    /// the disk].
+    /// Maximum disk space for all outputs together, such as 50G; the oldest go first [default: a
+    /// tenth of the disk].
     #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS_BYTES", value_name = "SIZE")]
     pub keep_outputs_bytes: Option<String>,
     /// A TOML file with the same settings, and those without an option (see docs/operations.md).
@@ -270,7 +270,7 @@ pub struct AgentConfig {
     pub no_new_privileges: bool,
     /// Whether GPUs' device nodes are closed for jobs that don't use them.
     pub guard_devices: bool,
-    /// Most processes and threads of a job.
+    /// Maximum number of processes and threads of a job.
     pub tasks_max: u64,
     /// Variables of the agent's own environment that attempts get.
     pub pass_env: Vec<String>,

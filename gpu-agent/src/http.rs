@@ -16,7 +16,7 @@ use crate::telemetry::metrics;
 
 /// How long a client may take to send a request's head.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
-/// Most connections at once: a few collectors'.
+/// Maximum number of connections at once: a few collectors'.
 const CONNECTIONS_MAX: usize = 32;
 
 /// Serves until the agent ends.

@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_millis(10);
 const COMPACT_BYTES: u64 = 8 * 1024 * 1024;
 /// Batches that may wait: far more than a second's work.
 const QUEUE: usize = 8192;
-/// Most batches under one sync.
+/// Maximum number of batches under one sync.
 const GROUP_MAX: usize = 1024;
 
 /// How soon a record must be on disk.

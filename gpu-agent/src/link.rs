@@ -27,7 +27,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Frames that may wait for the network: every attempt's and GPU's report fits. When they
 /// don't, the session is begun anew with an inventory.
 const QUEUE: usize = 16 * 1024;
-/// Most frames in one write.
+/// Maximum number of frames in one write.
 const WRITE_MAX: usize = 256;
 
 /// Where the controller is.

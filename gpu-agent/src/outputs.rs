@@ -21,11 +21,11 @@ const NOTICES_QUEUED_MAX: usize = 16 * 1024;
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// How long ends gather, so that a busy node doesn't wake this thread for each.
 const GATHER_FOR: Duration = Duration::from_millis(100);
-/// Most attempts that one sweep removes: a second's work for a slow disk.
+/// Maximum number of attempts that one sweep removes: a second's work for a slow disk.
 const SWEEP_MAX: usize = 500;
 /// How long the disk is left alone between sweeps that found more than they may remove.
 const SWEEP_PAUSE: Duration = Duration::from_millis(500);
-/// Most entries of a working folder whose sizes are added up.
+/// Maximum number of entries of a working folder whose sizes are added up.
 const ENTRIES_MAX: usize = 10_000;
 /// What outputs may take by default, as a part of the file system.
 const SHARE_OF_DISK: u64 = 10;

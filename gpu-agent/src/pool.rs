@@ -27,7 +27,7 @@ use crate::sys::identity::ProcessIdentity;
 
 /// Idle shepherds that are kept: as many as small slices on two large GPUs.
 const IDLE_MAX: usize = 16;
-/// Most shepherds at once; each is one process of about a megabyte.
+/// Maximum number of shepherds at once; each is one process of about a megabyte.
 const SHEPHERDS_MAX: usize = 1024;
 /// Frames under way to one shepherd: an order has two, its stop another.
 const QUEUE: usize = 16;

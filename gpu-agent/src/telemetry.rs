@@ -36,7 +36,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 const SYNC_EVERY: Duration = Duration::from_secs(30);
 /// How often while nobody has the GPU.
 const SAVE_IDLE_EVERY: Duration = Duration::from_secs(60);
-/// Most usages that are repeated at once; the others follow with the next report.
+/// Maximum number of usages that are repeated at once; the others follow with the next report.
 const USAGES_AT_ONCE: usize = 256;
 
 /// What the sampling needs.

@@ -12,7 +12,7 @@ use super::span::TimeLimit;
 use tessera_api_types::{JobPage, JobView, UpdateRequest};
 use tessera_client::{ClientError, JobVerb};
 
-/// Maximum of jobs that one argument such as `42_[1-500]` may name.
+/// Maximum number of jobs that one argument such as `42_[1-500]` may name.
 const EXPANSION_MAX: usize = 10_000;
 
 /// One argument that names jobs: `42`, `42_7` or `42_[1-5,8]`.

@@ -106,11 +106,11 @@ pub struct SubmitRequest {
     /// late than in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<String>,
-    /// Most memory of the host in bytes that an attempt may use; by default no limit. An attempt that uses more
-    /// is killed by the kernel, and ends as out of memory.
+    /// Maximum memory of the host in bytes that an attempt may use; by default no limit. An attempt
+    /// that uses more is killed by the kernel, and ends as out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_memory_bytes: Option<u64>,
-    /// Most processors that an attempt may use; by default no limit.
+    /// Maximum number of processors that an attempt may use; by default no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
     /// What is done when the job runs out of GPU memory. `larger`: it runs again with more, at least a

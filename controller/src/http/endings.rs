@@ -35,7 +35,7 @@ pub(super) fn bound<B: MessageBody + 'static>(
     })
 }
 
-/// Waits for the end of what proves the caller's name. The kernel's word on a process has none.
+/// Waits until the proof of the caller's name ends. Identification by the kernel has no end.
 fn end_of(state: &State, caller: &Principal) -> Option<LocalBoxFuture<'static, ()>> {
     match &caller.proof {
         Proof::Token { id, .. } => {

@@ -10,7 +10,7 @@ use crate::life::words;
 use crate::spec::BadField;
 use crate::units::Millis;
 
-/// Most seconds before a time limit at which a signal may be sent, which is Slurm's.
+/// Maximum number of seconds before a time limit at which a signal may be sent, which is Slurm's.
 pub const EARLY_SIGNAL_SECS_MAX: u64 = 65_535;
 
 words! {
@@ -189,8 +189,8 @@ impl ArrayRules {
     }
 }
 
-/// The most rows or columns of a terminal: more than any screen has, and small enough for programs
-/// that allocate by it.
+/// Maximum number of rows or columns of a terminal: more than any screen has, and small enough for
+/// programs that allocate by it.
 pub const TERMINAL_SIZE_MAX: u16 = 4_096;
 
 /// The size of a terminal, in characters.

@@ -9,7 +9,7 @@ use crate::ids::BadId;
 use crate::life::words;
 use crate::spec::BadField;
 
-/// Most addresses that one job may name.
+/// Maximum number of addresses that one job may name.
 pub const ADDRESSES_MAX: usize = 8;
 /// Longest address, as in RFC 5321.
 const ADDRESS_BYTES_MAX: usize = 254;

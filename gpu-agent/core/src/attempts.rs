@@ -38,8 +38,8 @@ pub use fault_scope::FaultScope;
 pub use recovery::{AttemptTrace, HeldAttempt};
 pub use refusal::{LaunchRefusal, PlacementRefusal};
 
-/// The most attempts that a node holds, running or ended and not yet acknowledged. It is far above
-/// what its GPUs can run; a controller that sends more is faulty.
+/// Maximum number of attempts that a node holds, running or ended and not yet acknowledged. It is
+/// far above what its GPUs can run; a controller that sends more is faulty.
 const ATTEMPTS_MAX: usize = 4096;
 
 /// The actions for the caller, in order.

@@ -17,7 +17,7 @@ use crate::telemetry::readings::thinned;
 /// never interleaved.
 pub const LINE_BYTES_MAX: usize = 512;
 
-/// The most known processes of one attempt: the ranks of a node, and their workers.
+/// Maximum number of known processes of one attempt: the ranks of a node, and their workers.
 pub const PROCESSES_MAX: usize = 256;
 
 /// More than any GPU has, in bytes: 1 PiB. A larger number is no memory.

@@ -95,7 +95,7 @@ pub struct MachineFacts {
     pub now_unix: Millis,
     /// Whether something keeps the clock synchronised; `None` if that can't be determined.
     pub clock_kept: Option<bool>,
-    /// The most files that a process may open.
+    /// Maximum number of files that a process may open.
     pub open_files: Option<u64>,
     /// NVIDIA's MPS control program; `None` if it isn't there.
     pub mps_control: Option<String>,

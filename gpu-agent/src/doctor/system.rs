@@ -18,7 +18,7 @@ const MIG_MANAGERS: [&str; 2] = ["nvidia-mig-manager.service", "nvidia-mig-parte
 const CLOCK_KEEPERS: [&str; 4] = ["chronyd", "ntpd", "systemd-timesyn", "ptp4l"];
 /// Programs that get in the way even when no file of a GPU is seen open.
 const WATCHED: [&str; 3] = ["nv-hostengine", "nvidia-cuda-mps", "dcgm"];
-/// Most processes that are reported.
+/// Maximum number of processes that are reported.
 const PROCESSES_MAX: usize = 64;
 
 /// Looks at everything; what can't be seen counts as absent.

@@ -28,7 +28,7 @@ use tessera_agent_core::ownership::AdoptionPolicy;
 use tessera_agent_core::plan::StepInstance;
 use tessera_agent_core::xids;
 
-/// Most pids of strangers in a report.
+/// Maximum number of pids of strangers in a report.
 const FOREIGN_MAX: usize = 16;
 /// How long an instance that could not be changed is left alone before it is looked at again.
 const PROBE_EVERY: Millis = Millis::from_secs(60);

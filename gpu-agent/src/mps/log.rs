@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Most bytes that are read at once: more than a fault writes for 48 clients.
+/// Maximum number of bytes that are read at once: more than a fault writes for 48 clients.
 const READ_MAX: u64 = 256 * 1024;
 /// Longest log that is kept: a daemon writes six lines for each question, 70 MB a day for a slice
 /// that is looked at every 2 s.

@@ -28,7 +28,7 @@ const MUTATE_WITHIN: Duration = Duration::from_secs(30);
 const HANGS_MAX: u32 = 3;
 /// How long it is left alone.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
-/// Most killed workers that may still hang in the kernel before no new one is started.
+/// Maximum number of killed workers that may still hang in the kernel before no new one is started.
 const GHOSTS_MAX: usize = 16;
 /// Requests that may wait; each GPU has at most one.
 const QUEUE: usize = 64;

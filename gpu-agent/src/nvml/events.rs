@@ -20,7 +20,7 @@ use crate::sys::clock;
 const SILENT_AFTER: Duration = Duration::from_secs(15);
 /// Pauses before another one is started.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// Most killed workers that may still hang in the kernel before no new one is started.
+/// Maximum number of killed workers that may still hang in the kernel before no new one is started.
 const GHOSTS_MAX: usize = 3;
 
 /// Forwards events for as long as there is a receiver.

@@ -18,7 +18,7 @@ use tessera_agent_core::nvml::sample::{GpuSample, InstanceSample, ProcessSample}
 const LAYOUT_KEPT: Duration = Duration::from_secs(60);
 /// How long the owner of a process is used: pids come back only after thousands of others.
 const OWNER_KEPT: Duration = Duration::from_secs(5);
-/// Most processes whose owners are remembered.
+/// Maximum number of processes whose owners are remembered.
 const OWNERS_MAX: usize = 4096;
 /// What stands for "no instance" in a process's entry.
 const NO_INSTANCE: u32 = u32::MAX;

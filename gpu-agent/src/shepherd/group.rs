@@ -216,7 +216,7 @@ pub fn leave_to_jobs() -> io::Result<()> {
     std::fs::write(group.join("cgroup.procs"), "0")
 }
 
-/// Most rounds of [`sweep`]: each takes one generation of descendants.
+/// Maximum number of rounds of [`sweep`]: each takes one generation of descendants.
 const SWEEPS_MAX: usize = 64;
 
 /// Kills every descendant of this process, which must be a child subreaper: those whose parent

@@ -191,7 +191,7 @@ pub struct Confinement {
     pub hide_processes: bool,
     /// Whether nothing that it runs gets more rights than it has.
     pub no_new_privileges: bool,
-    /// Most processes and threads that it may have; `None` for no limit.
+    /// Maximum number of processes and threads that it may have; `None` for no limit.
     pub tasks_max: Option<u64>,
     /// Which device nodes it may open; `None` for no rules.
     pub devices: Option<DeviceNumbers>,

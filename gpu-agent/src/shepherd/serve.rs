@@ -44,8 +44,8 @@ const PAGE_READ_EVERY: Millis = Millis::from_secs(5);
 /// How long the agent may take to journal an end before the shepherd puts it on disk itself. A
 /// record that could not be written is tried again as often.
 const KEEP_AFTER: Millis = Millis::from_secs(5);
-/// Most ends that a shepherd holds: with one more it takes no attempt until the agent has
-/// journalled some, or it has put them on disk.
+/// Maximum number of ends that a shepherd holds: with one more it takes no attempt until the agent
+/// has journalled some, or it has put them on disk.
 pub const ENDS_MAX: usize = 64;
 
 /// How often an attempt that should be dead is killed again.

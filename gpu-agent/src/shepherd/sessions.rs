@@ -34,9 +34,10 @@ use self::client::SessionClient;
 pub use self::session::MainEffect;
 use self::session::Session;
 
-/// Most sessions of one attempt: people have a few, and a browser that is forwarded opens a dozen connections.
+/// Maximum number of sessions of one attempt: people have a few, and a browser that is forwarded
+/// opens a dozen connections.
 const SESSIONS_MAX: usize = 128;
-/// Most clients that have not named a session.
+/// Maximum number of clients that have not named a session.
 const GREETINGS_MAX: usize = 16;
 /// How long such a client may take.
 const GREETING_WITHIN: Millis = Millis::from_secs(5);

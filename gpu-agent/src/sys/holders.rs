@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Most processes that are named.
+/// Maximum number of processes that are named.
 pub const HOLDERS_MAX: usize = 8;
 
 /// Where device files are.

@@ -105,7 +105,8 @@ fn slices(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
     }
 }
 
-/// Most processes of one GPU that are shown, the largest: a bound on the number of series.
+/// Maximum number of processes of one GPU that are shown, the largest: a bound on the number of
+/// series.
 const PROCESSES_SHOWN: usize = 32;
 
 fn processes(metrics: &mut Exposition, node: &str, state: &TelemetryState) {

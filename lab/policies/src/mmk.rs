@@ -44,7 +44,8 @@ pub const HURDLE: i64 = 100;
 /// memory. Chosen.
 const REFUSED_MAX: usize = 8;
 
-/// The most jobs of one GPU for which other partitions are tried. Chosen: more would take too long.
+/// Maximum number of jobs of one GPU for which other partitions are tried. Chosen: more would take
+/// too long.
 const SEARCHED_MAX: usize = 10;
 
 /// The joint throughput of jobs on a profile, as far as it was computed.

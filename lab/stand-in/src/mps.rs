@@ -48,7 +48,7 @@ use std::process::ExitCode;
 
 pub use command::CommandFailure;
 
-/// Most client contexts of one server (since Volta, before CUDA 13).
+/// Maximum number of client contexts of one server (since Volta, before CUDA 13).
 pub const CLIENTS_MAX: usize = 48;
 
 /// Where a daemon listens, by default.

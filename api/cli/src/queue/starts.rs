@@ -8,7 +8,7 @@ use super::super::failure::CommandFailure;
 use super::super::session::{CommandSession, or_dash, table};
 use super::{in_order, node_or_reason};
 
-/// Most jobs whose start is predicted: each prediction runs the policy again.
+/// Maximum number of jobs whose start is predicted: each prediction runs the policy again.
 const PREDICTED_MAX: usize = 50;
 
 /// When a job is expected to start.

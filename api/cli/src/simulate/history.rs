@@ -10,9 +10,9 @@ use crate::failure::CommandFailure;
 use crate::session::CommandSession;
 use tessera_api_types::PastJob;
 
-/// Maximum of jobs that are fetched: more are too many for a simulation in one process.
+/// Maximum number of jobs that are fetched: more are too many for a simulation in one process.
 const JOBS_MAX: usize = 2_000_000;
-/// Maximum of layout plans that are counted.
+/// Maximum number of layout plans that are counted.
 const LAYOUTS_MAX: u32 = 1_000;
 
 /// Fetches a period of a controller's history; only jobs of `user`, if given.

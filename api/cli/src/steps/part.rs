@@ -23,7 +23,7 @@ use super::gpus::{StepGpus, busy};
 use super::tasks::plain;
 use crate::failure::CommandFailure;
 
-/// Most bytes of a process's output in one message.
+/// Maximum number of bytes of a process's output in one message.
 const CHUNK: usize = 16 * 1024;
 /// Messages that wait for the caller.
 const WAITING: usize = 64;

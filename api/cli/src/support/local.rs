@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
-/// Most bytes of one command's output, its end: logs are the longest.
+/// Maximum number of bytes of one command's output, its end: logs are the longest.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
 /// Files that are read as they are.

@@ -23,8 +23,8 @@ const SAMPLE_EVERY: u32 = 64;
 /// Longest wait of one launch if the rules have no ageing.
 const WAIT_MAX: Nanos = Nanos::from_millis(100);
 
-/// Most base profiles from the controller: four times as many as there are tasks at once. Further
-/// profiles are ignored, and their tasks are measured here.
+/// Maximum number of base profiles from the controller: four times as many as there are tasks at
+/// once. Further profiles are ignored, and their tasks are measured here.
 const BASES_MAX: usize = 4 * tessera_kernel_queue::limits::TASKS_MAX;
 
 /// An effect for the caller to carry out.

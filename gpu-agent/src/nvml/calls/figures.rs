@@ -14,8 +14,8 @@ const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
 /// Entries requested at first; the library reports if there are more.
 const ENTRIES_MIN: c_uint = 64;
-/// Most entries that are looked at: more processes than any GPU runs, and longer than any
-/// driver's buffer of samples.
+/// Maximum number of entries that are looked at: more processes than any GPU runs, and longer than
+/// any driver's buffer of samples.
 const ENTRIES_MAX: c_uint = 4096;
 
 impl NvmlLibrary {

@@ -21,8 +21,8 @@ use super::job::SimulatedJob;
 use super::number::{count, seconds};
 use super::overheads::Overheads;
 
-/// The most rounds of the search for prices. Chosen: it converges long before. Any prices give a
-/// bound, so this and the next constant affect only how tight it is.
+/// Maximum number of rounds of the search for prices. Chosen: it converges long before. Any prices
+/// give a bound, so this and the next constant affect only how tight it is.
 const ROUNDS_MAX: usize = 40;
 
 /// With more jobs than this, the search for prices considers only every n-th; the bound counts all.

@@ -10,7 +10,7 @@ use tessera_placement::{
     AdminOverride, ClusterView, GpuView, InstanceState, InstanceView, MigView,
 };
 
-/// Most GPUs of one cluster. Chosen: twelve times the largest that was measured.
+/// Maximum number of GPUs of one cluster. Chosen: twelve times the largest that was measured.
 pub const GPUS_MAX: usize = 100_000;
 
 /// GPUs of one node, as `node0001` and so on: as many as Dyna-P's nodes have (20 with 8 A100-40GB each).

@@ -151,7 +151,8 @@ struct WorkloadParameters<'t> {
     takes: Vec<String>,
 }
 
-/// Most jobs that a generator makes. Chosen: twice what was ever simulated, and they fit into memory.
+/// Maximum number of jobs that a generator makes. Chosen: twice what was ever simulated, and they
+/// fit into memory.
 const JOBS_MAX: u64 = 2_000_000;
 
 /// Most times as dense as it was that a trace's arrivals can be. Chosen: five months are 13 s then.

@@ -121,7 +121,7 @@ struct SharingWorld<'run> {
     order: u64,
 }
 
-/// Most launches that a host is ahead of the device: beyond, the launch call blocks.
+/// Maximum number of launches that a host is ahead of the device: beyond, the launch call blocks.
 const AHEAD_MAX: u16 = 64;
 
 /// The same where nothing holds launches back but the driver's own queue of them, which is that deep.

@@ -30,7 +30,7 @@
 use super::duration::parse_time;
 use super::image::{ImageError, KernelImage, LaunchShape, ShapeError};
 
-/// Most steps of an iteration, and iterations: more is a typing error.
+/// Maximum number of steps of an iteration, and iterations: more is a typing error.
 const STEPS_MAX: usize = 1_000_000;
 const ITERATIONS_MAX: u32 = 100_000_000;
 /// Streams of one program.

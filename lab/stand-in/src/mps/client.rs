@@ -6,7 +6,7 @@ use std::io;
 use super::wire::LineStream;
 use super::{MpsFolders, numbers, own_uid};
 
-/// Most bytes that clients may pin, by device.
+/// Maximum number of bytes that clients may pin, by device.
 pub type MemoryLimits = BTreeMap<String, u64>;
 
 /// A connection to a server; its loss without [`MpsClient::close`] is a client's bare death.

@@ -1,6 +1,6 @@
 //! Numbers as NVIDIA's program reads them: what stands in front counts, and nothing is 0.
 
-/// Most devices that a limit can name.
+/// Maximum number of devices that a limit can name.
 const DEVICES_MAX: i64 = 32;
 
 /// Reads the whole number in front of a word; 0 if there is none.

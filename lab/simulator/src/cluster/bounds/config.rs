@@ -21,13 +21,14 @@ use crate::cluster::job::SimulatedJob;
 use crate::cluster::number::seconds;
 use crate::cluster::overheads::Overheads;
 
-/// Most intervals: twice as many prove a third of a percent more on 300 jobs, in three times the time.
+/// Maximum number of intervals: twice as many prove a third of a percent more on 300 jobs, in three
+/// times the time.
 const INTERVALS: usize = 24;
 
 /// Fewest intervals: with one, the program proves what priced work does.
 const INTERVALS_MIN: usize = 2;
 
-/// Most unknowns of a program that is solved: a second or two.
+/// Maximum number of unknowns of a program that is solved: a second or two.
 const UNKNOWNS_MAX: usize = 12_000;
 
 /// What rounding may cost: sums of some thousand terms, each exact to fifteen digits.

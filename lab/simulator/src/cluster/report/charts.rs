@@ -189,7 +189,7 @@ fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Most points of one curve: more can't be distinguished.
+/// Maximum number of points of one curve: more can't be distinguished.
 const POINTS_MAX: usize = 1_200;
 
 /// Leaves points out of a curve that has too many.

@@ -18,7 +18,7 @@ const REGISTERS: u64 = 65_536;
 const SHARED_USUAL: u32 = 49_152;
 /// Attribute of a launch: cooperative.
 const COOPERATIVE: u32 = 2;
-/// Most attributes that a launch has.
+/// Maximum number of attributes that a launch has.
 const ATTRIBUTES_MAX: u32 = 64;
 
 /// Entries of the array `extra`.

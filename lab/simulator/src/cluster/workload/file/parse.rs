@@ -25,7 +25,7 @@ pub(super) const SECS_MAX: f64 = 3.2e9;
 /// Most that a GPU may draw: more than any does, and little enough to be added up.
 pub(super) const WATTS_MAX: f64 = 100_000.0;
 
-/// Most steps of a job: each is a thousand of the parts in which progress is counted.
+/// Maximum number of steps of a job: each is a thousand of the parts in which progress is counted.
 pub(super) const ITERATIONS_MAX: u64 = 1_000_000_000;
 
 /// Returns a row's processes: one, or those of a gang by rank.
