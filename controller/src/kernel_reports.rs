@@ -82,7 +82,7 @@ impl NodeKernelReports {
         let (node, outbox) = (self.node, self.outbox.clone());
         let Ok(learned) = serde_json::from_slice::<ProfileDelta>(&bytes) else {
             tracing::warn!(%node, task, "a report of kernels can't be read and is dropped");
-            // Otherwise the node would send it for ever.
+            // Otherwise the node would send it forever.
             let _ = outbox.try_send(ToAgent::KernelReportAck { number });
             return;
         };

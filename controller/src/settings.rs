@@ -495,7 +495,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// If that is out of range, or for ever.
+    /// If that is out of range, or forever.
     pub fn node_certificate_life(&self) -> anyhow::Result<std::time::Duration> {
         match self.node_certificates {
             RetentionTime::For(life) if NODE_CERTIFICATES_SECS.contains(&(life.get() / 1_000)) => {

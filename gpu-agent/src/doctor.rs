@@ -18,7 +18,7 @@ use crate::messages::NodeInput;
 use crate::nvml::checkup::CheckupOutput;
 use tessera_agent_core::doctor::{DoctorFacts, DriverAnswer, MachineFacts, findings, summary};
 
-/// How long the driver may take: loading it anew takes seconds where persistence mode is off.
+/// How long the driver may take: loading it again takes seconds where persistence mode is off.
 const DRIVER_WITHIN: Duration = Duration::from_secs(15);
 
 /// What the doctor needs.

@@ -24,7 +24,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// How long a record of [`SyncUrgency::Soon`] may wait for others. That is about as long as a round
 /// of the controller takes, so that under load the record shares the sync of the next launches.
 const SOON: Duration = Duration::from_millis(10);
-/// A journal longer than this is written anew, with what still counts.
+/// A journal longer than this is written again, with what still counts.
 const COMPACT_BYTES: u64 = 8 * 1024 * 1024;
 /// Batches that may wait: far more than a second's work.
 const QUEUE: usize = 8192;
@@ -194,7 +194,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Writes the journal anew. On any trouble the old one stays, and grows on.
+    /// Writes the journal again. On any trouble the old one stays, and grows on.
     fn compact(&mut self) {
         let temporary = self.path.with_extension("new");
         let rewrite = || -> io::Result<(File, u64)> {

@@ -25,7 +25,7 @@ pub(crate) const CLOSE_WITHIN: Duration = Duration::from_millis(200);
 /// How long a connection may take to be made.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// Frames that may wait for the network: every attempt's and GPU's report fits. When they
-/// don't, the session is begun anew with an inventory.
+/// don't, the session is begun again with an inventory.
 const QUEUE: usize = 16 * 1024;
 /// Maximum number of frames in one write.
 const WRITE_MAX: usize = 256;

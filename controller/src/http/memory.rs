@@ -51,7 +51,7 @@ pub(super) async fn show_job_memory(
     Ok(Json(JobMemory { job_id: detail.job.id, sizes_bytes, attempts }))
 }
 
-/// Adds what is known of the running attempt to what the store has.
+/// Adds what is known about the running attempt to what the store has.
 fn add_live(attempts: &mut Vec<AttemptMemoryView>, detail: &JobDetail, live: &LiveMemory) {
     let id = live.attempt.to_string();
     let Some(running) = detail.attempt_list.iter().find(|attempt| attempt.id == id) else { return };

@@ -49,7 +49,7 @@ pub async fn acquire(pool: &Pool) -> Result<PoolConnection<Postgres>, StoreError
 /// The migrations that this build knows.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
-/// Longest time of one statement, so that a stuck one can't hold a request for ever.
+/// Longest time of one statement, so that a stuck one can't hold a request forever.
 const STATEMENT_TIMEOUT_MS: &str = "5000";
 /// Longest wait for a lock of another session.
 const LOCK_TIMEOUT_MS: &str = "2000";

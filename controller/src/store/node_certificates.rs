@@ -369,7 +369,7 @@ impl CertificateChanges {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`]: listen anew.
+    /// [`StoreError::Unavailable`]: listen again.
     pub async fn next(&mut self) -> Result<(), StoreError> {
         let action = "listen for changes of nodes' certificates";
         self.0.try_recv().await.map_err(StoreError::while_trying_to(action)).map(drop)

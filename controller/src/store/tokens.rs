@@ -218,7 +218,7 @@ impl TokenChanges {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`]: listen anew.
+    /// [`StoreError::Unavailable`]: listen again.
     pub async fn next(&mut self) -> Result<(), StoreError> {
         self.0
             .try_recv()

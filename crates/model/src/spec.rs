@@ -555,7 +555,7 @@ pub struct RawJobSpec {
 
 /// Grace after `SIGTERM` where a job requests none, as batch schedulers give.
 const DEFAULT_GRACE: Millis = Millis::from_secs(30);
-/// Longest grace: a node can't wait for ever to get its slice back.
+/// Longest grace: a node can't wait forever to get its slice back.
 const GRACE_SECS_MAX: u64 = 3_600;
 /// Longest time limit, one year: longer ones are typing errors.
 const TIME_LIMIT_SECS_MAX: u64 = 366 * 24 * 3_600;

@@ -3,7 +3,7 @@
 //! Rules of the fencing protocol that live here:
 //!
 //! - Launches need this node's generation (F7) and a lease.
-//! - A tombstone refuses a launch for ever (F8).
+//! - A tombstone refuses a launch forever (F8).
 //! - An attempt is journalled before it is started, and an order that is repeated is only reported
 //!   (F9).
 //! - Ends are kept until they are acknowledged (F12).

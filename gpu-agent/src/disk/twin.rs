@@ -76,7 +76,7 @@ impl Twin {
     }
 }
 
-/// Writes a file anew, with space for twice as much as it holds.
+/// Writes a file again, with space for twice as much as it holds.
 fn make(path: &Path, body: &[u8], number: u64) -> io::Result<Twin> {
     let mut copy_bytes = COPY_BYTES_MIN;
     while copy_bytes < 2 * (HEAD + body.len()) {

@@ -295,7 +295,7 @@ impl ManagedGpu {
         scan.await.unwrap_or_default()
     }
 
-    /// Forgets what was held against the GPU, or against one instance of it, and looks anew.
+    /// Forgets what was held against the GPU, or against one instance of it, and looks again.
     pub async fn clear(&mut self, slot: Option<Slot>) {
         tracing::info!(gpu = %self.id, ?slot, "cleared at an operator's request");
         match slot {

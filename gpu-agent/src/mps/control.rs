@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::shepherd::protocol::AccountNumbers;
 
-/// How long one command may take: its pipes block for ever when the daemon hangs (M5).
+/// How long one command may take: its pipes block forever when the daemon hangs (M5).
 pub const COMMAND_WITHIN: Duration = Duration::from_secs(5);
 /// Most of an answer that is read: far more than 48 clients need. What answers may be a program of the user's.
 const ANSWER_MAX: u64 = 1024 * 1024;

@@ -232,7 +232,7 @@ impl MpsDaemon {
             .env("CUDA_VISIBLE_DEVICES", self.slice.as_str())
             // Marks the daemon and its servers as ours for all that list a GPU's processes.
             .env(MARK, &self.folder)
-            // A file, not pipes: a daemon would hold pipes open for ever.
+            // A file, not pipes: a daemon would hold pipes open forever.
             .stdout(out.try_clone().map_err(MpsStartError::Descriptor)?)
             .stderr(out)
             .process_group(0);

@@ -67,7 +67,7 @@ impl FollowedLog {
     fn piece(&self) -> io::Result<(u64, Vec<u8>)> {
         let mut file = open_own(&self.path, fs::OpenOptions::new().read(true))?;
         let end = file.metadata()?.len();
-        // A log that is shorter than what was read of it was begun anew.
+        // A log that is shorter than what was read of it was begun again.
         let from = if self.read > end { 0 } else { self.read };
         let from = from.max(end.saturating_sub(READ_MAX));
         file.seek(SeekFrom::Start(from))?;
@@ -76,7 +76,7 @@ impl FollowedLog {
         Ok((from, bytes))
     }
 
-    /// Begins the log anew: NVIDIA's daemons append to it, so that they go on at its beginning.
+    /// Begins the log again: NVIDIA's daemons append to it, so that they go on at its beginning.
     fn cut(&mut self) {
         let file = open_own(&self.path, fs::OpenOptions::new().write(true));
         if file.and_then(|file| file.set_len(0)).is_ok() {

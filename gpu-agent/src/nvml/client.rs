@@ -24,7 +24,7 @@ const READ_WITHIN: Duration = Duration::from_secs(2);
 /// How long it may take to change something.
 const MUTATE_WITHIN: Duration = Duration::from_secs(30);
 /// After so many workers hung on one GPU it is left alone for a while: killed workers may stay
-/// in the kernel for ever, and must not pile up.
+/// in the kernel forever, and must not pile up.
 const HANGS_MAX: u32 = 3;
 /// How long it is left alone.
 const LEFT_ALONE: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! The agent's side of the worker that waits for the driver's events: started, and started anew
+//! The agent's side of the worker that waits for the driver's events: started, and started again
 //! when it ends or reports nothing.
 
 use std::io;

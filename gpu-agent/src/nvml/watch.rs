@@ -20,7 +20,7 @@ const WAIT_MS: u32 = 1_000;
 /// How often GPUs are counted: one may come back after a reset.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
 
-/// How soon it begins anew, if a GPU could not be listened to; one that is lost takes longer to
+/// How soon it begins again, if a GPU could not be listened to; one that is lost takes longer to
 /// come back, and is waited for as for others ([`COUNT_EVERY`]).
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -60,7 +60,7 @@ struct Watch {
     set: nvml_wrapper_sys::bindings::nvmlEventSet_t,
     count: u32,
     names: BTreeMap<usize, GpuId>,
-    /// When to begin anew, if the driver didn't let a GPU be listened to.
+    /// When to begin again, if the driver didn't let a GPU be listened to.
     again: Option<Duration>,
 }
 

@@ -169,7 +169,7 @@ impl Loaded {
     }
 
     /// Returns the geometry, which is kept once two readings in a row agree: a profile that a
-    /// driver in trouble leaves out must not be missing for ever.
+    /// driver in trouble leaves out must not be missing forever.
     fn geometry(&mut self, gpu: &GpuId) -> Result<Geometry, NvmlCallError> {
         if let Some(known) = self.geometries.get(gpu) {
             return Ok(known.clone());

@@ -149,7 +149,8 @@ impl CachingPolicy for Miger {
                     tidied
                 });
                 decisions.extend(tidied.map(|reshape| {
-                    let why = because(NAME, "its offline jobs do more on these slices");
+                    let why = because(NAME, "its offline jobs have a higher throughput on these \
+                                             slices");
                     Decision::Reshape { reshape, why }
                 }));
                 break;
@@ -280,7 +281,7 @@ impl Miger {
 fn wait(job: JobId) -> Decision {
     let why = Explanation {
         would_start_if: Some("a job ends".to_owned()),
-        ..because(NAME, "no GPU has a slice for it, nor an online job to run next to")
+        ..because(NAME, "no GPU has a slice for it, or an online job to run next to")
     };
     Decision::Wait { job, reason: WaitReason::Resources, why }
 }

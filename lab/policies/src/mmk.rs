@@ -143,7 +143,8 @@ impl CachingPolicy for Mmk {
                 started += 1;
                 waits.clear();
             } else {
-                let why = because(NAME, "no slice has its memory left and would do more with it");
+                let why = because(NAME, "no slice has enough memory left and a higher throughput \
+                                         with it");
                 let reason = WaitReason::Resources;
                 waits.push(Decision::Wait { job: job.id, reason, why });
             }
@@ -220,7 +221,8 @@ impl WorkingGpu<'_> {
             };
             if config.throughput > part.throughput {
                 *part = config;
-                self.changed = Some("it has its memory left, and does more with the job");
+                self.changed = Some("it has enough memory left, and a higher throughput with the \
+                                     job");
                 return true;
             }
         }
@@ -264,7 +266,8 @@ impl WorkingGpu<'_> {
         let clears = |sum: i64| sum > present + present / 1_000 * HURDLE;
         if let Some((_, parts)) = best.filter(|(sum, _)| clears(*sum)) {
             self.parts = parts;
-            self.changed = Some("its jobs do more on these slices, with these parts");
+            self.changed = Some("its jobs have a higher throughput on these slices, with these \
+                                 percentages");
         }
     }
 

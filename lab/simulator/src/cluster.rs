@@ -28,7 +28,8 @@ pub use engine::{SimulationError, SimulationRun, SimulationSetup, run};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// The simulator runs no policy of this name.
-    #[error("there is no policy {name:?}: choose of {}", tessera_lab_policies::all_names().join(", "))]
+    #[error("there is no policy {name:?}: choose one of \
+             {}", tessera_lab_policies::all_names().join(", "))]
     Unknown {
         /// The name.
         name: String,

@@ -14,7 +14,7 @@ use tessera_simulator::cluster::overheads::{Overheads, RepartitionTime};
 use tessera_simulator::cluster::workload::{self, file};
 use tessera_simulator::cluster::{SimulationError, SimulationSetup, policy, run};
 
-/// Policies that give each slice to one job at a time, and wait for nobody for ever.
+/// Policies that give each slice to one job at a time, and wait for nobody forever.
 const ONE_JOB_A_SLICE: [&str; 7] =
     ["exclusive", "scheme-a", "scheme-b", "miso", "oracle", "dyna-p", "tessera"];
 

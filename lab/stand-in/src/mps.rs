@@ -16,7 +16,7 @@
 //! | then it recovers by itself | `ACTIVE` again |
 //! | killing a client without `terminate_client` is undefined | with the probability of [`daemon_faults::MpsFaults::poison_percent`] every context breaks, and the status is still `ACTIVE` |
 //! | a client can only narrow what its server was given | percentages and memory limits are minima |
-//! | commands to a daemon that doesn't answer block for ever | so they do here |
+//! | commands to a daemon that doesn't answer block forever | so they do here |
 //! | every command ends with status 0, also one that fails: only its output shows it | the same words |
 //! | `start_server` answers before the server is there | the log shows the result later |
 //!

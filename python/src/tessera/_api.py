@@ -190,7 +190,7 @@ class ClusterEvents(TypedDict):
 
 
 class ClusterInfo(TypedDict):
-    """The cluster at a glance."""
+    """An overview of the cluster."""
 
     controller: str
     epoch: int
@@ -244,7 +244,7 @@ class ComputeView(TypedDict):
 
 
 class DeadlineView(TypedDict):
-    """What is expected of a job's deadline."""
+    """Whether a job's deadline is expected to be met."""
 
     at: str
     expected_end: NotRequired[Optional[str]]
@@ -433,7 +433,7 @@ class InteractiveRequest(TypedDict):
 
 
 class InvitationRequest(TypedDict):
-    """How an invitation is made."""
+    """The request for an invitation."""
 
     valid_secs: NotRequired[Optional[int]]
 
@@ -1049,7 +1049,7 @@ class RecordedRounds(TypedDict):
 
 class ReportFigures(TypedDict):
     """What attempts used. All numbers are whole, so that lines add up exactly to their total,
-    whatever they stand for. An attempt over several months counts in each by its part of the
+    however they are grouped. An attempt over several months counts in each by its part of the
     time.
     """
 
@@ -1118,7 +1118,7 @@ RequestRecord.__doc__ = "What a submission requested."
 
 
 class RotationRequest(TypedDict):
-    """How the authority is replaced."""
+    """The request to replace the authority."""
 
     trust_former_secs: NotRequired[Optional[int]]
 
@@ -1161,8 +1161,8 @@ SessionEvent = Dict[str, Any]
 
 
 class SessionOpening(TypedDict):
-    """The first message of a client, as text: which program the session is started with, if it is
-    not there yet.
+    """The first message of a client, as text: which program the session is started with, if it
+    does not exist yet.
     """
 
     env: NotRequired[Dict[str, str]]
@@ -1309,7 +1309,7 @@ class TokenList(TypedDict):
 
 
 class TokenRequest(TypedDict):
-    """A personal token to be made."""
+    """A personal token to be created."""
 
     name: str
     role: NotRequired[Optional[str]]

@@ -198,7 +198,7 @@ impl Meter {
         self.mark_reported(|account| account.ended.is_some_and(|ended| ended <= at))
     }
 
-    /// Records that the GPU can't be read: its figures have a gap. Ends don't wait for ever.
+    /// Records that the GPU can't be read: its figures have a gap. Ends don't wait forever.
     pub fn miss(&mut self, at: Millis) -> bool {
         self.latest = None;
         self.mark_reported(|account| account.ended.is_some_and(|ended| ended.plus(END_WAITS) <= at))

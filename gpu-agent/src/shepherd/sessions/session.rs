@@ -144,7 +144,7 @@ impl Session {
     }
 
     /// Returns what `poll` takes. Outputs are left out while there is no capacity for them, since one whose other end is
-    /// closed would wake the shepherd for ever.
+    /// closed would wake the shepherd forever.
     pub fn poll_on(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         let mut fds: Vec<_> =
             self.client.iter().map(|client| client.connection.poll_on()).collect();

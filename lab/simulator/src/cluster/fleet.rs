@@ -28,7 +28,8 @@ pub struct GpuFleet {
 /// Why a text is not a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{part:?} is no part of a cluster: {why}; write COUNTxMODEL,…, such as 8xa100-40gb,2xa30-24gb"
+    "{part:?} is not a part of a cluster: {why}; write COUNTxMODEL,…, such as \
+     8xa100-40gb,2xa30-24gb"
 )]
 pub struct FleetError {
     /// What was read.

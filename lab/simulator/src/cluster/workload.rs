@@ -41,7 +41,7 @@ pub enum WorkloadError {
         known: Vec<&'static str>,
     },
     /// A parameter makes no sense.
-    #[error("{part:?} is no parameter of {workload}: {right}")]
+    #[error("{part:?} is not a parameter of {workload}: {right}")]
     Parameter {
         /// Of which workload.
         workload: String,

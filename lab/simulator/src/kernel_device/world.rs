@@ -77,7 +77,7 @@ pub struct SharingRun {
     pub policy: SharingPolicy,
     /// How long messages take.
     pub latencies: PathLatencies,
-    /// What is known of them beforehand.
+    /// What is known about them beforehand.
     pub profiles: [TaskProfile; 2],
     /// The seed of the random numbers.
     pub seed: u64,
@@ -183,7 +183,7 @@ impl SharingWorld<'_> {
         }
     }
 
-    /// Has a client join with the profile that is known of it.
+    /// Has a client join with the profile that is known about it.
     fn connect(&mut self, queue: &mut KernelQueue, at: usize) {
         let program = &self.run.programs[at];
         let task = task(program, at);

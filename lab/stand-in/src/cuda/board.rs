@@ -125,7 +125,7 @@ impl SharedDevice {
         if version == known {
             return Ok(None);
         }
-        // No writer makes a longer place: the file is damaged, and the device begins anew.
+        // No writer makes a longer place: the file is damaged, and the device begins again.
         let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= PLACE_BYTES) else {
             return Ok(Some((version, None)));
         };

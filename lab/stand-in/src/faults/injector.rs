@@ -159,7 +159,7 @@ impl FaultInjector {
     }
 
     fn counts(&self) -> Result<HitCounts, SimulatedNodeError> {
-        // Counts are written in one step, so what can't be read is not ours: begin anew.
+        // Counts are written in one step, so what can't be read is not ours: begin again.
         Ok(serde_json::from_slice(&self.read_or_default(COUNTS_FILE)?).unwrap_or_default())
     }
 

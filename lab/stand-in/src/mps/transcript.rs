@@ -194,7 +194,7 @@ impl TranscriptRig<'_> {
     }
 
     fn start(&self, text: &mut String) -> io::Result<()> {
-        // Files, since the daemon would hold pipes open for ever.
+        // Files, since the daemon would hold pipes open forever.
         let (out, err) = (self.folder.join("start.out"), self.folder.join("start.err"));
         let mut command = self.command();
         command.arg("-d").stdin(Stdio::null());

@@ -65,7 +65,7 @@ impl SimulationRun<'_> {
         self.record.cutting_microjoules += drawn;
     }
 
-    /// Lets a cut take its time; cuts of one GPU run one after the other.
+    /// Lets a cut take its time; cuts of one GPU run one after another.
     pub(super) fn cut(&mut self, gpu: usize, takes: Option<u64>) {
         let Some(takes) = takes else { return };
         self.record.reconfigurations += 1;

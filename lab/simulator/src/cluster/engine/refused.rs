@@ -15,9 +15,9 @@ pub enum SimulationError {
     },
     /// A policy may put a job where nobody knows how long it takes.
     #[error(
-        "{policy} looks at memory alone and could put job {job} ({name}) on {model}, for which it has no \
-         times. Give it times_s for {model} (or under \"*\", for any GPU), or leave {model} out of \
-         --cluster"
+        "{policy} uses only memory and could put job {job} ({name}) on {model}, for which it has \
+         no times. Give it times_s for {model} (or under \"*\", for any GPU), or leave {model} out \
+         of --cluster"
     )]
     NoTimes {
         /// The policy.
@@ -30,7 +30,7 @@ pub enum SimulationError {
         model: String,
     },
     /// Jobs wait, and nothing will ever happen.
-    #[error("under {policy} jobs wait for ever ({jobs} of them), the first is job {first}: {why}")]
+    #[error("under {policy}, jobs wait forever ({jobs} of them); the first is job {first}: {why}")]
     Stuck {
         /// The policy.
         policy: String,
@@ -42,7 +42,7 @@ pub enum SimulationError {
         why: String,
     },
     /// The policy never comes to an end.
-    #[error("under {policy}, more than {events} events at {at_ms} ms: it moves jobs for ever")]
+    #[error("under {policy}, more than {events} events at {at_ms} ms: it moves jobs forever")]
     Endless {
         /// The policy.
         policy: String,

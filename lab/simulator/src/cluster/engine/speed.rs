@@ -17,7 +17,7 @@ use crate::cluster::number::{float, whole};
 struct ShareRate {
     /// How much longer each takes than alone there, in thousandths.
     slowed: Vec<u64>,
-    /// Their power over that of the same jobs one after the other, in thousandths.
+    /// Their power over that of the same jobs one after another, in thousandths.
     power: u64,
     /// Whether they share kernel by kernel.
     is_kernel_level: bool,

@@ -50,14 +50,14 @@ const SMALL: [&str; 1] = ["DistilGPT2-82M"];
 const TWO_SLICES: Bytes = Bytes::from_mib(6_001);
 
 /// Why `dyna-p` isn't as far ahead of MISO.
-const BOUND: &str = "the proxy's MISO is so near to the bound that 12 % less would be below it";
+const BOUND: &str = "the proxy's MISO is so close to the bound that 12 % less would be below it";
 
 /// Why errors cost the lead.
-const NOBODY: &str = "the same: with errors nobody can be so far ahead of it";
+const NOBODY: &str = "the same reason: with errors, no policy can be that far ahead of it";
 
 /// Why throughput gains more.
-const INVERSE: &str = "of the same jobs throughput is in inverse proportion to the makespan: 1/0.61 is 1.64; \
-                       over what the paper averages its own is not printed";
+const INVERSE: &str = "for the same jobs, throughput is inversely proportional to the makespan: \
+                       1/0.61 is 1.64; the paper does not state what it averages";
 
 /// Figures of one order of the jobs under every policy.
 struct FiftyJobs {

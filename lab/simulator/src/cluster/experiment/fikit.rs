@@ -32,8 +32,8 @@ fn totals(ms: [f64; 2]) -> [f64; 2] {
 }
 
 /// Why time slices aren't as bad as the paper's default sharing.
-const SLICES: &str = "two programs in time slices lose a factor of about two each; where their \
-                      launches run in one line it is as bad as printed (the rows below)";
+const SLICES: &str = "two programs in time slices lose a factor of about two each; if their \
+                      launches run in one queue, it is as bad as printed (the rows below)";
 
 /// Why the worst of them is a bit better.
 const SHAPES: &str =

@@ -265,7 +265,7 @@ impl GrowingJob {
     fn terms(&self, slice: &Profile, at: usize, pace: f64) -> WatchTerms {
         let all = float(self.memory.len() as u64) * self.expected;
         let left = (all - float(at as u64)).max(0.0) * pace;
-        // A run that is overdue may end at any time: nothing is known of it.
+        // A run that is overdue may end at any time: nothing is known about it.
         let left = (left > 0.0).then(|| Millis::new(whole(left * 1_000.0)));
         WatchTerms {
             capacity: slice.memory,
@@ -306,7 +306,8 @@ fn run(jobs: &[GrowingJob], sizing: Sizing) -> JobsOutcome {
         for attempt in waiting {
             match place(&profiles, &space, &layouts, attempt.needs, kept) {
                 None => {
-                    // The first job that waits gets the GPU that is free first, or it would wait for ever.
+                    // The first job that waits gets the GPU that is free first, or it would wait
+                    // forever.
                     kept = kept.or_else(|| free_first(&running));
                     left.push(attempt);
                 }

@@ -23,15 +23,15 @@ const GPUS: RangeInclusive<u32> = 2..=12;
 const SEEDS_LARGE: u64 = 3;
 
 /// Why the comparison with MIGER is off.
-const SERVED: &str = "an online job of our miger stays on the smallest slice that gives it half of its \
-                      speed, so that the proxy's take up to twice as long. What MIGER's were promised \
-                      isn't printed, and the row below has it at four fifths";
+const SERVED: &str = "an online job of our miger stays on the smallest slice that gives it half of \
+                      its speed, so the proxy's jobs take up to twice as long. The paper does not \
+                      state what MIGER's jobs were promised; the row below uses four fifths";
 
 /// Why makespan and throughput are off even so.
-const LONGEST: &str = "MMK is that near to the bound already: the longest online job decides both";
+const LONGEST: &str = "MMK is already that close to the bound: the longest online job decides both";
 
 /// Why the large mix ends no earlier.
-const ENDS: &str = "MMK is so near to the bound that 0.64 of MIGER's makespan would be below it";
+const ENDS: &str = "MMK is so close to the bound that 0.64 of MIGER's makespan would be below it";
 
 /// Another reading of what an online job is promised under MIGER: four fifths of its speed.
 const WELL_SERVED: Miger = Miger { served: 800_000 };

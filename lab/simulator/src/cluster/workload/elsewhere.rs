@@ -46,8 +46,8 @@ pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
     let many = jobs.iter().filter(by_star).count();
     (many > 0).then(|| {
         format!(
-            "{many} of {} jobs have times for any GPU (under *, or as duration_s): they are taken to be \
-             as fast on {} as wherever they were measured",
+            "{many} of {} jobs have times for any GPU (under *, or as duration_s): they are \
+             assumed to be as fast on {} as where they were measured",
             jobs.len(),
             models.join(" and ")
         )
@@ -56,8 +56,8 @@ pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
 
 fn describe_scaling(model: &str, from: &str) -> String {
     format!(
-        "nothing was measured on {model}: jobs take there as long as on as many multiprocessors of \
-         {from}, and are no faster than on all of it"
+        "nothing was measured on {model}: jobs are assumed to take as long as on the same number \
+         of multiprocessors of {from}, and to be no faster than on all of it"
     )
 }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::process::ProcessIdentity;
 
-/// Version of the layout: a file of another is begun anew.
+/// Version of the layout: a file of another is begun again.
 const LAYOUT: u64 = 1;
 
 /// Stands for "not yet" in a time.

@@ -16,7 +16,7 @@ pub(super) fn rows(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
     let heads = reader.headers().map_err(|e| bad(1, e.to_string()))?.clone();
     if !heads.iter().any(|head| head.trim() == "submit_s") {
         let found = heads.iter().collect::<Vec<_>>().join(", ");
-        let what = format!("there is no column submit_s, when a job comes; found {found}");
+        let what = format!("there is no column submit_s (when a job arrives); found {found}");
         return Err(bad(1, what));
     }
     let mut rows = Vec::new();

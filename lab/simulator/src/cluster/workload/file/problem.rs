@@ -18,7 +18,7 @@ pub(super) enum RowProblem {
     NoSeconds { column: String, text: String },
     #[error("class is {class:?}: online, offline or burstable")]
     Class { class: String },
-    #[error("there is no submit_s: write when the job comes")]
+    #[error("there is no submit_s: write when the job arrives")]
     NoSubmitTime,
     #[error(transparent)]
     Gang(#[from] BadField),
