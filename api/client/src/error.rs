@@ -22,8 +22,10 @@ pub enum ClientError {
     BadAuthority,
 
     /// Nobody answers there: start the controller, or correct the address.
-    #[error("no controller answers at {address} ({reason}); is it running, and is TESSERA_URL \
-             right?")]
+    #[error(
+        "no controller answers at {address} ({reason}); is it running, and is TESSERA_URL \
+             right?"
+    )]
     Unreachable {
         /// Where it was looked for.
         address: String,

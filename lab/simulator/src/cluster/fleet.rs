@@ -48,7 +48,7 @@ pub enum LayoutError {
         model: String,
         /// What was read.
         name: String,
-        /// What there is.
+        /// The existing ones.
         known: Vec<String>,
     },
     /// The instances can't coexist.
@@ -92,7 +92,7 @@ impl GpuFleet {
     ///
     /// # Errors
     ///
-    /// [`FleetError`] for a model that can't be planned for.
+    /// [`FleetError`] for a model that can't be planned with.
     pub fn of(keys: Vec<&'static str>) -> Result<Self, FleetError> {
         let mut rules: BTreeMap<&str, Arc<MigView>> = BTreeMap::new();
         let mut gpus = Vec::new();
@@ -131,7 +131,7 @@ impl GpuFleet {
     ///
     /// # Errors
     ///
-    /// [`LayoutError`] if a GPU can't be cut so.
+    /// [`LayoutError`] if a GPU can't be cut in this way.
     pub fn cut(&mut self, profiles: &str) -> Result<(), LayoutError> {
         for gpu in &mut self.view.gpus {
             let Some(mig) = gpu.mig.as_deref() else { continue };

@@ -7,9 +7,8 @@ use super::{LineError, WorkloadRow};
 use crate::cluster::job::JobClass;
 use crate::cluster::number::whole;
 
-/// CSV has a column a field; times as `t1_s`, `t2_s` … by compute slices, of the model in the
-/// column `gpu_model` (any GPU, if missing). Other columns are passed over, as `tessera replay`
-/// does.
+/// CSV has one column per field; times as `t1_s`, `t2_s` … by compute slices, of the model in the
+/// column `gpu_model` (any GPU, if missing). Other columns are ignored, as in `tessera replay`.
 pub(super) fn rows(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
     let mut reader = ::csv::Reader::from_reader(text.as_bytes());
     let bad = |line: usize, bad: String| LineError { line, what: bad };

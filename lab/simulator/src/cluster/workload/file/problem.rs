@@ -1,4 +1,4 @@
-//! Why a row of a file is no job: each message states what would be right.
+//! Why a row of a file is not a job: each message states what would be right.
 
 use tessera_model::mig::catalog::UnknownGpuModel;
 use tessera_model::spec::BadField;
