@@ -99,7 +99,7 @@ fn compose(
         .subject(message.subject.as_str())
         .date(created_at.unix_timestamp())
         .message_id(format!("{id}@tessera.invalid"))
-        // RFC 3834: automatic replies are not wanted.
+        // RFC 3834: no program answers it automatically.
         .header("Auto-Submitted", Raw::new("auto-generated"))
         .text_body(message.text.as_str());
     if let Some(from) = from {
