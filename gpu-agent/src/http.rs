@@ -1,5 +1,5 @@
 //! The agent's HTTP server: its metrics, and whether it is alive. Off
-//! unless an address is given; it serves nothing that would need a token.
+//! unless an address is given; it serves nothing that would require a token.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub fn serve(
     Ok(server.listen(listener)?.run())
 }
 
-/// What the metrics are read from.
+/// The sources of the metrics.
 struct MetricsSource {
     node: String,
     shared: SharedTelemetry,

@@ -334,7 +334,7 @@ mod tests {
         assert!(refused.contains("hidden_size is missing"), "{refused}");
         for bad in ["x.json,batch=0", "x.json,batch", "x.json,size=2", "x.json,dtype=int3"] {
             let refused = bad.parse::<MemoryFrom>().unwrap_err().to_string();
-            assert!(refused.contains("is unknown; give FILE"), "{bad}: {refused}");
+            assert!(refused.contains("is unknown; write FILE"), "{bad}: {refused}");
         }
     }
 }

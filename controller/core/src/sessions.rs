@@ -25,7 +25,7 @@ enum HelloRefusal {
     OtherProtocol { agent: u16 },
     #[error(
         "the agent holds epoch {epoch} and generation {generation}, which were never assigned to \
-         it: the state in its data folder is damaged; give the node a new identity and an empty \
+         it. The state in its data folder is damaged: give the node a new identity and an empty \
          folder"
     )]
     DamagedState { epoch: u64, generation: u64 },

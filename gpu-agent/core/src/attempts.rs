@@ -82,7 +82,7 @@ pub struct LaunchConditions {
 enum AttemptPhase {
     /// Its record is on its way to the disk.
     Journalling(Box<LaunchOrder>),
-    /// With a shepherd, which hasn't reported yet that the program runs.
+    /// With a shepherd that hasn't reported yet that the program runs.
     Spawning,
     Running {
         pid: u32,

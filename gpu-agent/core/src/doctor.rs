@@ -108,7 +108,7 @@ pub struct MachineFacts {
 pub struct ProcessFacts {
     /// Its pid.
     pub pid: u32,
-    /// Its name, as the kernel has it (at most 15 characters).
+    /// Its name in the kernel (at most 15 characters).
     pub name: String,
     /// Whether it belongs to this agent or to an attempt.
     pub ours: bool,

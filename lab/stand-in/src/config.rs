@@ -173,7 +173,7 @@ mod tests {
     fn a_bad_setting_is_refused_with_what_would_be_right() {
         for (name, value, hint) in [
             ("TESSERA_SIM_GPUS", "a100", "a100-40gb"),
-            ("TESSERA_SIM_GPUS", "rtx-pro-4500-32gb", "no model with known placements"),
+            ("TESSERA_SIM_GPUS", "rtx-pro-4500-32gb", "not a model with known placements"),
             ("TESSERA_SIM_GPUS", "", "a30-24gb"),
             ("TESSERA_SIM_MIG", "yes", "on or off"),
             ("TESSERA_SIM_LATENCY", "-1", "factor"),

@@ -101,7 +101,7 @@ impl Series {
     }
 }
 
-/// Adds a span to the last one if both begin at the same moment, else behind it.
+/// Adds a span to the last one if both begin at the same moment, otherwise after it.
 fn add(spans: &mut VecDeque<SeriesSpan>, span: SeriesSpan) {
     match spans.back_mut() {
         Some(last) if last.start == span.start => last.take(span),

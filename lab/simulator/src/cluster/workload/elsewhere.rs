@@ -56,8 +56,8 @@ pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
 
 fn describe_scaling(model: &str, from: &str) -> String {
     format!(
-        "nothing was measured on {model}: jobs are assumed to take as long as on the same number \
-         of multiprocessors of {from}, and to be no faster than on all of it"
+        "nothing was measured on {model}: jobs are assumed to take as long as on as many \
+         multiprocessors of {from}, and never less than on all of it"
     )
 }
 
