@@ -16,8 +16,8 @@ use crate::sys::identity::ProcessIdentity;
 /// Raised with each change. Frames are only added at the end. A hello and how attempts are ended
 /// stay as they are, so that an agent can be replaced while attempts run. A shepherd of an earlier
 /// version keeps its attempt, gets no other, and is sent no frame that it doesn't know
-/// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
-/// attempt: half of an upgrade.
+/// ([`ToShepherd::is_known_to`]). A new shepherd with another version than its agent gets no
+/// attempt, since the upgrade is incomplete.
 pub const VERSION: u16 = 9;
 
 /// Argument with which a shepherd's program only prints [`VERSION`].
