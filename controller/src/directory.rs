@@ -83,7 +83,7 @@ pub struct Directory {
     rules: RwLock<Rules>,
     kept: Mutex<HashMap<AccountKey, (Instant, Account)>>,
     look_ups: Arc<Semaphore>,
-    /// Told of each change of the rules.
+    /// Notified at each change of the rules.
     changes: watch::Sender<()>,
 }
 

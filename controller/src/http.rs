@@ -95,7 +95,7 @@ pub fn serve(ports: Ports, on: Listeners) -> std::io::Result<Server> {
         .tcp_nodelay(true)
         .shutdown_timeout(STOP_WITHIN_SECS)
         .disable_signals()
-        // Before any listener: a connection without a noted peer is served by nobody.
+        // Before any listener: a connection without a recorded peer is not served.
         .on_connect(move |connection, data| {
             identity::note_peer(&caps, unread_for, job_calls.as_ref(), connection, data);
         });
