@@ -14,7 +14,7 @@ use crate::store::{self, Pool, StoreError};
 
 /// Entries that may wait for the database: beyond it only the log has them.
 const WAITING_MAX: usize = 8_192;
-/// Most entries of one statement.
+/// Maximum number of entries of one statement.
 const BATCH_MAX: usize = 512;
 /// How long to wait after the database did not answer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -169,8 +169,8 @@ async fn next_request(
     }
 }
 
-/// Answers a frame, and returns the certificate that was issued, if one was. A stream that is of no more use is
-/// dropped.
+/// Answers a frame, and returns the certificate that was issued, if one was. A stream that can no
+/// longer be used is dropped.
 async fn answer(
     stream: &mut Option<Stream>,
     request: Result<Option<CertificateRequest>, LinkError>,
@@ -197,7 +197,7 @@ async fn answer(
             }
             issued
         }
-        // Who has a certificate has joined already, and calls have streams of their own.
+        // A peer with a certificate has already joined, and calls have streams of their own.
         Ok(Some(CertificateRequest::Join { .. } | CertificateRequest::Call { .. }) | None)
         | Err(_) => {
             *stream = None;

@@ -31,7 +31,7 @@ fn millis(clock: ClockId) -> Millis {
     Millis::from_secs(seconds).plus(Millis::new(rest))
 }
 
-/// Runs from its making on.
+/// Runs from its creation on.
 #[derive(Clone, Copy, Debug)]
 pub struct Running(Instant);
 

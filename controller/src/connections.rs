@@ -1,4 +1,4 @@
-//! How many connections may be open at once: in all, and from one source.
+//! How many connections may be open at once, in total and from one source.
 //!
 //! A connection costs a descriptor and memory before its user is known. So one source gets a bounded part, and
 //! the rest is free for the others.
@@ -42,7 +42,7 @@ impl From<Source> for SourceKey {
     }
 }
 
-/// So many connections in all, and so many of each source. Cheap to clone.
+/// Limits on connections, in total and for each source. Cheap to clone.
 #[derive(Debug)]
 pub struct ConnectionCaps<K: Eq + Hash>(Arc<Caps<K>>);
 
@@ -73,7 +73,7 @@ impl<K: Eq + Hash> Clone for ConnectionCaps<K> {
 }
 
 impl<K: Eq + Hash + Clone> ConnectionCaps<K> {
-    /// Allows so many connections in all, and so many of each source.
+    /// Allows this many connections in total, and this many from each source.
     pub fn new(all: usize, each: usize) -> Self {
         let open = Mutex::new(Open { all: 0, of: HashMap::new() });
         Self(Arc::new(Caps { all, each, open }))

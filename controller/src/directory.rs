@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::principal::{Appointments, Role};
 
-/// How long a result is used: a user who leaves a group keeps its role for so long.
+/// How long a result is used: a user who leaves a group keeps its role for that long.
 const KEPT: Duration = Duration::from_secs(60);
 /// How long a look-up may take: a request waits for it.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ pub enum NoAccount {
         /// The number.
         uid: u32,
     },
-    /// Nobody has that name.
+    /// No account has that name.
     #[error("{name} has no account on this machine any more")]
     Name {
         /// The name.
@@ -83,7 +83,7 @@ pub struct Directory {
     rules: RwLock<Rules>,
     kept: Mutex<HashMap<AccountKey, (Instant, Account)>>,
     look_ups: Arc<Semaphore>,
-    /// Notified of each change of the rules.
+    /// Notified at each change of the rules.
     changes: watch::Sender<()>,
 }
 

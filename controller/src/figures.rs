@@ -14,12 +14,12 @@ use self::series::{Point, Sample, Series};
 
 /// Older figures are not shown: nodes report every five seconds by default.
 const FRESH: Duration = Duration::from_secs(60);
-/// Most GPUs: a bound against faulty agents, far above any cluster.
+/// Maximum number of GPUs: a bound against faulty agents, far above any cluster.
 const GPUS_MAX: usize = 65_536;
-/// Most GPUs whose figures are kept over time: 90 KB each.
+/// Maximum number of GPUs whose figures are kept over time: 90 KB each.
 const GPU_SERIES_MAX: usize = 2_048;
-/// Most attempts whose figures are kept over time: at most 30 KB each. The one whose last report is
-/// the oldest is removed first.
+/// Maximum number of attempts whose figures are kept over time: at most 30 KB each. The one whose
+/// last report is the oldest is removed first.
 const ATTEMPTS_KEPT_MAX: usize = 4_096;
 /// How long figures over time are kept after the last report.
 const SERIES_KEPT_FOR: Duration = Duration::from_secs(3_600);
@@ -73,14 +73,14 @@ impl FigureCache {
         board.insert(gpu, GpuSnapshot { node: node.clone(), figures, received: Instant::now() });
     }
 
-    /// Returns what is fresh, by GPU.
+    /// Returns the recent figures, by GPU.
     pub fn fresh(&self) -> BTreeMap<GpuId, GpuSnapshot> {
         let board = &mut self.state().shown;
         board.retain(|_, shown| shown.received.elapsed() < FRESH);
         board.clone()
     }
 
-    /// Returns what is fresh of one running attempt.
+    /// Returns the recent figures of one running attempt.
     pub fn of_attempt(&self, attempt: AttemptId) -> Option<AttemptFigures> {
         let state = self.state();
         let fresh = state.shown.values().filter(|shown| shown.received.elapsed() < FRESH);

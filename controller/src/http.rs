@@ -58,7 +58,7 @@ use crate::listeners::{self, Listeners};
 use crate::ports::Ports;
 
 /// How long an idle connection is kept: longer than clients' pauses, shorter than a firewall's
-/// patience.
+/// timeout.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// How long a client may take to send a request's head.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
@@ -95,7 +95,7 @@ pub fn serve(ports: Ports, on: Listeners) -> std::io::Result<Server> {
         .tcp_nodelay(true)
         .shutdown_timeout(STOP_WITHIN_SECS)
         .disable_signals()
-        // Before any listener: a connection without a noted peer is served by nobody.
+        // Before any listener: a connection without a recorded peer is not served.
         .on_connect(move |connection, data| {
             identity::note_peer(&caps, unread_for, job_calls.as_ref(), connection, data);
         });

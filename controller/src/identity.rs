@@ -78,7 +78,7 @@ pub fn open(data: &Path) -> anyhow::Result<DataFolder> {
     let lock =
         open_lock(&data.join("lock")).with_context(|| format!("can't lock {}", data.display()))?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        bail!("another controller runs over {}: stop it first", data.display());
+        bail!("another controller uses {}: stop it first", data.display());
     }
     init(data)?;
     let read = |name: &str| {

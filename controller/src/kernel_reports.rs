@@ -12,9 +12,9 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::store::{self, Pool, StoreError, kernel_profiles};
 
-/// Most statements about kernels at once: a bound of their load on the database.
+/// Maximum number of statements about kernels at once: a bound of their load on the database.
 const AT_ONCE: usize = 2;
-/// Most statements that wait; more reports are dropped, and the nodes send them again.
+/// Maximum number of statements that wait; more reports are dropped, and the nodes send them again.
 const WAITING_MAX: usize = 64;
 
 /// Receives the frames about kernels of every node.
@@ -82,7 +82,7 @@ impl NodeKernelReports {
         let (node, outbox) = (self.node, self.outbox.clone());
         let Ok(learned) = serde_json::from_slice::<ProfileDelta>(&bytes) else {
             tracing::warn!(%node, task, "a report of kernels can't be read and is dropped");
-            // Otherwise the node would send it for ever.
+            // Otherwise the node would send it forever.
             let _ = outbox.try_send(ToAgent::KernelReportAck { number });
             return;
         };

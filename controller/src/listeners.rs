@@ -59,7 +59,7 @@ pub fn bind_socket(path: &Path) -> anyhow::Result<UnixListener> {
         Ok(_) => bail!("{} is not a socket: choose another path with --socket", path.display()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => {
-            return Err(error).with_context(|| format!("can't look at {}", path.display()));
+            return Err(error).with_context(|| format!("can't inspect {}", path.display()));
         }
     }
     if let Some(folder) = path.parent() {

@@ -18,7 +18,7 @@ use crate::host_names::HostNames;
 pub struct LiveSettings {
     /// What users may hold at once.
     pub accounts: Accounts,
-    /// What the words of batch schedulers mean here.
+    /// What the terms of batch schedulers mean here.
     pub site: Site,
     /// The names by which this controller may be called.
     pub hosts: HostNames,

@@ -1,8 +1,8 @@
 //! Nodes' certificates: who may join, what is issued and renewed, what was revoked, and the authority that
 //! signs, with its replacement.
 //!
-//! A connection costs a look into memory. The database reports each revocation, so that a revoked node is
-//! disconnected within a moment, by whichever controller it was revoked.
+//! A connection costs a lookup in memory. The database reports each revocation, so that a revoked
+//! node is disconnected within a moment, by whichever controller it was revoked.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -34,7 +34,7 @@ use crate::store::{Pool, StoreError, acquire};
 const READ_EVERY: Duration = Duration::from_secs(60);
 /// How long to wait after the database did not answer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often the controller makes its own certificates anew.
+/// How often the controller renews its own certificates.
 const OWN_EVERY: Duration = Duration::from_secs(86_400);
 /// How long to wait after they could not be made.
 const OWN_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -129,7 +129,7 @@ pub enum CertificateRefusal {
     Sign(#[from] CertificateError),
 }
 
-/// What helps where a token does not.
+/// What to do if a token is not accepted.
 const AGAIN: &str = "invite it again: tessera node invite";
 
 /// An invitation that was made.
@@ -426,7 +426,8 @@ impl NodeCertificates {
         Ok(self.with_authority(|authority| authority.sign_rest(names, now()))??)
     }
 
-    /// Keeps the controller's own certificates fresh: each day, and whenever the authority changes. Ends never.
+    /// Keeps the controller's own certificates fresh: each day, and whenever the authority changes.
+    /// Never returns.
     pub async fn keep_own(self, mut renewed: impl FnMut(&Self) -> Result<(), CertificateError>) {
         let mut changes = self.0.authority_revision.subscribe();
         let mut pause = OWN_EVERY;
@@ -526,7 +527,7 @@ impl Inner {
         let Some(authority) = authority.as_mut() else { return READ_EVERY };
         match authority.end_former(now()) {
             Ok(true) => {
-                tracing::warn!("the former authority is trusted no more");
+                tracing::warn!("the former authority is no longer trusted");
                 self.announce_authority();
             }
             Ok(false) => {}
@@ -538,7 +539,7 @@ impl Inner {
     }
 }
 
-/// Reads a time in seconds since 1970; those that no calendar has are shown as the year 1970.
+/// Reads a time in seconds since 1970; those outside of the calendar are shown as the year 1970.
 pub(crate) fn moment(seconds: i64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }

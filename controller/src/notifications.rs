@@ -21,7 +21,7 @@ use crate::store::ConnectOptions;
 
 pub use self::settings::{MailSettings, WebhookSettings};
 
-/// What leaves the cluster, for those who commit changes.
+/// The outbox, for those who commit changes.
 #[derive(Clone, Debug, Default)]
 pub struct Outbox(Arc<Shared>);
 
@@ -47,7 +47,7 @@ impl Outbox {
         &self.0.rules
     }
 
-    /// Has new rows delivered, which are committed.
+    /// Starts the delivery of new rows, which are committed.
     pub fn wake(&self) {
         self.0.mail.notify_one();
         self.0.webhook.notify_one();

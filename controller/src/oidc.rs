@@ -75,7 +75,7 @@ impl OidcSettings {
         checked_url(&self.issuer).map_err(|error| error.context("oidc.issuer"))?;
         for (key, value) in [("audience", &self.audience), ("user-claim", &self.user_claim)] {
             if value.trim().is_empty() {
-                bail!("oidc.{key} is empty: write what the issuer's tokens hold");
+                bail!("oidc.{key} is empty: write the value in the issuer's tokens");
             }
         }
         if !self.roles.is_empty() && self.groups_claim.is_none() {
@@ -166,7 +166,7 @@ impl Issuer {
     ///
     /// # Errors
     ///
-    /// If a setting is wrong. An issuer that does not respond is none.
+    /// If a setting is wrong. An issuer that does not respond is not an error.
     pub fn open(settings: OidcSettings, pace: KeyPace, runtime: Handle) -> anyhow::Result<Self> {
         settings.check()?;
         signatures::install();
@@ -292,7 +292,7 @@ impl Issuer {
                 _ => "it is malformed",
             })
         })?;
-        // A list of issuers is none that the standard knows.
+        // The standard has no list of issuers here.
         if decoded.claims["iss"].as_str() != Some(&*settings.issuer) {
             return Err(invalid("another issuer made it"));
         }
@@ -336,7 +336,7 @@ fn header_of(token: &str) -> Result<Header, IssuerRefusal> {
     if token.len() > TOKEN_MAX {
         return Err(invalid("it is too long"));
     }
-    // An unknown algorithm, `none` among them, is no header for this reader.
+    // This reader rejects an unknown algorithm, including `none`.
     let header = decode_header(token)
         .map_err(|_| invalid("its header is malformed, or names no known algorithm"))?;
     if !ALGORITHMS.contains(&header.alg) {

@@ -40,7 +40,7 @@ pub fn client(address: &str, ca: Option<&Path>, within: Duration) -> anyhow::Res
 /// If it is no URL, or if it has no TLS and is not on this machine.
 pub fn checked_url(text: &str) -> anyhow::Result<Url> {
     let url = Url::parse(text).with_context(|| format!("{text:?} is not a URL"))?;
-    // Who can change an answer on its way can be anybody.
+    // Without TLS, anybody on the way could change an answer.
     match url.scheme() {
         "https" => Ok(url),
         "http" if is_local(&url) => Ok(url),

@@ -84,7 +84,8 @@ pub fn changed_keys(old: &Settings, new: &Settings) -> anyhow::Result<Vec<String
     let fixed: Vec<&str> = changed.iter().filter(|key| !is_live(key)).map(String::as_str).collect();
     if !fixed.is_empty() {
         bail!(
-            "{} can't change while the controller serves: restart it, or take the change back (nothing was changed)",
+            "{} can't change while the controller serves: restart it, or undo the change (nothing \
+             was changed)",
             fixed.join(", ")
         );
     }
@@ -227,7 +228,7 @@ pub fn request(arguments: &ServeArgs, pid: i32) -> anyhow::Result<ReloadResult> 
     let data: PathBuf = Settings::resolve(arguments)?.data;
     let result = data.join(RESULT);
     let _ = std::fs::remove_file(&result);
-    let process = Pid::from_raw(pid).with_context(|| format!("{pid} is no process's number"))?;
+    let process = Pid::from_raw(pid).with_context(|| format!("{pid} is not a process id"))?;
     rustix::process::kill_process(process, Signal::HUP)
         .with_context(|| format!("process {pid} can't be signalled"))?;
     // Each wait may last longer than it should, and then the whole does.

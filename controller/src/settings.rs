@@ -85,8 +85,8 @@ pub enum Verb {
     },
     /// Lets a running controller read its configuration file again, and reports what changed.
     ///
-    /// Give the options that it was started with. Where a key changed that is read at the start only, nothing
-    /// changes, and the error names it. Exit code 1 then.
+    /// Give the options that it was started with. If a key changed that is read only at the start,
+    /// nothing changes, the error names the key, and the exit code is 1.
     Reload {
         /// The controller's process [default: the unit's, under systemctl reload].
         #[arg(long, env = "MAINPID")]
@@ -137,12 +137,12 @@ pub struct ServeArgs {
     /// 12h, or forever [default: 7d].
     #[arg(long, env = "TESSERA_KEEP_ROUNDS", value_name = "DURATION")]
     pub keep_rounds: Option<RetentionTime>,
-    /// How many seconds a job runs before it may have to migrate, and again between two
-    /// migrations [default: 300].
+    /// How many seconds a job runs before it may have to migrate, and between two migrations
+    /// [default: 300].
     #[arg(long, env = "TESSERA_MIGRATION_COOLDOWN", value_name = "SECONDS")]
     pub migration_cooldown: Option<u64>,
-    /// What is done about running jobs whose GPU memory is predicted to exceed their slices, if they name nothing:
-    /// off, advise or act [default: advise].
+    /// What is done about running jobs whose GPU memory is predicted to exceed their slices, unless
+    /// they state it: off, advise or act [default: advise].
     #[arg(long, env = "TESSERA_MEMORY_PREDICTION", value_name = "WHAT")]
     pub memory_prediction: Option<MemoryPrediction>,
     /// How many milliseconds a round may spend on improving placements by exchanging and migrating
@@ -179,8 +179,9 @@ pub struct ServeArgs {
     /// tables partitions.NAME can change that with their key share-gpus.
     #[arg(long, env = "TESSERA_SHARE_GPUS")]
     pub share_gpus: bool,
-    /// What a job does that does not state --share. With exclusive it gets a slice alone. With auto it may
-    /// share one with another job of its user where a benefit is predicted [default: exclusive].
+    /// How a job without --share is treated. With exclusive it gets a slice alone. With auto it may
+    /// share one with another job of the same user where a benefit is predicted [default:
+    /// exclusive].
     #[arg(long, env = "TESSERA_SHARE_DEFAULT", value_name = "exclusive|auto")]
     pub share_default: Option<ShareDefault>,
     /// Other controllers may share the database; one of them leads at a time.
@@ -190,7 +191,7 @@ pub struct ServeArgs {
     #[arg(long, env = "TESSERA_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Users and Unix groups (@group) with the role admin, such as root,@wheel [default: root]. The
-    /// controller's own account has it always.
+    /// controller's own account always has it.
     #[arg(long, env = "TESSERA_ADMINS", value_name = "USERS", value_delimiter = ',')]
     pub admins: Vec<Appointed>,
     /// Users and Unix groups (@group) with the role operator, such as ada,@gpu-operators.
@@ -336,7 +337,7 @@ pub struct Settings {
     pub quotas: BTreeMap<String, u32>,
     /// Accounts with their members, shares and quotas.
     pub accounts: BTreeMap<String, AccountSettings>,
-    /// The issuer whose tokens are valid, besides personal tokens.
+    /// The issuer whose tokens are valid, in addition to personal tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oidc: Option<OidcSettings>,
     /// How mail about jobs leaves, if it does.
@@ -345,7 +346,7 @@ pub struct Settings {
     /// Where state changes of jobs are posted, if they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookSettings>,
-    /// What the words of batch schedulers mean here.
+    /// What the terms of batch schedulers mean here.
     #[serde(flatten)]
     pub site: Site,
 }
@@ -504,7 +505,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// If that is out of range, or for ever.
+    /// If that is out of range, or forever.
     pub fn node_certificate_life(&self) -> anyhow::Result<std::time::Duration> {
         match self.node_certificates {
             RetentionTime::For(life) if NODE_CERTIFICATES_SECS.contains(&(life.get() / 1_000)) => {

@@ -52,7 +52,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Makes a new one.
+    /// Creates a new token.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ fn check_of(body: &str) -> String {
     base62(&crc32fast::hash(body.as_bytes()).to_be_bytes(), CHECK_LETTERS)
 }
 
-/// Writes a number in so many digits, the last digits of it if it is longer.
+/// Writes a number with this many digits: the last ones if it is longer.
 fn base62(number: &[u8], letters: usize) -> String {
     let mut number = number.to_vec();
     let mut digits = Vec::with_capacity(letters);
@@ -148,9 +148,9 @@ pub enum TokenProof {
     Personal {
         /// Its id.
         id: Arc<str>,
-        /// Whose it is.
+        /// The user that it belongs to.
         user: Arc<str>,
-        /// What it may do at most.
+        /// The highest role that it may have.
         role: Role,
         /// Whether an administrator granted this role, whatever role its user has.
         granted: bool,
@@ -324,7 +324,7 @@ impl ValidTokens {
 }
 
 impl Inner {
-    /// Reads the valid tokens anew.
+    /// Reads the valid tokens again.
     async fn read(&self, at: &mut Connection) -> Result<(), StoreError> {
         let live = store::read_live(at).await?;
         let known = live.into_iter().map(|token| (token.id.clone(), Known::from(token))).collect();

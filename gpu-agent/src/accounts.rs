@@ -33,11 +33,11 @@ use crate::sys::holders::DeviceFiles;
 const LOOKUP_WITHIN: Duration = Duration::from_secs(10);
 /// How long an answer is used before it is looked up again, in the background.
 const FRESH_FOR: Millis = Millis::from_secs(60);
-/// How long a name counts as unknown: somebody may be adding the account.
+/// How long a name counts as unknown: the account may be added soon.
 const UNKNOWN_FOR: Millis = Millis::from_secs(5);
-/// Most names that are remembered; beyond it the oldest answers go.
+/// Maximum number of names that are remembered; beyond it the oldest answers are removed.
 const NAMES_MAX: usize = 4096;
-/// Most launches that wait for a name service.
+/// Maximum number of launches that wait for a name service.
 const WAITING_MAX: usize = 4096;
 
 /// What the operator decided about accounts, and what this machine allows.
@@ -50,7 +50,8 @@ pub struct AccountRules {
     hide_processes: bool,
     no_new_privileges: bool,
     tasks_max: u64,
-    /// Where the device nodes are that are closed for others; `None` to leave all to their permissions.
+    /// Where the device nodes are that are closed for others; `None` to rely on their permissions
+    /// alone.
     guarded: Option<DeviceFiles>,
     program: PathBuf,
     file: Option<PathBuf>,
@@ -65,7 +66,7 @@ pub struct JobAccount {
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// Returns whether a launcher has privileges that its caller has not.
+/// Returns whether a launcher has privileges that its caller does not have.
 pub(crate) fn is_setuid(launch: &Path) -> bool {
     const SETUID: u32 = 0o4000;
     std::fs::metadata(launch)
@@ -93,7 +94,7 @@ pub fn check(config: &AgentConfig) -> Result<(), RunsAsRoot> {
 }
 
 impl AccountRules {
-    /// Puts the rules together.
+    /// Combines the rules.
     pub fn new(config: &AgentConfig, data: &Path, program: PathBuf) -> Self {
         let has_groups = config.cgroups && group::find_parent().is_some();
         let own = geteuid().as_raw();
@@ -125,7 +126,7 @@ impl AccountRules {
         }
     }
 
-    /// Writes them to the log.
+    /// Logs the rules.
     pub fn report(&self, config: &AgentConfig, data: &Path) {
         let Self { private_tmp, hide_processes, abilities, .. } = self;
         let (guarded_devices, is_privileged) = (self.guarded.is_some(), self.is_privileged());
@@ -183,7 +184,7 @@ impl AccountRules {
         self.run_as == RunAs::Submitter
     }
 
-    /// Returns what jobs run under that all run as the agent.
+    /// Returns the account of jobs that all run as the agent.
     fn of_agent(&self) -> JobAccount {
         let confinement = Confinement {
             uid_min: self.policy.uid_min,
@@ -270,12 +271,12 @@ pub struct AccountCache {
     looked_up: BTreeMap<String, Millis>,
 }
 
-/// Whether the data folder lies where a private folder over `/tmp` would hide it.
+/// Returns whether the data folder lies where a private folder over `/tmp` would hide it.
 fn in_tmp(data: &Path) -> bool {
     ["/tmp", "/var/tmp"].iter().any(|tmp| data.starts_with(tmp))
 }
 
-/// What a launch has to do.
+/// What to do for a launch.
 #[derive(Debug, PartialEq, Eq)]
 enum LookupStep {
     /// Use the answer.
@@ -331,7 +332,7 @@ impl AccountCache {
         Some((order, decided))
     }
 
-    /// Takes an answer in, and returns the launches that waited for it.
+    /// Records an answer, and returns the launches that waited for it.
     pub fn found(&mut self, name: String, found: LookupResult, now: Millis) -> Vec<LaunchOrder> {
         self.looked_up.remove(&name);
         let waiting = self.waiting.remove(&name).unwrap_or_default();
@@ -341,7 +342,7 @@ impl AccountCache {
                 self.found.remove(&oldest);
             }
         }
-        // A service that failed does not make a user unknown who was known.
+        // A failed service does not make a known user unknown.
         let known = self.found.get(&name).is_some_and(|(known, _)| matches!(known, Ok(Some(_))));
         if found.is_ok() || !known {
             self.found.insert(name, (found, now));
@@ -349,7 +350,7 @@ impl AccountCache {
         waiting
     }
 
-    /// Decides with an answer that has just come, however old its kind may become.
+    /// Decides with an answer that has just arrived, regardless of its maximum age.
     pub fn decide(&self, rules: &AccountRules, user: &str) -> Result<JobAccount, PlacementRefusal> {
         match self.found.get(user) {
             Some((found, _)) => rules.decide(user, found),
@@ -432,7 +433,7 @@ fn in_name_service(name: &str) -> io::Result<Option<LocalAccount>> {
     }))
 }
 
-/// Most groups of an account: the kernel's own limit.
+/// Maximum number of groups of an account: the kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use tessera_agent_core::shepherd::HeldAttempt;
 /// answer is stopped or broken, and can't be trusted to keep its lease.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Connects to every shepherd that lives, and clears up after the others. Returns what the
-/// living ones have.
+/// Connects to every live shepherd, and cleans up after the others. Returns the attempts of the
+/// live ones.
 pub async fn adopt(nursery: &ShepherdLauncher, pool: &mut ShepherdPool) -> Vec<HeldAttempt> {
     let mut held = Vec::new();
     for (id, process) in named(&nursery.data) {
@@ -43,7 +43,7 @@ pub async fn adopt(nursery: &ShepherdLauncher, pool: &mut ShepherdPool) -> Vec<H
 }
 
 fn give_up(nursery: &ShepherdLauncher, id: Uuid, process: ProcessIdentity, reason: &str) {
-    // An idle one goes by itself, once it has noticed that its agent is gone.
+    // An idle one exits by itself, once it has noticed that its agent is gone.
     if process.is_alive(nursery.boot) {
         tracing::warn!(shepherd = %id, pid = process.pid, reason, "a shepherd is killed");
         process.kill(nursery.boot);

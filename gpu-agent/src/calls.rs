@@ -21,12 +21,13 @@ use tokio::sync::{mpsc, oneshot};
 use crate::messages::NodeInput;
 use crate::shepherd::socket::frame_bytes;
 
-/// Most calls at once. Each is a stream of the connection to the controller, which has 512: the renewal of the node's
-/// certificate needs one, too.
+/// Maximum number of calls at once. Each is a stream of the connection to the controller, which has
+/// 512: the renewal of the node's certificate needs one, too.
 const CALLS_MAX: usize = 384;
-/// Most calls of one account at once: one for each of the sessions that a user may hold.
+/// Maximum number of calls of one account at once: one for each of the sessions that a user may
+/// hold.
 const CALLS_EACH_MAX: usize = 128;
-/// Most ancestors that are looked at: deeper trees of processes belong to no sound program.
+/// Maximum number of ancestors that are looked at: no sound program has deeper trees of processes.
 const ANCESTORS_MAX: usize = 256;
 /// Pause after a connection that could not be accepted, for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -50,7 +51,8 @@ struct CallPlace {
 }
 
 impl CallPlaces {
-    /// Takes a place for a call of an account; `None` if it has its part, or if there is none.
+    /// Takes a place for a call of an account; `None` if it has all of its places, or if there is
+    /// none left.
     fn take(&self, uid: u32) -> Option<CallPlace> {
         let mut held = self.lock();
         let own = held.get(&uid).copied().unwrap_or(0);
@@ -94,12 +96,12 @@ impl CallListener {
         let folder = File::open(data)?;
         let short = socket_path(Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())));
         let listener = UnixListener::bind(short)?;
-        // Whoever connects is looked at, and who belongs to no attempt is sent away.
+        // Every caller is checked, and one that belongs to no attempt is disconnected.
         fs::set_permissions(&path, Permissions::from_mode(0o666))?;
         Ok(Self { listener: Arc::new(listener), places: CallPlaces::default() })
     }
 
-    /// Carries calls for as long as the connection to the controller stands.
+    /// Carries calls for as long as the connection to the controller exists.
     pub async fn serve(&self, connection: &quinn::Connection, node: &mpsc::Sender<NodeInput>) {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
@@ -120,7 +122,7 @@ impl CallListener {
     }
 }
 
-/// Returns where the socket lies.
+/// Returns where the socket is.
 pub fn socket_path(data: &Path) -> PathBuf {
     data.join("calls.sock")
 }
@@ -140,7 +142,8 @@ async fn carry(
     let (mut from_process, mut to_process) = stream.into_split();
     let there = async {
         let copied = copy(&mut from_process, &mut to_controller).await;
-        // A process that is gone has ended its call, however it went. Only a connection that breaks does not say so.
+        // A process that is gone has ended its call, whatever the reason. A broken connection alone
+        // does not show this.
         let _ = to_controller.finish();
         // What was sent has to arrive before the stream is dropped.
         let _ = to_controller.stopped().await;
@@ -171,12 +174,12 @@ async fn attempt_of(
 }
 
 /// Returns a process and its ancestors, the nearest first; nothing, if the process now belongs to
-/// another user: its number was given to a stranger.
+/// another user: its number was reused.
 fn lineage(pid: u32, uid: u32, status: &impl Fn(u32) -> io::Result<String>) -> Vec<u32> {
     let mut found = Vec::new();
     let mut next = pid;
     while next > 1 && found.len() < ANCESTORS_MAX {
-        // A process that ended meanwhile is no way to a shepherd.
+        // A process that has ended in the meantime does not lead to a shepherd.
         let Ok(text) = status(next) else { break };
         if found.is_empty() && field(&text, "Uid:", 1) != Some(uid) {
             break;

@@ -69,7 +69,7 @@ impl NodeCertificate {
         Ok(Self { folder: folder.to_owned(), node, spread, now })
     }
 
-    /// Returns the node that it is of.
+    /// Returns the node that it belongs to.
     pub const fn node(&self) -> &NodeIdentity {
         &self.node
     }
@@ -131,12 +131,12 @@ pub async fn attend(connection: &quinn::Connection, certificate: &NodeCertificat
     }
 }
 
-/// What is under way on the stream about certificates.
+/// The state of the stream about certificates.
 #[derive(Default)]
 struct Renewal {
     /// The request that was sent, and when its answer is overdue.
     sent: Option<(KeyRequest, Instant)>,
-    /// The controller requests it, whatever time the certificate has left.
+    /// The controller requests it, whatever the certificate's remaining time.
     is_requested: bool,
     /// Not before this, after a failure.
     pause: Option<Instant>,
@@ -197,7 +197,7 @@ async fn converse(
     }
 }
 
-/// What the agent trusts and has: only what is on its disk.
+/// What the agent trusts and has, which is only what is on its disk.
 fn trusts(certificate: &NodeCertificate) -> Result<CertificateRequest, TlsError> {
     let identity = certificate.present();
     let issuer = identity.facts()?.issuer;

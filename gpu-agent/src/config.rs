@@ -60,8 +60,8 @@ pub struct AgentArguments {
     /// kernel-shim/libcuda.so.1 next to this program, or next to its folder].
     #[arg(long, env = "TESSERA_AGENT_KERNEL_SHIM", value_name = "FILE")]
     pub kernel_shim: Option<PathBuf>,
-    /// Whose account jobs run under: submitter (each as the user who submitted it), or agent (all as this
-    /// agent's account) [default: submitter].
+    /// Account that jobs run under: submitter (each as the user who submitted it), or agent (all as
+    /// this agent's account) [default: submitter].
     #[arg(long, env = "TESSERA_AGENT_RUN_AS", value_enum)]
     pub run_as: Option<RunAs>,
     /// Let jobs run as root, if that is their account [default: no].
@@ -71,8 +71,8 @@ pub struct AgentArguments {
     /// [default: 7d].
     #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS", value_name = "DURATION")]
     pub keep_outputs: Option<RetentionTime>,
-    /// Most disk space for all outputs together, such as 50G; the oldest go first [default: a tenth of
-    /// the disk].
+    /// Maximum disk space for all outputs together, such as 50G; the oldest go first [default: a
+    /// tenth of the disk].
     #[arg(long, env = "TESSERA_AGENT_KEEP_OUTPUTS_BYTES", value_name = "SIZE")]
     pub keep_outputs_bytes: Option<String>,
     /// A TOML file with the same settings, and those without an option (see docs/operations.md).
@@ -81,7 +81,7 @@ pub struct AgentArguments {
     /// Print the effective settings or what is wrong with them, and exit.
     #[arg(long)]
     pub check: bool,
-    /// Another task than the agent itself.
+    /// A task other than the agent itself.
     #[command(subcommand)]
     pub command: Option<AgentCommand>,
 }
@@ -111,10 +111,10 @@ pub enum AgentCommand {
         /// NVIDIA's management library [default: libnvidia-ml.so.1].
         #[arg(long)]
         nvml: Option<OsString>,
-        /// The agent's data folder, to look at its disk.
+        /// The agent's data folder, whose disk is checked.
         #[arg(long)]
         data: Option<PathBuf>,
-        /// Print JSON, as `tessera doctor --json` has it for one machine.
+        /// Print JSON, as `tessera doctor --json` does for one machine.
         #[arg(long)]
         json: bool,
     },
@@ -130,7 +130,7 @@ pub enum AgentCommand {
         /// The agent's data folder [default: the agent's setting].
         #[arg(long)]
         data: Option<PathBuf>,
-        /// Replace the identity that this machine has already.
+        /// Replace this machine's existing identity.
         #[arg(long)]
         replace: bool,
     },
@@ -171,7 +171,7 @@ pub enum AgentCommand {
     },
 }
 
-/// Whose account jobs run under.
+/// The account that jobs run under.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum RunAs {
@@ -247,11 +247,11 @@ pub struct AgentConfig {
     pub kernel_shim: Option<PathBuf>,
     /// The folder of the sockets that serve the gate pages of slices.
     pub kernel_gates: PathBuf,
-    /// Whether jobs that share a slice kernel by kernel have MPS beneath.
+    /// Whether jobs that share a slice kernel by kernel also use MPS.
     pub kernel_over_mps: bool,
     /// Whether Python programs get the companion, which reports their memory.
     pub companion: bool,
-    /// Whether the shim watches programs whose jobs do not state it by `TESSERA_WATCH`.
+    /// Whether the shim watches programs whose jobs do not set `TESSERA_WATCH`.
     pub watch: bool,
     /// How they share it.
     pub kernel_rules: QueueRules,
@@ -259,7 +259,7 @@ pub struct AgentConfig {
     pub shepherd: PathBuf,
     /// The program that starts attempts as their users.
     pub launch: PathBuf,
-    /// Whose account jobs run under.
+    /// The account that jobs run under.
     pub run_as: RunAs,
     /// Whether jobs may run as root.
     pub root_jobs: bool,
@@ -267,35 +267,36 @@ pub struct AgentConfig {
     pub uid_min: u32,
     /// A file like `/etc/passwd` that names the accounts, in place of the system's name service.
     pub accounts: Option<PathBuf>,
-    /// Whether jobs of other accounts than the agent's have a `/tmp` of their own.
+    /// Whether jobs of accounts other than the agent's have a private `/tmp`.
     pub private_tmp: bool,
     /// Whether such jobs see only their own account's processes.
     pub hide_processes: bool,
-    /// Whether such jobs can get no more rights, by `sudo` for example.
+    /// Whether such jobs are prevented from getting more rights, for example by `sudo`.
     pub no_new_privileges: bool,
     /// Whether GPUs' device nodes are closed for jobs that don't use them.
     pub guard_devices: bool,
-    /// Most processes and threads of a job.
+    /// Maximum number of processes and threads of a job.
     pub tasks_max: u64,
     /// Variables of the agent's own environment that attempts get.
     pub pass_env: Vec<String>,
-    /// Of how many ended attempts outputs are kept.
+    /// The number of ended attempts whose outputs are kept.
     pub keep_attempts: usize,
     /// How long outputs are kept.
     pub keep_outputs: RetentionTime,
-    /// What outputs may take; by default a tenth of the disk.
+    /// How much space outputs may take; by default a tenth of the disk.
     pub keep_outputs_bytes: Option<String>,
-    /// Tries of a blocked layout step.
+    /// How often a blocked layout step is tried.
     pub destroy_tries: u32,
     /// Whether attempts are put into control groups where the machine has them.
     pub cgroups: bool,
-    /// Whose the instances are that the node did not make: `never`, `at-start` or `exclusive`.
+    /// When instances that the node did not create become its own: `never`, `at-start` or
+    /// `exclusive`.
     pub adopt: AdoptionPolicy,
-    /// The kernel's log, in which the driver's errors stand.
+    /// The kernel's log, which contains the driver's errors.
     pub kernel_log: PathBuf,
     /// The file that names the boot in which the GPUs' instances live.
     pub gpu_boot_id: PathBuf,
-    /// Where device files are, to find who keeps an instance open.
+    /// Where device files are, to find the processes that keep an instance open.
     pub device_files: DeviceFiles,
     /// Where metrics are served, if anywhere.
     pub http: Option<SocketAddr>,
@@ -312,7 +313,7 @@ pub struct AgentConfig {
 }
 
 /// Default milliseconds between samples: ten a second show a program's phases,
-/// and one in two seconds costs an idle node next to nothing. An attempt that comes is seen at once.
+/// and one in two seconds costs an idle node next to nothing. A new attempt is sampled at once.
 const SAMPLE_IDLE_MS: u64 = 2_000;
 const SAMPLE_BUSY_MS: u64 = 100;
 /// Default milliseconds between reports, and the smallest setting.
@@ -332,12 +333,12 @@ const INSTALLED_FILE: &str = "/etc/tessera/agent.toml";
 
 /// The data folder of the packages.
 const INSTALLED_DATA: &str = "/var/lib/tessera-agent";
-/// In the place of a controller that a look at this machine doesn't need.
+/// Replaces the controller's address, which a check of this machine doesn't need.
 const UNSET_CONTROLLER: &str = "unset";
 
 impl AgentArguments {
-    /// Returns the controller's address and the data folder: as a command's own options have them, or else as the
-    /// agent would. Without any option the installed settings file counts.
+    /// Returns the controller's address and the data folder: from the command's own options, or
+    /// otherwise as the agent finds them. Without any option the installed settings file counts.
     ///
     /// # Errors
     ///
@@ -366,8 +367,8 @@ fn read_config(path: Option<&Path>) -> anyhow::Result<ConfigFile> {
 }
 
 impl AgentConfig {
-    /// Puts the settings together for a look at this machine, which may not have joined a cluster yet. Without any
-    /// option the installed settings file counts, if this account may read it.
+    /// Merges the settings for a check of this machine, which may not have joined a cluster yet.
+    /// Without any option the installed settings file counts, if this account may read it.
     ///
     /// # Errors
     ///
@@ -392,7 +393,7 @@ impl AgentConfig {
         })
     }
 
-    /// Puts the settings together.
+    /// Merges the settings.
     ///
     /// # Errors
     ///
@@ -483,7 +484,7 @@ impl AgentConfig {
         Duration::from_millis(self.telemetry_report_ms)
     }
 
-    /// Returns what is kept of outputs.
+    /// Returns how long and how many outputs are kept.
     ///
     /// # Errors
     ///
@@ -496,7 +497,7 @@ impl AgentConfig {
         Ok(RetentionLimits { age: self.keep_outputs, bytes, attempts: self.keep_attempts })
     }
 
-    /// Returns what attempts find in their environment.
+    /// Returns the node's part of attempts' environments.
     pub fn environment(&self) -> NodeEnvironment {
         let own = |name: &str| std::env::var(name).ok();
         let user = own("USER").unwrap_or_else(|| "root".to_owned());

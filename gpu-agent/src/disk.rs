@@ -1,5 +1,5 @@
-//! Small files that must survive a crash: written aside, synced, and moved into place; those that
-//! are written often, alternately ([`twin`]).
+//! Small files that must survive a crash: they are written under another name, synced, and moved
+//! into place. Those that are written often have two copies ([`twin`]).
 
 pub mod twin;
 
@@ -20,7 +20,7 @@ pub enum DiskError {
         /// The folder.
         folder: String,
     },
-    /// A file holds something that this version didn't write: a person must look.
+    /// A file holds something that this version didn't write: a person must examine it.
     #[error("{path} can't be understood")]
     Damaged {
         /// The file.
@@ -55,13 +55,13 @@ pub struct DataFolder {
 }
 
 impl DataFolder {
-    /// Makes the folder if there is none, and takes it for this process.
+    /// Creates the folder if there is none, and locks it for this process.
     ///
     /// # Errors
     ///
     /// [`DiskError::Taken`] if another agent has it, [`DiskError::Refused`].
     pub fn take(path: &Path) -> Result<Self, DiskError> {
-        // Jobs pass through the first ones to what is theirs, and see nothing else.
+        // Jobs pass through the first ones to their own files, and see nothing else.
         let inner = ["", "attempts", "kernel", "mps"].map(|name| (name, 0o711));
         let closed = ["outputs", "shepherds", "gpus", "kernel/attempts"].map(|name| (name, 0o700));
         for (name, mode) in inner.into_iter().chain(closed) {
@@ -107,13 +107,13 @@ pub struct NodeState {
     pub highest_epoch: u64,
     /// The controller that it belongs to, once it has been welcomed.
     pub controller: Option<ControllerId>,
-    /// The controller's receipt for both numbers; the node can't read it, and brings it back.
+    /// The controller's receipt for both numbers; the node can't read it, and returns it.
     #[serde(default)]
     pub receipt: Vec<u8>,
 }
 
 impl NodeState {
-    /// Reads the state; a new node's if there is none.
+    /// Reads the state; that of a new node if there is none.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ pub fn save<T: Serialize>(path: &Path, value: &T) -> Result<(), DiskError> {
     write().map_err(DiskError::at(path))
 }
 
-/// What a file needs that is as short as ours: less is nothing.
+/// The space that a file as short as ours needs.
 const SHORTEST_FILE: u64 = 4 << 10;
 
 /// Returns whether the disk of a folder takes no more files.

@@ -1,5 +1,5 @@
-//! The doctor: looks at the machine and its driver, and reports what is wrong and what fixes it.
-//! What follows from what it sees is decided in [`tessera_agent_core::doctor`].
+//! The doctor: examines the machine and its driver, and reports what is wrong and how to fix it.
+//! [`tessera_agent_core::doctor`] decides what follows from the facts.
 
 mod system;
 
@@ -18,13 +18,13 @@ use crate::messages::NodeInput;
 use crate::nvml::checkup::CheckupOutput;
 use tessera_agent_core::doctor::{DoctorFacts, DriverAnswer, MachineFacts, findings, summary};
 
-/// How long the driver may take: loading it anew takes seconds where persistence mode is off.
+/// How long the driver may take: loading it again takes seconds where persistence mode is off.
 const DRIVER_WITHIN: Duration = Duration::from_secs(15);
 
 /// What the doctor needs.
 #[derive(Clone, Debug)]
 pub struct Doctor {
-    /// The agent's own program, which is also the one that looks at the driver.
+    /// The agent's own program, which also queries the driver.
     pub program: PathBuf,
     /// NVIDIA's management library.
     pub library: PathBuf,
@@ -35,7 +35,7 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Looks at everything.
+    /// Gathers all facts.
     pub async fn look(&self) -> DoctorFacts {
         let driver = query_driver(&self.program, self.library.as_os_str()).await;
         let (data, config, program) =
@@ -49,7 +49,7 @@ impl Doctor {
         DoctorFacts { machine: machine.await.unwrap_or_default(), driver }
     }
 
-    /// Looks once, and reports in the log what this agent may do here and what is wrong.
+    /// Checks once, and logs what this agent may do here and what is wrong.
     pub async fn log(&self) {
         let facts = self.look().await;
         tracing::info!(may = summary(&facts), "doctor");
@@ -62,7 +62,7 @@ impl Doctor {
         }
     }
 
-    /// Looks whenever the controller requests it, one question after the other.
+    /// Checks whenever the controller requests it, one question after the other.
     pub async fn serve(self, mut questions: mpsc::Receiver<u64>, node: mpsc::Sender<NodeInput>) {
         while let Some(token) = questions.recv().await {
             let findings = findings(&self.look().await);
@@ -73,7 +73,7 @@ impl Doctor {
         }
     }
 
-    /// Looks, and prints what is found for people or as JSON; `false` if something blocks.
+    /// Checks, and prints the findings as text or as JSON; `false` if something blocks.
     pub async fn print(&self, json: bool) -> bool {
         let facts = self.look().await;
         let found = findings(&facts);

@@ -1,7 +1,7 @@
 //! The agent's HTTP server: its metrics, and whether it is alive. Off unless an address is given.
 //!
 //! Metrics need a bearer token ([`ScrapeTokens`]), on loopback as well: other accounts of the machine
-//! reach that, too. `/healthz` names nothing and nobody, and needs none.
+//! reach that, too. `/healthz` reveals nothing about users and needs none.
 
 use std::io::{self, Write as _};
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ use crate::telemetry::metrics;
 
 /// How long a client may take to send a request's head.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
-/// Most connections at once: a few collectors'.
+/// Maximum number of connections at once: a few collectors'.
 const CONNECTIONS_MAX: usize = 32;
 
 /// The name of the file of tokens in the data folder, unless the settings name another file.
@@ -124,7 +124,7 @@ pub fn serve(
     Ok(server.listen(listener)?.run())
 }
 
-/// What the metrics are read from.
+/// The sources of the metrics.
 struct MetricsSource {
     tokens: ScrapeTokens,
     node: String,

@@ -1,5 +1,5 @@
-//! What the driver reports of its GPUs, printed once: inventory, placements, instances, one sample of
-//! the figures, and what this account may do here. Only reads; changes nothing.
+//! Prints once what the driver reports about its GPUs: inventory, placements, instances, one sample
+//! of the figures, and what this account may do here. Only reads; changes nothing.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::GpuId;
@@ -29,7 +29,7 @@ pub struct Inspection {
 /// One finding of the doctor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InspectedFinding {
-    /// What was looked at.
+    /// What was checked.
     pub check: String,
     /// `ok`, `warn` or `blocks`.
     pub level: String,
@@ -46,9 +46,9 @@ pub struct InspectedFinding {
 pub struct InspectedGpu {
     /// Its UUID.
     pub gpu: GpuId,
-    /// How it stands, with profiles and placements where MIG mode is on.
+    /// Its state, with profiles and placements if MIG mode is on.
     pub facts: Option<GpuFacts>,
-    /// What it draws, and who uses it.
+    /// Its power, and the processes that use it.
     pub sample: Option<GpuSample>,
     /// Why something of that is missing.
     pub problems: Vec<String>,
@@ -116,7 +116,7 @@ async fn inspect(nvml: &NvmlClient, gpu: GpuId) -> InspectedGpu {
     InspectedGpu { gpu, facts, sample, problems }
 }
 
-/// Looks, and prints what is found; `false` if the GPUs can't even be listed.
+/// Queries the driver and prints the results; `false` if the GPUs can't even be listed.
 pub async fn print(doctor: Doctor) -> bool {
     let seen = look(&doctor).await;
     match serde_json::to_string_pretty(&seen) {

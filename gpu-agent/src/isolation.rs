@@ -10,7 +10,8 @@ use crate::accounts::AccountRules;
 use crate::config::AgentConfig;
 use crate::shepherd::limits::{self, Controller};
 
-/// Tries what can be tried, and returns what jobs don't have. Takes some milliseconds.
+/// Tests what can be tested, and returns the limits and protections that jobs don't have. Takes
+/// some milliseconds.
 pub fn find_gaps(config: &AgentConfig, data: &Path, program: &Path) -> BTreeSet<IsolationGap> {
     let rules = AccountRules::new(config, data, program.to_owned());
     let mut gaps = rules.isolation_gaps();

@@ -33,7 +33,7 @@ pub struct JoinOrder {
     pub controller: String,
     /// The agent's data folder.
     pub data: PathBuf,
-    /// Whether an identity that is there is replaced.
+    /// Whether an existing identity is replaced.
     pub replace: bool,
 }
 
@@ -46,7 +46,8 @@ pub fn run(order: &JoinOrder) -> anyhow::Result<NodeIdentity> {
     let folder = order.data.join("identity");
     if folder.join("cert.pem").exists() && !order.replace {
         bail!(
-            "{} holds an identity already: give --replace to join as the node of the token instead",
+            "{} already contains an identity: give --replace to join as the node of the token \
+             instead",
             folder.display()
         );
     }
@@ -56,7 +57,7 @@ pub fn run(order: &JoinOrder) -> anyhow::Result<NodeIdentity> {
     let joining = request_certificate(&order.controller, &token, &request);
     let answer = runtime.block_on(async { tokio::time::timeout(JOIN_WITHIN, joining).await });
     let answer = answer.with_context(|| {
-        format!("no answer of the controller at {} within 30 s", order.controller)
+        format!("no answer from the controller at {} within 30 s", order.controller)
     })??;
     let (certificate, authorities) = match answer {
         CertificateAnswer::Issued { certificate, authorities } => (certificate, authorities),
@@ -64,7 +65,7 @@ pub fn run(order: &JoinOrder) -> anyhow::Result<NodeIdentity> {
         CertificateAnswer::Authorities { .. } => bail!("the controller sent no certificate"),
     };
     let identity = Identity::from_texts(authorities, certificate, request.key().to_owned())?;
-    let node = identity.node().context("the controller sent no node's certificate")?;
+    let node = identity.node().context("the controller sent a certificate that is not a node's")?;
     identity.client().context("the certificate can't be used")?;
     identity.replace(&folder)?;
     match fs::remove_file(folder.join(PENDING_KEY)) {
@@ -82,7 +83,7 @@ fn read_token(given: &str) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Makes a key, or takes the one of a try before.
+/// Creates a key, or uses the one of an earlier try.
 fn key_request(folder: &Path) -> anyhow::Result<KeyRequest> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -105,7 +106,7 @@ async fn request_certificate(
 ) -> anyhow::Result<CertificateAnswer> {
     let tls = joining_client(token.authority())?;
     let found = tokio::net::lookup_host(controller).await;
-    let found = found.with_context(|| format!("{controller} is no host and port"))?;
+    let found = found.with_context(|| format!("{controller} is not a host and a port"))?;
     let mut last = None;
     for address in found {
         match connect(address, tls.clone()).await {
@@ -122,8 +123,8 @@ async fn request_certificate(
     let last = last.with_context(|| format!("{controller} has no address"))?;
     Err(last).with_context(|| {
         format!(
-            "can't reach a controller of this invitation at {controller}: its address for agents is \
-             right, and its authority is the one in the token?"
+            "can't reach a controller of this invitation at {controller}: is its address for \
+             agents right, and is its authority the one in the token?"
         )
     })
 }

@@ -24,11 +24,11 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// How long a record of [`SyncUrgency::Soon`] may wait for others. That is about as long as a round
 /// of the controller takes, so that under load the record shares the sync of the next launches.
 const SOON: Duration = Duration::from_millis(10);
-/// A journal longer than this is written anew, with what still counts.
+/// A journal longer than this is written again, with what still counts.
 const COMPACT_BYTES: u64 = 8 * 1024 * 1024;
 /// Batches that may wait: far more than a second's work.
 const QUEUE: usize = 8192;
-/// Most batches under one sync.
+/// Maximum number of batches under one sync.
 const GROUP_MAX: usize = 1024;
 
 /// How soon a record must be on disk.
@@ -90,8 +90,8 @@ pub struct JournalFile {
 }
 
 impl JournalFile {
-    /// Opens the journal and reads its records. What stands behind a damaged one is cut off; the
-    /// damaged file is kept aside for people to look at.
+    /// Opens the journal and reads its records. What follows a damaged record is cut off; a copy of
+    /// the damaged file is kept for people to examine.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl JournalFile {
             self.write(&bytes).and_then(|()| if sync { self.file.sync_data() } else { Ok(()) });
         if let Err(error) = written {
             tracing::error!(%error, "the journal can't be written");
-            // Half a record must not stand before the next one.
+            // An incomplete record must not precede the next one.
             self.length = before;
             self.extent = before;
             let _ = self.file.set_len(before);
@@ -194,7 +194,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Writes the journal anew. On any trouble the old one stays, and grows on.
+    /// Writes the journal again. If that fails, the old one stays, and continues to grow.
     fn compact(&mut self) {
         let temporary = self.path.with_extension("new");
         let rewrite = || -> io::Result<(File, u64)> {
@@ -227,8 +227,8 @@ impl JournalFile {
     }
 }
 
-/// Waits for records, and for as long as the hastiest of them allows for more; `None` once nobody
-/// is left who could send any.
+/// Waits for records, and for as long as the most urgent one allows for more; `None` once there is
+/// no sender left.
 #[expect(
     clippy::disallowed_methods,
     reason = "the disk sets the pace: records wait for others in real time"

@@ -47,7 +47,7 @@ pub struct KernelLog {
     pub boot: BootId,
 }
 
-/// Reports the GPUs' errors for as long as somebody listens.
+/// Reports the GPUs' errors for as long as there is a receiver.
 pub async fn run(log: KernelLog, notices: mpsc::Sender<DriverNotice>) {
     let mut complained = false;
     while !notices.is_closed() {
@@ -68,7 +68,7 @@ async fn follow(log: &KernelLog, notices: &mpsc::Sender<DriverNotice>) -> io::Re
     loop {
         match read_chunk(&mut file, &mut reader.buffer)? {
             LogRead::Some => reader.report_errors(notices).await?,
-            // The oldest records are gone: the next read goes on with the first that is left.
+            // The oldest records are gone: the next read continues with the first one that is left.
             LogRead::Overrun => tracing::warn!(
                 "records of the kernel's log were lost: it was faster than its reader"
             ),
@@ -149,7 +149,7 @@ impl<'l> LogReader<'l> {
                 return Ok(());
             }
         }
-        // A line without end is no record of the kernel's.
+        // A line without an end is not a record of the kernel.
         if self.buffer.len() > CHUNK {
             self.buffer.clear();
         }
@@ -170,7 +170,7 @@ impl<'l> LogReader<'l> {
         new
     }
 
-    /// Notes that all records from before the start were read.
+    /// Records that all records from before the start were read.
     fn caught_up(&mut self) {
         if !std::mem::replace(&mut self.caught_up, true) && self.seen.is_none() {
             self.remember(self.newest);

@@ -1,5 +1,6 @@
 //! The lease page: one small file from which every shepherd of a node reads until when its attempt
-//! may run (rule F5). Written by the agent, read by the shepherds, agent alive or not.
+//! may run (rule F5). The agent writes it, and shepherds read it, whether the agent is alive or
+//! not.
 //!
 //! It is always written in place, in one call, and checked by a CRC: shepherds keep it open.
 
@@ -16,7 +17,7 @@ pub const FILE_NAME: &str = "lease";
 const MAGIC: [u8; 8] = *b"TSRLEAS1";
 // `tessera-launch` reads the page, too.
 const LENGTH: usize = 8 + 8 + 8 + 16 + 4;
-/// A read may meet a write; the next one then sees a whole page.
+/// A read may coincide with a write; the next read then sees a whole page.
 const READS_MAX: u32 = 8;
 
 /// The content of the page.
@@ -92,7 +93,7 @@ impl LeasePage {
         Ok(Self { file: File::open(data.join(FILE_NAME))? })
     }
 
-    /// Returns what a launcher reads the page by.
+    /// Returns the descriptor by which a launcher reads the page.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -101,7 +102,7 @@ impl LeasePage {
     ///
     /// # Errors
     ///
-    /// The disk refused; shepherds go on with what stood there.
+    /// The disk refused; shepherds continue with the earlier content.
     pub fn write(&self, lease: &StoredLease) -> io::Result<()> {
         self.file.write_all_at(&lease.encode(), 0)
     }

@@ -10,11 +10,11 @@
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
 //! - [`nvml`], [`gpus`]: GPUs, queried through a process of their own.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
-//! - [`kernel`]: the queues in which kernels of jobs on one slice stand.
+//! - [`kernel`]: the queues for kernels of jobs on one slice.
 //! - [`doctor`]: what is wrong with this machine, and what fixes it.
 //! - [`inspect`]: what the driver reports of its GPUs, printed once.
 //! - [`link`], [`logs`]: the controller.
-//! - [`outputs`]: what attempts left, until it goes.
+//! - [`outputs`]: what attempts left, until it is removed.
 //! - [`journal`], [`disk`], [`lease_page`]: what survives a crash.
 //! - [`actors`]: mailboxes around node and GPUs.
 

@@ -24,10 +24,10 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from
 pub(crate) const CLOSE_WITHIN: Duration = Duration::from_millis(200);
 /// How long a connection may take to be made.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Frames that may wait for the network: every attempt's and GPU's report fits. When they
-/// don't, the session is begun anew with an inventory.
+/// Frames that may wait for the network: every attempt's and GPU's report fits. If they don't, the
+/// session is restarted with an inventory.
 const QUEUE: usize = 16 * 1024;
-/// Most frames in one write.
+/// Maximum number of frames in one write.
 const WRITE_MAX: usize = 256;
 
 /// Where the controller is.
@@ -90,7 +90,7 @@ pub async fn run(
                         }
                         false
                     }
-                    // An end of the other side is one too.
+                    // An end by the other side is an end, too.
                     _ = stop.wait_for(|stop| *stop) => true,
                 };
                 // Why the controller ended it, if it did: a revoked certificate, for example.
@@ -125,7 +125,8 @@ fn complain(controller: &ControllerAddress, error: &ConnectError, silent: &mut b
     *silent = true;
 }
 
-/// A certificate that has expired is refused with an alert of TLS, which names no way out.
+/// A certificate that has expired is refused with an alert of TLS, which does not explain what to
+/// do.
 fn remark_expiry(controller: &ControllerAddress) {
     if controller.certificate.has_expired() {
         let node = &controller.certificate.node().name;
@@ -209,7 +210,7 @@ async fn carry_calls(
 }
 
 /// Returns the address by which this machine talks to another one. Nothing is sent: the kernel
-/// looks into its routes.
+/// consults its routes.
 fn address_towards(remote: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

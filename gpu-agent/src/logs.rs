@@ -17,13 +17,13 @@ use crate::messages::NodeInput;
 use crate::sessions;
 use crate::shepherd::files::{self, NamedOutput};
 
-/// How often a growing file is looked at.
+/// How often a growing file is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long opening a user's file may take.
 const OPEN_WITHIN_MS: u32 = 5_000;
 
-/// Serves readers for as long as the connection stands.
+/// Serves readers for as long as the connection exists.
 pub async fn serve(
     connection: &quinn::Connection,
     controller: &ControllerAddress,
@@ -42,7 +42,7 @@ pub async fn serve(
                 Ok(None) | Err(_) => return,
             };
             let mut writer = FrameWriter::new(sender);
-            // A reader that went away is no trouble.
+            // A reader may go away at any time.
             if answer(&request, &controller, &node, &mut writer).await.is_ok() {
                 writer.finish();
             }
@@ -115,8 +115,8 @@ async fn copy(
     }
 }
 
-/// The attempt's own file, or the link to the one that its user named. Made of an id and a
-/// choice of two: no request leads elsewhere.
+/// The attempt's own file, or the link to the one that its user named. The path consists of an id
+/// and one of two names, so no request leads elsewhere.
 fn path(request: &LogRequest, data: &Path) -> PathBuf {
     files::output(data, request.attempt, request.stream)
 }
@@ -129,7 +129,7 @@ async fn open(controller: &ControllerAddress, path: &Path, offset: u64) -> io::R
             options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).await?
         }
     };
-    // Behind the end there is nothing yet; what comes is sent from there on.
+    // After the end there is nothing yet; later output is sent from there on.
     file.seek(SeekFrom::Start(offset)).await?;
     Ok(file)
 }

@@ -1,4 +1,4 @@
-//! `tessera-agent`: puts the parts together and runs them until it is to stop.
+//! `tessera-agent`: assembles the parts and runs them until it has to stop.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes the group in which those of jobs are, and keeps it until a signal ends this process.
+/// Creates the parent group of jobs' control groups, and keeps it until a signal ends this process.
 fn keep_groups() -> bool {
     if let Err(error) = group::leave_to_jobs() {
         eprintln!("tessera-agent: can't make the control group of jobs: {error}");
@@ -142,7 +142,7 @@ fn status(well: bool) -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Looks at this machine for a person; no controller and no identity are needed.
+/// Checks this machine for a person; no controller and no identity are needed.
 fn consult(
     arguments: &AgentArguments,
     library: Option<&OsString>,
@@ -164,7 +164,7 @@ fn consult(
     }
 }
 
-/// Prints what the driver reports of its GPUs.
+/// Prints what the driver reports about its GPUs.
 fn inspect(arguments: &AgentArguments, library: Option<&OsString>) -> ExitCode {
     match doctor(arguments, library) {
         Ok(doctor) => status(actix::System::new().block_on(tessera_agent::inspect::print(doctor))),
@@ -223,7 +223,7 @@ async fn run(
     startup.serve_controller(outputs, ports.fatal).await
 }
 
-/// What every part of the agent is started with.
+/// What the parts of the agent are started with.
 struct Startup {
     config: AgentConfig,
     data: PathBuf,
@@ -268,7 +268,7 @@ impl Startup {
         OutputKeeper::start(&self.data, limits).context("can't start the thread of outputs")
     }
 
-    /// Starts the kernel queues, if there is a shim. Without them the agent goes on: jobs that
+    /// Starts the kernel queues, if there is a shim. Without them the agent continues: jobs that
     /// need them are not placed here.
     fn start_kernel_queues(&self) -> Option<kernel::Endpoint> {
         let Some(shim) = self.config.kernel_shim.clone() else {
@@ -307,7 +307,7 @@ impl Startup {
         }
     }
 
-    /// Starts the node's actor, with all that an earlier agent left.
+    /// Starts the node's actor, with the state that an earlier agent left.
     async fn start_node(
         &self,
         received: mpsc::Receiver<NodeInput>,
@@ -520,7 +520,7 @@ impl Startup {
         let code = wait_for_end(fatal).await?;
         tessera_telemetry::service::notify_stopping();
         stop.send_replace(true);
-        // A link between two connections has no controller to take leave of.
+        // Between two connections there is no controller to notify.
         let _ = tokio::time::timeout(GOODBYE_WITHIN, link).await;
         Ok(code)
     }
@@ -537,7 +537,8 @@ async fn forward_kernel_events(
     }
 }
 
-/// Waits for a signal or the controller's refusal. Attempts go on: their shepherds don't need an agent.
+/// Waits for a signal or the controller's refusal. Attempts continue: their shepherds don't need an
+/// agent.
 async fn wait_for_end(refused: oneshot::Receiver<FatalRefusal>) -> std::io::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

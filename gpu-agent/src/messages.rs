@@ -1,6 +1,6 @@
 //! Messages between the parts of the agent.
 //!
-//! They stand below all parts: the node sends to and receives from every part, and no part imports
+//! They are below all parts: the node sends to and receives from every part, and no part imports
 //! the node.
 
 pub mod account;
@@ -41,14 +41,14 @@ pub enum NodeInput {
     ShepherdGone {
         /// Which one.
         id: Uuid,
-        /// What it speaks, if it had to go since that is another version than this agent's.
+        /// Its protocol version, if it was dropped because that differs from this agent's.
         foreigner: Option<u16>,
     },
     /// Records are on disk.
     Journalled(Vec<AttemptEffect>),
     /// Records could not be put on disk.
     NotJournalled {
-        /// What was to follow.
+        /// What would have followed.
         then: Vec<AttemptEffect>,
         /// The journal's thread finished.
         reason: String,

@@ -47,10 +47,10 @@ use tessera_agent_core::telemetry::readings::CompanionTrail;
 pub use recovery::NodeParts;
 use session::ControllerSession;
 
-/// How often the node looks at its clock.
+/// How often the node checks its clock.
 pub const TICK_EVERY: Duration = Duration::from_millis(100);
 
-/// What the node knows of itself and of its account; fixed for the life of the process.
+/// What the node knows about itself and its account; fixed for the life of the process.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
     /// Its name, from its certificate.
@@ -65,7 +65,7 @@ pub struct NodeFacts {
     pub memory: Bytes,
     /// The data folder.
     pub data: PathBuf,
-    /// What attempts find in their environment.
+    /// The node's part of attempts' environments.
     pub environment: NodeEnvironment,
     /// The accounts that attempts run under.
     pub accounts: AccountRules,
@@ -73,7 +73,7 @@ pub struct NodeFacts {
     pub isolation_gaps: BTreeSet<IsolationGap>,
     /// NVIDIA's MPS control program, if the node has it.
     pub mps: Option<PathBuf>,
-    /// Whether jobs that share a slice kernel by kernel have MPS beneath.
+    /// Whether jobs that share a slice kernel by kernel also use MPS.
     pub kernel_over_mps: bool,
     /// The folder of the Python companion; `None` if it is off.
     pub companion: Option<String>,
@@ -83,7 +83,7 @@ pub struct NodeFacts {
     pub address: Option<String>,
 }
 
-/// Why the agent must not go on.
+/// Why the agent must not continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FatalRefusal {
     /// The controller's reason.
@@ -121,7 +121,7 @@ pub struct AgentNode {
     /// Attempts that were admitted to their slices' queues.
     queued: BTreeSet<AttemptId>,
     kernel_reports: kernel_queue::KernelReports,
-    /// What running attempts need at least, until the controller has their ends.
+    /// The minimum needs of running attempts, until the controller has their ends.
     needs: BTreeMap<AttemptId, AttemptNeeds>,
     accounts: AccountCache,
     /// The accounts of attempts that are on their way to a shepherd.
@@ -131,7 +131,7 @@ pub struct AgentNode {
 }
 
 impl AgentNode {
-    /// Takes one input in.
+    /// Handles one input.
     pub fn handle(&mut self, input: NodeInput) {
         match input {
             NodeInput::Link(event) => self.on_link(event),
@@ -222,8 +222,8 @@ impl AgentNode {
                 AttemptEffect::Journalled(attempt) => {
                     self.attempts.not_journalled(attempt, reason, clock::unix_now())
                 }
-                // A tombstone that isn't on disk is none: the controller repeats its request. And an end
-                // that isn't journalled stays with its shepherd.
+                // A tombstone that isn't on disk does not count: the controller repeats its
+                // request. And an end that isn't journalled stays with its shepherd.
                 AttemptEffect::Send(ToController::Tombstoned { .. })
                 | AttemptEffect::EndJournalled(_) => Vec::new(),
                 other => vec![other],
@@ -275,7 +275,7 @@ impl AgentNode {
         self.act(effects);
     }
 
-    /// Takes in an end that a shepherd holds.
+    /// Handles an end that a shepherd holds.
     fn over(&mut self, attempt: AttemptId, record: ExitRecord) {
         if let Some(facts) = self.attempts.facts_of_alive(attempt) {
             traces::attempt_ended(facts, &record);
@@ -299,11 +299,12 @@ impl AgentNode {
                             version,
                             "a new shepherd speaks another version: restart this agent"
                         );
-                        "it was not begun: the node's agent and shepherds are of different releases"
+                        "it was not started: the node's agent and shepherds are from different \
+                         releases"
                     }
-                    // A shepherd that can't write what it begins ends at once.
+                    // A shepherd that can't record what it begins exits at once.
                     None if !began && disk::is_full(&self.facts.data) => {
-                        "its shepherd could not begin it: the node's disk is full"
+                        "its shepherd could not start it: the node's disk is full"
                     }
                     None => {
                         tracing::warn!(%attempt, "a shepherd died with its attempt");
@@ -325,7 +326,7 @@ impl AgentNode {
         }
     }
 
-    /// Reports what an attempt needs at least, by its calls of the driver.
+    /// Reports the minimum that an attempt needs, by its calls of the driver.
     fn report_needs(&mut self, attempt: AttemptId, needs: LaunchNeeds) {
         let Some(facts) = self.attempts.facts_of_alive(attempt) else { return };
         let available = self.gpus.get(&facts.gpu).and_then(|gpu| gpu.sms).unwrap_or(0);
@@ -401,7 +402,7 @@ impl AgentNode {
         }
     }
 
-    /// Judges a command by its leader's epoch (rule F15).
+    /// Checks a command by its leader's epoch (rule F15).
     fn obeys(&mut self, epoch: u64) -> bool {
         let highest = self.state.highest_epoch;
         if epoch < highest {
@@ -411,7 +412,7 @@ impl AgentNode {
         epoch == highest || self.remember(NodeState { highest_epoch: epoch, ..self.state.clone() })
     }
 
-    /// Puts a new state on disk; only then is it acted on.
+    /// Writes a new state to disk; only then is it acted on.
     fn remember(&mut self, state: NodeState) -> bool {
         match state.save(&self.facts.data) {
             Ok(()) => {

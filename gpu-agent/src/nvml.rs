@@ -1,6 +1,6 @@
 //! GPUs, through NVIDIA's management library.
 //!
-//! The library may hang for ever in the kernel, crash, or be missing. So its calls are made in a
+//! The library may hang forever in the kernel, crash, or be missing. So its calls are made in a
 //! process of their own ([`worker`]). [`client`] queries that process with a deadline for each
 //! request and replaces it when it doesn't answer. Nothing else in the agent waits for it.
 

@@ -15,19 +15,19 @@ use crate::shepherd::files;
 use crate::sys::clock;
 use tessera_agent_core::retention::{KeptOutput, OutputRetention, RemovalReason, RetentionLimits};
 
-/// Ends that may wait to be looked at; beyond it they are found at the next start.
+/// Ends that may wait; further ones are found at the next start.
 const NOTICES_QUEUED_MAX: usize = 16 * 1024;
-/// How often ages are looked at.
+/// How often ages are checked.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// How long ends gather, so that a busy node doesn't wake this thread for each.
 const GATHER_FOR: Duration = Duration::from_millis(100);
-/// Most attempts that one sweep removes: a second's work for a slow disk.
+/// Maximum number of attempts that one sweep removes: a second's work for a slow disk.
 const SWEEP_MAX: usize = 500;
-/// How long the disk is left alone between sweeps that found more than they may remove.
+/// The pause between sweeps that found more than they may remove.
 const SWEEP_PAUSE: Duration = Duration::from_millis(500);
-/// Most entries of a working folder whose sizes are added up.
+/// Maximum number of entries of a working folder whose sizes are added up.
 const ENTRIES_MAX: usize = 10_000;
-/// What outputs may take by default, as a part of the file system.
+/// The space that outputs may take by default, as a part of the file system.
 const SHARE_OF_DISK: u64 = 10;
 
 /// The keeper of outputs; clones reach the same one.
@@ -45,7 +45,7 @@ enum OutputNotice {
     Over(AttemptId),
 }
 
-/// Returns what outputs may take by default: a tenth of the file system that they lie on.
+/// Returns the space that outputs may take by default: a tenth of their file system.
 ///
 /// # Errors
 ///
@@ -77,7 +77,7 @@ impl OutputKeeper {
         self.send(OutputNotice::Found(left));
     }
 
-    /// An attempt's end was acknowledged: its output may go when its time has come.
+    /// An attempt's end was acknowledged: its output may be removed when its time has passed.
     pub fn over(&self, attempt: AttemptId) {
         self.send(OutputNotice::Over(attempt));
     }
@@ -88,7 +88,7 @@ impl OutputKeeper {
         }
     }
 
-    /// Returns why an output is not there.
+    /// Returns why an output does not exist.
     pub fn explain(&self, attempt: AttemptId) -> String {
         lock(&self.kept).explain(attempt, clock::unix_now())
     }
@@ -169,7 +169,7 @@ const fn reason_label(why: RemovalReason) -> &'static str {
     }
 }
 
-/// Adds up what an attempt's files take; of links, the links alone.
+/// Adds up the sizes of an attempt's files; links count without their targets.
 fn taken(data: &Path, attempt: AttemptId) -> Bytes {
     let mut bytes = 0_u64;
     for stream in [LogStream::Stdout, LogStream::Stderr] {

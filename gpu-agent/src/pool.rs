@@ -27,14 +27,14 @@ use crate::sys::identity::ProcessIdentity;
 
 /// Idle shepherds that are kept: as many as small slices on two large GPUs.
 const IDLE_MAX: usize = 16;
-/// Most shepherds at once; each is one process of about a megabyte.
+/// Maximum number of shepherds at once; each is one process of about a megabyte.
 const SHEPHERDS_MAX: usize = 1024;
-/// Frames under way to one shepherd: an order has two, its stop another.
+/// Frames on their way to one shepherd: an order has two, its stop one more.
 const QUEUE: usize = 16;
 /// How long a shepherd may be silent about an attempt that should have ended: it reports every second that it
 /// kills it again.
 const SILENT_FOR: Millis = Millis::from_secs(10);
-/// What comes before the kill may take so long.
+/// What comes before the kill may take this long.
 const BEFORE_KILL_WITHIN: Millis = Millis::from_secs(6);
 /// The grace of attempts that an earlier agent ordered: longer than people choose.
 const GRACE_UNKNOWN: Millis = Millis::from_secs(3600);
@@ -63,7 +63,7 @@ pub struct ShepherdLauncher {
 struct ShepherdHandle {
     orders: mpsc::Sender<ToShepherd>,
     process: Option<ProcessIdentity>,
-    /// What it speaks.
+    /// Its protocol version.
     version: u16,
     attempt: Option<AttemptId>,
     /// Ends that it holds although they are journalled: it is sent their ids with its next order, or when
@@ -82,7 +82,7 @@ pub struct ShepherdPool {
     node: mpsc::Sender<NodeInput>,
     handles: BTreeMap<Uuid, ShepherdHandle>,
     by_attempt: BTreeMap<AttemptId, Uuid>,
-    /// Who holds ends that aren't journalled yet.
+    /// The shepherds that hold ends that aren't journalled yet.
     holders: BTreeMap<AttemptId, Uuid>,
     idle: Vec<Uuid>,
 }
@@ -100,7 +100,7 @@ impl ShepherdPool {
         }
     }
 
-    /// Takes in a shepherd of an earlier agent that has answered.
+    /// Adds a shepherd of an earlier agent that has answered.
     pub fn adopt(&mut self, hello: &ShepherdHello, stream: UnixStream, rest: Vec<u8>) {
         let mut running = None;
         for held in &hello.held {
@@ -116,7 +116,7 @@ impl ShepherdPool {
         self.attend(hello.id, stream, rest, Some(hello), running);
     }
 
-    /// Hands an attempt to an idle shepherd, or to a new one.
+    /// Gives an attempt to an idle shepherd, or to a new one.
     ///
     /// # Errors
     ///
@@ -180,15 +180,14 @@ impl ShepherdPool {
         lineage.iter().find_map(of_shepherd)?.attempt
     }
 
-    /// Takes in who a new shepherd is.
+    /// Records the identity of a new shepherd.
     pub fn greeted(&mut self, hello: &ShepherdHello) {
         if let Some(handle) = self.handles.get_mut(&hello.id) {
             handle.process = Some(hello.process);
         }
     }
 
-    /// Takes back the shepherd of an attempt that is over; it holds the end until
-    /// [`Self::journalled`].
+    /// Takes back the shepherd of an ended attempt; it holds the end until [`Self::journalled`].
     pub fn release(&mut self, attempt: AttemptId) {
         let Some(id) = self.by_attempt.remove(&attempt) else { return };
         let Some(handle) = self.handles.get_mut(&id) else { return };
@@ -198,13 +197,13 @@ impl ShepherdPool {
         if handle.version == VERSION && self.idle.len() < IDLE_MAX {
             self.idle.push(id);
         } else {
-            // Its connection ends with its handle, and with that the idle shepherd, once it has
-            // put on disk what it holds.
+            // Its connection ends with its handle. The idle shepherd then exits, once it has put on
+            // disk what it holds.
             self.handles.remove(&id);
         }
     }
 
-    /// Takes in that an end needs nobody any more who holds it.
+    /// Records that an end need not be held any longer.
     pub fn journalled(&mut self, attempt: AttemptId) {
         let Some(id) = self.holders.remove(&attempt) else { return };
         let Some(handle) = self.handles.get_mut(&id) else { return };
@@ -214,7 +213,7 @@ impl ShepherdPool {
         }
     }
 
-    /// Takes in that a shepherd still tries to end its attempt.
+    /// Records that a shepherd still tries to end its attempt.
     pub fn still_ending(&mut self, attempt: AttemptId, now: Millis) {
         let handle = self.by_attempt.get(&attempt).and_then(|id| self.handles.get_mut(id));
         if let Some(ends_by) = handle.and_then(|handle| handle.ends_by.as_mut()) {
@@ -238,16 +237,17 @@ impl ShepherdPool {
         idle.for_each(ShepherdHandle::forget);
     }
 
-    /// Clears up after a shepherd whose connection ended; returns the attempt that it had.
+    /// Cleans up after a shepherd whose connection ended; returns the attempt that it had.
     ///
-    /// Nothing of the attempt runs any more when this returns, save what hangs in the kernel for seconds.
+    /// Nothing of the attempt runs any more when this returns, except what hangs in the kernel for
+    /// seconds.
     pub fn bury(&mut self, id: Uuid) -> Option<AttemptId> {
         let handle = self.handles.remove(&id)?;
         self.idle.retain(|idle| *idle != id);
         self.holders.retain(|_, holder| *holder != id);
         let attempt = handle.attempt?;
         self.by_attempt.remove(&attempt);
-        // It dropped the connection, or died. In either case it must not go on unseen.
+        // It dropped the connection, or died. In either case it must not continue unseen.
         if let Some(process) = handle.process {
             process.kill(self.nursery.boot);
         }
@@ -257,7 +257,7 @@ impl ShepherdPool {
 
     fn start(&mut self) -> io::Result<Uuid> {
         if self.handles.len() >= SHEPHERDS_MAX {
-            return Err(io::Error::other(format!("{SHEPHERDS_MAX} of them are there already")));
+            return Err(io::Error::other(format!("{SHEPHERDS_MAX} of them exist already")));
         }
         let id = Uuid::new_v4();
         let (ours, theirs) = StdUnixStream::pair()?;
@@ -292,7 +292,7 @@ impl ShepherdPool {
                 self.by_attempt.insert(attempt, id);
             }
             None if known && version == VERSION => self.idle.push(id),
-            // Of an earlier version, with nothing to do: it goes once its ends are on disk.
+            // Of an earlier version, with nothing to do: it exits once its ends are on disk.
             None if known => drop(self.handles.remove(&id)),
             None => {}
         }
@@ -408,7 +408,7 @@ async fn attend(
         }
         written = writing => {
             if written.is_ok() {
-                // Dismissed: its end is no news.
+                // It was dismissed, so its end is expected.
                 return;
             }
         }

@@ -30,7 +30,7 @@ pub async fn relay(
         Err(error) => {
             let mut writer = FrameWriter::new(sender);
             let reason = error.to_string();
-            // A client that went away is no trouble.
+            // A client may go away at any time.
             if writer.send(&FromSession::Refused { reason, retry: true }).await.is_ok() {
                 writer.finish();
             }
@@ -62,7 +62,7 @@ enum JoinError {
     #[error("the job does not run here now, or was started by an agent without sessions")]
     Unknown,
     /// Its shepherd does not answer.
-    #[error("the job's shepherd takes nobody: {0}")]
+    #[error("the job's shepherd accepts no client: {0}")]
     Shepherd(io::Error),
 }
 

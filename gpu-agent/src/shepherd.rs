@@ -9,19 +9,19 @@
 //!
 //! A shepherd lives in the data folder:
 //!
-//! - `shepherds/<id>.id`: who it is (boot, pid, start time), for agents that come later;
+//! - `shepherds/<id>.id`: its identity (boot, pid, start time), for later agents;
 //! - `shepherds/<id>.sock`: where such an agent finds it;
 //! - `shepherds/<id>.tty`: where agents reach its interactive sessions;
 //! - `shepherds/<id>.now`: the attempt that it began last;
 //! - `pipes/<uuid>`: where companions of the attempt's processes report memory;
 //! - `outputs/<uuid>.out`, `.err`: what attempts wrote, or links to where their users directed it;
 //! - `attempts/<uuid>/`: script and working folder of attempts that need one, and the exit record
-//!   of one that ended while no agent was there to journal it.
+//!   of one that ended while no agent could journal it.
 //!
-//! An attempt that needs none of these files costs no work on the disk but its agent's journal,
+//! An attempt that needs none of these files costs no work on the disk except its agent's journal,
 //! which serves all of a node's attempts with one sync.
 //!
-//! When its agent goes away, a busy shepherd goes on to the end of its attempt, leaves the exit
+//! When its agent goes away, a busy shepherd continues to the end of its attempt, leaves the exit
 //! record on disk, and exits; an idle one exits at once.
 
 pub mod files;

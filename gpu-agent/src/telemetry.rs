@@ -1,4 +1,4 @@
-//! The sampling of a node's GPUs: when to look, what to keep, what to report. What the samples
+//! The sampling of a node's GPUs: when to sample, what to keep, what to report. What the samples
 //! mean is decided in [`tessera_agent_core::telemetry`].
 //!
 //! One task for all GPUs. It queries the driver through the same worker as all other parts, but
@@ -28,15 +28,15 @@ use tessera_agent_core::telemetry::pace::{FASTEST, SamplingPace};
 use job_files::JobFiles;
 pub use state::SharedTelemetry;
 
-/// How often accounts are put on disk while attempts run: an agent that is killed counts what
-/// came after that again, all of it and once.
+/// How often accounts are put on disk while attempts run: an agent that is killed counts everything
+/// after that again, once.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
-/// How often they are synced besides: what a machine that fails may lose of running attempts. A sync
+/// How often they are also synced: a failing machine may lose this much of running attempts. A sync
 /// each second would cost more than that.
 const SYNC_EVERY: Duration = Duration::from_secs(30);
-/// How often while nobody has the GPU.
+/// How often while no attempt has the GPU.
 const SAVE_IDLE_EVERY: Duration = Duration::from_secs(60);
-/// Most usages that are repeated at once; the others follow with the next report.
+/// Maximum number of usages that are repeated at once; the others follow with the next report.
 const USAGES_AT_ONCE: usize = 256;
 
 /// What the sampling needs.
@@ -54,7 +54,7 @@ pub struct TelemetryParts {
     pub pace: SamplingPace,
     /// How often to report the controller.
     pub report_every: Duration,
-    /// Where DCGM's exporter looks for the jobs of GPUs, if it does.
+    /// Where DCGM's exporter looks for the jobs of GPUs, if it is used.
     pub job_mapping: Option<PathBuf>,
 }
 
@@ -102,13 +102,13 @@ struct Sampling {
 /// What the files of jobs are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobFileCheck {
-    /// What they were brought to last.
+    /// Their last written state.
     Memory,
-    /// What stands in the folder: it may have been emptied.
+    /// The content of the folder: it may have been emptied.
     Folder,
 }
 
-/// When a GPU is looked at again.
+/// When a GPU is sampled again.
 struct SampleSchedule {
     gpu: GpuId,
     at: Instant,
@@ -158,7 +158,7 @@ impl Sampling {
         self.map_jobs(JobFileCheck::Memory).await;
     }
 
-    /// Looks at a GPU as soon as its pace allows: an attempt came or went.
+    /// Samples a GPU as soon as its pace allows: an attempt started or ended.
     fn hurry(&mut self, gpu: &GpuId) {
         for due in self.due.iter_mut().filter(|due| due.gpu == *gpu) {
             due.at = due.at.min(due.looked + FASTEST.duration());
@@ -242,7 +242,7 @@ impl Sampling {
         }
     }
 
-    /// Reports the controller, if one is there: everything is repeated with later reports.
+    /// Reports to the controller, if one is connected: everything is repeated with later reports.
     fn send(&self, frame: ToController) {
         let _ = self.parts.node.try_send(NodeInput::Telemetry(frame));
     }

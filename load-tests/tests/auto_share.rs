@@ -68,7 +68,7 @@ fn share_of(job: &JobDetail) -> (Option<String>, Option<String>) {
     (attempt.share.clone(), attempt.slice.clone())
 }
 
-/// Whether the attempts of two jobs ran at the same time.
+/// Returns whether the attempts of two jobs ran at the same time.
 fn overlap(one: &JobDetail, other: &JobDetail) -> bool {
     let times = |job: &JobDetail| {
         let attempt = job.attempt_list.last().unwrap();

@@ -256,7 +256,7 @@ fn a_user_who_locks_and_holds_what_can_be_opened_keeps_no_daemon_from_serving_an
     let printed = rig.run("ada", &["-N2", "--gpus-per-node=1"], "srun -N2 --gpus-per-node=1 id -u");
     assert_eq!(printed, "64001\n64001\n");
 
-    // And both start anew.
+    // And both start again.
     rig.cluster.controller.stop();
     rig.cluster.controller.start();
     rig.cluster.agents[0].stop();

@@ -59,7 +59,7 @@ async fn wait_for_job(
     }
 }
 
-/// Waits for one task after the other, so that an array of thousands costs one open request.
+/// Waits for the tasks one after another, so that an array of thousands needs one open request.
 async fn wait_for_array(
     client: &ApiClient,
     array: u64,
@@ -93,8 +93,8 @@ pub fn is_over(job: &JobView) -> bool {
     job.state.parse().is_ok_and(tessera_model::life::JobState::is_final)
 }
 
-/// Returns the code that a shell would have seen: the program's own, 128 and the signal that
-/// killed it, or 1 where it never ran.
+/// Returns the code that a shell would report: the program's own, 128 plus the number of the signal
+/// that killed it, or 1 if it never ran.
 pub fn exit_code(job: &JobView) -> u8 {
     let code = job.exit_code.as_deref().and_then(|text| {
         let (code, signal) = text.split_once(':')?;
@@ -126,7 +126,7 @@ mod tests {
             ("failed", Some("3:0"), 3),
             ("failed", Some("0:9"), 137),
             ("timed_out", Some("0:15"), 143),
-            // A program that ends well on SIGTERM was still cut short.
+            // A program that exits cleanly on SIGTERM was still cut short.
             ("timed_out", Some("0:0"), 1),
             ("cancelled", None, 1),
             ("failed", Some("nonsense"), 1),

@@ -1,4 +1,4 @@
-//! `tessera audit`: what callers did, and what was refused to them.
+//! `tessera audit`: what callers did, and which requests were refused.
 
 use clap::Args;
 
@@ -11,7 +11,7 @@ const PAGE: u32 = 1_000;
 
 #[derive(Args)]
 pub struct Audit {
-    /// Only calls of this user
+    /// Show only calls of this user
     #[arg(short, long, value_name = "USER")]
     user: Option<String>,
     /// Number of entries

@@ -1,4 +1,4 @@
-//! `tessera cancel`: jobs by name, or all of a user's, a state's or a name.
+//! `tessera cancel`: cancels jobs by number, or all jobs of a user, in a state or with a name.
 
 use clap::Args;
 use tessera_model::JobRef;
@@ -10,7 +10,7 @@ use super::session::CommandSession;
 use tessera_api_types::{JobFilter, JobView};
 use tessera_client::JobVerb;
 
-/// Maximum of jobs that one command cancels by filter; a second run cancels the next ones.
+/// Maximum number of jobs that one command cancels by filter; a second run cancels the next ones.
 const CANCEL_MAX: usize = 100_000;
 
 #[derive(Args)]
@@ -24,7 +24,7 @@ pub struct Cancel {
     /// Cancel all jobs in these states, such as PD
     #[arg(short = 't', long, value_name = "STATES", value_parser = parse_states)]
     state: Option<StateList>,
-    /// Cancel all jobs of this name
+    /// Cancel all jobs with this name
     #[arg(short, long, value_name = "NAME")]
     name: Option<String>,
 }

@@ -10,21 +10,22 @@ use time::OffsetDateTime;
 const FORMS: &str = "write HH:MM, YYYY-MM-DD, YYYY-MM-DDTHH:MM, 2027-01-31T18:00:00Z, MMDD, now+2hours, noon \
                      or midnight";
 
-/// A time as `sbatch` takes it. A time of day is the next one; times are those of the local time zone.
+/// A time as `sbatch` accepts it. A time of day means its next occurrence; times are in the local
+/// time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockTime {
     /// A number of seconds from now.
     In(i64),
-    /// The next time when clocks show that.
+    /// The next time at which clocks show this.
     TimeOfDay(Time),
-    /// A date without a year: the next such day, at its beginning.
+    /// A date without a year: the start of the next such day.
     DayOfYear {
         /// The month.
         month: i8,
         /// The day.
         day: i8,
     },
-    /// A date and time of local clocks.
+    /// A date and time in the local time zone.
     Local(DateTime),
     /// An absolute time.
     Absolute(Timestamp),
@@ -33,7 +34,7 @@ pub enum ClockTime {
 /// A text that is not a time, or a time that does not exist here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadClockTime {
-    /// No time of any form.
+    /// It has none of the accepted forms.
     #[error("{text:?} is not a time; {FORMS}")]
     Unreadable {
         /// The text.
@@ -70,7 +71,7 @@ fn read(text: &str) -> Option<ClockTime> {
     }
     if text.len() == 4 && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let (month, day) = (text[..2].parse().ok()?, text[2..].parse().ok()?);
-        // A leap year has every day that there is.
+        // A leap year contains every possible date.
         Date::new(2_000, month, day).ok()?;
         return Some(ClockTime::DayOfYear { month, day });
     }
@@ -99,7 +100,7 @@ fn time_of_day(text: &str) -> Option<Time> {
     }
 }
 
-/// Reads what follows `now`: nothing, or `+COUNT` with a unit, which is seconds if it is left out.
+/// Reads what follows `now`: nothing, or `+COUNT` with a unit, which is seconds by default.
 fn relative(text: &str) -> Option<i64> {
     if text.is_empty() {
         return Some(0);
@@ -119,7 +120,7 @@ fn relative(text: &str) -> Option<i64> {
 }
 
 impl ClockTime {
-    /// Returns the time, if now is what the clock of this machine shows.
+    /// Returns the time, relative to the current time of this machine's clock.
     ///
     /// # Errors
     ///
@@ -128,7 +129,7 @@ impl ClockTime {
         self.after(&Zoned::now())
     }
 
-    /// Returns the time, where a time of day means today, and a day one of this year.
+    /// Returns the time; a time of day means today, and a date without a year is in this year.
     ///
     /// # Errors
     ///

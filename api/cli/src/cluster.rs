@@ -1,4 +1,4 @@
-//! Nodes, the overview of the cluster, and the switch of MIG mode.
+//! Nodes, the overview of the cluster, and switching the MIG mode.
 
 use std::fmt::Write as _;
 
@@ -127,14 +127,14 @@ fn glance(info: &ClusterInfo, counts: &JobCounts) -> String {
     ])
 }
 
-/// Most nodes that are named for one gap; the JSON has all.
+/// Maximum number of nodes that are named for one gap; the JSON lists all.
 const NAMED_NODES_MAX: usize = 5;
 
 /// Describes which limits and protections jobs don't have, and where.
 fn not_enforced(info: &ClusterInfo) -> Option<String> {
     let count: usize = info.nodes.values().map(|count| index(u64::from(*count))).sum();
     let describe = |(word, nodes): (&String, &Vec<String>)| {
-        // A controller of a later release may know other words.
+        // A controller of a later release may send other values.
         let gap = IsolationGap::from_word(word).map_or(word.as_str(), |gap| gap.describe());
         let named = nodes.iter().take(NAMED_NODES_MAX).cloned().collect::<Vec<_>>().join(", ");
         match nodes.len() {
@@ -149,11 +149,11 @@ fn not_enforced(info: &ClusterInfo) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Describes what a job does that does not state `--share`.
+/// Describes how a job without `--share` is treated.
 fn share_default(word: &str) -> String {
     let what = match word {
         "auto" => {
-            "a job may share a slice with another one of its user where a benefit is predicted"
+            "a job may share a slice with another job of the same user where a benefit is predicted"
         }
         _ => "a job has its slice to itself",
     };
@@ -194,7 +194,7 @@ enum MigModeArg {
 /// Switches the MIG mode of a GPU. The GPU must be empty, since the driver resets it.
 #[derive(Args)]
 pub struct MigMode {
-    /// node-a:0, or a GPU's UUID or the beginning of it
+    /// node-a:0, or a GPU's UUID or a prefix of it
     #[arg(value_name = "GPU")]
     gpu: String,
     /// The new mode

@@ -1,4 +1,4 @@
-//! `tessera completions` and `tessera manual`: what a package installs besides the programs.
+//! `tessera completions` and `tessera manual`: what a package installs in addition to the programs.
 
 use std::io;
 use std::path::PathBuf;

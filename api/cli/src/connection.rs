@@ -1,5 +1,5 @@
-//! Where the controller is, and what proves the user's name to it: options, variables, what
-//! `tessera login` kept, or the Unix socket of this machine.
+//! Where the controller is, and how the user is authenticated: by options, environment variables,
+//! the token that `tessera login` stored, or the Unix socket of this machine.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -30,7 +30,7 @@ pub struct Given {
     pub ca: Option<PathBuf>,
 }
 
-/// Where to connect, and with what.
+/// The controller's address, and the credentials for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Connection {
     /// The address.
@@ -43,7 +43,7 @@ pub struct Connection {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The token must not reach a screen.
+        // The token must never be printed.
         f.debug_struct("Connection").field("url", &self.url).finish_non_exhaustive()
     }
 }
@@ -73,7 +73,8 @@ impl Connection {
     }
 }
 
-/// Chooses by what is known: what was given counts first, then what was kept for the same address.
+/// Chooses the connection: given values come first, then those that were stored for the same
+/// address.
 fn choose(
     given: &Given,
     kept: Option<Credentials>,
@@ -87,7 +88,7 @@ fn choose(
         true => format!("unix://{SOCKET}"),
         false => FALLBACK_URL.to_owned(),
     });
-    // A token must never go to another address than the one that it was kept for.
+    // A token must never be sent to an address other than the one that it was stored for.
     let kept = kept.filter(|kept| same_address(&kept.url, &url));
     let (kept_token, kept_authority) = match kept {
         Some(kept) => (Some(kept.token), kept.authority),
@@ -100,7 +101,7 @@ fn same_address(one: &str, other: &str) -> bool {
     one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
-/// Returns where credentials are kept.
+/// Returns where credentials are stored.
 pub fn credentials_path() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let config = set("XDG_CONFIG_HOME")
@@ -110,7 +111,7 @@ pub fn credentials_path() -> Option<PathBuf> {
 }
 
 impl Credentials {
-    /// Reads what was kept; `None` if nothing was.
+    /// Reads the stored credentials; `None` if there are none.
     fn read(path: &Path) -> Result<Option<Self>, CommandFailure> {
         let wrong = |what: String| CommandFailure::refused(format!("{}: {what}", path.display()));
         let nofollow = clamped(OFlags::NOFOLLOW.bits());
@@ -133,17 +134,17 @@ impl Credentials {
         let mut text = String::new();
         file.take(FILE_MAX).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
         let read = serde_json::from_str(&text);
-        read.map(Some).map_err(|error| wrong(format!("{error}; write it anew with tessera login")))
+        read.map(Some).map_err(|error| wrong(format!("{error}; write it again with tessera login")))
     }
 
-    /// Keeps them for the commands that follow.
+    /// Stores them for later commands.
     pub fn write(&self, path: &Path) -> Result<(), CommandFailure> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         let failed = |error: io::Error| {
             CommandFailure::refused(format!("{} can't be written: {error}", path.display()))
         };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-        // A new file, so that no link and no open descriptor of an old one sees the token.
+        // A new file, so that no link to an old one and no open descriptor of it exposes the token.
         let fresh = path.with_extension("new");
         let _ = fs::remove_file(&fresh);
         let mut file = fs::OpenOptions::new()

@@ -12,7 +12,7 @@ use super::span::Elapsed;
 /// Compares what the runs of tasks requested with what they used: GPU memory and time. It also shows what to request.
 #[derive(Args)]
 pub struct Efficiency {
-    /// Beginning of the period, such as 2027-01-01; by default seven days ago
+    /// Start of the period, such as 2027-01-01; by default seven days ago
     #[arg(long, visible_alias = "start", value_name = "TIME")]
     since: Option<ClockTime>,
     /// Only the tasks of these users
@@ -55,7 +55,7 @@ fn cells(task: &TaskEfficiency) -> Vec<String> {
     ]
 }
 
-/// Returns the options that would have been enough, where they are less than what was given.
+/// Returns the options that would have sufficed, where they request less than the given ones.
 fn advice(task: &TaskEfficiency) -> String {
     let memory = task.request_bytes.filter(|bytes| *bytes < task.given_bytes);
     let memory = memory.map(|bytes| format!("--vram {}M", bytes >> 20));

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use super::failure::CommandFailure;
 use super::session::{fields, print};
 
-/// Largest file that is read: ONNX files without their weights, which lie next to them, are far smaller.
+/// Largest file that is read. ONNX files whose weights are stored in other files are far smaller.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 
 /// Estimates the GPU memory of a model from its description, with a range. It needs no cluster.
@@ -31,19 +31,19 @@ pub struct Estimate {
 /// How a model is run.
 #[derive(Args, Clone, Debug, PartialEq)]
 struct RunOptions {
-    /// Samples at once
+    /// Samples that are processed at once
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     batch: u64,
-    /// Tokens of a sample
+    /// Tokens in a sample
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     seq: u64,
-    /// What trains it: adamw, adam8bit, adafactor, momentum, sgd; none is inference
+    /// Optimizer that trains it: adamw, adam8bit, adafactor, momentum or sgd; none means inference
     #[arg(long, default_value = "none", value_name = "NAME", value_parser = optimizer)]
     optimizer: OptimizerKind,
-    /// Its numbers: float32, mixed, float16, bfloat16, int8 or int4
+    /// Format of its numbers: float32, mixed, float16, bfloat16, int8 or int4
     #[arg(long, default_value = "float16", value_name = "NAME", value_parser = format)]
     dtype: NumberFormat,
-    /// Whether activations are computed again in the backward pass
+    /// Recompute activations in the backward pass
     #[arg(long)]
     checkpointing: bool,
     /// The CUDA context, in MiB; older versions of CUDA need twice as much
@@ -110,9 +110,10 @@ pub enum BadModelFile {
         /// The reason.
         problem: String,
     },
-    /// `--memory-from` has an option that is none.
+    /// `--memory-from` has an unknown option.
     #[error(
-        "--memory-from: {option:?} is unknown; give FILE, then such as ,batch=8,seq=512,optimizer=adamw,dtype=mixed,checkpointing"
+        "--memory-from: {option:?} is unknown; write FILE, followed by options such as \
+         ,batch=8,seq=512,optimizer=adamw,dtype=mixed,checkpointing"
     )]
     Option {
         /// The given value.
@@ -127,7 +128,7 @@ pub struct MemoryFrom {
     run: RunOptions,
 }
 
-/// A word that is none of those known.
+/// An unknown word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected one of {}", known.join(", "))]
 struct UnknownWord {
@@ -333,7 +334,7 @@ mod tests {
         assert!(refused.contains("hidden_size is missing"), "{refused}");
         for bad in ["x.json,batch=0", "x.json,batch", "x.json,size=2", "x.json,dtype=int3"] {
             let refused = bad.parse::<MemoryFrom>().unwrap_err().to_string();
-            assert!(refused.contains("is unknown; give FILE"), "{bad}: {refused}");
+            assert!(refused.contains("is unknown; write FILE"), "{bad}: {refused}");
         }
     }
 }

@@ -24,7 +24,7 @@ pub struct ExplainJob {
 impl ExplainJob {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         let explain = session.client.explain(self.job).await?;
-        // Tasks of arrays are called as in the queue.
+        // Tasks of arrays are named as in the queue.
         let detail = match session.json {
             false => session.client.job(self.job).await.ok(),
             true => None,

@@ -11,7 +11,7 @@ pub type FailureCause = Box<dyn Error + Send + Sync>;
 /// Why a verb failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandFailure {
-    /// The command line makes no sense.
+    /// The command line is invalid.
     #[error(transparent)]
     Usage(FailureCause),
     /// The request can't be carried out.
@@ -26,7 +26,7 @@ pub enum CommandFailure {
 }
 
 impl CommandFailure {
-    /// Returns the failure of a command line that makes no sense.
+    /// Returns the failure for an invalid command line.
     pub fn usage(cause: impl Into<FailureCause>) -> Self {
         Self::Usage(cause.into())
     }

@@ -70,7 +70,7 @@ async fn names(session: &CommandSession, gpus: &GpuListing) -> Result<JobNames, 
     Ok(page.items.into_iter().map(|job| (job.id, job.name_id)).collect())
 }
 
-/// More running jobs than any cluster that is displayed in a terminal.
+/// Above the number of running jobs in any cluster that is displayed in a terminal.
 const SLICES_MAX: usize = 10_000;
 
 /// Whether UUIDs are shown.
@@ -140,10 +140,10 @@ fn draw_one(gpu: &GpuDetails, ids: UuidDisplay, names: &JobNames, screen: Output
     text
 }
 
-/// Most faults that are listed below a GPU: the newest.
+/// Maximum number of faults that are listed below a GPU: the newest.
 const FAULTS_SHOWN: usize = 3;
 
-/// Describes the trouble of an instance.
+/// Describes what is wrong with an instance.
 fn trouble(instance: &InstanceDetails) -> String {
     let Some(trouble) = &instance.trouble else { return String::new() };
     let InstanceDetails { profile, start, state, .. } = instance;

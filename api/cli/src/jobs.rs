@@ -12,17 +12,17 @@ use super::span::TimeLimit;
 use tessera_api_types::{JobPage, JobView, UpdateRequest};
 use tessera_client::{ClientError, JobVerb};
 
-/// Maximum of jobs that one argument such as `42_[1-500]` may name.
+/// Maximum number of jobs that one argument such as `42_[1-500]` may name.
 const EXPANSION_MAX: usize = 10_000;
 
 /// One argument that names jobs: `42`, `42_7` or `42_[1-5,8]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobWord(pub Vec<JobRef>);
 
-/// A text that does not name the jobs that are expected.
+/// A text that does not name jobs as expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadJobWord {
-    /// It has none of the forms.
+    /// It has none of the accepted forms.
     #[error("{text:?} is not a job; write 42, 42_7 or 42_[1-5]")]
     NoJobs {
         /// The given value.

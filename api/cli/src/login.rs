@@ -1,4 +1,5 @@
-//! `tessera login`, `logout` and `whoami`: whose name proves what to which controller.
+//! `tessera login`, `logout` and `whoami`: the credentials for a controller, and who the user is to
+//! it.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _};
@@ -17,13 +18,14 @@ const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Args)]
 pub struct Login {
-    /// Read the token from this file, such as one that the site's login service gave (OpenID Connect)
+    /// Read the token from this file, such as one that the site's login service issued (OpenID
+    /// Connect)
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
 impl Login {
-    /// Checks the token with the controller, and keeps it for the commands that follow.
+    /// Checks the token with the controller, and stores it for later commands.
     pub async fn run(
         self,
         mut to: Connection,
@@ -36,14 +38,15 @@ impl Login {
         if to.url.starts_with("unix://") {
             let session = CommandSession::open(&to, json)?;
             let who = session.client.who_am_i().await?;
-            session.remark("a Unix socket needs no token: nothing is kept");
+            session.remark("a Unix socket needs no token: nothing was stored");
             session.print(&who, draw)?;
             return Ok(0);
         }
         if to.url.starts_with("https://") && to.authority.is_none() {
             return Err(CommandFailure::usage(
-                "https needs the authority that signed the controller's certificate: give --ca FILE \
-                 (of the cluster's own authority it is identity/ca.pem in the controller's data folder)",
+                "https needs the authority that signed the controller's certificate: give --ca \
+                 FILE (for the cluster's own authority it is identity/ca.pem in the controller's \
+                 data folder)",
             ));
         }
         let given = given.filter(|token| !token.is_empty());
@@ -60,7 +63,7 @@ impl Login {
         let who = session.client.who_am_i().await?;
         let kept = Credentials { url: to.url.clone(), token, authority: to.authority.clone() };
         kept.write(&path)?;
-        session.remark(&format!("the token is kept in {}", path.display()));
+        session.remark(&format!("the token is stored in {}", path.display()));
         session.print(&who, draw)?;
         Ok(0)
     }
@@ -94,14 +97,17 @@ fn read_token(to: &Connection) -> Result<String, CommandFailure> {
 pub struct Logout {}
 
 impl Logout {
-    /// Forgets what `tessera login` kept.
+    /// Deletes what `tessera login` stored.
     pub fn run(self) -> Result<u8, CommandFailure> {
         let path = credentials_path()
             .ok_or_else(|| CommandFailure::refused("neither HOME nor XDG_CONFIG_HOME is set"))?;
         match std::fs::remove_file(&path) {
-            Ok(()) => write_out("The token is forgotten here; tessera token revoke ends it.\n")?,
+            Ok(()) => write_out(
+                "The token is deleted here; tessera token revoke makes it invalid \
+                                 everywhere.\n",
+            )?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                write_out("No token was kept.\n")?;
+                write_out("No token was stored.\n")?;
             }
             Err(error) => {
                 let text = format!("{} can't be removed: {error}", path.display());

@@ -131,7 +131,7 @@ enum CliCommand {
     Gpus(gpus::GpuList),
     /// Show the current and recent load of every GPU, and its jobs
     Top(top::Top),
-    /// Keep new jobs from a node or a GPU; running jobs finish
+    /// Keep new jobs off a node or a GPU; running jobs finish
     Drain(operator::Drain),
     /// Allow new jobs on a node or a GPU again
     Undrain(operator::Undrain),
@@ -176,15 +176,16 @@ enum CliCommand {
     Replay(replay::Replay),
     /// Demonstrate what Tessera does, on a running cluster
     Demo(demo::Demo),
-    /// Keep a token for a controller that is reached over the network; it is read from standard input
+    /// Store a token for a controller that is reached over the network; it is read from standard
+    /// input
     Login(login::Login),
-    /// Forget the token that login kept
+    /// Delete the token that login stored
     Logout(login::Logout),
-    /// Show who you are for the controller, and what you may do
+    /// Show who you are to the controller, and what you may do
     Whoami(login::Whoami),
-    /// Make, list and revoke personal tokens
+    /// Create, list and revoke personal tokens
     Token(token::Token),
-    /// List what callers changed, and what was refused to them; for administrators
+    /// List what callers changed, and which requests were refused; for administrators
     Audit(audit::Audit),
     /// Collect what a maintainer needs to understand a cluster, without secrets
     SupportBundle(support::SupportBundle),
@@ -254,7 +255,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         _ => Connection::find(&given)?,
     };
     let session = CommandSession::open(&found, cli.json)?;
-    // Also one that login kept must stay out of a bundle.
+    // A token that login stored must stay out of a bundle, too.
     let token = found.token.clone();
     let session = &session;
     match cli.command {

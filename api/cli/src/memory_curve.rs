@@ -12,7 +12,7 @@ const ROWS: u64 = 10;
 /// Columns of a curve with its band.
 const COLUMNS: usize = 64;
 
-/// One column of a drawing: from and to which memory it is filled, and how.
+/// One column of a drawing: the range of memory that it shows, and how it is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Column {
     low: u64,
@@ -23,7 +23,7 @@ struct Column {
 /// Draws all attempts of a job.
 pub fn draw(memory: &JobMemory) -> String {
     if memory.attempts.is_empty() {
-        return "nothing is known of its GPU memory over time\n".to_owned();
+        return "its GPU memory over time is not known\n".to_owned();
     }
     memory.attempts.iter().map(|attempt| draw_attempt(attempt, &memory.sizes_bytes)).collect()
 }
@@ -64,7 +64,7 @@ fn draw_attempt(attempt: &AttemptMemoryView, sizes: &[u64]) -> String {
     text
 }
 
-/// Names who observed the memory: only the companion counts iterations.
+/// Names what observed the memory: only the companion counts iterations.
 fn observer(unit: &str) -> &'static str {
     match unit {
         "iterations" => "the companion",
@@ -109,13 +109,13 @@ fn columns(attempt: &AttemptMemoryView) -> Vec<Column> {
 fn notes(attempt: &AttemptMemoryView) -> Vec<String> {
     let mut notes = Vec::new();
     if attempt.preallocated {
-        notes.push("a framework takes memory in advance: nothing is predicted".to_owned());
+        notes.push("a framework reserves memory in advance: nothing is predicted".to_owned());
     }
     if let Some(forecast) = &attempt.forecast {
         notes.push(forecast_text(attempt, forecast));
     }
     if attempt.moved {
-        notes.push("moved to a larger slice by this prediction".to_owned());
+        notes.push("moved to a larger slice because of this prediction".to_owned());
     }
     let outcome = attempt.outcome.as_deref().map(|outcome| match outcome {
         "true" => "the prediction was right: it needed more",

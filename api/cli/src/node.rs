@@ -1,4 +1,5 @@
-//! `tessera node`: lets machines join, and revokes their certificates; `tessera authority`: what all trust.
+//! `tessera node`: lets machines join, and revokes their certificates; `tessera authority`: the
+//! authority that all of them trust.
 
 use clap::{Args, Subcommand};
 use tessera_model::RetentionTime;
@@ -40,7 +41,7 @@ struct Revoke {
 
 #[derive(Args)]
 struct Certificates {
-    /// Only those of this node
+    /// Show only certificates of this node
     #[arg(value_name = "NODE")]
     node: Option<String>,
 }
@@ -55,12 +56,12 @@ impl Node {
     }
 }
 
-/// Reads a time that must end.
+/// Reads a limited duration.
 fn seconds(time: RetentionTime) -> Result<u64, CommandFailure> {
     match time {
         RetentionTime::For(time) => Ok(time.get() / 1_000),
         RetentionTime::Forever => {
-            Err(CommandFailure::usage("this time must end: write a time such as 2h"))
+            Err(CommandFailure::usage("this time must be limited: write a time such as 2h"))
         }
     }
 }
@@ -132,20 +133,21 @@ pub struct Authority {
 enum AuthorityVerb {
     /// Show the authority that signs certificates
     Show(Show),
-    /// Replace the authority; for administrators. Connected nodes follow by themselves
+    /// Replace the authority; for administrators. Connected nodes switch to the new one by
+    /// themselves
     Rotate(Rotate),
 }
 
 #[derive(Args)]
 struct Show {
-    /// Print only the certificates of all trusted authorities, as --ca takes them
+    /// Print only the certificates of all trusted authorities, as --ca expects them
     #[arg(long)]
     pem: bool,
 }
 
 #[derive(Args)]
 struct Rotate {
-    /// How long the present authority is trusted besides the new one: 12h, 7d, at most 90d
+    /// How long the current authority is trusted along with the new one: 12h, 7d, at most 90d
     #[arg(long, default_value = "7d", value_name = "DURATION")]
     trust_former: RetentionTime,
 }

@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub struct Drain {
-    /// A node, or one of its GPUs: node-a, node-a:0, or the beginning of a GPU's UUID
+    /// A node, or one of its GPUs: node-a, node-a:0, or a prefix of a GPU's UUID
     #[arg(value_name = "NODE[:GPU]")]
     target: String,
     /// The reason, shown to users
@@ -52,7 +52,7 @@ impl Drain {
 
 #[derive(Args)]
 pub struct Undrain {
-    /// A node, or one of its GPUs: node-a, node-a:0, or the beginning of a GPU's UUID
+    /// A node, or one of its GPUs: node-a, node-a:0, or a prefix of a GPU's UUID
     #[arg(value_name = "NODE[:GPU]")]
     target: String,
 }

@@ -38,7 +38,7 @@ pub struct Queue {
     /// by default all that have not ended
     #[arg(short = 't', long = "states", value_name = "STATES", value_parser = parse_states)]
     states: Option<StateList>,
-    /// List only jobs of this name
+    /// List only jobs with this name
     #[arg(short, long, value_name = "NAME")]
     name: Option<String>,
     /// List only jobs on this node
@@ -67,7 +67,7 @@ pub struct Queue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateList(pub String);
 
-/// A word that is no state of a job.
+/// A word that is not a job state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is not a state; write PD, CF, R, CG, CD, F, CA, TO, all, active, or {}",
@@ -154,7 +154,7 @@ impl Queue {
 }
 
 impl Queue {
-    /// Looks the jobs up that were named. Tasks of an array that is named are all listed.
+    /// Looks up the named jobs. For a named array, all tasks are listed.
     async fn named(&self, session: &CommandSession) -> Result<JobPage, CommandFailure> {
         let mut items: Vec<JobView> = Vec::new();
         for word in split_at_commas(&self.jobs) {
@@ -173,7 +173,7 @@ impl Queue {
     }
 }
 
-/// Puts words together again whose brackets were cut at a comma: `42_[1`, `5]`.
+/// Rejoins words whose brackets were split at a comma: `42_[1`, `5]`.
 fn split_at_commas(words: &[String]) -> Vec<String> {
     let mut whole: Vec<String> = Vec::new();
     for word in words {

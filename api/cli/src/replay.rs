@@ -72,7 +72,7 @@ impl Replay {
             longest: self.max_duration,
             program: self.program,
             gpu_memory: self.gpu_memory,
-            // The controller's view of the caller: this machine's name is no proof.
+            // The controller's view of the caller: the user's name on this machine proves nothing.
             user: session.client.who_am_i().await?.user,
             users: self.users,
         };

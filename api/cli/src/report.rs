@@ -13,17 +13,17 @@ use super::session::{CommandSession, moment, table, write_out};
 /// Milliseconds of an hour.
 const HOUR_MS: i64 = 3_600_000;
 
-/// Adds up what accounts and users used in a period: GPU-hours, slice-hours, energy, waiting, and what was
-/// requested against what was used.
+/// Adds up what accounts and users used in a period: GPU-hours, slice-hours, energy, waiting time,
+/// and requested against used resources.
 #[derive(Args)]
 pub struct Report {
-    /// Beginning of the period, such as 2027-01-01; by default that of the month
+    /// Start of the period, such as 2027-01-01; by default the start of the month
     #[arg(long, visible_alias = "start", value_name = "TIME")]
     since: Option<ClockTime>,
     /// End of the period; by default now
     #[arg(long, visible_alias = "end", value_name = "TIME")]
     until: Option<ClockTime>,
-    /// What each line stands for: some of account, user, month, node and profile
+    /// Grouping of the lines: one or more of account, user, month, node and profile
     #[arg(long, value_name = "KEYS", default_value = "account,user")]
     by: String,
     /// Only the jobs of these users

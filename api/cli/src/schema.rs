@@ -162,8 +162,8 @@ fn documents() -> Vec<(String, String)> {
     OUTPUTS.iter().map(document).collect()
 }
 
-/// Takes one type out of the OpenAPI document, with all that it refers to. OpenAPI 3.1 writes
-/// types in JSON Schema's own words (2020-12), only the places of the references differ.
+/// Takes one type out of the OpenAPI document, with all that it refers to. OpenAPI 3.1 writes types
+/// as JSON Schema (2020-12) does; only the locations of references differ.
 fn one(all: &Value, name: &str, verbs: &str) -> Value {
     let mut needed = BTreeSet::new();
     collect(all, name, &mut needed);

@@ -15,7 +15,7 @@ use tessera_client::{Access, ApiClient, RetryPatience};
 /// One run of the command.
 #[derive(Debug)]
 pub struct CommandSession {
-    /// The connection to the controller, with a short patience.
+    /// The connection to the controller, with a short timeout.
     pub client: ApiClient,
     /// Whether to print the API's JSON.
     pub json: bool,
@@ -96,7 +96,7 @@ impl OutputScreen {
 ///
 /// # Errors
 ///
-/// [`CommandFailure::Output`], also where the reader has gone, which `println!` would panic about.
+/// [`CommandFailure::Output`], also if the reader is gone, which makes `println!` panic.
 pub fn write_out(text: &str) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;

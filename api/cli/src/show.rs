@@ -28,7 +28,7 @@ pub struct Show {
     /// Show its events instead
     #[arg(long)]
     events: bool,
-    /// Show the GPU memory of its attempts over time instead, with what is predicted of it
+    /// Show the GPU memory of its attempts over time instead, with its prediction
     #[arg(long, conflicts_with = "events")]
     memory: bool,
 }
@@ -243,7 +243,7 @@ fn draw(detail: &JobDetail) -> String {
     text
 }
 
-/// Describes how an attempt takes its slice, where it may share it.
+/// Describes how an attempt uses its slice, if it may share it.
 fn share_text(attempt: &AttemptView) -> Option<String> {
     match (attempt.share.as_deref()?, attempt.sm_percent) {
         ("mps", Some(percent)) => {
@@ -318,7 +318,7 @@ fn attempt_row(attempt: &AttemptView) -> Vec<String> {
     ]
 }
 
-/// Shows the most that an attempt used of the memory that it had.
+/// Shows an attempt's peak memory and the memory of its slice.
 fn gpu_memory(attempt: &AttemptView) -> String {
     let used = or_dash(attempt.gpu_memory_peak_bytes.or(attempt.gpu_memory_bytes).map(Bytes::new));
     match attempt.gpu_memory_given_bytes {
@@ -327,7 +327,7 @@ fn gpu_memory(attempt: &AttemptView) -> String {
     }
 }
 
-/// Describes what a job requests since it was predicted to run out of memory.
+/// Describes the memory that a job requests after a prediction that it would run out.
 fn predicted_text(detail: &JobDetail) -> Option<String> {
     let bytes = detail.memory_estimate_bytes.filter(|_| detail.oom_count == 0)?;
     Some(format!("at least {} of GPU memory, by a prediction", Bytes::new(bytes)))

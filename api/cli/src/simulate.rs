@@ -89,11 +89,11 @@ pub struct Simulate {
     /// of submit --share auto); by default as in --overheads
     #[arg(long, value_name = "WHO", value_parser = parse_sharing)]
     share: Option<SimulatedSharing>,
-    /// What the policies know of run times: known, learned (during the run, as a controller learns, from
-    /// nothing) or unknown; by default as in --overheads
+    /// What the policies know of run times: known, learned (during the run, as a new controller
+    /// does) or unknown; by default as in --overheads
     #[arg(long, value_name = "KNOWLEDGE", value_parser = parse_run_time_knowledge)]
     times: Option<RunTimeKnowledge>,
-    /// How many of a hundred jobs can be migrated, of those that the workload lets migrate
+    /// Percentage of jobs that can be migrated, among those that the workload lets migrate
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     movable: Option<u8>,
     /// Interval of scheduling rounds, such as 10s; by default a round after each event

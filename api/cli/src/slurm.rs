@@ -1,7 +1,7 @@
 //! Slurm's commands: `tessera` under their names, with their flags, formats and exit codes.
 //!
 //! Scripts and workflow tools parse these outputs, so every heading, width and blank is that of Slurm 22.05.
-//! Where Slurm is merely surprising, so are these; the verbs of `tessera` report more.
+//! Where Slurm is surprising, so are these; the verbs of `tessera` report more.
 
 mod columns;
 mod hosts;
@@ -40,7 +40,7 @@ pub use self::links::SlurmLinks;
 
 /// The release of Slurm whose outputs are followed, as tools read it.
 pub const VERSION: &str = "slurm-wlm 22.05.8";
-/// The partition of jobs that name none, and of nodes.
+/// The default partition of jobs and nodes.
 pub const PARTITION: &str = "gpu";
 
 /// One of Slurm's commands.
@@ -121,7 +121,7 @@ impl SlurmCommand {
 /// Why one of Slurm's commands failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmFailure {
-    /// A message in Slurm's words, whole.
+    /// A complete message in Slurm's wording.
     #[error("{0}")]
     Message(String),
     /// The same as a verb of `tessera`.
@@ -181,8 +181,8 @@ async fn dispatch(command: SlurmCommand, arguments: Vec<OsString>) -> Done {
     }
 }
 
-/// Parses the command line as Slurm's programs do: options anywhere, the last one counts, long ones may be
-/// cut short.
+/// Parses the command line as Slurm's programs do: options may stand anywhere, the last one wins,
+/// and long ones may be abbreviated.
 async fn with<A, F>(
     command: SlurmCommand,
     arguments: Vec<OsString>,
@@ -207,7 +207,7 @@ where
     }
 }
 
-/// Prints what is wrong with a command line, in the words of `getopt`.
+/// Prints what is wrong with a command line, in the wording of `getopt`.
 fn explain_usage(command: SlurmCommand, wrong: &clap::Error) -> Result<u8, std::io::Error> {
     let name = command.name();
     if wrong.kind() == ErrorKind::DisplayHelp {

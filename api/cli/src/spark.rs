@@ -15,7 +15,7 @@ pub fn line(values: &[Option<f64>], top: f64, width: usize) -> String {
     format!("{drawn:>width$}")
 }
 
-/// Returns the sign that is as high as a value.
+/// Returns the bar character for a value.
 fn level(value: f64, top: f64) -> char {
     let thresholds =
         LEVELS.iter().zip([0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, f64::INFINITY]);

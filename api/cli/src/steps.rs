@@ -114,14 +114,14 @@ pub async fn run_here(options: StepOptions) -> Result<u8, CommandFailure> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let allocation = Allocation::find(environment.collect()).ok_or_else(|| {
         CommandFailure::usage(
-            "this is not inside of a job: submit a script that calls it, or use tessera submit",
+            "this is not inside a job: submit a script that calls it, or use tessera submit",
         )
     })?;
     run(options, &allocation).await
 }
 
-/// Runs a step to its end, and returns its exit code: the largest of its processes, with 128 and the signal's
-/// number for one that a signal ended.
+/// Runs a step to its end, and returns its exit code: the largest of its processes' codes, where a
+/// signal counts as 128 plus its number.
 ///
 /// # Errors
 ///
@@ -163,8 +163,8 @@ fn facts(plan: &StepPlan, allocation: &Allocation, number: u64) -> StepFacts {
 }
 
 /// Replaces this process with the single process of a step, so that it keeps the terminal. It takes
-/// no GPU from other steps, since a shell that is left open would keep it. Returns only why that
-/// failed.
+/// no GPU from other steps, since a shell that is left open would keep it. Returns only if that
+/// failed, with the reason.
 pub fn become_step(options: StepOptions, allocation: &Allocation) -> CommandFailure {
     match try_become_step(options, allocation) {
         Ok(never) => match never {},
@@ -178,13 +178,13 @@ fn try_become_step(
 ) -> Result<Infallible, CommandFailure> {
     if !rustix::termios::isatty(rustix::stdio::stdin()) {
         return Err(CommandFailure::refused(
-            "standard input is no terminal: call srun --pty in a terminal, or leave --pty out",
+            "standard input is not a terminal: call srun --pty in a terminal, or omit --pty",
         ));
     }
     let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
     if !is_here(&plan, allocation) {
         return Err(CommandFailure::refused(
-            "a terminal is only had on the node where srun is called: leave --nodelist out",
+            "a terminal is available only on the node where srun is called: omit --nodelist",
         ));
     }
     std::fs::create_dir_all(&allocation.folder)?;

@@ -104,7 +104,7 @@ pub enum JobSource {
     Program(Vec<String>),
 }
 
-/// A request that is ready to be sent, with what its user should know.
+/// A request that is ready to be sent, with remarks for its user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PreparedSubmit {
     /// The request.
@@ -232,7 +232,7 @@ impl Submit {
         let mut words = self.script.into_iter();
         let source = match (self.wrap, words.next(), self.program.is_empty()) {
             (Some(line), ..) => JobSource::Line(line),
-            // What follows a script is its arguments, also behind two hyphens.
+            // What follows a script is its arguments, also after two hyphens.
             (None, Some(path), _) => {
                 JobSource::Script(Some(path.into()), words.chain(self.program).collect())
             }

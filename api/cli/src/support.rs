@@ -33,7 +33,7 @@ const PAGES: [(&str, &str); 12] = [
     ("v1/predictions", "api/predictions.json"),
     ("v1/usage", "api/usage.json"),
 ];
-/// Newest jobs that are listed.
+/// Number of newest jobs that are listed.
 const JOBS: &str = "v1/jobs?limit=500";
 /// The stored fields of a job: neither names nor anything that a user wrote.
 const JOB_FIELDS: [&str; 18] = [

@@ -1,4 +1,4 @@
-//! `tessera token`: makes, lists and revokes personal tokens.
+//! `tessera token`: creates, lists and revokes personal tokens.
 
 use clap::{Args, Subcommand};
 use tessera_model::RetentionTime;
@@ -15,7 +15,7 @@ pub struct Token {
 
 #[derive(Subcommand)]
 enum TokenVerb {
-    /// Make a token; its secret is printed once
+    /// Create a token; its secret is printed once
     Create(Create),
     /// List tokens, without their secrets
     List(List),
@@ -33,14 +33,14 @@ struct Create {
     /// How long it is valid: 12h, 90d
     #[arg(long, default_value = "90d", value_name = "DURATION")]
     expires: RetentionTime,
-    /// Whose it is; administrators make tokens for others
+    /// User that it belongs to; administrators create tokens for others
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 }
 
 #[derive(Args)]
 struct List {
-    /// Only those of this user
+    /// Show only tokens of this user
     #[arg(long, value_name = "USER", conflicts_with = "all")]
     user: Option<String>,
     /// Everybody's
@@ -50,7 +50,7 @@ struct List {
 
 #[derive(Args)]
 struct Revoke {
-    /// Ids, as the list has them
+    /// Ids, as tessera token list prints them
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }

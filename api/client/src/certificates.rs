@@ -8,7 +8,7 @@ use tessera_api_types::{
 };
 
 impl ApiClient {
-    /// Invites a machine to join as a node; the token is in this answer only.
+    /// Invites a machine to join as a node; the token is returned only here.
     ///
     /// # Errors
     ///

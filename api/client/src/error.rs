@@ -7,7 +7,7 @@ use tessera_api_types::ProblemDetails;
 /// Why a call failed, one variant for each thing that a caller can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The address is none: correct it.
+    /// The address is invalid: correct it.
     #[error(
         "{address:?} is not the address of a controller, such as unix:///run/tessera/api.sock or \
          https://gpu.example.org:7070"
@@ -17,16 +17,19 @@ pub enum ClientError {
         address: String,
     },
 
-    /// The file of the authority holds none: correct it.
+    /// The authority's file contains no certificate: correct it.
     #[error("the file with the cluster's authority holds no certificate (PEM)")]
     BadAuthority,
 
     /// Nobody answers there: start the controller, or correct the address.
-    #[error("no controller answers at {address} ({reason}); is it running, is TESSERA_URL right?")]
+    #[error(
+        "no controller answers at {address} ({reason}); is it running, and is TESSERA_URL \
+             right?"
+    )]
     Unreachable {
         /// Where it was looked for.
         address: String,
-        /// What the last try ended with.
+        /// The result of the last try.
         reason: String,
         /// The same, for programs.
         #[source]
@@ -38,7 +41,7 @@ pub enum ClientError {
     Refused(Box<ProblemDetails>),
 
     /// The answer breaks the contract: something else listens there, or versions differ.
-    #[error("the answer from {address} is not the one of a controller of this version: {detail}")]
+    #[error("the answer from {address} is not from a controller of this version: {detail}")]
     Unexpected {
         /// Who answered.
         address: String,

@@ -53,7 +53,7 @@ impl ApiClient {
         self.http.json(ApiCall::get(&format!("v1/jobs/{job}/series")).queries(query)).await
     }
 
-    /// Returns the GPU memory of a job's attempts over time, with what is predicted of it.
+    /// Returns the GPU memory of a job's attempts over time, with its prediction.
     ///
     /// # Errors
     ///

@@ -133,7 +133,7 @@ impl HttpConnection {
         }
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
-            // The controller is in the same network; proxies are for the world outside.
+            // The controller is in the same network; proxies are for external addresses.
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .tls_backend_preconfigured(tls(access.authority)?);

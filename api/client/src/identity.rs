@@ -7,7 +7,7 @@ use tessera_api_types::{
 };
 
 impl ApiClient {
-    /// Returns who the caller is for the controller.
+    /// Returns who the caller is to the controller.
     ///
     /// # Errors
     ///
@@ -16,11 +16,11 @@ impl ApiClient {
         self.fetch("v1/whoami").await
     }
 
-    /// Makes a personal token; its secret is in this answer only.
+    /// Creates a personal token; its secret is returned only here.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Refused`] states what the caller may make.
+    /// [`ClientError::Refused`] states which tokens the caller may create.
     pub async fn create_token(&self, request: &TokenRequest) -> Result<TokenCreated, ClientError> {
         self.http.json(ApiCall::post("v1/tokens").body(request)).await
     }

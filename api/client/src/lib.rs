@@ -81,7 +81,7 @@ pub struct LogQuery {
     pub attempt: Option<u32>,
     /// First byte to read.
     pub offset: u64,
-    /// Whether to go on until the attempt ends.
+    /// Whether to continue until the attempt ends.
     pub follow: FollowMode,
 }
 
@@ -156,7 +156,7 @@ impl ApiClient {
         HttpConnection::new(address, access, patience).map(|http| Self { http })
     }
 
-    /// Returns the same client with other patience.
+    /// Returns the same client with a different retry patience.
     #[must_use]
     pub fn with_patience(&self, patience: RetryPatience) -> Self {
         Self { http: self.http.with_patience(patience) }

@@ -53,7 +53,7 @@ pub struct AttemptView {
     /// measured.
     #[serde(default)]
     pub gpu_energy_joules: Option<f64>,
-    /// The most GPU memory that was measured for it: so far while it runs, final after its end.
+    /// The peak GPU memory that was measured for it: so far while it runs, final after its end.
     #[serde(default)]
     pub gpu_memory_peak_bytes: Option<u64>,
     /// GPU memory that it uses now, while it runs.
@@ -62,15 +62,15 @@ pub struct AttemptView {
     /// GPU memory that it may use: that of its slice, or its limit on a shared slice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_given_bytes: Option<u64>,
-    /// How it takes its slice: `exclusive`, `mps` or `kernel`. With `share` = `auto` the controller chose that when
-    /// it was placed, and it stays so until its end.
+    /// How it uses its slice: `exclusive`, `mps` or `kernel`. With `share` = `auto` the controller
+    /// chose that at the placement, and it does not change until the attempt's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
     /// Its percentage of the slice's multiprocessors, with `share` = `mps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_percent: Option<u8>,
     /// Where that size comes from: `out_of_memory`, `predicted`, `declared`, `first_launch`, `learned`, `estimated`, or
-    /// `unknown`. With `first_launch` the job had allocated so much before its first kernel.
+    /// `unknown`. With `first_launch` the job had allocated this much before its first kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_source: Option<String>,
     /// Its counters in the slice's kernel queue so far, with `share` = `kernel`.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-/// How an invitation is made.
+/// The request for an invitation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InvitationRequest {
@@ -20,7 +20,7 @@ pub struct NodeInvitation {
     pub node: String,
     /// The token, which is accepted once.
     pub token: String,
-    /// When the token ends.
+    /// When the token expires.
     #[serde(with = "time::serde::rfc3339")]
     pub expires_at: OffsetDateTime,
     /// The controller's address for agents, as far as it knows that itself.
@@ -56,7 +56,7 @@ pub struct NodeCertificateView {
 /// Certificates of nodes, newest first; at most 1,000.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeCertificateList {
-    /// The certificates that were issued or shown by a node, also those that were revoked.
+    /// The certificates that were issued to nodes or presented by them, including revoked ones.
     pub items: Vec<NodeCertificateView>,
 }
 
@@ -77,9 +77,9 @@ pub struct AuthorityView {
     /// When it expires.
     #[serde(with = "time::serde::rfc3339")]
     pub expires_at: OffsetDateTime,
-    /// The one before it, while it is trusted, too.
+    /// The previous authority, while it is still trusted.
     pub former: Option<FormerAuthorityView>,
-    /// The certificates of all trusted authorities (PEM), the newest first. They are what `--ca` takes.
+    /// The certificates of all trusted authorities (PEM), the newest first. `--ca` accepts them.
     pub certificates: String,
 }
 
@@ -93,12 +93,12 @@ pub struct FormerAuthorityView {
     pub trusted_until: OffsetDateTime,
 }
 
-/// How the authority is replaced.
+/// The request to replace the authority.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotationRequest {
-    /// How long the present authority is trusted besides the new one, in seconds: 1 to 7,776,000; by default
-    /// 604,800, which are 7 days.
+    /// How long the current authority is trusted along with the new one, in seconds: 1 to
+    /// 7,776,000; by default 604,800, which are 7 days.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust_former_secs: Option<u64>,
 }

@@ -61,7 +61,8 @@ pub struct JobExplanation {
 pub struct SizeView {
     /// `out_of_memory` (the job ran out of less), `predicted` (it was predicted to), `declared` by its user,
     /// `first_launch`, `learned` from runs of its task, `estimated` by its user, or `unknown`. A stronger source comes
-    /// first in this list. With `first_launch` the job had allocated so much before its first kernel.
+    /// first in this list. With `first_launch` the job had allocated this much before its first
+    /// kernel.
     pub source: String,
     /// The requested GPU memory of a waiting job, or the GPU memory of its newest attempt. Absent if it
     /// requests no amount.

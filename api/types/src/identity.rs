@@ -18,7 +18,7 @@ pub struct WhoAmI {
     pub coordinates: Vec<String>,
 }
 
-/// A personal token to be made.
+/// A personal token to be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
@@ -27,7 +27,7 @@ pub struct TokenRequest {
     /// `metrics`, `user`, `operator` or `admin`, at most the caller's own; by default `user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Whose it is; only administrators make tokens for others.
+    /// The user that it belongs to; only administrators create tokens for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// How long it is valid, in seconds: at least 60, at most 366 days; by default 90 days.
@@ -42,16 +42,16 @@ pub struct TokenView {
     pub id: String,
     /// What its user calls it.
     pub name: String,
-    /// Whose it is.
+    /// The user that it belongs to.
     pub user: String,
     /// What it may do: `metrics`, `user`, `operator` or `admin`.
     pub role: String,
-    /// Who made it.
+    /// Who created it.
     pub created_by: String,
-    /// When it was made.
+    /// When it was created.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
-    /// When it ends.
+    /// When it expires.
     #[serde(with = "time::serde::rfc3339")]
     pub expires_at: OffsetDateTime,
     /// When it was last used, to the minute.
@@ -74,7 +74,7 @@ pub struct TokenCreated {
 /// Personal tokens, newest first; at most 1,000.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenList {
-    /// The tokens, also those that have expired or were revoked.
+    /// The tokens, including those that have expired or were revoked.
     pub items: Vec<TokenView>,
 }
 
@@ -94,7 +94,8 @@ pub struct AuditEntry {
     pub origin: String,
     /// Method and route, such as `POST /v1/jobs/{job}/cancel`.
     pub action: String,
-    /// The path that was called. Of accepted submits, those of their jobs, such as `/v1/jobs/17-24,30`.
+    /// The path that was called. For accepted submits, the paths of their jobs, such as
+    /// `/v1/jobs/17-24,30`.
     pub object: String,
     /// The HTTP status of the response.
     pub status: u16,

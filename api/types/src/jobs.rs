@@ -19,7 +19,7 @@ pub struct JobView {
     pub name_id: String,
     /// The array or gang that it belongs to.
     pub array_id: Option<u64>,
-    /// Its index in the array, or its rank in a gang that is no task of an array.
+    /// Its index in the array, or its rank in a gang that is not a task of an array.
     pub array_index: Option<u32>,
     /// Its rank in its gang, if it is one of several processes that start and end together.
     #[serde(default)]
@@ -102,7 +102,7 @@ pub struct JobFilter {
     /// Only jobs of this user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Only jobs of this name.
+    /// Only jobs with this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Only tasks of this array.
@@ -131,12 +131,12 @@ pub struct JobDetail {
     pub work_dir: Option<String>,
     /// Names of its environment variables; values are not shown.
     pub env_names: Vec<String>,
-    /// Whether its program talks with its user, over the session `main`.
+    /// Whether its program is interactive, over the session `main`.
     #[serde(default)]
     pub interactive: bool,
     /// What orders it in the queue, after updates.
     pub queue_rank: RankView,
-    /// By when it has to be done.
+    /// The time by which it has to be done.
     #[serde(
         default,
         with = "time::serde::rfc3339::option",
@@ -156,15 +156,15 @@ pub struct JobDetail {
     /// How often it ran out of GPU memory.
     #[serde(default)]
     pub oom_count: u32,
-    /// What is done if its GPU memory is predicted to exceed its slice, if its user named that: `off`, `advise` or
-    /// `act`.
+    /// What is done if its GPU memory is predicted to exceed its slice, if its user stated that:
+    /// `off`, `advise` or `act`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_prediction: Option<String>,
-    /// The GPU memory that it requests at least, since it ran out of less, or was predicted to.
+    /// The minimum GPU memory that it requests, since it ran out of less, or was predicted to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_estimate_bytes: Option<u64>,
     /// The GPU memory that an attempt had allocated before its first kernel, if its calls of the driver were observed.
-    /// The next attempt requests no less.
+    /// The next attempt requests at least that much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_before_launch_bytes: Option<u64>,
     /// Multiprocessors that this kernel needs for as few steps as the whole GPU allows.

@@ -77,7 +77,7 @@ pub use self::submit::{
 pub use self::task_kernels::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
 pub use self::usage::{AccountUsage, UsageReport, UserUsage};
 
-/// The cluster at a glance.
+/// An overview of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterInfo {
     /// The controller's version.
@@ -95,7 +95,7 @@ pub struct ClusterInfo {
     /// Partitions in which a job that requests one GPU may start on a part of one; `*` stands for all jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_gpus: Vec<String>,
-    /// What a job does that does not state `share`: `exclusive` or `auto`. Older controllers leave it out.
+    /// How a job without `share` is treated: `exclusive` or `auto`. Older controllers omit it.
     #[serde(default = "exclusive")]
     pub share_default: String,
     /// The partitions that the operator's settings define.

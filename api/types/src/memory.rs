@@ -1,4 +1,4 @@
-//! The memory of a job's attempts over time, what is predicted of it, and how well jobs use what they get.
+//! The memory of a job's attempts over time, its prediction, and how well jobs use what they get.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -30,19 +30,20 @@ pub struct AttemptMemoryView {
     /// What is done about predictions while it runs: `off`, `advise` or `act`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_prediction: Option<String>,
-    /// Whether a framework takes memory in advance, so that nothing is predicted.
+    /// Whether a framework reserves memory in advance, so that nothing is predicted.
     pub preallocated: bool,
     /// Whether it is, or was, moved to a larger slice by a prediction.
     pub moved: bool,
     /// Its memory over positions, oldest first; at most 64 points.
     pub points: Vec<MemoryPointView>,
-    /// The prediction that it exceeds its memory: the newest while it runs, else the first that was reported.
+    /// The prediction that it exceeds its memory: the newest while it runs, otherwise the first
+    /// that was reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<GrowthView>,
     /// The predicted band from the newest point to the crossing, while it runs.
     pub band: Vec<MemoryBandView>,
-    /// What came of the prediction: `true`, `false`, `missed` or `late`; absent while it is open, or if there was
-    /// nothing to predict.
+    /// The outcome of the prediction: `true`, `false`, `missed` or `late`; absent while it is open,
+    /// or if there was nothing to predict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
 }
@@ -52,7 +53,7 @@ pub struct AttemptMemoryView {
 pub struct MemoryPointView {
     /// The last position that the point stands for.
     pub position: u64,
-    /// The most memory there.
+    /// The maximum memory there.
     pub used_bytes: u64,
 }
 
@@ -61,11 +62,11 @@ pub struct MemoryPointView {
 pub struct MemoryBandView {
     /// The position.
     pub position: u64,
-    /// At least this, with 99 % on both sides together.
+    /// Lower bound of the 99 % interval.
     pub low_bytes: u64,
     /// The expected memory.
     pub value_bytes: u64,
-    /// At most this.
+    /// Upper bound of the 99 % interval.
     pub high_bytes: u64,
 }
 
@@ -82,7 +83,7 @@ pub struct GrowthView {
     pub earliest: u64,
     /// How long after the prediction that is, in seconds.
     pub after_secs: f64,
-    /// What it is predicted to need at its end, where that is known.
+    /// The memory that it is predicted to need at its end, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<MemoryBandView>,
 }
@@ -92,7 +93,7 @@ pub struct GrowthView {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct EfficiencyQuery {
-    /// Beginning of the period (RFC 3339); by default seven days ago.
+    /// Start of the period (RFC 3339); by default seven days ago.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub since: Option<OffsetDateTime>,
     /// Only the jobs of these users, separated by commas.
@@ -123,7 +124,7 @@ pub struct TaskEfficiency {
     pub measured: u64,
     /// The memory that the newest run had.
     pub given_bytes: u64,
-    /// The peak that all but the highest twentieth of the runs kept to; absent if none was measured.
+    /// The peak that 95 % of the runs did not exceed; absent if none was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
     /// Memory held and not used, in GiB hours, over the runs with a peak.
@@ -131,7 +132,7 @@ pub struct TaskEfficiency {
     /// The time limit of the newest run, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_secs: Option<u64>,
-    /// The run time that all but the longest twentieth kept to, in seconds.
+    /// The run time that 95 % of the runs did not exceed, in seconds.
     pub ran_secs: u64,
     /// The memory to request: the peak and a fifth; absent with fewer than five measured peaks.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -37,7 +37,8 @@ pub struct NodeDetails {
     /// Set while an operator keeps new work away from it.
     #[serde(default)]
     pub drained: Option<AdminOverrideView>,
-    /// Set while it is kept out of use, since it claimed what the controller never gave it.
+    /// Set while it is kept out of use, since it claimed numbers that the controller never assigned
+    /// to it.
     #[serde(default)]
     pub quarantined: Option<AdminOverrideView>,
     /// Its GPUs.
@@ -130,7 +131,7 @@ pub struct InstanceDetails {
     pub start: u8,
     /// Memory slices.
     pub size: u8,
-    /// As `CUDA_VISIBLE_DEVICES` takes it.
+    /// The value for `CUDA_VISIBLE_DEVICES`.
     pub slice: Option<String>,
     /// Its memory.
     pub memory_bytes: u64,
@@ -153,8 +154,8 @@ pub struct InstanceDetails {
     /// The jobs that share it, in order of their placement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sharers: Vec<SharerView>,
-    /// Its compute instances by start, if an operator split it into several. Each takes a job that
-    /// requests it by name.
+    /// Its compute instances by start, if an operator split it into several. Each accepts one job
+    /// that requests it by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<ComputeView>,
 }
@@ -168,7 +169,7 @@ pub struct ComputeView {
     pub start: u8,
     /// Compute slices.
     pub slices: u8,
-    /// As `CUDA_VISIBLE_DEVICES` takes it.
+    /// The value for `CUDA_VISIBLE_DEVICES`.
     pub slice: Option<String>,
     /// Streaming multiprocessors.
     pub sms: u16,

@@ -161,7 +161,7 @@ pub struct PastAttempt {
     pub ended_at: Option<OffsetDateTime>,
     /// GPU energy that is attributed to it, as far as it was measured.
     pub gpu_energy_millijoules: Option<u64>,
-    /// The most GPU memory that was measured for it.
+    /// The peak GPU memory that was measured for it.
     pub gpu_memory_peak_bytes: Option<u64>,
 }
 

@@ -20,13 +20,13 @@ pub struct RecordFilter {
     /// Names of jobs, separated by commas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Also jobs that ended within so many seconds.
+    /// Also jobs that ended within this many seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recent_secs: Option<u32>,
-    /// Only jobs that ended then or later, or have not ended (RFC 3339).
+    /// Only jobs that ended at this time or later, or have not ended (RFC 3339).
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub since: Option<OffsetDateTime>,
-    /// Only jobs that were submitted then or earlier (RFC 3339).
+    /// Only jobs that were submitted at this time or earlier (RFC 3339).
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub until: Option<OffsetDateTime>,
     /// Whether waiting jobs have the reason of their wait.
@@ -219,6 +219,6 @@ pub struct RunRecord {
     pub max_rss_bytes: Option<u64>,
     /// GPU energy that is attributed to it, in millijoules.
     pub gpu_energy_millijoules: Option<u64>,
-    /// The most GPU memory that was measured for it.
+    /// The peak GPU memory that was measured for it.
     pub gpu_memory_peak_bytes: Option<u64>,
 }

@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 
-/// Which period to report, and by what to add it up.
+/// Which period to report, and how to group it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ReportQuery {
-    /// Beginning of the period (RFC 3339); by default that of the current month, in UTC.
+    /// Start of the period (RFC 3339); by default the start of the current month, in UTC.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub since: Option<OffsetDateTime>,
     /// End of the period (RFC 3339); by default now.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub until: Option<OffsetDateTime>,
-    /// What each line stands for: some of `user`, `account`, `month`, `node` and `profile`, separated by
-    /// commas; by default `account,user`. Months are those of UTC.
+    /// Grouping of the lines: one or more of `user`, `account`, `month`, `node` and `profile`,
+    /// separated by commas; by default `account,user`. Months are those of UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// Only the jobs of these users, separated by commas.
@@ -33,7 +33,7 @@ pub struct AccountingReport {
     /// End of the period.
     #[serde(with = "time::serde::rfc3339")]
     pub until: OffsetDateTime,
-    /// What the lines stand for.
+    /// How the lines are grouped.
     pub by: Vec<String>,
     /// The lines, in order of their keys.
     pub lines: Vec<ReportLine>,
@@ -64,15 +64,15 @@ pub struct ReportLine {
     pub figures: ReportFigures,
 }
 
-/// What attempts used. All numbers are whole, so that lines add up exactly to their total, whatever they
-/// stand for. An attempt over several months counts in each by its part of the time.
+/// What attempts used. All numbers are whole, so that lines add up exactly to their total, however
+/// they are grouped. An attempt over several months counts in each by its part of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReportFigures {
     /// Number of attempts that were placed in the period.
     pub attempts: i64,
-    /// Number of attempts that ended well in the period.
+    /// Number of attempts that ended successfully in the period.
     pub succeeded: i64,
-    /// Number of attempts that ended otherwise in the period.
+    /// Number of attempts that ended in another way in the period.
     pub failed: i64,
     /// Time from acceptance, or from the end of the attempt before, to the placement; in milliseconds, for
     /// attempts that were placed in the period.
@@ -84,7 +84,7 @@ pub struct ReportFigures {
     pub slice_ms: i64,
     /// The same in milliseconds of a whole GPU, each attempt rounded down.
     pub gpu_ms: i64,
-    /// The part of `slice_ms` of attempts that ended otherwise than well.
+    /// The part of `slice_ms` of attempts that did not end successfully.
     pub wasted_slice_ms: i64,
     /// GPU energy in millijoules, as far as it was measured.
     pub energy_mj: i64,
@@ -94,7 +94,7 @@ pub struct ReportFigures {
     pub used_of_requested_ms: i64,
     /// GPU memory that attempts held, in MiB times seconds, where both this and the peak are known.
     pub memory_held_mib_s: i64,
-    /// The most GPU memory that these attempts used, in MiB times seconds.
+    /// The peak GPU memory of these attempts, in MiB times seconds.
     pub memory_used_mib_s: i64,
 }
 

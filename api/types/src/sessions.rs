@@ -7,11 +7,12 @@ use tessera_model::batch::TerminalSize;
 use tessera_model::spec::BadField;
 use utoipa::ToSchema;
 
-/// The first message of a client, as text: which program the session is started with, if it is not there yet.
+/// The first message of a client, as text: which program the session is started with, if it does
+/// not exist yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SessionOpening {
-    /// A program on the node, and its arguments. Absent for `main`, and for a session that is there.
+    /// A program on the node, and its arguments. Absent for `main`, and for a session that exists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub program: Vec<String>,
     /// Instead of a program: a port of the job's host to connect to.
@@ -20,7 +21,7 @@ pub struct SessionOpening {
     /// The client's terminal. A program that is started gets one if this is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalView>,
-    /// Environment variables besides those of the job, such as `TERM`.
+    /// Environment variables in addition to those of the job, such as `TERM`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// The first byte of output that the client lacks; by default the oldest that is kept.
@@ -89,11 +90,11 @@ pub enum SessionCommand {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum SessionEvent {
-    /// Always first, but for `refused`.
+    /// Always first, except for `refused`.
     Joined {
         /// The byte at which the output begins that follows, over both outputs.
         offset: u64,
-        /// The byte at which the client's input is to go on.
+        /// The byte at which the client's input is to continue.
         input: u64,
         /// Whether the session has a terminal.
         terminal: bool,
@@ -114,11 +115,11 @@ pub enum SessionEvent {
         /// Why it could not be started, or empty.
         detail: String,
     },
-    /// There is no such session, or it takes nobody. Always last.
+    /// There is no such session, or it accepts no client. Always last.
     Refused {
         /// The reason, for people.
         reason: String,
-        /// Whether it may be there a little later.
+        /// Whether it may exist a little later.
         retry: bool,
     },
     /// Another client has taken the session over. Always last.

@@ -86,9 +86,9 @@ pub struct SubmitRequest {
     /// `exclusive` (the default): the job has its slice to itself. `mps`: other jobs of the same
     /// user may share it under NVIDIA's Multi-Process Service. `kernel`: other jobs of the same user
     /// may share it, and kernels of lower `priority` run in the gaps of the higher. `auto`: the
-    /// controller decides at each placement. It may share the slice with one other job of the same user, if
-    /// a benefit is predicted for certain. All three need `gpu_memory_bytes`, which is the
-    /// job's limit. Without `share`, the controller's setting `share-default` decides.
+    /// controller decides at each placement. It may share the slice with one other job of the same
+    /// user, if a benefit is predicted with certainty. All three need `gpu_memory_bytes`, which is
+    /// the job's limit. Without `share`, the controller's setting `share-default` decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
     /// With `share` = `mps`: the percentage of the slice's multiprocessors that it may use, 1 to
@@ -99,18 +99,18 @@ pub struct SubmitRequest {
     /// `TERM`. A job that has one can be updated and migrated while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_signal: Option<String>,
-    /// By when the job has to be done. The response states the probability that it is.
+    /// The time by which the job has to be done. The response states the probability that it is.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub deadline: Option<OffsetDateTime>,
-    /// With `deadline`: `accept` (the default), or `refuse` to have the job refused if it is more likely
-    /// late than in time.
+    /// With `deadline`: `accept` (the default), or `refuse` to have the job refused if it is more
+    /// likely to be late than in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<String>,
-    /// Most memory of the host in bytes that an attempt may use; by default no limit. An attempt that uses more
-    /// is killed by the kernel, and ends as out of memory.
+    /// Maximum memory of the host in bytes that an attempt may use; by default no limit. An attempt
+    /// that uses more is killed by the kernel, and ends as out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_memory_bytes: Option<u64>,
-    /// Most processors that an attempt may use; by default no limit.
+    /// Maximum number of processors that an attempt may use; by default no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
     /// What is done when the job runs out of GPU memory. `larger`: it runs again with more, at least a
@@ -151,7 +151,7 @@ pub struct SubmitRequest {
     /// Nodes that the job may not run on, in the same form.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclude: Option<String>,
-    /// Before when the job may not start.
+    /// The time before which the job may not start.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub begin: Option<OffsetDateTime>,
     /// The jobs that the job waits for, such as `afterok:42,afterany:43_7`, `after:42+5` or `singleton`. The kinds
@@ -188,8 +188,8 @@ pub struct SubmitRequest {
     /// Who gets that mail: up to 8 addresses with commas between them; by default the job's user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mail_user: Option<String>,
-    /// Whether the job requests its GPU without co-runners, also where the operator's settings share GPUs of
-    /// jobs that request one.
+    /// Whether the job requests its GPU without co-runners, even if the operator's settings let
+    /// jobs that request one GPU share it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
     /// Whether the request is only checked, and nothing is stored.
@@ -236,7 +236,8 @@ pub struct EarlySignalRequest {
     pub signal: String,
     /// How many seconds before the time limit, at most 65535.
     pub secs_before_limit: u64,
-    /// Whether only the job's first process gets it; otherwise all processes but that one get it.
+    /// Whether only the job's first process gets it; otherwise all processes except that one get
+    /// it.
     #[serde(default)]
     pub script_only: bool,
 }
@@ -270,10 +271,10 @@ pub struct UpdateRequest {
     /// running job at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u64>,
-    /// By when it has to be done, in the future. Placement plans for it from now on.
+    /// The time by which it has to be done, in the future. Placement plans for it from now on.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub deadline: Option<OffsetDateTime>,
-    /// Whether it has no deadline any more.
+    /// Whether its deadline is removed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_deadline: bool,
 }
@@ -475,14 +476,14 @@ pub struct SubmitResponse {
     pub deadline: Option<DeadlineView>,
 }
 
-/// What is expected of a job's deadline.
+/// Whether a job's deadline is expected to be met.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeadlineView {
     /// The deadline.
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
-    /// The probability that it is met, in percent, rounded down; absent if nothing is known of the job's run
-    /// time, or of when it starts.
+    /// The probability that it is met, in percent, rounded down; absent if nothing is known about
+    /// the job's run time or its start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probability_percent: Option<u32>,
     /// When the job is expected to end.
@@ -492,6 +493,6 @@ pub struct DeadlineView {
         skip_serializing_if = "Option::is_none"
     )]
     pub expected_end: Option<OffsetDateTime>,
-    /// The same in a sentence, with what it rests on.
+    /// The same in a sentence, with its basis.
     pub text: String,
 }

@@ -41,7 +41,7 @@ pub struct TaskKernels {
 /// One kernel of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KernelView {
-    /// The function's name, as the driver has it.
+    /// The function's name, as the driver reports it.
     pub name: String,
     /// The grid's three sides.
     pub grid: Vec<u32>,

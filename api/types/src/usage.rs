@@ -33,7 +33,7 @@ pub struct AccountUsage {
     pub factor: f64,
     /// Compute slices that its jobs hold now; a shared slice counts once.
     pub held_slices: u32,
-    /// Maximum of compute slices that its jobs may hold at once, if limited.
+    /// Maximum number of compute slices that its jobs may hold at once, if limited.
     pub quota_slices: Option<u32>,
     /// Number of jobs that have a placement.
     pub running: u64,
@@ -52,7 +52,7 @@ pub struct UserUsage {
     pub recent_slice_secs: f64,
     /// Compute slices that the user's jobs hold now; a shared slice counts once.
     pub held_slices: u32,
-    /// Maximum of compute slices that the user's jobs may hold at once, if limited.
+    /// Maximum number of compute slices that the user's jobs may hold at once, if limited.
     pub quota_slices: Option<u32>,
     /// Number of jobs that have a placement.
     pub running: u64,

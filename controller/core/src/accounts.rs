@@ -14,8 +14,8 @@ const EVERYBODY: &str = "*";
 /// The prefix of accounts' names where users' names are used, too.
 const PREFIX: &str = "account ";
 
-/// The most accounts, members and user quotas: enough for the users of a large site and as many
-/// service accounts.
+/// Maximum number of accounts, members and user quotas: enough for the users of a large site and as
+/// many service accounts.
 pub const ENTRIES_MAX: usize = 10_000;
 
 /// Longest name of an account, in bytes, so that it fits into tables.
@@ -33,7 +33,7 @@ pub struct AccountSettings {
     /// Its shares, relative to those of the other accounts.
     #[serde(default = "one_share")]
     pub share: u32,
-    /// Most compute slices that all of its members' jobs may hold at once.
+    /// Maximum number of compute slices that all of its members' jobs may hold at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<u32>,
 }
@@ -57,8 +57,8 @@ pub enum InvalidAccounts {
     },
     /// An account has no shares.
     #[error(
-        "account {account} has a share of 0: write 1 or more (one that is to run nothing has \
-         quota = 0)"
+        "account {account} has a share of 0: write 1 or more (set quota = 0 for an account that \
+         may run nothing)"
     )]
     NoShare {
         /// The account.
@@ -74,7 +74,7 @@ pub enum InvalidAccounts {
     },
     /// The name of an account is not usable.
     #[error(
-        "{name:?} is no name of an account: write 1 to {NAME_MAX} letters, digits, dots, hyphens or \
+        "{name:?} is not an account name: write 1 to {NAME_MAX} letters, digits, dots, hyphens or \
          underscores"
     )]
     BadName {
@@ -83,7 +83,8 @@ pub enum InvalidAccounts {
     },
     /// A member is not a user's name.
     #[error(
-        "account {account} has {user:?} among its members: write users' names, each for itself"
+        "account {account} has {user:?} among its members: write users' names, each as its own \
+         entry"
     )]
     BadMember {
         /// The account.
@@ -92,7 +93,7 @@ pub enum InvalidAccounts {
         user: String,
     },
     /// There are more entries than are accepted.
-    #[error("{found} {what} are more than the {ENTRIES_MAX} that are kept")]
+    #[error("{found} {what} exceed the maximum of {ENTRIES_MAX}")]
     TooMany {
         /// The number of entries.
         found: usize,
@@ -209,7 +210,7 @@ impl Accounts {
         Self { half_life: others.half_life, ..self }
     }
 
-    /// Whether recent usage counts in the service order.
+    /// Returns whether recent usage counts in the service order.
     pub const fn fair(&self) -> bool {
         self.fair
     }

@@ -16,16 +16,16 @@ use tessera_placement::{
     decide_round,
 };
 
-/// The most smaller requests that are tried.
+/// Maximum number of smaller requests that are tried.
 const SMALLER_MAX: usize = 3;
 
-/// The most running jobs whose single end is tried: each trial is a round of the policy.
+/// Maximum number of running jobs whose single end is tried: each trial is a round of the policy.
 const ENDS_MAX: usize = 12;
 
-/// The most GPUs with shared slices that are tried: each trial is a round of the policy.
+/// Maximum number of GPUs with shared slices that are tried: each trial is a round of the policy.
 const SHARED_MAX: usize = 8;
 
-/// The most answers of a kind that are returned.
+/// Maximum number of answers of a kind that are returned.
 const ANSWERS_MAX: usize = 3;
 
 /// A waiting job with its queue position and the current cluster.
@@ -80,12 +80,14 @@ fn behind_others_text(jobs_ahead: u64) -> String {
 /// Returns the text for running jobs whose ends are not known.
 fn unknown_ends_text(jobs: usize) -> String {
     match jobs {
-        1 => "not known: one running job has no time limit, and no earlier run took as long as it \
-              has run"
-            .to_owned(),
+        1 => {
+            "not known: one running job has no time limit, and it has run longer than any earlier \
+              run of its task"
+                .to_owned()
+        }
         jobs => format!(
-            "not known: {jobs} running jobs have no time limits, and no earlier runs took as long \
-             as they have run"
+            "not known: {jobs} running jobs have no time limits, and they have run longer than any \
+             earlier runs of their tasks"
         ),
     }
 }
@@ -212,7 +214,7 @@ impl StartQuestion<'_> {
         let stay = ahead().filter(|ahead| ahead.queue_rank == first);
         let place = self.place_behind(stay, &own, self.job.id)?;
         let effect = format!("would start now on {}", self.cluster.placement_text(&place));
-        let change = format!("it had priority 0 and so was ahead of job {passed}");
+        let change = format!("it had priority 0, and was therefore ahead of job {passed}");
         Some(Alternative { change, effect })
     }
 
@@ -294,8 +296,8 @@ impl ClusterState {
         let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
         format!(
             "; GPU {} of node {} would have capacity for it without the jobs that share slices \
-             there ({}). These are never moved, and have to end: what a move would gain them is \
-             not known, and a sharer's part can't change while it runs",
+             there ({}). These jobs are never moved, and have to end: the benefit of a move is not \
+             known, and a job's share can't change while it runs",
             gpu.index,
             gpu.node,
             jobs.join(", ")
@@ -348,7 +350,9 @@ impl ClusterState {
     pub(crate) fn expected_start(&self, start: &StartForecast) -> ExpectedStart {
         match start {
             StartForecast::Now { .. } => {
-                let text = "a place is free for it: it starts in one of the next rounds".to_owned();
+                let text = "a placement is free for it: it starts in one of the next \
+                            rounds"
+                    .to_owned();
                 ExpectedStart { after: Some(Millis::ZERO), text }
             }
             StartForecast::Unknown { text } => ExpectedStart { after: None, text: text.clone() },

@@ -86,9 +86,9 @@ pub(crate) fn refuse_duplicate(
     let here = known.is_some_and(|known| known.boot == duplicate.agent.hello.boot);
     let where_ = if here { "on this machine" } else { "on another machine" };
     let reason = format!(
-        "another agent {where_} is connected as {0} and answers: two can't share an \
-         identity. Make one for this agent with tessera-controller node-cert NAME, and give \
-         it a data folder of its own",
+        "another agent {where_} is connected as {0} and answers: two agents can't share an \
+         identity. Create one for this agent with tessera-controller node-cert NAME, and give it \
+         its own data folder",
         duplicate.agent.peer.name
     );
     effects.push(RoundEffect::Refuse { session: duplicate.agent.session, reason, retry: false });

@@ -35,7 +35,7 @@ pub(crate) fn wait_of(decision: &Decision, job: JobId) -> Option<(WaitReason, Ex
     }
 }
 
-/// Whether a decision places a job.
+/// Returns whether a decision places a job.
 pub(crate) fn places_job(decision: &Decision, job: JobId) -> bool {
     match decision {
         Decision::Start { job: of, .. } => *of == job,

@@ -158,7 +158,7 @@ impl GangOutcome {
             record.detail = String::new();
         } else if !alone && self.outcome != Outcome::Cancelled {
             record.detail = match record.outcome {
-                Outcome::Succeeded => format!("its gang has not succeeded: {}", self.cause),
+                Outcome::Succeeded => format!("its gang did not succeed: {}", self.cause),
                 _ if follows => format!("stopped with its gang: {}", self.cause),
                 _ => record.detail,
             };

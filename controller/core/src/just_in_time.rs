@@ -16,7 +16,7 @@ use tessera_model::{Bytes, Millis, NodeId};
 use tessera_predict::peak::GrowthForecast;
 
 impl AttemptChanges<'_> {
-    /// Takes in what an attempt needs at least.
+    /// Records the minimum that an attempt needs.
     pub(crate) fn record_needs(&mut self, node: NodeId, needs: &AttemptNeeds, now: Millis) {
         let AttemptNeeds { attempt, held, multiprocessors, refused } = *needs;
         let Some(live) = self.attempts.live.get_mut(&attempt) else { return };

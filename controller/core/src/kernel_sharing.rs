@@ -11,8 +11,8 @@ use tessera_placement::{KernelSharer, SharingRequest};
 /// kinds of jobs to place.
 pub(crate) const STEP: u16 = 50;
 
-/// The most tasks whose load is kept: as many as the store has profiles. Further tasks are ignored,
-/// and nothing is predicted for them.
+/// Maximum number of tasks whose load is kept: as many as the store has profiles. Further tasks are
+/// ignored, and nothing is predicted for them.
 pub(crate) const TASKS_MAX: usize = 10_000;
 
 pub(crate) fn service_order(

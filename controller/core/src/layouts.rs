@@ -25,7 +25,7 @@ mod preview;
 /// How long a GPU is paused after a plan failed on it; doubled with each further failure.
 const PLAN_PAUSE: Millis = Millis::from_secs(5);
 
-/// The most requested layouts that wait at a time.
+/// Maximum number of requested layouts that wait at a time.
 pub(crate) const LAYOUT_REQUESTS_MAX: usize = 256;
 
 impl GpuChanges<'_> {

@@ -15,8 +15,8 @@ use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, Bytes};
 use tessera_predict::memory::MemoryEstimate;
 
-/// The most ended attempts whose memory is awaited: as many as end within some seconds in a large
-/// cluster. Later reports are learned by the next leader, from the store.
+/// Maximum number of ended attempts whose memory is awaited: as many as end within some seconds in
+/// a large cluster. Later reports are learned by the next leader, from the store.
 const ENDED_MAX: usize = 4_096;
 
 /// The memory that a job requests for another reason than its user's request.
@@ -95,7 +95,7 @@ pub(crate) struct AwaitedMemory {
 
 /// Returns why a job requests so much, as the end of a sentence.
 pub(crate) fn evidence_text(request: &MemoryRequest) -> String {
-    let names_none = "; it names no memory itself";
+    let names_none = "; it states no memory size itself";
     let (text, found) = match request.evidence {
         SizeEvidence::OutOfMemory { events: 0 } => {
             return format!(
@@ -112,7 +112,8 @@ pub(crate) fn evidence_text(request: &MemoryRequest) -> String {
         }
         SizeEvidence::FirstLaunch => {
             return format!(
-                "{names_none}: it had allocated {} before its first kernel, so that it requests no less",
+                "{names_none}: it had allocated {} before its first kernel, so it requests at \
+                 least that",
                 request.bytes
             );
         }
@@ -140,7 +141,7 @@ fn learned_text(learned: &LearnedSize) -> String {
     };
     match basis {
         _ if estimate.cautious => format!(
-            "its task's runs exceeded earlier ones, so that it requests half as much again, {}",
+            "its task's runs exceeded earlier ones, so it requests half as much again, {}",
             estimate.value
         ),
         LearnedBasis::RanOutOf(slice) => format!("an earlier run of its task ran out of {slice}"),
@@ -149,8 +150,8 @@ fn learned_text(learned: &LearnedSize) -> String {
             estimate.value
         ),
         LearnedBasis::Enough { measured } if *measured < MEASURED_MIN => format!(
-            "{} was enough for {runs} of its task; less is requested once {MEASURED_MIN} peaks were \
-             measured",
+            "{} was enough for {runs} of its task; less is requested once {MEASURED_MIN} peaks \
+             have been measured",
             estimate.value
         ),
         LearnedBasis::Enough { .. } => {

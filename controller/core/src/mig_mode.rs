@@ -13,7 +13,7 @@ use tessera_model::{GpuId, Millis};
 /// twice as long.
 const ANSWER_WAITS: Millis = Millis::from_secs(15);
 
-/// The most switches that wait for answers at a time.
+/// Maximum number of switches that wait for answers at a time.
 const SWITCHES_MAX: usize = 256;
 
 /// Sends a switch to its node. Returns why that is not possible.
@@ -77,16 +77,14 @@ pub(crate) fn give_up_mig_modes(
     answers: &mut CommandAnswers,
 ) {
     layouts.mig_modes.retain(|pending| {
-        let connected = inventory
-            .gpus
-            .get(&pending.gpu)
-            .is_some_and(|known| inventory.is_ready(known.node));
+        let connected =
+            inventory.gpus.get(&pending.gpu).is_some_and(|known| inventory.is_ready(known.node));
         if connected && now < pending.until {
             return true;
         }
         let problem = format!(
-            "the node of {} has not answered: whether its MIG mode was switched is not known; look at \
-             it with `tessera gpus`",
+            "the node of {} has not answered: whether its MIG mode was switched is not known; \
+             check it with `tessera gpus`",
             pending.gpu
         );
         answers.operators.push((pending.token, Err(refused(RefusalKind::Changing, problem))));

@@ -234,7 +234,7 @@ impl ClusterState {
         let requests: Vec<_> = requests.collect();
         let place = self.inventory.placement_name(gpu, Some(slot));
         let summary = match requests.is_empty() {
-            true => format!("{place} is being made free for it"),
+            true => format!("{place} is being freed for it"),
             false => format!(
                 "{place} is kept for it until the jobs there have checkpointed: {}",
                 requests.join(", ")

@@ -31,7 +31,7 @@ pub(crate) fn clear_override(
             expected: Some("undrain the whole node".to_owned()),
             ..refused(
                 RefusalKind::InTheWay,
-                format!("{name} is not drained by itself: {node} is {word}"),
+                format!("{name} is not drained itself: {node} is {word}"),
             )
         });
     }

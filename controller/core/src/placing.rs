@@ -16,10 +16,10 @@ use tessera_placement::record::{PendingRecord, RoundInput};
 use tessera_placement::{ClusterView, Decision, Explanation, QueuedJob, WaitReason, decide_round};
 use uuid::Uuid;
 
-/// The most waiting jobs that one round considers.
+/// Maximum number of waiting jobs that one round considers.
 pub(crate) const LOOK_AT_MAX: usize = 5_000;
 
-/// The most waiting jobs that get reasons while no job can start.
+/// Maximum number of waiting jobs that get reasons while no job can start.
 const LOOK_AT_WITHOUT_GPUS: usize = 64;
 
 impl ClusterState {
@@ -135,7 +135,7 @@ impl ClusterState {
         (decisions, record)
     }
 
-    /// Whether the accounts' recent usage counts in the service order.
+    /// Returns whether the accounts' recent usage counts in the service order.
     pub(crate) fn is_fair_share_on(&self) -> bool {
         self.accounting.accounts.fair()
             && self.planner.policy.shares_fairly()
@@ -183,8 +183,8 @@ impl ClusterState {
         Explanation {
             policy: self.planner.policy.name().to_owned(),
             summary:
-                "the database was rolled back to an earlier state: what ran since is unknown, \
-                      so nothing starts until every node that ran it must have stopped it"
+                "the database was rolled back to an earlier state: it is not known what has run \
+                 since, so nothing starts until every node must have stopped its jobs"
                     .to_owned(),
             would_start_if: Some(format!("{left} s pass")),
             ..Explanation::default()

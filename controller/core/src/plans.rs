@@ -181,7 +181,7 @@ fn explain_impossible(
     }
     let stays = |slot| must_stay(attempts, overrides, (&live.gpu, geometry), slot);
     let steps = steps_to(geometry, gpu, &[slot], stays);
-    steps.is_none().then_some("an instance is in the way that can't be destroyed")
+    steps.is_none().then_some("an instance that can't be destroyed is in the way")
 }
 
 /// Makes one plan for each GPU on which attempts wait for missing instances.

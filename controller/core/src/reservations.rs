@@ -24,7 +24,7 @@ use uuid::Uuid;
 /// A policy's decision about one member of a gang.
 pub(crate) type PlacedMember = (JobId, JobPlacement, Explanation);
 
-/// Whether the placement was free in the policy's view.
+/// Returns whether the placement was free in the policy's view.
 fn is_free_in(view: &ClusterView, place: &JobPlacement) -> bool {
     let free = |state: &InstanceState| match (state, place.part) {
         (InstanceState::Cut(compute), Some(part)) => compute.free().any(|free| free == part),

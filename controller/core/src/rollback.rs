@@ -98,13 +98,13 @@ impl fmt::Display for DatabaseRollback {
                 write!(f, "it is on timeline {found}, and was on {known}")
             }
             Self::ShorterLog { known, found } => {
-                write!(f, "its log ends at byte {found}, and has reached {known}")
+                write!(f, "its log ends at byte {found}, and had reached {known}")
             }
             Self::EarlierEpoch { known, found } => {
-                write!(f, "its epoch is {found}, and {known} has been obeyed")
+                write!(f, "its epoch is {found}, but agents have obeyed {known}")
             }
             Self::EarlierGeneration { known, found } => {
-                write!(f, "it gave a node generation {found}, and the node holds {known}")
+                write!(f, "it gave a node generation {found}, but the node holds {known}")
             }
         }
     }

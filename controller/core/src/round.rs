@@ -12,8 +12,8 @@ use tessera_model::dependency::DependencyQuestion;
 use tessera_model::{JobId, NodeId};
 use tessera_placement::record::RoundRecord;
 
-/// The most attempts that one round starts. It bounds the transaction, and with it the wait of the
-/// next inputs.
+/// Maximum number of attempts that one round starts. It bounds the transaction, and with it the
+/// wait of the next inputs.
 pub const STARTS_MAX: usize = 256;
 
 /// The results of one command: its token, and each job's result if the cluster state has it.

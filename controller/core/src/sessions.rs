@@ -24,14 +24,16 @@ enum HelloRefusal {
     )]
     OtherProtocol { agent: u16 },
     #[error(
-        "the agent holds epoch {epoch} and generation {generation}, which nobody gave it: the state \
-         in its data folder is damaged; give the node a new identity and an empty folder"
+        "the agent holds epoch {epoch} and generation {generation}, which were never assigned to \
+         it. The state in its data folder is damaged: give the node a new identity and an empty \
+         folder"
     )]
     DamagedState { epoch: u64, generation: u64 },
     #[error(
         "the node is quarantined: it claims epoch {epoch} and generation {generation}, which this \
-         controller has not signed. Its state file was edited, or is of another cluster. Give the node \
-         a new identity and an empty folder, or restore its state; then: tessera clear NODE"
+         controller has not signed. Its state file was edited, or belongs to another cluster. Give \
+         the node a new identity and an empty folder, or restore its state; then: tessera clear \
+         NODE"
     )]
     Unproven { epoch: u64, generation: u64 },
     #[error("the name {name} belongs to {owner}: choose another")]

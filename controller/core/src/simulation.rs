@@ -101,7 +101,7 @@ fn new_gpu(number: u128, index: u32, mig: bool) -> GpuReport {
 
 fn machine(number: u128, random: &mut RandomNumbers) -> Machine {
     let gpus = 1 + u32::try_from(random.below(2)).unwrap();
-    // The first GPU can take every request, so that no job waits for ever.
+    // The first GPU can take every request, so that no job waits forever.
     let mig = |index: u32| (number == 1 && index == 0) || index == 1;
     Machine {
         identity: NodeIdentity {

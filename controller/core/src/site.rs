@@ -244,7 +244,8 @@ impl Site {
                     return Err(self.unknown_feature(name, cluster));
                 } else {
                     remarks.push(format!(
-                        "constraint {name} has no effect: this cluster's operator declares no features"
+                        "constraint {name} has no effect: this cluster's operator defines no \
+                         features"
                     ));
                     is_known |= names.len() > 1;
                     nodes.extend(cluster.gpus.iter().map(|gpu| gpu.node.clone()));
@@ -289,9 +290,9 @@ impl Site {
 const AUTO: &str = "by this cluster's default (share-default = auto) the job may share its slice with another job of \
                     yours where a benefit is predicted; --share exclusive gives it a slice alone";
 
-const SHARED: &str = "one GPU was requested, and this cluster shares GPUs. The job starts on the smallest slice that \
-                      suffices, and on a larger one if it runs out of memory. Write --vram with how much it \
-                      needs, or --exclusive for the whole GPU";
+const SHARED: &str = "one GPU was requested, and this cluster shares GPUs. The job starts on the \
+                      smallest slice that suffices, and on a larger one if it runs out of memory. \
+                      Write --vram with the amount that it needs, or --exclusive for the whole GPU";
 
 /// Checks that a cluster has what a job is restricted to.
 ///
@@ -338,7 +339,7 @@ fn restrict(
     if both.is_empty() {
         return Err(BadField::new(
             field,
-            "no node has all that is requested",
+            "no node has everything that is requested",
             "a partition, nodes and features that have a node in common",
         ));
     }

@@ -79,7 +79,7 @@ impl AgentLink {
         Self { outbox, connection }
     }
 
-    /// Queues a frame; `false` if the connection is of no more use.
+    /// Queues a frame; `false` if the connection can no longer be used.
     pub fn send(&self, frame: ToAgent) -> bool {
         let queued = self.outbox.try_send(frame);
         if queued.is_err() {
@@ -141,7 +141,7 @@ async fn carry_session(
     let back = async {
         while let Some(reply) = reader.receive::<FromSession>().await? {
             if replies.send(reply).await.is_err() {
-                // What was queued for the session is sent yet.
+                // What was queued for the session is still sent.
                 std::future::pending::<()>().await;
             }
         }

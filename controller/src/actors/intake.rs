@@ -18,9 +18,9 @@ use tessera_control::rows::submitted::SubmittedJob;
 
 /// Concurrent transactions: more only make smaller batches.
 const WRITERS: usize = 2;
-/// Most submits in one transaction: bounds the wait of the first.
+/// Maximum number of submits in one transaction: bounds the wait of the first.
 const BATCH_MAX: usize = 512;
-/// Most tasks in one transaction, so that a few large arrays don't delay small jobs.
+/// Maximum number of tasks in one transaction, so that a few large arrays don't delay small jobs.
 const BATCH_TASKS_MAX: u32 = 20_000;
 /// How often a batch is tried again after it met another writer.
 const RETRIES: u32 = 3;
@@ -46,7 +46,7 @@ pub fn start(
             numbers: Arc::clone(&numbers),
             outbox: outbox.clone(),
         };
-        // Nobody holds the handle: a batch that was begun is always brought to its end.
+        // Nothing holds the handle: a batch that has begun is always completed.
         runtime.spawn(writer.run());
     }
 }

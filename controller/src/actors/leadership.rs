@@ -31,7 +31,7 @@ impl Trust {
         Self(Arc::new(AtomicU64::new(0)))
     }
 
-    /// Whether node leases may be granted at `now` (rule F3).
+    /// Returns whether node leases may be granted at `now` (rule F3).
     pub fn holds(&self, now: Millis) -> bool {
         now.get() < self.0.load(Ordering::Acquire)
     }

@@ -23,15 +23,17 @@ use crate::kernel_reports::{KernelReports, NodeKernelReports};
 use crate::node_certificates::NodeCertificates;
 use crate::process_metrics::{self, Listener};
 
-/// How long a peer may take to shake hands and send its hello.
+/// How long a peer may take to complete the handshake and send its hello.
 const HELLO_DEADLINE: Duration = Duration::from_secs(10);
-/// Most connections of nodes in all: many times the nodes of a cluster.
+/// Maximum number of connections of nodes in all: many times the nodes of a cluster.
 const LINKS_MAX: usize = 4_096;
-/// Most connections of one node: those before the last one end within the time that silence may last.
+/// Maximum number of connections of one node: those before the last one end within the time that
+/// silence may last.
 const LINKS_EACH_MAX: usize = 8;
-/// Most peers that shake hands or have not sent their hello, in all. Others are refused, and try again.
+/// Maximum number of peers in total that are in the handshake or have not sent their hello. Others
+/// are refused, and try again.
 const GREETINGS_MAX: usize = 256;
-/// Most such peers at one address: nodes behind it come one after the other.
+/// Maximum number of such peers at one address: nodes behind it connect one after another.
 const GREETINGS_EACH_MAX: usize = 64;
 /// Frames on their way to one agent: a full queue means that the agent is stuck, and its
 /// connection is given up.
@@ -148,7 +150,8 @@ enum GreetingError {
     NoHello { name: NodeName },
 }
 
-/// Shakes hands with a peer. A machine that joins is served here, and there is nothing more to do then.
+/// Completes the handshake with a peer. A machine that joins is served here, and nothing more is to
+/// be done then.
 async fn greet(
     incoming: quinn::Incoming,
     certificates: &NodeCertificates,

@@ -126,7 +126,7 @@ impl Contradictions {
         self.count = if soon { self.count.saturating_add(1) } else { 1 };
         self.last = now;
         let backoff = Backoff::new(RELOAD_PAUSE, CONTRADICTION_PAUSE_MAX);
-        // A single contradiction is no failure yet.
+        // A single contradiction is not a failure yet.
         if self.count == 1 { Duration::ZERO } else { backoff.pause_after(self.count) }
     }
 }
@@ -219,7 +219,7 @@ impl Placer {
         let kept = self.connection.take();
         let (policy, epoch) = (self.parts.cluster.policy_name(), self.parts.cluster.epoch());
         let outbox = self.parts.outbox.clone();
-        // Spawned, so that nothing can drop it half way.
+        // Spawned, so that nothing can drop it halfway.
         let commit = tokio::spawn(async move {
             let committed =
                 commit_on(kept, &options, &memory, &round, policy, epoch, &outbox).await;
@@ -328,7 +328,7 @@ impl Placer {
         match effect {
             RoundEffect::Send { node, frame } => {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
-                // Not connected: the next session's rounds send it anew.
+                // Not connected: the next session's rounds send it again.
                 if let Some(link) = link {
                     link.send(*frame);
                 }
@@ -348,7 +348,7 @@ impl Placer {
                 }
             }
             RoundEffect::Moved(moved) => {
-                // Nobody may be listening.
+                // There may be no listener.
                 let _ = self.parts.job_changes.send([moved].into());
             }
         }

@@ -7,7 +7,7 @@ use tessera_frames::cluster::Finding;
 use tessera_model::NodeId;
 use tokio::sync::oneshot;
 
-/// Most questions that wait at a time; the oldest is given up for one more.
+/// Maximum number of questions that wait at a time; the oldest is given up for one more.
 const WAITING_MAX: usize = 64;
 
 /// Receives an answer; `None` if there will be none.

@@ -1,4 +1,5 @@
-//! Removes rows of what ended long ago, a batch at a time, on the threads of submits and reads.
+//! Removes rows about what ended long ago, one batch at a time, on the threads of submits and
+//! reads.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -18,10 +19,10 @@ use crate::store::{self, ConnectOptions, Connection, StoreError, audit, retentio
 const SWEEP_EVERY_MAX: Duration = Duration::from_secs(600);
 /// Shortest time between sweeps.
 const SWEEP_EVERY_MIN: Duration = Duration::from_secs(1);
-/// Most bytes that recorded rounds take together, as they are stored: beyond it the oldest go
-/// before their time.
+/// Maximum number of bytes that recorded rounds take together, as they are stored: beyond it the
+/// oldest go before their time.
 const ROUNDS_BYTES_MAX: i64 = 1 << 30;
-/// How long the database is left alone between batches: old rows are in no hurry.
+/// How long the database is left alone between batches: their removal is not urgent.
 const BATCH_PAUSE: Duration = Duration::from_millis(200);
 
 static COUNTER: LazyLock<IntCounterVec> = LazyLock::new(|| {
@@ -47,7 +48,7 @@ pub fn start_sweeps(
             let times = *kept.borrow_and_update();
             tokio::select! {
                 () = tokio::time::sleep(sweep_every(times)) => {}
-                // What is kept shorter now goes at once.
+                // What is now kept for a shorter time is removed at once.
                 Ok(()) = kept.changed() => {}
             }
             let times = *kept.borrow_and_update();
@@ -87,7 +88,7 @@ async fn sweep(
     sweep_rounds(connection, epoch, kept.rounds).await
 }
 
-/// Entries stand for themselves: it does no harm if two controllers remove them.
+/// Entries are independent: it does no harm if two controllers remove them.
 async fn sweep_audit(connection: &mut Connection, span: Millis) -> Result<(), StoreError> {
     loop {
         let gone = audit::remove_old(connection, span.duration().as_secs_f64()).await?;

@@ -59,7 +59,7 @@ pub fn watch_kernels(runtime: &Handle, options: ConnectOptions, placer: mpsc::Se
         loop {
             match watch.report_changes().await {
                 Ok(PlacerGone) => return,
-                // It goes on where it stopped, on another connection.
+                // It continues where it stopped, on another connection.
                 Err(error) => {
                     tracing::warn!(error = %Chain(&error), "kernel profiles were not read");
                 }
@@ -164,7 +164,7 @@ struct ColocationTrainer {
 }
 
 impl ColocationTrainer {
-    /// Returns a report for the placer, if outcomes became known: a model may have stopped to be
+    /// Returns a report for the placer, if outcomes became known: a model may no longer be
     /// accurate.
     async fn next_report(&mut self) -> Result<Option<ToPlacer>, StoreError> {
         let mut connection = store::connect(&self.options).await?;

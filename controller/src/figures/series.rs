@@ -12,7 +12,7 @@ const FINEST: Millis = Millis::from_secs(5);
 const GPU_POINTS: usize = 720;
 /// Points of an attempt: its whole life, however long, in points that grow with it.
 const LIFE_POINTS: usize = 240;
-/// Most points in one answer.
+/// Maximum number of points in one answer.
 pub const POINTS_MAX: u32 = 720;
 
 /// The figures of one moment.
@@ -105,12 +105,12 @@ pub struct Series {
 }
 
 impl Series {
-    /// Makes a GPU's: the last hour.
+    /// Creates the series of a GPU: the last hour.
     pub const fn of_gpu() -> Self {
         Self { step: FINEST, points: VecDeque::new(), most: GPU_POINTS, full: Full::Forgets }
     }
 
-    /// Makes an attempt's: its whole life.
+    /// Creates the series of an attempt: its whole life.
     pub const fn of_attempt() -> Self {
         Self { step: FINEST, points: VecDeque::new(), most: LIFE_POINTS, full: Full::Coarsens }
     }
@@ -172,7 +172,7 @@ fn merged<'a>(points: impl Iterator<Item = &'a Point>, step: Millis) -> VecDeque
     merged
 }
 
-/// Adds a point to the last one if both begin at the same moment, else behind it.
+/// Adds a point to the last one if both begin at the same moment, otherwise after it.
 fn add(points: &mut VecDeque<Point>, point: Point) {
     match points.back_mut() {
         Some(last) if last.start == point.start => last.take(point),

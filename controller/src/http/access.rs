@@ -149,7 +149,7 @@ pub(super) fn check(request: &HttpRequest, caller: &Principal) -> Result<(), Api
         })
     };
     let Some(needs) = needs else {
-        tracing::error!(path = request.path(), "this route declares nothing that it needs");
+        tracing::error!(path = request.path(), "this route declares no requirements");
         return Err(ApiError::Internal);
     };
     if needs.are_met_by(caller) {
@@ -157,19 +157,19 @@ pub(super) fn check(request: &HttpRequest, caller: &Principal) -> Result<(), Api
     }
     if caller.job().is_some() {
         return Err(ApiError::Forbidden {
-            problem: "a process of a job, without a token, only starts steps of that job"
-                .to_owned(),
+            problem: "a job's process without a token may only start steps of that job".to_owned(),
             expected: "a personal token, or a Unix socket of the controller".to_owned(),
         });
     }
     Err(ApiError::Forbidden {
         problem: match caller.is_bootstrap() {
-            true => "the token in the controller's data folder only makes and revokes other tokens"
+            true => "the token in the controller's data folder only creates and revokes other \
+                     tokens"
                 .to_owned(),
             false => format!("{} has the role {}", caller.name, caller.role),
         },
         expected: match caller.is_bootstrap() {
-            true => "a token of its own: POST /v1/tokens makes one".to_owned(),
+            true => "another token: POST /v1/tokens creates one".to_owned(),
             false => format!("the role {}", needs.least()),
         },
     })

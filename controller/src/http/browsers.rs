@@ -47,7 +47,8 @@ pub fn check(
     let (origin, site) = (text(ORIGIN.as_str()), text("sec-fetch-site"));
     if channel == Channel::Socket {
         if origin.is_some() || site.is_some() {
-            let problem = "no browser speaks over a Unix socket, and this request looks like one's";
+            let problem = "browsers can't use a Unix socket, and this request looks like a \
+                           browser's";
             return Err(refused(problem.to_owned(), "a request without Origin".to_owned()));
         }
         return Ok(());

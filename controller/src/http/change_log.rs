@@ -1,4 +1,5 @@
-//! The newest state changes of jobs, numbered, so that a listener that was cut off can go on where it was.
+//! The newest state changes of jobs, numbered, so that a listener that was disconnected can
+//! continue where it was.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 
 /// How many changes are kept: those of some minutes on a busy cluster, in a few megabytes.
 const KEPT: usize = 65_536;
-/// Most changes that a listener is given at once.
+/// Maximum number of changes that a listener is given at once.
 const BATCH: usize = 256;
 
 /// The changes, and who is notified of new ones.
@@ -35,7 +36,7 @@ struct Kept {
 pub(super) enum Piece {
     /// Changes, with the number of the first.
     Changes(u64, Vec<JobStateChange>),
-    /// Changes were lost; the stream goes on behind this number.
+    /// Changes were lost; the stream continues after this number.
     Missed(u64),
     /// Nothing is new.
     Nothing,

@@ -90,9 +90,9 @@ pub(super) async fn show_gpu(
     Ok(Json(find_gpu(&state, &gpu.0).await?.0))
 }
 
-/// Switches a GPU's MIG mode, on an administrator's explicit word.
+/// Switches a GPU's MIG mode, at an administrator's explicit request.
 ///
-/// Many boards have to be reset for that: nothing may run on the GPU.
+/// Many GPUs have to be reset for this, so nothing may run on the GPU.
 #[utoipa::path(
     tag = "cluster",
     operation_id = "set_mig_mode",
@@ -118,7 +118,7 @@ pub(super) async fn set_mig_mode(
     Ok(HttpResponse::NoContent().finish())
 }
 
-/// Describes the cluster at a glance.
+/// Returns an overview of the cluster.
 #[utoipa::path(
     tag = "cluster",
     operation_id = "get_info",

@@ -28,7 +28,8 @@ macro_rules! command_handlers {
             operation_id = $operation,
             params(JobPath),
             responses(
-                (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
+                (status = 200, description = "The command is committed; the job in its current \
+                                              state.", body = JobView),
                 Problems, LookupProblems, ChangeProblems,
             ),
             security(("bearer" = [])),
@@ -73,7 +74,8 @@ command_handlers! {
 
 /// Updates a job: its priority, its time limit, its deadline, or its share of a slice.
 ///
-/// - `priority`: a waiting job moves in the queue at once; a running job has it when it waits again.
+/// - `priority`: a waiting job moves in the queue at once; a running job uses it when it waits
+///   again.
 /// - `time_limit_secs`: counted from the start of the attempt; 0 for none. It applies to a running job
 ///   at once, which ends if it has run for longer.
 /// - `deadline`: by when it has to be done; placement plans for it at once. `no_deadline` removes it.
@@ -87,7 +89,8 @@ command_handlers! {
     params(JobPath),
     request_body = UpdateRequest,
     responses(
-        (status = 200, description = "It is committed; the job as it stands now.", body = JobView),
+        (status = 200, description = "The command is committed; the job in its current \
+                                      state.", body = JobView),
         Problems, LookupProblems, ChangeProblems, BodyProblems,
     ),
     security(("bearer" = [])),

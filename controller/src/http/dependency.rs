@@ -139,7 +139,7 @@ impl OwnArray<'_> {
 }
 
 impl SubmissionShape {
-    /// Whether it is an array, and no gang alone.
+    /// Returns whether it is an array, and not a single gang.
     const fn is_array(&self) -> bool {
         self.members == 1 || !self.rules.indexes.is_empty()
     }

@@ -13,8 +13,8 @@ use super::openapi::{ChangeProblems, LookupProblems, NodePath, Problems};
 use super::state::State;
 use crate::ports::ToPlacer;
 
-/// Runs a node's checks: what keeps it from running jobs and partitioning its GPUs, and what fixes
-/// that.
+/// Runs a node's checks: they find what keeps it from running jobs and partitioning its GPUs, and
+/// how to fix that.
 #[utoipa::path(
     tag = "operators",
     operation_id = "doctor",

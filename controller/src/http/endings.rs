@@ -37,8 +37,8 @@ pub(super) fn bound<B: MessageBody + 'static>(
     })
 }
 
-/// Waits for the end of what proves the caller's name and role. Tokens whose role was granted, and those of an
-/// issuer, keep their role until they end.
+/// Waits for the end of what proves the caller's name and role. Tokens whose role was granted, and
+/// those of an issuer, keep their role until they end.
 fn end_of(state: &State, caller: &Principal) -> Option<LocalBoxFuture<'static, ()>> {
     let demoted = |account| {
         let directory = Arc::clone(&state.ports.directory);

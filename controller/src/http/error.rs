@@ -17,7 +17,7 @@ use tessera_control::commands::operator::{OperatorRefusal, RefusalKind};
 /// The media type of problems.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Pause that clients should make when something is missing for a moment.
+/// How long clients should wait when something is unavailable for a moment.
 const RETRY_AFTER_SECS: HeaderValue = HeaderValue::from_static("1");
 
 /// What went wrong with a request: one variant for each stable kind of problem.
@@ -50,7 +50,7 @@ pub enum ApiError {
         /// What would be possible.
         expected: String,
     },
-    /// The job is more likely late than in time, and its user requested a refusal then.
+    /// The job is more likely to be late than in time, and its user requested a refusal then.
     #[error("the deadline would probably be missed: {forecast}")]
     LateDeadline {
         /// What is expected.
@@ -94,7 +94,7 @@ pub enum ApiError {
     /// The idempotency key was used before for another request.
     #[error("the idempotency key was used before for a different request")]
     KeyReused,
-    /// The caller proves no name.
+    /// The caller is not authenticated.
     #[error("{problem}")]
     Unauthorized {
         /// What is missing or wrong.
@@ -186,7 +186,7 @@ impl ApiError {
             Self::KeyReused => ("key-reused", "The idempotency key was used before"),
             Self::Unauthorized { .. } => ("unauthorized", "The caller is not known"),
             Self::Forbidden { .. } => ("forbidden", "The caller may not do this"),
-            Self::RateLimited { .. } => ("rate-limited", "Too many requests of one caller"),
+            Self::RateLimited { .. } => ("rate-limited", "Too many requests from one caller"),
             Self::TooSlow { .. } => ("too-slow", "The body did not arrive in time"),
             Self::TooLarge { .. } => ("too-large", "The body is too large"),
             Self::UnsupportedMediaType { .. } => {

@@ -1,4 +1,4 @@
-//! Why a job waits, or went where it went.
+//! Why a job waits, or why it was placed where it is.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const MISSING_FOR: Duration = Duration::from_millis(20);
 
 /// Explains why a job waits, or why it was placed where it is.
 ///
-/// For a job that waits the answer is computed now; for any other it is the recorded decision
+/// For a waiting job the answer is computed now; for any other job it is the recorded decision
 /// about its newest attempt.
 #[utoipa::path(
     tag = "jobs",

@@ -20,7 +20,8 @@ use super::error::ApiError;
 /// Longest body: above the largest job that passes the checks, in any JSON notation of it.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// How long a body may take: a client that sends it byte by byte must not keep a connection for ever.
+/// How long a body may take: a client that sends it byte by byte must not keep a connection
+/// forever.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 
 /// A body that is declared as JSON, whole and not longer than [`BODY_BYTES_MAX`].

@@ -10,7 +10,7 @@ use tessera_model::{GpuId, NodeName};
 use super::error::ApiError;
 use super::state::State;
 
-/// Most names that an error lists: more are of no help.
+/// Maximum number of names that an error lists: more are of no help.
 const LISTED_MAX: usize = 12;
 
 /// What a person calls a GPU: its UUID, the beginning of it, or `node:index`.
@@ -25,7 +25,7 @@ impl FromStr for GpuName {
         fits.then(|| Self(text.to_owned())).ok_or_else(|| BadId {
             kind: "GpuName",
             text: text.to_owned(),
-            expected: "node:index, a GPU's UUID, or the beginning of one",
+            expected: "node:index, a GPU's UUID, or a prefix of one",
         })
     }
 }
@@ -73,7 +73,7 @@ fn resolve<'g>(gpus: &'g [GpuDetails], name: &str) -> Result<&'g GpuDetails, Api
             let names: Vec<_> =
                 several.iter().map(|gpu| format!("{} ({})", short(gpu), gpu.id)).collect();
             let problem = format!("{name:?} could be {}", listed(&names));
-            Err(BadField::new("gpu", problem, "a longer beginning, or node:index").into())
+            Err(BadField::new("gpu", problem, "a longer prefix, or node:index").into())
         }
     }
 }

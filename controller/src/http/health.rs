@@ -21,7 +21,7 @@ use crate::process_metrics;
 /// How long the counts of jobs are good for: counting millions takes a while, and several
 /// collectors may request them.
 const COUNTS_KEPT: Duration = Duration::from_secs(5);
-/// What a collector's patience leaves for each part.
+/// How long each part may take within a collector's timeout.
 const PART_WITHIN: Duration = Duration::from_secs(3);
 
 static COUNTS: Mutex<Option<(Instant, JobCounts)>> = Mutex::const_new(None);
@@ -90,7 +90,7 @@ pub(super) async fn prometheus(
     _caller: Caller,
     state: Data<State>,
 ) -> Result<HttpResponse, ApiError> {
-    // A part that doesn't answer leaves its metrics as they were: the others matter the more.
+    // A part that doesn't answer leaves its metrics as they were: the other metrics matter more.
     if let Some(counts) = counts(&state).await {
         metrics::show_jobs(&counts);
     }

@@ -127,13 +127,13 @@ pub(super) async fn list_layouts(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RoundFilter {
-    /// From the chain on that was being written then, RFC 3339; from the oldest round on, where
-    /// nothing is that old or nothing is given.
+    /// Begins with the chain that was being written at this time (RFC 3339); by default, or if
+    /// nothing is that old, with the oldest round.
     since: Option<String>,
     /// How many to return at most: 1 to 1,000, by default 100. A page of large rounds has fewer.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// Where the last page ended; `since` is of no matter then.
+    /// Where the last page ended; `since` is ignored then.
     cursor: Option<String>,
 }
 
@@ -165,9 +165,9 @@ pub(super) async fn list_rounds(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PastFilter {
-    /// Accepted then or later, RFC 3339.
+    /// Accepted at this time or later, RFC 3339.
     since: String,
-    /// Accepted then or sooner; now, if not given.
+    /// Accepted at this time or earlier; by default now.
     until: Option<String>,
     /// Only this user's.
     user: Option<String>,
@@ -195,7 +195,7 @@ pub(super) async fn list_past_jobs(
 ) -> Result<Json<PastJobs>, ApiError> {
     let PastFilter { since, until, user, limit, cursor } = filter.0;
     let scope = match user {
-        // Of others a user gets what there is for them: nothing.
+        // A user gets nothing about others.
         Some(user) if caller.sees(&user) => JobScope::of(vec![user]),
         Some(_) => JobScope::of(Vec::new()),
         None => caller.jobs(),
@@ -217,7 +217,7 @@ pub(super) fn read_cursor(letter: char, text: &str) -> Result<i64, BadField> {
     let place = text.strip_prefix(letter).and_then(|hex| i64::from_str_radix(hex, 16).ok());
     place.filter(|place| *place >= 0).ok_or_else(|| {
         let what = format!("{text:?} is not a cursor of this list");
-        BadField::new("cursor", what, "the next_cursor of the page before")
+        BadField::new("cursor", what, "the next_cursor of the previous page")
     })
 }
 

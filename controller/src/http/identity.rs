@@ -126,9 +126,9 @@ pub(super) async fn authenticate(
             proof: Proof::Job { job: caller.job.clone(), from: peer.source() },
             coordinates: Arc::from([]),
         }),
-        // Who calls by way of a node has no other name than its job's.
+        // A caller through a node has no name other than its job's.
         (Some(_), Peer::Job(_)) => Err(ApiError::Unauthorized {
-            problem: "a process of a job calls without a token here".to_owned(),
+            problem: "a job's process must call without a token here".to_owned(),
         }),
         (Some(_), _) => by_token(state, peer, headers).await,
         (None, Peer::Process { uid, pid }) => {
@@ -172,7 +172,7 @@ async fn by_token(state: &State, peer: &Peer, headers: &HeaderMap) -> Result<Pri
         }),
         TokenProof::Personal { id, user, role, granted } => {
             let directory = &state.ports.directory;
-            // A token that its user made is worth no more than its user is now.
+            // A token that its user created grants no more than the user's current role.
             let (role, coordinates) = if granted {
                 (role, directory.coordinated_by(&user))
             } else {
@@ -204,10 +204,7 @@ async fn by_issuer(state: &State, peer: &Peer, token: &str) -> Result<Principal,
     let directory = &state.ports.directory;
     // Issuers name people. Where users choose such names themselves, root must not be one of them.
     if directory.is_of_the_system(&proof.user).await.map_err(no_account)? {
-        return Err(refused(format!(
-            "{} is an account of the system, and no person's",
-            proof.user
-        )));
+        return Err(refused(format!("{} is a system account, and not a person's", proof.user)));
     }
     let coordinates = directory.coordinated_by(&proof.user);
     let from = peer.source();

@@ -14,8 +14,8 @@ use crate::store::reads::JobQuery;
 
 /// Lists jobs, newest first.
 ///
-/// A user gets the jobs of others, too, as in the queue of other batch systems: without exit codes, and
-/// without the texts about their ends.
+/// A user gets the jobs of others, too, as in other batch systems, but without exit codes and the
+/// texts about their ends.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "list_jobs",
@@ -37,8 +37,8 @@ pub(super) async fn list_jobs(
     Ok(Json(page))
 }
 
-/// Leaves of somebody else's job what a queue shows: what a program wrote about its own end may name
-/// files.
+/// Reduces another user's job to what a queue shows: what a program wrote about its own end may
+/// name files.
 fn hide_outcome(job: &mut JobView) {
     if job.ended_at.is_some() {
         job.reason_text = None;
@@ -61,7 +61,7 @@ pub(super) async fn count_jobs(
     Ok(Json(state.reads().counts().await?))
 }
 
-/// Returns one job with everything that is known of it.
+/// Returns one job with everything that is known about it.
 ///
 /// An array's number alone names its first task.
 #[utoipa::path(

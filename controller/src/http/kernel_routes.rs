@@ -1,4 +1,4 @@
-//! What is known of tasks' kernels.
+//! What is known about tasks' kernels.
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
@@ -12,7 +12,8 @@ use super::openapi::{LookupProblems, Problems};
 use super::state::State;
 use crate::principal::Role;
 
-/// Lists the tasks whose kernels were measured, latest first; at most 1,000. A user gets their own.
+/// Lists the tasks whose kernels were measured, latest first; at most 1,000. Users get only their
+/// own tasks.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "list_kernel_tasks",
@@ -36,7 +37,7 @@ pub(super) struct TaskParams {
     task_key: String,
 }
 
-/// Shows the kernels of one task, those first that take the device for longest.
+/// Returns the kernels of one task, those with the most device time first.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "show_task_kernels",
@@ -63,7 +64,10 @@ pub(super) async fn show_task_kernels(
     } else {
         None
     };
-    found
-        .map(Json)
-        .ok_or(ApiError::NotFound { what: format!("nothing is known of the kernels of {task:?}") })
+    found.map(Json).ok_or(ApiError::NotFound {
+        what: format!(
+            "nothing is known about the kernels of \
+                                                   {task:?}"
+        ),
+    })
 }

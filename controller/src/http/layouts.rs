@@ -47,7 +47,7 @@ pub(super) async fn show_layout(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PlanParams {
-    /// All instances that shall stand: `3g.20gb,2x1g.5gb,2g.10gb@4`, or `empty`; with several
+    /// All instances of the layout: `3g.20gb,2x1g.5gb,2g.10gb@4`, or `empty`; with several
     /// compute instances in one GPU instance `1c+2c.3g.20gb`.
     layout: String,
 }
@@ -89,10 +89,10 @@ pub(super) async fn plan_layout(
     }))
 }
 
-/// Gives a GPU a layout: starts the plan that makes it.
+/// Applies a layout to a GPU: starts the plan that creates it.
 ///
 /// Instances in use are never changed. The layout stays until jobs need another one, unless it is
-/// pinned. A request for the layout that exists, or that is being made, changes nothing.
+/// pinned. A request for a layout that exists, or is being created, changes nothing.
 #[utoipa::path(
     tag = "operators",
     operation_id = "apply_layout",

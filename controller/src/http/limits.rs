@@ -1,4 +1,5 @@
-//! What one caller may take of what all share: requests a second, and places that are held for long.
+//! How much one caller may use of what all share: requests per second, and places that are held for
+//! long.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -55,17 +56,18 @@ impl Rates {
             self.callers.retain_recent();
         }
         self.callers.check_key(&caller.name).map_err(|_| ApiError::RateLimited {
-            reason: "this user sends more requests a second than are served",
+            reason: "this user sends more requests per second than are allowed",
         })
     }
 
-    /// Counts a request that proved no name. After too many of them the source only gets to know that.
+    /// Counts a request that proved no name. After too many of them the source gets only this
+    /// error.
     pub(super) fn count_failure(&self, source: Source) -> Result<(), ApiError> {
         if self.failures.len() > KEYS_MAX {
             self.failures.retain_recent();
         }
         self.failures.check_key(&source.into()).map_err(|_| ApiError::RateLimited {
-            reason: "too many requests from there have no valid token",
+            reason: "too many requests from this source have no valid token",
         })
     }
 }
@@ -81,7 +83,7 @@ impl Rates {
     }
 }
 
-/// Places that are held for long: so many in all, and so many for each caller.
+/// Places that are held for long, with limits in total and for each caller.
 #[derive(Debug)]
 pub(super) struct Places {
     all: Arc<Semaphore>,
@@ -111,7 +113,7 @@ impl Places {
         let own = taken.entry(Arc::clone(&caller.name)).or_default();
         if *own >= self.each {
             return Err(ApiError::RateLimited {
-                reason: "this user holds as many of these open as one user may",
+                reason: "this user has as many of these open as one user may have",
             });
         }
         *own += 1;

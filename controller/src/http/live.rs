@@ -28,11 +28,11 @@ use crate::principal::JobScope;
 use crate::store::Reads;
 use tessera_control::commands::JobStateChange;
 
-/// How often a silent stream shows that it lives, so that proxies don't cut it.
+/// How often a silent stream shows that it is alive, so that proxies don't cut it.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(15);
 /// The header with the last event that a listener has.
 const LAST_EVENT_ID: &str = "Last-Event-ID";
-/// Most jobs that one stream remembers.
+/// Maximum number of jobs that one stream remembers.
 const JOBS_KNOWN_MAX: usize = 100_000;
 
 /// Which changes a stream has.
@@ -78,7 +78,7 @@ fn unknown(word: &str) -> BadField {
     let states: Vec<_> = JobState::ALL.iter().map(|state| state.word()).collect();
     BadField::new(
         "state",
-        format!("{word:?} is no state"),
+        format!("{word:?} is not a state"),
         format!("some of {}, separated by commas", states.join(", ")),
     )
 }
@@ -87,8 +87,8 @@ fn unknown(word: &str) -> BadField {
 ///
 /// `event: job` with `{"job_id", "state", "attempt"}`; a new job comes as `queued`. Users see their
 /// own jobs; operators see all. Each event has an `id`.
-/// A listener that was cut off gives the last one as the header `Last-Event-ID`, and gets what came since.
-/// After `event: missed` some changes are lost: list the jobs anew.
+/// A listener that was disconnected sends the last one as the header `Last-Event-ID`, and gets what
+/// came since. After `event: missed` some changes are lost: list the jobs again.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "watch_jobs",
@@ -195,7 +195,7 @@ impl ChangeStream {
         }
     }
 
-    /// Goes on behind a change, and requests the listener to list the jobs anew.
+    /// Continues after a change, and requests the listener to list the jobs again.
     fn missed(&mut self, newest: u64) -> String {
         self.seen = newest;
         let mut text = String::new();

@@ -46,7 +46,7 @@ pub(super) struct LogParams {
     /// First byte to return.
     #[serde(default)]
     offset: u64,
-    /// Whether to go on until the attempt has ended, and to wait for one that has not begun.
+    /// Whether to continue until the attempt has ended, and to wait for one that has not begun.
     #[serde(default)]
     follow: bool,
 }
@@ -64,8 +64,8 @@ enum Stream_ {
 
 /// Returns a job's output as text, piece by piece as it comes.
 ///
-/// The answer's chunks end where the output ends. A connection that breaks off without the last
-/// chunk means that the node was lost on the way: repeat from the offset that was reached.
+/// The answer's chunks end where the output ends. A connection that ends without the last chunk
+/// means that the node was lost: repeat the request from the offset that was reached.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "read_job_logs",

@@ -17,7 +17,7 @@ use crate::ports::ToPlacer;
 use crate::store::reads::{band_view, growth_view, points_of};
 use tessera_control::answers::LiveMemory;
 
-/// The period that is looked back at by default.
+/// The default period of a report.
 const PERIOD: time::Duration = time::Duration::days(7);
 
 /// Returns the GPU memory of a job's attempts over time, with the predicted band while it runs, and the sizes of
@@ -51,7 +51,7 @@ pub(super) async fn show_job_memory(
     Ok(Json(JobMemory { job_id: detail.job.id, sizes_bytes, attempts }))
 }
 
-/// Adds what is known of the running attempt to what the store has.
+/// Adds what is known about the running attempt to what the store has.
 fn add_live(attempts: &mut Vec<AttemptMemoryView>, detail: &JobDetail, live: &LiveMemory) {
     let id = live.attempt.to_string();
     let Some(running) = detail.attempt_list.iter().find(|attempt| attempt.id == id) else { return };
@@ -73,7 +73,7 @@ fn add_live(attempts: &mut Vec<AttemptMemoryView>, detail: &JobDetail, live: &Li
 
 /// Compares what the runs of tasks requested with what they used, and advises what to request.
 ///
-/// A user gets the own tasks, and a coordinator those of the account's members.
+/// A user gets their own tasks, and a coordinator those of the account's members.
 #[utoipa::path(
     tag = "cluster",
     operation_id = "show_efficiency",

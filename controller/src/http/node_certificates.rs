@@ -30,7 +30,8 @@ const FORMER_SECS: u64 = 7 * 86_400;
 /// Longest time that a replaced authority is trusted.
 const FORMER_SECS_MAX: u64 = 90 * 86_400;
 
-/// Invites a machine to join the cluster as a node. The token is in this answer only, and is accepted once.
+/// Invites a machine to join the cluster as a node. The token is returned only here, and is
+/// accepted once.
 ///
 /// A name that a node had before may be invited again: it keeps its history, and gets a new certificate.
 #[utoipa::path(
@@ -66,8 +67,8 @@ pub(super) async fn invite_node(
     }))
 }
 
-/// Revokes all certificates of a node: it is disconnected at once, and gets in only by another invitation. Its
-/// jobs end with its lease.
+/// Revokes all certificates of a node: it is disconnected at once, and can join again only with
+/// another invitation. Its jobs end with its lease.
 #[utoipa::path(
     tag = "operators",
     operation_id = "revoke_node",
@@ -144,8 +145,8 @@ pub(super) async fn show_authority(
     state.ports.certificates.authority().map(|facts| Json(view(facts))).map_err(refused)
 }
 
-/// Replaces the authority by a new one. Both are trusted for some time, in which connected nodes get certificates
-/// of the new one by themselves, and jobs run on.
+/// Replaces the authority by a new one. Both are trusted for some time. Meanwhile, connected nodes
+/// get certificates of the new one by themselves, and jobs continue to run.
 #[utoipa::path(
     tag = "operators",
     operation_id = "rotate_authority",

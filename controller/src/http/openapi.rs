@@ -36,7 +36,7 @@ pub(super) struct NodePath {
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
 pub(super) struct GpuPath {
-    /// `node:index`, the GPU's UUID as NVML reports it, or the beginning of that.
+    /// `node:index`, the GPU's UUID as NVML reports it, or a prefix of it.
     #[param(pattern = "^[^ ]{1,128}$")]
     gpu: String,
 }
@@ -84,23 +84,27 @@ impl IntoResponses for Problems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         problems(&[
             ("400", "Something in the request breaks a rule; the problem names it."),
-            ("401", "The caller proves no name: there is no valid token."),
+            ("401", "The caller is not authenticated: there is no valid token."),
             ("403", "The caller's role does not allow this, or a page of another site sends it."),
-            ("429", "The caller sends more than its part; `Retry-After` states how long to wait."),
-            ("503", "Something is missing for a while; `Retry-After` states how long to wait."),
+            ("429", "The caller sends too many requests; `Retry-After` states how long to wait."),
+            (
+                "503",
+                "The service is temporarily unavailable; `Retry-After` states how long to \
+                     wait.",
+            ),
         ])
     }
 }
 
 impl IntoResponses for LookupProblems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        problems(&[("404", "There is no such thing.")])
+        problems(&[("404", "The resource does not exist.")])
     }
 }
 
 impl IntoResponses for ChangeProblems {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        problems(&[("409", "Its state doesn't allow that, or something stands in the way.")])
+        problems(&[("409", "Its state does not allow this, or something else prevents it.")])
     }
 }
 
@@ -110,7 +114,7 @@ impl IntoResponses for BodyProblems {
             ("408", "The body did not arrive in time."),
             ("413", "The body is too large."),
             ("415", "The body is not declared as JSON."),
-            ("422", "The request is understood, and can't be met: see its `type`."),
+            ("422", "The request is valid, but can't be met: see the problem's `type`."),
         ])
     }
 }

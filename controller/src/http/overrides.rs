@@ -66,8 +66,8 @@ override_handlers! {
     /// Ends the drain of a node: attempts may start there again.
     undrain_node: "undrain_node", "/nodes/{name}/undrain", NodePath, change_node(NodeName, Drained, Clear);
 
-    /// Clears the quarantine of a node that claimed what the controller never gave it. Its agent has to be
-    /// started again, with a state that is its own.
+    /// Clears the quarantine of a node that claimed numbers that the controller never assigned. Its
+    /// agent has to be started again, with its own state.
     clear_node: "clear_node", "/nodes/{name}/clear", NodePath, change_node(NodeName, Quarantined, Clear);
 
     /// Drains a GPU: no new attempt starts there, and running ones finish.

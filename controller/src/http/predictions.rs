@@ -1,4 +1,4 @@
-//! How good predictions are.
+//! How accurate predictions are.
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
@@ -10,7 +10,7 @@ use super::openapi::Problems;
 use super::state::State;
 use crate::ports::ToPlacer;
 
-/// Returns how good predictions of run times and of memory are, by their basis.
+/// Returns how accurate predictions of run times and of memory are, by their basis.
 ///
 /// Also returns which model of how slices compare is in use, with its error on tasks that it had
 /// not seen.

@@ -14,8 +14,8 @@ use crate::store::reads::RecordQuery;
 
 /// Lists jobs by number, many at once, with what they requested and their runs.
 ///
-/// A user gets the jobs of others, too, as in the queue of other batch systems: without exit codes, runs
-/// and paths.
+/// A user gets the jobs of others, too, as in other batch systems, but without exit codes, runs and
+/// paths.
 #[utoipa::path(
     tag = "jobs",
     operation_id = "list_records",

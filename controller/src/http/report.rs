@@ -15,14 +15,14 @@ use super::openapi::Problems;
 use super::state::State;
 use crate::store::reads::{ReportRow, ReportSpan};
 
-/// What a line may stand for.
+/// What lines may be grouped by.
 const KEYS: [&str; 5] = ["account", "user", "month", "node", "profile"];
 /// Longest period: more months than a cluster is used.
 const PERIOD_DAYS_MAX: i64 = 50 * 366;
 
 /// Adds up what attempts used in a period: time, slices, energy, waiting, and what was requested.
 ///
-/// A user gets the figures of the own jobs, and a coordinator those of the account's members.
+/// A user gets the figures of their own jobs, and a coordinator those of the account's members.
 #[utoipa::path(
     tag = "cluster",
     operation_id = "show_report",
@@ -50,7 +50,7 @@ fn now() -> OffsetDateTime {
     OffsetDateTime::now_utc()
 }
 
-/// Reads the question: the period, whose jobs, and what lines stand for.
+/// Reads the question: the period, whose jobs, and how lines are grouped.
 fn read(
     query: ReportQuery,
     scope: Option<&[String]>,

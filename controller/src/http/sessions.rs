@@ -58,8 +58,8 @@ pub(super) struct SessionParams {
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "only describes the parameter, which is read from the path")]
 struct SessionPath {
-    /// `main` for the program of an interactive job, or a UUID that the client draws. A client that connects again
-    /// under the same UUID goes on with the same program.
+    /// `main` for the program of an interactive job, or a UUID that the client generates. A client
+    /// that connects again under the same UUID continues with the same program.
     #[param(pattern = "^(main|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$")]
     session: String,
 }
@@ -105,7 +105,7 @@ pub(super) async fn join(
     let source = logs::find_begun(&state, job, &caller.jobs(), params.0.wait).await?;
     if source.ended {
         return Err(ApiError::WrongState {
-            problem: format!("job {job} does not run: its attempt {} has ended", source.number),
+            problem: format!("job {job} is not running: its attempt {} has ended", source.number),
             expected: "a running job".into(),
         });
     }
@@ -157,7 +157,7 @@ struct Conversation {
 
 /// Why a conversation ends.
 enum Ending {
-    /// The session is over, or takes nobody.
+    /// The session has ended, or accepts no client.
     Final,
     /// The client has gone.
     ClientGone,
@@ -365,7 +365,7 @@ enum BadCommand {
     #[error("{0}")]
     Size(String),
     /// Sessions don't pass this signal on.
-    #[error("{0:?} is no signal for sessions: HUP, INT, QUIT, TERM, USR1, USR2 or KILL")]
+    #[error("{0:?} is not a signal for sessions: HUP, INT, QUIT, TERM, USR1, USR2 or KILL")]
     Signal(String),
 }
 
@@ -416,7 +416,7 @@ fn requested(
     }
     for (name, value) in &env {
         if name.is_empty() || name.contains('=') || has_nul(name) || has_nul(value) {
-            return bad("env", "this is no environment variable", "names without `=` and NUL");
+            return bad("env", "this is not an environment variable", "names without `=` and NUL");
         }
         // By these a node finds the processes of a job.
         if name.starts_with("TESSERA_") {
@@ -434,7 +434,14 @@ fn requested(
         (true, Some(0)) => return bad("port", "there is no port 0", "1 to 65535"),
         (true, Some(port)) => Some(SessionProgram::Connect(port)),
         (true, None) => None,
-        (false, Some(_)) => return bad("port", "it stands next to a program", "one of both"),
+        (false, Some(_)) => {
+            return bad(
+                "port",
+                "it is given together with a \
+                                                program",
+                "one of both",
+            );
+        }
     };
     if what.is_some() && session == SessionName::Main {
         return bad("program", "the session `main` is that of the job's own program", "a UUID");

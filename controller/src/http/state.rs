@@ -19,27 +19,27 @@ use crate::principal::Principal;
 use crate::store::Reads;
 use tessera_control::answers::{DeadlineForecast, WaitingExplanation};
 
-/// Patience with what runs behind the handlers: longer than a commit that has to be retried,
-/// shorter than a client's patience.
+/// Timeout for what runs behind the handlers: longer than a commit that has to be retried, shorter
+/// than a client's timeout.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// Most live views of the cluster: each gets every move of every job.
+/// Maximum number of live views of the cluster: each gets every move of every job.
 const SUBSCRIBERS_MAX: usize = 1_024;
-/// Most live views of one user.
+/// Maximum number of live views of one user.
 const SUBSCRIBERS_EACH_MAX: usize = 32;
-/// Most outputs that are read at once: each keeps a stream to a node open.
+/// Maximum number of outputs that are read at once: each keeps a stream to a node open.
 const LOGS_MAX: usize = 1_024;
-/// Most outputs that one user reads at once.
+/// Maximum number of outputs that one user reads at once.
 const LOGS_EACH_MAX: usize = 256;
-/// Most interactive sessions at once, and connections that are forwarded.
+/// Maximum number of interactive sessions at once, and connections that are forwarded.
 const SESSIONS_MAX: usize = 2_048;
 /// Most of them of one user: people have a few, and a browser opens a dozen connections.
 const SESSIONS_EACH_MAX: usize = 128;
-/// Most requests that wait for an end at once.
+/// Maximum number of requests that wait for an end at once.
 const WAITS_MAX: usize = 4_096;
-/// Most requests of one user that wait for an end at once.
+/// Maximum number of requests of one user that wait for an end at once.
 const WAITS_EACH_MAX: usize = 1_024;
-/// Most explanations that are computed at once: each keeps a core busy, and a copy of the state of
-/// the cluster. Others wait.
+/// Maximum number of explanations that are computed at once: each keeps a core busy, and a copy of
+/// the state of the cluster. Others wait.
 const EXPLAINED_MAX: usize = 2;
 
 /// What handlers share.

@@ -113,7 +113,7 @@ pub(super) async fn submit(
     let waits_for = DependencyText {
         text: parsed.dependency.take(),
         cancel_if_never: parsed.kill_on_invalid_dep,
-        // What was accepted before stays accepted, also if a job has been removed since.
+        // What was accepted before stays accepted, even if a job has been removed since.
         ignore_unknown: parsed.ignore_unknown_jobs || is_repeated,
         array_first,
     };
@@ -154,13 +154,13 @@ pub(super) async fn submit(
     Ok(created(accepted, hold, SubmitNotes { remarks, deadline }))
 }
 
-/// Returns what a user should know who requests mail where none is sent.
+/// Returns the remark for a user who requests mail where none is sent.
 fn mail_remark(state: &State, spec: &JobSpec) -> Option<String> {
     let is_unsent = spec.mail.is_some() && !state.ports.about.sends_mail;
     is_unsent.then(|| "no mail is sent: this cluster's operator has not configured it".to_owned())
 }
 
-/// Whether a submit was accepted under this key before.
+/// Returns whether a submit was accepted under this key before.
 async fn is_repeated(
     state: &State,
     caller: &Caller,
@@ -222,7 +222,7 @@ async fn tested(
 fn refuses_late(late: Option<&str>, has_deadline: bool) -> Result<bool, BadField> {
     let bad = |problem: String| Err(BadField::new("late", problem, "accept or refuse"));
     match late {
-        Some(_) if !has_deadline => bad("it is about a deadline, and there is none".into()),
+        Some(_) if !has_deadline => bad("it applies to a deadline, and none is given".into()),
         None | Some("accept") => Ok(false),
         Some("refuse") => Ok(true),
         Some(other) => bad(format!("{other:?} is unknown")),
@@ -232,7 +232,7 @@ fn refuses_late(late: Option<&str>, has_deadline: bool) -> Result<bool, BadField
 /// What a submit states besides the deadline itself.
 #[derive(Clone, Copy)]
 struct LateRule {
-    /// Whether the job is held: then nobody knows when it starts.
+    /// Whether the job is held: then it is not known when it starts.
     hold: bool,
     /// Whether it is refused if it is more likely late than in time.
     refuse_late: bool,
@@ -290,7 +290,11 @@ pub(super) fn deadline_view(forecast: &DeadlineForecast, now_unix: Millis) -> Op
         forecast.probability.and_then(|probability| u32::try_from(probability / 10_000).ok());
     let expected_end = forecast.ends_in.and_then(|ends_in| at_unix(now_unix.plus(ends_in)));
     let text = match probability {
-        Some(probability) => format!("it will be met with {probability} %: {}", forecast.text),
+        Some(probability) => format!(
+            "it will be met with a probability of {probability} %: \
+                                      {}",
+            forecast.text
+        ),
         None => format!("whether it will be met is not known: {}", forecast.text),
     };
     Some(DeadlineView {

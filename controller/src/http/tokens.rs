@@ -50,7 +50,7 @@ pub(super) async fn who_am_i(caller: Caller) -> Json<WhoAmI> {
 pub(super) struct TokenFilter {
     /// Only those of this user; by default the caller's own.
     user: Option<String>,
-    /// Everybody's; for administrators.
+    /// The tokens of all users; for administrators.
     #[serde(default)]
     all: bool,
 }
@@ -81,10 +81,10 @@ pub(super) async fn list_tokens(
     Ok(Json(TokenList { items: state.ports.tokens.list(of).await? }))
 }
 
-/// Makes a personal token. Its secret is in this answer only.
+/// Creates a personal token. Its secret is returned only here.
 ///
-/// A token can't make other tokens, unless it is an administrator's: who finds one must not be able to
-/// outlive its revocation.
+/// A token can't create other tokens, unless it is an administrator's: access with a token that was
+/// found must end with its revocation.
 #[utoipa::path(
     tag = "identity",
     operation_id = "create_token",
@@ -125,7 +125,7 @@ pub(super) async fn create_token(
         }
     };
     if *user != *caller.name && caller.role < Role::Admin {
-        return Err(only_admins("makes tokens for others"));
+        return Err(only_admins("creates tokens for others"));
     }
     if caller.is_bootstrap() && *user == *caller.name {
         let problem = "the token in the data folder makes tokens for users, not for itself";
@@ -160,7 +160,7 @@ pub(super) async fn create_token(
     };
     let token = state.ports.tokens.insert(new).await?.ok_or_else(|| ApiError::WrongState {
         problem: format!("{user} has {LIVE_MAX} valid tokens already"),
-        expected: "fewer: revoke those that are not used".into(),
+        expected: "fewer: revoke unused ones".into(),
     })?;
     let created = TokenCreated { token, secret: secret.text().to_owned() };
     Ok(HttpResponse::Created().json(created))

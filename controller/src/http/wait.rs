@@ -50,7 +50,7 @@ impl WaitParams {
     }
 }
 
-/// Waits for a job's end, and returns the job as it then stands; sooner if the time is up.
+/// Waits for a job's end, and returns the job as it is then, or when the time is up.
 ///
 /// An array's number alone waits for all of its tasks, and returns one that has not ended, or
 /// else the first.

@@ -17,7 +17,7 @@ use super::error::ApiError;
 use crate::ports::JobChanges;
 use tessera_control::commands::JobStateChange;
 
-/// Most jobs that are waited for at once.
+/// Maximum number of jobs that are waited for at once.
 const WATCHED_MAX: usize = 4_096;
 
 /// The jobs that requests wait for.

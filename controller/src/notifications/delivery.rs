@@ -45,7 +45,7 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
 
 /// What sends the notifications of a channel.
 pub(super) trait Sender: Send + Sync {
-    /// Most notifications that are sent at a time.
+    /// Maximum number of notifications that are sent at a time.
     const AT_A_TIME: i64;
 
     /// Sends one notification.

@@ -18,7 +18,8 @@ use super::MailSettings;
 use super::delivery::Sender;
 use crate::store::notifications::ClaimedNotification;
 
-/// Mails at a time: mail programs only queue, and one that hangs holds so many processes.
+/// Number of mails at a time: mail programs only queue, and one that hangs holds this many
+/// processes.
 const AT_A_TIME: i64 = 4;
 /// How much of a program's errors is kept.
 const ERRORS_MAX: usize = 300;
@@ -98,7 +99,7 @@ fn compose(
         .subject(message.subject.as_str())
         .date(created_at.unix_timestamp())
         .message_id(format!("{id}@tessera.invalid"))
-        // RFC 3834: nobody answers it, and no answer comes of it.
+        // RFC 3834: no program answers it automatically.
         .header("Auto-Submitted", Raw::new("auto-generated"))
         .text_body(message.text.as_str());
     if let Some(from) = from {

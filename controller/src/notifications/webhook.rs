@@ -14,7 +14,7 @@ use super::delivery::Sender;
 use crate::store::notifications::ClaimedNotification;
 use crate::{clock, outgoing};
 
-/// Requests at a time: a receiver that hangs holds so many connections.
+/// Number of requests at a time: a receiver that hangs holds this many connections.
 const AT_A_TIME: i64 = 32;
 /// How long a receiver may take: one that has more to do answers first.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ impl Sender for Receiver {
             .body(body)
             .send()
             .await
-            // The address may hold what is secret.
+            // The address may contain a secret.
             .map_err(|error| error.without_url())
             .context("the receiver did not answer")?;
         if !answer.status().is_success() {

@@ -1,4 +1,4 @@
-//! The keys of an issuer: which of them checks a token, and when they are fetched anew.
+//! The keys of an issuer: which of them checks a token, and when they are fetched again.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn usable(jwk: &Jwk) -> Option<Key> {
 }
 
 impl KeySet {
-    /// Returns whether no key of the issuer is of use.
+    /// Returns whether no key of the issuer can be used.
     pub(super) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -79,9 +79,9 @@ impl KeySet {
 pub struct KeyPace {
     /// The shortest time between two fetches, whatever tokens name.
     pub between: Duration,
-    /// Keys of this age are fetched anew, so that those that the issuer withdrew end.
+    /// Keys of this age are fetched again, so that withdrawn keys are no longer used.
     pub refresh_after: Duration,
-    /// Keys are used for so long while the issuer does not respond.
+    /// How long keys are used while the issuer does not respond.
     pub usable_for: Duration,
 }
 
@@ -98,7 +98,7 @@ impl Default for KeyPace {
 /// What to do with a token.
 #[derive(Clone, Debug)]
 pub(super) enum KeyChoice {
-    /// Check it by this key; `stale` if the keys should be fetched anew meanwhile.
+    /// Check it by this key; `stale` if the keys should be fetched again in the meantime.
     Use { key: Box<Key>, stale: bool },
     /// Fetch the keys first.
     Fetch,

@@ -13,11 +13,11 @@ pub type Pool = PgPool;
 /// How to connect.
 pub type ConnectOptions = PgConnectOptions;
 
-/// A connection of one's own.
+/// A dedicated connection.
 pub type Connection = PgConnection;
 
-/// Opens a connection of one's own: for writers that commit one transaction after another, a
-/// pool would only add a look at the connection before each.
+/// Opens a dedicated connection: for writers that commit one transaction after another, a pool
+/// would only add a check of the connection before each.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub async fn acquire(pool: &Pool) -> Result<PoolConnection<Postgres>, StoreError
 /// The migrations that this build knows.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
-/// Longest time of one statement, so that a stuck one can't hold a request for ever.
+/// Longest time of one statement, so that a stuck one can't hold a request forever.
 const STATEMENT_TIMEOUT_MS: &str = "5000";
 /// Longest wait for a lock of another session.
 const LOCK_TIMEOUT_MS: &str = "2000";
@@ -62,7 +62,7 @@ pub enum UnfitDatabase {
     /// It does not respond.
     #[error("can't reach the database")]
     Unreachable(#[source] sqlx::Error),
-    /// It is older than what the statements need.
+    /// It is older than the statements require.
     #[error("PostgreSQL {version} is too old: 15 or newer is needed")]
     TooOld {
         /// Its version.

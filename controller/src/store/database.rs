@@ -88,7 +88,7 @@ fn keep(
             continue;
         }
         tracing::warn!("the private PostgreSQL ended, it is started again");
-        // The old one is buried first, so that its number can't be taken for the new one's.
+        // The old process is reaped first, so that its id can't be mistaken for the new one's.
         drop(server.take());
         match PrivatePostgres::start(folder, durable) {
             Ok(again) => server = Some(again),

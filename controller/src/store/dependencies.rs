@@ -1,4 +1,4 @@
-//! What the store knows of jobs that others wait for.
+//! What the store knows about jobs that others wait for.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use tessera_model::{JobId, Millis};
 use super::StoreError;
 use super::columns::{RowRef, integer, job_number};
 
-/// Answers questions about jobs. Jobs that are not there any more have ended, and met what they had to, as in
-/// Slurm: only jobs for which no job waits are removed.
+/// Answers questions about jobs. Jobs that no longer exist have ended and met their conditions, as
+/// in Slurm: only jobs for which no job waits are removed.
 ///
 /// # Errors
 ///

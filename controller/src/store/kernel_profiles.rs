@@ -1,4 +1,4 @@
-//! What is known of tasks' kernels, and what attempts did in their slices' queues.
+//! What is known about tasks' kernels, and what attempts did in their slices' queues.
 
 use sqlx::types::Json;
 use sqlx::{Connection as _, PgConnection};
@@ -9,8 +9,7 @@ use tessera_model::{AttemptId, NodeId};
 use super::StoreError;
 use super::columns::{RowRef, integer_len};
 
-/// Maximum number of tasks with stored profiles; those that were not reported for longest are
-/// removed first.
+/// Maximum number of tasks with stored profiles; those with the oldest reports are removed first.
 const PROFILES_MAX: i64 = 10_000;
 
 /// Profiles that are read at once: some megabytes.

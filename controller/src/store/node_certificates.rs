@@ -13,7 +13,7 @@ use super::{Pool, StoreError};
 
 /// Invitations that may be open at once.
 pub const OPEN_MAX: i64 = 1_000;
-/// Most certificates in one listing.
+/// Maximum number of certificates in one listing.
 const LISTED_MAX: i64 = 1_000;
 
 /// An invitation to be made.
@@ -34,7 +34,7 @@ pub struct NewInvitation {
 }
 
 /// Makes an invitation, and returns its end; `None` if too many are open. A name that a node had before keeps
-/// its id. Rows of long ago are removed.
+/// its id. Old rows are removed.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub enum Redemption {
     Accepted(NodeIdentity),
     /// Another machine used it before.
     Used(String),
-    /// Its time is over.
+    /// It has expired.
     Expired(String),
     /// There is none with this token.
     Unknown,
@@ -195,7 +195,7 @@ pub async fn record(at: &mut PgConnection, row: CertificateRow<'_>) -> Result<bo
     if recorded {
         return Ok(true);
     }
-    // Old rows go when new ones come.
+    // Old rows are removed when new ones are added.
     sqlx::query!("DELETE FROM node_certificates WHERE expires_at < now() - interval '90 days'")
         .execute(&mut *at)
         .await
@@ -369,7 +369,7 @@ impl CertificateChanges {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`]: listen anew.
+    /// [`StoreError::Unavailable`]: listen again.
     pub async fn next(&mut self) -> Result<(), StoreError> {
         let action = "listen for changes of nodes' certificates";
         self.0.try_recv().await.map_err(StoreError::while_trying_to(action)).map(drop)

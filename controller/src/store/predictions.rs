@@ -14,9 +14,11 @@ use super::columns::{RowRef, bigint, integer, integer_len, row_count};
 use tessera_control::predictions::{JobCheckpoint, MemorySample, RunSample};
 use tessera_control::rows::transitions::Reservation;
 
-/// Most training samples that a leader reads when it starts: a day of a large cluster, in a moment.
+/// Maximum number of training samples that a leader reads when it starts: a day of a large cluster,
+/// in a moment.
 const SAMPLES_MAX: i64 = 20_000;
-/// Most migrations that a leader reads when it starts: enough for each task that migrates.
+/// Maximum number of migrations that a leader reads when it starts: enough for each task that
+/// migrates.
 const MIGRATIONS_MAX: i64 = 5_000;
 
 /// What is predicted of a new attempt, as the statement that places it reads it.
@@ -307,7 +309,8 @@ pub async fn count_samples(connection: &mut PgConnection) -> Result<SampleCount,
     Ok(SampleCount { runs: row_count(runs) })
 }
 
-/// Most models that are remembered, the newest of them: a week of one every ten minutes.
+/// Maximum number of models that are remembered, the newest of them: a week of one every ten
+/// minutes.
 const MODELS_MAX: i64 = 1_000;
 
 /// What a model predicts.

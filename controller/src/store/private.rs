@@ -1,5 +1,5 @@
 //! PostgreSQL as a child of the controller, in its data folder, reachable over a unix socket
-//! only: the same server, SQL and migrations as with a database of one's own.
+//! only: the same server, SQL and migrations as with an external database.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ pub enum PrivateError {
          set TESSERA_PG_BIN to their folder, or give a database with --database postgres://…"
     )]
     NoPrograms,
-    /// Running as root, and nobody to run PostgreSQL as.
+    /// Running as root, and there is no account to run PostgreSQL as.
     #[error(
         "PostgreSQL doesn't run as root, and none of the accounts {tried} exists: \
          create one, or name it in TESSERA_PG_USER"
@@ -37,7 +37,10 @@ pub enum PrivateError {
         path: String,
     },
     /// The data was made by another version of PostgreSQL.
-    #[error("the data folder is of PostgreSQL {data}, the programs are {programs}: use pg_upgrade")]
+    #[error(
+        "the data folder was created by PostgreSQL {data}, and the programs are of version \
+             {programs}: use pg_upgrade"
+    )]
     VersionMismatch {
         /// Version of the data.
         data: String,

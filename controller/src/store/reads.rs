@@ -55,7 +55,7 @@ use super::StoreError;
 use crate::principal::JobScope;
 use tessera_control::answers::ModelStatus;
 
-/// What one read sees: one moment, and nothing that it could change.
+/// The transaction of one read: it sees one snapshot, and can change nothing.
 ///
 /// Every read is a look-up by an index, whatever its parameters: planning it once is enough, and
 /// no read deserves several processors. Knowing parameters, the planner may read a whole table
@@ -121,7 +121,7 @@ impl Reads {
         self.run(move |mut at| async move { targets::within(&mut at, &jobs, &scope).await }).await
     }
 
-    /// Returns one job; of an array's number, its first task.
+    /// Returns one job; for an array's number, its first task.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl Reads {
         self.run(move |mut at| async move { jobs::one(&mut at, job, &scope).await }).await
     }
 
-    /// Returns everything that is known of one job.
+    /// Returns everything that is known about one job.
     ///
     /// # Errors
     ///
@@ -332,7 +332,7 @@ impl Reads {
         self.run(move |mut at| async move { kernel_views::tasks(&mut at, &scope).await }).await
     }
 
-    /// Returns what is known of one task's kernels.
+    /// Returns what is known about one task's kernels.
     ///
     /// # Errors
     ///
@@ -367,7 +367,7 @@ impl Reads {
         .await
     }
 
-    /// Estimates when running jobs end, milliseconds since 1970; those of which nothing is known
+    /// Estimates when running jobs end, milliseconds since 1970; those about which nothing is known
     /// are left out.
     ///
     /// # Errors

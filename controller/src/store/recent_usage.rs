@@ -8,7 +8,8 @@ use super::StoreError;
 
 /// How many half-lives back attempts are looked at: older usage has less than a thousandth of its weight.
 const HALF_LIVES: f64 = 10.0;
-/// Most attempts that are looked at, the newest: more take longer than a leader may take to begin.
+/// Maximum number of attempts that are looked at, the newest: more take longer than a leader may
+/// take to begin.
 const ATTEMPTS_MAX: i64 = 500_000;
 /// Memory for each step of that: enough for as many attempts.
 const MEMORY: &str = "128MB";

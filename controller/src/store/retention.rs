@@ -1,4 +1,4 @@
-//! Removal of what ended long ago: jobs with all that was recorded about them, and layout
+//! Removal of what ended long ago: jobs with everything that was recorded about them, and layout
 //! plans. In batches, each a transaction of the leader's.
 
 use sqlx::{Connection as _, PgConnection};
@@ -8,7 +8,7 @@ use super::{StoreError, leader};
 /// Submissions that one batch looks at.
 const SUBMISSIONS_MAX: i64 = 500;
 /// Jobs that one batch removes, or one array: with their attempts and decisions a few times as
-/// many rows, deleted well within a statement's patience.
+/// many rows, deleted well within a statement's timeout.
 const JOBS_MAX: usize = 5_000;
 /// Layout plans that one batch removes.
 const LAYOUTS_MAX: i64 = 1_000;
@@ -16,16 +16,16 @@ const LAYOUTS_MAX: i64 = 1_000;
 /// What one batch did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemovedJobs {
-    /// Jobs that are gone.
+    /// Number of removed jobs.
     pub jobs: u64,
     /// From which submission on the next batch has to look; `None` when all that is old enough
     /// was looked at.
     pub next: Option<i64>,
 }
 
-/// Removes jobs whose submissions are over, every task of them, for longer than `keep_secs`,
-/// looking at submissions behind number `after` for which no unfinished job waits. Their idempotency keys
-/// go with them.
+/// Removes jobs whose submissions ended, with all tasks, longer than `keep_secs` ago. Considers
+/// submissions after number `after` for which no unfinished job waits. Their idempotency keys are
+/// removed, too.
 ///
 /// # Errors
 ///

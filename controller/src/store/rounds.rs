@@ -18,7 +18,7 @@ const TABLE: &str = "placement_rounds";
 /// damaged row can't fill the memory.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
-/// Longer than any database has been there: a thousand years.
+/// Longer than any database has existed: a thousand years.
 const FOREVER_SECS: f64 = 3.2e10;
 
 /// A record as it is stored.
@@ -95,7 +95,7 @@ pub(super) async fn insert_record(
 
 /// Removes the oldest chain, if its last round is older than `keep_secs`, or if all rounds
 /// together take more than `bytes_max`; the chain that is being written stays. Returns how many
-/// rounds are gone.
+/// rounds were removed.
 ///
 /// # Errors
 ///
@@ -119,7 +119,7 @@ pub async fn remove_oldest_chain(
            AND (second.at < now() - make_interval(secs => $1)
                 OR (SELECT sum(bytes) FROM placement_rounds) > $2)
         "#,
-        // No row is as old as what is kept for ever.
+        // No row is as old as what is kept forever.
         keep_secs.unwrap_or(FOREVER_SECS),
         bytes_max,
     )

@@ -161,7 +161,7 @@ async fn draw_numbers(connection: &mut PgConnection, count: u32) -> Result<Vec<i
 
 const TABLE: &str = "submissions";
 
-/// What is to become of one submission of a batch.
+/// How one submission of a batch is handled.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     /// It is inserted; its first number once numbers are drawn.
@@ -170,7 +170,7 @@ enum Fate {
     Replay(EarlierSubmission),
     /// It repeats the submission at this place of the batch.
     SameAs(usize),
-    /// Its key stands for something else.
+    /// Its key was used for something else.
     KeyReused,
 }
 

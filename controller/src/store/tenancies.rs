@@ -48,7 +48,7 @@ fn additions(batch: &[Reservation]) -> BTreeMap<(String, i16, String), Addition>
 ///
 /// # Errors
 ///
-/// [`StoreError::Conflict`] if an instance is another user's, or stands otherwise;
+/// [`StoreError::Conflict`] if an instance is another user's, or is at another position;
 /// [`StoreError::Unavailable`] also if a constraint found too little capacity, or an exclusive attempt there.
 pub(super) async fn join_tenancies(
     connection: &mut PgConnection,

@@ -11,7 +11,7 @@ use crate::principal::{Role, UnknownRole};
 
 /// Tokens of one user that may be valid at once.
 pub const LIVE_MAX: i64 = 100;
-/// Most tokens in one listing.
+/// Maximum number of tokens in one listing.
 const LISTED_MAX: i64 = 1_000;
 
 /// A token to be made.
@@ -21,7 +21,7 @@ pub struct NewToken {
     pub id: String,
     /// What its user calls it.
     pub name: String,
-    /// Whose it is.
+    /// The user that it belongs to.
     pub user: String,
     /// What it may do.
     pub role: Role,
@@ -38,7 +38,7 @@ pub struct NewToken {
 pub struct LiveToken {
     /// Its public part.
     pub id: String,
-    /// Whose it is.
+    /// The user that it belongs to.
     pub user: String,
     /// What it may do.
     pub role: Role,
@@ -218,7 +218,7 @@ impl TokenChanges {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unavailable`]: listen anew.
+    /// [`StoreError::Unavailable`]: listen again.
     pub async fn next(&mut self) -> Result<(), StoreError> {
         self.0
             .try_recv()

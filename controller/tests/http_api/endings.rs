@@ -32,7 +32,7 @@ fn id_of(token: &str) -> String {
     token.split('_').nth(2).unwrap().to_owned()
 }
 
-/// Makes a token as its user does, so that it allows no more than the user's account.
+/// Creates a token as its user does, so that it has no more rights than the user's account.
 async fn own_token(rig: &Rig, user: &str, role: Role, valid_secs: f64) -> String {
     let secret = Secret::new(role).unwrap();
     let new = NewToken {

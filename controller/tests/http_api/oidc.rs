@@ -251,7 +251,7 @@ async fn a_token_that_is_wrong_in_one_thing_names_nobody() {
         ("account", json!(["ada"]), "no claim account"),
         ("account", json!("a b"), "not the name of a user"),
         ("account", json!("bootstrap"), "not the name of a user"),
-        ("account", json!("root"), "account of the system"),
+        ("account", json!("root"), "is a system account"),
     ] {
         refused(&rig, &key.sign(&with(issuer.claims(), name, value)), reason).await;
     }

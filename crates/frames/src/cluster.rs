@@ -115,7 +115,7 @@ pub enum ToController {
         /// The piece.
         piece: ProfilePiece,
     },
-    /// Requests what is known of a task's kernels; answered by [`ToAgent::KernelProfile`].
+    /// Requests what is known about a task's kernels; answered by [`ToAgent::KernelProfile`].
     KernelWanted {
         /// The task's key.
         task: String,
@@ -210,7 +210,7 @@ pub enum ToAgent {
         /// Echoed in the answer.
         token: u64,
     },
-    /// A piece of what is known of a task's kernels, as JSON; empty, if nothing is.
+    /// A piece of what is known about a task's kernels, as JSON; empty, if nothing is.
     KernelProfile(ProfilePiece),
     /// What was learned is kept: the node may forget the report.
     KernelReportAck {

@@ -31,7 +31,7 @@ pub const PROTOCOL_VERSION: u16 = 1;
 /// The oldest protocol version that this build supports.
 pub const PROTOCOL_VERSION_MIN: u16 = 1;
 
-/// Most records in one frame: those of 5 ms at 200,000 launches a second.
+/// Maximum number of records in one frame: those of 5 ms at 200,000 launches a second.
 pub const RECORDS_MAX: usize = 1_024;
 
 /// Longest device name in a hello, in bytes: NVIDIA's UUIDs have 40 characters, MIG's 44.
@@ -210,7 +210,8 @@ impl ShimRecord {
     }
 }
 
-/// Most bytes of the records of one frame. The rest is the frame's tag and the number of records.
+/// Maximum number of bytes of the records of one frame. The rest is the frame's tag and the number
+/// of records.
 pub const RECORDS_BYTES_MAX: usize = FRAME_BYTES_MAX - 12;
 
 /// From a slice's queue to a shim.
@@ -273,7 +274,7 @@ pub struct ShimWelcome {
     pub session: u64,
     /// The role of the session.
     pub role: Role,
-    /// Most kernels in flight under grants.
+    /// Maximum number of kernels in flight under grants.
     pub in_flight: u16,
     /// A launch that has waited for so long is requested again, in case that its request was lost.
     pub wait_max: Nanos,

@@ -3,21 +3,23 @@
 /// The number of priorities and thus of queues: Q0 (highest) to Q9 (FIKIT §3.3).
 pub const LEVELS: usize = 10;
 
-/// The most launches that wait in one queue. A waiting launch is a blocked thread. A program with
-/// more blocked threads at one priority on one slice would not gain from their order. The places
-/// are divided among the sessions, so their number must be at least [`SESSIONS_MAX`].
+/// Maximum number of launches that wait in one queue. A waiting launch is a blocked thread. A
+/// program with more blocked threads at one priority on one slice would not gain from their order.
+/// The places are divided among the sessions, so their number must be at least [`SESSIONS_MAX`].
 pub const WAITING_MAX: usize = 64;
 
-/// The most sessions on one slice. MPS allows 48 clients of a device before Blackwell, 60 on it.
+/// Maximum number of sessions on one slice. MPS allows 48 clients of a device before Blackwell, 60
+/// on it.
 pub const SESSIONS_MAX: usize = 64;
 
-/// The most tasks with a loaded profile: one for each session.
+/// Maximum number of tasks with a loaded profile: one for each session.
 pub const TASKS_MAX: usize = SESSIONS_MAX;
 
-/// The most kernels of one task. Training loops of large models have some hundreds.
+/// Maximum number of kernels of one task. Training loops of large models have some hundreds.
 pub const KERNELS_MAX: u16 = 4_096;
 
-/// The most gap histograms of one task, for pairs of kernels and for kernels alone together.
+/// Maximum number of gap histograms of one task, for pairs of kernels and for kernels alone
+/// together.
 pub const PAIRS_MAX: usize = 2_048;
 
 /// The longest name of a kernel, in bytes: names of mangled templates have up to some thousand
@@ -27,9 +29,10 @@ pub const KERNEL_NAME_BYTES_MAX: usize = 4_096;
 /// Longest key of a task, in bytes: a command line that identifies a program.
 pub const TASK_KEY_BYTES_MAX: usize = 4_096;
 
-/// The most kernels in flight that are tracked: current devices run at most 128 grids at once.
+/// Maximum number of kernels in flight that are tracked: current devices run at most 128 grids at
+/// once.
 pub const RUNNING_MAX: usize = 128;
 
-/// The most actions of one step. Every session may get a role, the end of a grant and a grant; a
-/// few more actions concern the step itself.
+/// Maximum number of actions of one step. Every session may get a role, the end of a grant and a
+/// grant; a few more actions concern the step itself.
 pub const ACTIONS_MAX: usize = 3 * SESSIONS_MAX + 8;

@@ -14,8 +14,8 @@ pub const MEASURED_SAMPLES_MAX: u32 = 1_000;
 /// The fewest samples with which a mean is used before it is tight.
 pub const KNOWN_SAMPLES_MIN: u32 = 3;
 
-/// The most samples of one mean. Beyond this all sums are halved. With [`SAMPLE_MAX`] this keeps
-/// the integers of [`Mean::is_tight`] within 128 bits.
+/// Maximum number of samples of one mean. Beyond this all sums are halved. With [`SAMPLE_MAX`] this
+/// keeps the integers of [`Mean::is_tight`] within 128 bits.
 const HELD_SAMPLES_MAX: u32 = 65_535;
 
 /// Longest sample, one minute: a kernel that runs longer hangs, and a longer gap is a pause of the

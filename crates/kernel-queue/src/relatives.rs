@@ -9,7 +9,7 @@
 use crate::ids::KernelId;
 use crate::time::Nanos;
 
-/// The most relatives that one prediction uses.
+/// Maximum number of relatives that one prediction uses.
 pub const RELATIVES_MAX: usize = 64;
 
 /// Times grow at most a little faster than the work, and never fall.

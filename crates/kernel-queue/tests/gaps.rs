@@ -399,8 +399,9 @@ fn a_launch_of_higher_priority_does_not_wait_for_the_grant_of_a_lower_one() {
     assert!(granted(&scene.done(2), 3).is_some());
 }
 
-/// A process whose threads launch kernels of 1 ms, one after the other, in the gaps of a holder with 2 ms of work and
-/// 8 ms of pause. Returns the numbers of its grants and of its kernels in twenty gaps.
+/// A process whose threads launch kernels of 1 ms, one after another, in the gaps of a holder with
+/// 2 ms of work and 8 ms of pause. Returns the numbers of its grants and of its kernels in twenty
+/// gaps.
 fn filled_by_threads(threads: u64) -> (u64, u64) {
     let mut scene = Scene::new(plain());
     scene.join(1, 0, profile(&[(ms(2), ms(8))]));

@@ -11,7 +11,7 @@ use tessera_kernel_queue::{
     QueueRules, SessionId, TaskProfile,
 };
 
-/// A holder that never pauses: kernels of 500 µs one after the other, for `span`; fillers send
+/// A holder that never pauses: kernels of 500 µs one after another, for `span`; fillers send
 /// another request as soon as they were served. Returns the time that aged kernels took.
 fn never_pausing(scene: &mut Scene, fillers: &[(u64, Nanos)], span: Nanos) -> Nanos {
     let mut cost = Nanos::ZERO;
@@ -367,7 +367,7 @@ fn launches_that_crossed_a_new_role_are_charged_once_and_leave_no_lasting_debt()
         scene.now = ms(10 * task - 8);
         scene.sync(1);
         if task == 4 {
-            // They end one after the other, within 40 ms.
+            // They end one after another, within 40 ms.
             (0..12).for_each(|_| drop(scene.done(2)));
         }
         let seen = scene.wait(ms(10 * task));

@@ -54,7 +54,7 @@ impl FailureCount {
         self.backoff.pause_after(self.failures)
     }
 
-    /// Begins anew after a success: the next pause is the first one again.
+    /// Begins again after a success: the next pause is the first one again.
     pub const fn reset(&mut self) {
         self.failures = 0;
     }

@@ -10,7 +10,7 @@ use crate::life::words;
 use crate::spec::BadField;
 use crate::units::Millis;
 
-/// Most seconds before a time limit at which a signal may be sent, which is Slurm's.
+/// Maximum number of seconds before a time limit at which a signal may be sent, which is Slurm's.
 pub const EARLY_SIGNAL_SECS_MAX: u64 = 65_535;
 
 words! {
@@ -117,8 +117,8 @@ impl TaskPosition {
         self.index.or(self.rank)
     }
 
-    /// Whether its submission's number and [`TaskPosition::named_by`] name it, and no other job. They name rank 0 of
-    /// a task of several.
+    /// Returns whether its submission's number and [`TaskPosition::named_by`] name it, and no other
+    /// job. They name rank 0 of a task of several.
     pub fn has_name(self) -> bool {
         self.named_by().is_some() && (self.index.is_none() || self.rank.unwrap_or(0) == 0)
     }
@@ -154,7 +154,7 @@ impl ArrayRules {
         Ok(Self { indexes, limit })
     }
 
-    /// Whether there are no rules.
+    /// Returns whether there are no rules.
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
@@ -189,8 +189,8 @@ impl ArrayRules {
     }
 }
 
-/// The most rows or columns of a terminal: more than any screen has, and small enough for programs
-/// that allocate by it.
+/// Maximum number of rows or columns of a terminal: more than any screen has, and small enough for
+/// programs that allocate by it.
 pub const TERMINAL_SIZE_MAX: u16 = 4_096;
 
 /// The size of a terminal, in characters.

@@ -13,10 +13,11 @@ use crate::life::words;
 use crate::spec::BadField;
 use crate::units::Millis;
 
-/// The most jobs that one job may wait for: its specification stays small, and each one needs a
-/// look-up.
+/// Maximum number of jobs that one job may wait for: its specification stays small, and each one
+/// needs a look-up.
 pub const DEPENDENCY_JOBS_MAX: usize = 1_000;
-/// The most minutes between a start and a dependent job, a year: longer times are typing errors.
+/// Maximum number of minutes between a start and a dependent job, a year: longer times are typing
+/// errors.
 const DELAY_MINUTES_MAX: u64 = 366 * 24 * 60;
 
 words! {

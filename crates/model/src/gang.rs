@@ -15,7 +15,7 @@ use crate::ids::JobId;
 use crate::life::Outcome;
 use crate::spec::BadField;
 
-/// Most members of a gang: as many attempts as one round of the leader can start.
+/// Maximum number of members of a gang: as many attempts as one round of the leader can start.
 pub const GANG_MEMBERS_MAX: u32 = 256;
 
 /// The first rendezvous port of gangs: below the ephemeral ports (32,768 on Linux), above those of

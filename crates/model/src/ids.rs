@@ -281,7 +281,7 @@ text_id!(
 );
 text_id!(
     /// One slice, as `CUDA_VISIBLE_DEVICES` takes it: a MIG device (`MIG-…`), or a whole GPU
-    /// (`GPU-…`) where MIG is off. Changes whenever an instance is made anew.
+    /// (`GPU-…`) where MIG is off. Changes whenever an instance is made again.
     SliceId,
     "MIG- or GPU- and the UUID that NVML reports",
     |text| is_device_uuid(text, "MIG-") || is_device_uuid(text, "GPU-")

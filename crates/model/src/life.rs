@@ -289,7 +289,7 @@ pub struct RetryRules {
 }
 
 /// How many times a job may end without its own fault before it is held for inspection. A job that
-/// kills every node it runs on must not be repeated for ever.
+/// kills every node it runs on must not be repeated forever.
 pub const UNCHARGED_ENDS_MAX: u32 = 16;
 
 impl RetryRules {

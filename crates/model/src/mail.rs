@@ -9,7 +9,7 @@ use crate::ids::BadId;
 use crate::life::words;
 use crate::spec::BadField;
 
-/// Most addresses that one job may name.
+/// Maximum number of addresses that one job may name.
 pub const ADDRESSES_MAX: usize = 8;
 /// Longest address, as in RFC 5321.
 const ADDRESS_BYTES_MAX: usize = 254;
@@ -102,7 +102,8 @@ impl FromStr for MailAddress {
     }
 }
 
-/// Whether a text has letters, digits and `others` only, and begins with a letter, a digit or an underscore.
+/// Returns whether a text has letters, digits and `others` only, and begins with a letter, a digit
+/// or an underscore.
 fn is_word(text: &str, others: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.starts_with(is_plain) && text.chars().all(|c| is_plain(c) || others.contains(c))

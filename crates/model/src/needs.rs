@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// Most warps that a multiprocessor of a GPU with MIG runs at once: 64 on compute capability 8.0, 9.0 and 10.0, fewer
-/// on others. The largest number gives a lower bound for all.
+/// Maximum number of warps that a multiprocessor of a GPU with MIG runs at once: 64 on compute
+/// capability 8.0, 9.0 and 10.0, fewer on others. The largest number gives a lower bound for all.
 ///
 /// Source: CUDA C++ programming guide, technical specifications per compute capability.
 pub const RESIDENT_WARPS_MAX: u64 = 64;

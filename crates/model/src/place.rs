@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::NodeName;
 use crate::spec::BadField;
 
-/// Most nodes that one list may name.
+/// Maximum number of nodes that one list may name.
 pub const LISTED_NODES_MAX: usize = 4_096;
 
 /// Restrictions of a job to some of the cluster's GPUs.

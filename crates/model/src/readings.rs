@@ -10,8 +10,8 @@ use crate::ids::BadId;
 use crate::life::words;
 use crate::units::{Bytes, Millis};
 
-/// The most readings of one attempt in one report: ten a second in the six seconds between two
-/// reports.
+/// Maximum number of readings of one attempt in one report: ten a second in the six seconds between
+/// two reports.
 pub const READINGS_MAX: usize = 64;
 
 words! {

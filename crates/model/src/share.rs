@@ -11,7 +11,8 @@ use crate::mig::compute::ComputeSlot;
 use crate::spec::{BadField, GpuRequest};
 use crate::units::Bytes;
 
-/// Most attempts that share one slice: one MPS server takes 48 client contexts (since Volta).
+/// Maximum number of attempts that share one slice: one MPS server takes 48 client contexts (since
+/// Volta).
 pub const SHARERS_MAX: u32 = 48;
 
 /// A share of a slice's multiprocessors, in percent: 1 to 100.

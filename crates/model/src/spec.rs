@@ -44,13 +44,13 @@ impl BadField {
 
 /// Longest script: with environment and arguments it must fit into one frame of 64 KiB.
 pub const SCRIPT_BYTES_MAX: usize = 40_000;
-/// The most bytes that arguments, environment, paths and names may have together.
+/// Maximum number of bytes that arguments, environment, paths and names may have together.
 pub const REST_BYTES_MAX: usize = 20_000;
-/// Most environment variables.
+/// Maximum number of environment variables.
 pub const ENV_VARS_MAX: usize = 512;
 /// Longest name of a job.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Most tasks in one array.
+/// Maximum number of tasks in one array.
 pub const ARRAY_TASKS_MAX: u32 = 10_000;
 
 words! {
@@ -245,7 +245,7 @@ impl TimeUpdate {
 }
 
 impl JobUpdate {
-    /// Whether nothing is updated.
+    /// Returns whether nothing is updated.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -374,10 +374,10 @@ pub struct RunSpec {
     /// migrated.
     #[serde(default)]
     pub checkpoint_signal: Option<CheckpointSignal>,
-    /// Most memory of the host that an attempt may use.
+    /// Maximum memory of the host that an attempt may use.
     #[serde(default)]
     pub host_memory: Option<Bytes>,
-    /// Most processors that an attempt may use.
+    /// Maximum number of processors that an attempt may use.
     #[serde(default)]
     pub cpus: Option<u32>,
     /// How it is started and warned.
@@ -555,15 +555,15 @@ pub struct RawJobSpec {
 
 /// Grace after `SIGTERM` where a job requests none, as batch schedulers give.
 const DEFAULT_GRACE: Millis = Millis::from_secs(30);
-/// Longest grace: a node can't wait for ever to get its slice back.
+/// Longest grace: a node can't wait forever to get its slice back.
 const GRACE_SECS_MAX: u64 = 3_600;
 /// Longest time limit, one year: longer ones are typing errors.
 const TIME_LIMIT_SECS_MAX: u64 = 366 * 24 * 3_600;
 /// Least memory of the host: below it no program starts.
 const HOST_MEMORY_MIN: Bytes = Bytes::from_mib(1);
-/// Most memory of the host: more than any machine has.
+/// Maximum memory of the host: more than any machine has.
 const HOST_MEMORY_MAX: Bytes = Bytes::from_mib(1 << 30);
-/// Most processors: what Linux has at most.
+/// Maximum number of processors: what Linux has at most.
 const CPUS_MAX: u32 = 8_192;
 /// Most of its own failures that a job may survive.
 const RETRIES_MAX: u32 = 1_000;

@@ -133,7 +133,7 @@ impl Millis {
         self.0
     }
 
-    /// Whether it is no time.
+    /// Returns whether it is no time.
     #[must_use]
     pub const fn is_zero(&self) -> bool {
         self.0 == 0

@@ -29,7 +29,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// Whether the request could be met after jobs end, without another layout.
+    /// Returns whether the request could be met after jobs end, without another layout.
     pub(crate) const fn is_possible(&self) -> bool {
         matches!(self, Self::Possible)
     }

@@ -1,4 +1,4 @@
-//! Metrics as Prometheus reads them, for programs whose figures are read anew for each scrape:
+//! Metrics as Prometheus reads them, for programs whose figures are read again for each scrape:
 //! metric families in the `prometheus` crate's model, written by its encoder.
 
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
@@ -7,7 +7,7 @@ use prometheus::{Error, TextEncoder};
 /// Whether a metric only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Only grows, until its program starts anew.
+    /// Only grows, until its program starts again.
     Counter,
     /// Grows and falls.
     Gauge,

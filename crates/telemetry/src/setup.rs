@@ -179,7 +179,7 @@ fn resource(service: &'static str) -> Resource {
     if named { builder.build() } else { builder.with_service_name(service).build() }
 }
 
-/// Spans of the exporter's own crates are left out, or it would trace itself for ever.
+/// Spans of the exporter's own crates are left out, or it would trace itself forever.
 fn exported() -> Targets {
     ["hyper", "reqwest", "h2", "opentelemetry", "actix_http", "actix_server", "quinn"]
         .into_iter()

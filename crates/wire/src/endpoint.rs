@@ -27,7 +27,7 @@ pub enum ListenError {
 ///
 /// The secret by which peers accept that their connection is gone (RFC 9000, section 10.3) comes
 /// from the private key. So a controller that was killed and started again answers their next
-/// packet with a reset, and they connect anew at once, instead of waiting for the silence to last.
+/// packet with a reset, and they connect again at once, instead of waiting for the silence to last.
 ///
 /// # Errors
 ///

@@ -30,7 +30,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// The initial estimate of a round trip. Both ends are on one machine.
 const INITIAL_RTT: Duration = Duration::from_millis(2);
-/// Most handshakes at once: all processes of a full node start together.
+/// Maximum number of handshakes at once: all processes of a full node start together.
 const HANDSHAKES_MAX: usize = 1_024;
 
 /// SHA-256 of an endpoint's certificate, by which shims identify it.

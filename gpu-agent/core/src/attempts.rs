@@ -3,7 +3,7 @@
 //! Rules of the fencing protocol that live here:
 //!
 //! - Launches need this node's generation (F7) and a lease.
-//! - A tombstone refuses a launch for ever (F8).
+//! - A tombstone refuses a launch forever (F8).
 //! - An attempt is journalled before it is started, and an order that is repeated is only reported
 //!   (F9).
 //! - Ends are kept until they are acknowledged (F12).
@@ -38,8 +38,8 @@ pub use fault_scope::FaultScope;
 pub use recovery::{AttemptTrace, HeldAttempt};
 pub use refusal::{LaunchRefusal, PlacementRefusal};
 
-/// The most attempts that a node holds, running or ended and not yet acknowledged. It is far above
-/// what its GPUs can run; a controller that sends more is faulty.
+/// Maximum number of attempts that a node holds, running or ended and not yet acknowledged. It is
+/// far above what its GPUs can run; a controller that sends more is faulty.
 const ATTEMPTS_MAX: usize = 4096;
 
 /// The actions for the caller, in order.
@@ -82,7 +82,7 @@ pub struct LaunchConditions {
 enum AttemptPhase {
     /// Its record is on its way to the disk.
     Journalling(Box<LaunchOrder>),
-    /// With a shepherd, which hasn't reported yet that the program runs.
+    /// With a shepherd that hasn't reported yet that the program runs.
     Spawning,
     Running {
         pid: u32,

@@ -13,14 +13,14 @@ use crate::driver_watch::{WatchLine, WatchReadings};
 use crate::out_of_memory::RefusedMemory;
 use crate::telemetry::readings::thinned;
 
-/// The longest line, including its end: the companion writes no longer ones, so that lines are
-/// never interleaved.
+/// The longest line, including its end. The companion writes no longer lines, so lines are never
+/// interleaved.
 pub const LINE_BYTES_MAX: usize = 512;
 
-/// The most known processes of one attempt: the ranks of a node, and their workers.
+/// Maximum number of known processes of one attempt: the ranks of a node, and their workers.
 pub const PROCESSES_MAX: usize = 256;
 
-/// More than any GPU has, in bytes: 1 PiB. A larger number is no memory.
+/// More than any GPU has, in bytes: 1 PiB. A larger number is not a memory size.
 pub const BYTES_MAX: u64 = 1 << 50;
 
 /// One line of the companion.
@@ -36,7 +36,7 @@ pub enum CompanionLine<'l> {
         allocated: Bytes,
         /// Memory in use by the program or reserved for it.
         reserved: Bytes,
-        /// The most that the program used at once.
+        /// The peak use of the program.
         peak: Bytes,
     },
     /// The allocator refused a request.
@@ -121,8 +121,8 @@ pub struct CompanionReadings {
 }
 
 impl CompanionReadings {
-    /// Takes bytes of the pipe, as they were read at `now`. Lines that are too long, or neither the companion's nor the
-    /// watch's, are left out.
+    /// Adds bytes of the pipe that were read at `now`. Lines that are too long, or neither the
+    /// companion's nor the watch's, are left out.
     pub fn take(&mut self, bytes: &[u8], now: Millis) {
         for byte in bytes {
             if *byte != b'\n' {
@@ -196,14 +196,14 @@ impl CompanionReadings {
         !self.processes.is_empty() || self.watch.is_watched()
     }
 
-    /// Returns the most memory that any observer saw; `None` without one.
+    /// Returns the largest memory that any observer saw; `None` without one.
     pub fn peak(&self) -> Option<Bytes> {
         let reserved = self.memory().map_or(Bytes::ZERO, |memory| memory.reserved_peak);
         self.has_memory().then(|| reserved.max(self.watch.peak()))
     }
 
-    /// Returns what the attempt needs at least, by its calls of the driver. What a framework takes in advance is no
-    /// need.
+    /// Returns the minimum that the attempt needs, by its calls of the driver. Memory that a
+    /// framework reserves in advance is not a need.
     pub fn needs(&self) -> LaunchNeeds {
         match self.preallocated {
             Some(_) => LaunchNeeds::default(),
@@ -238,8 +238,9 @@ impl CompanionReadings {
 
     /// Returns the refusals, for an attempt that ended at `end`; `None` if nothing observed it.
     ///
-    /// A framework's allocator knows more than the driver: it frees its cache and tries again. Where it was not refused,
-    /// the driver's refusals count, as those of libraries that allocate by themselves.
+    /// A framework's allocator knows more than the driver: it frees its cache and tries again. If
+    /// it was not refused, the driver's refusals count: they come from libraries that allocate by
+    /// themselves.
     pub fn refused(&self, end: Millis) -> Option<RefusedMemory> {
         let Some((pid, iteration, at)) = self.refused else {
             let by_driver = self.watch.refusals(self.iteration()).map(|refusals| RefusedMemory {

@@ -95,7 +95,7 @@ pub struct MachineFacts {
     pub now_unix: Millis,
     /// Whether something keeps the clock synchronised; `None` if that can't be determined.
     pub clock_kept: Option<bool>,
-    /// The most files that a process may open.
+    /// Maximum number of files that a process may open.
     pub open_files: Option<u64>,
     /// NVIDIA's MPS control program; `None` if it isn't there.
     pub mps_control: Option<String>,
@@ -108,7 +108,7 @@ pub struct MachineFacts {
 pub struct ProcessFacts {
     /// Its pid.
     pub pid: u32,
-    /// Its name, as the kernel has it (at most 15 characters).
+    /// Its name in the kernel (at most 15 characters).
     pub name: String,
     /// Whether it belongs to this agent or to an attempt.
     pub ours: bool,

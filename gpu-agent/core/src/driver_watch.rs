@@ -20,9 +20,9 @@ pub enum WatchLine {
         pid: u32,
         /// In bytes, now.
         held: u64,
-        /// In bytes, at most so far.
+        /// The peak so far, in bytes.
         peak: u64,
-        /// Requests that the driver gave so far.
+        /// Requests that the driver has granted so far.
         given: u64,
     },
     /// The driver refused a request.
@@ -33,7 +33,7 @@ pub enum WatchLine {
         requested: u64,
         /// What it held, in bytes.
         held: u64,
-        /// Requests that the driver had given.
+        /// Requests that the driver had granted.
         given: u64,
     },
     /// A process launched its first kernel.
@@ -48,7 +48,7 @@ pub enum WatchLine {
 }
 
 impl WatchLine {
-    /// Reads a line; `None` if it is none of the watch's.
+    /// Reads a line; `None` if it is not one of the watch's.
     pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let kind = words.next()?;
@@ -78,12 +78,12 @@ impl WatchLine {
     }
 }
 
-/// A refusal of the driver's that may have been survived.
+/// A refusal by the driver that the process may have survived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LastRefusal {
     pid: u32,
     at: Millis,
-    /// Requests that the process had been given.
+    /// Requests that the process had been granted.
     given: u64,
     /// Iterations that the companion had reported.
     iteration: u64,
@@ -91,7 +91,7 @@ struct LastRefusal {
     would_hold: u64,
 }
 
-/// What one process reported last.
+/// The last report of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct WatchedProcess {
     peak: u64,
@@ -100,7 +100,7 @@ struct WatchedProcess {
     first: Option<(u64, u64)>,
 }
 
-/// What the watches of an attempt's processes reported.
+/// The reports of the watches in an attempt's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchReadings {
     processes: BTreeMap<u32, WatchedProcess>,
@@ -115,12 +115,12 @@ pub struct DriverRefusals {
     pub count: u32,
     /// When the last one was read.
     pub at: Millis,
-    /// Requests that were given to its process after it, and iterations after it.
+    /// Requests that were granted to its process after it, and iterations after it.
     pub survived: u64,
 }
 
 impl WatchReadings {
-    /// Takes a line, as it was read at `now`. `iteration` is the newest of the companion's.
+    /// Adds a line that was read at `now`. `iteration` is the newest of the companion's.
     pub fn take(&mut self, line: WatchLine, iteration: u64, now: Millis) {
         let (WatchLine::Memory { pid, .. }
         | WatchLine::Refused { pid, .. }
@@ -144,7 +144,7 @@ impl WatchReadings {
             WatchLine::FirstLaunch { held, warps, .. } => {
                 process.peak = process.peak.max(held);
                 process.first = process.first.or(Some((held, warps)));
-                // It goes on, so that what was refused was a probe.
+                // It continues, so the refused request was a probe.
                 let _ = self.last.take_if(|last| last.pid == pid);
             }
         }
@@ -155,7 +155,7 @@ impl WatchReadings {
         !self.processes.is_empty()
     }
 
-    /// Returns the sum of the most that each process held.
+    /// Returns the sum of the processes' peaks.
     pub fn peak(&self) -> Bytes {
         Bytes::new(self.processes.values().map(|process| process.peak).fold(0, u64::saturating_add))
     }
@@ -168,7 +168,7 @@ impl WatchReadings {
         Some(DriverRefusals { count: self.refusals, at: last.at, survived })
     }
 
-    /// Returns what the attempt needs at least. `iteration` is the newest of the companion's.
+    /// Returns the minimum that the attempt needs. `iteration` is the newest of the companion's.
     pub fn needs(&self, iteration: u64) -> LaunchNeeds {
         let first = || self.processes.values().filter_map(|process| process.first);
         let refused = self.refusals(iteration).filter(|refusals| refusals.survived == 0);

@@ -71,7 +71,7 @@ pub fn environment(
 }
 
 /// Returns a process's position among those of its job, in the terms of batch schedulers; it is
-/// alone if it is in no gang.
+/// alone if it is not in a gang.
 fn ranks(gang: Option<&GangPosition>) -> Vec<(&'static str, String)> {
     let (mut rank, mut local_rank, mut node_rank, mut size, mut nodes) = (0, 0, 0, 1, 1);
     let mut local_size = 1;

@@ -16,7 +16,7 @@ const APART: Millis = Millis::from_secs(600);
 const LEMON_FAULTS: usize = 3;
 /// …within this time quarantine a GPU, until the oldest of them is older than this.
 const LEMON_WITHIN: Millis = Millis::from_secs(24 * 60 * 60);
-/// The most faults that are counted: more than any decision needs.
+/// Maximum number of faults that are counted: more than any decision needs.
 const COUNTED_MAX: usize = 32;
 /// The longest sentence about a fault.
 const MESSAGE_CHARS_MAX: usize = 300;

@@ -50,9 +50,9 @@ pub struct AttemptTally {
     pub passed: u64,
     /// Records that a shim dropped because its ring was full.
     pub lost: u64,
-    /// Launches of fillers without a grant: they may not wait, or the queue was dead.
+    /// Launches of fillers without a grant: they must not wait, or the queue was dead.
     pub ungranted: u64,
-    /// The most device memory that one process was observed to allocate, in bytes.
+    /// The peak device memory that one process was observed to allocate, in bytes.
     pub memory_peak: u64,
 }
 

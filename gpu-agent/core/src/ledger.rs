@@ -15,8 +15,8 @@ use tessera_model::{AttemptId, GpuId, JobId};
 pub const HEADER: [u8; 8] = *b"TSRJRNL1";
 const PREFIX: usize = 8;
 
-/// The most tombstones that are kept. One is forgotten only after this many others: by then every
-/// connection that could still carry its launch has ended.
+/// Maximum number of tombstones that are kept. One is forgotten only after this many others: by
+/// then every connection that could still carry its launch has ended.
 pub const TOMBSTONES_MAX: usize = 20_000;
 
 /// The facts about an attempt that are needed after a crash.

@@ -9,7 +9,8 @@ use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
 use tessera_model::share::{MpsShare, SHARERS_MAX, SmPercent};
 
-/// The most client processes whose attempts are remembered: 48 contexts, and their successors.
+/// Maximum number of client processes whose attempts are remembered: 48 contexts, and their
+/// successors.
 const CLIENTS_MAX: usize = 4096;
 
 /// Why the sharing jobs of a slice can't continue.

@@ -28,7 +28,7 @@ const FULL_PEAK: u64 = 900;
 /// gave up, or the driver's error 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedMemory {
-    /// How many requests were refused for good: the allocator had freed its cache and tried again.
+    /// How many requests were finally refused: the allocator had freed its cache and tried again.
     pub given_up: u32,
     /// The time from the last refusal to the end.
     pub before_end: Millis,
@@ -45,7 +45,7 @@ pub struct MemoryEvidence<'e> {
     pub text: Option<&'e TextEvidence>,
     /// What an observer inside it saw; `None` without an observer.
     pub refused: Option<RefusedMemory>,
-    /// The most GPU memory that it was observed to have; `None` if it was never observed.
+    /// The peak GPU memory that it was observed to have; `None` if it was never observed.
     pub peak: Option<Bytes>,
     /// The memory of its slice, or its limit there; `None` if that is unknown.
     pub slice: Option<Bytes>,

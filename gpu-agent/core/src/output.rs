@@ -5,7 +5,7 @@ use std::path::Path;
 use tessera_frames::cluster::LaunchOrder;
 use tessera_model::{JobId, NodeName};
 
-/// The most digits to which a number is padded, as in Slurm.
+/// Maximum number of digits to which a number is padded, as in Slurm.
 const PADDING_MAX: usize = 10;
 
 /// Returns the absolute path that `pattern` names.

@@ -193,7 +193,7 @@ impl InstanceOwnership {
     }
 
     /// Returns the node's instances without a compute instance: leftovers of a crash or a failure,
-    /// which are useless and in the way.
+    /// which are useless and block space.
     pub fn half_made(&self, facts: &GpuFacts) -> Vec<Slot> {
         let left = |i: &&InstanceFacts| i.compute == 0 && i.users.is_empty() && self.is_ours(i);
         facts.instances.iter().filter(left).map(|instance| instance.slot).collect()

@@ -121,7 +121,7 @@ impl PlanRun {
             let start = step.slot().start;
             let reason = format!(
                 "another program created the instance on memory slice {start}: run tessera clear \
-                 on it to hand it over to Tessera"
+                 on it to give it to Tessera"
             );
             return self.fail(reason, None);
         }

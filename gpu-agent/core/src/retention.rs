@@ -38,7 +38,7 @@ pub struct KeptOutput {
     pub bytes: Bytes,
 }
 
-/// The most removals that are remembered for later readers.
+/// Maximum number of removals that are remembered for later readers.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// The kept outputs of attempts whose ends were acknowledged, and recent removals.

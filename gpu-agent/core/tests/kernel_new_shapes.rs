@@ -255,7 +255,7 @@ impl Scene {
 }
 
 impl FillerProcess {
-    /// Returns the index of a launch's kernel, as far as the process knows it.
+    /// Returns the index of a launch's kernel, if the process knows it.
     fn index(&self, launch: u64) -> KernelIndex {
         self.facts.get(&launch).map_or(KernelIndex::UNKNOWN, |facts| facts.0)
     }

@@ -20,7 +20,7 @@ use tessera_agent_core::nvml::facts::GpuFacts;
 
 /// Orders that may wait for one GPU: the node sends one at a time.
 const MAILBOX: usize = 16;
-/// How often GPUs are looked for: a driver may be loaded after the agent, a GPU come back.
+/// How often GPUs are looked for: a driver may be loaded after the agent, and a GPU may come back.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How long a node waits for one GPU before it reports that it is ready: a layout of seven
 /// instances is restored within seconds.
@@ -31,7 +31,7 @@ pub struct GpuActor {
     gpu: Option<ManagedGpu>,
 }
 
-/// Something that a GPU is to do.
+/// An order for a GPU.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub enum GpuMessage {
@@ -87,7 +87,7 @@ struct Member {
 
 type Members = BTreeMap<GpuId, Member>;
 
-/// Looks for GPUs, starts an actor for each, and hands orders and errors on. `ready` is completed
+/// Looks for GPUs, starts an actor for each, and forwards orders and errors. `ready` is completed
 /// after the first look.
 pub async fn run(
     tools: GpuTools,
@@ -129,7 +129,7 @@ fn pass_on(members: &Members, reported: DriverNotice) {
             },
             DriverNotice::Lost => GpuMessage::Refresh,
         };
-        // A full mailbox means that it is going to look anyway.
+        // A full mailbox means that it will read the GPU anyway.
         let _ = member.actor.try_send(message);
     }
 }
@@ -190,7 +190,7 @@ async fn take_on(tools: &GpuTools, members: &mut Members, id: GpuId, facts: Opti
         Ok(file) => file,
         Err(error) => {
             // Guessing the number could let an old plan through.
-            tracing::error!(gpu = %id, %error, "a GPU is left alone");
+            tracing::error!(gpu = %id, %error, "a GPU is not used");
             return;
         }
     };

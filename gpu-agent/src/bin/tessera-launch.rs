@@ -1,4 +1,4 @@
-//! Starts attempts' programs as their users, for a `tessera-shepherd`. Never started by hand.
+//! Starts attempts' programs as their users, for a `tessera-shepherd`. It is not started by hand.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Runs attempts for a `tessera-agent`, one at a time, and outlives it. Never started by hand.
+//! Runs attempts for a `tessera-agent`, one at a time, and outlives it. It is not started by hand.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tessera_agent::shepherd::protocol::{PROTOCOL_FLAG, VERSION};
 use tessera_agent::shepherd::serve::{Shepherd, ShepherdLocation};
 use tessera_agent::sys::spawn::{ignore_signals, take_stdin};
 
-/// Runs attempts for a tessera-agent. Never started by hand: standard input is its connection.
+/// Runs attempts for a tessera-agent. It is not started by hand: standard input is its connection.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct ShepherdArguments {
@@ -20,7 +20,7 @@ struct ShepherdArguments {
     /// The name that the agent drew for this shepherd.
     #[arg(long)]
     id: uuid::Uuid,
-    /// Control group under which this shepherd makes one for its attempts.
+    /// Control group under which this shepherd creates one for its attempts.
     #[arg(long)]
     groups: Option<PathBuf>,
     /// The program that starts attempts as their users.

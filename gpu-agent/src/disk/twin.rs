@@ -31,7 +31,7 @@ impl Twin {
     ///
     /// # Errors
     ///
-    /// The disk refused, or neither copy is whole: a person must look.
+    /// The disk refused, or neither copy is whole: a person must examine it.
     pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
         match fs::read(path) {
             Ok(bytes) => newest(&bytes).map(|(_, body)| Some(body.to_vec())),
@@ -44,7 +44,7 @@ impl Twin {
     ///
     /// # Errors
     ///
-    /// As [`Twin::read`] has it.
+    /// As for [`Twin::read`].
     pub fn open(path: &Path, body: &[u8]) -> io::Result<Self> {
         match fs::read(path) {
             Ok(bytes) => Ok(Self {
@@ -76,7 +76,7 @@ impl Twin {
     }
 }
 
-/// Writes a file anew, with space for twice as much as it holds.
+/// Writes a file again, with space for twice as much as it holds.
 fn make(path: &Path, body: &[u8], number: u64) -> io::Result<Twin> {
     let mut copy_bytes = COPY_BYTES_MIN;
     while copy_bytes < 2 * (HEAD + body.len()) {
@@ -132,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever of a write reaches the disk, the body before it or its own is read.
+        /// Whatever part of a write reaches the disk, either the earlier body or its own is read.
         #[test]
         fn a_torn_write_leaves_the_body_before_it(
             bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3_000), 1..5),

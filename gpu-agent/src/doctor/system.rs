@@ -1,4 +1,4 @@
-//! What the kernel reports of the machine and of this account.
+//! What the kernel reports about the machine and this account.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,14 +14,14 @@ use tessera_agent_core::doctor::{DiskFacts, MachineFacts, ProcessFacts};
 const MIG_CONFIG: &str = "/proc/driver/nvidia/capabilities/mig/config";
 /// Services that cut GPUs by themselves.
 const MIG_MANAGERS: [&str; 2] = ["nvidia-mig-manager.service", "nvidia-mig-parted.service"];
-/// Programs that keep clocks in step, by the names that the kernel has of them.
+/// Programs that synchronise clocks, by their names in the kernel.
 const CLOCK_KEEPERS: [&str; 4] = ["chronyd", "ntpd", "systemd-timesyn", "ptp4l"];
-/// Programs that get in the way even when no file of a GPU is seen open.
+/// Programs that interfere even if they are not seen to have a GPU's file open.
 const WATCHED: [&str; 3] = ["nv-hostengine", "nvidia-cuda-mps", "dcgm"];
-/// Most processes that are reported.
+/// Maximum number of processes that are reported.
 const PROCESSES_MAX: usize = 64;
 
-/// Looks at everything; what can't be seen counts as absent.
+/// Gathers all facts; what can't be determined counts as absent.
 pub(super) fn look(data: Option<&Path>) -> MachineFacts {
     let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
     let loaded = |name: &str| modules.lines().any(|line| line.split(' ').next() == Some(name));
@@ -44,7 +44,7 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
         isolation_gaps: BTreeSet::new(),
         data: data.and_then(disk),
         now_unix: clock::unix_now(),
-        // A container has its host's clock, and doesn't see who keeps it.
+        // A container has its host's clock, and doesn't see what synchronises it.
         clock_kept: if kept { Some(true) } else { (!in_container).then_some(false) },
         mps_control: None,
         open_files: getrlimit(Resource::Nofile).current,
@@ -52,7 +52,7 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
     }
 }
 
-/// Returns whether the file may be opened that gives the right to configure MIG.
+/// Returns whether the file that gives the right to configure MIG may be opened.
 fn mig_config_file() -> Option<bool> {
     let text = fs::read_to_string(MIG_CONFIG).ok()?;
     let minor = text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor:"))?;
@@ -99,11 +99,12 @@ fn processes() -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Returns a process if it uses a GPU, or is known to get in the way.
+/// Returns a process if it uses a GPU, or is known to interfere.
 fn matters(pid: u32, name: String, data: Option<&Path>) -> Option<ProcessFacts> {
     let gpus = open_gpus(pid);
     let watched = || WATCHED.iter().any(|watched| name.starts_with(watched));
-    // One that has ended holds nothing, even if nobody waits for it: containers have no init that would.
+    // A process that has ended holds nothing, even if it was not reaped: containers have no init
+    // for that.
     if gpus.is_empty() && !(watched() && identity::runs(pid)) {
         return None;
     }
@@ -113,7 +114,7 @@ fn matters(pid: u32, name: String, data: Option<&Path>) -> Option<ProcessFacts> 
 
 /// The numbers of the GPUs whose files a process has open.
 fn open_gpus(pid: u32) -> Vec<u32> {
-    // Processes of other users can't be looked into without privileges.
+    // Processes of other users can't be examined without privileges.
     let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     let number = |path: PathBuf| {
         let name = path.strip_prefix("/dev").ok()?.to_str()?.to_owned();
@@ -126,7 +127,7 @@ fn open_gpus(pid: u32) -> Vec<u32> {
     gpus
 }
 
-/// Whether a process is of an attempt, or works in the agent's folder: by its environment.
+/// Returns whether a process is of an attempt, or works in the agent's folder: by its environment.
 fn is_ours(pid: u32, data: Option<&Path>) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let mut variables = environment.split(|byte| *byte == 0);

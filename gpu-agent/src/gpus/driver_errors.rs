@@ -1,5 +1,5 @@
-//! Errors that the driver reports by itself: which instance they struck, and what they call
-//! for.
+//! Errors that the driver reports by itself: which instance they affected, and which action they
+//! require.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use tessera_agent_core::xids;
 
 /// How long the driver may take to give its advice on an error; after that the catalogue counts.
 const ADVICE_WITHIN: Duration = Duration::from_millis(500);
-/// The same error comes by events and by the kernel's log within this time.
+/// The same error is reported by events and by the kernel's log within this time.
 const BOTH_WITHIN: Millis = Millis::from_secs(5);
-/// Errors of one way that wait for the other's.
+/// Maximum number of errors from one source that wait for the other source.
 const HALVES_MAX: usize = 64;
 
 impl ManagedGpu {
@@ -30,14 +30,14 @@ impl ManagedGpu {
         }
     }
 
-    /// Remembers which attempts a fault hit.
+    /// Records which attempts a fault affected.
     pub async fn hit(&mut self, at_unix: Millis, cause: &FaultCause, attempts: &[AttemptId]) {
         self.file.health.hit(at_unix, cause, attempts);
         self.save();
         self.send_report().await;
     }
 
-    /// Remembers a refusal that speaks of the GPU, or of its driver, and not of the step. Whether
+    /// Records a refusal that concerns the GPU or its driver, and not the step. Whether
     /// it can be used at all is decided by the next reading.
     pub(super) fn hold_against(&mut self, fault: &NvmlCallError, slot: Slot) {
         let cause = FaultCause::Nvml { call: fault.call.clone(), code: fault.code };
@@ -80,10 +80,11 @@ impl ManagedGpu {
         };
         self.file.health.note(seen, self.tools.boot);
         self.save();
-        // An error of one instance that stands no more can have hit nobody who is left.
+        // An error of an instance that no longer exists can't have affected any attempt that is
+        // left.
         let gone = instance.is_some() && slot.is_none() && action < FaultAction::ResetGpu;
         if action != FaultAction::Record && action != FaultAction::Drain && !gone {
-            // What breaks the GPU ends all that runs on it.
+            // A failure of the GPU ends everything that runs on it.
             let slot = slot.filter(|_| action == FaultAction::RestartApp);
             let strike = AttemptFault { gpu: self.id.clone(), at_unix, cause, action, slot, pid };
             self.send(GpuEvent::Struck(strike)).await;

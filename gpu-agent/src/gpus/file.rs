@@ -1,5 +1,5 @@
-//! What a GPU must not forget: the newest plan that it obeyed, the step it was at, what of its
-//! layout is the node's, and what is held against it.
+//! What a GPU must not forget: the newest plan that it obeyed, its current step, the instances that
+//! the node owns, and its record of faults.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,19 +22,19 @@ pub struct GpuFile {
     pub layout_gen: u64,
     /// The plan of that number.
     pub plan: Option<PlanId>,
-    /// The step that was about to be made; `None` once the plan is over. For people: after a
-    /// crash the driver states what is true.
+    /// The step that was about to be made; `None` once the plan has ended. For people: after a
+    /// crash the driver reports the actual state.
     pub intent: Option<PlanStep>,
-    /// What is the node's.
+    /// What the node owns.
     #[serde(default)]
     pub ownership: InstanceOwnership,
-    /// What is held against it.
+    /// Its record of faults.
     #[serde(default)]
     pub health: FaultHistory,
 }
 
 impl GpuFile {
-    /// Reads the file of a GPU; a new one's if there is none.
+    /// Reads the file of a GPU; that of a new one if there is none.
     ///
     /// # Errors
     ///
@@ -49,8 +49,8 @@ impl GpuFile {
         }
     }
 
-    /// Judges a plan by its number: older ones are refused; the same one may be repeated, since
-    /// its steps skip what is done.
+    /// Checks a plan by its number: older ones are refused; the same one may be repeated, since
+    /// completed steps are skipped.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ pub struct SupersededPlan {
     pub obeyed: u64,
 }
 
-/// The way of one GPU's file to the disk.
+/// The writer of one GPU's file.
 #[derive(Debug)]
 pub struct GpuFileWriter {
     path: PathBuf,
@@ -107,11 +107,11 @@ impl GpuFileWriter {
     }
 }
 
-/// Ending of the files that hold how GPUs were last seen.
+/// Suffix of the files with the last known state of GPUs.
 const SEEN: &str = ".seen.json";
 
-/// Keeps how a GPU was last seen: if its driver is gone at the next start, the node still knows
-/// what it has. Losing it costs no more than that.
+/// Stores the last known state of a GPU: if its driver is gone at the next start, the node still
+/// knows what it has. Nothing else depends on it.
 pub fn keep_seen(data: &Path, facts: &GpuFacts) -> std::io::Result<()> {
     let path = seen_path(data, &facts.gpu);
     let temporary = path.with_extension("tmp");
@@ -119,7 +119,7 @@ pub fn keep_seen(data: &Path, facts: &GpuFacts) -> std::io::Result<()> {
     std::fs::rename(temporary, path)
 }
 
-/// Returns how every GPU of the node was last seen.
+/// Returns the last known state of every GPU of the node.
 pub fn all_seen(data: &Path) -> Vec<GpuFacts> {
     let Ok(entries) = std::fs::read_dir(data.join("gpus")) else { return Vec::new() };
     let named = entries.flatten().map(|entry| entry.path());
@@ -129,7 +129,7 @@ pub fn all_seen(data: &Path) -> Vec<GpuFacts> {
         .collect()
 }
 
-/// Forgets how a GPU was last seen.
+/// Removes the last known state of a GPU.
 pub fn forget_seen(data: &Path, gpu: &GpuId) {
     // Fails only if there is none.
     let _ = std::fs::remove_file(seen_path(data, gpu));

@@ -28,16 +28,16 @@ use tessera_agent_core::ownership::AdoptionPolicy;
 use tessera_agent_core::plan::StepInstance;
 use tessera_agent_core::xids;
 
-/// Most pids of strangers in a report.
+/// Maximum number of pids of foreign processes in a report.
 const FOREIGN_MAX: usize = 16;
-/// How long an instance that could not be changed is left alone before it is looked at again.
+/// How long an instance that could not be changed is not tried again.
 const PROBE_EVERY: Millis = Millis::from_secs(60);
 /// How long a placement that the driver refused is not tried again.
 pub(super) const REFUSED_FOR: Millis = Millis::from_secs(600);
 /// Errors under way to one GPU; a driver that reports more at once repeats itself.
 pub const NOTICES_MAX: usize = 64;
 
-/// What a GPU's body needs.
+/// What the implementation of a GPU needs.
 #[derive(Clone, Debug)]
 pub struct GpuTools {
     /// The way to its driver.
@@ -48,7 +48,7 @@ pub struct GpuTools {
     pub data: PathBuf,
     /// Tries of a blocked step.
     pub tries_max: u32,
-    /// Whose the instances are that the node did not make.
+    /// When instances that the node did not create become its own.
     pub adopt: AdoptionPolicy,
     /// The boot that the GPU lives in.
     pub boot: BootId,
@@ -65,14 +65,14 @@ pub struct ManagedGpu {
     /// What is on disk.
     pub(super) saved: GpuFile,
     pub(super) keeper: GpuFileWriter,
-    /// How it was last read; maybe by an agent before this one.
+    /// Its last known state, maybe from an earlier agent.
     pub(super) facts: Option<GpuFacts>,
     /// Whether it was read since this agent started.
     pub(super) read: bool,
     pub(super) stuck: BTreeMap<Slot, StuckInstance>,
     /// Legal placements that the driver refused, and until when they are not tried.
     pub(super) refused: BTreeMap<Slot, Millis>,
-    /// What keeps the driver from reporting how it stands.
+    /// What keeps the driver from reporting its state.
     trouble: Option<GpuHealth>,
     pub(super) numbers: InstanceNumbers,
     pub(super) notices: mpsc::Receiver<ReportedError>,
@@ -84,12 +84,13 @@ pub struct ManagedGpu {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StuckInstance {
     pub(super) reason: String,
-    /// When it is looked at again, on the boot clock.
+    /// When it is tried again, on the boot clock.
     pub(super) probe_at: Millis,
 }
 
 impl ManagedGpu {
-    /// Takes a GPU on. `facts` is how an earlier agent last saw it, for a driver that is gone.
+    /// Adds a GPU. `facts` is its last known state from an earlier agent, in case its driver is
+    /// gone.
     pub fn new(
         id: GpuId,
         tools: GpuTools,
@@ -114,8 +115,8 @@ impl ManagedGpu {
         }
     }
 
-    /// Reads the GPU, puts right what an earlier agent or a new boot left, and sends the node
-    /// how it stands.
+    /// Reads the GPU, repairs what an earlier agent or a new boot left, and reports its state to
+    /// the node.
     pub async fn look(&mut self) {
         let first = !self.read;
         if self.refresh().await.is_err() {
@@ -123,7 +124,7 @@ impl ManagedGpu {
         }
         let intent = self.file.intent;
         if intent.is_some() {
-            // What an agent that died was about to make has just been seen.
+            // The result of a dead agent's step has just been read.
             self.forget_intent();
         }
         self.restore().await;
@@ -134,7 +135,7 @@ impl ManagedGpu {
         self.probe().await;
     }
 
-    /// Reads the GPU and sends the node how it stands.
+    /// Reads the GPU, and reports its state to the node.
     ///
     /// # Errors
     ///
@@ -142,7 +143,7 @@ impl ManagedGpu {
     pub async fn refresh(&mut self) -> Result<(), NvmlFailed> {
         let result = match self.query_facts().await {
             Err(NvmlFailed::Refused(fault)) if fault.is_loss() => {
-                // Too grave to be trusted at once; the first report counts.
+                // Too serious to be trusted at once; the time of the first report counts.
                 self.query_facts().await.map_err(|_| NvmlFailed::Refused(fault))
             }
             other => other,
@@ -179,19 +180,21 @@ impl ManagedGpu {
         self.trouble = None;
         self.file.health.read(xids::advised(facts.recovery), boot, now);
         if !std::mem::replace(&mut self.read, true) {
-            // Before anything else of this boot is taken in: or what it took away is forgotten.
+            // Before anything else of this boot is recorded, or what the boot removed would be
+            // lost.
             self.file.ownership.look(&facts, boot);
         }
         if self.facts.as_ref().is_none_or(|known| identity(known) != identity(&facts)) {
             let kept = file::keep_seen(&self.tools.data, &facts);
             if let Err(error) = kept {
-                tracing::warn!(gpu = %self.id, %error, "how the GPU was seen can't be kept");
+                tracing::warn!(gpu = %self.id, %error, "the GPU's last known state can't be \
+                                                        stored");
             }
         }
         self.take_in(facts);
     }
 
-    /// Takes in what stands in one place, as it was just read.
+    /// Records what exists in one slot, as just read.
     pub(super) fn absorb_one(&mut self, slot: Slot, found: Option<InstanceFacts>) {
         let Some(mut facts) = self.facts.clone() else { return };
         facts.instances.retain(|instance| instance.slot != slot);
@@ -208,7 +211,7 @@ impl ManagedGpu {
         let stands = |slot: &Slot| facts.instances.iter().any(|i| i.slot == *slot);
         self.stuck.retain(|slot, _| stands(slot));
         if self.facts.as_ref().is_none_or(|known| slots(known) != slots(&facts)) {
-            // Another layout may have space for what this one had none for.
+            // Another layout may have space for what did not fit into this one.
             self.refused.clear();
         }
         self.facts = Some(facts);
@@ -237,7 +240,7 @@ impl ManagedGpu {
             cause: cause.clone(),
             slot: None,
             action,
-            // A GPU that answers again is sound again.
+            // A GPU that answers again is healthy again.
             advised: true,
             message,
         };
@@ -252,7 +255,7 @@ impl ManagedGpu {
         }
     }
 
-    /// Looks again at what could not be changed.
+    /// Tries again what could not be changed.
     async fn probe(&mut self) {
         let now = clock::boot_now();
         let due: Vec<_> =
@@ -270,7 +273,7 @@ impl ManagedGpu {
         self.send_report().await;
     }
 
-    /// Marks what could not be changed, with the names of those who hold it.
+    /// Marks what could not be changed, with the processes that hold it.
     pub(super) async fn mark_stuck(&mut self, slot: Slot, reason: String) {
         let held = self.holders(slot).await;
         let reason = match &held[..] {
@@ -285,7 +288,7 @@ impl ManagedGpu {
         self.stuck.insert(slot, StuckInstance { reason, probe_at });
     }
 
-    /// Finds who keeps an instance open.
+    /// Finds the processes that keep an instance open.
     pub(super) async fn holders(&self, slot: Slot) -> Vec<Holder> {
         let Some(facts) = &self.facts else { return Vec::new() };
         let Some(instance) = self.instance(slot) else { return Vec::new() };
@@ -295,7 +298,7 @@ impl ManagedGpu {
         scan.await.unwrap_or_default()
     }
 
-    /// Forgets what was held against the GPU, or against one instance of it, and looks anew.
+    /// Clears the record of faults of the GPU or of one instance, and reads it again.
     pub async fn clear(&mut self, slot: Option<Slot>) {
         tracing::info!(gpu = %self.id, ?slot, "cleared at an operator's request");
         match slot {
@@ -319,7 +322,7 @@ impl ManagedGpu {
         }
     }
 
-    /// Puts the file on disk, if it is another one than was there.
+    /// Writes the file to disk, if it has changed.
     pub(super) fn save(&mut self) {
         if self.file == self.saved {
             return;
@@ -336,13 +339,13 @@ impl ManagedGpu {
         self.facts.as_ref()?.instances.iter().find(|instance| instance.slot == slot)
     }
 
-    /// Whether it was read by this agent, answered last time, and can be partitioned.
+    /// Returns whether it was read by this agent, answered last time, and can be partitioned.
     pub(super) fn is_known(&self) -> bool {
         let on = |facts: &GpuFacts| matches!(facts.mig, MigReport::On { .. });
         self.read && self.trouble.is_none() && self.facts.as_ref().is_some_and(on)
     }
 
-    /// Returns what stands in one place, by the last reading of it.
+    /// Returns what exists in one slot, by its last reading.
     pub(super) fn standing(&self, slot: Slot) -> Option<StepInstance> {
         let facts = self.facts.as_ref()?;
         let MigReport::On { geometry } = &facts.mig else { return None };
@@ -428,7 +431,7 @@ fn slots(facts: &GpuFacts) -> Vec<Slot> {
     facts.instances.iter().map(|instance| instance.slot).collect()
 }
 
-/// What a GPU is known by while its driver is gone.
+/// The known facts about a GPU while its driver is gone.
 fn identity(facts: &GpuFacts) -> (u32, &str, &MigReport, Option<&str>) {
     (facts.index, &facts.model, &facts.mig, facts.bus.as_deref())
 }

@@ -20,7 +20,7 @@ use tessera_agent_core::plan::{PlanAction, PlanEvent, PlanRun, StepInstance, Ste
 
 /// How often a driver that doesn't answer is queried again within one plan.
 const READS_MAX: u32 = 3;
-/// Tries of a step that nobody waits for: it comes again with the next look.
+/// Number of tries of a step that nobody waits for: it is tried again with the next reading.
 const OWN_TRIES: u32 = 3;
 
 impl ManagedGpu {
@@ -46,17 +46,17 @@ impl ManagedGpu {
         };
         tracing::info!(gpu = %self.id, %plan, ?end, "a layout plan ended");
         if end != PlanEnd::Done {
-            // What a failed step left is put right; its report shows what stands.
+            // What a failed step left is repaired; its report shows the actual state.
             self.look().await;
         }
         // An older plan must be refused from now on, whichever process dies next. A step's intent put that on
-        // disk already; a plan that found everything as it should be wrote none.
+        // disk already; a plan that found its goal reached already wrote none.
         if (self.saved.layout_gen, self.saved.plan) != (self.file.layout_gen, self.file.plan) {
             self.forget_intent();
         }
         self.send(GpuEvent::PlanEnded { gpu: self.id.clone(), plan, end }).await;
-        // Nobody waits until the intent is forgotten: the next agent would read from the driver what
-        // came of it.
+        // Nothing waits until the intent is removed: the next agent would read the result from the
+        // driver.
         if self.file.intent.is_some() {
             self.forget_intent();
         }
@@ -86,7 +86,7 @@ impl ManagedGpu {
         loop {
             self.heed().await;
             if run.done() > reported {
-                // People see how far a long plan has come; the last step is reported with the end.
+                // People see the progress of a long plan; the last step is reported with the end.
                 reported = run.done();
                 if !matches!(action, PlanAction::End { .. }) {
                     self.send_report().await;
@@ -128,7 +128,7 @@ impl ManagedGpu {
         }
     }
 
-    /// Waits, and handles errors that the driver reports meanwhile.
+    /// Waits, and handles errors that the driver reports in the meantime.
     async fn pause(&mut self, pause: std::time::Duration) {
         let end = tokio::time::Instant::now() + pause;
         while let Ok(Some(noticed)) = tokio::time::timeout_at(end, self.notices.recv()).await {
@@ -140,13 +140,13 @@ impl ManagedGpu {
         tokio::time::sleep_until(end).await;
     }
 
-    /// The intent is only for people and for the next agent, which reads from the driver what is
-    /// true.
+    /// The intent is only for people and for the next agent, which reads the actual state from the
+    /// driver.
     pub(super) fn forget_intent(&mut self) {
         let _ = self.note(GpuFile { intent: None, ..self.file.clone() });
     }
 
-    /// Reads one place; the whole GPU, if it isn't known or has trouble with that.
+    /// Reads one slot, or the whole GPU if it isn't known or that fails.
     async fn look_at(&mut self, slot: Slot) -> Result<(), NvmlFailed> {
         if self.is_known() {
             let reply = self.tools.nvml.request(NvmlRequest::Look(self.id.clone(), slot)).await;
@@ -206,7 +206,7 @@ impl ManagedGpu {
                 }
                 Err(StepRefused { handling: fault.handling(), reason: fault.to_string() })
             }
-            // Done, but what stands there can't be read yet.
+            // Done, but the result can't be read yet.
             Ok(_) if self.look_at(step.slot()).await.is_ok() => Ok(self.standing(step.slot())),
             Ok(_) | Err(NvmlFailed::NoAnswer) => Err(StepRefused {
                 handling: ErrorHandling::Retry,
@@ -215,7 +215,7 @@ impl ManagedGpu {
         }
     }
 
-    /// Makes again what a new boot took away.
+    /// Creates again what a new boot removed.
     pub(super) async fn restore(&mut self) {
         let Some(lost) = self.file.ownership.owed().cloned() else { return };
         tracing::info!(gpu = %self.id, ?lost, "the machine was restarted: its layout is restored");
@@ -232,7 +232,7 @@ impl ManagedGpu {
         let Some(facts) = &self.facts else { return };
         if let MigReport::On { geometry } = &facts.mig {
             for step in ownership::restore(geometry, &facts.instances, &lost) {
-                // One that is refused must not keep the others from being made.
+                // A refusal of one must not prevent the others.
                 let end = self.carry_out(vec![step], OWN_TRIES).await;
                 self.forget_intent();
                 if end != PlanEnd::Done {
@@ -244,7 +244,8 @@ impl ManagedGpu {
         self.save();
     }
 
-    /// Finishes the compute instances of an instance over which an earlier agent died.
+    /// Finishes the compute instances of an instance that an earlier agent was changing when it
+    /// died.
     pub(super) async fn finish(&mut self, intent: Option<PlanStep>) {
         let Some(facts) = &self.facts else { return };
         let Some(step) = self.file.ownership.unfinished(facts, intent) else { return };
@@ -272,7 +273,7 @@ impl ManagedGpu {
 
     /// Switches MIG mode; only ever at an administrator's request.
     pub async fn set_mig_mode(&mut self, on: bool) {
-        // What was read a while ago may be out of date.
+        // An older reading may be out of date.
         let _ = self.refresh().await;
         let used = self.facts.as_ref().is_some_and(|facts| facts.used);
         let problem = if used {

@@ -40,7 +40,7 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
                 return Ok(());
             }
             let reason = format!(
-                "{} is no folder of this agent's account: remove it, or set kernel_gates",
+                "{} is not a folder of this agent's account: remove it, or set kernel_gates",
                 folder.display()
             );
             Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))

@@ -23,7 +23,7 @@ pub enum GpuOrder {
         /// One instance only; everything if left out.
         slot: Option<Slot>,
     },
-    /// Remember which attempts a fault hit.
+    /// Record which attempts a fault affected.
     Hit {
         /// The GPU that it belongs to.
         gpu: GpuId,
@@ -75,10 +75,10 @@ pub enum GpuEvent {
     MigModeEnded {
         /// The GPU that it belongs to.
         gpu: GpuId,
-        /// What is in the way, if anything is.
+        /// What prevents it, if anything does.
         problem: Option<String>,
     },
-    /// A fault struck that ends attempts.
+    /// A fault occurred that ends attempts.
     Struck(AttemptFault),
 }
 
@@ -91,11 +91,11 @@ pub struct AttemptFault {
     pub at_unix: Millis,
     /// What it was.
     pub cause: FaultCause,
-    /// What it calls for.
+    /// The required action.
     pub action: FaultAction,
-    /// The instance that it struck; the whole GPU, if none is named.
+    /// The affected instance; the whole GPU, if none is named.
     pub slot: Option<Slot>,
-    /// The process that it struck, if the driver named it.
+    /// The affected process, if the driver named it.
     pub pid: Option<u32>,
 }
 
@@ -106,13 +106,13 @@ pub struct ReportedError {
     pub source: ErrorSource,
     /// When it happened, on the wall clock.
     pub at_unix: Millis,
-    /// The GPU that it struck.
+    /// The affected GPU.
     pub on: GpuAddress,
     /// The error's number.
     pub xid: u32,
-    /// The driver's number of the GPU instance that it struck.
+    /// The driver's number of the affected GPU instance.
     pub instance: Option<u32>,
-    /// The process that it struck.
+    /// The affected process.
     pub pid: Option<u32>,
 }
 

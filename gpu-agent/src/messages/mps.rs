@@ -21,7 +21,7 @@ pub enum MpsOrder {
         /// Its program.
         pid: u32,
     },
-    /// It is over, or will never run; answered by [`MpsEvent::Judged`] if there is a record.
+    /// It has ended, or will never run; answered by [`MpsEvent::Judged`] if there is a record.
     Ended {
         /// The attempt's id.
         attempt: AttemptId,
@@ -56,7 +56,7 @@ pub enum MpsEvent {
         attempt: AttemptId,
         /// What its clients need.
         environment: Vec<(String, String)>,
-        /// What is to be run before it is killed.
+        /// The command to run before it is killed.
         before_kill: Vec<String>,
     },
     /// The slice can't be shared.
@@ -66,7 +66,7 @@ pub enum MpsEvent {
         /// The reason, as text for people.
         reason: String,
     },
-    /// The sharers of a slice can't go on.
+    /// The sharers of a slice can't continue.
     Fault {
         /// The attempts' ids.
         attempts: Vec<AttemptId>,
@@ -75,7 +75,7 @@ pub enum MpsEvent {
     Judged {
         /// The attempt's id.
         attempt: AttemptId,
-        /// As it is to be reported.
+        /// The record to report.
         record: Box<ExitRecord>,
     },
 }

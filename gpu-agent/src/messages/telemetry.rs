@@ -11,17 +11,17 @@ pub const TELEMETRY_EVENTS_MAX: usize = 8_192;
 /// What the sampling receives from the node.
 #[derive(Clone, Debug)]
 pub enum TelemetryEvent {
-    /// A GPU is there, or changed.
+    /// A GPU appeared or changed.
     Gpu(Box<GpuReport>),
     /// An attempt has a GPU, or had it.
     Tenancy(GpuTenancy),
     /// These are all attempts that the node holds after a start of the agent.
     Inventory(Vec<GpuTenancy>),
-    /// The companions of an attempt's processes saw that much memory reserved.
+    /// The companions of an attempt's processes saw this much memory reserved.
     Memory {
         /// The attempt's id.
         attempt: AttemptId,
-        /// The most so far.
+        /// The peak so far.
         peak: Bytes,
     },
     /// What the companions of an attempt's processes reported since the last time.

@@ -38,7 +38,7 @@ pub enum KernelRunError {
 /// # Errors
 ///
 /// [`KernelRunError`]. Without a driver's library nothing can be tested, and that is no error: the
-/// server's status has to do.
+/// server's status has to be enough.
 pub fn run() -> Result<(), KernelRunError> {
     // SAFETY: the name is a C string; loading the driver is what every CUDA program does.
     let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };

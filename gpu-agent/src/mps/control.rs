@@ -1,4 +1,4 @@
-//! NVIDIA's control program: one command a run, on its standard input.
+//! NVIDIA's control program: one command per run, on its standard input.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,12 @@ use tokio::process::Command;
 
 use crate::shepherd::protocol::AccountNumbers;
 
-/// How long one command may take: its pipes block for ever when the daemon hangs (M5).
+/// How long one command may take: its pipes block forever when the daemon hangs (M5).
 pub const COMMAND_WITHIN: Duration = Duration::from_secs(5);
-/// Most of an answer that is read: far more than 48 clients need. What answers may be a program of the user's.
+/// Maximum size of an answer that is read: far more than 48 clients need. The answering program may
+/// be the user's own.
 const ANSWER_MAX: u64 = 1024 * 1024;
-/// Where programs are found that run as a user.
+/// Where programs that run as a user are found.
 const USER_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Why a command has no answer.
@@ -34,7 +35,7 @@ pub enum ControlError {
     Silent {
         /// The request.
         command: String,
-        /// How long was waited.
+        /// The waiting time.
         within: Duration,
     },
     /// It refused.

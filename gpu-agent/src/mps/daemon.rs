@@ -19,18 +19,18 @@ use crate::shepherd::protocol::AccountNumbers;
 use crate::sys::identity::{self, ProcessIdentity};
 use tessera_agent_core::mps::daemon_output::{self, ControlLog, FaultLines, ServerStatus};
 
-/// The variable by which a daemon's processes are known as ours, in any list of processes.
+/// The variable that marks a daemon's processes as ours in any list of processes.
 pub const MARK: &str = "TESSERA_MPS";
 /// How long a daemon and its server may take until they serve. On machines without NVIDIA's
 /// persistence daemon a server initialises every GPU first.
 pub const START_WITHIN: Duration = Duration::from_secs(30);
 /// How long an orderly end may take before everything is killed.
 const QUIT_WITHIN_SECS: u64 = 2;
-/// How often a server that starts is looked at.
+/// How often a starting server is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a small kernel may take (M4).
 const CANARY_WITHIN: Duration = Duration::from_secs(10);
-/// Longest path of a folder of pipes: sockets have 108 bytes, and names are put behind it.
+/// Longest path of a folder of pipes: sockets have 108 bytes, and names are appended to it.
 const PATH_MAX: usize = 80;
 
 /// A daemon that serves.
@@ -46,7 +46,7 @@ pub struct MpsDaemon {
     server_log: FollowedLog,
     control_log: FollowedLog,
     reported: ControlLog,
-    /// Whether it was found dead or silent: nothing is sent to it any more.
+    /// Whether it was found dead or silent: nothing more is sent to it.
     broken: bool,
 }
 
@@ -102,10 +102,10 @@ pub enum MpsStartError {
         /// The last line of its log, or a hint.
         reason: String,
     },
-    /// No server takes clients in time.
+    /// No server accepts clients in time.
     #[error("no MPS server serves within {} s", within.as_secs())]
     NoServer {
-        /// How long was waited.
+        /// The waiting time.
         within: Duration,
     },
 }
@@ -232,7 +232,7 @@ impl MpsDaemon {
             .env("CUDA_VISIBLE_DEVICES", self.slice.as_str())
             // Marks the daemon and its servers as ours for all that list a GPU's processes.
             .env(MARK, &self.folder)
-            // A file, not pipes: a daemon would hold pipes open for ever.
+            // A file, not pipes: a daemon would hold pipes open forever.
             .stdout(out.try_clone().map_err(MpsStartError::Descriptor)?)
             .stderr(out)
             .process_group(0);
@@ -299,7 +299,7 @@ impl MpsDaemon {
         }
     }
 
-    /// Returns whether a server takes clients.
+    /// Returns whether a server accepts clients.
     async fn serves(&self, server: u32) -> bool {
         match self.status_of(server).await {
             Ok(ServerStatus::Active) => true,
@@ -313,7 +313,7 @@ impl MpsDaemon {
         }
     }
 
-    /// Reads what the daemon wrote since the last look.
+    /// Reads what the daemon wrote since the last check.
     fn follow(&mut self) {
         let lines = self.control_log.new_lines();
         self.reported.read(&lines);
@@ -356,12 +356,12 @@ impl MpsDaemon {
         Ok(clients)
     }
 
-    /// Returns whether the daemon's process is there; costs no more than a look at `/proc`.
+    /// Returns whether the daemon's process exists; this only reads `/proc`.
     pub fn is_alive(&self) -> bool {
         self.process.is_some_and(|process| process.is_alive(self.boot))
     }
 
-    /// Looks at the daemon, its server and new lines of its log.
+    /// Checks the daemon, its server and new lines of its log.
     pub async fn health(&mut self) -> DaemonHealth {
         let health = self.look().await;
         self.broken |= matches!(health, DaemonHealth::Dead(_));
@@ -409,7 +409,7 @@ impl MpsDaemon {
         format!("the slice's MPS server died{how}")
     }
 
-    /// Reads what the server wrote of faults since the last look.
+    /// Reads the faults that the server logged since the last check.
     fn new_faults(&mut self) -> FaultLines {
         daemon_output::fault_lines(&self.server_log.new_lines())
     }
@@ -448,10 +448,10 @@ impl MpsDaemon {
         }
     }
 
-    /// Ends the daemon and its servers, in order if they answer, and takes their folders away.
+    /// Ends the daemon and its servers, in order if they answer, and removes their folders.
     pub async fn stop(mut self) {
         if self.is_alive() && !self.broken {
-            // So that the servers are known if the daemon won't end them.
+            // So that the servers are known if the daemon does not end them.
             let _ = self.servers().await;
             let _ = self.control.request(&format!("quit -t {QUIT_WITHIN_SECS}")).await;
         }
@@ -482,7 +482,8 @@ impl MpsDaemon {
         found.min_by_key(|process| process.start_ticks)
     }
 
-    /// Identifies a process of the daemon's account: what its user writes down or answers may name any.
+    /// Identifies a process of the daemon's account: what its user writes or answers may name any
+    /// process.
     fn own_process(&self, pid: u32) -> Option<ProcessIdentity> {
         let process = ProcessIdentity::of(self.boot, pid).ok()?;
         let found = fs::metadata(format!("/proc/{pid}")).ok()?;

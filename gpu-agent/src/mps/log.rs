@@ -5,14 +5,14 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Most bytes that are read at once: more than a fault writes for 48 clients.
+/// Maximum number of bytes that are read at once: more than a fault writes for 48 clients.
 const READ_MAX: u64 = 256 * 1024;
 /// Longest log that is kept: a daemon writes six lines for each question, 70 MB a day for a slice
 /// that is looked at every 2 s.
 const KEPT_MAX: u64 = 8 * 1024 * 1024;
 
-/// Opens a file of a daemon's. The daemon's user may have put anything in its place, so only a plain file is
-/// taken that belongs to the folder's owner. The folder itself lies in one of the agent's.
+/// Opens a daemon's file. The daemon's user may have put anything in its place, so only a plain
+/// file that belongs to the folder's owner is used. The folder itself lies in one of the agent's.
 ///
 /// # Errors
 ///
@@ -67,7 +67,7 @@ impl FollowedLog {
     fn piece(&self) -> io::Result<(u64, Vec<u8>)> {
         let mut file = open_own(&self.path, fs::OpenOptions::new().read(true))?;
         let end = file.metadata()?.len();
-        // A log that is shorter than what was read of it was begun anew.
+        // A log that is shorter than the part that was read was restarted.
         let from = if self.read > end { 0 } else { self.read };
         let from = from.max(end.saturating_sub(READ_MAX));
         file.seek(SeekFrom::Start(from))?;
@@ -76,7 +76,7 @@ impl FollowedLog {
         Ok((from, bytes))
     }
 
-    /// Begins the log anew: NVIDIA's daemons append to it, so that they go on at its beginning.
+    /// Empties the log: NVIDIA's daemons append to it, so they continue at its beginning.
     fn cut(&mut self) {
         let file = open_own(&self.path, fs::OpenOptions::new().write(true));
         if file.and_then(|file| file.set_len(0)).is_ok() {

@@ -83,8 +83,8 @@ impl MpsRouter {
         }
     }
 
-    /// Finds what an earlier agent left: daemons with sharers that run on are taken over, others
-    /// are ended.
+    /// Finds what an earlier agent left: daemons whose sharers still run are taken over, others are
+    /// ended.
     async fn adopt(&mut self, alive: &[AttemptId]) {
         let Ok(entries) = fs::read_dir(self.settings.data.join("mps")) else { return };
         for folder in entries.flatten().map(|entry| entry.path()) {

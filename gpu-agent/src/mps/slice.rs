@@ -31,7 +31,7 @@ const RECOVER_WITHIN: Duration = Duration::from_secs(3);
 /// Name of the file by which a later agent finds a slice's sharers.
 pub const NOTE: &str = "sharers.json";
 
-/// What a later agent must know of a shared slice.
+/// What a later agent must know about a shared slice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SliceNote {
     /// The slice.
@@ -70,12 +70,12 @@ pub struct SharedSlice {
     orders: mpsc::Receiver<MpsOrder>,
     daemon: Option<MpsDaemon>,
     sharers: Sharers,
-    /// Those that wait until the victims of a fault are gone.
+    /// Attempts that wait until the victims of a fault are gone.
     waiting: Vec<SharerRequest>,
 }
 
 impl SharedSlice {
-    /// Makes a slice that nobody shares yet.
+    /// Creates a slice that no attempt shares yet.
     pub fn new(
         settings: MpsSettings,
         boot: BootId,
@@ -101,7 +101,7 @@ impl SharedSlice {
     pub fn adopt(&mut self, note: SliceNote, folder: PathBuf) {
         self.user = note.user;
         for (attempt, share) in note.sharers {
-            // They fitted together when they came.
+            // They fitted together when they joined.
             let _ = self.sharers.join(attempt, share);
         }
         self.uid = note.account.as_ref().map(|account| account.uid);
@@ -109,7 +109,7 @@ impl SharedSlice {
         self.daemon = Some(MpsDaemon::adopt(&self.settings, folder, slice, boot, note.account));
     }
 
-    /// Serves until nobody shares the slice any more.
+    /// Serves until no attempt shares the slice any more.
     pub async fn run(mut self) {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -131,7 +131,8 @@ impl SharedSlice {
             }
             if self.sharers.is_empty() && self.waiting.is_empty() {
                 self.stop_daemon().await;
-                // An order that came meanwhile is still served; none can come after this.
+                // An order that has arrived in the meantime is still served; none can arrive after
+                // this.
                 if self.orders.is_empty() {
                     self.orders.close();
                 }
@@ -236,7 +237,7 @@ impl SharedSlice {
         command
     }
 
-    /// Looks at the daemon, and learns whose its clients are.
+    /// Checks the daemon, and records which attempts its clients belong to.
     async fn look(&mut self) {
         let Some(daemon) = &mut self.daemon else { return };
         match daemon.health().await {
@@ -253,7 +254,7 @@ impl SharedSlice {
                 let alone = self.sharers.members().keys().next().copied();
                 let alone = alone.filter(|_| self.sharers.members().len() == 1);
                 self.fail(why, &reported.culprits).await;
-                // Nobody else was there.
+                // There was no other attempt.
                 if let Some(attempt) = alone {
                     self.sharers.blame(attempt);
                 }
@@ -275,7 +276,7 @@ impl SharedSlice {
 
     async fn fail(&mut self, why: &str, culprits: &BTreeSet<u32>) {
         if self.sharers.is_empty() {
-            // Nobody is hurt; the next sharer gets a fresh daemon.
+            // No attempt is affected; the next sharer gets a new daemon.
             self.stop_daemon().await;
             return;
         }
@@ -311,7 +312,7 @@ impl SharedSlice {
         self.send(MpsEvent::Judged { attempt, record: Box::new(judged) }).await;
     }
 
-    /// A client died by itself: its neighbours are verified, not assumed to be well (M4).
+    /// A client died by itself: its co-runners are checked, not assumed to be healthy (M4).
     async fn verify(&mut self, dead: AttemptId) {
         let Some(daemon) = &self.daemon else { return };
         if let Err(error) = daemon.canary(&self.settings).await {
@@ -328,8 +329,8 @@ impl SharedSlice {
         }
     }
 
-    /// Takes a sharer out. After the last one the daemon is stopped before anyone learns of the
-    /// end, so that the slice is free when the controller thinks so.
+    /// Removes a sharer. After the last one the daemon is stopped before the end is reported, so
+    /// that the slice is free when the controller assumes so.
     async fn forget(&mut self, attempt: AttemptId) {
         let faulty = self.sharers.fault().is_some();
         self.sharers.leave(attempt);
@@ -378,7 +379,7 @@ impl SharedSlice {
             .and_then(|()| fs::rename(&temporary, &path));
         if let Err(error) = written {
             // Only a later agent misses it: it then ends the daemon, and the attempts with it.
-            tracing::error!(%error, path = %path.display(), "the sharers can't be written down");
+            tracing::error!(%error, path = %path.display(), "the sharers can't be recorded");
         }
     }
 }

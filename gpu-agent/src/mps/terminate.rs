@@ -13,10 +13,10 @@ use tessera_agent_core::mps::daemon_output::{pids, terminated};
 
 /// How long all commands together may take (M3).
 const WITHIN: Duration = Duration::from_secs(5);
-/// How often a command that runs is looked at.
+/// How often a running command is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What to end.
+/// The clients to end.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TerminateArguments {
     /// NVIDIA's control program.
@@ -48,7 +48,7 @@ impl TerminateArguments {
 }
 
 /// Terminates the clients of an attempt; kills the attempt's processes if that succeeded for all
-/// of them. If not, their shepherd kills them when its patience ends, and the slice is verified.
+/// of them. If not, their shepherd kills them after its timeout, and the slice is checked.
 #[expect(
     clippy::disallowed_methods,
     reason = "the commands of a program outside of this process share a real deadline"

@@ -1,5 +1,5 @@
-//! Attempts with kernel-level sharing. They are admitted to their slice's queue before they start, and
-//! removed from it when they are over.
+//! Attempts with kernel-level sharing. They are admitted to their slice's queue before they start,
+//! and removed from it when they have ended.
 
 mod reports;
 
@@ -111,7 +111,7 @@ impl AgentNode {
         }
     }
 
-    /// Removes attempts that are over from their queues.
+    /// Removes attempts that have ended from their queues.
     pub(super) fn end_queued_attempts(&mut self) {
         let Some(kernel_endpoint) = &self.kernel_endpoint else { return };
         let attempts = &self.attempts;

@@ -28,8 +28,8 @@ use tessera_agent_core::ledger::AttemptFacts;
 use tessera_agent_core::output;
 
 impl AgentNode {
-    /// Takes a launch in. Until its account is known it counts as not arrived: the controller repeats what it
-    /// needs, and what ends the attempt meanwhile ends it for good.
+    /// Handles a launch. Until its account is known it counts as not arrived: the controller
+    /// repeats it, and a request to end the attempt in the meantime ends it permanently.
     pub(super) fn launch(&mut self, order: Box<LaunchOrder>) {
         let now = clock::boot_now();
         let resolved = self.accounts.resolve(&self.facts.accounts, *order, now, &self.inputs);
@@ -76,7 +76,7 @@ impl AgentNode {
         self.act(effects);
     }
 
-    /// Checks that the slice is still the one that was meant (G11).
+    /// Checks that the slice is still the intended one (G11).
     fn check_placement(&self, order: &LaunchOrder) -> Result<(), PlacementRefusal> {
         let gpu = self.gpus.get(&order.gpu);
         let gpu = gpu.ok_or_else(|| PlacementRefusal::NoGpu(order.gpu.clone()))?;
@@ -122,7 +122,7 @@ impl AgentNode {
         }
     }
 
-    /// Returns the account of an attempt that was not handed over yet; `None` for the agent's own.
+    /// Returns the account of an attempt that has no shepherd yet; `None` for the agent's own.
     pub(super) fn account_of(&self, attempt: AttemptId) -> Option<&AccountNumbers> {
         self.job_accounts.get(&attempt)?.confinement.account.as_ref()
     }
@@ -135,7 +135,7 @@ impl AgentNode {
         }
     }
 
-    /// Hands an attempt to a shepherd, with what its share of a slice adds.
+    /// Gives an attempt to a shepherd, with what its share of a slice adds.
     pub(super) fn hand_over(
         &mut self,
         mut order: LaunchOrder,
@@ -153,7 +153,7 @@ impl AgentNode {
             return;
         };
         let (mut order, script) = self.spawn_order(order, account);
-        // These override the user's variables, so that no user can widen his share.
+        // These override the user's variables, so that no user can enlarge their share.
         order.run.env.extend(more);
         order.before_kill = before_kill;
         if let Err(error) = self.pool.assign(order, script) {
@@ -281,15 +281,15 @@ fn check_sharing(order: &LaunchOrder, account: JobAccount) -> Result<JobAccount,
         false => Ok(account),
         true => Err(PlacementRefusal::Account {
             by_job: true,
-            reason: "this node's agent isn't root, so that it shares slices only between jobs of its own \
-                     account: submit without --share, or run the agent as root"
+            reason: "this node's agent isn't root, so it shares slices only between jobs of its \
+                     own account: submit without --share, or run the agent as root"
                 .to_owned(),
         }),
     }
 }
 
-/// Makes sure that nobody uses the port at which a gang is to meet on this node. A refused launch
-/// costs the gang nothing, and its next try meets at another port.
+/// Makes sure that the port of the gang's rendezvous on this node is free. A refused launch costs
+/// the gang nothing, and its next try uses another port.
 fn check_port(order: &LaunchOrder) -> Result<(), PlacementRefusal> {
     let Some(gang) = order.gang.as_ref().filter(|gang| gang.rank == 0) else { return Ok(()) };
     match TcpListener::bind((Ipv4Addr::UNSPECIFIED, gang.port)) {

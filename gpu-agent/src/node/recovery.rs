@@ -27,9 +27,9 @@ use crate::sys::{clock, identity};
 use tessera_agent_core::attempts::{AttemptTrace, Attempts, HeldAttempt};
 use tessera_agent_core::ledger::AttemptLedger;
 
-/// What a node is made of.
+/// The parts of a node.
 pub struct NodeParts {
-    /// What it knows of itself.
+    /// What it knows about itself.
     pub facts: NodeFacts,
     /// What it must never forget.
     pub state: NodeState,
@@ -39,11 +39,11 @@ pub struct NodeParts {
     pub pool: ShepherdPool,
     /// Its journal.
     pub journal: Journal,
-    /// The state that the journal's records add up to.
+    /// The state that results from the journal's records.
     pub ledger: AttemptLedger,
-    /// What the adopted shepherds have.
+    /// The attempts of the adopted shepherds.
     pub held: Vec<HeldAttempt>,
-    /// Keeps what attempts left.
+    /// The keeper of attempts' outputs.
     pub outputs: OutputKeeper,
     /// The way to its GPUs.
     pub gpus: mpsc::Sender<GpuOrder>,
@@ -57,12 +57,12 @@ pub struct NodeParts {
     pub doctor: mpsc::Sender<u64>,
     /// Where this node's inputs come from.
     pub inputs: mpsc::Sender<NodeInput>,
-    /// Completes when the agent must not go on.
+    /// Completes when the agent must not continue.
     pub fatal: oneshot::Sender<FatalRefusal>,
 }
 
 impl AgentNode {
-    /// Puts a node together.
+    /// Creates a node.
     pub fn start(parts: NodeParts) -> Self {
         let data = parts.facts.data.clone();
         let begun = begun(&data, &parts.ledger);
@@ -70,7 +70,7 @@ impl AgentNode {
         let now = clock::unix_now();
         let (attempts, effects) = Attempts::recover(parts.ledger, parts.held, on_disk, now);
         parts.outputs.found(finished(&data, &attempts));
-        // What an earlier agent of this boot was granted still holds: its shepherds go by it.
+        // A lease of an earlier agent of this boot is still valid: its shepherds rely on it.
         let lease_deadline = parts
             .page
             .read()
@@ -121,8 +121,8 @@ impl AgentNode {
     }
 }
 
-/// Looks for what the disk knows of an attempt that no shepherd has, and makes sure that
-/// nothing of it runs.
+/// Finds what is on disk about an attempt without a shepherd, and makes sure that nothing of it
+/// runs.
 fn trace(data: &Path, begun: &BTreeSet<AttemptId>, attempt: AttemptId) -> AttemptTrace {
     if let Some(kept) = record::read(data, attempt) {
         return AttemptTrace::Ended(kept.record);
@@ -146,7 +146,7 @@ fn begun(data: &Path, ledger: &AttemptLedger) -> BTreeSet<AttemptId> {
     let mut begun = BTreeSet::new();
     for (attempt, note) in now::read_all(data) {
         let unknown_end = matches!(ledger.live.get(&attempt), Some((_, None)));
-        // A living shepherd stands next to its note.
+        // The shepherd of this note is alive.
         if !unknown_end && !note.with_extension("id").exists() {
             let _ = std::fs::remove_file(note);
         }
@@ -155,7 +155,7 @@ fn begun(data: &Path, ledger: &AttemptLedger) -> BTreeSet<AttemptId> {
     begun
 }
 
-/// Lists attempts that are over and left something, oldest first.
+/// Lists attempts that have ended and left files, oldest first.
 fn finished(data: &Path, attempts: &Attempts) -> Vec<(SystemTime, AttemptId)> {
     let entries = [data.join("attempts"), files::outputs(data)].map(std::fs::read_dir);
     let mut found: BTreeMap<AttemptId, SystemTime> = BTreeMap::new();

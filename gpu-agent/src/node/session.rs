@@ -12,7 +12,7 @@ use crate::disk::NodeState;
 use crate::messages::LinkEvent;
 use crate::sys::clock;
 
-/// A connection that stands.
+/// An established connection.
 #[derive(Debug)]
 pub(super) struct ControllerSession {
     port: mpsc::Sender<ToController>,
@@ -22,7 +22,7 @@ pub(super) struct ControllerSession {
 #[derive(Debug)]
 enum SessionStage {
     Greeting,
-    /// Attempts of another generation are being killed: nothing goes on before they are dead
+    /// Attempts of another generation are being killed: nothing continues before they are dead
     /// (rule F11).
     Clearing(Welcome),
     Live {
@@ -78,7 +78,7 @@ impl AgentNode {
         })
     }
 
-    /// Sends a frame, once the session is live. What happens before is part of the inventory.
+    /// Sends a frame, once the session is live. Earlier events are part of the inventory.
     pub(super) fn send(&mut self, frame: ToController) {
         if self.is_live() {
             self.push(frame);
@@ -93,8 +93,8 @@ impl AgentNode {
     pub(super) fn push(&mut self, frame: ToController) {
         let refused = self.session.as_ref().and_then(|session| session.port.try_send(frame).err());
         if let Some(refused) = refused {
-            // The next session begins with everything that is true: nothing is lost.
-            tracing::warn!(%refused, "the controller doesn't keep up: connecting anew");
+            // The next session begins with the complete state, so nothing is lost.
+            tracing::warn!(%refused, "the controller doesn't keep up: connecting again");
             self.session = None;
         }
     }
@@ -146,8 +146,8 @@ impl AgentNode {
         Ok(())
     }
 
-    /// Moves the session on: from clearing to live once nothing old is alive, and from one
-    /// renewal to the next.
+    /// Advances the session: from clearing to live once nothing old is alive, and from one renewal
+    /// to the next.
     pub(super) fn keep_session(&mut self) {
         let now = clock::boot_now();
         let go_live = match self.session.as_ref().map(|session| &session.stage) {
@@ -213,13 +213,13 @@ impl AgentNode {
         }
     }
 
-    /// Takes another lease: it counts from the moment at which it was requested (rule F6).
+    /// Accepts another lease: it counts from the time at which it was requested (rule F6).
     pub(super) fn renewed(&mut self, sent: Millis, generation: u64) {
         let Some(ControllerSession { stage: SessionStage::Live { terms, .. }, .. }) = &self.session
         else {
             return;
         };
-        // An echo from the future is none of ours.
+        // An echo from the future is not one of ours.
         if generation != self.state.generation || sent > clock::boot_now() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Attempts that share a slice: not started before the slice serves, and judged before their
-//! ends are reported.
+//! Attempts that share a slice: they are not started before the slice serves, and their ends are
+//! judged before they are reported.
 
 use tessera_frames::cluster::{ExitRecord, LaunchOrder, StopCause};
 use tessera_model::AttemptId;
@@ -97,7 +97,7 @@ impl AgentNode {
         }
     }
 
-    /// Has the end of a sharer judged, or takes it in as it is.
+    /// Requests a verdict on the end of a sharer, or records the end as it is.
     pub(super) fn judge_or_end(&mut self, attempt: AttemptId, record: ExitRecord) {
         let order = MpsOrder::Ended { attempt, record: Some(Box::new(record.clone())) };
         if !self.shared.contains(&attempt) || !self.send_to_mps(order) {

@@ -1,4 +1,4 @@
-//! What faults of GPUs do to attempts.
+//! The effects of GPU faults on attempts.
 
 use tessera_frames::cluster::{FaultAction, FaultCause};
 use tessera_model::AttemptId;

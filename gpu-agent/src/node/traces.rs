@@ -46,7 +46,7 @@ impl LaunchSpans {
     }
 }
 
-/// Sends the span of an attempt that ran, once it is over.
+/// Sends the span of an attempt that ran, once it has ended.
 pub(super) fn attempt_ended(facts: &AttemptFacts, record: &ExitRecord) {
     if !exporting() || record.started_unix == Millis::ZERO {
         return;

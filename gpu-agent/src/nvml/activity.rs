@@ -35,7 +35,7 @@ struct InstanceCounter {
 }
 
 impl InstanceCounters {
-    /// Forgets the instances of a GPU, since its layout may have changed.
+    /// Removes the instances of a GPU, since its layout may have changed.
     pub fn forget(&mut self, library: &NvmlLibrary, gpu: &GpuId) {
         let counters = self.gpus.get_mut(gpu).map(|gpu| std::mem::take(&mut gpu.instances));
         for counter in counters.into_iter().flat_map(BTreeMap::into_values) {

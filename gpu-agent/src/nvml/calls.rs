@@ -1,8 +1,8 @@
 //! The library's calls, one thin function each: the only unsafe code that touches NVML.
 //!
-//! Made through the function table that `nvml-wrapper` has loaded, since its safe half lacks
-//! most of MIG. A symbol that the driver lacks is an error here, never a panic. Runs in the
-//! worker process only.
+//! Made through the function table that `nvml-wrapper` has loaded, since its safe interface lacks
+//! most of MIG. A symbol that the driver lacks is an error here, never a panic. Runs in the worker
+//! process only.
 
 use std::ffi::{CStr, OsStr, c_char, c_uint};
 use std::mem::MaybeUninit;
@@ -188,7 +188,7 @@ impl NvmlLibrary {
         Ok((plain, named.ok().and_then(|info| to_text(&info.name))))
     }
 
-    /// Lists where instances of a profile may stand.
+    /// Lists the possible positions of a profile's instances.
     pub fn placements(
         &self,
         device: nvmlDevice_t,
@@ -263,7 +263,7 @@ impl NvmlLibrary {
         filled(|place| call!(self.nvmlDeviceGetMaxMigDeviceCount(device, place)))
     }
 
-    /// Returns where a GPU sits: domain, bus and device.
+    /// Returns the bus address of a GPU: domain, bus and device.
     pub fn bus(&self, device: nvmlDevice_t) -> Result<(u32, u32, u32), NvmlCallError> {
         let pci: nvmlPciInfo_t =
             filled(|place| call!(self.nvmlDeviceGetPciInfo_v3(device, place)))?;
@@ -331,7 +331,7 @@ impl NvmlLibrary {
         let mut found = self.compute_processes(device)?;
         match self.mps_processes(device) {
             Ok(clients) => found.extend(clients),
-            // An older driver, or a device without MPS: then nobody is its client.
+            // An older driver, or a device without MPS: then it has no clients.
             Err(fault) if matches!(fault.code, NOT_SUPPORTED | FUNCTION_NOT_FOUND) => {}
             Err(fault) => return Err(fault),
         }

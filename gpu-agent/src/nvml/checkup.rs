@@ -1,4 +1,4 @@
-//! One look at the driver for the doctor, in a process of its own: it may hang or crash.
+//! One check of the driver for the doctor, in a separate process, since it may hang or crash.
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -19,7 +19,7 @@ pub enum CheckupOutput {
     Refused(NvmlCallError),
 }
 
-/// Looks, and prints an [`CheckupOutput`].
+/// Queries the driver, and prints a [`CheckupOutput`].
 ///
 /// # Errors
 ///
@@ -68,7 +68,7 @@ fn gpu(library: &NvmlLibrary, device: nvmlDevice_t, index: u32) -> GpuCheckup {
     }
 }
 
-/// Makes a query for which one needs the right to configure MIG; nothing is changed.
+/// Makes a query that needs the right to configure MIG; nothing is changed.
 fn may_cut(library: &NvmlLibrary, device: nvmlDevice_t) -> Result<(), NvmlCallError> {
     let mut last = NvmlCallError { call: "nvmlDeviceGetGpuInstances".to_owned(), code: 3 };
     for number in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {

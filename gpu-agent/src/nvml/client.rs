@@ -23,12 +23,12 @@ use tessera_agent_core::nvml::sample::GpuSample;
 const READ_WITHIN: Duration = Duration::from_secs(2);
 /// How long it may take to change something.
 const MUTATE_WITHIN: Duration = Duration::from_secs(30);
-/// After so many workers hung on one GPU it is left alone for a while: killed workers may stay
-/// in the kernel for ever, and must not pile up.
+/// After this many workers hung on one GPU, it is not queried for a while: killed workers may stay
+/// in the kernel forever, and must not accumulate.
 const HANGS_MAX: u32 = 3;
-/// How long it is left alone.
+/// How long it is not queried.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
-/// Most killed workers that may still hang in the kernel before no new one is started.
+/// Maximum number of killed workers that may still hang in the kernel before no new one is started.
 const GHOSTS_MAX: usize = 16;
 /// Requests that may wait; each GPU has at most one.
 const QUEUE: usize = 64;
@@ -48,7 +48,7 @@ pub enum NvmlFailed {
 #[derive(Clone, Debug)]
 pub struct NvmlClient {
     queue: mpsc::Sender<QueuedRequest>,
-    /// What may wait until nothing else does.
+    /// Requests that wait until no other request does.
     samples: mpsc::Sender<QueuedRequest>,
     counts: RequestCounts,
 }
@@ -149,7 +149,7 @@ async fn serve(
     let mut ghosts: Vec<Child> = Vec::new();
     let mut patience = BTreeMap::<Option<GpuId>, RequestDeadlines>::new();
     loop {
-        // A sample never goes before anything else: it is the one request that can wait.
+        // A sample is never served before other requests: it is the only one that can wait.
         let next = tokio::select! {
             biased;
             job = jobs.recv() => job,

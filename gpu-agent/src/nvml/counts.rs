@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::client::NvmlFailed;
 use super::messages::{NvmlReply, NvmlRequest};
 
-/// Most counters: far more than there are requests and codes of the driver.
+/// Maximum number of counters: far more than there are requests and codes of the driver.
 const COUNTERS_MAX: usize = 256;
 
 /// Counters by what was queried and how it ended: `ok`, `no_answer`, or the driver's code.

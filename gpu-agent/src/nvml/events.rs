@@ -1,4 +1,4 @@
-//! The agent's side of the worker that waits for the driver's events: started, and started anew
+//! The agent's side of the worker that waits for the driver's events: started, and started again
 //! when it ends or reports nothing.
 
 use std::io;
@@ -16,11 +16,11 @@ use crate::messages::gpu::{DriverNotice, ErrorSource, GpuAddress, ReportedError}
 use crate::shepherd::socket::take_frame;
 use crate::sys::clock;
 
-/// A worker that reported nothing for so long hangs in the kernel.
+/// A worker that reported nothing for this long hangs in the kernel.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
 /// Pauses before another one is started.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// Most killed workers that may still hang in the kernel before no new one is started.
+/// Maximum number of killed workers that may still hang in the kernel before no new one is started.
 const GHOSTS_MAX: usize = 3;
 
 /// Forwards events for as long as there is a receiver.
@@ -54,7 +54,7 @@ fn start(program: &WorkerProgram) -> io::Result<(Child, ChildStdout)> {
         .arg("--events")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        // What it can't do, the other worker reports too.
+        // Its failures are also reported by the other worker.
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
@@ -64,7 +64,8 @@ fn start(program: &WorkerProgram) -> io::Result<(Child, ChildStdout)> {
     }
 }
 
-/// Passes on what a worker reports until it ends or falls silent; returns whether it ever spoke.
+/// Passes on what a worker reports until it ends or falls silent; returns whether it ever reported
+/// anything.
 async fn listen(mut output: ChildStdout, reported: &mpsc::Sender<DriverNotice>) -> bool {
     let mut buffer = Vec::new();
     let mut spoke = false;
@@ -86,7 +87,7 @@ async fn listen(mut output: ChildStdout, reported: &mpsc::Sender<DriverNotice>) 
             Ok(Ok(bytes)) if bytes > 0 => {}
             Ok(_) => return spoke,
             Err(_) => {
-                tracing::warn!("the driver's events have stopped: listening anew");
+                tracing::warn!("the driver's events have stopped: listening again");
                 return spoke;
             }
         }

@@ -11,23 +11,23 @@ use tessera_model::mig::compute::Cut;
 /// From the agent to the worker; each is answered by one [`NvmlReply`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum NvmlRequest {
-    /// Which GPUs are there?
+    /// Which GPUs exist?
     List,
-    /// How does this one stand?
+    /// What is the state of this one?
     Read(GpuId),
-    /// What stands in this place?
+    /// What exists in this slot?
     Look(GpuId, Slot),
     /// What does the driver advise to do about it (field 230)?
     Advice(GpuId),
-    /// Make an instance, whole: the GPU instance and the compute instance that covers it.
+    /// Create a complete instance: the GPU instance and the compute instance that covers it.
     Create(GpuId, Slot),
-    /// Make an instance have exactly these compute instances; make it, if it isn't there.
+    /// Give an instance exactly these compute instances, and create it if it doesn't exist.
     Cut(GpuId, Slot, Cut),
     /// Destroy an instance with all that is in it.
     Destroy(GpuId, Slot),
     /// Switch MIG mode.
     SetMigMode(GpuId, bool),
-    /// What does it draw, who uses it?
+    /// What is its power, and which processes use it?
     Sample(GpuId),
 }
 
@@ -42,7 +42,7 @@ impl NvmlRequest {
         }
     }
 
-    /// Returns what it is called in metrics.
+    /// Returns its name in metrics.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::List => "list",
@@ -80,7 +80,7 @@ pub enum NvmlReply {
     Gpus(Vec<GpuId>),
     /// To [`NvmlRequest::Read`].
     Gpu(Box<GpuFacts>),
-    /// To [`NvmlRequest::Look`] and to changes of one place: what stands there now.
+    /// To [`NvmlRequest::Look`] and to changes of one slot: what exists there now.
     One(Option<Box<InstanceFacts>>),
     /// To [`NvmlRequest::Advice`]; `None` if the driver gives none.
     Advice(Option<u32>),

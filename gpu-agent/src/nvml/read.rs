@@ -1,4 +1,4 @@
-//! Reading how a GPU stands. Runs in the worker process.
+//! Reading the state of a GPU. Runs in the worker process.
 
 use nvml_wrapper_sys::bindings::{
     NVML_COMPUTE_INSTANCE_PROFILE_COUNT, NVML_GPU_INSTANCE_PROFILE_COUNT, nvmlComputeInstance_t,
@@ -16,17 +16,17 @@ use tessera_agent_core::nvml::facts::{GpuFacts, InstanceFacts, InstanceUser};
 /// CUDA's major capability of Hopper, the first generation whose MIG mode ends with the boot.
 const HOPPER: i32 = 9;
 
-/// A GPU instance with its handle, which is good until the next change.
+/// A GPU instance with its handle, which is valid until the next change.
 pub struct InstanceHandle {
     /// The driver's handle.
     pub handle: nvmlGpuInstance_t,
     /// The driver's number.
     pub number: u32,
-    /// Where it stands and what it is.
+    /// Its position and profile.
     pub slot: Slot,
 }
 
-/// Reads everything that the agent needs to know of a GPU. `known` is its geometry, if it was
+/// Reads everything that the agent needs to know about a GPU. `known` is its geometry, if it was
 /// read before with MIG mode on.
 pub fn gpu(
     library: &NvmlLibrary,
@@ -65,8 +65,8 @@ pub fn gpu(
     })
 }
 
-/// Turns a figure that a GPU, driver or permission doesn't offer into `None`: nothing depends on
-/// it so much that the GPU could not be used without.
+/// Turns a figure that a GPU, driver or permission doesn't offer into `None`: the GPU can be used
+/// without it.
 fn offered<T>(result: Result<T, NvmlCallError>) -> Result<Option<T>, NvmlCallError> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -88,7 +88,7 @@ fn geometry(library: &NvmlLibrary, device: nvmlDevice_t) -> Result<Geometry, Nvm
     Ok(Geometry::new(profiles))
 }
 
-/// Returns `None` for a profile whose figures make no sense: nothing can be planned with it.
+/// Returns `None` for a profile with invalid figures: nothing can be planned with it.
 fn profile(
     library: &NvmlLibrary,
     device: nvmlDevice_t,
@@ -139,7 +139,7 @@ fn instances(
     Ok(facts)
 }
 
-/// Reads one instance of those that stand.
+/// Reads one of the existing instances.
 pub fn one(
     library: &NvmlLibrary,
     device: nvmlDevice_t,
@@ -202,8 +202,8 @@ enum Extent {
     Unknown,
 }
 
-/// Finds out what a MIG device covers, one of `siblings` over an instance. A driver that doesn't
-/// reports no extent of a single compute instance: then it covers the whole instance.
+/// Finds out what a MIG device covers, one of `siblings` over an instance. Some drivers report no
+/// extent of a single compute instance: then it covers the whole instance.
 fn part(
     library: &NvmlLibrary,
     instance: &InstanceHandle,
@@ -241,7 +241,7 @@ fn out_of_range(call: &str) -> NvmlCallError {
     NvmlCallError { call: call.to_owned(), code: return_code::UNKNOWN }
 }
 
-/// Returns where a compute instance stands.
+/// Returns the position of a compute instance.
 pub fn slot_of(info: &nvmlComputeInstanceInfo_t) -> Option<ComputeSlot> {
     Some(ComputeSlot {
         start: u8::try_from(info.placement.start).ok()?,
@@ -249,7 +249,7 @@ pub fn slot_of(info: &nvmlComputeInstanceInfo_t) -> Option<ComputeSlot> {
     })
 }
 
-/// Lists the GPU instances that stand.
+/// Lists the existing GPU instances.
 pub fn standing(
     library: &NvmlLibrary,
     device: nvmlDevice_t,
@@ -270,7 +270,7 @@ pub fn standing_of(
 ) -> Result<Vec<InstanceHandle>, NvmlCallError> {
     let mut list = Vec::new();
     for handle in library.instances(device, profile.id.0, u32::from(profile.max_instances))? {
-        // One that another program destroyed meanwhile.
+        // One that another program destroyed in the meantime.
         let Some(info) = optional(library.instance(handle))? else { continue };
         let start = u8::try_from(info.placement.start)
             .map_err(|_| out_of_range("nvmlGpuInstanceGetInfo"))?;
@@ -295,7 +295,7 @@ pub struct ComputeSize {
     pub id: u32,
     /// Compute slices.
     pub slices: u32,
-    /// How many the GPU instance holds at most.
+    /// The maximum number in the GPU instance.
     pub most: u32,
 }
 
@@ -355,7 +355,7 @@ fn is_ours(pid: u32) -> bool {
     })
 }
 
-/// Turns "there is none" into `None`; handles of what is gone are bad arguments.
+/// Turns "there is none" into `None`; handles of removed objects are invalid arguments.
 fn optional<T>(result: Result<T, NvmlCallError>) -> Result<Option<T>, NvmlCallError> {
     match result {
         Ok(value) => Ok(Some(value)),

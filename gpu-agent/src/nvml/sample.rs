@@ -1,4 +1,5 @@
-//! Sampling a GPU: few calls, and only such as don't hold anything. Runs in the worker process.
+//! Sampling a GPU: few calls, and only those that don't hold anything open. Runs in the worker
+//! process.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use tessera_agent_core::nvml::sample::{GpuSample, InstanceSample, ProcessSample}
 const LAYOUT_KEPT: Duration = Duration::from_secs(60);
 /// How long the owner of a process is used: pids come back only after thousands of others.
 const OWNER_KEPT: Duration = Duration::from_secs(5);
-/// Most processes whose owners are remembered.
+/// Maximum number of processes whose owners are remembered.
 const OWNERS_MAX: usize = 4096;
 /// What stands for "no instance" in a process's entry.
 const NO_INSTANCE: u32 = u32::MAX;
@@ -47,7 +48,7 @@ struct SampledInstance {
 }
 
 impl Sampler {
-    /// Forgets how a GPU is cut.
+    /// Forgets the layout of a GPU.
     pub fn forget(&mut self, gpu: &GpuId) {
         self.layouts.remove(gpu);
     }
@@ -56,7 +57,7 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// The GPU is lost or in error. A figure that it only doesn't have is `None`.
+    /// The GPU is lost or in error. A figure that it merely doesn't have is `None`.
     pub fn sample(
         &mut self,
         library: &NvmlLibrary,
@@ -201,21 +202,21 @@ fn read_places(
     let migs = read::mig_devices(library, device)?;
     let standing = read::standing(library, device, &geometry)?;
     let places = standing.into_iter().map(|instance| {
-        // Compute instances hold their GPU instance's memory together: any of them reports it.
+        // Compute instances share their GPU instance's memory, so any of them reports it.
         let mig = migs.iter().find(|(number, _)| *number == instance.number).map(|(_, mig)| *mig);
         SampledInstance { number: instance.number, slot: instance.slot, mig }
     });
     Ok(places.collect())
 }
 
-/// Whose a process is.
+/// The owner of a process.
 #[derive(Clone, Copy, Debug, Default)]
 struct ProcessOwner {
     attempt: Option<AttemptId>,
     mps_server: bool,
 }
 
-/// Returns whose a process is, by what it finds in its environment.
+/// Returns the owner of a process, by its environment.
 fn owner_of(pid: u32) -> ProcessOwner {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let value = |name: &str| {

@@ -1,5 +1,5 @@
-//! The second worker process: waits for errors that the driver reports by itself. Apart from the one that
-//! answers questions, since waiting and answering exclude each other.
+//! The second worker process: waits for errors that the driver reports by itself. It is separate
+//! from the one that answers requests, since waiting and answering exclude each other.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ const WAIT_MS: u32 = 1_000;
 /// How often GPUs are counted: one may come back after a reset.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
 
-/// How soon it begins anew, if a GPU could not be listened to; one that is lost takes longer to
+/// How soon it begins again, if a GPU could not be listened to; one that is lost takes longer to
 /// come back, and is waited for as for others ([`COUNT_EVERY`]).
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -35,14 +35,15 @@ pub enum WatchMessage {
         gpu: GpuId,
         /// Its number.
         xid: u32,
-        /// The GPU instance that it struck.
+        /// The affected GPU instance.
         instance: Option<u32>,
     },
     /// A GPU is lost; the driver doesn't report which.
     Lost,
 }
 
-/// Prints events until the agent goes away, the library can't go on, or other GPUs are there.
+/// Prints events until the agent goes away, the library can't continue, or the list of GPUs
+/// changes.
 ///
 /// # Errors
 ///
@@ -60,7 +61,7 @@ struct Watch {
     set: nvml_wrapper_sys::bindings::nvmlEventSet_t,
     count: u32,
     names: BTreeMap<usize, GpuId>,
-    /// When to begin anew, if the driver didn't let a GPU be listened to.
+    /// When to begin again, if the driver didn't let a GPU be listened to.
     again: Option<Duration>,
 }
 
@@ -109,7 +110,7 @@ impl Watch {
                 },
                 Err(fault) if fault.is_timeout() => WatchMessage::Heartbeat,
                 Err(fault) if fault.code == LOST => {
-                    // Said again and again as long as it lasts.
+                    // Reported repeatedly as long as it lasts.
                     std::thread::sleep(Duration::from_millis(WAIT_MS.into()));
                     WatchMessage::Lost
                 }

@@ -48,7 +48,7 @@ pub fn run(path: &OsStr) -> io::Result<()> {
 
 mod change;
 
-/// How often a GPU is read again at once when it changed meanwhile, and the pause before.
+/// How often a GPU is read again at once if it changed during the reading, and the pause before.
 const READS: u32 = 4;
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
@@ -169,7 +169,7 @@ impl Loaded {
     }
 
     /// Returns the geometry, which is kept once two readings in a row agree: a profile that a
-    /// driver in trouble leaves out must not be missing for ever.
+    /// driver in trouble leaves out must not be missing forever.
     fn geometry(&mut self, gpu: &GpuId) -> Result<Geometry, NvmlCallError> {
         if let Some(known) = self.geometries.get(gpu) {
             return Ok(known.clone());
@@ -187,8 +187,8 @@ impl Loaded {
         Ok(last)
     }
 
-    /// Returns what compute instances a GPU instance offers: kept, as the geometry is, once two
-    /// readings agree.
+    /// Returns what compute instances a GPU instance offers: it is kept, like the geometry, once
+    /// two readings agree.
     fn sizes(
         &mut self,
         gpu: &GpuId,
@@ -213,7 +213,7 @@ impl Loaded {
         Ok(standing.into_iter().find(|instance| instance.slot == slot))
     }
 
-    /// Reads one place; once more, if it changed under the reader's eyes.
+    /// Reads one slot, and reads it again if it changed during the reading.
     fn look(&mut self, gpu: &GpuId, slot: Slot) -> Result<Option<InstanceFacts>, NvmlCallError> {
         match self.look_once(gpu, slot) {
             Err(fault) if fault.is_fleeting() => self.look_once(gpu, slot),

@@ -11,11 +11,11 @@ use tessera_model::AttemptId;
 
 use super::protocol::AccountNumbers;
 
-/// Where output goes that nobody reads: nothing is kept of it, not even a link.
+/// The destination of output that nobody reads: nothing of it is kept, not even a link.
 pub const NOWHERE: &str = "/dev/null";
 
 /// Returns the folder of an attempt: its script, its working folder if it has no other, and its
-/// exit record if no agent was there.
+/// exit record if no agent was running.
 pub fn folder(data: &Path, attempt: AttemptId) -> PathBuf {
     data.join("attempts").join(attempt.as_uuid().hyphenated().to_string())
 }
@@ -66,7 +66,7 @@ pub struct NamedOutput {
     pub account: Option<AccountNumbers>,
     /// The smallest uid of a person.
     pub uid_min: u32,
-    /// Whether attempts may be root's.
+    /// Whether attempts may run as root.
     pub root_allowed: bool,
     /// The file system.
     pub device: u64,

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal};
 
 use super::limits::oom_kills;
 
-/// The group in which agents make those of their shepherds.
+/// The parent group of the shepherds' groups.
 pub(super) const PARENT: &str = "tessera-jobs";
 
 /// The agent's own group within a unit of systemd (`DelegateSubgroup=agent`).
@@ -49,7 +49,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// This machine doesn't let us: go on without.
+    /// This machine does not allow it: continue without.
     pub fn make(parent: &Path, name: &str) -> io::Result<Self> {
         Self::make_numbered(parent, name, 0)
     }
@@ -58,7 +58,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// No new one can be made: go on without.
+    /// No new one can be created: continue without.
     pub fn unkilled(self) -> io::Result<Self> {
         if !self.killed.get() {
             return Ok(self);
@@ -101,7 +101,7 @@ impl Group {
         &self.path
     }
 
-    /// Takes in that the launcher killed what was in the group.
+    /// Records that the launcher killed what was in the group.
     pub fn note_killed(&self) {
         self.killed.set(true);
     }
@@ -156,7 +156,7 @@ fn await_empty(path: &Path) {
         if read.is_err() || text.lines().any(|line| line == "populated 0") {
             return;
         }
-        // The kernel reports a change of the file so.
+        // The kernel reports a change of the file in this way.
         let mut changed = [PollFd::new(&events, PollFlags::PRI)];
         let _ = poll(&mut changed, Some(&GONE_WITHIN));
     }
@@ -216,7 +216,7 @@ pub fn leave_to_jobs() -> io::Result<()> {
     std::fs::write(group.join("cgroup.procs"), "0")
 }
 
-/// Most rounds of [`sweep`]: each takes one generation of descendants.
+/// Maximum number of rounds of [`sweep`]: each takes one generation of descendants.
 const SWEEPS_MAX: usize = 64;
 
 /// Kills every descendant of this process, which must be a child subreaper: those whose parent
@@ -233,7 +233,7 @@ pub fn sweep(kept: Option<u32>) -> bool {
             return true;
         }
         for child in children {
-            // A child that isn't reaped can't have lent its pid to a stranger.
+            // The pid of a child that isn't reaped can't have been reused.
             let _ = rustix::process::kill_process(child, Signal::KILL);
         }
         std::thread::sleep(std::time::Duration::from_millis(1));

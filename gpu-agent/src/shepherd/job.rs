@@ -51,7 +51,7 @@ const fn limit_ends(started: Millis, limit: Millis) -> Millis {
 /// client (M3), and one more.
 const BEFORE_KILL_WITHIN: Millis = Millis::from_secs(6);
 
-/// What the launcher reported of an end.
+/// The launcher's report of an end.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportedEnd {
     /// The wait status.
@@ -68,7 +68,7 @@ pub struct ReportedEnd {
     pub clean: bool,
 }
 
-/// Where an attempt finds the things of its shepherd.
+/// The parts of its shepherd that an attempt uses.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
     /// The agent's data folder.
@@ -191,7 +191,7 @@ impl RunningAttempt {
         })
     }
 
-    /// Takes in that the program runs, with the files that its user named and may read.
+    /// Records that the program runs, with the files that its user named and may read.
     pub fn launched(
         &mut self,
         data: &Path,
@@ -254,7 +254,7 @@ impl RunningAttempt {
         &self.order
     }
 
-    /// Returns how it stands, for an agent.
+    /// Returns its state, for an agent.
     pub fn held(&self) -> HeldAttempt {
         HeldAttempt {
             attempt: self.order.attempt,
@@ -274,7 +274,7 @@ impl RunningAttempt {
         [self.time_limit_ends, self.early_signal_at, self.grace_ends].into_iter().flatten().min()
     }
 
-    /// Ends the attempt if its time or its grace is up.
+    /// Ends the attempt if its time or its grace has passed.
     pub fn tick(&mut self, now: Millis, group: Option<&Group>, launcher: &Socket) {
         if self.grace_ends.is_some_and(|ends| ends <= now) {
             self.grace_ends = None;
@@ -445,7 +445,7 @@ impl RunningAttempt {
         is_new.then_some(memory)
     }
 
-    /// Returns what it needs at least, if that changed since the last time.
+    /// Returns the minimum that it needs, if that changed since the last time.
     pub fn new_needs(&mut self, now: Millis) -> Option<LaunchNeeds> {
         let needs = self.memory_pipe.as_mut()?.drain(now).needs();
         let is_new = needs != self.needs_reported;
@@ -453,8 +453,8 @@ impl RunningAttempt {
         is_new.then_some(needs)
     }
 
-    /// Takes the iterations that companions reported, and whether a framework takes memory in advance. Call
-    /// [`Self::new_memory`] first.
+    /// Takes the iterations that companions reported, and whether a framework reserves memory in
+    /// advance. Call [`Self::new_memory`] first.
     pub fn take_trail(&mut self) -> (Vec<MemoryReading>, bool) {
         let Some(pipe) = &mut self.memory_pipe else { return (Vec::new(), false) };
         let is_new = pipe.is_preallocated() && !self.preallocation_reported;
@@ -585,7 +585,7 @@ fn signal(launcher: &Socket, signal: Signal) {
 
 /// Returns whether the machine ends all processes: systemd has put this program into the place of the first process.
 fn machine_stops() -> bool {
-    /// The name as the kernel keeps it: 15 letters.
+    /// The name in the kernel: 15 characters.
     const SHUTDOWN: &str = "systemd-shutdow";
     std::fs::read_to_string("/proc/1/comm").is_ok_and(|name| name.trim_end() == SHUTDOWN)
 }

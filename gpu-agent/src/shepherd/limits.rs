@@ -16,7 +16,7 @@ use super::group::PARENT;
 /// Length of the interval in which processor time is counted, in microseconds: the kernel's default.
 const CPU_PERIOD: u64 = 100_000;
 
-/// What an attempt may use at most.
+/// The limits of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Memory of the host.
@@ -92,7 +92,7 @@ impl Controller {
     }
 }
 
-/// Files that older kernels, or kernels without swap, don't have. What they would do is then not needed.
+/// Files that older kernels, or kernels without swap, don't have. Their effect is then not needed.
 const OPTIONAL: [&str; 3] = ["memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group"];
 
 /// Where this machine's controllers are.
@@ -168,7 +168,7 @@ pub fn remove_left(name: &str) {
     }
 }
 
-/// Tries each limit on a group of its own, and returns the controllers that took it.
+/// Tests each limit on a separate group, and returns the controllers that accepted it.
 pub fn enforced() -> Vec<Controller> {
     // Without a group of version 2 a shepherd limits nothing.
     let Some(parent) = super::group::find_parent() else { return Vec::new() };
@@ -225,7 +225,7 @@ impl LimitGroups {
 impl Drop for LimitGroups {
     fn drop(&mut self) {
         for (_, path, _) in &self.0 {
-            // What hangs in the kernel keeps its group.
+            // A process that hangs in the kernel keeps its group.
             let _ = fs::remove_dir(path);
         }
     }
@@ -239,7 +239,7 @@ pub fn oom_kills(text: &str) -> u64 {
 /// Turns on what can be turned on for the groups under `parent`; returns what they have.
 fn turn_on(parent: &Path) -> Vec<Controller> {
     for controller in Controller::ALL {
-        // One by one: those that can't be had keep none from the others.
+        // One by one: a controller that is not available must not prevent the others.
         for group in parent.parent().into_iter().chain([parent]) {
             let _ =
                 fs::write(group.join("cgroup.subtree_control"), format!("+{}", controller.name()));

@@ -13,7 +13,7 @@ use tessera_agent_core::companion::CompanionReadings;
 use tessera_model::readings::MemoryReading;
 use tessera_model::{AttemptId, Millis};
 
-/// Most that is read at once: all that a pipe holds.
+/// Maximum number of bytes that are read at once: the capacity of a pipe.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
 /// The pipe of one attempt; removed with it.
@@ -37,7 +37,7 @@ impl MemoryPipe {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o711))?;
         let path = folder.join(attempt.as_uuid().simple().to_string());
         mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
-        // The mask of the process takes rights away, also from the others that shall have them.
+        // The umask would remove rights that others need.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o622))?;
         // Open for both, so that it has a reader for as long as it exists, and never an end.
         let file = OpenOptions::new()
@@ -53,7 +53,7 @@ impl MemoryPipe {
         &self.path
     }
 
-    /// Returns whether a framework takes memory in advance.
+    /// Returns whether a framework reserves memory in advance.
     pub fn is_preallocated(&self) -> bool {
         self.readings.preallocated().is_some()
     }
@@ -63,7 +63,7 @@ impl MemoryPipe {
         self.readings.take_trail(at_unix)
     }
 
-    /// Takes in what was reported until `now`.
+    /// Reads what was reported until `now`.
     pub fn drain(&mut self, now: Millis) -> &CompanionReadings {
         let mut bytes = [0; 4_096];
         let mut read = 0;

@@ -1,8 +1,8 @@
-//! Which attempt a shepherd began last. Written before anything else of it is done: an attempt
-//! that no shepherd names here, and of which no other file is there, never ran.
+//! Which attempt a shepherd began last. Written before anything else of it is done: an attempt that
+//! no shepherd names here, and that has no other file, never ran.
 //!
-//! It has to outlive processes, not the machine: nothing that began before a reboot runs after
-//! it, and so no sync is waited for.
+//! It has to outlive processes, not the machine: nothing that began before a reboot runs after it,
+//! so no sync is needed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -37,8 +37,8 @@ impl NowFile {
 
     /// Names the attempt that is about to begin.
     pub fn write(&self, attempt: AttemptId) {
-        // Overwriting a block of the page cache fails only on a broken disk; then the attempt is
-        // reported as never begun at worst, and only if shepherd and agent die as well.
+        // Overwriting a block of the page cache fails only on a broken disk; then the attempt is at
+        // worst reported as never begun, and only if shepherd and agent die as well.
         let _ = self.0.write_all_at(attempt.as_uuid().as_bytes(), 0);
     }
 }

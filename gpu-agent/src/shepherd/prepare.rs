@@ -1,5 +1,5 @@
-//! An order for the launcher, made of an order of the agent's. Only the node's own files are touched here;
-//! the user's are opened by the launcher's child, as the user.
+//! An order for the launcher, made from the agent's order. Only the node's own files are touched
+//! here; the user's are opened by the launcher's child, as the user.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -28,7 +28,7 @@ pub struct Prepared {
     pub order: Order,
     /// Output files, in their order.
     pub outputs: Vec<File>,
-    /// Where the program complains, if that is a file of the node's.
+    /// The file for standard error, if it is one of the node's.
     pub program_output: ProgramOutput,
 }
 
@@ -39,7 +39,7 @@ impl Prepared {
     }
 }
 
-/// Makes what the attempt needs of the node's own files.
+/// Creates the node's own files that the attempt needs.
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ pub fn prepare(
             link(data, order, path, LogStream::Stderr);
             Output::SameAsStdout
         }
-        // One log, as the help says, under both names.
+        // One log under both names, as the help states.
         (None, None) => {
             let own = |stream| files::output(data, order.attempt, stream);
             let _ = fs::hard_link(own(LogStream::Stdout), own(LogStream::Stderr));

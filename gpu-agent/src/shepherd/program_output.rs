@@ -9,7 +9,7 @@ use tessera_agent_core::out_of_memory::text::{self, TextEvidence, WINDOW_BYTES};
 #[derive(Debug)]
 pub struct OutputStream {
     file: File,
-    /// How long the file was as the attempt began: what stands before is another one's.
+    /// The length of the file when the attempt began: earlier content belongs to another attempt.
     from: u64,
 }
 
@@ -47,7 +47,8 @@ pub struct ProgramOutput {
 }
 
 impl ProgramOutput {
-    /// Returns the line that names an out-of-memory error of the GPU, if one does and the program did not go on.
+    /// Returns the line that names an out-of-memory error of the GPU, if one does and the program
+    /// did not continue.
     pub fn out_of_gpu_memory(&self) -> Option<TextEvidence> {
         let end = |stream: &Option<OutputStream>| {
             stream.as_ref().map(OutputStream::end).unwrap_or_default()

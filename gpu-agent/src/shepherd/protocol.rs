@@ -15,9 +15,9 @@ use crate::sys::identity::ProcessIdentity;
 
 /// Raised with each change. Frames are only added at the end. A hello and how attempts are ended
 /// stay as they are, so that an agent can be replaced while attempts run. A shepherd of an earlier
-/// version keeps its attempt, gets no other, and is sent nothing that it doesn't know
-/// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
-/// attempt: half of an upgrade.
+/// version keeps its attempt, gets no other, and is sent no frame that it doesn't know
+/// ([`ToShepherd::is_known_to`]). A new shepherd with another version than its agent gets no
+/// attempt, since the upgrade is incomplete.
 pub const VERSION: u16 = 9;
 
 /// Argument with which a shepherd's program only prints [`VERSION`].
@@ -60,8 +60,8 @@ pub enum ToShepherd {
 }
 
 impl ToShepherd {
-    /// Returns whether a shepherd of that version takes the frame: one that doesn't know a frame ends,
-    /// and its attempt with it.
+    /// Returns whether a shepherd of that version accepts the frame: one that doesn't know a frame
+    /// exits, and its attempt ends with it.
     pub const fn is_known_to(&self, version: u16) -> bool {
         match self {
             Self::Script(_) | Self::Spawn(_) => version == VERSION,
@@ -86,7 +86,7 @@ pub enum FromShepherd {
         /// When, on the wall clock.
         started_unix: Millis,
     },
-    /// The attempt is over and nothing of it runs. The shepherd holds the record until it is
+    /// The attempt has ended and nothing of it runs. The shepherd holds the record until it is
     /// notified to forget it, or until it has put it on disk.
     Ended {
         /// The attempt's id.
@@ -94,8 +94,8 @@ pub enum FromShepherd {
         /// How it ended.
         record: ExitRecord,
     },
-    /// The attempt was killed, and has not ended yet: it is killed again. Sent every second, so that the
-    /// agent sees that the shepherd itself is well.
+    /// The attempt was killed, and has not ended yet: it is killed again. Sent every second, so
+    /// that the agent sees that the shepherd itself is healthy.
     Ending {
         /// The attempt's id.
         attempt: AttemptId,
@@ -105,7 +105,7 @@ pub enum FromShepherd {
     Memory {
         /// The attempt's id.
         attempt: AttemptId,
-        /// The most that its processes had reserved, added up.
+        /// The sum of its processes' peak reserved memory.
         reserved_peak: Bytes,
         /// In use by its programs now.
         allocated: Bytes,
@@ -116,14 +116,14 @@ pub enum FromShepherd {
     Trail {
         /// The attempt's id.
         attempt: AttemptId,
-        /// In use by its programs or kept for them now.
+        /// In use by its programs, or reserved for them now.
         reserved: Bytes,
-        /// Whether a framework takes memory in advance.
+        /// Whether a framework reserves memory in advance.
         preallocated: bool,
         /// The iterations; at most [`READINGS_MAX`](tessera_model::readings::READINGS_MAX).
         readings: Vec<MemoryReading>,
     },
-    /// What the attempt needs at least, as its calls of the driver show it, whenever that changes.
+    /// The minimum that the attempt needs, by its calls of the driver, whenever that changes.
     Needs {
         /// The attempt's id.
         attempt: AttemptId,
@@ -137,7 +137,7 @@ pub enum FromShepherd {
 pub struct ShepherdHello {
     /// [`VERSION`] of its build.
     pub version: u16,
-    /// Its name, drawn by the agent that started it: nobody else knows it (A5).
+    /// Its name, drawn by the agent that started it: nothing else knows it (A5).
     pub id: Uuid,
     /// Its process.
     pub process: ProcessIdentity,
@@ -152,7 +152,7 @@ pub struct SpawnOrder {
     pub attempt: AttemptId,
     /// The job that it belongs to.
     pub job: JobId,
-    /// Its number, for people.
+    /// Its number, as shown to people.
     pub number: u32,
     /// The generation that its lease must have.
     pub generation: u64,
@@ -183,7 +183,7 @@ pub struct Confinement {
     pub account: Option<AccountNumbers>,
     /// The smallest uid of a person.
     pub uid_min: u32,
-    /// Whether it may be root's.
+    /// Whether it may run as root.
     pub root_allowed: bool,
     /// Whether it has a `/tmp` of its own.
     pub private_tmp: bool,
@@ -191,7 +191,7 @@ pub struct Confinement {
     pub hide_processes: bool,
     /// Whether nothing that it runs gets more rights than it has.
     pub no_new_privileges: bool,
-    /// Most processes and threads that it may have; `None` for no limit.
+    /// Maximum number of processes and threads that it may have; `None` for no limit.
     pub tasks_max: Option<u64>,
     /// Which device nodes it may open; `None` for no rules.
     pub devices: Option<DeviceNumbers>,
@@ -218,7 +218,7 @@ pub struct AccountNumbers {
 }
 
 impl AccountNumbers {
-    /// Returns the account as the launcher takes it.
+    /// Returns the account in the launcher's form.
     pub fn to_launch(&self) -> tessera_launch::order::Account {
         let Self { uid, gid, groups } = self.clone();
         tessera_launch::order::Account { uid, gid, groups }

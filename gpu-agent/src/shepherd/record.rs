@@ -1,4 +1,4 @@
-//! Exit records on disk, of attempts that ended while no agent was there to journal them: kept
+//! Exit records on disk, of attempts that ended while no agent could journal them: kept
 //! until the controller has committed the end (rule F12).
 
 use std::fs::{File, OpenOptions};

@@ -39,13 +39,13 @@ use tessera_agent_core::shepherd::verdict::Signalled;
 use tessera_agent_core::shepherd::{HeldAttempt, KillReason};
 
 /// How often the lease page is read at least. A new generation, and the end of a suspend, are
-/// noticed within this time even if no agent is there to send it.
+/// noticed within this time even if no agent sends it.
 const PAGE_READ_EVERY: Millis = Millis::from_secs(5);
 /// How long the agent may take to journal an end before the shepherd puts it on disk itself. A
 /// record that could not be written is tried again as often.
 const KEEP_AFTER: Millis = Millis::from_secs(5);
-/// Most ends that a shepherd holds: with one more it takes no attempt until the agent has
-/// journalled some, or it has put them on disk.
+/// Maximum number of ends that a shepherd holds: with one more it takes no attempt until the agent
+/// has journalled some, or it has put them on disk.
 pub const ENDS_MAX: usize = 64;
 
 /// How often an attempt that should be dead is killed again.
@@ -87,7 +87,7 @@ pub struct Shepherd {
     sessions: Sessions,
 }
 
-/// The end of an attempt, as long as it isn't safe elsewhere.
+/// The end of an attempt, until it is recorded elsewhere.
 struct UnacknowledgedEnd {
     kept: StoredExitRecord,
     held: HeldAttempt,
@@ -146,7 +146,7 @@ impl Shepherd {
         })
     }
 
-    /// Serves until there is neither an agent nor anything to do.
+    /// Serves until there is neither an agent nor any work.
     pub fn run(mut self) {
         self.greet();
         while self.agent.is_some()
@@ -181,7 +181,7 @@ impl Shepherd {
         poll(&mut fds, None).map(|_| ())
     }
 
-    /// Sets the timer to the next moment at which anything must be looked at.
+    /// Sets the timer to the next time at which something is due.
     fn arm(&self) {
         let now = clock::boot_now();
         let of_job = self.job.as_ref().map(|job| {
@@ -207,8 +207,8 @@ impl Shepherd {
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec);
     }
 
-    /// Lets a new agent in. What an old one reported before it died is received first: an order in
-    /// flight must not be obeyed after the new agent was reported that there is none.
+    /// Accepts a new agent. What an old one sent before it died is received first: an order in
+    /// flight must not be obeyed after the new agent got a report without it.
     fn accept(&mut self) {
         while let Ok((stream, _)) = self.listener.accept() {
             let trusted = socket_peercred(&stream)
@@ -240,7 +240,7 @@ impl Shepherd {
         }
     }
 
-    /// Goes on without the agent: what it may not have journalled is put on disk now.
+    /// Continues without the agent: what it may not have journalled is put on disk now.
     fn part(&mut self) {
         self.agent = None;
         self.keep_ends(|_| true);
@@ -381,7 +381,7 @@ impl Shepherd {
         Some((job, &self.launcher.as_ref()?.socket))
     }
 
-    /// Ends the attempt if its lease, its time or its grace is up.
+    /// Ends the attempt if its lease, its time or its grace has passed.
     fn tick(&mut self) {
         let now = clock::boot_now();
         if let (Some(job), Some(launcher)) = (&mut self.job, &self.launcher) {
@@ -431,7 +431,7 @@ impl Shepherd {
         }
     }
 
-    /// Puts ends on disk; those that the disk refuses are held on, and tried again.
+    /// Puts ends on disk; those that the disk refuses are kept, and tried again.
     fn keep_ends(&mut self, due: impl Fn(&UnacknowledgedEnd) -> bool) {
         let data = &self.place.data;
         self.ends.retain_mut(|ended| {
@@ -443,14 +443,14 @@ impl Shepherd {
         });
     }
 
-    /// Takes in what the launcher reported.
+    /// Handles the launcher's report.
     fn receive_replies(&mut self) {
         while let Some(launcher) = &self.launcher {
             match launcher.socket.receive_reply() {
                 Ok(Received::Message(reply, descriptors)) => self.on_reply(reply, descriptors),
                 Ok(Received::Nothing) => return,
                 Ok(Received::End) | Err(_) => {
-                    // It took its program with it; another one serves the next attempt.
+                    // Its program ended with it; another launcher serves the next attempt.
                     self.launcher = None;
                     if let Some(job) = self.job.take() {
                         let record = job.abandoned(self.group.as_ref());
@@ -504,15 +504,15 @@ impl Shepherd {
         }
         let held = HeldAttempt { status: AttemptStatus::Ended(record.clone()), ..job.held() };
         self.end(StoredExitRecord { attempt: held.attempt, job: held.job, record }, held);
-        // After the report: there may be much of it. What an agent without rights over its account leaves goes
-        // with the attempt's output.
+        // After the report: there may be much of it. What an agent without rights over its account
+        // can't remove is removed with the attempt's output.
         let is_foreign = job.order().confinement.account.is_some();
         let work = files::work_folder(&self.place.data, job.order().attempt, is_foreign);
         let _ = fs::remove_dir_all(private_tmp(&work));
     }
 
-    /// Reports an end, and holds it until it is on disk (rule F12). An agent that lives journals
-    /// the ends of many attempts with one sync; without one the shepherd writes its own file.
+    /// Reports an end, and holds it until it is on disk (rule F12). A live agent journals the ends
+    /// of many attempts with one sync; without one the shepherd writes its own file.
     fn end(&mut self, kept: StoredExitRecord, held: HeldAttempt) {
         let reported = FromShepherd::Ended { attempt: kept.attempt, record: kept.record.clone() };
         let keep_at = clock::boot_now().plus(KEEP_AFTER);

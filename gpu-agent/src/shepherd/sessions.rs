@@ -1,9 +1,9 @@
-//! Interactive sessions of a shepherd's attempt. They live here, since a shepherd outlives agents: a client whose
-//! agent restarts goes on with the same program.
+//! Interactive sessions of a shepherd's attempt. They live here, since a shepherd outlives agents:
+//! a client whose agent restarts continues with the same program.
 //!
-//! Each session besides the attempt's own program has a launcher of its own, which starts the program as the
-//! attempt's account, in the attempt's control group and with its folders. Agents reach sessions over a socket next
-//! to the shepherd's own, with one connection for each client.
+//! Each session except that of the attempt's own program has its own launcher, which starts the
+//! program as the attempt's account, in the attempt's control group and with its folders. Agents
+//! reach sessions over a socket next to the shepherd's own, with one connection for each client.
 
 mod buffers;
 mod channel;
@@ -34,13 +34,14 @@ use self::client::SessionClient;
 pub use self::session::MainEffect;
 use self::session::Session;
 
-/// Most sessions of one attempt: people have a few, and a browser that is forwarded opens a dozen connections.
+/// Maximum number of sessions of one attempt: people have a few, and a browser that is forwarded
+/// opens a dozen connections.
 const SESSIONS_MAX: usize = 128;
-/// Most clients that have not named a session.
+/// Maximum number of clients that have not named a session.
 const GREETINGS_MAX: usize = 16;
 /// How long such a client may take.
 const GREETING_WITHIN: Millis = Millis::from_secs(5);
-/// The size of a terminal whose client names none.
+/// The size of a terminal if its client states none.
 const USUAL_SIZE: TerminalSize = TerminalSize { rows: 24, columns: 80 };
 
 /// What sessions of a running attempt are started from.
@@ -76,12 +77,12 @@ impl Sessions {
         Ok(Self { listener, greetings: Vec::new(), sessions: Vec::new() })
     }
 
-    /// Returns whether there are none, also none whose end a client may still request.
+    /// Returns whether there are none, including none whose end a client may still request.
     pub fn are_over(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// Returns whether programs of sessions run in an attempt, besides its own.
+    /// Returns whether programs of sessions run in an attempt, in addition to its own.
     pub fn run_in(&self, attempt: AttemptId) -> bool {
         self.sessions.iter().any(|session| session.attempt == attempt && session.runs_besides())
     }
@@ -97,7 +98,7 @@ impl Sessions {
         self.sessions.push(Session::new((attempt, SessionName::Main), channel, None, log, now));
     }
 
-    /// Takes in how an attempt's own program ended.
+    /// Records how an attempt's own program ended.
     pub fn main_ended(
         &mut self,
         attempt: AttemptId,
@@ -136,7 +137,8 @@ impl Sessions {
         greetings.chain(self.sessions.iter().filter_map(Session::next_deadline)).min()
     }
 
-    /// Does all that can be done without waiting; returns what is to be done with the attempt's own program.
+    /// Does everything that is possible without waiting; returns what is to be done with the
+    /// attempt's own program.
     pub fn work(&mut self, ground: Option<SessionGround<'_>>, now: Millis) -> Vec<MainEffect> {
         self.accept(now);
         for (mut client, until) in std::mem::take(&mut self.greetings) {
@@ -212,7 +214,7 @@ impl Sessions {
             retry: true,
         })?;
         if self.sessions.len() >= SESSIONS_MAX {
-            return Err(final_("the job has as many sessions as one job may have: close some"));
+            return Err(final_("the job has the maximum number of sessions: close some"));
         }
         let by_node = |error: io::Error| Refusal {
             reason: format!("the node could not start the session: {error}"),
@@ -238,7 +240,7 @@ struct Refusal {
     retry: bool,
 }
 
-/// Makes the order for a session of that of its attempt's own program.
+/// Makes the order for a session from that of its attempt's own program.
 fn order(of_attempt: &Order, start: &SessionStart, end: &ProgramEnd) -> Order {
     let is_set = |variable: &&String| {
         !start.env.iter().any(|(name, _)| {

@@ -16,7 +16,7 @@ pub struct AgentSocket {
     buffer: Vec<u8>,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SocketInput<T> {
     /// Whole frames; more may come.
@@ -26,11 +26,11 @@ pub enum SocketInput<T> {
 }
 
 impl AgentSocket {
-    /// Takes a connection over.
+    /// Takes over a connection.
     ///
     /// # Errors
     ///
-    /// The descriptor can't be made non-blocking: it is no socket.
+    /// The descriptor can't be made non-blocking: it is not a socket.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, buffer: Vec::new() })
@@ -71,7 +71,7 @@ impl AgentSocket {
     /// Returns whether the other end is still there.
     fn fill(&mut self) -> bool {
         let mut chunk = [0; 16 * 1024];
-        // Two frames are the most that an agent sends without an answer.
+        // An agent sends at most two frames without an answer.
         while self.buffer.len() <= 2 * (FRAME_BYTES_MAX + 4) {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return false,
@@ -102,7 +102,7 @@ pub fn frame_bytes<T: Serialize>(frame: &T) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// The bytes are no frames of ours: give the connection up.
+/// The bytes are not our frames: give up the connection.
 pub fn take_frame<T: DeserializeOwned>(buffer: &mut Vec<u8>) -> io::Result<Option<T>> {
     let Some((prefix, rest)) = buffer.split_first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_be_bytes(*prefix) as usize;

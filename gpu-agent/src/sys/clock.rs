@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 use tessera_model::{BootId, Millis};
 
-/// Reads `CLOCK_BOOTTIME`: it goes on during suspend and never jumps.
+/// Reads `CLOCK_BOOTTIME`: it continues during suspend and never jumps.
 pub fn boot_now() -> Millis {
     Millis::new(nanos_of(ClockId::Boottime) / 1_000_000)
 }
@@ -25,7 +25,7 @@ pub fn unix_now() -> Millis {
     Millis::new(millis)
 }
 
-/// Returns when something happened that the kernel noted in microseconds of its monotonic clock;
+/// Converts a time in microseconds of the kernel's monotonic clock;
 /// never in the future.
 pub fn unix_at_monotonic(micros: u64) -> Millis {
     let now = nanos_of(ClockId::Monotonic) / 1_000_000;
@@ -36,7 +36,7 @@ pub fn unix_at_monotonic(micros: u64) -> Millis {
 ///
 /// # Errors
 ///
-/// The kernel doesn't give one out: nothing that needs proof of death can work here.
+/// The kernel doesn't provide one: nothing that needs proof of death can work here.
 pub fn boot_id() -> io::Result<BootId> {
     boot_id_in(std::path::Path::new("/proc/sys/kernel/random/boot_id"))
 }

@@ -1,5 +1,5 @@
 //! Which processes keep a GPU or an instance of it open: a driver that reports "in use" doesn't
-//! report it.
+//! name them.
 //!
 //! An instance is opened through capability files, whose minor numbers the driver lists; a GPU
 //! through its own file. Monitors such as DCGM hold these without computing, so that they are
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Most processes that are named.
+/// Maximum number of processes that are named.
 pub const HOLDERS_MAX: usize = 8;
 
 /// Where device files are.
@@ -45,8 +45,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Finds who keeps an instance open, by the GPU's and the instance's numbers; if nobody does,
-/// who keeps the whole GPU open. The agent's own processes are left out.
+/// Finds the processes that keep an instance open, by the GPU's and the instance's numbers; if
+/// there are none, those that keep the whole GPU open. The agent's own processes are left out.
 pub fn holders(files: &DeviceFiles, gpu_minor: u32, instance: u32) -> Vec<Holder> {
     // Names of open files are absolute and without links.
     let Ok(folder) = files.folder.canonicalize() else { return Vec::new() };
@@ -92,12 +92,12 @@ fn others() -> Vec<u32> {
 
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold spaces and brackets: what counts comes behind the last one.
+    // The name may hold spaces and brackets: the fields start after the last one.
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 fn open_files(pid: u32) -> BTreeSet<PathBuf> {
-    // Processes of other users can't be looked into without privileges.
+    // Processes of other users can't be examined without privileges.
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return BTreeSet::new() };
     entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
 }

@@ -61,9 +61,9 @@ fn start_ticks(pid: u32) -> io::Result<u64> {
     parse_start_ticks(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
-/// Returns `None` for a text that is no `stat` line, and for a zombie.
+/// Returns `None` for a text that is not a `stat` line, and for a zombie.
 fn parse_start_ticks(stat: &str) -> Option<u64> {
-    // The name may hold spaces and brackets: what counts comes behind the last one.
+    // The name may hold spaces and brackets: the fields start after the last one.
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     if matches!(fields.next()?, "Z" | "X") {
@@ -95,8 +95,8 @@ pub fn kill_marked(mark: &str) -> usize {
     });
     for descriptor in killed.take() {
         let mut ends = [PollFd::new(&descriptor, PollFlags::IN)];
-        // What does not end in this time hangs in the kernel, and no signal reaches it. Others are waited for no
-        // longer: the node has more to do.
+        // What does not end in this time hangs in the kernel, and no signal reaches it. There is no
+        // longer wait for others: the node has other work.
         if !matches!(poll(&mut ends, Some(&GONE_WITHIN)), Ok(1..)) {
             break;
         }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 pub use tessera_launch::sys::{ReapedChild, ignore_signals, wait};
 
-/// Takes the socket out of standard input and puts `null` in its place, so that no program of
+/// Moves the socket away from standard input and puts `null` in its place, so that no program of
 /// an attempt inherits it.
 ///
 /// # Errors

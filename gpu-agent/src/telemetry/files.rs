@@ -14,8 +14,8 @@ use tessera_agent_core::telemetry::meter::MeterState;
 /// Their folder in the data folder.
 const FOLDER: &str = "telemetry";
 
-/// Reads what an earlier agent kept of a GPU; nothing if it can't be understood: energy that
-/// nobody can bill any more must not keep a node from working.
+/// Reads what an earlier agent kept of a GPU; nothing if it can't be understood: lost energy
+/// figures must not keep a node from working.
 pub fn load(data: &Path, gpu: &GpuId) -> MeterState {
     let path = path(data, gpu);
     let text = match fs::read(&path) {
@@ -32,7 +32,7 @@ pub fn load(data: &Path, gpu: &GpuId) -> MeterState {
     })
 }
 
-/// What accounts on disk are to outlive.
+/// What accounts on disk have to survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The agent's process.

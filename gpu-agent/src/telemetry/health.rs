@@ -1,4 +1,5 @@
-//! What an operator must know of the node besides its GPUs: its certificate, its disk, and MPS.
+//! What an operator must know about the node in addition to its GPUs: its certificate, its disk,
+//! and MPS.
 
 use std::path::PathBuf;
 
@@ -40,7 +41,7 @@ impl NodeHealth {
                 metrics.sample(&[("node", node)], count(blocks.saturating_mul(disk.f_frsize)));
             }
         }
-        let help = "Faults of MPS that ended their sharers.";
+        let help = "MPS faults that ended the sharing jobs of a slice.";
         metrics.metric(metric::MPS_FAULTS, MetricKind::Counter, help);
         metrics.sample(&[("node", node)], count(mps::counts::faults()));
     }

@@ -34,8 +34,8 @@ pub struct JobFiles {
 }
 
 impl JobFiles {
-    /// Takes the folder on. What we left in another one, which was named before, is taken away;
-    /// also if none is named any more.
+    /// Begins to use the folder. What we left in a folder that was named before is removed, even if
+    /// none is named any more.
     pub fn open(folder: Option<&Path>, data: &Path) -> Option<Self> {
         let note_path = data.join(NOTE);
         let text = fs::read(&note_path).ok();
@@ -119,8 +119,8 @@ impl JobFiles {
     }
 }
 
-/// Replaces a file in one step: the exporter never reads half of it, and passes over the name
-/// under which it is made.
+/// Replaces a file in one step: the exporter never reads half of it, and ignores the temporary
+/// name.
 fn write(folder: &Path, name: &str, content: &str) -> io::Result<()> {
     let temporary = folder.join(format!(".{name}.tessera"));
     fs::write(&temporary, content)?;

@@ -15,7 +15,7 @@ pub fn collect(node: &str, state: &TelemetryState, kernels: Option<&SharedNumber
     metrics.metric(
         metric::BUILD_INFO,
         MetricKind::Gauge,
-        "Always 1; its labels show what was built.",
+        "Always 1; its labels identify the build.",
     );
     metrics.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     let help = "Attempts that have a GPU of this node now.";
@@ -67,7 +67,8 @@ fn gauges(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
 }
 
 fn energy(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
-    let help = "Energy by who bore it; the parts add up to what the GPU's counter gained.";
+    let help = "Energy by what it is attributed to; the parts add up to the gain of the GPU's \
+                counter.";
     metrics.metric(metric::GPU_ENERGY, MetricKind::Counter, help);
     for figures in all {
         let parts =
@@ -105,7 +106,8 @@ fn slices(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
     }
 }
 
-/// Most processes of one GPU that are shown, the largest: a bound on the number of series.
+/// Maximum number of processes of one GPU that are shown, the largest: a bound on the number of
+/// series.
 const PROCESSES_SHOWN: usize = 32;
 
 fn processes(metrics: &mut Exposition, node: &str, state: &TelemetryState) {

@@ -1,4 +1,4 @@
-//! The meters of a node's GPUs, shared by the sampling and by those who need to see.
+//! The meters of a node's GPUs, shared by the sampling and its readers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ use tessera_agent_core::telemetry::tracks::{TrackSubject, TrackedFigure};
 pub struct SharedTelemetry(Arc<Mutex<TelemetryState>>);
 
 impl SharedTelemetry {
-    /// Looks at or changes the meters.
+    /// Reads or changes the meters.
     pub fn with<T>(&self, look: impl FnOnce(&mut TelemetryState) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -32,7 +32,7 @@ impl SharedTelemetry {
 #[derive(Clone, Debug, Default)]
 pub struct TelemetryState {
     meters: BTreeMap<GpuId, Meter>,
-    /// What stood at the agent's start, for GPUs that are found only later.
+    /// The state at the agent's start, for GPUs that are found later.
     inventory: Option<Vec<GpuTenancy>>,
     /// Samples by GPU: good ones, and failed ones.
     counts: BTreeMap<GpuId, (u64, u64)>,
@@ -43,7 +43,7 @@ pub struct TelemetryState {
 }
 
 impl TelemetryState {
-    /// Begins a meter, from what an earlier agent kept.
+    /// Begins a meter, from the state of an earlier agent.
     pub fn resume(&mut self, gpu: &GpuId, kept: MeterState) {
         let mut meter = Meter::resume(kept);
         if let Some(held) = &self.inventory {
@@ -52,14 +52,14 @@ impl TelemetryState {
         self.meters.insert(gpu.clone(), meter);
     }
 
-    /// Learns what a GPU is.
+    /// Sets the properties of a GPU.
     pub fn describe(&mut self, report: &GpuReport) {
         if let Some(meter) = self.meters.get_mut(&report.gpu) {
             meter.describe(report);
         }
     }
 
-    /// Takes in how an attempt stands.
+    /// Records the state of an attempt.
     pub fn tenancy(&mut self, tenancy: &GpuTenancy) {
         if let Some(held) = &mut self.inventory {
             // A GPU that is found only later must not be given an attempt that is over.
@@ -75,7 +75,7 @@ impl TelemetryState {
         }
     }
 
-    /// Takes in what the node holds after a start of the agent.
+    /// Records which attempts the node holds after a start of the agent.
     pub fn inventory(&mut self, held: &[GpuTenancy]) {
         for (gpu, meter) in &mut self.meters {
             take_inventory(gpu, meter, held);
@@ -84,7 +84,7 @@ impl TelemetryState {
         self.inventory = Some(held.to_vec());
     }
 
-    /// Takes in how much memory an attempt's own processes had.
+    /// Records how much memory an attempt's own processes had.
     pub fn observe_memory(&mut self, attempt: AttemptId, peak: Bytes) {
         self.meters.values_mut().for_each(|meter| meter.observe_memory(attempt, peak));
     }
@@ -95,17 +95,17 @@ impl TelemetryState {
         self.readings.forget(attempt);
     }
 
-    /// Takes in what an attempt's companions reported.
+    /// Records the report of an attempt's companions.
     pub fn observe_trail(&mut self, attempt: AttemptId, trail: CompanionTrail) {
         self.readings.observe(attempt, trail);
     }
 
-    /// Takes what is to be reported of the memory of attempts on a GPU.
+    /// Takes the unreported memory readings of attempts on a GPU.
     pub fn take_readings(&mut self, gpu: &GpuId) -> Vec<AttemptMemory> {
         self.meters.get(gpu).map(|meter| self.readings.take(meter)).unwrap_or_default()
     }
 
-    /// Takes a sample in, or its absence; returns whether an attempt's figures are complete now.
+    /// Records a sample or its absence; returns whether an attempt's figures are complete now.
     pub fn sampled(
         &mut self,
         gpu: &GpuId,
@@ -132,12 +132,12 @@ impl TelemetryState {
         self.meters.get(gpu).is_some_and(Meter::is_busy)
     }
 
-    /// Writes down what must outlive this process.
+    /// Returns the state that must outlive this process.
     pub fn kept(&self, gpu: &GpuId) -> Option<Vec<u8>> {
         serde_json::to_vec(self.meters.get(gpu)?.kept()).ok()
     }
 
-    /// Returns the complete figures of attempts that are over, at most `most`.
+    /// Returns the complete figures of attempts that have ended, at most `most`.
     pub fn usages(&self, gpu: &GpuId, most: usize) -> Vec<AttemptUsage> {
         self.meters.get(gpu).into_iter().flat_map(Meter::ended_usages).take(most).collect()
     }
@@ -147,12 +147,12 @@ impl TelemetryState {
         &self.counts
     }
 
-    /// Learns where requests of the driver are counted.
+    /// Sets the counters of requests to the driver.
     pub fn follow(&mut self, calls: &RequestCounts) {
         self.calls = calls.clone();
     }
 
-    /// Returns what was queried of the driver.
+    /// Returns the counts of requests to the driver.
     pub const fn calls(&self) -> &RequestCounts {
         &self.calls
     }
@@ -169,7 +169,7 @@ impl TelemetryState {
         &self.meters
     }
 
-    /// Returns a GPU's figures of now; `None` while it can't be read.
+    /// Returns a GPU's current figures; `None` while it can't be read.
     pub fn figures(&self, gpu: &GpuId) -> Option<GpuFigures> {
         let meter = self.meters.get(gpu)?;
         let latest = meter.latest.as_ref()?;

@@ -75,7 +75,7 @@ pub fn kill(pid: u32, signal: &str) {
     let _ = Command::new("kill").arg(signal).arg(pid.to_string()).stderr(Stdio::null()).status();
 }
 
-/// Whether a process exists and is no zombie.
+/// Returns whether a process exists and is no zombie.
 pub fn runs(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit_once(") ").unwrap().1.starts_with(['Z', 'X']))

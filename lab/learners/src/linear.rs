@@ -1,4 +1,4 @@
-//! Linear regression, by the normal equations with a trace of ridge so that they can be solved.
+//! Linear regression, by the normal equations, with a small ridge term so that they can be solved.
 
 use serde::{Deserialize, Serialize};
 use tessera_predict::learn::{TrainingTable, scaled};

@@ -6,9 +6,9 @@ use tessera_predict::number::count;
 use tessera_predict::random::SeededRng;
 
 const HIDDEN: usize = 32;
-/// Rows of one step.
+/// Rows per step.
 const BATCH: usize = 32;
-/// Steps in all, whatever the number of rows: bounds the time to learn.
+/// Total number of steps, whatever the number of rows; this bounds the time to learn.
 const STEPS: usize = 6_000;
 const RATE: f64 = 0.01;
 
@@ -66,7 +66,7 @@ impl PerceptronNetwork {
             }
             decay_first *= 0.9;
             decay_second *= 0.999;
-            // The pace falls to a hundredth, so that the last steps settle.
+            // The learning rate falls to a hundredth, so that the last steps converge.
             let rate = RATE * 0.01_f64.powf(count(step) / count(STEPS));
             let weights = self.hidden.iter_mut().flatten().chain(&mut self.out);
             for (at, weight) in weights.enumerate() {

@@ -9,14 +9,14 @@ use tessera_predict::number::count;
 
 /// Half the width of the tube in which errors are free, in spreads of the target.
 const TUBE: f64 = 0.1;
-/// What one row can weigh at most.
+/// The maximum weight of one row.
 const WEIGHT_MAX: f64 = 1.0;
-/// Rows that are learned from: the kernel is their square.
+/// Rows that are learned from: the kernel's size is their square.
 const ROWS_MAX: usize = 1_500;
 /// Passes over the rows.
 const PASSES: usize = 60;
 
-/// Rows that the function leans on, with their weights.
+/// The support vectors, with their weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SupportVectors {
     base: f64,

@@ -47,8 +47,8 @@ const ALPHA: Millis = Millis::new(125);
 pub const BETA: Millis = Millis::ZERO;
 
 /// Part of latency in `F`, in thousandths. The paper calls it tunable and prints no value. From 0.3
-/// on, jobs that gain little by larger partitions take them anyway, and fewer jobs run at the same
-/// time than under MISO. At 0.1 jobs that would gain don't take them.
+/// on, jobs that gain little by larger partitions use them anyway, and fewer jobs run at the same
+/// time than under MISO. At 0.1, jobs that would gain don't use them.
 const LAMBDA: i64 = 200;
 
 /// Throughput, then the fewest steps.
@@ -256,7 +256,7 @@ fn fill(
     Some((planned.take(layout, placements), started))
 }
 
-/// Moves running jobs for the head of the queue, if that pays.
+/// Moves running jobs for the head of the queue, if the gain exceeds the cost.
 fn reconfigure(
     planned_gpus: &mut [PlannedGpu<'_>],
     knowledge: Knowledge<'_>,

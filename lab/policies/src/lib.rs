@@ -31,7 +31,8 @@ pub use static_by_size::StaticBySize;
 pub use static_promote::StaticPromote;
 pub use time_slicing::TimeSlicing;
 
-/// Names of the policies that only the simulator runs; [`find_policy`] knows them besides [`NAMES`].
+/// Names of the policies that only the simulator runs; [`find_policy`] knows them in addition to
+/// [`NAMES`].
 pub const COMPARISON_NAMES: &[&str] = &[
     "scheme-a",
     "static-promote",

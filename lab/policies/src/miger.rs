@@ -95,7 +95,7 @@ pub(crate) struct MigerCache {
     /// Jobs that a GPU in its present state can't place. For online jobs that doesn't change, since
     /// deadlines only come closer.
     refused: BTreeMap<usize, BTreeSet<LayoutKind>>,
-    /// GPUs whose jobs do no more on other slices.
+    /// GPUs whose jobs would not have a higher throughput on other slices.
     calm: BTreeSet<usize>,
     scratch: SearchBuffers,
 }
@@ -113,7 +113,7 @@ impl RoundCache for MigerCache {
     }
 }
 
-/// Jobs that a GPU refuses alike.
+/// Jobs that a GPU refuses in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LayoutKind {
     /// Offline jobs next to offline jobs, by the profiles on which they run.
@@ -149,7 +149,11 @@ impl CachingPolicy for Miger {
                     tidied
                 });
                 decisions.extend(tidied.map(|reshape| {
-                    let why = because(NAME, "its offline jobs do more on these slices");
+                    let why = because(
+                        NAME,
+                        "its offline jobs have a higher throughput on these \
+                                             slices",
+                    );
                     Decision::Reshape { reshape, why }
                 }));
                 break;
@@ -215,7 +219,8 @@ impl Miger {
         })
     }
 
-    /// Finds an online job the smallest slice that serves it, where the offline jobs do most.
+    /// Finds the smallest slice that serves an online job, where the offline jobs have the highest
+    /// throughput.
     fn place_online(
         self,
         planned: &PlannedGpu<'_>,
@@ -280,7 +285,7 @@ impl Miger {
 fn wait(job: JobId) -> Decision {
     let why = Explanation {
         would_start_if: Some("a job ends".to_owned()),
-        ..because(NAME, "no GPU has a slice for it, nor an online job to run next to")
+        ..because(NAME, "no GPU has a slice for it, or an online job to run next to")
     };
     Decision::Wait { job, reason: WaitReason::Resources, why }
 }

@@ -111,7 +111,7 @@ impl Policy for Miso {
 pub(crate) struct MisoCache {
     /// Jobs for which a GPU in its present state has no layout, by the profiles on which they run.
     refused: BTreeMap<usize, BTreeSet<Vec<bool>>>,
-    /// The layouts of this round's models with so many instances.
+    /// The layouts of this round's models with this many instances.
     layouts: BTreeMap<(usize, usize), Vec<Layout>>,
     scratch: SearchBuffers,
 }
@@ -124,7 +124,7 @@ impl RoundCache for MisoCache {
 
 impl MisoCache {
     fn layouts(&mut self, mig: &MigView, instances: usize) -> &[Layout] {
-        // Equal rules in memory are equal rules; they live as long as the round.
+        // Rules are compared by their address; they live as long as the round.
         let rules = std::ptr::from_ref(mig).addr();
         self.layouts.entry((rules, instances)).or_insert_with(|| layouts(mig, instances))
     }
@@ -279,7 +279,7 @@ fn optimum(
     assignment
 }
 
-/// The layouts that MISO chooses from, with so many instances, each multiset once.
+/// The layouts that MISO chooses from, with this many instances, each multiset once.
 fn layouts(mig: &MigView, instances: usize) -> Vec<Layout> {
     let whole = mig.largest().map_or(0, |p| p.compute_slices);
     if whole == 7 {

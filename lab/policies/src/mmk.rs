@@ -40,11 +40,12 @@ const NAME: &str = "mmk";
 /// prints none, and without it jobs are stopped for very small gains.
 pub const HURDLE: i64 = 100;
 
-/// A round stops after so many jobs in a row without a placement: those behind them need more
+/// A round stops after this many jobs in a row without a placement: those behind them need more
 /// memory. Chosen.
 const REFUSED_MAX: usize = 8;
 
-/// The most jobs of one GPU for which other partitions are tried. Chosen: more would take too long.
+/// Maximum number of jobs of one GPU for which other partitions are tried. Chosen: more would take
+/// too long.
 const SEARCHED_MAX: usize = 10;
 
 /// The joint throughput of jobs on a profile, as far as it was computed.
@@ -142,7 +143,11 @@ impl CachingPolicy for Mmk {
                 started += 1;
                 waits.clear();
             } else {
-                let why = because(NAME, "no slice has its memory left and would do more with it");
+                let why = because(
+                    NAME,
+                    "no slice has enough memory left and a higher throughput \
+                                         with it",
+                );
                 let reason = WaitReason::Resources;
                 waits.push(Decision::Wait { job: job.id, reason, why });
             }
@@ -219,7 +224,10 @@ impl WorkingGpu<'_> {
             };
             if config.throughput > part.throughput {
                 *part = config;
-                self.changed = Some("it has its memory left, and does more with the job");
+                self.changed = Some(
+                    "it has enough memory left, and a higher throughput with the \
+                                     job",
+                );
                 return true;
             }
         }
@@ -263,7 +271,10 @@ impl WorkingGpu<'_> {
         let clears = |sum: i64| sum > present + present / 1_000 * HURDLE;
         if let Some((_, parts)) = best.filter(|(sum, _)| clears(*sum)) {
             self.parts = parts;
-            self.changed = Some("its jobs do more on these slices, with these parts");
+            self.changed = Some(
+                "its jobs have a higher throughput on these slices, with these \
+                                 percentages",
+            );
         }
     }
 

@@ -1,8 +1,8 @@
 //! A whole cluster in virtual time. Jobs arrive, GPUs are repartitioned, and the policies of
 //! `tessera-placement` decide with the same view as in a controller.
 //!
-//! Discrete events, whole milliseconds, no clock and no randomness but the seed: the same workload,
-//! cluster, policy and seed give the same run, bit for bit. [`job`] defines jobs, and
+//! Discrete events, whole milliseconds, no clock and no randomness except the seed: the same
+//! workload, cluster, policy and seed give the same run, bit for bit. [`job`] defines jobs, and
 //! [`contention`] how co-runners slow each other. [`overheads`] has the cost of migrations and
 //! partitioning, [`metrics`] the results, and [`bounds`] the bounds of all schedules.
 
@@ -28,7 +28,8 @@ pub use engine::{SimulationError, SimulationRun, SimulationSetup, run};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// The simulator runs no policy of this name.
-    #[error("there is no policy {name:?}: choose of {}", tessera_lab_policies::all_names().join(", "))]
+    #[error("there is no policy {name:?}: choose one of \
+             {}", tessera_lab_policies::all_names().join(", "))]
     Unknown {
         /// The name.
         name: String,
@@ -52,7 +53,7 @@ pub fn policy(name: &str) -> Result<Box<dyn tessera_placement::Policy>, PolicyEr
 ///
 /// # Errors
 ///
-/// [`PolicyError`] lists the names of policies that there are, or of settings.
+/// [`PolicyError`] lists the names of the existing policies, or of settings.
 pub fn policy_with(
     name: &str,
     set: &serde_json::Map<String, serde_json::Value>,

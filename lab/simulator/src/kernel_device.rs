@@ -1,7 +1,7 @@
 //! A device in virtual time on which two programs share one slice kernel by kernel.
 //!
-//! The programs, their clients and the device are models; the queue between them is the product's
-//! own ([`tessera_kernel_queue::KernelQueue`] and [`tessera_kernel_queue::GrantBudget`]). Everything is
+//! The programs, their clients and the device are models; the queue between them is the real one
+//! ([`tessera_kernel_queue::KernelQueue`] and [`tessera_kernel_queue::GrantBudget`]). Everything is
 //! integers and seeded: a run repeats to the nanosecond on any machine.
 
 pub mod client;

@@ -1,4 +1,4 @@
-//! What holds of every run of the cluster simulator, whatever the policy.
+//! Properties of every run of the cluster simulator, whatever the policy.
 
 use proptest::prelude::*;
 use tessera_model::Millis;
@@ -15,7 +15,7 @@ use tessera_simulator::cluster::overheads::{Overheads, RepartitionTime};
 use tessera_simulator::cluster::workload::{self, file};
 use tessera_simulator::cluster::{SimulationError, SimulationSetup, policy, run};
 
-/// Policies that give each slice to one job at a time, and wait for nobody for ever.
+/// Policies that give each slice to one job at a time, and never wait forever.
 const ONE_JOB_A_SLICE: [&str; 7] =
     ["exclusive", "scheme-a", "scheme-b", "miso", "oracle", "dyna-p", "tessera"];
 

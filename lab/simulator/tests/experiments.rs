@@ -1,4 +1,4 @@
-//! What the papers print comes out, and reports stand alone.
+//! The published results are reproduced, and reports need no other files.
 
 use tessera_simulator::cluster::bounds::WorkloadBounds;
 use tessera_simulator::cluster::fleet::GpuFleet;

@@ -18,7 +18,7 @@ fn ratio(thousandths: u64) -> f64 {
     f64::from(u32::try_from(thousandths).unwrap()) / 1_000.0
 }
 
-/// The model's word for a job that goes first and one that fills its gaps.
+/// The model's result for a job that goes first and one that fills its gaps.
 fn modelled(order: ServiceOrder, busy: [u16; 2]) -> [f64; 2] {
     let pair = [kernel_sharer(0, busy[0]), kernel_sharer(5, busy[1])];
     let slowed = match order {
@@ -73,7 +73,8 @@ fn the_model_predicts_what_the_queue_does_in_virtual_time() {
                 let queue = slowdowns(order, [high, low]).map(ratio);
                 for (model, queue) in model.iter().zip(queue) {
                     let error = (model / queue - 1.0).abs();
-                    // What a pair loses depends on where its gaps fall, for which the model has no word.
+                    // What a pair loses depends on where its gaps fall, which the model does not
+                    // consider.
                     assert!(error <= 0.3, "{order:?} {high} {low}: {model}, the queue {queue}");
                     errors.push(error);
                 }

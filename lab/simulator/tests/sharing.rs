@@ -1,4 +1,4 @@
-//! What holds of policies that put several jobs onto one slice.
+//! Properties of policies that put several jobs onto one slice.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use tessera_simulator::cluster::overheads::{
 };
 use tessera_simulator::cluster::{SimulationSetup, policy, run, workload};
 
-/// A policy whose every word is checked.
+/// A policy whose every decision is checked.
 #[derive(Debug)]
 struct Checked {
     policy: Box<dyn Policy>,

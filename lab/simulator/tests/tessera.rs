@@ -1,4 +1,4 @@
-//! Laws of `tessera`: no job waits for ever, and no job becomes late because it is moved.
+//! Laws of `tessera`: no job waits forever, and no job becomes late because it is moved.
 
 use std::sync::Mutex;
 

@@ -1,7 +1,7 @@
 //! Gives the library the driver's name, and writes its table of functions.
 //!
 //! `symbols.tsv` has every function of the driver with its versions, `tier-a.tsv` those that are
-//! simulated. What is in the first and not in the second becomes a function that returns 801.
+//! simulated. A function that is only in the first becomes one that returns 801.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,9 +10,9 @@ use std::{env, fs};
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // As NVIDIA's: what the driver hands out is its own, whatever was preloaded.
+    // As NVIDIA's: what the driver returns is its own, whatever was preloaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
-    // Its threads go on when a program closes it.
+    // Its threads continue when a program closes it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     tessera_old_glibc::link_library(tessera_old_glibc::FOR_PROGRAMS);
     let simulated: BTreeSet<_> = rows("tier-a.tsv").map(|row| row[0].clone()).collect();

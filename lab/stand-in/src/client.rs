@@ -9,13 +9,13 @@ use crate::device::{ClaimId, ClaimKind, ClaimPlace, DeviceState, MemoryFigures, 
 use crate::node::{SimulatedNode, SimulatedNodeError};
 use crate::process::ProcessIdentity;
 
-/// A hold on one slice, given back when it is dropped.
+/// A hold on one slice, which is released when it is dropped.
 #[derive(Debug)]
 pub struct DeviceClient {
     node: SimulatedNode,
     claim: ClaimId,
     slice: ClientSlice,
-    /// Held open, so that a look at open files finds the client.
+    /// Held open, so that a check of open files finds the client.
     _files: Vec<File>,
 }
 
@@ -33,7 +33,7 @@ pub struct ClientSlice {
 /// Why a slice can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceClientError {
-    /// Nothing of that name stands on this node.
+    /// Nothing with that name exists on this node.
     #[error("no slice {uuid} on this node: `nvidia-smi -L` or the agent names those that exist")]
     NoSlice {
         /// What was named.
@@ -45,7 +45,7 @@ pub enum DeviceClientError {
         /// What was named.
         uuid: String,
     },
-    /// The slice has no space.
+    /// The slice has no memory left.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
     /// The process can't be distinguished from others.
@@ -112,7 +112,7 @@ impl DeviceClient {
         Ok(self.node.change(|state| state.allocate(self.claim, bytes))??)
     }
 
-    /// Gives memory back; at most what the client has.
+    /// Releases memory; at most what the client has.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl Drop for DeviceClient {
 }
 
 impl ClientSlice {
-    /// Returns what can be seen of a place, or `None` if it is gone.
+    /// Returns what is visible of a place, or `None` if it is gone.
     pub fn of(state: &DeviceState, place: ClaimPlace) -> Option<Self> {
         let gpu = state.gpus.get(state.gpu_of(place)?)?;
         let model_name = gpu.model().names.first()?;

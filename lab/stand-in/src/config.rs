@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tessera_model::mig::catalog;
 
-/// The GPU of a node that nobody described.
+/// The GPU of a node without a description.
 const DEFAULT_GPU: &str = "a100-40gb";
 
 /// NVML knows no more GPUs than this on one machine (`NVML_MAX_PHYSICAL_GPUS` of its tools), and
@@ -19,7 +19,7 @@ pub struct StandInConfig {
     pub folder: PathBuf,
     /// Catalogue keys of the GPUs, if they were named.
     pub gpus: Option<Vec<String>>,
-    /// MIG mode of a node that is made now.
+    /// MIG mode of a new node.
     pub mig: bool,
     /// Factor on the time of operations.
     pub latency: f64,
@@ -37,7 +37,7 @@ pub enum ConfigError {
     NoFolder,
     /// A GPU that can't be simulated.
     #[error(
-        "TESSERA_SIM_GPUS names `{key}`, which is no model with known placements: use {}",
+        "TESSERA_SIM_GPUS names `{key}`, which is not a model with known placements: use {}",
         known_keys()
     )]
     UnknownModel {
@@ -104,7 +104,7 @@ impl StandInConfig {
         })
     }
 
-    /// Returns the GPUs of a node that is made now.
+    /// Returns the GPUs of a new node.
     pub fn gpus_or_default(&self) -> Vec<String> {
         self.gpus.clone().unwrap_or_else(|| vec![DEFAULT_GPU.to_owned()])
     }
@@ -173,7 +173,7 @@ mod tests {
     fn a_bad_setting_is_refused_with_what_would_be_right() {
         for (name, value, hint) in [
             ("TESSERA_SIM_GPUS", "a100", "a100-40gb"),
-            ("TESSERA_SIM_GPUS", "rtx-pro-4500-32gb", "no model with known placements"),
+            ("TESSERA_SIM_GPUS", "rtx-pro-4500-32gb", "not a model with known placements"),
             ("TESSERA_SIM_GPUS", "", "a30-24gb"),
             ("TESSERA_SIM_MIG", "yes", "on or off"),
             ("TESSERA_SIM_LATENCY", "-1", "factor"),

@@ -1,5 +1,5 @@
-//! What the CUDA driver stand-in (`lab/stand-in/cuda`) knows without being a driver: the timed
-//! device, module images, which devices a process sees, and the player's recordings.
+//! The parts of the CUDA driver stand-in (`lab/stand-in/cuda`) that need no driver interface: the
+//! timed device, module images, which devices a process sees, and the player's recordings.
 //!
 //! | variable | meaning | unset |
 //! |---|---|---|

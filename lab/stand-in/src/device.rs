@@ -1,4 +1,4 @@
-//! What stands on the GPUs of one node, and the rules by which it changes.
+//! The instances on the GPUs of one node, and the rules by which they change.
 //!
 //! Pure but for the names of processes: files, locks and clocks are [`crate::node`]'s.
 
@@ -22,13 +22,13 @@ pub use mode::ModeActivation;
 /// Version of the device file. A file of another version is refused, never guessed at.
 pub const FORMAT: u32 = 1;
 
-/// Identifies one instance for as long as the node exists: never handed out twice, so that a
-/// handle built from it can be stale but never wrong.
+/// Identifies one instance for as long as the node exists: never reused, so that a handle built
+/// from it can be stale but never wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InstanceSerial(pub u64);
 
-/// All that is remembered about one node.
+/// The stored state of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceState {
@@ -39,7 +39,7 @@ pub struct DeviceState {
     next_serial: u64,
     /// The GPUs, by index.
     pub gpus: Vec<DeviceGpu>,
-    /// Who uses what.
+    /// The claims of processes.
     pub claims: Vec<DeviceClaim>,
 }
 
@@ -51,9 +51,9 @@ pub struct DeviceGpu {
     pub model: String,
     /// Whether MIG mode is on.
     pub mig: bool,
-    /// The mode that the next activation brings.
+    /// The mode after the next activation.
     pub mig_pending: bool,
-    /// What stands on it, by serial.
+    /// Its instances, by serial.
     pub instances: Vec<GpuInstance>,
     /// Energy used up to `settled_ms`, in microjoules.
     microjoules: u64,
@@ -67,9 +67,9 @@ pub struct DeviceGpu {
 pub struct GpuInstance {
     /// Identity within the node.
     pub serial: InstanceSerial,
-    /// The driver's small number, unique on its GPU among those that stand.
+    /// The driver's small number, unique on its GPU among the existing ones.
     pub id: u32,
-    /// Where and what.
+    /// Its profile and position.
     pub slot: Slot,
     /// Compute instances, by serial.
     pub compute: Vec<ComputeInstance>,
@@ -81,7 +81,7 @@ pub struct GpuInstance {
 pub struct ComputeInstance {
     /// Identity within the node.
     pub serial: InstanceSerial,
-    /// Small number, unique in its GPU instance among those that stand.
+    /// Small number, unique in its GPU instance among the existing ones.
     pub id: u32,
     /// The driver's id of its profile, unique within the GPU instance's profile.
     pub profile: u32,
@@ -97,19 +97,19 @@ pub struct ComputeInstance {
 /// Why the model refuses an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceRefusal {
-    /// The GPU can't do that in the mode in which it is.
+    /// The GPU can't do that in its current mode.
     #[error("not supported")]
     NotSupported,
     /// No such profile, placement or instance.
     #[error("invalid argument")]
     InvalidArgument,
-    /// Nothing of that name.
+    /// There is nothing with that name.
     #[error("not found")]
     NotFound,
     /// Legal in itself, but there is no space.
     #[error("insufficient resources")]
     InsufficientResources,
-    /// A process or an instance stands in the way.
+    /// A process or an instance prevents it.
     #[error("in use")]
     InUse,
 }
@@ -189,7 +189,7 @@ impl DeviceState {
 }
 
 impl DeviceGpu {
-    /// Returns what the catalogue knows of the GPU.
+    /// Returns the catalogue's entry for the GPU.
     pub fn model(&self) -> &'static GpuModel {
         catalog::models().get(&self.model).expect("the key is checked whenever a state is read")
     }
@@ -215,7 +215,7 @@ impl DeviceGpu {
 }
 
 impl GpuInstance {
-    /// Returns its profile on `gpu`, the GPU on which it stands.
+    /// Returns its profile on `gpu`, the GPU on which it exists.
     pub fn profile(&self, gpu: &DeviceGpu) -> &'static CatalogProfile {
         gpu.profile(self.slot.profile.0).expect("only profiles of the model are ever created")
     }

@@ -47,7 +47,7 @@
 //!
 //! Calls that meet a line of the file are counted over all processes of the node, so "crash
 //! once" also holds for the process that is started again. Equal lines share a count. A line
-//! that is taken out of the file is forgotten, and starts anew when it comes back. Calls that
+//! that is taken out of the file is forgotten, and starts again when it comes back. Calls that
 //! meet a line of the environment are counted by their process.
 //!
 //! A line that can't be read makes initialisation fail, and each later call if it comes then. A

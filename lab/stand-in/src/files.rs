@@ -21,7 +21,7 @@ const COMPUTE_INSTANCES: u32 = 8;
 /// First minor of an instance; 1 and 2 are `config` and `monitor`.
 const FIRST_MINOR: u32 = 3;
 
-/// Lays out the files that stand as long as the node does.
+/// Lays out the files that exist as long as the node does.
 pub(crate) fn lay_out(folder: &Path, gpus: usize) -> io::Result<()> {
     fs::create_dir_all(folder.join("dev/nvidia-caps"))?;
     fs::create_dir_all(folder.join("proc/driver/nvidia-caps"))?;
@@ -40,7 +40,7 @@ pub(crate) fn lay_out(folder: &Path, gpus: usize) -> io::Result<()> {
     renew_boot(folder)
 }
 
-/// Gives the machine's boot another name, as a restart does.
+/// Gives the machine's boot a new id, as a restart does.
 pub(crate) fn renew_boot(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("boot_id"), format!("{}\n", Uuid::new_v4()))
 }

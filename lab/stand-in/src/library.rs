@@ -1,4 +1,4 @@
-//! Where the stand-in's library is, for tests and drivers of tests.
+//! Where the stand-in's library is, for tests and test drivers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ pub fn build() -> Result<PathBuf, LibraryError> {
 
 /// Builds a part of the stand-in with Cargo, once a process, and returns the library's path.
 ///
-/// Who has built it already names its folder in `TESSERA_STAND_IN`, and that one is taken: Cargo
-/// would build it anew, since a package alone requests fewer features than the workspace.
+/// If it is built already, `TESSERA_STAND_IN` names its folder, and that library is used. Cargo
+/// would build it again, since a single package requests fewer features than the workspace.
 ///
 /// A cdylib can't be a dependency of a test, and Cargo's lock is free while tests run. The library
 /// is at its name in the target folder then. Load a copy where several are needed in one process,

@@ -2,7 +2,7 @@
 //!
 //! One program, `nvidia-cuda-mps-control`, is all three of NVIDIA's roles. `-d` starts a daemon for
 //! the folder in `CUDA_MPS_PIPE_DIRECTORY`. Without arguments the program reads commands from
-//! standard input and hands them to the daemon. The daemon starts its servers from the program
+//! standard input and sends them to the daemon. The daemon starts its servers from the program
 //! itself. Clients are [`client::Client`]s in processes of their own.
 //!
 //! Sources: the manual page of `nvidia-cuda-mps-control`, the MPS document's sections on error
@@ -12,25 +12,27 @@
 //! |---|---|
 //! | a server belongs to one user, and takes 48 client contexts at most | clients past that are refused |
 //! | a fatal fault of one client reaches all clients of its server | every later call of theirs fails |
-//! | until those are gone the server is in `FAULT` and takes nobody | `CUDA_ERROR_MPS_SERVER_NOT_READY` |
+//! | until those are gone the server is in `FAULT` and accepts no client |
+//! `CUDA_ERROR_MPS_SERVER_NOT_READY` |
 //! | then it recovers by itself | `ACTIVE` again |
 //! | killing a client without `terminate_client` is undefined | with the probability of [`daemon_faults::MpsFaults::poison_percent`] every context breaks, and the status is still `ACTIVE` |
 //! | a client can only narrow what its server was given | percentages and memory limits are minima |
-//! | commands to a daemon that doesn't answer block for ever | so they do here |
-//! | every command ends with status 0, also one that fails: only its output shows it | the same words |
+//! | commands to a daemon that doesn't answer block forever | so they do here |
+//! | every command ends with status 0, even if it fails: only its output shows that | the same
+//! words |
 //! | `start_server` answers before the server is there | the log shows the result later |
 //!
 //! Its answers to each command, its files and its logs are those of NVIDIA's own programs, as far
 //! as these can be recorded without a GPU. `lab/stand-in/tests/mps_transcript` holds what they
-//! printed, [`transcript`] the questions, [`release`] what differs between them. What no source
-//! states and is ours:
+//! printed, [`transcript`] the questions, and [`release`] the differences between releases. These
+//! parts are ours, since no source states them:
 //!
 //! - answers about servers and clients that run (`ps`, and `0` as the last line of a
 //!   `terminate_client` that succeeded);
 //! - the line that names a faulting client;
 //! - the probability of 30 % above.
 //!
-//! Both logs state in their first line that they are a stand-in's.
+//! The first line of both logs states that they come from a stand-in.
 
 pub mod client;
 mod command;
@@ -48,7 +50,7 @@ use std::process::ExitCode;
 
 pub use command::CommandFailure;
 
-/// Most client contexts of one server (since Volta, before CUDA 13).
+/// Maximum number of client contexts of one server (since Volta, before CUDA 13).
 pub const CLIENTS_MAX: usize = 48;
 
 /// Where a daemon listens, by default.

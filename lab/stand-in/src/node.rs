@@ -2,9 +2,9 @@
 //!
 //! The state is one file. A writer holds `device.lock`, writes the whole state next to the file and
 //! renames it into place. So a process that is killed at any point leaves either the old state or
-//! the new one, and readers need no lock. Operations that take time hold the lock of their GPU
-//! meanwhile, and the file's lock only at the instant of the change. The GPU's other operations
-//! wait, as on a GPU, while reads and other GPUs go on.
+//! the new one, and readers need no lock. Operations that take time hold the lock of their GPU for
+//! that time, and the file's lock only at the instant of the change. The GPU's other operations
+//! wait, as on a GPU, while reads and other GPUs continue.
 
 use std::fs::{self, File};
 use std::io;
@@ -48,8 +48,8 @@ pub enum SimulatedNodeError {
         /// What was requested.
         requested: String,
     },
-    /// The device file is no device file of this version.
-    #[error("{} is no device file of format {FORMAT}: {why}; remove the folder to begin anew",
+    /// The device file is not one of this version.
+    #[error("{} is not a device file of format {FORMAT}: {why}; remove the folder to start over",
             path.display())]
     Unreadable {
         /// The file.
@@ -124,12 +124,12 @@ impl SimulatedNode {
         if state.claims.iter().all(|claim| claim.process.is_alive()) {
             return Ok(state);
         }
-        // Forgetting the dead is a change: their share of the energy counts up to now, or the
+        // Removing dead processes is a change: their share of the energy counts up to now, or the
         // counter would run backwards.
         self.change(|state| state.clone())
     }
 
-    /// Changes the state, at once and alone.
+    /// Changes the state atomically.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl SimulatedNode {
 
     /// Carries out an operation that keeps a GPU busy for `takes`.
     ///
-    /// What is refused is refused at once. Half of the time passes before the change is made
+    /// A refusal is immediate. Half of the time passes before the change is made
     /// and half after it, so that a process killed meanwhile may leave either state behind.
     ///
     /// # Errors
@@ -184,8 +184,8 @@ impl SimulatedNode {
         self.replace(files::FAULT_LIST, lines.as_bytes())
     }
 
-    /// Leaves the GPUs as a restart of the machine does, under another boot id; see
-    /// [`DeviceState::reboot`]. The clients' processes are the caller's to end.
+    /// Resets the GPUs as a restart of the machine does, with another boot id; see
+    /// [`DeviceState::reboot`]. The caller has to end the clients' processes.
     ///
     /// # Errors
     ///

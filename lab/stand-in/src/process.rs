@@ -20,8 +20,8 @@ impl ProcessIdentity {
         Some(Self { pid, started_ticks: started(pid)? })
     }
 
-    /// Returns whether the process still runs. A zombie doesn't: the kernel has already taken
-    /// its devices away.
+    /// Returns whether the process still runs. A zombie doesn't: the kernel has already released
+    /// its devices.
     pub fn is_alive(self) -> bool {
         started(self.pid) == Some(self.started_ticks)
     }

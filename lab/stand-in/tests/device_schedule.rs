@@ -246,7 +246,7 @@ fn memory_bound_pairs_are_worse_under_mps_than_in_turns() {
     // Rule 1: two jobs that each draw a quarter of the bandwidth.
     let both = run_concurrently([need(380, 246), need(380, 239)], [500; 2], [1_000; 2], 10);
     assert!(both.iter().all(|time| *time > 2 * 10_000 && *time <= 25_000), "{both:?}");
-    // Rule 2: with a job that computes, they are better off than in turns.
+    // Rule 2: with a job that computes, they are faster than in time slices.
     let mixed = run_concurrently([need(380, 246), need(340, 6)], [1_000; 2], [1_000; 2], 10);
     assert!(mixed.iter().all(|time| *time < 12_000), "{mixed:?}");
     assert_eq!(slowdown(0, 1_000), 1_000);

@@ -4,7 +4,7 @@
 //! `mps_transcript/VERSION.txt` is what NVIDIA's program of that driver printed, written down by
 //! `mps-transcript PROGRAM EMPTY-FOLDER`. With the path of such a program in
 //! `TESSERA_REAL_MPS_CONTROL` (and its driver's version in `TESSERA_REAL_MPS_VERSION`) it is recorded
-//! anew.
+//! again.
 
 use std::path::Path;
 

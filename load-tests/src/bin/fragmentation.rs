@@ -360,7 +360,7 @@ fn compare(gpu: &SimulatedGpu, load: f64, arguments: &Arguments) -> anyhow::Resu
 mod tests {
     use super::*;
 
-    /// The starts that the driver chooses for profiles that are requested one after the other.
+    /// The starts that the driver chooses for profiles that are requested one after another.
     fn chosen(key: &'static str, names: &[&str]) -> Vec<Option<u8>> {
         let gpu = SimulatedGpu::new(key, "all").unwrap();
         let mut random = StdRng::seed_from_u64(0);

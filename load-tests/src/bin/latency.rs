@@ -15,7 +15,7 @@ use tessera_load_tests::{peers, wait};
 
 #[derive(Parser)]
 struct Arguments {
-    /// Jobs to measure, one after the other.
+    /// Jobs to measure, one after another.
     #[arg(long, default_value_t = 300)]
     jobs: usize,
     /// Python that has the package hyperqueue, for the comparison.

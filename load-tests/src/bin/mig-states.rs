@@ -1,5 +1,5 @@
 //! How fast the partition state machine is: computing every state once, and finding the best
-//! placement. Both are compared with computing each answer anew.
+//! placement. Both are compared with computing each answer again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hint::black_box;
@@ -25,7 +25,7 @@ struct Arguments {
     /// Look-ups of a batch: a single one is shorter than a clock can measure.
     #[arg(long, default_value_t = 64)]
     batch: usize,
-    /// Look-ups that are computed anew, for the ratio.
+    /// Look-ups that are computed again, for the ratio.
     #[arg(long, default_value_t = 2_000)]
     naive: usize,
     /// File for the result.

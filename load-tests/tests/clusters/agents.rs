@@ -147,7 +147,7 @@ fn an_agent_with_a_copied_identity_is_refused_while_the_first_one_lives() {
     assert_eq!(ended.code(), Some(78), "{}", clone.tail(20));
     let output = clone.output();
     assert!(
-        output.contains("two can't share an identity") && output.contains("node-cert"),
+        output.contains("two agents can't share an identity") && output.contains("node-cert"),
         "{output}"
     );
     assert_eq!(cluster.wait_job(job, SOON, "succeeded").job.attempts, 1);

@@ -39,7 +39,7 @@ fn a_deadline_is_predicted_and_preferred_to_older_jobs_and_refused_if_it_would_b
     // It took three seconds: ten minutes are enough, and two seconds are not.
     let likely = cluster.submit(&due_in(600, of_task("true"))).deadline.unwrap();
     assert!(likely.probability_percent > Some(90), "{likely:?}");
-    assert!(likely.text.starts_with("it will be met with 9"), "{}", likely.text);
+    assert!(likely.text.starts_with("it will be met with a probability of 9"), "{}", likely.text);
     let late = SubmitRequest { late: Some("refuse".to_owned()), ..of_task("sleep 3") };
     let refused = refusal(&cluster, &due_in(2, late), 422);
     assert!(refused.contains("would probably be missed"), "{refused}");
@@ -99,7 +99,7 @@ fn the_command_takes_deadlines_as_slurm_writes_them_and_prints_the_probability()
     let submitted = tessera(&cluster, &words);
 
     assert!(submitted.contains("Submitted batch job 1\n"), "{submitted}");
-    assert!(submitted.contains("it will be met with 100 %"), "{submitted}");
+    assert!(submitted.contains("it will be met with a probability of 100 %"), "{submitted}");
     assert!(submitted.contains("by its time limit alone"), "{submitted}");
     let job = cluster.wait_end(1, SOON);
     assert!(job.job.ended_at < job.deadline, "{job:?}");

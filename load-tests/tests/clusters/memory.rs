@@ -243,7 +243,7 @@ fn a_growing_job_starts_on_the_smallest_slice_and_is_moved_before_it_fails() {
     assert_eq!(attempts(&job), [(4_864, "preempted"), (9_856, "succeeded")]);
     assert_eq!((job.oom_count, job.retries_left), (0, 0), "it never ran out of memory");
     let [first, second] = &job.attempt_list[..] else { panic!("{job:?}") };
-    assert_eq!(first.detail.as_deref(), Some("it goes on with more GPU memory"));
+    assert_eq!(first.detail.as_deref(), Some("it continues with more GPU memory"));
     let sources = [first, second].map(|attempt| attempt.size_source.as_deref().unwrap());
     assert_eq!(sources, ["unknown", "predicted"]);
     assert!(cluster.logs(id).contains("resumed_bytes"), "{}", cluster.logs(id));
@@ -259,7 +259,7 @@ fn a_growing_job_starts_on_the_smallest_slice_and_is_moved_before_it_fails() {
     assert!(before.points.len() >= 16 && before.forecast.is_some(), "{before:?}");
     let shown = done(&cluster, &["show", "--memory", &id.to_string()]);
     assert!(shown.contains("4.75 GiB (its slice)"), "{shown}");
-    assert!(shown.contains("moved to a larger slice by this prediction"), "{shown}");
+    assert!(shown.contains("moved to a larger slice because of this prediction"), "{shown}");
     let metrics = cluster.call("GET", "/metrics", None).text();
     let counted = "tessera_memory_growth_predictions_total{outcome=\"true\"} 1";
     assert!(metrics.contains(counted), "{metrics}");

@@ -112,7 +112,7 @@ fn a_running_job_writes_a_checkpoint_frees_its_slice_and_continues_without_a_ret
     assert_ne!(after.attempt_list[1].profile, "7g.40gb");
     assert_eq!(after.attempt_list[0].state, "preempted");
     let detail = after.attempt_list[0].detail.clone().unwrap();
-    assert!(detail.contains("goes on elsewhere"), "{detail}");
+    assert!(detail.contains("continues elsewhere"), "{detail}");
     assert_eq!(after.retries_left, before.retries_left);
     let kept: u64 =
         std::fs::read_to_string(rig.file("counter.kept")).unwrap().trim().parse().unwrap();

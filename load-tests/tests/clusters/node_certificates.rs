@@ -95,7 +95,7 @@ fn a_machine_joins_only_by_a_token_and_only_once() {
     let mut other = token.clone();
     let last = if other.pop() == Some('0') { '1' } else { '0' };
     other.push(last);
-    not_joined(&join(&cluster, &other, &data, &[]), "its authority is the one in the token");
+    not_joined(&join(&cluster, &other, &data, &[]), "is its authority the one in the token");
     not_joined(&join(&cluster, &token[..token.len() - 1], &data, &[]), "no whole token");
     joined(&join(&cluster, &token, &data, &[]));
 
@@ -261,7 +261,7 @@ fn the_authority_is_replaced_while_jobs_run() {
         wait::until(SOON, "the node that was away has one, too", || new_one(&cluster, "n2"));
     assert_eq!(first, second);
 
-    wait::until(AFTER_A_WHILE, "the old authority is trusted no more", || {
+    wait::until(AFTER_A_WHILE, "the old authority is no longer trusted", || {
         json(&cluster, &["authority", "show"])["former"].is_null().then_some(())
     });
     // Both connect with their current certificates, and the jobs never ended.

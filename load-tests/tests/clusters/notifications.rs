@@ -196,7 +196,7 @@ fn every_state_change_reaches_a_receiver_that_fails_first() {
     let failed: Vec<_> = requests.iter().filter(|request| !request.accepted).collect();
     assert!(!failed.is_empty());
     for failed in failed {
-        // The same notice under the same id, and signed anew.
+        // The same notice under the same id, and signed again.
         let again = requests.iter().find(|other| other.accepted && other.id == failed.id).unwrap();
         assert_eq!(again.json(), failed.json());
     }

@@ -190,7 +190,7 @@ class ClusterEvents(TypedDict):
 
 
 class ClusterInfo(TypedDict):
-    """The cluster at a glance."""
+    """An overview of the cluster."""
 
     controller: str
     epoch: int
@@ -244,7 +244,7 @@ class ComputeView(TypedDict):
 
 
 class DeadlineView(TypedDict):
-    """What is expected of a job's deadline."""
+    """Whether a job's deadline is expected to be met."""
 
     at: str
     expected_end: NotRequired[Optional[str]]
@@ -433,7 +433,7 @@ class InteractiveRequest(TypedDict):
 
 
 class InvitationRequest(TypedDict):
-    """How an invitation is made."""
+    """The request for an invitation."""
 
     valid_secs: NotRequired[Optional[int]]
 
@@ -1049,7 +1049,7 @@ class RecordedRounds(TypedDict):
 
 class ReportFigures(TypedDict):
     """What attempts used. All numbers are whole, so that lines add up exactly to their total,
-    whatever they stand for. An attempt over several months counts in each by its part of the
+    however they are grouped. An attempt over several months counts in each by its part of the
     time.
     """
 
@@ -1118,7 +1118,7 @@ RequestRecord.__doc__ = "What a submission requested."
 
 
 class RotationRequest(TypedDict):
-    """How the authority is replaced."""
+    """The request to replace the authority."""
 
     trust_former_secs: NotRequired[Optional[int]]
 
@@ -1161,8 +1161,8 @@ SessionEvent = Dict[str, Any]
 
 
 class SessionOpening(TypedDict):
-    """The first message of a client, as text: which program the session is started with, if it is
-    not there yet.
+    """The first message of a client, as text: which program the session is started with, if it
+    does not exist yet.
     """
 
     env: NotRequired[Dict[str, str]]
@@ -1309,7 +1309,7 @@ class TokenList(TypedDict):
 
 
 class TokenRequest(TypedDict):
-    """A personal token to be made."""
+    """A personal token to be created."""
 
     name: str
     role: NotRequired[Optional[str]]
@@ -1391,8 +1391,9 @@ class Api:
         return self._call("GET", "/v1/authority")
 
     def rotate_authority(self, body: RotationRequest) -> AuthorityView:
-        """Replaces the authority by a new one. Both are trusted for some time, in which connected
-        nodes get certificates of the new one by themselves, and jobs run on.
+        """Replaces the authority by a new one. Both are trusted for some time. Meanwhile,
+        connected nodes get certificates of the new one by themselves, and jobs continue to
+        run.
         """
         return self._call("POST", "/v1/authority/rotate", body=body)
 
@@ -1410,7 +1411,7 @@ class Api:
 
     def show_efficiency(self, *, since: Optional[str] = None, user: Optional[str] = None) -> EfficiencyReport:
         """Compares what the runs of tasks requested with what they used, and advises what to
-        request. A user gets the own tasks, and a coordinator those of the account's members.
+        request. A user gets their own tasks, and a coordinator those of the account's members.
         """
         return self._call("GET", "/v1/efficiency", query={"since": since, "user": user})
 
@@ -1437,9 +1438,9 @@ class Api:
         return self._call("GET", f"/v1/gpus/{self._segment(gpu)}/layout")
 
     def apply_layout(self, gpu: Union[str, int], body: LayoutRequest) -> LayoutApplied:
-        """Gives a GPU a layout: starts the plan that makes it. Instances in use are never
+        """Applies a layout to a GPU: starts the plan that creates it. Instances in use are never
         changed. The layout stays until jobs need another one, unless it is pinned. A request
-        for the layout that exists, or that is being made, changes nothing.
+        for a layout that exists, or is being created, changes nothing.
         """
         return self._call("POST", f"/v1/gpus/{self._segment(gpu)}/layout", body=body)
 
@@ -1457,8 +1458,8 @@ class Api:
         return self._call("GET", f"/v1/gpus/{self._segment(gpu)}/layout/plan", query={"layout": layout})
 
     def set_mig_mode(self, gpu: Union[str, int], body: MigModeRequest) -> None:
-        """Switches a GPU's MIG mode, on an administrator's explicit word. Many boards have to be
-        reset for that: nothing may run on the GPU.
+        """Switches a GPU's MIG mode, at an administrator's explicit request. Many GPUs have to be
+        reset for this, so nothing may run on the GPU.
         """
         return self._call("POST", f"/v1/gpus/{self._segment(gpu)}/mig-mode", body=body)
 
@@ -1489,12 +1490,12 @@ class Api:
         return self._call("GET", "/v1/history", query={"since": since, "until": until, "user": user, "limit": limit, "cursor": cursor})
 
     def get_info(self) -> ClusterInfo:
-        """Describes the cluster at a glance."""
+        """Returns an overview of the cluster."""
         return self._call("GET", "/v1/info")
 
     def list_jobs(self, *, state: Optional[str] = None, user: Optional[str] = None, name: Optional[str] = None, array: Optional[int] = None, node: Optional[str] = None, limit: Optional[int] = None, cursor: Optional[str] = None) -> JobPage:
-        """Lists jobs, newest first. A user gets the jobs of others, too, as in the queue of other
-        batch systems: without exit codes, and without the texts about their ends.
+        """Lists jobs, newest first. A user gets the jobs of others, too, as in other batch
+        systems, but without exit codes and the texts about their ends.
         """
         return self._call("GET", "/v1/jobs", query={"state": state, "user": user, "name": name, "array": array, "node": node, "limit": limit, "cursor": cursor})
 
@@ -1515,14 +1516,14 @@ class Api:
         return self._call("DELETE", f"/v1/jobs/{self._segment(job)}")
 
     def get_job(self, job: Union[str, int]) -> JobDetail:
-        """Returns one job with everything that is known of it. An array's number alone names its
-        first task.
+        """Returns one job with everything that is known about it. An array's number alone names
+        its first task.
         """
         return self._call("GET", f"/v1/jobs/{self._segment(job)}")
 
     def update_job(self, job: Union[str, int], body: UpdateRequest) -> JobView:
         """Updates a job: its priority, its time limit, its deadline, or its share of a slice. -
-        `priority`: a waiting job moves in the queue at once; a running job has it when it
+        `priority`: a waiting job moves in the queue at once; a running job uses it when it
         waits again. - `time_limit_secs`: counted from the start of the attempt; 0 for none. It
         applies to a running job at once, which ends if it has run for longer. - `deadline`: by
         when it has to be done; placement plans for it at once. `no_deadline` removes it. -
@@ -1544,8 +1545,8 @@ class Api:
         return self._call("GET", f"/v1/jobs/{self._segment(job)}/events")
 
     def explain_job(self, job: Union[str, int]) -> JobExplanation:
-        """Explains why a job waits, or why it was placed where it is. For a job that waits the
-        answer is computed now; for any other it is the recorded decision about its newest
+        """Explains why a job waits, or why it was placed where it is. For a waiting job the
+        answer is computed now; for any other job it is the recorded decision about its newest
         attempt.
         """
         return self._call("GET", f"/v1/jobs/{self._segment(job)}/explain")
@@ -1590,20 +1591,20 @@ class Api:
         return self._call("GET", f"/v1/jobs/{self._segment(job)}/sessions/{self._segment(session)}", query={"wait": wait})
 
     def wait_for_job(self, job: Union[str, int], *, timeout_secs: Optional[int] = None) -> JobView:
-        """Waits for a job's end, and returns the job as it then stands; sooner if the time is up.
-        An array's number alone waits for all of its tasks, and returns one that has not ended,
-        or else the first.
+        """Waits for a job's end, and returns the job as it is then, or when the time is up. An
+        array's number alone waits for all of its tasks, and returns one that has not ended, or
+        else the first.
         """
         return self._call("GET", f"/v1/jobs/{self._segment(job)}/wait", query={"timeout_secs": timeout_secs})
 
     def list_kernel_tasks(self) -> KernelTasks:
-        """Lists the tasks whose kernels were measured, latest first; at most 1,000. A user gets
-        their own.
+        """Lists the tasks whose kernels were measured, latest first; at most 1,000. Users get
+        only their own tasks.
         """
         return self._call("GET", "/v1/kernels")
 
     def show_task_kernels(self, *, task_key: str) -> TaskKernels:
-        """Shows the kernels of one task, those first that take the device for longest."""
+        """Returns the kernels of one task, those with the most device time first."""
         return self._call("GET", "/v1/kernels/task", query={"task_key": task_key})
 
     def list_layout_changes(self, *, gpu: Optional[str] = None, limit: Optional[int] = None, cursor: Optional[str] = None) -> LayoutPlans:
@@ -1627,14 +1628,14 @@ class Api:
         return self._call("GET", f"/v1/nodes/{self._segment(name)}")
 
     def clear_node(self, name: Union[str, int], body: OperatorRequest) -> OperatorResult:
-        """Clears the quarantine of a node that claimed what the controller never gave it. Its
-        agent has to be started again, with a state that is its own.
+        """Clears the quarantine of a node that claimed numbers that the controller never
+        assigned. Its agent has to be started again, with its own state.
         """
         return self._call("POST", f"/v1/nodes/{self._segment(name)}/clear", body=body)
 
     def doctor(self, name: Union[str, int]) -> DoctorReport:
-        """Runs a node's checks: what keeps it from running jobs and partitioning its GPUs, and
-        what fixes that.
+        """Runs a node's checks: they find what keeps it from running jobs and partitioning its
+        GPUs, and how to fix that.
         """
         return self._call("GET", f"/v1/nodes/{self._segment(name)}/doctor")
 
@@ -1645,15 +1646,15 @@ class Api:
         return self._call("POST", f"/v1/nodes/{self._segment(name)}/drain", body=body)
 
     def invite_node(self, name: Union[str, int], body: InvitationRequest) -> NodeInvitation:
-        """Invites a machine to join the cluster as a node. The token is in this answer only, and
+        """Invites a machine to join the cluster as a node. The token is returned only here, and
         is accepted once. A name that a node had before may be invited again: it keeps its
         history, and gets a new certificate.
         """
         return self._call("POST", f"/v1/nodes/{self._segment(name)}/invite", body=body)
 
     def revoke_node(self, name: Union[str, int]) -> NodeRevoked:
-        """Revokes all certificates of a node: it is disconnected at once, and gets in only by
-        another invitation. Its jobs end with its lease.
+        """Revokes all certificates of a node: it is disconnected at once, and can join again only
+        with another invitation. Its jobs end with its lease.
         """
         return self._call("POST", f"/v1/nodes/{self._segment(name)}/revoke")
 
@@ -1668,7 +1669,7 @@ class Api:
         return self._call("GET", "/v1/placement-rounds", query={"since": since, "limit": limit, "cursor": cursor})
 
     def show_predictions(self) -> PredictionReport:
-        """Returns how good predictions of run times and of memory are, by their basis. Also
+        """Returns how accurate predictions of run times and of memory are, by their basis. Also
         returns which model of how slices compare is in use, with its error on tasks that it
         had not seen.
         """
@@ -1676,14 +1677,14 @@ class Api:
 
     def list_records(self, *, jobs: Optional[str] = None, user: Optional[str] = None, name: Optional[str] = None, recent_secs: Optional[int] = None, since: Optional[str] = None, until: Optional[str] = None, reasons: Optional[bool] = None, fold: Optional[bool] = None, specs: Optional[bool] = None, runs: Optional[bool] = None) -> JobRecords:
         """Lists jobs by number, many at once, with what they requested and their runs. A user
-        gets the jobs of others, too, as in the queue of other batch systems: without exit
-        codes, runs and paths.
+        gets the jobs of others, too, as in other batch systems, but without exit codes, runs
+        and paths.
         """
         return self._call("GET", "/v1/records", query={"jobs": jobs, "user": user, "name": name, "recent_secs": recent_secs, "since": since, "until": until, "reasons": reasons, "fold": fold, "specs": specs, "runs": runs})
 
     def show_report(self, *, since: Optional[str] = None, until: Optional[str] = None, by: Optional[str] = None, user: Optional[str] = None) -> AccountingReport:
         """Adds up what attempts used in a period: time, slices, energy, waiting, and what was
-        requested. A user gets the figures of the own jobs, and a coordinator those of the
+        requested. A user gets the figures of their own jobs, and a coordinator those of the
         account's members.
         """
         return self._call("GET", "/v1/report", query={"since": since, "until": until, "by": by, "user": user})
@@ -1697,9 +1698,9 @@ class Api:
         return self._call("GET", "/v1/tokens", query={"user": user, "all": all})
 
     def create_token(self, body: TokenRequest) -> TokenCreated:
-        """Makes a personal token. Its secret is in this answer only. A token can't make other
-        tokens, unless it is an administrator's: who finds one must not be able to outlive its
-        revocation.
+        """Creates a personal token. Its secret is returned only here. A token can't create other
+        tokens, unless it is an administrator's: access with a token that was found must end
+        with its revocation.
         """
         return self._call("POST", "/v1/tokens", body=body)
 

@@ -80,7 +80,7 @@ class Client(Api):
     def events(self, reconnect: bool = True) -> Iterator[Dict[str, Any]]:
         """Yields state changes of jobs as they happen: ``job_id``, ``state``, ``attempt``.
 
-        ``{"missed": True}`` means that changes were lost: list the jobs anew. The stream is opened again
+        ``{"missed": True}`` means that changes were lost: list the jobs again. The stream is opened again
         after it broke.
         """
         while True:

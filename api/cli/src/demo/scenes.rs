@@ -6,7 +6,7 @@ use crate::cluster::by_state;
 use crate::failure::CommandFailure;
 use tessera_api_types::JobFilter;
 
-/// More jobs and plans than the demo creates; the API's limits of a page.
+/// Above the number of jobs and plans that the demo creates; the API's page limits.
 const JOBS_MAX: usize = 1_000;
 const CHANGES_MAX: u32 = 1_000;
 
@@ -62,7 +62,7 @@ async fn a_big_job(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     let big = stage.submit(&["-J", "finetune", "--vram", "18G", "--", "sleep", "4"])?;
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     stage.show(&["explain", &big.to_string()])?;
-    stage.print_remark("(waiting for its start)")?;
+    stage.print_remark("(waiting for it to start)")?;
     stage.until_started(big).await?;
     stage.show(&["gpus"])?;
     stage.show(&["layouts", "--limit", "8"])
@@ -80,7 +80,7 @@ async fn one_that_cannot_start(stage: &DemoStage<'_>) -> Result<(), CommandFailu
 }
 
 async fn endings(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
-    stage.title("Ends of jobs: the program's exit code, and a time limit")?;
+    stage.title("How jobs end: the program's exit code, and a time limit")?;
     stage.show(&["submit", "--wait", "--wrap", "exit 3"])?;
     let slow =
         stage.submit(&["-J", "slow", "--time", "0:02", "--grace", "1", "--", "sleep", "60"])?;

@@ -14,7 +14,7 @@ use tessera_client::{ApiClient, RetryPatience};
 /// Longest that any step may take: a busy machine is slow, but a demonstration that hangs
 /// is worse than one that fails with a message.
 const STEP_WITHIN: Duration = Duration::from_secs(60);
-/// How often the cluster is looked at while a step is awaited.
+/// How often the cluster is polled while a step is awaited.
 const LOOK_EVERY: Duration = Duration::from_millis(150);
 
 /// The terminal and the cluster.
@@ -27,7 +27,7 @@ pub struct DemoStage<'a> {
 }
 
 impl<'a> DemoStage<'a> {
-    /// Sets the stage; files are made in `folder`.
+    /// Prepares the demonstration; files are created in `folder`.
     pub fn new(session: &'a CommandSession, folder: &'a Path) -> Result<Self, CommandFailure> {
         let client = session.client.with_patience(RetryPatience::LONG);
         Ok(Self { session, folder, program: std::env::current_exe()?, client })

@@ -7,9 +7,9 @@ use tessera_api_types::{GpuDetails, InstanceDetails};
 /// Columns for one memory slice, with its border: enough for `1g.10gb`, and eight of them fit
 /// on a terminal of 80 columns.
 const SLICE_COLUMNS: usize = 9;
-/// Slices that a GPU without MIG is drawn with.
+/// Number of slices with which a GPU without MIG is drawn.
 const WHOLE_SLICES: u8 = 8;
-/// Backgrounds that black and white text can both be read on, one after the other by job.
+/// Backgrounds on which both black and white text are readable; jobs use them one after another.
 const JOB_STYLES: &[&str] = &["30;46", "30;42", "30;43", "30;45", "30;44", "30;47"];
 
 /// One box.

@@ -46,14 +46,14 @@ enum LayoutVerb {
 
 #[derive(Args)]
 struct OneGpu {
-    /// node-a:0, or a GPU's UUID or the beginning of it
+    /// node-a:0, or a GPU's UUID or a prefix of it
     #[arg(value_name = "GPU")]
     gpu: String,
 }
 
 #[derive(Args)]
 struct PinLayout {
-    /// node-a:0, or a GPU's UUID or the beginning of it
+    /// node-a:0, or a GPU's UUID or a prefix of it
     #[arg(value_name = "GPU")]
     gpu: String,
     /// The reason, shown to users
@@ -63,7 +63,7 @@ struct PinLayout {
 
 #[derive(Args)]
 struct PlanLayout {
-    /// node-a:0, or a GPU's UUID or the beginning of it
+    /// node-a:0, or a GPU's UUID or a prefix of it
     #[arg(value_name = "GPU")]
     gpu: String,
     /// All instances of the layout: 3g.20gb,2x1g.5gb,2g.10gb@4, or empty. 1c+2c.3g.20gb is one GPU

@@ -14,8 +14,8 @@ use crate::jobs::parse_one_job;
 use crate::logs::copy_output;
 use crate::session::CommandSession;
 
-/// Takes over the terminal of a job that `tessera run` started: the client that had it is sent away. Of other jobs it
-/// shows the output until they end.
+/// Takes over the terminal of a job that `tessera run` started: the client that had it is
+/// disconnected. For other jobs, it shows the output until they end.
 #[derive(Args)]
 pub struct Attach {
     /// The job, such as 42 or 42_7

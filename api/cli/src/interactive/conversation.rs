@@ -1,5 +1,5 @@
-//! A session from the client's side. It outlives connections: after a break it is joined again, and
-//! continues at the same byte.
+//! A session from the client's side. It outlives connections: after a break, the client rejoins it
+//! and continues at the same byte.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const WINDOW: u64 = 256 * 1024;
 const CONFIRM_EVERY: u64 = 32 * 1024;
 /// How long a session waits for its client to come back, as the API states it.
 const COME_BACK_WITHIN: Duration = Duration::from_secs(60);
-/// Timeout of one try of several.
+/// Timeout of a single try.
 const AT_ONCE: RetryPatience = RetryPatience { total: Duration::ZERO, ..RetryPatience::BRIEF };
 /// Pauses between tries to reconnect.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -64,11 +64,11 @@ impl Output for OwnOutput {
 pub enum SessionEnd {
     /// Its program ended with this exit code: 128 and the signal's number for one that a signal ended.
     Exited(u8),
-    /// Its program could not be started, or the session is gone with the reason.
+    /// Its program could not be started, or the session is lost; with the reason.
     NotStarted(String),
     /// Another client has taken it over.
     Replaced,
-    /// This process was signalled before the session began; the exit code that follows.
+    /// This process was signalled before the session began; with the resulting exit code.
     Interrupted(u8),
 }
 
@@ -80,13 +80,13 @@ pub struct Conversation {
     opening: SessionOpening,
     /// Whether to wait for a job that has not started.
     waits: bool,
-    /// Whether signals of this process, and its terminal's keys, are the session's.
+    /// Whether this process's signals and its terminal's keys go to the session.
     is_here: bool,
     raw: Option<LocalTerminal>,
     /// Notified once the session has begun.
     begun: Option<oneshot::Sender<()>>,
     input: LocalInput,
-    /// Input that the session has not taken.
+    /// Input that the session has not confirmed.
     unconfirmed: VecDeque<u8>,
     /// The number of its first byte.
     confirmed: u64,
@@ -142,7 +142,7 @@ impl Signals {
         }
     }
 
-    /// Waits for one that ends this process; returns the exit code that follows.
+    /// Waits for one that ends this process; returns the resulting exit code.
     async fn next_end(&mut self) -> u8 {
         loop {
             if let Noticed::Other(_, number) = self.next().await {
@@ -187,7 +187,7 @@ impl Conversation {
         self
     }
 
-    /// Gives the session this process's signals, and its terminal if it has one too.
+    /// Forwards this process's signals to the session, and its terminal's keys if it has one.
     #[must_use]
     pub const fn here(mut self) -> Self {
         self.is_here = true;
@@ -201,7 +201,8 @@ impl Conversation {
         self
     }
 
-    /// Talks until the session is over. A program that is signalled decides itself what to do.
+    /// Exchanges messages until the session has ended. A signalled program decides for itself what
+    /// to do.
     ///
     /// # Errors
     ///
@@ -228,7 +229,7 @@ impl Conversation {
                             None
                         }
                         Err(error) => {
-                            // Our own output is closed: so is the session.
+                            // Our own output is closed, so the session ends.
                             sender.close().await;
                             return Err(error);
                         }
@@ -238,7 +239,7 @@ impl Conversation {
             };
             let lost = *lost_at.get_or_insert_with(Instant::now);
             match broken {
-                // Before the first session the client's own patience counts.
+                // Before the first session, the client's own timeout applies.
                 Some(error)
                     if self.received.is_none()
                         || is_final(&error)
@@ -271,7 +272,7 @@ impl Conversation {
         client.join_session(self.job, &self.session, &opening, self.waits).await
     }
 
-    /// Talks until the session is over, or the connection breaks (`None`).
+    /// Exchanges messages until the session has ended, or the connection breaks (`None`).
     async fn talk(
         &mut self,
         sender: &mut SessionSender,
@@ -321,7 +322,7 @@ impl Conversation {
                         sender.command(&SessionCommand::Resize { rows, columns }).await
                     }
                     Noticed::Resized => Ok(()),
-                    // Also a terminal that was closed ends the session, whatever its program makes of it.
+                    // A closed terminal also ends the session, whatever its program does about it.
                     Noticed::Other(name, number) if !is_ready || name == "HUP" => {
                         return Ok(Some(SessionEnd::Interrupted(128 + number)));
                     }
@@ -411,7 +412,7 @@ impl Conversation {
         }
     }
 
-    /// Forgets input that the session has.
+    /// Discards input that the session has confirmed.
     fn confirm(&mut self, total: u64) {
         let new = total.saturating_sub(self.confirmed);
         let new = index(new).min(self.unconfirmed.len());
@@ -428,7 +429,7 @@ enum Step {
     Sent(Result<(), SessionBroken>),
 }
 
-/// Returns whether another try can't help.
+/// Returns whether another try would be useless.
 fn is_final(error: &ClientError) -> bool {
     matches!(error.status(), Some(400..=499) if error.status() != Some(429))
 }

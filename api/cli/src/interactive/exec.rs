@@ -20,7 +20,7 @@ const NOT_STARTED: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// Runs a program in a running job: on its node, as its user, with its environment, GPU and limits. Returns the
-/// program's exit code, or 128 and the number of the signal that ended it.
+/// program's exit code, or 128 plus the number of the signal that ended it.
 #[derive(Args)]
 pub struct Exec {
     /// The job, such as 42 or 42_7
@@ -44,7 +44,7 @@ impl Exec {
 ///
 /// # Errors
 ///
-/// [`CommandFailure`] if the job does not run, or is another user's.
+/// [`CommandFailure`] if the job is not running, or belongs to another user.
 pub async fn execute(
     client: &ApiClient,
     job: JobRef,
@@ -63,7 +63,7 @@ pub async fn execute(
     Ok(report(conversation.here().run(&mut OwnOutput).await?))
 }
 
-/// Returns the exit code that follows from a session's end, and reports what else there is to know.
+/// Returns the exit code for a session's end, and prints what else the user should know.
 pub fn report(end: SessionEnd) -> u8 {
     match end {
         SessionEnd::Exited(code) | SessionEnd::Interrupted(code) => code,

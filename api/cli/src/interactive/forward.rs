@@ -23,14 +23,15 @@ const CHUNK: usize = 16 * 1024;
 /// Pieces that may wait for the network.
 const WAITING: usize = 2;
 
-/// Makes a port of a job reachable on this machine, such as that of a notebook: connections to it come out on the
-/// job's node. Only the job's own user may do so.
+/// Makes a port of a job reachable on this machine, such as that of a notebook: connections to it
+/// are forwarded to the job's node. Only the job's own user may do so.
 #[derive(Args)]
 pub struct Forward {
     /// The job, such as 42 or 42_7
     #[arg(value_name = "JOB", value_parser = parse_one_job)]
     job: JobRef,
-    /// The port in the job, and the local one if it is another (0 chooses one): 8888 or 8888:9999
+    /// The port in the job, and the local one if it differs (0 chooses a free one): 8888 or
+    /// 8888:9999
     #[arg(value_name = "PORT[:LOCAL]", value_parser = parse_ports)]
     ports: Ports,
 }
@@ -42,11 +43,11 @@ struct Ports {
     here: u16,
 }
 
-/// A text that names no ports.
+/// A text that does not name ports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum BadPorts {
-    /// A part is no port.
-    #[error("{0:?} is no port: expected 1 to 65535")]
+    /// A part is not a port.
+    #[error("{0:?} is not a port: expected 1 to 65535")]
     NoPort(String),
     /// Jobs have no port 0.
     #[error("there is no port 0: expected 1 to 65535")]
@@ -71,7 +72,7 @@ impl Forward {
             let problem = format!("job {} is {state}: only running jobs have ports", self.job);
             return Err(CommandFailure::refused(problem));
         }
-        // Only this machine: who else may connect is for its user to decide, with ssh for example.
+        // Only this machine: its user decides who else may connect, for example with ssh.
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, here))).await?;
         let local = listener.local_addr()?;
         write_out(&format!("forwarding {local} to port {there} of job {}\n", self.job))?;
@@ -92,7 +93,7 @@ impl Forward {
 
 /// Carries one connection.
 async fn carry(client: ApiClient, job: JobRef, port: u16, stream: TcpStream) {
-    // Small writes of protocols are not held back.
+    // Small writes of protocols must not be delayed.
     let _ = stream.set_nodelay(true);
     let (mut reader, writer) = stream.into_split();
     let (pieces, input) = mpsc::channel(WAITING);

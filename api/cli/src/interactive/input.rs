@@ -34,12 +34,12 @@ impl LocalInput {
         Self(receiver)
     }
 
-    /// Returns pieces that come from elsewhere.
+    /// Returns an input whose pieces come from elsewhere.
     pub const fn of(pieces: mpsc::Receiver<Vec<u8>>) -> Self {
         Self(pieces)
     }
 
-    /// Returns input that is over.
+    /// Returns an input that has already ended.
     pub fn none() -> Self {
         Self(mpsc::channel(1).1)
     }

@@ -21,7 +21,7 @@ use crate::wait::worst;
 const NOTE_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs a program as a job, and connects it with this terminal: `run --pty bash`. It takes the options of submit.
-/// Returns the program's exit code. Ctrl-C cancels a job that waits; a running program gets it.
+/// Returns the program's exit code. Ctrl-C cancels a waiting job; a running program receives it.
 #[derive(Args)]
 pub struct Run {
     #[command(flatten)]
@@ -51,7 +51,7 @@ impl Run {
     }
 }
 
-/// A job that was submitted to be talked with.
+/// A job that was submitted for an interactive session.
 pub struct InteractiveJob {
     /// The job.
     pub job: JobRef,
@@ -75,7 +75,7 @@ impl InteractiveJob {
     ) -> Result<Result<Self, CommandFailure>, CommandFailure> {
         let terminal = pty.then(local_size);
         request.interactive = Some(InteractiveRequest { terminal });
-        // A second run has no client.
+        // A second run would have no client.
         request.on_lost.get_or_insert_with(|| "fail".to_owned());
         if pty {
             for (name, value) in exported() {
@@ -100,12 +100,12 @@ impl InteractiveJob {
         Conversation::new(client, session, opening, input).waiting().here()
     }
 
-    /// Talks with the job's program until it has ended, and returns its exit code. A signal before the start cancels
-    /// the job.
+    /// Connects to the job's program until it has ended, and returns its exit code. A signal before
+    /// the start cancels the job.
     ///
     /// # Errors
     ///
-    /// [`CommandFailure`] if the controller stays away.
+    /// [`CommandFailure`] if the controller stays unreachable.
     pub async fn attend(
         self,
         session: &CommandSession,
@@ -124,7 +124,7 @@ impl InteractiveJob {
         self.conclude(session, ended).await
     }
 
-    /// Returns the exit code of a job whose session is over.
+    /// Returns the exit code of a job whose session has ended.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl InteractiveJob {
     }
 }
 
-/// Prints that a job waits, if it still does after a short time.
+/// Prints that a job is waiting, if it still is after a short time.
 async fn note_waiting(session: &CommandSession, job: JobRef, notes: Option<&'static str>) {
     let Some(name) = notes else { return std::future::pending().await };
     tokio::time::sleep(NOTE_AFTER).await;

@@ -19,7 +19,7 @@ pub struct LocalTerminal {
 }
 
 impl LocalTerminal {
-    /// Makes the terminal of standard input raw; `None` if it is none.
+    /// Makes the terminal of standard input raw; `None` if standard input is not a terminal.
     pub fn make_raw() -> Option<Self> {
         let terminal = rustix::io::dup(rustix::stdio::stdin()).ok()?;
         let before = tcgetattr(&terminal).ok()?;

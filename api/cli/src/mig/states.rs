@@ -1,4 +1,4 @@
-//! `tessera mig states`: how many layouts there are, and what each placement keeps open.
+//! `tessera mig states`: how many layouts there are, and how many each placement leaves reachable.
 
 use std::fmt::Write as _;
 

@@ -13,12 +13,12 @@ pub struct StateReport {
     pub memory_slices: u8,
     /// The profiles on offer, as the driver lists them.
     pub profiles: Vec<String>,
-    /// How large the machine is; absent where the states are too many to list.
+    /// How large the machine is; absent if there are too many states to list.
     pub counts: Option<StateCountsView>,
     /// `full_layouts`: `reachability` is MIGM's R, exactly. `open_placements`: the states are too
     /// many to count full layouts, and it is one more than the placements that can follow.
     pub measure: String,
-    /// The layout that is looked from.
+    /// The layout that the counts start from.
     pub layout: Vec<SlotView>,
     /// R of that layout.
     pub reachability: u64,

@@ -69,7 +69,7 @@ fn moment(at: Option<OffsetDateTime>) -> String {
 enum ColumnWidth {
     /// As wide as its text.
     Free,
-    /// Padded and cut to this many letters.
+    /// Padded and cut to this many characters.
     Exactly { letters: usize, right: bool },
 }
 
@@ -113,7 +113,7 @@ pub enum BadQueueFormat {
         /// The given value.
         name: String,
     },
-    /// A column that no terminal shows.
+    /// A width that no terminal shows.
     #[error("{width} is too wide; at most {WIDTH_MAX}")]
     TooWide {
         /// The given value.
@@ -185,8 +185,8 @@ fn list_codes() -> String {
 }
 
 impl QueueFormat {
-    /// Draws jobs, one a line. Columns without a width are as wide as their widest cell, the last
-    /// one of a line excepted, so that a line never ends in blanks of ours.
+    /// Draws jobs, one per line. Columns without a width are as wide as their widest cell, except
+    /// the last one of a line, which gets no trailing blanks.
     pub fn draw(&self, jobs: &[&JobView], header: bool, now: OffsetDateTime) -> String {
         let mut lines: Vec<Vec<String>> = Vec::new();
         if header {

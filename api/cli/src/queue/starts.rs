@@ -8,7 +8,7 @@ use super::super::failure::CommandFailure;
 use super::super::session::{CommandSession, or_dash, table};
 use super::{in_order, node_or_reason};
 
-/// Most jobs whose start is predicted: each prediction runs the policy again.
+/// Maximum number of jobs whose start is predicted: each prediction runs the policy again.
 const PREDICTED_MAX: usize = 50;
 
 /// When a job is expected to start.
@@ -22,7 +22,8 @@ struct ExpectedStart {
     text: Option<String>,
 }
 
-/// Prints when the waiting jobs of a page are expected to start, those first that are served first.
+/// Prints when the waiting jobs of a page are expected to start, in the order in which they are
+/// served.
 pub async fn show(session: &CommandSession, page: &JobPage) -> Result<u8, CommandFailure> {
     let waits = |job: &&JobView| job.state == "queued";
     let waiting: Vec<&JobView> = in_order(page).into_iter().filter(waits).collect();

@@ -53,7 +53,7 @@ pub struct ReplayPlan {
 /// Shortest duration of a job: a millisecond is the resolution of the argument.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Longest part of a job's name that is the trace's: the name has a prefix, too.
+/// Maximum length of the trace's part of a job's name, which also has a prefix.
 const NAME_MAX: usize = 64;
 
 impl ReplayPlan {
@@ -77,7 +77,7 @@ impl ReplayPlan {
     }
 }
 
-/// Lists what only a simulator can use of a trace.
+/// Lists the parts of a trace that only a simulator can use.
 fn left_out(rows: &[(WorkloadRow, Vec<SimulatedJob>)], terms: &ReplayTerms) -> Vec<String> {
     let mut notes = Vec::new();
     let others = rows.iter().filter(|(row, _)| row.user.as_ref().is_some_and(|u| *u != terms.user));
@@ -163,7 +163,7 @@ fn command(row: &WorkloadRow, job: &SimulatedJob, terms: &ReplayTerms) -> Vec<St
 /// its GPU. If two models have a profile of that name, the first is used.
 fn times_by_profile(job: &SimulatedJob) -> BTreeMap<String, u64> {
     let mut known = BTreeMap::new();
-    // A model of its own goes before what holds for any.
+    // An entry for the model takes precedence over one for any model.
     let named = catalog::models().keys().filter(|model| job.times.contains_key(model.as_str()));
     let others = catalog::models().keys().filter(|model| !job.times.contains_key(model.as_str()));
     for model in named.chain(others) {

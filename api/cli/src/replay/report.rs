@@ -22,7 +22,7 @@ pub struct ReplayReport {
     pub by_state: BTreeMap<String, u64>,
     /// Seconds from the first submit to the last job's end.
     pub seconds: f64,
-    /// Delay of the latest submit behind its planned time, in seconds.
+    /// Largest delay of a submit after its planned time, in seconds.
     pub latest_submit_seconds: f64,
     /// Whether the user interrupted it.
     pub interrupted: bool,
@@ -47,7 +47,7 @@ impl ReplayReport {
         self.by_state.iter().filter(|(state, _)| is_final(state)).map(|(_, count)| count).sum()
     }
 
-    /// Returns the exit code: 0 only if all was accepted, and all of that ended.
+    /// Returns the exit code: 0 only if every job was accepted and has ended.
     pub fn code(&self) -> u8 {
         match (self.interrupted, self.adds_up() && self.refused == 0) {
             (true, _) => INTERRUPTED,
@@ -61,7 +61,7 @@ impl ReplayReport {
         let mut text =
             format!("{} of {} jobs accepted in {:.1} s", self.accepted, self.planned, self.seconds);
         if self.latest_submit_seconds >= 1.0 {
-            let _ = write!(text, " (the latest {:.1} s behind)", self.latest_submit_seconds);
+            let _ = write!(text, " (the latest one {:.1} s late)", self.latest_submit_seconds);
         }
         text.push('\n');
         for (state, count) in &self.by_state {

@@ -29,11 +29,12 @@ struct SubmitOutcome {
     result: Result<u64, ClientError>,
 }
 
-/// Submits the plan's jobs and waits until all that were accepted are over.
+/// Submits the plan's jobs and waits until all accepted ones have ended.
 ///
 /// # Errors
 ///
-/// [`CommandFailure::ApiClient`] if the controller stays away. A refused job is counted, not an error.
+/// [`CommandFailure::ApiClient`] if the controller stays unreachable. A refused job is counted, not
+/// an error.
 #[expect(clippy::disallowed_methods, reason = "measures the time that the user waits")]
 pub async fn run(
     session: &CommandSession,
@@ -140,7 +141,7 @@ impl RunningReplay {
         Ok(())
     }
 
-    /// Counts the accepted jobs that are not over.
+    /// Counts the accepted jobs that have not ended.
     async fn active(&mut self) -> Result<usize, CommandFailure> {
         let filter = JobFilter { state: Some("active".into()), ..JobFilter::default() };
         let page = self.client.all_jobs(&filter, LISTED_MAX).await?;
@@ -200,7 +201,7 @@ fn closed() -> CommandFailure {
     CommandFailure::refused("no more submits are possible")
 }
 
-/// A bar on a terminal, else a line now and then.
+/// A progress bar on a terminal, otherwise an occasional line.
 struct ReplayProgress {
     bar: ProgressBar,
     lines: bool,
@@ -229,7 +230,7 @@ impl ReplayProgress {
         self.bar.set_message("over");
         self.bar.set_length(accepted as u64);
         self.bar.set_position((accepted - active) as u64);
-        self.report(|_| format!("{} of {accepted} over", accepted - active));
+        self.report(|_| format!("{} of {accepted} ended", accepted - active));
     }
 
     #[expect(clippy::disallowed_methods, reason = "measures the time that the user waits")]

@@ -10,9 +10,9 @@ use crate::failure::CommandFailure;
 use crate::session::CommandSession;
 use tessera_api_types::PastJob;
 
-/// Maximum of jobs that are fetched: more are too many for a simulation in one process.
+/// Maximum number of jobs that are fetched: more are too many for a simulation in one process.
 const JOBS_MAX: usize = 2_000_000;
-/// Maximum of layout plans that are counted.
+/// Maximum number of layout plans that are counted.
 const LAYOUTS_MAX: u32 = 1_000;
 
 /// Fetches a period of a controller's history; only jobs of `user`, if given.
@@ -51,7 +51,7 @@ pub async fn fetch(
     let mut past = past(jobs, &gpus, period).map_err(CommandFailure::refused)?;
     if past.workload.jobs.is_empty() {
         return Err(CommandFailure::refused(format!(
-            "no job that was submitted {} ever ran, so that no run time is known: {}",
+            "no job that was submitted {} ever ran, so no run time is known: {}",
             period.describe(),
             past.notes.join("; ")
         )));

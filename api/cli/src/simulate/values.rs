@@ -26,19 +26,19 @@ pub enum BadSimulateOption {
         /// The given value.
         text: String,
     },
-    /// A duration has no unit, or is none.
-    #[error("{text:?} is no time: write 10s or 500ms")]
+    /// A duration has no unit, or is not a duration.
+    #[error("{text:?} is not a time: write 10s or 500ms")]
     NoDuration {
         /// The given value.
         text: String,
     },
     /// `--set` without an equals sign.
-    #[error("{text:?} is no setting: write NAME=VALUE, such as thrift=0.5")]
+    #[error("{text:?} is not a setting: write NAME=VALUE, such as thrift=0.5")]
     NoSetting {
         /// The given value.
         text: String,
     },
-    /// `--seed` is no number, or is below 0.
+    /// `--seed` is not a number, or is below 0.
     #[error("write a whole number from 0, such as 7")]
     NoSeed,
 }

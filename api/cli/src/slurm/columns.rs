@@ -2,7 +2,7 @@
 
 /// One column of a listing.
 pub struct Column<T> {
-    /// Its letter behind `%`, if it has one.
+    /// Its letter after `%`, if it has one.
     pub code: Option<char>,
     /// Its name in `-O` and in `sacct -o`, in any case.
     pub name: &'static str,
@@ -28,9 +28,9 @@ pub const fn column<T>(
 /// Width and side of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Width {
-    /// Letters; longer texts are cut.
+    /// Number of characters; longer texts are cut.
     pub letters: usize,
-    /// Whether the text stands at the right.
+    /// Whether the text is right-aligned.
     pub right: bool,
 }
 
@@ -53,7 +53,7 @@ pub enum Heading {
 
 /// Widest column.
 const WIDTH_MAX: usize = 1_000;
-/// Width of columns of `-O` that give none.
+/// Width of columns of `-O` that state none.
 const NAMED_WIDTH: usize = 20;
 
 /// Reads the format of `-o`. A letter that no column has is copied, as Slurm does.
@@ -94,7 +94,7 @@ fn push_text<T>(parts: &mut Vec<Part<T>>, text: &str) {
 #[error("{0}")]
 pub struct UnknownColumn(String);
 
-/// Reads the format of `-O`: names with `:20` or `:.20` behind them.
+/// Reads the format of `-O`: names followed by `:20` or `:.20`.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ pub fn of_names<T>(
     Ok(parts)
 }
 
-/// Finds a column by its name, whatever its case.
+/// Finds a column by its name, ignoring case.
 pub fn find<T>(name: &str, columns: &'static [Column<T>]) -> Option<&'static Column<T>> {
     columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
 }

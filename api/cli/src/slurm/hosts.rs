@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Most hosts that one list may name: more is a mistake.
+/// Maximum number of hosts in one list; more indicates a mistake.
 const HOSTS_MAX: usize = 65_536;
 
 /// A text that is not a list of hosts.
@@ -83,7 +83,7 @@ enum HostPart {
     Numbered((String, usize)),
 }
 
-/// Writes hosts as short as Slurm does: `g1,g2,g3,a7` becomes `g[1-3],a7`.
+/// Writes hosts as briefly as Slurm does: `g1,g2,g3,a7` becomes `g[1-3],a7`.
 pub fn compress<S: AsRef<str>>(hosts: &[S]) -> String {
     let mut order: Vec<(String, usize)> = Vec::new();
     let mut numbers: BTreeMap<(String, usize), Vec<u64>> = BTreeMap::new();

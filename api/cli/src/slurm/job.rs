@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 /// A job as Slurm shows it.
 #[derive(Clone, Debug)]
 pub struct SlurmJob {
-    /// The job; of a gang its first member.
+    /// The job; for a gang, its first member.
     pub record: JobRecord,
     /// What it requested.
     pub request: RequestRecord,
@@ -28,7 +28,7 @@ pub struct SlurmJob {
     pub state: SlurmState,
 }
 
-/// Puts records together: a gang is one job, and every task another.
+/// Groups records: a gang is one job, and every task is one of its own.
 pub fn gather(records: JobRecords) -> Vec<SlurmJob> {
     let requests: BTreeMap<u64, RequestRecord> =
         records.specs.into_iter().map(|spec| (spec.submission, spec)).collect();
@@ -54,7 +54,7 @@ pub fn gather(records: JobRecords) -> Vec<SlurmJob> {
     jobs
 }
 
-/// Whether two records belong to one job, or to one task of an array.
+/// Returns whether two records belong to one job, or to one task of an array.
 fn is_same_task(one: &JobRecord, other: &JobRecord) -> bool {
     (one.submission, one.array_index) == (other.submission, other.array_index)
 }
@@ -82,7 +82,7 @@ fn unknown_request(submission: u64) -> RequestRecord {
     }
 }
 
-/// Gives every task a line of its own, also those of one record.
+/// Gives every task a line of its own, even if several share a record.
 pub fn unfold(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
     let mut lines = Vec::with_capacity(jobs.len());
     for mut job in jobs {
@@ -132,7 +132,7 @@ impl SlurmJob {
         }
     }
 
-    /// Returns the number that no other job or task has; waiting tasks have that of their array.
+    /// Returns the unique number of the job or task; waiting tasks have that of their array.
     pub fn raw_id(&self) -> u64 {
         let is_gang = self.record.rank.is_some() && self.record.array_index.is_none();
         match self.waiting.is_empty() && !is_gang {
@@ -187,7 +187,7 @@ impl SlurmJob {
         }
     }
 
-    /// Returns for how long it has run, in seconds.
+    /// Returns how long it has run, in seconds.
     pub fn elapsed(&self) -> u64 {
         match self.record.started_at {
             Some(start) if self.state != SlurmState::Pending => {
@@ -319,7 +319,7 @@ pub fn ranges(indexes: &[u32]) -> String {
     list.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// Returns a user's number, if this machine knows the user; else what Slurm shows for nobody.
+/// Returns a user's number, if this machine knows the user; otherwise what Slurm shows for nobody.
 pub fn uid(user: &str) -> u32 {
     // Read once: lists have tens of thousands of jobs.
     static NUMBERS: OnceLock<BTreeMap<String, u32>> = OnceLock::new();

@@ -14,9 +14,9 @@ use crate::session::write_out;
 /// scripts and workflow tools written for Slurm use Tessera.
 #[derive(Args)]
 pub struct SlurmLinks {
-    /// The folder; it is made if it does not exist
+    /// The folder; it is created if it does not exist
     folder: PathBuf,
-    /// Replace files of these names that are no links of ours
+    /// Replace files with these names that are not links to this program
     #[arg(long)]
     force: bool,
 }

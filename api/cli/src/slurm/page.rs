@@ -1,4 +1,5 @@
-//! `docs/from-slurm.md`: what becomes of each option of Slurm, from the tables that the command itself reads.
+//! `docs/from-slurm.md`: how each option of Slurm is handled, from the tables that the command
+//! itself reads.
 
 use std::fmt::Write as _;
 
@@ -129,17 +130,17 @@ const HEAD: &str = "# Coming from Slurm
 
 <!-- Written by the tests of api/cli from the tables that the command reads: TESSERA_WRITE_DOCS=1. -->
 
-Scripts with `#SBATCH` lines run unchanged: `tessera submit job.sh` reads them. An option is honoured, or has
-no effect, which causes a warning, or is refused with what to write instead. Options of the command line override
-those of `#TESSERA` lines, which override those of `#SBATCH` lines.
+Scripts with `#SBATCH` lines run unchanged: `tessera submit job.sh` reads them. An option is
+honoured, ignored with a warning, or refused with a hint about what to write instead. Options of the
+command line override those of `#TESSERA` lines, which override those of `#SBATCH` lines.
 
-- A script runs once, on the first node of its job, and sees all of its GPUs there. More processes come from
-  `tessera step` (`srun`) or from the program itself, such as torchrun. `--launch each` starts one process for
-  each GPU instead.
+- A script runs once, on the first node of its job, and sees all of its GPUs there. More processes
+  are started by `tessera step` (`srun`) or by the program itself, such as torchrun. `--launch each`
+  starts one process for each GPU instead.
 - `srun --pty` and `salloc` work ([interactive.md](interactive.md)). `tessera run --pty` takes the options of `submit`.
 - A job of several whole GPUs gets GPUs with MIG off, since GPUs with MIG on can't reach each other's memory.
 - Standard output and error go to one file, unless `--error` names another.
-- `TMPDIR` and `SLURM_TMPDIR` name a folder of the attempt's own, which is removed at its end.
+- `TMPDIR` and `SLURM_TMPDIR` name a folder that belongs to the attempt and is removed at its end.
 - Variables such as `SLURM_CPUS_PER_TASK` exist only if the option was given, as in Slurm.
 
 ## Options of jobs
@@ -183,8 +184,11 @@ fn page() -> String {
     }
     let unused: Vec<_> =
         UnusedStepOptions::unused_names().map(|name| format!("`--{name}`")).collect();
-    let _ =
-        writeln!(text, "\n`srun` also takes these options at a step, where they have no effect:");
+    let _ = writeln!(
+        text,
+        "\n`srun` also accepts these options for a step, where they have no \
+                        effect:"
+    );
     text.push('\n');
     for line in unused.chunks(8) {
         let _ = writeln!(text, "- {}", line.join(", "));
@@ -216,5 +220,5 @@ fn the_page_for_people_who_come_from_slurm_is_what_the_command_does() {
     }
     let written = std::fs::read_to_string(path).unwrap();
 
-    assert_eq!(written, page(), "write it anew with TESSERA_WRITE_DOCS=1");
+    assert_eq!(written, page(), "write it again with TESSERA_WRITE_DOCS=1");
 }

@@ -1,4 +1,4 @@
-//! Partitions: those that the operator's settings define, and the one of jobs that name none.
+//! Partitions: those that the operator's settings define, and the default one.
 
 use tessera_api_types::{ClusterInfo, NodeDetails, PartitionView};
 use tessera_model::place::is_model;
@@ -10,7 +10,7 @@ use super::{PARTITION, hosts};
 pub struct Partition {
     /// Its name.
     pub name: String,
-    /// Whether it is that of jobs that name none.
+    /// Whether it is the default partition.
     pub is_default: bool,
     nodes: Option<Vec<String>>,
     gpu_model: Option<String>,
@@ -37,7 +37,7 @@ impl Partition {
         }
     }
 
-    /// Whether a node belongs to it.
+    /// Returns whether a node belongs to it.
     pub fn has(&self, node: &NodeDetails) -> bool {
         let has_model = |model: &String| node.gpus.iter().any(|gpu| is_model(&gpu.model, model));
         self.nodes.as_ref().is_none_or(|nodes| nodes.contains(&node.name))

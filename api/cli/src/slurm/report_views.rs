@@ -1,4 +1,4 @@
-//! `seff` and `sreport`: how well a job used what it had, and what accounts used.
+//! `seff` and `sreport`: how well a job used its resources, and what accounts used.
 
 use clap::{ArgAction, Parser};
 use tessera_api_types::{RecordFilter, ReportQuery, RunRecord};
@@ -8,7 +8,7 @@ use super::squeue::parse_job;
 use super::times::{long_span, now, read, secs_between};
 use super::{Done, SlurmFailure, VERSION, connect, write_out};
 
-/// Shows how well a job used what it had.
+/// Shows how well a job used its resources.
 #[derive(Parser)]
 pub struct Seff {
     /// Accepted

@@ -30,7 +30,7 @@ pub struct Sacct {
     /// Show the jobs of all users
     #[arg(short = 'a', long)]
     allusers: bool,
-    /// Show only jobs of these names
+    /// Show only jobs with these names
     #[arg(long, value_name = "NAMES")]
     name: Vec<String>,
     /// Show only jobs in these states
@@ -45,10 +45,10 @@ pub struct Sacct {
     /// Accepted: jobs of all partitions are shown
     #[arg(short = 'r', long, value_name = "PARTITIONS")]
     partition: Vec<String>,
-    /// Jobs that were there at this time or later; by default since midnight
+    /// Show jobs that existed at this time or later; by default since midnight
     #[arg(short = 'S', long, value_name = "TIME")]
     starttime: Option<String>,
-    /// Jobs that were there at this time or sooner; by default now
+    /// Show jobs that existed at this time or earlier; by default now
     #[arg(short = 'E', long, value_name = "TIME")]
     endtime: Option<String>,
     /// The columns, separated by commas, with widths such as jobname%-30
@@ -84,7 +84,7 @@ pub struct Sacct {
     /// List the columns
     #[arg(short = 'e', long)]
     helpformat: bool,
-    /// Print JSON in Slurm's shape
+    /// Print JSON in Slurm's format
     #[arg(long)]
     json: bool,
     /// Accepted: there is one cluster
@@ -279,7 +279,7 @@ fn parse_cell(word: &str) -> Result<Cell, SlurmFailure> {
     };
     let (left, number) = width.strip_prefix('-').map_or((false, width), |rest| (true, rest));
     let letters = number.parse().ok().filter(|letters| (1..=4_096).contains(letters));
-    // Slurm's own widths: the number of the job is at the left.
+    // Slurm's own widths: the number of the job is left-aligned.
     let (own, own_right) = match column.name {
         "JobID" => (12, false),
         "JobIDRaw" => (12, false),

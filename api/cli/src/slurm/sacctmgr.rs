@@ -21,13 +21,13 @@ pub struct Sacctmgr {
     /// Show the accounts of users
     #[arg(short = 's', long)]
     associations: bool,
-    /// Accepted: there is no question
+    /// Accepted: no confirmation is needed
     #[arg(short, long)]
     immediate: bool,
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
-    /// show or list, what, and conditions such as user=ada or format=account%30
+    /// show or list, an entity, and conditions such as user=ada or format=account%30
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
 }
@@ -140,7 +140,7 @@ impl Sacctmgr {
     }
 }
 
-/// Reads `user=ada`, whatever the case of the name.
+/// Reads `user=ada`, ignoring the name's case.
 fn value(word: &str, name: &str) -> Option<String> {
     let (key, value) = word.split_once('=')?;
     key.eq_ignore_ascii_case(name).then(|| value.to_owned())

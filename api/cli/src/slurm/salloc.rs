@@ -20,7 +20,7 @@ use crate::submit::{JobSource, SlurmOptions, SubmitContext, SubmitDialect};
 
 /// The variable that names the job whose slice `salloc` holds, for `srun`.
 pub const ALLOCATION: &str = "TESSERA_ALLOCATION";
-/// What a job runs that only holds its slice: it ends with its input.
+/// The program of a job that only holds its slice: it ends when its input ends.
 const HOLDER: &str = "/bin/cat";
 /// Prints the environment of the job, which names what is allocated.
 const ENVIRONMENT: [&str; 2] = ["/usr/bin/env", "-0"];

@@ -36,7 +36,7 @@ pub async fn run(arguments: Vec<OsString>) -> Done {
     submit_job(submit).await
 }
 
-/// Hands the job over to what submits jobs.
+/// Submits the job as `tessera submit` does.
 async fn submit_job(submit: Submit) -> Done {
     let session = connect()?;
     match Box::new(submit).run_as(SubmitDialect::Slurm, &session).await {

@@ -10,7 +10,8 @@ use super::{Done, SlurmFailure, VERSION, connect, words, write_out};
 use crate::jobs::parse_jobs;
 use crate::session::CommandSession;
 
-/// Cancels jobs, or sends them signals, as Slurm's scancel does. What is unknown or has ended is no error.
+/// Cancels jobs, or sends them signals, as Slurm's scancel does. Unknown jobs and jobs that have
+/// ended are not errors.
 #[derive(Parser)]
 #[command(disable_help_flag = true)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of scancel")]
@@ -23,7 +24,7 @@ pub struct Scancel {
     /// Your own jobs
     #[arg(long)]
     me: bool,
-    /// Jobs of this name
+    /// Jobs with this name
     #[arg(short, long = "name", visible_alias = "jobname", value_name = "NAME")]
     name: Vec<String>,
     /// Jobs in this state: PENDING, RUNNING or SUSPENDED
@@ -32,7 +33,7 @@ pub struct Scancel {
     /// Jobs of this account
     #[arg(short = 'A', long, value_name = "ACCOUNT")]
     account: Vec<String>,
-    /// Accepted: jobs of every partition are meant
+    /// Accepted: jobs of all partitions are cancelled
     #[arg(short, long, value_name = "PARTITION")]
     partition: Vec<String>,
     /// Send this signal: TERM or KILL, which end a job as without this option
@@ -141,7 +142,7 @@ impl Scancel {
             !state.is_over()
                 && (self.state.is_empty() || states.has(state.accounted()) || states.has(state))
                 && (accounts.is_empty() || accounts.contains(&job.account))
-                // One member stands for its gang.
+                // One member represents its gang.
                 && job.rank.unwrap_or(0) == 0
         };
         let jobs = records.jobs.iter().filter(meant);
@@ -179,7 +180,7 @@ fn words_of_jobs(given: &[String]) -> Vec<String> {
     words
 }
 
-/// As Slurm: what is unknown or over is no error, what belongs to somebody else is.
+/// As in Slurm, an unknown or ended job is not an error, but another user's job is.
 fn judge(job: JobRef, failed: &ClientError) -> Result<u8, SlurmFailure> {
     match failed.status() {
         Some(404 | 409) => Ok(0),

@@ -89,7 +89,7 @@ impl Scontrol {
     }
 }
 
-/// Whether a word is the beginning of a keyword: `part` means `partitions`.
+/// Returns whether a word is the beginning of a keyword: `part` means `partitions`.
 fn is_short_for(word: &str, keyword: &str) -> bool {
     !word.is_empty() && keyword.starts_with(word)
 }
@@ -174,7 +174,7 @@ fn split_jobs(list: &str) -> Vec<String> {
     words
 }
 
-/// Returns why a job was refused, as Slurm does.
+/// Returns why a job was refused, in Slurm's wording.
 async fn refusal(
     session: &CommandSession,
     job: JobRef,

@@ -38,7 +38,7 @@ pub struct Sinfo {
     /// Numbers of nodes only
     #[arg(short, long)]
     summarize: bool,
-    /// Nodes that are out of use, with the reason
+    /// List nodes that are out of use, with the reason
     #[arg(short = 'R', long)]
     list_reasons: bool,
     /// More columns
@@ -53,7 +53,7 @@ pub struct Sinfo {
     /// List only this partition
     #[arg(short, long, value_name = "PARTITION")]
     partition: Vec<String>,
-    /// Accepted: lines are exact
+    /// Accepted: numbers are always exact
     #[arg(short, long)]
     exact: bool,
     /// Accepted: all partitions are listed
@@ -65,7 +65,7 @@ pub struct Sinfo {
     /// Accepted: there is one cluster
     #[arg(short = 'M', long, value_name = "CLUSTERS")]
     clusters: Option<String>,
-    /// Print JSON in Slurm's shape
+    /// Print JSON in Slurm's format
     #[arg(long)]
     json: bool,
     /// Accepted
@@ -79,7 +79,7 @@ pub struct Sinfo {
     help: Option<bool>,
 }
 
-/// A node, and what of it is in use.
+/// A node, and which parts of it are in use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLoad {
     node: NodeDetails,
@@ -192,7 +192,7 @@ fn holders(instance: &tessera_api_types::InstanceDetails) -> usize {
     usize::from(instance.job_id.is_some()) + instance.sharers.len() + parts
 }
 
-/// Returns the word of a GPU model that scripts name: `NVIDIA A100-SXM4-40GB` is an `a100`.
+/// Returns the short name of a GPU model that scripts use: `NVIDIA A100-SXM4-40GB` is an `a100`.
 pub fn short_model(model: &str) -> String {
     let lower = model.to_ascii_lowercase();
     let words = lower.split([' ', '-', '_']);
@@ -207,11 +207,11 @@ pub fn short_model(model: &str) -> String {
     named.unwrap_or("gpu").to_owned()
 }
 
-/// Nodes that look the same, on one line.
+/// Nodes with the same values, on one line.
 struct Group {
     /// The partition's name.
     partition: String,
-    /// Whether it is that of jobs that name none.
+    /// Whether it is the default partition.
     is_default: bool,
     nodes: Vec<NodeLoad>,
 }
@@ -421,17 +421,17 @@ fn has(format: &[Part<Group>], codes: &str) -> bool {
     })
 }
 
-/// Whether a format names single nodes.
+/// Returns whether a format names single nodes.
 fn by_node(format: &[Part<Group>]) -> bool {
     has(format, "noOeu")
 }
 
-/// Whether a format shows something in which nodes differ.
+/// Returns whether a format shows something in which nodes differ.
 fn by_state(format: &[Part<Group>]) -> bool {
     has(format, "tTGcmfbnoEuH")
 }
 
-/// Puts nodes that look the same together, or all of them.
+/// Groups nodes with the same values, or all nodes.
 fn group(partition: &Partition, loads: Vec<NodeLoad>, each: bool, all: bool) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for load in loads {

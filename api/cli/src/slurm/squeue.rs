@@ -12,7 +12,7 @@ use super::times::{local, short_span};
 use super::{Done, SlurmFailure, VERSION, connect, hosts, words, write_out};
 use tessera_model::number::clamped;
 
-/// For how long ended jobs are listed with `--states=all`: Slurm's `MinJobAge`.
+/// How long ended jobs are listed with `--states=all`: Slurm's `MinJobAge`.
 pub const RECENT_SECS: u32 = 300;
 
 const DEFAULT: &str = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R";
@@ -34,7 +34,7 @@ pub struct Squeue {
     /// List only your own jobs
     #[arg(long)]
     me: bool,
-    /// List only jobs of these names
+    /// List only jobs with these names
     #[arg(short, long, value_name = "NAMES")]
     name: Vec<String>,
     /// List only jobs in these states, or `all`; by default those that wait or have an allocation
@@ -67,7 +67,7 @@ pub struct Squeue {
     /// More columns
     #[arg(short, long)]
     long: bool,
-    /// When waiting jobs are expected to start
+    /// Show when waiting jobs are expected to start
     #[arg(long)]
     start: bool,
     /// List steps instead of jobs
@@ -76,7 +76,7 @@ pub struct Squeue {
     /// Order of the lines: letters of --format, with - for descending
     #[arg(short = 'S', long, value_name = "ORDER")]
     sort: Option<String>,
-    /// Print JSON in Slurm's shape
+    /// Print JSON in Slurm's format
     #[arg(long)]
     json: bool,
     /// Accepted: all partitions are listed
@@ -135,7 +135,7 @@ impl Squeue {
         };
         let mut records = session.client.records(&filter).await?;
         if !filter.specs && records.jobs.iter().any(|job| job.rank.is_some()) {
-            // How many nodes a waiting gang wants, only its request tells.
+            // Only the request states how many nodes a waiting gang needs.
             records = session.client.records(&RecordFilter { specs: true, ..filter }).await?;
         }
         let mut jobs = gather(records);
@@ -236,7 +236,7 @@ fn includes_ended(states: &StateFilter) -> bool {
     SlurmState::ALL.into_iter().any(|state| state.is_over() && states.has(state))
 }
 
-/// Whether a column shows what only the request has: such answers are larger.
+/// Returns whether a column shows what only the request has: such answers are larger.
 fn needs_specs(parts: &[Part<SlurmJob>]) -> bool {
     const PLAIN: &str = "iAFKjutTMrRNSVaPD";
     parts.iter().any(|part| match part {
@@ -385,7 +385,7 @@ fn print_json(jobs: &[SlurmJob]) -> Done {
     Ok(0)
 }
 
-/// What Slurm puts before each JSON answer.
+/// The header that Slurm puts before each JSON answer.
 pub fn meta() -> serde_json::Value {
     json!({
         "plugin": { "type": "openapi/v0.0.38", "name": "Tessera" },

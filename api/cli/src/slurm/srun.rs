@@ -42,7 +42,7 @@ struct SrunJob {
     /// End all processes when one fails
     #[arg(short = 'K', long, num_args = 0..=1, require_equals = true, default_missing_value = "1", value_name = "0|1")]
     kill_on_bad_exit: Option<u8>,
-    /// Seconds after the first end at which the others are ended; 0 waits for all
+    /// Seconds after the first process has ended at which the others are ended; 0 waits for all
     #[arg(short = 'W', long, value_name = "SECONDS")]
     wait: Option<u64>,
     /// The file lists a program for each process: `0 prepare`, `1-3 work %t`
@@ -107,8 +107,12 @@ async fn run_remote_step(arguments: Vec<OsString>, job: JobRef) -> Done {
         Err(wrong) => return Ok(explain_usage(SlurmCommand::Srun, &wrong)?),
     };
     let words = arguments.into_iter().map(|word| {
-        word.into_string()
-            .map_err(|_| CommandFailure::usage("a word of the command line is no text"))
+        word.into_string().map_err(|_| {
+            CommandFailure::usage(
+                "an argument of the command line is not valid \
+                                                UTF-8",
+            )
+        })
     });
     let words = words.collect::<Result<Vec<_>, _>>()?;
     let session = connect()?;
@@ -203,7 +207,7 @@ fn is_absent(failed: &CommandFailure) -> bool {
     matches!(failed, CommandFailure::Client(refused) if refused.status() == Some(404))
 }
 
-/// Reports a bad end in Slurm's words.
+/// Reports a failure in Slurm's wording.
 fn report(job: JobRef, code: u8, state: &str) {
     match state {
         "cancelled" => eprintln!("srun: error: Job {job} was cancelled"),

@@ -13,9 +13,9 @@ pub enum SlurmState {
     Completed,
     /// Its user cancelled it.
     Cancelled,
-    /// It ended otherwise.
+    /// It ended in another way.
     Failed,
-    /// Its time was up.
+    /// It exceeded its time limit.
     Timeout,
     /// It was lost with its node.
     NodeFail,
@@ -115,18 +115,18 @@ impl SlurmState {
         }
     }
 
-    /// Whether the job has ended.
+    /// Returns whether the job has ended.
     pub const fn is_over(self) -> bool {
         !matches!(self, Self::Pending | Self::Running | Self::Configuring | Self::Completing)
     }
 
-    /// Whether the job has an allocation now.
+    /// Returns whether the job has an allocation now.
     pub const fn is_allocated(self) -> bool {
         matches!(self, Self::Running | Self::Configuring | Self::Completing)
     }
 }
 
-/// Words of Slurm for states that no job here is in.
+/// Slurm's names of states that no job has here.
 const ABSENT: &[&str] = &[
     "SUSPENDED",
     "S",
@@ -165,7 +165,7 @@ pub enum StateFilter {
     Only(Vec<SlurmState>),
 }
 
-/// A word that is no state; the list is what `squeue` prints.
+/// A word that is not a state; the list is what `squeue` prints.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Invalid job state specified: {word}\nValid job states include: \
@@ -200,7 +200,7 @@ impl StateFilter {
         Ok(Self::Only(states))
     }
 
-    /// Whether a state is listed.
+    /// Returns whether a state is listed.
     pub fn has(&self, state: SlurmState) -> bool {
         match self {
             Self::All => true,
@@ -209,7 +209,7 @@ impl StateFilter {
     }
 }
 
-/// Returns why a job waits or how it ended, in Slurm's words.
+/// Returns why a job waits or how it ended, in Slurm's wording.
 pub fn reason(job: &JobRecord) -> String {
     let state = SlurmState::of(job);
     if job.state == "held" {

@@ -19,9 +19,9 @@ use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
 use crate::interactive::LocalInput;
 
-/// Most input under way to each part.
+/// Maximum amount of input on its way to each part.
 const WINDOW: usize = 256 * 1024;
-/// Events that wait: parts wait with their output meanwhile.
+/// Maximum number of waiting events; while it is reached, parts hold back their output.
 const EVENTS: usize = 256;
 /// How long parts have to send the rest, once all processes have ended.
 const REST_WITHIN: Duration = Duration::from_secs(5);
@@ -32,13 +32,13 @@ const KILLED_WITHIN: Duration = Duration::from_secs(10);
 pub enum AcrossEvent {
     /// A part has sent something.
     Message(usize, FromPart),
-    /// A part is over, or its connection is: with the reason, if it did not end by itself.
+    /// A part or its connection has ended; with the reason, if it did not end by itself.
     Closed(usize, Option<String>),
     /// This process was signalled.
     Signalled(Signal),
-    /// The time after the first end is over.
+    /// The time that the others may run after the first end has passed.
     WaitOver,
-    /// The grace of the processes is over.
+    /// The grace of the processes has passed.
     KillNow,
     /// No caller waits any longer.
     GiveUp,
@@ -195,7 +195,7 @@ impl RunningStep<'_> {
         self.code
     }
 
-    /// Takes what parts still have to send.
+    /// Receives what parts still have to send.
     async fn drain(&mut self, mut received: mpsc::Receiver<AcrossEvent>) {
         for part in &mut self.parts {
             part.link.close();
@@ -215,8 +215,8 @@ impl RunningStep<'_> {
         let _ = timeout(REST_WITHIN, rest).await;
     }
 
-    /// Sends orders. Steps that take GPUs take them node by node, in the same order. Otherwise two steps, of which each has a
-    /// part of what both need, would wait for each other for ever.
+    /// Sends orders. Steps that take GPUs take them node by node, in the same order. Otherwise two
+    /// steps that each hold some of the GPUs that both need would wait for each other forever.
     fn order_next(&mut self) {
         let takes = self.plan.gpus.is_some() && !self.plan.overlap;
         for part in &mut self.parts {
@@ -285,7 +285,7 @@ impl RunningStep<'_> {
                 self.end();
             }
             FromPart::Signalled(number) => {
-                // The processes of the caller's node got it themselves.
+                // The processes on the caller's node received it themselves.
                 let others = self.parts.iter().filter(|part| !part.is_here && !part.is_closed);
                 others.for_each(|part| part.link.send(&ToPart::Signal(number)));
             }
@@ -296,7 +296,7 @@ impl RunningStep<'_> {
         let part = &mut self.parts[part];
         part.open.remove(&rank);
         if part.open.is_empty() {
-            // Its processes take no more.
+            // Its processes accept no more.
             part.under_way = 0;
         }
         self.output.finish(rank);
@@ -312,7 +312,8 @@ impl RunningStep<'_> {
         }
     }
 
-    /// Takes in that a part is over. With processes that have not ended, its node is lost to the step.
+    /// Records that a part has ended. If some of its processes have not ended, its node is lost to
+    /// the step.
     fn take_close(&mut self, part: usize, reason: Option<String>) {
         let part = &mut self.parts[part];
         part.is_closed = true;

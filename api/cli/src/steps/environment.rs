@@ -26,8 +26,8 @@ pub struct StepFacts {
 const OF_NODE: [&str; 5] =
     ["HOSTNAME", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_TMPDIR", "CUDA_VISIBLE_DEVICES"];
 
-/// Returns what a process on `node` gets of the environment that the step was called in. The node's own folders and
-/// devices replace those of the caller's node.
+/// Returns the part of the caller's environment that a process on `node` gets. The node's own
+/// folders and devices replace those of the caller's node.
 pub fn on_node(
     called: &BTreeMap<String, String>,
     node: &BTreeMap<String, String>,
@@ -63,7 +63,7 @@ pub fn variables(
     let (tasks, nodes) = (layout.tasks().to_string(), layout.nodes.len().to_string());
     let number = facts.number.to_string();
     let gtids: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-    // As Slurm names what it does by default.
+    // Slurm's name for its default.
     let distribution = if layout.tasks() > layout.nodes.len() { "block" } else { "cyclic" };
     for (name, value) in [
         ("SLURM_PROCID", rank.to_string()),

@@ -1,8 +1,8 @@
 //! Messages between a step's caller and its part on a node, over the part's standard input and
 //! output.
 //!
-//! A message is a letter, a number, a length and that many bytes; numbers are in big-endian order. Both ends are the
-//! same program, of one version at best: letters that are not known end the step.
+//! A message is a letter, a number, a length and that many bytes; numbers are in big-endian order.
+//! Both ends are the same program, usually of the same version. An unknown letter ends the step.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub enum FromPart {
         /// The bytes that it wrote.
         bytes: Vec<u8>,
     },
-    /// All processes have so many more bytes of the input.
+    /// All processes have received this many more bytes of the input.
     Taken(usize),
     /// A process has ended, with this wait status.
     Ended {
@@ -83,11 +83,11 @@ pub enum FromPart {
         /// The reason, for people.
         reason: String,
     },
-    /// A signal came that the local processes of the step got, too.
+    /// A signal arrived that the local processes of the step received, too.
     Signalled(i32),
 }
 
-/// Bytes that are no messages.
+/// Bytes that are not messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the other side speaks another version: install the same version of tessera on all nodes")]
 pub struct BadMessage;
@@ -99,7 +99,7 @@ fn message(letter: u8, number: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 impl ToPart {
-    /// Writes it down.
+    /// Encodes the message.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl ToPart {
 }
 
 impl FromPart {
-    /// Writes it down.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Ready => message(b'r', 0, &[]),
@@ -161,7 +161,7 @@ fn number(bytes: &[u8]) -> Result<i32, BadMessage> {
     bytes.try_into().map(i32::from_be_bytes).map_err(|_| BadMessage)
 }
 
-/// Puts messages together from pieces.
+/// Assembles messages from pieces.
 #[derive(Debug, Default)]
 pub struct MessageBuffer(Vec<u8>);
 
@@ -171,7 +171,7 @@ impl MessageBuffer {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Takes the next message for a part; `None` if no whole one is there.
+    /// Takes the next message for a part; `None` if none is complete.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl MessageBuffer {
         self.next()?.map(ToPart::decode).transpose()
     }
 
-    /// Takes the next message of a part; `None` if no whole one is there.
+    /// Takes the next message of a part; `None` if none is complete.
     ///
     /// # Errors
     ///

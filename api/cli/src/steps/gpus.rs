@@ -27,8 +27,8 @@ pub struct StepGpus {
 }
 
 impl StepGpus {
-    /// Takes as many GPUs as a step requests here, and waits for them while other steps of the job have them, which `say`
-    /// is called for once. A step that `overlaps` shares them.
+    /// Takes as many GPUs as a step requests here. Waits while other steps of the job have them,
+    /// and calls `say` once in that case. A step that `overlaps` shares them.
     ///
     /// # Errors
     ///
@@ -59,7 +59,8 @@ impl StepGpus {
 
     /// Takes the first free ones; `None` if there are too few.
     fn try_take(needed: usize, allocation: &Allocation) -> io::Result<Option<Self>> {
-        // Two steps that each hold a part of what both need would wait for each other for ever.
+        // Two steps that each hold some of the GPUs that both need would wait for each other
+        // forever.
         let all = File::create(allocation.folder.join("gpus"))?;
         flock(&all, FlockOperation::LockExclusive)?;
         let (mut devices, mut locks) = (Vec::new(), Vec::new());

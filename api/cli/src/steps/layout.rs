@@ -59,8 +59,8 @@ pub enum BadLayout {
         /// How many it may use.
         held: usize,
     },
-    /// It names a node that is none of the job's.
-    #[error("{node} is none of the job's nodes, which are {held}")]
+    /// It names a node that is not one of the job's.
+    #[error("{node} is not one of the job's nodes, which are {held}")]
     NotOfTheJob {
         /// The node.
         node: String,
@@ -92,7 +92,8 @@ impl NodeRequest {
     /// [`BadLayout`] if the job has too few, or not those.
     pub fn choose(&self, held: &[String]) -> Result<Vec<String>, BadLayout> {
         let stranger = self.named.iter().chain(&self.excluded).find(|name| !held.contains(*name));
-        // Slurm ignores strangers that are excluded, and so do scripts that exclude broken nodes.
+        // Slurm ignores excluded nodes that the job does not have, and scripts that exclude broken
+        // nodes rely on this.
         if let Some(node) = stranger.filter(|name| self.named.contains(*name)) {
             let held = held.join(", ");
             return Err(BadLayout::NotOfTheJob { node: node.clone(), held });
@@ -198,7 +199,8 @@ impl StepLayout {
     }
 }
 
-/// Returns a node's share of something that a step has in all: the first nodes have one more if it can't be divided.
+/// Returns a node's share of a step's total; the first nodes get one more if it can't be divided
+/// evenly.
 pub fn share(total: u32, nodes: usize, node: usize) -> u32 {
     let nodes = clamped::<u32>(nodes).max(1);
     total / nodes + u32::from(clamped::<u32>(node) < total % nodes)

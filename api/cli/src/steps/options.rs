@@ -67,7 +67,7 @@ pub struct StepOptions {
     /// End all processes when one fails
     #[arg(short = 'K', long, num_args = 0..=1, require_equals = true, default_missing_value = "1", value_name = "0|1")]
     pub kill_on_bad_exit: Option<u8>,
-    /// Seconds after the first end at which the others are ended; 0 waits for all
+    /// Seconds after the first process has ended at which the others are ended; 0 waits for all
     #[arg(short = 'W', long, value_name = "SECONDS")]
     pub wait: Option<u64>,
     /// Variables to export: ALL, NONE, or names and NAME=VALUE
@@ -226,7 +226,7 @@ impl StepOptions {
         };
         let is_anywhere = request.named.is_empty() && self.relative.is_none();
         let nodes = match request.choose(&held) {
-            // One process runs where it is called, if nothing else is said.
+            // By default, a single process runs where it is called.
             Ok(chosen)
                 if chosen.len() == 1 && is_anywhere && !request.excludes(&allocation.node) =>
             {
@@ -239,7 +239,7 @@ impl StepOptions {
             return Err(BadStep::EachLaunched);
         }
         let tasks = self.tasks_on(allocation, nodes.len());
-        // With both, the number for each node is the most that it gets.
+        // With both, the number for each node is a maximum.
         let each = self.ntasks_per_node.filter(|_| self.ntasks.is_some()).map(clamped);
         Ok(StepLayout::spread(nodes, tasks, each, self.distribution()?)?)
     }
@@ -297,7 +297,8 @@ impl StepOptions {
         tasks.map_or(nodes, clamped).max(1)
     }
 
-    /// Returns the number of processes; the nodes of the job, if the nodes can't be had.
+    /// Returns the number of processes; the nodes of the job, if the requested nodes are not
+    /// available.
     pub fn task_count(&self, allocation: &Allocation) -> u32 {
         let nodes =
             self.layout(allocation).map_or(allocation.nodes.len(), |layout| layout.nodes.len());
@@ -305,13 +306,13 @@ impl StepOptions {
     }
 }
 
-/// Reads a number of nodes; of a range the least one counts.
+/// Reads a number of nodes; the lower end of a range counts.
 fn node_count(text: &str) -> Result<usize, BadStep> {
     let least = text.split('-').next().unwrap_or(text);
     least.parse().ok().filter(|count| *count > 0).ok_or_else(|| BadStep::Unreadable {
         option: "--nodes",
         text: text.to_owned(),
-        expected: "write how many, such as 2",
+        expected: "write a number, such as 2",
     })
 }
 
@@ -326,7 +327,7 @@ fn count(option: &'static str, text: &str) -> Result<u32, BadStep> {
         (_, Err(_)) => Err(BadStep::Unreadable {
             option,
             text: text.to_owned(),
-            expected: "write how many GPUs, such as 2 or gpu:2",
+            expected: "write a number of GPUs, such as 2 or gpu:2",
         }),
     }
 }
@@ -352,7 +353,7 @@ fn programs(words: &[String], tasks: u32) -> Result<Vec<Vec<String>>, BadStep> {
                     let number = |text: &str| text.parse::<usize>();
                     match (number(first), number(last)) {
                         (Ok(first), Ok(last)) => (first, last),
-                        _ => return Err(bad(format!("{ranks:?} are no numbers of processes"))),
+                        _ => return Err(bad(format!("{ranks:?} are not process numbers"))),
                     }
                 }
             };

@@ -63,7 +63,7 @@ pub fn expand(pattern: &str, allocation: &Allocation, step: u64, place: FilePlac
     name
 }
 
-/// Copies lines to standard output or error, each behind the number of its process.
+/// Copies lines to standard output or error, each after the number of its process.
 pub async fn copy_labelled(from: impl AsyncRead + Unpin, rank: usize, is_error: bool) {
     let mut lines = BufReader::new(from);
     let mut line = Vec::new();
@@ -97,7 +97,7 @@ pub fn open_file(name: &str) -> Result<File, CommandFailure> {
     })
 }
 
-/// Most of an unfinished line that is kept back.
+/// Maximum length of an unfinished line that is held back.
 const LINE_BYTES_MAX: usize = 8 * 1024;
 
 /// Where the output of one process goes.
@@ -163,7 +163,7 @@ impl StepOutput {
         }
         let mut begun = self.begun.remove(&from).unwrap_or_default();
         begun.extend_from_slice(bytes);
-        // Bars of progress end with a return.
+        // Progress bars end their lines with a carriage return.
         let is_end = |byte: &u8| *byte == b'\n' || (*byte == b'\r' && !self.label);
         let whole = begun.iter().rposition(is_end).map_or(0, |last| last + 1);
         let whole = if begun.len() > LINE_BYTES_MAX { begun.len() } else { whole };
@@ -189,7 +189,7 @@ impl StepOutput {
         ranks.into_iter().for_each(|rank| self.finish(rank));
     }
 
-    /// Writes whole lines, behind their labels.
+    /// Writes whole lines, after their labels.
     fn put(&mut self, from: (usize, bool), bytes: &[u8]) {
         let (rank, is_error) = from;
         let labelled = match self.label {

@@ -23,17 +23,17 @@ use super::gpus::{StepGpus, busy};
 use super::tasks::plain;
 use crate::failure::CommandFailure;
 
-/// Most bytes of a process's output in one message.
+/// Maximum number of bytes of a process's output in one message.
 const CHUNK: usize = 16 * 1024;
 /// Messages that wait for the caller.
 const WAITING: usize = 64;
-/// How long processes have for their end when the caller is gone: below what the node gives this program.
+/// How long processes have to exit when the caller is gone: less than the node gives this program.
 const GONE_GRACE: Duration = Duration::from_secs(3);
 /// How long output is read that a process's own children still hold open after its end.
 const REST_WITHIN: Duration = Duration::from_secs(2);
 /// How much later than its processes this program may learn of a signal to all of them, on a busy machine.
 const SIGNALLED_WITHIN: Duration = Duration::from_millis(50);
-/// Where processes run whose folder is not there, as in Slurm.
+/// Where processes run if their folder does not exist, as in Slurm.
 const NO_FOLDER: &str = "/tmp";
 
 /// An event of a part.
@@ -68,18 +68,18 @@ impl PartTasks {
 ///
 /// # Errors
 ///
-/// [`CommandFailure`] if this is not inside of a job, or the caller breaks the rules.
+/// [`CommandFailure`] if this is not inside a job, or the caller breaks the rules.
 pub async fn run_part() -> Result<u8, CommandFailure> {
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let allocation = Allocation::find(environment.collect())
-        .ok_or_else(|| CommandFailure::usage("a part of a step is started by steps only"))?;
+        .ok_or_else(|| CommandFailure::usage("only a step starts its parts"))?;
     let (events, mut received) = mpsc::channel(WAITING);
     let mut signals = listen(&events)?;
     read_caller(events.clone());
     let (to_caller, written) = write_caller();
     let Some(PartEvent::Message(Some(Ok(ToPart::Order(order))))) = received.recv().await else {
-        return Err(CommandFailure::usage("a part of a step gets an order first"));
+        return Err(CommandFailure::usage("a part of a step needs a command first"));
     };
     let mut part = Part { order: *order, allocation, to_caller, events };
     part.fill_environment();
@@ -343,7 +343,8 @@ fn read_caller(events: mpsc::Sender<PartEvent>) {
     });
 }
 
-/// Writes messages to the caller on a thread of its own; what is returned second notifies once all are written.
+/// Writes messages to the caller on a thread of its own; the second return value notifies once all
+/// are written.
 fn write_caller() -> (mpsc::Sender<FromPart>, std::sync::mpsc::Receiver<()>) {
     let (messages, mut received) = mpsc::channel::<FromPart>(WAITING);
     let (done, written) = std::sync::mpsc::channel();
@@ -360,8 +361,8 @@ fn write_caller() -> (mpsc::Sender<FromPart>, std::sync::mpsc::Receiver<()>) {
     (messages, written)
 }
 
-/// Listens to signals. Those of the job's steps come to the local processes, too, and the caller passes them on to
-/// other nodes; of itself this program ends by none.
+/// Listens to signals. Those to the job's steps reach the local processes, too, and the caller
+/// passes them on to other nodes. No signal ends this program itself.
 fn listen(events: &mpsc::Sender<PartEvent>) -> Result<JoinSet<()>, CommandFailure> {
     let mut tasks = JoinSet::new();
     for (kind, number) in [

@@ -177,7 +177,7 @@ impl StepTasks<'_> {
     }
 }
 
-/// Reports how a process ended, if not well, and returns the code that follows.
+/// Reports a process's failure, and returns the resulting exit code.
 pub fn report_end(node: &str, rank: usize, status: ExitStatus, is_ending: bool) -> u8 {
     match (status.code(), status.signal()) {
         (Some(0), _) => 0,

@@ -137,7 +137,7 @@ pub fn connect_there(
                 Some(format!("its part of the step ended with code {code}"))
             }
             Ok(SessionEnd::NotStarted(reason)) if reason.starts_with("no such program") => {
-                Some(format!("{reason}: tessera has to be at the same place on all nodes"))
+                Some(format!("{reason}: tessera must have the same path on all nodes"))
             }
             Ok(SessionEnd::NotStarted(reason)) => Some(reason),
             Ok(SessionEnd::Replaced | SessionEnd::Interrupted(_)) => None,
@@ -148,7 +148,8 @@ pub fn connect_there(
     Ok(PartLink(Some(pieces)))
 }
 
-/// Returns the client for steps: by way of this node, which needs no token; else as every other command.
+/// Returns the client for steps: through this node, which needs no token, or otherwise as for every
+/// other command.
 pub fn client(allocation: &Allocation) -> Result<ApiClient, CommandFailure> {
     let get = |name: &str| allocation.environment.get(name).filter(|value| !value.is_empty());
     let socket = get("TESSERA_CALLS").map(Path::new).filter(|path| path.exists());

@@ -8,11 +8,11 @@ use super::Allocation;
 /// How an option is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StepVerdict {
-    /// It has no effect, and none is missed.
+    /// It has no effect, and needs none.
     Unused,
-    /// It is right if it names this job.
+    /// It is valid if it names this job.
     OwnJob,
-    /// It is right for a single process, and where no library for ranks is named.
+    /// It is valid for a single process, and if no library for ranks is named.
     Ranks,
     /// The single process gets the terminal.
     Terminal,
@@ -95,7 +95,7 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("thread-spec", None, Value::Needed, Unused),
     ("threads", Some('T'), Value::Needed, Unused),
     ("threads-per-core", None, Value::Needed, Unused),
-    ("time", Some('t'), Value::Needed, Remarked("the time limit of the job holds")),
+    ("time", Some('t'), Value::Needed, Remarked("the time limit of the job applies")),
     ("tres-bind", None, Value::Needed, Unused),
     ("unbuffered", Some('u'), Value::None, Unused),
     ("verbose", Some('v'), Value::None, Unused),
@@ -143,7 +143,7 @@ impl UnusedStepOptions {
                     return refuse(format!("a step runs in its own job, which is {}", own.job));
                 }
                 (OwnJob, None) => {
-                    return refuse("this is not inside of a job; call it in the script".to_owned());
+                    return refuse("this is not inside a job; call it in the script".to_owned());
                 }
                 (Terminal, _) if tasks == 1 => {}
                 (Terminal, _) => {

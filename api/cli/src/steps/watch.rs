@@ -1,6 +1,7 @@
 //! Ends a step's processes on the caller's own node when the caller is killed, which can't do that itself.
 //!
-//! A process of its own reads from a pipe which process groups there are. The pipe's end means that the caller is gone.
+//! A separate process reads from a pipe which process groups exist. The pipe's end means that the
+//! caller is gone.
 
 use std::collections::HashSet;
 use std::io::{self, Write as _};
@@ -38,7 +39,7 @@ impl StepWatch {
         self.write(&group.as_raw_pid().to_string());
     }
 
-    /// Removes one whose process has ended, since its number may be another's soon.
+    /// Removes one whose process has ended, since its number may soon be reused.
     pub fn remove(&mut self, group: Pid) {
         self.write(&format!("-{}", group.as_raw_pid()));
     }
@@ -61,7 +62,7 @@ impl Drop for StepWatch {
 ///
 /// Signals can't be caught.
 pub async fn run_watch() -> io::Result<()> {
-    // It ends with the caller, and by nothing that is meant for the caller.
+    // It ends with the caller, and not by signals that are meant for the caller.
     let _caught = [
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,

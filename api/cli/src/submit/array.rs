@@ -24,7 +24,7 @@ pub struct BadArray {
 }
 
 impl ArraySpec {
-    /// Returns the first and the last index, if there is none missing between them.
+    /// Returns the first and the last index, if none between them is missing.
     pub fn range(&self) -> Option<(u32, u32)> {
         let (first, last) = (*self.indexes.first()?, *self.indexes.last()?);
         let tasks = u32::try_from(self.indexes.len()).ok()?;
@@ -43,7 +43,7 @@ impl FromStr for ArraySpec {
         };
         let limit = limit.map(|limit| match number(limit) {
             Some(limit @ 1..) => Ok(limit),
-            _ => Err(bad("behind % stands how many tasks may run at a time, from 1")),
+            _ => Err(bad("after %, write how many tasks may run at a time, at least 1")),
         });
         let mut indexes = BTreeSet::new();
         for part in list.split(',') {

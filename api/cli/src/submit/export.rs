@@ -29,7 +29,7 @@ const ESSENTIAL: &[&str] = &[
 ];
 /// Prefix of further essential variables.
 const ESSENTIAL_PREFIX: &str = "LC_";
-/// Variables that a job sets which submits another one.
+/// Variables that exist in a job that submits another one.
 const OF_ANOTHER_JOB: &[&str] =
     &["SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_"];
 /// Prefix of variables that Tessera sets itself or that only concern this command.

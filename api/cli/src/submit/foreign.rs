@@ -48,7 +48,7 @@ pub struct UnsupportedOption {
 enum OptionValue {
     Needed,
     None,
-    /// Only behind an equals sign.
+    /// Only after an equals sign.
     Optional,
 }
 
@@ -101,7 +101,7 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
         "distribution",
         Some('m'),
         Needed,
-        Ignore("each node has as many tasks as the others, in the order of ranks"),
+        Ignore("every node has the same number of tasks, in the order of ranks"),
     ),
     ("export-file", None, Needed, refuse("", "write --export or --env")),
     ("extra", None, Needed, Ignore("jobs have no further data")),
@@ -160,9 +160,9 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
         "reservation",
         None,
         Needed,
-        Ignore("there are no reservations: the job waits as every other"),
+        Ignore("there are no reservations: the job waits like any other"),
     ),
-    ("resv-ports", None, Optional, Ignore("ports are not reserved, but for --launch each")),
+    ("resv-ports", None, Optional, Ignore("ports are reserved only with --launch each")),
     ("segment", None, Needed, Ignore("the topology of the network is not known")),
     ("sockets-per-node", None, Needed, Ignore(NO_SOCKETS)),
     ("spread-job", None, OptionValue::None, Ignore("Tessera chooses the nodes")),
@@ -175,7 +175,15 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ("tres-bind", None, Needed, Ignore(NO_BINDING)),
     ("tres-per-task", None, Needed, refuse("", "write --gpus-per-task and --cpus-per-task")),
     ("uid", None, Needed, refuse("a job belongs to the user who submits it", "use `sudo -u`")),
-    ("use-min-nodes", None, OptionValue::None, Ignore("the least number of nodes is always taken")),
+    (
+        "use-min-nodes",
+        None,
+        OptionValue::None,
+        Ignore(
+            "the minimum number of nodes is always \
+                                                       used",
+        ),
+    ),
     ("verbose", Some('v'), OptionValue::None, Ignore("there is no more detailed output")),
     ("wait-all-nodes", None, Needed, Ignore("all processes start together")),
     ("wckey", None, Needed, Ignore("there are no workload characterization keys")),

@@ -181,7 +181,7 @@ fn is_model(text: &str) -> bool {
     !text.is_empty() && text.chars().all(plain) && text.contains(|c: char| c.is_ascii_alphabetic())
 }
 
-/// `--nodes`: `2`, or a range such as `2-4`, of which the least is taken.
+/// `--nodes`: `2`, or a range such as `2-4`, of which the minimum is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodesOption(pub u32);
 

@@ -40,22 +40,24 @@ pub struct JobOptions {
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<u64>,
     /// Signal that is sent before the time limit, such as USR1@60 (60 seconds before; by default 60). With
-    /// B: only the script's shell gets it, otherwise all of the job's processes but that one
+    /// B: only the script's shell gets it, otherwise all of the job's processes except that shell
     #[arg(long, value_name = "[B:]SIGNAL[@SECONDS]")]
     pub signal: Option<EarlySignalOption>,
-    /// Most host memory on each node, such as 16G; a number alone counts MiB, and 0 means no limit
+    /// Maximum host memory on each node, such as 16G; a number alone counts MiB, and 0 means no
+    /// limit
     #[arg(long, value_name = "SIZE")]
     pub mem: Option<HostMemory>,
-    /// The same for each processor: times --cpus-per-task and the tasks of a node
+    /// Maximum host memory for each processor: multiplied by --cpus-per-task and the tasks of a
+    /// node
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["mem", "mem_per_gpu"])]
     pub mem_per_cpu: Option<HostMemory>,
-    /// The same for each GPU: times the GPUs of a node
+    /// Maximum host memory for each GPU: multiplied by the GPUs of a node
     #[arg(long, value_name = "SIZE", conflicts_with = "mem")]
     pub mem_per_gpu: Option<HostMemory>,
-    /// Most processors of each task
+    /// Maximum number of processors of each task
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus_per_task: Option<u32>,
-    /// Most processors for each GPU
+    /// Maximum number of processors for each GPU
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "cpus_per_task")]
     pub cpus_per_gpu: Option<u32>,
     /// Submit an array: one task for each index, such as 0-31, 1,3,7-15:2, or 0-31%4 for 4 at a time
@@ -112,7 +114,7 @@ pub struct JobOptions {
     /// Quality of service, as the operator's settings define it
     #[arg(short, long, value_name = "NAME")]
     pub qos: Option<String>,
-    /// What to remember about the job
+    /// Comment that is stored with the job
     #[arg(long, value_name = "TEXT")]
     pub comment: Option<String>,
     /// Events about which mail is sent: begin, end, fail, requeue, invalid_depend, time_limit, time_limit_90,
@@ -160,7 +162,7 @@ pub struct JobOptions {
     /// Priority: 0 (highest) to 9; by default 5
     #[arg(long, value_name = "0-9")]
     pub priority: Option<u64>,
-    /// Place the job behind others of its priority, by 0 to 2147483645; without a value 100
+    /// Offset within its priority: 0 (first) to 2147483645; 100 if no value is given
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100")]
     pub nice: Option<i64>,
     /// Number of retries after failures of its own; by default 0
@@ -170,8 +172,9 @@ pub struct JobOptions {
     /// by default `larger`, but `fail` for a named slice. It uses up no retry
     #[arg(long, value_name = "WHAT")]
     pub oom_policy: Option<String>,
-    /// Estimate of its GPU memory, if it names no size: a file that `tessera estimate --json` wrote, or a model
-    /// with how it is run, such as config.json,batch=8,seq=512,optimizer=adamw,dtype=mixed,checkpointing
+    /// Estimate of its GPU memory, if it names no size: a file that `tessera estimate --json`
+    /// wrote, or a model followed by how it is run, such as
+    /// config.json,batch=8,seq=512,optimizer=adamw,dtype=mixed,checkpointing
     #[arg(long, value_name = "FILE[,OPTIONS]")]
     pub memory_from: Option<MemoryFrom>,
     /// Action if its GPU memory is predicted to exceed its slice: `off`, `advise` (report), or `act` (move
@@ -230,7 +233,7 @@ impl FromStr for DependencyOption {
     }
 }
 
-/// A text that is no dependency.
+/// A text that is not a dependency.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}; write {expected}")]
 pub struct BadDependency {
@@ -254,7 +257,7 @@ pub struct BadMailTypes {
     expected: String,
 }
 
-/// Reads `--mail-type`. Files are not staged out here, so that the event of that is left out.
+/// Reads `--mail-type`. Files are not staged out here, so that event is omitted.
 fn parse_mail_types(text: &str) -> Result<MailTypes, BadMailTypes> {
     let words = text.split(',').map(|word| word.trim().to_ascii_lowercase());
     let words = words.filter(|word| !word.is_empty());
@@ -293,12 +296,12 @@ impl FromStr for HostMemory {
     }
 }
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write a number of MiB, or a size such as 512M or 16G")]
 pub struct BadHostMemory;
 
-/// Options that can't be used as they are, or not together.
+/// Options that can't be used, or can't be used together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadJobOptions {
     /// The requested GPUs, nodes and tasks don't fit together.
@@ -449,8 +452,8 @@ impl JobOptions {
         let given =
             self.mail_user.take_if(|to| MailRules::parse(&[], Some(to), "user").is_err())?;
         Some(format!(
-            "--mail-user={given} has no effect: it is no address such as ada@example.org; mail goes to the user who \
-             submits"
+            "--mail-user={given} has no effect: it is not an address such as ada@example.org; mail \
+             goes to the user who submits"
         ))
     }
 

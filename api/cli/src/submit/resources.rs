@@ -11,7 +11,7 @@ use tessera_api_types::{GangRequest, SubmitRequest};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadResources {
     /// Two options request different GPU resources.
-    #[error("a job gives its size in one way, but here it requests {first} and {other}")]
+    #[error("a job states its size in one way only, but here it requests {first} and {other}")]
     TwoSizes {
         /// The request of the first option.
         first: GpuRequest,
@@ -203,7 +203,8 @@ impl JobOptions {
         self.ntasks_per_node.or_else(spread).unwrap_or(1)
     }
 
-    /// Returns the most processors of a process of the job: on its node, or with `each` of its own.
+    /// Returns the maximum number of processors of a process of the job: on its node, or with
+    /// `each` its own.
     pub fn cpus(&self, gang: Option<GangRequest>) -> Option<u32> {
         let gpus = gang.map_or(1, |gang| gang.gpus_per_node);
         let each = self.launch_word() == "each";
@@ -218,7 +219,7 @@ impl JobOptions {
         of_tasks.or(of_gpus)
     }
 
-    /// Returns the most host memory of the job on a node, in bytes.
+    /// Returns the maximum host memory of the job on a node, in bytes.
     ///
     /// # Errors
     ///

@@ -69,7 +69,8 @@ impl JobScript {
                 .to_owned()
         } else if text.len() > SCRIPT_BYTES_MAX {
             format!(
-                "it has {} bytes, at most {SCRIPT_BYTES_MAX} are possible; put large parts into a file",
+                "it has {} bytes, at most {SCRIPT_BYTES_MAX} are allowed; put large parts into a \
+                 file",
                 text.len()
             )
         } else {

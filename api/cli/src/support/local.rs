@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
-/// Most bytes of one command's output, its end: logs are the longest.
+/// Maximum number of bytes of one command's output, its end: logs are the longest.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
 /// Files that are read as they are.
@@ -17,7 +17,7 @@ const FILES: [(&str, &str); 6] = [
     ("/proc/loadavg", "local/loadavg.txt"),
 ];
 
-/// Commands that only look.
+/// Commands that only read.
 const COMMANDS: [(&str, &[&str], &str); 8] = [
     ("uname", &["-a"], "local/uname.txt"),
     ("df", &["-h"], "local/df.txt"),

@@ -160,7 +160,7 @@ pub fn job(id: u64, state: &str, short: &str, exit_code: Option<&str>) -> Value 
     })
 }
 
-/// Returns a job with everything that is known of it.
+/// Returns a job with everything that is known about it.
 pub fn detail(id: u64, state: &str, short: &str, exit_code: Option<&str>) -> Value {
     let mut job = job(id, state, short, exit_code);
     let more = json!({

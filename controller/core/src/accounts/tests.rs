@@ -45,7 +45,7 @@ fn each_refused_account_states_what_is_expected() {
         ("write 1 or more", vec![("a", terms(&["ada"], 0, None))]),
         ("write members", vec![("a", terms(&[], 1, None))]),
         ("letters, digits", vec![("lab a", terms(&["ada"], 1, None))]),
-        ("each for itself", vec![("a", terms(&["*"], 1, None))]),
+        ("each as its own entry", vec![("a", terms(&["*"], 1, None))]),
     ];
     for (hint, of) in cases {
         let error = accounts(&of).unwrap_err().to_string();

@@ -323,8 +323,8 @@ fn a_job_that_waits_for_a_shared_slice_learns_why_its_jobs_are_not_moved() {
     let why = explain(&cluster, 1).why;
 
     let words = "GPU 0 of node n1 would have capacity for it without the jobs that share slices \
-                 there (90, 91). These are never moved, and have to end: what a move would gain \
-                 them is not known";
+                 there (90, 91). These jobs are never moved, and have to end: the benefit of a \
+                 move is not known";
     assert!(why.summary.contains(words), "{}", why.summary);
 }
 

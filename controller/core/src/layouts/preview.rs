@@ -230,7 +230,7 @@ impl NodeInventory {
                 let kept_slots: Vec<_> = stay.iter().filter_map(|view| view.slot).collect();
                 OperatorRefusal {
                     expected: Some(format!(
-                        "a layout that keeps {}; next to it could be made {}",
+                        "a layout that keeps {}; {} could be created next to it",
                         kept.join(" and "),
                         free_space_text(geometry, &kept_slots),
                     )),

@@ -11,7 +11,7 @@ use tessera_model::mig::{Geometry, Slot};
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
 use tessera_placement::{ClusterView, Explanation, Reshape, StayingJobs, could_hold};
 
-/// The most GPUs on which placements are kept at a time.
+/// Maximum number of GPUs on which placements are kept at a time.
 const KEPT_GPUS_MAX: usize = 64;
 
 /// A reshape that is possible: the attempts that have to leave, and the jobs' new slots.

@@ -10,8 +10,8 @@ pub const AGE_MAX: Millis = Millis::from_secs(3 * 86_400);
 /// How often delivery is tried at most. The age allows fewer tries, unless controllers crash during
 /// them.
 pub const TRIES_MAX: u32 = 300;
-/// How many notifications of a channel wait at most: with more, the oldest are given up. They take
-/// some 100 MB.
+/// Maximum number of waiting notifications of a channel; beyond it, the oldest are given up. They
+/// take some 100 MB.
 pub const WAITING_MAX: u64 = 100_000;
 /// The largest value of a jitter.
 pub const JITTER_WHOLE: u16 = 1_000;

@@ -22,10 +22,10 @@ use crate::predictions::MemorySample;
 /// forget a version of the program that needed more.
 pub(crate) const RUNS_MAX: usize = 20;
 
-/// The most tasks that are kept; the one with the oldest last run is forgotten.
+/// Maximum number of tasks that are kept; the one with the oldest last run is forgotten.
 const TASKS_MAX: usize = 100_000;
 
-/// The most GPU models for which a task's runs are kept.
+/// Maximum number of GPU models for which a task's runs are kept.
 const MODELS_MAX: usize = 16;
 
 /// The number of known peaks from which a request may be less than an amount that was enough. With

@@ -48,7 +48,7 @@ impl Agent {
         matches!(self.stage, Stage::Live { .. })
     }
 
-    /// Whether it has no connection.
+    /// Returns whether it has no connection.
     pub(super) fn is_alone(&self) -> bool {
         matches!(self.stage, Stage::Alone)
     }

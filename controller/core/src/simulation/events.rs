@@ -57,7 +57,7 @@ pub(super) enum Event {
     Operate,
 }
 
-/// How likely what happens without any fault is.
+/// The weights of events that happen without any fault.
 const ORDINARY: [(Event, u64); 16] = [
     (Event::Submit, 30),
     (Event::HearFresh, 60),

@@ -192,7 +192,7 @@ impl AttemptTable {
 }
 
 impl LiveAttempt {
-    /// Whether it ended without success.
+    /// Returns whether it ended without success.
     pub(crate) fn failed(&self) -> bool {
         self.end.as_ref().is_some_and(|end| end.record.outcome != Outcome::Succeeded)
     }
@@ -258,7 +258,7 @@ impl LiveAttempt {
         CommandResult::Done
     }
 
-    /// Whether its job has another share than the attempt was started with.
+    /// Returns whether its job has another share than the attempt was started with.
     pub(crate) fn has_other_share(&self) -> bool {
         let job =
             self.launch_spec.as_ref().and_then(|launch_spec| launch_spec.spec.share.part()?.sm());

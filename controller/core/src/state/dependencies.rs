@@ -12,8 +12,8 @@ use tessera_model::dependency::{
 };
 use tessera_model::spec::ARRAY_TASKS_MAX;
 
-/// The most queries that one commit answers. Chosen: they take the database a few milliseconds, and
-/// the rest follows in the next rounds.
+/// Maximum number of queries that one commit answers. Chosen: they take the database a few
+/// milliseconds, and the rest follows in the next rounds.
 const QUESTIONS_MAX: usize = 500;
 
 /// The queries of waiting jobs, with the known answers.

@@ -221,7 +221,7 @@ impl GpuState {
         let TooManyPlacements { placements, most } = too_many;
         Some(format!(
             "its driver lists {placements} placements of instances, and Tessera can plan with at \
-             most {most}: it is left alone"
+             most {most}: its layout is not changed"
         ))
     }
 

@@ -41,8 +41,8 @@ pub(crate) struct Predictions {
 
 const MILLION: u64 = 1_000_000;
 
-/// The most kinds of slices for which one job's checkpoints are remembered; each one needs a
-/// migration.
+/// Maximum number of kinds of slices for which one job's checkpoints are remembered; each one needs
+/// a migration.
 const CHECKPOINTS_MAX: usize = 16;
 
 pub(crate) fn part_of(time: Millis, by: u64, over: u64) -> Millis {

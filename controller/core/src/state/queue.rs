@@ -69,7 +69,7 @@ impl WaitingJob {
     }
 }
 
-/// The most jobs ahead in the queue that are placed first when a start is predicted.
+/// Maximum number of jobs ahead in the queue that are placed first when a start is predicted.
 pub(crate) const AHEAD_MAX: usize = 256;
 
 /// A waiting job's position in the service order.

@@ -12,8 +12,8 @@ use tessera_placement::{QueuedJob, SharingRequest};
 /// search instead of hundreds.
 const SETTLED_FOR: Millis = Millis::from_secs(1);
 
-/// The most kinds of requests that are remembered. Chosen: more than users have; each further kind
-/// needs a search.
+/// Maximum number of kinds of requests that are remembered. Chosen: more than users have; each
+/// further kind needs a search.
 const REFUSED_MAX: usize = 64;
 
 /// The requests for which nothing could start, since the policy last ran.

@@ -133,7 +133,7 @@ impl StreamHandler<Vec<SubmittedJob>> for Placer {
             attempt: None,
             state: JobState::Queued,
         };
-        // Nobody may be listening.
+        // There may be no listener.
         let _ = self.parts.job_changes.send(jobs.iter().map(queued).collect());
         self.take(Input::Submitted(jobs), ctx);
     }
@@ -158,7 +158,7 @@ impl Placer {
 
 impl StreamHandler<ToPlacer> for Placer {
     fn handle(&mut self, query: ToPlacer, ctx: &mut Self::Context) {
-        // A caller that hung up doesn't need its answer: refused sends are of no matter here.
+        // A caller that hung up doesn't need its answer: refused sends don't matter here.
         match query {
             ToPlacer::Command { command, jobs, reply } => {
                 if let Some(reply) = self.admit(reply) {

@@ -41,7 +41,7 @@ pub struct ClaimedNotification {
 pub struct FailedDelivery {
     /// The notification.
     pub id: Uuid,
-    /// In how much time it is tried again.
+    /// After how much time it is tried again.
     pub retry_in: Millis,
     /// Why it failed.
     pub problem: Option<String>,
@@ -56,7 +56,7 @@ pub struct RunningMark {
     pub limit: Option<Millis>,
 }
 
-/// Returns notifications to their queue that a former leader was delivering.
+/// Returns notifications that a former leader was delivering to their queue.
 ///
 /// # Errors
 ///
@@ -123,7 +123,7 @@ pub async fn claim_due(
     Ok(claimed)
 }
 
-/// Returns in how much time the next notification is due; `None` if none waits.
+/// Returns how long it takes until the next notification is due; `None` if none waits.
 ///
 /// # Errors
 ///
@@ -177,7 +177,7 @@ pub async fn remove_delivered(
         .map(drop)
 }
 
-/// Has notifications tried again later.
+/// Schedules notifications to be tried again later.
 ///
 /// # Errors
 ///
@@ -210,7 +210,7 @@ pub async fn retry_later(
     )
     .execute(connection)
     .await
-    .map_err(StoreError::while_trying_to("have notifications tried again"))
+    .map_err(StoreError::while_trying_to("schedule notifications again"))
     .map(drop)
 }
 

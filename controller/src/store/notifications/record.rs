@@ -20,7 +20,8 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, bigint, integer, job_number, json_text, row_count};
 
-/// Writes what leaves the cluster because of a round, at its end. Returns whether there is anything to deliver.
+/// Writes the notifications that a round causes, at its end. Returns whether there is anything to
+/// deliver.
 ///
 /// # Errors
 ///
@@ -49,8 +50,8 @@ pub(in crate::store) async fn record_round(
     Ok(has_news || !found.rows.is_empty())
 }
 
-/// Writes what leaves the cluster because of submits, which request no mail. Returns whether there is anything to
-/// deliver.
+/// Writes the notifications that submits cause, which request no mail. Returns whether there is
+/// anything to deliver.
 ///
 /// # Errors
 ///
@@ -66,7 +67,8 @@ pub(in crate::store) async fn record_submits(
     Ok(!found.rows.is_empty())
 }
 
-/// Has the mails about parts of time limits looked at again, since the limits may be others now.
+/// Schedules the mails about parts of time limits to be checked again, since the limits may have
+/// changed.
 async fn look_at_marks_again(
     connection: &mut PgConnection,
     jobs: &[i64],
@@ -77,11 +79,11 @@ async fn look_at_marks_again(
     )
     .execute(connection)
     .await
-    .map_err(StoreError::while_trying_to("look at mails about time limits again"))?;
+    .map_err(StoreError::while_trying_to("check mails about time limits again"))?;
     Ok(changed.rows_affected() > 0)
 }
 
-/// Reads what is known of jobs that changed. Jobs about which nothing can leave are left out.
+/// Reads what is known about jobs that changed. Jobs without possible notifications are left out.
 async fn read_facts(
     connection: &mut PgConnection,
     changes: &[ChangedJob],

@@ -19,7 +19,7 @@ pub struct LogSource {
     pub attempt: AttemptId,
     /// Its number.
     pub number: u32,
-    /// Whether it is over.
+    /// Whether it has ended.
     pub ended: bool,
     /// Whether its program was ever started.
     pub started: bool,
@@ -198,7 +198,7 @@ struct AttemptRow {
 }
 
 impl AttemptRow {
-    /// Returns how the attempt takes its slice.
+    /// Returns how the attempt uses its slice.
     const fn share(&self) -> &'static str {
         match (self.share_bytes, self.sm_percent, self.compute_slices) {
             // A compute instance is its job's alone.

@@ -1,4 +1,4 @@
-//! Jobs: which are on a page, and what is known of each.
+//! Jobs: which are on a page, and what is known about each.
 
 use std::fmt::Display;
 
@@ -38,7 +38,7 @@ pub(super) async fn one(
     Ok(rows(at, &[number]).await?.pop())
 }
 
-/// Returns everything that is known of one job.
+/// Returns everything that is known about one job.
 pub(super) async fn detail(
     at: &mut PgConnection,
     job: JobRef,
@@ -225,14 +225,18 @@ impl JobRow {
                     "held",
                     &format!("held; its last run ended {ended}, and it runs again once released"),
                 ),
-                None => plain("held", "held by its user; it goes on once released"),
+                None => plain("held", "held by its user; it continues once released"),
             },
             JobState::Placing => {
-                plain("awaiting_repartition", "its slice is being made on the GPU")
+                plain("awaiting_repartition", "its slice is being created on the GPU")
             }
             JobState::Starting => plain("starting", "its node is starting it"),
             JobState::Running => None,
-            JobState::Stopping => plain("stopping", "its end is requested, and not reached yet"),
+            JobState::Stopping => plain(
+                "stopping",
+                "its end was requested, and it has not ended \
+                                                     yet",
+            ),
             JobState::Succeeded => None,
             JobState::Failed => Some(self.end_of_attempt("failed")),
             JobState::Cancelled => plain("cancelled", "cancelled by its user"),

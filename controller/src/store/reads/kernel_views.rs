@@ -9,7 +9,7 @@ use crate::principal::JobScope;
 use crate::store::columns::RowRef;
 use crate::store::{StoreError, kernel_profiles};
 
-/// Most tasks in one answer.
+/// Maximum number of tasks in one answer.
 const TASKS_MAX: i64 = 1_000;
 
 /// Lists the tasks that have a profile, the latest first.
@@ -43,7 +43,7 @@ pub(super) async fn tasks(
     Ok(KernelTasks { items: items.collect::<Result<_, StoreError>>()? })
 }
 
-/// Shows one task's kernels, those first that take the device for longest.
+/// Shows one task's kernels, those with the most device time first.
 pub(super) async fn task(
     at: &mut PgConnection,
     task: &str,

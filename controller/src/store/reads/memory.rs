@@ -89,7 +89,7 @@ pub(crate) fn band_view(point: &BandPoint) -> MemoryBandView {
     }
 }
 
-/// Returns how well tasks used what they had, those that held the most unused memory first.
+/// Returns how well tasks used their resources, those with the most unused memory first.
 pub(super) async fn efficiency(
     at: &mut PgConnection,
     since: OffsetDateTime,

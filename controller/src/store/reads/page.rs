@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 
 /// How many entries a page has without a limit in the request.
 const PAGE_DEFAULT: u32 = 100;
-/// Most entries of a page: an answer stays below a megabyte.
+/// Maximum number of entries of a page: an answer stays below a megabyte.
 const PAGE_MAX: u32 = 1_000;
 /// Longest name in a filter; the names that it is compared with are shorter.
 const NAME_BYTES_MAX: usize = 256;
@@ -51,7 +51,7 @@ impl PageSize {
     }
 }
 
-/// Where a page of layout plans ended: a moment, and the plan that ties are broken by.
+/// Where a page of layout plans ended: a moment, and the plan that breaks ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     /// When the last entry was ordered.
@@ -85,8 +85,8 @@ impl FromStr for Cursor {
 fn bad_cursor(text: &str) -> BadField {
     BadField::new(
         "cursor",
-        format!("{text:?} is no cursor of this list"),
-        "the next_cursor of the page before",
+        format!("{text:?} is not a cursor of this list"),
+        "the next_cursor of the previous page",
     )
 }
 
@@ -157,7 +157,7 @@ fn unknown_state(word: &str) -> BadField {
     let states: Vec<_> = JobState::ALL.iter().map(|state| state.word()).collect();
     BadField::new(
         "state",
-        format!("{word:?} is no state"),
+        format!("{word:?} is not a state"),
         format!("active, or some of {}, separated by commas", states.join(", ")),
     )
 }
@@ -179,7 +179,7 @@ fn parse_array(number: u64) -> Result<JobId, BadField> {
     number
         .to_string()
         .parse()
-        .map_err(|_| BadField::new("array", format!("{number} is no array"), "a job's number"))
+        .map_err(|_| BadField::new("array", format!("{number} is not an array"), "a job's number"))
 }
 
 #[cfg(test)]

@@ -17,20 +17,20 @@ use crate::store::StoreError;
 use crate::store::columns::RowRef;
 use tessera_control::predictions::TaskFacts;
 
-/// How far submissions may stand out of the order of their times: more than are ever accepted
-/// while one transaction is open.
+/// How far submissions may deviate from the order of their times: more than are ever accepted while
+/// one transaction is open.
 const OUT_OF_ORDER_MAX: i64 = 10_000;
 
 /// Which jobs are meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastQuery {
-    /// Accepted then or later.
+    /// Accepted at this time or later.
     pub since: OffsetDateTime,
-    /// Accepted then or sooner.
+    /// Accepted at this time or earlier.
     pub until: OffsetDateTime,
     /// Only those of these users.
     pub scope: JobScope,
-    /// Only behind this job.
+    /// Only after this job.
     pub after: i64,
     /// The number.
     pub size: PageSize,

@@ -17,9 +17,9 @@ use super::page::parse_name;
 use crate::store::StoreError;
 use crate::store::columns::{RowRef, bigint, job_number};
 
-/// Most jobs of one answer: some tens of megabytes.
+/// Maximum number of jobs of one answer: some tens of megabytes.
 const RECORDS_MAX: i64 = 200_000;
-/// Most jobs that a filter names.
+/// Maximum number of jobs that a filter names.
 const NAMED_MAX: usize = 10_000;
 
 /// Which jobs are meant, read once.
@@ -70,7 +70,7 @@ impl RecordQuery {
                 format!("at most {NAMED_MAX} at once"),
             ));
         }
-        // Who names a whole array means also the tasks that are named beside it.
+        // A whole array also includes any of its tasks that are named.
         tasks.retain(|(array, _)| !whole.contains(array));
         let recent = filter.recent_secs.map(|secs| now - time::Duration::seconds(secs.into()));
         Ok(Self {
@@ -87,7 +87,7 @@ impl RecordQuery {
         })
     }
 
-    /// Whether a task of an array was named, alone or with its whole array.
+    /// Returns whether a task of an array was named, alone or with its whole array.
     fn includes(&self, submission: i64, index: Option<u32>) -> bool {
         let mut of_array = self.tasks.range((submission, 0)..=(submission, u32::MAX)).peekable();
         of_array.peek().is_none()
@@ -148,7 +148,8 @@ pub(super) async fn list(
     Ok(JobRecords { jobs: records, specs, truncated })
 }
 
-/// Whether a task that waits follows those that a record stands for, and differs in nothing else.
+/// Returns whether a task that waits follows those that a record stands for, and differs in nothing
+/// else.
 fn is_next(last: &JobRecord, task: &JobRecord) -> bool {
     let waits = |record: &JobRecord| {
         record.attempts == 0 && ["queued", "held"].contains(&record.state.as_str())
@@ -187,7 +188,7 @@ pub(super) async fn users_of(
     of.collect()
 }
 
-/// The parts of the union are apart: a job is named, or it has not ended, or it ended recently.
+/// The parts of the union are disjoint: a job is named, or it has not ended, or it ended recently.
 async fn jobs(at: &mut PgConnection, query: &RecordQuery) -> Result<Vec<RecordRow>, StoreError> {
     let period = query.numbers.is_none();
     let since = query.ended_since.filter(|_| period);
@@ -314,7 +315,7 @@ impl RecordRow {
             submission: at.number("submission", self.submission)?,
             array_index: position.index,
             rank: position.rank,
-            // The accounts are the caller's matter: they stand in the settings.
+            // The caller adds the accounts, which are in the settings.
             account: String::new(),
             state: self.state,
             outcome: self.outcome,

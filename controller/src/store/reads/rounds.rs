@@ -8,16 +8,17 @@ use super::page::PageSize;
 use crate::store::columns::RowRef;
 use crate::store::{StoreError, rounds};
 
-/// Most bytes of bodies, as they are stored, on one page: some ten times as many as text.
+/// Maximum number of bytes of bodies, as they are stored, on one page: some ten times as many as
+/// text.
 const PAGE_BYTES_MAX: i64 = 2 << 20;
 
 /// From where on rounds are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
-    /// From the beginning of the chain that was being written then; where nothing is that old,
-    /// from the oldest on.
+    /// From the beginning of the chain that was being written then; if nothing is that old, from
+    /// the oldest round on.
     Time(OffsetDateTime),
-    /// Behind this round.
+    /// After this round.
     Round(i64),
 }
 

@@ -21,8 +21,8 @@ pub(super) const ARRAY_SPAN: i64 = ARRAY_TASKS_MAX as i64 - 1;
 pub enum Targets {
     /// One job, in whatever state it is.
     One(JobId),
-    /// The unfinished tasks of a whole array, by number; maybe none. Who names one member of a gang
-    /// means all of it.
+    /// The unfinished tasks of a whole array, by number; maybe none. Naming one member of a gang
+    /// means the whole gang.
     Tasks {
         /// The array.
         array: JobId,
@@ -157,7 +157,7 @@ async fn gang_of(
     Ok(job.zip(found.gang).and_then(|(job, shape)| GangMember::of(job, first, shape.0)))
 }
 
-/// Lists the unfinished jobs of one submission, from `first` through the `span` numbers behind it.
+/// Lists the unfinished jobs of one submission, from `first` through the `span` numbers after it.
 async fn unfinished_tasks(
     at: &mut PgConnection,
     first: JobId,

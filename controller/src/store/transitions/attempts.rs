@@ -14,7 +14,7 @@ use tessera_control::rows::transitions::{
     EndedAttempt, MigrationRow, ReadyAttempt, StartedAttempt, StoppingAttempt,
 };
 
-/// Moves jobs whose slice stands now from placing to starting.
+/// Moves jobs whose slice now exists from placing to starting.
 ///
 /// # Errors
 ///

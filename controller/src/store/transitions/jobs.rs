@@ -161,7 +161,7 @@ pub async fn command_waiting_jobs(
     states.collect()
 }
 
-/// A user's command on a waiting job, as the statement reads it; what stays as it is is NULL.
+/// A user's command on a waiting job, as the statement reads it; unchanged values are NULL.
 #[derive(Debug, Serialize)]
 struct CommandRecord {
     job: i64,

@@ -152,7 +152,7 @@ impl<'a> AttemptRecord<'a> {
     }
 }
 
-/// Returns a new attempt's state: it starts at once on a slice that stands.
+/// Returns a new attempt's state: it starts at once on a slice that exists.
 const fn first_state(reservation: &Reservation) -> JobState {
     match reservation.slice {
         Some(_) => JobState::Starting,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Most findings in one report: a few for the machine, and a few for each of its GPUs.
+/// Maximum number of findings in one report: a few for the machine, and a few for each of its GPUs.
 pub const FINDINGS_MAX: usize = 512;
 
 /// One thing that was looked at.

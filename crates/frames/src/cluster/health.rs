@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, Millis};
 
-/// Most faults in one report: the newest.
+/// Maximum number of faults in one report: the newest.
 pub const FAULTS_MAX: usize = 16;
-/// Most attempts that one fault names; a GPU has at most seven instances, and an instance is
-/// seldom shared by more.
+/// Maximum number of attempts that one fault names; a GPU has at most seven instances, and an
+/// instance is seldom shared by more.
 pub const FAULT_ATTEMPTS_MAX: usize = 16;
 
 /// One fault of a GPU.

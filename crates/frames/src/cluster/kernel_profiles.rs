@@ -4,14 +4,14 @@
 use serde::{Deserialize, Serialize};
 use tessera_model::AttemptId;
 
-/// Most bytes of one [`ProfilePiece`]: so small that the rest of the frame fits.
+/// Maximum number of bytes of one [`ProfilePiece`]: so small that the rest of the frame fits.
 pub const PIECE_BYTES_MAX: usize = 32 * 1024;
 
 /// Largest profile or report, in bytes: 4,096 kernels with names of a thousand characters, and all
 /// their histograms.
 pub const PIECES_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Most tallies in one frame, so that they fit.
+/// Maximum number of tallies in one frame, so that they fit.
 pub const TALLIES_MAX: usize = 128;
 
 /// A part of a task's profile or its change, as JSON, which may not fit into one frame. Pieces arrive

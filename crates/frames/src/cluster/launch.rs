@@ -86,7 +86,7 @@ pub struct GangDevice {
 }
 
 impl GangPosition {
-    /// Whether it only holds its slice for the process of rank 0.
+    /// Returns whether it only holds its slice for the process of rank 0.
     pub fn is_held_for_another(&self) -> bool {
         !self.devices.is_empty() && self.rank != 0
     }

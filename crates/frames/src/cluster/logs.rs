@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use tessera_model::AttemptId;
 
-/// Most bytes of output in one [`LogReply::Chunk`]: so small that the rest of the frame fits.
+/// Maximum number of bytes of output in one [`LogReply::Chunk`]: so small that the rest of the
+/// frame fits.
 pub const LOG_CHUNK_BYTES_MAX: usize = 32 * 1024;
 
 /// First frame on a stream that a controller opens to an agent.

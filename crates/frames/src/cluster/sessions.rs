@@ -12,11 +12,12 @@ use uuid::Uuid;
 
 use super::logs::{LogRequest, LogStream};
 
-/// Most bytes in one [`ToSession::Input`] or [`FromSession::Output`].
+/// Maximum number of bytes in one [`ToSession::Input`] or [`FromSession::Output`].
 pub const SESSION_CHUNK_BYTES_MAX: usize = 16 * 1024;
-/// Most bytes that either side sends before the other has taken them.
+/// Maximum number of bytes that either side sends before the other has taken them.
 pub const SESSION_WINDOW_BYTES: u64 = 256 * 1024;
-/// Most bytes of a session's program, arguments and environment together: so small that the frame fits.
+/// Maximum number of bytes of a session's program, arguments and environment together: so small
+/// that the frame fits.
 pub const SESSION_START_BYTES_MAX: usize = 48 * 1024;
 
 /// First frame on a stream that a controller opens to an agent.

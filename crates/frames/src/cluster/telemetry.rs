@@ -5,10 +5,10 @@ use tessera_model::mig::Slot;
 use tessera_model::readings::MemoryReadings;
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
 
-/// Most slices in one report: more than any GPU can be cut into.
+/// Maximum number of slices in one report: more than any GPU can be cut into.
 pub const SLICES_MAX: usize = 16;
-/// Most attempts in one report: those that have a GPU now; an instance is seldom shared by more
-/// than a handful.
+/// Maximum number of attempts in one report: those that have a GPU now; an instance is seldom
+/// shared by more than a handful.
 pub const ATTEMPT_FIGURES_MAX: usize = 128;
 
 /// What an attempt used, now that it is over. Repeated until

@@ -1,7 +1,7 @@
 //! Learning the times of kernels: from samples and, if these are missing, from observed ends.
 //!
 //! A waiting launch gets the new time at once. Otherwise a program whose kernels all have new
-//! shapes would wait for ever: each launch would wait for a time that follows only from the sample
+//! shapes would wait forever: each launch would wait for a time that follows only from the sample
 //! of the launch before.
 
 use super::KernelQueue;

@@ -3,8 +3,8 @@
 
 use super::geometry::{Geometry, Layout, ProfileId, Slot};
 
-/// Most partial layouts that are looked at for one question. The largest known GPU has 2,319
-/// states, and a question that busy instances make hopeless looks at some of them again.
+/// Maximum number of partial layouts that are looked at for one question. The largest known GPU has
+/// 2,319 states, and a question that busy instances make hopeless looks at some of them again.
 pub const TRIES_MAX: usize = 50_000;
 
 /// More partial layouts than [`TRIES_MAX`].

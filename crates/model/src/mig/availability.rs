@@ -6,8 +6,9 @@ use super::geometry::{Geometry, IllegalLayout, Profile, ProfileId, Slot};
 use super::subsets::{Subsets, split};
 use crate::units::Millis;
 
-/// Most sets of instances that are tried for one placement. The search beyond the instances
-/// that lie in a placement's way is over pairs and triples in practice; no known GPU comes near.
+/// Maximum number of sets of instances that are tried for one placement. The search beyond the
+/// instances that lie in a placement's way is over pairs and triples in practice; no known GPU
+/// comes near.
 const TRIES_MAX: usize = 4_096;
 
 /// How an instance is used.

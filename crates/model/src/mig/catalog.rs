@@ -135,7 +135,8 @@ static KEYS: LazyLock<Vec<String>> = LazyLock::new(|| {
     file.gpus.into_iter().map(|gpu| gpu.key).collect()
 });
 
-/// Whether a key begins as `name` does, holds it, or differs from it in a third of its letters at most.
+/// Returns whether a key begins as `name` does, holds it, or differs from it in a third of its
+/// letters at most.
 fn looks_like(key: &str, name: &str) -> bool {
     let family = |text: &str| text.split('-').next().unwrap_or_default().to_owned();
     let same_family = !name.is_empty() && family(key) == family(name);

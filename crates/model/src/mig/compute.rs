@@ -55,7 +55,7 @@ pub enum IllegalCut {
         /// What the GPU instance has.
         compute_slices: u8,
     },
-    /// Nothing is known of GPU instances of this size.
+    /// Nothing is known about GPU instances of this size.
     #[error(
         "{compute_slices} compute slices cannot be divided into compute instances: no known GPU has so many"
     )]
@@ -186,7 +186,7 @@ pub fn recut(
     Ok(destroyed.chain(created).collect())
 }
 
-/// Returns the predicted time of such steps, one after the other: a quarter of what the whole
+/// Returns the predicted time of such steps, one after another: a quarter of what the whole
 /// instance takes.
 ///
 /// The co-execution study (table 6) timed GPU and compute instance as one; that the part which

@@ -26,7 +26,7 @@ pub fn step_time(geometry: &Geometry, step: PlanStep) -> Millis {
 }
 
 /// Returns the predicted time of a plan: the sum of its steps, since the operations on one GPU
-/// run one after the other even if they are requested together.
+/// run one after another even if they are requested together.
 ///
 /// The study measured an idle A30 and gives no spread: take it for the order of magnitude.
 ///

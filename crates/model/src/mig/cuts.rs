@@ -50,7 +50,7 @@ impl DesiredLayout {
         let open: Vec<Slot> = slots.iter().filter(|slot| named(slot).is_none()).copied().collect();
         let mut requested: Vec<&[u8]> =
             mine().filter(|w| w.start.is_none()).map(|w| w.cut.as_slice()).collect();
-        // The same one after the other, so that equals are tried once.
+        // The same one after another, so that equals are tried once.
         requested.sort_unstable();
         let there = |slot: Slot| standing.get(&slot).copied().unwrap_or_default();
         let mut found = Vec::new();

@@ -10,7 +10,7 @@ use super::plan::InstanceOccupant;
 use super::subsets::{Subsets, split};
 use crate::ids::BadId;
 
-/// Most instances that a layout may name: more than any GPU has memory slices.
+/// Maximum number of instances that a layout may name: more than any GPU has memory slices.
 const INSTANCES_MAX: usize = 64;
 
 /// One instance that is requested.

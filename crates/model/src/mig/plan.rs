@@ -1,5 +1,5 @@
 //! The way from one layout to another that touches no busy instance: merging, splitting, or
-//! cutting a whole GPU anew.
+//! cutting a whole GPU again.
 
 use serde::{Deserialize, Serialize};
 

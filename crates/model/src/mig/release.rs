@@ -4,8 +4,8 @@ use super::geometry::Slot;
 use super::states::{MigState, StateSpace};
 use super::subsets::{Subsets, split};
 
-/// Most sets of idle instances that are tried for one placement, beyond those that lie in its
-/// way; no known GPU comes near.
+/// Maximum number of sets of idle instances that are tried for one placement, beyond those that lie
+/// in its way; no known GPU comes near.
 const TRIES_MAX: usize = 4_096;
 
 /// Returns the fewest of the `idle` instances of `state` that have to go so that `slot` can be

@@ -20,7 +20,7 @@ pub type Attempt = u8;
 
 pub const NODES: usize = 2;
 pub const CONTROLLERS: usize = 2;
-/// Most attempts that any run has.
+/// Maximum number of attempts that any run has.
 pub const ATTEMPTS: usize = 3;
 
 /// `L`: ticks that a node's lease lasts.

@@ -136,7 +136,7 @@ pub fn named(name: &str) -> GpuRequest {
     GpuRequest::Profile(name.parse().unwrap())
 }
 
-/// Whether the cluster could ever hold a job that doesn't share.
+/// Returns whether the cluster could ever hold a job that doesn't share.
 pub fn could_ever_fit(cluster: &ClusterView, request: &GpuRequest) -> Feasibility {
     tessera_placement::could_ever_fit(cluster, request, SharingMode::Exclusive)
 }

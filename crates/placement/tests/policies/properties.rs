@@ -29,7 +29,7 @@ fn is_wait(decision: &Decision) -> bool {
     matches!(decision, Decision::Wait { .. })
 }
 
-/// Whether no running job can end the wait: such a job holds up no other.
+/// Returns whether no running job can end the wait: such a job holds up no other.
 fn hopeless(decision: &Decision) -> bool {
     match decision {
         Decision::Start { .. } | Decision::Reshape { .. } => false,
@@ -54,7 +54,7 @@ fn hopeless(decision: &Decision) -> bool {
     }
 }
 
-/// Whether the instance holds what was requested, tight or not.
+/// Returns whether the instance holds what was requested, tight or not.
 fn satisfies(
     hardware: &Hardware,
     decision: &Decision,

@@ -2,8 +2,8 @@
 
 use crate::number::{count, hash};
 
-/// The most rows that are learned from: the newest are kept. Training a boosted model with this
-/// many takes about a second.
+/// Maximum number of rows that are learned from: the newest are kept. Training a boosted model with
+/// this many takes about a second.
 pub const ROWS_MAX: usize = 20_000;
 
 /// Why a row can't be learned from.

@@ -7,13 +7,13 @@ use super::TrainingTable;
 use crate::number::count;
 use crate::random::SeededRng;
 
-/// The most bins of a column: as many as a byte can number.
+/// Maximum number of bins of a column: as many as a byte can number.
 const BINS_MAX: usize = 255;
 
 /// How a tree grows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrowthRule {
-    /// The most splits from root to leaf; 14 keeps the nodes below 2^15.
+    /// Maximum number of splits from root to leaf; 14 keeps the nodes below 2^15.
     pub(super) depth_max: u32,
     /// The fewest rows of a leaf.
     pub(super) leaf_min: usize,

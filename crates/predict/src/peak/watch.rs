@@ -18,7 +18,7 @@ pub const CURVE_POINTS_MAX: usize = 64;
 const BAND_POINTS: u64 = 8;
 
 /// How much a new report changes the time that an iteration is taken to last. The first iterations compile and warm
-/// up, so that a mean over all would be too long for ever.
+/// up, so that a mean over all would be too long forever.
 const PACE_WEIGHT: f64 = 0.3;
 
 /// The inputs of a decision besides the attempt's readings.

@@ -93,7 +93,7 @@ fn cgroups(facts: &MachineFacts) -> Finding {
     }
 }
 
-/// Returns what is missing of some limits and protections, for people.
+/// Returns the missing limits and protections, as text.
 fn missing(facts: &MachineFacts, of: &[IsolationGap]) -> Option<String> {
     let found = facts.isolation_gaps.iter().filter(|gap| of.contains(gap));
     let texts: Vec<_> = found.map(|gap| gap.describe()).collect();
@@ -121,14 +121,14 @@ fn walls(facts: &MachineFacts) -> Finding {
             "walls",
             FindingLevel::Warn,
             missing,
-            "leave out run_as = \"agent\", and run tessera-agent as root or install tessera-launch as \
+            "remove run_as = \"agent\", and run tessera-agent as root or install tessera-launch as \
              docs/launching.md describes",
         );
     }
     let protections =
         [IsolationGap::PrivateTmp, IsolationGap::HiddenProcesses, IsolationGap::DeviceNodes];
     let Some(missing) = missing(facts, &protections) else {
-        return ok("walls", "jobs run as their users, apart from each other");
+        return ok("walls", "jobs run as their users, isolated from each other");
     };
     with_remedy(
         "walls",

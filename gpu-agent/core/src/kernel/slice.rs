@@ -18,13 +18,13 @@ use super::{Admission, AttemptTally};
 use reported::ReportedFacts;
 
 /// Sampling interval in launches during the sharing stage. Three outliers reveal a drift, so it is
-/// detected within some hundred launches of a kernel.
+/// detected within a few hundred launches of a kernel.
 const SAMPLE_EVERY: u32 = 64;
 /// Longest wait of one launch if the rules have no ageing.
 const WAIT_MAX: Nanos = Nanos::from_millis(100);
 
-/// Most base profiles from the controller: four times as many as there are tasks at once. Further
-/// profiles are ignored, and their tasks are measured here.
+/// Maximum number of base profiles from the controller: four times as many as there are tasks at
+/// once. Further profiles are ignored, and their tasks are measured here.
 const BASES_MAX: usize = 4 * tessera_kernel_queue::limits::TASKS_MAX;
 
 /// An effect for the caller to carry out.
@@ -223,8 +223,7 @@ impl SliceQueue {
         self.queue.waiting().iter().count()
     }
 
-    /// Returns the sessions in which a launch may be waiting. They need signs of life from the
-    /// queue.
+    /// Returns the sessions in which a launch may be waiting. They need heartbeats from the queue.
     pub fn blocked_sessions(&self) -> impl Iterator<Item = SessionId> {
         self.queue.blocked_sessions()
     }

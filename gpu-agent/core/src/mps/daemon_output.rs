@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most servers of one daemon that are remembered: it has one at a time.
+/// Maximum number of servers of one daemon that are remembered: it has one at a time.
 const SERVERS_MAX: usize = 64;
 /// The longest answer that is shown to users.
 const SHOWN_MAX: usize = 300;

@@ -10,7 +10,7 @@ pub const WINDOW_BYTES: u64 = 1024 * 1024;
 /// never end their line.
 const LINE_BYTES_MAX: usize = 2_000;
 
-/// The most characters of a line that are reported.
+/// Maximum number of characters of a line that are reported.
 const REPORTED_CHARS_MAX: usize = 200;
 
 /// How many lines of progress after an error show that it was survived. Other ranks may still print

@@ -53,10 +53,10 @@ pub fn verdict(evidence: Evidence) -> (Outcome, String) {
             (Outcome::Preempted, "it is started again with another share".to_owned())
         }
         (Some(Signalled::Stopped(StopCause::Move)), _) => {
-            (Outcome::Preempted, "it goes on elsewhere".to_owned())
+            (Outcome::Preempted, "it continues elsewhere".to_owned())
         }
         (Some(Signalled::Stopped(StopCause::Grow)), _) => {
-            (Outcome::Preempted, "it goes on with more GPU memory".to_owned())
+            (Outcome::Preempted, "it continues with more GPU memory".to_owned())
         }
         (
             Some(Signalled::Stopped(StopCause::Cancel) | Signalled::Killed(_)) | None,
@@ -136,7 +136,7 @@ fn signal_name(number: u8) -> &'static str {
 mod tests {
     use super::*;
 
-    /// What was seen of an end of no other kind.
+    /// The evidence of an ordinary end.
     const fn seen(exit: ProgramExit, signalled: Option<Signalled>) -> Evidence {
         let (out_of_memory, out_of_gpu_memory) = (false, false);
         Evidence { exit, signalled, out_of_memory, out_of_gpu_memory, machine_stops: false }

@@ -158,7 +158,7 @@ impl Meter {
     }
 
     /// Ends the accounts of attempts that `is_held` doesn't know: they ended while no agent was
-    /// there.
+    /// running.
     pub fn end_unless(&mut self, is_held: impl Fn(AttemptId) -> bool) {
         let Some((last, _)) = self.kept.ledger.span(Millis::ZERO) else { return };
         for (attempt, account) in &mut self.kept.accounts {
@@ -198,7 +198,7 @@ impl Meter {
         self.mark_reported(|account| account.ended.is_some_and(|ended| ended <= at))
     }
 
-    /// Records that the GPU can't be read: its figures have a gap. Ends don't wait for ever.
+    /// Records that the GPU can't be read: its figures have a gap. Ends don't wait forever.
     pub fn miss(&mut self, at: Millis) -> bool {
         self.latest = None;
         self.mark_reported(|account| account.ended.is_some_and(|ended| ended.plus(END_WAITS) <= at))
@@ -402,12 +402,12 @@ impl Meter {
         self.kept.accounts.get(&attempt).map(|account| account.began)
     }
 
-    /// Returns the most memory that an attempt was seen to have so far.
+    /// Returns an attempt's peak memory so far.
     pub fn peak_of(&self, attempt: AttemptId) -> Option<Bytes> {
         self.kept.accounts.get(&attempt)?.peak_memory
     }
 
-    /// Returns the complete figures of attempts that are over.
+    /// Returns the complete figures of attempts that have ended.
     pub fn ended_usages(&self) -> impl Iterator<Item = AttemptUsage> {
         let reported = self.kept.accounts.iter().filter(|(_, account)| account.reported);
         reported.map(|(attempt, account)| AttemptUsage {
@@ -425,7 +425,7 @@ fn counted_of(sample: &GpuSample, slot: Option<Slot>) -> u64 {
 }
 
 impl AttemptAccount {
-    /// Returns for how long the attempt was there between two moments. Between two readings at the
+    /// Returns how long the attempt existed between two times. Between two readings at the
     /// same time (the clock was changed) all present attempts count equally.
     fn overlap(&self, from: Millis, to: Millis) -> u64 {
         let end = self.ended.unwrap_or(to).min(to);

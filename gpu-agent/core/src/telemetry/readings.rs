@@ -41,7 +41,7 @@ impl ReadingReports {
         trail.readings.extend(news.readings);
     }
 
-    /// Forgets an attempt that is over.
+    /// Removes an attempt that has ended.
     pub fn forget(&mut self, attempt: AttemptId) {
         self.trails.remove(&attempt);
         self.reported.remove(&attempt);
@@ -134,7 +134,7 @@ mod tests {
         AttemptId::from_uuid(uuid::Uuid::from_u128(7))
     }
 
-    /// A meter with an attempt that used one more MiB each tenth of a second, for some seconds.
+    /// A meter with an attempt that used one more MiB each tenth of a second, for a few seconds.
     fn meter(seconds: u64) -> Meter {
         let mut meter = Meter::default();
         meter.begin(&GpuTenancy {

@@ -11,7 +11,7 @@ const FINE_MAX: usize = 600;
 const COARSE: Millis = Millis::from_secs(10);
 /// How many coarse spans are kept: one hour.
 const COARSE_MAX: usize = 360;
-/// The most spans in one answer: fewer than a wide terminal has columns.
+/// Maximum number of spans in one answer: fewer than a wide terminal has columns.
 pub const SPANS_MAX: usize = 1_000;
 
 /// All samples within one span of time.
@@ -101,7 +101,7 @@ impl Series {
     }
 }
 
-/// Adds a span to the last one if both begin at the same moment, else behind it.
+/// Adds a span to the last one if both begin at the same moment, otherwise after it.
 fn add(spans: &mut VecDeque<SeriesSpan>, span: SeriesSpan) {
     match spans.back_mut() {
         Some(last) if last.start == span.start => last.take(span),

@@ -8,8 +8,8 @@ use tessera_model::{AttemptId, Millis};
 
 use super::series::Series;
 
-/// The most series of one GPU: far more than seven instances and their attempts have. The one with
-/// the oldest last sample is removed first.
+/// Maximum number of series of one GPU: far more than seven instances and their attempts have. The
+/// one with the oldest last sample is removed first.
 const TRACKS_MAX: usize = 256;
 /// How long a series without new samples is kept: as long as series reach back.
 const SILENT: Millis = Millis::from_secs(3_600);

@@ -14,12 +14,12 @@ use crate::node::AgentNode;
 use crate::sys::clock;
 use tessera_agent_core::kernel::AttemptTally;
 
-/// Most reports that wait for a controller. Each is one slice's change of one task's profile. Beyond
-/// this the oldest are dropped, and their tasks are measured again later.
+/// Maximum number of reports that wait for a controller. Each is one slice's change of one task's
+/// profile. Beyond this the oldest are dropped, and their tasks are measured again later.
 const REPORTS_MAX: usize = 256;
-/// Most tasks whose profiles are requested and not received.
+/// Maximum number of tasks whose profiles are requested and not received.
 const REQUESTED_MAX: usize = 1_024;
-/// Most ended attempts whose totals are sent again, in case they were lost.
+/// Maximum number of ended attempts whose totals are sent again, in case they were lost.
 const ENDED_MAX: usize = TALLIES_MAX;
 /// Interval between repetitions, and between reports of the totals of live attempts.
 const AGAIN_AFTER: Millis = Millis::from_secs(5);

@@ -50,7 +50,7 @@ impl NvmlLibrary {
         filled(|place| call!(self.nvmlGpuInstanceCreateComputeInstance(instance, profile, place)))
     }
 
-    /// Makes a compute instance on a place of its GPU instance.
+    /// Creates a compute instance at a position of its GPU instance.
     pub fn create_compute_at(
         &self,
         instance: nvmlGpuInstance_t,
@@ -66,7 +66,7 @@ impl NvmlLibrary {
             ))
         });
         match made {
-            // A driver before 535 chooses the place itself; what stands is read back.
+            // A driver before 535 chooses the place itself; the result is read back.
             Err(fault) if fault.code == FUNCTION_NOT_FOUND => {
                 self.create_compute(instance, profile)
             }
@@ -93,7 +93,7 @@ impl NvmlLibrary {
         filled(|place| call!(self.nvmlGpuInstanceGetComputeInstanceById(instance, number, place)))
     }
 
-    /// Returns what a MIG device has of its GPU.
+    /// Returns a MIG device's part of its GPU.
     pub fn attributes(&self, mig: nvmlDevice_t) -> Result<nvmlDeviceAttributes_t, NvmlCallError> {
         filled(|place| call!(self.nvmlDeviceGetAttributes_v2(mig, place)))
     }

@@ -1,4 +1,4 @@
-//! What a GPU draws and who uses it.
+//! The power of a GPU and the processes that use it.
 
 use std::ffi::c_uint;
 use std::mem::MaybeUninit;
@@ -14,8 +14,8 @@ const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
 /// Entries requested at first; the library reports if there are more.
 const ENTRIES_MIN: c_uint = 64;
-/// Most entries that are looked at: more processes than any GPU runs, and longer than any
-/// driver's buffer of samples.
+/// Maximum number of entries that are read: more processes than any GPU runs, and longer than
+/// any driver's buffer of samples.
 const ENTRIES_MAX: c_uint = 4096;
 
 impl NvmlLibrary {
@@ -50,13 +50,13 @@ impl NvmlLibrary {
             call!(self.nvmlDeviceGetProcessUtilization(device, list, count, since_us))
         });
         match loads {
-            // Nobody was busy.
+            // No process was busy.
             Err(fault) if fault.code == NOT_FOUND => Ok(Vec::new()),
             other => other,
         }
     }
 
-    /// Returns how much of the last moments a GPU was busy, in percent. Not supported with MIG
+    /// Returns how busy a GPU was recently, in percent. Not supported with MIG
     /// on.
     pub fn utilization(&self, device: nvmlDevice_t) -> Result<nvmlUtilization_t, NvmlCallError> {
         let mut rates = nvmlUtilization_t { gpu: 0, memory: 0 };

@@ -64,12 +64,12 @@ impl NvmlLibrary {
 
     /// Frees a sample.
     pub fn free_counters(&self, sample: CounterSample) {
-        // Nothing can be done about a refusal: the worker process ends some day.
+        // A refusal can't be handled: the memory is freed when the worker process ends.
         let _ = call!(self.nvmlGpmSampleFree(sample.0));
     }
 }
 
-/// Returns a percentage in thousandths; `None` if it is no number.
+/// Returns a percentage in thousandths; `None` if it is not a number.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,4 +1,4 @@
-//! Changing what stands.
+//! Changing the instances.
 
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlComputeInstancePlacement_t, nvmlGpuInstance_t,
@@ -19,7 +19,7 @@ impl Loaded {
         self.make(gpu, slot, |loaded, standing| loaded.complete(gpu, standing))
     }
 
-    /// Makes an instance have exactly these compute instances; returns its state then.
+    /// Gives an instance exactly these compute instances; returns its state then.
     pub(super) fn cut(
         &mut self,
         gpu: &GpuId,
@@ -63,13 +63,13 @@ impl Loaded {
         }
     }
 
-    /// Returns what stands in a place that was changed. A driver that can't read it has changed it
+    /// Returns what exists in a changed slot. A driver that can't read it has changed it
     /// nevertheless.
     fn read_back(&mut self, gpu: &GpuId, slot: Slot) -> NvmlReply {
         self.look(gpu, slot).map_or(NvmlReply::Done, |found| NvmlReply::One(found.map(Box::new)))
     }
 
-    /// Makes sure that an instance stands where it was meant to (G11).
+    /// Makes sure that an instance is at the intended position (G11).
     fn verify(
         &self,
         handle: nvmlGpuInstance_t,
@@ -97,8 +97,9 @@ impl Loaded {
         self.library.create_compute(standing.handle, whole.id).map(drop)
     }
 
-    /// Takes away the compute instances that are not requested and makes those that are missing. If
-    /// one can't be made, those that were are taken away again: what stood can't be brought back.
+    /// Destroys the compute instances that are not requested, and creates those that are missing.
+    /// If one can't be created, the new ones are destroyed again: the earlier ones can't be
+    /// restored.
     fn recut(
         &mut self,
         gpu: &GpuId,
@@ -145,7 +146,7 @@ impl Loaded {
         self.library.create_compute_at(standing.handle, size.id, place)
     }
 
-    /// Destroys an instance; returns what stands there then, which should be nothing.
+    /// Destroys an instance; returns what exists there then, which should be nothing.
     pub(super) fn destroy(&mut self, gpu: &GpuId, slot: Slot) -> Result<NvmlReply, NvmlCallError> {
         let Some(standing) = self.find(gpu, slot)? else { return Ok(NvmlReply::One(None)) };
         let sizes = self.sizes(gpu, &standing)?;

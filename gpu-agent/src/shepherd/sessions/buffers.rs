@@ -1,4 +1,5 @@
-//! What a session keeps of both directions, so that a client that connects again goes on where it was. Pure.
+//! What a session keeps of both directions, so that a client that connects again continues where it
+//! was. Pure.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ pub struct OutputBuffer {
     pieces: VecDeque<OutputPiece>,
     /// The first byte that is kept.
     start: u64,
-    /// Behind the last byte.
+    /// The position after the last byte.
     end: u64,
     /// The first byte that the client has not confirmed.
     taken: u64,
@@ -30,7 +31,7 @@ impl OutputBuffer {
         index(SESSION_WINDOW_BYTES.saturating_sub(self.end - self.taken))
     }
 
-    /// Returns the number of the byte behind the last one.
+    /// Returns the number of the byte after the last one.
     pub const fn end(&self) -> u64 {
         self.end
     }
@@ -66,18 +67,18 @@ impl OutputBuffer {
         }
     }
 
-    /// Takes in a new client that lacks what is behind `offset`; returns where its output begins.
+    /// Records a new client that lacks what is after `offset`; returns where its output begins.
     pub fn join(&mut self, offset: Option<u64>) -> u64 {
         self.taken = offset.unwrap_or(self.start).clamp(self.start, self.end);
         self.taken
     }
 
-    /// Takes in that the client has everything before `total`.
+    /// Records that the client has everything before `total`.
     pub fn confirm(&mut self, total: u64) {
         self.taken = total.clamp(self.taken, self.end);
     }
 
-    /// Returns a piece of one stream that begins at `from`; `None` behind the last byte.
+    /// Returns a piece of one stream that begins at `from`; `None` after the last byte.
     pub fn next(&self, from: u64) -> Option<(LogStream, &[u8])> {
         let at =
             self.pieces.partition_point(|piece| piece.offset + piece.bytes.len() as u64 <= from);
@@ -91,9 +92,9 @@ impl OutputBuffer {
 #[derive(Debug, Default)]
 pub struct InputBuffer {
     waiting: VecDeque<u8>,
-    /// How much came in all.
+    /// How much has arrived in total.
     received: u64,
-    /// How much there is in all, once that is known.
+    /// How much there is in total, once that is known.
     length: Option<u64>,
 }
 
@@ -103,7 +104,7 @@ pub struct InputBuffer {
 pub struct BadInput(u64);
 
 impl InputBuffer {
-    /// Returns how much came in all.
+    /// Returns how much has arrived in total.
     pub const fn received(&self) -> u64 {
         self.received
     }
@@ -123,7 +124,7 @@ impl InputBuffer {
         self.waiting.as_slices().0
     }
 
-    /// Takes in a piece of the input. What came before is skipped.
+    /// Adds a piece of the input. What arrived before is skipped.
     ///
     /// # Errors
     ///
@@ -139,17 +140,17 @@ impl InputBuffer {
         Ok(())
     }
 
-    /// Takes in that there is no more input than `length` bytes.
+    /// Records that there is no more input than `length` bytes.
     pub fn end(&mut self, length: u64) {
         self.length.get_or_insert(length);
     }
 
-    /// Takes in that the program has taken so many bytes more.
+    /// Records that the program has taken this many more bytes.
     pub fn consume(&mut self, bytes: usize) {
         self.waiting.drain(..bytes.min(self.waiting.len()));
     }
 
-    /// Forgets what waits: the program reads no more.
+    /// Discards what waits: the program reads no more.
     pub fn discard(&mut self) {
         self.waiting.clear();
     }

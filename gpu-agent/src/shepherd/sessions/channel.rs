@@ -31,7 +31,7 @@ pub struct Channel {
 pub struct ProgramEnd {
     /// Standard input.
     pub input: OwnedFd,
-    /// What kind of input it is.
+    /// The kind of input.
     pub kind: Input,
     /// Standard output.
     pub stdout: OwnedFd,
@@ -108,11 +108,11 @@ impl Channel {
         self.terminal.is_some()
     }
 
-    /// Gives the terminal another size, which signals the program; pipes have none.
+    /// Resizes the terminal, which signals the program; pipes have no size.
     pub fn resize(&self, size: TerminalSize) {
         let Some(terminal) = &self.terminal else { return };
         let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // Fails only for what is no terminal.
+        // Fails only for something that is not a terminal.
         let _ = tcsetwinsize(terminal.as_fd(), size);
     }
 

@@ -24,11 +24,11 @@ pub struct SessionClient {
 }
 
 impl SessionClient {
-    /// Takes a connection over.
+    /// Takes over a connection.
     ///
     /// # Errors
     ///
-    /// It is no socket.
+    /// It is not a socket.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, read: Vec::new(), unsent: Vec::new(), is_open: true })
@@ -40,7 +40,7 @@ impl SessionClient {
         (self.stream.as_fd(), PollFlags::IN | writes)
     }
 
-    /// Returns whether the other end is there, as far as is known.
+    /// Returns whether the other end exists, as far as is known.
     pub const fn is_open(&self) -> bool {
         self.is_open
     }
@@ -64,7 +64,7 @@ impl SessionClient {
         }
     }
 
-    /// Sends what was queued, as far as the other end takes it.
+    /// Sends what was queued, as far as the other end accepts it.
     pub fn flush(&mut self) {
         while self.is_open && !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
@@ -77,8 +77,8 @@ impl SessionClient {
         }
     }
 
-    /// Takes the next frame that has come; `None` if there is none yet, or if there never will be
-    /// ([`Self::is_open`]).
+    /// Takes the next frame that has arrived; `None` if there is none yet, or if there never will
+    /// be ([`Self::is_open`]).
     pub fn receive<T: DeserializeOwned>(&mut self) -> Option<T> {
         let mut chunk = [0; 16 * 1024];
         loop {

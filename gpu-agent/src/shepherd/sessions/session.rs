@@ -1,4 +1,4 @@
-//! One session: a program's streams, what is kept of them, and the client that has them now.
+//! One session: a program's streams, the kept part of them, and the client that has them now.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -25,7 +25,7 @@ pub const ALONE_FOR: Millis = Millis::from_secs(60);
 /// How long a program may take to end after its client is gone.
 const HANG_UP_GRACE: Millis = Millis::from_secs(5);
 
-/// What the owner of the attempt's own program is to do for a session.
+/// What the owner of the attempt's own program has to do for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MainEffect {
     /// Signal the program and its process group.
@@ -46,12 +46,12 @@ struct SessionEnd {
 /// A session.
 #[derive(Debug)]
 pub struct Session {
-    /// Of which attempt.
+    /// Its attempt.
     pub attempt: AttemptId,
     /// Which one.
     pub name: SessionName,
     channel: Channel,
-    /// Has a terminal, also after that was closed.
+    /// Whether it has a terminal, even after that was closed.
     terminal: bool,
     /// What started the program; the attempt's own program has its shepherd's.
     launcher: Option<LauncherProcess>,
@@ -110,7 +110,7 @@ impl Session {
         self.end.is_none() && self.name != SessionName::Main
     }
 
-    /// Lets a client in. One that was there before is sent away: the newest has the terminal.
+    /// Accepts a client. An earlier one is disconnected: the newest has the terminal.
     pub fn join(&mut self, mut connection: SessionClient, request: &SessionRequest) {
         if let Some(mut before) = self.client.take() {
             before.connection.queue(&FromSession::Replaced);
@@ -129,7 +129,7 @@ impl Session {
         self.client = Some(JoinedClient { connection, next: offset, is_notified: false });
     }
 
-    /// Takes in how the attempt's own program ended.
+    /// Records how the attempt's own program ended.
     pub fn main_ended(&mut self, exit: Option<ProgramExit>, detail: String, now: Millis) {
         self.end.get_or_insert(SessionEnd { exit, detail, at: now });
     }
@@ -144,7 +144,7 @@ impl Session {
     }
 
     /// Returns what `poll` takes. Outputs are left out while there is no capacity for them, since one whose other end is
-    /// closed would wake the shepherd for ever.
+    /// closed would wake the shepherd forever.
     pub fn poll_on(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
         let mut fds: Vec<_> =
             self.client.iter().map(|client| client.connection.poll_on()).collect();
@@ -175,7 +175,7 @@ impl Session {
         [alone, self.kill_at].into_iter().flatten().min()
     }
 
-    /// Returns whether nobody needs it any more.
+    /// Returns whether it is no longer needed.
     pub fn is_over(&self, now: Millis) -> bool {
         let Some(end) = &self.end else { return false };
         match &self.client {
@@ -191,7 +191,7 @@ impl Session {
         }
     }
 
-    /// Does all that can be done without waiting.
+    /// Does everything that is possible without waiting.
     pub fn work(&mut self, now: Millis) -> Vec<MainEffect> {
         let mut effects = Vec::new();
         self.receive_replies(now);
@@ -290,7 +290,7 @@ impl Session {
                 match file.read(&mut chunk[..free]) {
                     Ok(read) if read > 0 => {
                         output.push(*stream, &chunk[..read]);
-                        // A disk that is full keeps nobody from working; the log then lacks it.
+                        // A full disk does not stop the session; the log then lacks this output.
                         let _ = log.iter_mut().try_for_each(|log| log.write_all(&chunk[..read]));
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
@@ -343,7 +343,7 @@ impl Session {
         }
     }
 
-    /// Ends the program as a terminal does that is closed: its user is gone.
+    /// Ends the program as a closed terminal does: its user is gone.
     fn hang_up(&mut self, now: Millis, effects: &mut Vec<MainEffect>) {
         if self.hung_up || self.end.is_some() {
             self.hung_up = true;
@@ -363,7 +363,7 @@ impl Session {
             return;
         }
         match (&self.launcher, self.name) {
-            // A launcher that is gone takes its program with it.
+            // If the launcher is gone, so is its program.
             (Some(launcher), _) => drop(launcher.socket.request(&Request::Signal(number), &[])),
             (None, SessionName::Main) => effects.push(MainEffect::Signal(number)),
             (None, SessionName::Other(_)) => {}

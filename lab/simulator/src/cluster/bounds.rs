@@ -6,7 +6,7 @@
 //! - **Critical path.** No job ends before it was submitted, started up and ran alone on its best
 //!   instance.
 //! - **Priced work.** Give each instance size a price such that no layout costs more than its
-//!   GPU. A job's work is the cheapest way to run it; a GPU does at most its score of work a
+//!   GPU. A job's work is the cheapest way to run it; a GPU does at most its price of work per
 //!   second. Any such prices prove a bound; a search over prices makes it tight.
 //! - **Configuration program** ([`config`]), for workloads of up to some hundred jobs.
 
@@ -21,8 +21,8 @@ use super::job::SimulatedJob;
 use super::number::{count, seconds};
 use super::overheads::Overheads;
 
-/// The most rounds of the search for prices. Chosen: it converges long before. Any prices give a
-/// bound, so this and the next constant affect only how tight it is.
+/// Maximum number of rounds of the search for prices. Chosen: it converges long before. Any prices
+/// give a bound, so this and the next constant affect only how tight it is.
 const ROUNDS_MAX: usize = 40;
 
 /// With more jobs than this, the search for prices considers only every n-th; the bound counts all.
@@ -173,7 +173,7 @@ fn cheapest(prices: &[f64], times: &[Option<f64>]) -> f64 {
     if least.is_finite() { least } else { 0.0 }
 }
 
-/// All work that is released from some time on is done after it.
+/// All work that is released after some time is done after that time.
 fn released_work(submits: &[f64], work: &[f64]) -> f64 {
     let mut moments: Vec<f64> = submits.to_vec();
     moments.sort_by(f64::total_cmp);

@@ -7,7 +7,7 @@
 //!
 //! - **MPS.** Each job loses [`CO_RUNNERS`] to its co-runners, growing with their number, and then
 //!   to the worse of two contentions. Contention for bandwidth grows with the sensitivity of both
-//!   jobs to it, and that for SMs with the co-runners' use of them. Caps that add up to 100 %
+//!   jobs to it, and contention for SMs with the co-runners' use of them. Caps that add up to 100 %
 //!   remove the second, and slow a job that needs more than its cap.
 //! - **MIG.** Slices are isolated: a job is slowed by the missing SMs or bandwidth of its slice, in
 //!   proportion to its sensitivity.
@@ -95,7 +95,8 @@ pub fn under_mig(demand: Demand, slices: u8, whole_slices: u8) -> u64 {
     thousandths(1.0 + missing * compute.max(memory))
 }
 
-/// Returns how much longer each of so many jobs takes when they run in time slices, in thousandths.
+/// Returns how much longer each of this many jobs takes when they run in time slices, in
+/// thousandths.
 pub fn time_slicing(jobs: usize) -> u64 {
     thousandths(1.0 + TIME_SLICED * count(jobs.saturating_sub(1)))
 }

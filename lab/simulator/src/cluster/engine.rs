@@ -39,8 +39,8 @@ use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
 use super::overheads::{Overheads, SimulatedSharing};
 use crate::cluster::colocation::SpeedCache;
 
-/// Most events of one run. Chosen: far more than any workload needs, so that a policy that moves
-/// jobs endlessly is detected.
+/// Maximum number of events of one run. Chosen: far more than any workload needs, so that a policy
+/// that moves jobs endlessly is detected.
 const EVENTS_PER_JOB_MAX: u64 = 20_000;
 
 /// The input of a run.

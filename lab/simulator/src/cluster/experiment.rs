@@ -1,4 +1,4 @@
-//! Rows of the papers that anybody can rerun: the printed value and the one measured here.
+//! Rows of the papers that can be rerun: the published value and the one measured here.
 
 mod auto_share;
 mod coexec;
@@ -25,7 +25,7 @@ use super::number::seconds;
 use super::overheads::{Overheads, RepartitionTime};
 use super::{SimulationSetup, policy, run};
 
-/// An experiment: its name, whether it takes more than some seconds, and what it does.
+/// An experiment: its name, whether it takes more than a few seconds, and what it does.
 type ExperimentEntry = (&'static str, bool, fn() -> Vec<Finding>);
 
 const ROWS: &[ExperimentEntry] = &[
@@ -63,17 +63,17 @@ const ROWS: &[ExperimentEntry] = &[
 /// Seeds of the experiments that need several: as many as MISO's rows have.
 const SEEDS: u64 = 10;
 
-/// Returns the names that [`of`] takes.
+/// Returns the names that [`of`] accepts.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|(name, ..)| *name)
 }
 
-/// Returns whether an experiment takes more than some seconds.
+/// Returns whether an experiment takes more than a few seconds.
 pub fn is_long(name: &str) -> bool {
     ROWS.iter().any(|(known, long, _)| *known == name && *long)
 }
 
-/// Runs one experiment; `None` if there is none of that name.
+/// Runs one experiment; `None` if there is none with that name.
 pub fn of(name: &str) -> Option<Vec<Finding>> {
     ROWS.iter().find(|(known, ..)| *known == name).map(|(_, _, does)| does())
 }
@@ -84,7 +84,7 @@ struct ExperimentTrial<'t> {
     jobs: &'t [SimulatedJob],
     cluster: &'t str,
     policy: &'t str,
-    /// What GPUs are cut into beforehand; nothing if empty.
+    /// The layout into which GPUs are cut beforehand; none if empty.
     layout: &'t str,
     overheads: Overheads,
     round_ms: u64,
@@ -138,7 +138,7 @@ fn outcome(
     run(setup, &mut |_| {}).ok()
 }
 
-/// Overheads of tables that leave out what cuts take.
+/// Overheads of tables that do not include the time of cuts.
 fn overheads_free() -> Overheads {
     Overheads { cutting: RepartitionTime::Free, ..Overheads::default() }
 }

@@ -12,7 +12,7 @@ pub enum Proof {
     Exact,
     /// One parameter was fitted on one printed number; this is another.
     Calibrated,
-    /// The paper's inputs are not public: a stand-in, so only ratios and orders mean something.
+    /// The paper's inputs are not public: a stand-in, so only ratios and orders are meaningful.
     Proxy,
 }
 
@@ -37,28 +37,28 @@ pub struct Finding {
     pub id: &'static str,
     /// What is compared.
     pub what: String,
-    /// What is printed.
+    /// The published value.
     pub expected: f64,
-    /// What was measured; a mean where several seeds or orders were run.
+    /// The measured value; a mean if several seeds or orders were run.
     pub found: f64,
-    /// The standard deviation of that over them.
+    /// Its standard deviation over the seeds or orders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
-    /// How far they may be apart.
+    /// How far the two values may differ.
     pub tolerance: f64,
-    /// Which side of it is as good.
+    /// Which side of the expected value is as good.
     pub side: Side,
     /// How much it proves.
     pub proof: Proof,
-    /// What was measured over the bound of all schedules, where there is such a bound.
+    /// The measured value over the bound of all schedules, if there is such a bound.
     pub over_bound: Option<f64>,
     /// Whether it was reproduced.
     pub holds: bool,
-    /// If it didn't, and that is known: why.
+    /// Why it was not reproduced, if that is known.
     pub short: Option<&'static str>,
 }
 
-/// Compares a number that is to be near another.
+/// Compares a number that should be close to another.
 pub(super) fn near(
     id: &'static str,
     what: impl Into<String>,
@@ -112,13 +112,13 @@ impl Finding {
         self.ratio(ratio)
     }
 
-    /// States how far the seeds or orders are apart that were run.
+    /// States how much the results of the seeds or orders differ.
     pub(super) fn over_seeds(self, figures: &[f64]) -> Self {
         let spread = (figures.len() > 1).then(|| rounded(deviation(figures)));
         Self { spread, ..self }
     }
 
-    /// States why it doesn't come out; nothing if it does.
+    /// States why it was not reproduced; nothing if it was.
     pub(super) fn known(self, why: &'static str) -> Self {
         Self { short: (!self.holds).then_some(why), ..self }
     }

@@ -11,7 +11,7 @@ use tessera_placement::{
     AdminOverride, ClusterView, GpuView, InstanceState, InstanceView, MigView,
 };
 
-/// Most GPUs of one cluster. Chosen: twelve times the largest that was measured.
+/// Maximum number of GPUs of one cluster. Chosen: twelve times the largest that was measured.
 pub const GPUS_MAX: usize = 100_000;
 
 /// GPUs of one node, as `node0001` and so on: as many as Dyna-P's nodes have (20 with 8 A100-40GB each).
@@ -29,7 +29,8 @@ pub struct GpuFleet {
 /// Why a text is not a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{part:?} is no part of a cluster: {why}; write COUNTxMODEL,…, such as 8xa100-40gb,2xa30-24gb"
+    "{part:?} is not a part of a cluster: {why}; write COUNTxMODEL,…, such as \
+     8xa100-40gb,2xa30-24gb"
 )]
 pub struct FleetError {
     /// What was read.
@@ -48,7 +49,7 @@ pub enum LayoutError {
         model: String,
         /// What was read.
         name: String,
-        /// What there is.
+        /// The existing ones.
         known: Vec<String>,
     },
     /// The instances can't coexist.
@@ -92,7 +93,7 @@ impl GpuFleet {
     ///
     /// # Errors
     ///
-    /// [`FleetError`] for a model that can't be planned for.
+    /// [`FleetError`] for a model that can't be planned with.
     pub fn of(keys: Vec<&'static str>) -> Result<Self, FleetError> {
         let mut rules: BTreeMap<&str, Arc<MigView>> = BTreeMap::new();
         let mut gpus = Vec::new();
@@ -138,7 +139,7 @@ impl GpuFleet {
     ///
     /// # Errors
     ///
-    /// [`LayoutError`] if a GPU can't be cut so.
+    /// [`LayoutError`] if a GPU can't be cut in this way.
     pub fn cut(&mut self, profiles: &str) -> Result<(), LayoutError> {
         for gpu in &mut self.view.gpus {
             let Some(mig) = gpu.mig.as_deref() else { continue };

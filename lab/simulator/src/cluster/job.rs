@@ -1,4 +1,4 @@
-//! What a simulated job is.
+//! Simulated jobs.
 
 use std::collections::BTreeMap;
 
@@ -51,28 +51,28 @@ pub struct SimulatedJob {
     pub memory_at_end: Bytes,
     /// Its demands on a whole GPU.
     pub demand: Option<Demand>,
-    /// Part of its time alone on a whole GPU in which a kernel of it runs, in thousandths.
+    /// Part of its time alone on a whole GPU in which one of its kernels runs, in thousandths.
     pub busy: Option<u16>,
     /// Part of its time on a whole GPU that is transfers over PCIe, in thousandths.
     pub transfer: u16,
-    /// What a whole GPU draws while it runs, in milliwatts.
+    /// The power of a whole GPU while it runs, in milliwatts.
     pub power_milliwatts: Option<u64>,
     /// Time from its start until it works.
     pub start_up_ms: u64,
     /// Time that a restored checkpoint takes; `None` if it can't be stopped and continued.
     pub restore_ms: Option<u64>,
-    /// In how many equal steps it works, if it checkpoints only whole ones: a stop loses
-    /// what is done of the next. `None`: nothing is lost.
+    /// The number of equal steps in which it works, if it checkpoints only whole ones: a stop loses
+    /// the current step. `None`: nothing is lost.
     pub iterations: Option<u64>,
-    /// Its place in its gang, if it is one process of several: the others of it stand next to it
-    /// in the workload, by rank.
+    /// Its place in its gang, if it is one process of several: the other members are next to it in
+    /// the workload, by rank.
     pub gang: Option<GangMembership>,
 }
 
 /// One process's place in its gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GangMembership {
-    /// How many there are, and where.
+    /// How many processes there are, and where.
     pub shape: GangShape,
     /// Its number among them, from 0.
     pub rank: u32,
@@ -84,8 +84,8 @@ impl SimulatedJob {
         self.times.get(model).or_else(|| self.times.get("*"))
     }
 
-    /// Returns its time alone on an instance of so many compute slices. A size that was not
-    /// measured between two that were takes the slower of them: the next smaller.
+    /// Returns its time alone on an instance with this many compute slices. A size between two
+    /// measured ones gets the time of the slower one, which is the next smaller.
     pub fn time(&self, model: &str, slices: u8) -> Option<u64> {
         self.times_on(model)?.range(..=slices).next_back().map(|(_, ms)| *ms)
     }
@@ -96,13 +96,14 @@ impl SimulatedJob {
         times.flat_map(BTreeMap::values).copied().min()
     }
 
-    /// Returns how many of so many parts that are done outlast a stop, in parts of [`WHOLE`].
+    /// Returns how many of the completed parts survive a stop, in parts of [`WHOLE`].
     pub fn kept(&self, done: u64) -> u64 {
         let step = self.iterations.map_or(1, |steps| WHOLE / steps.clamp(1, WHOLE));
         done - done % step
     }
 
-    /// Returns the most that a stop makes it do again, in milliseconds: a step where it is slowest.
+    /// Returns the maximum time that a stop makes it repeat, in milliseconds: one step at its
+    /// slowest speed.
     pub fn step_ms(&self) -> u64 {
         let Some(steps) = self.iterations else { return 0 };
         let slowest = self.times.values().flat_map(BTreeMap::values).copied().max();
@@ -124,8 +125,8 @@ impl SimulatedJob {
     }
 }
 
-/// A whole job, in the parts in which progress is counted: fine enough that a millisecond of a
-/// job of a year is some thirty of them.
+/// A whole job, in the parts in which progress is counted: fine enough that a millisecond of a job
+/// of a year is about thirty of them.
 pub const WHOLE: u64 = 1_000_000_000_000;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use tessera_model::mig::catalog;
 use super::bounds::WorkloadBounds;
 use super::number::{count, float, rounded, seconds};
 
-/// What is counted while a run goes on.
+/// What is counted during a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunRecord {
     pub(crate) reconfigurations: u64,
@@ -22,7 +22,8 @@ pub(crate) struct RunRecord {
     pub(crate) samples: Vec<ClusterSample>,
     pub(crate) segments: Vec<JobSegment>,
     pub(crate) slices: Vec<InstanceSegment>,
-    /// Instances that stand, by GPU, first memory slice and size, each with since when.
+    /// Existing instances by GPU, first memory slice and size, each with the time since when it
+    /// exists.
     pub(crate) standing: BTreeMap<(usize, u8, u8), u64>,
 }
 
@@ -33,13 +34,13 @@ pub struct ClusterSample {
     pub at_ms: u64,
     /// Compute slices that jobs have, of all.
     pub used_per_mille: u64,
-    /// Compute slices that no job has on GPUs that are in use, of all: cut to pieces or idle.
+    /// Compute slices that no job has on GPUs that are in use, of all: fragmented or idle.
     pub stranded_per_mille: u64,
     /// Jobs that wait.
     pub waiting: u64,
-    /// Jobs that have a place.
+    /// Jobs that have a placement.
     pub running: u64,
-    /// What all GPUs draw; absent where nobody measured it.
+    /// The power of all GPUs; absent if it was not measured.
     pub milliwatts: Option<u64>,
 }
 
@@ -122,7 +123,7 @@ pub struct RunOutcome {
     pub cutting_ms: u64,
     /// Energy of that, in millijoules; part of [`Self::millijoules`].
     pub cutting_millijoules: u64,
-    /// Jobs that were stopped and went on, each time counted.
+    /// Jobs that were stopped and continued, each time counted.
     pub moves: u64,
     /// Time that jobs spent restoring, added up.
     pub moving_ms: u64,
@@ -152,9 +153,9 @@ pub struct Summary {
     pub jct_mean_s: f64,
     /// The median time from submit to end.
     pub jct_p50_s: f64,
-    /// 95 of 100 are.
+    /// The 95th percentile of the time from submit to end.
     pub jct_p95_s: f64,
-    /// The longest.
+    /// The longest time from submit to end.
     pub jct_max_s: f64,
     /// Mean time from submit to the first start.
     pub wait_mean_s: f64,
@@ -162,7 +163,7 @@ pub struct Summary {
     pub wait_p50_s: f64,
     /// 99 of 100 wait no longer.
     pub wait_p99_s: f64,
-    /// The longest of these.
+    /// The longest wait.
     pub wait_max_s: f64,
     /// From the start until the last job is done.
     pub makespan_s: f64,
@@ -174,7 +175,7 @@ pub struct Summary {
     pub reconfigurations: u64,
     /// Energy of these, in joules; part of `energy_j`.
     pub reconfiguration_j: f64,
-    /// Jobs stopped that went on elsewhere.
+    /// Jobs that were stopped and continued elsewhere.
     pub moves: u64,
     /// Jobs sent back to the queue.
     pub preemptions: u64,
@@ -186,11 +187,11 @@ pub struct Summary {
     pub deadlines: usize,
     /// No MIG-only schedule ends earlier.
     pub bound_makespan_s: f64,
-    /// Makespan over that.
+    /// Makespan over that bound.
     pub makespan_over_bound: f64,
     /// No MIG-only schedule has a smaller mean.
     pub bound_jct_mean_s: f64,
-    /// Mean over that.
+    /// Mean over that bound.
     pub jct_over_bound: f64,
 }
 
@@ -234,7 +235,7 @@ impl Summary {
     }
 }
 
-/// Returns the smallest value that so many thousandths of the sorted values don't exceed.
+/// Returns the smallest value that this many thousandths of the sorted values don't exceed.
 pub fn quantile(sorted: &[u64], per_mille: usize) -> u64 {
     let at = (sorted.len() * per_mille).div_ceil(1_000).saturating_sub(1);
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)

@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 
 use super::job::SimulatedJob;
 
-/// What stopping a job and going on elsewhere costs.
+/// The cost of stopping a job and continuing it elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MigrationCost {
-    /// What restoring its own checkpoint was measured to take.
+    /// The measured time to restore its own checkpoint.
     #[default]
     Recover,
     /// The same for every job.
     FixedMs(u64),
 }
 
-/// What cutting a GPU costs.
+/// The cost of cutting a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -39,7 +39,7 @@ pub enum KernelSharingModel {
     /// By priority; of two the kernel queue itself is run in virtual time
     /// ([`crate::kernel_device::rates`]). More than two follow the model.
     Queue,
-    /// Without a queue, as drivers share by default: in time slices that know no priority.
+    /// Without a queue, as drivers share by default: in time slices without priorities.
     Slices,
 }
 
@@ -53,12 +53,12 @@ pub enum SimulatedSharing {
     Policy,
     /// None.
     Exclusive,
-    /// Those of which the rules of `--share auto` expect a certain benefit: what a controller does if all jobs are
-    /// submitted so.
+    /// Those for which the rules of `--share auto` predict a certain benefit, as in a controller to
+    /// which all jobs are submitted that way.
     Auto,
 }
 
-/// What policies know of run times.
+/// What policies know about run times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -66,7 +66,7 @@ pub enum RunTimeKnowledge {
     /// The true time of each job on each slice, with the error of predictions.
     #[default]
     Known,
-    /// What a controller learns during the run, from nothing: the times of earlier jobs of the same user
+    /// What a new controller learns during the run: the times of earlier jobs of the same user
     /// with the same name, by the estimator of the controller.
     Learned,
     /// Nothing.
@@ -91,7 +91,7 @@ pub struct Overheads {
     /// this to 1 plus this, by the seed, the job and the size.
     #[serde(default)]
     pub prediction_error: u16,
-    /// What policies know of run times.
+    /// What policies know about run times.
     #[serde(default)]
     pub times: RunTimeKnowledge,
     /// How kernel-level sharing is simulated.
@@ -119,10 +119,12 @@ impl Default for Overheads {
 /// Largest error of predictions, in thousandths: a job is predicted to take nothing, or twice its time.
 const ERROR_MAX: u16 = 1_000;
 
-/// Why a text names no overheads.
+/// Why a text does not name overheads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} names no overheads: write `recover` (each job's own), a time such as `30s` or `500ms`, or a JSON file like {{\"moving\": {{\"fixed_ms\": 30000}}, \"cutting\": \"measured\"}}"
+    "{text:?} does not name overheads: write `recover` (each job's own), a time such as `30s` or \
+     `500ms`, or a JSON file like {{\"moving\": {{\"fixed_ms\": 30000}}, \"cutting\": \
+     \"measured\"}}"
 )]
 pub struct OverheadsError {
     /// What was read.
@@ -181,7 +183,8 @@ impl Overheads {
         }
     }
 
-    /// Returns what stopping the job and going on elsewhere costs; `None` if it can't.
+    /// Returns the cost of stopping the job and continuing it elsewhere; `None` if that is
+    /// impossible.
     pub fn move_ms(&self, job: &SimulatedJob) -> Option<u64> {
         match self.moving {
             MigrationCost::Recover => job.restore_ms,

@@ -2,8 +2,8 @@
 //!
 //! Two tables of co-locations. *Measured*: ParvaGPU's profile of eleven inference models on an
 //! A100-80GB, each next to one to four processes of its own kind under MPS. *Generated*: 1,400 draws
-//! from the study's model of contention ([`super::colocation`]). Rows are parted at random as the
-//! paper does, so that a model may be seen on other sizes and batches.
+//! from the study's model of contention ([`super::colocation`]). Rows are split at random as in the
+//! paper, so that a model may be seen with other sizes and batches.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct LearnerError {
     pub absolute: f64,
     /// Mean error over mean speed, in percent.
     pub relative: f64,
-    /// Part of the outcomes that lay in their interval, in percent.
+    /// Part of the outcomes within their interval, in percent.
     pub covered: f64,
 }
 
@@ -64,8 +64,8 @@ pub fn generated(seed: u64) -> TrainingTable {
 /// Returns ParvaGPU's co-locations: speed next to others over that alone, by size, batch, number of
 /// others, rate alone, and what the job and the others fill of the GPU.
 ///
-/// How full a job fills a slice wasn't measured; how much it gains from a larger one was, and
-/// stands in: who gains in full is bound by its slice.
+/// How much of a slice a job fills was not measured. How much it gains from a larger slice was
+/// measured, and is used instead: a job that gains in full is bound by its slice.
 pub fn measured() -> TrainingTable {
     let mut rows = csv::Reader::from_reader(PARVAGPU.as_bytes());
     let rows: Vec<ParvaGpuRow> =
@@ -96,7 +96,7 @@ pub fn measured() -> TrainingTable {
             (others + 1.0).ln(),
             whole / here,
         ];
-        // A rate that is no number is not a sample.
+        // A rate that is not a number is not a sample.
         let _ = table.push(number, &cells, row.throughput_req_s / here);
     }
     table

@@ -11,7 +11,7 @@ use self::gantt::draw_gantt;
 use super::metrics::{ClusterSample, RunOutcome, Summary};
 use super::number::{float, seconds};
 
-/// Dark text on white, also where the browser prefers dark pages: the charts have white backgrounds.
+/// Dark text on white, even if the browser prefers dark pages: the charts have white backgrounds.
 const STYLE: &str = "html{color-scheme:light;background:#fff}body{font:14px sans-serif;margin:2em;\
                      max-width:960px}td,th{padding:2px 10px;text-align:right}td:first-child,\
                      th:first-child{text-align:left}svg{background:#fafafa}";
@@ -86,7 +86,7 @@ fn table(runs: &[PolicyRun]) -> Markup {
     }
 }
 
-/// Draws every chart but the Gantt ones, each with its heading.
+/// Draws every chart except the Gantt charts, each with its heading.
 fn draw_charts(runs: &[PolicyRun]) -> Result<Vec<(String, String)>, ChartError> {
     let bars = |unit: &str, value: &dyn Fn(&Summary) -> f64| {
         let bars: Vec<_> = runs.iter().map(|(o, s)| (o.policy.as_str(), value(s))).collect();
@@ -135,7 +135,7 @@ fn kilowatts(milliwatts: u64) -> f64 {
     float(milliwatts) / 1e6
 }
 
-/// Draws which part of the jobs took at most how long.
+/// Draws the distribution of the jobs' times.
 fn draw_distribution(runs: &[PolicyRun]) -> Result<String, ChartError> {
     let times = |outcome: &RunOutcome| -> Vec<f64> {
         outcome.jobs.iter().map(|job| seconds(job.jct_ms().max(1))).collect()

@@ -12,7 +12,7 @@ mod twister;
 use super::job::SimulatedJob;
 use super::number::whole;
 
-/// A workload that was read or made.
+/// A workload that was read or generated.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// What it is called.
@@ -32,7 +32,7 @@ impl Workload {
 /// Why there is no such workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
-    /// Nothing is called that.
+    /// No workload has that name.
     #[error("no built-in workload {name:?}; there are {}, or give a .jsonl or .csv file", known.join(", "))]
     Unknown {
         /// What was requested.
@@ -40,8 +40,8 @@ pub enum WorkloadError {
         /// What there is.
         known: Vec<&'static str>,
     },
-    /// A parameter makes no sense.
-    #[error("{part:?} is no parameter of {workload}: {right}")]
+    /// A parameter is invalid.
+    #[error("{part:?} is not a parameter of {workload}: {right}")]
     Parameter {
         /// Of which workload.
         workload: String,
@@ -52,8 +52,8 @@ pub enum WorkloadError {
     },
 }
 
-/// Lets only so many of a hundred jobs be stopped and go on elsewhere, of those that could be. Which ones
-/// is drawn from the seed.
+/// Lets only this percentage of the movable jobs be stopped and continued elsewhere. The seed
+/// selects them.
 pub fn limit_movable(jobs: &mut [SimulatedJob], percent: u8, seed: u64) {
     let mut rng = tessera_predict::random::SeededRng::new(seed ^ 0x6D6F_7665);
     for job in jobs {
@@ -99,7 +99,7 @@ pub const BUILT_IN: &[&str] = &[
 ///
 /// # Errors
 ///
-/// [`WorkloadError`] states what there is.
+/// [`WorkloadError`] states what exists.
 pub fn built_in(text: &str, seed: u64) -> Result<Workload, WorkloadError> {
     let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
     let mut given = WorkloadParameters::parse(name, parameters)?;
@@ -151,10 +151,12 @@ struct WorkloadParameters<'t> {
     takes: Vec<String>,
 }
 
-/// Most jobs that a generator makes. Chosen: twice what was ever simulated, and they fit into memory.
+/// Maximum number of jobs that a generator makes. Chosen: twice what was ever simulated, and they
+/// fit into memory.
 const JOBS_MAX: u64 = 2_000_000;
 
-/// Most times as dense as it was that a trace's arrivals can be. Chosen: five months are 13 s then.
+/// The maximum factor by which a trace's arrivals can be made denser. Chosen: five months are 13 s
+/// then.
 const FASTER_MAX: u64 = 1_000_000;
 
 impl<'t> WorkloadParameters<'t> {
@@ -182,7 +184,7 @@ impl<'t> WorkloadParameters<'t> {
         Some(self.left.remove(at).1)
     }
 
-    /// Returns how many jobs are requested, of those that there are.
+    /// Returns how many of the existing jobs are requested.
     fn jobs(&mut self, default: u64, most: u64) -> Result<u64, WorkloadError> {
         self.number("jobs", default, most)
     }

@@ -8,7 +8,7 @@ use super::program::{AfterLaunch, KernelLaunch, ProgramCourse, TaskArrivals};
 /// What the host does once everything in flight has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct ArrivalPlan {
-    /// Works so long.
+    /// Works for this long.
     pub gap: Nanos,
     /// Whether a task ended with it.
     pub is_last: bool,
@@ -68,7 +68,7 @@ impl SimulatedClient {
         }
     }
 
-    /// The host comes to its next launch.
+    /// The host reaches its next launch.
     pub fn come(&mut self) {
         let course = &mut self.course;
         self.pending.get_or_insert_with(|| course.launch());

@@ -7,7 +7,7 @@ use tessera_kernel_queue::Nanos;
 /// In which order kernels of different programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceOrder {
-    /// As launched; a kernel that was begun ends.
+    /// In the order of launches; a kernel that has begun runs to its end.
     Launched,
     /// Time slices between programs that have something to run, as drivers do it by default.
     Slices {
@@ -61,9 +61,9 @@ pub struct SimulatedDevice {
 pub struct KernelWaits {
     /// How many did.
     pub kernels: u64,
-    /// How long, all together.
+    /// How long in total.
     pub total: Nanos,
-    /// How long the one that waited longest.
+    /// The longest wait.
     pub longest: Nanos,
 }
 
@@ -111,8 +111,7 @@ impl SimulatedDevice {
         }
     }
 
-    /// Goes on to a moment that is not after the next change; returns the kernel that ended
-    /// then.
+    /// Advances to a time that is not after the next change; returns the kernel that ended then.
     pub fn advance(&mut self, to: Nanos) -> Option<EndedKernel> {
         let ran = to.minus(self.now);
         let from = self.now;

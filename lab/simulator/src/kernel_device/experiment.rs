@@ -28,14 +28,14 @@ pub struct PairBench {
 const KERNEL_NOISE: u64 = 20;
 
 impl PairBench {
-    /// Measures both programs of a pair alone, with gaps that vary by so many thousandths.
+    /// Measures both programs of a pair alone, with gaps that vary by this many thousandths.
     pub fn new(pair: &ProgramPair, gap_noise: u64, tasks: usize, seed: u64) -> Self {
         let programs = [pair.high.program(), pair.low.program()];
         let noise = [
             TimeNoise { kernels: KERNEL_NOISE, gaps: gap_noise },
             TimeNoise { kernels: KERNEL_NOISE, gaps: 50 },
         ];
-        // Measured in another run than those that are compared: other times, same spread.
+        // Measured in a different run from those that are compared: other times, same spread.
         let measured = [0, 1].map(|at: usize| measure(&programs[at], seed ^ 0xFEED, noise[at]).0);
         Self { programs, profiles: measured, noise, seed, tasks }
     }
@@ -98,7 +98,7 @@ impl PairBench {
     pub fn compare(&self, rules: QueueRules) -> PairComparison {
         let alone = self.both(SharingPolicy::Alone);
         let ours = self.both(SharingPolicy::Queue(rules));
-        // What the high one waited for was no gap any more.
+        // The time that the high one waited was no longer a gap.
         let used = ours.programs[1].busy.minus(ours.programs[0].behind.total);
         let ideal = self.omniscient(&alone, rules.epsilon);
         let every = self.omniscient(&alone, Nanos::ZERO);

@@ -1,4 +1,4 @@
-//! What a filler could use that knew every gap beforehand: FIKIT's Algorithm 1 with the gaps'
+//! How much a filler that knew every gap beforehand could use: FIKIT's Algorithm 1 with the gaps'
 //! and kernels' true times.
 
 use tessera_kernel_queue::Nanos;
@@ -9,10 +9,10 @@ use super::program::{AfterLaunch, KernelLaunch, ProgramCourse};
 /// Returns how long the low program's kernels could run in the gaps of `alone`, the high one's
 /// run without a co-runner. Each is launched exactly when it ends before its gap does.
 ///
-/// Its launches keep their order, so taking each as early as it fits is the best there is. Its
-/// host is held at each launch as the product holds it, and does the same work between launches;
-/// but no launch and no message takes time. Gaps up to `epsilon` it leaves alone. In each other the
-/// device needs `change` before the first kernel, to change contexts.
+/// Its launches keep their order, so launching each as early as it fits is optimal. Its host waits
+/// at each launch as in the real system, and does the same work between launches; but no launch and
+/// no message takes time. Gaps up to `epsilon` it leaves alone. In each other the device needs
+/// `change` before the first kernel, to change contexts.
 pub fn omniscient(
     alone: &[KernelSpan],
     mut low: ProgramCourse,

@@ -3,8 +3,8 @@
 //! The pairs are published. For pair A totals are published, too. From them follow the time alone
 //! of both (32.32 ms and 12.97 ms), and that keypointrcnn keeps the device busy for 9.69 ms of it.
 //! No kernel times or gaps of any network are published, so everything else here is a proxy. It was
-//! chosen once by what such networks look like and never tuned to a result. Detectors have many
-//! small kernels and many returns to the host, backbones one burst of kernels.
+//! chosen once to resemble such networks, and never tuned to a result. Detectors have many small
+//! kernels and many returns to the host, backbones one burst of kernels.
 
 use super::program::{ProgramStep, SimulatedProgram};
 use tessera_model::number::{clamped, index};
@@ -17,7 +17,7 @@ pub struct ProgramModel {
     pub name: &'static str,
     /// Time of one task alone, in microseconds.
     pub alone_us: u64,
-    /// Of that, the device is busy for so long.
+    /// How long the device is busy during that time.
     pub busy_us: u64,
     /// Launches in a task.
     pub launches: u64,

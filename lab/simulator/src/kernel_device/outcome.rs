@@ -11,7 +11,7 @@ pub type KernelSpans = Vec<KernelSpan>;
 /// What one program did.
 #[derive(Clone, Debug, Default)]
 pub struct CompletedTasks {
-    /// Time of each task that ended, from its arrival, or from when the one before ended.
+    /// Time of each task that ended, from its arrival or from the end of the previous one.
     pub tasks: Vec<Nanos>,
     /// How long its kernels ran.
     pub busy: Nanos,
@@ -26,9 +26,9 @@ pub struct CompletedTasks {
 pub struct SharingOutcome {
     /// The programs: high priority, low priority.
     pub programs: [CompletedTasks; 2],
-    /// When it was over.
+    /// When it ended.
     pub end: Nanos,
-    /// What ran when, if it was to be kept.
+    /// What ran when, if that was recorded.
     pub spans: KernelSpans,
     /// What the queue counted for the slice.
     pub counters: QueueCounters,

@@ -50,7 +50,7 @@ pub enum TaskArrivals {
 }
 
 impl SimulatedProgram {
-    /// Takes a task; works out what hosts that do not wait are busy with.
+    /// Takes a task, and computes how long hosts that do not wait are busy.
     pub fn new(name: &'static str, mut steps: Vec<ProgramStep>) -> Self {
         let (mut host, mut device) = (0_u64, 0_u64);
         for step in &mut steps {
@@ -78,7 +78,7 @@ impl SimulatedProgram {
     }
 }
 
-/// A launch with the times that it has this once.
+/// A launch with its times in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelLaunch {
     /// Its number, counted from zero.
@@ -96,13 +96,13 @@ pub struct KernelLaunch {
 /// What the host does after a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterLaunch {
-    /// Waits for the kernel's end, then works so long.
+    /// Waits for the kernel's end, then works for this long.
     AfterDevice(Nanos),
-    /// Works so long, whatever the device does.
+    /// Works for this long, whatever the device does.
     After(Nanos),
 }
 
-/// A program as it runs: hands out one launch after the other.
+/// A running program, which returns one launch after another.
 ///
 /// The times are drawn in the order of launches, so they are the same whichever programs share the device.
 #[derive(Clone, Debug)]

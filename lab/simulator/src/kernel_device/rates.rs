@@ -15,7 +15,8 @@ use super::models::{ProgramModel, ProgramPair};
 use super::outcome::float;
 use super::world::SharingPolicy;
 
-/// Parts of time are rounded to so many thousandths: 50 steps each, so that the queue is run 2,500 times at most.
+/// Parts of time are rounded to this many thousandths: 50 steps each, so that the queue is run
+/// 2,500 times at most.
 const STEP: u16 = 20;
 
 /// Tasks of the first program in one run: 1.3 s of virtual time.
@@ -26,7 +27,7 @@ const GAP_NOISE: u64 = 50;
 
 const SEED: u64 = 7;
 
-/// Who decides whose kernel is next.
+/// What decides which kernel is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServiceOrder {
     /// The queue, by priority.
@@ -38,8 +39,8 @@ pub enum ServiceOrder {
 /// Pairs of programs by order and by how busy they are, each with how much longer it takes.
 type Slowdowns = BTreeMap<(ServiceOrder, u16, u16), [u64; 2]>;
 
-/// What was found out so far. It holds for the whole process: a pair always comes out the same, and experiments
-/// run hundreds of clusters with the same pairs.
+/// The results so far. They are shared by the whole process: a pair always has the same result, and
+/// experiments run hundreds of clusters with the same pairs.
 static FOUND: Mutex<Slowdowns> = Mutex::new(BTreeMap::new());
 
 /// Returns how much longer than alone a job of better priority and one of worse take next to
@@ -56,7 +57,7 @@ pub fn slowdowns(order: ServiceOrder, busy: [u16; 2]) -> [u64; 2] {
     measured
 }
 
-/// Rounds to the nearest step; who is never busy is taken to be busy for one.
+/// Rounds to the nearest step; a job that is never busy counts as busy for one.
 fn rounded(busy: u16) -> u16 {
     ((busy.min(1_000) + STEP / 2) / STEP * STEP).max(STEP)
 }

@@ -24,7 +24,7 @@ pub enum SharingPolicy {
     Alone,
     /// As drivers share by default: time slices.
     Slices(Nanos),
-    /// As one context runs what its threads launch: in the order of launches.
+    /// As within one context: in the order of launches.
     Launched,
     /// Through the queue.
     Queue(QueueRules),
@@ -67,9 +67,9 @@ pub struct SharingRun {
     pub priorities: [u8; 2],
     /// When their tasks begin.
     pub arrivals: [TaskArrivals; 2],
-    /// The run is over when this program has ended so many tasks.
+    /// The run ends when this program has completed this many tasks.
     pub until: (usize, usize),
-    /// It is over then at the latest: a program that is never served ends no task.
+    /// The latest end of the run: a program that is never served completes no task.
     pub limit: Nanos,
     /// Of the high one's and the low one's times.
     pub noise: [TimeNoise; 2],
@@ -77,7 +77,7 @@ pub struct SharingRun {
     pub policy: SharingPolicy,
     /// How long messages take.
     pub latencies: PathLatencies,
-    /// What is known of them beforehand.
+    /// What is known about them beforehand.
     pub profiles: [TaskProfile; 2],
     /// The seed of the random numbers.
     pub seed: u64,
@@ -88,7 +88,7 @@ pub struct SharingRun {
 /// Something that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DueEvent {
-    /// A host comes to its next launch.
+    /// A host reaches its next launch.
     Come(usize),
     /// A launch reaches the device.
     Reach(usize, Nanos),
@@ -104,7 +104,7 @@ enum DueEvent {
     Alive(usize),
 }
 
-/// The run as it goes on.
+/// The state of a run.
 struct SharingWorld<'run> {
     run: &'run SharingRun,
     now: Nanos,
@@ -121,7 +121,7 @@ struct SharingWorld<'run> {
     order: u64,
 }
 
-/// Most launches that a host is ahead of the device: beyond, the launch call blocks.
+/// Maximum number of launches that a host is ahead of the device: beyond, the launch call blocks.
 const AHEAD_MAX: u16 = 64;
 
 /// The same where nothing holds launches back but the driver's own queue of them, which is that deep.
@@ -131,7 +131,7 @@ const DRIVER_AHEAD_MAX: u16 = 1_024;
 const ALIVE_EVERY: Nanos = Nanos::from_millis(300);
 
 impl SharingRun {
-    /// Makes the run.
+    /// Creates the run.
     pub fn go(&self) -> SharingOutcome {
         let order = match self.policy {
             SharingPolicy::Alone | SharingPolicy::Launched | SharingPolicy::Queue(_) => {
@@ -183,7 +183,7 @@ impl SharingWorld<'_> {
         }
     }
 
-    /// Has a client join with the profile that is known of it.
+    /// Lets a client join with its known profile.
     fn connect(&mut self, queue: &mut KernelQueue, at: usize) {
         let program = &self.run.programs[at];
         let task = task(program, at);
@@ -388,7 +388,8 @@ impl SharingWorld<'_> {
         }
     }
 
-    /// Notes something for later; what is due at the same moment happens in the order of notes.
+    /// Schedules an event; events that are due at the same time happen in the order in which they
+    /// were scheduled.
     fn plan(&mut self, at: Nanos, due: DueEvent) {
         if at == Nanos::MAX {
             return;

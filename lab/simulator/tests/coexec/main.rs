@@ -16,7 +16,7 @@ fn ratio(thousandths: u64) -> f64 {
     f64::from(u32::try_from(thousandths).unwrap()) / 1_000.0
 }
 
-/// Power of jobs that share a GPU under MPS over that of the same one after the other.
+/// Power of jobs that share a GPU under MPS over that of the same one after another.
 fn power(rows: &[CalibrationRow]) -> f64 {
     let sharers: Vec<_> = rows.iter().map(|row| row.sharer(100)).collect();
     ratio(power_under_mps(&sharers))

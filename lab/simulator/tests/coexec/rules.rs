@@ -244,7 +244,7 @@ fn rule_8_reconfiguration_is_cheap_touches_only_its_slices_and_goes_one_after_th
     let ends: Vec<u64> = done.jobs.iter().map(|job| job.end_ms).collect();
     assert_eq!(ends, [20_120, 10_110, 15_220], "create 2; create 1; destroy 1, create 2");
     assert_eq!(done.cutting_millijoules, 2_360 + 2_320 + 1_750 + 2_360, "table 6");
-    // Four slices that are requested at once are made one after the other.
+    // Four slices that are requested at once are made one after another.
     let jobs = vec![job(0, 5, 10); 4];
     let done = simulated(&jobs, "a30-24gb", "scheme-b", "", RepartitionTime::Measured);
     assert_eq!(done.makespan_ms, 10_000 + 4 * 110);

@@ -1,8 +1,8 @@
 //! Values on their way to and from C.
 //!
-//! Layouts are those of `cuda.h` of CUDA 12.4 to 13.5 on 64-bit machines. The one promise that the
-//! types make comes from the driver's own contract. A pointer that is not null points to memory of
-//! its type that the caller lets the driver use.
+//! Layouts are those of `cuda.h` of CUDA 12.4 to 13.5 on 64-bit machines. The types make one
+//! promise, which comes from the driver's own contract. A pointer that is not null points to memory
+//! of its type that the caller lets the driver use.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -88,7 +88,7 @@ impl CudaCode {
     }
 }
 
-/// What a call comes to.
+/// The result of a call.
 pub type CallResult<T = ()> = Result<T, CudaCode>;
 
 /// Anything that the driver names by an opaque pointer. They are numbers here, never addresses.

@@ -46,7 +46,7 @@ impl CallFaults {
         Ok(Self(rules.into_iter().map(|rule| (rule, AtomicU32::new(0))).collect()))
     }
 
-    /// Returns what strikes this call.
+    /// Returns the faults that affect this call.
     pub fn strike(&self, name: &str) -> Vec<FaultAction> {
         let concerned =
             self.0.iter().filter(|(rule, _)| rule.call.as_deref().is_none_or(|call| call == name));

@@ -30,9 +30,9 @@ pub struct CudaDriver {
     pub settings: CudaSettings,
     /// Why it can't be used, if it can't.
     pub broken: Option<String>,
-    /// Where calls and operations are written down.
+    /// The trace of calls and operations.
     pub trace: Option<Arc<CallTrace>>,
-    /// What goes wrong on demand.
+    /// The faults of this process.
     pub faults: CallFaults,
     world: Mutex<DriverState>,
     /// Notified when something may have changed for threads that wait.
@@ -41,7 +41,7 @@ pub struct CudaDriver {
     threads: Mutex<DriverThreads>,
 }
 
-/// Who might move virtual time on.
+/// The threads that might advance virtual time.
 #[derive(Default)]
 struct DriverThreads {
     known: usize,
@@ -99,7 +99,7 @@ impl CudaDriver {
         }
     }
 
-    /// Leaves an error with the current context.
+    /// Records an error in the current context.
     pub fn poison_current(&self, code: CudaCode) {
         if let Some(id) = current_id()
             && let Some(context) = self.world().contexts.get_mut(&id)
@@ -130,7 +130,7 @@ impl CudaDriver {
         }
     }
 
-    /// Waits until `done` has an answer, letting the device's work go on meanwhile.
+    /// Waits until `done` has an answer, and lets the device's work continue in the meantime.
     pub fn wait<T>(&self, mut done: impl FnMut(&mut DriverState) -> Option<T>) -> T {
         let mut world = self.world();
         loop {
@@ -142,7 +142,7 @@ impl CudaDriver {
         }
     }
 
-    /// Waits until these places in lanes are over.
+    /// Waits until these positions in lanes are completed.
     pub fn wait_for(&self, places: &[(u64, u64)]) {
         if places.is_empty() {
             return;
@@ -157,7 +157,7 @@ impl CudaDriver {
         }
     }
 
-    /// Returns what a context's work came to, once it was waited for.
+    /// Returns the result of a context's work, after it was waited for.
     pub fn verdict(&self, context: u64) -> CallResult {
         let mut world = self.world();
         world.check_server(self.now());

@@ -1,5 +1,5 @@
 //! The gate that every call passes: initialised, not forked, not too new, counted, traced, and
-//! struck by faults.
+//! subject to faults.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -112,7 +112,7 @@ pub fn pass(
     code.0
 }
 
-/// Refuses a function that isn't simulated, and complains.
+/// Refuses a function that isn't simulated, and prints a warning.
 pub fn absent(symbol: usize) -> i32 {
     let _ = catch_unwind(|| {
         let driver = driver();
@@ -166,7 +166,7 @@ const fn needs_nothing(symbol: usize) -> bool {
     )
 }
 
-/// Lets the faults of the environment strike a call.
+/// Applies the faults of the environment to a call.
 fn strike(call: &GateCall) -> CallResult {
     for action in call.driver.faults.strike(SYMBOLS[call.symbol].symbol) {
         match action {

@@ -1,7 +1,8 @@
 //! Device memory: addresses are the process's own, so that copies and kernels work on it.
 //!
 //! One range of addresses is kept for all devices; what is freed goes back to the machine. Bytes
-//! that a program writes take as much of the machine's memory, those that it only allocates none.
+//! that a program writes take the same amount of the machine's memory; bytes that it only allocates
+//! take none.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -10,9 +11,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 use crate::abi::{CallResult, CudaCode, to_native};
 
-/// Addresses that are kept at best: more than all memory of a node of today.
+/// The preferred size of the address range: more than all memory of a current node.
 const RANGE_BYTES: u64 = 1 << 42;
-/// And at least.
+/// The minimum size.
 const RANGE_BYTES_MIN: u64 = 1 << 30;
 /// Allocations begin at multiples of this, as the driver's do.
 const GRAIN: u64 = 512;
@@ -24,7 +25,7 @@ const PAGE: u64 = 4096;
 pub enum AllocationKind {
     /// Memory of a device.
     Device,
-    /// Memory that both sides use, and the device accounts for.
+    /// Memory that both sides use, and that the device accounts for.
     Managed,
     /// Pinned memory of the host.
     Host,
@@ -45,7 +46,7 @@ pub struct MemoryAllocation {
     pub context: u64,
 }
 
-/// All memory that the driver knows of.
+/// All memory that the driver knows about.
 #[derive(Debug, Default)]
 pub struct CudaMemory {
     known: BTreeMap<u64, MemoryAllocation>,
@@ -54,7 +55,7 @@ pub struct CudaMemory {
 }
 
 impl CudaMemory {
-    /// Allocates; what it is counted on is the caller's affair.
+    /// Allocates; the caller decides where it is counted.
     pub fn allocate(&mut self, bytes: u64, kind: AllocationKind, context: u64) -> CallResult<u64> {
         if self.known.is_empty() && self.free.is_empty() {
             let (base, size) = reserve().ok_or(CudaCode::OUT_OF_MEMORY)?;
@@ -152,15 +153,15 @@ fn reserve() -> Option<(u64, u64)> {
     }
 }
 
-/// Gives the machine back what it lent to an allocation.
+/// Returns an allocation's memory to the machine.
 fn give_back(found: MemoryAllocation) {
     let start = found.base.next_multiple_of(PAGE);
     let end = (found.base + found.bytes) / PAGE * PAGE;
     let length = to_native(end.saturating_sub(start));
     if length > 0 {
         let start = ptr::with_exposed_provenance_mut(to_native(start));
-        // SAFETY: whole pages of the range of device memory, in an allocation that is no more.
-        // Without this they would only be given back later.
+        // SAFETY: whole pages of the range of device memory, in an allocation that no longer
+        // exists. Without this they would only be given back later.
         let _ = unsafe { madvise(start, length, Advice::LinuxDontNeed) };
     }
 }
@@ -169,7 +170,7 @@ fn give_back(found: MemoryAllocation) {
 ///
 /// # Safety
 ///
-/// The destination can be written and the source read for so many bytes.
+/// The destination can be written and the source read for this many bytes.
 pub unsafe fn copy(to: u64, from: u64, bytes: u64) {
     let to = ptr::with_exposed_provenance_mut::<u8>(to_native(to));
     let from = ptr::with_exposed_provenance(to_native(from));

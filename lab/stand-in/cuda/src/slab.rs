@@ -1,13 +1,13 @@
 //! Handles: numbers that name things of one kind, never addresses.
 //!
-//! A number that was freed is the next to be handed out, as a driver's addresses come back. So
-//! programs that keep what they know of a handle beyond its life are wrong here too.
+//! A number that was freed is the next to be used, as a driver reuses addresses. So programs that
+//! keep data about a handle beyond its life fail here, too.
 
 use std::ptr;
 
 use crate::abi::{CallResult, CudaCode, H};
 
-/// What handles count up by, so that they look aligned.
+/// The step between handles, so that they look aligned.
 const STEP: usize = 16;
 
 /// Things of one kind.
@@ -46,7 +46,7 @@ impl<T> HandleSlab<T> {
         slot.and_then(Option::as_mut).ok_or(CudaCode::INVALID_HANDLE)
     }
 
-    /// Takes a thing out.
+    /// Removes a thing.
     pub fn remove(&mut self, handle: H) -> CallResult<T> {
         let index = self.index(handle).ok_or(CudaCode::INVALID_HANDLE)?;
         let slot = self.slots.get_mut(index).ok_or(CudaCode::INVALID_HANDLE)?;
@@ -55,7 +55,7 @@ impl<T> HandleSlab<T> {
         Ok(thing)
     }
 
-    /// Takes out all things but those that are to stay.
+    /// Removes all things except those to be kept.
     pub fn retain(&mut self, stays: impl Fn(&T) -> bool) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if slot.as_ref().is_some_and(|thing| !stays(thing)) {

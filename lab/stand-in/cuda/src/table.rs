@@ -16,21 +16,21 @@ pub struct ExportedSymbol {
     pub per_thread: bool,
     /// Under which the library exports it.
     pub symbol: &'static str,
-    /// Whether it does anything but refuse.
+    /// Whether it does anything except refuse.
     pub simulated: bool,
     address: unsafe extern "C" fn(),
 }
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));
 
-/// How a search for a function went.
+/// The result of a search for a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymbolSearch {
     /// The index of the function.
     Found(usize),
     /// A newer driver, or a caller that requests more, would find it.
     TooNew,
-    /// There is none of that name.
+    /// There is none with that name.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! What happened, a JSON object a line: every call, and every operation of the device.
+//! What happened, with one JSON object per line: every call, and every operation of the device.
 //!
 //! ```text
 //! {"call":"cuLaunchKernel","thread":4711,"at":…,"took":…,"result":0,"args":{"f":…}}
@@ -19,7 +19,7 @@ use crate::clock::monotonic_nanos;
 /// The trace of this process.
 pub struct CallTrace(File);
 
-/// An operation that is over.
+/// A completed operation.
 pub struct CompletedOperation<'o> {
     pub kind: &'static str,
     pub name: &'o str,
@@ -40,7 +40,7 @@ impl CallTrace {
         Ok(Self(File::options().create(true).append(true).open(path)?))
     }
 
-    /// Writes down a call.
+    /// Records a call.
     pub fn call(&self, name: &str, args: &[(&str, u64)], at: u64, code: CudaCode) {
         let took = monotonic_nanos().saturating_sub(at);
         let thread = rustix::thread::gettid().as_raw_nonzero();
@@ -56,7 +56,7 @@ impl CallTrace {
         self.line(line + "}}\n");
     }
 
-    /// Writes down an operation that is over.
+    /// Records a completed operation.
     pub fn over(&self, over: &CompletedOperation<'_>) {
         let CompletedOperation { kind, name, context, stream, seq, queued, start, end, spans } =
             over;

@@ -1,4 +1,4 @@
-//! All that the driver knows in this process: one lock holds it.
+//! The driver's whole state in this process, under one lock.
 
 mod capture;
 mod contexts;
@@ -33,7 +33,7 @@ pub use modules::{LibraryKernel, LoadedLibrary, LoadedModule, ModuleFunction};
 pub use pump::AHEAD;
 pub use work::{KernelLaunch, StreamStep};
 
-/// All that the driver knows.
+/// The driver's state.
 pub struct DriverState {
     pub node: Option<SimulatedNode>,
     pub devices: Vec<CudaDevice>,
@@ -71,7 +71,7 @@ pub struct DriverState {
     executor: fn(),
     /// Notified when something may have changed for threads that wait.
     changed: Arc<Condvar>,
-    /// Where operations are written down.
+    /// The trace of operations.
     trace: Option<Arc<CallTrace>>,
     launch_to_start: u64,
     context_bytes: u64,
@@ -177,7 +177,7 @@ impl DriverState {
         index.and_then(|index| self.devices.get_mut(index)).ok_or(CudaCode::INVALID_DEVICE)
     }
 
-    /// Returns a number that was never handed out before.
+    /// Returns a number that was never used before.
     pub const fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number

@@ -90,7 +90,7 @@ impl<T: Copy> OutPointer<T> {
         Ok(unsafe { self.0.add(index).read() })
     }
 
-    /// Reads the version that opens a versioned structure, and nothing past it: the structure
+    /// Reads the version that opens a versioned structure, and nothing after it: the structure
     /// may be of an older, shorter version than `T`.
     pub fn version(self) -> Result<c_uint, NvmlCode> {
         OutPointer(self.0.cast::<c_uint>()).value()
@@ -137,8 +137,8 @@ impl TextIn {
     }
 }
 
-/// What a handle names. Serials are never handed out twice, so a handle outlives what it names
-/// without ever naming anything else.
+/// What a handle names. Serials are never reused, so a handle may outlive the thing that it names,
+/// but never names anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpaqueHandle {
     Gpu(usize),

@@ -1,4 +1,4 @@
-//! What GPUs and MIG devices state about themselves.
+//! The properties of GPUs and MIG devices.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
@@ -200,7 +200,7 @@ pub fn bus_id(gpu: usize) -> String {
 
 fn pci_info(call: &NvmlCall, gpu: usize) -> Result<nvmlPciInfo_t, NvmlCode> {
     let id = bus_id(gpu);
-    // The catalogue writes `0x20B0`, sometimes with a remark behind it.
+    // The catalogue writes `0x20B0`, sometimes followed by a remark.
     let device_id = call
         .gpu_state(gpu)
         .model()

@@ -1,6 +1,6 @@
 //! NVML for GPUs that aren't there: `libnvidia-ml.so.1`, with NVML's own C interface.
 //!
-//! A stand-in. It never makes up success. It enforces the rules of the device model
+//! A stand-in. It never reports success without reason. It enforces the rules of the device model
 //! ([`tessera_stand_in::device`]) with the codes that `nvml.h` documents. It takes as long as the
 //! hardware was measured to take ([`tessera_stand_in::latency`]), and fails on demand
 //! ([`tessera_stand_in::faults`]). What it exports is listed in `NAMES`; programs that request
@@ -30,7 +30,7 @@ mod system;
 
 use std::sync::LazyLock;
 
-/// Every function that a fault can name: all that the library exports but `nvmlErrorString`.
+/// Every function that a fault can name: all that the library exports except `nvmlErrorString`.
 static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| {
     [
         system::ENTRY_NAMES,

@@ -1,4 +1,4 @@
-//! Who uses a device.
+//! The processes that use a device.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -29,7 +29,7 @@ nvml! {
         list(&call, device, ClaimKind::MpsClient, count, infos)
     }
 
-    /// None of the simulated clients draws.
+    /// None of the simulated clients uses graphics.
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(
         device: nvmlDevice_t,
         count: OutPointer<c_uint>,

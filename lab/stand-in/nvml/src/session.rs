@@ -34,7 +34,7 @@ pub struct NvmlCall {
     pub name: &'static str,
     pub session: Arc<NvmlSession>,
     pub state: DeviceState,
-    /// What has struck the call so far, for the one that acts on it.
+    /// The faults that have affected the call so far.
     pub struck: RefCell<Vec<FaultAction>>,
 }
 
@@ -96,7 +96,7 @@ pub fn initialize(name: &'static str) -> Result<(), NvmlCode> {
     Ok(())
 }
 
-/// Takes back one initialisation and closes the node with the last.
+/// Undoes one initialisation, and closes the node with the last one.
 pub fn shut_down() -> Result<(), NvmlCode> {
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     current.0 = current.0.checked_sub(1).ok_or(NvmlCode::UNINITIALIZED)?;
@@ -136,7 +136,7 @@ pub fn complain(error: &dyn std::error::Error, code: NvmlCode) -> NvmlCode {
 }
 
 impl NvmlSession {
-    /// Lets the faults of the list strike a call.
+    /// Applies the faults of the list to a call.
     fn strike(&self, name: &str, gpu: Option<u32>) -> Result<Vec<FaultAction>, NvmlCode> {
         let actions =
             self.injector.strike(name, gpu).map_err(|error| complain(&error, NvmlCode::UNKNOWN))?;
@@ -161,7 +161,7 @@ impl NvmlSession {
 }
 
 impl NvmlCall {
-    /// Lets a call in, unless the library isn't initialised or a fault strikes it.
+    /// Lets a call in, unless the library isn't initialised or a fault affects it.
     pub fn begin(name: &'static str) -> Result<Self, NvmlCode> {
         let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
         let session = current.1.clone().ok_or(NvmlCode::UNINITIALIZED)?;
@@ -192,7 +192,7 @@ impl NvmlCall {
         Ok(found)
     }
 
-    /// Finds the GPU that a device handle names; a MIG device is none.
+    /// Finds the GPU that a device handle names; a MIG device is not one.
     pub fn gpu(&self, device: nvmlDevice_t) -> Result<usize, NvmlCode> {
         match device.handle()? {
             OpaqueHandle::Gpu(gpu) => self.reach(gpu).map(|()| gpu),
@@ -240,7 +240,7 @@ impl NvmlCall {
         &self.state.gpus[gpu]
     }
 
-    /// Lets the faults of a GPU strike the call, once it is known which GPU it concerns.
+    /// Applies the faults of a GPU to the call, once its GPU is known.
     pub fn reach(&self, gpu: usize) -> Result<(), NvmlCode> {
         if gpu >= self.state.gpus.len() {
             return Err(NvmlCode::INVALID_ARGUMENT);

@@ -1,5 +1,6 @@
 //! Writes down what a `nvidia-cuda-mps-control` answers to a fixed list of commands, on a machine
-//! without GPUs: the data that the stand-in is held to (`lab/stand-in/tests/mps_transcript`).
+//! without GPUs: the data with which the stand-in is compared
+//! (`lab/stand-in/tests/mps_transcript`).
 
 use std::path::Path;
 use std::process::ExitCode;

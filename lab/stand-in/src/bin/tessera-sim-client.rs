@@ -1,4 +1,4 @@
-//! Holds a simulated slice as a job would, until its time is up or it is killed.
+//! Holds a simulated slice as a job would, until its time has passed or it is killed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,10 +28,10 @@ struct ClientArguments {
     /// How busy to keep the slice, in percent.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     load_percent: u8,
-    /// As what to hold it.
+    /// The kind of process that holds it.
     #[arg(long, value_enum, default_value_t = ClientKind::Compute)]
     kind: ClientKind,
-    /// How long to hold it, in seconds; until killed if left out.
+    /// How long to hold it, in seconds; by default until killed.
     #[arg(long)]
     seconds: Option<f64>,
     /// Be a client of the MPS server of CUDA_MPS_PIPE_DIRECTORY, and run kernels.
@@ -46,7 +46,7 @@ struct ClientArguments {
     /// With --mps: touch memory that isn't there once this file exists.
     #[arg(long, value_name = "FILE", requires = "mps")]
     fault_when: Option<PathBuf>,
-    /// With --mps: allocate so much more once the file of --grow-when exists.
+    /// With --mps: allocate this much more once the file of --grow-when exists.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     grow_bytes: u64,
     /// With --mps: when to allocate more.
@@ -60,7 +60,7 @@ enum ClientKind {
     Compute,
     /// A client of an MPS server.
     Mps,
-    /// A program that only watches: it is in no process list, but in the way of destruction.
+    /// A program that only watches: it is in no process list, but prevents destruction.
     Monitor,
 }
 

@@ -16,33 +16,34 @@ const OUT_OF_MEMORY: i32 = 2;
 
 /// Allocates device memory step by step, and holds it.
 ///
-/// When memory is refused it complains as CUDA programs do and exits with status 1. It can rest at a size, have peaks,
-/// free memory, try again after a refusal as caching allocators do, and save its state and go on from there.
+/// When memory is refused, it prints an error as CUDA programs do and exits with status 1. It can
+/// pause at a size, have peaks, free memory, try again after a refusal as caching allocators do,
+/// and save its state and continue from there.
 #[derive(Parser)]
 #[command(name = "tessera-sim-grow", version)]
 struct GrowArguments {
-    /// What to allocate at once.
+    /// How much to allocate per step.
     #[arg(long, default_value = "256MiB", value_parser = parse_size)]
     step: u64,
-    /// How much is enough; until memory is refused if left out.
+    /// How much to allocate in total; by default until memory is refused.
     #[arg(long, value_parser = parse_size)]
     limit: Option<u64>,
     /// Time between steps, in milliseconds.
     #[arg(long, default_value_t = 100)]
     every_ms: u64,
-    /// How long to hold what was enough, in seconds.
+    /// How long to hold the total, in seconds.
     #[arg(long, default_value_t = 0.0)]
     hold_seconds: f64,
-    /// Where to rest for --rest-steps steps.
+    /// The size at which to pause for --rest-steps steps.
     #[arg(long, value_parser = parse_size)]
     rest_at: Option<u64>,
-    /// How many steps to rest there.
+    /// How many steps to pause there.
     #[arg(long, default_value_t = 10)]
     rest_steps: u64,
-    /// What to allocate besides for one step in ten, as evaluations do.
+    /// How much to allocate in addition for one step in ten, as evaluations do.
     #[arg(long, value_parser = parse_size)]
     spike: Option<u64>,
-    /// What to free once, as soon as --free-at is reached.
+    /// How much to free once, as soon as --free-at is reached.
     #[arg(long, value_parser = parse_size, requires = "free_at")]
     free: Option<u64>,
     /// When to free it.
@@ -57,7 +58,7 @@ struct GrowArguments {
     /// How often to free the last step and try again after a refusal.
     #[arg(long, default_value_t = 0)]
     retries: u32,
-    /// File with what was held when the program was stopped: it goes on from there.
+    /// File with the size when the program was stopped: it continues from there.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
     /// Write --state and end in order once this file exists.
@@ -108,7 +109,7 @@ impl Holdings<'_> {
         }
     }
 
-    /// Frees the newest steps, of so many bytes at least.
+    /// Frees the newest steps, of at least this many bytes.
     fn free(&mut self, bytes: u64) -> Result<(), CudaError> {
         let mut freed = 0;
         while freed < bytes

@@ -1,8 +1,8 @@
 //! The device in a file that processes share.
 //!
 //! The file has two places for the device and a header that states which one counts. A writer holds
-//! the file's lock, which the kernel takes back when the process ends. It writes the other place
-//! and then the header: a process that is killed at any point leaves a whole device.
+//! the file's lock, which the kernel releases when the process ends. It writes the other place
+//! and then the header: a process that is killed at any point leaves a complete device.
 
 use std::fs::File;
 use std::io;
@@ -22,8 +22,8 @@ const FIRST_PLACE: u64 = 4096;
 /// and a hole in the file as long as nobody writes it.
 const PLACE_BYTES: usize = 1 << 24;
 
-/// How often it is looked after whether other processes live. A killed one holds the device up
-/// for no longer.
+/// How often it is checked whether other processes are alive. A killed one blocks the device for no
+/// longer than this.
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// How far the device may be ahead of a process that read the clock before it had the lock.
@@ -34,7 +34,7 @@ const AHEAD_MAX: Duration = Duration::from_secs(60);
 pub struct SharedDevice {
     file: Option<File>,
     rules: DeviceRules,
-    /// The device as it was last seen, and the version of the file that it is.
+    /// The device as it was last read, and the version of the file.
     device: DeviceSchedule,
     version: u64,
     looked_at: u64,
@@ -104,7 +104,7 @@ impl SharedDevice {
             self.version += 1;
             Ok(value)
         });
-        // Closing any other descriptor of the file would give the lock back too: there is none.
+        // Closing any other descriptor of the file would release the lock, too: there is none.
         fcntl_lock(file, FlockOperation::Unlock)?;
         written
     }
@@ -125,7 +125,7 @@ impl SharedDevice {
         if version == known {
             return Ok(None);
         }
-        // No writer makes a longer place: the file is damaged, and the device begins anew.
+        // No writer makes a longer place: the file is damaged, and the device begins again.
         let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= PLACE_BYTES) else {
             return Ok(Some((version, None)));
         };

@@ -8,7 +8,7 @@ use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 /// A distribution of running times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DurationLaw {
-    /// Always as long, in nanoseconds.
+    /// Always the same, in nanoseconds.
     Always(u64),
     /// Evenly between two times, in nanoseconds.
     Between(u64, u64),
@@ -16,9 +16,9 @@ pub enum DurationLaw {
     LogNormal(u64, f64),
 }
 
-/// A text that is no running time.
+/// A text that is not a running time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no running time: use 2ms, uniform(1ms,3ms) or lognormal(2ms,0.2)")]
+#[error("`{0}` is not a running time: use 2ms, uniform(1ms,3ms) or lognormal(2ms,0.2)")]
 pub struct DurationError(String);
 
 /// Random numbers of one process: a seed gives the same numbers on every machine.
@@ -96,8 +96,8 @@ impl SeededRng {
         self.0.next_u64()
     }
 
-    /// Draws from the standard normal distribution: the sum of twelve even numbers less six is
-    /// one but for tails that no kernel has.
+    /// Draws from the standard normal distribution: the sum of twelve even numbers less six is one
+    /// except for tails that no kernel has.
     fn normal(&mut self) -> f64 {
         let sum: u32 = (0..12).map(|_| self.below_million()).sum();
         f64::from(sum) / 1e6 - 6.0

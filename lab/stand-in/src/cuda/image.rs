@@ -30,13 +30,13 @@ use super::duration::{DurationError, DurationLaw, parse_time};
 /// How our own images begin.
 const MAGIC: &[u8] = b"FKCU1\n";
 
-/// Longest image that is read: larger ones are no test's.
+/// Largest image that is read: no test uses larger ones.
 pub const BYTES_MAX: usize = 64 << 20;
 
 /// Kernels of one image.
 const KERNELS_MAX: usize = 100_000;
 
-/// Running time of a kernel of which nothing is stated, in nanoseconds.
+/// Running time of a kernel that states none, in nanoseconds.
 const DEFAULT_TIME: u64 = 10_000;
 
 /// A module's content.
@@ -99,7 +99,7 @@ pub enum KernelOperation {
     Trap,
 }
 
-/// Why an image is no image.
+/// Why a text is not an image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
     /// Nothing that could be an image.
@@ -125,13 +125,13 @@ pub enum LineProblem {
     #[error("`{0}` has no value")]
     NoValue(String),
     /// Not a whole number.
-    #[error("`{0}` is no number")]
+    #[error("`{0}` is not a number")]
     NoNumber(String),
     /// Not a list of sizes.
-    #[error("`{0}` are no sizes")]
+    #[error("`{0}` are not sizes")]
     NoSizes(String),
     /// Not a percentage.
-    #[error("`{0}` is no percentage from 0 to 100")]
+    #[error("`{0}` is not a percentage from 0 to 100")]
     NoPercentage(String),
     /// Not a running time.
     #[error(transparent)]
@@ -140,7 +140,7 @@ pub enum LineProblem {
     #[error(transparent)]
     Shape(#[from] ShapeError),
     /// An unknown computation.
-    #[error("`{0}` is no op: use none, axpy, affine, append, spin_until or trap")]
+    #[error("`{0}` is not an op: use none, axpy, affine, append, spin_until or trap")]
     UnknownOperation(String),
     /// An unknown word of a kernel.
     #[error("`{0}` is unknown: use params, regs, smem, dur, sm, mem or op")]
@@ -156,9 +156,9 @@ pub enum LineProblem {
     TooManyKernels,
 }
 
-/// A text that is no grid and block.
+/// A text that is not a grid and a block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no grid and block: write 64x1x1/256x1x1")]
+#[error("`{0}` is not a grid and block: write 64x1x1/256x1x1")]
 pub struct ShapeError(String);
 
 impl KernelImage {
@@ -166,7 +166,7 @@ impl KernelImage {
     ///
     /// # Errors
     ///
-    /// [`ImageError`] if it is none.
+    /// [`ImageError`] if it is not one.
     pub fn parse(bytes: &[u8]) -> Result<Self, ImageError> {
         if let Some(text) = bytes.strip_prefix(MAGIC) {
             let text = text.split(|byte| *byte == 0).next().unwrap_or_default();

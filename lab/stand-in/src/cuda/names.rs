@@ -12,7 +12,7 @@ pub const WRAPPER: u32 = 0x466243b1;
 /// How a section of a kernel's code is named.
 const CODE: &str = ".text.";
 
-/// Returns the names of an image's kernels, or `None` if it is no image.
+/// Returns the names of an image's kernels, or `None` if it is not an image.
 pub fn of(bytes: &[u8]) -> Option<Vec<String>> {
     if bytes.starts_with(ELF) {
         return of_elf(bytes);

@@ -25,7 +25,7 @@ impl CudaHandle {
 #[derive(Debug)]
 pub struct CudaProgram(Library);
 
-/// Why a program can't go on.
+/// Why a program can't continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
     /// No driver, or one without a function.
@@ -111,7 +111,7 @@ impl CudaProgram {
     fn name_of(&self, code: i32) -> String {
         let mut text: *const c_char = ptr::null();
         type Name = unsafe extern "C" fn(i32, *mut *const c_char) -> i32;
-        // SAFETY: the function's type; a text that it gives is the driver's own for ever.
+        // SAFETY: the function's type; a text that it returns belongs to the driver forever.
         unsafe {
             match self.function::<Name>("cuGetErrorName\0") {
                 Ok(name) if name(code, &mut text) == 0 && !text.is_null() => {

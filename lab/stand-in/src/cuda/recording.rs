@@ -23,14 +23,14 @@
 //! | `kernel NAME …` | a kernel, with the words of module images ([`super::image`]) |
 //! | `run NAME [GRID/BLOCK] [stream=N]` | launches it; of one block of 256 threads if nothing is stated |
 //! | `sync` | waits for the device |
-//! | `gap TIME` | waits for the device, then the host is busy so long |
+//! | `gap TIME` | waits for the device, then the host is busy for this long |
 //!
 //! Lines that begin with `#` are remarks. An iteration ends when the device has done it.
 
 use super::duration::parse_time;
 use super::image::{ImageError, KernelImage, LaunchShape, ShapeError};
 
-/// Most steps of an iteration, and iterations: more is a typing error.
+/// Maximum number of steps of an iteration, and iterations: more is a typing error.
 const STEPS_MAX: usize = 1_000_000;
 const ITERATIONS_MAX: u32 = 100_000_000;
 /// Streams of one program.
@@ -67,7 +67,7 @@ pub enum RecordedStep {
     },
     /// Waits for the device.
     Sync,
-    /// Waits for the device, then is busy for so many nanoseconds.
+    /// Waits for the device, then is busy for this many nanoseconds.
     Gap(u64),
 }
 
@@ -133,9 +133,9 @@ fn without_line(error: &ImageError) -> String {
     }
 }
 
-/// A text that is no size.
+/// A text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no size: write 512MiB, with KiB, MiB or GiB")]
+#[error("`{0}` is not a size: write 512MiB, with KiB, MiB or GiB")]
 pub struct SizeError(String);
 
 impl WorkRecording {

@@ -1,16 +1,16 @@
 //! The timed device as pure code: what runs when, with the time as an argument.
 //!
 //! Each client (a context of a process) has lanes (its streams); a lane's jobs run one after
-//! another. What shares the device how:
+//! another. How the device is shared:
 //!
-//! | who | rule |
+//! | what | rule |
 //! |---|---|
 //! | kernels of one context | one at a time: by the stream's priority, then as they became ready |
 //! | contexts of several processes | time slices in turn; changing over costs [`DeviceRules::switch`] |
 //! | clients of one MPS server | at the same time: see [`rates`] |
 //! | copies | on engines of their own, which they share evenly, whatever the kernels do |
 //!
-//! A kernel that was begun is never taken back; at the end of a time slice it stops and goes on
+//! A kernel that has begun is never withdrawn; at the end of a time slice it stops, and continues
 //! in the next. All times are nanoseconds of one clock. Cutting an advance into several changes
 //! nothing, which is what lets processes drive one device from a shared file.
 
@@ -28,14 +28,14 @@ pub use snapshot::SnapshotError;
 /// Clients of one device: more processes than any test starts, and a bound on the file.
 pub const CLIENTS_MAX: usize = 128;
 
-/// Stretches that are kept of one job; what a job runs after so many is added to the last.
+/// Stretches that are kept of one job; what a job runs after that many is added to the last.
 pub const SPANS_MAX: usize = 64;
 
 /// Work of a job that ends when it is finished, not by itself.
 pub const OPEN_ENDED: u64 = u64::MAX;
 
-/// A unit of work is a thousandth of a nanosecond at full speed, so that rates in thousandths
-/// leave nothing over.
+/// A unit of work is a thousandth of a nanosecond at full speed, so that rates in thousandths leave
+/// no remainder.
 const UNITS_PER_NS: u64 = 1_000;
 
 /// How contexts alternate.
@@ -43,7 +43,7 @@ const UNITS_PER_NS: u64 = 1_000;
 pub struct DeviceRules {
     /// Length of a time slice, in nanoseconds; at least 1.
     pub slice: u64,
-    /// What changing from one context to another costs, in nanoseconds.
+    /// The cost of a context switch, in nanoseconds.
     pub switch: u64,
 }
 
@@ -54,7 +54,7 @@ pub struct DeviceSchedule {
     now: u64,
     /// The group that has the device, and since when.
     turn: Option<(ClientGroup, u64)>,
-    /// Until when the device is changing over.
+    /// The end of the current context switch.
     changing_until: u64,
     clients: Vec<DeviceClientState>,
     next_client: u64,
@@ -64,7 +64,7 @@ pub struct DeviceSchedule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// Those who have the device at the same time.
+/// The clients that have the device at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientGroup {
     /// One context by itself.
@@ -98,7 +98,7 @@ struct DeviceClientState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DeviceLane {
     id: u64,
-    /// Lower goes first, as CUDA has it.
+    /// Lower numbers go first, as in CUDA.
     priority: i32,
     jobs: VecDeque<DeviceWork>,
 }
@@ -130,13 +130,13 @@ pub struct WorkOrder {
     pub engine: DeviceEngine,
     /// From when it may run.
     pub ready_at: u64,
-    /// How long it takes with all that it needs, in nanoseconds; [`OPEN_ENDED`] at will.
+    /// How long it takes with all that it needs, in nanoseconds, or [`OPEN_ENDED`].
     pub work: u64,
     /// What it needs.
     pub need: DemandRates,
 }
 
-/// A job that is over.
+/// A completed job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedWork {
     /// Its lane.
@@ -145,9 +145,9 @@ pub struct EndedWork {
     pub job: u64,
     /// When it first ran.
     pub began: u64,
-    /// When it was over.
+    /// When it was completed.
     pub ended: u64,
-    /// When it ran: all of it, but for [`SPANS_MAX`].
+    /// When it ran, in at most [`SPANS_MAX`] stretches.
     pub spans: Vec<(u64, u64)>,
 }
 
@@ -173,7 +173,7 @@ impl DeviceSchedule {
         self.turn.map(|(group, _)| group)
     }
 
-    /// Takes in a client.
+    /// Adds a client.
     ///
     /// # Errors
     ///
@@ -198,12 +198,12 @@ impl DeviceSchedule {
         Ok(id)
     }
 
-    /// Forgets a client and all its jobs, as of now.
+    /// Removes a client and all its jobs, as of now.
     pub fn leave(&mut self, client: ClientId) {
         self.clients.retain(|c| c.id != client);
     }
 
-    /// Forgets the clients whose processes `is_alive` denies; returns how many.
+    /// Removes the clients whose processes are not alive by `is_alive`; returns how many.
     pub fn bury(&mut self, is_alive: impl Fn(ProcessIdentity) -> bool) -> usize {
         let before = self.clients.len();
         self.clients.retain(|client| is_alive(client.process));
@@ -215,12 +215,12 @@ impl DeviceSchedule {
         self.clients.iter().find(|c| c.id == client).map_or(0, |c| c.busy)
     }
 
-    /// Returns whether a client is there.
+    /// Returns whether a client exists.
     pub fn knows(&self, client: ClientId) -> bool {
         self.clients.iter().any(|c| c.id == client)
     }
 
-    /// Returns whether another client than this has work here.
+    /// Returns whether a client other than this one has work here.
     pub fn is_shared(&self, client: ClientId) -> bool {
         self.clients.iter().any(|c| c.id != client && c.unended().next().is_some())
     }
@@ -255,7 +255,7 @@ impl DeviceSchedule {
         }
     }
 
-    /// Hands out what a client's jobs came to, in the order of their ends.
+    /// Returns the results of a client's jobs, in the order of their ends.
     pub fn collect(&mut self, client: ClientId) -> Vec<EndedWork> {
         let mut all = Vec::new();
         let Some(client) = self.clients.iter_mut().find(|c| c.id == client) else { return all };

@@ -17,7 +17,7 @@ pub struct CudaSettings {
     pub version: u32,
     /// How contexts alternate.
     pub rules: DeviceRules,
-    /// Least time that a launch keeps its thread busy.
+    /// Minimum time that a launch keeps its thread busy.
     pub launch_cost: Duration,
     /// Time from a launch to the earliest start of its kernel, in nanoseconds.
     pub launch_to_start: u64,

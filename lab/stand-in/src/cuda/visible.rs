@@ -35,11 +35,11 @@ const SMS_UNKNOWN: u32 = 16;
 
 /// Returns the devices that a process sees, by `CUDA_VISIBLE_DEVICES`.
 ///
-/// As the driver has it:
+/// As in the driver:
 ///
-/// - Entries are indices or UUIDs, of GPUs also their beginning.
+/// - Entries are indices or UUIDs, or prefixes of UUIDs for GPUs.
 /// - The first that names nothing ends the list.
-/// - One that comes twice makes it empty.
+/// - A repeated entry makes it empty.
 /// - A process sees one MIG device at most, and then no GPU.
 ///
 /// Unset, it is all GPUs that are not cut up, or else the first MIG device.

@@ -1,4 +1,4 @@
-//! Who uses what: processes with their memory and load.
+//! The processes that use GPUs and instances, with their memory and load.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct DeviceClaim {
     pub process: ProcessIdentity,
     /// What is held.
     pub place: ClaimPlace,
-    /// As what the process appears in NVML's lists.
+    /// How the process appears in NVML's lists.
     pub kind: ClaimKind,
     /// Memory that it has allocated.
     pub memory_bytes: u64,
@@ -37,7 +37,7 @@ pub enum ClaimPlace {
     Compute(InstanceSerial),
 }
 
-/// As what a process appears in NVML's lists.
+/// How a process appears in NVML's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimKind {
@@ -45,7 +45,7 @@ pub enum ClaimKind {
     Compute,
     /// A client of an MPS server.
     MpsClient,
-    /// A program that only watches, such as DCGM: in no list, but in the way of destruction.
+    /// A program that only watches, such as DCGM: it is in no list, but prevents destruction.
     Monitor,
 }
 
@@ -90,7 +90,7 @@ impl DeviceState {
         Some(id)
     }
 
-    /// Gives more memory to a claim.
+    /// Allocates more memory for a claim.
     ///
     /// # Errors
     ///

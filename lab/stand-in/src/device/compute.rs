@@ -8,7 +8,7 @@ use super::{
     lowest_free,
 };
 
-/// Where a compute instance is requested to stand, in compute slices of its GPU instance.
+/// The requested position of a compute instance, in compute slices of its GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputePlacement {
     /// First compute slice.

@@ -64,7 +64,8 @@ impl DeviceState {
     }
 
     /// Returns how busy each process keeps a GPU whose MIG mode is off, in percent, by pid. That is
-    /// the load that it states, cut in proportion where all together state more than there is.
+    /// the load that it states, reduced in proportion if all of them together state more than 100
+    /// %.
     pub fn process_loads(&self, gpu: usize) -> BTreeMap<u32, u64> {
         let mut stated = BTreeMap::new();
         for claim in self.claims.iter().filter(|c| c.place == ClaimPlace::Gpu(gpu)) {
@@ -81,8 +82,8 @@ impl DeviceState {
         IDLE_MILLIWATTS + self.slice_percents(gpu) * SLICE_MILLIWATTS / 100
     }
 
-    /// Returns the temperature in degrees Celsius: 30 when idle, one more for each 5 W. A rule
-    /// of thumb, there to be read by programs that need a number.
+    /// Returns the temperature in degrees Celsius: 30 when idle, one more for each 5 W. A rule of
+    /// thumb for programs that need a number.
     pub fn temperature_celsius(&self, gpu: usize) -> u64 {
         30 + (self.power_milliwatts(gpu) - IDLE_MILLIWATTS) / 5_000
     }
@@ -92,7 +93,7 @@ impl DeviceState {
         self.microjoules_at(gpu, running_ms) / 1_000
     }
 
-    /// Adds up the energy until now, at the power of the clients that stand in the state.
+    /// Adds up the energy until now, at the power of the clients in the state.
     pub(crate) fn settle_energy(&mut self, running_ms: u64) {
         for gpu in 0..self.gpus.len() {
             let microjoules = self.microjoules_at(gpu, running_ms);
@@ -115,8 +116,8 @@ impl DeviceState {
         })
     }
 
-    /// Sums load times compute slices over all places of a GPU. Clients that share a place
-    /// can't keep it more than fully busy.
+    /// Sums load times compute slices over all places of a GPU. Clients that share a place can keep
+    /// it at most fully busy.
     fn slice_percents(&self, gpu: usize) -> u64 {
         let target = &self.gpus[gpu];
         let whole = load(&mut self.claims.iter().filter(|c| c.place == ClaimPlace::Gpu(gpu)))

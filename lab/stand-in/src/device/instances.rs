@@ -4,7 +4,7 @@ use tessera_model::mig::{IllegalLayout, ProfileId, Slot};
 
 use super::{DeviceGpu, DeviceRefusal, DeviceState, GpuInstance, InstanceSerial, lowest_free};
 
-/// Where a GPU instance is requested to stand, in memory slices.
+/// The requested position of a GPU instance, in memory slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotPlacement {
     /// First memory slice.
@@ -17,7 +17,7 @@ impl DeviceState {
     /// Creates a GPU instance, at `at` or wherever there is space.
     ///
     /// Without a placement the highest start that is legal is taken. Drivers choose by a rule
-    /// of their own that no source states, so nothing may lean on this one.
+    /// of their own that no source states, so nothing may depend on this one.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 
 use super::{DeviceRefusal, DeviceState};
 
-/// How far a change of mode got: NVML's activation status.
+/// The progress of a change of mode: NVML's activation status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModeActivation {
     /// The mode is in force.
@@ -15,8 +15,8 @@ impl DeviceState {
     /// Sets the MIG mode of a GPU.
     ///
     /// The change needs an idle GPU: no client, and no instance when it goes off. If it isn't,
-    /// models that change mode by a reset keep the requested mode as their pending one, as `nvml.h` has
-    /// it; the others forget it.
+    /// models that change mode by a reset keep the requested mode as their pending one, as `nvml.h`
+    /// states; the others drop it.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Resets a GPU: every instance goes, the pending mode comes into force.
+    /// Resets a GPU: every instance is removed, and the pending mode takes effect.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Which faults strike a call.
+//! Which faults affect a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,7 +44,7 @@ pub struct RaisedEvents {
     pub shared: Vec<RaisedEvent>,
 }
 
-/// Why it isn't known which faults strike.
+/// Why the faults can't be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectorError {
     /// A line can't be understood.
@@ -72,8 +72,8 @@ impl FaultInjector {
         Ok(injector)
     }
 
-    /// Counts a call and returns what strikes it. Called twice for a call on a GPU: first with
-    /// `gpu` left out, then, when its GPU is known, with it.
+    /// Counts a call, and returns the faults that affect it. Called twice for a call on a GPU:
+    /// first with `gpu` left out, then, when its GPU is known, with it.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl FaultInjector {
         Ok(self.actions_on(gpu)?.into_iter().find_map(of_action).unwrap_or(0))
     }
 
-    /// Returns how a GPU's row remapping stands: whether one is pending, and whether one failed.
+    /// Returns the state of a GPU's row remapping: whether one is pending, and whether one failed.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl FaultInjector {
     }
 
     fn counts(&self) -> Result<HitCounts, SimulatedNodeError> {
-        // Counts are written in one step, so what can't be read is not ours: begin anew.
+        // Counts are written in one step, so what can't be read is not ours: begin again.
         Ok(serde_json::from_slice(&self.read_or_default(COUNTS_FILE)?).unwrap_or_default())
     }
 
@@ -173,7 +173,7 @@ impl FaultInjector {
     }
 }
 
-/// Counts the call for each distinct line that it meets, and returns what strikes it.
+/// Counts the call for each distinct line that it meets, and returns the faults that affect it.
 fn struck(
     rules: &[FaultRule],
     call: &str,

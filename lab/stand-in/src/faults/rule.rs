@@ -21,7 +21,7 @@ pub struct FaultRule {
     pub call: Option<String>,
     /// The GPU that it concerns.
     pub gpu: Option<u32>,
-    /// Which of the matching calls are hit; all if `None`.
+    /// Which of the matching calls are affected; all if `None`.
     pub hits: Option<HitRange>,
     /// What happens.
     pub action: FaultAction,
@@ -30,9 +30,9 @@ pub struct FaultRule {
 /// A run of matching calls, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HitRange {
-    /// The first that is hit.
+    /// The first affected one.
     pub first: u32,
-    /// How many are hit.
+    /// How many are affected.
     pub times: u32,
 }
 
@@ -91,13 +91,13 @@ pub enum RuleProblem {
     /// It changes the state of a GPU, and doesn't name a GPU alone.
     #[error("lost, xid, recovery and remap need gpu=N and no call, nth or times")]
     NotOfGpu,
-    /// It pretends a destruction of another function.
+    /// It fakes a destruction in another function.
     #[error("ghost needs call={0} or call={1}", DESTRUCTIONS[0], DESTRUCTIONS[1])]
     NotOfDestruction,
     /// It leaves a mode pending in another function.
     #[error("activation needs call=nvmlDeviceSetMigMode")]
     NotOfMode,
-    /// A key is there twice.
+    /// A key occurs twice.
     #[error("{0} is given twice")]
     Twice(String),
     /// A number is out of its range.
@@ -189,7 +189,7 @@ impl FaultRule {
 }
 
 impl HitRange {
-    /// Returns whether the `count`th matching call, from 1, is hit.
+    /// Returns whether the `count`th matching call, from 1, is affected.
     pub const fn hit(self, count: u32) -> bool {
         count >= self.first && count - self.first < self.times
     }

@@ -6,10 +6,11 @@ use std::io;
 use super::wire::LineStream;
 use super::{MpsFolders, numbers, own_uid};
 
-/// Most bytes that clients may pin, by device.
+/// Maximum number of bytes that clients may pin, by device.
 pub type MemoryLimits = BTreeMap<String, u64>;
 
-/// A connection to a server; its loss without [`MpsClient::close`] is a client's bare death.
+/// A connection to a server; its loss without [`MpsClient::close`] is an unannounced death of the
+/// client.
 #[derive(Debug)]
 pub struct MpsClient {
     lines: LineStream,
@@ -49,7 +50,7 @@ impl MpsClient {
     ///
     /// # Errors
     ///
-    /// [`MpsError`] names who refused.
+    /// [`MpsError`] names what refused.
     pub fn connect() -> Result<Self, MpsError> {
         let folders = MpsFolders::from_env();
         let nobody = |_| MpsError::NoDaemon(folders.pipes.display().to_string());
@@ -87,16 +88,16 @@ impl MpsClient {
         accepted(self.lines.request("kernel")?).map(drop)
     }
 
-    /// Requests so much more memory, if it is within the limits.
+    /// Requests this much more memory, if it is within the limits.
     ///
     /// # Errors
     ///
-    /// [`MpsError::Refused`] with `CUDA_ERROR_OUT_OF_MEMORY`, which hits nobody else.
+    /// [`MpsError::Refused`] with `CUDA_ERROR_OUT_OF_MEMORY`, which affects no other client.
     pub fn allocate(&mut self, bytes: u64) -> Result<(), MpsError> {
         accepted(self.lines.request(&format!("allocate {bytes}"))?).map(drop)
     }
 
-    /// Reports that so much memory is free again.
+    /// Reports that this much memory is free again.
     ///
     /// # Errors
     ///
@@ -114,7 +115,7 @@ impl MpsClient {
         accepted(self.lines.request("fault")?).map(drop)
     }
 
-    /// Gives the context back.
+    /// Releases the context.
     pub fn close(mut self) {
         // A server that is gone needs no goodbye.
         let _ = self.lines.request("bye");
@@ -154,7 +155,7 @@ fn percentage_from_env() -> f64 {
 }
 
 /// Reads `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`: `0=10G,1=512M`. What can't be read limits nothing,
-/// as NVIDIA's driver has it.
+/// as in NVIDIA's driver.
 pub fn limits_from_env() -> MemoryLimits {
     let text = std::env::var("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").unwrap_or_default();
     text.split(',')

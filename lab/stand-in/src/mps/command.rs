@@ -8,7 +8,7 @@ use super::wire::LineStream;
 /// Why the program ends with status 1.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandFailure {
-    /// The words of NVIDIA's program.
+    /// The wording of NVIDIA's program.
     #[error("Cannot find MPS control daemon process")]
     NoDaemon,
     /// Another daemon has the folder.
@@ -25,8 +25,8 @@ pub enum CommandFailure {
     Io(#[from] io::Error),
 }
 
-/// Hands each line of standard input to the daemon and prints its answers. What the daemon can't
-/// do it prints as text; only a daemon that isn't there is a failure.
+/// Sends each line of standard input to the daemon and prints its answers. What the daemon can't
+/// do it prints as text; only a missing daemon is a failure.
 pub fn from_stdin(folders: &MpsFolders) -> Result<(), CommandFailure> {
     let mut lines =
         LineStream::connect(&folders.privileged()).map_err(|_| CommandFailure::NoDaemon)?;

@@ -1,4 +1,4 @@
-//! The control daemon: listens, starts servers, carries commands and clients to them.
+//! The control daemon: listens, starts servers, forwards commands and clients to them.
 
 mod commands;
 mod servers;
@@ -27,9 +27,9 @@ use super::wire::LineStream;
 
 /// How long a start may take before the starting command gives up.
 const START_WITHIN: Duration = Duration::from_secs(60);
-/// How often something is looked at that nobody announces.
+/// How often something that is not announced is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// The percentage of a server to which nobody gave one.
+/// The percentage of a server for which none was set.
 const WHOLE: f64 = 100.0;
 
 struct ControlDaemon {
@@ -41,7 +41,7 @@ struct ControlDaemon {
     /// In bytes, by device.
     limits: Mutex<BTreeMap<u32, u64>>,
     priority: Mutex<i64>,
-    /// Whether a server ended badly.
+    /// Whether a server ended with an error.
     failed: AtomicBool,
     /// Held while a server is started: clients that come together share one.
     starting: Mutex<()>,
@@ -77,7 +77,7 @@ pub fn start_in_background(folders: &MpsFolders) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Is the daemon, until it gets `quit`.
+/// Runs the daemon until it gets `quit`.
 pub fn serve(folders: &MpsFolders) -> Result<(), CommandFailure> {
     let log = MpsLog::open(&folders.logs, "control.log", "Control");
     let faults =

@@ -1,4 +1,4 @@
-//! What goes wrong on demand, from the file `mps-faults` in the node's folder.
+//! Faults on demand, from the file `mps-faults` in the node's folder.
 //!
 //! One `name=value` a line; unknown names and values are refused, since a fault list that does
 //! nothing would make a test pass that tested nothing. Crashes and hangs need no line: kill or
@@ -35,7 +35,7 @@ pub struct MpsFaults {
     pub refuse_start: bool,
     /// Added to a server's start.
     pub server_delay: Duration,
-    /// Probability in percent that a client's bare death breaks its server.
+    /// Probability in percent that a client's unannounced death breaks its server.
     pub poison_percent: u64,
     /// Whether `terminate_client` fails.
     pub terminate_fails: bool,
@@ -111,7 +111,7 @@ impl MpsFaults {
         Ok(faults)
     }
 
-    /// Decides whether the `death`th bare death of a server's clients breaks the server.
+    /// Decides whether the `death`th unannounced death of a server's clients breaks the server.
     pub fn poisons(&self, death: u64) -> bool {
         // SplitMix64 adds this step itself before each number: this is the `death`th of the seed.
         const STEP: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -1,9 +1,9 @@
-//! Numbers as NVIDIA's program reads them: what stands in front counts, and nothing is 0.
+//! Numbers as NVIDIA's program reads them: the leading number counts, and none is 0.
 
-/// Most devices that a limit can name.
+/// Maximum number of devices that a limit can name.
 const DEVICES_MAX: i64 = 32;
 
-/// Reads the whole number in front of a word; 0 if there is none.
+/// Reads the whole number at the start of a word; 0 if there is none.
 pub fn whole(word: Option<&&str>) -> i64 {
     let word = word.copied().unwrap_or_default();
     let digits = word.strip_prefix('-').unwrap_or(word);
@@ -23,7 +23,7 @@ pub fn device(word: Option<&&str>) -> Option<u32> {
     if (0..DEVICES_MAX).contains(&ordinal) { u32::try_from(ordinal).ok() } else { None }
 }
 
-/// Reads a percentage: the longest number in front of the word that is in (0, 100].
+/// Reads a percentage: the longest number at the start of the word that is in (0, 100].
 pub fn percentage(word: Option<&&str>) -> Option<f64> {
     let word = word?;
     let ends = word.char_indices().map(|(at, c)| at + c.len_utf8()).rev();
@@ -31,8 +31,8 @@ pub fn percentage(word: Option<&&str>) -> Option<f64> {
     (number > 0.0 && number <= 100.0).then_some(number)
 }
 
-/// Reads a limit in bytes: gibibytes with a `G` behind the number, else mebibytes. Nothing, or
-/// 0, is no limit; what is too much wraps.
+/// Reads a limit in bytes: gibibytes with a `G` after the number, otherwise mebibytes. Nothing, or
+/// 0, is no limit; too large a number wraps.
 pub fn limit(word: Option<&&str>) -> Option<u64> {
     let word = word?;
     let digits = word.strip_prefix('-').unwrap_or(word);
@@ -43,7 +43,7 @@ pub fn limit(word: Option<&&str>) -> Option<u64> {
     Some(number << shift).filter(|bytes| *bytes > 0)
 }
 
-/// Writes a limit: in gibibytes if it is whole ones.
+/// Writes a limit: in gibibytes if it is a whole number of them.
 pub fn shown(bytes: u64) -> String {
     if bytes.is_multiple_of(1 << 30) {
         format!("{}G", bytes >> 30)

@@ -19,12 +19,12 @@ impl DriverRelease {
         }
     }
 
-    /// Whether the daemon knows `get_server_status`.
+    /// Returns whether the daemon knows `get_server_status`.
     pub const fn reports_status(self) -> bool {
         matches!(self, Self::R550)
     }
 
-    /// Whether the daemon leaves its process id in a file.
+    /// Returns whether the daemon leaves its process id in a file.
     pub const fn writes_pid(self) -> bool {
         matches!(self, Self::R550)
     }

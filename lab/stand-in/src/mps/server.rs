@@ -1,4 +1,4 @@
-//! A server: one GPU context that clients share, and share the fate of.
+//! A server: one GPU context that clients share, together with its faults.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::config::StandInConfig;
 use crate::device::ClaimKind;
 use crate::node::{SimulatedNode, SimulatedNodeError};
 
-/// Why a client or its call is refused, in the words of the CUDA driver.
+/// Why a client or its call is refused, in the terms of the CUDA driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum MpsRefusal {
     #[error("CUDA_ERROR_MPS_SERVER_NOT_READY")]
@@ -81,7 +81,7 @@ struct MpsServer {
     state: Mutex<ServerState>,
 }
 
-/// Is a server, until it is killed.
+/// Runs a server until it is killed.
 pub fn serve(folders: &MpsFolders, uid: u32) -> Result<(), CommandFailure> {
     let log = MpsLog::open(&folders.logs, "server.log", "Server");
     log.write("Start");
@@ -231,7 +231,7 @@ impl MpsServer {
         }
     }
 
-    /// One client's fault is every client's.
+    /// A fault of one client affects all clients.
     fn fault(&self, state: &mut ServerState, culprit: u32) {
         self.log.write("Server is handling a fatal GPU error.");
         self.log.write("Processing fault detected on the following GPUs [ 0 ]");

@@ -1,4 +1,4 @@
-//! The answers of a control program to a fixed list of commands. They are written down so that two
+//! The answers of a control program to a fixed list of commands. They are recorded so that two
 //! programs can be compared: NVIDIA's own on a machine without GPUs, and the stand-in.
 //!
 //! What differs between two runs of one program is left out: dates, process ids, folders, and in
@@ -17,7 +17,7 @@ use super::own_uid;
 
 /// How long a line of the log may take until it is written.
 const LOG_WITHIN: Duration = Duration::from_secs(30);
-/// How often the log is looked at.
+/// How often the log is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Sent one at a time to a daemon whose server can't start.
@@ -135,7 +135,7 @@ pub struct TranscriptRig<'a> {
     pub program: &'a Path,
     /// An empty folder for its pipes and logs.
     pub folder: &'a Path,
-    /// Variables that it needs besides its folders.
+    /// Variables that it needs in addition to its folders.
     pub variables: &'a [(String, String)],
 }
 
@@ -185,7 +185,7 @@ impl TranscriptRig<'_> {
         let mut command = Command::new(self.program);
         command
             .env_clear()
-            // NVIDIA's daemon looks for its server by this.
+            // NVIDIA's daemon finds its server by this.
             .env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", folder.display()))
             .env("CUDA_MPS_PIPE_DIRECTORY", self.pipes())
             .env("CUDA_MPS_LOG_DIRECTORY", self.logs())
@@ -194,7 +194,7 @@ impl TranscriptRig<'_> {
     }
 
     fn start(&self, text: &mut String) -> io::Result<()> {
-        // Files, since the daemon would hold pipes open for ever.
+        // Files, since the daemon would hold pipes open forever.
         let (out, err) = (self.folder.join("start.out"), self.folder.join("start.err"));
         let mut command = self.command();
         command.arg("-d").stdin(Stdio::null());

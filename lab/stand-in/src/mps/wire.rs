@@ -4,7 +4,7 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Longest line that is read: a longer one is no line of ours.
+/// Longest line that is read: a longer one is not one of ours.
 const LINE_MAX: u64 = 16 * 1024;
 
 /// A connection that carries lines.

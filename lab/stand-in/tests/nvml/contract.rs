@@ -1,4 +1,4 @@
-//! What NVML promises its readers, whatever stands on the GPUs.
+//! What NVML promises its readers, whatever instances exist.
 
 use std::ffi::CStr;
 use std::mem::{size_of, zeroed};
@@ -163,8 +163,8 @@ fn assert_placements(rig: &Rig, entry: &CatalogProfile) {
     assert!(placements.iter().all(|p| p.size == u32::from(entry.profile.memory_slices)));
 }
 
-/// Compute profiles hang on an instance, so one is made, filled with each profile in turn and
-/// taken away.
+/// Compute profiles belong to an instance, so one is created, filled with each profile in turn, and
+/// destroyed.
 fn assert_compute_profiles(rig: &Rig, entry: &CatalogProfile) {
     let instance = rig.create(0, entry.profile.id.0, None).unwrap();
     for enumeration in 0..10 {

@@ -1,4 +1,4 @@
-//! What GPUs draw and who keeps them busy.
+//! The power of GPUs, and the processes that keep them busy.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::rig::{Rig, raw};
 
 const ENTRIES_MAX: usize = 8;
 
-/// Reads who keeps a GPU busy: the call's code, and pid with percent.
+/// Reads which processes keep a GPU busy: the call's code, and pid with percent.
 fn loads(rig: &Rig, since: u64) -> (u32, Vec<(u32, u32)>) {
     let empty = nvmlProcessUtilizationSample_t {
         pid: 0,

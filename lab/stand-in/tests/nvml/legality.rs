@@ -1,4 +1,4 @@
-//! Which instances may stand together, as NVML shows it.
+//! Which instances may coexist, as NVML shows it.
 
 use proptest::prelude::*;
 use serde::Deserialize;

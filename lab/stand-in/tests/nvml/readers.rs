@@ -1,5 +1,5 @@
-//! What any NVML must hold for those who only read: the stand-in, and a driver's where one is
-//! at hand (`TESSERA_NVML=/path/to/libnvidia-ml.so.1`). It keeps the stand-in honest.
+//! The guarantees of any NVML for programs that only read: the stand-in, and a driver's where one
+//! is at hand (`TESSERA_NVML=/path/to/libnvidia-ml.so.1`). It keeps the stand-in honest.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -11,7 +11,7 @@ use crate::round::Round;
 use crate::rows::transitions::record_without_exit;
 use crate::rows::transitions::{OutOfMemoryRow, Reservation};
 
-const NAMES_NONE: &str = "it names no memory itself";
+const NAMES_NONE: &str = "it states no memory size itself";
 
 fn gib(number: u64) -> Bytes {
     Bytes::from_mib(number * 1_024)
@@ -88,7 +88,8 @@ fn a_job_that_names_no_memory_requests_what_was_enough_for_its_task() {
 
     let after = explain(&cluster, 1);
     // Three runs had enough with 9.62 GiB and one with a whole GPU, whose peak is not known.
-    let words = "it names no memory itself: 39.25 GiB was enough for 4 earlier runs of its task";
+    let words = "it states no memory size itself: 39.25 GiB was enough for 4 earlier runs of its \
+                 task";
     assert!(after.why.summary.contains(words), "{}", after.why.summary);
     assert_eq!(after.size, (SizeSource::Learned, Some(Bytes::from_mib(40_192))));
     let other = explain(&cluster, 2).why.summary;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Most compute slices of a GPU instance: every known GPU has seven at most, and NVML's highest
-/// profile has eight.
+/// Maximum number of compute slices of a GPU instance: every known GPU has seven at most, and
+/// NVML's highest profile has eight.
 pub const COMPUTE_SLICES_MAX: u8 = 8;
 /// As many as there are starts.
 const PLACES: usize = 8;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::TooManyPlacements;
 use crate::mig::geometry::{Geometry, MediaEngines, Profile, ProfileId, Slot};
 
-/// Most placements that a state has bits for. The largest known GPU has 30.
+/// Maximum number of placements that a state has bits for. The largest known GPU has 30.
 const PLACES_MAX: usize = 128;
 
 /// One placement that can be taken, with what it excludes.

@@ -3,8 +3,8 @@
 use super::places::{InstancePlacements, bits};
 use crate::number::{clamped, index};
 
-/// Most entries of the table of successors, states times placements: 16 MiB of them. The
-/// largest known GPU takes a seventieth.
+/// Maximum number of entries of the table of successors, states times placements: 16 MiB of them.
+/// The largest known GPU takes a seventieth.
 pub const ENTRIES_MAX: usize = 4_194_304;
 
 /// No such state.

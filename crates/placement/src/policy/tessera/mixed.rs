@@ -160,7 +160,8 @@ pub(super) fn decide(
     decided
 }
 
-/// Whether every job that runs or waits is weighed, and its times are measured, so that the search alone decides.
+/// Returns whether every job that runs or waits is weighed, and its times are measured, so that the
+/// search alone decides.
 pub(super) fn all_weighed<'q>(
     cluster: &ClusterView,
     knowledge: Knowledge<'_>,
@@ -186,7 +187,8 @@ pub(super) fn are_weighed<'q>(
     waiting.all(|job| is_weighed(&kinds, knowledge, job) && is_measured(&kinds, knowledge, job.id))
 }
 
-/// Whether a job's time on a whole GPU rests on runs: else its larger slices are hoped to be faster.
+/// Returns whether a job's time on a whole GPU rests on runs: else its larger slices are hoped to
+/// be faster.
 fn is_measured(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: JobId) -> bool {
     kinds.iter().any(|gpu| {
         let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
@@ -206,14 +208,14 @@ fn occupants(cluster: &ClusterView) -> impl Iterator<Item = JobId> {
     })
 }
 
-/// Whether a job's times are known, and it could be moved again.
+/// Returns whether a job's times are known, and it could be moved again.
 fn is_weighed(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: &QueuedJob) -> bool {
     job.share.is_none()
         && can_be_weighed(&knowledge.jobs.facts(job.id))
         && is_timed(kinds, knowledge, job.id)
 }
 
-/// Whether a job's time on a whole GPU is known.
+/// Returns whether a job's time on a whole GPU is known.
 fn is_timed(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: JobId) -> bool {
     kinds.iter().any(|gpu| {
         let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
@@ -221,12 +223,12 @@ fn is_timed(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: JobId) -> bool {
     })
 }
 
-/// Whether a job's progress is known, and it could be moved again.
+/// Returns whether a job's progress is known, and it could be moved again.
 const fn can_be_weighed(facts: &JobFacts) -> bool {
     facts.done.is_some() && facts.migration_price.is_some()
 }
 
-/// Whether any running job could be moved: if none, there is nothing to search.
+/// Returns whether any running job could be moved: if none, there is nothing to search.
 fn anybody_moves(cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
     running(cluster).any(|job| knowledge.jobs.migration_price(job).is_some())
 }
@@ -259,7 +261,7 @@ const fn waiting(decision: &Decision) -> Option<JobId> {
     }
 }
 
-/// Whether the search may look for space for a job that the rules let wait.
+/// Returns whether the search may look for space for a job that the rules let wait.
 fn frees_capacity(job: &QueuedJob, decided: &[Decision]) -> bool {
     // One that names its profile could not be distinguished from one that may have the whole GPU.
     job.share.is_none()

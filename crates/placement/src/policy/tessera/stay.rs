@@ -313,7 +313,7 @@ impl<'c> StayRound<'c> {
         TimedJob { job, ms: first.ms, least_ms, work_ms, known: sized.known, deadline }
     }
 
-    /// Whether a job with the same request found no place in this round.
+    /// Returns whether a job with the same request found no place in this round.
     fn is_refused(&mut self, job: &QueuedJob) -> bool {
         let size = self.requests.size(job);
         self.waiting.contains_key(&size.number)
@@ -501,12 +501,13 @@ impl<'c> StayRound<'c> {
         sized.options.sort_by(|a, b| late(a).total_cmp(&late(b)));
     }
 
-    /// Whether a job has waited so long that it is served before all others.
+    /// Returns whether a job has waited so long that it is served before all others.
     fn is_aged(&self, job: &QueuedJob) -> bool {
         self.now.minus(job.submitted) >= self.patience
     }
 
-    /// Whether a job is known to end, so that it may use a slot before the job that it is reserved for.
+    /// Returns whether a job is known to end, so that it may use a slot before the job that it is
+    /// reserved for.
     fn fills(&self, job: &QueuedJob) -> bool {
         !self.reservations.is_empty() && self.knowledge.jobs.facts(job.id).limit.is_some()
     }

@@ -3,7 +3,7 @@
 //!
 //! Time is cut at some of the releases. The unknowns are how long a GPU has each layout, and how
 //! long a job is on each size, in each interval. A size holds no more jobs than there are such
-//! slices, a job is in one place at a time, and each job gets done. Any schedule gives such
+//! slices, a job is in one place at a time, and each job is completed. Any schedule gives such
 //! numbers, so the least end of the last interval bounds every makespan. Releases are rounded down
 //! to those at which time is cut, which can only lower the bound. The first ones are closest
 //! together: while there are few jobs, some GPUs are idle because no job can use them, and counting
@@ -21,13 +21,14 @@ use crate::cluster::job::SimulatedJob;
 use crate::cluster::number::seconds;
 use crate::cluster::overheads::Overheads;
 
-/// Most intervals: twice as many prove a third of a percent more on 300 jobs, in three times the time.
+/// Maximum number of intervals: twice as many prove a third of a percent more on 300 jobs, in three
+/// times the time.
 const INTERVALS: usize = 24;
 
 /// Fewest intervals: with one, the program proves what priced work does.
 const INTERVALS_MIN: usize = 2;
 
-/// Most unknowns of a program that is solved: a second or two.
+/// Maximum number of unknowns of a program that is solved: a second or two.
 const UNKNOWNS_MAX: usize = 12_000;
 
 /// What rounding may cost: sums of some thousand terms, each exact to fifteen digits.
@@ -45,7 +46,7 @@ pub fn makespan(jobs: &[SimulatedJob], fleet: &GpuFleet, overheads: &Overheads) 
 struct KnownJob {
     /// The interval from which on it exists.
     released: usize,
-    /// Seconds that it keeps an instance of each size from others, if all of it is done there.
+    /// Seconds for which it occupies an instance of each size, if all of it is done there.
     times: Vec<Option<f64>>,
 }
 
@@ -67,7 +68,7 @@ struct DualPrices {
 impl<'m> LinearProgram<'m> {
     /// Sets it up with as many intervals as it may have; nothing if even the fewest are too many.
     fn of(market: &'m SlicePrices, jobs: &[SimulatedJob], overheads: &Overheads) -> Option<Self> {
-        // Each job has an unknown in an interval at least: a million is too many.
+        // Each job has an unknown in at least one interval: a million is too many.
         if jobs.len() > UNKNOWNS_MAX {
             return None;
         }
@@ -193,17 +194,17 @@ fn cut(releases: &[u64], intervals: usize) -> Vec<u64> {
     starts
 }
 
-/// Returns for how many seconds a job keeps an instance of each size from others, if all of it is
-/// done there. That is its time, and what it takes at least until it works, be it for the first
-/// time or after a move.
+/// Returns for how many seconds a job occupies an instance of each size, if all of it is done
+/// there. That is its time, plus the shortest time until it works, at its first start or after a
+/// move.
 fn occupied(market: &SlicePrices, job: &SimulatedJob, overheads: &Overheads) -> Vec<Option<f64>> {
     let starts = overheads.start_ms(job);
     let begins = seconds(overheads.move_ms(job).map_or(starts, |moves| moves.min(starts)));
     market.times(job).into_iter().map(|time| Some(time? + begins)).collect()
 }
 
-/// A linear program under construction: each row is at most its limit, each unknown zero or more,
-/// and one unknown is to be least.
+/// A linear program under construction: each row is at most its limit, each unknown is zero or
+/// more, and one unknown is minimised.
 #[derive(Default)]
 struct ConstraintRows {
     unknowns: usize,
@@ -231,7 +232,7 @@ impl ConstraintRows {
         row
     }
 
-    /// Returns the price of each row's limit in a solution in which one unknown is least.
+    /// Returns the price of each row's limit in a solution that minimises one unknown.
     fn solve(mut self, least: usize) -> Option<Vec<f64>> {
         for unknown in 0..self.unknowns {
             self.at_most(&[(unknown, -1.0)], 0.0);
@@ -265,7 +266,7 @@ mod tests {
     use super::*;
     use crate::cluster::job::tests::job;
 
-    /// A job that takes so many seconds on a whole GPU and half as long again on its half.
+    /// A job that takes this many seconds on a whole GPU and half as long again on half of it.
     fn lasts(submit_s: u64, whole_s: u64) -> SimulatedJob {
         let times = BTreeMap::from([(7, whole_s * 1_000), (3, whole_s * 1_500)]);
         SimulatedJob {

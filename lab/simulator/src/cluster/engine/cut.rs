@@ -1,4 +1,4 @@
-//! Cuts of GPUs: their steps, what they take and what they draw.
+//! Cuts of GPUs: their steps, their time and their energy.
 
 use tessera_model::mig::{self, PlanStep, Slot};
 use tessera_placement::{InstanceState, InstanceView};
@@ -43,7 +43,7 @@ impl SimulationRun<'_> {
         })
     }
 
-    /// Counts what making and destroying instances draws in addition to an idle GPU.
+    /// Counts the energy of creating and destroying instances, in addition to that of an idle GPU.
     pub(super) fn draw_steps(&mut self, gpu: usize, steps: &[PlanStep]) {
         if self.setup.overheads.cutting == RepartitionTime::Free {
             return;
@@ -65,7 +65,7 @@ impl SimulationRun<'_> {
         self.record.cutting_microjoules += drawn;
     }
 
-    /// Lets a cut take its time; cuts of one GPU run one after the other.
+    /// Schedules the end of a cut; cuts of one GPU run one after another.
     pub(super) fn cut(&mut self, gpu: usize, takes: Option<u64>) {
         let Some(takes) = takes else { return };
         self.record.reconfigurations += 1;

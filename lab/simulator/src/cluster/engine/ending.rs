@@ -1,4 +1,4 @@
-//! The outcome of a run that is over.
+//! The outcome of a run that has ended.
 
 use super::{SimulationRun, number};
 use crate::cluster::metrics::{JobOutcome, RunOutcome};

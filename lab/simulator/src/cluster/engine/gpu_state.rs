@@ -18,13 +18,13 @@ pub(super) struct GpuState {
     pub(super) key: &'static str,
     /// Grows with each cut, so that events of older ones are ignored.
     pub(super) stamp: u32,
-    /// What is to stand after the trial that is under way.
+    /// The layout after the trial that is under way.
     pub(super) after_trial: Option<Reshape>,
     /// Until when it is being cut.
     pub(super) cut_until: u64,
     /// How long that trial takes once all jobs of the GPU run.
     pub(super) trial_ms: u64,
-    /// Present power, and until when it is counted.
+    /// The present power, and the time up to which its energy is counted.
     pub(super) milliwatts: u64,
     settled: u64,
     pub(super) microjoules: u128,
@@ -44,7 +44,7 @@ impl GpuState {
         }
     }
 
-    /// Counts the energy until now, and draws another power from now on.
+    /// Counts the energy until now, and changes the power from now on.
     pub(super) fn draw(&mut self, now: u64, busy_milliwatts: u64) {
         let elapsed = u128::from(now.saturating_sub(self.settled));
         self.microjoules += elapsed * u128::from(self.milliwatts);
@@ -52,7 +52,7 @@ impl GpuState {
         self.milliwatts = IDLE_MILLIWATTS + busy_milliwatts;
     }
 
-    /// Returns what making an instance draws in addition to an idle GPU.
+    /// Returns the energy of creating an instance, in addition to that of an idle GPU.
     ///
     /// Source: co-execution study, table 6 (A30, for 1, 2 and 4 slices).
     pub(super) const fn creation_microjoules(slices: u8) -> u128 {
@@ -72,7 +72,7 @@ impl GpuState {
         }
     }
 
-    /// Returns what a job on so many compute slices adds to the idle power, in milliwatts.
+    /// Returns what a job on this many compute slices adds to the idle power, in milliwatts.
     pub(super) fn busy_milliwatts(job: Option<u64>, slices: u8, whole_slices: u8) -> u64 {
         let slice = job.map_or(SLICE_MILLIWATTS, |whole| {
             whole.saturating_sub(IDLE_MILLIWATTS) / u64::from(whole_slices.max(1))

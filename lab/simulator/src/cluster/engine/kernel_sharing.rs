@@ -10,7 +10,7 @@ use crate::cluster::overheads::KernelSharingModel;
 use crate::kernel_device::rates::{ServiceOrder, slowdowns};
 
 impl SimulationRun<'_> {
-    /// Returns a job as a kernel-level sharer of an instance of so many compute slices.
+    /// Returns a job as a kernel-level sharer of an instance with this many compute slices.
     pub(super) fn kernel_sharer(
         &self,
         task: usize,

@@ -38,7 +38,7 @@ impl SimulationRun<'_> {
         }
     }
 
-    /// Notes which instances stand now that did not before, and which no longer do.
+    /// Records which instances exist now that did not before, and which no longer do.
     pub(super) fn note_slices(&mut self) {
         let mut now = BTreeSet::new();
         for (number, gpu) in self.view.gpus.iter().enumerate() {
@@ -67,7 +67,7 @@ impl RunRecord {
         }
     }
 
-    /// All that stands, stood until the end.
+    /// Every instance that still exists existed until the end.
     pub(crate) fn close_slices(&mut self, end_ms: u64) {
         self.slices_are(&BTreeSet::new(), end_ms);
         self.slices.sort_by_key(|slice| (slice.from_ms, slice.gpu, slice.start));

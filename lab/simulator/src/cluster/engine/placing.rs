@@ -6,13 +6,13 @@ use tessera_placement::{InstanceState, PlacedJob};
 use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, id, index};
 use crate::cluster::job::WHOLE;
 
-/// Returns how much of a job is finished in a number of milliseconds at a pace.
+/// Returns how much of a job is finished in a number of milliseconds at a speed.
 pub(super) fn progress(elapsed_ms: u64, pace: u64) -> u64 {
     let parts = u128::from(elapsed_ms) * 1_000 * u128::from(WHOLE) / u128::from(pace.max(1));
     clamped(parts)
 }
 
-/// Returns the milliseconds, rounded up, in which so many parts are done at a pace.
+/// Returns the milliseconds, rounded up, in which this many parts are done at a speed.
 pub(super) fn lasts(parts: u64, pace: u64) -> u64 {
     let ms = (u128::from(parts) * u128::from(pace)).div_ceil(1_000 * u128::from(WHOLE));
     clamped(ms)

@@ -13,11 +13,11 @@ pub enum SimulationError {
         /// What is missing.
         why: String,
     },
-    /// A policy may put a job where nobody knows how long it takes.
+    /// A policy may put a job where its run time is not known.
     #[error(
-        "{policy} looks at memory alone and could put job {job} ({name}) on {model}, for which it has no \
-         times. Give it times_s for {model} (or under \"*\", for any GPU), or leave {model} out of \
-         --cluster"
+        "{policy} uses only memory and could put job {job} ({name}) on {model}, for which it has \
+         no times. Give it times_s for {model} (or under \"*\", for any GPU), or leave {model} out \
+         of --cluster"
     )]
     NoTimes {
         /// The policy.
@@ -29,8 +29,8 @@ pub enum SimulationError {
         /// The GPU model.
         model: String,
     },
-    /// Jobs wait, and nothing will ever happen.
-    #[error("under {policy} jobs wait for ever ({jobs} of them), the first is job {first}: {why}")]
+    /// Jobs wait, and no event will ever start them.
+    #[error("under {policy}, jobs wait forever ({jobs} of them); the first is job {first}: {why}")]
     Stuck {
         /// The policy.
         policy: String,
@@ -42,7 +42,7 @@ pub enum SimulationError {
         why: String,
     },
     /// The policy never comes to an end.
-    #[error("under {policy}, more than {events} events at {at_ms} ms: it moves jobs for ever")]
+    #[error("under {policy}, more than {events} events at {at_ms} ms: it moves jobs forever")]
     Endless {
         /// The policy.
         policy: String,
@@ -51,7 +51,7 @@ pub enum SimulationError {
         /// Simulated time in milliseconds.
         at_ms: u64,
     },
-    /// The policy decided what can't be done.
+    /// The policy made an impossible decision.
     #[error("{policy} decided what can't be done: {what}")]
     Impossible {
         /// The policy.

@@ -17,7 +17,7 @@ use crate::cluster::number::{float, whole};
 struct ShareRate {
     /// How much longer each takes than alone there, in thousandths.
     slowed: Vec<u64>,
-    /// Their power over that of the same jobs one after the other, in thousandths.
+    /// Their power over that of the same jobs one after another, in thousandths.
     power: u64,
     /// Whether they share kernel by kernel.
     is_kernel_level: bool,
@@ -62,7 +62,7 @@ impl SimulationRun<'_> {
                 let pace = base.saturating_mul(*slowed).saturating_mul(bus[*place]) / 1_000;
                 self.go_on(task, pace.max(1));
                 let alone = GpuState::busy_milliwatts(job.power_milliwatts, slices, whole_slices);
-                // Under kernel-level sharing each piece of work draws what it draws alone.
+                // Under kernel-level sharing each piece of work takes the same energy as alone.
                 drawn += if is_kernel_level { alone * 1_000 / (*slowed).max(1) } else { alone };
             }
             let sharing = (places.len() as u64).max(1);
@@ -100,7 +100,7 @@ impl SimulationRun<'_> {
         ShareRate { slowed, power: contention::power_under_mps(&sharers), is_kernel_level: false }
     }
 
-    /// Counts a job's progress, and continues it at another pace.
+    /// Counts a job's progress, and continues it at another speed.
     fn go_on(&mut self, task: usize, pace: u64) {
         self.settle(task);
         let memory = self.memory_of(task);
@@ -194,8 +194,8 @@ impl SimulationRun<'_> {
     }
 }
 
-/// Returns the time of all of a job alone where it is. A capped job of which no demand is known
-/// runs as on so much of the instance, between the sizes that were measured.
+/// Returns the time of all of a job alone where it is. A capped job without a known demand runs as
+/// on that part of the instance, between the sizes that were measured.
 pub(super) fn base_ms(job: &SimulatedJob, model: &str, slices: u8, sm: Option<SmPercent>) -> u64 {
     // No job is placed where it has no time: `check_reshape` and `least_request` see to that.
     let alone = job.time(model, slices).unwrap_or(u64::MAX / 4_000_000);

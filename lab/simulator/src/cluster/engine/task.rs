@@ -41,7 +41,7 @@ pub(super) struct TaskPlacement {
     pub(super) phase: TaskPhase,
     /// The time up to which its progress is counted.
     pub(super) settled: u64,
-    /// Time that all of it would take at the present speed, in thousandths of a millisecond.
+    /// Time that the whole job would take at the present speed, in thousandths of a millisecond.
     pub(super) pace: u64,
 }
 
@@ -133,7 +133,7 @@ impl SimulationRun<'_> {
         self.check_times(kinds, index, job)
     }
 
-    /// Whether the policy puts the job only where it has times.
+    /// Returns whether the policy puts the job only where it has times.
     fn check_times(
         &self,
         kinds: &[GpuKind<'_>],

@@ -27,7 +27,7 @@ const KNOWLEDGE: [(RunTimeKnowledge, &str); 3] = [
     (RunTimeKnowledge::Unknown, "unknown"),
 ];
 
-/// How much worse than without sharing a mean may be: sharing changes what starts where after it.
+/// How much worse than without sharing a mean may be: sharing also changes later placements.
 const WORSE_MAX: f64 = 1.02;
 
 /// A figure's name, and how it is read.

@@ -109,7 +109,7 @@ pub(super) fn power() -> Vec<Finding> {
     ]
 }
 
-/// The rules of sections 4 to 6 as the model of contention has them.
+/// The rules of sections 4 to 6 under the model of contention.
 pub(super) fn rules() -> Vec<Finding> {
     let fitted = |what: String, expected, found, tolerance| {
         near("COEXEC", what, Proof::Calibrated, expected, found, tolerance)

@@ -50,27 +50,27 @@ const SMALL: [&str; 1] = ["DistilGPT2-82M"];
 const TWO_SLICES: Bytes = Bytes::from_mib(6_001);
 
 /// Why `dyna-p` isn't as far ahead of MISO.
-const BOUND: &str = "the proxy's MISO is so near to the bound that 12 % less would be below it";
+const BOUND: &str = "the proxy's MISO is so close to the bound that 12 % less would be below it";
 
-/// Why errors cost the lead.
-const NOBODY: &str = "the same: with errors nobody can be so far ahead of it";
+/// Why errors remove the advantage.
+const NOBODY: &str = "the same reason: with errors, no policy can be that far ahead of it";
 
 /// Why throughput gains more.
-const INVERSE: &str = "of the same jobs throughput is in inverse proportion to the makespan: 1/0.61 is 1.64; \
-                       over what the paper averages its own is not printed";
+const INVERSE: &str = "for the same jobs, throughput is inversely proportional to the makespan: \
+                       1/0.61 is 1.64; the paper does not state what it averages";
 
 /// Figures of one order of the jobs under every policy.
 struct FiftyJobs {
     dyna_p: Summary,
-    /// MISO as the paper has it here: it knows the speeds.
+    /// MISO as in the paper: it knows the speeds.
     miso: Summary,
     whole: Summary,
     fixed: Summary,
-    /// The fixed layout, if jobs took whatever slice is idle.
+    /// The fixed layout, if jobs used any idle slice.
     passing: Summary,
     /// With times that are predicted with 15 % error.
     erring: Summary,
-    /// What of the jobs no slice of the fixed layout holds.
+    /// The jobs that fit on no slice of the fixed layout.
     failed: f64,
 }
 
@@ -108,10 +108,10 @@ fn by_table_2(job: &SimulatedJob) -> SimulatedJob {
     SimulatedJob { requested, ..job.clone() }
 }
 
-/// 4a: 50 jobs on two A30, in ten orders. The paper doesn't print how its fixed layout gives out slices.
-/// Where jobs take whatever is idle it is as fast as `dyna-p`, in any order. So it is read as giving
-/// each model the slice of its size in table 2 (small, or medium and large), which is why there are two
-/// sizes.
+/// 4a: 50 jobs on two A30, in ten orders. The paper doesn't state how its fixed layout assigns
+/// slices. If jobs use any idle slice, it is as fast as `dyna-p`, in any order. So it is assumed
+/// that each model gets the slice of its size in table 2 (small, or medium and large), which is why
+/// there are two sizes.
 pub(super) fn fifty() -> Vec<Finding> {
     let all: Vec<FiftyJobs> = (1..=super::SEEDS).filter_map(FiftyJobs::new).collect();
     let each = |of: &dyn Fn(&FiftyJobs) -> f64| all.iter().map(of).collect::<Vec<_>>();
@@ -121,7 +121,7 @@ pub(super) fn fifty() -> Vec<Finding> {
     };
     let (makespan, jct) = (mean(&|f| f.dyna_p.makespan_s), mean(&|f| f.dyna_p.jct_mean_s));
     let fixed_jct = mean(&|f| f.fixed.jct_mean_s);
-    // The paper counts those that fail as done at once.
+    // The paper counts failed jobs as done at once.
     let counted = mean(&|f| f.fixed.jct_mean_s * (1.0 - f.failed));
     let miso = mean(&|f| f.miso.makespan_s);
     let ahead = each(&|f| f.dyna_p.makespan_s / f.miso.makespan_s);

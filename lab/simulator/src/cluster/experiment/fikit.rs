@@ -32,10 +32,10 @@ fn totals(ms: [f64; 2]) -> [f64; 2] {
 }
 
 /// Why time slices aren't as bad as the paper's default sharing.
-const SLICES: &str = "two programs in time slices lose a factor of about two each; where their \
-                      launches run in one line it is as bad as printed (the rows below)";
+const SLICES: &str = "two programs in time slices lose a factor of about two each; if their \
+                      launches run in one queue, it is as bad as printed (the rows below)";
 
-/// Why the worst of them is a bit better.
+/// Why the worst of them is slightly better.
 const SHAPES: &str =
     "the shapes of the ten programs are proxies: no kernel times or gaps are published";
 
@@ -43,7 +43,7 @@ const SHAPES: &str =
 const FILLED: &str =
     "our queue fills more of the gaps than FIKIT, which filled 31 % of pair A's (the row below)";
 
-/// What of the high program's gaps FIKIT filled in combination A, by the solved tables.
+/// The part of the high program's gaps that FIKIT filled in combination A, by the solved tables.
 const FIKIT_FILLED: f64 = 0.309;
 
 /// X12: combination A.
@@ -74,7 +74,7 @@ pub(super) fn combination_a() -> Vec<Finding> {
     findings
 }
 
-/// One combination: how both are off.
+/// The results of one combination.
 struct PrintedPair {
     /// How much faster the high one is under the queue than in time slices, and than in line.
     over_slices: f64,
@@ -96,7 +96,8 @@ impl PrintedPair {
             shared.programs[at].mean() / queue.programs[at].mean()
         };
         let gaps = 1.0 - float(pair.high.busy_us) / float(pair.high.alone_us);
-        // A low program is as slow as what it may use of the device makes it, or as it is alone.
+        // A low program is limited by the part of the device that it may use, or by its own speed
+        // alone.
         let needs = float(pair.low.busy_us) / (FIKIT_FILLED * gaps);
         let filled_ms = needs.max(float(pair.low.alone_us)) / 1e3;
         Self {
@@ -109,9 +110,10 @@ impl PrintedPair {
     }
 }
 
-/// The ten combinations: ranges as printed. What default sharing is between two programs the paper
-/// leaves open: time slices between two contexts, whose length is fitted on combination A's mean. Or it is one
-/// line of launches, as in one context, which holds as many as the driver's queue does.
+/// The ten combinations: ranges as printed. The paper does not define default sharing between two
+/// programs. It is either time slices between two contexts, whose length is fitted to combination
+/// A's mean. Or it is one queue of launches, as in one context, with the capacity of the driver's
+/// queue.
 pub(super) fn combinations() -> Vec<Finding> {
     let pairs: Vec<PrintedPair> = PAIRS.iter().map(PrintedPair::new).collect();
     let of = |what: &dyn Fn(&PrintedPair) -> f64| pairs.iter().map(what).collect::<Vec<f64>>();

@@ -11,7 +11,7 @@ use crate::cluster::number::{count, float};
 /// Series of each family, noise and length.
 const SERIES: u64 = 1_000;
 
-/// The largest part of the level that values are off.
+/// The largest deviation of values, as a part of the level.
 const NOISES: [f64; 2] = [0.01, 0.03];
 
 const LENGTHS: [u64; 2] = [100, 1_000];
@@ -19,15 +19,15 @@ const LENGTHS: [u64; 2] = [100, 1_000];
 /// How many iterations ahead of a crossing a move begins: a checkpoint of two, and the margin.
 const LEAD: f64 = 5.0;
 
-/// What was seen of one series.
+/// The observations of one series.
 #[derive(Clone, Copy, Debug, Default)]
 struct SeriesOutcome {
     reported: Option<u64>,
     acted: Option<u64>,
-    /// When it was full, unless the job was moved before.
+    /// When the slice was full, unless the job was moved before.
     full: Option<u64>,
-    /// How far the value at the end that is predicted at a tenth of the iterations is off, in percent: ours, and
-    /// the paper's.
+    /// The error of the final value that is predicted at a tenth of the iterations, in percent:
+    /// ours, and the paper's.
     off: [f64; 2],
 }
 
@@ -143,7 +143,7 @@ impl Coverage {
     }
 }
 
-/// The error of the value at the end, predicted at a tenth of the iterations, where growth is curved.
+/// The error of the final value, predicted at a tenth of the iterations, for curved growth.
 fn curvature(seeds: SeedRange) -> Vec<Finding> {
     let mut findings = Vec::new();
     let [mut ours, mut papers] = [Vec::new(), Vec::new()];
@@ -172,11 +172,11 @@ fn curvature(seeds: SeedRange) -> Vec<Finding> {
     findings
 }
 
-/// Why the error is larger where samples are few and noise is large.
+/// Why the error is larger with few samples and much noise.
 const FEW: &str = "ten samples with such noise do not determine an exponent: the growth in them is a few times \
                    the noise";
 
-/// The worst part of the series of a family, over noises and lengths, of which something is true.
+/// The largest part of a family's series that satisfy a condition, over noises and lengths.
 fn worst(
     seeds: SeedRange,
     family: Family,

@@ -27,7 +27,7 @@ const MODEL: &str = "a100-40gb";
 /// How long an attempt takes to start: to load the program, its data and its checkpoint.
 const START_SECS: f64 = 20.0;
 
-/// How long a checkpoint takes, and how long Tessera assumes where none was measured.
+/// How long a checkpoint takes, and how long Tessera assumes if none was measured.
 const CHECKPOINT_SECS: f64 = 10.0;
 const ASSUMED: Millis = Millis::from_secs(30);
 
@@ -66,7 +66,7 @@ enum Sizing {
     Oracle,
 }
 
-/// What a run of all jobs came to.
+/// The results of a run of all jobs.
 #[derive(Clone, Copy, Debug, Default)]
 struct JobsOutcome {
     makespan: f64,
@@ -75,11 +75,11 @@ struct JobsOutcome {
     ran_out: u32,
 }
 
-/// How an attempt goes, from its start to its end.
+/// The course of an attempt, from its start to its end.
 #[derive(Clone, Copy, Debug)]
 struct AttemptCourse {
     secs: f64,
-    /// Iterations that are done and kept after it.
+    /// Iterations that are completed and kept after it.
     kept: usize,
     end: AttemptEnd,
 }
@@ -91,7 +91,7 @@ enum AttemptEnd {
     Moved,
 }
 
-/// A job that waits: what it needs, and what is done of it.
+/// A waiting job: what it needs, and how much of it is completed.
 #[derive(Clone, Copy, Debug)]
 struct WaitingAttempt {
     job: usize,
@@ -109,7 +109,7 @@ struct RunningAttempt {
     had: Bytes,
 }
 
-/// Why less is gained than an oracle has.
+/// Why the gain is smaller than an oracle's.
 const LADDER: &str = "a job climbs the ladder from the smallest slice, runs there with fewer compute slices, and half of \
                       the jobs have no checkpoint";
 
@@ -216,7 +216,8 @@ impl GrowingJob {
         Bytes::from_mib(self.memory.iter().copied().max().unwrap_or(0))
     }
 
-    /// Returns the seconds of an iteration on a slice: compute is soft, and what a job can't use is idle.
+    /// Returns the seconds of an iteration on a slice: less compute slows a job down, and what it
+    /// can't use is idle.
     fn pace(&self, slices: u8) -> f64 {
         self.iteration * f64::from(self.slices) / f64::from(self.slices.min(slices))
     }
@@ -265,7 +266,7 @@ impl GrowingJob {
     fn terms(&self, slice: &Profile, at: usize, pace: f64) -> WatchTerms {
         let all = float(self.memory.len() as u64) * self.expected;
         let left = (all - float(at as u64)).max(0.0) * pace;
-        // A run that is overdue may end at any time: nothing is known of it.
+        // A run that is overdue may end at any time: nothing is known about it.
         let left = (left > 0.0).then(|| Millis::new(whole(left * 1_000.0)));
         WatchTerms {
             capacity: slice.memory,
@@ -306,7 +307,8 @@ fn run(jobs: &[GrowingJob], sizing: Sizing) -> JobsOutcome {
         for attempt in waiting {
             match place(&profiles, &space, &layouts, attempt.needs, kept) {
                 None => {
-                    // The first job that waits gets the GPU that is free first, or it would wait for ever.
+                    // The first job that waits gets the GPU that is free first, or it would wait
+                    // forever.
                     kept = kept.or_else(|| free_first(&running));
                     left.push(attempt);
                 }
@@ -362,7 +364,7 @@ fn free_first(running: &[(f64, RunningAttempt)]) -> Option<usize> {
     (0..GPUS).min_by(|one, other| end(*one).total_cmp(&end(*other)))
 }
 
-/// Finds the tightest slice with so much memory, where it keeps most layouts open.
+/// Finds the tightest slice with this much memory, where it keeps the most layouts reachable.
 fn place(
     profiles: &[&Profile],
     space: &StateSpace,

@@ -6,13 +6,14 @@ use tessera_predict::random::SeededRng;
 /// The memory of the slice, in the unit of the series.
 pub(super) const CAPACITY: f64 = 10.0;
 
-/// The most that a series needs that does not outgrow the slice, with its noise.
+/// The maximum of a series that does not outgrow the slice, including its noise.
 const TOP: f64 = 9.0;
 
 /// A kind of series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// Even growth that fills the slice at such an iteration of as many, in a published series.
+    /// Even growth that fills the slice at a given iteration of a given number, as in a published
+    /// series.
     Published {
         name: &'static str,
         full: u64,
@@ -70,7 +71,7 @@ impl Family {
         }
     }
 
-    /// Returns whether it is a line all the way.
+    /// Returns whether it is linear throughout.
     pub(super) const fn is_even(self) -> bool {
         matches!(self, Self::Published { .. } | Self::Linear)
     }
@@ -84,7 +85,7 @@ pub(super) struct MemorySeries {
     pub(super) end: f64,
 }
 
-/// Draws a series; `noise` is the largest part of the level that a value is off.
+/// Draws a series; `noise` is the largest deviation of a value, as a part of the level.
 pub(super) fn draw(family: Family, iterations: u64, noise: f64, seed: u64) -> MemorySeries {
     let mut rng = SeededRng::named(seed, family.name());
     let level = shape(family, float(iterations), TOP / (1.0 + noise), &mut rng);
@@ -141,7 +142,7 @@ fn shape(family: Family, n: f64, top: f64, rng: &mut SeededRng) -> Box<dyn Fn(f6
         }
         Family::Fragmentation => {
             let (from, to) = (between(rng, 4.0, 6.0), between(rng, 7.0, top));
-            // Blocks are added one by one, ever more seldom.
+            // Blocks are added one by one, at growing intervals.
             let blocks = 20.0;
             Box::new(move |t| {
                 let part = (1.0 + t).ln() / (1.0 + n).ln();
@@ -151,12 +152,12 @@ fn shape(family: Family, n: f64, top: f64, rng: &mut SeededRng) -> Box<dyn Fn(f6
     }
 }
 
-/// Returns the place of an iteration that is such a part of all, at least 1.
+/// Returns the number of the iteration at this part of all iterations, at least 1.
 pub(super) fn tenth(iterations: u64) -> usize {
     tessera_model::number::index(whole(float(iterations) / 10.0)).max(1)
 }
 
-/// Returns a count over another in percent.
+/// Returns one count as a percentage of another.
 pub(super) fn percent(part: usize, of: usize) -> f64 {
     100.0 * count(part) / count(of.max(1))
 }

@@ -10,19 +10,19 @@ use tessera_predict::random::SeededRng;
 
 const GPU: &str = "a100-40gb";
 
-/// Orders of a mix over which scheme B is looked at: the ends of its range are rare orders.
+/// Number of orders of a mix for which scheme B is run: the ends of its range are rare orders.
 const ORDERS: u64 = 400;
 
 fn jobs(mix: &str, seed: u64) -> Vec<SimulatedJob> {
     built_in(mix, seed).map(|workload| workload.jobs).unwrap_or_default()
 }
 
-/// Returns how long one job after the other takes, in whatever order.
+/// Returns how long the jobs take one after another, in any order.
 fn one_after_another(jobs: &[SimulatedJob]) -> f64 {
     makespan(jobs, GPU, "exclusive").unwrap_or(0.0)
 }
 
-/// Returns how much earlier a policy ends than one job after the other.
+/// Returns how much earlier a policy ends than running the jobs one after another.
 fn gain_of(jobs: &[SimulatedJob], policy: &str) -> f64 {
     one_after_another(jobs) / makespan(jobs, GPU, policy).unwrap_or(f64::INFINITY)
 }
@@ -70,8 +70,9 @@ pub(super) fn needleman_wunsch() -> Vec<Finding> {
     ]
 }
 
-/// What seven instances and starting their processes take in addition to the jobs, in seconds. It
-/// is what jobs that are 2.238 times slower don't explain of the printed 1.92 (they give 3.13).
+/// The time for seven instances and the start of their processes in addition to the jobs, in
+/// seconds. It explains the difference between the printed 1.92 and the 3.13 that jobs which are
+/// 2.238 times slower give.
 const SET_UP_S: f64 = 2.21;
 
 /// A printed series: capacity of the slice in iterations until it is full, the latest iteration at
@@ -114,7 +115,7 @@ fn predicted(name: &str, full: usize, iterations: usize, seed: u64) -> (usize, f
     let mut fired = iterations;
     let mut error = 100.0;
     for iteration in 1..=iterations {
-        // Noise of a hundredth either way.
+        // Noise of a hundredth in both directions.
         let noise = (float(rng.below(2_001)) - 1_000.0) / 100_000.0;
         let requested = (start + slope * count(iteration)) * (1.0 + noise);
         let predicted = growth.take(requested, 1.0, iterations);

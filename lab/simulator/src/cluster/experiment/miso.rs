@@ -33,7 +33,7 @@ const THIRTY: [Printed; 5] = [
 /// Why some makespans at 30 s a move are off.
 const MOVES: &str = "over 100 seeds static-promote is 1.4 % low and the spread of ten is 3 %: \
                      random variation. MISO is 5.9 % low there too, its mean JCT 2.0 %: moves at \
-                     30 s cost it less than they cost its authors. No reason was found (its \
+                     30 s cost it less than in its authors' program. No reason was found (its \
                      controller's pauses in trials change nothing)";
 
 /// The results, seed by seed.

@@ -23,23 +23,23 @@ const GPUS: RangeInclusive<u32> = 2..=12;
 const SEEDS_LARGE: u64 = 3;
 
 /// Why the comparison with MIGER is off.
-const SERVED: &str = "an online job of our miger stays on the smallest slice that gives it half of its \
-                      speed, so that the proxy's take up to twice as long. What MIGER's were promised \
-                      isn't printed, and the row below has it at four fifths";
+const SERVED: &str = "an online job of our miger stays on the smallest slice that gives it half of \
+                      its speed, so the proxy's jobs take up to twice as long. The paper does not \
+                      state what MIGER's jobs were promised; the row below uses four fifths";
 
-/// Why makespan and throughput are off even so.
-const LONGEST: &str = "MMK is that near to the bound already: the longest online job decides both";
+/// Why makespan and throughput still differ.
+const LONGEST: &str = "MMK is already that close to the bound: the longest online job decides both";
 
 /// Why the large mix ends no earlier.
-const ENDS: &str = "MMK is so near to the bound that 0.64 of MIGER's makespan would be below it";
+const ENDS: &str = "MMK is so close to the bound that 0.64 of MIGER's makespan would be below it";
 
 /// Another reading of what an online job is promised under MIGER: four fifths of its speed.
 const WELL_SERVED: Miger = Miger { served: 800_000 };
 
-/// What MPS's mean is of the default's (evaluation: 25 % below).
+/// MPS's mean relative to the default's (evaluation: 25 % below).
 const FITTED: f64 = 0.75;
 
-/// The results of a policy on so many GPUs, order by order.
+/// The results of a policy on this many GPUs, order by order.
 struct JobOrders {
     jct_s: Vec<f64>,
     makespan_s: Vec<f64>,
@@ -76,7 +76,7 @@ impl JobMix {
         })
     }
 
-    /// Returns the work that arrives in a second, in seconds of whole GPUs.
+    /// Returns the work that arrives per second, in seconds of whole GPUs.
     fn arriving(self) -> Option<f64> {
         let jobs = built_in(self.name, 1).ok()?.jobs;
         let work: u64 = jobs.iter().filter_map(|job| job.fastest(&[GPU])).sum();
@@ -153,7 +153,8 @@ pub(super) fn sixty() -> Vec<Finding> {
     ]
 }
 
-/// 5b: 800 online and 400 offline jobs, in three orders, on as many GPUs as give each the load of 5a.
+/// 5b: 800 online and 400 offline jobs, in three orders, on a number of GPUs that gives each one
+/// the load of 5a.
 pub(super) fn twelve_hundred() -> Vec<Finding> {
     let (small, mix) = (SIXTY, JobMix { name: "mmk-1200", seeds: SEEDS_LARGE });
     let fitted = small.fitted(GPUS).map(|(gpus, _)| f64::from(gpus));

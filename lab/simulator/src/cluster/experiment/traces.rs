@@ -1,4 +1,5 @@
-//! Public traces as stress tests: what they fill, how long jobs wait, how far from the bound.
+//! Public traces as stress tests: how full the cluster is, how long jobs wait, and how far results
+//! are from the bound.
 
 use super::{ExperimentTrial, Finding, Proof, over, runs};
 use crate::cluster::calibration::mean;
@@ -19,8 +20,9 @@ const CASES: [(&str, &str, u64); 4] = [
 /// Policies that are compared; the last one is to be no worse than any other.
 const POLICIES: [&str; 3] = ["scheme-b", "miso", "tessera"];
 
-/// Every job of a trace ends, and `tessera` is no slower than the best other policy. A mean over its bound would be
-/// no row: it can't be below one unless the bound is wrong, which the bounds' own tests check.
+/// Every job of a trace ends, and `tessera` is no slower than the best other policy. A mean over
+/// its bound is not a row: it can't be below one unless the bound is wrong, which the bounds' own
+/// tests check.
 pub(super) fn stress() -> Vec<Finding> {
     CASES.iter().map(|(name, cluster, seeds)| stressed(name, cluster, *seeds)).collect()
 }

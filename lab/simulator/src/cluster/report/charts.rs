@@ -50,7 +50,7 @@ pub struct PlotAxes<'a> {
     pub x: &'a str,
     /// The first and the last value.
     pub x_range: Range<f64>,
-    /// Whether equal distances are equal factors.
+    /// Whether the scale is logarithmic.
     pub is_x_logarithmic: bool,
     /// Quantity and unit; the axis begins at 0.
     pub y: &'a str,
@@ -178,7 +178,7 @@ fn colour(number: usize) -> RGBColor {
     PALETTE[number % PALETTE.len()]
 }
 
-/// Colours come again with a thicker line.
+/// Colours are repeated with a thicker line.
 fn line_style(number: usize) -> ShapeStyle {
     colour(number).stroke_width(if number < PALETTE.len() { 2 } else { 4 })
 }
@@ -189,7 +189,7 @@ fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Most points of one curve: more can't be distinguished.
+/// Maximum number of points of one curve: more can't be distinguished.
 const POINTS_MAX: usize = 1_200;
 
 /// Leaves points out of a curve that has too many.
@@ -198,7 +198,7 @@ pub fn thin(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     points.into_iter().step_by(stride).collect()
 }
 
-/// Returns how far a sorted list of values has come at each of them, in percent.
+/// Returns the part of a sorted list of values up to each of them, in percent.
 pub fn cumulate(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_unstable_by(f64::total_cmp);
     let all = count(values.len().max(1));

@@ -12,7 +12,7 @@ use super::super::number::{count, float, seconds};
 const WIDTH: f64 = 900.0;
 const BAND: f64 = 32.0;
 
-/// Most GPUs and bars of a drawing: more can't be distinguished.
+/// Maximum number of GPUs and bars of a drawing: more can't be distinguished.
 const GPUS_MAX: usize = 40;
 const BARS_MAX: usize = 12_000;
 

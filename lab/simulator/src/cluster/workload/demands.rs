@@ -1,8 +1,8 @@
-//! What jobs keep busy of the multiprocessors, read back from how they were measured: the model of
-//! contention solved for its demand.
+//! How busy jobs keep the multiprocessors, derived from measurements: the model of contention is
+//! solved for the demand.
 //!
-//! Neither table separates multiprocessors and memory bandwidth, so that all of a slow-down is put
-//! to the multiprocessors' account.
+//! Neither table separates multiprocessors and memory bandwidth, so that the whole slow-down is
+//! attributed to the multiprocessors.
 
 use std::collections::BTreeMap;
 use tessera_model::number::clamped;
@@ -13,12 +13,12 @@ use super::traces::measured_pairs;
 use crate::cluster::contention::{CO_RUNNERS, MISSING_MULTIPROCESSORS, MULTIPROCESSORS};
 use crate::cluster::number::whole;
 
-/// Most that a job is taken to keep busy: from there on the model of contention has equal results (its own
-/// limit, by which nobody is slowed without bounds).
+/// The maximum that a job is assumed to keep busy: above it the model of contention has equal
+/// results, since it limits slow-downs.
 const BUSY_MAX: f64 = 0.95;
 
-/// Returns the demand with which two of a kind that share a whole GPU without caps slow each other so
-/// much.
+/// Returns the demand with which two equal jobs that share a whole GPU without caps slow each other
+/// this much.
 pub(super) fn of_a_pair(slowed: f64) -> Demand {
     let odds = ((slowed - 1.0 - CO_RUNNERS) / MULTIPROCESSORS).max(0.0);
     demand(odds / (1.0 + odds))

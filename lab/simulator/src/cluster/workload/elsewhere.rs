@@ -4,8 +4,8 @@
 //! two that were measured the speed grows evenly with them. Below the smallest it falls in proportion,
 //! and above the largest it stays. How many multiprocessors an instance has is what the drivers report
 //! (the catalogue). Among GPUs of one generation, such as A30 and A100, that is about what they do.
-//! Those of a newer one are faster for each multiprocessor, so that such times are upper bounds. Memory
-//! is not guessed: a job goes only where what it requests fits.
+//! Those of a newer one are faster for each multiprocessor, so that such times are upper bounds.
+//! Memory is not estimated: a job is placed only where its request fits.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub fn fill(jobs: &mut [SimulatedJob], models: &[&str]) -> Vec<String> {
     notes.into_values().collect()
 }
 
-/// Notes that jobs have the same times on every one of these models, if some do: what stands under `*`
+/// Notes that jobs have the same times on every one of these models, if some do: an entry under `*`
 /// names no GPU on which it was measured.
 pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
     let named = |job: &SimulatedJob, model: &str| job.times.contains_key(model);
@@ -46,8 +46,8 @@ pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
     let many = jobs.iter().filter(by_star).count();
     (many > 0).then(|| {
         format!(
-            "{many} of {} jobs have times for any GPU (under *, or as duration_s): they are taken to be \
-             as fast on {} as wherever they were measured",
+            "{many} of {} jobs have times for any GPU (under *, or as duration_s): they are \
+             assumed to be as fast on {} as where they were measured",
             jobs.len(),
             models.join(" and ")
         )
@@ -56,13 +56,13 @@ pub fn anywhere(jobs: &[SimulatedJob], models: &[&str]) -> Option<String> {
 
 fn describe_scaling(model: &str, from: &str) -> String {
     format!(
-        "nothing was measured on {model}: jobs take there as long as on as many multiprocessors of \
-         {from}, and are no faster than on all of it"
+        "nothing was measured on {model}: jobs are assumed to take as long as on as many \
+         multiprocessors of {from}, and never less than on all of it"
     )
 }
 
-/// Returns the multiprocessors of a model's instances by compute slices. Where no source states those
-/// of a size, each slice counts as in the smallest that is known.
+/// Returns the multiprocessors of a model's instances by compute slices. If no source states those
+/// of a size, each slice counts as in the smallest known size.
 fn multiprocessors(model: &str) -> Option<BTreeMap<u8, u16>> {
     let geometry = catalog::find(model).ok()?.geometry();
     let plain = geometry.plain();
@@ -73,7 +73,7 @@ fn multiprocessors(model: &str) -> Option<BTreeMap<u8, u16>> {
     Some(profiles().map(|p| (p.compute_slices, sms(p.sms, p.compute_slices))).collect())
 }
 
-/// Returns what was measured as multiprocessors and milliseconds.
+/// Returns the measured times, as pairs of multiprocessors and milliseconds.
 fn points(model: &str, times: &SliceTimes) -> Option<Vec<(f64, f64)>> {
     let sms = multiprocessors(model)?;
     let point = |(slices, ms): (&u8, &u64)| {
@@ -83,7 +83,7 @@ fn points(model: &str, times: &SliceTimes) -> Option<Vec<(f64, f64)>> {
     (!points.is_empty()).then_some(points)
 }
 
-/// Returns the time on so many multiprocessors, in milliseconds.
+/// Returns the time on this many multiprocessors, in milliseconds.
 fn at(points: &[(f64, f64)], sms: f64) -> Option<u64> {
     let above = points.partition_point(|(known, _)| *known < sms);
     let ms = match (above.checked_sub(1).and_then(|below| points.get(below)), points.get(above)) {

@@ -15,7 +15,7 @@ use crate::cluster::number::seconds;
 
 pub(super) use parse::by_fraction;
 
-/// One job, as a line of a file has it; times in seconds.
+/// One job, as one line of a file; times in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadRow {
@@ -63,16 +63,16 @@ pub struct WorkloadRow {
     /// Part of a whole GPU's L2 that it keeps busy; the worse of this and `bandwidth_percent` counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub l2_percent: Option<f64>,
-    /// Part of its time alone on a whole GPU in which a kernel of it runs.
+    /// Part of its time alone on a whole GPU in which one of its kernels runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_percent: Option<f64>,
     /// Part of its time that is transfers over PCIe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transfer_percent: Option<f64>,
-    /// What a whole GPU draws while it runs.
+    /// The power of a whole GPU while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_w: Option<f64>,
-    /// Time until it works.
+    /// Time from its start until it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_up_s: Option<f64>,
     /// Time that its checkpoint takes to restore; missing: it can't be moved.
@@ -89,7 +89,7 @@ pub struct WorkloadRow {
     pub gpus_per_node: Option<u32>,
 }
 
-/// Why a file is no workload.
+/// Why a file is not a workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct LineError {
@@ -103,7 +103,7 @@ pub struct LineError {
 ///
 /// # Errors
 ///
-/// [`LineError`] names the first line that is no job.
+/// [`LineError`] names the first line that is not a job.
 pub fn read(name: &str, text: &str) -> Result<Workload, LineError> {
     let jobs = rows(name, text)?.into_iter().flat_map(|(_, jobs)| jobs).collect();
     Ok(Workload::new(name, jobs))
@@ -113,7 +113,7 @@ pub fn read(name: &str, text: &str) -> Result<Workload, LineError> {
 ///
 /// # Errors
 ///
-/// [`LineError`] names the first line that is no job.
+/// [`LineError`] names the first line that is not a job.
 pub fn rows(name: &str, text: &str) -> Result<Vec<(WorkloadRow, Vec<SimulatedJob>)>, LineError> {
     let rows = if name.ends_with(".csv") { csv::rows(text)? } else { from_lines(text)? };
     if rows.is_empty() {
@@ -142,7 +142,7 @@ fn from_lines(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
     lines.map(row).collect()
 }
 
-/// States what is wrong with a line in words that are not those of a programming language.
+/// States what is wrong with a line, without terms of a programming language.
 fn plain(bad: &serde_json::Error) -> String {
     let text = bad.to_string();
     // Every line is a document of its own: its "line 1" would contradict the file's line.

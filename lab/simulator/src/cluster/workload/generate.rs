@@ -1,4 +1,4 @@
-//! Generated workloads: jobs of MISO's measured models at arrivals of a seed's choosing.
+//! Generated workloads: jobs of MISO's measured models with arrivals that depend on a seed.
 
 use std::collections::BTreeMap;
 use tessera_model::number::clamped;
@@ -56,7 +56,7 @@ pub fn bursts(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     (0..jobs).map(next).collect()
 }
 
-/// Built to cut GPUs to pieces. Between waves of small long jobs there are jobs that need half a
+/// Designed to fragment GPUs. Between waves of small long jobs there are jobs that need half a
 /// GPU or a whole one while small ones are still spread about. Its shares and lengths were chosen.
 pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut rng = SeededRng::named(seed, "fragments");
@@ -71,7 +71,7 @@ pub fn fragments(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
         let length_s = if large { 200.0 } else { 100.0 + even(&mut rng) * 2_000.0 };
         let mut job = lasting(model, length_s);
         if large && number % 16 == 15 {
-            // Nothing but a whole GPU holds it.
+            // Only a whole GPU holds it.
             job.requested = Bytes::from_mib(30_000);
             (job.memory_at_start, job.memory_at_end) = (job.requested, job.requested);
         }
@@ -94,7 +94,7 @@ const SERVICES_MIB: [u64; 4] = [4_000, 8_000, 16_000, 26_000];
 /// A service's kernels run 15 to 45 % of its time and are as quick on any slice, as ParvaGPU measured of
 /// most networks that answer one request at a time. (In its profile 1g is 0.9 to 1.1 of 7g at batch 1.)
 /// Offline jobs are MISO's, busy 80 to 100 % of their time. A service's deadline is half as much again
-/// as it needs. Of both all figures but MISO's are drawn.
+/// as it needs. All figures of both except MISO's are drawn at random.
 pub fn serving(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut rng = SeededRng::named(seed, "serving");
     let mut now_ms = 0;
@@ -159,8 +159,8 @@ pub fn light(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     (0..jobs).map(next).collect()
 }
 
-/// Returns a job whose kernels run for at least so many thousandths of its time, and fill four fifths
-/// of the multiprocessors while they do.
+/// Returns a job whose kernels run for at least this many thousandths of its time, and fill four
+/// fifths of the multiprocessors while they do.
 fn kept_busy(rng: &mut SeededRng, job: SimulatedJob, least: u64, more: u64) -> SimulatedJob {
     let part = |thousandths: u64| clamped::<u16>(thousandths);
     let busy = least + rng.below(more + 1);
@@ -175,13 +175,13 @@ fn drawn(rng: &mut SeededRng) -> SimulatedJob {
     lasting(MIXTURE[at], length_s)
 }
 
-/// Returns a job of the mixture that lasts so long on a whole GPU.
+/// Returns a job of the mixture that lasts this long on a whole GPU.
 pub(super) fn of_mixture(rng: &mut SeededRng, length_s: f64) -> SimulatedJob {
     let at = rng.index_below(MIXTURE.len());
     lasting(MIXTURE[at], length_s)
 }
 
-/// Returns a job of the model that lasts so long on a whole GPU.
+/// Returns a job of the model that lasts this long on a whole GPU.
 fn lasting(model: &str, length_s: f64) -> SimulatedJob {
     let once = miso::job(model, 1_000).expect("the mixture names measured models only");
     let batch_ms = float(once.fastest(&[miso::MODEL]).unwrap_or(1_000)) / 1_000.0;

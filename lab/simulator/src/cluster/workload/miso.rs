@@ -41,7 +41,7 @@ const CAPACITY_MIB: [(u8, u64); 5] =
 /// Returns MISO's trace, repeated as often as needed, with arrivals as its authors draw them. They have a
 /// drawn order and Poisson gaps, and the first third of the jobs is twice as dense.
 ///
-/// The same seeds give the authors' arrivals: with their bounds that is tested.
+/// The same seeds give the authors' arrivals: a test checks this by their bounds.
 pub fn jobs(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let small = clamped(seed);
     let count = index(jobs);
@@ -93,7 +93,7 @@ pub fn job(model: &str, iterations: u64) -> Option<SimulatedJob> {
 }
 
 /// Returns what a model needs. The memory that was measured on the whole GPU is what TensorFlow
-/// took, not what it needs. The smallest slice that ran it bounds that from above, the next
+/// reserved, not what it needs. The smallest slice that ran it bounds that from above, the next
 /// smaller from below.
 fn memory_mib(model: &MisoModel) -> u64 {
     let smallest = model.batch_s.keys().next().copied().unwrap_or(7);

@@ -23,7 +23,7 @@ const SMALL_MIB: u64 = 4_000;
 const HALF_MIB: u64 = 16_000;
 const FULL_MIB: u64 = 30_000;
 
-/// Returns the jobs of a mix; `None` if nothing is called that.
+/// Returns the jobs of a mix; `None` if there is no mix with that name.
 pub fn jobs(name: &str, seed: u64) -> Option<Vec<SimulatedJob>> {
     Some(match name {
         "dyna-p-50" => reordered(dyna_p_50(), seed),
@@ -32,9 +32,9 @@ pub fn jobs(name: &str, seed: u64) -> Option<Vec<SimulatedJob>> {
         "mmk-1200" => reordered(mmk(MMK_1200), seed),
         "coexec-trio" => trio(),
         "coexec-pair" => asymmetric_pair(),
-        // What slices cost in MIGM's mixes is worked out of what it prints: Hm3 from the stages of its
-        // table 3 (4.487 s over 3.617), Ml2 and Ml3 from its gains (A: 7/4.43 is 1.58; 18/(9 t3) is 1.24,
-        // B: 1/t3 + 1/t4 is 1.43). It prints no slow-down for Hm1: Hm2's stands in.
+        // The cost of slices in MIGM's mixes is derived from what it prints: Hm3 from the stages of
+        // its table 3 (4.487 s over 3.617), Ml2 and Ml3 from its gains (A: 7/4.43 is 1.58; 18/(9
+        // t3) is 1.24, B: 1/t3 + 1/t4 is 1.43). It prints no slow-down for Hm1: Hm2's stands in.
         "migm-hm1" | "migm-hm2" => even(50, SMALL_MIB, &[(1, ON_A_SEVENTH), (7, UNIT_MS)]),
         "migm-hm3" => even(100, SMALL_MIB, &[(1, 12_408), (7, UNIT_MS)]),
         "migm-hm4" => even(50, HALF_MIB, &[(3, ON_A_HALF), (7, UNIT_MS)]),
@@ -98,9 +98,9 @@ fn ht1() -> Vec<SimulatedJob> {
 const ON_A_SEVENTH: u64 = 10_081;
 const ON_A_HALF: u64 = 11_765;
 
-/// MIGM's Ht2 and Ht3: so much of the sequential time is in jobs that need the whole GPU (fitted
-/// on scheme A). The rest is evenly among the other jobs (proxy: the paper prints no times). On their
-/// slices these are as much slower as those of the mixes of one kind are.
+/// MIGM's Ht2 and Ht3: this part of the sequential time is in jobs that need the whole GPU (fitted
+/// to scheme A). The rest is divided evenly among the other jobs (proxy: the paper prints no
+/// times). On their slices these are slowed as in the mixes of one kind.
 fn by_class(small: u64, half: u64, full: u64, full_per_mille: u64) -> Vec<SimulatedJob> {
     let total_ms = 1_800_000;
     let rest_ms = total_ms * (1_000 - full_per_mille) / 1_000;
@@ -118,7 +118,7 @@ fn by_class(small: u64, half: u64, full: u64, full_per_mille: u64) -> Vec<Simula
 }
 
 /// Returns another instance of the same kind: the same jobs and the same gaps between arrivals, both in
-/// a drawn order. Seed 1 is the instance as it stands.
+/// a drawn order. Seed 1 is the original instance.
 fn reordered(jobs: Vec<SimulatedJob>, seed: u64) -> Vec<SimulatedJob> {
     if seed == 1 {
         return jobs;
@@ -195,7 +195,7 @@ fn trio() -> Vec<SimulatedJob> {
 
 /// The co-execution study's asymmetric pair on an A30 (table 4). Of either only the sums are
 /// printed: both take half of the sequential time, and on a half of the GPU what the slower one
-/// does. What they keep busy is fitted on the time under MPS.
+/// does. How busy they are is fitted to the time under MPS.
 fn asymmetric_pair() -> Vec<SimulatedJob> {
     let job = |name, half: u64, sm| SimulatedJob {
         demand: Some(Demand { sm, memory: 30 }),
@@ -225,7 +225,7 @@ fn dyna_p_50() -> Vec<SimulatedJob> {
         let times = [(1, row.t1_s), (2, row.t2_s), (4, row.t4_s)];
         let times: Vec<_> = times.iter().filter_map(|(s, t)| Some((*s, ms((*t)?)))).collect();
         let smallest = times.first().map_or(4, |(slices, _)| *slices);
-        // What the sizes that don't run it have, in MiB; an A30's slices have 6 GB each.
+        // The memory of the sizes that don't run it, in MiB; an A30's slices have 6 GB each.
         let least = match smallest {
             1 => 0,
             2 => 6_000,
@@ -259,8 +259,8 @@ struct MmkRow {
     sp7: Option<f64>,
 }
 
-/// MMK's jobs on A100s: a proxy, with ParvaGPU's and MISO's measured speeds. What they keep busy is
-/// read back from how ParvaGPU's processes slow each other in pairs, MISO's on slices.
+/// MMK's jobs on A100s: a proxy, with ParvaGPU's and MISO's measured speeds. How busy they are is
+/// derived from how ParvaGPU's processes slow each other in pairs, and MISO's on slices.
 fn mmk(data: &str) -> Vec<SimulatedJob> {
     let mut rows = csv::Reader::from_reader(data.as_bytes());
     let pairs = MeasuredPairs::measured();

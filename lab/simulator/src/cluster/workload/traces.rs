@@ -1,5 +1,6 @@
-//! What public traces and profiles hold: tasks of Alibaba's cluster, how long jobs last at Helios,
-//! Philly and Acme, inference speeds of ParvaGPU. Sources and terms stand in `data/README.md`.
+//! The contents of public traces and profiles: tasks of Alibaba's cluster, how long jobs last at
+//! Helios, Philly and Acme, inference speeds of ParvaGPU. Sources and terms are in
+//! `data/README.md`.
 
 use std::collections::BTreeMap;
 use tessera_model::number::index;
@@ -49,14 +50,14 @@ pub fn alibaba_jobs() -> u64 {
     tasks.count() as u64
 }
 
-/// Returns tasks of Alibaba's 2023 trace that ran on one GPU or a part of one, at most so many,
-/// their arrivals so many times as dense. Tasks of several GPUs are left out.
+/// Returns tasks of Alibaba's 2023 trace that ran on one GPU or a part of one, at most this many,
+/// with arrivals this many times as dense. Tasks of several GPUs are left out.
 pub fn alibaba(jobs: u64, faster: u64) -> Vec<SimulatedJob> {
     let most = index(jobs);
     let tasks = rows::<AlibabaTask>(ALIBABA).into_iter().filter(|task| task.gpus == 1);
     let mut tasks: Vec<AlibabaTask> = tasks.collect();
     tasks.sort_by(|a, b| a.submit_s.total_cmp(&b.submit_s));
-    // The trace begins with what ran already, for months: the densest part is its end.
+    // The trace begins with jobs that had run for months already: the densest part is its end.
     let skipped = tasks.len().saturating_sub(most);
     let first_s = tasks.get(skipped).map_or(0.0, |task| task.submit_s);
     let job = |task: &AlibabaTask| {
@@ -135,7 +136,7 @@ struct SpeedRow {
 /// speeds, and no jobs.
 const SERVED_S: (f64, f64) = (30.0, 1_800.0);
 
-/// Returns inference jobs with ParvaGPU's measured speeds: a model, a batch, and so many requests
+/// Returns inference jobs with ParvaGPU's measured speeds: a model, a batch, and enough requests
 /// that it lasts half a minute to half an hour on a whole A100-80GB. Gaps are exponential.
 pub fn parvagpu(seed: u64, jobs: u64, gap_ms: u64) -> Vec<SimulatedJob> {
     let mut kinds: BTreeMap<(String, u32), BTreeMap<u8, f64>> = BTreeMap::new();
@@ -184,7 +185,7 @@ pub(super) fn measured_pairs() -> BTreeMap<(String, u32), f64> {
         }
     }
     let pair = |((model, batch, procs), alone): (&(String, u32, u32), &f64)| {
-        // What stands there is the throughput of each process.
+        // The table has the throughput of each process.
         let both = speeds.get(&(model.clone(), *batch, 2)).filter(|_| *procs == 1)?;
         Some(((model.clone(), *batch), alone / both))
     };

@@ -206,7 +206,7 @@ fn living(world: &DriverState, context: H) -> CallResult<u64> {
     world.contexts.contains_key(&id).then_some(id).ok_or(CudaCode::INVALID_CONTEXT)
 }
 
-/// Waits for all work of a context, whether it is good or not.
+/// Waits for all work of a context, whether it is valid or not.
 fn drain(driver: &CudaDriver, id: u64) {
     let ends = driver.world().ends_of(id);
     driver.wait_for(&ends);

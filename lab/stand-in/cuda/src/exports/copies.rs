@@ -151,7 +151,7 @@ fn copy(call: &GateCall, stream: H, request: MemoryCopy, returns: CopyReturn) ->
         let on_device =
             |kind| matches!(kind, Some(AllocationKind::Device | AllocationKind::Managed));
         let over_bus = !(on_device(to_kind) && on_device(from_kind));
-        // Memory that isn't pinned may be gone or changed when it is the copy's turn.
+        // Memory that isn't pinned may be freed or changed by the time the copy runs.
         waits |= to_kind.is_none();
         let staged = from_kind.is_none().then(|| staged(from, request.bytes));
         Ok(StreamStep::Copy { to, from, bytes, over_bus, staged })

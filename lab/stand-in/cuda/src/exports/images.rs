@@ -26,7 +26,7 @@ const BINARY_VERSION: i32 = 6;
 const DYNAMIC_SHARED_MAX: i32 = 8;
 const CARVEOUT: i32 = 9;
 const ATTRIBUTES: i32 = 16;
-/// Most dynamic shared memory of a block.
+/// Maximum dynamic shared memory of a block.
 pub const SHARED_MAX: i32 = 166_912;
 
 cuda! {

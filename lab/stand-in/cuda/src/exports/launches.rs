@@ -18,7 +18,7 @@ const REGISTERS: u64 = 65_536;
 const SHARED_USUAL: u32 = 49_152;
 /// Attribute of a launch: cooperative.
 const COOPERATIVE: u32 = 2;
-/// Most attributes that a launch has.
+/// Maximum number of attributes that a launch has.
 const ATTRIBUTES_MAX: u32 = 64;
 
 /// Entries of the array `extra`.
@@ -134,7 +134,8 @@ pub fn put(
     let step = step(&mut world, context)?;
     let now = driver.now();
     let put = world.put(lane, step, now)?;
-    // The device is notified of what is next in the lane; a launch far behind is no news to it.
+    // The device is notified of what is next in the lane; a launch far behind does not matter to
+    // it.
     if world.lane(lane)?.queue.len() <= AHEAD {
         world.pump(now);
     }
@@ -201,7 +202,7 @@ fn is_cooperative(config: &LaunchConfig) -> CallResult<bool> {
         return if config.attribute_count == 0 { Ok(false) } else { Err(CudaCode::INVALID_VALUE) };
     }
     let count = config.attribute_count as usize;
-    // SAFETY: not null, so by the driver's contract an array of so many attributes.
+    // SAFETY: not null, so by the driver's contract an array of this many attributes.
     let attributes = unsafe { std::slice::from_raw_parts(config.attributes, count) };
     let mut cooperative = attributes.iter().filter(|attribute| attribute.id == COOPERATIVE);
     Ok(cooperative.any(|attribute| u32::try_from(attribute.value[0] & 0xffff_ffff) != Ok(0)))

@@ -132,7 +132,7 @@ cuda! {
     fn cuPointerGetAttribute(value: OutPointer<u64>, attribute: i32, address: DevicePointer) |call| {
         let world = call.driver.world();
         let found = world.memory.at(address).ok_or(CudaCode::INVALID_VALUE)?;
-        // Values have sizes of their own behind one untyped pointer.
+        // Values of different sizes are behind one untyped pointer.
         // SAFETY: pointers of the same layout; by the driver's contract to memory of that size.
         let small: OutPointer<u32> = unsafe { std::mem::transmute(value) };
         match attribute {

@@ -10,7 +10,7 @@ use crate::capture_mode;
 use crate::gate::{GateCall, cuda};
 use crate::world::{DriverState, LaneKind, StreamStep, context_handle};
 
-/// Flag of a stream that has nothing to do with the legacy default stream.
+/// Flag of a stream that does not synchronise with the legacy default stream.
 const NON_BLOCKING: u32 = 1;
 /// Status of a capture.
 const ACTIVE: i32 = 1;
@@ -21,7 +21,7 @@ cuda! {
         create(call, stream, flags, 0)
     }
 
-    /// A priority out of range is brought into it.
+    /// A priority out of range is clamped.
     fn cuStreamCreateWithPriority(stream: OutPointer<H>, flags: u32, priority: i32) |call| {
         create(call, stream, flags, priority.clamp(HIGHEST_PRIORITY, 0))
     }

@@ -81,7 +81,7 @@ cuda! {
 }
 
 /// Lets `nanoseconds` of virtual time pass as if the program were busy with something else;
-/// 801 with a real clock. No function of CUDA's: for programs that replay gaps.
+/// 801 with a real clock. Not a function of CUDA: for programs that replay gaps.
 #[unsafe(no_mangle)]
 pub extern "C" fn tesseraSimPass(nanoseconds: u64) -> i32 {
     let driver = driver();
@@ -94,7 +94,7 @@ pub extern "C" fn tesseraSimPass(nanoseconds: u64) -> i32 {
 }
 
 /// Returns the device's time in nanoseconds: virtual if its clock is, or else the machine's
-/// monotonic clock. No function of CUDA's.
+/// monotonic clock. Not a function of CUDA.
 #[unsafe(no_mangle)]
 pub extern "C" fn tesseraSimNow() -> u64 {
     driver().now()

@@ -6,7 +6,7 @@ use super::work::StreamStep;
 use super::{DriverState, LaneKind};
 use crate::abi::{CallResult, CudaCode, H};
 
-/// A capture that goes on.
+/// A capture in progress.
 pub struct StreamCapture {
     pub origin: u64,
     pub mode: i32,
@@ -25,7 +25,7 @@ pub const RELAXED: i32 = 2;
 #[derive(Default)]
 pub struct CudaGraph {
     pub nodes: Vec<InstantiatedNode>,
-    /// Belongs to a capture that goes on.
+    /// Belongs to a capture in progress.
     pub captured: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct GraphExec {
     pub steps: Vec<StreamStep>,
 }
 
-/// How a step came to be done.
+/// The result of adding a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutOutcome {
     /// It is in a stream, at this place.
@@ -135,7 +135,7 @@ impl DriverState {
         Ok(())
     }
 
-    /// Finds a capture that is still good.
+    /// Finds a capture that is still valid.
     fn capture(&mut self, id: u64) -> CallResult<&mut StreamCapture> {
         let capture = self.captures.get_mut(&id).ok_or(CudaCode::ILLEGAL_STATE)?;
         if capture.invalid { Err(CudaCode::STREAM_CAPTURE_INVALIDATED) } else { Ok(capture) }

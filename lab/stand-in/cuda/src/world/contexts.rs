@@ -17,7 +17,7 @@ use crate::abi::{CallResult, CudaCode, H, to_native};
 use crate::complaints::complain;
 use crate::thread_state::current_id;
 
-/// The upper half of contexts' handles. Their numbers never come back.
+/// The upper half of contexts' handles. Their numbers are never reused.
 const KIND: usize = 0x5c01;
 const STEP: usize = 16;
 
@@ -46,7 +46,7 @@ pub fn devices_of_process(node: &SimulatedNode) -> CallResult<Vec<CudaDevice>> {
 }
 
 impl DriverState {
-    /// Returns the thread's current context, if it is good.
+    /// Returns the thread's current context, if it is valid.
     pub fn current(&self) -> CallResult<u64> {
         let id = current_id().ok_or(CudaCode::INVALID_CONTEXT)?;
         let context = self.contexts.get(&id).ok_or(CudaCode::CONTEXT_IS_DESTROYED)?;
@@ -63,7 +63,7 @@ impl DriverState {
         context.sticky.map_or(Ok(id), Err)
     }
 
-    /// Finds a context that lives.
+    /// Finds a context that exists.
     pub fn context(&self, id: u64) -> CallResult<&CudaContext> {
         self.contexts.get(&id).ok_or(CudaCode::CONTEXT_IS_DESTROYED)
     }
@@ -162,7 +162,7 @@ impl DriverState {
         taken.map_err(|error| refused(&error))
     }
 
-    /// Gives device memory of a context back.
+    /// Returns device memory of a context.
     pub fn give_memory(&mut self, context: u64, bytes: u64) -> CallResult {
         if let Some(mps) = &mut self.mps {
             mps.client.free(bytes).map_err(|error| mps_code(&error))?;

@@ -32,13 +32,13 @@ pub struct OperationLane {
     pub queue: VecDeque<LaneOperation>,
     /// Number of the latest operation.
     pub issued: u64,
-    /// Up to which operation all are over.
+    /// The number up to which all operations are completed.
     pub completed: u64,
     /// When the latest of them was.
     pub last_end: u64,
 }
 
-/// How a lane stands to the legacy default stream.
+/// How a lane relates to the legacy default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneKind {
     /// It is that stream.
@@ -47,7 +47,7 @@ pub enum LaneKind {
     PerThread,
     /// Waits for it, and is waited for.
     Blocking,
-    /// Has nothing to do with it.
+    /// Is independent of it.
     NonBlocking,
 }
 
@@ -55,7 +55,7 @@ pub enum LaneKind {
 pub struct LaneOperation {
     pub seq: u64,
     pub queued_at: u64,
-    /// Places in other lanes that must be over.
+    /// Positions in other lanes that must be completed.
     pub deps: Vec<(u64, u64)>,
     pub what: OperationKind,
     /// Its number with the device.
@@ -92,7 +92,7 @@ pub struct JobOp {
     pub need: DemandRates,
     pub kind: &'static str,
     pub name: Arc<str>,
-    /// What changes in memory when it is over.
+    /// What changes in memory when it is completed.
     pub effect: Option<MemoryEffect>,
     /// It runs until this word is at least this value.
     pub until: Option<(u64, u64)>,
@@ -247,12 +247,12 @@ impl DriverState {
         }
     }
 
-    /// Returns whether a place in a lane is over; lanes that are no more are.
+    /// Returns whether a position in a lane is completed; this includes lanes that no longer exist.
     pub fn is_over(&self, (lane, seq): (u64, u64)) -> bool {
         self.lanes.get(&lane).is_none_or(|lane| lane.completed >= seq)
     }
 
-    /// Returns whether waiting for a place has an end: it is over, or its context is broken.
+    /// Returns whether a wait for a position ends: it is completed, or its context is broken.
     pub fn is_settled(&self, place: (u64, u64)) -> bool {
         let context = self.lanes.get(&place.0).and_then(|lane| self.contexts.get(&lane.context));
         self.is_over(place) || context.is_none_or(|context| context.sticky.is_some())

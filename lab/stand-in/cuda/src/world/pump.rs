@@ -17,11 +17,11 @@ use crate::complaints::complain;
 use crate::memory;
 use crate::trace::CompletedOperation;
 
-/// Jobs of a lane that the device knows of at a time: so many run back to back whatever the
-/// machine is busy with.
+/// Jobs of a lane that the device knows of at a time: this many run back to back even if the
+/// machine is busy.
 pub const AHEAD: usize = 32;
 
-/// Changes of the device that are looked ahead at most; a wake-up too early harms nobody.
+/// Maximum number of the device's changes to look ahead; waking up too early does no harm.
 const FORESEEN: usize = 512;
 
 /// How often a word is looked at for which a kernel spins.
@@ -54,7 +54,7 @@ impl DriverState {
         self.lanes.retain(|_, lane| !lane.gone || !lane.queue.is_empty());
     }
 
-    /// Gives the device what is new, and takes what is over.
+    /// Gives new work to the device, and takes completed work from it.
     fn exchange(&mut self, id: u64, orders: &[(u64, i32, WorkOrder)], now: u64) -> Vec<EndedWork> {
         let spun = self.spun_out(id);
         let Some(context) = self.contexts.get_mut(&id) else { return Vec::new() };
@@ -73,7 +73,7 @@ impl DriverState {
         match board.update(now, submit, collect) {
             Ok((known, ended)) => {
                 if !known {
-                    // Somebody removed the device's file, or spoilt it.
+                    // The device's file was removed or damaged.
                     context.sticky.get_or_insert(CudaCode::DEVICE_UNAVAILABLE);
                 }
                 context.pushed = context.pushed.saturating_sub(ended.len());
@@ -144,7 +144,7 @@ impl DriverState {
         ends.map(|lane| lane.last_end).max().unwrap_or(0)
     }
 
-    /// Does what is due and needs no device.
+    /// Completes what is due and needs no device.
     fn settle(&mut self, now: u64) {
         loop {
             let ids: Vec<_> =
@@ -156,7 +156,7 @@ impl DriverState {
         }
     }
 
-    /// Does what is first in a lane and needs no device; returns whether anything is over.
+    /// Does what is first in a lane and needs no device; returns whether anything was completed.
     fn settle_lane(&mut self, id: u64, now: u64) -> bool {
         let mut moved = false;
         loop {
@@ -190,7 +190,7 @@ impl DriverState {
         }
     }
 
-    /// Takes in the outcome of a job: all before it in its lane is over too.
+    /// Records the outcome of a job: everything before it in its lane is completed, too.
     fn apply(&mut self, context: u64, ended: EndedWork) {
         while let Some(op) = self.lanes.get(&ended.lane).and_then(|lane| lane.queue.front()) {
             match op.job {
@@ -281,7 +281,7 @@ impl DriverState {
         if let Some(Err(code)) = effect.map(|effect| effect(&self.memory)) {
             context.sticky = Some(code);
             if let Some(mps) = &mut self.mps {
-                // One client's fault is every client's.
+                // A fault of one client affects all clients.
                 let _ = mps.client.fault();
             }
         }

@@ -19,7 +19,7 @@ const MODULUS: u64 = (1 << 61) - 1;
 const BUS_BYTES_PER_NS: u64 = 25;
 /// Bytes a nanosecond within the device, read and written: of the order of GPUs with HBM.
 const DEVICE_BYTES_PER_NS: u64 = 700;
-/// What a copy takes at least, in nanoseconds.
+/// The minimum time of a copy, in nanoseconds.
 const COPY_LEAST: u64 = 2_000;
 
 /// One operation.
@@ -65,8 +65,8 @@ impl DriverState {
                     let from = staged
                         .as_ref()
                         .map_or(from, |bytes| bytes.as_ptr().expose_provenance() as u64);
-                    // SAFETY: both ranges were checked when the copy was requested; keeping them
-                    // until it is over is the program's part.
+                    // SAFETY: both ranges were checked when the copy was requested; the program has
+                    // to keep them until it is completed.
                     unsafe { memory::copy(to, from, bytes) };
                     Ok(())
                 });

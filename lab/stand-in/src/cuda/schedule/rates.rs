@@ -1,24 +1,25 @@
 //! How fast kernels run at the same time.
 //!
-//! SMs go out in the order in which kernels began. A later one gets what the earlier leave, up to
-//! what it needs and what its client's active thread percentage allows, and waits if they leave
-//! nothing. A kernel that fills the device therefore starves its partner unless both are capped
-//! (co-execution study, rule 3).
+//! SMs are assigned in the order in which kernels began. A later kernel gets what the earlier ones
+//! leave, up to what it needs and what its client's active thread percentage allows. It waits if
+//! they leave nothing. A kernel that fills the device therefore starves its partner unless both are
+//! capped (co-execution study, rule 3).
 //!
-//! Memory slows each of them by what the others draw too. The form is ours. Its one constant is set
-//! so that two of the study's memory-bound jobs (a quarter of the bandwidth each) slow each other
-//! 2.5 times. That is the most that the study saw (rule 1), while a job that computes costs them
-//! little (rule 2).
+//! Each of them is also slowed by the bandwidth that the others use. The form is ours. Its one
+//! constant is set so that two of the study's memory-bound jobs (a quarter of the bandwidth each)
+//! slow each other 2.5 times. That is the most that the study saw (rule 1), while a job that
+//! computes costs them little (rule 2).
 
 use super::{DeviceClientState, DeviceWork};
 
 /// All SMs, or all bandwidth, in thousandths.
 pub const WHOLE: u32 = 1_000;
 
-/// What contention costs: thousandths of slowdown for each product of two draws in thousandths.
+/// The cost of contention: thousandths of slow-down for each product of two bandwidths in
+/// thousandths.
 const CONTENTION_PER_MILLION: u64 = 26_000;
 
-/// Most that contention slows a kernel, in thousandths of its time.
+/// The maximum slow-down of a kernel by contention, in thousandths of its time.
 const SLOWEST: u64 = 2_500;
 
 /// What a job needs to run at full speed, in thousandths of the place on which it runs. More
@@ -32,7 +33,7 @@ pub struct DemandRates {
 }
 
 impl DemandRates {
-    /// All SMs and no bandwidth to speak of.
+    /// All SMs and hardly any bandwidth.
     pub const SMS: Self = Self { sms: WHOLE, bandwidth: 0 };
 }
 
@@ -69,7 +70,7 @@ fn rate(need: DemandRates, share: u32, drawn: u64) -> u64 {
     (by_bandwidth * whole / slowdown(own, drawn.saturating_sub(own))).max(1)
 }
 
-/// Returns by how much a kernel takes longer with others that draw so much, in thousandths.
+/// Returns how much longer a kernel takes with others that use this much, in thousandths.
 pub fn slowdown(own: u64, others: u64) -> u64 {
     let more = own.saturating_mul(others).saturating_mul(CONTENTION_PER_MILLION) / 1_000_000;
     (u64::from(WHOLE) + more).min(SLOWEST)

@@ -8,19 +8,19 @@ use super::{
 };
 use crate::process::ProcessIdentity;
 
-/// Version of the layout: a file of another is begun anew.
+/// Version of the layout: a file with another version is started over.
 const LAYOUT: u64 = 1;
 
 /// Stands for "not yet" in a time.
 const NOT_YET: u64 = u64::MAX;
 
-/// What was read is no device.
+/// What was read is not a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the numbers of a device")]
 pub struct SnapshotError;
 
 impl DeviceSchedule {
-    /// Writes the device down.
+    /// Encodes the device.
     pub fn to_words(&self) -> Vec<u64> {
         let mut words = vec![
             LAYOUT,
@@ -133,7 +133,7 @@ impl WordReader<'_> {
         item: impl Fn(&mut Self) -> Result<T, SnapshotError>,
     ) -> Result<Vec<T>, SnapshotError> {
         let count = usize::try_from(self.next()?).map_err(|_| SnapshotError)?;
-        // Each item is at least one word, so a count beyond what is left is a lie.
+        // Each item is at least one word, so a count beyond what is left is invalid.
         if count > self.0.len() {
             return Err(SnapshotError);
         }

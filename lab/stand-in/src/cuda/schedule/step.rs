@@ -5,7 +5,7 @@ use super::{
     SPANS_MAX, rates,
 };
 
-/// A job that runs now: where it is, and how fast it goes.
+/// A job that runs now: where it is, and how fast it runs.
 struct RunningJob {
     client: usize,
     lane: usize,
@@ -13,7 +13,7 @@ struct RunningJob {
 }
 
 impl DeviceSchedule {
-    /// Goes on to the next change, or to `to` if that comes first.
+    /// Advances to the next change, or to `to` if that comes first.
     pub(super) fn step(&mut self, to: u64) {
         self.choose_group();
         let running = self.running();
@@ -47,7 +47,7 @@ impl DeviceSchedule {
                 if goes_on && !over {
                     return;
                 }
-                // In turn: the next of a fixed order, so that nobody is left out.
+                // In turn: the next of a fixed order, so that none is left out.
                 let after = waiting.iter().find(|other| **other > group);
                 after.or_else(|| waiting.first().filter(|other| **other != group)).copied()
             }
@@ -79,8 +79,8 @@ impl DeviceSchedule {
                 Some((index, lane, client, client.lanes[lane].head()?))
             })
             .collect();
-        // Those that began together keep the order in which they did: a look in between must not
-        // change who has how much.
+        // Those that began together keep the order in which they did: a read in between must not
+        // change the shares.
         kernels.sort_by_key(|(_, _, client, job)| {
             (job.began.is_none(), job.began.unwrap_or(0), job.order.ready_at, client.id)
         });
@@ -122,7 +122,7 @@ impl DeviceSchedule {
         ends.chain(readies).chain(changed).chain(self.end_of_slice()).min().unwrap_or(u64::MAX)
     }
 
-    /// Returns when the turn ends, if somebody waits for it.
+    /// Returns when the time slice ends, if another group waits.
     fn end_of_slice(&self) -> Option<u64> {
         let (group, since) = self.turn?;
         if self.now < since || self.groups_with_work().iter().all(|other| *other == group) {
@@ -134,7 +134,7 @@ impl DeviceSchedule {
 }
 
 impl DeviceClientState {
-    /// Returns the lane whose kernel runs next, or runs: one that was begun goes on.
+    /// Returns the lane whose kernel runs next, or runs: one that has begun continues.
     fn kernel(&self, now: u64) -> Option<usize> {
         let heads = self.lanes.iter().enumerate().filter_map(|(index, lane)| {
             let job = lane.head().filter(|job| job.is_ready(DeviceEngine::Compute, now))?;

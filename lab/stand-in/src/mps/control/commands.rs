@@ -1,6 +1,8 @@
-//! What the daemon answers to each command: the words of NVIDIA's program, where they were seen.
+//! What the daemon answers to each command: in the wording of NVIDIA's program, where it was
+//! observed.
 //!
-//! Nothing is ever refused by an exit status: who can't be served gets the reason as text.
+//! Nothing is ever refused by an exit status: a command that can't be served gets the reason as
+//! text.
 
 use super::super::numbers;
 use super::{ControlDaemon, held};
@@ -119,7 +121,7 @@ impl ControlDaemon {
         rows
     }
 
-    /// The last line is how it went: 0 is success.
+    /// The last line is the result: 0 is success.
     fn terminate(&self, given: &[&str]) -> Vec<CommandReply> {
         let pid = numbers::pid(given.first());
         if !self.alive().contains_key(&pid) {

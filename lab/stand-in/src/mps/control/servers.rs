@@ -89,7 +89,7 @@ impl ControlDaemon {
         }
     }
 
-    /// Waits until a server takes clients; returns whether it does.
+    /// Waits until a server accepts clients; returns whether it does.
     pub fn wait_ready(&self, pid: u32) -> bool {
         let ends = Instant::now() + START_WITHIN;
         loop {
@@ -117,7 +117,7 @@ impl ControlDaemon {
         }
     }
 
-    /// Waits until a server's clients are gone, or for so long, then ends it.
+    /// Waits until a server's clients are gone, or for this long, then ends it.
     pub fn shut_down(&self, pid: u32, within: Option<Duration>) {
         let ends = within.map(|within| Instant::now() + within);
         while ends.is_none_or(|ends| Instant::now() < ends)

@@ -94,12 +94,12 @@ impl StayHorizon {
         Self { ms, arrivals, arrivals_in_long_run: unknown.max(LONG_RUN * arrivals), closed }
     }
 
-    /// Whether more jobs seem to come.
+    /// Returns whether more jobs seem to come.
     pub(super) const fn is_open(&self) -> bool {
         !self.closed
     }
 
-    /// Whether a job that takes so long has to begin now to be done with the others.
+    /// Returns whether a job that takes so long has to begin now to be done with the others.
     pub(super) fn presses(&self, ms: f64) -> bool {
         self.closed && ms >= HASTE * self.ms
     }

@@ -155,7 +155,7 @@ struct Tally<'b> {
 }
 
 impl Tally<'_> {
-    /// Whether one more candidate may be valued.
+    /// Returns whether one more candidate may be valued.
     fn allows_more(&mut self) -> bool {
         let number = self.count;
         self.count += 1;

@@ -216,7 +216,7 @@ impl<'c> StayRound<'c> {
         if free > 0.0 { all / free } else { 1.0 }
     }
 
-    /// Whether two slots of a GPU can't stand at once.
+    /// Returns whether two slots of a GPU can't stand at once.
     pub(super) fn overlap(&self, gpu: usize, a: Option<Slot>, b: Option<Slot>) -> bool {
         overlap(self.state.gpus[gpu].view.mig.as_deref(), a, b)
     }

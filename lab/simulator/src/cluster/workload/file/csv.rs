@@ -7,16 +7,15 @@ use super::{LineError, WorkloadRow};
 use crate::cluster::job::JobClass;
 use crate::cluster::number::whole;
 
-/// CSV has a column a field; times as `t1_s`, `t2_s` … by compute slices, of the model in the
-/// column `gpu_model` (any GPU, if missing). Other columns are passed over, as `tessera replay`
-/// does.
+/// CSV has one column per field; times as `t1_s`, `t2_s` … by compute slices, of the model in the
+/// column `gpu_model` (any GPU, if missing). Other columns are ignored, as in `tessera replay`.
 pub(super) fn rows(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
     let mut reader = ::csv::Reader::from_reader(text.as_bytes());
     let bad = |line: usize, bad: String| LineError { line, what: bad };
     let heads = reader.headers().map_err(|e| bad(1, e.to_string()))?.clone();
     if !heads.iter().any(|head| head.trim() == "submit_s") {
         let found = heads.iter().collect::<Vec<_>>().join(", ");
-        let what = format!("there is no column submit_s, when a job comes; found {found}");
+        let what = format!("there is no column submit_s (when a job arrives); found {found}");
         return Err(bad(1, what));
     }
     let mut rows = Vec::new();

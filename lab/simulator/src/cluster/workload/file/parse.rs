@@ -1,4 +1,4 @@
-//! From a row of a file to a job: every fault states what would be right.
+//! From a row of a file to a job: every error states what would be right.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ const FRACTION_OF_MIB: f64 = 16_384.0;
 /// Compute slices of the GPU that `duration_s` and `gpu_fraction` count from: an A100's.
 const FRACTION_OF_SLICES: u8 = 7;
 
-/// Longest time that makes sense, a hundred years: more is a unit mistaken.
+/// Longest time that makes sense, a hundred years: more indicates a wrong unit.
 pub(super) const SECS_MAX: f64 = 3.2e9;
 
-/// Most that a GPU may draw: more than any does, and little enough to be added up.
+/// The maximum power of a GPU: above that of any GPU, and small enough to be added up.
 pub(super) const WATTS_MAX: f64 = 100_000.0;
 
-/// Most steps of a job: each is a thousand of the parts in which progress is counted.
+/// Maximum number of steps of a job: each is a thousand of the parts in which progress is counted.
 pub(super) const ITERATIONS_MAX: u64 = 1_000_000_000;
 
 /// Returns a row's processes: one, or those of a gang by rank.
@@ -148,7 +148,7 @@ fn times(row: &WorkloadRow) -> Result<BTreeMap<String, SliceTimes>, RowProblem> 
     given.collect()
 }
 
-/// Refuses times on what no GPU has: they would never be requested.
+/// Refuses times for sizes that no GPU has: they would never be requested.
 fn check_model(model: &str, times: &BTreeMap<u8, f64>) -> Result<(), RowProblem> {
     if times.is_empty() {
         return Err(RowProblem::NoTimeFor { model: model.to_owned() });

@@ -1,4 +1,4 @@
-//! Why a row of a file is no job: each message states what would be right.
+//! Why a row of a file is not a job: each message states what would be right.
 
 use tessera_model::mig::catalog::UnknownGpuModel;
 use tessera_model::spec::BadField;
@@ -18,7 +18,7 @@ pub(super) enum RowProblem {
     NoSeconds { column: String, text: String },
     #[error("class is {class:?}: online, offline or burstable")]
     Class { class: String },
-    #[error("there is no submit_s: write when the job comes")]
+    #[error("there is no submit_s: write when the job arrives")]
     NoSubmitTime,
     #[error(transparent)]
     Gang(#[from] BadField),
