@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tessera_kernel_queue::QueueRules;
 use tessera_model::{Bytes, Millis, RetentionTime};
 
+use crate::container::CDI_FOLDER;
 use crate::kernel;
 use crate::outputs;
 use crate::sys::holders::DeviceFiles;
@@ -204,6 +205,10 @@ struct ConfigFile {
     no_new_privileges: Option<bool>,
     guard_devices: Option<bool>,
     tasks_max: Option<u64>,
+    podman: Option<PathBuf>,
+    apptainer: Option<PathBuf>,
+    cdi_folder: Option<PathBuf>,
+    driver_libraries: Option<PathBuf>,
     pass_env: Option<Vec<String>>,
     keep_attempts: Option<usize>,
     keep_outputs: Option<RetentionTime>,
@@ -272,6 +277,14 @@ pub struct AgentConfig {
     pub guard_devices: bool,
     /// Most processes and threads of a job.
     pub tasks_max: u64,
+    /// Podman, if it isn't where it usually is.
+    pub podman: Option<PathBuf>,
+    /// Apptainer, if it isn't where it usually is.
+    pub apptainer: Option<PathBuf>,
+    /// Where slices are described to podman.
+    pub cdi_folder: PathBuf,
+    /// The folder of the driver's libraries, if they aren't where they usually are.
+    pub driver_libraries: Option<PathBuf>,
     /// Variables of the agent's own environment that attempts get.
     pub pass_env: Vec<String>,
     /// Of how many ended attempts outputs are kept.
@@ -444,6 +457,10 @@ impl AgentConfig {
             no_new_privileges: file.no_new_privileges.unwrap_or(true),
             guard_devices: file.guard_devices.unwrap_or(true),
             tasks_max: file.tasks_max.unwrap_or(TASKS_MAX),
+            podman: file.podman,
+            apptainer: file.apptainer,
+            cdi_folder: file.cdi_folder.unwrap_or_else(|| CDI_FOLDER.into()),
+            driver_libraries: file.driver_libraries,
             pass_env: file.pass_env.unwrap_or_else(|| {
                 ["TESSERA_SIM_NODE", "TESSERA_SIM_LATENCY"].map(str::to_owned).to_vec()
             }),

@@ -126,7 +126,10 @@ pub async fn run_here(options: StepOptions) -> Result<u8, CommandFailure> {
 /// # Errors
 ///
 /// [`CommandFailure`] states what the step requests that the job does not have.
-pub async fn run(options: StepOptions, allocation: &Allocation) -> Result<u8, CommandFailure> {
+pub async fn run(mut options: StepOptions, allocation: &Allocation) -> Result<u8, CommandFailure> {
+    if let Some(input) = options.input.take().filter(|input| input != "all") {
+        read_from(&input)?;
+    }
     let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
     std::fs::create_dir_all(&allocation.folder)?;
     let number = next_step(&allocation.folder)?;
@@ -138,6 +141,15 @@ pub async fn run(options: StepOptions, allocation: &Allocation) -> Result<u8, Co
     let announce = || eprintln!("{}", busy(&allocation.job));
     let gpus = StepGpus::take((needed, plan.overlap), allocation, announce).await?;
     StepTasks { plan: &plan, allocation, facts, devices: gpus.devices() }.run().await
+}
+
+/// Puts a file in the place of standard input, as if the shell had redirected it.
+fn read_from(input: &str) -> Result<(), CommandFailure> {
+    let path = if input == "none" { "/dev/null" } else { input };
+    let file = std::fs::File::open(path).map_err(|error| {
+        CommandFailure::refused(format!("--input {input}: the file can't be read: {error}"))
+    })?;
+    Ok(rustix::stdio::dup2_stdin(&file).map_err(std::io::Error::from)?)
 }
 
 /// Returns whether all processes run on the node of this one.

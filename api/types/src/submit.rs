@@ -45,6 +45,19 @@ pub struct SubmitRequest {
     /// File for standard error; by default where standard output goes, if that is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
+    /// File for standard input, with the same patterns; by default there is nothing to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// The container that the program runs in; by default it runs on the node itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerRequest>,
+    /// For how many seconds the job's GPUs may do nothing, 10 to 604800; by default for ever. The job is warned at
+    /// half of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_secs: Option<u64>,
+    /// What follows after `idle_timeout_secs`: `end` (the default) or `requeue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_action: Option<String>,
     /// GPU memory that the job needs. Without it, `gpu_profile` or `gpu_whole`, the job gets
     /// the smallest slice.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,6 +241,22 @@ const fn one() -> u32 {
     1
 }
 
+/// A container that a job's program runs in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ContainerRequest {
+    /// The image: a name in the user's image store on the node, such as `python:3.12`, which rootless podman runs;
+    /// or the absolute path of a `.sif` file, which apptainer runs.
+    pub image: String,
+    /// What of the node the program sees besides its working folder: `SOURCE`, `SOURCE:TARGET` or
+    /// `SOURCE:TARGET:ro`, absolute paths; at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<String>,
+    /// The folder inside in which the program starts; by default its working folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<String>,
+}
+
 /// A signal before the time limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -391,6 +420,10 @@ impl SubmitRequest {
             gpu_model: self.gpu_model,
             nodelist: self.nodelist,
             exclude: self.exclude,
+            input: self.input,
+            container: self.container.map(|of| (of.image, of.mounts, of.work_dir)),
+            idle_timeout_secs: self.idle_timeout_secs,
+            idle_action: self.idle_action,
         })
     }
 }

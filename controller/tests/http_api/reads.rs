@@ -116,6 +116,7 @@ async fn a_running_attempt_shows_the_last_report_of_its_node() {
         activity: Some(500),
         energy_mj: Some(12_345),
         memory_peak: Some(Bytes::new(8192)),
+        idle_since: None,
     };
     let gpu = GpuFigures {
         gpu: GPU.parse().unwrap(),

@@ -7,8 +7,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::batch::{ArrayRules, BatchRules, EarlySignal, Interaction, LaunchStyle};
+use crate::container::ContainerRules;
 use crate::dependency::Dependency;
 use crate::gang::GangShape;
+use crate::idle::IdleRules;
 use crate::ids::BadId;
 use crate::life::{OnLost, RetryRules, words};
 use crate::mail::MailRules;
@@ -383,6 +385,12 @@ pub struct RunSpec {
     /// How it is started and warned.
     #[serde(default)]
     pub batch: BatchRules,
+    /// Pattern of the file that standard input comes from; without one there is nothing to read.
+    #[serde(default)]
+    pub input: Option<String>,
+    /// The container that the program runs in; without one it runs on the node itself.
+    #[serde(default)]
+    pub container: Option<ContainerRules>,
 }
 
 /// A job, as its user requests it: every field has passed every check that needs no cluster state.
@@ -452,6 +460,9 @@ pub struct JobSpec {
     /// The mail about it that its user requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mail: Option<MailRules>,
+    /// What becomes of it if its GPU does nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdleRules>,
 }
 
 /// A request as it came from outside, every field optional or unchecked.
@@ -551,6 +562,14 @@ pub struct RawJobSpec {
     pub nodelist: Option<String>,
     /// Nodes, as batch schedulers list them.
     pub exclude: Option<String>,
+    /// See [`RunSpec::input`].
+    pub input: Option<String>,
+    /// An image, mounts as `SOURCE:TARGET`, and a folder inside.
+    pub container: Option<(String, Vec<String>, Option<String>)>,
+    /// See [`IdleRules::timeout`].
+    pub idle_timeout_secs: Option<u64>,
+    /// `end` or `requeue`.
+    pub idle_action: Option<String>,
 }
 
 /// Grace after `SIGTERM` where a job requests none, as batch schedulers give.
@@ -621,6 +640,11 @@ impl JobSpec {
                     open_mode: parse_optional("open_mode", raw.open_mode)?,
                     interaction: raw.interaction,
                 },
+                input: raw.input.map(|path| no_nul("input", path)).transpose()?,
+                container: raw
+                    .container
+                    .map(|(image, mounts, folder)| ContainerRules::parse(&image, &mounts, folder))
+                    .transpose()?,
             },
             place: PlaceFilter {
                 model: raw.gpu_model.map(|model| plain_text("gpu_model", model, 64)).transpose()?,
@@ -665,6 +689,7 @@ impl JobSpec {
             qos: optional_text("qos", raw.qos)?,
             comment: optional_text("comment", raw.comment)?,
             mail,
+            idle: IdleRules::parse(raw.idle_timeout_secs, raw.idle_action.as_deref())?,
         };
         spec.check_size()?;
         spec.check_interaction()?;
@@ -680,6 +705,9 @@ impl JobSpec {
         let refuse = |problem: &str, expected: &str| {
             Err(BadField::new("interactive", problem.to_owned(), expected.to_owned()))
         };
+        if self.run.input.is_some() {
+            return refuse("its input comes from its user, not from a file", "no `input`");
+        }
         if self.run.output.stdout.is_some() || self.run.output.stderr.is_some() {
             return refuse(
                 "its output goes to its user, not to a file",
@@ -735,11 +763,13 @@ impl JobSpec {
             JobProgram::Command(argv) => argv.iter().map(|a| a.len() + 8).sum(),
         };
         let env: usize = self.run.env.iter().map(|(k, v)| k.len() + v.len() + 16).sum();
-        let paths: usize = [&self.run.work_dir, &self.run.output.stdout, &self.run.output.stderr]
-            .iter()
-            .filter_map(|p| p.as_ref().map(String::len))
-            .sum();
-        let total = command + env + paths;
+        let paths: usize =
+            [&self.run.work_dir, &self.run.output.stdout, &self.run.output.stderr, &self.run.input]
+                .iter()
+                .filter_map(|p| p.as_ref().map(String::len))
+                .sum();
+        let container = self.run.container.as_ref().map_or(0, ContainerRules::bytes);
+        let total = command + env + paths + container;
         if total > REST_BYTES_MAX {
             return Err(BadField::new(
                 "env",

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Parser;
 use rustix::process::{Pid, set_child_subreaper, setsid};
+use tessera_agent::container::{CONTAINER_COMMAND, STEP_COMMAND, wrapper};
 use tessera_agent::shepherd::protocol::{PROTOCOL_FLAG, VERSION};
 use tessera_agent::shepherd::serve::{Shepherd, ShepherdLocation};
 use tessera_agent::sys::spawn::{ignore_signals, take_stdin};
@@ -33,6 +34,13 @@ fn main() -> anyhow::Result<()> {
     if std::env::args().nth(1).is_some_and(|flag| flag == PROTOCOL_FLAG) {
         println!("{VERSION}");
         return Ok(());
+    }
+    // In front of a container: everything after it is the program inside.
+    let words: Vec<String> = std::env::args().skip(2).collect();
+    match std::env::args().nth(1).as_deref() {
+        Some(CONTAINER_COMMAND) => std::process::exit(wrapper::run(&words).into()),
+        Some(STEP_COMMAND) => std::process::exit(wrapper::run_step(&words).into()),
+        Some(_) | None => {}
     }
     let arguments = ShepherdArguments::parse();
     ignore_signals();

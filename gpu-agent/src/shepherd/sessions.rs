@@ -254,6 +254,7 @@ fn order(of_attempt: &Order, start: &SessionStart, end: &ProgramEnd) -> Order {
         },
         environment: environment.chain(own).collect(),
         stdin: end.kind,
+        input: None,
         stdout: Output::Given,
         stderr: end.stderr_output(),
         joins: true,
