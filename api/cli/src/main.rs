@@ -116,7 +116,7 @@ enum CliCommand {
     Release(jobs::Release),
     /// End running jobs, and put them back into the queue
     Requeue(jobs::Requeue),
-    /// Update jobs: their priority, their time limit, their deadline, or their share of a slice
+    /// Update jobs: their priority, time limit, deadline, what they wait for, or their share of a slice
     Update(jobs::Update),
     /// Wait until jobs have ended; exit with their code
     Wait(wait::Wait),

@@ -7,7 +7,7 @@ use tessera_model::Millis;
 use tessera_model::batch::Interaction;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{
-    BadField, JobSpec, JobUpdate, Nice, Priority, QueueRank, RawJobSpec, TimeUpdate, time_limit,
+    BadField, DependencyUpdate, JobSpec, JobUpdate, Nice, Priority, QueueRank, RawJobSpec, TimeUpdate, time_limit,
 };
 use time::OffsetDateTime;
 use utoipa::ToSchema;
@@ -305,6 +305,10 @@ pub struct UpdateRequest {
     /// Whether it has no deadline any more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_deadline: bool,
+    /// The jobs that it waits for from now on, in the forms of a submit's `dependency`; empty for none. It replaces
+    /// what the job waited for. Only a job that has not started takes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
 }
 
 /// What orders a job in the queue before its number.
@@ -341,8 +345,8 @@ impl From<QueueRank> for RankView {
     }
 }
 
-impl From<JobUpdate> for RankUpdateView {
-    fn from(update: JobUpdate) -> Self {
+impl From<&JobUpdate> for RankUpdateView {
+    fn from(update: &JobUpdate) -> Self {
         Self { priority: update.priority.map(Priority::get), nice: update.nice.map(Nice::get) }
     }
 }
@@ -434,7 +438,8 @@ fn interaction(requested: InteractiveRequest) -> Result<Interaction, BadField> {
 }
 
 impl UpdateRequest {
-    /// Checks the request: the new share of a slice, and the update of the other fields.
+    /// Checks the request: the new share of a slice, and the update of the other fields. A dependency that is not
+    /// empty is left to the caller, which knows the jobs that it names.
     ///
     /// # Errors
     ///
@@ -456,13 +461,15 @@ impl UpdateRequest {
                 (None, true) => Some(TimeUpdate::Removed),
                 (None, false) => None,
             },
+            dependency: (self.dependency.as_deref().map(str::trim) == Some(""))
+                .then_some(DependencyUpdate::Removed),
         };
         let sm = self.sm_percent.map(SmPercent::try_from).transpose()?;
-        if sm.is_none() && update.is_empty() {
+        if sm.is_none() && update.is_empty() && self.dependency.is_none() {
             return Err(BadField::new(
                 "priority",
                 "there is nothing to change",
-                "priority, nice, time_limit_secs, deadline, no_deadline or sm_percent",
+                "priority, nice, time_limit_secs, deadline, no_deadline, dependency or sm_percent",
             ));
         }
         Ok((sm, update))

@@ -131,7 +131,7 @@ impl ClusterState {
             Input::Dependencies(known) => self.queue.dependencies.learn(known),
             Input::Command { token, command, jobs } => {
                 let mut changes = self.attempt_changes(round);
-                let of = |job| (job, changes.command_job(job, command, now));
+                let of = |job| (job, changes.command_job(job, &command, now));
                 let results = jobs.into_iter().map(of).collect();
                 round.answers.users.push((token, results));
             }
@@ -345,7 +345,7 @@ impl AttemptChanges<'_> {
     fn command_job(
         &mut self,
         job: JobId,
-        command: JobCommand,
+        command: &JobCommand,
         now: Millis,
     ) -> Option<CommandResult> {
         if let Some(attempt) = self.attempts.by_job.get(&job).copied() {
@@ -357,17 +357,17 @@ impl AttemptChanges<'_> {
             JobCommand::Cancel => WaitingJobChange::To(JobState::Cancelled),
             JobCommand::Hold => WaitingJobChange::To(JobState::Held),
             JobCommand::Release => WaitingJobChange::To(JobState::Queued),
-            JobCommand::Reshare(sm) => WaitingJobChange::Share(sm),
-            JobCommand::Update(update) => WaitingJobChange::Update(update),
+            JobCommand::Reshare(sm) => WaitingJobChange::Share(*sm),
+            JobCommand::Update(update) => WaitingJobChange::Update(update.clone()),
             JobCommand::Requeue => {
                 let state = "waiting, or has ended".to_owned();
                 return Some(CommandResult::Refused { state });
             }
         };
-        if command == JobCommand::Cancel {
+        if *command == JobCommand::Cancel {
             self.predictions.checkpoints.remove(&job);
         }
-        if command != JobCommand::Release {
+        if *command != JobCommand::Release {
             // It is queued again with the other share after the commit.
             self.queue.dequeue(job);
         }
@@ -375,20 +375,20 @@ impl AttemptChanges<'_> {
         None
     }
 
-    fn command_live_job(&mut self, attempt: AttemptId, command: JobCommand) -> CommandResult {
+    fn command_live_job(&mut self, attempt: AttemptId, command: &JobCommand) -> CommandResult {
         let Some(live) = self.attempts.live.get_mut(&attempt) else {
             return CommandResult::NotFound;
         };
         if let JobCommand::Reshare(sm) = command {
-            return live.reshare(attempt, sm, &mut self.jobs.reshared);
+            return live.reshare(attempt, *sm, &mut self.jobs.reshared);
         }
         if let JobCommand::Update(update) = command {
             return live.update(attempt, update, &mut self.jobs.updated);
         }
-        if command == JobCommand::Requeue {
+        if *command == JobCommand::Requeue {
             return self.requeue_live_job(attempt);
         }
-        if command != JobCommand::Cancel {
+        if *command != JobCommand::Cancel {
             return CommandResult::Refused { state: live.state.word().to_owned() };
         }
         for attempt in self.attempts.gang_attempts(attempt) {

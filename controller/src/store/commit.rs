@@ -108,7 +108,7 @@ async fn run_commands(
         let mut seen = HashSet::new();
         let (now, later): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|place| seen.insert(commands[*place].job));
-        let batch: Vec<_> = now.iter().map(|place| commands[*place]).collect();
+        let batch: Vec<_> = now.iter().map(|place| commands[*place].clone()).collect();
         let moved = transitions::command_waiting_jobs(connection, &batch).await?;
         for place in now {
             findings.moved[place] = moved.get(&commands[place].job).copied();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -184,7 +185,7 @@ impl From<Priority> for QueueRank {
 /// A job update: what a user may change at any time. Absent fields don't change.
 ///
 /// It is stored with the keys of [`JobSpec`], and earlier updates of the job keep what it leaves out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobUpdate {
     /// The new priority; a running job has it when it waits again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,6 +208,50 @@ pub struct JobUpdate {
         deserialize_with = "TimeUpdate::deserialize_some"
     )]
     pub deadline: Option<TimeUpdate>,
+    /// The jobs that it waits for; only a waiting job's can change.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "DependencyUpdate::deserialize_some"
+    )]
+    pub dependency: Option<DependencyUpdate>,
+}
+
+/// A dependency that replaces another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<Dependency>", into = "Option<Dependency>")]
+pub enum DependencyUpdate {
+    /// It is removed.
+    Removed,
+    /// The new one; one copy serves all tasks of an array.
+    To(Arc<Dependency>),
+}
+
+impl From<Option<Dependency>> for DependencyUpdate {
+    fn from(dependency: Option<Dependency>) -> Self {
+        dependency.map_or(Self::Removed, |dependency| Self::To(Arc::new(dependency)))
+    }
+}
+
+impl From<DependencyUpdate> for Option<Dependency> {
+    fn from(update: DependencyUpdate) -> Self {
+        update.dependency().cloned()
+    }
+}
+
+impl DependencyUpdate {
+    /// Returns the dependency as in specifications: `None` if it is removed.
+    pub fn dependency(&self) -> Option<&Dependency> {
+        match self {
+            Self::Removed => None,
+            Self::To(dependency) => Some(dependency),
+        }
+    }
+
+    /// Reads an update that is there: `null` means that there is no dependency any more.
+    fn deserialize_some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
+        Self::deserialize(from).map(Some)
+    }
 }
 
 /// A time limit or a deadline that replaces another.
@@ -253,7 +298,7 @@ impl JobUpdate {
     }
 
     /// Applies the update to a job's specification.
-    pub const fn apply_to(self, spec: &mut JobSpec) {
+    pub fn apply_to(&self, spec: &mut JobSpec) {
         spec.queue_rank = self.rank_over(spec.queue_rank);
         if let Some(limit) = self.limit {
             spec.run.time_limit = limit.time();
@@ -261,11 +306,14 @@ impl JobUpdate {
         if let Some(deadline) = self.deadline {
             spec.deadline = deadline.time();
         }
+        if let Some(dependency) = &self.dependency {
+            spec.dependency = dependency.dependency().cloned();
+        }
     }
 
     /// Returns a job's rank after the update.
     #[must_use]
-    pub const fn rank_over(self, mut rank: QueueRank) -> QueueRank {
+    pub const fn rank_over(&self, mut rank: QueueRank) -> QueueRank {
         if let Some(priority) = self.priority {
             rank.priority = priority;
         }
@@ -283,11 +331,12 @@ impl JobUpdate {
             nice: self.nice.or(earlier.nice),
             limit: self.limit.or(earlier.limit),
             deadline: self.deadline.or(earlier.deadline),
+            dependency: self.dependency.or(earlier.dependency),
         }
     }
 
     /// Returns what changes, as text.
-    pub fn text(self) -> String {
+    pub fn text(&self) -> String {
         let priority =
             self.priority.map(|priority| format!("its priority becomes {}", priority.get()));
         let nice = self.nice.map(|nice| format!("its nice value becomes {}", nice.get()));
@@ -300,7 +349,12 @@ impl JobUpdate {
             TimeUpdate::To(_) => "it has another deadline",
         });
         let deadline = deadline.map(str::to_owned);
-        let all: Vec<String> = [priority, nice, limit, deadline].into_iter().flatten().collect();
+        let dependency = self.dependency.as_ref().map(|dependency| match dependency {
+            DependencyUpdate::Removed => "it waits for no other job any more".to_owned(),
+            DependencyUpdate::To(dependency) => format!("it waits for {dependency}"),
+        });
+        let all = [priority, nice, limit, deadline, dependency];
+        let all: Vec<String> = all.into_iter().flatten().collect();
         format!("{}, by its user", all.join(", "))
     }
 }

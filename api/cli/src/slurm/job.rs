@@ -100,15 +100,16 @@ pub fn unfold(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
 /// Puts the waiting tasks of each array into one line, as Slurm does.
 pub fn collapse(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
     let mut lines: Vec<SlurmJob> = Vec::new();
-    // Tasks whose ranks were updated alone have lines of their own, as in Slurm.
-    let mut line_of: BTreeMap<(u64, bool, RankUpdateView), usize> = BTreeMap::new();
+    // Tasks that were updated alone have lines of their own, as in Slurm.
+    let mut line_of: BTreeMap<(u64, bool, RankUpdateView, Option<String>), usize> = BTreeMap::new();
     for mut job in jobs {
         let index = job.record.array_index.filter(|_| job.state == SlurmState::Pending);
         let Some(index) = index else {
             lines.push(job);
             continue;
         };
-        let key = (job.record.submission, job.record.state == "held", job.record.queue_rank);
+        let JobRecord { submission, queue_rank, ref dependency, .. } = job.record;
+        let key = (submission, job.record.state == "held", queue_rank, dependency.clone());
         match line_of.get(&key).and_then(|line| lines.get_mut(*line)) {
             Some(line) => line.waiting.extend(index..=index + job.record.more),
             None => {
@@ -258,7 +259,9 @@ impl SlurmJob {
     /// Returns the conditions that it waits for, as Slurm shows them; nothing once it has started.
     pub fn dependency(&self) -> String {
         let waits = self.state == SlurmState::Pending;
-        let Some(dependency) = self.request.dependency.as_deref().filter(|_| waits) else {
+        let updated = self.record.dependency.as_deref();
+        let dependency = updated.or(self.request.dependency.as_deref());
+        let Some(dependency) = dependency.filter(|text| waits && !text.is_empty()) else {
             return "(null)".to_owned();
         };
         let state = match self.record.reason.as_deref() {
@@ -372,6 +375,7 @@ pub mod samples {
             gpu_index: None,
             queue_rank: RankUpdateView::default(),
             time_limit_secs: None,
+            dependency: None,
             partition: None,
             runs: Vec::new(),
         }

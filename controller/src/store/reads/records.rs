@@ -158,8 +158,8 @@ fn is_next(last: &JobRecord, task: &JobRecord) -> bool {
         && waits(task)
         && task.id == last.id + u64::from(last.more) + 1
         && last.array_index.and_then(|index| index.checked_add(last.more + 1)) == task.array_index
-        && (&last.state, &last.reason, last.queue_rank, last.time_limit_secs)
-            == (&task.state, &task.reason, task.queue_rank, task.time_limit_secs)
+        && (&last.state, &last.reason, last.queue_rank, last.time_limit_secs, &last.dependency)
+            == (&task.state, &task.reason, task.queue_rank, task.time_limit_secs, &task.dependency)
 }
 
 /// Returns whose jobs these are.
@@ -308,7 +308,7 @@ impl RecordRow {
             None => ArrayRules::default().position(place, first, 1),
         };
         let updates = self.updates.map(|Json(updates)| updates).unwrap_or_default();
-        let queue_rank = RankUpdateView::from(updates);
+        let queue_rank = RankUpdateView::from(&updates);
         Ok(JobRecord {
             id: at.number("job", self.job)?,
             submission: at.number("submission", self.submission)?,
@@ -331,6 +331,9 @@ impl RecordRow {
             time_limit_secs: updates
                 .limit
                 .map(|limit| limit.time().map_or(0, |limit| limit.get() / 1_000)),
+            dependency: updates.dependency.as_ref().map(|update| {
+                update.dependency().map_or_else(String::new, ToString::to_string)
+            }),
             partition: self.partition,
             more: 0,
             runs: Vec::new(),
