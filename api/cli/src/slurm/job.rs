@@ -89,8 +89,7 @@ pub fn unfold(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
         let more = std::mem::take(&mut job.record.more);
         for _ in 0..more {
             lines.push(job.clone());
-            job.record.id = job.record.id.saturating_add(1);
-            job.record.array_index = job.record.array_index.map(|index| index.saturating_add(1));
+            job.next_task();
         }
         lines.push(job);
     }
@@ -123,6 +122,12 @@ pub fn collapse(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
 }
 
 impl SlurmJob {
+    /// Becomes the next one of the tasks that its record stands for.
+    pub fn next_task(&mut self) {
+        self.record.id = self.record.id.saturating_add(1);
+        self.record.array_index = self.record.array_index.map(|index| index.saturating_add(1));
+    }
+
     /// Returns `42`, `42_7` or `42_[1-5]`.
     pub fn id(&self) -> String {
         let array = self.record.submission;
