@@ -192,6 +192,12 @@ enum CliCommand {
     /// Run a step's processes on one node, for the step
     #[command(hide = true)]
     StepPart,
+    /// Become a step's process that has a terminal, for the step
+    #[command(hide = true)]
+    StepTerminal {
+        /// What it is, as JSON
+        order: String,
+    },
     /// End a step's processes on this node with their caller, for the step
     #[command(hide = true)]
     StepWatch,
@@ -233,6 +239,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Schema(schema) => return schema.run(),
         CliCommand::Step(step) => return steps::run_here((**step).clone()).await,
         CliCommand::StepPart => return steps::run_part().await,
+        CliCommand::StepTerminal { order } => match steps::become_process(order)? {},
         CliCommand::StepWatch => return Ok(steps::run_watch().await.map(|()| 0)?),
         CliCommand::SlurmLinks(links) => return links.run(),
         CliCommand::Completions(completions) => return completions.run(Cli::command()),
@@ -302,6 +309,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Schema(verb) => verb.run(),
         CliCommand::Step(verb) => steps::run_here(*verb).await,
         CliCommand::StepPart => steps::run_part().await,
+        CliCommand::StepTerminal { order } => match steps::become_process(&order)? {},
         CliCommand::StepWatch => Ok(steps::run_watch().await.map(|()| 0)?),
         CliCommand::SlurmLinks(verb) => verb.run(),
         CliCommand::Completions(verb) => verb.run(Cli::command()),

@@ -15,13 +15,13 @@ mod layout;
 mod options;
 mod output;
 mod part;
+mod remote_terminal;
 mod tasks;
 mod transport;
 mod unused;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use self::across::StepAcross;
@@ -29,6 +29,7 @@ use self::environment::StepFacts;
 use self::gpus::{StepGpus, busy};
 pub use self::options::{StepOptions, StepPlan};
 pub use self::part::run_part;
+pub use self::remote_terminal::become_process;
 use self::tasks::StepTasks;
 pub use self::unused::UnusedStepOptions;
 pub use self::watch::run_watch;
@@ -174,35 +175,35 @@ fn facts(plan: &StepPlan, allocation: &Allocation, number: u64) -> StepFacts {
     }
 }
 
-/// Replaces this process with the single process of a step, so that it keeps the terminal. It takes
-/// no GPU from other steps, since a shell that is left open would keep it. Returns only why that
-/// failed.
-pub fn become_step(options: StepOptions, allocation: &Allocation) -> CommandFailure {
-    match try_become_step(options, allocation) {
-        Ok(never) => match never {},
-        Err(failed) => failed,
-    }
-}
-
-fn try_become_step(
+/// Runs the single process of a step in this terminal. On this node it replaces this process, so that it keeps the
+/// terminal. It takes no GPU from other steps, since a shell that is left open would keep it. Returns its exit code, if
+/// it ran on another node.
+///
+/// # Errors
+///
+/// [`CommandFailure`] states what the step requests that it can't have.
+pub async fn run_in_terminal(
     options: StepOptions,
     allocation: &Allocation,
-) -> Result<Infallible, CommandFailure> {
+) -> Result<u8, CommandFailure> {
     if !rustix::termios::isatty(rustix::stdio::stdin()) {
         return Err(CommandFailure::refused(
             "standard input is no terminal: call srun --pty in a terminal, or leave --pty out",
         ));
     }
-    let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
-    if !is_here(&plan, allocation) {
+    if options.input.is_some() {
         return Err(CommandFailure::refused(
-            "a terminal is only had on the node where srun is called: leave --nodelist out",
+            "a process with a terminal reads from it: leave --input or --pty out",
         ));
     }
+    let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
     std::fs::create_dir_all(&allocation.folder)?;
     let number = next_step(&allocation.folder)?;
     let facts = facts(&plan, allocation, number);
-    StepTasks { plan: &plan, allocation, facts, devices: None }.become_first()
+    if !is_here(&plan, allocation) {
+        return remote_terminal::run_there(&plan, allocation, facts).await;
+    }
+    match StepTasks { plan: &plan, allocation, facts, devices: None }.become_first()? {}
 }
 
 /// Draws the number of a step: they count from 0.

@@ -95,7 +95,7 @@ async fn run_step(arguments: Vec<OsString>, allocation: &Allocation) -> Done {
     let remarks = line.unused.check(Some(allocation), tasks).map_err(CommandFailure::refused)?;
     remarks.iter().for_each(|remark| eprintln!("srun: {remark}"));
     if line.unused.has_terminal() {
-        return Err(steps::become_step(line.step, allocation).into());
+        return Ok(steps::run_in_terminal(line.step, allocation).await?);
     }
     Ok(steps::run(line.step, allocation).await?)
 }
