@@ -609,6 +609,30 @@ mod tests {
     }
 
     #[test]
+    fn waiting_jobs_with_consecutive_numbers_are_one_run_where_records_are_folded() {
+        let group = || WaitingGroup {
+            submission: 50,
+            state: "queued".to_owned(),
+            reason: Some("resources".to_owned()),
+            // As the database groups them, in any order.
+            jobs: vec![54, 51, 50, 52, 60],
+            array_first: Some(0),
+            job_name: "a".to_owned(),
+            user_name: "ada".to_owned(),
+            accepted_at: OffsetDateTime::UNIX_EPOCH,
+            partition: None,
+        };
+        let runs = |is_folded| {
+            let mut runs = Vec::new();
+            group().add_runs(is_folded, &mut runs);
+            runs.iter().map(|run| (run.row.job, run.more)).collect::<Vec<_>>()
+        };
+
+        assert_eq!(runs(true), [(50, 2), (54, 0), (60, 0)]);
+        assert_eq!(runs(false), [(50, 0), (51, 0), (52, 0), (54, 0), (60, 0)]);
+    }
+
+    #[test]
     fn what_is_no_job_is_named() {
         let filter = RecordFilter { jobs: Some("1,x".to_owned()), ..RecordFilter::default() };
         let refused = RecordQuery::parse(filter, OffsetDateTime::UNIX_EPOCH).unwrap_err();
