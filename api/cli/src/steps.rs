@@ -203,7 +203,8 @@ pub async fn run_in_terminal(
     if !is_here(&plan, allocation) {
         return remote_terminal::run_there(&plan, allocation, facts).await;
     }
-    match StepTasks { plan: &plan, allocation, facts, devices: None }.become_first()? {}
+    let never = StepTasks { plan: &plan, allocation, facts, devices: None }.become_first()?;
+    match never {}
 }
 
 /// Draws the number of a step: they count from 0.

@@ -7,7 +7,8 @@ use tessera_model::Millis;
 use tessera_model::batch::Interaction;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{
-    BadField, DependencyUpdate, JobSpec, JobUpdate, Nice, Priority, QueueRank, RawJobSpec, TimeUpdate, time_limit,
+    BadField, DependencyUpdate, JobSpec, JobUpdate, Nice, Priority, QueueRank, RawJobSpec,
+    TimeUpdate, time_limit,
 };
 use time::OffsetDateTime;
 use utoipa::ToSchema;

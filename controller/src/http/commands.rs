@@ -227,7 +227,7 @@ fn refused(job: JobRef, state: &str, command: &JobCommand) -> ApiError {
         JobCommand::Hold => ("held", "a queued job; a running job can be cancelled"),
         JobCommand::Release => ("released", "a held job"),
         JobCommand::Requeue => ("requeued", "a running job; submit a job that has ended again"),
-        JobCommand::Update(update) if update.dependency.is_some() => {
+        JobCommand::Update(changed) if changed.dependency.is_some() => {
             ("given another dependency", "a job that has not started yet")
         }
         JobCommand::Reshare(_) | JobCommand::Update(_) => ("changed", "a waiting or running job"),

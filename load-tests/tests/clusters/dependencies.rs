@@ -216,7 +216,9 @@ fn a_waiting_job_takes_another_dependency_and_a_wrong_one_is_refused_with_its_re
         (line.trim() == format!("(Dependency) {expected}(unfulfilled)")).then_some(())
     });
     let events = rig.cluster.events(waiting).items;
-    assert!(events.iter().any(|event| event.text == format!("it waits for {expected}, by its user")));
+    assert!(
+        events.iter().any(|event| event.text == format!("it waits for {expected}, by its user"))
+    );
     // What it waited for before has no effect any more, and the next controller knows that.
     rig.let_go("first");
     rig.cluster.wait_job(first, SOON, "succeeded");

@@ -57,8 +57,5 @@ pub(super) async fn facts_of(
     .fetch_one(at)
     .await
     .map_err(StoreError::while_trying_to("follow what jobs wait for"))?;
-    Ok(DependencyOrigin {
-        is_circular: found.is_circular,
-        cancel_if_never: found.cancel_if_never,
-    })
+    Ok(DependencyOrigin { is_circular: found.is_circular, cancel_if_never: found.cancel_if_never })
 }

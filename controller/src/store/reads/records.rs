@@ -124,17 +124,17 @@ pub(super) async fn list(
     let several = rows.iter().filter(|row| row.array_first.is_some()).map(|row| row.submission);
     let of_groups = groups.iter().filter(|group| group.array_first.is_some());
     let names = task_names(at, several.chain(of_groups.map(|group| group.submission))).await?;
-    let mut runs: Vec<JobRun> = rows.into_iter().map(|row| JobRun { row, more: 0 }).collect();
+    let mut listed: Vec<JobRun> = rows.into_iter().map(|row| JobRun { row, more: 0 }).collect();
     for group in groups {
         let is_folded = query.fold
             && query.tasks.is_empty()
             && names.get(&group.submission).is_none_or(TaskNames::are_consecutive);
-        group.add_runs(is_folded, &mut runs);
+        group.add_runs(is_folded, &mut listed);
     }
-    runs.sort_unstable_by_key(|run| run.row.job);
+    listed.sort_unstable_by_key(|run| run.row.job);
     let mut left = RECORDS_MAX;
     let mut records: Vec<JobRecord> = Vec::new();
-    for JobRun { row, more } in runs {
+    for JobRun { row, more } in listed {
         if left == 0 {
             break;
         }
@@ -453,9 +453,10 @@ impl RecordRow {
             time_limit_secs: updates
                 .limit
                 .map(|limit| limit.time().map_or(0, |limit| limit.get() / 1_000)),
-            dependency: updates.dependency.as_ref().map(|update| {
-                update.dependency().map_or_else(String::new, ToString::to_string)
-            }),
+            dependency: updates
+                .dependency
+                .as_ref()
+                .map(|update| update.dependency().map_or_else(String::new, ToString::to_string)),
             partition: self.partition,
             more: 0,
             runs: Vec::new(),
