@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
+use tessera_agent_core::container::CDI_FOLDER;
 use tessera_kernel_queue::QueueRules;
 use tessera_model::{Bytes, Millis, RetentionTime};
 
-use crate::container::CDI_FOLDER;
 use crate::kernel;
 use crate::outputs;
 use crate::sys::holders::DeviceFiles;

@@ -21,10 +21,6 @@ use crate::sys::holders::DeviceFiles;
 pub const STEP_COMMAND: &str = "container-step";
 /// The variable that names that program, for steps.
 pub const RUNNER_VARIABLE: &str = "TESSERA_CONTAINER_RUNNER";
-/// First argument with which the shepherd's program becomes the one in front of a container.
-pub const CONTAINER_COMMAND: &str = "container";
-/// Where podman looks for specifications that exist until the next boot.
-pub const CDI_FOLDER: &str = "/var/run/cdi";
 /// Where the driver's libraries are on usual systems.
 const LIBRARY_FOLDERS: [&str; 4] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];

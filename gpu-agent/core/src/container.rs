@@ -24,6 +24,12 @@ pub const RUN_FOLDER: &str = "/boot";
 pub const PLAN_VARIABLE: &str = "TESSERA_CONTAINER";
 /// The name of the container in the attempt's own store.
 const NAME: &str = "attempt";
+/// First argument with which the shepherd's program becomes the one in front of a container.
+pub const CONTAINER_COMMAND: &str = "container";
+/// Where podman looks for specifications that exist until the next boot.
+pub const CDI_FOLDER: &str = "/var/run/cdi";
+/// How a sentence of the program in front of a container begins, by which its shepherd finds it in the output.
+pub const REFUSAL: &str = "tessera: the container could not be started: ";
 /// Exit code of what could not be started, as podman and docker use it.
 pub const NOT_STARTED_CODE: u8 = 125;
 

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Parser;
 use rustix::process::{Pid, set_child_subreaper, setsid};
-use tessera_agent::container::{CONTAINER_COMMAND, STEP_COMMAND, wrapper};
+use tessera_agent::container::{STEP_COMMAND, wrapper};
 use tessera_agent::shepherd::protocol::{PROTOCOL_FLAG, VERSION};
 use tessera_agent::shepherd::serve::{Shepherd, ShepherdLocation};
 use tessera_agent::sys::spawn::{ignore_signals, take_stdin};
+use tessera_agent_core::container::CONTAINER_COMMAND;
 
 /// Runs attempts for a tessera-agent. Never started by hand: standard input is its connection.
 #[derive(Debug, Parser)]

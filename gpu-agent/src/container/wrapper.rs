@@ -15,15 +15,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use tessera_agent_core::container::{
     self, ContainerGround, ContainerPlan, ContainerRuntime, ContainerStreams, ImageStore,
-    NOT_STARTED_CODE, PLAN_VARIABLE, RUN_FOLDER, StepContainer,
+    NOT_STARTED_CODE, PLAN_VARIABLE, REFUSAL, RUN_FOLDER, StepContainer,
 };
 use tessera_model::container::ContainerRules;
 
 use super::{find_libraries, find_runtimes};
 use crate::devices;
-
-/// How a sentence of this program begins, by which its shepherd finds it in the output.
-pub const REFUSAL: &str = "tessera: the container could not be started: ";
 
 /// A container that did not start.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 use tessera_agent_core::companion::{CompanionMemory, CompanionReadings};
-use tessera_agent_core::container::NOT_STARTED_CODE;
+use tessera_agent_core::container::{NOT_STARTED_CODE, REFUSAL};
 use tessera_agent_core::out_of_memory::text::TextEvidence;
 use tessera_agent_core::out_of_memory::{EvidenceStrength, MemoryEvidence, recognise};
 use tessera_agent_core::shepherd::verdict::{Evidence, Signalled, exit_of, verdict};
@@ -37,7 +37,6 @@ use super::prepare::{Prepared, prepare};
 use super::program_output::{OutputStream, ProgramOutput};
 use super::protocol::SpawnOrder;
 use super::sessions::Channel;
-use crate::container::wrapper::REFUSAL;
 use crate::lease_page::LeasePage;
 use crate::sys::clock;
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use tessera_agent_core::container::PLAN_VARIABLE;
+use tessera_agent_core::container::{CONTAINER_COMMAND, PLAN_VARIABLE};
 use tessera_frames::cluster::LogStream;
 use tessera_launch::order::{DeviceNumber, DeviceRules, Input, Order, Output, Program, Walls};
 use tessera_launch::prepare::{PrepareError, on_node, private_tmp};
@@ -17,7 +17,6 @@ use tessera_model::spec::JobProgram;
 use super::files;
 use super::program_output::{OutputStream, ProgramOutput};
 use super::protocol::SpawnOrder;
-use crate::container::CONTAINER_COMMAND;
 use crate::sys::clock;
 
 /// How long opening a user's paths may take. Chosen: longer than a folder takes that is mounted on demand.
