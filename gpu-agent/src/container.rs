@@ -15,6 +15,7 @@ use tessera_model::mig::Slot;
 use crate::config::AgentConfig;
 use crate::devices;
 use crate::messages::gpu::GpuNumbers;
+use crate::shepherd::files;
 use crate::sys::holders::DeviceFiles;
 
 /// First argument with which the shepherd's program starts a process of a step in a container.
@@ -101,15 +102,16 @@ impl ContainerFacts {
         let _ = std::fs::remove_file(self.path(attempt));
     }
 
-    /// Returns the attempts whose slices are described.
-    pub fn described(&self) -> BTreeSet<AttemptId> {
+    /// Returns the attempts of this node whose slices are described. Another agent on this machine has its attempts in
+    /// another data folder.
+    pub fn described(&self, data: &Path) -> BTreeSet<AttemptId> {
         let files = std::fs::read_dir(&self.cdi_folder).into_iter().flatten().flatten();
         let names = files.filter_map(|file| file.file_name().into_string().ok());
         let attempts = names.filter_map(|name| {
             let id = name.strip_prefix("tessera-")?.strip_suffix(".json")?;
             id.parse().ok().map(AttemptId::from_uuid)
         });
-        attempts.collect()
+        attempts.filter(|attempt| files::folder(data, *attempt).exists()).collect()
     }
 
     /// Returns the folder of specifications.

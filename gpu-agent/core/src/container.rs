@@ -94,7 +94,7 @@ pub enum NoContainer {
         /// The file.
         image: String,
     },
-    /// The attempt is root's, whom no wall holds.
+    /// The attempt is root's, which no wall holds.
     #[error(
         "jobs of root run in no container: it would have root's rights on the node; submit as a user"
     )]
@@ -263,14 +263,14 @@ impl ContainerPlan {
         let image: BTreeMap<&str, &str> =
             image.iter().filter_map(|variable| variable.split_once('=')).collect();
         let is_ours = |name: &str| ATTEMPTS_OWN.iter().any(|own| name.starts_with(own));
-        let is_wanted = |name: &str| {
+        let is_passed_on = |name: &str| {
             !LEFT_OUT.contains(&name)
                 && !name.starts_with("BASH_FUNC_")
                 && (is_ours(name) || !image.contains_key(name))
         };
         let mut all: BTreeMap<_, _> = attempt
             .iter()
-            .filter(|(name, _)| is_wanted(name))
+            .filter(|(name, _)| is_passed_on(name))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         let mut prepend = |name: &str, own: &[String]| {

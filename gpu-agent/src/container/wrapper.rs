@@ -79,9 +79,9 @@ fn run_words(words: &[String]) -> Result<u8, WrapperError> {
 fn run_step_words(words: &[String]) -> Result<u8, WrapperError> {
     let (first, words) =
         words.split_first().ok_or_else(|| WrapperError::Plan("it is missing".to_owned()))?;
-    let asked: StepContainer =
+    let requested: StepContainer =
         serde_json::from_str(first).map_err(|error| WrapperError::Plan(error.to_string()))?;
-    let rules = ContainerRules::parse(&asked.image, &asked.mounts, asked.work_dir)
+    let rules = ContainerRules::parse(&requested.image, &requested.mounts, requested.work_dir)
         .map_err(|bad| WrapperError::Plan(bad.to_string()))?;
     let env = environment();
     let tmp = std::env::temp_dir();
@@ -268,7 +268,7 @@ fn image_stores(attempt: &BTreeMap<String, String>) -> Vec<ImageStore> {
         .collect()
 }
 
-/// What podman says about an image that is not in a store.
+/// What podman reports of an image that is not in a store.
 const NOT_KNOWN: &str = "image not known";
 
 /// Finds the image, and returns its store and its variables.
@@ -289,12 +289,12 @@ fn find_image(
                 serde_json::from_slice(&output.stdout).unwrap_or_default();
             return Ok((store.clone(), variables.unwrap_or_default()));
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        if !said.contains(NOT_KNOWN) {
-            let said = said.lines().last().unwrap_or("it said nothing").to_owned();
+        let reported = String::from_utf8_lossy(&output.stderr);
+        if !reported.contains(NOT_KNOWN) {
+            let reason = reported.lines().last().unwrap_or("it gave no reason").to_owned();
             let folder = &store.folder;
             return Err(WrapperError::Refused(format!(
-                "podman can't read the images in {folder}: {said}"
+                "podman can't read the images in {folder}: {reason}"
             )));
         }
         // The other store's driver must not find what this one made.

@@ -507,7 +507,7 @@ impl RunningAttempt {
     }
 
     /// Returns why the attempt's container did not start, if it has one and the program in front of it reports that.
-    /// A program inside that ends with this code by itself counts as one, too: podman can't tell them apart either.
+    /// A program inside that ends with this code by itself counts as one, too: podman can't distinguish them either.
     fn refused_container(&self, exit: ProgramExit) -> Option<String> {
         let reports = exit == ProgramExit::Code(NOT_STARTED_CODE) && self.signalled.is_none();
         self.order.container.as_ref().filter(|_| reports)?;

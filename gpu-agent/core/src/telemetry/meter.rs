@@ -437,7 +437,7 @@ impl Meter {
     }
 }
 
-/// Longest time between two samples in which an attempt that is idle in both counts as idle: a program that uses its
+/// Longest time between two samples in which an attempt that is idle in both counts as idle. A program that uses its
 /// GPU for a moment every few seconds must be seen. Longer gaps come from a driver or an agent that did not answer.
 const IDLE_GAP_MAX: Millis = Millis::from_secs(15);
 
