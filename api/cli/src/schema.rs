@@ -20,8 +20,8 @@ use tessera_api_types::{
     DecisionPage, DecisionView, DoctorReport, EfficiencyReport, GpuAvailabilityView, GpuDetails,
     GpuListing, JobDetail, JobEvents, JobExplanation, JobMemory, JobPage, KernelTasks,
     LayoutApplied, LayoutPlan, LayoutPlans, NodeCertificateList, NodeDetails, NodeInvitation,
-    NodeListing, NodeRevoked, OperatorResult, PlanPreviewView, PredictionReport, ProblemDetails,
-    SubmitResponse, TaskKernels, TokenCreated, TokenList, UsageReport, WhoAmI,
+    NodeListing, NodeRevoked, OperatorResult, PlanPreviewView, PowerReport, PredictionReport,
+    ProblemDetails, SubmitResponse, TaskKernels, TokenCreated, TokenList, UsageReport, WhoAmI,
 };
 
 /// All types that are printed, and the types that they refer to.
@@ -59,6 +59,7 @@ use tessera_api_types::{
     NodeListing,
     NodeRevoked,
     OperatorResult,
+    PowerReport,
     PredictionReport,
     ProblemDetails,
     ReplayReport,
@@ -99,6 +100,7 @@ const OUTPUTS: &[(&str, SchemaName, &str)] = &[
     ("kernel-tasks", <KernelTasks as ToSchema>::name, "kernels"),
     ("task-kernels", <TaskKernels as ToSchema>::name, "kernels TASK"),
     ("predictions", <PredictionReport as ToSchema>::name, "predictions"),
+    ("power", <PowerReport as ToSchema>::name, "power-cap"),
     ("usage", <UsageReport as ToSchema>::name, "usage"),
     ("report", <AccountingReport as ToSchema>::name, "report"),
     ("plan-preview", <PlanPreviewView as ToSchema>::name, "gpus layout plan"),
