@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tessera_control::idle::IdleReport;
 use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName};
 
@@ -85,6 +86,23 @@ impl FigureCache {
         let state = self.state();
         let fresh = state.shown.values().filter(|shown| shown.received.elapsed() < FRESH);
         fresh.flat_map(|shown| &shown.figures.attempts).find(|f| f.attempt == attempt).copied()
+    }
+
+    /// Returns how long attempts have done nothing, by fresh reports only; zero for those that do something.
+    pub fn idle_of(&self, attempts: &[AttemptId]) -> Vec<IdleReport> {
+        let state = self.state();
+        let fresh = state.shown.values().filter(|shown| shown.received.elapsed() < FRESH);
+        let reported = fresh.flat_map(|shown| {
+            let at = shown.figures.at_unix;
+            shown.figures.attempts.iter().map(move |figures| (at, figures))
+        });
+        reported
+            .filter(|(_, figures)| attempts.contains(&figures.attempt))
+            .map(|(at, figures)| IdleReport {
+                attempt: figures.attempt,
+                idle: figures.idle_since.map_or(Millis::ZERO, |since| at.minus(since)),
+            })
+            .collect()
     }
 
     /// Returns a GPU's newest figures over time, as [`Series::newest`]; no points if nothing was
@@ -201,6 +219,7 @@ mod tests {
             report.at_unix = Millis::from_secs(1_000 + 5 * round);
             report.attempts = vec![AttemptFigures {
                 memory_peak: None,
+                idle_since: None,
                 attempt: attempt(7),
                 job: tessera_model::JobId::from_number(1),
                 memory_used: Some(Bytes::new(round)),

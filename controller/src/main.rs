@@ -235,6 +235,7 @@ async fn run(
         readiness: ends.readiness.clone(),
         epoch: epochs,
         outbox: outbox.clone(),
+        figures: ends.figures.clone(),
     };
     let placer = placer::start(parts, ends.queries, accepted);
     intake::start(others, &options, &memory, ends.calls, fresh, &outbox);

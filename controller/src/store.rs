@@ -10,6 +10,7 @@ pub mod connect;
 pub mod database;
 mod dependencies;
 mod gangs;
+mod idle_jobs;
 pub mod job_updates;
 pub mod kernel_profiles;
 pub mod layout_plans;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use serde::{Deserialize, Serialize};
+use tessera_agent_core::container::CDI_FOLDER;
 use tessera_kernel_queue::QueueRules;
 use tessera_model::{Bytes, Millis, RetentionTime};
 
@@ -208,6 +209,10 @@ struct ConfigFile {
     no_new_privileges: Option<bool>,
     guard_devices: Option<bool>,
     tasks_max: Option<u64>,
+    podman: Option<PathBuf>,
+    apptainer: Option<PathBuf>,
+    cdi_folder: Option<PathBuf>,
+    driver_libraries: Option<PathBuf>,
     pass_env: Option<Vec<String>>,
     keep_attempts: Option<usize>,
     keep_outputs: Option<RetentionTime>,
@@ -277,6 +282,14 @@ pub struct AgentConfig {
     pub guard_devices: bool,
     /// Maximum number of processes and threads of a job.
     pub tasks_max: u64,
+    /// Podman, if it isn't where it usually is.
+    pub podman: Option<PathBuf>,
+    /// Apptainer, if it isn't where it usually is.
+    pub apptainer: Option<PathBuf>,
+    /// Where slices are described to podman.
+    pub cdi_folder: PathBuf,
+    /// The folder of the driver's libraries, if they aren't where they usually are.
+    pub driver_libraries: Option<PathBuf>,
     /// Variables of the agent's own environment that attempts get.
     pub pass_env: Vec<String>,
     /// The number of ended attempts whose outputs are kept.
@@ -452,6 +465,10 @@ impl AgentConfig {
             no_new_privileges: file.no_new_privileges.unwrap_or(true),
             guard_devices: file.guard_devices.unwrap_or(true),
             tasks_max: file.tasks_max.unwrap_or(TASKS_MAX),
+            podman: file.podman,
+            apptainer: file.apptainer,
+            cdi_folder: file.cdi_folder.unwrap_or_else(|| CDI_FOLDER.into()),
+            driver_libraries: file.driver_libraries,
             pass_env: file.pass_env.unwrap_or_else(|| {
                 ["TESSERA_SIM_NODE", "TESSERA_SIM_LATENCY"].map(str::to_owned).to_vec()
             }),

@@ -21,6 +21,26 @@ pub fn rules(files: &DeviceFiles, held: &[(&GpuNumbers, Option<Slot>)]) -> Optio
     choose(&nodes, &table, held)
 }
 
+/// Lists the paths of the nodes that an attempt with these GPUs and instances may open.
+pub fn own_nodes(files: &DeviceFiles, held: &[(&GpuNumbers, Option<Slot>)]) -> Vec<String> {
+    let nodes = nodes(&files.folder);
+    let table = fs::read_to_string(&files.minors).unwrap_or_default();
+    let rules = choose(&nodes, &table, held).unwrap_or_default();
+    let is_open = |major: u32, minor: u32| rules.open.contains(&(major, minor));
+    let open = nodes.iter().filter(|(_, major, minor)| is_open(*major, *minor));
+    open.map(|(name, ..)| files.folder.join(name).display().to_string()).collect()
+}
+
+/// Lists the paths of the driver's nodes that this process may open.
+pub fn openable_nodes() -> Vec<String> {
+    let files = DeviceFiles::default();
+    let paths = nodes(&files.folder).into_iter().map(|(name, ..)| files.folder.join(name));
+    paths
+        .filter(|path| fs::File::options().read(true).write(true).open(path).is_ok())
+        .map(|path| path.display().to_string())
+        .collect()
+}
+
 fn choose(
     nodes: &[(String, u32, u32)],
     table: &str,

@@ -6,6 +6,7 @@
 //! - [`shepherd`]: the process that an attempt runs under, and that outlives the agent.
 //! - [`accounts`]: the accounts that attempts run under.
 //! - [`devices`]: which device nodes they may open.
+//! - [`container`]: attempts in containers.
 //! - [`isolation`]: which limits and protections they don't have here.
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
 //! - [`nvml`], [`gpus`]: GPUs, queried through a process of their own.
@@ -25,6 +26,7 @@ pub mod calls;
 pub mod certificate;
 pub mod companion;
 pub mod config;
+pub mod container;
 pub mod devices;
 pub mod disk;
 pub mod doctor;

@@ -12,6 +12,7 @@ use tessera_agent::calls::CallListener;
 use tessera_agent::certificate::NodeCertificate;
 use tessera_agent::companion;
 use tessera_agent::config::{AgentArguments, AgentCommand, AgentConfig};
+use tessera_agent::container::ContainerFacts;
 use tessera_agent::disk::{DataFolder, NodeState};
 use tessera_agent::doctor::Doctor;
 use tessera_agent::gpus::managed::GpuTools;
@@ -385,6 +386,7 @@ impl Startup {
             mps: mps::find(&self.config.mps_control),
             kernel_over_mps: self.config.kernel_over_mps,
             companion: self.companion(),
+            containers: ContainerFacts::find(&self.config),
             watch: self.config.watch,
             address: self.config.address.clone(),
         }

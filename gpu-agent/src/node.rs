@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::accounts::{AccountCache, AccountRules, JobAccount};
+use crate::container::ContainerFacts;
 use crate::disk::{self, NodeState};
 use crate::journal::{Journal, SyncUrgency};
 use crate::kernel::EndpointHandle;
@@ -77,6 +78,8 @@ pub struct NodeFacts {
     pub kernel_over_mps: bool,
     /// The folder of the Python companion; `None` if it is off.
     pub companion: Option<String>,
+    /// What it has for containers.
+    pub containers: ContainerFacts,
     /// Whether the shim watches programs whose jobs do not state it.
     pub watch: bool,
     /// Where other nodes reach this one, if its operator set it.
@@ -126,6 +129,8 @@ pub struct AgentNode {
     accounts: AccountCache,
     /// The accounts of attempts that are on their way to a shepherd.
     job_accounts: BTreeMap<AttemptId, JobAccount>,
+    /// Attempts whose slices are described to a container runtime.
+    described: BTreeSet<AttemptId>,
     /// Where this node's inputs come from.
     inputs: mpsc::Sender<NodeInput>,
 }
@@ -161,6 +166,7 @@ impl AgentNode {
                 // Those whose attempts ended before they were started.
                 self.job_accounts.retain(|attempt, _| self.attempts.is_alive(*attempt));
                 self.end_queued_attempts();
+                self.forget_described();
                 self.send_kernel_reports();
             }
         }

@@ -125,6 +125,10 @@ pub struct Update {
     /// `none`. Placement plans for it at once
     #[arg(long, value_name = "TIME", group = "change")]
     deadline: Option<DeadlineWord>,
+    /// Jobs that it waits for from now on, as for submit (afterok:42, afterany:42:43, singleton), or `none`. A job
+    /// that has started takes none
+    #[arg(short, long, value_name = "CONDITIONS", group = "change")]
+    dependency: Option<String>,
 }
 
 /// A deadline, or `none`.
@@ -161,6 +165,10 @@ impl Update {
             priority: self.priority,
             nice: self.nice,
             time_limit_secs: self.time_limit.map(|limit| limit.secs().unwrap_or(0)),
+            dependency: self.dependency.map(|word| match word.as_str() {
+                "none" => String::new(),
+                _ => word,
+            }),
         };
         let update = |job| session.client.update(job, &change);
         on_all(session, flatten(&self.jobs), "update", update).await

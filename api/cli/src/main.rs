@@ -117,7 +117,7 @@ enum CliCommand {
     Release(jobs::Release),
     /// End running jobs, and put them back into the queue
     Requeue(jobs::Requeue),
-    /// Update jobs: their priority, their time limit, their deadline, or their share of a slice
+    /// Update jobs: their priority, time limit, deadline, what they wait for, or their share of a slice
     Update(jobs::Update),
     /// Wait until jobs have ended; exit with their code
     Wait(wait::Wait),
@@ -196,6 +196,12 @@ enum CliCommand {
     /// Run a step's processes on one node, for the step
     #[command(hide = true)]
     StepPart,
+    /// Become a step's process that has a terminal, for the step
+    #[command(hide = true)]
+    StepTerminal {
+        /// What it is, as JSON
+        order: String,
+    },
     /// End a step's processes on this node with their caller, for the step
     #[command(hide = true)]
     StepWatch,
@@ -237,6 +243,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Schema(schema) => return schema.run(),
         CliCommand::Step(step) => return steps::run_here((**step).clone()).await,
         CliCommand::StepPart => return steps::run_part().await,
+        CliCommand::StepTerminal { order } => match steps::become_process(order)? {},
         CliCommand::StepWatch => return Ok(steps::run_watch().await.map(|()| 0)?),
         CliCommand::SlurmLinks(links) => return links.run(),
         CliCommand::Completions(completions) => return completions.run(Cli::command()),
@@ -307,6 +314,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Schema(verb) => verb.run(),
         CliCommand::Step(verb) => steps::run_here(*verb).await,
         CliCommand::StepPart => steps::run_part().await,
+        CliCommand::StepTerminal { order } => match steps::become_process(&order)? {},
         CliCommand::StepWatch => Ok(steps::run_watch().await.map(|()| 0)?),
         CliCommand::SlurmLinks(verb) => verb.run(),
         CliCommand::Completions(verb) => verb.run(Cli::command()),

@@ -185,6 +185,17 @@ fn draw(detail: &JobDetail) -> String {
         ("In", detail.work_dir.clone()),
         ("Environment", (!detail.env_names.is_empty()).then(|| detail.env_names.join(" "))),
         ("Time limit", detail.time_limit_secs.map(|secs| Elapsed(secs).to_string())),
+        (
+            "Idle timeout",
+            detail.idle_timeout_secs.map(|secs| {
+                format!(
+                    "{}, then {}",
+                    Elapsed(secs),
+                    detail.idle_action.as_deref().unwrap_or("end")
+                )
+            }),
+        ),
+        ("Container", detail.container.clone()),
         ("Waits for", detail.dependency.clone()),
         ("Deadline", detail.deadline.map(|at| deadline_text(at, job.ended_at))),
         ("Retries left", (detail.retries_left > 0).then(|| detail.retries_left.to_string())),

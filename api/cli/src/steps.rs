@@ -15,13 +15,13 @@ mod layout;
 mod options;
 mod output;
 mod part;
+mod remote_terminal;
 mod tasks;
 mod transport;
 mod unused;
 mod watch;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use self::across::StepAcross;
@@ -29,6 +29,7 @@ use self::environment::StepFacts;
 use self::gpus::{StepGpus, busy};
 pub use self::options::{StepOptions, StepPlan};
 pub use self::part::run_part;
+pub use self::remote_terminal::become_process;
 use self::tasks::StepTasks;
 pub use self::unused::UnusedStepOptions;
 pub use self::watch::run_watch;
@@ -126,7 +127,10 @@ pub async fn run_here(options: StepOptions) -> Result<u8, CommandFailure> {
 /// # Errors
 ///
 /// [`CommandFailure`] states what the step requests that the job does not have.
-pub async fn run(options: StepOptions, allocation: &Allocation) -> Result<u8, CommandFailure> {
+pub async fn run(mut options: StepOptions, allocation: &Allocation) -> Result<u8, CommandFailure> {
+    if let Some(input) = options.input.take().filter(|input| input != "all") {
+        read_from(&input)?;
+    }
     let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
     std::fs::create_dir_all(&allocation.folder)?;
     let number = next_step(&allocation.folder)?;
@@ -138,6 +142,15 @@ pub async fn run(options: StepOptions, allocation: &Allocation) -> Result<u8, Co
     let announce = || eprintln!("{}", busy(&allocation.job));
     let gpus = StepGpus::take((needed, plan.overlap), allocation, announce).await?;
     StepTasks { plan: &plan, allocation, facts, devices: gpus.devices() }.run().await
+}
+
+/// Puts a file in the place of standard input, as if the shell had redirected it.
+fn read_from(input: &str) -> Result<(), CommandFailure> {
+    let path = if input == "none" { "/dev/null" } else { input };
+    let file = std::fs::File::open(path).map_err(|error| {
+        CommandFailure::refused(format!("--input {input}: the file can't be read: {error}"))
+    })?;
+    Ok(rustix::stdio::dup2_stdin(&file).map_err(std::io::Error::from)?)
 }
 
 /// Returns whether all processes run on the node of this one.
@@ -162,35 +175,36 @@ fn facts(plan: &StepPlan, allocation: &Allocation, number: u64) -> StepFacts {
     }
 }
 
-/// Replaces this process with the single process of a step, so that it keeps the terminal. It takes
-/// no GPU from other steps, since a shell that is left open would keep it. Returns only if that
-/// failed, with the reason.
-pub fn become_step(options: StepOptions, allocation: &Allocation) -> CommandFailure {
-    match try_become_step(options, allocation) {
-        Ok(never) => match never {},
-        Err(failed) => failed,
-    }
-}
-
-fn try_become_step(
+/// Runs the single process of a step in this terminal. On this node it replaces this process, so that it keeps the
+/// terminal. It takes no GPU from other steps, since a shell that is left open would keep it. Returns its exit code, if
+/// it ran on another node.
+///
+/// # Errors
+///
+/// [`CommandFailure`] states what the step requests that it can't have.
+pub async fn run_in_terminal(
     options: StepOptions,
     allocation: &Allocation,
-) -> Result<Infallible, CommandFailure> {
+) -> Result<u8, CommandFailure> {
     if !rustix::termios::isatty(rustix::stdio::stdin()) {
         return Err(CommandFailure::refused(
             "standard input is not a terminal: call srun --pty in a terminal, or omit --pty",
         ));
     }
-    let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
-    if !is_here(&plan, allocation) {
+    if options.input.is_some() {
         return Err(CommandFailure::refused(
-            "a terminal is available only on the node where srun is called: omit --nodelist",
+            "a process with a terminal reads from it: leave --input or --pty out",
         ));
     }
+    let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
     std::fs::create_dir_all(&allocation.folder)?;
     let number = next_step(&allocation.folder)?;
     let facts = facts(&plan, allocation, number);
-    StepTasks { plan: &plan, allocation, facts, devices: None }.become_first()
+    if !is_here(&plan, allocation) {
+        return remote_terminal::run_there(&plan, allocation, facts).await;
+    }
+    let never = StepTasks { plan: &plan, allocation, facts, devices: None }.become_first()?;
+    match never {}
 }
 
 /// Draws the number of a step: they count from 0.

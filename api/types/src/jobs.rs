@@ -148,6 +148,15 @@ pub struct JobDetail {
     pub dependency: Option<String>,
     /// Longest run time in seconds.
     pub time_limit_secs: Option<u64>,
+    /// For how many seconds its GPUs may do nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_secs: Option<u64>,
+    /// What follows then: `end` or `requeue`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_action: Option<String>,
+    /// The image of the container that it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// How often it may still be retried after failures of its own.
     pub retries_left: u32,
     /// What is done when it runs out of GPU memory: `larger`, `same` or `fail`.

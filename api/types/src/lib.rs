@@ -71,8 +71,8 @@ pub use self::sessions::{
     InteractiveRequest, SessionCommand, SessionEvent, SessionOpening, TerminalView,
 };
 pub use self::submit::{
-    ArrayRange, DeadlineView, EarlySignalRequest, GangRequest, RankUpdateView, RankView,
-    SubmitRequest, SubmitResponse, UpdateRequest,
+    ArrayRange, ContainerRequest, DeadlineView, EarlySignalRequest, GangRequest, RankUpdateView,
+    RankView, SubmitRequest, SubmitResponse, UpdateRequest,
 };
 pub use self::task_kernels::{KernelTask, KernelTasks, KernelTime, KernelView, TaskKernels};
 pub use self::usage::{AccountUsage, UsageReport, UserUsage};

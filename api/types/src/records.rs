@@ -131,6 +131,9 @@ pub struct JobRecord {
     /// Its time limit in seconds after updates, 0 for none; absent if it was not updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit_secs: Option<u64>,
+    /// The jobs that it waits for after updates, empty for none; absent if that was not updated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
     /// The partition that it named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,

@@ -7,7 +7,8 @@ use tessera_model::Millis;
 use tessera_model::batch::Interaction;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{
-    BadField, JobSpec, JobUpdate, Nice, Priority, QueueRank, RawJobSpec, TimeUpdate, time_limit,
+    BadField, DependencyUpdate, JobSpec, JobUpdate, Nice, Priority, QueueRank, RawJobSpec,
+    TimeUpdate, time_limit,
 };
 use time::OffsetDateTime;
 use utoipa::ToSchema;
@@ -45,6 +46,19 @@ pub struct SubmitRequest {
     /// File for standard error; by default where standard output goes, if that is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
+    /// File for standard input, with the same patterns; by default there is nothing to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<String>,
+    /// The container that the program runs in; by default it runs on the node itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerRequest>,
+    /// For how many seconds the job's GPUs may do nothing, 10 to 604800; by default for ever. The job is warned at
+    /// half of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_secs: Option<u64>,
+    /// What follows after `idle_timeout_secs`: `end` (the default) or `requeue`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_action: Option<String>,
     /// GPU memory that the job needs. Without it, `gpu_profile` or `gpu_whole`, the job gets
     /// the smallest slice.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,6 +242,22 @@ const fn one() -> u32 {
     1
 }
 
+/// A container that a job's program runs in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ContainerRequest {
+    /// The image: a name in the user's image store on the node, such as `python:3.12`, which rootless podman runs;
+    /// or the absolute path of a `.sif` file, which apptainer runs.
+    pub image: String,
+    /// What of the node the program sees besides its working folder: `SOURCE`, `SOURCE:TARGET` or
+    /// `SOURCE:TARGET:ro`, absolute paths; at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<String>,
+    /// The folder inside in which the program starts; by default its working folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<String>,
+}
+
 /// A signal before the time limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -277,6 +307,10 @@ pub struct UpdateRequest {
     /// Whether its deadline is removed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_deadline: bool,
+    /// The jobs that it waits for from now on, in the forms of a submit's `dependency`; empty for none. It replaces
+    /// what the job waited for. Only a job that has not started takes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
 }
 
 /// What orders a job in the queue before its number.
@@ -313,8 +347,8 @@ impl From<QueueRank> for RankView {
     }
 }
 
-impl From<JobUpdate> for RankUpdateView {
-    fn from(update: JobUpdate) -> Self {
+impl From<&JobUpdate> for RankUpdateView {
+    fn from(update: &JobUpdate) -> Self {
         Self { priority: update.priority.map(Priority::get), nice: update.nice.map(Nice::get) }
     }
 }
@@ -392,6 +426,10 @@ impl SubmitRequest {
             gpu_model: self.gpu_model,
             nodelist: self.nodelist,
             exclude: self.exclude,
+            input: self.input,
+            container: self.container.map(|of| (of.image, of.mounts, of.work_dir)),
+            idle_timeout_secs: self.idle_timeout_secs,
+            idle_action: self.idle_action,
         })
     }
 }
@@ -402,7 +440,8 @@ fn interaction(requested: InteractiveRequest) -> Result<Interaction, BadField> {
 }
 
 impl UpdateRequest {
-    /// Checks the request: the new share of a slice, and the update of the other fields.
+    /// Checks the request: the new share of a slice, and the update of the other fields. A dependency that is not
+    /// empty is left to the caller, which knows the jobs that it names.
     ///
     /// # Errors
     ///
@@ -424,13 +463,15 @@ impl UpdateRequest {
                 (None, true) => Some(TimeUpdate::Removed),
                 (None, false) => None,
             },
+            dependency: (self.dependency.as_deref().map(str::trim) == Some(""))
+                .then_some(DependencyUpdate::Removed),
         };
         let sm = self.sm_percent.map(SmPercent::try_from).transpose()?;
-        if sm.is_none() && update.is_empty() {
+        if sm.is_none() && update.is_empty() && self.dependency.is_none() {
             return Err(BadField::new(
                 "priority",
                 "there is nothing to change",
-                "priority, nice, time_limit_secs, deadline, no_deadline or sm_percent",
+                "priority, nice, time_limit_secs, deadline, no_deadline, dependency or sm_percent",
             ));
         }
         Ok((sm, update))

@@ -9,7 +9,7 @@ use tessera_model::{AttemptId, JobId};
 use tessera_model::spec::JobUpdate;
 
 /// A user's command to a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobCommand {
     /// End the job.
     Cancel,
@@ -21,7 +21,7 @@ pub enum JobCommand {
     Requeue,
     /// Give the job another part of its slice's multiprocessors.
     Reshare(SmPercent),
-    /// Update its priority or its time limit.
+    /// Update what its user may change.
     Update(JobUpdate),
 }
 

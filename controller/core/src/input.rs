@@ -4,6 +4,7 @@ use crate::attempt_changes::AttemptChanges;
 use crate::commands::operator::OperatorCommand;
 use crate::commands::{CommandResult, JobCommand, JobStateChange};
 use crate::duplicates::{note_closed_connection, refuse_duplicate, take_due_successors};
+use crate::idle::IdleReport;
 use crate::memory_requests::measure_largest_slice;
 use crate::mig_mode::{answer_mig_mode, send_mig_mode};
 use crate::overrides::{clear_override, resolve_target, set_override};
@@ -79,6 +80,8 @@ pub enum Input {
         /// The wall clock, milliseconds since 1970.
         now_unix: Millis,
     },
+    /// How long attempts have done nothing, of those that are to be watched.
+    Idle(Vec<IdleReport>),
     /// Time passed.
     Tick,
 }
@@ -87,7 +90,7 @@ impl Input {
     /// Returns whether it only adds waiting jobs, or only time passes.
     pub(crate) fn only_adds_jobs(&self) -> bool {
         match self {
-            Self::Submitted(_) | Self::Tick => true,
+            Self::Submitted(_) | Self::Idle(_) | Self::Tick => true,
             // It leads to a row, so the round can't be skipped.
             Self::Frame { frame, .. } => matches!(**frame, ToController::Memory(_)),
             _ => false,
@@ -124,10 +127,11 @@ impl ClusterState {
                     self.attempt_changes(round).enqueue(job, submitted);
                 }
             }
+            Input::Idle(reports) => self.attempt_changes(round).record_idle(&reports, now),
             Input::Dependencies(known) => self.queue.dependencies.learn(known),
             Input::Command { token, command, jobs } => {
                 let mut changes = self.attempt_changes(round);
-                let of = |job| (job, changes.command_job(job, command, now));
+                let of = |job| (job, changes.command_job(job, &command, now));
                 let results = jobs.into_iter().map(of).collect();
                 round.answers.users.push((token, results));
             }
@@ -341,7 +345,7 @@ impl AttemptChanges<'_> {
     fn command_job(
         &mut self,
         job: JobId,
-        command: JobCommand,
+        command: &JobCommand,
         now: Millis,
     ) -> Option<CommandResult> {
         if let Some(attempt) = self.attempts.by_job.get(&job).copied() {
@@ -353,17 +357,17 @@ impl AttemptChanges<'_> {
             JobCommand::Cancel => WaitingJobChange::To(JobState::Cancelled),
             JobCommand::Hold => WaitingJobChange::To(JobState::Held),
             JobCommand::Release => WaitingJobChange::To(JobState::Queued),
-            JobCommand::Reshare(sm) => WaitingJobChange::Share(sm),
-            JobCommand::Update(update) => WaitingJobChange::Update(update),
+            JobCommand::Reshare(sm) => WaitingJobChange::Share(*sm),
+            JobCommand::Update(update) => WaitingJobChange::Update(update.clone()),
             JobCommand::Requeue => {
                 let state = "waiting, or has ended".to_owned();
                 return Some(CommandResult::Refused { state });
             }
         };
-        if command == JobCommand::Cancel {
+        if *command == JobCommand::Cancel {
             self.predictions.checkpoints.remove(&job);
         }
-        if command != JobCommand::Release {
+        if *command != JobCommand::Release {
             // It is queued again with the other share after the commit.
             self.queue.dequeue(job);
         }
@@ -371,20 +375,20 @@ impl AttemptChanges<'_> {
         None
     }
 
-    fn command_live_job(&mut self, attempt: AttemptId, command: JobCommand) -> CommandResult {
+    fn command_live_job(&mut self, attempt: AttemptId, command: &JobCommand) -> CommandResult {
         let Some(live) = self.attempts.live.get_mut(&attempt) else {
             return CommandResult::NotFound;
         };
         if let JobCommand::Reshare(sm) = command {
-            return live.reshare(attempt, sm, &mut self.jobs.reshared);
+            return live.reshare(attempt, *sm, &mut self.jobs.reshared);
         }
         if let JobCommand::Update(update) = command {
             return live.update(attempt, update, &mut self.jobs.updated);
         }
-        if command == JobCommand::Requeue {
+        if *command == JobCommand::Requeue {
             return self.requeue_live_job(attempt);
         }
-        if command != JobCommand::Cancel {
+        if *command != JobCommand::Cancel {
             return CommandResult::Refused { state: live.state.word().to_owned() };
         }
         for attempt in self.attempts.gang_attempts(attempt) {
@@ -396,8 +400,13 @@ impl AttemptChanges<'_> {
     /// Stops a job's attempt, or those of its gang; its job returns to the queue if they fail. A
     /// job that has not started yet gets its signal after its start.
     fn requeue_live_job(&mut self, attempt: AttemptId) -> CommandResult {
-        for attempt in self.attempts.gang_attempts(attempt) {
-            let Some(live) = self.attempts.live.get_mut(&attempt) else { continue };
+        self.requeue_attempts(&self.attempts.gang_attempts(attempt))
+    }
+
+    /// Stops attempts, whose jobs wait again if they fail.
+    pub(crate) fn requeue_attempts(&mut self, attempts: &[AttemptId]) -> CommandResult {
+        for attempt in attempts {
+            let Some(live) = self.attempts.live.get_mut(attempt) else { continue };
             if live.state == JobState::Stopping {
                 return CommandResult::Refused { state: live.state.word().to_owned() };
             }
@@ -405,6 +414,13 @@ impl AttemptChanges<'_> {
             live.sent = None;
         }
         CommandResult::Done
+    }
+
+    /// Ends attempts, as their user's cancel would.
+    pub(crate) fn end_idle(&mut self, attempts: &[AttemptId]) {
+        for attempt in attempts {
+            self.cancel_attempt(*attempt);
+        }
     }
 
     fn cancel_attempt(&mut self, attempt: AttemptId) {

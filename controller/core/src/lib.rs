@@ -40,6 +40,7 @@ mod forecast;
 mod gangs;
 mod gate;
 mod gpu_changes;
+pub mod idle;
 mod input;
 mod just_in_time;
 mod kernel_sharing;

@@ -158,8 +158,13 @@ impl TaskFacts {
 
     /// Returns the facts after an update of the job.
     #[must_use]
-    pub fn updated(&self, update: JobUpdate) -> Self {
+    pub fn updated(&self, update: &JobUpdate) -> Self {
+        let mut rules = self.rules.clone();
+        if let Some(dependency) = &update.dependency {
+            rules.dependency = dependency.dependency().cloned();
+        }
         Self {
+            rules,
             limit: update.limit.map_or(self.limit, TimeUpdate::time),
             deadline: update.deadline.map_or(self.deadline, TimeUpdate::time),
             ..self.clone()

@@ -5,7 +5,7 @@
 use crate::commands::operator::{OperatorOutcome, OperatorRefusal};
 use crate::commands::{CommandResult, JobStateChange};
 use crate::rollback::DatabaseRollback;
-use crate::rows::{growth, needs, nodes, overrides, transitions, updates};
+use crate::rows::{growth, idle, needs, nodes, overrides, transitions, updates};
 use std::sync::Arc;
 use tessera_frames::cluster::{AttemptUsage, GpuReport, ToAgent};
 use tessera_model::dependency::DependencyQuestion;
@@ -90,6 +90,8 @@ pub struct JobWrites {
     pub migrations: Vec<transitions::MigrationRow>,
     /// Predictions of running attempts' memory, and their outcomes.
     pub growths: Vec<growth::GrowthRow>,
+    /// Decisions about jobs whose GPUs do nothing.
+    pub idle: Vec<idle::IdleRow>,
     /// What jobs need at least, as first kernels showed it.
     pub needs: Vec<needs::NeedRow>,
     /// Waiting jobs whose reasons changed.
@@ -186,6 +188,7 @@ impl JobWrites {
             && self.reservations.is_empty()
             && self.migrations.is_empty()
             && self.growths.is_empty()
+            && self.idle.is_empty()
             && self.needs.is_empty()
             && self.waits.is_empty()
     }

@@ -3,6 +3,7 @@
 
 pub mod findings;
 pub mod growth;
+pub mod idle;
 pub mod needs;
 pub mod nodes;
 pub mod overrides;

@@ -27,6 +27,7 @@ use super::leadership::Candidate;
 use super::prediction_metrics;
 use super::questions::{self, Questions};
 use crate::clock;
+use crate::figures::FigureCache;
 use crate::notifications::Outbox;
 use crate::ports::{ClusterShape, JobChanges, OperatorAnswer, Readiness, ToPlacer};
 use crate::requests::RequestError;
@@ -76,6 +77,8 @@ pub struct PlacerParts {
     pub epoch: watch::Sender<u64>,
     /// What leaves the cluster.
     pub outbox: Outbox,
+    /// The live figures of attempts, by which idle ones are found.
+    pub figures: FigureCache,
 }
 
 /// Starts the placer on this thread's actor system, fed by the two queues.
@@ -171,6 +174,18 @@ impl Placer {
             }
             // Fails if the requester is gone.
             _ => drop(reply.send(None)),
+        }
+    }
+
+    /// Adds what is reported of the attempts that may not be idle for ever.
+    fn watch_idle(&mut self) {
+        let watched = self.parts.cluster.idle_watched();
+        if watched.is_empty() {
+            return;
+        }
+        let reports = self.parts.figures.idle_of(&watched);
+        if !reports.is_empty() {
+            self.inbox.push(Input::Idle(reports));
         }
     }
 
@@ -304,6 +319,7 @@ impl Placer {
         prediction_metrics::count_run_outcomes(&round.jobs.ended);
         prediction_metrics::count_deadlines(&round.jobs.ended, clock::unix());
         prediction_metrics::count_growths(&round.jobs.growths);
+        prediction_metrics::count_idle(&round.jobs.idle);
         prediction_metrics::count_memory_outcomes(self.parts.cluster.take_memory_outcomes());
         prediction_metrics::export_trust(&self.parts.cluster.model_status());
         self.parts.cluster.remember_commanded(&round, &findings, clock::boot());

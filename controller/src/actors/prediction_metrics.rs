@@ -13,6 +13,7 @@ use crate::store::predictions::ModelSubject;
 use tessera_control::answers::ModelStatus;
 use tessera_control::predictions::OutcomeCounts;
 use tessera_control::rows::growth::GrowthRow;
+use tessera_control::rows::idle::{IdleDecision, IdleRow};
 use tessera_control::rows::transitions::EndedAttempt;
 use tessera_model::Millis;
 use tessera_model::sizing::GrowthOutcome;
@@ -28,6 +29,7 @@ struct Counters {
     deadlines: IntCounterVec,
     growths: IntCounterVec,
     growth_events: IntCounterVec,
+    idle: IntCounterVec,
     trusted: IntGaugeVec,
     low_confidence: IntGauge,
 }
@@ -63,12 +65,17 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         "Running jobs that were reported to exceed their slices, or moved for it.",
         &["what"],
     );
+    let idle = counter(
+        metric::IDLE_JOBS,
+        "Jobs whose GPUs did nothing for their idle timeout, or half of it.",
+        &["what"],
+    );
     let help = Opts::new(metric::PREDICTOR_TRUSTED, "Whether a model is trusted.");
     let trusted = IntGaugeVec::new(help, &["subject"]).expect("a constant name and label");
     let low_confidence =
         IntGauge::new(metric::LOW_CONFIDENCE_TASKS, "Tasks that get cautious memory estimates.")
             .expect("a constant name and label");
-    let all: [Box<dyn Collector>; 9] = [
+    let all: [Box<dyn Collector>; 10] = [
         Box::new(error.clone()),
         Box::new(outcomes.clone()),
         Box::new(memory.clone()),
@@ -76,6 +83,7 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         Box::new(deadlines.clone()),
         Box::new(growths.clone()),
         Box::new(growth_events.clone()),
+        Box::new(idle.clone()),
         Box::new(trusted.clone()),
         Box::new(low_confidence.clone()),
     ];
@@ -90,6 +98,7 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         deadlines,
         growths,
         growth_events,
+        idle,
         trusted,
         low_confidence,
     }
@@ -111,6 +120,9 @@ pub fn register_series() {
     }
     for what in ["reported", "moved"] {
         COUNTERS.growth_events.with_label_values(&[what]).inc_by(0);
+    }
+    for decision in IdleDecision::ALL {
+        COUNTERS.idle.with_label_values(&[decision.word()]).inc_by(0);
     }
     count_memory_outcomes(OutcomeCounts::default());
     count_colocation_outcomes(OutcomeCounts::default());
@@ -143,6 +155,13 @@ pub fn count_growths(growths: &[GrowthRow]) {
         for (what, _) in events.into_iter().filter(|(_, is)| *is) {
             COUNTERS.growth_events.with_label_values(&[what]).inc();
         }
+    }
+}
+
+/// Counts what a committed round decided about idle jobs.
+pub fn count_idle(decided: &[IdleRow]) {
+    for row in decided {
+        COUNTERS.idle.with_label_values(&[row.decision.word()]).inc();
     }
 }
 

@@ -8,6 +8,7 @@ use tessera_model::share::SliceShare;
 use tessera_model::spec::TimeUpdate;
 use tessera_model::{JobId, JobRef};
 
+use super::dependency::new_dependency;
 use super::error::ApiError;
 use super::extract::{JsonBody, Named};
 use super::identity::Caller;
@@ -72,13 +73,15 @@ command_handlers! {
     release: "release_job", post("/jobs/{job}/release"), Release;
 }
 
-/// Updates a job: its priority, its time limit, its deadline, or its share of a slice.
+/// Updates a job: its priority, its time limit, its deadline, what it waits for, or its share of a slice.
 ///
 /// - `priority`: a waiting job moves in the queue at once; a running job uses it when it waits
 ///   again.
 /// - `time_limit_secs`: counted from the start of the attempt; 0 for none. It applies to a running job
 ///   at once, which ends if it has run for longer.
 /// - `deadline`: by when it has to be done; placement plans for it at once. `no_deadline` removes it.
+/// - `dependency`: the jobs that it waits for from now on, or none. It stays one that is cancelled if that can never be
+///   met, or one that is not. A job that has started is refused, and so is one that would wait for itself.
 /// - `sm_percent`: a running job gets its checkpoint signal, ends, and is started again with its new
 ///   share, which uses none of its retries. It must have been submitted with a `checkpoint_signal`.
 ///
@@ -103,7 +106,12 @@ pub(super) async fn update(
     state: Data<State>,
 ) -> Result<Json<JobView>, ApiError> {
     let scope = caller.jobs();
-    let (sm, update) = body.parse::<UpdateRequest>()?.into_update()?;
+    let request = body.parse::<UpdateRequest>()?;
+    let waits_for = request.dependency.clone().filter(|text| !text.trim().is_empty());
+    let (sm, mut update) = request.into_update()?;
+    if let Some(text) = waits_for {
+        update.dependency = Some(new_dependency(&state, &caller, job.0, &text).await?);
+    }
     if let Some(TimeUpdate::To(deadline)) = update.deadline {
         check_deadline(deadline)?;
     }
@@ -151,10 +159,10 @@ async fn to_one(
     number: JobId,
     command: JobCommand,
 ) -> Result<(), ApiError> {
-    match send(state, vec![number], command).await?.first() {
+    match send(state, vec![number], command.clone()).await?.first() {
         Some(CommandResult::Done) => Ok(()),
-        Some(CommandResult::Refused { state }) if is_done_already(command, state) => Ok(()),
-        Some(CommandResult::Refused { state }) => Err(refused(job, state, command)),
+        Some(CommandResult::Refused { state }) if is_done_already(&command, state) => Ok(()),
+        Some(CommandResult::Refused { state }) => Err(refused(job, state, &command)),
         Some(CommandResult::NoCheckpoint) => Err(no_checkpoint(job)),
         Some(CommandResult::NotFound) => Err(no_job(job)),
         None => Err(ApiError::Internal),
@@ -175,13 +183,13 @@ async fn to_tasks(
             | JobCommand::Release
             | JobCommand::Requeue
             | JobCommand::Reshare(_)
-            | JobCommand::Update(_) => Err(refused(job, "finished", command)),
+            | JobCommand::Update(_) => Err(refused(job, "finished", &command)),
         };
     }
-    let results = send(state, unfinished, command).await?;
+    let results = send(state, unfinished, command.clone()).await?;
     let refusal = results.iter().find_map(|result| match result {
-        CommandResult::Refused { state } if !is_done_already(command, state) => {
-            Some(refused(job, state, command))
+        CommandResult::Refused { state } if !is_done_already(&command, state) => {
+            Some(refused(job, state, &command))
         }
         CommandResult::NoCheckpoint => Some(no_checkpoint(job)),
         CommandResult::Refused { .. } | CommandResult::Done | CommandResult::NotFound => None,
@@ -201,8 +209,8 @@ async fn send(
 }
 
 /// A client that lost the answer to its cancel repeats the request.
-fn is_done_already(command: JobCommand, state: &str) -> bool {
-    command == JobCommand::Cancel && state == JobState::Cancelled.word()
+fn is_done_already(command: &JobCommand, state: &str) -> bool {
+    *command == JobCommand::Cancel && state == JobState::Cancelled.word()
 }
 
 fn no_checkpoint(job: JobRef) -> ApiError {
@@ -216,12 +224,15 @@ fn no_checkpoint(job: JobRef) -> ApiError {
     }
 }
 
-fn refused(job: JobRef, state: &str, command: JobCommand) -> ApiError {
+fn refused(job: JobRef, state: &str, command: &JobCommand) -> ApiError {
     let (verb, expected) = match command {
         JobCommand::Cancel => ("cancelled", "a job that has not ended"),
         JobCommand::Hold => ("held", "a queued job; a running job can be cancelled"),
         JobCommand::Release => ("released", "a held job"),
         JobCommand::Requeue => ("requeued", "a running job; submit a job that has ended again"),
+        JobCommand::Update(changed) if changed.dependency.is_some() => {
+            ("given another dependency", "a job that has not started yet")
+        }
         JobCommand::Reshare(_) | JobCommand::Update(_) => ("changed", "a waiting or running job"),
     };
     ApiError::WrongState {

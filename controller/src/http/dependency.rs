@@ -1,18 +1,19 @@
-//! Looks up the jobs that a submit waits for.
+//! Looks up the jobs that a job waits for, at its submit and when it is updated.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tessera_model::batch::ArrayRules;
 use tessera_model::dependency::{
     Condition, Dependency, DependencyKind, DependencyRequest, JobRange, RequestedCondition,
 };
-use tessera_model::spec::{BadField, JobSpec};
+use tessera_model::spec::{BadField, DependencyUpdate, JobSpec};
 use tessera_model::{JobId, JobRef, Millis};
 
 use super::error::ApiError;
 use super::identity::Caller;
-use super::state::State;
-use crate::store::reads::SubmissionShape;
+use super::state::{State, no_job};
+use crate::store::reads::{SubmissionShape, Targets};
 
 /// What a request states about the jobs that it waits for.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +47,7 @@ impl DependencyText {
         Ok(self.resolve(&request, &known, &own)?)
     }
 
+    /// Returns the conditions on jobs that exist, and remarks about those that are left out.
     fn resolve(
         &self,
         request: &DependencyRequest,
@@ -75,6 +77,40 @@ impl DependencyText {
             Dependency { any: request.any, cancel_if_never: self.cancel_if_never, conditions };
         Ok(((!is_met).then_some(dependency), remarks))
     }
+}
+
+/// Reads what a submitted job shall wait for from now on, and looks the jobs up.
+pub(super) async fn new_dependency(
+    state: &State,
+    caller: &Caller,
+    job: JobRef,
+    text: &str,
+) -> Result<DependencyUpdate, ApiError> {
+    let scope = caller.jobs();
+    let request: DependencyRequest = text.parse()?;
+    let named = request.conditions.iter().filter_map(|condition| condition.job);
+    let numbers = named.map(number_of).chain([number_of(job)]).collect();
+    let known = state.reads().submissions_of(numbers, scope.clone()).await?;
+    let shape = known.get(&number_of(job)).ok_or_else(|| no_job(job))?;
+    let own =
+        OwnArray { first: shape.array_first.filter(|_| shape.is_array()), rules: &shape.rules };
+    let (dependency, _) = DependencyText::default().resolve(&request, &known, &own)?;
+    let Some(mut dependency) = dependency else { return Ok(DependencyUpdate::Removed) };
+    let jobs = match state.reads().targets(job, &scope).await?.ok_or_else(|| no_job(job))? {
+        Targets::One(number) => vec![number],
+        Targets::Tasks { unfinished, .. } => unfinished,
+    };
+    let ranges = dependency.conditions.iter().filter_map(|condition| condition.on).collect();
+    let facts = state.reads().dependency_facts(jobs, ranges).await?;
+    if facts.is_circular {
+        return Err(ApiError::from(BadField::new(
+            "dependency",
+            format!("job {job} would wait for itself ({text})"),
+            "jobs that don't wait for this one",
+        )));
+    }
+    dependency.cancel_if_never = facts.cancel_if_never;
+    Ok(DependencyUpdate::To(Arc::new(dependency)))
 }
 
 const fn number_of(job: JobRef) -> JobId {

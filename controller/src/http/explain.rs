@@ -50,6 +50,12 @@ pub(super) async fn explain(
     loop {
         let decided = state.reads().decided(job, &caller.jobs()).await?;
         let decided = decided.ok_or_else(|| no_job(job))?;
+        if decided.job.state == JobState::Running.word() {
+            let idle = idle_text(job, &caller, &state).await?;
+            let mut explanation = recorded(decided, &state);
+            explanation.summary.extend(idle.map(|text| format!("; {text}")));
+            return Ok(Json(explanation));
+        }
         if decided.job.state != JobState::Queued.word() {
             return Ok(Json(recorded(decided, &state)));
         }
@@ -64,6 +70,26 @@ pub(super) async fn explain(
         }
         tokio::time::sleep(MISSING_FOR).await;
     }
+}
+
+/// Returns what its idle timeout means for a running job that does nothing now.
+async fn idle_text(
+    job: JobRef,
+    caller: &Caller,
+    state: &State,
+) -> Result<Option<String>, ApiError> {
+    let Some(detail) = state.reads().detail(job, &caller.jobs()).await? else { return Ok(None) };
+    let attempt = detail.attempt_list.last().and_then(|attempt| attempt.id.parse().ok());
+    let (Some(limit), Some(attempt)) = (detail.idle_timeout_secs, attempt) else { return Ok(None) };
+    let reported = state.ports.figures.idle_of(&[attempt]);
+    let idle = reported.first().map_or(0, |report| report.idle.get() / 1_000);
+    let follows = match detail.idle_action.as_deref() {
+        Some("requeue") => "it goes back to the queue",
+        _ => "it ends",
+    };
+    Ok((idle > 0).then(|| {
+        format!("its GPU has done nothing for {idle} s: after {limit} s {follows} (--idle-timeout)")
+    }))
 }
 
 fn waiting(job: JobView, view: WaitingExplanation) -> JobExplanation {

@@ -6,7 +6,7 @@ use sqlx::{Connection as _, PgConnection};
 use tessera_model::JobId;
 
 use super::{
-    StoreError, admin_overrides, dependencies, gangs, job_updates, layout_plans, leader,
+    StoreError, admin_overrides, dependencies, gangs, idle_jobs, job_updates, layout_plans, leader,
     memory_growth, nodes, notifications, rounds, snapshot, transitions, usage,
 };
 use tessera_control::Round;
@@ -45,6 +45,7 @@ pub async fn commit_round(
     job_updates::update_jobs(&mut transaction, &round.jobs.updated).await?;
     transitions::record_migrations(&mut transaction, &round.jobs.migrations, policy, epoch).await?;
     memory_growth::record_growths(&mut transaction, &round.jobs.growths).await?;
+    idle_jobs::record_idle(&mut transaction, &round.jobs.idle).await?;
     memory_growth::record_needs(&mut transaction, &round.jobs.needs).await?;
     transitions::record_ends(&mut transaction, &round.jobs.ended).await?;
     usage::record_usage(&mut transaction, &round.jobs.usages).await?;
@@ -107,7 +108,7 @@ async fn run_commands(
         let mut seen = HashSet::new();
         let (now, later): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|place| seen.insert(commands[*place].job));
-        let batch: Vec<_> = now.iter().map(|place| commands[*place]).collect();
+        let batch: Vec<_> = now.iter().map(|place| commands[*place].clone()).collect();
         let moved = transitions::command_waiting_jobs(connection, &batch).await?;
         for place in now {
             findings.moved[place] = moved.get(&commands[place].job).copied();

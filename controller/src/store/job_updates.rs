@@ -25,8 +25,8 @@ pub async fn update_jobs(
     // One statement changes a row only once: the updates of one job are combined.
     let mut combined: BTreeMap<JobId, UpdatedJob> = BTreeMap::new();
     for updated in batch {
-        let earlier = combined.entry(updated.job).or_insert(*updated);
-        earlier.update = updated.update.after(earlier.update);
+        let earlier = combined.entry(updated.job).or_insert_with(|| updated.clone());
+        earlier.update = updated.update.clone().after(std::mem::take(&mut earlier.update));
     }
     if combined.is_empty() {
         return Ok(());
@@ -69,7 +69,7 @@ impl UpdateRecord {
         Self {
             job: job_number(updated.job),
             attempt: updated.attempt.as_uuid(),
-            updates: updated.update,
+            updates: updated.update.clone(),
             text: updated.update.text(),
         }
     }

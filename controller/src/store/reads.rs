@@ -9,6 +9,7 @@ mod audit;
 mod cluster_events;
 mod counts;
 mod decisions;
+mod dependencies;
 mod events;
 mod jobs;
 mod kernel_views;
@@ -33,6 +34,7 @@ use tessera_api_types::{
     MemoryPredictionView, PastJobs, PredictionReport, PredictionView, RecordedRounds,
     TaskEfficiency, TaskKernels,
 };
+use tessera_model::dependency::JobRange;
 use tessera_model::share::SharingMode;
 use tessera_model::sizing::SizeSource;
 use tessera_model::{Bytes, DecisionId, GpuId, JobId, JobRef, Millis, PlanId};
@@ -42,6 +44,7 @@ use tokio::task::JoinHandle;
 
 pub use self::attempts::LogSource;
 pub(crate) use self::decisions::candidate_view;
+pub use self::dependencies::DependencyOrigin;
 pub(crate) use self::memory::{band_view, growth_view, points_of};
 pub(crate) use self::page::parse_name;
 pub use self::page::{Cursor, JobQuery, PageSize};
@@ -430,6 +433,20 @@ impl Reads {
     /// As [`Self::jobs`].
     pub async fn key_is_used(&self, principal: String, key: String) -> Result<bool, StoreError> {
         self.run(move |mut at| async move { targets::key_is_used(&mut at, &principal, &key).await })
+            .await
+    }
+
+    /// Returns what has to be known of jobs that shall wait for others.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn dependency_facts(
+        &self,
+        jobs: Vec<JobId>,
+        on: Vec<JobRange>,
+    ) -> Result<DependencyOrigin, StoreError> {
+        self.run(move |mut at| async move { dependencies::facts_of(&mut at, &jobs, &on).await })
             .await
     }
 

@@ -155,7 +155,7 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
             let share = reshared(row, share, found.sm_percent)?;
             let job = row.job("job", found.job)?;
             let update = found.updates.map(|update| update.0).unwrap_or_default();
-            let facts = found.facts.map(|facts| facts.0).unwrap_or_default().updated(update);
+            let facts = found.facts.map(|facts| facts.0).unwrap_or_default().updated(&update);
             Ok(SubmittedJob {
                 job,
                 gang: found

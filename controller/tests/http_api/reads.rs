@@ -1,8 +1,8 @@
 //! What the store keeps, as the API shows it.
 
 use tessera_api_types::{
-    DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobExplanation, JobPage, JobView,
-    LayoutPlans,
+    DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobExplanation, JobPage,
+    JobRecord, JobRecords, JobView, LayoutPlans,
 };
 use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
@@ -36,6 +36,64 @@ async fn jobs_are_listed_newest_first_and_filtered() {
     assert_eq!(numbers(&rig, "array=2").await, [4, 3, 2]);
     assert_eq!(numbers(&rig, "node=node-1").await, [3]);
     assert_eq!(numbers(&rig, "node=node-2").await, [0; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_waiting_tasks_are_the_same_folded_as_one_by_one() {
+    let rig = Rig::start().await;
+    let seed = Seed(&rig.pool);
+    seed.submission(1, 1, None, "ada").await;
+    seed.submission(2, 6, Some(0), "ada").await;
+    seed.submission(8, 3, Some(1), "bob").await;
+    // Its tasks have the indexes 1, 4 and 5.
+    seed.run(sqlx::query(
+        "UPDATE submissions SET spec = (spec::jsonb || '{\"array\": {\"indexes\": [1, 4, 5]}}')::json
+          WHERE first_job = 8",
+    ))
+    .await;
+    seed.node().await;
+    seed.running(4, 1).await;
+    seed.state(7, "held").await;
+    seed.state(10, "cancelled").await;
+    for (decision, reason) in [(0x20, "resources"), (0x21, "priority")] {
+        seed.decision(Uuid::from_u128(decision), 1, "wait", Some(reason), None).await;
+    }
+    let records = async |query: &str| -> Vec<JobRecord> {
+        let records: JobRecords =
+            rig.get(&format!("/v1/records?{query}")).await.json().await.unwrap();
+        assert!(!records.truncated);
+        records.jobs
+    };
+    let ids = |records: &[JobRecord]| records.iter().map(|job| job.id).collect::<Vec<_>>();
+
+    let all = records("reasons=true").await;
+    assert_eq!(ids(&all), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(all[0].reason.as_deref(), Some("priority"), "the newest one");
+    assert_eq!((all[3].state.as_str(), all[3].node.as_deref()), ("running", Some("node-1")));
+    let indexes = all.iter().map(|job| job.array_index).collect::<Vec<_>>();
+    assert_eq!(indexes[1..], [0, 1, 2, 3, 4, 5, 1, 4].map(Some));
+
+    let folded = records("reasons=true&fold=true").await;
+    assert_eq!(ids(&folded), [1, 2, 4, 5, 7, 8, 9]);
+    let unfolded = folded.into_iter().flat_map(|record| {
+        (0..=record.more).map(move |task| JobRecord {
+            id: record.id + u64::from(task),
+            array_index: record.array_index.map(|index| index + task),
+            more: 0,
+            ..record.clone()
+        })
+    });
+    assert_eq!(unfolded.collect::<Vec<_>>(), all);
+    for (query, expected) in [
+        ("fold=true&user=bob", &[8, 9][..]),
+        ("fold=true&name=job+of+ada", &[1, 2, 4, 5, 7]),
+        ("fold=true&jobs=2_1,2_2", &[3, 4]),
+        ("jobs=8", &[8, 9, 10]),
+        ("jobs=10,9", &[9, 10]),
+        ("fold=true&until=2000-01-01T00:00:00Z", &[]),
+    ] {
+        assert_eq!(ids(&records(query).await), expected, "{query}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,6 +174,7 @@ async fn a_running_attempt_shows_the_last_report_of_its_node() {
         activity: Some(500),
         energy_mj: Some(12_345),
         memory_peak: Some(Bytes::new(8192)),
+        idle_since: None,
     };
     let gpu = GpuFigures {
         gpu: GPU.parse().unwrap(),

@@ -26,6 +26,7 @@ pub fn figures(gpu: &str, secs: u64, attempt: AttemptId) -> GpuFigures {
         slices: Vec::new(),
         attempts: vec![AttemptFigures {
             memory_peak: None,
+            idle_since: None,
             attempt,
             job: JobId::from_number(1),
             memory_used: Some(Bytes::from_mib(secs + 1)),

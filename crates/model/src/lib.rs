@@ -8,8 +8,10 @@
 
 pub mod backoff;
 pub mod batch;
+pub mod container;
 pub mod dependency;
 pub mod gang;
+pub mod idle;
 pub mod ids;
 pub mod isolation;
 pub mod lease;

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::batch::{ArrayRules, BatchRules, EarlySignal, Interaction, LaunchStyle};
+use crate::container::ContainerRules;
 use crate::dependency::Dependency;
 use crate::gang::GangShape;
+use crate::idle::IdleRules;
 use crate::ids::BadId;
 use crate::life::{OnLost, RetryRules, words};
 use crate::mail::MailRules;
@@ -182,7 +185,7 @@ impl From<Priority> for QueueRank {
 /// A job update: what a user may change at any time. Absent fields don't change.
 ///
 /// It is stored with the keys of [`JobSpec`], and earlier updates of the job keep what it leaves out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobUpdate {
     /// The new priority; a running job has it when it waits again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -205,6 +208,50 @@ pub struct JobUpdate {
         deserialize_with = "TimeUpdate::deserialize_some"
     )]
     pub deadline: Option<TimeUpdate>,
+    /// The jobs that it waits for; only a waiting job's can change.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "DependencyUpdate::deserialize_some"
+    )]
+    pub dependency: Option<DependencyUpdate>,
+}
+
+/// A dependency that replaces another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<Dependency>", into = "Option<Dependency>")]
+pub enum DependencyUpdate {
+    /// It is removed.
+    Removed,
+    /// The new one; one copy serves all tasks of an array.
+    To(Arc<Dependency>),
+}
+
+impl From<Option<Dependency>> for DependencyUpdate {
+    fn from(dependency: Option<Dependency>) -> Self {
+        dependency.map_or(Self::Removed, |dependency| Self::To(Arc::new(dependency)))
+    }
+}
+
+impl From<DependencyUpdate> for Option<Dependency> {
+    fn from(update: DependencyUpdate) -> Self {
+        update.dependency().cloned()
+    }
+}
+
+impl DependencyUpdate {
+    /// Returns the dependency as in specifications: `None` if it is removed.
+    pub fn dependency(&self) -> Option<&Dependency> {
+        match self {
+            Self::Removed => None,
+            Self::To(dependency) => Some(dependency),
+        }
+    }
+
+    /// Reads an update that is there: `null` means that there is no dependency any more.
+    fn deserialize_some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
+        Self::deserialize(from).map(Some)
+    }
 }
 
 /// A time limit or a deadline that replaces another.
@@ -251,7 +298,7 @@ impl JobUpdate {
     }
 
     /// Applies the update to a job's specification.
-    pub const fn apply_to(self, spec: &mut JobSpec) {
+    pub fn apply_to(&self, spec: &mut JobSpec) {
         spec.queue_rank = self.rank_over(spec.queue_rank);
         if let Some(limit) = self.limit {
             spec.run.time_limit = limit.time();
@@ -259,11 +306,14 @@ impl JobUpdate {
         if let Some(deadline) = self.deadline {
             spec.deadline = deadline.time();
         }
+        if let Some(dependency) = &self.dependency {
+            spec.dependency = dependency.dependency().cloned();
+        }
     }
 
     /// Returns a job's rank after the update.
     #[must_use]
-    pub const fn rank_over(self, mut rank: QueueRank) -> QueueRank {
+    pub const fn rank_over(&self, mut rank: QueueRank) -> QueueRank {
         if let Some(priority) = self.priority {
             rank.priority = priority;
         }
@@ -281,11 +331,12 @@ impl JobUpdate {
             nice: self.nice.or(earlier.nice),
             limit: self.limit.or(earlier.limit),
             deadline: self.deadline.or(earlier.deadline),
+            dependency: self.dependency.or(earlier.dependency),
         }
     }
 
     /// Returns what changes, as text.
-    pub fn text(self) -> String {
+    pub fn text(&self) -> String {
         let priority =
             self.priority.map(|priority| format!("its priority becomes {}", priority.get()));
         let nice = self.nice.map(|nice| format!("its nice value becomes {}", nice.get()));
@@ -298,7 +349,12 @@ impl JobUpdate {
             TimeUpdate::To(_) => "it has another deadline",
         });
         let deadline = deadline.map(str::to_owned);
-        let all: Vec<String> = [priority, nice, limit, deadline].into_iter().flatten().collect();
+        let dependency = self.dependency.as_ref().map(|dependency| match dependency {
+            DependencyUpdate::Removed => "it waits for no other job any more".to_owned(),
+            DependencyUpdate::To(dependency) => format!("it waits for {dependency}"),
+        });
+        let all = [priority, nice, limit, deadline, dependency];
+        let all: Vec<String> = all.into_iter().flatten().collect();
         format!("{}, by its user", all.join(", "))
     }
 }
@@ -383,6 +439,12 @@ pub struct RunSpec {
     /// How it is started and warned.
     #[serde(default)]
     pub batch: BatchRules,
+    /// Pattern of the file that standard input comes from; without one there is nothing to read.
+    #[serde(default)]
+    pub input: Option<String>,
+    /// The container that the program runs in; without one it runs on the node itself.
+    #[serde(default)]
+    pub container: Option<ContainerRules>,
 }
 
 /// A job, as its user requests it: every field has passed every check that needs no cluster state.
@@ -452,6 +514,9 @@ pub struct JobSpec {
     /// The mail about it that its user requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mail: Option<MailRules>,
+    /// What becomes of it if its GPU does nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdleRules>,
 }
 
 /// A request as it came from outside, every field optional or unchecked.
@@ -551,6 +616,14 @@ pub struct RawJobSpec {
     pub nodelist: Option<String>,
     /// Nodes, as batch schedulers list them.
     pub exclude: Option<String>,
+    /// See [`RunSpec::input`].
+    pub input: Option<String>,
+    /// An image, mounts as `SOURCE:TARGET`, and a folder inside.
+    pub container: Option<(String, Vec<String>, Option<String>)>,
+    /// See [`IdleRules::timeout`].
+    pub idle_timeout_secs: Option<u64>,
+    /// `end` or `requeue`.
+    pub idle_action: Option<String>,
 }
 
 /// Grace after `SIGTERM` where a job requests none, as batch schedulers give.
@@ -621,6 +694,11 @@ impl JobSpec {
                     open_mode: parse_optional("open_mode", raw.open_mode)?,
                     interaction: raw.interaction,
                 },
+                input: raw.input.map(|path| no_nul("input", path)).transpose()?,
+                container: raw
+                    .container
+                    .map(|(image, mounts, folder)| ContainerRules::parse(&image, &mounts, folder))
+                    .transpose()?,
             },
             place: PlaceFilter {
                 model: raw.gpu_model.map(|model| plain_text("gpu_model", model, 64)).transpose()?,
@@ -665,6 +743,7 @@ impl JobSpec {
             qos: optional_text("qos", raw.qos)?,
             comment: optional_text("comment", raw.comment)?,
             mail,
+            idle: IdleRules::parse(raw.idle_timeout_secs, raw.idle_action.as_deref())?,
         };
         spec.check_size()?;
         spec.check_interaction()?;
@@ -680,6 +759,9 @@ impl JobSpec {
         let refuse = |problem: &str, expected: &str| {
             Err(BadField::new("interactive", problem.to_owned(), expected.to_owned()))
         };
+        if self.run.input.is_some() {
+            return refuse("its input comes from its user, not from a file", "no `input`");
+        }
         if self.run.output.stdout.is_some() || self.run.output.stderr.is_some() {
             return refuse(
                 "its output goes to its user, not to a file",
@@ -735,11 +817,13 @@ impl JobSpec {
             JobProgram::Command(argv) => argv.iter().map(|a| a.len() + 8).sum(),
         };
         let env: usize = self.run.env.iter().map(|(k, v)| k.len() + v.len() + 16).sum();
-        let paths: usize = [&self.run.work_dir, &self.run.output.stdout, &self.run.output.stderr]
-            .iter()
-            .filter_map(|p| p.as_ref().map(String::len))
-            .sum();
-        let total = command + env + paths;
+        let paths: usize =
+            [&self.run.work_dir, &self.run.output.stdout, &self.run.output.stderr, &self.run.input]
+                .iter()
+                .filter_map(|p| p.as_ref().map(String::len))
+                .sum();
+        let container = self.run.container.as_ref().map_or(0, ContainerRules::bytes);
+        let total = command + env + paths + container;
         if total > REST_BYTES_MAX {
             return Err(BadField::new(
                 "env",

@@ -68,6 +68,8 @@ pub mod metric {
     pub const MEMORY_GROWTHS: &str = "tessera_memory_growth_predictions_total";
     /// Counter: running jobs that were reported to exceed their slices, and those that were moved for it, by `what`.
     pub const MEMORY_GROWTH_EVENTS: &str = "tessera_memory_growth_events_total";
+    /// Jobs whose GPUs did nothing for their idle timeout, or half of it.
+    pub const IDLE_JOBS: &str = "tessera_idle_jobs_total";
     /// Counter: predicted speeds of co-located jobs with an outcome, by whether it lay `within` the
     /// interval.
     pub const COLOCATION_PREDICTIONS: &str = "tessera_colocation_predictions_total";

@@ -6,6 +6,7 @@
 pub mod attempts;
 pub mod attribution;
 pub mod companion;
+pub mod container;
 pub mod doctor;
 pub mod driver_watch;
 pub mod environment;

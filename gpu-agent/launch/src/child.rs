@@ -163,7 +163,8 @@ fn prepare_all(
             .send_raw(&[&[READABLE], numbers.as_slice()].concat(), &files)
             .map_err(by_node("report what it opened"))?;
     }
-    let stdin = descriptors.stdin.as_ref().map_or(null, |stdin| stdin.as_fd());
+    let stdin = descriptors.stdin.as_ref().or(prepared.stdin.as_ref());
+    let stdin = stdin.map_or(null, |stdin| stdin.as_fd());
     let streams = [stdin, prepared.stdout.as_fd(), prepared.stderr.as_fd()];
     for (target, stream) in (0..).zip(streams) {
         sys::replace(stream, target).map_err(by_node("set the attempt's streams"))?;

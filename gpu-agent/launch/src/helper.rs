@@ -22,7 +22,7 @@ use crate::socket::{Received, Socket};
 use crate::sys::{self, Child, Forked, boot_millis};
 
 /// Raised with each change of the messages.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Argument with which the program only prints [`VERSION`].
 pub const PROTOCOL_FLAG: &str = "--protocol";
 /// Argument with which the program only tries what it can do on this machine, and prints it.

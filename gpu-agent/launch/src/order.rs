@@ -99,6 +99,8 @@ pub struct Order {
     pub uid_min: u32,
     /// What runs.
     pub program: Program,
+    /// The words of a program in front of it, which gets the program's words as its last arguments; empty for none.
+    pub wrapper: Vec<String>,
     /// `NAME=value`.
     pub environment: Vec<String>,
     /// The attempt's own folder, if it needs one: the launcher makes it, and gives it to the account.
@@ -107,6 +109,8 @@ pub struct Order {
     pub work_dir: Option<String>,
     /// Standard input.
     pub stdin: Input,
+    /// The file that standard input comes from, if it is [`Input::Null`] and the user named one.
+    pub input: Option<String>,
     /// Standard output.
     pub stdout: Output,
     /// Standard error.
@@ -381,6 +385,7 @@ impl Order {
                 w.u32(u32::from(*port));
             }
         }
+        w.texts(&self.wrapper);
         w.texts(&self.environment);
         w.option(self.own.as_ref(), |w, own| w.text(own));
         w.option(self.work_dir.as_ref(), |w, folder| w.text(folder));
@@ -389,6 +394,7 @@ impl Order {
             Input::Given => 1,
             Input::Terminal => 2,
         });
+        w.option(self.input.as_ref(), |w, path| w.text(path));
         w.output(&self.stdout);
         w.output(&self.stderr);
         w.flag(self.joins);
@@ -425,6 +431,7 @@ impl Order {
                 ),
                 _ => return Err(invalid("an unknown program")),
             },
+            wrapper: r.texts()?,
             environment: r.texts()?,
             own: r.option(Reader::text)?,
             work_dir: r.option(Reader::text)?,
@@ -434,6 +441,7 @@ impl Order {
                 2 => Input::Terminal,
                 _ => return Err(invalid("an unknown input")),
             },
+            input: r.option(Reader::text)?,
             stdout: r.output()?,
             stderr: r.output()?,
             joins: r.flag()?,
@@ -619,10 +627,12 @@ mod tests {
             account: Some(Account { uid: 1000, gid: 1001, groups: vec![1001, 27] }),
             uid_min: 1000,
             program: Program::Command(vec!["/bin/sh".into(), "-c".into(), "true".into()]),
+            wrapper: vec!["/bin/nice".into()],
             environment: vec!["A=b".into()],
             own: Some("/data/attempts/1".into()),
             work_dir: None,
             stdin: Input::Terminal,
+            input: Some("/home/ada/in".into()),
             joins: true,
             stdout: Output::Path("/home/ada/out".into()),
             stderr: Output::SameAsStdout,

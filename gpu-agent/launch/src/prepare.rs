@@ -46,6 +46,8 @@ pub struct Prepared {
     pub environment: Vec<CString>,
     /// Where it runs.
     pub folder: CString,
+    /// The file of standard input, if the user named one.
+    pub stdin: Option<OwnedFd>,
     /// Standard output.
     pub stdout: OwnedFd,
     /// Standard error.
@@ -78,8 +80,11 @@ pub fn prepare(
     if let Some(own) = own.as_deref().filter(|_| !order.walls.private_tmp) {
         make_tmp(own)?;
     }
+    let stdin = order.input.as_deref().map(|path| open_input(path, &report)).transpose()?;
     let outputs = open_outputs(order, given, &report)?;
     let (program, arguments) = match &order.program {
+        // What is in front of it finds it, where it runs.
+        Program::Command(command) if !order.wrapper.is_empty() => (PathBuf::new(), command.clone()),
         Program::Command(command) => {
             report(&format!("the program {}", command.first().map_or("", String::as_str)));
             (find_program(order, command, &folder)?, command.clone())
@@ -93,6 +98,12 @@ pub fn prepare(
         }
         Program::Connect(_) => (PathBuf::new(), Vec::new()),
     };
+    let (program, arguments) = match (&order.program, order.wrapper.first()) {
+        (Program::Command(_) | Program::Script(..), Some(first)) => {
+            (check_program(PathBuf::from(first))?, [order.wrapper.clone(), arguments].concat())
+        }
+        (Program::Connect(_), _) | (_, None) => (program, arguments),
+    };
     if !program.as_os_str().is_empty() {
         report(&format!("the program {}", program.display()));
     }
@@ -101,6 +112,7 @@ pub fn prepare(
         arguments: texts(&arguments)?,
         environment: texts(&order.environment)?,
         folder: text(folder.as_os_str())?,
+        stdin,
         stdout: outputs.stdout,
         stderr: outputs.stderr,
         readable: outputs.readable,
@@ -117,6 +129,29 @@ fn check_folder(folder: &Path) -> Result<(), PrepareError> {
             || format!("no such working folder: {shown}"),
             || format!("the working folder can't be entered: {shown}"),
         )),
+    }
+}
+
+/// Opens the file that the user named for standard input. A pipe could keep the program waiting for ever.
+fn open_input(path: &str, report: impl Fn(&str)) -> Result<OwnedFd, PrepareError> {
+    report(&format!("the input file {path}"));
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .and_then(|file| Ok((file.metadata()?, file)));
+    let (found, file) = opened.map_err(|error| {
+        by_kind(
+            &error,
+            || format!("no such input file: {path}"),
+            || format!("the input file can't be read: {path}"),
+        )
+    })?;
+    match found.is_file() || path == NOWHERE {
+        true => Ok(file.into()),
+        false => Err(PrepareError::by_job(format!(
+            "the input file {path} is no regular file: name one, or {NOWHERE}"
+        ))),
     }
 }
 

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Parser;
 use rustix::process::{Pid, set_child_subreaper, setsid};
+use tessera_agent::container::{STEP_COMMAND, wrapper};
 use tessera_agent::shepherd::protocol::{PROTOCOL_FLAG, VERSION};
 use tessera_agent::shepherd::serve::{Shepherd, ShepherdLocation};
 use tessera_agent::sys::spawn::{ignore_signals, take_stdin};
+use tessera_agent_core::container::CONTAINER_COMMAND;
 
 /// Runs attempts for a tessera-agent. It is not started by hand: standard input is its connection.
 #[derive(Debug, Parser)]
@@ -33,6 +35,13 @@ fn main() -> anyhow::Result<()> {
     if std::env::args().nth(1).is_some_and(|flag| flag == PROTOCOL_FLAG) {
         println!("{VERSION}");
         return Ok(());
+    }
+    // In front of a container: everything after it is the program inside.
+    let words: Vec<String> = std::env::args().skip(2).collect();
+    match std::env::args().nth(1).as_deref() {
+        Some(CONTAINER_COMMAND) => std::process::exit(wrapper::run(&words).into()),
+        Some(STEP_COMMAND) => std::process::exit(wrapper::run_step(&words).into()),
+        Some(_) | None => {}
     }
     let arguments = ShepherdArguments::parse();
     ignore_signals();

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use rustix::process::geteuid;
-use tessera_frames::cluster::{GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
+use tessera_agent_core::container::{self, ContainerGround};
+use tessera_frames::cluster::{ExitRecord, GpuHealth, InstanceTrouble, LaunchOrder, MigReport};
 use tessera_frames::kernel::variables;
 use tessera_model::batch::{BatchRules, OpenMode};
 use tessera_model::life::Outcome;
@@ -17,7 +18,9 @@ use super::AgentNode;
 use crate::accounts::JobAccount;
 use crate::calls;
 use crate::companion;
+use crate::container::RUNNER_VARIABLE;
 use crate::messages::account::LookupResult;
+use crate::messages::gpu::GpuNumbers;
 use crate::shepherd::files::{self, NOWHERE};
 use crate::shepherd::job::{STEP_HOST, never_ran};
 use crate::shepherd::protocol::{AccountNumbers, SpawnOrder};
@@ -152,16 +155,76 @@ impl AgentNode {
             self.act(effects);
             return;
         };
+        let held = held_numbers(&order, &self.gpu_numbers);
         let (mut order, script) = self.spawn_order(order, account);
         // These override the user's variables, so that no user can enlarge their share.
         order.run.env.extend(more);
         order.before_kill = before_kill;
+        if let Err(record) = self.plan_container(&mut order, &held) {
+            self.give_share_back(attempt);
+            let effects = self.attempts.end_here(attempt, *record);
+            self.act(effects);
+            return;
+        }
         if let Err(error) = self.pool.assign(order, script) {
             self.give_share_back(attempt);
             let record = never_ran(Outcome::NotStarted, error.to_string());
             let effects = self.attempts.end_here(attempt, record);
             self.act(effects);
         }
+    }
+
+    /// Plans the attempt's container, if it has one, and describes its slice for it.
+    fn plan_container(
+        &mut self,
+        order: &mut SpawnOrder,
+        held: &[(GpuNumbers, Option<Slot>)],
+    ) -> Result<(), Box<ExitRecord>> {
+        let Some(rules) = &order.run.container else { return Ok(()) };
+        let by_job = |detail: String| Box::new(never_ran(Outcome::LaunchFailed, detail));
+        let held: Vec<_> = held.iter().map(|(gpu, slot)| (gpu, *slot)).collect();
+        let visible = order.run.env.get("CUDA_VISIBLE_DEVICES").map_or("", String::as_str);
+        let containers = &self.facts.containers;
+        let account = &order.confinement.account;
+        let own_uid = geteuid().as_raw();
+        let is_root = account.as_ref().map_or(own_uid, |account| account.uid) == 0;
+        let is_foreign = account.is_some();
+        let own = files::work_folder(&self.facts.data, order.attempt, is_foreign);
+        let ground = ContainerGround {
+            own: &own.display().to_string(),
+            work_dir: order.run.work_dir.as_deref(),
+            env: &order.run.env,
+            companion: order.companion.as_deref(),
+            device: None,
+            private_tmp: order.confinement.private_tmp,
+        };
+        // Checked before anything is written.
+        container::plan(rules, &containers.runtimes, is_root, ground.clone())
+            .map_err(|refused| by_job(refused.to_string()))?;
+        let device = containers.describe(order.attempt, &held, visible).map_err(|error| {
+            let folder = containers.cdi_folder().display();
+            let detail = format!("the node could not describe the slice in {folder}: {error}");
+            Box::new(never_ran(Outcome::NotStarted, detail))
+        })?;
+        if device.is_some() {
+            self.described.insert(order.attempt);
+        }
+        let ground = ContainerGround { device, ..ground };
+        let planned = container::plan(rules, &containers.runtimes, is_root, ground);
+        order.container = Some(planned.map_err(|refused| by_job(refused.to_string()))?);
+        Ok(())
+    }
+
+    /// Removes the descriptions of slices whose attempts are over.
+    pub(super) fn forget_described(&mut self) {
+        let (attempts, containers) = (&self.attempts, &self.facts.containers);
+        self.described.retain(|attempt| {
+            let alive = attempts.is_alive(*attempt);
+            if !alive {
+                containers.forget(*attempt);
+            }
+            alive
+        });
     }
 
     fn spawn_order(
@@ -191,6 +254,7 @@ impl AgentNode {
             stdout: path(&order.run.output.stdout),
             stderr: path(&order.run.output.stderr),
         };
+        let input = path(&order.run.input);
         let mut around = self.facts.environment.clone();
         let variables = account.variables.into_iter();
         around.base.extend(variables.map(|(name, value)| (name.to_owned(), value)));
@@ -206,6 +270,7 @@ impl AgentNode {
         env.insert("SLURM_JOB_GPUS".to_owned(), indexes.join(","));
         let calls = calls::socket_path(&self.facts.data).display().to_string();
         env.insert("TESSERA_CALLS".to_owned(), calls);
+        env.insert(RUNNER_VARIABLE.to_owned(), self.facts.containers.runner.clone());
         if has_steps == Some(true) {
             env.insert(STEP_HOST.to_owned(), "1".to_owned());
         }
@@ -227,11 +292,12 @@ impl AgentNode {
             generation: order.generation,
             gpu: order.gpu,
             slot: order.slot,
-            run: RunSpec { program, env, output, ..order.run },
+            run: RunSpec { program, env, output, input, ..order.run },
             append,
             before_kill: Vec::new(),
             confinement: account.confinement,
             companion,
+            container: None,
             watch,
         };
         (spawn, script)
@@ -257,12 +323,22 @@ fn held_gpus(order: &LaunchOrder) -> impl Iterator<Item = (&GpuId, Option<Slot>)
     own.into_iter().chain(of_node.iter().map(|device| (&device.gpu, device.slot)))
 }
 
+/// Returns the driver's numbers of what an attempt may use.
+fn held_numbers(
+    order: &LaunchOrder,
+    numbers: &BTreeMap<GpuId, GpuNumbers>,
+) -> Vec<(GpuNumbers, Option<Slot>)> {
+    held_gpus(order).filter_map(|(gpu, slot)| Some((numbers.get(gpu)?.clone(), slot))).collect()
+}
+
 /// Makes an attempt hold its slice until it is stopped: another process of its job uses it. The first one on a node
 /// also has the node's part of steps, and so the limits of the job on each node.
 fn hold_slice(run: &mut RunSpec, has_steps: bool) {
     run.program = JobProgram::Command(HOLDER.map(str::to_owned).into());
     run.work_dir = None;
     run.output = OutputPaths { stdout: Some(NOWHERE.to_owned()), stderr: None };
+    run.input = None;
+    run.container = None;
     if !has_steps {
         run.host_memory = None;
         run.cpus = None;

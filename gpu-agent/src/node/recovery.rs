@@ -78,7 +78,9 @@ impl AgentNode {
                 lease.boot == parts.facts.boot && lease.generation == parts.state.generation
             })
             .map_or(Millis::ZERO, |lease| lease.deadline);
+        let described = parts.facts.containers.described(&parts.facts.data);
         let mut node = Self {
+            described,
             facts: parts.facts,
             state: parts.state,
             lease_deadline,

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 use tessera_agent_core::companion::{CompanionMemory, CompanionReadings};
+use tessera_agent_core::container::{NOT_STARTED_CODE, REFUSAL};
 use tessera_agent_core::out_of_memory::text::TextEvidence;
 use tessera_agent_core::out_of_memory::{EvidenceStrength, MemoryEvidence, recognise};
 use tessera_agent_core::shepherd::verdict::{Evidence, Signalled, exit_of, verdict};
@@ -482,7 +483,10 @@ impl RunningAttempt {
             out_of_gpu_memory: strength.is_some(),
             machine_stops: machine_stops(),
         };
-        let (outcome, mut detail) = verdict(evidence);
+        let (outcome, mut detail) = match self.refused_container(exit) {
+            Some(reason) => (Outcome::LaunchFailed, reason),
+            None => verdict(evidence),
+        };
         if let Some(limit) = self.order.run.host_memory
             && detail.starts_with(HOST_MEMORY_DETAIL)
         {
@@ -500,6 +504,18 @@ impl RunningAttempt {
             detail.push_str("; a process that it left behind can't be killed");
         }
         self.record(outcome, evidence.exit, detail, end)
+    }
+
+    /// Returns why the attempt's container did not start, if it has one and the program in front of it reports that.
+    /// A program inside that ends with this code by itself counts as one, too: podman can't distinguish them either.
+    fn refused_container(&self, exit: ProgramExit) -> Option<String> {
+        let reports = exit == ProgramExit::Code(NOT_STARTED_CODE) && self.signalled.is_none();
+        self.order.container.as_ref().filter(|_| reports)?;
+        let reason = self.program_output.last_line_after(REFUSAL);
+        Some(
+            reason
+                .unwrap_or_else(|| "its container could not be started: see its output".to_owned()),
+        )
     }
 
     /// Decides whether the program ran out of GPU memory, by its output and by its companions.

@@ -17,6 +17,9 @@ pub fn observers_of(data: &Path, order: &mut SpawnOrder) -> Option<MemoryPipe> {
         return None;
     }
     let pipe = MemoryPipe::make(data, order.attempt).ok()?;
+    if let Some(container) = &mut order.container {
+        container.observe(&pipe.path().display().to_string(), watch.as_deref());
+    }
     let env = &mut order.run.env;
     env.insert(variables::MEMORY_PIPE.to_owned(), pipe.path().display().to_string());
     if let Some(folder) = companion {

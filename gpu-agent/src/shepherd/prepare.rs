@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use tessera_agent_core::container::{CONTAINER_COMMAND, PLAN_VARIABLE};
 use tessera_frames::cluster::LogStream;
 use tessera_launch::order::{DeviceNumber, DeviceRules, Input, Order, Output, Program, Walls};
 use tessera_launch::prepare::{PrepareError, on_node, private_tmp};
@@ -110,16 +111,23 @@ pub fn prepare(
     };
     let named = |name: &str| (!run.env.contains_key(name)).then(|| format!("{name}={tmp}"));
     let tmp = ["TMPDIR", "SLURM_TMPDIR"].into_iter().filter_map(named);
-    let environment = run.env.iter().map(|(name, value)| format!("{name}={value}")).chain(tmp);
+    let plan = order.container.as_ref().map(serde_json::to_string).transpose();
+    let plan =
+        plan.map_err(|error| PrepareError::by_node(format!("the container's plan: {error}")))?;
+    let plan = plan.map(|plan| format!("{PLAN_VARIABLE}={plan}"));
+    let environment =
+        run.env.iter().map(|(name, value)| format!("{name}={value}")).chain(tmp).chain(plan);
     Ok(Prepared {
         order: Order {
             account: confinement.account.as_ref().map(|account| account.to_launch()),
             uid_min: confinement.uid_min,
             program,
+            wrapper: order.container.as_ref().map_or_else(Vec::new, |_| container_wrapper()),
             environment: environment.collect(),
             own: Some(work.display().to_string()),
             work_dir: run.work_dir.clone(),
             stdin: Input::Null,
+            input: run.input.clone(),
             stdout,
             stderr,
             joins: false,
@@ -148,6 +156,14 @@ pub fn prepare(
         outputs,
         program_output,
     })
+}
+
+/// Returns the words in front of a program that runs in a container: this program, which becomes the one that starts the
+/// runtime. A shepherd that can't find itself was replaced, and names what the agent started.
+fn container_wrapper() -> Vec<String> {
+    let own = std::env::current_exe().map(|path| path.display().to_string());
+    let own = own.unwrap_or_else(|_| "tessera-shepherd".to_owned());
+    vec![own.trim_end_matches(" (deleted)").to_owned(), CONTAINER_COMMAND.to_owned()]
 }
 
 /// Makes the folder of an attempt whose user may only pass through it.

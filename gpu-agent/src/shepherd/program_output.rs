@@ -55,6 +55,15 @@ impl ProgramOutput {
         };
         text::find(&end(&self.stdout), &end(&self.stderr))
     }
+
+    /// Returns what follows `begin` on the last line that begins with it.
+    pub fn last_line_after(&self, begin: &str) -> Option<String> {
+        let last = |stream: &Option<OutputStream>| {
+            let text = stream.as_ref()?.end();
+            text.lines().rev().find_map(|line| line.strip_prefix(begin)).map(str::to_owned)
+        };
+        last(&self.stderr).or_else(|| last(&self.stdout))
+    }
 }
 
 #[cfg(test)]
@@ -99,6 +108,17 @@ mod tests {
         let much = "  File \"model.py\", line 1, in forward\n".repeat(14_000);
         assert!(reported("", "", &format!("CUDA out of memory\n{much}")).is_some());
         assert_eq!(reported("", "", &format!("CUDA out of memory\n{much}{much}{much}")), None);
+    }
+
+    #[test]
+    fn the_last_sentence_of_a_kind_is_found_behind_its_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let stdout =
+            stream(folder.path(), "out", "tessera: old\n", "tessera: one\ntessera: two\nbye\n");
+        let output = ProgramOutput { stdout: Some(stdout), stderr: None };
+
+        assert_eq!(output.last_line_after("tessera: ").as_deref(), Some("two"));
+        assert_eq!(output.last_line_after("podman: "), None);
     }
 
     #[test]

@@ -12,13 +12,14 @@ use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis};
 use uuid::Uuid;
 
 use crate::sys::identity::ProcessIdentity;
+use tessera_agent_core::container::ContainerPlan;
 
 /// Raised with each change. Frames are only added at the end. A hello and how attempts are ended
 /// stay as they are, so that an agent can be replaced while attempts run. A shepherd of an earlier
 /// version keeps its attempt, gets no other, and is sent no frame that it doesn't know
-/// ([`ToShepherd::is_known_to`]). A new shepherd with another version than its agent gets no
-/// attempt, since the upgrade is incomplete.
-pub const VERSION: u16 = 9;
+/// ([`ToShepherd::is_known_to`]). A new shepherd that is of another version than its agent gets no
+/// attempt: half of an upgrade.
+pub const VERSION: u16 = 10;
 
 /// Argument with which a shepherd's program only prints [`VERSION`].
 pub const PROTOCOL_FLAG: &str = "--protocol";
@@ -172,6 +173,8 @@ pub struct SpawnOrder {
     pub confinement: Confinement,
     /// The folder of the Python companion; `None` if it has none.
     pub companion: Option<String>,
+    /// How its container is run; `None` if it runs on the node itself.
+    pub container: Option<ContainerPlan>,
     /// The shim that watches its calls of the driver; `None` if it is not watched.
     pub watch: Option<String>,
 }

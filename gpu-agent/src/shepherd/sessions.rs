@@ -256,6 +256,7 @@ fn order(of_attempt: &Order, start: &SessionStart, end: &ProgramEnd) -> Order {
         },
         environment: environment.chain(own).collect(),
         stdin: end.kind,
+        input: None,
         stdout: Output::Given,
         stderr: end.stderr_output(),
         joins: true,

@@ -189,6 +189,7 @@ impl TelemetryState {
                 activity: activity(TrackSubject::Attempt(attempt)),
                 energy_mj: meter.ledger().of(attempt),
                 memory_peak: meter.peak_of(attempt),
+                idle_since: meter.idle_since(attempt),
             });
         Some(GpuFigures {
             gpu: gpu.clone(),

@@ -469,6 +469,8 @@ pub fn order(place: &Place, program: &[&str]) -> LaunchOrder {
             host_memory: None,
             cpus: None,
             batch: Default::default(),
+            input: None,
+            container: None,
         },
         restart_reason: None,
         traceparent: None,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use tessera_api_types::{ProblemDetails, SubmitRequest};
+use tessera_api_types::{ArrayRange, ProblemDetails, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
@@ -176,6 +176,97 @@ fn unknown_jobs_are_refused_here_and_count_as_ended_for_sbatch() {
 
     let job = rig.printed("sbatch", &["--parsable", "-d", "afterok:999999", "--wrap", "true"]);
     rig.cluster.wait_job(job.trim().parse().unwrap(), SOON, "succeeded");
+}
+
+#[test]
+fn a_waiting_job_takes_another_dependency_and_a_wrong_one_is_refused_with_its_reason() {
+    let mut rig = Rig::new();
+    let (first, second) = (rig.until_file("first", 0), rig.until_file("second", 3));
+    let waiting = rig.after(&format!("afterok:{first}"));
+    let behind = rig.after(&format!("afterok:{waiting}"));
+    rig.wait_reason(behind, "dependency");
+    let update = |job: u64, dependency: &str| {
+        let word = format!("Dependency={dependency}");
+        rig.slurm("scontrol", &["update", &format!("JobId={job}"), &word])
+    };
+
+    // The conditions by which it would never start.
+    for (dependency, words) in [
+        (format!("afterok:{waiting}"), "would wait for itself"),
+        (format!("afterany:{second},afterok:{behind}"), "would wait for itself"),
+        ("afterok:999999".to_owned(), "job 999999 does not exist"),
+        ("afterwards:1".to_owned(), "is unknown"),
+    ] {
+        let refused = update(waiting, &dependency);
+        assert_eq!(refused.status.code(), Some(1), "{dependency}: {refused:?}");
+        let text = String::from_utf8(refused.stderr).unwrap();
+        assert!(text.contains(words), "{dependency}: {text}");
+    }
+    assert_eq!(
+        rig.cluster.job(waiting).dependency.as_deref(),
+        Some(format!("afterok:{first}").as_str())
+    );
+    let done = update(waiting, &format!("afternotok:{second}"));
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+
+    let expected = format!("afternotok:{second}");
+    assert_eq!(rig.cluster.job(waiting).dependency.as_deref(), Some(expected.as_str()));
+    wait::until(SOON, "squeue shows the new one", || {
+        let line = rig.printed("squeue", &["-h", "-j", &waiting.to_string(), "-o", "%R %E"]);
+        (line.trim() == format!("(Dependency) {expected}(unfulfilled)")).then_some(())
+    });
+    let events = rig.cluster.events(waiting).items;
+    assert!(
+        events.iter().any(|event| event.text == format!("it waits for {expected}, by its user"))
+    );
+    // What it waited for before has no effect any more, and the next controller knows that.
+    rig.let_go("first");
+    rig.cluster.wait_job(first, SOON, "succeeded");
+    rig.cluster.controller.kill();
+    rig.cluster.controller.start();
+    rig.cluster.wait_ready();
+    rig.wait_reason(waiting, "dependency");
+    rig.let_go("second");
+    rig.cluster.wait_job(waiting, SOON, "succeeded");
+    rig.cluster.wait_job(behind, SOON, "succeeded");
+}
+
+#[test]
+fn a_removed_dependency_lets_the_tasks_of_an_array_start_and_one_that_runs_takes_none() {
+    let rig = Rig::new();
+    let running = rig.until_file("go", 0);
+    rig.cluster.wait_job(running, SOON, "running");
+    let request = SubmitRequest {
+        array: Some(ArrayRange { first: 4, last: 6 }),
+        ..depends(&format!("afterok:{running}"))
+    };
+    let array = rig.cluster.submit(&request).job_id;
+    rig.wait_reason(array, "dependency");
+    let tessera = |job: String, dependency: &str| {
+        Command::new(programs().path("tessera"))
+            .args(["--url", &rig.cluster.url(), "update", &job, "--dependency", dependency])
+            .output()
+            .unwrap()
+    };
+
+    // One task first: the others wait on.
+    let one = tessera(format!("{array}_5"), "none");
+    assert!(one.status.success(), "{one:?}");
+    rig.cluster.wait_job(array + 1, SOON, "succeeded");
+    rig.wait_reason(array + 2, "dependency");
+    let lines = rig.printed("squeue", &["-h", "-j", &array.to_string(), "-o", "%i %E"]);
+    assert_eq!(lines.trim(), format!("{array}_[4,6] afterok:{running}(unfulfilled)"));
+    let all = tessera(array.to_string(), "none");
+    assert!(all.status.success(), "{all:?}");
+    rig.cluster.wait_job(array, SOON, "succeeded");
+    rig.cluster.wait_job(array + 2, SOON, "succeeded");
+
+    let refused = tessera(running.to_string(), "singleton");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("is running and can't be given another dependency"), "{text}");
+    rig.let_go("go");
+    rig.cluster.wait_job(running, SOON, "succeeded");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod energy;
 mod gangs;
 mod hardware;
 mod history;
+mod idle_timeout;
 mod job_updates;
 mod layouts;
 mod life;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON};
 use tessera_load_tests::programs::programs;
+use tessera_load_tests::terminal::Terminal;
 use tessera_load_tests::wait;
 
 struct Rig {
@@ -140,6 +141,42 @@ fn the_idiom_for_the_head_node_and_steps_on_named_nodes_work() {
     let expected =
         ["n1 rank 0 of 1 in n1", "n2 rank 0 of 1 in n2", "relative n2", "one n1", "other n2"];
     assert_eq!((code, text.lines().collect::<Vec<_>>()), (0, expected.to_vec()), "{text}");
+}
+
+#[test]
+fn a_process_on_another_node_of_an_allocation_has_the_callers_terminal_variables_and_folder() {
+    let rig = Rig::new();
+    let words = ["-N2", "--gpus-per-node=1", "sh"];
+    let mut terminal = Terminal::start(&mut rig.slurm("salloc", &words));
+    terminal.wait_for("are ready for job", SOON);
+    terminal.type_in("srun -N1 -n1 --pty sh\r");
+    terminal.type_in("mkdir there; cd there; export WORD=kept; echo in $SLURMD_NODENAME\r");
+    terminal.wait_for("in n1\r\n", SOON);
+
+    terminal.type_in(
+        "srun -N1 -n1 -w n2 --pty sh -c 'stty size; echo waits on $SLURMD_NODENAME; read line; \
+         echo $line $WORD rank $SLURM_PROCID of $SLURM_STEP_NODELIST in ${PWD##*/}; exit 7'; echo gave $?\r",
+    );
+    terminal.wait_for("24 80\r\n", SOON);
+    terminal.wait_for("waits on n2\r\n", SOON);
+    terminal.type_in("typed\r");
+
+    terminal.wait_for("typed kept rank 0 of n2 in there\r\n", SOON);
+    terminal.wait_for("gave 7\r\n", SOON);
+    // Ctrl-C reaches the program there, and nothing here.
+    terminal.type_in(
+        "srun -N1 -n1 -w n2 --pty sh -c 'trap \"exit 9\" INT; echo sleeps; while :; do sleep 0.1; done'; \
+         echo gave $?\r",
+    );
+    terminal.wait_for("sleeps\r\n", SOON);
+    terminal.type_in("\x03");
+    terminal.wait_for("gave 9\r\n", SOON);
+    terminal.type_in("srun -N1 -n1 -w n2 --pty no-such-program; echo gave $?\r");
+    terminal.wait_for("execve(): no-such-program: No such file or directory", SOON);
+    terminal.type_in("exit\r");
+    wait::until(SOON, "the shell here", || (!terminal.is_raw()).then_some(()));
+    terminal.type_in("exit\r");
+    terminal.wait(SOON);
 }
 
 #[test]

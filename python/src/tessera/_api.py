@@ -243,6 +243,14 @@ class ComputeView(TypedDict):
     user: NotRequired[Optional[str]]
 
 
+class ContainerRequest(TypedDict):
+    """A container that a job's program runs in."""
+
+    image: str
+    mounts: NotRequired[List[str]]
+    work_dir: NotRequired[Optional[str]]
+
+
 class DeadlineView(TypedDict):
     """Whether a job's deadline is expected to be met."""
 
@@ -453,6 +461,7 @@ JobDetail = TypedDict(
         "attempt_list": "List[AttemptView]",
         "attempts": "int",
         "class": "str",
+        "container": "Optional[str]",
         "deadline": "Optional[str]",
         "dependency": "Optional[str]",
         "ended_at": "Optional[str]",
@@ -463,6 +472,8 @@ JobDetail = TypedDict(
         "gpu_index": "Optional[int]",
         "gpu_request": "str",
         "id": "int",
+        "idle_action": "Optional[str]",
+        "idle_timeout_secs": "Optional[int]",
         "interactive": "bool",
         "launch_multiprocessors": "Optional[int]",
         "memory_before_launch_bytes": "Optional[int]",
@@ -566,6 +577,7 @@ class JobRecord(TypedDict):
     account: str
     array_index: NotRequired[Optional[int]]
     attempts: int
+    dependency: NotRequired[Optional[str]]
     ended_at: NotRequired[Optional[str]]
     exit_code: NotRequired[Optional[str]]
     gpu_index: NotRequired[Optional[int]]
@@ -1204,6 +1216,7 @@ SubmitRequest = TypedDict(
         "command": "Optional[List[str]]",
         "comment": "Optional[str]",
         "constraint": "Optional[str]",
+        "container": "Optional[ContainerRequest]",
         "cpus": "Optional[int]",
         "deadline": "Optional[str]",
         "dependency": "Optional[str]",
@@ -1219,7 +1232,10 @@ SubmitRequest = TypedDict(
         "grace_secs": "Optional[int]",
         "hold": "bool",
         "host_memory_bytes": "Optional[int]",
+        "idle_action": "Optional[str]",
+        "idle_timeout_secs": "Optional[int]",
         "ignore_unknown_jobs": "bool",
+        "input": "Optional[str]",
         "interactive": "Optional[InteractiveRequest]",
         "kill_on_invalid_dep": "bool",
         "late": "Optional[str]",
@@ -1335,6 +1351,7 @@ class UpdateRequest(TypedDict):
     """The fields of a job to update; absent fields stay as they are."""
 
     deadline: NotRequired[Optional[str]]
+    dependency: NotRequired[Optional[str]]
     nice: NotRequired[Optional[int]]
     no_deadline: NotRequired[bool]
     priority: NotRequired[Optional[int]]
@@ -1522,14 +1539,17 @@ class Api:
         return self._call("GET", f"/v1/jobs/{self._segment(job)}")
 
     def update_job(self, job: Union[str, int], body: UpdateRequest) -> JobView:
-        """Updates a job: its priority, its time limit, its deadline, or its share of a slice. -
-        `priority`: a waiting job moves in the queue at once; a running job uses it when it
-        waits again. - `time_limit_secs`: counted from the start of the attempt; 0 for none. It
-        applies to a running job at once, which ends if it has run for longer. - `deadline`: by
-        when it has to be done; placement plans for it at once. `no_deadline` removes it. -
-        `sm_percent`: a running job gets its checkpoint signal, ends, and is started again with
-        its new share, which uses none of its retries. It must have been submitted with a
-        `checkpoint_signal`. An array's number alone addresses all of its unfinished tasks.
+        """Updates a job: its priority, its time limit, its deadline, what it waits for, or its
+        share of a slice. - `priority`: a waiting job moves in the queue at once; a running job
+        has it when it waits again. - `time_limit_secs`: counted from the start of the attempt;
+        0 for none. It applies to a running job at once, which ends if it has run for longer. -
+        `deadline`: by when it has to be done; placement plans for it at once. `no_deadline`
+        removes it. - `dependency`: the jobs that it waits for from now on, or none. It stays
+        one that is cancelled if that can never be met, or one that is not. A job that has
+        started is refused, and so is one that would wait for itself. - `sm_percent`: a running
+        job gets its checkpoint signal, ends, and is started again with its new share, which
+        uses none of its retries. It must have been submitted with a `checkpoint_signal`. An
+        array's number alone addresses all of its unfinished tasks.
         """
         return self._call("PATCH", f"/v1/jobs/{self._segment(job)}", body=body)
 

@@ -130,6 +130,17 @@ pub fn headings<T>(parts: &[Part<T>]) -> String {
     })
 }
 
+impl<T> Part<T> {
+    /// Draws this part of a row.
+    pub fn draw(&self, of: &T) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Column(column, None, _) => (column.cell)(of),
+            Self::Column(column, Some(width), _) => fit(&(column.cell)(of), *width),
+        }
+    }
+}
+
 /// Draws the line of one row.
 pub fn row<T>(parts: &[Part<T>], of: &T) -> String {
     line(parts, |column, _| (column.cell)(of))

@@ -89,8 +89,7 @@ pub fn unfold(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
         let more = std::mem::take(&mut job.record.more);
         for _ in 0..more {
             lines.push(job.clone());
-            job.record.id = job.record.id.saturating_add(1);
-            job.record.array_index = job.record.array_index.map(|index| index.saturating_add(1));
+            job.next_task();
         }
         lines.push(job);
     }
@@ -100,15 +99,16 @@ pub fn unfold(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
 /// Puts the waiting tasks of each array into one line, as Slurm does.
 pub fn collapse(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
     let mut lines: Vec<SlurmJob> = Vec::new();
-    // Tasks whose ranks were updated alone have lines of their own, as in Slurm.
-    let mut line_of: BTreeMap<(u64, bool, RankUpdateView), usize> = BTreeMap::new();
+    // Tasks that were updated alone have lines of their own, as in Slurm.
+    let mut line_of: BTreeMap<(u64, bool, RankUpdateView, Option<String>), usize> = BTreeMap::new();
     for mut job in jobs {
         let index = job.record.array_index.filter(|_| job.state == SlurmState::Pending);
         let Some(index) = index else {
             lines.push(job);
             continue;
         };
-        let key = (job.record.submission, job.record.state == "held", job.record.queue_rank);
+        let JobRecord { submission, queue_rank, ref dependency, .. } = job.record;
+        let key = (submission, job.record.state == "held", queue_rank, dependency.clone());
         match line_of.get(&key).and_then(|line| lines.get_mut(*line)) {
             Some(line) => line.waiting.extend(index..=index + job.record.more),
             None => {
@@ -122,6 +122,12 @@ pub fn collapse(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
 }
 
 impl SlurmJob {
+    /// Becomes the next one of the tasks that its record stands for.
+    pub fn next_task(&mut self) {
+        self.record.id = self.record.id.saturating_add(1);
+        self.record.array_index = self.record.array_index.map(|index| index.saturating_add(1));
+    }
+
     /// Returns `42`, `42_7` or `42_[1-5]`.
     pub fn id(&self) -> String {
         let array = self.record.submission;
@@ -258,7 +264,9 @@ impl SlurmJob {
     /// Returns the conditions that it waits for, as Slurm shows them; nothing once it has started.
     pub fn dependency(&self) -> String {
         let waits = self.state == SlurmState::Pending;
-        let Some(dependency) = self.request.dependency.as_deref().filter(|_| waits) else {
+        let updated = self.record.dependency.as_deref();
+        let dependency = updated.or(self.request.dependency.as_deref());
+        let Some(dependency) = dependency.filter(|text| waits && !text.is_empty()) else {
             return "(null)".to_owned();
         };
         let state = match self.record.reason.as_deref() {
@@ -372,6 +380,7 @@ pub mod samples {
             gpu_index: None,
             queue_rank: RankUpdateView::default(),
             time_limit_secs: None,
+            dependency: None,
             partition: None,
             runs: Vec::new(),
         }

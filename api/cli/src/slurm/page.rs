@@ -119,11 +119,20 @@ const SLURM: &[&str] = &[
     "wckey",
     "wrap",
     // Those of the plug-in Pyxis.
+    "container-entrypoint",
+    "container-env",
     "container-image",
+    "container-mount-home",
     "container-mounts",
     "container-name",
+    "container-readonly",
+    "container-remap-root",
     "container-save",
     "container-workdir",
+    "container-writable",
+    "no-container-entrypoint",
+    "no-container-mount-home",
+    "no-container-remap-root",
 ];
 
 const HEAD: &str = "# Coming from Slurm
@@ -142,6 +151,8 @@ command line override those of `#TESSERA` lines, which override those of `#SBATC
 - Standard output and error go to one file, unless `--error` names another.
 - `TMPDIR` and `SLURM_TMPDIR` name a folder that belongs to the attempt and is removed at its end.
 - Variables such as `SLURM_CPUS_PER_TASK` exist only if the option was given, as in Slurm.
+- `--container-image` of Pyxis works for scripts and steps, by podman without privileges ([containers.md](containers.md)).
+- Programs with MPI are started by `mpirun`, which starts its ranks by `srun`. `srun` itself has no PMI2 and no PMIx.
 
 ## Options of jobs
 
@@ -163,8 +174,11 @@ fn page() -> String {
     let ours = Submit::augment_args(clap::Command::new("submit"));
     let mut text = HEAD.to_owned();
     for name in SLURM {
-        let own =
-            ours.get_arguments().find(|arg| arg.get_long() == Some(name) && !arg.is_hide_set());
+        let is_named = |arg: &&clap::Arg| {
+            let has_alias = arg.get_all_aliases().is_some_and(|aliases| aliases.contains(name));
+            (arg.get_long() == Some(*name) || has_alias) && !arg.is_hide_set()
+        };
+        let own = ours.get_arguments().find(is_named);
         let (kind, what) = match (own, OptionsOfSlurm::verdict_of(name)) {
             (Some(arg), _) => {
                 let help = arg.get_help().map(ToString::to_string).unwrap_or_default();

@@ -229,6 +229,7 @@ async fn update(words: &[&str]) -> Done {
                 let at = value.parse::<ClockTime>().ok().and_then(|time| time.after_now().ok());
                 change.deadline = Some(at.ok_or_else(unreadable)?);
             }
+            "dependency" => change.dependency = Some((*value).to_owned()),
             "nice" => change.nice = Some(value.parse().map_err(|_| unreadable())?),
             "priority" => change.priority = Some(priority(value).ok_or_else(unreadable)?),
             _ => {

@@ -145,8 +145,11 @@ impl Squeue {
         }
         let shown = JobFilterLists::of(&self);
         jobs.retain(|job| states.has(job.state) && shown.has(job));
-        jobs = match self.array || self.json {
-            true => unfold(jobs),
+        // The tasks of one record follow each other, unless an order of the user's says otherwise.
+        jobs = match self.array {
+            _ if self.json => unfold(jobs),
+            true if self.sort.is_some() => unfold(jobs),
+            true => jobs,
             false => collapse(jobs),
         };
         order(&mut jobs, self.sort.as_deref());
@@ -160,8 +163,8 @@ impl Squeue {
         if !self.noheader {
             text += &headings(&parts);
         }
-        for job in &jobs {
-            text += &row(&parts, job);
+        for job in jobs {
+            text += &rows(&parts, job);
         }
         write_out(&text)?;
         Ok(0)
@@ -195,6 +198,36 @@ impl Squeue {
             (None, None) => Ok(of_codes(own.as_deref().unwrap_or(DEFAULT), COLUMNS)),
         }
     }
+}
+
+/// The letters of columns in which the tasks of one record differ.
+const OF_TASKS: &str = "iAK";
+
+/// Draws a line for each task that a job stands for. What does not differ is drawn once: lists have tens of thousands of
+/// tasks.
+fn rows(parts: &[Part<SlurmJob>], mut job: SlurmJob) -> String {
+    let more = std::mem::take(&mut job.record.more);
+    if more == 0 || !job.waiting.is_empty() {
+        return row(parts, &job);
+    }
+    let differs = |part: &Part<SlurmJob>| match part {
+        Part::Text(_) => false,
+        Part::Column(column, ..) => column.code.is_some_and(|code| OF_TASKS.contains(code)),
+    };
+    let drawn: Vec<_> =
+        parts.iter().map(|part| (part, (!differs(part)).then(|| part.draw(&job)))).collect();
+    let mut text = String::new();
+    for _ in 0..=more {
+        for (part, same) in &drawn {
+            match same {
+                Some(same) => text.push_str(same),
+                None => text += &part.draw(&job),
+            }
+        }
+        text.push('\n');
+        job.next_task();
+    }
+    text
 }
 
 /// The lists of the command line, read once for all jobs.
@@ -492,6 +525,15 @@ mod tests {
             lines("squeue -r -h -o %i|%T", jobs())[1..],
             ["50_6|PENDING\n", "50_9|PENDING\n"]
         );
+        let folded = || vec![tessera_api_types::JobRecord { more: 2, ..record(52, 50, Some(6)) }];
+        let parts = of_codes("%.6i|%F|%A|%K|%t\n", COLUMNS);
+        let drawn = |jobs: Vec<SlurmJob>| -> String {
+            jobs.into_iter().map(|job| rows(&parts, job)).collect()
+        };
+        let expected = "  50_6|50|52|6|PD\n\n  50_7|50|53|7|PD\n\n  50_8|50|54|8|PD\n\n";
+        assert_eq!(drawn(gather(records(folded()))), expected);
+        assert_eq!(drawn(unfold(gather(records(folded())))), expected);
+        assert_eq!(drawn(collapse(gather(records(folded())))), "50_[6-|50|50|6-8|PD\n\n");
         assert_eq!(
             lines("squeue --array --sort=-i --format=%A|%F|%K|%t", jobs())[1],
             "53|50|9|PD\n"

@@ -95,7 +95,7 @@ async fn run_step(arguments: Vec<OsString>, allocation: &Allocation) -> Done {
     let remarks = line.unused.check(Some(allocation), tasks).map_err(CommandFailure::refused)?;
     remarks.iter().for_each(|remark| eprintln!("srun: {remark}"));
     if line.unused.has_terminal() {
-        return Err(steps::become_step(line.step, allocation).into());
+        return Ok(steps::run_in_terminal(line.step, allocation).await?);
     }
     Ok(steps::run(line.step, allocation).await?)
 }
@@ -242,6 +242,11 @@ impl SrunJob {
             words = [tessera, "step"].map(str::to_owned).to_vec();
             words.extend(self.step_words());
             words.push("--".to_owned());
+            // Each process has a container of its own; the step that starts them runs on the node.
+            let options = &mut self.slurm.options;
+            options.container = None;
+            (options.container_mounts, options.container_workdir) = (None, None);
+            options.container_mount_home = false;
         }
         words.append(&mut self.program);
         let options = &mut self.slurm.options;
@@ -282,11 +287,15 @@ impl SrunJob {
         add("nodes", nodes);
         add("kill-on-bad-exit", self.kill_on_bad_exit.map(|how| how.to_string()));
         add("wait", self.wait.map(|secs| secs.to_string()));
+        add("container", options.container.clone());
+        add("container-mounts", options.container_mounts.clone());
+        add("container-workdir", options.container_workdir.clone());
         let of_process = |file: &&String| file.contains("%t");
         if options.output.iter().chain(&options.error).any(|file| of_process(&file)) {
             add("output", options.output.clone());
             add("error", options.error.clone());
         }
+        words.extend(options.container_mount_home.then(|| "--container-mount-home".to_owned()));
         words.extend(self.label.then(|| "--label".to_owned()));
         words.extend(self.multi_prog.then(|| "--multi-prog".to_owned()));
         words

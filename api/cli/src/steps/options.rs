@@ -7,8 +7,10 @@ use clap::Args;
 
 use super::Allocation;
 use super::layout::{BadLayout, Distribution, NodeRequest, StepLayout, StepNode, share};
+use tessera_model::container::ContainerRules;
 use tessera_model::number::clamped;
 use tessera_model::place::node_list;
+use tessera_model::spec::BadField;
 
 /// Options of a step, as `srun` takes them inside an allocation.
 #[derive(Args, Clone, Debug, Default)]
@@ -61,6 +63,21 @@ pub struct StepOptions {
     /// File for standard error; by default where standard output goes
     #[arg(short, long, value_name = "FILE")]
     pub error: Option<String>,
+    /// File that all processes read from standard input; `none` for nothing
+    #[arg(short, long, value_name = "FILE")]
+    pub input: Option<String>,
+    /// Image of the container that each process runs in
+    #[arg(long, alias = "container-image", value_name = "IMAGE")]
+    pub container: Option<String>,
+    /// Folders and files that it sees besides the working folder: SOURCE[:TARGET[:ro]], separated by commas
+    #[arg(long, value_name = "MOUNTS")]
+    pub container_mounts: Option<String>,
+    /// Folder inside of it in which the process starts
+    #[arg(long, value_name = "DIR")]
+    pub container_workdir: Option<String>,
+    /// Let it see the home folder, too
+    #[arg(long)]
+    pub container_mount_home: bool,
     /// Working directory
     #[arg(short = 'D', long, value_name = "DIR")]
     pub chdir: Option<PathBuf>,
@@ -104,6 +121,17 @@ pub enum BadStep {
         /// How many the job has.
         held: usize,
     },
+    /// The container can't be run as it is described.
+    #[error("the container of the step: {bad}")]
+    Container {
+        /// What is wrong.
+        bad: BadField,
+    },
+    /// The process is not in a job that an agent started.
+    #[error(
+        "TESSERA_CONTAINER_RUNNER is not set, which names what starts containers: don't remove it from the job"
+    )]
+    NoRunner,
     /// An option's value can't be read.
     #[error("{option} {text:?} can't be read: {expected}")]
     Unreadable {
@@ -179,10 +207,13 @@ impl StepOptions {
         if self.program.is_empty() {
             return Err(BadStep::NoProgram);
         }
+        let container = self.container_words(allocation)?;
         let programs = match self.multi_prog {
             false => vec![self.program; clamped(tasks)],
             true => programs(&self.program, tasks)?,
         };
+        let programs = programs.into_iter().map(|words| [container.clone(), words].concat());
+        let programs = programs.collect();
         Ok(StepPlan {
             programs,
             layout,
@@ -197,6 +228,23 @@ impl StepOptions {
             wait_secs: self.wait.filter(|secs| *secs > 0),
             export: self.export,
         })
+    }
+
+    /// Returns the words in front of each program that runs in a container; none without one.
+    fn container_words(&self, allocation: &Allocation) -> Result<Vec<String>, BadStep> {
+        let Some(image) = &self.container else { return Ok(Vec::new()) };
+        let variable = |name: &str| allocation.environment.get(name).cloned();
+        let runner = variable("TESSERA_CONTAINER_RUNNER").ok_or(BadStep::NoRunner)?;
+        let mounts = self.container_mounts.iter().flat_map(|mounts| mounts.split(','));
+        let mounts = mounts.map(str::trim).filter(|mount| !mount.is_empty()).map(str::to_owned);
+        let home = variable("HOME").filter(|_| self.container_mount_home);
+        let mounts: Vec<String> = mounts.chain(home).collect();
+        ContainerRules::parse(image, &mounts, self.container_workdir.clone())
+            .map_err(|bad| BadStep::Container { bad })?;
+        let described = serde_json::json!({
+            "image": image, "mounts": mounts, "work_dir": self.container_workdir,
+        });
+        Ok(vec![runner, "container-step".to_owned(), described.to_string()])
     }
 
     /// Chooses nodes, and spreads the processes over them.

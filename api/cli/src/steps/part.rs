@@ -34,7 +34,7 @@ const REST_WITHIN: Duration = Duration::from_secs(2);
 /// How much later than its processes this program may learn of a signal to all of them, on a busy machine.
 const SIGNALLED_WITHIN: Duration = Duration::from_millis(50);
 /// Where processes run if their folder does not exist, as in Slurm.
-const NO_FOLDER: &str = "/tmp";
+pub const NO_FOLDER: &str = "/tmp";
 
 /// An event of a part.
 enum PartEvent {
@@ -197,14 +197,9 @@ impl Part {
     /// Returns where the processes run.
     async fn folder(&self) -> PathBuf {
         let folder = self.order.folder.clone();
-        match std::fs::metadata(&folder) {
-            Ok(found) if found.is_dir() => folder,
-            found => {
-                let why = found.err().map_or("Not a directory".to_owned(), |error| plain(&error));
-                let (node, path) = (&self.allocation.node, folder.display());
-                let note = format!(
-                    "slurmstepd-{node}: error: couldn't chdir to `{path}': {why}: going to {NO_FOLDER} instead"
-                );
+        match no_folder(&self.allocation.node, &folder) {
+            None => folder,
+            Some(note) => {
                 self.report(FromPart::Note(note)).await;
                 Path::new(NO_FOLDER).to_owned()
             }
@@ -277,6 +272,19 @@ impl Part {
             let _ = kill_process_group(*group, Signal::KILL);
         }
     }
+}
+
+/// Returns why processes can't run in a folder of this node, as Slurm reports it; `None` if they can.
+pub fn no_folder(node: &str, folder: &Path) -> Option<String> {
+    let why = match std::fs::metadata(folder) {
+        Ok(found) if found.is_dir() => return None,
+        Ok(_) => "Not a directory".to_owned(),
+        Err(error) => plain(&error),
+    };
+    let path = folder.display();
+    Some(format!(
+        "slurmstepd-{node}: error: couldn't chdir to `{path}': {why}: going to {NO_FOLDER} instead"
+    ))
 }
 
 async fn until(deadline: Option<Instant>) {

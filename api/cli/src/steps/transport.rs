@@ -103,12 +103,7 @@ pub fn connect_there(
     node: &str,
     allocation: &Allocation,
 ) -> Result<PartLink, CommandFailure> {
-    let known = allocation.nodes.iter().find(|known| known.name == node);
-    let member = known.and_then(|known| known.member).ok_or_else(|| {
-        CommandFailure::refused(format!(
-            "the agent of this node is older than this program, and does not state how {node} is reached"
-        ))
-    })?;
+    let job = member_on(node, allocation)?;
     let client = client(allocation)?;
     let program = std::env::current_exe()?.to_string_lossy().into_owned();
     let opening = SessionOpening {
@@ -126,7 +121,6 @@ pub fn connect_there(
             }
         }
     });
-    let job = JobRef::Job(JobId::from_number(member));
     let name = (job, uuid::Uuid::new_v4().to_string());
     let conversation = Conversation::new(client, name, opening, LocalInput::of(received)).waiting();
     tokio::spawn(async move {
@@ -148,8 +142,22 @@ pub fn connect_there(
     Ok(PartLink(Some(pieces)))
 }
 
-/// Returns the client for steps: through this node, which needs no token, or otherwise as for every
-/// other command.
+/// Returns the job's member on another node, in whose sessions processes are started there.
+///
+/// # Errors
+///
+/// The node is not known by a number of the job.
+pub fn member_on(node: &str, allocation: &Allocation) -> Result<JobRef, CommandFailure> {
+    let known = allocation.nodes.iter().find(|known| known.name == node);
+    let member = known.and_then(|known| known.member).ok_or_else(|| {
+        CommandFailure::refused(format!(
+            "the agent of this node is older than this program, and does not state how {node} is reached"
+        ))
+    })?;
+    Ok(JobRef::Job(JobId::from_number(member)))
+}
+
+/// Returns the client for steps: by way of this node, which needs no token; else as every other command.
 pub fn client(allocation: &Allocation) -> Result<ApiClient, CommandFailure> {
     let get = |name: &str| allocation.environment.get(name).filter(|value| !value.is_empty());
     let socket = get("TESSERA_CALLS").map(Path::new).filter(|path| path.exists());

@@ -32,8 +32,8 @@ enum Value {
     Optional,
 }
 
-const CONTAINER: StepVerdict =
-    Refused("start the container in the script, with podman run or apptainer exec");
+const NAMED_CONTAINER: StepVerdict =
+    Refused("each process has a container of its own, which ends with it; write --container-image");
 
 /// Long name, short name, value, verdict.
 const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
@@ -43,11 +43,13 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("comment", None, Value::Needed, Unused),
     ("compress", None, Value::Optional, Unused),
     ("constraint", Some('C'), Value::Needed, Unused),
-    ("container", None, Value::Needed, CONTAINER),
-    ("container-image", None, Value::Needed, CONTAINER),
-    ("container-mounts", None, Value::Needed, CONTAINER),
-    ("container-name", None, Value::Needed, CONTAINER),
-    ("container-workdir", None, Value::Needed, CONTAINER),
+    ("container-entrypoint", None, Value::None, Refused("name the entry point as the program")),
+    ("container-env", None, Value::Needed, Unused),
+    ("container-name", None, Value::Needed, NAMED_CONTAINER),
+    ("container-readonly", None, Value::None, Unused),
+    ("container-remap-root", None, Value::None, Unused),
+    ("container-save", None, Value::Needed, NAMED_CONTAINER),
+    ("container-writable", None, Value::None, Unused),
     ("core-spec", Some('S'), Value::Needed, Unused),
     ("cores-per-socket", None, Value::Needed, Unused),
     ("cpu-bind", None, Value::Needed, Unused),
@@ -63,7 +65,6 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("gres-flags", None, Value::Needed, Unused),
     ("hint", None, Value::Needed, Unused),
     ("immediate", Some('I'), Value::Optional, Unused),
-    ("input", Some('i'), Value::Needed, Refused("redirect it: srun PROGRAM < FILE")),
     ("interactive", None, Value::None, Unused),
     ("job-name", Some('J'), Value::Needed, Unused),
     ("jobid", None, Value::Needed, OwnJob),
@@ -73,6 +74,9 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("mem-per-gpu", None, Value::Needed, Unused),
     ("mpi", None, Value::Needed, Ranks),
     ("network", None, Value::Needed, Unused),
+    ("no-container-entrypoint", None, Value::None, Unused),
+    ("no-container-mount-home", None, Value::None, Unused),
+    ("no-container-remap-root", None, Value::None, Unused),
     ("no-kill", Some('k'), Value::Optional, Unused),
     ("ntasks-per-core", None, Value::Needed, Unused),
     ("ntasks-per-gpu", None, Value::Needed, Unused),
@@ -278,7 +282,7 @@ mod tests {
         for (words, why) in [
             (&["--mpi=pmix"][..], "mpirun"),
             (&["--jobid=30"], "its own job, which is 29"),
-            (&["--container-image=pytorch"], "podman run"),
+            (&["--container-name=pytorch"], "write --container-image"),
             (&["--pty"], "4 processes can't share a terminal"),
         ] {
             let refused = check(words, 4).unwrap_err().to_string();

@@ -60,10 +60,8 @@ const NO_SOCKETS: &str = "processors are not counted by sockets and cores; write
 const NO_STAGING: &str = "there are no burst buffers; copy files in the script";
 const POWER: &str = "the driver and the node's operator set clocks";
 const ACCOUNTS: &str = "the controller's settings assign users to accounts";
-const CONTAINER: ForeignVerdict = refuse(
-    "a job runs on the node itself",
-    "start the container in the script, with podman run or apptainer exec",
-);
+const NAMED_CONTAINER: ForeignVerdict =
+    refuse("each job has a container of its own, which ends with it", "write --container IMAGE");
 
 const fn refuse(why: &'static str, instead: &'static str) -> ForeignVerdict {
     ForeignVerdict::Refuse(RefusalReason { why, instead })
@@ -84,13 +82,39 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ),
     ("clusters", Some('M'), Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
     ("cluster", None, Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
-    ("container", None, Needed, CONTAINER),
-    ("container-id", None, Needed, CONTAINER),
-    ("container-image", None, Needed, CONTAINER),
-    ("container-mounts", None, Needed, CONTAINER),
-    ("container-name", None, Needed, CONTAINER),
-    ("container-save", None, Needed, CONTAINER),
-    ("container-workdir", None, Needed, CONTAINER),
+    (
+        "container-entrypoint",
+        None,
+        OptionValue::None,
+        refuse(
+            "the job's program takes the place of the image's",
+            "name the entry point in the script",
+        ),
+    ),
+    (
+        "container-env",
+        None,
+        Needed,
+        Ignore(
+            "variables of the job win over those of the image only where --export or --env names them",
+        ),
+    ),
+    ("container-id", None, Needed, NAMED_CONTAINER),
+    ("container-name", None, Needed, NAMED_CONTAINER),
+    (
+        "container-readonly",
+        None,
+        OptionValue::None,
+        Ignore("what a program writes into its container is removed with it"),
+    ),
+    (
+        "container-remap-root",
+        None,
+        OptionValue::None,
+        Ignore("the user is always root inside of the container, and nobody but the user outside"),
+    ),
+    ("container-save", None, Needed, NAMED_CONTAINER),
+    ("container-writable", None, OptionValue::None, Ignore("a container can always be written to")),
     ("contiguous", None, OptionValue::None, Ignore("nodes have no order")),
     ("core-spec", Some('S'), Needed, Ignore("the operator reserves processors for the system")),
     ("cores-per-socket", None, Needed, Ignore(NO_SOCKETS)),
@@ -120,12 +144,6 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ("hint", None, Needed, Ignore(NO_BINDING)),
     ("ignore-pbs", None, OptionValue::None, Ignore("lines of #PBS are never read")),
     (
-        "input",
-        Some('i'),
-        Needed,
-        refuse("jobs read nothing from standard input", "redirect it in the script"),
-    ),
-    (
         "licenses",
         Some('L'),
         Needed,
@@ -140,6 +158,24 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
         Some('k'),
         OptionValue::None,
         Ignore("a job that loses a node is requeued, or see --on-lost"),
+    ),
+    (
+        "no-container-entrypoint",
+        None,
+        OptionValue::None,
+        Ignore("the job's program always takes the place of the image's"),
+    ),
+    (
+        "no-container-mount-home",
+        None,
+        OptionValue::None,
+        Ignore("the home folder is only mounted with --container-mount-home"),
+    ),
+    (
+        "no-container-remap-root",
+        None,
+        OptionValue::None,
+        Ignore("the user is always root inside of the container, and nobody but the user outside"),
     ),
     ("nodefile", Some('F'), Needed, refuse("", "write --nodelist")),
     ("ntasks-per-core", None, Needed, Ignore(NO_SOCKETS)),

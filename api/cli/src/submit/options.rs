@@ -18,7 +18,7 @@ use super::{SubmitContext, SubmitDialect};
 use crate::clock_time::{BadClockTime, ClockTime};
 use crate::estimate::MemoryFrom;
 use crate::span::TimeLimit;
-use tessera_api_types::{ArrayRange, SubmitRequest};
+use tessera_api_types::{ArrayRange, ContainerRequest, SubmitRequest};
 
 /// One layer of options; an option of a stronger layer overrides that of a weaker one.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -33,12 +33,22 @@ pub struct JobOptions {
     /// File for standard error; by default where standard output goes
     #[arg(short, long, value_name = "FILE")]
     pub error: Option<String>,
+    /// File that the program reads from standard input, with the patterns of --output; by default it reads nothing
+    #[arg(short, long, value_name = "FILE")]
+    pub input: Option<String>,
     /// Longest run time: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS
     #[arg(short, long, value_name = "TIME")]
     pub time: Option<TimeLimit>,
     /// Seconds between SIGTERM and SIGKILL when the job has to end; by default 30
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<u64>,
+    /// Time for which the job's GPUs may do nothing, in the forms of --time. Its user is warned at half of it; then
+    /// --idle-action follows. A job that uses a GPU is never affected
+    #[arg(long, value_name = "TIME")]
+    pub idle_timeout: Option<TimeLimit>,
+    /// Action after --idle-timeout: `end` (the default), or `requeue` to start again later
+    #[arg(long, value_name = "WHAT", value_parser = ["end", "requeue"])]
+    pub idle_action: Option<String>,
     /// Signal that is sent before the time limit, such as USR1@60 (60 seconds before; by default 60). With
     /// B: only the script's shell gets it, otherwise all of the job's processes except that shell
     #[arg(long, value_name = "[B:]SIGNAL[@SECONDS]")]
@@ -209,6 +219,20 @@ pub struct JobOptions {
     /// Hold the job until `tessera release`
     #[arg(short = 'H', long)]
     pub hold: bool,
+    /// Image of the container that the job runs in, by rootless podman: python:3.12 in the user's image store on the
+    /// node; or the path of a .sif file for apptainer
+    #[arg(long, alias = "container-image", value_name = "IMAGE")]
+    pub container: Option<String>,
+    /// Folders and files of the node that the container sees besides the working folder:
+    /// SOURCE[:TARGET[:ro]], separated by commas
+    #[arg(long, value_name = "MOUNTS")]
+    pub container_mounts: Option<String>,
+    /// Folder inside of the container in which the program starts; by default the working folder
+    #[arg(long, value_name = "DIR")]
+    pub container_workdir: Option<String>,
+    /// Let the container see the home folder, too
+    #[arg(long)]
+    pub container_mount_home: bool,
     /// Environment variables to export to the job: ALL, NONE, or names and NAME=VALUE, separated
     /// by commas; by default PATH, HOME, the language, and those of a Python environment
     #[arg(long, value_name = "WHICH")]
@@ -319,6 +343,15 @@ pub enum BadJobOptions {
         /// The given value.
         number: u64,
     },
+    /// An option about a container, of a job that has none.
+    #[error("{option} needs a container: write --container IMAGE as well")]
+    NoContainer {
+        /// The option.
+        option: &'static str,
+    },
+    /// What follows after an idle timeout, of a job that has none.
+    #[error("--idle-action needs --idle-timeout TIME, after which it follows")]
+    NoIdleTimeout,
     /// A path that JSON can't hold.
     #[error("{}: the name is not valid UTF-8", path.display())]
     PathNotText {
@@ -368,6 +401,13 @@ impl JobOptions {
             job_name: stronger.job_name.or(self.job_name),
             output: stronger.output.or(self.output),
             error: stronger.error.or(self.error),
+            input: stronger.input.or(self.input),
+            idle_timeout: stronger.idle_timeout.or(self.idle_timeout),
+            idle_action: stronger.idle_action.or(self.idle_action),
+            container: stronger.container.or(self.container),
+            container_mounts: stronger.container_mounts.or(self.container_mounts),
+            container_workdir: stronger.container_workdir.or(self.container_workdir),
+            container_mount_home: self.container_mount_home || stronger.container_mount_home,
             time: stronger.time.or(self.time),
             grace: stronger.grace.or(self.grace),
             signal: stronger.signal.or(self.signal),
@@ -480,6 +520,13 @@ impl JobOptions {
     ) -> Result<(), BadJobOptions> {
         self.write_resources(request)?;
         self.write_files(request, around)?;
+        request.container = self.container_request(around)?;
+        if self.idle_action.is_some() && self.idle_timeout.is_none() {
+            return Err(BadJobOptions::NoIdleTimeout);
+        }
+        request.idle_timeout_secs = self.idle_timeout.and_then(TimeLimit::secs);
+        request.idle_action =
+            self.idle_action.take().filter(|_| request.idle_timeout_secs.is_some());
         let choice = self.export.take().unwrap_or(around.default_export());
         request.env = choice.choose(&around.environment)?;
         request.env.extend(self.slurm_variables(around, request));
@@ -575,11 +622,42 @@ impl JobOptions {
         };
         request.stdout = self.output.take().or(usual).map(absolute).transpose()?;
         request.stderr = self.error.take().map(absolute).transpose()?;
+        request.input = self.input.take().map(absolute).transpose()?;
         request.open_mode = self.open_mode.take().or(match around.dialect {
             SubmitDialect::Tessera => None,
             SubmitDialect::Slurm => Some("truncate".to_owned()),
         });
         Ok(())
+    }
+
+    /// Returns the container that the job runs in, if it does.
+    fn container_request(
+        &self,
+        around: &SubmitContext,
+    ) -> Result<Option<ContainerRequest>, BadJobOptions> {
+        let Some(image) = self.container.clone() else {
+            let idle = [
+                ("--container-mounts", self.container_mounts.is_some()),
+                ("--container-workdir", self.container_workdir.is_some()),
+                ("--container-mount-home", self.container_mount_home),
+            ];
+            let idle = idle.into_iter().find(|(_, given)| *given);
+            return idle.map_or(Ok(None), |(option, _)| Err(BadJobOptions::NoContainer { option }));
+        };
+        // The image's file may be named relative to the folder of the submit, as other files are.
+        let image = match image.ends_with(".sif") && !image.contains("://") {
+            true => plain(&around.folder.join(image))?,
+            false => image,
+        };
+        let mounts = self.container_mounts.iter().flat_map(|mounts| mounts.split(','));
+        let mounts = mounts.map(str::trim).filter(|mount| !mount.is_empty()).map(str::to_owned);
+        let home = around.environment.get("HOME").filter(|_| self.container_mount_home);
+        let work_dir = self.container_workdir.clone();
+        Ok(Some(ContainerRequest {
+            image,
+            mounts: mounts.chain(home.cloned()).collect(),
+            work_dir,
+        }))
     }
 }
 

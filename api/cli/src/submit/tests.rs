@@ -272,3 +272,35 @@ fn a_wrong_command_line_is_refused_with_the_reason() {
         assert!(refused.to_string().contains(why), "{refused}");
     }
 }
+
+#[test]
+fn containers_idle_timeouts_and_input_reach_the_request_and_what_lacks_its_partner_is_refused() {
+    let words = [
+        "--container-image=python:3.12",
+        "--container-mounts=/data:/data:ro,/scratch",
+        "--idle-timeout=30",
+        "--idle-action=requeue",
+        "--input=data.%j",
+        "--",
+        "true",
+    ];
+    let (asked, _) = request(&words).unwrap();
+
+    let container = asked.container.unwrap();
+    assert_eq!(container.image, "python:3.12");
+    assert_eq!(container.mounts, ["/data:/data:ro", "/scratch"]);
+    let idle = (asked.idle_timeout_secs, asked.idle_action.as_deref());
+    assert_eq!(idle, (Some(1_800), Some("requeue")));
+    assert_eq!(asked.input.as_deref(), Some("/home/ada/jobs/data.%j"));
+    let (image, _) = request(&["--container=images/a.sif", "--", "true"]).unwrap();
+    assert_eq!(image.container.unwrap().image, "/home/ada/jobs/images/a.sif");
+    for (option, partner) in [
+        ("--idle-action=end", "--idle-timeout TIME"),
+        ("--container-mount-home", "--container IMAGE"),
+        ("--container-mounts=/data", "--container IMAGE"),
+    ] {
+        let refused = request(&[option, "--", "true"]).unwrap_err().to_string();
+        assert!(refused.contains(option.split('=').next().unwrap()), "{refused}");
+        assert!(refused.contains(partner), "{refused}");
+    }
+}

@@ -149,7 +149,7 @@ pub struct OutOfMemoryRow {
 }
 
 /// A user's command to a waiting job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WaitingJobCommand {
     /// The job.
     pub job: JobId,
@@ -158,7 +158,7 @@ pub struct WaitingJobCommand {
 }
 
 /// A change of a waiting job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitingJobChange {
     /// The job's state becomes `queued`, `held` or `cancelled`.
     To(JobState),
@@ -211,24 +211,24 @@ pub struct WaitReasonRow {
 
 impl WaitingJobChange {
     /// Returns the state that the job enters, if it changes its state.
-    pub const fn to(self) -> Option<JobState> {
+    pub const fn to(&self) -> Option<JobState> {
         match self {
-            Self::To(to) => Some(to),
+            Self::To(to) => Some(*to),
             Self::GiveUp => Some(JobState::Cancelled),
             Self::Share(_) | Self::Update(_) => None,
         }
     }
 
     /// Returns the new share of the multiprocessors, if it changes.
-    pub const fn sm(self) -> Option<SmPercent> {
+    pub const fn sm(&self) -> Option<SmPercent> {
         match self {
             Self::To(_) | Self::GiveUp | Self::Update(_) => None,
-            Self::Share(sm) => Some(sm),
+            Self::Share(sm) => Some(*sm),
         }
     }
 
     /// Returns the update, if it is one.
-    pub const fn update(self) -> Option<JobUpdate> {
+    pub const fn update(&self) -> Option<&JobUpdate> {
         match self {
             Self::Update(update) => Some(update),
             Self::To(_) | Self::GiveUp | Self::Share(_) => None,
@@ -236,7 +236,7 @@ impl WaitingJobChange {
     }
 
     /// Returns the event's text for people.
-    pub fn text(self) -> String {
+    pub fn text(&self) -> String {
         match self {
             Self::To(JobState::Cancelled) => "cancelled by its user before it ran".to_owned(),
             Self::To(JobState::Held) => "held by its user".to_owned(),

@@ -4,7 +4,7 @@ use tessera_model::spec::JobUpdate;
 use tessera_model::{AttemptId, JobId};
 
 /// An update of a job that has a live attempt.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct UpdatedJob {
     /// The job.
     pub job: JobId,

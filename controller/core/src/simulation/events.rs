@@ -266,7 +266,7 @@ impl World {
         if !drawn.is_empty() {
             // Handlers apply a command to the whole gang, whichever member is named.
             let drawn = self.store.with_gangs(drawn);
-            self.note("a user spoke", (command, &drawn));
+            self.note("a user spoke", (&command, &drawn));
             self.command(command, drawn);
         }
     }

@@ -225,7 +225,7 @@ impl Store {
         }
         distinct(round.jobs.ended.iter().map(|e| e.job))?;
         round.jobs.ended.iter().try_for_each(|ended| self.end(ended))?;
-        let moved: Vec<_> = round.jobs.commands.iter().map(|c| self.command(*c)).collect();
+        let moved: Vec<_> = round.jobs.commands.iter().map(|c| self.command(c)).collect();
         distinct(round.jobs.reservations.iter().map(|r| r.job))?;
         round.jobs.reservations.iter().try_for_each(|reservation| self.reserve(reservation))?;
         round.plans.begun.iter().try_for_each(|plan| self.order(plan))?;
@@ -383,18 +383,18 @@ impl Store {
         Ok(())
     }
 
-    fn command(&mut self, command: WaitingJobCommand) -> Option<JobState> {
+    fn command(&mut self, command: &WaitingJobCommand) -> Option<JobState> {
         let waits = |job: &&mut Job| matches!(job.state, JobState::Queued | JobState::Held);
         let job = self.jobs.get_mut(&command.job).filter(waits)?;
-        match command.change {
+        match &command.change {
             transitions::WaitingJobChange::To(to) => {
-                if job.state == JobState::Held && to == JobState::Queued {
+                if job.state == JobState::Held && *to == JobState::Queued {
                     job.uncharged = 0;
                 }
-                job.state = to;
+                job.state = *to;
             }
             transitions::WaitingJobChange::GiveUp => job.state = JobState::Cancelled,
-            transitions::WaitingJobChange::Share(sm) => job.reshare(sm),
+            transitions::WaitingJobChange::Share(sm) => job.reshare(*sm),
             transitions::WaitingJobChange::Update(update) => {
                 update.apply_to(Arc::make_mut(&mut job.spec));
             }

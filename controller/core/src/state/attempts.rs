@@ -236,16 +236,16 @@ impl LiveAttempt {
     }
 
     /// Updates the job: its time limit and its deadline apply at once, its priority when it waits
-    /// again.
+    /// again. It waits for no other job any more, so its dependency can't change.
     pub(crate) fn update(
         &mut self,
         attempt: AttemptId,
-        update: JobUpdate,
+        update: &JobUpdate,
         updated: &mut Vec<UpdatedJob>,
     ) -> CommandResult {
         let refused = CommandResult::Refused { state: self.state.word().to_owned() };
         let Some(launch_spec) = self.launch_spec.as_mut() else { return refused };
-        if self.state == JobState::Stopping {
+        if self.state == JobState::Stopping || update.dependency.is_some() {
             return refused;
         }
         update.apply_to(Arc::make_mut(&mut launch_spec.spec));
@@ -254,7 +254,7 @@ impl LiveAttempt {
         if self.facts.limit != before {
             self.limit = TimeLimitNotice::Due;
         }
-        updated.push(UpdatedJob { job: self.job, attempt, update });
+        updated.push(UpdatedJob { job: self.job, attempt, update: update.clone() });
         CommandResult::Done
     }
 

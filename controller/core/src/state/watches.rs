@@ -1,10 +1,10 @@
-//! The memory of running attempts from their nodes' reports, and jobs that were moved by a
+//! The memory and idle times of running attempts from their nodes' reports, and jobs that were moved by a
 //! prediction.
 
 use std::collections::BTreeMap;
 
 use tessera_model::sizing::MemoryPrediction;
-use tessera_model::{AttemptId, Bytes, JobId};
+use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_predict::peak::MemoryWatch;
 
 use crate::state::attempts::LiveAttempt;
@@ -15,6 +15,8 @@ pub(crate) struct MemoryWatches {
     /// The default action on predictions; `None` means that they are only reported.
     pub(crate) default: Option<MemoryPrediction>,
     pub(crate) live: BTreeMap<AttemptId, WatchedAttempt>,
+    /// When idle jobs were warned, by the first attempt of each.
+    pub(crate) idle: BTreeMap<AttemptId, Millis>,
     /// Moved jobs whose outcome is still open.
     pub(crate) moved: BTreeMap<JobId, MovedJob>,
 }

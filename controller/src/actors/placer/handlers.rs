@@ -25,6 +25,7 @@ impl Actor for Placer {
         ctx.set_mailbox_capacity(MAILBOX_CAPACITY);
         ctx.run_interval(TICK_EVERY, |placer, ctx| {
             if placer.phase == Phase::Idle {
+                placer.watch_idle();
                 placer.take(Input::Tick, ctx);
             }
             placer.log_silent_nodes();

@@ -121,7 +121,7 @@ async fn read_facts(
             tasks: row.number("tasks", found.tasks)?,
             name: found.job_name,
             user: found.user_name,
-            mail: found.spec.and_then(|spec| mail_facts(spec.0, update, mailed)),
+            mail: found.spec.and_then(|spec| mail_facts(spec.0, &update, mailed)),
         };
         facts.insert(row.job("job", found.job)?, known);
     }
@@ -129,7 +129,7 @@ async fn read_facts(
     Ok(facts)
 }
 
-fn mail_facts(mut spec: JobSpec, update: JobUpdate, mailed: Vec<MailType>) -> Option<MailFacts> {
+fn mail_facts(mut spec: JobSpec, update: &JobUpdate, mailed: Vec<MailType>) -> Option<MailFacts> {
     update.apply_to(&mut spec);
     Some(MailFacts {
         rules: spec.mail?,

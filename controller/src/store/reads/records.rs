@@ -9,6 +9,7 @@ use tessera_api_types::{
 };
 use tessera_model::batch::ArrayRules;
 use tessera_model::dependency::Dependency;
+use tessera_model::number::clamped;
 use tessera_model::spec::{BadField, Class, GpuRequest, JobUpdate, QueueRank};
 use tessera_model::{GangShape, JobId, JobRef, Millis};
 use time::OffsetDateTime;
@@ -18,7 +19,7 @@ use crate::store::StoreError;
 use crate::store::columns::{RowRef, bigint, job_number};
 
 /// Maximum number of jobs of one answer: some tens of megabytes.
-const RECORDS_MAX: i64 = 200_000;
+const RECORDS_MAX: u32 = 200_000;
 /// Maximum number of jobs that a filter names.
 const NAMED_MAX: usize = 10_000;
 
@@ -119,19 +120,36 @@ pub(super) async fn list(
     query: &RecordQuery,
 ) -> Result<JobRecords, StoreError> {
     let rows = jobs(at, query).await?;
-    let names = task_names(at, &rows).await?;
-    let truncated = i64::try_from(rows.len()).is_ok_and(|rows| rows >= RECORDS_MAX);
+    let groups = waiting(at, query).await?;
+    let several = rows.iter().filter(|row| row.array_first.is_some()).map(|row| row.submission);
+    let of_groups = groups.iter().filter(|group| group.array_first.is_some());
+    let names = task_names(at, several.chain(of_groups.map(|group| group.submission))).await?;
+    let mut listed: Vec<JobRun> = rows.into_iter().map(|row| JobRun { row, more: 0 }).collect();
+    for group in groups {
+        let is_folded = query.fold
+            && query.tasks.is_empty()
+            && names.get(&group.submission).is_none_or(TaskNames::are_consecutive);
+        group.add_runs(is_folded, &mut listed);
+    }
+    listed.sort_unstable_by_key(|run| run.row.job);
+    let mut left = RECORDS_MAX;
     let mut records: Vec<JobRecord> = Vec::new();
-    for row in rows {
+    for JobRun { row, more } in listed {
+        if left == 0 {
+            break;
+        }
+        let more = more.min(left - 1);
+        left -= more + 1;
         let names = names.get(&row.submission);
-        let record = row.record(names)?;
+        let record = JobRecord { more, ..row.record(names)? };
         if query.includes(bigint(record.submission), record.array_index) {
             match records.last_mut().filter(|last| query.fold && is_next(last, &record)) {
-                Some(last) => last.more += 1,
+                Some(last) => last.more += record.more + 1,
                 None => records.push(record),
             }
         }
     }
+    let truncated = left == 0;
     if query.runs {
         let numbers: Vec<i64> = records.iter().map(|job| bigint(job.id)).collect();
         let mut runs = runs(at, &numbers).await?;
@@ -159,8 +177,8 @@ fn is_next(last: &JobRecord, task: &JobRecord) -> bool {
         && waits(task)
         && task.id == last.id + u64::from(last.more) + 1
         && last.array_index.and_then(|index| index.checked_add(last.more + 1)) == task.array_index
-        && (&last.state, &last.reason, last.queue_rank, last.time_limit_secs)
-            == (&task.state, &task.reason, task.queue_rank, task.time_limit_secs)
+        && (&last.state, &last.reason, last.queue_rank, last.time_limit_secs, &last.dependency)
+            == (&task.state, &task.reason, task.queue_rank, task.time_limit_secs, &task.dependency)
 }
 
 /// Returns whose jobs these are.
@@ -188,7 +206,104 @@ pub(super) async fn users_of(
     of.collect()
 }
 
-/// The parts of the union are disjoint: a job is named, or it has not ended, or it ended recently.
+/// Jobs of a submission that never ran, in one state and for one reason.
+struct WaitingGroup {
+    submission: i64,
+    state: String,
+    reason: Option<String>,
+    jobs: Vec<i64>,
+    array_first: Option<i32>,
+    job_name: String,
+    user_name: String,
+    accepted_at: OffsetDateTime,
+    partition: Option<String>,
+}
+
+impl WaitingGroup {
+    /// Adds a run for each job; if they are folded, for all with consecutive numbers.
+    fn add_runs(mut self, is_folded: bool, runs: &mut Vec<JobRun>) {
+        self.jobs.sort_unstable();
+        let of = self.jobs.chunk_by(|one, next| is_folded && one.checked_add(1) == Some(*next));
+        runs.extend(of.filter_map(|run| {
+            let row = RecordRow {
+                job: *run.first()?,
+                submission: self.submission,
+                state: self.state.clone(),
+                attempts: 0,
+                ended_at: None,
+                updates: None,
+                array_first: self.array_first,
+                job_name: self.job_name.clone(),
+                user_name: self.user_name.clone(),
+                accepted_at: self.accepted_at,
+                partition: self.partition.clone(),
+                outcome: None,
+                placed_at: None,
+                started_at: None,
+                exit_code: None,
+                gpu_index: None,
+                node: None,
+                reason: self.reason.clone(),
+            };
+            Some(JobRun { row, more: clamped(run.len() - 1) })
+        }));
+    }
+}
+
+/// A job, and the jobs with the numbers behind it that differ from it in nothing else.
+struct JobRun {
+    row: RecordRow,
+    /// How many those are.
+    more: u32,
+}
+
+/// Lists the jobs that never ran and were not updated. Most of a long queue are tasks of few arrays: grouped by the
+/// database, they are neither joined nor sent one by one.
+async fn waiting(
+    at: &mut PgConnection,
+    query: &RecordQuery,
+) -> Result<Vec<WaitingGroup>, StoreError> {
+    sqlx::query_as!(
+        WaitingGroup,
+        r#"
+        SELECT g.submission AS "submission!", g.state AS "state!", g.reason, g.jobs AS "jobs!",
+               s.array_first, s.job_name, s.user_name, s.accepted_at, s.partition
+          FROM (SELECT j.submission, j.state, d.reason, array_agg(j.job) AS jobs
+                  FROM (SELECT job, submission, state FROM jobs
+                         WHERE $1 AND ended_at IS NULL AND last_attempt IS NULL AND updates IS NULL
+                         UNION ALL
+                        SELECT job, submission, state FROM jobs
+                         WHERE job = ANY ($2)
+                           AND ended_at IS NULL AND last_attempt IS NULL AND updates IS NULL
+                         UNION ALL
+                        SELECT job, submission, state FROM jobs
+                         WHERE submission = ANY ($2) AND submission <> job AND job <> ALL ($2)
+                           AND ended_at IS NULL AND last_attempt IS NULL AND updates IS NULL) AS j
+                  LEFT JOIN LATERAL (
+                           SELECT d.reason
+                             FROM decisions AS d
+                            WHERE $3 AND d.job = j.job AND j.state = 'queued' AND d.outcome = 'wait'
+                            ORDER BY d.at DESC
+                            LIMIT 1) AS d ON true
+                 GROUP BY j.submission, j.state, d.reason) AS g
+          JOIN submissions AS s ON s.first_job = g.submission
+         WHERE ($4::text[] IS NULL OR s.user_name = ANY ($4))
+           AND ($5::text[] IS NULL OR s.job_name = ANY ($5))
+           AND ($6::timestamptz IS NULL OR s.accepted_at <= $6)
+        "#,
+        query.numbers.is_none(),
+        query.numbers.as_deref().unwrap_or_default(),
+        query.reasons,
+        query.users.as_deref() as Option<&[String]>,
+        query.names.as_deref() as Option<&[String]>,
+        query.submitted_until,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list the waiting jobs"))
+}
+
+/// Lists the other jobs. The parts of the union are disjoint: a job is named, or it has not ended, or it ended recently.
 async fn jobs(at: &mut PgConnection, query: &RecordQuery) -> Result<Vec<RecordRow>, StoreError> {
     let period = query.numbers.is_none();
     let since = query.ended_since.filter(|_| period);
@@ -220,7 +335,8 @@ async fn jobs(at: &mut PgConnection, query: &RecordQuery) -> Result<Vec<RecordRo
                       AND d.at >= COALESCE(a.placed_at, s.accepted_at)
                     ORDER BY d.at DESC
                     LIMIT 1) AS d ON true
-         WHERE ($5::text[] IS NULL OR s.user_name = ANY ($5))
+         WHERE (j.ended_at IS NOT NULL OR j.last_attempt IS NOT NULL OR j.updates IS NOT NULL)
+           AND ($5::text[] IS NULL OR s.user_name = ANY ($5))
            AND ($6::text[] IS NULL OR s.job_name = ANY ($6))
            AND ($7::timestamptz IS NULL OR s.accepted_at <= $7)
          ORDER BY j.job
@@ -233,7 +349,7 @@ async fn jobs(at: &mut PgConnection, query: &RecordQuery) -> Result<Vec<RecordRo
         query.users.as_deref() as Option<&[String]>,
         query.names.as_deref() as Option<&[String]>,
         query.submitted_until,
-        RECORDS_MAX,
+        i64::from(RECORDS_MAX),
     )
     .fetch_all(at)
     .await
@@ -248,13 +364,19 @@ struct TaskNames {
     rules: ArrayRules,
 }
 
+impl TaskNames {
+    /// Whether each job is a task, and the indexes follow each other as the numbers of the jobs do.
+    const fn are_consecutive(&self) -> bool {
+        self.members == 1 && self.rules.indexes.is_empty()
+    }
+}
+
 /// Reads once for each submission what names its tasks: its specification is much larger.
 async fn task_names(
     at: &mut PgConnection,
-    rows: &[RecordRow],
+    submissions: impl Iterator<Item = i64>,
 ) -> Result<BTreeMap<i64, TaskNames>, StoreError> {
-    let several = rows.iter().filter(|row| row.array_first.is_some());
-    let several: BTreeSet<i64> = several.map(|row| row.submission).collect();
+    let several: BTreeSet<i64> = submissions.collect();
     if several.is_empty() {
         return Ok(BTreeMap::new());
     }
@@ -309,7 +431,7 @@ impl RecordRow {
             None => ArrayRules::default().position(place, first, 1),
         };
         let updates = self.updates.map(|Json(updates)| updates).unwrap_or_default();
-        let queue_rank = RankUpdateView::from(updates);
+        let queue_rank = RankUpdateView::from(&updates);
         Ok(JobRecord {
             id: at.number("job", self.job)?,
             submission: at.number("submission", self.submission)?,
@@ -332,6 +454,10 @@ impl RecordRow {
             time_limit_secs: updates
                 .limit
                 .map(|limit| limit.time().map_or(0, |limit| limit.get() / 1_000)),
+            dependency: updates
+                .dependency
+                .as_ref()
+                .map(|update| update.dependency().map_or_else(String::new, ToString::to_string)),
             partition: self.partition,
             more: 0,
             runs: Vec::new(),
@@ -482,6 +608,30 @@ mod tests {
         assert!(!is_next(&first, &JobRecord { attempts: 1, ..task(51, 1, "queued") }));
         let running = task(50, 0, "running");
         assert!(!is_next(&running, &task(51, 1, "running")), "each has a place of its own");
+    }
+
+    #[test]
+    fn waiting_jobs_with_consecutive_numbers_are_one_run_where_records_are_folded() {
+        let group = || WaitingGroup {
+            submission: 50,
+            state: "queued".to_owned(),
+            reason: Some("resources".to_owned()),
+            // As the database groups them, in any order.
+            jobs: vec![54, 51, 50, 52, 60],
+            array_first: Some(0),
+            job_name: "a".to_owned(),
+            user_name: "ada".to_owned(),
+            accepted_at: OffsetDateTime::UNIX_EPOCH,
+            partition: None,
+        };
+        let runs = |is_folded| {
+            let mut runs = Vec::new();
+            group().add_runs(is_folded, &mut runs);
+            runs.iter().map(|run| (run.row.job, run.more)).collect::<Vec<_>>()
+        };
+
+        assert_eq!(runs(true), [(50, 2), (54, 0), (60, 0)]);
+        assert_eq!(runs(false), [(50, 0), (51, 0), (52, 0), (54, 0), (60, 0)]);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! Changes of waiting jobs: why they wait, their shares, and their users' commands.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use serde::Serialize;
 use sqlx::PgConnection;
 use tessera_model::JobId;
+use tessera_model::dependency::Dependency;
 use tessera_model::ids::BadId;
 use tessera_model::life::JobState;
 use tessera_model::share::SmPercent;
-use tessera_model::spec::JobUpdate;
+use tessera_model::spec::{DependencyUpdate, JobUpdate};
 use tessera_placement::Explanation;
 use uuid::Uuid;
 
@@ -150,15 +152,62 @@ pub async fn command_waiting_jobs(
         json_text(&rows),
         batch_size(&rows),
     )
-    .fetch_all(connection)
+    .fetch_all(&mut *connection)
     .await
     .map_err(StoreError::while_trying_to("carry out commands on waiting jobs"))?;
+    keep_dependencies(connection, batch).await?;
     let states = changed.into_iter().map(|changed| {
         let row = RowRef::new("jobs", changed.job);
         let state = changed.state.parse().map_err(row.corrupt::<BadId>("state"))?;
         Ok((row.job("job", changed.job)?, state))
     });
     states.collect()
+}
+
+/// Lets retention keep the jobs that others wait for since an update. Those of earlier updates stay as well: which of
+/// an array's tasks still wait for them is not known here.
+async fn keep_dependencies(
+    connection: &mut PgConnection,
+    batch: &[WaitingJobCommand],
+) -> Result<(), StoreError> {
+    let mut before: Option<&Arc<Dependency>> = None;
+    let (mut jobs, mut named) = (Vec::new(), Vec::new());
+    for command in batch {
+        let Some(DependencyUpdate::To(dependency)) =
+            command.change.update().and_then(|update| update.dependency.as_ref())
+        else {
+            continue;
+        };
+        // One update shares its dependency among the jobs that it changes, which are of one submission.
+        if before.is_some_and(|before| Arc::ptr_eq(before, dependency)) {
+            continue;
+        }
+        before = Some(dependency);
+        for on in dependency.jobs() {
+            jobs.push(job_number(command.job));
+            named.push(job_number(on));
+        }
+    }
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    sqlx::query!(
+        r#"
+        UPDATE submissions AS s
+           SET depends_on = COALESCE(s.depends_on, '{}') || n.named
+          FROM (SELECT j.submission, array_agg(DISTINCT u.named) AS named
+                  FROM UNNEST($1::bigint[], $2::bigint[]) AS u (job, named)
+                  JOIN jobs AS j ON j.job = u.job
+                 GROUP BY j.submission) AS n
+         WHERE s.first_job = n.submission
+        "#,
+        &jobs,
+        &named,
+    )
+    .execute(connection)
+    .await
+    .map_err(StoreError::while_trying_to("keep the jobs that others wait for"))?;
+    Ok(())
 }
 
 /// A user's command on a waiting job, as the statement reads it; unchanged values are NULL.
@@ -178,7 +227,7 @@ impl CommandRecord {
             to_state: command.change.to().map(JobState::word),
             sm_percent: command.change.sm().map(SmPercent::get),
             text: command.change.text(),
-            updates: command.change.update(),
+            updates: command.change.update().cloned(),
         }
     }
 }

@@ -74,6 +74,8 @@ pub struct AttemptFigures {
     pub energy_mj: Option<u64>,
     /// The most GPU memory that it was seen to have so far.
     pub memory_peak: Option<Bytes>,
+    /// Since when it has done nothing on the GPU, on the clock of `at_unix`; `None` if it is active or unknown.
+    pub idle_since: Option<Millis>,
 }
 
 /// What a running attempt needs at least, as its calls of the driver show it.

@@ -9,6 +9,7 @@ use tessera_frames::cluster::*;
 use tessera_model::batch::{
     BatchRules, EarlySignal, Interaction, LaunchStyle, OpenMode, TerminalSize, WarningSignal,
 };
+use tessera_model::container::{ContainerMount, ContainerRules};
 use tessera_model::isolation::IsolationGap;
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{Outcome, ProgramExit};
@@ -257,6 +258,7 @@ fn figures() -> impl Strategy<Value = GpuFigures> {
         activity: now.1,
         energy_mj: now.2,
         memory_peak: now.0,
+        idle_since: now.2.map(Millis::new),
     });
     let figures = (option::of(bytes()), option::of(any::<u64>()), option::of(any::<u16>()));
     let lists = (vec(slice, 0..8), vec(running, 0..8));
@@ -426,6 +428,12 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
                     terminal: Some(TerminalSize { rows: 24, columns: 80 }),
                 }),
             },
+            input: rest.4.clone(),
+            container: rest.4.clone().map(|image| ContainerRules {
+                image,
+                mounts: vec![ContainerMount::same("/data")],
+                work_dir: rest.1.map(|_| "/work".to_owned()),
+            }),
         },
         restart_reason: rest.3,
         traceparent: rest.4,

@@ -37,6 +37,8 @@ pub fn order(attempt: u128, job: u64) -> LaunchOrder {
             host_memory: None,
             cpus: None,
             batch: Default::default(),
+            input: None,
+            container: None,
         },
         restart_reason: None,
         traceparent: None,

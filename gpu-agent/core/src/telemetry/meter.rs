@@ -61,6 +61,12 @@ pub struct AttemptAccount {
     share: Option<u64>,
     /// Its activity at the last sample, in millionths of the GPU.
     active: Option<u64>,
+    /// Since when it has done nothing, without a gap in the samples; `None` while it is active or not sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    idle_since: Option<Millis>,
+    /// When it was last sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seen: Option<Millis>,
     /// Whether it ended and is fully counted: it waits for the controller's acknowledgement.
     reported: bool,
 }
@@ -143,6 +149,8 @@ impl Meter {
             peak_memory: None,
             share: None,
             active: None,
+            idle_since: None,
+            seen: None,
             reported: false,
         };
         let account = self.kept.accounts.entry(tenancy.attempt).or_insert(account);
@@ -325,10 +333,16 @@ impl Meter {
             }
         }
         let mut busy = BTreeMap::<Slot, u64>::new();
+        // The driver rounds a process's load down; that of the GPU is its only attempt's. What belongs to no attempt
+        // may be a process of the same job, whose first attempt is on another GPU: none counts as idle beside it.
+        let is_all_busy = activity.other > 0
+            || activity.attempts.len() == 1
+                && sample.busy_percent.is_some_and(|percent| percent > 0);
         for (attempt, active) in &activity.attempts {
             let Some(account) = self.kept.accounts.get_mut(attempt) else { continue };
             let bytes = memory.get(attempt).copied().unwrap_or(0);
             account.active = Some(*active);
+            account.see_activity(at, *active > 0 || is_all_busy);
             account.peak_memory = account.peak_memory.max(Some(Bytes::new(bytes)));
             self.tracks.push(TrackSubject::Attempt(*attempt), TrackedFigure::Memory, at, bytes);
             self.tracks.push(
@@ -407,6 +421,11 @@ impl Meter {
         self.kept.accounts.get(&attempt)?.peak_memory
     }
 
+    /// Returns since when an attempt has done nothing, if that was seen.
+    pub fn idle_since(&self, attempt: AttemptId) -> Option<Millis> {
+        self.kept.accounts.get(&attempt)?.idle_since
+    }
+
     /// Returns the complete figures of attempts that have ended.
     pub fn ended_usages(&self) -> impl Iterator<Item = AttemptUsage> {
         let reported = self.kept.accounts.iter().filter(|(_, account)| account.reported);
@@ -418,6 +437,10 @@ impl Meter {
     }
 }
 
+/// Longest time between two samples in which an attempt that is idle in both counts as idle. A program that uses its
+/// GPU for a moment every few seconds must be seen. Longer gaps come from a driver or an agent that did not answer.
+const IDLE_GAP_MAX: Millis = Millis::from_secs(15);
+
 /// Returns how busy an instance is by the driver's counters, in thousandths; all of it where there are none.
 fn counted_of(sample: &GpuSample, slot: Option<Slot>) -> u64 {
     let place = sample.places.iter().find(|place| Some(place.slot) == slot);
@@ -425,6 +448,17 @@ fn counted_of(sample: &GpuSample, slot: Option<Slot>) -> u64 {
 }
 
 impl AttemptAccount {
+    /// Records whether the attempt does something.
+    fn see_activity(&mut self, at: Millis, is_active: bool) {
+        let is_continued =
+            self.seen.is_some_and(|seen| at >= seen && at.minus(seen) <= IDLE_GAP_MAX);
+        self.idle_since = match is_active {
+            true => None,
+            false => self.idle_since.filter(|_| is_continued).or(Some(at)),
+        };
+        self.seen = Some(at);
+    }
+
     /// Returns how long the attempt existed between two times. Between two readings at the
     /// same time (the clock was changed) all present attempts count equally.
     fn overlap(&self, from: Millis, to: Millis) -> u64 {

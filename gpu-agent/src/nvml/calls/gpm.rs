@@ -69,14 +69,16 @@ impl NvmlLibrary {
     }
 }
 
-/// Returns a percentage in thousandths; `None` if it is not a number.
+/// Returns a percentage in thousandths; `None` if it is no number. Only zero is zero: a job that does little is not idle.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "between 0 and 1,000 by then"
 )]
 fn thousandths(percent: f64) -> Option<u16> {
-    percent.is_finite().then(|| (percent * 10.0).round().clamp(0.0, 1_000.0) as u16)
+    let least = u16::from(percent > 0.0);
+    let rounded = || (percent * 10.0).round().clamp(0.0, 1_000.0) as u16;
+    percent.is_finite().then(|| rounded().max(least))
 }
 
 #[cfg(test)]
@@ -86,6 +88,7 @@ mod tests {
     #[test]
     fn what_is_no_percentage_is_no_figure() {
         assert_eq!(thousandths(12.34), Some(123));
+        assert_eq!((thousandths(0.0), thousandths(0.000_1)), (Some(0), Some(1)));
         assert_eq!((thousandths(-1.0), thousandths(250.0)), (Some(0), Some(1_000)));
         assert_eq!((thousandths(f64::NAN), thousandths(f64::INFINITY)), (None, None));
     }

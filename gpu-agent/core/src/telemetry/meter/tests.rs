@@ -316,3 +316,59 @@ proptest! {
         prop_assert_eq!(meter.ledger().total_mj(), counter - first);
     }
 }
+
+#[test]
+fn an_attempt_is_idle_since_the_first_of_samples_without_a_gap_that_all_show_nothing() {
+    let mut meter = whole();
+    let at = Millis::from_secs;
+    meter.begin(&tenancy(1, None, 0));
+    meter.begin(&tenancy(2, None, 0));
+    let mut see = |secs, loads: [u32; 2]| {
+        let there = [process(1, None, 10, loads[0]), process(2, None, 10, loads[1])];
+        meter.take(BOOT, at(secs), sample(secs, &[], &there));
+        [1, 2].map(|number| meter.idle_since(id(number)))
+    };
+
+    assert_eq!(see(10, [0, 50]), [Some(at(10)), None]);
+    assert_eq!(see(20, [0, 0]), [Some(at(10)), Some(at(20))]);
+    assert_eq!(see(30, [1, 0]), [None, Some(at(20))], "the least load is work");
+    assert_eq!(see(40, [0, 0]), [Some(at(40)), Some(at(20))]);
+    // Nobody knows what happened within a minute without samples.
+    assert_eq!(see(100, [0, 0]), [Some(at(100)), Some(at(100))]);
+}
+
+#[test]
+fn an_attempt_alone_on_a_busy_card_is_not_idle_and_neither_is_one_beside_unknown_work() {
+    let mut meter = whole();
+    meter.begin(&tenancy(1, None, 0));
+    let at = Millis::from_secs;
+
+    // The driver rounded the process's load down.
+    let busy = GpuSample { busy_percent: Some(1), ..sample(0, &[], &[process(1, None, 10, 0)]) };
+    meter.take(BOOT, at(1), busy);
+    assert_eq!(meter.idle_since(id(1)), None);
+    // A process of its gang, whose attempt is on another GPU.
+    let foreign = ProcessSample { attempt: None, ..process(9, None, 10, 40) };
+    meter.take(BOOT, at(2), sample(1, &[], &[process(1, None, 10, 0), foreign]));
+    assert_eq!(meter.idle_since(id(1)), None);
+    meter.take(BOOT, at(3), sample(2, &[], &[process(1, None, 10, 0)]));
+    assert_eq!(meter.idle_since(id(1)), Some(at(3)));
+}
+
+#[test]
+fn on_a_slice_counters_tell_who_is_idle_and_without_them_a_context_counts_as_work() {
+    let slots = [slot("1g.5gb", 0), slot("3g.20gb", 4)];
+    let mut meter = cut(&slots);
+    meter.begin(&tenancy(1, Some(slots[0]), 0));
+    meter.begin(&tenancy(2, Some(slots[1]), 0));
+    let at = Millis::from_secs;
+    let there = [process(1, Some(0), 100, 0), process(2, Some(1), 100, 0)];
+
+    let mut counted = sample(0, &slots, &there);
+    counted.places[0].busy = Some(0);
+    meter.take(BOOT, at(1), counted);
+    assert_eq!(meter.idle_since(id(1)), Some(at(1)));
+    assert_eq!(meter.idle_since(id(2)), None, "a context, and no counters");
+    meter.take(BOOT, at(2), sample(1, &slots, &there[..1]));
+    assert_eq!(meter.idle_since(id(2)), Some(at(2)), "no context");
+}
