@@ -63,6 +63,11 @@ impl MemoryPipe {
         self.readings.take_trail(at_unix)
     }
 
+    /// Returns what was taken in.
+    pub const fn readings(&self) -> &CompanionReadings {
+        &self.readings
+    }
+
     /// Takes in what was reported until `now`.
     pub fn drain(&mut self, now: Millis) -> &CompanionReadings {
         let mut bytes = [0; 4_096];
