@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use tessera_control::accounts::Accounts;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::principal::{Appointments, Role};
@@ -61,9 +61,12 @@ pub enum NoAccount {
     Silent,
 }
 
+/// What names an account.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+pub enum AccountKey {
+    /// Its number.
     Uid(u32),
+    /// Its name.
     Name(String),
 }
 
@@ -78,8 +81,10 @@ struct Rules {
 #[derive(Debug)]
 pub struct Directory {
     rules: RwLock<Rules>,
-    kept: Mutex<HashMap<Key, (Instant, Account)>>,
+    kept: Mutex<HashMap<AccountKey, (Instant, Account)>>,
     look_ups: Arc<Semaphore>,
+    /// Told of each change of the rules.
+    changes: watch::Sender<()>,
 }
 
 impl Directory {
@@ -89,6 +94,7 @@ impl Directory {
             rules: RwLock::new(Rules { appointments: Arc::new(appointments), accounts }),
             kept: Mutex::default(),
             look_ups: Arc::new(Semaphore::new(LOOK_UPS_MAX)),
+            changes: watch::Sender::default(),
         }
     }
 
@@ -97,6 +103,33 @@ impl Directory {
         let new = Rules { appointments: Arc::new(appointments), accounts };
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = new;
         self.lock().clear();
+        self.changes.send_replace(());
+    }
+
+    /// Waits until an account may do less than this role and these coordinated members allow, or is gone. A
+    /// change of the rules is seen at once, a change of the system's groups within a minute.
+    pub async fn until_demoted(
+        self: Arc<Self>,
+        account: AccountKey,
+        role: Role,
+        coordinates: Arc<[String]>,
+    ) {
+        let mut changes = self.changes.subscribe();
+        loop {
+            match self.find(account.clone()).await {
+                Ok(now) => {
+                    let keeps = coordinates.iter().all(|member| now.coordinates.contains(member));
+                    if now.role < role || !keeps {
+                        return;
+                    }
+                }
+                Err(NoAccount::Uid { .. } | NoAccount::Name { .. }) => return,
+                // A name service that hangs takes nobody's role away.
+                Err(NoAccount::Silent) => {}
+            }
+            // Sleeping ends when results are no longer kept.
+            let _ = timeout(KEPT, changes.changed()).await;
+        }
     }
 
     /// Returns the account with a number.
@@ -108,7 +141,7 @@ impl Directory {
         if uid == OVERFLOW_UID {
             return Err(NoAccount::Uid { uid });
         }
-        self.find(Key::Uid(uid)).await
+        self.find(AccountKey::Uid(uid)).await
     }
 
     /// Returns the account with a name.
@@ -117,7 +150,7 @@ impl Directory {
     ///
     /// [`NoAccount`].
     pub async fn by_name(&self, name: &str) -> Result<Account, NoAccount> {
-        self.find(Key::Name(name.to_owned())).await
+        self.find(AccountKey::Name(name.to_owned())).await
     }
 
     /// Returns whether a name belongs to the system of this machine, such as root, and to no person.
@@ -138,7 +171,7 @@ impl Directory {
         self.rules().accounts.coordinated_by(user).into()
     }
 
-    async fn find(&self, key: Key) -> Result<Account, NoAccount> {
+    async fn find(&self, key: AccountKey) -> Result<Account, NoAccount> {
         let now = Instant::now();
         if let Some((at, account)) = self.lock().get(&key)
             && now.saturating_duration_since(*at) < KEPT
@@ -176,15 +209,18 @@ impl Directory {
     }
 
     /// Nothing in here can panic halfway, so a poisoned map is whole.
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, (Instant, Account)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<AccountKey, (Instant, Account)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn look_up(key: &Key, appointments: &Appointments) -> Result<(String, u32, Role), NoAccount> {
+fn look_up(
+    key: &AccountKey,
+    appointments: &Appointments,
+) -> Result<(String, u32, Role), NoAccount> {
     let (found, missing) = match key {
-        Key::Uid(uid) => (User::from_uid(Uid::from_raw(*uid)), NoAccount::Uid { uid: *uid }),
-        Key::Name(name) => (User::from_name(name), NoAccount::Name { name: name.clone() }),
+        AccountKey::Uid(uid) => (User::from_uid(Uid::from_raw(*uid)), NoAccount::Uid { uid: *uid }),
+        AccountKey::Name(name) => (User::from_name(name), NoAccount::Name { name: name.clone() }),
     };
     let user = found.map_err(|_| NoAccount::Silent)?.ok_or(missing)?;
     let groups = groups(&user, appointments);

@@ -30,6 +30,7 @@ pub mod metrics;
 mod node_certificates;
 mod openapi;
 mod overrides;
+mod power;
 mod predictions;
 mod records;
 mod report;

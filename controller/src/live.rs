@@ -8,6 +8,7 @@ use tessera_control::accounts::Accounts;
 use tessera_control::site::Site;
 use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, RetentionTime};
+use tessera_placement::power::PowerCap;
 
 use crate::clock;
 use crate::host_names::HostNames;
@@ -43,6 +44,8 @@ pub struct PlacementSettings {
     pub migration_cooldown: Millis,
     /// What is done about running jobs whose memory is predicted to exceed their slices.
     pub memory_prediction: MemoryPrediction,
+    /// The most power that all GPUs may draw together.
+    pub power_cap: Option<PowerCap>,
 }
 
 impl PlacementSettings {
@@ -51,5 +54,6 @@ impl PlacementSettings {
         cluster.set_improve_budget(self.improve_for, Arc::new(clock::Running::start()));
         cluster.set_migration_cooldown(self.migration_cooldown);
         cluster.set_memory_prediction(self.memory_prediction);
+        cluster.set_power_cap(self.power_cap);
     }
 }

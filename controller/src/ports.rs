@@ -100,6 +100,11 @@ pub enum ToPlacer {
         /// The answer.
         reply: oneshot::Sender<tessera_api_types::UsageReport>,
     },
+    /// Report the power cap, and the expected power of the GPUs.
+    ReportPower {
+        /// The answer.
+        reply: oneshot::Sender<tessera_api_types::PowerReport>,
+    },
     /// Describe the nodes with their GPUs.
     DescribeNodes {
         /// The answer, by name.

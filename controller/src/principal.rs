@@ -89,6 +89,8 @@ pub enum Proof {
     Token {
         /// Its id.
         id: Arc<str>,
+        /// Whether an administrator granted its role, whatever role its user has.
+        granted: bool,
         /// From where.
         from: Source,
     },
@@ -133,7 +135,7 @@ impl fmt::Display for Proof {
         match self {
             Self::Socket { uid, pid: Some(pid) } => write!(f, "socket, uid {uid}, process {pid}"),
             Self::Socket { uid, pid: None } => write!(f, "socket, uid {uid}"),
-            Self::Token { id, from } => write!(f, "token {id} from {from}"),
+            Self::Token { id, from, .. } => write!(f, "token {id} from {from}"),
             Self::Issuer { subject, from, .. } => write!(f, "oidc, subject {subject}, from {from}"),
             Self::Bootstrap { from } => write!(f, "bootstrap token from {from}"),
             Self::Job { job, from } => write!(f, "job {} at {from}", job.first),

@@ -21,7 +21,7 @@ use crate::ports::ToPlacer;
 use crate::settings::{ServeArgs, Settings};
 
 /// The keys that a reload changes. All others are read at the start only.
-pub const LIVE_KEYS: [&str; 19] = [
+pub const LIVE_KEYS: [&str; 20] = [
     "accounts",
     "admins",
     "features",
@@ -35,6 +35,7 @@ pub const LIVE_KEYS: [&str; 19] = [
     "no-fair-share",
     "operators",
     "partitions",
+    "power-cap",
     "qos",
     "quotas",
     "share-default",

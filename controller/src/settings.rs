@@ -12,6 +12,7 @@ use tessera_model::lease::LeaseTerms;
 use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, NodeName, RetentionTime};
 use tessera_placement::policy::PolicyOptions;
+use tessera_placement::power::PowerCap;
 
 use crate::live::PlacementSettings;
 use crate::notifications::{MailSettings, WebhookSettings};
@@ -170,6 +171,10 @@ pub struct ServeArgs {
     /// slice that is a whole GPU smaller [default: 25].
     #[arg(long, env = "TESSERA_ENERGY", value_name = "PERCENT")]
     pub energy: Option<u8>,
+    /// Most power that all GPUs may draw together by the limits of their boards, such as 12kW: jobs wait
+    /// rather than exceed it [default: none].
+    #[arg(long, env = "TESSERA_POWER_CAP", value_name = "POWER")]
+    pub power_cap: Option<PowerCap>,
     /// Starts a job that requests one GPU (--gres=gpu:1) on the smallest slice that suffices; the file's
     /// tables partitions.NAME can change that with their key share-gpus.
     #[arg(long, env = "TESSERA_SHARE_GPUS")]
@@ -245,6 +250,7 @@ struct File {
     usage_half_life: Option<RetentionTime>,
     no_fair_share: Option<bool>,
     energy: Option<u8>,
+    power_cap: Option<PowerCap>,
     ha: Option<bool>,
     socket: Option<PathBuf>,
     admins: Option<Vec<Appointed>>,
@@ -292,6 +298,9 @@ pub struct Settings {
     pub learn_every: u64,
     /// How much energy weighs, in percent.
     pub energy: u8,
+    /// The most power that all GPUs may draw together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_cap: Option<PowerCap>,
     /// Half-life of recent usage.
     pub usage_half_life: RetentionTime,
     /// Whether jobs are ordered by priority and number alone.
@@ -375,6 +384,7 @@ impl Settings {
             improve_for: args.improve_for.or(file.improve_for).unwrap_or(IMPROVE_FOR_MS),
             learn_every: args.learn_every.or(file.learn_every).unwrap_or(LEARN_EVERY_SECS).max(1),
             energy: args.energy.or(file.energy).unwrap_or(PolicyOptions::DEFAULT.energy_percent),
+            power_cap: args.power_cap.or(file.power_cap),
             ha: args.ha || file.ha.unwrap_or(false),
             socket: args.socket.clone().or(file.socket),
             admins: match args.admins.is_empty() {
@@ -546,6 +556,7 @@ impl Settings {
             improve_for: Duration::from_millis(self.improve_for),
             migration_cooldown: Millis::from_secs(self.migration_cooldown),
             memory_prediction: self.memory_prediction,
+            power_cap: self.power_cap,
         }
     }
 

@@ -43,6 +43,10 @@ pub struct AgentArguments {
     /// Serve metrics for Prometheus on this address, such as 127.0.0.1:9401 [default: none].
     #[arg(long, env = "TESSERA_AGENT_HTTP", value_name = "ADDR")]
     pub http: Option<SocketAddr>,
+    /// File with the tokens of those who may read the metrics, one per line [default: metrics-token in
+    /// the data folder, made at the first start].
+    #[arg(long, env = "TESSERA_AGENT_HTTP_TOKEN_FILE", value_name = "FILE")]
+    pub http_token_file: Option<PathBuf>,
     /// Folder in which DCGM's exporter looks for the jobs of GPUs (its --hpc-job-mapping-dir).
     #[arg(long, env = "TESSERA_AGENT_DCGM_JOB_MAPPING", value_name = "DIR")]
     pub dcgm_job_mapping: Option<PathBuf>,
@@ -217,6 +221,7 @@ struct ConfigFile {
     gpu_boot_id: Option<PathBuf>,
     device_files: Option<DeviceFiles>,
     http: Option<SocketAddr>,
+    http_token_file: Option<PathBuf>,
     dcgm_job_mapping: Option<PathBuf>,
     sample_idle_ms: Option<u64>,
     sample_busy_ms: Option<u64>,
@@ -298,6 +303,8 @@ pub struct AgentConfig {
     pub device_files: DeviceFiles,
     /// Where metrics are served, if anywhere.
     pub http: Option<SocketAddr>,
+    /// The file with the tokens of those who may read the metrics, if it is not the one in the data folder.
+    pub http_token_file: Option<PathBuf>,
     /// Where DCGM's exporter looks for the jobs of GPUs.
     pub dcgm_job_mapping: Option<PathBuf>,
     /// Milliseconds between samples of a GPU that no attempt has.
@@ -467,6 +474,7 @@ impl AgentConfig {
                 .unwrap_or_else(|| "/proc/sys/kernel/random/boot_id".into()),
             device_files: file.device_files.unwrap_or_default(),
             http: arguments.http.or(file.http),
+            http_token_file: arguments.http_token_file.clone().or(file.http_token_file),
             dcgm_job_mapping: arguments.dcgm_job_mapping.clone().or(file.dcgm_job_mapping),
             sample_idle_ms: file.sample_idle_ms.unwrap_or(SAMPLE_IDLE_MS),
             sample_busy_ms: file.sample_busy_ms.unwrap_or(SAMPLE_BUSY_MS),

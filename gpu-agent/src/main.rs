@@ -440,12 +440,16 @@ impl Startup {
         if let Some(address) = self.config.http {
             let listener = std::net::TcpListener::bind(address)
                 .with_context(|| format!("can't listen on {address} (HTTP)"))?;
-            tracing::info!(address = %listener.local_addr()?, "serving metrics");
+            let tokens =
+                http::ScrapeTokens::open(self.config.http_token_file.as_deref(), &self.data)
+                    .context("no token for collectors of metrics (http_token_file)")?;
+            let (address, file) = (listener.local_addr()?, tokens.file().display());
+            tracing::info!(%address, tokens = %file, "serving metrics");
             let kernels = queues.map(|endpoint| endpoint.handle.numbers().clone());
             let name = self.name.to_string();
             let health =
                 NodeHealth { data: self.data.clone(), certificate: self.certificate.clone() };
-            actix::spawn(http::serve(listener, name, shared.clone(), kernels, health)?);
+            actix::spawn(http::serve(listener, tokens, name, shared.clone(), kernels, health)?);
         }
         actix::spawn(telemetry::run(parts, shared, events));
         Ok(())

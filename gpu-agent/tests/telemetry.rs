@@ -279,11 +279,11 @@ async fn dcgm_learns_of_launches_ends_and_new_layouts_also_over_a_restart() {
 }
 
 /// Reads a page over HTTP.
-async fn page(address: std::net::SocketAddr, path: &str) -> String {
+async fn page(address: std::net::SocketAddr, path: &str, header: &str) -> String {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{header}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).await.unwrap();
@@ -308,6 +308,8 @@ async fn the_agent_shows_its_gpus_to_prometheus() {
     session.launch(&order).await;
     session.until_running(order.attempt).await;
     until_allocated(&agent, 123).await;
+    let token = std::fs::read_to_string(agent.data.join("metrics-token")).unwrap();
+    let proof = format!("authorization: Bearer {}\r\n", token.trim());
     let gpu_labels = format!("{{node=\"n1\",gpu=\"{}\"", gpu.gpu);
     let expected = [
         format!("tessera_gpu_memory_used_bytes{gpu_labels}}} {}\n", 123 * MIB),
@@ -324,7 +326,7 @@ async fn the_agent_shows_its_gpus_to_prometheus() {
 
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     loop {
-        let text = page(address, "/metrics").await;
+        let text = page(address, "/metrics", &proof).await;
         let missing: Vec<_> = expected.iter().filter(|line| !text.contains(*line)).collect();
         if missing.is_empty() {
             break;
@@ -333,7 +335,12 @@ async fn the_agent_shows_its_gpus_to_prometheus() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
-    assert!(page(address, "/healthz").await.ends_with("ok\n"));
+    assert!(page(address, "/healthz", "").await.ends_with("ok\n"));
+    for wrong in ["", "authorization: Bearer 0\r\n"] {
+        let refused = page(address, "/metrics", wrong).await;
+        assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
+        assert!(!refused.contains("tessera_"), "{refused}");
+    }
     allow(&agent, "go");
     session.until_ended(order.attempt).await;
 }

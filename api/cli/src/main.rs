@@ -30,6 +30,7 @@ mod memory_curve;
 mod mig;
 mod node;
 mod operator;
+mod power_cap;
 mod predictions;
 mod queue;
 mod replay;
@@ -167,6 +168,8 @@ enum CliCommand {
     Simulate(simulate::Simulate),
     /// Rerun experiments of the papers, and compare with the published results
     Experiment(experiment::Experiment),
+    /// Show what the GPUs may draw together, and what they are expected to draw
+    PowerCap(power_cap::PowerCapView),
     /// Show an overview of the cluster
     Info(cluster::Info),
     /// Submit the jobs of a recorded trace at their recorded times
@@ -295,6 +298,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::Efficiency(verb) => verb.run(session).await,
         CliCommand::Estimate(verb) => verb.run(cli.json),
         CliCommand::MigMode(verb) => verb.run(session).await,
+        CliCommand::PowerCap(verb) => verb.run(session).await,
         CliCommand::Info(verb) => verb.run(session).await,
         CliCommand::Replay(verb) => verb.run(session).await,
         CliCommand::Demo(verb) => verb.run(session).await,

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use tessera_lab_policies::all_names;
 use tessera_placement::Policy;
 use tessera_placement::policy::is_settable;
+use tessera_placement::power::PowerCap;
 use tessera_simulator::cluster::bounds::WorkloadBounds;
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::metrics::{RunOutcome, Summary};
@@ -102,6 +103,10 @@ pub struct Simulate {
     /// static-promote keep it
     #[arg(long, value_name = "PROFILES")]
     layout: Option<String>,
+    /// Most power that all GPUs may draw together by the limits of their boards, such as 2kW; jobs wait
+    /// rather than exceed it
+    #[arg(long, value_name = "POWER")]
+    power_cap: Option<PowerCap>,
     /// Write a page with plots and the raw data to this folder
     #[arg(long, value_name = "FOLDER")]
     report: Option<std::path::PathBuf>,
@@ -192,6 +197,7 @@ impl Simulate {
         }
         let overheads = self.overheads()?;
         let SimulationScene { mut workload, fleet, cluster, recorded, notes } = scene;
+        let fleet = fleet.with_power_cap(self.power_cap);
         if let Some(movable) = self.movable {
             workload::limit_movable(&mut workload.jobs, movable, self.seed);
         }

@@ -32,8 +32,8 @@ pub use self::sessions::{
 use tessera_api_types::{
     AccountingReport, ClusterInfo, GpuListing, JobCounts, JobDetail, JobEvents, JobExplanation,
     JobFilter, JobPage, JobRecords, JobView, KernelTasks, LayoutPlans, MigModeRequest, NodeDetails,
-    NodeListing, PredictionReport, RecordFilter, ReportQuery, SubmitRequest, SubmitResponse,
-    TaskKernels, UpdateRequest, UsageReport,
+    NodeListing, PowerReport, PredictionReport, RecordFilter, ReportQuery, SubmitRequest,
+    SubmitResponse, TaskKernels, UpdateRequest, UsageReport,
 };
 
 /// Longest time that the controller holds one request for a job's end open. Proxies
@@ -363,6 +363,15 @@ impl ApiClient {
     /// As everywhere.
     pub async fn usage(&self) -> Result<UsageReport, ClientError> {
         self.fetch("v1/usage").await
+    }
+
+    /// Returns the power cap, and the expected power of the GPUs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::job`].
+    pub async fn power(&self) -> Result<PowerReport, ClientError> {
+        self.fetch("v1/power").await
     }
 
     /// Returns the accuracy of predictions.

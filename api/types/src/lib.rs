@@ -12,6 +12,7 @@ mod memory;
 mod nodes;
 mod operator;
 mod past;
+mod power;
 mod predictions;
 mod records;
 mod report;
@@ -57,6 +58,7 @@ pub use self::past::{
     DecisionPage, DecisionView, PastAttempt, PastGang, PastJob, PastJobs, RecordedRound,
     RecordedRounds,
 };
+pub use self::power::PowerReport;
 pub use self::predictions::{
     ColocationOutcomes, MemoryOutcomes, PredictionOutcomes, PredictionReport, PredictorView,
 };

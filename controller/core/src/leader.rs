@@ -21,6 +21,7 @@ use std::time::Duration;
 use tessera_frames::cluster::ToAgent;
 use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{AttemptId, JobId, Millis, NodeId, NodeName};
+use tessera_placement::power::PowerCap;
 
 impl ClusterState {
     /// Returns the leader's epoch.
@@ -42,6 +43,15 @@ impl ClusterState {
     /// Sets the action on predictions that jobs exceed their slices, for jobs that set none.
     pub const fn set_memory_prediction(&mut self, default: MemoryPrediction) {
         self.watches.default = Some(default);
+    }
+
+    /// Sets the most power that all GPUs may draw together.
+    pub fn set_power_cap(&mut self, cap: Option<PowerCap>) {
+        if self.planner.power_cap != cap {
+            self.planner.power_cap = cap;
+            // What could not start under the former cap may start now.
+            self.planner.settled.unsettle();
+        }
     }
 
     /// Sets how long a round may search for better placements, measured by a stopwatch. Without a

@@ -193,7 +193,7 @@ impl ClusterState {
 }
 
 /// Remembers the requests of jobs that the policy left in the queue. If it may have left some for
-/// another round or for their quotas, nothing is remembered: capacity may be free for another user.
+/// another round, for their quotas or for power, nothing is remembered: capacity may be free for another user.
 fn settle(
     planner: &mut Planner,
     queue: &JobQueue,
@@ -202,7 +202,7 @@ fn settle(
     now: Millis,
 ) {
     let mut looked_at = queue.waiting.values().take(LOOK_AT_MAX);
-    let waits_for_place = |decision: &Decision| matches!(decision, Decision::Wait { reason, .. } if *reason != WaitReason::Quota);
+    let waits_for_place = |decision: &Decision| matches!(decision, Decision::Wait { reason, .. } if !matches!(reason, WaitReason::Quota | WaitReason::PowerCap));
     if !decisions.iter().all(waits_for_place) || looked_at.any(|waiting| waiting.job.gang.is_some())
     {
         planner.settled.unsettle();

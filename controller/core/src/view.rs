@@ -8,10 +8,12 @@ use crate::state::layouts::LayoutRequests;
 use crate::state::migrations::Migrations;
 use crate::state::overrides::{OverrideTable, closed_compute_instances, closed_to_others};
 use std::collections::BTreeMap;
+use tessera_api_types::PowerReport;
 use tessera_frames::cluster::{InstanceReport, InstanceTrouble, MigReport};
 use tessera_model::mig::Slot;
 use tessera_model::mig::compute::Cut;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
+use tessera_placement::power::{PowerUse, power_use};
 use tessera_placement::{
     ClusterView, ComputeInstancesView, GpuView, InstanceState, InstanceView, Tenancy,
 };
@@ -180,7 +182,7 @@ pub(crate) fn cluster_view(
         })
         .collect();
     gpus.sort_by(|a, b| (&a.node, a.index).cmp(&(&b.node, b.index)));
-    ClusterView { gpus }
+    gpus.into()
 }
 
 /// Returns whether an attempt waits for an instance that no plan creates yet.
@@ -193,7 +195,20 @@ impl ClusterState {
     /// Returns the cluster view for policies.
     pub fn view(&self, now: Millis) -> ClusterView {
         let Self { inventory, attempts, overrides, layouts, migrations, .. } = self;
-        cluster_view(inventory, attempts, overrides, layouts, migrations, now)
+        let view = cluster_view(inventory, attempts, overrides, layouts, migrations, now);
+        ClusterView { power_cap: self.planner.power_cap, ..view }
+    }
+
+    /// Returns the power cap, and the expected power of the GPUs.
+    pub fn power_report(&self, now: Millis) -> PowerReport {
+        let PowerUse { idle, expected, full, unknown } = power_use(&self.view(now));
+        PowerReport {
+            cap_watts: self.planner.power_cap.map(|cap| cap.watts),
+            expected_watts: expected,
+            idle_watts: idle,
+            full_watts: full,
+            unknown_models: unknown.into_iter().collect(),
+        }
     }
 
     /// Returns the existing and planned instances of one GPU.

@@ -92,6 +92,7 @@ pub const ROUTES: &[(&str, &str, Needs)] = &[
     ("GET", "/v1/placement-rounds", OPERATOR),
     ("GET", "/v1/predictions", USER),
     ("GET", "/v1/usage", USER),
+    ("GET", "/v1/power", USER),
     ("GET", "/v1/records", USER),
     ("GET", "/v1/report", USER),
     ("GET", "/v1/efficiency", USER),

@@ -1,8 +1,9 @@
-//! Long answers, such as streams of events and sessions, end with the token of their caller. A stolen token that was
-//! revoked must not keep a shell open.
+//! Long answers, such as streams of events and sessions, end with the token of their caller, and when the caller may
+//! do less. A stolen token that was revoked must not keep a shell open, nor a former operator a stream of all jobs.
 
 use std::error::Error;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use futures_util::future::{Fuse, FusedFuture as _, FutureExt as _, LocalBoxFutur
 use time::OffsetDateTime;
 
 use super::state::State;
+use crate::directory::AccountKey;
 use crate::principal::{Principal, Proof};
 
 /// Longest sleep until an end is looked at again: the wall clock may be set meanwhile.
@@ -20,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 type Answer<B> = ServiceResponse<EitherBody<B, BoxBody>>;
 
-/// Lets an answer that goes on end with its caller's token.
+/// Lets an answer that goes on end with its caller's token, or role.
 pub(super) fn bound<B: MessageBody + 'static>(
     answer: Answer<B>,
     state: &State,
@@ -35,14 +37,30 @@ pub(super) fn bound<B: MessageBody + 'static>(
     })
 }
 
-/// Waits for the end of what proves the caller's name. The kernel's word on a process has none.
+/// Waits for the end of what proves the caller's name and role. Tokens whose role was granted, and those of an
+/// issuer, keep their role until they end.
 fn end_of(state: &State, caller: &Principal) -> Option<LocalBoxFuture<'static, ()>> {
+    let demoted = |account| {
+        let directory = Arc::clone(&state.ports.directory);
+        directory.until_demoted(account, caller.role, Arc::clone(&caller.coordinates))
+    };
     match &caller.proof {
-        Proof::Token { id, .. } => {
-            Some(Box::pin(state.ports.tokens.clone().until_invalid(id.clone())))
+        Proof::Token { id, granted, .. } => {
+            let invalid = state.ports.tokens.clone().until_invalid(id.clone());
+            if *granted {
+                return Some(Box::pin(invalid));
+            }
+            let demoted = demoted(AccountKey::Name(caller.name.to_string()));
+            Some(Box::pin(async move {
+                tokio::select! {
+                    () = invalid => {}
+                    () = demoted => {}
+                }
+            }))
         }
         Proof::Issuer { expires_at, .. } => Some(Box::pin(until(*expires_at))),
-        Proof::Socket { .. } | Proof::Bootstrap { .. } | Proof::Job { .. } => None,
+        Proof::Socket { uid, .. } => Some(Box::pin(demoted(AccountKey::Uid(*uid)))),
+        Proof::Bootstrap { .. } | Proof::Job { .. } => None,
     }
 }
 
@@ -58,10 +76,10 @@ struct EndingBody<B> {
     end: Fuse<LocalBoxFuture<'static, ()>>,
 }
 
-/// The token of a caller has ended.
+/// The token of a caller has ended, or its account may do less.
 #[derive(Debug, thiserror::Error)]
-#[error("the token was revoked, or has expired")]
-struct TokenEnded;
+#[error("the token was revoked or has expired, or the caller may do less now")]
+struct AccessEnded;
 
 impl<B: MessageBody> MessageBody for EndingBody<B> {
     type Error = Box<dyn Error>;
@@ -76,7 +94,7 @@ impl<B: MessageBody> MessageBody for EndingBody<B> {
     ) -> Poll<Option<Result<Bytes, Self::Error>>> {
         // An error closes the connection: what comes in over it, such as input, ends as well.
         if self.end.is_terminated() || self.end.poll_unpin(context).is_ready() {
-            return Poll::Ready(Some(Err(TokenEnded.into())));
+            return Poll::Ready(Some(Err(AccessEnded.into())));
         }
         self.body.as_mut().poll_next(context).map_err(Into::into)
     }

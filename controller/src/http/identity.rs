@@ -179,7 +179,12 @@ async fn by_token(state: &State, peer: &Peer, headers: &HeaderMap) -> Result<Pri
                 let account = directory.by_name(&user).await.map_err(no_account)?;
                 (role.min(account.role), account.coordinates)
             };
-            Ok(Principal { name: user, role, proof: Proof::Token { id, from }, coordinates })
+            Ok(Principal {
+                name: user,
+                role,
+                proof: Proof::Token { id, granted, from },
+                coordinates,
+            })
         }
     }
 }

@@ -10,8 +10,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::openapi::Doc;
 use super::{
     audit, cluster, cluster_events, commands, doctor, explain, health, history, jobs,
-    kernel_routes, layouts, live, logs, memory, node_certificates, overrides, predictions, records,
-    report, series, sessions, submit, tokens, usage, wait,
+    kernel_routes, layouts, live, logs, memory, node_certificates, overrides, power, predictions,
+    records, report, series, sessions, submit, tokens, usage, wait,
 };
 
 /// Adds every route to an application.
@@ -84,6 +84,7 @@ where
         .service(kernel_routes::show_task_kernels)
         .service(predictions::show_predictions)
         .service(usage::show_usage)
+        .service(power::show_power)
         .service(records::list_records)
         .service(report::show_report)
         .service(memory::show_efficiency)

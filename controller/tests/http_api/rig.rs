@@ -48,6 +48,7 @@ pub struct Rig {
     pub client: reqwest::Client,
     pub socket: PathBuf,
     pub tokens: ValidTokens,
+    pub directory: Arc<Directory>,
     pub pool: PgPool,
     pub submits: Option<mpsc::Receiver<SubmitCall>>,
     pub placer: Option<mpsc::Receiver<ToPlacer>>,
@@ -97,6 +98,7 @@ impl Rig {
             operators: vec!["@bin".parse().unwrap()],
             own_uid: None,
         };
+        let directory = Arc::new(Directory::new(appointments, accounts()));
         let (submits, submitted) = mpsc::channel(SUBMITS_QUEUED);
         let (placer, asked) = mpsc::channel(16);
         let (shape, shape_seen) = watch::channel(Arc::default());
@@ -120,7 +122,7 @@ impl Rig {
             readiness: readiness_seen,
             tokens: tokens.clone(),
             issuer,
-            directory: Arc::new(Directory::new(appointments, accounts())),
+            directory: Arc::clone(&directory),
             audit,
             certificates,
             live: watch::channel(Arc::new(live)).1,
@@ -148,6 +150,7 @@ impl Rig {
             client: client(Some(&root)),
             socket,
             tokens,
+            directory,
             pool,
             submits: Some(submitted),
             placer: Some(asked),
@@ -228,7 +231,7 @@ impl Rig {
 }
 
 /// The account lab, whose coordinator is pi.
-fn accounts() -> Accounts {
+pub fn accounts() -> Accounts {
     let lab = AccountSettings {
         members: vec!["ada".to_owned()],
         coordinators: vec!["pi".to_owned()],

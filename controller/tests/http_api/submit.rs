@@ -226,7 +226,7 @@ fn a100() -> ClusterShape {
         instances: Vec::new(),
         operator: tessera_placement::AdminOverride::default(),
     };
-    let view = ClusterView { gpus: vec![gpu] };
+    let view = ClusterView::from(vec![gpu]);
     let largest = tessera_placement::largest_possible(&view);
     ClusterShape { view, known: true, largest }
 }

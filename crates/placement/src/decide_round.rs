@@ -12,6 +12,7 @@ use crate::decision::Decision;
 use crate::fair::{OrderedJob, Quotas, order_jobs};
 use crate::gangs;
 use crate::policy::{Policy, SliceManner};
+use crate::power::keep_below_cap;
 use crate::predictor::{Knowledge, Predictor};
 use crate::view::{ClusterView, GpuView, QueuedJob};
 use crate::working_state::WorkingState;
@@ -21,7 +22,7 @@ use crate::working_state::WorkingState;
 /// Jobs that may run only on some nodes or GPUs are decided separately, each kind of restriction on
 /// the part of the cluster that it allows. The kinds are ordered by their first jobs, and each kind
 /// sees what earlier ones started. Last, jobs that found no slice may join others
-/// ([`share_slices`]).
+/// ([`share_slices`]), and what exceeds the cluster's power cap waits ([`crate::power`]).
 pub fn decide_round(
     policy: &dyn Policy,
     cluster: &ClusterView,
@@ -37,7 +38,7 @@ pub fn decide_round(
     if policy.slice_manner() != SliceManner::WholeGpus {
         share_slices(cluster, knowledge, &waiting, &mut decisions, starts_max);
     }
-    decisions
+    keep_below_cap(cluster, &waiting, decisions)
 }
 
 /// Decides about each kind of restriction on places.
@@ -105,7 +106,7 @@ fn with_starts<'c>(
         let available = gpu.view.available && !is_closed;
         GpuView { available, instances: gpu.instances, ..gpu.view.clone() }
     });
-    Cow::Owned(ClusterView { gpus: gpus.collect() })
+    Cow::Owned(ClusterView { gpus: gpus.collect(), power_cap: cluster.power_cap })
 }
 
 fn decide_ordered<'q>(

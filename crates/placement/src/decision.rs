@@ -144,6 +144,8 @@ pub enum WaitReason {
     AwaitingRepartition,
     /// Its account holds as many compute slices as its quota allows.
     Quota,
+    /// Its slice would exceed the cluster's power cap.
+    PowerCap,
     /// No available node has what it needs, but an unavailable one does.
     NodeUnavailable,
     /// Every suitable GPU on available nodes is blocked by instances that Tessera must not touch,
@@ -178,6 +180,7 @@ impl WaitReason {
             Self::MigFragmentation => "mig_fragmentation",
             Self::AwaitingRepartition => "awaiting_repartition",
             Self::Quota => "quota",
+            Self::PowerCap => "power_cap",
             Self::NodeUnavailable => "node_unavailable",
             Self::GpuBlocked => "gpu_blocked",
             Self::NodeDrained => "node_drained",
@@ -198,7 +201,8 @@ impl WaitReason {
             Self::Resources
             | Self::Priority
             | Self::MigFragmentation
-            | Self::AwaitingRepartition => true,
+            | Self::AwaitingRepartition
+            | Self::PowerCap => true,
             Self::NodeUnavailable
             | Self::GpuBlocked
             | Self::NodeDrained

@@ -22,6 +22,7 @@ mod numbers;
 pub mod offer;
 pub mod placement_search;
 pub mod policy;
+pub mod power;
 pub mod predictor;
 pub mod record;
 pub mod request;

@@ -30,6 +30,7 @@ use tessera_model::{GpuId, JobId, Millis};
 
 use crate::decision::Decision;
 use crate::policy::Policy;
+use crate::power::PowerCap;
 use crate::view::{GpuView, QueuedJob};
 
 pub use answer_recorder::AnswerRecorder;
@@ -88,6 +89,9 @@ pub struct RoundRecord {
     pub now: Millis,
     /// The most jobs that could start.
     pub starts_max: usize,
+    /// The power cap, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_cap: Option<PowerCap>,
     /// New kinds of GPUs, numbered in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<GpuKindRecord>,

@@ -15,6 +15,7 @@ use tessera_model::{Bytes, GangMember, GpuId, JobId, Millis, NodeName};
 
 use crate::kernel_sharing::KernelSharer;
 use crate::placement_search::LayoutIndex;
+use crate::power::PowerCap;
 
 mod tenancy;
 
@@ -26,6 +27,15 @@ pub use tenancy::{MpsClient, SharingRequest, Tenancy};
 pub struct ClusterView {
     /// The GPUs.
     pub gpus: Vec<GpuView>,
+    /// The most power that they may draw together, if that is limited.
+    pub power_cap: Option<PowerCap>,
+}
+
+impl From<Vec<GpuView>> for ClusterView {
+    /// A cluster of GPUs in their order, without a power cap.
+    fn from(gpus: Vec<GpuView>) -> Self {
+        Self { gpus, power_cap: None }
+    }
 }
 
 /// Which GPUs of a cluster are alike.
@@ -42,7 +52,8 @@ impl ClusterView {
     #[must_use]
     pub fn within(&self, filter: &PlaceFilter) -> Self {
         let allowed = |gpu: &&GpuView| filter.allows(&gpu.node, &gpu.model);
-        Self { gpus: self.gpus.iter().filter(allowed).cloned().collect() }
+        let gpus = self.gpus.iter().filter(allowed).cloned().collect();
+        Self { gpus, power_cap: self.power_cap }
     }
 
     /// Returns the kinds of GPUs in the order in which they appear. So predictions for thousands of

@@ -249,6 +249,15 @@ mod tests {
         }
         assert!(matches!(there.receive_request().unwrap(), Received::Nothing));
         drop(here);
+        // A test beside this one may have forked: its child has a copy until it executes its program.
+        until_readable(&there);
         assert!(matches!(there.receive_request().unwrap(), Received::End));
+    }
+
+    fn until_readable(socket: &Socket) {
+        let mut waits = libc::pollfd { fd: socket.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which outlives the call.
+        let ready = unsafe { libc::poll(&raw mut waits, 1, 30_000) };
+        assert_eq!(ready, 1, "nothing comes in half a minute");
     }
 }

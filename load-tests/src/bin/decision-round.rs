@@ -285,7 +285,7 @@ fn cluster(
             });
         }
     }
-    Ok(ClusterView { gpus })
+    Ok(gpus.into())
 }
 
 /// Returns the instances of a GPU; its jobs have numbers after `base`.

@@ -123,7 +123,7 @@ fn cluster(scale: u32, mig: &Arc<MigView>, random: &mut StdRng) -> Result<Cluste
             });
         }
     }
-    Ok(ClusterView { gpus })
+    Ok(gpus.into())
 }
 
 fn queue(jobs: u64, gangs: u32, random: &mut StdRng) -> Result<Vec<QueuedJob>> {

@@ -167,9 +167,11 @@ fn a_real_prometheus_that_scrapes_a_running_cluster_answers_every_panel() {
          scrape_configs:\n\
          - job_name: tessera-controller\n  authorization: {{credentials_file: {}}}\n  \
          static_configs: [{{targets: [\"{controller}\"]}}]\n\
-         - job_name: tessera-agent\n  static_configs: [{{targets: [\"{agent}\"]}}]\n",
+         - job_name: tessera-agent\n  authorization: {{credentials_file: {}}}\n  \
+         static_configs: [{{targets: [\"{agent}\"]}}]\n",
         root().join("packaging/observe/prometheus/rules/tessera.yml").display(),
-        token.display()
+        token.display(),
+        cluster.agent_data(0).join("metrics-token").display(),
     );
     let file = folder.path().join("prometheus.yml");
     fs::write(&file, settings).unwrap();
@@ -226,9 +228,11 @@ fn promtool_accepts_the_metrics_of_both_daemons() {
     let job = cluster.submit(&script("true")).job_id;
     cluster.wait_job(job, SOON, "succeeded");
 
-    let token = format!("Bearer {}", cluster.token_for("prometheus", "metrics"));
-    for address in [cluster.http(), agent] {
-        let proof = [("authorization", token.as_str())];
+    let token = cluster.token_for("prometheus", "metrics");
+    let of_agent = fs::read_to_string(cluster.agent_data(0).join("metrics-token")).unwrap();
+    for (address, token) in [(cluster.http(), token.as_str()), (agent, of_agent.trim())] {
+        let bearer = format!("Bearer {token}");
+        let proof = [("authorization", bearer.as_str())];
         let metrics =
             http::request(address, "GET", "/metrics", &proof, None).unwrap().expect(200).text();
         assert!(!metrics.contains("energy_joules_total gauge"), "energy is counted");

@@ -52,10 +52,12 @@ impl Rig {
              scrape_configs:\n\
              - job_name: tessera-controller\n  authorization: {{credentials_file: {}}}\n  \
              static_configs: [{{targets: [\"{}\"]}}]\n\
-             - job_name: tessera-agent\n  static_configs: [{{targets: [\"{agent}\"]}}]\n",
+             - job_name: tessera-agent\n  authorization: {{credentials_file: {}}}\n  \
+             static_configs: [{{targets: [\"{agent}\"]}}]\n",
             rules.display(),
             token.display(),
             cluster.http(),
+            cluster.agent_data(0).join("metrics-token").display(),
         );
         let file = folder.path().join("prometheus.yml");
         fs::write(&file, settings).unwrap();

@@ -228,6 +228,7 @@ pub fn reason(job: &JobRecord) -> String {
         None => "None".to_owned(),
         Some("resources" | "mig_fragmentation" | "awaiting_repartition") => "Resources".to_owned(),
         Some("priority") => "Priority".to_owned(),
+        Some("power_cap") => "PowerNotAvail".to_owned(),
         Some("quota") => "QOSMaxGRESPerUser".to_owned(),
         Some("node_unavailable" | "gpu_blocked" | "node_drained" | "gpu_quarantined") => {
             "ReqNodeNotAvail".to_owned()

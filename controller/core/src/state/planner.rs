@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tessera_model::Millis;
 use tessera_placement::Policy;
+use tessera_placement::power::PowerCap;
 use tessera_placement::record::RoundRecorder;
 
 /// The placement policy and the state for running it.
@@ -19,6 +20,8 @@ pub(crate) struct Planner {
     pub(crate) improve_for: Duration,
     /// When the policy last ran although no job waited.
     pub(crate) reviewed_at: Option<Millis>,
+    /// The most power that all GPUs may draw together.
+    pub(crate) power_cap: Option<PowerCap>,
     /// The requests for which nothing could start, since the policy last ran.
     pub(crate) settled: SettledQueue,
 }
@@ -53,6 +56,7 @@ impl Planner {
             stopwatch: Arc::new(Standstill),
             improve_for: IMPROVE_FOR,
             reviewed_at: None,
+            power_cap: None,
             settled: SettledQueue::default(),
         }
     }
@@ -71,6 +75,7 @@ impl Planner {
             stopwatch: Arc::clone(&self.stopwatch),
             improve_for: self.improve_for,
             reviewed_at: self.reviewed_at,
+            power_cap: self.power_cap,
             settled: SettledQueue::default(),
         }
     }

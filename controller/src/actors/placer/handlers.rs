@@ -206,6 +206,9 @@ impl StreamHandler<ToPlacer> for Placer {
             ToPlacer::DescribeNodes { reply } => {
                 let _ = reply.send(self.parts.cluster.describe(clock::boot()));
             }
+            ToPlacer::ReportPower { reply } => {
+                let _ = reply.send(self.parts.cluster.power_report(clock::boot()));
+            }
             ToPlacer::ReportUsage { reply } => {
                 let _ = reply.send(self.parts.cluster.usage(clock::boot()));
             }

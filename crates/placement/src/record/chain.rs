@@ -84,6 +84,7 @@ impl ChainState {
             jobs: record.jobs,
             jobs_gone: record.jobs_gone,
         });
+        self.cluster.power_cap = record.power_cap;
         self.answers.add(&record.answers);
         self.length += 1;
         Ok(record.decisions)

@@ -143,6 +143,7 @@ fn record_of(
         policy: None,
         now: input.now,
         starts_max: input.starts_max,
+        power_cap: input.cluster.power_cap,
         kinds: kinds[state.kinds.len()..].iter().map(GpuKind::record).collect(),
         gpus: gpus.into_iter().map(numbered).collect(),
         gpus_gone: gpus_gone.into_iter().map(|gpu| gpu.id.clone()).collect(),

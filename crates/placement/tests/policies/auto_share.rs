@@ -129,7 +129,7 @@ fn a_job_without_a_slice_joins_a_starting_one_if_the_benefit_is_certain() {
 
 #[test]
 fn no_job_shares_while_a_slice_is_free_for_each() {
-    let two_gpus = ClusterView { gpus: [one_gpu().gpus, one_gpu().gpus].concat() };
+    let two_gpus = ClusterView::from([one_gpu().gpus, one_gpu().gpus].concat());
     let cluster = cluster(two_gpus.gpus);
 
     let decided = decide(&cluster, &sure(2), &two(400, 400));

@@ -94,7 +94,7 @@ pub fn cluster(gpus: impl IntoIterator<Item = GpuView>) -> ClusterView {
         index,
         ..gpu
     };
-    ClusterView { gpus: (0..).zip(gpus).map(number).collect() }
+    (0..).zip(gpus).map(number).collect::<Vec<_>>().into()
 }
 
 /// Jobs numbered from 1.

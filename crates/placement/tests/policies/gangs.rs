@@ -61,7 +61,7 @@ fn dealt(cluster: ClusterView, each: u32) -> ClusterView {
         index: gpu.index % each,
         ..gpu
     });
-    ClusterView { gpus: gpus.collect() }
+    gpus.collect::<Vec<_>>().into()
 }
 
 /// The jobs of a gang, numbered from `first`.

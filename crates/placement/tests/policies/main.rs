@@ -11,6 +11,7 @@ mod hardware;
 mod live;
 mod operator;
 mod parts;
+mod power;
 mod properties;
 mod record;
 mod scheme_b;

@@ -44,6 +44,7 @@ fn hopeless(decision: &Decision) -> bool {
             | WaitReason::MigFragmentation
             | WaitReason::AwaitingRepartition
             | WaitReason::Quota
+            | WaitReason::PowerCap
             | WaitReason::BeginTime
             | WaitReason::ArrayTaskLimit
             | WaitReason::Dependency

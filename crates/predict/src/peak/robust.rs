@@ -32,12 +32,22 @@ const LEAST_DEVIATION: f64 = 0.000_5;
 /// ends at 1.73 deviations, normal noise exceeds 2 in one of forty samples.
 const NOISE_DEVIATIONS: f64 = 2.4;
 
-/// Exponents of the curves; 1 is the line.
-const EXPONENTS: [f64; 9] = [0.4, 0.6, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0];
-const LINE: usize = 4;
+/// The number of curves.
+const CURVES: usize = 11;
 
-/// The prior of the exponents: mostly lines (MIGM §3.2).
-const PRIORS: [f64; 9] = [0.005, 0.02, 0.06, 0.12, 0.59, 0.12, 0.06, 0.02, 0.005];
+/// Exponents of the curves; 1 is the line.
+const EXPONENTS: [f64; CURVES] = [0.4, 0.6, 0.8, 0.87, 0.94, 1.0, 1.07, 1.14, 1.2, 1.5, 2.0];
+const LINE: usize = 5;
+
+/// The prior of the exponents for intervals: mostly lines (MIGM §3.2), so that the interval of a line stays that of a
+/// line until its samples bend.
+const INTERVAL_PRIORS: [f64; CURVES] =
+    [0.005, 0.02, 0.06, 0.06, 0.06, 0.59, 0.06, 0.06, 0.06, 0.02, 0.005];
+
+/// The prior of the exponents for the expected value: near the line, and smooth. A strong curve is far off at the end,
+/// so even a small part of it moves a mean of few samples.
+const VALUE_PRIORS: [f64; CURVES] =
+    [0.000_5, 0.002, 0.04, 0.12, 0.2, 0.275, 0.2, 0.12, 0.04, 0.002, 0.000_5];
 
 /// A curve with a smaller posterior probability than this is left out of an interval.
 const CURVE_CONSIDERED: f64 = 0.02;
@@ -82,7 +92,7 @@ pub enum PeakAdvice {
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeakPredictor {
     regime: Regime,
-    curves: [FittedLine; EXPONENTS.len()],
+    curves: [FittedLine; CURVES],
     /// The position before the first one of the curves.
     origin: f64,
     taken: u64,
@@ -105,7 +115,7 @@ impl Default for PeakPredictor {
     fn default() -> Self {
         Self {
             regime: Regime::default(),
-            curves: [FittedLine::default(); EXPONENTS.len()],
+            curves: [FittedLine::default(); CURVES],
             origin: 0.0,
             taken: 0,
             outside: [(0.0, 0.0); RUN_OF_CHANGE],
@@ -159,25 +169,24 @@ impl PeakPredictor {
     pub fn forecast(&self, position: f64) -> Option<PeakForecast> {
         let least = self.least();
         let line = self.regime.line().predict(position, Confidence::P99, least)?;
-        let weights = self.weights();
+        let weights = self.weights(INTERVAL_PRIORS);
         let curved = 1.0 - weights[LINE];
-        let mut value = 0.0;
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for ((curve, exponent), weight) in self.curves.iter().zip(EXPONENTS).zip(weights) {
+        let mut values = [0.0; CURVES];
+        for (at, (curve, exponent)) in self.curves.iter().zip(EXPONENTS).enumerate() {
             let x = (position - self.origin).max(0.0).powf(exponent);
             let of_curve = curve.predict(x, Confidence::P99, least).unwrap_or(line);
-            value += weight * of_curve.value;
-            if weight >= CURVE_CONSIDERED {
+            values[at] = of_curve.value;
+            if weights[at] >= CURVE_CONSIDERED {
                 low = low.min(of_curve.value - of_curve.margin);
                 high = high.max(of_curve.value + of_curve.margin);
             }
         }
         if curved < LINE_TRUSTED {
             (low, high) = (line.value - line.margin, line.value + line.margin);
-            // The curves shift the value in proportion to their probability, but not out of the
-            // interval.
-            value = value.clamp(low, high);
         }
+        // The curves shift the value by their probability, but not out of the interval.
+        let value = weighted_median(values, self.weights(VALUE_PRIORS)).max(low).min(high);
         Some(PeakForecast { value, low, high, samples: self.regime.line().points() })
     }
 
@@ -314,7 +323,7 @@ impl PeakPredictor {
         let is_curve = self.is_on_a_curve(&begins);
         self.regime = Regime::default();
         if !is_curve {
-            self.curves = [FittedLine::default(); EXPONENTS.len()];
+            self.curves = [FittedLine::default(); CURVES];
         }
         self.regime_peak = 0.0;
         self.outside_count = 0;
@@ -326,9 +335,9 @@ impl PeakPredictor {
     /// Returns whether samples that left the line are where the best curve has them: then the series bends, and
     /// the curves go on.
     fn is_on_a_curve(&self, samples: &[(f64, f64)]) -> bool {
-        let weights = self.weights();
-        let best = (0..EXPONENTS.len())
-            .fold(LINE, |best, at| if weights[at] > weights[best] { at } else { best });
+        let weights = self.weights(INTERVAL_PRIORS);
+        let best =
+            (0..CURVES).fold(LINE, |best, at| if weights[at] > weights[best] { at } else { best });
         let least = self.least();
         samples.iter().all(|(x, y)| {
             let x = (x - self.origin).max(0.0).powf(EXPONENTS[best]);
@@ -339,9 +348,9 @@ impl PeakPredictor {
 
     /// Returns the posterior probability of each curve: its likelihood under normal noise, times
     /// the prior.
-    fn weights(&self) -> [f64; EXPONENTS.len()] {
+    fn weights(&self, priors: [f64; CURVES]) -> [f64; CURVES] {
         let n = self.curves[LINE].points();
-        let mut weights = PRIORS;
+        let mut weights = priors;
         if n > 3 {
             let noise = float(n) * self.least() * self.least();
             let least = self.curves.iter().map(FittedLine::residual).fold(f64::INFINITY, f64::min);
@@ -351,8 +360,38 @@ impl PeakPredictor {
             }
         }
         let sum: f64 = weights.iter().sum();
-        weights.map(|weight| if sum > 0.0 { weight / sum } else { 1.0 / count(EXPONENTS.len()) })
+        weights.map(|weight| if sum > 0.0 { weight / sum } else { 1.0 / count(CURVES) })
     }
+}
+
+/// Returns the value that minimises the expected relative error: the median, in which each value counts by its
+/// probability over itself. It is interpolated between neighbours. Unlike a mean, it is not moved by one improbable
+/// value that is far off.
+fn weighted_median(values: [f64; CURVES], weights: [f64; CURVES]) -> f64 {
+    // Falling curves may end below 0: these count as a thousandth of the highest value.
+    let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let least = if highest > 0.0 { highest / 1_000.0 } else { 1.0 };
+    let mut points: [(f64, f64); CURVES] = [(0.0, 0.0); CURVES];
+    for ((point, value), weight) in points.iter_mut().zip(values).zip(weights) {
+        *point = (value, weight / value.max(least));
+    }
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half = points.iter().map(|(_, weight)| weight).sum::<f64>() / 2.0;
+    let mut before: Option<(f64, f64)> = None;
+    let mut sum = 0.0;
+    for (value, weight) in points {
+        let middle = sum + weight / 2.0;
+        sum += weight;
+        match before {
+            Some((place, lower)) if half <= middle => {
+                let part = if middle > place { (half - place) / (middle - place) } else { 1.0 };
+                return lower + part * (value - lower);
+            }
+            None if half <= middle => return value,
+            _ => before = Some((middle, value)),
+        }
+    }
+    before.map_or(0.0, |(_, value)| value)
 }
 
 /// Returns how probable it is that a forecast's value is above the capacity.
@@ -365,4 +404,43 @@ fn exceeds(forecast: &PeakForecast, capacity: f64) -> f64 {
     let deviation = ((forecast.high - forecast.low) / 2.0 / 2.576).max(f64::MIN_POSITIVE);
     let score = (forecast.value - capacity) / deviation;
     1.0 / (1.0 + (-1.702 * score).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn curves(value: std::ops::Range<f64>) -> impl Strategy<Value = [f64; CURVES]> {
+        proptest::array::uniform11(value)
+    }
+
+    proptest! {
+        #[test]
+        fn a_median_is_between_the_values_also_where_curves_fall_below_zero(
+            values in curves(-50.0..50.0),
+            weights in curves(0.000_1..1.0),
+        ) {
+            let median = weighted_median(values, weights);
+
+            let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            prop_assert!((lowest..=highest).contains(&median), "{median}");
+        }
+    }
+
+    #[test]
+    fn an_improbable_curve_moves_the_median_alike_however_far_off_it_is() {
+        let mut weights = [1.0; CURVES];
+        weights[CURVES - 1] = 0.01;
+        let with_last = |last: f64| {
+            let mut values = [9.0, 9.2, 9.4, 9.6, 9.8, 10.0, 10.2, 10.4, 10.6, 10.8, 0.0];
+            values[CURVES - 1] = last;
+            weighted_median(values, weights)
+        };
+
+        assert!((with_last(20.0) - with_last(2_000.0)).abs() < 0.01);
+        assert!((9.5..10.0).contains(&with_last(20.0)), "{}", with_last(20.0));
+    }
 }

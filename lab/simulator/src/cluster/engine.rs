@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{JobId, Millis};
+use tessera_placement::power::keep_below_cap;
 use tessera_placement::{
     ClusterView, Decision, Empirical, MpsClient, Policy, QueueKey, QueuedJob, Session, SpeedRange,
     WaitReason, session,
@@ -310,7 +311,7 @@ impl<'s> SimulationRun<'s> {
                 let (knowledge, now) = (forecast.knowledge(), Millis::new(self.now));
                 let mut decided = session.round(&self.view, knowledge, now, usize::MAX);
                 self.share_slices(&mut decided);
-                decided
+                self.keep_below_power_cap(decided)
             }
         };
         self.session = Some(session);
@@ -326,6 +327,16 @@ impl<'s> SimulationRun<'s> {
         }
         self.count_preempted();
         if self.gangs { self.check_whole() } else { Ok(()) }
+    }
+
+    /// Lets jobs wait that would exceed the power cap, by the controller's rule.
+    fn keep_below_power_cap(&self, decided: Vec<Decision>) -> Vec<Decision> {
+        if self.view.power_cap.is_none() {
+            return decided;
+        }
+        let waiting: Vec<QueuedJob> =
+            self.queue.iter().map(|(_, job)| self.queued(index(*job))).collect();
+        keep_below_cap(&self.view, &waiting.iter().collect::<Vec<_>>(), decided)
     }
 
     /// Counts the jobs that were sent back to the queue and are still in it.

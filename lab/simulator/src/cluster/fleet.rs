@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tessera_model::mig::{Layout, ProfileId, catalog};
 use tessera_model::number::clamped;
 use tessera_model::{Bytes, NodeName};
+use tessera_placement::power::PowerCap;
 use tessera_placement::{
     AdminOverride, ClusterView, GpuView, InstanceState, InstanceView, MigView,
 };
@@ -123,7 +124,14 @@ impl GpuFleet {
                 operator: AdminOverride::default(),
             });
         }
-        Ok(Self { keys, view: ClusterView { gpus } })
+        Ok(Self { keys, view: gpus.into() })
+    }
+
+    /// Limits the power that all GPUs may draw together.
+    #[must_use]
+    pub fn with_power_cap(mut self, cap: Option<PowerCap>) -> Self {
+        self.view.power_cap = cap;
+        self
     }
 
     /// Cuts every GPU into the same instances, by profile names.
