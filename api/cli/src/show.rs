@@ -427,9 +427,9 @@ mod tests {
         let lossy = KernelQueueUse { ungranted: 2, records_lost: 5, ..queue_use(1, 3) };
 
         assert_eq!(queue_line(&queue_use(1, 0)), "40 kernels reported");
-        let beside = KernelQueueUse { filled_kernels: 9, colocated: 7, ..queue_use(1, 0) };
+        let colocated = KernelQueueUse { filled_kernels: 9, colocated: 7, ..queue_use(1, 0) };
         assert_eq!(
-            queue_line(&beside),
+            queue_line(&colocated),
             "40 kernels reported; 2 ran in gaps; 7 next to running kernels"
         );
         assert_eq!(

@@ -13,8 +13,8 @@
 //!
 //! Where it had to choose:
 //!
-//! * *Rounding.* All amounts are rounded up, as the hardware allocates: registers for each warp in
-//!   units of 256, shared memory in units of 256 bytes, warps of an SM in units of 4.
+//! * *Rounding.* All amounts are rounded up, as the hardware allocates. The units are 256 registers
+//!   of a warp, 256 bytes of shared memory, and four warps of an SM.
 //! * *Few blocks.* The device spreads them over more SMs than `req_sm`. The other kernel's blocks
 //!   then run on the same SMs, which have space for both.
 //! * *Bandwidth* does not follow from a launch, and no counter of it may run all the time. It is zero.

@@ -125,8 +125,8 @@ impl QueueRules {
         Self { switch: Nanos::ZERO, ..self }
     }
 
-    /// Returns the rules for a slice with an MPS server beneath: there are no context switches, and
-    /// interleaved kernels may also run at the same time, if all of the slice is enough for them.
+    /// Returns the rules for a slice with an MPS server beneath. There are no context switches, and
+    /// kernels that fit on the slice together run at the same time.
     #[must_use]
     pub fn over_mps(self) -> Self {
         let sharing = match self.sharing {

@@ -56,7 +56,7 @@ fn two(holder: u32, filler: u32) -> Scene {
     scene
 }
 
-fn is_beside(actions: &[QueueAction], session: u64) -> bool {
+fn is_colocated(actions: &[QueueAction], session: u64) -> bool {
     granted(actions, session).is_some_and(|grant| grant.kind == GrantKind::Colocated)
 }
 
@@ -66,12 +66,12 @@ fn a_small_kernel_is_admitted_next_to_another_as_soon_as_both_needs_are_known() 
     join(&mut scene, 1, (0, 1_000), profile(&[(ms(1), NONE)]), &[sms(500)]);
     join(&mut scene, 2, (5, 1_000), profile(&[(us(100), NONE)]), &[]);
     scene.launch(1, K0);
-    assert!(!is_beside(&scene.request(2, K0), 2), "its need is not known");
+    assert!(!is_colocated(&scene.request(2, K0), 2), "its need is not known");
 
     let session = SessionId::new(2);
     let actions = scene.step(QueueEvent::Need { session, kernel: K0, need: sms(500) });
 
-    assert!(is_beside(&actions, 2), "{actions:?}");
+    assert!(is_colocated(&actions, 2), "{actions:?}");
     assert_eq!(scene.queue.counters().colocated, 1);
 }
 
@@ -79,13 +79,13 @@ fn a_small_kernel_is_admitted_next_to_another_as_soon_as_both_needs_are_known() 
 fn a_kernel_that_does_not_fit_or_a_partner_with_unknown_needs_is_admitted_next_to_nothing() {
     let mut scene = two(501, 500);
     scene.launch(1, K0);
-    assert!(!is_beside(&scene.request(2, K0), 2));
+    assert!(!is_colocated(&scene.request(2, K0), 2));
 
     let mut scene = over_mps();
     join(&mut scene, 1, (0, 1_000), profile(&[(ms(1), NONE)]), &[]);
     join(&mut scene, 2, (5, 1_000), profile(&[(us(100), NONE)]), &[sms(1)]);
     scene.launch(1, K0);
-    assert!(!is_beside(&scene.request(2, K0), 2), "the holder's may need all");
+    assert!(!is_colocated(&scene.request(2, K0), 2), "the holder's may need all");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_kernel_whose_time_is_unknown_is_not_admitted() {
     join(&mut scene, 2, (5, 1_000), TaskProfile::default(), &[sms(1)]);
     scene.launch(1, K0);
 
-    assert!(!is_beside(&scene.request(2, K0), 2));
+    assert!(!is_colocated(&scene.request(2, K0), 2));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn nothing_is_admitted_next_to_kernels_that_are_measured() {
     join(&mut scene, 2, (5, 1_000), profile(&[(us(100), NONE)]), &[sms(1)]);
     scene.launch(1, K0);
 
-    assert!(!is_beside(&scene.request(2, K0), 2), "the times would be those of both");
+    assert!(!is_colocated(&scene.request(2, K0), 2), "the times would be those of both");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn kernels_that_fill_their_clients_parts_run_next_to_each_other_if_the_parts_fit
         join(&mut scene, 2, (5, shares[1]), profile(&[(us(100), NONE)]), &[sms(1_000)]);
         scene.launch(1, K0);
 
-        assert_eq!(is_beside(&scene.request(2, K0), 2), fits, "{shares:?}");
+        assert_eq!(is_colocated(&scene.request(2, K0), 2), fits, "{shares:?}");
     }
 }
 
@@ -145,13 +145,13 @@ fn kernels_that_fill_their_clients_parts_run_next_to_each_other_if_the_parts_fit
 fn a_process_counts_by_its_largest_kernel_and_with_several_streams_by_their_sum() {
     let mut scene = two(300, 500);
     (0..3).for_each(|_| drop(scene.launch(1, K0)));
-    assert!(is_beside(&scene.request(2, K0), 2), "they run one after another");
+    assert!(is_colocated(&scene.request(2, K0), 2), "they run one after another");
 
     let mut scene = two(300, 500);
     scene.step(QueueEvent::Streams { session: SessionId::new(1), streams: 2 });
     (0..3).for_each(|_| drop(scene.launch(1, K0)));
-    assert!(!is_beside(&scene.request(2, K0), 2), "they may run at the same time");
-    assert!(is_beside(&scene.sync(1), 2), "they have ended");
+    assert!(!is_colocated(&scene.request(2, K0), 2), "they may run at the same time");
+    assert!(is_colocated(&scene.sync(1), 2), "they have ended");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_filler_has_one_kernel_at_a_time_next_to_others() {
 #[test]
 fn a_kernel_that_is_in_the_way_of_a_later_one_is_paid_by_the_budget_of_fills() {
     let holder = [(ms(1), NONE), (ms(1), NONE)];
-    let beside = |later: KernelIndex| {
+    let colocate = |later: KernelIndex| {
         let mut scene = over_mps();
         join(&mut scene, 1, (0, 1_000), profile(&holder), &[sms(300), sms(1_000)]);
         join(&mut scene, 2, (5, 1_000), profile(&[(ms(20), NONE)]), &[sms(500)]);
@@ -179,12 +179,12 @@ fn a_kernel_that_is_in_the_way_of_a_later_one_is_paid_by_the_budget_of_fills() {
         scene.done(2);
         scene.sync(1);
         scene.launch(1, K0);
-        let again = is_beside(&scene.request(2, K0), 2);
+        let again = is_colocated(&scene.request(2, K0), 2);
         (scene.queue.counters().overshoots, again)
     };
 
-    assert_eq!(beside(K0), (0, true), "the later one fits as well and costs nothing");
-    assert_eq!(beside(K1), (1, false), "19 ms are more than is saved for fills");
+    assert_eq!(colocate(K0), (0, true), "the later one fits as well and costs nothing");
+    assert_eq!(colocate(K1), (1, false), "19 ms are more than is saved for fills");
 }
 
 /// One step of a random scene.

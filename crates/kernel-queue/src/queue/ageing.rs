@@ -234,7 +234,7 @@ impl KernelQueue {
         let most = run.ran.map_or(Nanos::MAX, |ran| ran.plus(self.rules.switch.times(2)));
         match run.loss {
             KernelLoss::None => {}
-            KernelLoss::Gap | KernelLoss::Beside => {
+            KernelLoss::Gap | KernelLoss::Colocated => {
                 self.fills.take(since_return.unwrap_or_default().min(most))
             }
             KernelLoss::Ageing { paid, amid } => {

@@ -65,12 +65,12 @@ impl KernelQueue {
     /// Counts the time of co-located kernels from now on if they and the holder's need too much.
     pub(super) fn note_crowding(&mut self) {
         let KernelSharing::Colocated { capacity } = self.rules.sharing else { return };
-        if !self.running.iter().any(|run| run.loss == KernelLoss::Beside)
+        if !self.running.iter().any(|run| run.loss == KernelLoss::Colocated)
             || self.occupancy(capacity).is_within_capacity()
         {
             return;
         }
-        for run in self.running.iter_mut().filter(|run| run.loss == KernelLoss::Beside) {
+        for run in self.running.iter_mut().filter(|run| run.loss == KernelLoss::Colocated) {
             run.holder_returned_at.get_or_insert(self.now);
         }
     }

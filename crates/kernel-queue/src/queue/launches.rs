@@ -41,7 +41,7 @@ pub(super) enum KernelLoss {
     None,
     /// The budget of fills, from when the kernels that run need more than the slice has. It was
     /// granted because it fitted next to the holders' kernels.
-    Beside,
+    Colocated,
     /// The budget of fills, from a holder's return.
     Gap,
     /// The budget of ageing: it was granted because of its wait, or launched without a grant.
@@ -81,7 +81,7 @@ impl KernelQueue {
         if self.rules.early_stop {
             self.end_gap_leases();
         }
-        let in_the_way = |run: &&mut RunningKernel| run.is_filler && run.loss != KernelLoss::Beside;
+        let in_the_way = |run: &&mut RunningKernel| run.is_filler && run.loss != KernelLoss::Colocated;
         for run in self.running.iter_mut().filter(in_the_way) {
             run.holder_returned_at.get_or_insert(self.now);
         }
@@ -269,7 +269,7 @@ impl KernelQueue {
         let paid = std::mem::take(&mut self.sessions[at].basis.paid);
         match kind {
             Some(GrantKind::Gap | GrantKind::Lapse) => KernelLoss::Gap,
-            Some(GrantKind::Colocated) => KernelLoss::Beside,
+            Some(GrantKind::Colocated) => KernelLoss::Colocated,
             Some(GrantKind::Aged) => KernelLoss::Ageing { paid, amid: self.amid_work() },
             None => {
                 self.charge_ungranted(cost);
