@@ -411,7 +411,7 @@ impl AgentConfig {
         }
         let kernel_over_mps = file.kernel_over_mps.unwrap_or(false);
         anyhow::ensure!(
-            kernel_over_mps || file.kernel_offline_percent.is_none(),
+            kernel_over_mps || file.kernel_offline_percent.is_none_or(|sm| sm == SmPercent::WHOLE),
             "kernel_offline_percent has no effect without MPS: set kernel_over_mps = true, or remove it"
         );
         let data = arguments.data.clone().or(file.data).with_context(|| missing("data"))?;

@@ -20,8 +20,8 @@ use tessera_api_types::{
     DecisionPage, DecisionView, DoctorReport, EfficiencyReport, GpuAvailabilityView, GpuDetails,
     GpuListing, JobDetail, JobEvents, JobExplanation, JobMemory, JobPage, KernelTasks,
     LayoutApplied, LayoutPlan, LayoutPlans, NodeCertificateList, NodeDetails, NodeInvitation,
-    NodeListing, NodeRevoked, OperatorResult, PlanPreviewView, PredictionReport, ProblemDetails,
-    SubmitResponse, TaskKernels, TokenCreated, TokenList, UsageReport, WhoAmI,
+    NodeListing, NodeRevoked, OperatorResult, PlanPreviewView, PowerReport, PredictionReport,
+    ProblemDetails, SubmitResponse, TaskKernels, TokenCreated, TokenList, UsageReport, WhoAmI,
 };
 
 /// All types that are printed, and the types that they refer to.
