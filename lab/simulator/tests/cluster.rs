@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use tessera_model::Millis;
 use tessera_model::mig::{Profile, Slot};
+use tessera_placement::power::PowerCap;
 use tessera_placement::{
     ClusterView, Decision, Knowledge, PlacedJob, Policy, QueuedJob, Reshape, StayingJobs,
 };
@@ -352,4 +353,33 @@ fn who_looks_at_memory_alone_is_refused_gpus_for_which_a_job_has_no_times_and_ot
         let makespan_ms = on(name).unwrap().jobs.iter().map(|job| job.end_ms).max().unwrap();
         assert!(makespan_ms < 200_000, "{name}: {makespan_ms} ms");
     }
+}
+
+#[test]
+fn under_a_power_cap_jobs_run_one_after_another_that_would_exceed_it_together() {
+    let job = |_| workload::papers::plain("steps", 4_000, &[(1, 60_000), (7, 60_000)]);
+    let jobs: Vec<SimulatedJob> = (0..3).map(job).collect();
+    let makespan = |watts: Option<u64>, name: &str| {
+        let cap = watts.map(|watts| PowerCap { watts });
+        let fleet = GpuFleet::parse("a100-40gb").unwrap().with_power_cap(cap);
+        let policy = policy(name).unwrap();
+        let setup = SimulationSetup {
+            jobs: &jobs,
+            fleet: &fleet,
+            policy: policy.as_ref(),
+            overheads: Overheads::default(),
+            round_ms: 0,
+            seed: 1,
+            plot: false,
+        };
+        run(setup, &mut |_| {}).map(|outcome| outcome.makespan_ms)
+    };
+
+    // The GPU draws 78 W idle, and 46 W more for each slice in use.
+    let one_by_one = makespan(Some(130), "scheme-b").unwrap();
+    assert!((180_000..190_000).contains(&one_by_one), "{one_by_one} ms");
+    assert!(makespan(None, "scheme-b").unwrap() < 70_000);
+
+    let error = makespan(Some(100), "scheme-b").unwrap_err();
+    assert!(error.to_string().contains("power_cap"), "{error}");
 }
