@@ -81,7 +81,8 @@ impl KernelQueue {
         if self.rules.early_stop {
             self.end_gap_leases();
         }
-        let in_the_way = |run: &&mut RunningKernel| run.is_filler && run.loss != KernelLoss::Colocated;
+        let in_the_way =
+            |run: &&mut RunningKernel| run.is_filler && run.loss != KernelLoss::Colocated;
         for run in self.running.iter_mut().filter(in_the_way) {
             run.holder_returned_at.get_or_insert(self.now);
         }
