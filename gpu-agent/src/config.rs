@@ -11,6 +11,7 @@ use clap::Parser;
 use serde::{Deserialize, Serialize};
 use tessera_agent_core::container::CDI_FOLDER;
 use tessera_kernel_queue::QueueRules;
+use tessera_model::share::SmPercent;
 use tessera_model::{Bytes, Millis, RetentionTime};
 
 use crate::kernel;
@@ -195,6 +196,7 @@ struct ConfigFile {
     kernel_shim: Option<PathBuf>,
     kernel_gates: Option<PathBuf>,
     kernel_over_mps: Option<bool>,
+    kernel_offline_percent: Option<SmPercent>,
     companion: Option<bool>,
     watch: Option<bool>,
     kernel_rules: Option<QueueRules>,
@@ -254,6 +256,8 @@ pub struct AgentConfig {
     pub kernel_gates: PathBuf,
     /// Whether jobs that share a slice kernel by kernel also use MPS.
     pub kernel_over_mps: bool,
+    /// Percent of the slice's multiprocessors that offline jobs among them may use.
+    pub kernel_offline_percent: SmPercent,
     /// Whether Python programs get the companion, which reports their memory.
     pub companion: bool,
     /// Whether the shim watches programs whose jobs do not set `TESSERA_WATCH`.
@@ -419,6 +423,11 @@ impl AgentConfig {
         if let Some(text) = &keep_outputs_bytes {
             text.parse::<Bytes>().context("keep-outputs-bytes")?;
         }
+        let kernel_over_mps = file.kernel_over_mps.unwrap_or(false);
+        anyhow::ensure!(
+            kernel_over_mps || file.kernel_offline_percent.is_none_or(|sm| sm == SmPercent::WHOLE),
+            "kernel_offline_percent has no effect without MPS: set kernel_over_mps = true, or remove it"
+        );
         let data = arguments.data.clone().or(file.data).with_context(|| missing("data"))?;
         let kernel_shim = arguments.kernel_shim.clone().or(file.kernel_shim);
         if let Some(shim) = &kernel_shim {
@@ -427,7 +436,8 @@ impl AgentConfig {
         Ok(Self {
             kernel_shim: kernel_shim.or_else(|| kernel::find_shim(&own)),
             kernel_gates: file.kernel_gates.unwrap_or_else(|| kernel::gates_of(&data)),
-            kernel_over_mps: file.kernel_over_mps.unwrap_or(false),
+            kernel_over_mps,
+            kernel_offline_percent: file.kernel_offline_percent.unwrap_or(SmPercent::WHOLE),
             companion: file.companion.unwrap_or(true),
             watch: file.watch.unwrap_or(false),
             kernel_rules: file.kernel_rules.unwrap_or_default(),
@@ -566,6 +576,23 @@ mod tests {
         let error = format!("{:#}", load("controler = \"ctl:7443\"\n").unwrap_err());
 
         assert!(error.contains("controler"), "{error}");
+    }
+
+    #[test]
+    fn the_percentage_of_offline_jobs_needs_mps_and_is_one() {
+        let load = |lines: &str| load(&format!("controller = \"c:1\"\n{lines}\n"));
+        let over_mps = "kernel_over_mps = true\n";
+
+        assert_eq!(load(over_mps).unwrap().kernel_offline_percent, SmPercent::WHOLE);
+        let half = load(&format!("{over_mps}kernel_offline_percent = 50")).unwrap();
+        assert_eq!(half.kernel_offline_percent.get(), 50);
+        for (lines, hint) in [
+            ("kernel_offline_percent = 50".to_owned(), "kernel_over_mps = true"),
+            (format!("{over_mps}kernel_offline_percent = 0"), "1 to 100"),
+        ] {
+            let error = load(&lines).unwrap_err();
+            assert!(format!("{error:#}").contains(hint), "{error:#}");
+        }
     }
 
     #[test]

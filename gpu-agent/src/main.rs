@@ -287,8 +287,7 @@ impl Startup {
         let settings = KernelSettings {
             shim,
             rules: if self.config.kernel_over_mps {
-                // All sessions share the server's context.
-                self.config.kernel_rules.without_switches()
+                self.config.kernel_rules.over_mps()
             } else {
                 self.config.kernel_rules
             },
@@ -385,6 +384,7 @@ impl Startup {
             isolation_gaps: isolation::find_gaps(&self.config, &self.data, &self.program),
             mps: mps::find(&self.config.mps_control),
             kernel_over_mps: self.config.kernel_over_mps,
+            kernel_offline_percent: self.config.kernel_offline_percent,
             companion: self.companion(),
             containers: ContainerFacts::find(&self.config),
             watch: self.config.watch,

@@ -22,6 +22,7 @@ use tessera_frames::cluster::{
 use tessera_model::isolation::IsolationGap;
 use tessera_model::mig::Slot;
 use tessera_model::needs::LaunchNeeds;
+use tessera_model::share::SmPercent;
 use tessera_model::{AttemptId, Bytes, GpuId, Millis, NodeName, PlanId};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -76,6 +77,8 @@ pub struct NodeFacts {
     pub mps: Option<PathBuf>,
     /// Whether jobs that share a slice kernel by kernel also use MPS.
     pub kernel_over_mps: bool,
+    /// The part of the multiprocessors that their offline jobs may use then.
+    pub kernel_offline_percent: SmPercent,
     /// The folder of the Python companion; `None` if it is off.
     pub companion: Option<String>,
     /// What it has for containers.

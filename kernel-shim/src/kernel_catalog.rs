@@ -7,10 +7,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use tessera_kernel_queue::{Dims, KernelId, KernelIndex, Nanos};
+use tessera_kernel_queue::need::{self, FunctionResources, LaunchSize};
+use tessera_kernel_queue::{Dims, KernelId, KernelIndex, Nanos, ResourceNeed};
 
 use crate::kernel_cache::{self, LaunchShape};
-use crate::names;
+use crate::{names, resources};
 
 /// Most kernels of one process: as many as the profile of a task holds.
 pub const KERNELS_MAX: usize = 4_096;
@@ -18,7 +19,7 @@ pub const KERNELS_MAX: usize = 4_096;
 /// The number of all further kernels, and of kernels without a name.
 pub const UNKNOWN: u32 = 0xff_ffff;
 
-/// What the queue reported of a kernel. All fields are zero before its first report.
+/// What the queue reported of a kernel, and what its launches need. All fields are zero at first.
 struct KernelFacts {
     /// Its index, plus one.
     index: AtomicU32,
@@ -26,6 +27,10 @@ struct KernelFacts {
     took: AtomicU64,
     /// Whether each of its launches is to be measured.
     measure: AtomicBool,
+    /// Whether its need is to be reported.
+    need_changed: AtomicBool,
+    /// The most dynamic shared memory of its launches so far, in bytes.
+    shared_bytes: AtomicU32,
     /// Whether it must not wait for a grant: see [`waits_for_peers`].
     never_waits: AtomicBool,
 }
@@ -35,17 +40,28 @@ static FACTS: [KernelFacts; KERNELS_MAX] = [const {
         index: AtomicU32::new(0),
         took: AtomicU64::new(0),
         measure: AtomicBool::new(false),
+        need_changed: AtomicBool::new(false),
+        shared_bytes: AtomicU32::new(0),
         never_waits: AtomicBool::new(false),
     }
 }; KERNELS_MAX];
 
 struct Catalog {
     numbers: HashMap<KernelId, u32>,
-    kernels: Vec<KernelId>,
+    kernels: Vec<CatalogKernel>,
+}
+
+#[derive(Clone)]
+struct CatalogKernel {
+    id: KernelId,
+    /// What the driver reports about its function, if it does.
+    resources: Option<FunctionResources>,
 }
 
 static CATALOG: Mutex<Option<Catalog>> = Mutex::new(None);
 static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Whether the need of any kernel is to be reported.
+static NEEDS_CHANGED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the number of a launch's kernel. The caches make it fast.
 #[inline]
@@ -58,18 +74,29 @@ pub fn number(shape: &LaunchShape) -> u32 {
 fn name_kernel(shape: &LaunchShape) -> u32 {
     let generation = kernel_cache::generation();
     let name = names::name_of(shape.function);
-    let number =
-        KernelId::new(name, Dims(shape.grid), Dims(shape.block)).map_or(UNKNOWN, number_kernel);
+    let resources = names::resources_of(shape.function);
+    let number = KernelId::new(name, Dims(shape.grid), Dims(shape.block))
+        .map_or(UNKNOWN, |id| number_kernel(CatalogKernel { id, resources }));
     kernel_cache::keep(shape, number, generation);
     number
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "there are at most KERNELS_MAX kernels")]
-fn number_kernel(kernel: KernelId) -> u32 {
+fn number_kernel(kernel: CatalogKernel) -> u32 {
     let mut catalog = CATALOG.lock().unwrap_or_else(PoisonError::into_inner);
     let catalog =
         catalog.get_or_insert_with(|| Catalog { numbers: HashMap::new(), kernels: Vec::new() });
-    if let Some(number) = catalog.numbers.get(&kernel) {
+    if let Some(number) = catalog.numbers.get(&kernel.id) {
+        // Another function of the same name, or the same after the driver could be queried.
+        if let Some(known) = catalog.kernels.get_mut(*number as usize)
+            && let Some(resources) = kernel.resources
+        {
+            let larger = known.resources.map_or(resources, |known| known.max_of_each(resources));
+            if known.resources != Some(larger) {
+                known.resources = Some(larger);
+                note_changed_need(*number);
+            }
+        }
         return *number;
     }
     let at = catalog.kernels.len();
@@ -77,9 +104,9 @@ fn number_kernel(kernel: KernelId) -> u32 {
         return UNKNOWN;
     }
     let number = at as u32;
-    FACTS[at].never_waits.store(waits_for_peers(kernel.name()), Ordering::Relaxed);
-    catalog.kernels.push(kernel.clone());
-    catalog.numbers.insert(kernel, number);
+    FACTS[at].never_waits.store(waits_for_peers(kernel.id.name()), Ordering::Relaxed);
+    catalog.numbers.insert(kernel.id.clone(), number);
+    catalog.kernels.push(kernel);
     COUNT.store(number + 1, Ordering::Release);
     number
 }
@@ -102,8 +129,65 @@ pub fn count() -> u32 {
 
 /// Returns the kernel of a number.
 pub fn kernel(number: u32) -> Option<KernelId> {
+    entry(number).map(|kernel| kernel.id)
+}
+
+fn entry(number: u32) -> Option<CatalogKernel> {
     let catalog = CATALOG.lock().unwrap_or_else(PoisonError::into_inner);
     catalog.as_ref()?.kernels.get(usize::try_from(number).ok()?).cloned()
+}
+
+/// Records the dynamic shared memory of a launch, which is no part of a kernel's identity.
+#[inline]
+pub fn note_shared_memory(number: u32, bytes: u32) {
+    if let Some(facts) = facts(number)
+        && facts.shared_bytes.load(Ordering::Relaxed) < bytes
+    {
+        raise_shared_memory(number, bytes);
+    }
+}
+
+#[cold]
+fn raise_shared_memory(number: u32, bytes: u32) {
+    if let Some(facts) = facts(number) {
+        facts.shared_bytes.fetch_max(bytes, Ordering::Relaxed);
+        note_changed_need(number);
+    }
+}
+
+fn note_changed_need(number: u32) {
+    if let Some(facts) = facts(number) {
+        facts.need_changed.store(true, Ordering::Release);
+        NEEDS_CHANGED.store(true, Ordering::Release);
+    }
+}
+
+/// Returns a kernel whose need is to be reported, and its need. The queue knows the kernel's index.
+pub fn take_changed_need() -> Option<(KernelIndex, ResourceNeed)> {
+    if !NEEDS_CHANGED.swap(false, Ordering::AcqRel) {
+        return None;
+    }
+    let found = (0..count()).find_map(|number| {
+        let index = index(number);
+        let facts = facts(number)?;
+        // Without an index it is reported when the queue has sent one.
+        if index == KernelIndex::UNKNOWN || !facts.need_changed.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        Some((index, need_of(number, facts.shared_bytes.load(Ordering::Relaxed))?))
+    });
+    if found.is_some() {
+        // There may be more.
+        NEEDS_CHANGED.store(true, Ordering::Release);
+    }
+    found
+}
+
+/// Returns what a kernel needs of the device; `None` if the driver did not report enough.
+fn need_of(number: u32, shared_bytes: u32) -> Option<ResourceNeed> {
+    let kernel = entry(number)?;
+    let size = LaunchSize { grid: kernel.id.grid, block: kernel.id.block, shared_bytes };
+    need::of_launch(&size, &kernel.resources?, resources::device_limits()?)
 }
 
 fn facts(number: u32) -> Option<&'static KernelFacts> {
@@ -143,6 +227,7 @@ pub fn set_facts(number: u32, index: Option<KernelIndex>, took: Option<Nanos>, m
     let Some(facts) = facts(number) else { return };
     if let Some(index) = index {
         facts.index.store(u32::from(index.get()) + 1, Ordering::Relaxed);
+        note_changed_need(number);
     }
     facts.took.store(took.map_or(0, |took| took.get().saturating_add(1)), Ordering::Relaxed);
     facts.measure.store(measure, Ordering::Relaxed);

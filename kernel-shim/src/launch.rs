@@ -23,6 +23,8 @@ static SYNCED: AtomicU64 = AtomicU64::new(0);
 pub struct LaunchCall {
     /// What runs.
     pub shape: LaunchShape,
+    /// Dynamic shared memory of each block, in bytes.
+    pub shared_bytes: u32,
     /// The stream as the program gave it.
     pub stream: DriverHandle,
     /// Whether stream 0 means the thread's own stream.
@@ -70,6 +72,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
     }
     let role = terms::role();
     let kernel = kernel_catalog::number(&what.shape);
+    kernel_catalog::note_shared_memory(kernel, what.shared_bytes);
     let number = counters::LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1;
     let mut ticket = LaunchTicket { number, kernel, begun: None, reported: false, tracked: false };
     match role {

@@ -42,6 +42,7 @@ mod measure;
 mod names;
 mod park;
 mod procaddr;
+mod resources;
 mod ring;
 mod session;
 mod settings;

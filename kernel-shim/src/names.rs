@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tessera_kernel_queue::need::FunctionResources;
+
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::driver::table::slot;
-use crate::{driver, kernel_cache};
+use crate::{captures, driver, kernel_cache, resources};
 
 /// Most handles that are stored. For further handles the driver is queried each time.
 const NAMES_MAX: usize = 65_536;
@@ -25,6 +27,8 @@ pub enum Origin {
     Module,
     /// A library: a `CUkernel`, which launches take as well.
     Library,
+    /// An instance of a graph.
+    Graph,
 }
 
 /// The name and owner of a handle.
@@ -35,6 +39,8 @@ pub struct NamedHandle {
     owner: DriverHandle,
     /// The name, if known.
     name: Option<String>,
+    /// What the driver reported about it, once it was queried.
+    resources: Option<Option<FunctionResources>>,
     /// Its position among all handles, for those without a name.
     ordinal: usize,
 }
@@ -59,7 +65,8 @@ pub fn note(handle: DriverHandle, origin: Origin, owner: DriverHandle, name: Opt
     }
     let is_new = known.is_none();
     let ordinal = names.len();
-    names.insert(handle, NamedHandle { origin, owner, name, ordinal });
+    let resources = known.filter(|_| same).and_then(|known| known.resources);
+    names.insert(handle, NamedHandle { origin, owner, name, resources, ordinal });
     drop(guard);
     if !is_new {
         kernel_cache::forget();
@@ -115,12 +122,30 @@ pub fn name_of(handle: DriverHandle) -> String {
     name
 }
 
+/// Returns what the driver reports about a handle's function. It queries the driver once for each handle.
+///
+/// While anything is captured nothing is queried, since a function may be loaded for the query. It is
+/// queried at a later launch of a new shape.
+pub fn resources_of(handle: DriverHandle) -> Option<FunctionResources> {
+    let named = names().as_ref().and_then(|names| names.get(&handle).cloned())?;
+    // Without an owner its origin is only assumed.
+    if named.resources.is_some() || named.owner == 0 || captures::is_capturing() {
+        return named.resources.flatten();
+    }
+    let found = resources::query_function(handle, named.origin);
+    if let Some(named) = names().as_mut().and_then(|names| names.get_mut(&handle)) {
+        named.resources = Some(found);
+    }
+    found
+}
+
 /// Queries the driver for a name (version 12.3 and later).
 fn query_driver(handle: DriverHandle, origin: Origin) -> Option<String> {
     type GetName = unsafe extern "C" fn(*mut *const c_char, DriverHandle) -> CudaResult;
     let slot = match origin {
         Origin::Module => slot::cuFuncGetName,
         Origin::Library => slot::cuKernelGetName,
+        Origin::Graph => return None,
     };
     // SAFETY: both functions have this type.
     let get: GetName = unsafe { driver::real_if_there(slot) }?;

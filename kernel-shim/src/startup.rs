@@ -7,7 +7,7 @@ use tessera_model::number::clamped;
 use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};
 use crate::driver::table::slot;
-use crate::{driver, filler, first_session, gate, log, measure, ring, settings, state};
+use crate::{driver, filler, first_session, gate, log, measure, resources, ring, settings, state};
 
 /// Starts the session's thread. The context of the first launch determines the device.
 pub fn start_session_thread() {
@@ -70,6 +70,7 @@ fn device() -> Option<CudaDevice> {
         let get_version: GetVersion = driver::real(slot::cuDriverGetVersion);
         get_version(&raw mut version);
     }
+    resources::note_device(ordinal);
     // Version 0 is no driver's: a negative one is unknown.
     Some(CudaDevice { uuid, driver: clamped(version) })
 }

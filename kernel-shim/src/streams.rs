@@ -77,6 +77,12 @@ pub fn launched(stream: DriverHandle, number: u64) {
     };
 }
 
+/// Returns on how many streams the program has launched so far. All without a slot count as one.
+pub fn used() -> u32 {
+    let is_used = |launched: &AtomicU64| u32::from(launched.load(Ordering::Relaxed) > 0);
+    STREAMS.iter().map(|slot| is_used(&slot.launched)).sum::<u32>() + is_used(&OTHERS)
+}
+
 /// Records a new stream.
 pub fn made(stream: DriverHandle, blocks: bool) {
     if let Some(slot) = slot(stream) {

@@ -182,3 +182,43 @@ fn over_mps_jobs_are_its_clients_and_their_memory_is_enforced() {
     cluster.wait_end(greedy, DONE_WITHIN);
     assert!(cluster.logs(greedy).contains("OUT_OF_MEMORY"), "{}", cluster.logs(greedy));
 }
+
+#[test]
+fn over_mps_small_kernels_of_two_jobs_run_at_once_and_large_ones_do_not() {
+    let cluster =
+        Plan::new().node("n1", "a100-40gb").agent_settings("kernel_over_mps = true\n").start();
+    // Eight blocks of 256 threads fill one of the 108 multiprocessors. No program pauses, so that there are no
+    // gaps to fill.
+    for (size, blocks, percent) in [("small", 64, 8), ("large", 864, 100)] {
+        let steps = |iterations: u32| {
+            format!(
+                "iterations {iterations}\nkernel step dur=2ms sm={percent}\nrun step {blocks}x1x1/256x1x1\nsync\n"
+            )
+        };
+        let named = |role: &str, priority, iterations| {
+            player(&cluster, &format!("{size}-{role}"), priority, &steps(iterations))
+        };
+        // Each alone, since their kernels are not known.
+        for (role, priority) in [("holder", 0), ("filler", 7)] {
+            let job = cluster.submit(&named(role, priority, 400)).job_id;
+            cluster.wait_job(job, DONE_WITHIN, "succeeded");
+        }
+        wait::until(SOON, "both tasks are measured", || {
+            let tasks = tasks(&cluster);
+            let is_it = |item: &&Value| {
+                item["measured"] == true && item["task_key"].to_string().contains(size)
+            };
+            (tasks["items"].as_array()?.iter().filter(is_it).count() == 2).then_some(())
+        });
+
+        let [holder, filler] = [named("holder", 0, 1_500), named("filler", 7, 1_000)]
+            .map(|request| cluster.submit(&request).job_id);
+        let done = [holder, filler].map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
+        assert_eq!(slice(&done[0]), slice(&done[1]));
+        let used = wait::until(SOON, "the filler's totals", || {
+            let used = cluster.job(filler).attempt_list[0].kernel.clone()?;
+            (used.launches > 0).then_some(used)
+        });
+        assert_eq!(used.colocated > 0, size == "small", "{size}: {used:?}");
+    }
+}

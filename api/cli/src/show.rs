@@ -286,8 +286,12 @@ fn queue_line(kernel: &KernelQueueUse) -> String {
         let (seen, filled, early) = (kernel.gaps_seen, kernel.gaps_filled, kernel.early_stops);
         parts.push(format!("{seen} gaps seen, {filled} filled, {early} stopped early"));
     }
-    if kernel.filled_kernels > 0 {
-        parts.push(format!("{} ran in gaps", kernel.filled_kernels));
+    let in_gaps = kernel.filled_kernels.saturating_sub(kernel.colocated);
+    if in_gaps > 0 {
+        parts.push(format!("{in_gaps} ran in gaps"));
+    }
+    if kernel.colocated > 0 {
+        parts.push(format!("{} next to running kernels", kernel.colocated));
     }
     if kernel.overshoots > 0 {
         let (times, most) = (kernel.overshoots, kernel.overshoot_secs_max * 1e3);
@@ -425,6 +429,7 @@ mod tests {
             drifts: 0,
             records_lost: 0,
             memory_peak_bytes: 0,
+            colocated: 0,
         }
     }
 
@@ -433,6 +438,11 @@ mod tests {
         let lossy = KernelQueueUse { ungranted: 2, records_lost: 5, ..queue_use(1, 3) };
 
         assert_eq!(queue_line(&queue_use(1, 0)), "40 kernels reported");
+        let colocated = KernelQueueUse { filled_kernels: 9, colocated: 7, ..queue_use(1, 0) };
+        assert_eq!(
+            queue_line(&colocated),
+            "40 kernels reported; 2 ran in gaps; 7 next to running kernels"
+        );
         assert_eq!(
             queue_line(&lossy),
             "40 kernels reported; 3 launches not reported; 2 without a grant; 5 records lost, so these \

@@ -186,4 +186,7 @@ pub struct KernelQueueUse {
     pub records_lost: u64,
     /// The largest device memory that one of its processes allocated.
     pub memory_peak_bytes: u64,
+    /// Kernels that started next to running kernels of other jobs, because all of them fitted on the slice.
+    #[serde(default)]
+    pub colocated: u64,
 }

@@ -21,12 +21,17 @@
 //!   of a kernel that is being measured is sampled as well ([`ToShim::Known`]).
 
 use serde::{Deserialize, Serialize};
-use tessera_kernel_queue::{Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal, Role};
+use tessera_kernel_queue::{
+    Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal, ResourceNeed, Role,
+};
 
 use crate::codec::{FRAME_BYTES_MAX, FrameKinds};
 
 /// The protocol version of this build.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
+
+/// The first protocol version with [`ShimRecord::Need`] and [`ShimRecord::Streams`].
+pub const PROTOCOL_WITH_NEEDS: u16 = 2;
 
 /// The oldest protocol version that this build supports.
 pub const PROTOCOL_VERSION_MIN: u16 = 1;
@@ -186,6 +191,19 @@ pub enum ShimRecord {
     },
     /// The process ends or leaves the queue.
     Bye,
+    /// What a kernel needs of the process' part of the slice. Sent once for each kernel, and again if
+    /// a launch needs more. Since version [`PROTOCOL_WITH_NEEDS`].
+    Need {
+        /// The kernel.
+        kernel: KernelIndex,
+        /// What it needs.
+        need: ResourceNeed,
+    },
+    /// On how many streams the process has launched so far. Since version [`PROTOCOL_WITH_NEEDS`].
+    Streams {
+        /// Their number.
+        streams: u32,
+    },
 }
 
 impl ShimRecord {
@@ -205,6 +223,8 @@ impl ShimRecord {
                 NUMBER
             }
             Self::Memory { .. } => 2 * NUMBER,
+            Self::Need { .. } => INDEX + 3 * 4,
+            Self::Streams { .. } => 4,
             Self::Alive | Self::Bye => 0,
         }
     }

@@ -8,8 +8,8 @@ use tessera_frames::codec::{FRAME_BYTES_MAX, FrameKinds, decode, decode_known, e
 use tessera_frames::kernel::*;
 use tessera_kernel_queue::limits::KERNEL_NAME_BYTES_MAX;
 use tessera_kernel_queue::{
-    Dims, Epoch, GateState, Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal, Role,
-    lease::GrantKind,
+    Dims, Epoch, GateState, Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal,
+    ResourceNeed, Role, lease::GrantKind,
 };
 
 fn nanos() -> impl Strategy<Value = Nanos> {
@@ -78,6 +78,15 @@ fn record() -> impl Strategy<Value = ShimRecord> {
         any::<[u64; 2]>().prop_map(|[used, peak]| ShimRecord::Memory { used, peak }),
         any::<u64>().prop_map(|launches| ShimRecord::Passed { launches }),
         Just(ShimRecord::Bye),
+        (index(), any::<[u32; 3]>()).prop_map(|(kernel, [sm, shared, bandwidth])| {
+            let need = ResourceNeed {
+                sm_thousandths: sm,
+                shared_thousandths: shared,
+                bandwidth_thousandths: bandwidth,
+            };
+            ShimRecord::Need { kernel, need }
+        }),
+        any::<u32>().prop_map(|streams| ShimRecord::Streams { streams }),
     ]
 }
 
@@ -289,6 +298,17 @@ fn the_bytes_of_frames_never_change() {
             bytes_of(&ToQueue::Records(vec![launch, ShimRecord::Alive])),
             [kind(1), number(2), kind(1), number(5), short(6), number(7), number(8), kind(9)]
                 .concat(),
+        ),
+        (
+            bytes_of(&ToQueue::Records(vec![ShimRecord::Need {
+                kernel: KernelIndex::new(6),
+                need: ResourceNeed {
+                    sm_thousandths: 7,
+                    shared_thousandths: 8,
+                    bandwidth_thousandths: 9,
+                },
+            }])),
+            [kind(1), number(1), kind(13), short(6), kind(7), kind(8), kind(9)].concat(),
         ),
         (bytes_of(&ToShim::Role(Role::Fill)), [kind(1), kind(3)].concat()),
         (bytes_of(&ToShim::Revoke { grant: 9 }), [kind(3), number(9)].concat()),

@@ -4,8 +4,13 @@
 //! Each kernel needs SMs, shared memory and bandwidth. It is admitted if all three are free. Where
 //! the paper is open:
 //!
-//! * *Units.* SMs and bandwidth are thousandths of the slice, shared memory is bytes of all its SMs
-//!   together. These are whole numbers that add up.
+//! * *Units.* All three are thousandths of the slice: whole numbers that add up.
+//! * *Where needs come from.* The paper profiles each kernel. Here SMs and shared memory follow from
+//!   the launch ([`crate::need`]). Nothing that runs all the time counts bandwidth, so it is zero
+//!   unless a profile states it.
+//! * *A kernel under an MPS percentage* occupies no more than its client's part of the slice.
+//! * *Kernels of one process* run one after another unless it launched on several streams. So the
+//!   largest of them counts, and with several streams their sum.
 //! * *An online kernel that does not fit.* The listing lets it wait and sets `schedule = false`.
 //!   Here it is never held back, since it would only wait in the device's queue instead. `schedule`
 //!   is false while the running kernels need more than the slice has, which is the same condition.
@@ -13,6 +18,7 @@
 //! * *The listing's comparisons* are partly reversed. Here its text is followed.
 
 use serde::{Deserialize, Serialize};
+use tessera_model::number::clamped;
 
 use crate::time::Nanos;
 
@@ -22,41 +28,76 @@ use crate::time::Nanos;
 pub struct ResourceNeed {
     /// Thousandths of the slice's SMs.
     pub sm_thousandths: u32,
-    /// Bytes of shared memory on all SMs together.
-    pub shared_bytes: u64,
+    /// Thousandths of the shared memory of all SMs together.
+    pub shared_thousandths: u32,
     /// Thousandths of the slice's memory bandwidth.
     pub bandwidth_thousandths: u32,
 }
 
 impl ResourceNeed {
-    /// Returns all resources of a slice with this much shared memory.
-    pub const fn whole(shared_bytes: u64) -> Self {
-        Self { sm_thousandths: 1_000, shared_bytes, bandwidth_thousandths: 1_000 }
-    }
+    /// All resources of a slice.
+    pub const WHOLE: Self =
+        Self { sm_thousandths: 1_000, shared_thousandths: 1_000, bandwidth_thousandths: 1_000 };
+    /// No resources.
+    pub const NONE: Self =
+        Self { sm_thousandths: 0, shared_thousandths: 0, bandwidth_thousandths: 0 };
 
     /// Returns the larger of two measurements for each resource.
     pub fn larger(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
-            (Some(one), Some(other)) => Some(Self {
-                sm_thousandths: one.sm_thousandths.max(other.sm_thousandths),
-                shared_bytes: one.shared_bytes.max(other.shared_bytes),
-                bandwidth_thousandths: one.bandwidth_thousandths.max(other.bandwidth_thousandths),
-            }),
+            (Some(one), Some(other)) => Some(one.max_of_each(other)),
             (one, other) => one.or(other),
+        }
+    }
+
+    /// Returns the larger amount of each resource.
+    #[must_use]
+    pub fn max_of_each(self, other: Self) -> Self {
+        Self {
+            sm_thousandths: self.sm_thousandths.max(other.sm_thousandths),
+            shared_thousandths: self.shared_thousandths.max(other.shared_thousandths),
+            bandwidth_thousandths: self.bandwidth_thousandths.max(other.bandwidth_thousandths),
+        }
+    }
+
+    /// Returns the smaller amount of each resource.
+    #[must_use]
+    pub fn min_of_each(self, other: Self) -> Self {
+        Self {
+            sm_thousandths: self.sm_thousandths.min(other.sm_thousandths),
+            shared_thousandths: self.shared_thousandths.min(other.shared_thousandths),
+            bandwidth_thousandths: self.bandwidth_thousandths.min(other.bandwidth_thousandths),
+        }
+    }
+
+    /// Turns a need of a client's part of the slice into one of the whole slice.
+    ///
+    /// The driver reports to a client under an MPS percentage only the SMs of its part, so the
+    /// need was computed for these. Bandwidth is not divided.
+    #[must_use]
+    pub fn of_share(self, share_thousandths: u32) -> Self {
+        let share = u64::from(share_thousandths.clamp(1, 1_000));
+        let part = |thousandths: u32| clamped((u64::from(thousandths) * share).div_ceil(1_000));
+        Self {
+            sm_thousandths: part(self.sm_thousandths),
+            shared_thousandths: part(self.shared_thousandths),
+            ..self
         }
     }
 
     /// Returns whether all three fit into what is free (the listing's `check`).
     pub const fn fits(&self, left: &Self) -> bool {
         self.sm_thousandths <= left.sm_thousandths
-            && self.shared_bytes <= left.shared_bytes
+            && self.shared_thousandths <= left.shared_thousandths
             && self.bandwidth_thousandths <= left.bandwidth_thousandths
     }
 
-    const fn plus(self, other: Self) -> Self {
+    /// Returns the sum of each resource.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
         Self {
             sm_thousandths: self.sm_thousandths.saturating_add(other.sm_thousandths),
-            shared_bytes: self.shared_bytes.saturating_add(other.shared_bytes),
+            shared_thousandths: self.shared_thousandths.saturating_add(other.shared_thousandths),
             bandwidth_thousandths: self
                 .bandwidth_thousandths
                 .saturating_add(other.bandwidth_thousandths),
@@ -66,7 +107,7 @@ impl ResourceNeed {
     const fn minus(self, other: Self) -> Self {
         Self {
             sm_thousandths: self.sm_thousandths.saturating_sub(other.sm_thousandths),
-            shared_bytes: self.shared_bytes.saturating_sub(other.shared_bytes),
+            shared_thousandths: self.shared_thousandths.saturating_sub(other.shared_thousandths),
             bandwidth_thousandths: self
                 .bandwidth_thousandths
                 .saturating_sub(other.bandwidth_thousandths),
@@ -122,23 +163,12 @@ pub struct Occupancy {
 impl Occupancy {
     /// Returns the occupancy of an empty slice.
     pub const fn new(capacity: ResourceNeed) -> Self {
-        Self {
-            capacity,
-            taken: ResourceNeed { sm_thousandths: 0, shared_bytes: 0, bandwidth_thousandths: 0 },
-        }
+        Self { capacity, taken: ResourceNeed::NONE }
     }
 
-    /// Reserves the resources of a kernel. An unknown kernel gets everything. Returns what to
-    /// release at its end.
-    pub fn reserve(&mut self, need: Option<ResourceNeed>) -> ResourceNeed {
-        let need = need.unwrap_or(self.capacity);
+    /// Takes the resources of a kernel.
+    pub const fn take(&mut self, need: ResourceNeed) {
         self.taken = self.taken.plus(need);
-        need
-    }
-
-    /// Releases the resources of a kernel that ended.
-    pub fn release(&mut self, need: ResourceNeed) {
-        self.taken = self.taken.minus(need);
     }
 
     /// Returns the free resources.
@@ -158,10 +188,17 @@ mod tests {
 
     use super::*;
 
-    const WHOLE: ResourceNeed = ResourceNeed::whole(1_000);
+    fn need(sm: u32, shared: u32, bandwidth: u32) -> ResourceNeed {
+        ResourceNeed {
+            sm_thousandths: sm,
+            shared_thousandths: shared,
+            bandwidth_thousandths: bandwidth,
+        }
+    }
 
-    fn need(sm: u32, shared: u64, bandwidth: u32) -> ResourceNeed {
-        ResourceNeed { sm_thousandths: sm, shared_bytes: shared, bandwidth_thousandths: bandwidth }
+    fn any_need(most: u32) -> impl Strategy<Value = ResourceNeed> {
+        (0..=most, 0..=most, 0..=most)
+            .prop_map(|(sm, shared, bandwidth)| need(sm, shared, bandwidth))
     }
 
     #[test]
@@ -185,68 +222,57 @@ mod tests {
 
     #[test]
     fn offline_kernels_wait_while_an_online_kernel_lacks_resources() {
-        let mut slice = Occupancy::new(WHOLE);
-        let first = slice.reserve(Some(need(600, 0, 0)));
-        slice.reserve(Some(need(700, 0, 0)));
         let tiny = Some(need(0, 1, 0));
-
-        assert!(!slice.is_within_capacity());
-        let decide = |slice: &Occupancy, waited| {
-            decide_offline_launch(
-                slice.is_within_capacity(),
-                tiny,
-                &slice.left(),
-                waited,
-                Nanos::new(5),
-            )
+        let decide = |running: &[ResourceNeed], waited| {
+            let mut slice = Occupancy::new(ResourceNeed::WHOLE);
+            running.iter().for_each(|need| slice.take(*need));
+            let schedule = slice.is_within_capacity();
+            decide_offline_launch(schedule, tiny, &slice.left(), waited, Nanos::new(5))
         };
-        assert_eq!(decide(&slice, Nanos::new(5)), AdmissionVerdict::Wait);
-        assert_eq!(decide(&slice, Nanos::new(6)), AdmissionVerdict::LaunchAged);
+        let both = [need(600, 0, 0), need(700, 0, 0)];
 
-        slice.release(first);
-        assert_eq!(decide(&slice, Nanos::ZERO), AdmissionVerdict::Launch);
+        assert_eq!(decide(&both, Nanos::new(5)), AdmissionVerdict::Wait);
+        assert_eq!(decide(&both, Nanos::new(6)), AdmissionVerdict::LaunchAged);
+        assert_eq!(decide(&both[1..], Nanos::ZERO), AdmissionVerdict::Launch);
     }
 
     #[test]
-    fn an_unknown_kernel_is_never_admitted_and_blocks_admission() {
-        let mut slice = Occupancy::new(WHOLE);
-        let verdict = decide_offline_launch(
-            slice.is_within_capacity(),
-            None,
-            &slice.left(),
-            Nanos::ZERO,
-            Nanos::new(1),
-        );
-        assert_eq!(verdict, AdmissionVerdict::Wait);
+    fn an_unknown_kernel_is_never_admitted() {
+        let slice = Occupancy::new(ResourceNeed::WHOLE);
 
-        slice.reserve(None);
-        assert_eq!(slice.left(), need(0, 0, 0));
+        let verdict = decide_offline_launch(true, None, &slice.left(), Nanos::ZERO, Nanos::new(1));
+
+        assert_eq!(verdict, AdmissionVerdict::Wait);
     }
 
     proptest! {
         #[test]
-        fn released_resources_are_free_again(
-            needs in prop::collection::vec((0_u32..400, 0_u64..400, 0_u32..400), 1..20),
+        fn a_need_of_a_part_of_the_slice_never_exceeds_that_part(
+            need in any_need(1_000),
+            share in 1_u32..=1_000,
         ) {
-            let mut slice = Occupancy::new(WHOLE);
-            let taken: Vec<ResourceNeed> =
-                needs.into_iter().map(|(a, b, c)| slice.reserve(Some(need(a, b, c)))).collect();
-            taken.into_iter().for_each(|need| slice.release(need));
+            let of_slice = need.of_share(share);
 
-            prop_assert_eq!(slice.left(), WHOLE);
+            prop_assert!(of_slice.sm_thousandths <= share);
+            prop_assert!(of_slice.shared_thousandths <= share);
+            prop_assert!(of_slice.fits(&need), "a part is never more than the same of the whole");
         }
 
         #[test]
         fn admitted_kernels_never_exceed_the_capacity(
-            needs in prop::collection::vec((0_u32..400, 0_u64..400, 0_u32..400), 1..20),
+            needs in prop::collection::vec(any_need(400), 1..20),
         ) {
-            let mut slice = Occupancy::new(WHOLE);
-            for (a, b, c) in needs {
-                let one = Some(need(a, b, c));
-                let verdict =
-                    decide_offline_launch(slice.is_within_capacity(), one, &slice.left(), Nanos::ZERO, Nanos::ZERO);
+            let mut slice = Occupancy::new(ResourceNeed::WHOLE);
+            for need in needs {
+                let verdict = decide_offline_launch(
+                    slice.is_within_capacity(),
+                    Some(need),
+                    &slice.left(),
+                    Nanos::ZERO,
+                    Nanos::ZERO,
+                );
                 if verdict == AdmissionVerdict::Launch {
-                    slice.reserve(one);
+                    slice.take(need);
                 }
                 prop_assert!(slice.is_within_capacity());
             }

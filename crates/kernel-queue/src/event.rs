@@ -2,6 +2,7 @@
 
 use tessera_model::spec::{Class, Priority};
 
+use crate::admission::ResourceNeed;
 use crate::ids::{KernelId, KernelIndex, SessionId, TaskKey};
 use crate::measure::KernelSample;
 
@@ -37,6 +38,23 @@ pub enum QueueEvent {
         session: SessionId,
         /// The kernel: boxed, because every other event is small.
         kernel: Box<KernelId>,
+    },
+    /// A session reports what a kernel needs. The largest reported need counts.
+    Need {
+        /// The session.
+        session: SessionId,
+        /// The kernel.
+        kernel: KernelIndex,
+        /// What it needs of the session's part of the slice ([`crate::need`]).
+        need: ResourceNeed,
+    },
+    /// A session reports on how many streams it has launched so far. With several, its kernels may
+    /// run at the same time.
+    Streams {
+        /// The session.
+        session: SessionId,
+        /// The number of streams.
+        streams: u32,
     },
     /// A session launches without a grant: it is a holder, or the launch can't wait.
     Launch {
@@ -108,6 +126,8 @@ impl QueueEvent {
             Self::Join(join) => Some(join.session),
             Self::Leave { session }
             | Self::Define { session, .. }
+            | Self::Need { session, .. }
+            | Self::Streams { session, .. }
             | Self::Launch { session, .. }
             | Self::Request { session, .. }
             | Self::Started { session, .. }

@@ -40,6 +40,7 @@ pub mod limits;
 pub mod loss;
 pub mod mean;
 pub mod measure;
+pub mod need;
 pub mod predict;
 pub mod profile;
 pub mod profile_delta;
@@ -51,6 +52,7 @@ pub mod time;
 pub mod waiting;
 
 pub use action::{QueueAction, QueueRefusal, Role};
+pub use admission::ResourceNeed;
 pub use budget::{GrantBudget, LaunchDecision};
 pub use counters::QueueCounters;
 pub use event::{Join, QueueEvent};

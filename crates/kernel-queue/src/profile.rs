@@ -23,7 +23,9 @@ pub struct KernelProfile {
     pub took: Mean,
     /// The gaps after it, in which the device is idle: `SG` is their mean.
     pub gap: Mean,
-    /// The resources that it occupies while it runs, if known.
+    /// The resources that it occupies while it runs, if known. It depends on the slice, and each
+    /// session reports it, so it is not stored.
+    #[serde(default, skip_serializing)]
     pub need: Option<ResourceNeed>,
     /// Detects a changed run time. It is not stored.
     #[serde(skip)]

@@ -63,7 +63,6 @@ impl ProfileDelta {
             if let Some(entry) = side.kernel_mut(mine) {
                 entry.took = took;
                 entry.gap = gap;
-                entry.need = kernel.need;
             }
             let is_own = old_took == Mean::EMPTY || took == kernel.took;
             if is_own {

@@ -18,7 +18,6 @@ mod session;
 use tessera_model::spec::Priority;
 
 use crate::action::{QueueAction, QueueRefusal, Role};
-use crate::admission::{Occupancy, ResourceNeed};
 use crate::counters::QueueCounters;
 use crate::event::{Join, QueueEvent};
 use crate::ids::{KernelId, SessionId, TaskKey};
@@ -26,7 +25,7 @@ use crate::lease::GateState;
 use crate::limits::{ACTIONS_MAX, RUNNING_MAX, SESSIONS_MAX, TASKS_MAX};
 use crate::loss::LossBudget;
 use crate::profile::TaskProfile;
-use crate::rules::{KernelSharing, QueueRules};
+use crate::rules::QueueRules;
 use crate::time::Nanos;
 use crate::waiting::WaitingLaunches;
 use ageing::AgeingState;
@@ -51,7 +50,6 @@ pub struct KernelQueue {
     waiting: WaitingLaunches,
     /// Filler kernels in flight; with co-location, also those of holders.
     running: Vec<RunningKernel>,
-    occupancy: Occupancy,
     /// When all launched kernels should have ended.
     tail: Nanos,
     /// Kernel time that holders launched, in which MMK measures waits.
@@ -79,10 +77,6 @@ pub struct KernelQueue {
 impl KernelQueue {
     /// Returns the queue of an empty slice.
     pub fn new(rules: QueueRules) -> Self {
-        let capacity = match rules.sharing {
-            KernelSharing::Colocated { capacity } => capacity,
-            KernelSharing::Exclusive | KernelSharing::Interleaved => ResourceNeed::default(),
-        };
         Self {
             rules,
             now: Nanos::ZERO,
@@ -90,7 +84,6 @@ impl KernelQueue {
             tasks: Vec::with_capacity(TASKS_MAX),
             waiting: WaitingLaunches::default(),
             running: Vec::with_capacity(RUNNING_MAX),
-            occupancy: Occupancy::new(capacity),
             tail: Nanos::ZERO,
             served: Nanos::ZERO,
             gate: GateState::default(),
@@ -266,6 +259,8 @@ impl KernelQueue {
             QueueEvent::Define { kernel, .. } => {
                 self.define_kernel(at, &kernel).map_err(|why| (session, why))?;
             }
+            QueueEvent::Need { kernel, need, .. } => self.on_need(at, kernel, need),
+            QueueEvent::Streams { streams, .. } => self.sessions[at].streams = streams,
             QueueEvent::Launch { launch, kernel, count, .. } => {
                 self.on_launch(at, kernel, (launch, count));
             }

@@ -19,7 +19,7 @@ pub enum KernelSharing {
     /// Kernels also run at the same time, if SMs, shared memory and bandwidth are free (MMK). This
     /// needs MPS.
     Colocated {
-        /// The resources of the whole slice.
+        /// What the kernels that run at the same time may need together, of the slice.
         capacity: ResourceNeed,
     },
 }
@@ -123,6 +123,19 @@ impl QueueRules {
     #[must_use]
     pub const fn without_switches(self) -> Self {
         Self { switch: Nanos::ZERO, ..self }
+    }
+
+    /// Returns the rules for a slice with an MPS server beneath. There are no context switches, and
+    /// kernels that fit on the slice together run at the same time.
+    #[must_use]
+    pub fn over_mps(self) -> Self {
+        let sharing = match self.sharing {
+            KernelSharing::Interleaved => {
+                KernelSharing::Colocated { capacity: ResourceNeed::WHOLE }
+            }
+            chosen @ (KernelSharing::Exclusive | KernelSharing::Colocated { .. }) => chosen,
+        };
+        Self { sharing, ..self.without_switches() }
     }
 
     /// Returns FIKIT as in the paper: mean gaps, one grant a kernel, as many at once as fit, no

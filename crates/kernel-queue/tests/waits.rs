@@ -246,16 +246,15 @@ fn profile_with_needs(took: Nanos, sm: u32, bandwidth: u32) -> TaskProfile {
     let mut profile = profile(&[(took, Nanos::ZERO)]);
     profile.kernel_mut(K0).unwrap().need = Some(ResourceNeed {
         sm_thousandths: sm,
-        shared_bytes: 0,
+        shared_thousandths: 0,
         bandwidth_thousandths: bandwidth,
     });
     profile
 }
 
 fn colocated() -> Scene {
-    let capacity = ResourceNeed::whole(1 << 20);
     Scene::new(QueueRules {
-        sharing: KernelSharing::Colocated { capacity },
+        sharing: KernelSharing::Colocated { capacity: ResourceNeed::WHOLE },
         ..QueueRules::default()
     })
 }

@@ -17,6 +17,14 @@ pub struct NodeEnvironment {
     pub passed: BTreeMap<String, String>,
 }
 
+/// Returns a list of paths with an entry before all others.
+pub fn with_first_path(others: Option<&String>, entry: &str) -> String {
+    match others.filter(|others| !others.is_empty()) {
+        Some(others) => format!("{entry}:{others}"),
+        None => entry.to_owned(),
+    }
+}
+
 /// Returns every variable of an attempt.
 pub fn environment(
     order: &LaunchOrder,

@@ -7,11 +7,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use tessera_frames::cluster::ExitRecord;
 use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
-use tessera_model::share::{MpsShare, SHARERS_MAX, SmPercent};
+use tessera_model::share::{MpsShare, SHARERS_MAX};
+use tessera_model::spec::Class;
 
 /// Maximum number of client processes whose attempts are remembered: 48 contexts, and their
 /// successors.
 const CLIENTS_MAX: usize = 4096;
+
+/// What orders the kernels of an attempt among those of its co-runners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharerOrder {
+    /// Nothing: the percentages divide the multiprocessors.
+    Percentages,
+    /// The kernel queue: the percentages may overlap.
+    KernelQueue(Class),
+}
 
 /// Why the sharing jobs of a slice can't continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,14 +60,16 @@ impl Sharers {
     ///
     /// # Errors
     ///
-    /// If it doesn't fit.
-    ///
-    /// Attempts that all have every multiprocessor are interleaved (kernel-level sharing over MPS);
-    /// the controller places no others with them.
-    pub fn join(&mut self, attempt: AttemptId, share: MpsShare) -> Result<(), JoinRefused> {
+    /// If it doesn't fit. The controller never mixes attempts of both orders on a slice.
+    pub fn join(
+        &mut self,
+        attempt: AttemptId,
+        share: MpsShare,
+        order: SharerOrder,
+    ) -> Result<(), JoinRefused> {
         let given: u32 = self.members.values().map(|share| u32::from(share.sm.get())).sum();
-        let interleaved = self.members.values().chain([&share]).all(|s| s.sm == SmPercent::WHOLE);
-        if !interleaved && given + u32::from(share.sm.get()) > 100 {
+        let is_divided = order == SharerOrder::Percentages;
+        if is_divided && given + u32::from(share.sm.get()) > 100 {
             return Err(JoinRefused::Multiprocessors { given });
         }
         if self.members.len() >= SHARERS_MAX as usize {
@@ -65,6 +77,11 @@ impl Sharers {
         }
         self.members.insert(attempt, share);
         Ok(())
+    }
+
+    /// Adds an attempt that joined under an earlier agent.
+    pub fn adopt(&mut self, attempt: AttemptId, share: MpsShare) {
+        self.members.insert(attempt, share);
     }
 
     /// Removes an ended attempt.
@@ -165,16 +182,31 @@ pub fn doubtful(record: &ExitRecord) -> bool {
 }
 
 /// Returns the variables of a client.
-pub fn client_environment(share: MpsShare, pipes: &str, logs: &str) -> [(&'static str, String); 4] {
+///
+/// Under the kernel queue, a client of the offline class has the lower of MPS' two priorities: its blocks that wait
+/// on the device start after those of the others. It ends no block that runs.
+pub fn client_environment(
+    share: MpsShare,
+    order: SharerOrder,
+    pipes: &str,
+    logs: &str,
+) -> Vec<(&'static str, String)> {
     // In whole mebibytes, rounded down: the limit is never more than was reserved.
     let limit = share.memory.mib().max(1);
-    [
+    let mut variables = vec![
         ("CUDA_MPS_PIPE_DIRECTORY", pipes.to_owned()),
         ("CUDA_MPS_LOG_DIRECTORY", logs.to_owned()),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share.sm.get().to_string()),
         // A client sees one device, which it calls 0.
         ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("0={limit}M")),
-    ]
+    ];
+    let priority = match order {
+        SharerOrder::Percentages => None,
+        SharerOrder::KernelQueue(Class::Online) => Some("0"),
+        SharerOrder::KernelQueue(Class::Offline) => Some("1"),
+    };
+    variables.extend(priority.map(|level| ("CUDA_MPS_CLIENT_PRIORITY", level.to_owned())));
+    variables
 }
 
 #[cfg(test)]
@@ -207,8 +239,8 @@ mod tests {
 
     fn two() -> Sharers {
         let mut sharers = Sharers::default();
-        sharers.join(attempt(1), share(50)).unwrap();
-        sharers.join(attempt(2), share(50)).unwrap();
+        sharers.join(attempt(1), share(50), SharerOrder::Percentages).unwrap();
+        sharers.join(attempt(2), share(50), SharerOrder::Percentages).unwrap();
         sharers.owns(11, attempt(1));
         sharers.owns(12, attempt(2));
         sharers
@@ -247,7 +279,31 @@ mod tests {
     fn the_sum_of_shares_never_exceeds_the_slice() {
         let mut sharers = two();
 
-        assert!(sharers.join(attempt(3), share(1)).is_err());
+        assert!(sharers.join(attempt(3), share(1), SharerOrder::Percentages).is_err());
+    }
+
+    #[test]
+    fn shares_overlap_where_the_kernel_queue_orders_kernels() {
+        let mut sharers = Sharers::default();
+        for (number, sm) in [(1, 100), (2, 50), (3, 100)] {
+            let order = SharerOrder::KernelQueue(Class::Offline);
+            sharers.join(attempt(number), share(sm), order).unwrap();
+        }
+
+        assert_eq!(sharers.members().len(), 3);
+    }
+
+    #[test]
+    fn only_offline_clients_of_the_kernel_queue_have_the_lower_priority() {
+        let priority = |order| {
+            let variables = client_environment(share(50), order, "pipes", "logs");
+            let found = variables.into_iter().find(|(name, _)| *name == "CUDA_MPS_CLIENT_PRIORITY");
+            found.map(|(_, level)| level)
+        };
+
+        assert_eq!(priority(SharerOrder::Percentages), None, "the program's own counts");
+        assert_eq!(priority(SharerOrder::KernelQueue(Class::Online)).as_deref(), Some("0"));
+        assert_eq!(priority(SharerOrder::KernelQueue(Class::Offline)).as_deref(), Some("1"));
     }
 
     #[test]

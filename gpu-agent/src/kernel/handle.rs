@@ -15,6 +15,7 @@ use tessera_wire::kernel_identity::to_hex;
 use super::errors::AdmitError;
 use super::planes::GpuPlanes;
 use super::{KernelOrder, KernelSettings, SharedNumbers, Token, files, gate};
+use tessera_agent_core::environment::with_first_path;
 use tessera_agent_core::kernel::Admission;
 
 /// The node's handle of the endpoint.
@@ -111,15 +112,11 @@ impl EndpointHandle {
     ) -> Vec<(String, String)> {
         let shim = self.settings().shim.display().to_string();
         let folder = self.settings().shim.parent().map(|folder| folder.display().to_string());
-        let prepend = |name: &str, own: String, separator: &str| {
-            let value = match environment_so_far.get(name).filter(|value| !value.is_empty()) {
-                Some(others) => format!("{own}{separator}{others}"),
-                None => own,
-            };
-            (name.to_owned(), value)
+        let put_first = |name: &str, own: &str| {
+            (name.to_owned(), with_first_path(environment_so_far.get(name), own))
         };
         let mut all = vec![
-            prepend("LD_PRELOAD", shim, ":"),
+            put_first("LD_PRELOAD", &shim),
             (variables::ENDPOINT.to_owned(), address.to_string()),
             (variables::TOKEN.to_owned(), to_hex(&token.0)),
             (
@@ -128,7 +125,7 @@ impl EndpointHandle {
             ),
         ];
         if let Some(folder) = folder {
-            all.push(prepend("LD_LIBRARY_PATH", folder, ":"));
+            all.push(put_first("LD_LIBRARY_PATH", &folder));
         }
         all.push((variables::GATE.to_owned(), gate.display().to_string()));
         all

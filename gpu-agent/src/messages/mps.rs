@@ -5,6 +5,7 @@ use tessera_model::share::MpsShare;
 use tessera_model::{AttemptId, SliceId};
 
 use crate::shepherd::protocol::AccountNumbers;
+use tessera_agent_core::mps::SharerOrder;
 
 /// Orders that may wait: as many as attempts.
 pub const MPS_ORDERS_MAX: usize = 4096;
@@ -45,6 +46,8 @@ pub struct SharerRequest {
     pub account: Option<AccountNumbers>,
     /// Its part.
     pub share: MpsShare,
+    /// What orders its kernels.
+    pub order: SharerOrder,
 }
 
 /// To the node.

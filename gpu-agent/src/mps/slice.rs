@@ -101,8 +101,7 @@ impl SharedSlice {
     pub fn adopt(&mut self, note: SliceNote, folder: PathBuf) {
         self.user = note.user;
         for (attempt, share) in note.sharers {
-            // They fitted together when they joined.
-            let _ = self.sharers.join(attempt, share);
+            self.sharers.adopt(attempt, share);
         }
         self.uid = note.account.as_ref().map(|account| account.uid);
         let (slice, boot) = (self.slice.clone(), self.boot);
@@ -191,7 +190,7 @@ impl SharedSlice {
         } else if !is_same {
             return Err(ShareRefusal::OtherUser(self.user.clone()));
         }
-        self.sharers.join(request.attempt, request.share)?;
+        self.sharers.join(request.attempt, request.share, request.order)?;
         if self.daemon.as_ref().is_some_and(|daemon| !daemon.is_alive()) {
             self.stop_daemon().await;
         }
@@ -210,7 +209,7 @@ impl SharedSlice {
         let daemon = self.daemon.as_ref().ok_or(ShareRefusal::NoDaemon)?;
         let path = |path: &PathBuf| path.display().to_string();
         let (pipes, logs) = (path(&daemon.control.pipes), path(&daemon.control.logs));
-        let environment = client_environment(request.share, &pipes, &logs);
+        let environment = client_environment(request.share, request.order, &pipes, &logs);
         Ok(environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 

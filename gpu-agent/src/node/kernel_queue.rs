@@ -10,6 +10,7 @@ use tessera_kernel_queue::TaskKey;
 use tessera_model::AttemptId;
 use tessera_model::life::Outcome;
 use tessera_model::share::{MpsShare, SmPercent};
+use tessera_model::spec::Class;
 
 pub(super) use reports::KernelReports;
 
@@ -17,9 +18,6 @@ use super::AgentNode;
 use crate::kernel::{AdmitError, EndpointHandle, KernelEvent};
 use tessera_agent_core::kernel::key::task_key;
 use tessera_agent_core::kernel::{Admission, PageOwner};
-
-/// The share of all multiprocessors, in thousandths.
-const WHOLE_THOUSANDTHS: u32 = 1_000;
 
 /// The attempt can't start in the kernel tier.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +36,12 @@ impl AgentNode {
 
     /// Returns the MPS share of an attempt; `None` if it runs without MPS.
     pub(super) fn mps_share_of(&self, order: &LaunchOrder) -> Option<MpsShare> {
-        let beneath = order.kernel.as_ref().filter(|_| self.facts.kernel_over_mps);
-        let whole = beneath.map(|terms| MpsShare { sm: SmPercent::WHOLE, memory: terms.memory });
-        order.share.or(whole)
+        let Some(terms) = &order.kernel else { return order.share };
+        let sm = match terms.class {
+            Class::Online => SmPercent::WHOLE,
+            Class::Offline => self.facts.kernel_offline_percent,
+        };
+        self.facts.kernel_over_mps.then_some(MpsShare { sm, memory: terms.memory })
     }
 
     /// Admits an attempt to its slice's queue, if it uses one, and starts it.
@@ -88,7 +89,9 @@ impl AgentNode {
             task: task_of(order, terms),
             priority: terms.priority,
             class: terms.class,
-            share_thousandths: WHOLE_THOUSANDTHS,
+            share_thousandths: self
+                .mps_share_of(order)
+                .map_or(1_000, |share| u32::from(share.sm.get()) * 10),
             owner: self
                 .account_of(order.attempt)
                 .map(|account| PageOwner { uid: account.uid, gid: account.gid }),

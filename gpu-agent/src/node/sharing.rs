@@ -9,6 +9,7 @@ use super::AgentNode;
 use crate::messages::mps::{MpsEvent, MpsOrder, SharerRequest};
 use crate::shepherd::job::never_ran;
 use tessera_agent_core::attempts::AttemptEffect;
+use tessera_agent_core::mps::SharerOrder;
 use tessera_agent_core::shepherd::KillReason;
 use tessera_agent_core::shepherd::verdict::killed;
 
@@ -19,7 +20,11 @@ impl AgentNode {
         let Some(share) = self.mps_share_of(&order) else { return };
         let (slice, user) = (order.slice.clone(), order.user.clone());
         let account = self.account_of(attempt).cloned();
-        let request = MpsOrder::Share(SharerRequest { attempt, slice, user, account, share });
+        let kernels = order.kernel.as_ref();
+        let sharer_order =
+            kernels.map_or(SharerOrder::Percentages, |terms| SharerOrder::KernelQueue(terms.class));
+        let request = SharerRequest { attempt, slice, user, account, share, order: sharer_order };
+        let request = MpsOrder::Share(request);
         self.shared.insert(attempt);
         self.unshared.insert(attempt, order);
         if self.facts.mps.is_none() {

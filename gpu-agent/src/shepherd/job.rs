@@ -436,9 +436,17 @@ impl RunningAttempt {
         never_ran(outcome, detail)
     }
 
-    /// Returns what observers in its processes reported, if that changed since the last time.
-    pub fn new_memory(&mut self, now: Millis) -> Option<CompanionMemory> {
-        let readings = self.memory_pipe.as_mut()?.drain(now);
+    /// Takes in what observers in its processes reported until `now`.
+    pub fn read_observers(&mut self, now: Millis) {
+        if let Some(pipe) = &mut self.memory_pipe {
+            pipe.drain(now);
+        }
+    }
+
+    /// Returns what observers in its processes reported, if that changed since the last time. Call
+    /// [`Self::read_observers`] first.
+    pub fn new_memory(&mut self) -> Option<CompanionMemory> {
+        let readings = self.memory_pipe.as_ref()?.readings();
         let reserved_peak = readings.peak()?;
         let memory = CompanionMemory { reserved_peak, ..readings.memory().unwrap_or_default() };
         let is_new = memory != self.memory_reported;
@@ -446,16 +454,16 @@ impl RunningAttempt {
         is_new.then_some(memory)
     }
 
-    /// Returns the minimum that it needs, if that changed since the last time.
-    pub fn new_needs(&mut self, now: Millis) -> Option<LaunchNeeds> {
-        let needs = self.memory_pipe.as_mut()?.drain(now).needs();
+    /// Returns what it needs at least, if that changed since the last time. Call [`Self::read_observers`] first.
+    pub fn new_needs(&mut self) -> Option<LaunchNeeds> {
+        let needs = self.memory_pipe.as_ref()?.readings().needs();
         let is_new = needs != self.needs_reported;
         self.needs_reported = needs;
         is_new.then_some(needs)
     }
 
-    /// Takes the iterations that companions reported, and whether a framework reserves memory in
-    /// advance. Call [`Self::new_memory`] first.
+    /// Takes the iterations that companions reported, and whether a framework takes memory in advance. Call
+    /// [`Self::read_observers`] first.
     pub fn take_trail(&mut self) -> (Vec<MemoryReading>, bool) {
         let Some(pipe) = &mut self.memory_pipe else { return (Vec::new(), false) };
         let is_new = pipe.is_preallocated() && !self.preallocation_reported;

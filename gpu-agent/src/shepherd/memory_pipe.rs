@@ -63,7 +63,12 @@ impl MemoryPipe {
         self.readings.take_trail(at_unix)
     }
 
-    /// Reads what was reported until `now`.
+    /// Returns what was taken in.
+    pub const fn readings(&self) -> &CompanionReadings {
+        &self.readings
+    }
+
+    /// Takes in what was reported until `now`.
     pub fn drain(&mut self, now: Millis) -> &CompanionReadings {
         let mut bytes = [0; 4_096];
         let mut read = 0;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use tessera_agent_core::environment::with_first_path;
 use tessera_frames::kernel::variables;
 
 use super::memory_pipe::MemoryPipe;
@@ -46,10 +47,7 @@ fn watch_with(env: &mut BTreeMap<String, String>, shim: &str) {
 
 /// Puts an entry before those of a list of paths.
 fn put_first(env: &mut BTreeMap<String, String>, name: &str, entry: &str) {
-    let paths = match env.get(name).filter(|own| !own.is_empty()) {
-        Some(own) => format!("{entry}:{own}"),
-        None => entry.to_owned(),
-    };
+    let paths = with_first_path(env.get(name), entry);
     env.insert(name.to_owned(), paths);
 }
 

@@ -414,8 +414,9 @@ impl Shepherd {
     fn report_memory(&mut self) {
         let now = clock::boot_now();
         let Some(job) = &mut self.job else { return };
-        let memory = job.new_memory(now);
-        let needs = job.new_needs(now);
+        job.read_observers(now);
+        let memory = job.new_memory();
+        let needs = job.new_needs();
         let (readings, preallocated) = job.take_trail();
         let attempt = job.order().attempt;
         let reserved = memory.map_or(Bytes::ZERO, |memory| memory.reserved);

@@ -1,5 +1,6 @@
 //! The kernel plane's endpoint over real sockets, with clients that speak the frames.
 
+mod colocation;
 mod endpoint_failures;
 mod rig;
 

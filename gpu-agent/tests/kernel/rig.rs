@@ -68,6 +68,16 @@ impl Rig {
 
     /// Admits an attempt of this priority, whose task is called `task`.
     pub fn admit(&mut self, slice: &str, task: &str, priority: u8) -> Attempt {
+        self.admit_with_share(slice, task, (priority, 1_000))
+    }
+
+    /// The same with a part of the multiprocessors, in thousandths.
+    pub fn admit_with_share(
+        &mut self,
+        slice: &str,
+        task: &str,
+        (priority, share_thousandths): (u8, u32),
+    ) -> Attempt {
         let id = AttemptId::from_uuid(uuid::Uuid::from_u128(self.next));
         self.next += 1;
         let admission = Admission {
@@ -77,7 +87,7 @@ impl Rig {
             task: TaskKey::new(task).unwrap(),
             priority: Priority::try_from(priority).unwrap(),
             class: Class::Offline,
-            share_thousandths: 1_000,
+            share_thousandths,
             owner: None,
         };
         let (slice, task) = (admission.slice.clone(), admission.task.clone());

@@ -75,7 +75,7 @@ impl QueueLink {
             Err(_) => return SessionOver::Broken(format!("no answer from {}", self.to)),
         };
         kernel_catalog::clear_facts();
-        let mut outbox = RecordOutbox::begin();
+        let mut outbox = RecordOutbox::begin(welcome.protocol);
         session::welcome(&welcome);
         let over = tokio::select! {
             over = receive(&mut reader) => over,

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use tessera_frames::kernel::{RECORDS_BYTES_MAX, RECORDS_MAX, ShimRecord};
+use tessera_frames::kernel::{PROTOCOL_WITH_NEEDS, RECORDS_BYTES_MAX, RECORDS_MAX, ShimRecord};
 use tessera_kernel_queue::{KernelSample, Nanos};
 
 use crate::counters::{MEMORY_PEAK, MEMORY_USED, PASSED};
-use crate::kernel_catalog;
 use crate::ring::{self, RecordKind, RingRecord};
+use crate::{kernel_catalog, streams};
 
 /// What was reported in this session so far.
 #[derive(Debug, Default)]
@@ -16,17 +16,21 @@ pub struct RecordOutbox {
     lost: u64,
     passed: u64,
     memory: (u64, u64),
+    streams: u32,
+    /// Whether the queue knows records about needs.
+    sends_needs: bool,
     /// A record that did not fit into the last frame.
     kept: Option<ShimRecord>,
 }
 
 impl RecordOutbox {
-    /// Begins a session. Records in the ring and launches that passed belong to no session and are
-    /// skipped.
-    pub fn begin() -> Self {
+    /// Begins a session of a protocol version. Records in the ring and launches that passed belong to no
+    /// session and are skipped.
+    pub fn begin(protocol: u16) -> Self {
         while ring::pop().is_some() {}
         let passed = PASSED.load(Ordering::Relaxed);
-        Self { lost: ring::lost(), passed, ..Self::default() }
+        let sends_needs = protocol >= PROTOCOL_WITH_NEEDS;
+        Self { lost: ring::lost(), passed, sends_needs, ..Self::default() }
     }
 
     /// Fills a frame, with definitions of kernels first. Returns `false` if more records are left.
@@ -54,6 +58,12 @@ impl RecordOutbox {
                 return Some(ShimRecord::Define { number, kernel });
             }
         }
+        // Before the requests that depend on them.
+        if self.sends_needs
+            && let Some((kernel, need)) = kernel_catalog::take_changed_need()
+        {
+            return Some(ShimRecord::Need { kernel, need });
+        }
         if let Some(entry) = ring::pop() {
             return Some(record(entry));
         }
@@ -65,12 +75,17 @@ impl RecordOutbox {
         None
     }
 
-    /// Adds the regular reports: memory and launches that passed.
+    /// Adds the regular reports: memory, streams and launches that passed.
     pub fn fill_slow(&mut self, records: &mut Vec<ShimRecord>) {
         let memory = (MEMORY_USED.load(Ordering::Relaxed), MEMORY_PEAK.load(Ordering::Relaxed));
         if memory != self.memory {
             self.memory = memory;
             records.push(ShimRecord::Memory { used: memory.0, peak: memory.1 });
+        }
+        let streams = streams::used();
+        if self.sends_needs && streams != self.streams {
+            self.streams = streams;
+            records.push(ShimRecord::Streams { streams });
         }
         let passed = PASSED.load(Ordering::Relaxed);
         if passed > self.passed {

@@ -84,7 +84,7 @@ fn name(instance: DriverHandle, graph: DriverHandle) {
         _ => "graph:?".to_owned(),
     };
     // It is its own owner, since destroying it ends it.
-    names::note(instance, Origin::Module, instance, Some(name));
+    names::note(instance, Origin::Graph, instance, Some(name));
 }
 
 /// Returns a graph's kernels as texts and its number of nodes.

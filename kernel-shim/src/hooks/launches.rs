@@ -16,7 +16,7 @@ macro_rules! plain {
             shared: c_uint, stream: DriverHandle, $($more: $kind),*
         ) |call| {
             let shape = LaunchShape { function, grid: [gx, gy, gz], block: [bx, by, bz] };
-            launch(&LaunchCall { shape, stream, per_thread: $per_thread, waits_for_peers: false }, call)
+            launch(&LaunchCall { shape, shared_bytes: shared, stream, per_thread: $per_thread, waits_for_peers: false }, call)
         };
     )+ } };
 }
@@ -50,7 +50,8 @@ hooks! {
         match unsafe { super::written(list) }.filter(|_| count > 0) {
             Some(first) => {
                 let shape = LaunchShape { function: first.function, grid: first.grid, block: first.block };
-                launch(&LaunchCall { shape, stream: first.stream, per_thread: false, waits_for_peers: true }, call)
+                let shared_bytes = first.shared_bytes;
+                launch(&LaunchCall { shape, shared_bytes, stream: first.stream, per_thread: false, waits_for_peers: true }, call)
             }
             None => call(),
         }
@@ -71,12 +72,12 @@ hooks! {
 /// Returns the launch of a graph, which counts as one kernel.
 fn whole(graph: DriverHandle, stream: DriverHandle, per_thread: bool) -> LaunchCall {
     let shape = LaunchShape { function: graph, grid: [1; 3], block: [1; 3] };
-    LaunchCall { shape, stream, per_thread, waits_for_peers: false }
+    LaunchCall { shape, shared_bytes: 0, stream, per_thread, waits_for_peers: false }
 }
 
 fn old(function: DriverHandle, [width, height]: [c_uint; 2], stream: DriverHandle) -> LaunchCall {
     let shape = LaunchShape { function, grid: [width, height, 1], block: [0; 3] };
-    LaunchCall { shape, stream, per_thread: false, waits_for_peers: false }
+    LaunchCall { shape, shared_bytes: 0, stream, per_thread: false, waits_for_peers: false }
 }
 
 /// Reads a launch from the program's structure.
@@ -94,5 +95,6 @@ unsafe fn described(
     // A launch that may start before its predecessor ends (attributes 6 and 7) waits like any other: the
     // later kernel depends on the earlier one, and never the earlier on the later.
     let shape = LaunchShape { function, grid: config.grid, block: config.block };
-    Some(LaunchCall { shape, stream: config.stream, per_thread, waits_for_peers: false })
+    let (shared_bytes, stream) = (config.shared_bytes, config.stream);
+    Some(LaunchCall { shape, shared_bytes, stream, per_thread, waits_for_peers: false })
 }

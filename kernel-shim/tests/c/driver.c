@@ -77,6 +77,45 @@ R cuDeviceGetUuid(unsigned char *out, int device) { CALLED(cuDeviceGetUuid); (vo
 R cuDeviceGetUuid_v2(unsigned char *out, int device) { CALLED(cuDeviceGetUuid_v2); (void)device; return uuid(out); }
 #endif
 
+// An A100's limits of an SM, as the driver numbers its attributes.
+R cuDeviceGetAttribute(int *out, int attribute, int device) {
+  CALLED(cuDeviceGetAttribute);
+  (void)device;
+  switch (attribute) {
+    case 1: *out = 1024; break;
+    case 16: *out = 108; break;
+    case 39: *out = 2048; break;
+    case 81: *out = 167936; break;
+    case 82: *out = 65536; break;
+    case 106: *out = 32; break;
+    case 111: *out = 1024; break;
+    default: *out = 0;
+  }
+  return 0;
+}
+// Every function has 64 registers and 1 KiB of static shared memory.
+static R function_attribute(int *out, int attribute) {
+  switch (attribute) {
+    case 0: *out = 1024; break;
+    case 1: *out = 1024; break;
+    case 4: *out = 64; break;
+    default: *out = 0;
+  }
+  return 0;
+}
+R cuFuncGetAttribute(int *out, int attribute, H function) {
+  CALLED(cuFuncGetAttribute);
+  (void)function;
+  return function_attribute(out, attribute);
+}
+#if VERSION >= 12000
+R cuKernelGetAttribute(int *out, int attribute, H kernel, int device) {
+  CALLED(cuKernelGetAttribute);
+  (void)kernel; (void)device;
+  return function_attribute(out, attribute);
+}
+#endif
+
 static void *best(const char *name, int version, unsigned long flags, int *status) {
   int found = -1, any = 0;
   for (int i = 0; i < ROWS; i++) {

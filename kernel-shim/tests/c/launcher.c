@@ -38,6 +38,8 @@ F(cuEventSynchronize, H);
 F(cuLaunchKernelEx, const void *, H, void **, void **);
 F(cuGraphInstantiateWithFlags, H *, H, unsigned long long);
 F(cuGraphLaunch, H, H);
+F(cuLibraryLoadData, H *, const void *);
+F(cuLibraryGetKernel, H *, H, const char *);
 static size_t (*counters)(uint64_t *, size_t);
 static void (*fake_answer)(const char *, int);
 static unsigned long (*fake_calls)(const char *), (*fake_all_calls)(void), (*fake_launches)(void), (*fake_in_flight_max)(void),
@@ -114,6 +116,7 @@ int main(void) {
   GET(library, cuStreamEndCapture); GET(library, cuMemAlloc_v2); GET(library, cuMemFree_v2);
   GET(library, cuEventCreate); GET(library, cuEventRecord); GET(library, cuEventSynchronize);
   GET(library, cuLaunchKernelEx); GET(library, cuGraphInstantiateWithFlags); GET(library, cuGraphLaunch);
+  GET(library, cuLibraryLoadData); GET(library, cuLibraryGetKernel);
   GET(fake, fake_answer); GET(fake, fake_calls); GET(fake, fake_all_calls); GET(fake, fake_launches);
   GET(fake, fake_in_flight_max); GET(fake, fake_captured); GET(fake, fake_illegal); GET(fake, fake_order);
   *(void **)&counters = dlsym(library, "tessera_kernel_shim_counters");
@@ -130,6 +133,13 @@ int main(void) {
       int64_t start = now();
       work(&w);
       printf("%d %lld %lld\n", w.code, (long long)w.longest, (long long)(now() - start));
+    } else if (!strcmp(verb, "shared")) {  // shared NAME BYTES: a launch with dynamic shared memory
+      printf("%d\n", cuLaunchKernel(function(name), 4, 2, 1, 32, 1, 1, (unsigned)a, NULL, NULL, NULL));
+    } else if (!strcmp(verb, "kernel")) {  // kernel NAME COUNT: launches a kernel of a library
+      H of = NULL, kernel = NULL;
+      R code = cuLibraryLoadData(&of, "") | cuLibraryGetKernel(&kernel, of, name);
+      for (long i = 0; i < a; i++) code |= cuLaunchKernel(kernel, 4, 2, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+      printf("%d\n", code);
     } else if (!strcmp(verb, "threads")) {  // threads NAME COUNT THREADS
       struct work w[16] = {0};
       pthread_t t[16];

@@ -6,6 +6,7 @@ mod interception;
 mod job;
 mod launches;
 mod library;
+mod needs;
 mod queue;
 mod sessions;
 mod watch;

@@ -166,6 +166,7 @@ fn kernel_use(figures: &KernelFigures) -> KernelQueueUse {
         drifts: figures.drifts,
         records_lost: figures.lost,
         memory_peak_bytes: figures.memory_peak_bytes,
+        colocated: figures.colocated,
     }
 }
 

@@ -126,4 +126,6 @@ pub struct KernelFigures {
     pub lost: u64,
     /// Most device memory that one process allocated, in bytes, as far as observed.
     pub memory_peak_bytes: u64,
+    /// Its kernels that were granted because they fitted next to running ones.
+    pub colocated: u64,
 }

@@ -234,7 +234,9 @@ impl KernelQueue {
         let most = run.ran.map_or(Nanos::MAX, |ran| ran.plus(self.rules.switch.times(2)));
         match run.loss {
             KernelLoss::None => {}
-            KernelLoss::Gap => self.fills.take(since_return.unwrap_or_default().min(most)),
+            KernelLoss::Gap | KernelLoss::Colocated => {
+                self.fills.take(since_return.unwrap_or_default().min(most))
+            }
             KernelLoss::Ageing { paid, amid } => {
                 // Kernels that were in flight together cost the holders their time once.
                 let from = amid.or(run.holder_returned_at);

@@ -104,10 +104,7 @@ impl KernelQueue {
         let session = &mut self.sessions[at];
         let Some(lease) = session.lease.take() else { return };
         let (id, priority) = (session.id, session.priority);
-        let LeaseBasis { request, reserved, paid } = std::mem::take(&mut session.basis);
-        if let Some(reserved) = reserved {
-            self.occupancy.release(reserved);
-        }
+        let LeaseBasis { request, reserved: _, paid } = std::mem::take(&mut session.basis);
         if paid > Nanos::ZERO {
             self.refund(paid);
         }

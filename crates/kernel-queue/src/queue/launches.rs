@@ -37,8 +37,11 @@ pub(super) struct RunningKernel {
 /// The budget that pays for a kernel's cost to the holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelLoss {
-    /// No budget: a holder launched it, or it runs next to the holders' kernels.
+    /// No budget: a holder launched it.
     None,
+    /// The budget of fills, from when the kernels that run need more than the slice has. It was
+    /// granted because it fitted next to the holders' kernels.
+    Colocated,
     /// The budget of fills, from a holder's return.
     Gap,
     /// The budget of ageing: it was granted because of its wait, or launched without a grant.
@@ -78,7 +81,9 @@ impl KernelQueue {
         if self.rules.early_stop {
             self.end_gap_leases();
         }
-        for run in self.running.iter_mut().filter(|run| run.is_filler) {
+        let in_the_way =
+            |run: &&mut RunningKernel| run.is_filler && run.loss != KernelLoss::Colocated;
+        for run in self.running.iter_mut().filter(in_the_way) {
             run.holder_returned_at.get_or_insert(self.now);
         }
         let profile = &self.tasks[self.sessions[at].task].profile;
@@ -106,6 +111,7 @@ impl KernelQueue {
         self.counters.launches += 1;
         if let KernelSharing::Colocated { .. } = self.rules.sharing {
             self.track_kernel(at, kernel, took, KernelLoss::None);
+            self.note_crowding();
         }
         self.predict_gap(at);
     }
@@ -232,7 +238,12 @@ impl KernelQueue {
         let late = !self.spend_lease(at, grant, launch, cost);
         let loss = self.loss_of(at, kind, cost);
         self.end_wait_by_launch(at);
-        self.tail = self.tail.max(self.now).plus(cost);
+        self.tail = if kind == Some(GrantKind::Colocated) {
+            // It ends whatever else is in the device's queue.
+            self.tail.max(self.now.plus(cost))
+        } else {
+            self.tail.max(self.now).plus(cost)
+        };
         self.track_kernel(at, kernel, took, loss);
         let session = &mut self.sessions[at];
         self.context = Some(session.id);
@@ -259,7 +270,7 @@ impl KernelQueue {
         let paid = std::mem::take(&mut self.sessions[at].basis.paid);
         match kind {
             Some(GrantKind::Gap | GrantKind::Lapse) => KernelLoss::Gap,
-            Some(GrantKind::Colocated) => KernelLoss::None,
+            Some(GrantKind::Colocated) => KernelLoss::Colocated,
             Some(GrantKind::Aged) => KernelLoss::Ageing { paid, amid: self.amid_work() },
             None => {
                 self.charge_ungranted(cost);
@@ -286,23 +297,20 @@ impl KernelQueue {
         loss: KernelLoss,
     ) {
         if self.running.len() == RUNNING_MAX {
-            // The device cannot run more kernels at once, so the oldest must have ended.
-            self.remove_running(0);
+            // The device cannot run more kernels at once, so the oldest must have ended. Holders launch most.
+            let oldest = self.running.iter().position(|run| !run.is_filler).unwrap_or(0);
+            self.remove_running(oldest);
         }
         let session = &mut self.sessions[at];
-        let profile = &self.tasks[session.task].profile;
-        let need = match (self.rules.sharing, session.basis.reserved.take()) {
-            (KernelSharing::Exclusive | KernelSharing::Interleaved, _) => ResourceNeed::default(),
-            (KernelSharing::Colocated { .. }, Some(reserved)) => reserved,
-            (KernelSharing::Colocated { .. }, None) => {
-                self.occupancy.reserve(profile.kernel(kernel).and_then(|kernel| kernel.need))
-            }
-        };
+        // What is reserved for a current grant is not this kernel's.
+        let reserved = session.basis.reserved.take_if(|_| session.lease.is_none());
+        let need = reserved.or_else(|| self.need_of(at, kernel)).unwrap_or(ResourceNeed::WHOLE);
         let expected = self.tail.max(self.now.plus(took.unwrap_or(Nanos::ZERO)));
         let overdue = match took {
             Some(took) => expected.plus(took.times(3)).plus(OVERDUE.max(self.rules.grant_max)),
             None => expected.plus(UNKNOWN_OVERDUE.max(self.rules.grant_max)),
         };
+        let session = &self.sessions[at];
         let is_filler = session.role == Role::Fill;
         self.next_expiry = self.next_expiry.min(overdue);
         let session = session.id;
@@ -373,7 +381,6 @@ impl KernelQueue {
     /// Removes a kernel that ended.
     pub(super) fn remove_running(&mut self, index: usize) {
         let run = self.running.remove(index);
-        self.occupancy.release(run.need);
         self.settle_loss(&run);
     }
 

@@ -27,7 +27,7 @@ pub(super) struct WaitStart {
 pub(super) struct LeaseBasis {
     /// The launch that waits for it, until it is reported.
     pub request: Option<LaunchRequest>,
-    /// The resources that are reserved on the device.
+    /// The resources that are reserved on the device for its one kernel.
     pub reserved: Option<ResourceNeed>,
     /// The cost that the budget of ageing paid.
     pub paid: Nanos,
@@ -92,6 +92,8 @@ pub(super) struct QueueSession {
     pub priority: Priority,
     pub class: Class,
     pub share_thousandths: u32,
+    /// On how many streams it has launched.
+    pub streams: u32,
     pub role: Role,
     /// Whether its role was sent to it.
     pub is_role_sent: bool,
@@ -125,6 +127,7 @@ impl QueueSession {
             priority: join.priority,
             class: join.class,
             share_thousandths: join.share_thousandths,
+            streams: 1,
             role: Role::Fill,
             is_role_sent: false,
             alive_until,

@@ -175,5 +175,6 @@ fn figures(tally: &AttemptTally) -> KernelFigures {
         drifts: counters.drifts,
         lost: tally.lost,
         memory_peak_bytes: tally.memory_peak,
+        colocated: counters.colocated,
     }
 }

@@ -7,10 +7,10 @@
 //! ([`tessera_stand_in::node`]), so NVML's stand-in shows who has how much of it and which
 //! processes are busy. It is set up by the variables of [`tessera_stand_in::cuda`].
 //!
-//! The 167 functions of `tier-a.tsv` are simulated; each other of `symbols.tsv` returns 801, not
-//! supported, which is reported once on stderr and always in the trace. A function newer than the
-//! driver's version is not found by `cuGetProcAddress`, and returns 801 to programs that found it
-//! otherwise, since no library can hide an export.
+//! The 168 functions of `tier-a.tsv` are simulated; each other of `symbols.tsv` returns 801, not
+//! supported, once on stderr and always in the trace. A function newer than the driver's version
+//! is not found by `cuGetProcAddress`, and returns 801 to those who found it otherwise, as no
+//! library can hide an export.
 //!
 //! Where it knows less than a driver:
 //! - kernels of one context run one at a time, whatever their streams, and a graph's nodes one

@@ -80,6 +80,12 @@ impl SliceQueue {
                 self.update_tally(session, |tally| tally.memory_peak = tally.memory_peak.max(peak));
                 self.step(QueueEvent::Alive { session }, now, None);
             }
+            ShimRecord::Need { kernel, need } => {
+                self.step(QueueEvent::Need { session, kernel, need }, now, None);
+            }
+            ShimRecord::Streams { streams } => {
+                self.step(QueueEvent::Streams { session, streams }, now, None);
+            }
             ShimRecord::Alive => self.step(QueueEvent::Alive { session }, now, None),
             ShimRecord::Bye => {
                 self.remove_session(session, now);

@@ -2,6 +2,8 @@
 
 use std::ffi::c_char;
 
+use tessera_stand_in::cuda::schedule::rates::WHOLE;
+
 use crate::abi::{CallResult, CudaCode, OutPointer, to_int, to_native};
 use crate::gate::cuda;
 use crate::world::CudaDevice;
@@ -44,7 +46,8 @@ cuda! {
 
     fn cuDeviceGetAttribute(value: OutPointer<i32>, attribute: i32, device: i32) |call| {
         let world = call.driver.world();
-        value.set(value_of(world.device(device)?, attribute)?)
+        let cap = world.mps.as_ref().map_or(WHOLE, |mps| mps.cap);
+        value.set(value_of(world.device(device)?, cap, attribute)?)
     }
 
     fn cuDeviceGetPCIBusId(id: OutPointer<c_char>, length: i32, device: i32) |call| {
@@ -65,8 +68,9 @@ fn write_text(to: OutPointer<c_char>, length: i32, text: &str) -> CallResult {
 }
 
 /// Returns an attribute by its number in `cuda.h`. What depends on the GPU is the catalogue's;
-/// the limits are those of compute capability 8.0.
-fn value_of(device: &CudaDevice, attribute: i32) -> CallResult<i32> {
+/// the limits are those of compute capability 8.0. A client of an MPS server sees the SMs of its
+/// part, `cap` thousandths.
+fn value_of(device: &CudaDevice, cap: u32, attribute: i32) -> CallResult<i32> {
     let seen = &device.visible;
     let bus = FIRST_BUS + to_int::<_, i32>(seen.gpu)?;
     Ok(match attribute {
@@ -86,7 +90,7 @@ fn value_of(device: &CudaDevice, attribute: i32) -> CallResult<i32> {
         13 => 1_440_000,
         14 => 512,
         15 => 1,
-        16 => to_int(seen.sms)?,
+        16 => to_int((seen.sms * cap).div_ceil(WHOLE))?,
         // No limit on run time, not integrated, can map host memory, default compute mode.
         17 | 18 => 0,
         19 => 1,
@@ -122,6 +126,8 @@ fn value_of(device: &CudaDevice, attribute: i32) -> CallResult<i32> {
         99 => 1,
         102 => 0,
         106 => 32,
+        // Shared memory that the system takes for each block.
+        111 => 1_024,
         // No pools to set up, no clusters.
         115 | 120 => 0,
         _ if (1..=ATTRIBUTE_MAX).contains(&attribute) => 0,

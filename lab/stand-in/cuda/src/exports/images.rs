@@ -140,16 +140,7 @@ cuda! {
         let mut world = call.driver.world();
         let context = world.current()?;
         let found = world.launchable(function, context)?;
-        value.set(match attribute {
-            THREADS_MAX => 1_024,
-            SHARED_BYTES => to_int(found.kernel.shared_bytes)?,
-            REGISTERS => to_int(found.kernel.registers)?,
-            PTX_VERSION | BINARY_VERSION => 80,
-            DYNAMIC_SHARED_MAX => found.dynamic_shared_bytes.max(49_152),
-            CARVEOUT => -1,
-            _ if (0..ATTRIBUTES).contains(&attribute) => 0,
-            _ => return Err(CudaCode::INVALID_VALUE),
-        })
+        value.set(attribute_of(&found.kernel, found.dynamic_shared_bytes, attribute)?)
     }
 
     fn cuFuncSetAttribute(function: H, attribute: i32, value: i32) |call| {
@@ -174,6 +165,25 @@ cuda! {
         world.functions.get(function)?;
         if (0..=3).contains(&config) { Ok(()) } else { Err(CudaCode::INVALID_VALUE) }
     }
+}
+
+/// Returns an attribute of a function by its number in `cuda.h`.
+pub fn attribute_of(kernel: &ImageKernel, dynamic_shared: i32, attribute: i32) -> CallResult<i32> {
+    Ok(match attribute {
+        THREADS_MAX => to_int(threads_max(kernel.registers))?,
+        SHARED_BYTES => to_int(kernel.shared_bytes)?,
+        REGISTERS => to_int(kernel.registers)?,
+        PTX_VERSION | BINARY_VERSION => 80,
+        DYNAMIC_SHARED_MAX => dynamic_shared.max(49_152),
+        CARVEOUT => -1,
+        _ if (0..ATTRIBUTES).contains(&attribute) => 0,
+        _ => return Err(CudaCode::INVALID_VALUE),
+    })
+}
+
+/// Returns the most threads of a block whose registers fit on an SM: whole warps of 32.
+fn threads_max(registers: u32) -> u32 {
+    (65_536 / registers.max(1) / 32 * 32).min(1_024)
 }
 
 fn load(driver: &CudaDriver, module: OutPointer<H>, image: KernelImage) -> CallResult {

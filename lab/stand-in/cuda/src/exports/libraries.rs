@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use tessera_stand_in::cuda::image::KernelImage;
 
-use super::images::{image_at, image_of_file, name_pointer, param_count, param_info};
+use super::images::{attribute_of, image_at, image_of_file, name_pointer, param_count, param_info};
 use crate::abi::{CallResult, CudaCode, H, InPointer, OutPointer, to_int};
 use crate::driver::CudaDriver;
 use crate::gate::cuda;
@@ -89,6 +89,13 @@ cuda! {
     fn cuKernelGetParamInfo(kernel: H, index: usize, offset: OutPointer<usize>, bytes: OutPointer<usize>) |call| {
         let world = call.driver.world();
         param_info(&world.kernels.get(kernel)?.kernel, index, offset, bytes)
+    }
+
+    fn cuKernelGetAttribute(value: OutPointer<i32>, attribute: i32, kernel: H, device: i32) |call| {
+        let world = call.driver.world();
+        world.device(device)?;
+        let found = world.kernels.get(kernel)?;
+        value.set(attribute_of(&found.kernel, found.dynamic_shared_bytes, attribute)?)
     }
 
     fn cuKernelGetParamCount(kernel: H, count: OutPointer<usize>) |call| {
