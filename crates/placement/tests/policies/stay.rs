@@ -1,5 +1,7 @@
 //! `tessera`: jobs that stay where they start. Their size, their order, and which jobs may pass others.
 
+mod unknown_length;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
