@@ -204,6 +204,70 @@ impl<'c> RoundPower<'c> {
         }
     }
 
+    /// Returns whether the power after some decisions is within the cap, and not saved for another job.
+    fn fits(&self, after: &Self) -> bool {
+        after.expected <= self.expected
+            || self.saved_for.is_none() && after.expected <= self.cap.watts
+    }
+
+    /// Fits the changes of layouts of a round below the cap: the waiting jobs that they place are left out, the last
+    /// one first, until the others fit. If running jobs alone exceed it, nothing is changed.
+    fn fit_reshapes(
+        &mut self,
+        decisions: &[Decision],
+        members: &[usize],
+        queued: &BTreeSet<JobId>,
+    ) -> Vec<Vec<Decision>> {
+        let mut kept: Vec<Decision> = members.iter().map(|at| decisions[*at].clone()).collect();
+        let mut left_out: Vec<(usize, JobId, u64)> = Vec::new();
+        loop {
+            let mut after = self.clone();
+            for decision in &kept {
+                after.count(decision);
+            }
+            if self.fits(&after) {
+                let waits = self.waits_of(decisions, members, &left_out);
+                *self = Self { saved_for: self.saved_for, ..after };
+                return kept
+                    .into_iter()
+                    .zip(waits)
+                    .map(|(one, waits)| [vec![one], waits].concat())
+                    .collect();
+            }
+            let before = after.expected;
+            let last = (0..kept.len()).rev().find_map(|at| {
+                let Decision::Reshape { reshape, .. } = &mut kept[at] else { return None };
+                let waits = reshape.placements.iter().rposition(|one| queued.contains(&one.job))?;
+                Some((at, reshape.placements.remove(waits).job))
+            });
+            let Some((at, job)) = last else { return self.waits_of(decisions, members, &left_out) };
+            let mut without = self.clone();
+            for decision in &kept {
+                without.count(decision);
+            }
+            left_out.push((at, job, before.saturating_sub(without.expected)));
+        }
+    }
+
+    /// Returns the waits of the jobs that were left out, by the decision that placed them. Power is saved for the
+    /// first of them that the cap can hold.
+    fn waits_of(
+        &mut self,
+        decisions: &[Decision],
+        members: &[usize],
+        left_out: &[(usize, JobId, u64)],
+    ) -> Vec<Vec<Decision>> {
+        let idle = power_use(self.cluster).idle;
+        let mut waits: Vec<Vec<Decision>> = vec![Vec::new(); members.len()];
+        for (at, job, added) in left_out.iter().rev() {
+            waits[*at].push(self.wait(policy_of(&decisions[members[*at]]), *job, *added));
+            if self.saved_for.is_none() && idle + added <= self.cap.watts {
+                self.saved_for = Some(*job);
+            }
+        }
+        waits
+    }
+
     fn left(&self) -> u64 {
         self.cap.watts.saturating_sub(self.expected)
     }
@@ -241,7 +305,8 @@ impl<'c> RoundPower<'c> {
 ///
 /// Power is given in the order of the decisions. Once a job waits for power, no later decision gets any, so that many
 /// small jobs can't keep a large one waiting. Less power than that job needs stays unused. A job that needs more than
-/// the cap allows keeps nobody waiting. Members of a gang start together or not at all.
+/// the cap allows keeps nobody waiting. Members of a gang start together or not at all, and all changes of layouts that
+/// move jobs happen together or not at all.
 pub fn keep_below_cap(
     cluster: &ClusterView,
     waiting: &[&QueuedJob],
@@ -262,7 +327,10 @@ pub fn keep_below_cap(
         if outcomes[at].is_some() {
             continue;
         }
+        let is_reshape = |i: &usize| matches!(decisions[*i], Decision::Reshape { .. });
         let members: Vec<usize> = match gang_of(&decisions[at]) {
+            // One reshape may place a job that another one stops, so all of a round belong together.
+            None if is_reshape(&at) => (at..decisions.len()).filter(is_reshape).collect(),
             None => vec![at],
             gang => (at..decisions.len()).filter(|i| gang_of(&decisions[*i]) == gang).collect(),
         };
@@ -274,8 +342,15 @@ pub fn keep_below_cap(
         for member in &members {
             after.count(&decisions[*member]);
         }
+        if is_reshape(&at) && !follows_refused {
+            let fitted = round.fit_reshapes(&decisions, &members, &queued);
+            for (member, made) in members.iter().zip(fitted) {
+                outcomes[*member] = Some(made);
+            }
+            continue;
+        }
         let added = after.expected.saturating_sub(round.expected);
-        let fits = added == 0 || round.saved_for.is_none() && after.expected <= cap.watts;
+        let fits = round.fits(&after);
         if fits && !follows_refused {
             round = after;
             for member in members {

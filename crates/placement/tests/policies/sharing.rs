@@ -349,6 +349,7 @@ proptest! {
     ) {
         let blind = ClusterView {
             gpus: cluster.gpus.iter().cloned().map(|gpu| GpuView { mps: false, ..gpu }).collect(),
+            power_cap: None,
         };
         for policy in NAMES {
             prop_assert_eq!(decide(policy, &cluster, &queue), decide(policy, &blind, &queue));
