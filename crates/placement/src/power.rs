@@ -211,7 +211,8 @@ impl<'c> RoundPower<'c> {
     }
 
     /// Fits the changes of layouts of a round below the cap: the waiting jobs that they place are left out, the last
-    /// one first, until the others fit. If running jobs alone exceed it, nothing is changed.
+    /// one first, until the others fit. Where none of them fits, nothing is changed: a new layout that only running
+    /// jobs gain from would be made again in each round.
     fn fit_reshapes(
         &mut self,
         decisions: &[Decision],
@@ -224,6 +225,12 @@ impl<'c> RoundPower<'c> {
             let mut after = self.clone();
             for decision in &kept {
                 after.count(decision);
+            }
+            let places_one =
+                |decision: &Decision| placed_jobs(decision).iter().any(|job| queued.contains(job));
+            let has_a_gain = left_out.is_empty() || kept.iter().any(places_one);
+            if !has_a_gain {
+                return self.waits_of(decisions, members, &left_out);
             }
             if self.fits(&after) {
                 let waits = self.waits_of(decisions, members, &left_out);
