@@ -86,7 +86,7 @@ fn a_node_without_a_runtime_and_jobs_of_root_are_refused_with_what_would_help() 
     };
     let none = NodeRuntimes::default();
     let refused = |rules: &ContainerRules, runtimes: &NodeRuntimes, is_root| {
-        plan(rules, runtimes, is_root, ground).unwrap_err().to_string()
+        plan(rules, runtimes, is_root, ground.clone()).unwrap_err().to_string()
     };
     assert!(refused(&rules("a", &[]), &none, false).contains("apt-get install podman"));
     assert!(
