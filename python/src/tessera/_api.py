@@ -652,6 +652,7 @@ class KernelQueueUse(TypedDict):
     """Counters of one attempt's processes in their slice's kernel queue."""
 
     aged: int
+    colocated: NotRequired[int]
     drifts: int
     early_stops: int
     filled_kernels: int
@@ -943,6 +944,18 @@ class PlanPreviewView(TypedDict):
     predicted_secs: float
     reachability_after: NotRequired[Optional[int]]
     steps: List[str]
+
+
+class PowerReport(TypedDict):
+    """The power cap, and what the GPUs are expected to draw. Expected power is an upper bound by
+    the limits of the boards, not a measurement.
+    """
+
+    cap_watts: NotRequired[Optional[int]]
+    expected_watts: int
+    full_watts: int
+    idle_watts: int
+    unknown_models: NotRequired[List[str]]
 
 
 class PredictionOutcomes(TypedDict):
@@ -1541,15 +1554,15 @@ class Api:
     def update_job(self, job: Union[str, int], body: UpdateRequest) -> JobView:
         """Updates a job: its priority, its time limit, its deadline, what it waits for, or its
         share of a slice. - `priority`: a waiting job moves in the queue at once; a running job
-        has it when it waits again. - `time_limit_secs`: counted from the start of the attempt;
-        0 for none. It applies to a running job at once, which ends if it has run for longer. -
-        `deadline`: by when it has to be done; placement plans for it at once. `no_deadline`
-        removes it. - `dependency`: the jobs that it waits for from now on, or none. It stays
-        one that is cancelled if that can never be met, or one that is not. A job that has
-        started is refused, and so is one that would wait for itself. - `sm_percent`: a running
-        job gets its checkpoint signal, ends, and is started again with its new share, which
-        uses none of its retries. It must have been submitted with a `checkpoint_signal`. An
-        array's number alone addresses all of its unfinished tasks.
+        uses it when it waits again. - `time_limit_secs`: counted from the start of the
+        attempt; 0 for none. It applies to a running job at once, which ends if it has run for
+        longer. - `deadline`: by when it has to be done; placement plans for it at once.
+        `no_deadline` removes it. - `dependency`: the jobs that it waits for from now on, or
+        none. It stays one that is cancelled if that can never be met, or one that is not. A
+        job that has started is refused, and so is one that would wait for itself. -
+        `sm_percent`: a running job gets its checkpoint signal, ends, and is started again with
+        its new share, which uses none of its retries. It must have been submitted with a
+        `checkpoint_signal`. An array's number alone addresses all of its unfinished tasks.
         """
         return self._call("PATCH", f"/v1/jobs/{self._segment(job)}", body=body)
 
@@ -1687,6 +1700,10 @@ class Api:
         decided.
         """
         return self._call("GET", "/v1/placement-rounds", query={"since": since, "limit": limit, "cursor": cursor})
+
+    def show_power(self) -> PowerReport:
+        """Returns the power cap, and what the GPUs are expected to draw at most."""
+        return self._call("GET", "/v1/power")
 
     def show_predictions(self) -> PredictionReport:
         """Returns how accurate predictions of run times and of memory are, by their basis. Also
