@@ -210,7 +210,7 @@ impl<'c> RoundPower<'c> {
             || self.saved_for.is_none() && after.expected <= self.cap.watts
     }
 
-    /// Fits the changes of layouts of a round below the cap: the waiting jobs that they place are left out, the last
+    /// Fits the reshapes of a round below the cap: the waiting jobs that they place are left out, the last
     /// one first, until the others fit. Where none of them fits, nothing is changed: a new layout that only running
     /// jobs gain from would be made again in each round.
     fn fit_reshapes(
@@ -312,8 +312,8 @@ impl<'c> RoundPower<'c> {
 ///
 /// Power is given in the order of the decisions. Once a job waits for power, no later decision gets any, so that many
 /// small jobs can't keep a large one waiting. Less power than that job needs stays unused. A job that needs more than
-/// the cap allows keeps nobody waiting. Members of a gang start together or not at all, and all changes of layouts that
-/// move jobs happen together or not at all.
+/// the cap allows keeps nobody waiting. Members of a gang start together or not at all, and all reshapes of
+/// a round happen together or not at all.
 pub fn keep_below_cap(
     cluster: &ClusterView,
     waiting: &[&QueuedJob],
