@@ -212,6 +212,10 @@ mod tests {
 
         assert_eq!(newest(&memory), "");
         memory.attempts.clear();
-        assert!(draw(&memory).starts_with("its GPU memory over time is not known"), "{}", draw(&memory));
+        assert!(
+            draw(&memory).starts_with("its GPU memory over time is not known"),
+            "{}",
+            draw(&memory)
+        );
     }
 }
