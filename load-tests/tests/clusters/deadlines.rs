@@ -49,7 +49,7 @@ fn a_deadline_is_predicted_and_preferred_to_older_jobs_and_refused_if_it_would_b
     assert!(over.contains("is over"), "{over}");
     let alone = SubmitRequest { late: Some("refuse".into()), ..script("true") };
     let alone = refusal(&cluster, &alone, 400);
-    assert!(alone.contains("there is none"), "{alone}");
+    assert!(alone.contains("none is given"), "{alone}");
 
     // Both wait for the same GPU. The job with the deadline starts first, although it was submitted
     // later.
