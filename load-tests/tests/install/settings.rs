@@ -90,6 +90,7 @@ fn the_commented_lines_of_the_controllers_file_are_its_defaults() {
         "features",
         "mail",
         "webhook",
+        "power-cap",
     ];
     for example in examples {
         defaults.remove(example);
