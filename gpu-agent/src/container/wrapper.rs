@@ -201,7 +201,7 @@ fn run_new(
     let has_run = inner().is_some();
     let _ = fs::remove_dir_all(folder);
     let code = code_of(status);
-    match has_run || code < NOT_STARTED_CODE || code > NOT_FOUND_CODE {
+    match has_run || !(NOT_STARTED_CODE..=NOT_FOUND_CODE).contains(&code) {
         true => Ok(code),
         false => Err(WrapperError::Refused(format!(
             "podman gave up with exit code {code} and the reason above"

@@ -235,7 +235,7 @@ impl KernelQueue {
         match run.loss {
             KernelLoss::None => {}
             KernelLoss::Gap | KernelLoss::Colocated => {
-                self.fills.take(since_return.unwrap_or_default().min(most))
+                self.fills.take(since_return.unwrap_or_default().min(most));
             }
             KernelLoss::Ageing { paid, amid } => {
                 // Kernels that were in flight together cost the holders their time once.
