@@ -107,7 +107,7 @@ impl Directory {
     }
 
     /// Waits until an account may do less than this role and these coordinated members allow, or is gone. A
-    /// change of the rules is seen at once, a change of the system's groups within a minute.
+    /// change of the rules is seen at once, a change of the system's groups within two minutes.
     pub async fn until_demoted(
         self: Arc<Self>,
         account: AccountKey,

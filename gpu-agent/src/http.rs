@@ -16,6 +16,7 @@ use actix_web::{App, HttpRequest, HttpResponse, HttpServer};
 use rand::TryRngCore as _;
 use subtle::ConstantTimeEq as _;
 use tessera_telemetry::exposition::Exposition;
+use tessera_wire::kernel_identity::to_hex;
 
 use crate::kernel::SharedNumbers;
 use crate::telemetry::SharedTelemetry;
@@ -48,7 +49,9 @@ impl ScrapeTokens {
     /// The file can't be read or written, or has no token.
     pub fn open(given: Option<&Path>, data: &Path) -> io::Result<Self> {
         let file = given.map_or_else(|| data.join(TOKEN_FILE), Path::to_path_buf);
-        if given.is_none() && !file.exists() {
+        // An empty one is what a machine that lost its power left behind.
+        let is_written = file.metadata().is_ok_and(|found| found.len() > 0);
+        if given.is_none() && !is_written {
             write_random(&file)?;
         }
         let tokens = Self { file };
@@ -89,10 +92,9 @@ impl ScrapeTokens {
 fn write_random(file: &Path) -> io::Result<()> {
     let mut bytes = [0_u8; 32];
     rand::rngs::OsRng.try_fill_bytes(&mut bytes).map_err(io::Error::other)?;
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    options.open(file)?.write_all(format!("{text}\n").as_bytes())
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(file)?.write_all(format!("{}\n", to_hex(&bytes)).as_bytes())
 }
 
 /// Serves until the agent ends.
@@ -176,6 +178,10 @@ mod tests {
         assert!(tokens.accepts(format!("Bearer {token}").as_bytes()));
         let again = ScrapeTokens::open(None, data.path()).unwrap();
         assert_eq!(again.read().unwrap(), [token], "a restart keeps the token");
+
+        std::fs::write(tokens.file(), "").unwrap();
+        let anew = ScrapeTokens::open(None, data.path()).unwrap();
+        assert_eq!(anew.read().unwrap()[0].len(), 64, "an empty file gets another one");
     }
 
     #[test]

@@ -162,25 +162,36 @@ fn note_changed_need(number: u32) {
     }
 }
 
-/// Returns a kernel whose need is to be reported, and its need. The queue knows the kernel's index.
-pub fn take_changed_need() -> Option<(KernelIndex, ResourceNeed)> {
-    if !NEEDS_CHANGED.swap(false, Ordering::AcqRel) {
-        return None;
-    }
-    let found = (0..count()).find_map(|number| {
-        let index = index(number);
-        let facts = facts(number)?;
-        // Without an index it is reported when the queue has sent one.
-        if index == KernelIndex::UNKNOWN || !facts.need_changed.swap(false, Ordering::AcqRel) {
+/// Returns a kernel whose need is to be reported, and its need. The queue knows the kernel's index. `next` is where
+/// the search goes on, 0 at first: one search reports all kernels that changed before it.
+pub fn take_changed_need(next: &mut u32) -> Option<(KernelIndex, ResourceNeed)> {
+    loop {
+        if *next == 0 && !NEEDS_CHANGED.swap(false, Ordering::AcqRel) {
             return None;
         }
-        Some((index, need_of(number, facts.shared_bytes.load(Ordering::Relaxed))?))
-    });
-    if found.is_some() {
-        // There may be more.
-        NEEDS_CHANGED.store(true, Ordering::Release);
+        while *next < count() {
+            let number = *next;
+            *next += 1;
+            let found = changed_need(number);
+            if found.is_some() {
+                return found;
+            }
+        }
+        // A kernel behind the search may have changed meanwhile.
+        *next = 0;
     }
-    found
+}
+
+fn changed_need(number: u32) -> Option<(KernelIndex, ResourceNeed)> {
+    let (index, facts) = (index(number), facts(number)?);
+    // Without an index it is reported when the queue has sent one.
+    if index == KernelIndex::UNKNOWN
+        || !facts.need_changed.load(Ordering::Relaxed)
+        || !facts.need_changed.swap(false, Ordering::AcqRel)
+    {
+        return None;
+    }
+    Some((index, need_of(number, facts.shared_bytes.load(Ordering::Relaxed))?))
 }
 
 /// Returns what a kernel needs of the device; `None` if the driver did not report enough.

@@ -104,13 +104,32 @@ fn board_limit(model: &str) -> Option<u32> {
     })
 }
 
+/// Returns the power of each GPU of a cluster. A large one has thousands of GPUs of a few models.
+fn boards(cluster: &ClusterView) -> Vec<BoardPower> {
+    let mut known: BTreeMap<(&str, u32), BoardPower> = BTreeMap::new();
+    let of = |gpu| *known.entry(kind_of(gpu)).or_insert_with(|| BoardPower::of(gpu));
+    cluster.gpus.iter().map(of).collect()
+}
+
+fn kind_of(gpu: &GpuView) -> (&str, u32) {
+    (&gpu.model, slices(gpu, None))
+}
+
+/// Returns whether jobs share an instance: a further job there uses no more slices.
+fn is_shared(state: &InstanceState) -> bool {
+    match state {
+        InstanceState::Shared(tenancy) => !tenancy.sharers.is_empty(),
+        InstanceState::Cut(compute) => compute.tenancy.is_some(),
+        _ => false,
+    }
+}
+
 /// Returns the compute slices in use on a GPU. Slices that other programs may use count, too.
 fn used_slices(gpu: &GpuView) -> u64 {
     let in_use = gpu.instances.iter().filter(|instance| match &instance.state {
         InstanceState::Idle => false,
-        InstanceState::Cut(compute) => compute.tenancy.is_some(),
+        state @ (InstanceState::Shared(_) | InstanceState::Cut(_)) => is_shared(state),
         InstanceState::Taken { .. }
-        | InstanceState::Shared(_)
         | InstanceState::Foreign
         | InstanceState::Stuck
         | InstanceState::Leaving
@@ -122,173 +141,188 @@ fn used_slices(gpu: &GpuView) -> u64 {
 /// Returns the expected power of a cluster.
 pub fn power_use(cluster: &ClusterView) -> PowerUse {
     let mut all = PowerUse::default();
-    for gpu in &cluster.gpus {
-        let board = BoardPower::of(gpu);
+    for (gpu, board) in cluster.gpus.iter().zip(boards(cluster)) {
         all.idle += board.idle;
         all.expected += board.with(used_slices(gpu));
         all.full += board.limit;
-        if board_limit(&gpu.model).is_none() {
+        if !all.unknown.contains(&gpu.model) && board_limit(&gpu.model).is_none() {
             all.unknown.insert(gpu.model.clone());
         }
     }
     all
 }
 
-/// The power of one round: what is in use, and what its decisions add.
-#[derive(Clone)]
+/// The power of one round: what is in use, with the decisions of the round that are kept.
 struct RoundPower<'c> {
     cluster: &'c ClusterView,
     cap: PowerCap,
+    /// The place of each GPU in the cluster.
+    places: BTreeMap<&'c GpuId, usize>,
+    boards: Vec<BoardPower>,
+    /// What all GPUs draw while idle.
+    idle: u64,
     expected: u64,
-    /// Compute slices in use by GPU, with those of this round's decisions.
+    /// Compute slices in use by GPU.
     used: Vec<u64>,
-    /// Slots that are in use or get jobs in this round: further jobs on them add nothing.
-    occupied: BTreeSet<(usize, Option<Slot>)>,
+    /// Slots on which a further job uses no more slices.
+    shared: BTreeSet<(usize, Option<Slot>)>,
     /// The first job that waits for power.
     saved_for: Option<JobId>,
 }
 
+/// What some decisions change: only the GPUs that they name.
+#[derive(Default)]
+struct PowerChange {
+    expected: u64,
+    used: BTreeMap<usize, u64>,
+    shared: BTreeSet<(usize, Option<Slot>)>,
+}
+
 impl<'c> RoundPower<'c> {
     fn new(cluster: &'c ClusterView, cap: PowerCap) -> Self {
-        let mut occupied = BTreeSet::new();
+        let boards = boards(cluster);
+        let used: Vec<u64> = cluster.gpus.iter().map(used_slices).collect();
+        let mut shared = BTreeSet::new();
         for (at, gpu) in cluster.gpus.iter().enumerate() {
-            let busy = |state: &InstanceState| match state {
-                InstanceState::Shared(tenancy) => !tenancy.sharers.is_empty(),
-                InstanceState::Cut(compute) => compute.tenancy.is_some(),
-                _ => false,
-            };
-            let joined = gpu.instances.iter().filter(|instance| busy(&instance.state));
-            occupied.extend(joined.map(|instance| (at, instance.slot)));
+            let joined = gpu.instances.iter().filter(|instance| is_shared(&instance.state));
+            shared.extend(joined.map(|instance| (at, instance.slot)));
         }
         Self {
             cluster,
             cap,
-            expected: power_use(cluster).expected,
-            used: cluster.gpus.iter().map(used_slices).collect(),
-            occupied,
+            places: cluster.gpus.iter().enumerate().map(|(at, gpu)| (&gpu.id, at)).collect(),
+            idle: boards.iter().map(|board| board.idle).sum(),
+            expected: boards.iter().zip(&used).map(|(board, used)| board.with(*used)).sum(),
+            boards,
+            used,
+            shared,
             saved_for: None,
         }
     }
 
-    /// Returns the GPU of a decision, and how many of its slices are in use afterwards.
-    fn after(&self, decision: &Decision) -> Option<(usize, u64)> {
-        let id = decision.gpu()?;
-        let at = self.cluster.gpus.iter().position(|gpu| gpu.id == *id)?;
+    /// Returns what some decisions change.
+    fn change<'d>(&self, decisions: impl IntoIterator<Item = &'d Decision>) -> PowerChange {
+        let mut change = PowerChange { expected: self.expected, ..PowerChange::default() };
+        for decision in decisions {
+            self.count(decision, &mut change);
+        }
+        change
+    }
+
+    fn count(&self, decision: &Decision, change: &mut PowerChange) {
+        let Some(at) = decision.gpu().and_then(|gpu| self.places.get(gpu)).copied() else { return };
         let gpu = &self.cluster.gpus[at];
-        match decision {
-            Decision::Wait { .. } => None,
+        let before = change.used.get(&at).copied().unwrap_or(self.used[at]);
+        let after = match decision {
+            Decision::Wait { .. } => return,
             Decision::Start { place, .. } => {
-                let joins = self.occupied.contains(&(at, place.slot));
-                let more = if joins { 0 } else { u64::from(slices(gpu, place.slot)) };
-                Some((at, self.used[at] + more))
+                let slot = (at, place.slot);
+                let joins = self.shared.contains(&slot) || !change.shared.insert(slot);
+                before + if joins { 0 } else { u64::from(slices(gpu, place.slot)) }
             }
             Decision::Reshape { reshape, .. } => {
                 let slots: BTreeSet<_> =
                     reshape.placements.iter().map(|placed| placed.slot).collect();
                 let placed: u64 = slots.into_iter().map(|slot| u64::from(slices(gpu, slot))).sum();
                 let stays = gpu.instances.iter().filter(|instance| instance.state.fixed());
-                let stays: u64 = stays.map(|one| u64::from(slices(gpu, one.slot))).sum();
-                Some((at, placed + stays))
+                placed + stays.map(|one| u64::from(slices(gpu, one.slot))).sum::<u64>()
             }
-        }
+        };
+        let board = self.boards[at];
+        change.expected = change.expected - board.with(before) + board.with(after);
+        change.used.insert(at, after);
     }
 
-    fn count(&mut self, decision: &Decision) {
-        if let Some((at, after)) = self.after(decision) {
-            let board = BoardPower::of(&self.cluster.gpus[at]);
-            self.expected = self.expected - board.with(self.used[at]) + board.with(after);
-            self.used[at] = after;
-            if let Decision::Start { place, .. } = decision {
-                self.occupied.insert((at, place.slot));
-            }
+    fn apply(&mut self, change: PowerChange) {
+        self.expected = change.expected;
+        for (at, used) in change.used {
+            self.used[at] = used;
         }
+        self.shared.extend(change.shared);
     }
 
     /// Returns whether the power after some decisions is within the cap, and not saved for another job.
-    fn fits(&self, after: &Self) -> bool {
-        after.expected <= self.expected
-            || self.saved_for.is_none() && after.expected <= self.cap.watts
+    fn fits(&self, change: &PowerChange) -> bool {
+        change.expected <= self.expected
+            || self.saved_for.is_none() && change.expected <= self.cap.watts
     }
 
     /// Fits the reshapes of a round below the cap: the waiting jobs that they place are left out, the last
     /// one first, until the others fit. Where none of them fits, nothing is changed: a new layout that only running
-    /// jobs gain from would be made again in each round.
+    /// jobs gain from would be made again in each round. Returns what becomes of each reshape.
     fn fit_reshapes(
         &mut self,
-        decisions: &[Decision],
-        members: &[usize],
+        reshapes: &[&Decision],
         queued: &BTreeSet<JobId>,
     ) -> Vec<Vec<Decision>> {
-        let mut kept: Vec<Decision> = members.iter().map(|at| decisions[*at].clone()).collect();
+        let mut kept: Vec<Decision> = reshapes.iter().map(|one| (*one).clone()).collect();
         let mut left_out: Vec<(usize, JobId, u64)> = Vec::new();
-        loop {
-            let mut after = self.clone();
-            for decision in &kept {
-                after.count(decision);
-            }
-            let places_one =
-                |decision: &Decision| placed_jobs(decision).iter().any(|job| queued.contains(job));
-            let has_a_gain = left_out.is_empty() || kept.iter().any(places_one);
-            if !has_a_gain {
-                return self.waits_of(decisions, members, &left_out);
-            }
-            if self.fits(&after) {
-                let waits = self.waits_of(decisions, members, &left_out);
-                *self = Self { saved_for: self.saved_for, ..after };
-                return kept
-                    .into_iter()
-                    .zip(waits)
-                    .map(|(one, waits)| [vec![one], waits].concat())
-                    .collect();
-            }
-            let before = after.expected;
+        let mut change = self.change(&kept);
+        while !self.fits(&change) {
             let last = (0..kept.len()).rev().find_map(|at| {
                 let Decision::Reshape { reshape, .. } = &mut kept[at] else { return None };
                 let waits = reshape.placements.iter().rposition(|one| queued.contains(&one.job))?;
                 Some((at, reshape.placements.remove(waits).job))
             });
-            let Some((at, job)) = last else { return self.waits_of(decisions, members, &left_out) };
-            let mut without = self.clone();
-            for decision in &kept {
-                without.count(decision);
-            }
-            left_out.push((at, job, before.saturating_sub(without.expected)));
+            let Some((at, job)) = last else { break };
+            let without = self.change(&kept);
+            left_out.push((at, job, change.expected.saturating_sub(without.expected)));
+            change = without;
         }
+        let places_one =
+            |decision: &Decision| placed_jobs(decision).iter().any(|job| queued.contains(job));
+        let has_a_gain = left_out.is_empty() || kept.iter().any(places_one);
+        let is_kept = self.fits(&change) && has_a_gain;
+        let mut outcomes: Vec<Vec<Decision>> = vec![Vec::new(); reshapes.len()];
+        for (at, job, added) in left_out.into_iter().rev() {
+            outcomes[at].push(self.wait(policy_of(reshapes[at]), job, added));
+            self.save_for(job, added);
+        }
+        if is_kept {
+            self.apply(change);
+            for (outcome, one) in outcomes.iter_mut().zip(kept) {
+                outcome.insert(0, one);
+            }
+        }
+        outcomes
     }
 
-    /// Returns the waits of the jobs that were left out, by the decision that placed them. Power is saved for the
-    /// first of them that the cap can hold.
-    fn waits_of(
-        &mut self,
-        decisions: &[Decision],
-        members: &[usize],
-        left_out: &[(usize, JobId, u64)],
-    ) -> Vec<Vec<Decision>> {
-        let idle = power_use(self.cluster).idle;
-        let mut waits: Vec<Vec<Decision>> = vec![Vec::new(); members.len()];
-        for (at, job, added) in left_out.iter().rev() {
-            waits[*at].push(self.wait(policy_of(&decisions[members[*at]]), *job, *added));
-            if self.saved_for.is_none() && idle + added <= self.cap.watts {
-                self.saved_for = Some(*job);
-            }
+    /// Fits starts below the cap that happen together or not at all. Returns what becomes of each.
+    fn fit_starts(&mut self, starts: &[&Decision]) -> Vec<Vec<Decision>> {
+        let change = self.change(starts.iter().copied());
+        if self.fits(&change) {
+            self.apply(change);
+            return starts.iter().map(|start| vec![(*start).clone()]).collect();
+        }
+        let added = change.expected.saturating_sub(self.expected);
+        let wait = |start: &&Decision| {
+            let jobs = placed_jobs(start).into_iter();
+            jobs.map(|job| self.wait(policy_of(start), job, added)).collect()
+        };
+        let waits = starts.iter().map(wait).collect();
+        if let Some(first) = starts.first().and_then(|start| placed_jobs(start).first().copied()) {
+            self.save_for(first, added);
         }
         waits
     }
 
-    fn left(&self) -> u64 {
-        self.cap.watts.saturating_sub(self.expected)
+    /// Saves power for a job that waits for it, if it is the first one and the cap can hold it.
+    fn save_for(&mut self, job: JobId, added: u64) {
+        if self.saved_for.is_none() && self.idle + added <= self.cap.watts {
+            self.saved_for = Some(job);
+        }
     }
 
     fn wait(&self, policy: &str, job: JobId, added: u64) -> Decision {
         let PowerCap { watts: cap } = self.cap;
-        let (expected, left) = (self.expected, self.left());
+        let (expected, left) = (self.expected, self.cap.watts.saturating_sub(self.expected));
         let saved = match self.saved_for {
             Some(first) if first != job => {
                 format!(", which job {first} ahead of it waits for")
             }
             _ => String::new(),
         };
-        let least = power_use(self.cluster).idle + added;
+        let least = self.idle + added;
         let would_start_if = if least > cap {
             format!("the power cap is raised to {least} W: with less it can never start")
         } else {
@@ -328,7 +362,8 @@ pub fn keep_below_cap(
     };
     let queued: BTreeSet<JobId> = waiting.iter().map(|queued| queued.id).collect();
     let mut round = RoundPower::new(cluster, cap);
-    let mut refused_gpus: BTreeSet<GpuId> = BTreeSet::new();
+    // The steps of a decision assume those of earlier ones for the same GPU.
+    let mut refused_gpus: BTreeSet<&GpuId> = BTreeSet::new();
     let mut outcomes: Vec<Option<Vec<Decision>>> = vec![None; decisions.len()];
     for at in 0..decisions.len() {
         if outcomes[at].is_some() {
@@ -341,42 +376,24 @@ pub fn keep_below_cap(
             None => vec![at],
             gang => (at..decisions.len()).filter(|i| gang_of(&decisions[*i]) == gang).collect(),
         };
-        // The steps of a decision assume those of earlier ones for the same GPU.
-        let follows_refused = members
-            .iter()
-            .any(|i| decisions[*i].gpu().is_some_and(|gpu| refused_gpus.contains(gpu)));
-        let mut after = round.clone();
-        for member in &members {
-            after.count(&decisions[*member]);
+        let group: Vec<&Decision> = members.iter().map(|member| &decisions[*member]).collect();
+        let gpus = || group.iter().filter_map(|decision| decision.gpu());
+        let made: Vec<Vec<Decision>> = if gpus().any(|gpu| refused_gpus.contains(gpu)) {
+            // It is decided again in the next round.
+            vec![Vec::new(); group.len()]
+        } else if is_reshape(&at) {
+            round.fit_reshapes(&group, &queued)
+        } else {
+            round.fit_starts(&group)
+        };
+        let is_made =
+            |made: &[Decision]| made.iter().any(|one| !matches!(one, Decision::Wait { .. }));
+        let is_refused = !made.iter().any(|made| is_made(made));
+        if is_refused {
+            refused_gpus.extend(gpus());
         }
-        if is_reshape(&at) && !follows_refused {
-            let fitted = round.fit_reshapes(&decisions, &members, &queued);
-            for (member, made) in members.iter().zip(fitted) {
-                outcomes[*member] = Some(made);
-            }
-            continue;
-        }
-        let added = after.expected.saturating_sub(round.expected);
-        let fits = round.fits(&after);
-        if fits && !follows_refused {
-            round = after;
-            for member in members {
-                outcomes[member] = Some(vec![decisions[member].clone()]);
-            }
-            continue;
-        }
-        for member in members {
-            let decision = &decisions[member];
-            refused_gpus.extend(decision.gpu().cloned());
-            let jobs = placed_jobs(decision).into_iter().filter(|job| queued.contains(job));
-            let waits = jobs.map(|job| round.wait(policy_of(decision), job, added));
-            // What only follows a refused decision is decided again in the next round.
-            outcomes[member] = Some(if fits { Vec::new() } else { waits.collect() });
-        }
-        let can_ever = power_use(cluster).idle + added <= cap.watts;
-        if !fits && can_ever && round.saved_for.is_none() {
-            round.saved_for =
-                placed_jobs(&decisions[at]).into_iter().find(|job| queued.contains(job));
+        for (member, made) in members.into_iter().zip(made) {
+            outcomes[member] = Some(made);
         }
     }
     outcomes.into_iter().flatten().flatten().collect()

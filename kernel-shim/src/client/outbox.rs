@@ -19,6 +19,8 @@ pub struct RecordOutbox {
     streams: u32,
     /// Whether the queue knows records about needs.
     sends_needs: bool,
+    /// Where the search for changed needs goes on.
+    need_next: u32,
     /// A record that did not fit into the last frame.
     kept: Option<ShimRecord>,
 }
@@ -60,7 +62,7 @@ impl RecordOutbox {
         }
         // Before the requests that depend on them.
         if self.sends_needs
-            && let Some((kernel, need)) = kernel_catalog::take_changed_need()
+            && let Some((kernel, need)) = kernel_catalog::take_changed_need(&mut self.need_next)
         {
             return Some(ShimRecord::Need { kernel, need });
         }

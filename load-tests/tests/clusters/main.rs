@@ -30,6 +30,7 @@ mod node_certificates;
 mod notifications;
 mod oidc;
 mod options;
+mod power;
 mod predictions;
 mod quotas;
 mod requests;

@@ -119,8 +119,11 @@ pub(super) async fn list(
     at: &mut PgConnection,
     query: &RecordQuery,
 ) -> Result<JobRecords, StoreError> {
+    // In this order: a job that starts between the two statements is in both, and would otherwise be in neither. Clients
+    // take a job that is not listed for one that has ended.
+    let mut groups = waiting(at, query).await?;
     let rows = jobs(at, query).await?;
-    let groups = waiting(at, query).await?;
+    leave_out_listed(&mut groups, &rows);
     let several = rows.iter().filter(|row| row.array_first.is_some()).map(|row| row.submission);
     let of_groups = groups.iter().filter(|group| group.array_first.is_some());
     let names = task_names(at, several.chain(of_groups.map(|group| group.submission))).await?;
@@ -248,6 +251,15 @@ impl WaitingGroup {
             Some(JobRun { row, more: clamped(run.len() - 1) })
         }));
     }
+}
+
+/// Removes the jobs from the groups that are listed alone, since they no longer wait.
+fn leave_out_listed(groups: &mut Vec<WaitingGroup>, rows: &[RecordRow]) {
+    let listed: BTreeSet<i64> = rows.iter().map(|row| row.job).collect();
+    for group in groups.iter_mut() {
+        group.jobs.retain(|job| !listed.contains(job));
+    }
+    groups.retain(|group| !group.jobs.is_empty());
 }
 
 /// A job, and the jobs with the numbers behind it that differ from it in nothing else.
@@ -610,23 +622,39 @@ mod tests {
         assert!(!is_next(&running, &task(51, 1, "running")), "each has a place of its own");
     }
 
-    #[test]
-    fn waiting_jobs_with_consecutive_numbers_are_one_run_where_records_are_folded() {
-        let group = || WaitingGroup {
+    fn group(jobs: &[i64]) -> WaitingGroup {
+        WaitingGroup {
             submission: 50,
             state: "queued".to_owned(),
             reason: Some("resources".to_owned()),
-            // As the database groups them, in any order.
-            jobs: vec![54, 51, 50, 52, 60],
+            jobs: jobs.to_vec(),
             array_first: Some(0),
             job_name: "a".to_owned(),
             user_name: "ada".to_owned(),
             accepted_at: OffsetDateTime::UNIX_EPOCH,
             partition: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_job_that_starts_between_the_two_statements_is_listed_once_and_runs() {
+        let mut runs = Vec::new();
+        group(&[51]).add_runs(false, &mut runs);
+        let started: Vec<RecordRow> = runs.into_iter().map(|run| run.row).collect();
+        let mut groups = vec![group(&[50, 51, 52]), group(&[51])];
+
+        leave_out_listed(&mut groups, &started);
+
+        let left: Vec<_> = groups.iter().map(|group| group.jobs.clone()).collect();
+        assert_eq!(left, [[50, 52]]);
+    }
+
+    #[test]
+    fn waiting_jobs_with_consecutive_numbers_are_one_run_where_records_are_folded() {
         let runs = |is_folded| {
             let mut runs = Vec::new();
-            group().add_runs(is_folded, &mut runs);
+            // As the database groups them, in any order.
+            group(&[54, 51, 50, 52, 60]).add_runs(is_folded, &mut runs);
             runs.iter().map(|run| (run.row.job, run.more)).collect::<Vec<_>>()
         };
 
