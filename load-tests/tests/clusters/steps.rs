@@ -173,6 +173,8 @@ fn a_process_on_another_node_of_an_allocation_has_the_callers_terminal_variables
     terminal.wait_for("gave 9\r\n", SOON);
     terminal.type_in("srun -N1 -n1 -w n2 --pty no-such-program; echo gave $?\r");
     terminal.wait_for("execve(): no-such-program: No such file or directory", SOON);
+    // Until it has ended, what is typed is for that program.
+    terminal.wait_for("gave 2\r\n", SOON);
     terminal.type_in("exit\r");
     wait::until(SOON, "the shell here", || (!terminal.is_raw()).then_some(()));
     terminal.type_in("exit\r");
