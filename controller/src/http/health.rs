@@ -15,7 +15,7 @@ use super::identity::Caller;
 use super::openapi::{OPENAPI_JSON, Problems, methods_of};
 use super::state::State;
 use super::{figures, metrics};
-use crate::ports::Readiness;
+use crate::ports::{Readiness, ToPlacer};
 use crate::process_metrics;
 
 /// How long the counts of jobs are good for: counting millions takes a while, and several
@@ -96,6 +96,10 @@ pub(super) async fn prometheus(
     }
     if let Ok(Ok(nodes)) = timeout(PART_WITHIN, state.nodes()).await {
         metrics::show_nodes(&nodes, &state.ports.shape.borrow().clone());
+    }
+    let power = state.query(|reply| ToPlacer::ReportPower { reply });
+    if let Ok(Ok(power)) = timeout(PART_WITHIN, power).await {
+        metrics::show_power(&power);
     }
     let ready = matches!(*state.ports.readiness.borrow(), Readiness::Ready { .. });
     process_metrics::export(ready);

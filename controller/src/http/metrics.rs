@@ -8,7 +8,7 @@ use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
     Registry, TextEncoder,
 };
-use tessera_api_types::{JobCounts, NodeDetails};
+use tessera_api_types::{JobCounts, NodeDetails, PowerReport};
 use tessera_model::mig::MigState;
 use tessera_telemetry::names::metric;
 
@@ -44,6 +44,7 @@ struct Metrics {
     drained: IntGaugeVec,
     closed: IntGaugeVec,
     faults: IntGaugeVec,
+    power: IntGaugeVec,
     operator: IntCounterVec,
 }
 
@@ -106,6 +107,11 @@ impl Metrics {
                 "Faults of the GPU that were not cleared.",
                 &["gpu", "cause"],
             ),
+            power: gauges(
+                metric::POWER,
+                "Bounds on the power of all GPUs together, and the cap on it.",
+                &["what"],
+            ),
             operator: IntCounterVec::new(
                 Opts::new(metric::OPERATOR_ACTIONS, "Changes by administrators."),
                 &["what", "how"],
@@ -123,7 +129,7 @@ impl Metrics {
         )
         .expect(WELL_FORMED);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let all: [Box<dyn prometheus::core::Collector>; 15] = [
+        let all: [Box<dyn prometheus::core::Collector>; 16] = [
             Box::new(build),
             Box::new(self.requests.clone()),
             Box::new(self.seconds.clone()),
@@ -138,6 +144,7 @@ impl Metrics {
             Box::new(self.drained.clone()),
             Box::new(self.closed.clone()),
             Box::new(self.faults.clone()),
+            Box::new(self.power.clone()),
             Box::new(self.operator.clone()),
         ];
         for collector in all.into_iter().chain(process_metrics::collectors()) {
@@ -173,6 +180,22 @@ pub(super) fn count_admin_change(what: &str, how: &str) {
 pub(super) fn show_jobs(counts: &JobCounts) {
     for (state, jobs) in &counts.by_state {
         METRICS.jobs.with_label_values(&[state]).set(gauge_value(*jobs));
+    }
+}
+
+/// Exports the bounds on the GPUs' power; without a cap there is none in the metrics.
+pub(super) fn show_power(report: &PowerReport) {
+    METRICS.power.reset();
+    let bounds = [
+        ("expected", Some(report.expected_watts)),
+        ("idle", Some(report.idle_watts)),
+        ("full", Some(report.full_watts)),
+        ("cap", report.cap_watts),
+    ];
+    for (what, watts) in bounds {
+        if let Some(watts) = watts {
+            METRICS.power.with_label_values(&[what]).set(gauge_value(watts));
+        }
     }
 }
 

@@ -19,6 +19,8 @@ pub mod metric {
     /// Gauge: 1 for a GPU with an administrative override, else 0, by `gpu` and `how` (`drained`,
     /// `quarantined`, `pinned`).
     pub const GPU_CLOSED: &str = "tessera_gpu_closed";
+    /// Gauge: bounds on the power of all GPUs in watts, by `what` (`expected`, `idle`, `full`, and `cap` if one is set).
+    pub const POWER: &str = "tessera_power_watts";
     /// Gauge: faults of a GPU that were not cleared, each counted as often as it occurred, by `gpu` and
     /// `cause`.
     pub const GPU_FAULTS: &str = "tessera_gpu_faults";

@@ -38,6 +38,11 @@ fn a_job_that_would_exceed_the_power_cap_waits_until_another_ends_and_a_new_lead
     let shown = done(&cluster, &["power-cap"]);
     assert!(shown.contains("130 W") && shown.contains("124 W at most"), "{shown}");
 
+    let metrics = cluster.call("GET", "/metrics", None).expect(200).text();
+    for line in ["{what=\"cap\"} 130", "{what=\"expected\"} 124", "{what=\"full\"} 400"] {
+        assert!(metrics.contains(&format!("tessera_power_watts{line}\n")), "{metrics}");
+    }
+
     cluster.controller.kill();
     cluster.controller.start();
     let after = wait::until(2 * SOON, "the new leader reports the power", || {
