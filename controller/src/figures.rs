@@ -3,7 +3,7 @@
 
 pub mod series;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -90,6 +90,7 @@ impl FigureCache {
 
     /// Returns how long attempts have done nothing, by fresh reports only; zero for those that do something.
     pub fn idle_of(&self, attempts: &[AttemptId]) -> Vec<IdleReport> {
+        let watched: HashSet<_> = attempts.iter().collect();
         let state = self.state();
         let fresh = state.shown.values().filter(|shown| shown.received.elapsed() < FRESH);
         let reported = fresh.flat_map(|shown| {
@@ -97,7 +98,7 @@ impl FigureCache {
             shown.figures.attempts.iter().map(move |figures| (at, figures))
         });
         reported
-            .filter(|(_, figures)| attempts.contains(&figures.attempt))
+            .filter(|(_, figures)| watched.contains(&figures.attempt))
             .map(|(at, figures)| IdleReport {
                 attempt: figures.attempt,
                 idle: figures.idle_since.map_or(Millis::ZERO, |since| at.minus(since)),

@@ -109,6 +109,11 @@ pub(super) async fn update(
     let request = body.parse::<UpdateRequest>()?;
     let waits_for = request.dependency.clone().filter(|text| !text.trim().is_empty());
     let (sm, mut update) = request.into_update()?;
+    // Held until the change is committed, and thus seen by the next one.
+    let _turn = match waits_for {
+        Some(_) => Some(state.turn_to_change_dependencies().await?),
+        None => None,
+    };
     if let Some(text) = waits_for {
         update.dependency = Some(new_dependency(&state, &caller, job.0, &text).await?);
     }

@@ -7,7 +7,7 @@ use tessera_api_types::NodeDetails;
 use tessera_model::spec::JobSpec;
 use tessera_model::{JobId, JobRef};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
+use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::change_log::ChangeLog;
@@ -54,6 +54,7 @@ pub(crate) struct State {
     waits: Arc<Places>,
     sessions: Arc<Places>,
     explaining: Semaphore,
+    dependency_changes: Mutex<()>,
 }
 
 impl State {
@@ -75,6 +76,7 @@ impl State {
             ),
             waits: Places::new(WAITS_MAX, WAITS_EACH_MAX, "too many requests wait for jobs"),
             explaining: Semaphore::new(EXPLAINED_MAX),
+            dependency_changes: Mutex::new(()),
             ports,
         }
     }
@@ -119,6 +121,15 @@ impl State {
     ) -> Result<Option<DeadlineForecast>, ApiError> {
         let _turn = self.turn_to_explain().await?;
         self.query(|reply| ToPlacer::ForecastDeadline { spec, reply }).await
+    }
+
+    /// Waits until no other request changes what a job waits for. Two changes at once could close a circle which
+    /// neither of them sees. Only the leader takes changes, so one process' lock is enough.
+    pub(super) async fn turn_to_change_dependencies(&self) -> Result<MutexGuard<'_, ()>, ApiError> {
+        let turn = timeout(ANSWER_WITHIN, self.dependency_changes.lock()).await;
+        turn.map_err(|_| ApiError::Overloaded {
+            reason: "too many changes of dependencies are being made",
+        })
     }
 
     /// Waits until one more explanation may be computed: each takes many rounds of the policy.

@@ -3,7 +3,10 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Barrier;
+use std::thread;
 
+use serde_json::json;
 use tessera_api_types::{ArrayRange, ProblemDetails, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
@@ -286,4 +289,32 @@ fn slurms_commands_show_what_a_job_waits_for() {
     rig.wait_reason(second, "dependency_never_satisfied");
     let line = rig.printed("squeue", &["-h", "-j", &named, "-o", "%t %R %E"]);
     assert_eq!(line.trim(), format!("PD (DependencyNeverSatisfied) afterok:{first}(failed)"));
+}
+
+#[test]
+fn two_changes_at_the_same_moment_never_make_two_jobs_wait_for_each_other() {
+    let rig = Rig::new();
+    let blocker = rig.until_file("never", 0);
+    let change = |job: u64, other: u64| {
+        let body = serde_json::to_vec(&json!({ "dependency": format!("afterany:{other}") }));
+        let path = format!("/v1/jobs/{job}");
+        rig.cluster.call("PATCH", &path, Some(&body.unwrap())).status
+    };
+
+    for _ in 0..12 {
+        let (one, other) =
+            (rig.after(&format!("afterok:{blocker}")), rig.after(&format!("afterok:{blocker}")));
+        let start = Barrier::new(2);
+        let mut answers = thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                start.wait();
+                change(one, other)
+            });
+            start.wait();
+            let second = change(other, one);
+            [first.join().unwrap(), second]
+        });
+        answers.sort_unstable();
+        assert_eq!(answers, [200, 400]);
+    }
 }
