@@ -28,7 +28,7 @@ pub struct Figure {
 /// A benchmark that can be repeated.
 #[derive(Clone, Copy, Debug)]
 pub struct Benchmark {
-    /// The program in `load-tests/src/bin`; the record is `load-tests/results/NAME.json`.
+    /// The program in `load-tests/drivers/src/bin` or `load-tests/src/bin`; the record is `load-tests/results/NAME.json`.
     pub name: &'static str,
     /// The options with which the record was made.
     pub options: &'static [&'static str],

@@ -91,6 +91,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["tessera-model", "tessera-kernel-queue", "tessera-frames", "tessera-wire"],
     ),
     ("tessera-load-tests", &["*"]),
+    ("tessera-load-drivers", &["*"]),
     ("tessera-tidy", &[]),
     ("tessera-features", &[]),
 ];

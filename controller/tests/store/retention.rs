@@ -1,12 +1,6 @@
 //! What ended long ago is removed with all that was recorded about it, and nothing else is.
 
-#[path = "http_api/database.rs"]
-mod database;
-#[allow(dead_code, reason = "the API's tests seed more than these need")]
-#[path = "http_api/seed.rs"]
-mod seed;
-
-use seed::Seed;
+use crate::seed::Seed;
 use sqlx::{Connection as _, PgConnection, PgPool};
 use tessera_controller::store::{connect, retention, rounds};
 
@@ -46,7 +40,7 @@ async fn sweep(connection: &mut PgConnection, keep_secs: f64) -> u64 {
 
 #[tokio::test]
 async fn old_jobs_go_with_all_that_was_recorded_and_the_rest_stays() {
-    let options = database::fresh().await;
+    let options = crate::database::fresh().await;
     let pool = connect::pool(options.clone(), 2);
     let seed = Seed(&pool);
     seed.node().await;
@@ -92,7 +86,7 @@ async fn old_jobs_go_with_all_that_was_recorded_and_the_rest_stays() {
 
 #[tokio::test]
 async fn a_job_for_which_another_one_waits_is_kept_until_that_one_has_ended() {
-    let options = database::fresh().await;
+    let options = crate::database::fresh().await;
     let pool = connect::pool(options.clone(), 2);
     let seed = Seed(&pool);
     // A job, an array, and a job that waits for the first one and for a task of the array.
@@ -119,7 +113,7 @@ async fn a_job_for_which_another_one_waits_is_kept_until_that_one_has_ended() {
 
 #[tokio::test]
 async fn a_long_history_goes_in_batches_and_only_by_the_leader() {
-    let options = database::fresh().await;
+    let options = crate::database::fresh().await;
     let pool = connect::pool(options.clone(), 2);
     sqlx::raw_sql(
         "INSERT INTO submissions (first_job, tasks, job_name, user_name, spec, accepted_at)
@@ -142,7 +136,7 @@ async fn a_long_history_goes_in_batches_and_only_by_the_leader() {
 
 #[tokio::test]
 async fn recorded_rounds_go_a_chain_at_a_time_by_age_and_by_size_and_the_newest_stays() {
-    let options = database::fresh().await;
+    let options = crate::database::fresh().await;
     let pool = connect::pool(options.clone(), 2);
     // Three chains: of 10, 5 and 0 days ago.
     sqlx::raw_sql(

@@ -3,7 +3,7 @@
 //! scenario.
 //!
 //! ```text
-//! cargo run --release -p tessera-load-tests --bin live-round -- --rounds 50
+//! cargo run --release -p tessera-load-drivers --bin live-round -- --rounds 50
 //! ```
 //!
 //! Scale 1 is 20 nodes × 8 A100-40GB with 1,120 jobs that run and 5,000 that wait, of 50 tasks; half of

@@ -106,7 +106,7 @@ fn install(folder: &Path) -> anyhow::Result<Paths> {
     }
     std::fs::copy(&built, &shim)
         .with_context(|| format!("{} is not there: run ./x build", built.display()))?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernel/null_driver.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernel/null_driver.c");
     let status = Command::new("cc")
         .args(["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"])
         .args([&driver, &source])

@@ -1,12 +1,10 @@
 //! The fencing protocol, played against a real agent: restarts, leases, generations, epochs,
 //! tombstones, and the death of each process in turn.
 
-mod common;
-
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Agent, CONTROLLER, Cluster, Place, Session, eventually, kill, order, runs, shell};
+use crate::common::{Agent, CONTROLLER, Cluster, Place, Session, eventually, kill, order, runs, shell};
 use tessera_frames::cluster::{AttemptStatus, LaunchOrder, StopCause, ToAgent, ToController};
 use tessera_model::life::Outcome;
 use tessera_model::spec::OutputPaths;
@@ -96,7 +94,7 @@ async fn an_end_that_came_while_the_agent_was_dead_is_reported_until_it_is_ackno
     let mut session = cluster.welcome().await;
     session.send(ToAgent::EndAck { attempt: order.attempt }).await;
     // In the same order as the acknowledgement: when this ends, that has been taken in.
-    session.run(&common::order(&place, &["/bin/true"])).await;
+    session.run(&crate::common::order(&place, &["/bin/true"])).await;
     kill_agent(&mut agent);
     restart(&cluster, &mut agent);
     assert_eq!(cluster.welcome().await.reported(order.attempt), None);
@@ -137,7 +135,7 @@ async fn a_killed_shepherd_takes_its_attempt_along_within_a_second() {
 
 fn shepherds(agent: &Agent) -> Vec<u32> {
     let entries = std::fs::read_dir(agent.data.join("shepherds")).unwrap();
-    entries.flatten().filter_map(|entry| common::shepherd_pid(&entry.path())).collect()
+    entries.flatten().filter_map(|entry| crate::common::shepherd_pid(&entry.path())).collect()
 }
 
 #[tokio::test]
@@ -309,7 +307,7 @@ async fn a_new_generation_kills_the_old_ones_attempts_before_anything_else() {
         panic!("{:?}", session.inventory)
     };
     assert_eq!(record.outcome, Outcome::Lost, "{record:?}");
-    let late = common::order(&place, &["/bin/true"]);
+    let late = crate::common::order(&place, &["/bin/true"]);
     let refused = session.run(&late).await;
     assert_eq!(refused.outcome, Outcome::NotStarted, "it is for generation 1");
 

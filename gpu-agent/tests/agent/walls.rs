@@ -1,10 +1,7 @@
 //! Attacks on other users and on the node, by jobs of real accounts under a real agent that is root. Where the
 //! tests are not root's, they can become nobody else, and print that.
 
-mod common;
-#[path = "walls/unit.rs"]
 mod unit;
-#[path = "walls/unprivileged.rs"]
 mod unprivileged;
 
 use std::ffi::CString;
@@ -14,7 +11,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Agent, Cluster, LogRead, Place, Session, order, shell};
+use crate::common::{Agent, Cluster, LogRead, Place, Session, order, shell};
 use tessera_frames::cluster::{
     ExitRecord, FromSession, KernelQueueSpec, LaunchOrder, LogStream, StopCause, ToAgent,
 };
@@ -191,7 +188,7 @@ async fn a_job_reaches_nothing_of_the_node_and_of_other_users() {
 
     assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
     assert_eq!(text, "done\n");
-    assert!(common::runs(pid), "the victim was killed");
+    assert!(crate::common::runs(pid), "the victim was killed");
     // The victim's own file says that the attack looked in the right place.
     assert!(Path::new(&format!("/proc/{pid}/cwd/secret")).exists());
 }
@@ -471,8 +468,8 @@ async fn a_shepherd_that_is_silent_when_its_job_should_have_ended_is_killed() {
     stage.session.launch(&order).await;
     let pid = stage.session.until_running(order.attempt).await;
     let shepherds = std::fs::read_dir(stage.agent.data.join("shepherds")).unwrap().flatten();
-    for shepherd in shepherds.filter_map(|entry| common::shepherd_pid(&entry.path())) {
-        common::kill(shepherd, "-STOP");
+    for shepherd in shepherds.filter_map(|entry| crate::common::shepherd_pid(&entry.path())) {
+        crate::common::kill(shepherd, "-STOP");
     }
 
     let (attempt, cause) = (order.attempt, StopCause::Cancel);
@@ -480,7 +477,7 @@ async fn a_shepherd_that_is_silent_when_its_job_should_have_ended_is_killed() {
     let record = stage.session.until_ended(attempt).await;
 
     assert_eq!(record.outcome, Outcome::Lost, "{record:?}");
-    common::eventually("the job is dead", || !common::runs(pid)).await;
+    crate::common::eventually("the job is dead", || !crate::common::runs(pid)).await;
     let (record, _) = stage.run(&stage.of("ada", "true")).await;
     assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
 }
@@ -652,7 +649,7 @@ impl Stage {
 
     /// Waits until an attempt printed some words.
     async fn until_prints(&self, order: &LaunchOrder, words: &str) {
-        let ends = tokio::time::Instant::now() + common::PATIENCE;
+        let ends = tokio::time::Instant::now() + crate::common::PATIENCE;
         loop {
             let text = self.read(order).await.unwrap_or_default();
             if text.contains(words) {
@@ -801,12 +798,12 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         maps.contains("tessera-gate")
     };
-    common::eventually("both jobs have the page", || pids.iter().all(has_page)).await;
+    crate::common::eventually("both jobs have the page", || pids.iter().all(has_page)).await;
     let sessions = || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         text.lines().filter(|line| line.contains("session ")).count()
     };
-    common::eventually("both jobs are in the queue", || sessions() >= 2).await;
+    crate::common::eventually("both jobs are in the queue", || sessions() >= 2).await;
     let page = variable(pids[0], variables::GATE);
     assert_eq!(page, variable(pids[1], variables::GATE));
     assert_eq!(owner(&page), (ADA, 0o600));
@@ -823,10 +820,10 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
         gates.display(),
     );
     assert_eq!(stage.elsewhere("eve", &attack).await, "done\n");
-    assert!(pids.iter().all(|pid| common::runs(*pid)), "both jobs go on");
+    assert!(pids.iter().all(|pid| crate::common::runs(*pid)), "both jobs go on");
     // Not even their own user can shorten it: it is no file.
     assert_eq!(stage.elsewhere("ada", &attack).await, "done\n");
-    assert!(pids.iter().all(|pid| common::runs(*pid)), "both jobs go on");
+    assert!(pids.iter().all(|pid| crate::common::runs(*pid)), "both jobs go on");
     assert!(stage.agent.child.try_wait().unwrap().is_none(), "the agent goes on");
 
     for order in [&one, &two] {
@@ -841,7 +838,7 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
     stage.session.launch(&last).await;
     let pid = stage.session.until_running(last.attempt).await;
     // Only then the program runs: before, the process has its launcher's environment.
-    common::eventually("the next job has the page", || has_page(&pid)).await;
+    crate::common::eventually("the next job has the page", || has_page(&pid)).await;
     let next_page = variable(pid, variables::GATE);
     assert_eq!(owner(&next_page), (EVE, 0o600));
     let (attempt, cause) = (last.attempt, StopCause::Cancel);

@@ -1,13 +1,7 @@
 //! The store on a real PostgreSQL: rows of older schemas, corrupt rows, and every column of a
 //! reservation.
 
-#[path = "http_api/database.rs"]
-mod database;
-#[allow(dead_code, reason = "the API's tests seed more than these need")]
-#[path = "http_api/seed.rs"]
-mod seed;
-
-use seed::{GPU, NODE, Seed};
+use crate::seed::{GPU, NODE, Seed};
 use serde_json::{Value, json};
 use sqlx::migrate::Migrate as _;
 use sqlx::{Connection as _, PgConnection};
@@ -68,7 +62,7 @@ const OLD_ROWS: &str = r#"
 
 /// Applies the migrations before one, and returns the connection to the new database.
 async fn database_before(version: i64, name: &str) -> PgConnection {
-    let options = database::fresh().await;
+    let options = crate::database::fresh().await;
     let mut admin = PgConnection::connect_with(&options).await.unwrap();
     let create = format!("CREATE DATABASE {name} TEMPLATE template0");
     sqlx::raw_sql(sqlx::AssertSqlSafe(create)).execute(&mut admin).await.unwrap();
@@ -115,7 +109,7 @@ async fn rows_under_the_old_names_are_read_under_the_new_ones() {
 
 #[tokio::test]
 async fn a_corrupt_row_is_named_with_its_column_and_never_read_as_zero() {
-    let options = database::fresh().await;
+    let options = crate::database::fresh().await;
     let pool = connect::pool(options.clone(), 1);
     let seed = Seed(&pool);
     seed.node().await;
@@ -252,7 +246,7 @@ async fn row(connection: &mut PgConnection, query: &'static str) -> Value {
 
 #[tokio::test]
 async fn every_column_of_a_reservation_is_written() {
-    let options = database::fresh().await;
+    let options = crate::database::fresh().await;
     let pool = connect::pool(options.clone(), 1);
     let seed = Seed(&pool);
     seed.node().await;

@@ -1,9 +1,6 @@
 //! The outbox of mail and webhooks on a real PostgreSQL: what is written with a change, and how it
 //! is delivered.
 
-#[path = "http_api/database.rs"]
-mod database;
-
 use std::sync::Arc;
 
 use sqlx::{Connection as _, PgConnection, Row as _};
@@ -32,7 +29,7 @@ fn webhook(states: &[JobState]) -> NotificationRules {
 }
 
 async fn connect() -> PgConnection {
-    PgConnection::connect_with(&database::fresh().await).await.unwrap()
+    PgConnection::connect_with(&crate::database::fresh().await).await.unwrap()
 }
 
 /// Submits an array of two tasks; returns its number.

@@ -1,12 +1,10 @@
 //! Errors of GPUs, restarts of the machine and drivers that are gone, on the stand-in for
 //! NVIDIA's library.
 
-mod common;
-
 use std::io::Write as _;
 use std::path::Path;
 
-use common::{Agent, Cluster, Place, Session, plan, shell};
+use crate::common::{Agent, Cluster, Place, Session, plan, shell};
 use tessera_frames::cluster::{
     AttemptStatus, FaultAction, FaultCause, GpuHealth, GpuReport, LaunchOrder, MigReport, PlanEnd,
     ToAgent, ToController,
@@ -35,7 +33,7 @@ async fn stage() -> (Cluster, Agent, Session, GpuReport) {
     let cluster = Cluster::new();
     let data = cluster.enrol("n1");
     configure(&data);
-    common::make_sim(&data);
+    crate::common::make_sim(&data);
     let agent = start(&cluster, &data);
     let session = cluster.welcome().await;
     let gpu = session.gpu("A100");
@@ -48,7 +46,7 @@ fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
 }
 
 fn faults(agent: &Agent, lines: &str) {
-    common::sim_node(agent).set_faults(lines).unwrap();
+    crate::common::sim_node(agent).set_faults(lines).unwrap();
 }
 
 /// Two slices with a running attempt on each.
@@ -74,7 +72,7 @@ async fn busy_pair(session: &mut Session, gpu: &GpuReport) -> (GpuReport, Vec<La
 
 /// The driver's number of the instance that starts at a slice.
 fn number(agent: &Agent, start: u8) -> u32 {
-    let state = common::sim_node(agent).read().unwrap();
+    let state = crate::common::sim_node(agent).read().unwrap();
     state.gpus[0].instances.iter().find(|i| i.slot.start == start).unwrap().id
 }
 
@@ -290,7 +288,7 @@ async fn a_gpu_that_fell_off_the_bus_is_out_until_the_machine_was_restarted() {
         agent.child.wait().unwrap();
         faults(&agent, "");
         if rebooted {
-            common::sim_node(&agent).reboot().unwrap();
+            crate::common::sim_node(&agent).reboot().unwrap();
         }
         agent = start(&cluster, &agent.data);
         let reason = faulty(cluster.welcome().await.gpu("A100"));

@@ -1,8 +1,6 @@
 //! Attempts as real processes, under a real agent, ordered by a controller of the test's own.
 
-mod common;
-
-use common::{Cluster, LogRead, Place, Session, order, shell};
+use crate::common::{Cluster, LogRead, Place, Session, order, shell};
 use tessera_frames::cluster::{ArrayPosition, LaunchOrder, LogStream, StopCause, ToAgent};
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::spec::{JobProgram, OutputPaths};
@@ -10,7 +8,7 @@ use tessera_model::{JobId, Millis};
 
 struct Stage {
     cluster: Cluster,
-    agent: common::Agent,
+    agent: crate::common::Agent,
     session: Session,
     place: Place,
 }
@@ -160,7 +158,7 @@ async fn a_stopped_program_gets_its_grace_and_then_is_killed() {
 async fn up(stage: &Stage, order: &LaunchOrder) {
     let path =
         stage.agent.data.join(format!("outputs/{}.out", order.attempt.as_uuid().hyphenated()));
-    common::eventually("the program is up", || {
+    crate::common::eventually("the program is up", || {
         std::fs::read_to_string(&path).is_ok_and(|text| text.starts_with("up"))
     })
     .await;
@@ -202,9 +200,9 @@ async fn what_a_program_leaves_behind_dies_with_it() {
             panic!("no output")
         };
         let pid = text.trim().parse().unwrap();
-        common::eventually("the daemon is dead", || !common::runs(pid)).await;
+        crate::common::eventually("the daemon is dead", || !crate::common::runs(pid)).await;
         // The shepherd is used again, and what it killed before harms nobody.
-        let next = session.run(&common::order(&place, &["/bin/true"])).await;
+        let next = session.run(&crate::common::order(&place, &["/bin/true"])).await;
         assert_eq!(next.outcome, Outcome::Succeeded, "{next:?}");
     }
 }

@@ -1,11 +1,9 @@
 //! What one attempt costs: no-op programs through agent and shepherds, seven at a time.
 //! Prints the figure; fails only where something is badly wrong.
 
-mod common;
-
 use std::time::Instant;
 
-use common::{Cluster, Place, order};
+use crate::common::{Cluster, Place, order};
 use tessera_frames::cluster::{AttemptStatus, ToAgent, ToController};
 use tessera_model::life::Outcome;
 

@@ -1,8 +1,6 @@
 //! The companion in real programs under a real agent, on a stand-in of PyTorch.
 
-mod common;
-
-use common::{Cluster, LogRead, Place, Session, order};
+use crate::common::{Cluster, LogRead, Place, Session, order};
 use tessera_frames::cluster::{ExitRecord, LaunchOrder, LogStream, ToController};
 use tessera_model::life::{Outcome, ProgramExit};
 
@@ -10,7 +8,7 @@ struct Stage {
     #[expect(dead_code, reason = "its folder lasts as long as it does")]
     cluster: Cluster,
     #[expect(dead_code, reason = "it ends with it")]
-    agent: common::Agent,
+    agent: crate::common::Agent,
     session: Session,
     place: Place,
 }

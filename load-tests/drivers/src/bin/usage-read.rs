@@ -2,7 +2,7 @@
 //! one JSON object.
 //!
 //! ```text
-//! cargo run --release -p tessera-load-tests --bin usage-read -- --attempts 600000
+//! cargo run --release -p tessera-load-drivers --bin usage-read -- --attempts 600000
 //! ```
 //!
 //! The attempts are of jobs of an hour on slices of one to seven sevenths, some of them shared. They are

@@ -1,8 +1,6 @@
 //! A controller for tests: real certificates, a real QUIC server, and whatever a test needs to
 //! send. With it, real agents in folders of their own.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

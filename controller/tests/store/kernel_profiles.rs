@@ -1,8 +1,5 @@
 //! What nodes learn of kernels adds up in the store, each report once.
 
-#[path = "http_api/database.rs"]
-mod database;
-
 use tessera_controller::store::{connect, kernel_profiles};
 use tessera_kernel_queue::{Dims, KernelId, Nanos, ProfileDelta, TaskProfile};
 use tessera_model::NodeId;
@@ -24,7 +21,7 @@ fn node(number: u128) -> NodeId {
 
 #[tokio::test]
 async fn reports_of_two_nodes_add_up_to_the_bit_and_count_once_each() {
-    let mut connection = connect(&database::fresh().await).await.unwrap();
+    let mut connection = connect(&crate::database::fresh().await).await.unwrap();
     let task = "ada: train";
     assert_eq!(kernel_profiles::read_profile(&mut connection, task).await.unwrap(), None);
     let samples = |seed: u64| -> Vec<(u8, u64)> {
@@ -54,7 +51,7 @@ async fn reports_of_two_nodes_add_up_to_the_bit_and_count_once_each() {
 
 #[tokio::test]
 async fn profiles_that_changed_in_one_moment_are_all_read() {
-    let mut connection = connect(&database::fresh().await).await.unwrap();
+    let mut connection = connect(&crate::database::fresh().await).await.unwrap();
     let mut known = TaskProfile::default();
     note(&mut known, &[(1, 1_000_000); 40]);
     let index = known.index(&known.kernels()[0].id.clone()).unwrap();

@@ -2,7 +2,7 @@
 //! price of a decision on this machine.
 //!
 //! ```text
-//! cargo run --release -p tessera-load-tests --bin kernel-queue -- \
+//! cargo run --release -p tessera-load-drivers --bin kernel-queue -- \
 //!     --out load-tests/results/kernel-queue.json --timeline docs/kernel-plane.svg
 //! ```
 

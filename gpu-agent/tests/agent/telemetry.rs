@@ -1,11 +1,9 @@
 //! Sampling and energy through the stand-in's NVML, with programs that use memory and power.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::{Agent, Cluster, Place, Session, eventually, kill, order, plan, sim_node};
+use crate::common::{Agent, Cluster, Place, Session, eventually, kill, order, plan, sim_node};
 use serde_json::Value;
 use tessera_frames::cluster::{
     AttemptUsage, GpuReport, LaunchOrder, MigReport, PlanEnd, ToAgent, ToController,

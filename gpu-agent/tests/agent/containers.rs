@@ -1,14 +1,12 @@
 //! Jobs in containers, by the machine's own podman without privileges, with an image that is made of this machine's
 //! programs. Where podman is missing, or the tests are not root's, they print that.
 
-mod common;
-
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Agent, Cluster, LogRead, Place, Session, order};
+use crate::common::{Agent, Cluster, LogRead, Place, Session, order};
 use tessera_frames::cluster::{
     ExitRecord, FromSession, LaunchOrder, LogStream, StopCause, ToAgent,
 };
@@ -212,7 +210,7 @@ async fn a_job_in_a_container_has_its_image_folders_variables_and_slice_and_its_
         let name = format!("/var/run/cdi/tessera-{}.json", order.attempt.as_uuid().hyphenated());
         Path::new(&name).exists()
     };
-    common::eventually("the slice's description is removed", || !described()).await;
+    crate::common::eventually("the slice's description is removed", || !described()).await;
 }
 
 #[tokio::test]
@@ -279,7 +277,7 @@ async fn signals_reach_all_processes_of_a_container_and_a_kill_leaves_none() {
     let order = stage.script(IMAGE, &[], text);
     stage.session.launch(&order).await;
     let ready = stage.home.join("ready");
-    common::eventually("the program runs", || ready.exists()).await;
+    crate::common::eventually("the program runs", || ready.exists()).await;
     let (attempt, cause) = (order.attempt, StopCause::Cancel);
     stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
     let record = stage.session.until_ended(attempt).await;
@@ -294,7 +292,7 @@ async fn signals_reach_all_processes_of_a_container_and_a_kill_leaves_none() {
     let order = stage.script(IMAGE, &[], "trap '' TERM; (sleep 3131 &); touch deaf; sleep 3131");
     stage.session.launch(&order).await;
     let deaf = stage.home.join("deaf");
-    common::eventually("the program runs", || deaf.exists()).await;
+    crate::common::eventually("the program runs", || deaf.exists()).await;
     let attempt = order.attempt;
     stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
     let record = stage.session.until_ended(attempt).await;
@@ -340,7 +338,7 @@ async fn a_session_joins_its_jobs_container() {
     let order = stage.script(IMAGE, &[], "echo inside > /tmp/mark; touch up; exec sleep 300");
     stage.session.launch(&order).await;
     let up = stage.home.join("up");
-    common::eventually("the program runs", || up.exists()).await;
+    crate::common::eventually("the program runs", || up.exists()).await;
 
     let line = "cat /mark /tmp/mark; echo $OF_IMAGE $SLURM_JOB_ID; exit 5";
     let (text, end) = stage.session.session(order.attempt, line, false).await;

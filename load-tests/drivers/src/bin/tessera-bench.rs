@@ -102,7 +102,7 @@ fn comparable(
 }
 
 fn record(benchmark: &Benchmark) -> PathBuf {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/results"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../results"))
         .join(format!("{}.json", benchmark.name))
 }
 

@@ -2,11 +2,9 @@
 //! newest copy of its GPU's file are damaged as a power cut would damage them. The next agent must
 //! find its attempts and trust the driver.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Agent, Cluster, Place, Session, plan, shell};
+use crate::common::{Agent, Cluster, Place, Session, plan, shell};
 use tessera_frames::cluster::{AttemptStatus, GpuReport, MigReport, PlanEnd};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{PlanStep, Slot};
@@ -79,7 +77,7 @@ async fn stage() -> (Cluster, Agent, Session, GpuReport) {
     let text = format!("destroy_tries = 3\nkernel_log = {:?}\n", data.join("kmsg"));
     std::fs::write(data.join("agent.toml"), text).unwrap();
     std::fs::write(data.join("kmsg"), "").unwrap();
-    common::make_sim(&data);
+    crate::common::make_sim(&data);
     let agent = start(&cluster, &data);
     let session = cluster.welcome().await;
     let gpu = session.gpu("A100");
@@ -93,7 +91,7 @@ fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
 
 /// What stands, by the driver alone: slots with their devices.
 fn truth(agent: &Agent) -> Vec<(Slot, Vec<String>)> {
-    let state = common::sim_node(agent).read().unwrap();
+    let state = crate::common::sim_node(agent).read().unwrap();
     let devices = |i: &tessera_stand_in::device::GpuInstance| {
         let mut all: Vec<_> = i.compute.iter().map(|compute| compute.mig_uuid()).collect();
         all.sort();

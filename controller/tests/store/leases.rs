@@ -1,8 +1,5 @@
 //! What one leader granted, the next one honours.
 
-#[path = "http_api/database.rs"]
-mod database;
-
 use sqlx::PgConnection;
 use tessera_controller::store::connect;
 use tessera_controller::store::leader::{self, Claim, Election};
@@ -26,7 +23,7 @@ fn about(left: Millis, secs: u64) -> bool {
 
 #[tokio::test]
 async fn a_shorter_lease_waits_for_the_longest_that_may_still_stand() {
-    let options = database::fresh().await;
+    let options = crate::database::fresh().await;
     let pool = connect::pool(options, 1);
     let mut connection = pool.acquire().await.unwrap();
 

@@ -1,8 +1,6 @@
 //! Layout plans on the stand-in for NVIDIA's library, through the agent's own worker.
 
-mod common;
-
-use common::{Agent, Cluster, Place, Session, plan, shell};
+use crate::common::{Agent, Cluster, Place, Session, plan, shell};
 use tessera_frames::cluster::{
     ComputeInstanceReport, FaultCause, GpuHealth, GpuReport, InstanceTrouble, MigReport, PlanEnd,
     ToAgent, ToController,
@@ -26,7 +24,7 @@ async fn stage() -> (Cluster, Agent, Session, GpuReport) {
     );
     std::fs::write(&config, text).unwrap();
     std::fs::write(data.join("kmsg"), "").unwrap();
-    common::make_sim(&data);
+    crate::common::make_sim(&data);
     let agent = start(&cluster, &data);
     let session = cluster.welcome().await;
     let gpu = session.gpu("A100");
@@ -48,7 +46,7 @@ fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
 
 /// Makes the stand-in fail.
 fn faults(agent: &Agent, lines: &str) {
-    common::sim_node(agent).set_faults(lines).unwrap();
+    crate::common::sim_node(agent).set_faults(lines).unwrap();
 }
 
 fn layout(gpu: &GpuReport) -> Vec<Slot> {
@@ -246,9 +244,9 @@ async fn a_cut_that_a_crash_interrupted_is_finished_before_the_node_is_ready() {
     let call = "nvmlGpuInstanceCreateComputeInstanceWithPlacement";
     faults(&agent, &format!("call={call} nth=3 hang\n"));
     session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 1, vec![step]))).await;
-    let node = common::sim_node(&agent);
+    let node = crate::common::sim_node(&agent);
     let made = || node.read().unwrap().gpus[0].instances.first().map_or(0, |i| i.compute.len());
-    common::eventually("two of three stand", || made() == 2).await;
+    crate::common::eventually("two of three stand", || made() == 2).await;
 
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
@@ -259,7 +257,7 @@ async fn a_cut_that_a_crash_interrupted_is_finished_before_the_node_is_ready() {
     let report = session.gpu("A100");
     assert_eq!(report.instances[0].cut(), cut(&[(0, 1), (1, 1), (2, 1)]));
     assert_eq!(report.instances[0].trouble, None, "it is the node's");
-    assert_eq!(common::sim_node(&agent).read().unwrap().gpus[0].instances.len(), 1);
+    assert_eq!(crate::common::sim_node(&agent).read().unwrap().gpus[0].instances.len(), 1);
 }
 
 #[tokio::test]
@@ -268,7 +266,7 @@ async fn a_cut_layout_comes_back_after_a_restart_of_the_machine() {
     let (three, before) = thirds(&mut session, &gpu).await;
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
-    common::sim_node(&agent).reboot().unwrap();
+    crate::common::sim_node(&agent).reboot().unwrap();
 
     let _agent = start(&cluster, &agent.data);
     let session = cluster.welcome().await;
@@ -308,9 +306,9 @@ async fn an_incomplete_instance_that_a_crash_left_is_removed_at_the_next_start()
     let small = slot(&gpu, "1g.5gb", 0);
     faults(&agent, "call=nvmlGpuInstanceCreateComputeInstance nth=1 hang\n");
     session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)]))).await;
-    let node = common::sim_node(&agent);
+    let node = crate::common::sim_node(&agent);
     let standing = || node.read().unwrap().gpus[0].instances.clone();
-    common::eventually("the GPU instance stands", || standing().len() == 1).await;
+    crate::common::eventually("the GPU instance stands", || standing().len() == 1).await;
 
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
@@ -319,14 +317,14 @@ async fn an_incomplete_instance_that_a_crash_left_is_removed_at_the_next_start()
     let session = cluster.welcome().await;
 
     assert!(session.gpu("A100").instances.is_empty(), "removed before the node was ready");
-    assert!(common::sim_node(&agent).read().unwrap().gpus[0].instances.is_empty());
+    assert!(crate::common::sim_node(&agent).read().unwrap().gpus[0].instances.is_empty());
 }
 
 #[tokio::test]
 async fn a_strangers_instance_is_noticed_and_never_touched_until_it_is_handed_over() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 3);
-    common::by_hand(&agent, small);
+    crate::common::by_hand(&agent, small);
 
     let reported = session
         .until(|frame| match frame {
@@ -355,7 +353,7 @@ async fn who_keeps_an_instance_open_without_computing_is_named() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
     let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)])).await;
-    let watcher = common::watcher(&agent, &Place::on(&report.unwrap()));
+    let watcher = crate::common::watcher(&agent, &Place::on(&report.unwrap()));
 
     let (end, report) = session.apply(plan(&gpu.gpu, 2, vec![PlanStep::Destroy(small)])).await;
 
@@ -438,7 +436,7 @@ async fn an_instance_that_outlives_its_destruction_is_destroyed_again() {
             let expected = if step == PlanStep::Create(small) { vec![small] } else { Vec::new() };
             assert_eq!(layout(&report.unwrap()), expected, "{call}");
         }
-        assert!(common::sim_node(&agent).read().unwrap().gpus[0].instances.is_empty(), "{call}");
+        assert!(crate::common::sim_node(&agent).read().unwrap().gpus[0].instances.is_empty(), "{call}");
     }
 }
 
@@ -529,7 +527,7 @@ async fn a_strangers_process_is_named_and_its_instance_left_alone() {
     let (_cluster, agent, mut session, gpu) = stage().await;
     let small = slot(&gpu, "1g.5gb", 0);
     let (_, report) = session.apply(plan(&gpu.gpu, 1, vec![PlanStep::Create(small)])).await;
-    let stranger = common::stranger(&agent, &Place::on(&report.unwrap()));
+    let stranger = crate::common::stranger(&agent, &Place::on(&report.unwrap()));
 
     session.send(ToAgent::ApplyPlan(plan(&gpu.gpu, 2, vec![PlanStep::Destroy(small)]))).await;
     let mut troubles = Vec::new();

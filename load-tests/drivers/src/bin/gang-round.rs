@@ -1,7 +1,7 @@
 //! How long one decision round with gangs in the queue takes: prints one JSON object a scale.
 //!
 //! ```text
-//! cargo run --release -p tessera-load-tests --bin gang-round -- --scales 1,4,16,50
+//! cargo run --release -p tessera-load-drivers --bin gang-round -- --scales 1,4,16,50
 //! ```
 //!
 //! Scale 1 is 20 nodes × 8 A100-40GB and 2,000 jobs (`--jobs`): at scale 50 these are 8,000 GPUs and 100,000.

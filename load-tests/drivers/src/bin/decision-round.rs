@@ -1,7 +1,7 @@
 //! How long one decision round takes: prints one JSON object per scenario and scale.
 //!
 //! ```text
-//! cargo run --release -p tessera-load-tests --bin decision-round -- --rounds 50
+//! cargo run --release -p tessera-load-drivers --bin decision-round -- --rounds 50
 //! ```
 //!
 //! Scale 1 is the cluster of Dyna-P's scale study: 20 nodes × 8 A100-40GB, at most 1,120 jobs at
