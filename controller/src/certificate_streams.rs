@@ -1,6 +1,6 @@
 //! The conversation about certificates with a connected node, and with a machine that joins.
 //!
-//! Each has a stream of its own besides the frames of work, so that neither waits for the other. Agents open streams
+//! Each has its own stream, apart from the frames of work, so that neither waits for the other. Agents open streams
 //! for calls of jobs' processes in the same way: the first frame distinguishes them.
 
 use std::net::SocketAddr;
@@ -197,7 +197,7 @@ async fn answer(
             }
             issued
         }
-        // A peer with a certificate has already joined, and calls have streams of their own.
+        // A peer with a certificate has already joined, and calls have their own streams.
         Ok(Some(CertificateRequest::Join { .. } | CertificateRequest::Call { .. }) | None)
         | Err(_) => {
             *stream = None;

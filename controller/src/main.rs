@@ -129,9 +129,9 @@ fn serve(arguments: ServeArgs, settings: Settings) -> anyhow::Result<i32> {
     let http = TcpListener::bind(settings.http)
         .with_context(|| format!("can't listen on {}", settings.http))?;
     let socket = listeners::bind_socket(&settings.socket_path())?;
-    // Before the runtime: its server is tied to a thread of its own.
+    // Before the runtime: its server is tied to its own thread.
     let database = Database::open(&settings.database, &settings.data, !settings.not_durable)?;
-    // Submits and reads have threads of their own. The placer, its rounds and the agents' links
+    // Submits and reads have their own threads. The placer, its rounds and the agents' links
     // share this one: each step of a job passes all three, and a hop between threads costs more
     // than the step.
     let others = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -278,7 +278,7 @@ struct PortEnds {
     figures: FigureCache,
 }
 
-/// What the HTTP server works with besides channels.
+/// What the HTTP server works with in addition to channels.
 struct PortParts {
     reads: Reads,
     tokens: ValidTokens,

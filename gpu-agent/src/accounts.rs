@@ -1,4 +1,4 @@
-//! The accounts that jobs run under. They are looked up by name on this machine, in a process of their own, since a name
+//! The accounts that jobs run under. They are looked up by name on this machine, in their own process, since a name
 //! service may take minutes or never answer.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,7 +148,7 @@ impl AccountRules {
                 "this agent has no privileges and tessera-launch is not setuid: only jobs of its own account run here"
             );
         } else if config.private_tmp && in_tmp(data) {
-            tracing::warn!("the data folder is in /tmp, so that jobs have no /tmp of their own");
+            tracing::warn!("the data folder is in /tmp, so jobs have no private /tmp");
         }
     }
 

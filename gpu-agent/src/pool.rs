@@ -325,7 +325,7 @@ impl ShepherdLauncher {
         }
         // Never the agent's own output: a shepherd outlives it, and would hold it open.
         command.stdin(OwnedFd::from(socket)).stdout(Stdio::null()).stderr(errors);
-        // In a group of its own from the first moment: a ^C at the agent's terminal is not
+        // In its own group from the first moment: a ^C at the agent's terminal is not
         // for attempts.
         command.process_group(0);
         command.spawn().map(drop)

@@ -37,7 +37,7 @@ struct Stage {
     agent: Agent,
     session: Session,
     place: Place,
-    /// Folders that the node needs besides its own.
+    /// Folders that the node needs in addition to its own.
     extra: Vec<tempfile::TempDir>,
 }
 
@@ -633,7 +633,7 @@ async fn sharing_stage(settings: &str) -> Stage {
             .env("TESSERA_AGENT_MPS_CONTROL", at("nvidia-cuda-mps-control"))
             .env("TESSERA_AGENT_MPS_CANARY", canary)
             .env("TESSERA_AGENT_KERNEL_SHIM", built("kernel-shim/libcuda.so.1"));
-        // The simulated GPU is files that all of its users write. What is to be closed has a mode of its own.
+        // The simulated GPU is files that all of its users write. What is to be closed has its own mode.
         let open_files = || {
             // SAFETY: a plain number.
             unsafe { libc::umask(0) };
@@ -854,7 +854,7 @@ async fn a_session_has_the_account_folders_and_walls_of_its_job_and_a_terminal_o
     if !is_root() {
         return;
     }
-    // Not below /tmp, where attempts have no /tmp of their own.
+    // Not below /tmp, where attempts have no private /tmp.
     let mut stage = stage_in(Path::new("/var/lib"), "").await;
     let mut job = stage.of("ada", "echo hers > /tmp/mark; echo here > mark; exec sleep 300");
     job.run.env.insert("SECRET".into(), "hers".into());
@@ -901,5 +901,5 @@ async fn a_link_in_the_place_of_the_private_tmp_leads_no_session_elsewhere() {
     };
 
     let FromSession::Ended { exit: None, detail } = end else { panic!("{end:?}") };
-    assert!(detail.contains("folders of its own"), "{detail}");
+    assert!(detail.contains("its own folders"), "{detail}");
 }

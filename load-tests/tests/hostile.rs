@@ -1,5 +1,5 @@
 //! A hostile user with a shell on every machine of a cluster, and jobs on its nodes, by real accounts. What that user
-//! tries is in programs of its own.
+//! tries is in separate programs.
 
 use std::fs;
 use std::io::Read as _;
@@ -58,7 +58,7 @@ impl Rig {
             fs::set_permissions(at(name), fs::Permissions::from_mode(0o700)).unwrap();
             chown(at(name), Some(uid), Some(uid)).unwrap();
         }
-        // Where every account may execute it. By a process of its own: while this one has it open for writing, no
+        // Where every account may execute it. By its own process: while this one has it open for writing, no
         // process that another test starts could execute it.
         let copied = Command::new("cp").arg(programs().path("tessera")).arg(at("tessera")).status();
         assert!(copied.unwrap().success());

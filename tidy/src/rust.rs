@@ -14,6 +14,8 @@ pub struct RustTexts {
     pub strings: Vec<Paragraph>,
     /// Names that the file defines, each split into its words.
     pub names: Vec<Paragraph>,
+    /// The first paragraph of each function's doc comment.
+    pub functions: Vec<Paragraph>,
 }
 
 /// Macros whose strings are no prose: SQL, and code that is written as text.
@@ -54,6 +56,8 @@ struct Reader {
     found: RustTexts,
     /// The lines of the doc comment that is being read.
     comment: Vec<(usize, String)>,
+    /// The first paragraph of the item that begins here.
+    described_by: Option<Paragraph>,
 }
 
 impl Reader {
@@ -67,7 +71,12 @@ impl Reader {
                 match doc_line(group) {
                     Some(line) => self.add_comment_line(line),
                     None if is_cfg_test(group) => is_test = true,
-                    None => self.read(group.stream()),
+                    None => {
+                        self.close_comment();
+                        let described_by = self.described_by.take();
+                        self.read(group.stream());
+                        self.described_by = described_by;
+                    }
                 }
                 at += length;
                 continue;
@@ -75,6 +84,14 @@ impl Reader {
             self.close_comment();
             match &tokens[at] {
                 TokenTree::Group(group) => {
+                    // `pub(crate)` is a part of the item that the comment describes.
+                    let is_visibility = matches!(
+                        tokens[..at].last(),
+                        Some(TokenTree::Ident(word)) if word == "pub"
+                    );
+                    if !is_visibility {
+                        self.described_by = None;
+                    }
                     let skipped = (is_test && group.delimiter() == Delimiter::Brace)
                         || is_code_macro(&tokens[..at]);
                     if !skipped {
@@ -84,6 +101,12 @@ impl Reader {
                 }
                 TokenTree::Literal(literal) => self.add_literal(literal),
                 TokenTree::Ident(word) if DEFINING.contains(&word.to_string().as_str()) => {
+                    let described_by = self.described_by.take();
+                    if word == "fn" {
+                        self.found.functions.extend(described_by);
+                    } else if word == "const" {
+                        self.described_by = described_by;
+                    }
                     if let (false, Some(TokenTree::Ident(name))) = (is_test, tokens.get(at + 1)) {
                         let line = name.span().start().line;
                         self.found.names.push(Paragraph::new(line, words_of(&name.to_string())));
@@ -95,7 +118,10 @@ impl Reader {
                         self.found.names.push(Paragraph::new(line, words_of(&name.to_string())));
                     }
                 }
-                TokenTree::Punct(mark) => is_test &= mark.as_char() != ';',
+                TokenTree::Punct(mark) => {
+                    self.described_by = None;
+                    is_test &= mark.as_char() != ';';
+                }
                 TokenTree::Ident(_) => {}
             }
             at += 1;
@@ -127,7 +153,9 @@ impl Reader {
         let text: Vec<&str> = lines.iter().map(|(_, text)| text.as_str()).collect();
         let unindented: Vec<&str> =
             text.iter().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
-        self.found.comments.extend(markdown::paragraphs(&unindented.join("\n"), first));
+        let paragraphs = markdown::paragraphs(&unindented.join("\n"), first);
+        self.described_by = paragraphs.first().cloned();
+        self.found.comments.extend(paragraphs);
     }
 }
 

@@ -177,7 +177,7 @@ impl Placer {
         }
     }
 
-    /// Adds what is reported of the attempts that may not be idle for ever.
+    /// Adds what is reported of the attempts with an idle timeout.
     fn watch_idle(&mut self) {
         let watched = self.parts.cluster.idle_watched();
         if watched.is_empty() {

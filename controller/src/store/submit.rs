@@ -38,7 +38,7 @@ const AHEAD_FROM: u32 = 16;
 /// How many numbers are drawn ahead.
 const AHEAD: u32 = 512;
 
-/// Inserts every submission of the batch in one statement, which is a transaction of its own:
+/// Inserts every submission of the batch in one statement, which is its own transaction:
 /// when this returns, all that were accepted are on disk.
 ///
 /// A submission whose key was used before is answered with the job of that time, also if both
@@ -62,7 +62,7 @@ pub async fn insert_submissions(
         let numbers = numbers.take(connection, plan.numbers_needed, arrays).await?;
         plan.number(batch, &numbers)?;
         has_notifications = match leaving.webhook.is_empty() {
-            // One statement is a transaction of its own.
+            // One statement is its own transaction.
             true => insert_rows(connection, batch, &plan).await.map(|()| false)?,
             false => insert_with_notices(connection, batch, &plan, leaving).await?,
         };

@@ -65,7 +65,7 @@ struct Published {
     held: Mutex<Option<Arc<Semaphore>>>,
 }
 
-/// An issuer on a port of its own.
+/// An issuer on its own port.
 struct TestIssuer {
     address: SocketAddr,
     published: Arc<Published>,

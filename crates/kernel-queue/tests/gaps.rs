@@ -127,7 +127,7 @@ fn a_budget_is_spent_without_requests_and_the_rest_goes_to_the_next_fit() {
     scene.started(2, K1, grant);
     scene.now = us(1_850);
     scene.done(2);
-    // 200 µs are left: too few for another of its own.
+    // 200 µs are left: too few for another grant of the same session.
     assert_eq!(budget.spend(Some(us(900)), grant.gate, 0, us(1_850)), LaunchDecision::Request);
     let session = SessionId::new(2);
     let beyond = Some(grant.number);

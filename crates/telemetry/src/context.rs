@@ -36,7 +36,7 @@ pub fn trace_id(span: &Span) -> Option<String> {
     (trace != TraceId::INVALID).then(|| trace.to_string())
 }
 
-/// Makes a context of its own, without the cost of a span: for paths that are too hot for one.
+/// Makes its own context, without the cost of a span: for paths that are too hot for one.
 pub fn new_traceparent() -> String {
     let ids = RandomIdGenerator::default();
     written(&context_of(ids.new_trace_id(), ids.new_span_id(), TraceFlags::SAMPLED))

@@ -217,7 +217,7 @@ pub(crate) fn read_issuer(folder: &Path) -> Result<(Issuer<'static, KeyPair>, St
         path: key_path.display().to_string(),
         expected: "private key",
     })?;
-    // The first one signs; others are trusted besides it for a while.
+    // The first one signs; others are also trusted for a while.
     Ok((Issuer::from_ca_cert_pem(&certificate, key)?, certificate))
 }
 

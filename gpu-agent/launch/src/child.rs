@@ -127,7 +127,7 @@ fn prepare_all(
             .map_err(by_node("give the program its terminal"))?;
     }
     if let Some(account) = change {
-        if build_walls(order, account).map_err(by_node("give the attempt folders of its own"))? {
+        if build_walls(order, account).map_err(by_node("give the attempt its own folders"))? {
             // Whoever holds them last removes them, which takes milliseconds: the launcher, after the report of the end.
             if let Ok(mounts) = File::open("/proc/self/ns/mnt") {
                 let _ = report.send_raw(&[MOUNTS], &[mounts.as_fd()]);
@@ -320,7 +320,7 @@ fn open_own_folder(path: &Path, account: &Account) -> io::Result<File> {
     }
 }
 
-/// Tries in this process, which ends afterwards, whether attempts can have mounts of their own, and a `/proc`
+/// Tries in this process, which ends afterwards, whether attempts can have private mounts, and a `/proc`
 /// that hides others' processes.
 pub fn try_walls() -> [bool; 2] {
     // SAFETY: plain numbers.

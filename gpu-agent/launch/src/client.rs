@@ -183,7 +183,7 @@ pub fn check_program(program: &Path) -> Result<(), LaunchProgramError> {
 /// What a launcher can do on this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
-    /// It can give attempts mounts of their own, such as a private `/tmp`.
+    /// It can give attempts private mounts, such as a private `/tmp`.
     pub mounts: bool,
     /// It can hide other accounts' processes from attempts.
     pub hidden_processes: bool,

@@ -59,7 +59,7 @@ pub enum Output {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one setting of the operator's")]
 pub struct Walls {
-    /// It has a `/tmp` and a `/var/tmp` of its own.
+    /// It has a private `/tmp` and `/var/tmp`.
     pub private_tmp: bool,
     /// It sees only its account's processes in `/proc`.
     pub hide_processes: bool,

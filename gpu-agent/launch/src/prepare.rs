@@ -132,7 +132,7 @@ fn check_folder(folder: &Path) -> Result<(), PrepareError> {
     }
 }
 
-/// Opens the file that the user named for standard input. A pipe could keep the program waiting for ever.
+/// Opens the file that the user named for standard input. A pipe could keep the program waiting forever.
 fn open_input(path: &str, report: impl Fn(&str)) -> Result<OwnedFd, PrepareError> {
     report(&format!("the input file {path}"));
     let opened = OpenOptions::new()

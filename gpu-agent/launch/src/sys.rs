@@ -344,7 +344,7 @@ pub fn boot_millis() -> u64 {
     now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
 }
 
-/// Waits until one of the descriptors has something to read, or for so many milliseconds (-1 for ever).
+/// Waits until one of the descriptors has something to read, or for so many milliseconds (-1: without a limit).
 ///
 /// Returns which of them have.
 pub fn poll(descriptors: &[RawFd], millis: c_int) -> Vec<bool> {

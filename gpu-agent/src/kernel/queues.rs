@@ -442,7 +442,7 @@ impl OpenSlice {
         Self { queue, gate, owner, epoch, heartbeat_at, pinged_at, counted }
     }
 
-    /// Gives the processes of another account a page of their own. Attempts of the earlier account are over, but the
+    /// Gives the processes of another account their own page. Attempts of the earlier account are over, but the
     /// queue may learn of their ends later than of the next attempt.
     fn change_owner(
         &mut self,

@@ -141,7 +141,7 @@ pub enum DaemonHealth {
 }
 
 impl MpsDaemon {
-    /// Starts a daemon for a slice in folders of its own, and waits until its server serves.
+    /// Starts a daemon for a slice in separate folders, and waits until its server serves.
     ///
     /// # Errors
     ///

@@ -202,7 +202,7 @@ impl Sessions {
         let Some(start) = &request.start else {
             return Err(final_(match request.session {
                 SessionName::Main => {
-                    "its program has no terminal and no input of its own: it was not started \
+                    "its program has neither a terminal nor an open input: it was not started \
                                       with `tessera run`"
                 }
                 SessionName::Other(_) => "the session has ended",

@@ -1,5 +1,5 @@
 //! A controller for tests: real certificates, a real QUIC server, and whatever a test needs to
-//! send. With it, real agents in folders of their own.
+//! send. With it, real agents in separate folders.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 

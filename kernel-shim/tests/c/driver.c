@@ -52,7 +52,7 @@ static int slot(const char *symbol) {
     if (rows[i].symbol && !strcmp(rows[i].symbol, symbol)) return i;
   return -1;
 }
-// For tests: how often a function was called, and what it shall answer.
+// For tests: how often a function was called, and what it is to answer.
 unsigned long fake_calls(const char *symbol) { int i = slot(symbol); return i < 0 ? 0 : calls[i]; }
 unsigned long fake_all_calls(void) {
   unsigned long sum = 0;

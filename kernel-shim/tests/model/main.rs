@@ -306,7 +306,7 @@ fn the_first_launches_wait_until_the_session_has_begun_and_no_longer() {
     });
 }
 
-/// The checker itself must find these faults. A deadlock ends the process, so each runs in one of its own.
+/// The checker itself must find these faults. A deadlock ends the process, so each runs in a separate one.
 mod faults {
     use std::process::Command;
 

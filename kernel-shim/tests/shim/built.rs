@@ -51,7 +51,7 @@ pub fn list(version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/requests/cudart-{version}.csv"))
 }
 
-/// The shim under its name, in a folder of its own, as it is installed.
+/// The shim under its name, in its own folder, as it is installed.
 pub fn shim() -> &'static Path {
     static SHIM: LazyLock<PathBuf> = LazyLock::new(|| {
         let test = std::env::current_exe().unwrap();
@@ -66,7 +66,7 @@ pub fn shim() -> &'static Path {
     &SHIM
 }
 
-/// A driver of some version, in a folder of its own.
+/// A driver of some version, in its own folder.
 pub fn driver(version: i32) -> PathBuf {
     static MADE: Mutex<BTreeMap<i32, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap();

@@ -86,7 +86,7 @@ fn seen_of(program: &Path, arguments: &[&str], change: impl FnOnce(&mut Command)
     text(&command.output().unwrap()).trim().to_owned()
 }
 
-/// A program that finds the driver by a path of its own.
+/// A program that finds the driver by its own path.
 fn reach_by_path(output: &str, driver: &Path, tags: &str) -> PathBuf {
     let run_path = format!("-Wl,-rpath,{}", driver.parent().unwrap().display());
     program(output, &["reach.c", "mini_cudart.c"], &[&run_path, tags])

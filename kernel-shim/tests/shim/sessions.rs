@@ -260,7 +260,7 @@ fn a_grant_serves_launches_of_new_kernels_too() {
     }));
     assert!(job.answer().starts_with('0'));
 
-    // No further grant comes: a program that gave this one back would wait for ever.
+    // No further grant comes: a program that gave this one back would wait forever.
     for kernel in 2..=9_u64 {
         job.begin(&format!("launch k{kernel} 1"));
         queue.receive(|records| {

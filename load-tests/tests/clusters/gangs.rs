@@ -65,7 +65,7 @@ fn a_gang_over_two_nodes_starts_together_loses_a_member_runs_again_and_succeeds(
 
     assert_eq!(submitted.tasks, 4);
     let places: std::collections::BTreeSet<_> = jobs.iter().map(|job| job.gpu.clone()).collect();
-    assert_eq!(places.len(), 4, "each member has a GPU of its own");
+    assert_eq!(places.len(), 4, "each member has its own GPU");
     let pid = |rank: u64, attempt: u32| {
         let file = cluster.scratch().join(format!("pid.{rank}.{attempt}"));
         wait::until(SOON, "the member's process", || {

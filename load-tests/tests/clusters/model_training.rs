@@ -232,7 +232,7 @@ fn a_colocation_forest_is_trained_and_keeps_jobs_apart_that_it_predicts_to_slow_
         let attempt = &job.attempt_list[0];
         (attempt.gpu.clone(), attempt.start_slice)
     };
-    assert_ne!(place(&first), place(&second), "on a slice of its own");
+    assert_ne!(place(&first), place(&second), "on its own slice");
     let why = rig.run_command(&["explain", &second.job.id.to_string()]);
     let words = format!("it doesn't join job {}: that would add", first.job.id);
     assert!(why.contains(&words), "{why}");

@@ -49,7 +49,7 @@ impl Received {
     }
 }
 
-/// A receiver of webhooks with a socket of its own.
+/// A receiver of webhooks with its own socket.
 struct Receiver {
     address: SocketAddr,
     answer: Arc<Mutex<Answer>>,

@@ -141,7 +141,7 @@ fn the_provisioned_folder_is_the_one_that_the_package_installs() {
     assert!(build.contains("$tree/usr/share/tessera/"));
 }
 
-/// Queries that have data only under load of their own: kernel-level sharing, and two scrapes of a node
+/// Queries that have data only under their own load: kernel-level sharing, and two scrapes of a node
 /// with a GPU whose processes hold memory.
 const LOAD_OF_THEIR_OWN: [&str; 2] = ["tessera_kernel_", "tessera_process_memory_used_bytes"];
 

@@ -13,7 +13,7 @@ fn m1_m2_one_jobs_fault_ends_its_slice_costs_others_no_retry_and_the_slice_serve
     let rig = Rig::new();
     let victim = rig.client("victim");
     let culprit = rig.client("culprit");
-    // On a slice of its own: 60 % and 50 % don't fit together.
+    // On its own slice: 60 % and 50 % don't fit together.
     let apart = SubmitRequest { sm_percent: Some(60), ..rig.request("apart", "") };
     let apart = rig.serving(rig.submit(&apart));
     let shared = rig.shared();

@@ -1,4 +1,4 @@
-//! `srun`: a step inside of a job; elsewhere a job of its own, whose output and exit code it passes on.
+//! `srun`: a step inside of a job; elsewhere its own job, whose output and exit code it passes on.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -242,7 +242,7 @@ impl SrunJob {
             words = [tessera, "step"].map(str::to_owned).to_vec();
             words.extend(self.step_words());
             words.push("--".to_owned());
-            // Each process has a container of its own; the step that starts them runs on the node.
+            // Each process has its own container; the step that starts them runs on the node.
             let options = &mut self.slurm.options;
             options.container = None;
             (options.container_mounts, options.container_workdir) = (None, None);

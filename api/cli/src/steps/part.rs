@@ -164,7 +164,7 @@ impl Part {
             let mut command = Command::new(words.first().map_or("", String::as_str));
             command.args(words.iter().skip(1)).env_clear().envs(all).current_dir(&folder);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            // A group of its own: it is signalled once, and whole.
+            // Its own group: it is signalled once, and whole.
             command.process_group(0).kill_on_drop(false);
             match command.spawn() {
                 Ok(child) => self.started(tasks, *rank, child),
@@ -327,7 +327,7 @@ fn feed(
     pieces
 }
 
-/// Reads the caller's messages on a thread of its own, since a read of standard input can't be cancelled.
+/// Reads the caller's messages on its own thread, since a read of standard input can't be cancelled.
 fn read_caller(events: mpsc::Sender<PartEvent>) {
     std::thread::spawn(move || {
         let mut buffer = MessageBuffer::default();
@@ -351,7 +351,7 @@ fn read_caller(events: mpsc::Sender<PartEvent>) {
     });
 }
 
-/// Writes messages to the caller on a thread of its own; the second return value notifies once all
+/// Writes messages to the caller on its own thread; the second return value notifies once all
 /// are written.
 fn write_caller() -> (mpsc::Sender<FromPart>, std::sync::mpsc::Receiver<()>) {
     let (messages, mut received) = mpsc::channel::<FromPart>(WAITING);

@@ -619,7 +619,7 @@ mod tests {
         assert!(!is_next(&first, &task(51, 1, "held")));
         assert!(!is_next(&first, &JobRecord { attempts: 1, ..task(51, 1, "queued") }));
         let running = task(50, 0, "running");
-        assert!(!is_next(&running, &task(51, 1, "running")), "each has a place of its own");
+        assert!(!is_next(&running, &task(51, 1, "running")), "each has its own place");
     }
 
     fn group(jobs: &[i64]) -> WaitingGroup {

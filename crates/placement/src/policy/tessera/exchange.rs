@@ -133,7 +133,7 @@ impl Search<'_, '_> {
     fn side(&mut self, at: usize) -> ExchangeSide {
         let (kind, placements) = (self.index.gpu(at).kind, self.index.gpu(at).placements.clone());
         let mut movers = Vec::new();
-        // Jobs that share a slice are left out: a search gives each job a slice of its own.
+        // Jobs that share a slice are left out: a search gives each job its own slice.
         if !placements.iter().any(PlacedJob::shares) {
             for placed in placements {
                 if self.scoring.outlasts_move(self.index.kinds(), placed.job)

@@ -52,7 +52,7 @@ use crate::round::{Fate, fate, refuse};
 use crate::view::{ClusterView, QueuedJob};
 use crate::working_state::WorkingState;
 
-/// Jobs whose order is worked out anew in a round; those behind them follow in the order of the queue.
+/// Jobs whose order is worked out again in a round; those behind them follow in the order of the queue.
 /// Chosen by the time of a round.
 const ORDERED_MAX: usize = 256;
 

@@ -1,14 +1,14 @@
 //! In which order waiting jobs are served.
 //!
-//! - Who has waited for [`super::super::Tessera::patience`] comes first, the oldest first.
+//! - Jobs that have waited for [`super::super::Tessera::patience`] come first, the oldest first.
 //! - Then the better priority.
 //! - Then jobs whose deadline is near: sooner than [`TIGHT`] times their least time. The earliest deadline comes
 //!   first.
 //! - Then the account that has used least for its shares, with what the jobs before it take in this round.
 //!   So a user with thousands of short jobs is served no better than one with a few.
 //! - Of one account's jobs the one with the largest `(wait + t) / t` comes first, with `t` its expected
-//!   time (highest response ratio next; Brinch Hansen, 1971). Short jobs are served soon, and no job waits for
-//!   ever behind shorter ones. Jobs of which nothing is known keep the order of their arrival.
+//!   time (highest response ratio next; Brinch Hansen, 1971). Short jobs are served soon, and no job waits
+//!   forever behind shorter ones. Jobs of which nothing is known keep the order of their arrival.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
