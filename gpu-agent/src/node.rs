@@ -348,7 +348,7 @@ impl AgentNode {
 
     fn send_telemetry(&self, event: TelemetryEvent) {
         if let Err(refused) = self.telemetry.try_send(event) {
-            // Figures are worth less than what waiting for them would hold up.
+            // Figures matter less than what would be delayed by waiting for them.
             tracing::warn!(%refused, "the sampling of GPUs doesn't keep up");
         }
     }

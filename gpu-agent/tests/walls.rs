@@ -192,7 +192,7 @@ async fn a_job_reaches_nothing_of_the_node_and_of_other_users() {
     assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
     assert_eq!(text, "done\n");
     assert!(common::runs(pid), "the victim was killed");
-    // The victim's own file says that the attack looked in the right place.
+    // The victim's own file shows that the attack looked in the right place.
     assert!(Path::new(&format!("/proc/{pid}/cwd/secret")).exists());
 }
 

@@ -49,7 +49,7 @@ pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResul
     let ticket = state::guarded(|| admit(what)).flatten();
     let code = call();
     if ticket.as_ref().is_some_and(|ticket| ticket.reported) {
-        // The record was left before the call. The thread is woken after it, to delay no launch.
+        // The record was added before the call. The thread is woken after it, so that no launch is delayed.
         ring::announce();
     }
     if let Some(ticket) = ticket
@@ -90,7 +90,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
 
 #[cold]
 fn pass_without_session(what: &LaunchCall) -> Option<LaunchTicket> {
-    // Before the session begins, which reports only what passes later.
+    // This comes before the session begins, since a session reports only later launches that pass.
     count(&counters::PASSED);
     if state::mode() == state::PASSIVE {
         watch::on_first_launch(&what.shape);

@@ -12,7 +12,7 @@ use crate::{markdown, rust, scripts, vocabulary};
 pub enum TextKind {
     /// What users read: Markdown, messages, help texts, the descriptions of the REST API.
     Visible,
-    /// The doc comments that only readers of the code see.
+    /// The comments that only readers of the code see.
     Comments,
     /// The names of types, functions, modules and constants; only their words are checked.
     Names,
@@ -53,7 +53,7 @@ const SOURCES: [&str; 9] = [
 /// Sources whose doc comments users read: help texts and the descriptions of the REST API.
 const VISIBLE_COMMENTS: [&str; 4] =
     ["api/", "controller/src/http", "controller/src/settings", "gpu-agent/src/config"];
-/// Folders, and single files, whose doc comments and names are held to the vocabulary: a finding
+/// Folders, and single files, whose comments and names are held to the vocabulary: a finding
 /// there fails `./x lint`. A folder is added as soon as it has no findings left.
 pub const ENFORCED: &[&str] = &[
     "api",
@@ -114,7 +114,7 @@ const EXCEPTIONS: [Exception; 10] = [
         path: "gpu-agent/src/doctor/system.rs",
         text: "/etc/systemd/system/multi-user.target.wants",
     },
-    // One of the two mathematicians after whom a distribution is named.
+    // One of the two mathematicians who gave a distribution its name.
     Exception {
         path: "crates/predict/src/random.rs",
         text: "The sum of twelve even numbers stands in for the normal distribution (Irwin–Hall).",
@@ -164,6 +164,7 @@ pub fn check_repository(root: &Path, kind: TextKind) -> anyhow::Result<Vec<Findi
             };
             findings.extend(check(&file.path, &checked, kind));
             if kind == TextKind::Comments {
+                findings.extend(check(&file.path, &texts.plain_comments, kind));
                 findings.extend(check_functions(&file.path, &texts.functions));
             }
         }
@@ -189,7 +190,7 @@ fn check_functions(path: &str, comments: &[Paragraph]) -> Vec<Finding> {
         .collect()
 }
 
-/// Checks the doc comments and the names in the folders of [`ENFORCED`].
+/// Checks the comments and the names in the folders of [`ENFORCED`].
 ///
 /// # Errors
 ///

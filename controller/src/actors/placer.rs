@@ -309,7 +309,7 @@ impl Placer {
         }
         for (token, answer) in std::mem::take(&mut round.answers.operators) {
             if let Some(reply) = self.operators.remove(&token) {
-                // A disconnected client asks again: every request may be repeated.
+                // A disconnected client repeats its request: every request may be repeated.
                 let _ = reply.send(Ok(answer));
             }
         }

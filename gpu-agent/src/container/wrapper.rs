@@ -386,7 +386,7 @@ fn signal_set() -> libc::sigset_t {
 
 fn block_signals() {
     let set = signal_set();
-    // SAFETY: the set is valid, and the old one is not asked for.
+    // SAFETY: the set is valid, and the old one is not requested.
     unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
 }
 
@@ -397,7 +397,7 @@ fn watch(mut child: Child, inner: impl Fn() -> Option<i32>) -> io::Result<ExitSt
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        // SAFETY: the set is valid, and no information is asked for.
+        // SAFETY: the set is valid, and no information is requested.
         let signal = unsafe { libc::sigwaitinfo(&raw const set, std::ptr::null_mut()) };
         if PASSED.contains(&signal) {
             let group = inner().unwrap_or_else(|| child.id().cast_signed());

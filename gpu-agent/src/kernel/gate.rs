@@ -87,9 +87,9 @@ impl MappedGate {
 
     /// Returns the page.
     pub const fn page(&self) -> &GatePage {
-        // SAFETY: mapped for as long as `self`, page-aligned and as large as a `GatePage`, of which
-        // any bytes are a value; other processes change it through atomics only, or break only
-        // numbers that may be anything. The memory is sealed: no process can shorten it.
+        // SAFETY: mapped for as long as `self`, page-aligned and as large as a `GatePage`, of which any bytes
+        // are a value. Other processes change it through atomics only, or break only numbers that may be
+        // anything. The memory is sealed: no process can shorten it.
         unsafe { self.page.as_ref() }
     }
 }

@@ -122,7 +122,7 @@ async fn run_jobs_of_others(mut stage: Stage) {
         format!("64001\n64001\nCapEff:\t{zero}\nCapBnd:\t{zero}\nNoNewPrivs:\t1\n64001\n");
     assert_eq!((record.outcome, text), (Outcome::Succeeded, expected), "{record:?}");
 
-    // Outputs are opened and read as the user, whom the agent can't read.
+    // Outputs are opened and read as the user: the agent itself can't read them.
     let home = stage.home();
     std::fs::set_permissions(&home, PermissionsExt::from_mode(0o700)).unwrap();
     let mut order = stage.of("ada", "echo hers");

@@ -12,7 +12,7 @@ use crate::watch;
 
 const WHEN: u32 = crate::state::ALWAYS;
 
-/// Most allocations that are tracked. Further ones are not counted. Frameworks keep few large ones.
+/// Maximum number of tracked allocations. Further ones are not counted. Frameworks keep few large ones.
 const ALLOCATIONS_MAX: usize = 1 << 20;
 
 static HELD: Mutex<Option<HashMap<u64, u64>>> = Mutex::new(None);

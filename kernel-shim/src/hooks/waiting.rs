@@ -10,7 +10,7 @@ use crate::{counters, streams};
 
 const WHEN: u32 = crate::state::WITH_QUEUE;
 
-/// Functions of one stream, with and without the ending.
+/// Functions of one stream, with and without the suffix of per-thread default streams.
 macro_rules! of_stream {
     ($($symbol:ident $per_thread:literal;)+) => { hooks! { $(
         $symbol(stream: DriverHandle) |call| {

@@ -90,7 +90,7 @@ fn compile_driver(version: i32) -> PathBuf {
         "-shared",
         "-fPIC",
         "-w",
-        // As the real one: its own calls are its own, whatever is preloaded.
+        // As with the real one, its calls to itself stay within it, whatever is preloaded.
         "-Wl,-Bsymbolic",
         "-Wl,-soname,libcuda.so.1",
         &format!("-DVERSION={version}"),

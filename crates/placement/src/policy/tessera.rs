@@ -92,7 +92,7 @@ const DUE_MAX: usize = 16;
 const TRIES_MAX: usize = 4;
 
 /// How much more urgent a job is for each step of its priority. Chosen: five steps are a factor of
-/// 32. That is as much as a job of one minute has over a job of two hours.
+/// 32. That is the same as between a job of one minute and a job of two hours.
 const PRIORITY: f64 = 2.0;
 
 /// The policy `tessera` with its settings.

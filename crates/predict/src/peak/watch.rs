@@ -173,7 +173,8 @@ impl MemoryWatch {
         }
     }
 
-    /// Takes a report. Readings in another unit begin a new curve: a companion counts better than the driver.
+    /// Takes a report. Readings in another unit begin a new curve: a companion counts more exactly than the
+    /// driver.
     pub fn take(&mut self, report: &MemoryReadings) {
         if report.unit != self.curve.unit {
             *self = Self::new(report.unit);

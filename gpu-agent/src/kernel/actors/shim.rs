@@ -148,9 +148,9 @@ impl ShimConnection {
     ) {
         let process = WatchedProcess::watch(pid);
         let why = tokio::select! {
-            // What the queue says comes first: the end of its answers follows from it.
+            // The queue's answers come first: their end follows from them.
             biased;
-            // A queue that was lost to a bug does not say why. It is back at once.
+            // A queue that was lost to a bug gives no reason. It is back at once.
             why = ended => why.unwrap_or(SessionEnd::Stopping),
             // The process is dead, so its unread records are worthless.
             () = process.ended() => SessionEnd::Gone,

@@ -4,7 +4,7 @@
 //! waits. After both, pairs of GPUs are considered: one job moves to the other GPU, or two jobs
 //! swap places, and all jobs of both GPUs are placed again. The pairs whose moved jobs can gain
 //! most are tried first. An exchange has to clear the same hurdle as any change under running jobs,
-//! with both moves counted. No job is moved at a price above what is left of it.
+//! with both moves counted. No job is moved if the move costs more than its remaining time.
 //!
 //! Each trial costs two searches of one GPU, which count towards the round's
 //! [`super::Tessera::effort`].
