@@ -252,8 +252,8 @@ pub struct PlacementCandidate {
     pub chosen: bool,
     /// Why it was preferred or ruled out, as a stable value: `chosen`, `too_small`,
     /// `larger_than_needed`, `busy`, `fewer_futures`, `needs_repartition`, `later_in_order`,
-    /// `changing`, `unavailable`, `drained`, `quarantined`, `foreign`, `stuck`, `cut`,
-    /// `other_user`.
+    /// `changing`, `unavailable`, `drained`, `quarantined`, `kept`, `foreign`, `stuck`,
+    /// `cut`, `other_user`.
     pub verdict: String,
     /// `R` after taking it (MIGM §4), where it was computed.
     pub reachability_after: Option<u32>,
