@@ -11,7 +11,7 @@ use actix_web::dev::ServerHandle;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 use tessera_control::ClusterState;
-use tessera_controller::actors::leadership::{Candidate, StoreRolledBack, Trust};
+use tessera_controller::actors::leadership::{LeaderCandidate, StoreRolledBack, Trust};
 use tessera_controller::actors::links::{LinkParts, NodeReceipts};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
@@ -213,7 +213,7 @@ async fn run(
 
     let terms = settings.lease_terms()?;
     let memory = Arc::new(StoreMemory::open(&settings.data)?);
-    let candidate = Candidate {
+    let candidate = LeaderCandidate {
         controller: folder.controller,
         pool: connect::pool(options.clone(), 3),
         memory: Arc::clone(&memory),
@@ -330,7 +330,7 @@ fn connect_ports(parts: PortParts) -> (Ports, PortEnds) {
 
 /// Renews the leader's lease, and ends the controller once another one leads.
 async fn keep_leading(
-    candidate: Candidate,
+    candidate: LeaderCandidate,
     epoch: watch::Receiver<u64>,
     placer: Recipient<StoreRolledBack>,
 ) {
@@ -341,7 +341,7 @@ async fn keep_leading(
 /// Reads the cluster from the store, as the leader of an epoch.
 async fn read_cluster(
     settings: &Settings,
-    candidate: &Candidate,
+    candidate: &LeaderCandidate,
     epoch: u64,
     terms: LeaseTerms,
     policy: Box<dyn Policy>,

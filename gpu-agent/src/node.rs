@@ -202,7 +202,7 @@ impl AgentNode {
                         self.on_not_journalled(then, "its queue is full");
                     }
                 }
-                AttemptEffect::EndJournalled(attempt) => self.pool.journalled(attempt),
+                AttemptEffect::EndJournalled(attempt) => self.pool.release_end(attempt),
                 AttemptEffect::Journalled(attempt) => {
                     let effects = self.attempts.journalled(attempt, self.standing());
                     self.act(effects);
@@ -244,7 +244,7 @@ impl AgentNode {
     fn on_shepherd(&mut self, id: Uuid, frame: FromShepherd) {
         let effects = match frame {
             FromShepherd::Hello(hello) if hello.id == id => {
-                self.pool.greeted(&hello);
+                self.pool.record_identity(&hello);
                 Vec::new()
             }
             FromShepherd::Hello(_) => Vec::new(),
@@ -258,7 +258,7 @@ impl AgentNode {
                 effects
             }
             FromShepherd::Ending { attempt } => {
-                self.pool.still_ending(attempt, clock::boot_now());
+                self.pool.note_still_ending(attempt, clock::boot_now());
                 Vec::new()
             }
             FromShepherd::Memory { attempt, reserved_peak, allocated: _, iteration: _ } => {
@@ -361,7 +361,7 @@ impl AgentNode {
         }
         self.act(effects);
         // Only the holder of an end that could not be journalled waits for this.
-        self.pool.journalled(attempt);
+        self.pool.release_end(attempt);
         self.outputs.over(attempt);
     }
 
@@ -393,9 +393,9 @@ impl AgentNode {
             }
             ToAgent::KernelProfile(piece) => self.on_profile_piece(piece),
             ToAgent::KernelReportAck { number } => self.on_report_acknowledged(number),
-            ToAgent::RenewOk { sent, generation } => self.renewed(sent, generation),
-            ToAgent::Welcome(welcome) => self.welcomed(welcome),
-            ToAgent::Refused { reason, retry } => self.refused(reason, retry),
+            ToAgent::RenewOk { sent, generation } => self.accept_renewal(sent, generation),
+            ToAgent::Welcome(welcome) => self.accept_welcome(welcome),
+            ToAgent::Refused { reason, retry } => self.accept_refusal(reason, retry),
             ToAgent::Probe { token } => self.push(ToController::Present { token }),
             ToAgent::ApplyPlan(PlanOrder { plan, gpu, .. }) => {
                 let reason = "an older leader sent it".to_owned();

@@ -181,13 +181,13 @@ impl ShepherdPool {
     }
 
     /// Records the identity of a new shepherd.
-    pub fn greeted(&mut self, hello: &ShepherdHello) {
+    pub fn record_identity(&mut self, hello: &ShepherdHello) {
         if let Some(handle) = self.handles.get_mut(&hello.id) {
             handle.process = Some(hello.process);
         }
     }
 
-    /// Takes back the shepherd of an ended attempt; it holds the end until [`Self::journalled`].
+    /// Takes back the shepherd of an ended attempt; it holds the end until [`Self::release_end`].
     pub fn release(&mut self, attempt: AttemptId) {
         let Some(id) = self.by_attempt.remove(&attempt) else { return };
         let Some(handle) = self.handles.get_mut(&id) else { return };
@@ -204,7 +204,7 @@ impl ShepherdPool {
     }
 
     /// Records that an end need not be held any longer.
-    pub fn journalled(&mut self, attempt: AttemptId) {
+    pub fn release_end(&mut self, attempt: AttemptId) {
         let Some(id) = self.holders.remove(&attempt) else { return };
         let Some(handle) = self.handles.get_mut(&id) else { return };
         handle.journalled.push(attempt);
@@ -214,7 +214,7 @@ impl ShepherdPool {
     }
 
     /// Records that a shepherd still tries to end its attempt.
-    pub fn still_ending(&mut self, attempt: AttemptId, now: Millis) {
+    pub fn note_still_ending(&mut self, attempt: AttemptId, now: Millis) {
         let handle = self.by_attempt.get(&attempt).and_then(|id| self.handles.get_mut(id));
         if let Some(ends_by) = handle.and_then(|handle| handle.ends_by.as_mut()) {
             *ends_by = now.plus(SILENT_FOR);

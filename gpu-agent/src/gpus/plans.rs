@@ -240,7 +240,7 @@ impl ManagedGpu {
                 }
             }
         }
-        self.file.ownership.settled();
+        self.file.ownership.settle();
         self.save();
     }
 

@@ -150,7 +150,7 @@ impl SharedSlice {
                 self.waiting.push(request);
             }
             MpsOrder::Share(request) => self.admit(request).await,
-            MpsOrder::Running { attempt, pid } => self.sharers.owns(pid, attempt),
+            MpsOrder::Running { attempt, pid } => self.sharers.set_owner(pid, attempt),
             MpsOrder::Ended { attempt, record } => self.ended(attempt, record).await,
             MpsOrder::Adopt(_) => {}
         }
@@ -268,7 +268,7 @@ impl SharedSlice {
                 && let Some(attempt) = owner(*pid)
                 && self.sharers.has(attempt)
             {
-                self.sharers.owns(*pid, attempt);
+                self.sharers.set_owner(*pid, attempt);
             }
         }
     }

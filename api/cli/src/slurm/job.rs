@@ -68,7 +68,7 @@ fn unknown_request(submission: u64) -> RequestRecord {
         gpus: 1,
         nodes: 1,
         class: String::new(),
-        queue_rank: RankView { priority: 5, nice: 0 },
+        queue_rank: RankView { priority: 5, ..RankView::default() },
         cpus: None,
         host_memory_bytes: None,
         time_limit_secs: None,

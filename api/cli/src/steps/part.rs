@@ -167,7 +167,7 @@ impl Part {
             // Its own group: it is signalled once, and whole.
             command.process_group(0).kill_on_drop(false);
             match command.spawn() {
-                Ok(child) => self.started(tasks, *rank, child),
+                Ok(child) => self.record_start(tasks, *rank, child),
                 Err(error) => {
                     let program = words.first().map_or("", String::as_str);
                     let reason = format!("execve(): {program}: {}", plain(&error));
@@ -177,7 +177,7 @@ impl Part {
         }
     }
 
-    fn started(&self, tasks: &mut PartTasks, rank: usize, mut child: tokio::process::Child) {
+    fn record_start(&self, tasks: &mut PartTasks, rank: usize, mut child: tokio::process::Child) {
         let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         tasks.groups.extend(pid.map(|pid| (rank, pid)));
         tasks.inputs.extend(child.stdin.take());
