@@ -74,9 +74,9 @@ struct Stream {
     sent: Option<(String, String)>,
 }
 
-/// Attends to the certificates of a connected node until the connection ends: renews them, sends new
+/// Looks after the certificate of a connected node until the connection ends: renews them, sends new
 /// authorities, and closes the connection once the certificate is revoked or has expired.
-pub(crate) async fn attend(
+pub(crate) async fn keep_certificate(
     connection: quinn::Connection,
     (node, leaf): (NodeIdentity, LeafFacts),
     certificates: NodeCertificates,

@@ -296,7 +296,7 @@ impl AgentNode {
 
     fn on_shepherd_gone(&mut self, id: Uuid, foreigner: Option<u16>) {
         let began = now::read(&self.facts.data, id);
-        let Some(attempt) = self.pool.bury(id) else { return };
+        let Some(attempt) = self.pool.remove_shepherd(id) else { return };
         self.give_share_back(attempt);
         let effects = match record::read(&self.facts.data, attempt) {
             Some(kept) => self.attempts.ended(attempt, kept.record),
@@ -365,7 +365,7 @@ impl AgentNode {
         self.outputs.over(attempt);
     }
 
-    fn obey(&mut self, frame: ToAgent) {
+    fn handle_frame(&mut self, frame: ToAgent) {
         match frame {
             ToAgent::Launch(order) if self.obeys(order.epoch) => self.launch(order),
             ToAgent::Stop { epoch, attempt, cause } if self.obeys(epoch) => {

@@ -113,7 +113,7 @@ impl ShepherdPool {
                 }
             }
         }
-        self.attend(hello.id, stream, rest, Some(hello), running);
+        self.add_shepherd(hello.id, stream, rest, Some(hello), running);
     }
 
     /// Gives an attempt to an idle shepherd, or to a new one.
@@ -241,7 +241,7 @@ impl ShepherdPool {
     ///
     /// Nothing of the attempt runs any more when this returns, except what hangs in the kernel for
     /// seconds.
-    pub fn bury(&mut self, id: Uuid) -> Option<AttemptId> {
+    pub fn remove_shepherd(&mut self, id: Uuid) -> Option<AttemptId> {
         let handle = self.handles.remove(&id)?;
         self.idle.retain(|idle| *idle != id);
         self.holders.retain(|_, holder| *holder != id);
@@ -264,11 +264,11 @@ impl ShepherdPool {
         self.nursery.spawn(id, theirs)?;
         ours.set_nonblocking(true)?;
         let stream = UnixStream::from_std(ours)?;
-        self.attend(id, stream, Vec::new(), None, None);
+        self.add_shepherd(id, stream, Vec::new(), None, None);
         Ok(id)
     }
 
-    fn attend(
+    fn add_shepherd(
         &mut self,
         id: Uuid,
         stream: UnixStream,
@@ -296,7 +296,7 @@ impl ShepherdPool {
             None if known => drop(self.handles.remove(&id)),
             None => {}
         }
-        tokio::task::spawn_local(attend(id, stream, rest, queue, self.node.clone(), known));
+        tokio::task::spawn_local(carry_frames(id, stream, rest, queue, self.node.clone(), known));
     }
 }
 
@@ -351,7 +351,7 @@ impl ShepherdLauncher {
 }
 
 /// Carries frames between a shepherd and the node until either side ends it.
-async fn attend(
+async fn carry_frames(
     id: Uuid,
     stream: UnixStream,
     mut buffer: Vec<u8>,
@@ -503,7 +503,7 @@ mod tests {
         let attending = async move {
             orders.send(ToShepherd::Script("true".to_owned())).await.unwrap();
             let hello = frame_bytes(&FromShepherd::Hello(hello)).unwrap();
-            attend(id, ours, hello, queue, node, false).await;
+            carry_frames(id, ours, hello, queue, node, false).await;
             drop(orders);
         };
         (theirs, received, attending)

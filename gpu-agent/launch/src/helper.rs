@@ -219,7 +219,7 @@ impl Launcher {
     fn receive(&mut self) -> bool {
         match self.socket.receive_request() {
             Ok(Received::Message(request, descriptors)) => {
-                self.obey(request, descriptors);
+                self.carry_out(request, descriptors);
                 true
             }
             Ok(Received::Nothing) => true,
@@ -232,7 +232,7 @@ impl Launcher {
         let _ = self.socket.reply(reply, &[]);
     }
 
-    fn obey(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
+    fn carry_out(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
         match request {
             Request::Start(order) => {
                 if let Err(reply) = self.begin(&order, descriptors) {

@@ -321,7 +321,7 @@ impl MpsDaemon {
 
     /// Returns an error if a server ended while it started.
     fn check_stillborn(&self) -> Result<(), MpsStartError> {
-        let Some((pid, status)) = self.reported.stillborn() else { return Ok(()) };
+        let Some((pid, status)) = self.reported.failed_server() else { return Ok(()) };
         let log = read_own(&self.control.logs.join("server.log"));
         let hint = "does this user reach the GPU, libcuda.so.1 and nvidia-cuda-mps-server?";
         let reason = daemon_output::last_line(&log).unwrap_or_else(|| hint.to_owned());

@@ -116,7 +116,7 @@ impl SharedSlice {
         loop {
             tokio::select! {
                 order = self.orders.recv() => match order {
-                    Some(order) => self.obey(order).await,
+                    Some(order) => self.carry_out(order).await,
                     None => break,
                 },
                 _ = look.tick(), if self.daemon.is_some() => {
@@ -144,7 +144,7 @@ impl SharedSlice {
         let _ = self.node.send(NodeInput::Mps(event)).await;
     }
 
-    async fn obey(&mut self, order: MpsOrder) {
+    async fn carry_out(&mut self, order: MpsOrder) {
         match order {
             MpsOrder::Share(request) if self.sharers.fault().is_some() => {
                 self.waiting.push(request);

@@ -52,7 +52,7 @@ impl AgentNode {
                 let hello = self.hello(local);
                 self.push(hello);
             }
-            LinkEvent::Frame(frame) if self.session.is_some() => self.obey(frame),
+            LinkEvent::Frame(frame) if self.session.is_some() => self.handle_frame(frame),
             LinkEvent::Frame(_) => {}
             LinkEvent::Down => self.session = None,
         }

@@ -143,7 +143,7 @@ impl Sessions {
         self.accept(now);
         for (mut client, until) in std::mem::take(&mut self.greetings) {
             match client.receive::<SessionRequest>() {
-                Some(request) => self.greet(client, &request, ground, now),
+                Some(request) => self.accept_client(client, &request, ground, now),
                 None if client.is_open() && now < until => self.greetings.push((client, until)),
                 None => {}
             }
@@ -166,7 +166,7 @@ impl Sessions {
         }
     }
 
-    fn greet(
+    fn accept_client(
         &mut self,
         mut client: SessionClient,
         request: &SessionRequest,

@@ -87,7 +87,7 @@ impl StepAcross<'_> {
             is_ending: false,
             is_timed: false,
         };
-        let code = run.attend(received).await;
+        let code = run.run_until_end(received).await;
         signals.abort_all();
         Ok(code)
     }
@@ -172,7 +172,7 @@ struct RunningStep<'s> {
 }
 
 impl RunningStep<'_> {
-    async fn attend(mut self, mut received: mpsc::Receiver<AcrossEvent>) -> u8 {
+    async fn run_until_end(mut self, mut received: mpsc::Receiver<AcrossEvent>) -> u8 {
         let mut input = LocalInput::of_stdin();
         let mut is_input_over = false;
         self.order_next();

@@ -119,7 +119,7 @@ impl Part {
         }
         let mut tasks = PartTasks::default();
         self.start(&mut tasks, gpus.devices()).await;
-        self.attend(tasks, received).await;
+        self.forward_output(tasks, received).await;
         Ok(0)
     }
 
@@ -222,7 +222,7 @@ impl Part {
     }
 
     /// Forwards output until all processes have ended.
-    async fn attend(&self, mut tasks: PartTasks, received: &mut mpsc::Receiver<PartEvent>) {
+    async fn forward_output(&self, mut tasks: PartTasks, received: &mut mpsc::Receiver<PartEvent>) {
         let mut input = Some(feed(std::mem::take(&mut tasks.inputs), self.to_caller.clone()));
         let mut gone: Option<Instant> = None;
         // A part without processes listens until its caller closes it.

@@ -125,7 +125,7 @@ impl ShimConnection {
                 if writer.send(&ToShim::Welcome(welcome)).await.is_ok() {
                     let outbox = Rc::clone(&self.outbox);
                     let writing = write_frames(connection, writer, outbox);
-                    tokio::join!(self.attend(session, pid, reader, ended), writing);
+                    tokio::join!(self.pass_reports(session, pid, reader, ended), writing);
                 } else {
                     pass(&self.queue, Leave { session, why: SessionEnd::Gone }).await;
                 }
@@ -139,7 +139,7 @@ impl ShimConnection {
     }
 
     /// Passes on what the process reports, until its session ends.
-    async fn attend(
+    async fn pass_reports(
         &self,
         session: SessionId,
         pid: u32,
