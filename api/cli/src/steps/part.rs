@@ -36,7 +36,6 @@ const SIGNALLED_WITHIN: Duration = Duration::from_millis(50);
 /// Where processes run if their folder does not exist, as in Slurm.
 pub const NO_FOLDER: &str = "/tmp";
 
-/// An event of a part.
 enum PartEvent {
     /// The caller sent something; `None` if it is gone.
     Message(Option<Result<ToPart, BadMessage>>),

@@ -40,7 +40,6 @@ pub struct StepTasks<'s> {
 /// Events that wait.
 const EVENTS: usize = 64;
 
-/// An event of a step.
 enum StepEvent {
     Ended(usize, ExitStatus),
     Signalled(Signal),

@@ -79,7 +79,6 @@ pub(super) struct ScoredJob {
     begun: bool,
     /// The time that a migration costs; `None` if it can't be migrated.
     migration_price: Option<Millis>,
-    /// Its deadline.
     deadline: Option<Millis>,
 }
 
