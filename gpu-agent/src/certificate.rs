@@ -122,7 +122,9 @@ impl NodeCertificate {
 pub async fn keep_fresh(connection: &quinn::Connection, certificate: &NodeCertificate) {
     let mut failures = FailureCount::new(BACKOFF);
     loop {
-        let Err(trouble) = renew_until_closed(connection, certificate, &mut failures).await else { return };
+        let Err(trouble) = renew_until_closed(connection, certificate, &mut failures).await else {
+            return;
+        };
         if connection.close_reason().is_some() {
             return;
         }

@@ -250,7 +250,8 @@ async fn dcgm_learns_of_launches_ends_and_new_layouts_also_over_a_restart() {
     let (end, report) = session.apply(plan(&gpu.gpu, 2, steps)).await;
     assert_eq!(end, PlanEnd::Done);
     let made = report.unwrap().instances.into_iter().find(|i| i.slot == changed_slot).unwrap();
-    let place = Place { gpu: gpu.gpu.clone(), slot: Some(changed_slot), slice: made.slice.unwrap() };
+    let place =
+        Place { gpu: gpu.gpu.clone(), slot: Some(changed_slot), slice: made.slice.unwrap() };
     let mut third = user(&agent, &place, 10, 10, "go-3");
     third.job = tessera_model::JobId::from_number(103);
     session.launch(&third).await;

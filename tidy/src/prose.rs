@@ -239,7 +239,7 @@ fn check(path: &str, paragraphs: &[Paragraph], kind: TextKind) -> Vec<Finding> {
         for (form, instead) in vocabulary::banned_words(&sentence.text) {
             add(format!("\"{form}\" is not used: {instead}"));
         }
-        for (form, instead) in vocabulary::own_after_noun(&sentence.text) {
+        if let Some((form, instead)) = vocabulary::own_after_noun(&sentence.text) {
             add(format!("\"{form}\" after its noun is not used: {instead}"));
         }
         if QUESTION_WORDS.contains(&sentence.text.as_str()) {

@@ -130,9 +130,10 @@ pub const BANNED: &[Banned] = &[
 
 /// Words that don't continue "of its own" with the thing that it has, as in "a thread of its own that waits".
 const NO_NOUNS: [&str; 36] = [
-    "and", "as", "at", "because", "before", "behind", "below", "besides", "but", "by", "can", "each",
-    "for", "from", "has", "here", "in", "is", "may", "next", "now", "on", "only", "or", "over", "since",
-    "so", "that", "this", "through", "to", "when", "where", "which", "who", "with",
+    "and", "as", "at", "because", "before", "behind", "below", "besides", "but", "by", "can",
+    "each", "for", "from", "has", "here", "in", "is", "may", "next", "now", "on", "only", "or",
+    "over", "since", "so", "that", "this", "through", "to", "when", "where", "which", "who",
+    "with",
 ];
 
 /// Returns "of its own" where it stands after its noun ("a thread of its own"), with what to write instead.
@@ -217,7 +218,8 @@ mod tests {
         for wrong in ["A thread of its own.", "tasks of their own that wait", "of its own; it"] {
             assert!(own_after_noun(wrong).is_some(), "{wrong}");
         }
-        for fine in ["jobs of its own user", "percent of its own compute slices", "its own thread"] {
+        for fine in ["jobs of its own user", "percent of its own compute slices", "its own thread"]
+        {
             assert_eq!(own_after_noun(fine), None, "{fine}");
         }
     }

@@ -78,7 +78,9 @@ fn sources(folder: &Path) -> Vec<String> {
 /// Returns the headings of the tables in a source.
 fn headings(source: &str) -> Vec<&str> {
     let mut found = Vec::new();
-    for begin in ["let header =", "let titles =", "let figures =", "const HEADER: &[&str] =", "table(Some("] {
+    for begin in
+        ["let header =", "let titles =", "let figures =", "const HEADER: &[&str] =", "table(Some("]
+    {
         for (at, _) in source.match_indices(begin) {
             let rest = source[at + begin.len()..].trim_start().trim_start_matches('&');
             if let Some(list) = rest.strip_prefix('[') {

@@ -105,8 +105,11 @@ pub async fn serve(endpoint: quinn::Endpoint, placer: Addr<Placer>, parts: LinkP
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let from = incoming.remote_address();
-            let greeting =
-                tokio::time::timeout(HELLO_DEADLINE, receive_greeting(incoming, &parts.certificates)).await;
+            let greeting = tokio::time::timeout(
+                HELLO_DEADLINE,
+                receive_greeting(incoming, &parts.certificates),
+            )
+            .await;
             drop(greeted);
             match greeting {
                 Ok(Ok(Some(greeting))) => match links.admit(greeting.peer.id) {

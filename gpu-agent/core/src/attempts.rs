@@ -307,7 +307,9 @@ impl Attempts {
 
     /// Ensures that an attempt never starts here (rule F8).
     pub fn revoke(&mut self, attempt: AttemptId) -> Vec<AttemptEffect> {
-        let Some(entry) = self.entries.get_mut(&attempt) else { return self.add_tombstone(attempt) };
+        let Some(entry) = self.entries.get_mut(&attempt) else {
+            return self.add_tombstone(attempt);
+        };
         match &entry.phase {
             AttemptPhase::Ended(_) => {
                 let mut effects = vec![entry.report()];

@@ -72,7 +72,12 @@ unsafe fn record_handle(
 /// # Safety
 ///
 /// `out` is null or points to space for `count` handles.
-unsafe fn record_list(out: *const DriverHandle, count: c_uint, origin: Origin, owner: DriverHandle) {
+unsafe fn record_list(
+    out: *const DriverHandle,
+    count: c_uint,
+    origin: Origin,
+    owner: DriverHandle,
+) {
     if out.is_null() {
         return;
     }

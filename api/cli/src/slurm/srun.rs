@@ -172,7 +172,12 @@ async fn run_job(arguments: Vec<OsString>) -> Done {
 
 /// Prints the output of a job until it has ended, and returns its exit code. A job that is requeued is followed
 /// into its next run.
-async fn print_until_end(session: &CommandSession, job: JobRef, has_file: bool, quiet: bool) -> Done {
+async fn print_until_end(
+    session: &CommandSession,
+    job: JobRef,
+    has_file: bool,
+    quiet: bool,
+) -> Done {
     let client = session.client.with_patience(RetryPatience::LONG);
     let now = client.job(job).await?.job;
     if !quiet && ["queued", "held"].contains(&now.state.as_str()) {

@@ -162,7 +162,8 @@ impl SimulationRun<'_> {
                 }
             }
         }
-        let restarts = reshape.stayers == StayingJobs::Restart && !reshape.layout.iter().eq(&stands);
+        let restarts =
+            reshape.stayers == StayingJobs::Restart && !reshape.layout.iter().eq(&stands);
         let gone = stands.iter().filter(|slot| restarts || !reshape.layout.contains(slot));
         let made = reshape.layout.iter().filter(|slot| restarts || !stands.contains(slot));
         let steps: Vec<PlanStep> = gone
