@@ -488,7 +488,7 @@ fn listen(
     Ok(endpoint)
 }
 
-/// How the REST API is encrypted, if it is, and how a certificate from files is replaced.
+/// Returns how the REST API is encrypted, if it is, and how a certificate from files is replaced.
 fn tls_config(
     settings: &Settings,
     folder: &DataFolder,

@@ -199,7 +199,7 @@ async fn renew_until_closed(
     }
 }
 
-/// What the agent trusts and has, which is only what is on its disk.
+/// Reports what the agent trusts and has, which is only what is on its disk.
 fn trusts(certificate: &NodeCertificate) -> Result<CertificateRequest, TlsError> {
     let identity = certificate.present();
     let issuer = identity.facts()?.issuer;

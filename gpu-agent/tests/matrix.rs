@@ -111,7 +111,7 @@ fn make(state: &mut DeviceState, slot: Slot) -> String {
     state.compute_instance(compute).unwrap().2.mig_uuid()
 }
 
-/// What stands, by the device file: slots, and whether each is whole.
+/// Returns the instances by the device file: their slots, and whether each is whole.
 fn standing(node: &SimulatedNode) -> Vec<(Slot, usize)> {
     let state = node.read().unwrap();
     let mut list: Vec<_> =

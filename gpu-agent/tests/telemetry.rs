@@ -15,7 +15,7 @@ use tessera_model::{AttemptId, Bytes};
 
 const MIB: u64 = 1 << 20;
 
-/// What a program of these tests does: this very test, started by a shepherd as an attempt.
+/// Runs a program of these tests: this very test, started by a shepherd as an attempt.
 #[test]
 fn plays_the_attempt_when_asked_to() {
     let Ok(reported) = std::env::var("TEST_USES") else { return };
@@ -67,8 +67,8 @@ async fn cut(session: &mut Session, gpu: &GpuReport, slots: &[Slot]) -> Vec<Plac
     report.unwrap().instances.iter().map(place).collect()
 }
 
-/// What the agent has written down of a GPU: the counter at the last sample, what attempts have
-/// used by id, and all parts together.
+/// Returns what the agent has recorded of a GPU: the counter at the last sample, the parts of attempts by id,
+/// and the sum of all parts.
 fn account(agent: &Agent, gpu: &GpuReport) -> Option<(u64, BTreeMap<String, u64>, u64)> {
     let path = agent.data.join("telemetry").join(format!("{}.json", gpu.gpu));
     let text = std::fs::read_to_string(path).ok()?;

@@ -441,7 +441,7 @@ async fn a_file_system_that_hangs_holds_up_neither_cancel_nor_the_time_limit_nor
 }
 
 #[tokio::test]
-async fn a_job_has_a_tmp_of_its_own_and_sees_no_processes_of_others() {
+async fn a_job_has_its_own_tmp_and_sees_no_processes_of_others() {
     if !is_root() {
         return;
     }
@@ -611,7 +611,7 @@ async fn a_job_that_forks_without_end_or_uses_all_processors_gets_its_share() {
     assert!(used < Millis::new(1_400), "{record:?}");
 }
 
-/// What `./x build` left for simulated nodes.
+/// Returns what `./x build` left for simulated nodes.
 fn built(path: &str) -> PathBuf {
     let programs = Path::new(env!("CARGO_BIN_EXE_tessera-agent")).parent().unwrap();
     let found = programs.join("..").join(path);
@@ -850,7 +850,7 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
 }
 
 #[tokio::test]
-async fn a_session_has_the_account_folders_and_walls_of_its_job_and_a_terminal_of_its_own() {
+async fn a_session_has_the_account_folders_and_walls_of_its_job_and_its_own_terminal() {
     if !is_root() {
         return;
     }

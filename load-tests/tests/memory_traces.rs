@@ -58,7 +58,7 @@ fn submit(cluster: &Cluster, words: &[&str]) -> u64 {
     answer["job_id"].as_u64().unwrap_or_else(|| panic!("{printed}"))
 }
 
-/// What each attempt had in MiB, and how it ended.
+/// Returns what each attempt had in MiB, and how it ended.
 fn attempts(job: &JobDetail) -> Vec<(u64, &str)> {
     let given = |bytes: Option<u64>| bytes.expect("each attempt has memory") >> 20;
     let of = job.attempt_list.iter();

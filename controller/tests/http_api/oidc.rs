@@ -96,7 +96,7 @@ impl TestIssuer {
         format!("http://{}/lab", self.address)
     }
 
-    /// How often the keys were read.
+    /// Returns how often the keys were read.
     fn reads(&self) -> usize {
         self.published.reads.load(Ordering::SeqCst)
     }

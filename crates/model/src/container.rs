@@ -71,7 +71,7 @@ impl ContainerRules {
         self.image.len() + mounts.sum::<usize>() + self.work_dir.as_ref().map_or(0, String::len)
     }
 
-    /// Whether the image is a file of apptainer's.
+    /// Returns whether the image is a file of apptainer.
     pub fn is_image_file(&self) -> bool {
         self.image.starts_with('/')
     }

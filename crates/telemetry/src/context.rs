@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_of_its_own_is_one_that_others_can_continue() {
+    fn a_new_context_is_one_that_others_can_continue() {
         let one = new_traceparent();
         let other = new_traceparent();
 

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_agent_serves_a_page_of_its_own_at_the_same_place() {
+    fn the_next_agent_serves_its_own_page_at_the_same_place() {
         let folder = tempfile::tempdir().unwrap();
         let earlier = MappedGate::serve(folder.path(), &slice(), None).unwrap();
         let job = MappedGate::join(folder.path(), &slice()).unwrap();

@@ -269,7 +269,7 @@ impl MpsDaemon {
         MpsStartError::Control { error, output }
     }
 
-    /// Where the daemon finds its server: in its own folder first, as NVIDIA installs them.
+    /// Returns the path in which the daemon finds its server: its own folder first, as NVIDIA installs them.
     fn search_path(&self) -> String {
         let own_folder = self.control.program.parent().map(|folder| folder.display().to_string());
         let own_folder = own_folder.filter(|folder| !folder.is_empty());

@@ -84,7 +84,9 @@ impl Sessions {
 
     /// Returns whether programs of sessions run in an attempt, in addition to its own.
     pub fn run_in(&self, attempt: AttemptId) -> bool {
-        self.sessions.iter().any(|session| session.attempt == attempt && session.runs_besides())
+        self.sessions
+            .iter()
+            .any(|session| session.attempt == attempt && session.is_running_session())
     }
 
     /// Adds the session of an attempt's own program.

@@ -334,7 +334,7 @@ impl Session {
         found.unwrap_or_else(|| panic!("no {model} in {:?}", self.inventory))
     }
 
-    /// How an attempt stood in the inventory.
+    /// Returns the state of an attempt in the inventory.
     pub fn reported(&self, attempt: AttemptId) -> Option<AttemptStatus> {
         self.inventory.iter().find_map(|frame| match frame {
             ToController::Attempt(report) if report.attempt == attempt => {

@@ -110,7 +110,7 @@ fn kernels(graph: DriverHandle) -> Option<(Vec<String>, usize)> {
     let all = count;
     count = count.min(NODES_MAX);
     let mut nodes: Vec<DriverHandle> = vec![0; count];
-    // SAFETY: a list with room for `count`.
+    // SAFETY: a list with space for `count`.
     if unsafe { get_nodes(graph, nodes.as_mut_ptr(), &raw mut count) } != SUCCESS {
         return None;
     }

@@ -9,7 +9,7 @@ use crate::built::symbols;
 use crate::job::{ACTIVE, DEAD, DETACHED, Job, PASSIVE};
 use crate::queue::{Calm, QueueBehaviour, TestFolders, TestQueue, calmly};
 
-/// How much the tests do: more if `./x test --long` has set its variable.
+/// Returns how much the tests do: more if `./x test --long` has set its variable.
 fn times(short: u64, long: u64) -> u64 {
     if std::env::var_os("TESSERA_LONG_TESTS").is_some() { long } else { short }
 }
@@ -152,7 +152,7 @@ fn children_run_as_without_the_shim_and_the_parent_continues() {
 }
 
 #[test]
-fn a_child_forked_before_the_first_launch_has_a_session_of_its_own() {
+fn a_child_forked_before_the_first_launch_has_its_own_session() {
     let folders = TestFolders::new();
     let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     let mut job = Job::start(&folders, None);

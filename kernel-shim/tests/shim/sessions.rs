@@ -182,7 +182,7 @@ fn a_thread_that_waits_for_its_next_grant_reports_the_sample_of_its_last_kernel_
 }
 
 #[test]
-fn the_first_launch_waits_for_the_session_of_a_queue_that_lives_and_not_for_ever() {
+fn the_first_launch_waits_for_the_session_of_a_queue_that_lives_and_not_forever() {
     let folder = tempfile::tempdir().unwrap();
     let (gate, served) = TestGate::served(folder.path());
     let folders = TestFolders::new();

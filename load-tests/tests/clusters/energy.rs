@@ -54,8 +54,8 @@ fn jobs_on_slices_show_their_memory_and_energy() {
     }
 }
 
-/// What a node's agent has recorded of its only GPU, in millijoules. It is the counter at the last sample,
-/// the parts of attempts and of other programs, and the sum of all parts.
+/// Returns what a node's agent has recorded of its only GPU, in millijoules. It is the counter at the last
+/// sample, the parts of attempts and of other programs, and the sum of all parts.
 fn account(cluster: &Cluster) -> Option<(u64, u64, u64, u64)> {
     let folder = cluster.agent_data(0).join("telemetry");
     let mut entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());

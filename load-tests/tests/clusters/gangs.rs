@@ -180,7 +180,7 @@ fn several_whole_gpus_need_mig_off_and_are_refused_with_the_reason_otherwise() {
 }
 
 #[test]
-fn each_task_of_an_array_is_a_gang_of_its_own() {
+fn each_task_of_an_array_is_a_separate_gang() {
     let cluster = cluster();
     // The first attempt of the first task fails: a gang that runs again counts towards the limit of running
     // tasks, too.

@@ -29,7 +29,7 @@ fn reports(bytes: u64) -> SubmitRequest {
     SubmitRequest { user: Some("ada".into()), ..script(&text) }
 }
 
-/// What each attempt had in MiB, and how it ended. Two profiles of a GPU may have the same memory.
+/// Returns what each attempt had in MiB, and how it ended. Two profiles of a GPU may have the same memory.
 fn attempts(job: &JobDetail) -> Vec<(u64, &str)> {
     let given = |bytes: Option<u64>| bytes.expect("each attempt has memory") >> 20;
     let of = job.attempt_list.iter();

@@ -143,7 +143,7 @@ fn the_provisioned_folder_is_the_one_that_the_package_installs() {
 
 /// Queries that have data only under their own load: kernel-level sharing, and two scrapes of a node
 /// with a GPU whose processes hold memory.
-const LOAD_OF_THEIR_OWN: [&str; 2] = ["tessera_kernel_", "tessera_process_memory_used_bytes"];
+const UNDER_OWN_LOAD: [&str; 2] = ["tessera_kernel_", "tessera_process_memory_used_bytes"];
 
 /// How long it may take until every query has data.
 const DATA_WITHIN: Duration = Duration::from_secs(60);
@@ -199,7 +199,7 @@ fn a_real_prometheus_that_scrapes_a_running_cluster_answers_every_panel() {
     // Every variable of a board has all of its values.
     let mut without_data: BTreeSet<_> = all_queries()
         .into_iter()
-        .filter(|(_, query)| !LOAD_OF_THEIR_OWN.iter().any(|name| query.contains(name)))
+        .filter(|(_, query)| !UNDER_OWN_LOAD.iter().any(|name| query.contains(name)))
         .map(|(board, query)| (board, query.replace("$node", ".*").replace("$gpu", ".*")))
         .collect();
     // Rates need two scrapes, and some figures the first minute of a cluster.

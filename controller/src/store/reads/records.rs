@@ -377,7 +377,7 @@ struct TaskNames {
 }
 
 impl TaskNames {
-    /// Whether each job is a task, and the indexes follow each other as the numbers of the jobs do.
+    /// Returns whether each job is a task, and the indexes follow each other as the numbers of the jobs do.
     const fn are_consecutive(&self) -> bool {
         self.members == 1 && self.rules.indexes.is_empty()
     }

@@ -106,7 +106,7 @@ impl Session {
     }
 
     /// Returns whether its program runs, and is not the attempt's own.
-    pub fn runs_besides(&self) -> bool {
+    pub fn is_running_session(&self) -> bool {
         self.end.is_none() && self.name != SessionName::Main
     }
 
