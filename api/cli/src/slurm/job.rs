@@ -59,7 +59,7 @@ fn is_same_task(one: &JobRecord, other: &JobRecord) -> bool {
     (one.submission, one.array_index) == (other.submission, other.array_index)
 }
 
-/// What is shown without specifications.
+/// Returns what is shown of a request without its specification.
 fn unknown_request(submission: u64) -> RequestRecord {
     RequestRecord {
         submission,
