@@ -22,7 +22,7 @@ PRIMITIVES = {
     "object": "Dict[str, Any]",
     "null": "None",
 }
-# The client has methods of its own for what is a stream or no JSON.
+# The client has its own methods for what is a stream or no JSON.
 OWN = {"watch_jobs", "read_job_logs", "healthz", "livez", "readyz", "metrics", "openapi"}
 
 HEAD = '''"""The typed client, generated from docs/openapi.json by generate.py. Do not edit."""

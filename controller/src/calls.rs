@@ -36,7 +36,7 @@ pub struct JobCaller {
     pub from: SocketAddr,
 }
 
-/// The way by which carried calls enter the API's server. Each call binds a name of its own before it connects, by which
+/// The way by which carried calls enter the API's server. Each call binds its own name before it connects, by which
 /// the server finds the caller. The names are random, so that nobody can take them.
 #[derive(Clone, Debug)]
 pub struct JobCallSocket {

@@ -1,6 +1,6 @@
 //! The conversation about certificates with a connected node, and with a machine that joins.
 //!
-//! Each has a stream of its own besides the frames of work, so that neither waits for the other. Agents open streams
+//! Each has its own stream, apart from the frames of work, so that neither waits for the other. Agents open streams
 //! for calls of jobs' processes in the same way: the first frame distinguishes them.
 
 use std::net::SocketAddr;
@@ -74,9 +74,9 @@ struct Stream {
     sent: Option<(String, String)>,
 }
 
-/// Attends to the certificates of a connected node until the connection ends: renews them, sends new
+/// Looks after the certificate of a connected node until the connection ends: renews them, sends new
 /// authorities, and closes the connection once the certificate is revoked or has expired.
-pub(crate) async fn attend(
+pub(crate) async fn keep_certificate(
     connection: quinn::Connection,
     (node, leaf): (NodeIdentity, LeafFacts),
     certificates: NodeCertificates,
@@ -197,7 +197,7 @@ async fn answer(
             }
             issued
         }
-        // A peer with a certificate has already joined, and calls have streams of their own.
+        // A peer with a certificate has already joined, and calls have their own streams.
         Ok(Some(CertificateRequest::Join { .. } | CertificateRequest::Call { .. }) | None)
         | Err(_) => {
             *stream = None;

@@ -1,6 +1,6 @@
 //! Accounts of this machine: names and groups of uids, by the system's own name service.
 //!
-//! A name service may depend on a server that hangs. So look-ups run on threads of their own, with a deadline and
+//! A name service may depend on a server that hangs. So look-ups run on separate threads, with a deadline and
 //! a limit, and their results are kept for a minute.
 
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ pub struct Account {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAccount {
     /// The number has no name, or stands for several accounts.
-    #[error("uid {uid} has no account of its own on this machine")]
+    #[error("uid {uid} has no account on this machine")]
     Uid {
         /// The number.
         uid: u32,

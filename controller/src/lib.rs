@@ -2,7 +2,7 @@
 //!
 //! - [`http`]: the REST API. Parses at the edge, reads from the store, commands the placer.
 //! - [`store`]: every SQL statement.
-//! - [`tessera_control`]: what to do, as pure functions; a crate of its own.
+//! - [`tessera_control`]: what to do, as pure functions; its own crate.
 //! - [`actors`]: carries it out.
 //! - [`figures`]: live figures of GPUs, as their nodes last reported.
 //! - [`kernels`]: kernel profiles that nodes report.

@@ -35,7 +35,7 @@ pub struct RetentionTimes {
     pub audit: RetentionTime,
 }
 
-/// What rounds decide under, besides accounts.
+/// The settings of rounds, except the accounts.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacementSettings {
     /// How long a round may spend on improving placements.

@@ -11,7 +11,7 @@ use actix_web::dev::ServerHandle;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 use tessera_control::ClusterState;
-use tessera_controller::actors::leadership::{Candidate, StoreRolledBack, Trust};
+use tessera_controller::actors::leadership::{LeaderCandidate, StoreRolledBack, Trust};
 use tessera_controller::actors::links::{LinkParts, NodeReceipts};
 use tessera_controller::actors::placer::{self, DEPOSED_STATUS, PlacerParts};
 use tessera_controller::actors::{intake, links, prediction_metrics, retention, trainer};
@@ -129,9 +129,9 @@ fn serve(arguments: ServeArgs, settings: Settings) -> anyhow::Result<i32> {
     let http = TcpListener::bind(settings.http)
         .with_context(|| format!("can't listen on {}", settings.http))?;
     let socket = listeners::bind_socket(&settings.socket_path())?;
-    // Before the runtime: its server is tied to a thread of its own.
+    // Before the runtime: its server is tied to its own thread.
     let database = Database::open(&settings.database, &settings.data, !settings.not_durable)?;
-    // Submits and reads have threads of their own. The placer, its rounds and the agents' links
+    // Submits and reads have their own threads. The placer, its rounds and the agents' links
     // share this one: each step of a job passes all three, and a hop between threads costs more
     // than the step.
     let others = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -213,7 +213,7 @@ async fn run(
 
     let terms = settings.lease_terms()?;
     let memory = Arc::new(StoreMemory::open(&settings.data)?);
-    let candidate = Candidate {
+    let candidate = LeaderCandidate {
         controller: folder.controller,
         pool: connect::pool(options.clone(), 3),
         memory: Arc::clone(&memory),
@@ -278,7 +278,7 @@ struct PortEnds {
     figures: FigureCache,
 }
 
-/// What the HTTP server works with besides channels.
+/// What the HTTP server works with in addition to channels.
 struct PortParts {
     reads: Reads,
     tokens: ValidTokens,
@@ -330,7 +330,7 @@ fn connect_ports(parts: PortParts) -> (Ports, PortEnds) {
 
 /// Renews the leader's lease, and ends the controller once another one leads.
 async fn keep_leading(
-    candidate: Candidate,
+    candidate: LeaderCandidate,
     epoch: watch::Receiver<u64>,
     placer: Recipient<StoreRolledBack>,
 ) {
@@ -341,7 +341,7 @@ async fn keep_leading(
 /// Reads the cluster from the store, as the leader of an epoch.
 async fn read_cluster(
     settings: &Settings,
-    candidate: &Candidate,
+    candidate: &LeaderCandidate,
     epoch: u64,
     terms: LeaseTerms,
     policy: Box<dyn Policy>,
@@ -488,7 +488,7 @@ fn listen(
     Ok(endpoint)
 }
 
-/// How the REST API is encrypted, if it is, and how a certificate from files is replaced.
+/// Returns how the REST API is encrypted, if it is, and how a certificate from files is replaced.
 fn tls_config(
     settings: &Settings,
     folder: &DataFolder,

@@ -400,7 +400,7 @@ impl NodeCertificates {
         Ok(facts)
     }
 
-    /// Returns the controller's side of QUIC from now on; `None` if it can't sign a certificate of its own.
+    /// Returns the controller's side of QUIC from now on; `None` if it can't sign its own certificate.
     ///
     /// # Errors
     ///
@@ -472,7 +472,7 @@ impl NodeCertificates {
         });
     }
 
-    /// Runs in a task of its own, on the runtime that owns the connections: a caller that goes away leaves no
+    /// Runs in its own task, on the runtime that owns the connections: a caller that goes away leaves no
     /// statement half done.
     async fn run<T: Send + 'static>(
         &self,

@@ -17,7 +17,7 @@ use rustls::pki_types::pem::PemObject as _;
 ///
 /// If the address has no TLS and is not on this machine, or if the file has no certificates.
 pub fn client(address: &str, ca: Option<&Path>, within: Duration) -> anyhow::Result<Client> {
-    // Without a provider of their own, connections use that of the process.
+    // Without their own provider, connections use that of the process.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder()
         .connect_timeout(within)

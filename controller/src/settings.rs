@@ -114,7 +114,7 @@ pub struct ServeArgs {
     /// Data folder.
     #[arg(long, env = "TESSERA_DATA")]
     pub data: Option<PathBuf>,
-    /// `private` for a PostgreSQL of its own in the data folder, or a postgres:// URL.
+    /// `private` for its own PostgreSQL in the data folder, or a postgres:// URL.
     #[arg(long, env = "TESSERA_DATABASE")]
     pub database: Option<String>,
     /// Address of the REST API.
@@ -156,7 +156,7 @@ pub struct ServeArgs {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub learn_every: Option<u64>,
     /// How many compute slices each user's jobs may hold at once under policy tessera, such as
-    /// ada=14,bob=7,*=28; * is every user without a quota of their own.
+    /// ada=14,bob=7,*=28; * is every user without their own quota.
     #[arg(long, env = "TESSERA_QUOTAS", value_name = "USER=SLICES", value_delimiter = ',',
           value_parser = parse_quota)]
     pub quotas: Vec<(String, u32)>,
@@ -551,7 +551,7 @@ impl Settings {
         PolicyOptions { energy_percent: self.energy }
     }
 
-    /// Returns what rounds decide under, besides accounts.
+    /// Returns the settings of rounds, except the accounts.
     pub const fn placement(&self) -> PlacementSettings {
         PlacementSettings {
             improve_for: Duration::from_millis(self.improve_for),

@@ -304,7 +304,7 @@ impl ValidTokens {
         .await
     }
 
-    /// Runs in a task of its own, on the runtime that owns the connections: a request that is dropped
+    /// Runs in its own task, on the runtime that owns the connections: a request that is dropped
     /// leaves no statement half done.
     async fn run<T: Send + 'static>(
         &self,

@@ -137,8 +137,8 @@ class _Companion:
             self.thread.start()
 
     def forked(self):
-        """A child is a process of its own. It gets no thread: most children load data, and those that use CUDA are
-        started anew, since a context does not outlive a fork."""
+        """A child is another process. It gets no thread: most children load data, and those that use CUDA are
+        started again, since a context does not outlive a fork."""
         self.thread = None
         self.pid = os.getpid()
         self.rank = os.environ.get("RANK", "0")

@@ -1,4 +1,4 @@
-//! The accounts that jobs run under. They are looked up by name on this machine, in a process of their own, since a name
+//! The accounts that jobs run under. They are looked up by name on this machine, in their own process, since a name
 //! service may take minutes or never answer.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,7 +148,7 @@ impl AccountRules {
                 "this agent has no privileges and tessera-launch is not setuid: only jobs of its own account run here"
             );
         } else if config.private_tmp && in_tmp(data) {
-            tracing::warn!("the data folder is in /tmp, so that jobs have no /tmp of their own");
+            tracing::warn!("the data folder is in /tmp, so jobs have no private /tmp");
         }
     }
 
@@ -397,7 +397,7 @@ fn in_name_service(name: &str) -> io::Result<Option<LocalAccount>> {
     let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
     let mut buffer = vec![0; ENTRY_BYTES];
     let mut found = std::ptr::null_mut();
-    // SAFETY: all places are valid for writes, and the buffer is as long as it says.
+    // SAFETY: all places are valid for writes, and the buffer's length is given.
     let failed = unsafe {
         libc::getpwnam_r(
             name.as_ptr(),
@@ -408,7 +408,7 @@ fn in_name_service(name: &str) -> io::Result<Option<LocalAccount>> {
         )
     };
     if found.is_null() {
-        // Unknown names give any of these, as the manual says.
+        // Unknown names give any of these, by the manual.
         return match failed {
             0 | libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => Ok(None),
             error => Err(io::Error::from_raw_os_error(error)),
@@ -416,7 +416,7 @@ fn in_name_service(name: &str) -> io::Result<Option<LocalAccount>> {
     }
     let mut groups = vec![0; GROUPS_MAX];
     let mut count: libc::c_int = clamped(groups.len());
-    // SAFETY: the array is as long as it says.
+    // SAFETY: the array's length is given.
     let listed = unsafe {
         libc::getgrouplist(name.as_ptr(), entry.pw_gid, groups.as_mut_ptr(), &raw mut count)
     };

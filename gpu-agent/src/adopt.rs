@@ -30,7 +30,7 @@ pub async fn adopt(nursery: &ShepherdLauncher, pool: &mut ShepherdPool) -> Vec<H
             nursery.clear(id, None);
             continue;
         };
-        match tokio::time::timeout(ANSWER_WITHIN, greet(&nursery.data, id, process)).await {
+        match tokio::time::timeout(ANSWER_WITHIN, read_hello(&nursery.data, id, process)).await {
             Ok(Ok((hello, stream, rest))) => {
                 held.extend(hello.held.iter().cloned());
                 pool.adopt(&hello, stream, rest);
@@ -65,7 +65,7 @@ fn named(data: &Path) -> Vec<(Uuid, Option<ProcessIdentity>)> {
         .collect()
 }
 
-async fn greet(
+async fn read_hello(
     data: &Path,
     id: Uuid,
     process: ProcessIdentity,

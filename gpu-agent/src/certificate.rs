@@ -119,10 +119,12 @@ impl NodeCertificate {
 }
 
 /// Keeps the certificate fresh while a connection lives. Ends with the connection.
-pub async fn attend(connection: &quinn::Connection, certificate: &NodeCertificate) {
+pub async fn keep_fresh(connection: &quinn::Connection, certificate: &NodeCertificate) {
     let mut failures = FailureCount::new(BACKOFF);
     loop {
-        let Err(trouble) = converse(connection, certificate, &mut failures).await else { return };
+        let Err(trouble) = renew_until_closed(connection, certificate, &mut failures).await else {
+            return;
+        };
         if connection.close_reason().is_some() {
             return;
         }
@@ -163,7 +165,7 @@ impl Renewal {
     }
 }
 
-async fn converse(
+async fn renew_until_closed(
     connection: &quinn::Connection,
     certificate: &NodeCertificate,
     failures: &mut FailureCount,
@@ -197,7 +199,7 @@ async fn converse(
     }
 }
 
-/// What the agent trusts and has, which is only what is on its disk.
+/// Reports what the agent trusts and has, which is only what is on its disk.
 fn trusts(certificate: &NodeCertificate) -> Result<CertificateRequest, TlsError> {
     let identity = certificate.present();
     let issuer = identity.facts()?.issuer;

@@ -88,7 +88,7 @@ pub struct AgentArguments {
     pub command: Option<AgentCommand>,
 }
 
-/// The tasks of this program besides the agent itself.
+/// The tasks of this program other than the agent itself.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum AgentCommand {
     /// Ends an attempt's clients of MPS before it is killed. Never started by hand.

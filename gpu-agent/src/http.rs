@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(again.read().unwrap(), [token], "a restart keeps the token");
 
         std::fs::write(tokens.file(), "").unwrap();
-        let anew = ScrapeTokens::open(None, data.path()).unwrap();
-        assert_eq!(anew.read().unwrap()[0].len(), 64, "an empty file gets another one");
+        let reopened = ScrapeTokens::open(None, data.path()).unwrap();
+        assert_eq!(reopened.read().unwrap()[0].len(), 64, "an empty file gets another one");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The endpoint of the kernel plane: it accepts the shims in the jobs' processes and runs the queue of
 //! each slice.
 //!
-//! Each GPU has a thread of its own with an actix system, apart from the agent's other work and from the other
+//! Each GPU has its own thread with an actix system, apart from the agent's other work and from the other
 //! GPUs'. On it one actor owns the queues of the GPU's slices, and each shim's connection is an actor. The GPU has
-//! a socket and a port of its own, so that no frame changes threads between the socket and the queue. Such a change
+//! its own socket and port, so that no frame changes threads between the socket and the queue. Such a change
 //! would cost more than all other work for a launch. A message between actors of one thread costs a quarter of a
 //! microsecond.
 
@@ -51,7 +51,7 @@ pub const EVENTS_MAX: usize = 1_024;
 /// The endpoint's settings.
 #[derive(Clone, Debug)]
 pub struct KernelSettings {
-    /// The shim's library, `libcuda.so.1` in a folder of its own.
+    /// The shim's library, `libcuda.so.1` in its own folder.
     pub shim: PathBuf,
     /// How slices are shared.
     pub rules: QueueRules,

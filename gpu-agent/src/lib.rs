@@ -9,7 +9,7 @@
 //! - [`container`]: attempts in containers.
 //! - [`isolation`]: which limits and protections they don't have here.
 //! - [`pool`], [`adopt`]: the agent's side of the shepherds.
-//! - [`nvml`], [`gpus`]: GPUs, queried through a process of their own.
+//! - [`nvml`], [`gpus`]: GPUs, queried through their own process.
 //! - [`mps`]: slices that attempts share, one MPS daemon each.
 //! - [`kernel`]: the queues for kernels of jobs on one slice.
 //! - [`doctor`]: what is wrong with this machine, and what fixes it.

@@ -104,8 +104,8 @@ pub async fn run(
                 tracing::warn!(controller = controller.address, reason, "disconnected");
                 remark_expiry(&controller);
             }
-            Ok(Err(error)) => complain(&controller, &error, &mut silent),
-            Err(_) => complain(&controller, &ConnectError::Timeout, &mut silent),
+            Ok(Err(error)) => log_failure(&controller, &error, &mut silent),
+            Err(_) => log_failure(&controller, &ConnectError::Timeout, &mut silent),
         }
         let jitter = rand::rng().random_range(0.5..1.0);
         tokio::time::sleep(failures.count_failure().mul_f64(jitter)).await;
@@ -113,7 +113,7 @@ pub async fn run(
 }
 
 /// Reports once, not every ten seconds, that the controller can't be reached.
-fn complain(controller: &ControllerAddress, error: &ConnectError, silent: &mut bool) {
+fn log_failure(controller: &ControllerAddress, error: &ConnectError, silent: &mut bool) {
     let cause = std::error::Error::source(error).map(ToString::to_string);
     let address = &controller.address;
     if *silent {
@@ -186,7 +186,7 @@ async fn serve(
         ended = read(FrameReader::new(receiver), node, &mut received) => ended,
         ended = write(FrameWriter::new(sender), frames) => ended,
         () = logs::serve(connection, controller, node) => Ok(()),
-        () = certificate::attend(connection, &controller.certificate) => Ok(()),
+        () = certificate::keep_fresh(connection, &controller.certificate) => Ok(()),
         () = carry_calls(connection, controller, node) => Ok(()),
     };
     if let Err(error) = ended {

@@ -1,6 +1,6 @@
 //! Shared slices: one MPS control daemon for each slice and user, on demand.
 //!
-//! Each slice has a task of its own, so that a hanging daemon blocks nothing else. A daemon
+//! Each slice has its own task, so that a hanging daemon blocks nothing else. A daemon
 //! that dies, a server in fault and a client that broke its server all end the slice's attempts and
 //! nothing else. The next attempt gets a fresh daemon in fresh folders.
 

@@ -202,7 +202,7 @@ impl AgentNode {
                         self.on_not_journalled(then, "its queue is full");
                     }
                 }
-                AttemptEffect::EndJournalled(attempt) => self.pool.journalled(attempt),
+                AttemptEffect::EndJournalled(attempt) => self.pool.release_end(attempt),
                 AttemptEffect::Journalled(attempt) => {
                     let effects = self.attempts.journalled(attempt, self.standing());
                     self.act(effects);
@@ -244,7 +244,7 @@ impl AgentNode {
     fn on_shepherd(&mut self, id: Uuid, frame: FromShepherd) {
         let effects = match frame {
             FromShepherd::Hello(hello) if hello.id == id => {
-                self.pool.greeted(&hello);
+                self.pool.record_identity(&hello);
                 Vec::new()
             }
             FromShepherd::Hello(_) => Vec::new(),
@@ -258,7 +258,7 @@ impl AgentNode {
                 effects
             }
             FromShepherd::Ending { attempt } => {
-                self.pool.still_ending(attempt, clock::boot_now());
+                self.pool.note_still_ending(attempt, clock::boot_now());
                 Vec::new()
             }
             FromShepherd::Memory { attempt, reserved_peak, allocated: _, iteration: _ } => {
@@ -296,7 +296,7 @@ impl AgentNode {
 
     fn on_shepherd_gone(&mut self, id: Uuid, foreigner: Option<u16>) {
         let began = now::read(&self.facts.data, id);
-        let Some(attempt) = self.pool.bury(id) else { return };
+        let Some(attempt) = self.pool.remove_shepherd(id) else { return };
         self.give_share_back(attempt);
         let effects = match record::read(&self.facts.data, attempt) {
             Some(kept) => self.attempts.ended(attempt, kept.record),
@@ -348,7 +348,7 @@ impl AgentNode {
 
     fn send_telemetry(&self, event: TelemetryEvent) {
         if let Err(refused) = self.telemetry.try_send(event) {
-            // Figures are worth less than what waiting for them would hold up.
+            // Figures matter less than what would be delayed by waiting for them.
             tracing::warn!(%refused, "the sampling of GPUs doesn't keep up");
         }
     }
@@ -361,11 +361,11 @@ impl AgentNode {
         }
         self.act(effects);
         // Only the holder of an end that could not be journalled waits for this.
-        self.pool.journalled(attempt);
+        self.pool.release_end(attempt);
         self.outputs.over(attempt);
     }
 
-    fn obey(&mut self, frame: ToAgent) {
+    fn handle_frame(&mut self, frame: ToAgent) {
         match frame {
             ToAgent::Launch(order) if self.obeys(order.epoch) => self.launch(order),
             ToAgent::Stop { epoch, attempt, cause } if self.obeys(epoch) => {
@@ -393,9 +393,9 @@ impl AgentNode {
             }
             ToAgent::KernelProfile(piece) => self.on_profile_piece(piece),
             ToAgent::KernelReportAck { number } => self.on_report_acknowledged(number),
-            ToAgent::RenewOk { sent, generation } => self.renewed(sent, generation),
-            ToAgent::Welcome(welcome) => self.welcomed(welcome),
-            ToAgent::Refused { reason, retry } => self.refused(reason, retry),
+            ToAgent::RenewOk { sent, generation } => self.accept_renewal(sent, generation),
+            ToAgent::Welcome(welcome) => self.accept_welcome(welcome),
+            ToAgent::Refused { reason, retry } => self.accept_refusal(reason, retry),
             ToAgent::Probe { token } => self.push(ToController::Present { token }),
             ToAgent::ApplyPlan(PlanOrder { plan, gpu, .. }) => {
                 let reason = "an older leader sent it".to_owned();

@@ -1,7 +1,7 @@
 //! GPUs, through NVIDIA's management library.
 //!
-//! The library may hang forever in the kernel, crash, or be missing. So its calls are made in a
-//! process of their own ([`worker`]). [`client`] queries that process with a deadline for each
+//! The library may hang forever in the kernel, crash, or be missing. So its calls are made in their own
+//! process ([`worker`]). [`client`] queries that process with a deadline for each
 //! request and replaces it when it doesn't answer. Nothing else in the agent waits for it.
 
 pub mod activity;

@@ -1,5 +1,5 @@
-//! Removes what attempts left once it has been kept for long enough. That happens on a thread of
-//! its own, for a bounded number of attempts a sweep, and only after the controller has their ends.
+//! Removes what attempts left once it has been kept for long enough. That happens on a separate
+//! thread, for a bounded number of attempts a sweep, and only after the controller has their ends.
 
 use std::collections::BTreeMap;
 use std::io;

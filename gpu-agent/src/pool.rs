@@ -113,7 +113,7 @@ impl ShepherdPool {
                 }
             }
         }
-        self.attend(hello.id, stream, rest, Some(hello), running);
+        self.add_shepherd(hello.id, stream, rest, Some(hello), running);
     }
 
     /// Gives an attempt to an idle shepherd, or to a new one.
@@ -181,13 +181,13 @@ impl ShepherdPool {
     }
 
     /// Records the identity of a new shepherd.
-    pub fn greeted(&mut self, hello: &ShepherdHello) {
+    pub fn record_identity(&mut self, hello: &ShepherdHello) {
         if let Some(handle) = self.handles.get_mut(&hello.id) {
             handle.process = Some(hello.process);
         }
     }
 
-    /// Takes back the shepherd of an ended attempt; it holds the end until [`Self::journalled`].
+    /// Takes back the shepherd of an ended attempt; it holds the end until [`Self::release_end`].
     pub fn release(&mut self, attempt: AttemptId) {
         let Some(id) = self.by_attempt.remove(&attempt) else { return };
         let Some(handle) = self.handles.get_mut(&id) else { return };
@@ -204,7 +204,7 @@ impl ShepherdPool {
     }
 
     /// Records that an end need not be held any longer.
-    pub fn journalled(&mut self, attempt: AttemptId) {
+    pub fn release_end(&mut self, attempt: AttemptId) {
         let Some(id) = self.holders.remove(&attempt) else { return };
         let Some(handle) = self.handles.get_mut(&id) else { return };
         handle.journalled.push(attempt);
@@ -214,7 +214,7 @@ impl ShepherdPool {
     }
 
     /// Records that a shepherd still tries to end its attempt.
-    pub fn still_ending(&mut self, attempt: AttemptId, now: Millis) {
+    pub fn note_still_ending(&mut self, attempt: AttemptId, now: Millis) {
         let handle = self.by_attempt.get(&attempt).and_then(|id| self.handles.get_mut(id));
         if let Some(ends_by) = handle.and_then(|handle| handle.ends_by.as_mut()) {
             *ends_by = now.plus(SILENT_FOR);
@@ -241,7 +241,7 @@ impl ShepherdPool {
     ///
     /// Nothing of the attempt runs any more when this returns, except what hangs in the kernel for
     /// seconds.
-    pub fn bury(&mut self, id: Uuid) -> Option<AttemptId> {
+    pub fn remove_shepherd(&mut self, id: Uuid) -> Option<AttemptId> {
         let handle = self.handles.remove(&id)?;
         self.idle.retain(|idle| *idle != id);
         self.holders.retain(|_, holder| *holder != id);
@@ -264,11 +264,11 @@ impl ShepherdPool {
         self.nursery.spawn(id, theirs)?;
         ours.set_nonblocking(true)?;
         let stream = UnixStream::from_std(ours)?;
-        self.attend(id, stream, Vec::new(), None, None);
+        self.add_shepherd(id, stream, Vec::new(), None, None);
         Ok(id)
     }
 
-    fn attend(
+    fn add_shepherd(
         &mut self,
         id: Uuid,
         stream: UnixStream,
@@ -296,7 +296,7 @@ impl ShepherdPool {
             None if known => drop(self.handles.remove(&id)),
             None => {}
         }
-        tokio::task::spawn_local(attend(id, stream, rest, queue, self.node.clone(), known));
+        tokio::task::spawn_local(carry_frames(id, stream, rest, queue, self.node.clone(), known));
     }
 }
 
@@ -325,7 +325,7 @@ impl ShepherdLauncher {
         }
         // Never the agent's own output: a shepherd outlives it, and would hold it open.
         command.stdin(OwnedFd::from(socket)).stdout(Stdio::null()).stderr(errors);
-        // In a group of its own from the first moment: a ^C at the agent's terminal is not
+        // In its own group from the first moment: a ^C at the agent's terminal is not
         // for attempts.
         command.process_group(0);
         command.spawn().map(drop)
@@ -351,7 +351,7 @@ impl ShepherdLauncher {
 }
 
 /// Carries frames between a shepherd and the node until either side ends it.
-async fn attend(
+async fn carry_frames(
     id: Uuid,
     stream: UnixStream,
     mut buffer: Vec<u8>,
@@ -503,7 +503,7 @@ mod tests {
         let attending = async move {
             orders.send(ToShepherd::Script("true".to_owned())).await.unwrap();
             let hello = frame_bytes(&FromShepherd::Hello(hello)).unwrap();
-            attend(id, ours, hello, queue, node, false).await;
+            carry_frames(id, ours, hello, queue, node, false).await;
             drop(orders);
         };
         (theirs, received, attending)

@@ -138,7 +138,7 @@ impl Sampling {
             }
             TelemetryEvent::Tenancy(tenancy) => {
                 self.shared.with(|state| state.tenancy(&tenancy));
-                self.hurry(&tenancy.gpu);
+                self.sample_soon(&tenancy.gpu);
             }
             TelemetryEvent::Inventory(tenancies) => {
                 self.shared.with(|state| state.inventory(&tenancies));
@@ -159,7 +159,7 @@ impl Sampling {
     }
 
     /// Samples a GPU as soon as its pace allows: an attempt started or ended.
-    fn hurry(&mut self, gpu: &GpuId) {
+    fn sample_soon(&mut self, gpu: &GpuId) {
         for due in self.due.iter_mut().filter(|due| due.gpu == *gpu) {
             due.at = due.at.min(due.looked + FASTEST.duration());
         }

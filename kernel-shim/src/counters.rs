@@ -79,7 +79,7 @@ pub unsafe extern "C" fn tessera_kernel_shim_counters(out: *mut u64, length: usi
         allocations::on_this_thread(),
     ];
     for (at, number) in numbers.into_iter().enumerate().take(length) {
-        // SAFETY: the caller has room for `length` of them.
+        // SAFETY: the caller has space for `length` of them.
         unsafe { out.add(at).write(number) };
     }
     COUNT

@@ -29,7 +29,7 @@ use state::FillerState;
 /// Refused launches of this process whose threads have not noticed it yet.
 const REFUSED_MAX: usize = 64;
 
-/// Pause before a launch is requested again that the queue had no place for.
+/// Pause before a launch for which the queue had no space is requested again.
 const REFUSED_PAUSE: Nanos = Nanos::from_millis(10);
 
 /// Longest sleep while a thread waits for a grant, so that a dead queue is noticed in time.
@@ -74,8 +74,8 @@ struct WaitingLaunch {
     requested_at: Nanos,
     /// The kernel's index in the last request; `None` before the first request.
     requested: Option<KernelIndex>,
-    /// Ends that are recorded and not announced. The next kernel of a grant goes first, since
-    /// waking the session's thread may cost this thread its processor.
+    /// The number of recorded ends that are not announced yet. The next kernel of a grant goes first, since
+    /// waking the session's thread may take the processor from this thread.
     unannounced: Unannounced,
     exact_timers: Option<ExactTimers>,
 }

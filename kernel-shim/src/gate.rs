@@ -22,7 +22,7 @@ pub fn open(path: &Path) {
     renew();
 }
 
-/// Gets the page of the queue that serves now: each agent has one of its own. Called at the begin of a session, before
+/// Gets the page of the queue that serves now: each agent has another one. Called at the start of a session, before
 /// any grant of it.
 pub fn renew() {
     let Some(path) = PATH.get() else { return };

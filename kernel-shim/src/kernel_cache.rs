@@ -34,7 +34,7 @@ static TABLE: [CacheSlot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Rises when handles may have other meanings. Slots of older generations are free.
+/// Rises when handles may have changed their meaning. Slots of older generations are free.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 static WRITER: Mutex<()> = Mutex::new(());
 

@@ -49,7 +49,7 @@ pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResul
     let ticket = state::guarded(|| admit(what)).flatten();
     let code = call();
     if ticket.as_ref().is_some_and(|ticket| ticket.reported) {
-        // The record was left before the call. The thread is woken after it, to delay no launch.
+        // The record was added before the call. The thread is woken after it, so that no launch is delayed.
         ring::announce();
     }
     if let Some(ticket) = ticket
@@ -90,7 +90,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
 
 #[cold]
 fn pass_without_session(what: &LaunchCall) -> Option<LaunchTicket> {
-    // Before the session begins, which reports only what passes later.
+    // This comes before the session begins, since a session reports only later launches that pass.
     count(&counters::PASSED);
     if state::mode() == state::PASSIVE {
         watch::on_first_launch(&what.shape);
@@ -106,7 +106,7 @@ fn pass_without_session(what: &LaunchCall) -> Option<LaunchTicket> {
 /// Reports a holder's launch, which never waits.
 #[inline]
 fn report_held_launch(what: &LaunchCall, ticket: &mut LaunchTicket) {
-    streams::launched(streams::meant(what.stream, what.per_thread), ticket.number);
+    streams::record_launch(streams::meant(what.stream, what.per_thread), ticket.number);
     let extra = gate::add_launch();
     report(RecordKind::Launch, ticket, extra);
 }
@@ -119,7 +119,7 @@ fn launch_as_filler(what: &LaunchCall, ticket: &mut LaunchTicket) {
         filler::acquire(ticket.kernel, ticket.number)
     };
     filler::count_permit(permit);
-    streams::launched(streams::meant(what.stream, what.per_thread), ticket.number);
+    streams::record_launch(streams::meant(what.stream, what.per_thread), ticket.number);
     match permit {
         LaunchPermit::Granted(grant) => {
             ticket.tracked = true;
@@ -179,8 +179,8 @@ fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, code: CudaResult) {
 /// Handles a wait of the program: launches up to `number` on `stream`, or on all streams, are done.
 pub fn on_wait(stream: Option<DriverHandle>, number: u64) {
     match stream {
-        Some(stream) => streams::done(stream, number),
-        None => streams::all_done(number),
+        Some(stream) => streams::mark_done(stream, number),
+        None => streams::mark_all_done(number),
     }
     report_idle(number);
 }

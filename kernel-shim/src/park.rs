@@ -11,7 +11,8 @@ impl ParkFlag {
         Self(is_parked)
     }
 
-    /// Called after a record was left. Returns whether the reader sleeps; then the caller wakes it, and no other.
+    /// Called after a record was added. Returns whether the reader sleeps; then this caller, and no other,
+    /// wakes it.
     #[inline]
     pub fn announce(&self) -> bool {
         // Orders the record before the look at the flag; see `may_park`.
@@ -19,7 +20,7 @@ impl ParkFlag {
         self.0.load(Ordering::Relaxed) && self.take()
     }
 
-    /// Returns whether the reader sleeps; then the caller wakes it, and no other.
+    /// Returns whether the reader sleeps; then this caller, and no other, wakes it.
     pub fn take(&self) -> bool {
         self.0.swap(false, Ordering::AcqRel)
     }

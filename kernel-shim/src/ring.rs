@@ -64,7 +64,7 @@ struct Ring {
     lost: CacheLine,
 }
 
-/// A number on a cache line of its own.
+/// A number on its own cache line.
 #[repr(align(64))]
 struct CacheLine(AtomicU64);
 

@@ -70,7 +70,7 @@ fn own() -> DriverHandle {
 
 /// Records a launch on a stream. Numbers start at one.
 #[inline]
-pub fn launched(stream: DriverHandle, number: u64) {
+pub fn record_launch(stream: DriverHandle, number: u64) {
     match slot(stream) {
         Some(slot) => slot.launched.fetch_max(number, Ordering::Relaxed),
         None => OTHERS.fetch_max(number, Ordering::Relaxed),
@@ -84,14 +84,14 @@ pub fn used() -> u32 {
 }
 
 /// Records a new stream.
-pub fn made(stream: DriverHandle, blocks: bool) {
+pub fn add_stream(stream: DriverHandle, blocks: bool) {
     if let Some(slot) = slot(stream) {
         slot.blocks.store(blocks, Ordering::Relaxed);
     }
 }
 
 /// Removes a destroyed stream: the driver waits for its kernels.
-pub fn destroyed(stream: DriverHandle) {
+pub fn remove_stream(stream: DriverHandle) {
     if let Some(slot) = slot(stream) {
         slot.done.store(u64::MAX, Ordering::Relaxed);
         slot.launched.store(0, Ordering::Relaxed);
@@ -100,7 +100,7 @@ pub fn destroyed(stream: DriverHandle) {
 }
 
 /// Marks all launches up to `number` on a stream as done.
-pub fn done(stream: DriverHandle, number: u64) {
+pub fn mark_done(stream: DriverHandle, number: u64) {
     if stream == STREAM_LEGACY {
         let blocking = |slot: &&StreamSlot| {
             let stream = slot.stream.load(Ordering::Relaxed);
@@ -115,7 +115,7 @@ pub fn done(stream: DriverHandle, number: u64) {
 }
 
 /// Marks all launches up to `number` on all streams as done.
-pub fn all_done(number: u64) {
+pub fn mark_all_done(number: u64) {
     for slot in &STREAMS {
         slot.done.fetch_max(number, Ordering::Relaxed);
     }
@@ -131,7 +131,7 @@ pub fn are_idle() -> bool {
 }
 
 /// Records that an event was recorded on a stream after `number` launches.
-pub fn recorded(event: DriverHandle, stream: DriverHandle, number: u64) {
+pub fn record_event(event: DriverHandle, stream: DriverHandle, number: u64) {
     let slot = &RECORDED_EVENTS[first_slot(event, EVENT_SLOTS)];
     slot.event.store(0, Ordering::Relaxed);
     slot.after.store(number, Ordering::Relaxed);
@@ -143,7 +143,7 @@ pub fn recorded(event: DriverHandle, stream: DriverHandle, number: u64) {
 pub fn on_event(event: DriverHandle) {
     let slot = &RECORDED_EVENTS[first_slot(event, EVENT_SLOTS)];
     if slot.event.load(Ordering::Acquire) == event {
-        done(slot.stream.load(Ordering::Relaxed), slot.after.load(Ordering::Relaxed));
+        mark_done(slot.stream.load(Ordering::Relaxed), slot.after.load(Ordering::Relaxed));
     }
 }
 

@@ -25,7 +25,8 @@ const PERIOD_NS: u64 = 100_000_000;
 /// A peak that grew by so much is reported at once, so that the highest one is known when a program is killed.
 const GROWTH_BYTES_MIN: u64 = 16 << 20;
 
-/// The same as a part of what was reported: a 64th. So the growth to the memory of any GPU is some hundred lines.
+/// The same as a part of the reported peak: a 64th. So growth to the memory of any GPU takes some hundred
+/// lines.
 const GROWTH_PART: u64 = 64;
 
 /// Threads of a warp.
@@ -99,7 +100,7 @@ fn write_memory(now: u64, peak: u64, given: u64) {
 
 /// A request for memory was refused.
 pub fn on_refusal(requested: u64) {
-    // Of refusals in a row, as of a program that halves its request, each one is reported: they are rare.
+    // Each of several refusals in a row is reported, as when a program halves its request: they are rare.
     REFUSED.store(true, Ordering::Relaxed);
     let held = MEMORY_USED.load(Ordering::Relaxed);
     let given = GIVEN.load(Ordering::Relaxed);
@@ -137,7 +138,7 @@ fn write(line: &str) {
 }
 
 extern "C" fn in_child() {
-    // Threads that held locks are gone, and the child's memory is another's affair.
+    // Threads that held locks are gone, and the child's memory is not watched.
     IS_ON.store(false, Ordering::Relaxed);
     state::die();
 }

@@ -1,7 +1,7 @@
 //! What attackers of a controller's listeners do: slow connections that never finish a request, and QUIC
 //! handshakes that never finish either.
 //!
-//! Each attacker has a loopback address of its own, as each machine of a network has one.
+//! Each attacker has its own loopback address, as each machine of a network has one.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -526,7 +526,7 @@ impl Cluster {
         self.agent(index).logging_as("second-agent", self.folder.path())
     }
 
-    /// Describes an agent with a copy of a node's identity, and a data folder of its own.
+    /// Describes an agent with a copy of a node's identity, and its own data folder.
     pub fn cloned_agent(&self, index: usize) -> Daemon {
         let (own, copy) = (self.agent_data(index), self.folder.path().join("clone"));
         fs::create_dir_all(copy.join("identity")).expect("a folder");

@@ -1,4 +1,4 @@
-//! Requests to a controller, each on a connection of its own and without retries: a test sees every
+//! Requests to a controller, each on its own connection and without retries: a test sees every
 //! refused or broken connection.
 
 use std::io::{self, Read};

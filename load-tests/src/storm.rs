@@ -1,7 +1,7 @@
 //! Random layout plans with random kills of the agent in between, judged by the device
 //! file alone.
 //!
-//! The agent's part that owns a GPU runs in a process of its own, with the real NVML worker over
+//! The agent's part that owns a GPU runs in its own process, with the real NVML worker over
 //! the stand-in. It is killed at any time and started again. The oracle is the stand-in's own
 //! state: no instance is incomplete or unplanned, none overlap, and everything that a client holds
 //! is as it was.

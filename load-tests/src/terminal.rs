@@ -15,7 +15,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::wait;
 
-/// A program with a terminal of its own. Its end kills the program.
+/// A program with its own terminal. Its end kills the program.
 #[derive(Debug)]
 pub struct Terminal {
     keys: File,

@@ -432,7 +432,6 @@ fn programs_and_tests_build_third_party_crates_with_the_same_features() {
     );
 }
 
-/// Reads every source file below `folder` that is part of a product, with its path.
 /// The modules of the control core that hold the whole state and the whole round. They pass each
 /// decision to the owners and the rows that it may change.
 const HOLD_EVERYTHING: &[&str] = &["input.rs", "leader.rs", "load.rs", "placing.rs", "step.rs"];
@@ -566,6 +565,7 @@ fn replaced_numbers(text: &str) -> impl Iterator<Item = String> {
     found.into_iter().chain(into)
 }
 
+/// Reads every source file below `folder` that is part of a product, with its path.
 fn sources(folder: &str) -> Vec<(String, String)> {
     let root = workspace();
     let mut found = Vec::new();

@@ -11,13 +11,13 @@ use tessera_load_tests::cluster::{Cluster, Plan, SOON, command, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 
-/// How long a program may take that is some seconds long on an idle machine.
+/// Timeout for a program that takes some seconds on an idle machine.
 const DONE_WITHIN: Duration = Duration::from_secs(90);
 const GIB: u64 = 1 << 30;
 /// Most rounds until a pair shares.
 const ROUNDS: usize = 4;
 
-/// 2 ms of work and 18 ms of pause: light enough to be joined, also as a busy machine measures it.
+/// 2 ms of work and 18 ms of pause: light enough to be joined, even by the measurements of a busy machine.
 const PAUSES: &str = "iterations 200\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 18ms\n";
 /// Work without a pause.
 const WORKS: &str = "iterations 2500\nkernel piece dur=1ms\nrun piece 8x1x1/128x1x1\nsync\n";
@@ -50,7 +50,7 @@ fn with_share(request: &SubmitRequest, share: &str) -> SubmitRequest {
     SubmitRequest { share: Some(share.to_owned()), ..request.clone() }
 }
 
-/// Runs each once with a kernel queue, which measures how busy its task is.
+/// Runs each task once with a kernel queue, which measures how busy it is.
 fn measure(cluster: &Cluster, requests: &[&SubmitRequest]) {
     for request in requests {
         let job = cluster.submit(request).job_id;
@@ -85,13 +85,13 @@ fn only_learned_auto_jobs_of_one_user_end_up_on_one_slice() {
     let filler = player(&cluster, "ada", "works", 7, WORKS);
     let other_user = player(&cluster, "bob", "bobs", 7, WORKS);
     measure(&cluster, &[&holder, &filler, &other_user]);
-    // What a busy machine measured may promise too little: then each has the GPU to itself, and their runs are measured
-    // again.
+    // The measurements of a busy machine may show too small a benefit. Then each job has the GPU to itself,
+    // and their runs are measured again.
     let shared = (0..ROUNDS).any(|_| pair_shares(&cluster, [&holder, &filler, &other_user]));
     assert!(shared, "in {ROUNDS} rounds no pair shared");
 }
 
-/// Lets jobs wait together, and returns whether the two of one user shared the GPU.
+/// Queues jobs together, and returns whether the two of one user shared the GPU.
 fn pair_shares(cluster: &Cluster, [holder, filler, other_user]: [&SubmitRequest; 3]) -> bool {
     // The GPU stays in use until all of them wait.
     let go = cluster.scratch().join("go");

@@ -1,5 +1,5 @@
 //! The crash loop: controller, agents, shepherds and PostgreSQL are killed at random while jobs
-//! come in. No job may run twice, and none may be lost. ¶
+//! come in. No job may run twice, and none may be lost.
 //!
 //! The test has its own oracle: each job takes a file lock while it runs (`locks`), and the client
 //! durably records what was acknowledged. The seed is printed; `TESSERA_CHAOS_SEED` replays its
@@ -26,8 +26,8 @@ const DEFAULT_SECS: u64 = 25;
 const JOBS_PER_SEC_MIN: u64 = 8;
 /// A run with fewer faults than one in this many seconds proves nothing.
 const SECS_PER_KILL_MAX: u64 = 2;
-/// How long the queue may take to drain after the last fault (invariant V12): the lease of a
-/// node that was lost last, and the work.
+/// How long the queue may take to drain after the last fault (invariant V12): the lease of the last lost
+/// node, and the work.
 const DRAIN_WITHIN: Duration = Duration::from_secs(60);
 
 /// How many shepherds an agent keeps ready.
@@ -59,7 +59,7 @@ fn no_job_runs_twice_and_none_is_lost_whatever_is_killed() {
     let mut cluster = Plan::new()
         .node("n1", "a100-40gb")
         .node("n2", "a30-24gb,a30-24gb")
-        // Short, so that a node that stays away is given up within the run.
+        // Short, so that an absent node is declared lost within the run.
         .lease_secs(4)
         .database(Database::External)
         .start();
@@ -244,7 +244,7 @@ fn kill_a_shepherd(cluster: &Cluster, random: &mut StdRng) -> bool {
     true
 }
 
-/// Each process that ended by itself under the faults is started again, as a service manager would.
+/// Starts each process that ended by itself under the faults again, as a service manager would.
 fn heal(cluster: &mut Cluster) {
     let daemons = std::iter::once(&mut cluster.controller).chain(&mut cluster.agents);
     for daemon in daemons {
@@ -270,7 +270,7 @@ fn drain(cluster: &Cluster, acked: usize) {
     assert!(drained.is_some(), "the queue doesn't drain: {counts:?}");
     let sum: u64 = counts.by_state.values().sum();
     assert_eq!(sum, counts.total, "{counts:?}");
-    // Every submit was repeated until it was acknowledged: there is nothing else.
+    // Every submit was repeated until it was acknowledged, so no other jobs exist.
     assert_eq!(counts.total, acked as u64, "jobs that were never submitted, or lost jobs");
     // Each job is checked for success by itself; a failure shows the attempts of that job.
 }

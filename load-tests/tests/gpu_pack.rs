@@ -1,5 +1,5 @@
-//! The GPU pack, rehearsed on the driver's stand-in: the same files, programs and steps as on a GPU. What is
-//! asserted are counts, and times of the stand-in's own device, never times of this machine.
+//! The GPU pack, rehearsed on the driver's stand-in: the same files, programs and steps as on a GPU. The
+//! assertions are about counts, and times of the stand-in's own device, never about times of this machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -121,7 +121,7 @@ fn the_whole_pack_runs_on_the_stand_in_and_says_so_in_every_file() {
         assert!(printed.contains(part), "the table names {part}");
         for row in result["rows"].as_array().unwrap() {
             assert_ne!(row["status"], "fail", "{row}");
-            // What can't be rehearsed is skipped for just this reason.
+            // The parts that can't be rehearsed are skipped for exactly this reason.
             let reason = row["reason"].as_str().unwrap_or("stand-in");
             assert!(reason.contains("stand-in") || reason.contains("the role was"), "{row}");
         }
@@ -143,7 +143,7 @@ fn every_launch_is_counted(rows: &BTreeMap<String, Value>) {
     assert_eq!(rows["unhooked functions"]["unhooked"], 0);
     // 5 ways of 100 launches each, 3 launches that were captured, and the first one.
     assert_eq!(rows["launch calls by the stand-in's own count"]["stand_in"], 504);
-    // Of the captured ones each of 100 launches of their graph runs 3.
+    // Each of 100 launches of their graph runs the 3 captured ones.
     assert_eq!(rows["kernels by the stand-in's own count"]["stand_in"], 701);
 }
 
@@ -219,7 +219,7 @@ fn a_machine_without_a_driver_skips_everything_with_the_reason() {
         .output()
         .unwrap();
 
-    // A machine with a GPU has a driver, which would be measured here.
+    // A machine with a GPU has a driver, which this test would measure.
     if Path::new("/dev/nvidiactl").exists() {
         return;
     }
@@ -333,7 +333,7 @@ fn nothing_in_the_pack_can_change_a_setting_of_a_gpu() {
                 file.display()
             );
         }
-        // NVIDIA's program is started once, with a question.
+        // NVIDIA's program is started once, for a query.
         let starts = source.matches("which(\"nvidia-smi\")").count();
         assert_eq!(
             starts,

@@ -1,5 +1,5 @@
 //! A hostile user with a shell on every machine of a cluster, and jobs on its nodes, by real accounts. What that user
-//! tries is in programs of its own.
+//! tries is in separate programs.
 
 use std::fs;
 use std::io::Read as _;
@@ -58,8 +58,8 @@ impl Rig {
             fs::set_permissions(at(name), fs::Permissions::from_mode(0o700)).unwrap();
             chown(at(name), Some(uid), Some(uid)).unwrap();
         }
-        // Where every account may execute it. By a process of its own: while this one has it open for writing, no
-        // process that another test starts could execute it.
+        // In a place where every account may execute it. A separate process copies it: while this process has
+        // it open for writing, no process of another test could execute it.
         let copied = Command::new("cp").arg(programs().path("tessera")).arg(at("tessera")).status();
         assert!(copied.unwrap().success());
         let links = at("links").display().to_string();
@@ -214,7 +214,7 @@ fn a_user_who_locks_and_holds_what_can_be_opened_keeps_no_daemon_from_serving_an
     let Some(mut rig) = Rig::new() else { return };
     let data = rig.cluster.controller_data();
     let agent = rig.cluster.agent_data(0);
-    // Whatever the account may open it locks, and holds connections to every socket.
+    // It locks every file that the account may open, and holds connections to every socket.
     let lock = format!(
         "for file in $(find {0} {1} {0}/lock {0}/token {0}/receipt.key {0}/identity/ca.key {0}/identity/key.pem \
            {1}/lock {1}/state {1}/lease {1}/identity/key.pem -type f -readable 2>/dev/null); do \

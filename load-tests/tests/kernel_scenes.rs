@@ -2,8 +2,8 @@
 //! agent's own queue. The device's trace shows which program ran when.
 //!
 //! A machine that does other things meanwhile wakes threads late. So the scenes run with real-time
-//! priority where that is allowed. Each may be played a few times until one shows what it should;
-//! what must never happen is checked in every one.
+//! priority where that is allowed. Each may be played a few times until one run shows the expected result.
+//! What must never happen is checked in every run.
 
 use std::fmt::Write as _;
 
@@ -35,7 +35,7 @@ fn filler(millis: u64) -> String {
     format!("player 1\nkernel piece dur={millis}ms\nrun piece 8x1x1/128x1x1\nsync\n")
 }
 
-/// Plays until `shows` reports nothing that is missing.
+/// Plays a scene until `shows` reports that nothing is missing.
 fn play(stage: &Stage, tasks: u32, shows: impl Fn(&Played) -> Result<(), String>) {
     let mut missing = Vec::new();
     for _ in 0..TRIES {
@@ -73,7 +73,7 @@ fn median(mut times: Vec<u64>) -> u64 {
 
 #[test]
 fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
-    // 2 ms of work, 8 ms of pause; kernels of 3 ms: two fit.
+    // 2 ms of work and 8 ms of pause: two kernels of 3 ms fit.
     let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
     let stage = stage(holder, filler(3));
     stage.measure(150).unwrap();
@@ -137,7 +137,7 @@ fn eight_threads_of_a_program_run_nearly_as_many_kernels_in_the_gaps_as_one() {
     let mut seen = Vec::new();
     for _ in 0..TRIES {
         let (one, eight) = (count(1), count(8));
-        // Once it was a quarter. The queue gives both the same; the machine wakes more threads later.
+        // It once was a quarter. The queue gives both the same, but the machine wakes more threads later.
         if one >= 300 && eight * 100 >= one * 80 {
             return;
         }
@@ -163,7 +163,7 @@ fn a_gap_that_ends_early_costs_the_holder_no_more_than_the_kernel_in_flight() {
         let waits: Vec<u64> =
             played.high.iter().map(|ran| begin(ran).saturating_sub(ran.queued)).collect();
         let met = waits.iter().filter(|wait| **wait > MS / 2).count();
-        // One kernel of 3 ms, and a millisecond for what noticing takes.
+        // One kernel of 3 ms, and a millisecond to notice it.
         let long = waits.iter().filter(|wait| **wait > 4 * MS).count();
         let finding = format!("{long} of {} waited longer than 4 ms, {met} met one", waits.len());
         if met > 0 && long * 100 <= waits.len() { Ok(()) } else { Err(finding) }

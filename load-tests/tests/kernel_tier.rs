@@ -12,7 +12,7 @@ use tessera_load_tests::console::done;
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
 
-/// How long a program may take that is some seconds long on an idle machine.
+/// Timeout for a program that takes some seconds on an idle machine.
 const DONE_WITHIN: Duration = Duration::from_secs(90);
 
 /// The driver's stand-in, as `./x build` leaves it.
@@ -22,7 +22,7 @@ fn driver() -> PathBuf {
     folder.canonicalize().unwrap()
 }
 
-/// A program that plays a recording, as one of its slice's kernel tier.
+/// A program that plays a recording under kernel-level sharing.
 fn player(cluster: &Cluster, name: &str, priority: u8, steps: &str) -> SubmitRequest {
     let recording = cluster.scratch().join(format!("{name}.player"));
     fs::write(&recording, format!("player 1\nmemory 64MiB\n{steps}")).unwrap();
@@ -131,7 +131,7 @@ fn two_jobs_on_one_slice_are_measured_and_then_one_fills_the_others_gaps() {
     let took = kernels["kernels"][0]["took"]["mean_us"].as_f64().unwrap();
     assert!((1_500.0..4_000.0).contains(&took), "{kernels}");
 
-    // Both together on one slice, whose gaps the one with the lower priority fills.
+    // Both together on one slice: the one with the lower priority fills the gaps.
     let jobs = [&high, &low].map(|request| cluster.submit(request).job_id);
     let [first, second] = jobs.map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
     assert_eq!(slice(&first), slice(&second));
@@ -148,7 +148,7 @@ fn over_mps_jobs_are_its_clients_and_their_memory_is_enforced() {
     let steps = "iterations 200\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
     let holder = player(&cluster, "holder", 0, steps);
     let with_report = |request: &SubmitRequest| {
-        // The same program, which first prints what it is a client of.
+        // The same program, which first prints of which daemon it is a client.
         let mut words: Vec<String> = ["sh", "-c"].map(str::to_owned).into();
         words.push(
             "echo pipe=$CUDA_MPS_PIPE_DIRECTORY sm=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; exec \"$@\" 2>&1"
@@ -188,7 +188,7 @@ fn over_mps_jobs_are_its_clients_and_their_memory_is_enforced() {
 fn over_mps_small_kernels_of_two_jobs_run_at_once_and_large_ones_do_not() {
     let cluster =
         Plan::new().node("n1", "a100-40gb").agent_settings("kernel_over_mps = true\n").start();
-    // With one slice placement can't keep jobs apart that would slow each other down.
+    // With one slice, placement can't separate jobs that would slow each other down.
     done(&cluster, &["gpus", "layout", "apply", "n1:0", "7g.40gb", "--pin"]);
     // Eight blocks of 256 threads fill one of the 108 multiprocessors. No program pauses, so that there are no
     // gaps to fill.
@@ -226,8 +226,8 @@ fn over_mps_small_kernels_of_two_jobs_run_at_once_and_large_ones_do_not() {
         eprintln!("{size}: {used:?}");
         admitted.push((used.colocated, used.launches));
     }
-    // A large kernel is admitted only in the moment between two kernels of the holder. What that costs is paid by the
-    // budget of fills. A small one fits at any time.
+    // A large kernel is admitted only between two kernels of the holder, and the budget of fills pays for
+    // that. A small one fits at any time.
     let [(small, of_small), (large, _)] = admitted[..] else { panic!("{admitted:?}") };
     assert!(small > 4 * large && 2 * small > of_small, "{admitted:?}");
 }

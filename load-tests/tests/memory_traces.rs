@@ -9,8 +9,8 @@ use tessera_load_tests::{processes, wait};
 /// The stand-in of PyTorch. Its device has the memory of the attempt's slice.
 const TORCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../lab/stand-in/python");
 
-/// Holds more and more, one step of 20 MiB each tenth of a second. On SIGUSR1 it saves what it holds as soon as it is
-/// allowed to, and ends.
+/// Allocates 20 MiB each tenth of a second. On SIGUSR1 it saves its state as soon as it is allowed to, and
+/// ends.
 const GROWS: &str = "
 import os, signal, sys, time
 import torch
@@ -58,7 +58,7 @@ fn submit(cluster: &Cluster, words: &[&str]) -> u64 {
     answer["job_id"].as_u64().unwrap_or_else(|| panic!("{printed}"))
 }
 
-/// What each attempt had in MiB, and how it ended.
+/// Returns what each attempt had in MiB, and how it ended.
 fn attempts(job: &JobDetail) -> Vec<(u64, &str)> {
     let given = |bytes: Option<u64>| bytes.expect("each attempt has memory") >> 20;
     let of = job.attempt_list.iter();
@@ -98,7 +98,7 @@ fn a_python_program_without_a_size_gets_the_next_one_until_it_succeeds() {
 #[test]
 fn an_out_of_memory_behind_tee_leads_to_the_next_size() {
     let cluster = cluster();
-    // The companion is off: only the text in the file of tee is left, under a long trace.
+    // The companion is off: only the text in the file of tee remains, below a long stack trace.
     let train = "import sys, torch\nsys.setrecursionlimit(10_000)\n\
                  def deep(n):\n    return deep(n - 1) if n else torch.empty(8 << 30)\n\
                  deep(900)\nprint('trained')\n";
@@ -161,12 +161,12 @@ fn whatever_is_killed_during_a_predicted_move_no_size_is_tried_twice_and_nothing
     cluster.agents[0].start();
     cluster.wait_ready();
     wait_file(&cluster, "stopped.1");
-    // The next leader has no memory of the readings, and the program is saving.
+    // The next leader doesn't know the readings, and the program is saving.
     cluster.controller.kill();
     cluster.controller.start();
     cluster.wait_ready();
     save(&cluster, 1);
-    // In the second move the shepherd dies before the program could save.
+    // In the second move the shepherd dies before the program can save.
     wait_event(&cluster, id, "it is moved to a slice with at least 11.55 GiB");
     wait_file(&cluster, "stopped.2");
     cluster.controller.kill();
@@ -190,7 +190,7 @@ fn whatever_is_killed_during_a_predicted_move_no_size_is_tried_twice_and_nothing
     assert_eq!(moved.len(), 2, "each size was left once: {memory:?}");
 }
 
-/// A program of the CUDA stand-in whose calls of the driver are watched.
+/// A program on the CUDA stand-in whose calls to the driver are watched.
 fn watched(arguments: &str) -> SubmitRequest {
     let grow = programs().path("tessera-sim-grow").display().to_string();
     let driver = programs().path("../stand-in").canonicalize().unwrap().display().to_string();
@@ -235,7 +235,7 @@ fn what_a_program_allocates_before_its_first_kernel_is_shown_with_the_multiproce
 #[test]
 fn a_refusal_of_the_driver_that_the_program_survives_is_none() {
     let cluster = cluster();
-    // After each refusal it frees a step and tries again, as caching allocators do. What fails is another program.
+    // After each refusal it frees a step and tries again, as caching allocators do. Another program fails.
     let line = "--step 2GiB --limit 6GiB --retries 1000000 --every-ms 20; ls /nowhere";
     let mut request = watched(line);
     request.script = request.script.map(|text| text.replacen("exec ", "timeout 3 ", 1));

@@ -12,7 +12,7 @@ use crate::{markdown, rust, scripts, vocabulary};
 pub enum TextKind {
     /// What users read: Markdown, messages, help texts, the descriptions of the REST API.
     Visible,
-    /// The doc comments that only readers of the code see.
+    /// The comments that only readers of the code see.
     Comments,
     /// The names of types, functions, modules and constants; only their words are checked.
     Names,
@@ -53,7 +53,7 @@ const SOURCES: [&str; 9] = [
 /// Sources whose doc comments users read: help texts and the descriptions of the REST API.
 const VISIBLE_COMMENTS: [&str; 4] =
     ["api/", "controller/src/http", "controller/src/settings", "gpu-agent/src/config"];
-/// Folders, and single files, whose doc comments and names are held to the vocabulary: a finding
+/// Folders, and single files, whose comments and names are held to the vocabulary: a finding
 /// there fails `./x lint`. A folder is added as soon as it has no findings left.
 pub const ENFORCED: &[&str] = &[
     "api",
@@ -114,7 +114,7 @@ const EXCEPTIONS: [Exception; 10] = [
         path: "gpu-agent/src/doctor/system.rs",
         text: "/etc/systemd/system/multi-user.target.wants",
     },
-    // One of the two mathematicians after whom a distribution is named.
+    // One of the two mathematicians who gave a distribution its name.
     Exception {
         path: "crates/predict/src/random.rs",
         text: "The sum of twelve even numbers stands in for the normal distribution (Irwin–Hall).",
@@ -163,13 +163,34 @@ pub fn check_repository(root: &Path, kind: TextKind) -> anyhow::Result<Vec<Findi
                 TextKind::Visible | TextKind::Comments => Vec::new(),
             };
             findings.extend(check(&file.path, &checked, kind));
+            if kind == TextKind::Comments {
+                findings.extend(check(&file.path, &texts.plain_comments, kind));
+                findings.extend(check_functions(&file.path, &texts.functions));
+            }
         }
     }
     findings.sort();
     Ok(findings)
 }
 
-/// Checks the doc comments and the names in the folders of [`ENFORCED`].
+/// Finds the comments of functions that begin with a question word, such as "Whether it is full.".
+fn check_functions(path: &str, comments: &[Paragraph]) -> Vec<Finding> {
+    let sentences = comments.iter().filter_map(|comment| comment.sentences().into_iter().next());
+    let wrong = sentences.filter(|sentence| {
+        let first = sentence.text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        QUESTION_WORDS.iter().any(|word| word.trim_end_matches('.') == first)
+    });
+    wrong
+        .map(|sentence| Finding {
+            path: path.to_owned(),
+            line: sentence.line,
+            rule: "a function's comment begins with a verb, such as \"Returns whether\"".to_owned(),
+            sentence: sentence.text,
+        })
+        .collect()
+}
+
+/// Checks the comments and the names in the folders of [`ENFORCED`].
 ///
 /// # Errors
 ///
@@ -217,6 +238,9 @@ fn check(path: &str, paragraphs: &[Paragraph], kind: TextKind) -> Vec<Finding> {
         };
         for (form, instead) in vocabulary::banned_words(&sentence.text) {
             add(format!("\"{form}\" is not used: {instead}"));
+        }
+        if let Some((form, instead)) = vocabulary::own_after_noun(&sentence.text) {
+            add(format!("\"{form}\" after its noun is not used: {instead}"));
         }
         if QUESTION_WORDS.contains(&sentence.text.as_str()) {
             add("a question word describes nothing: write what the value is".to_owned());
@@ -272,6 +296,17 @@ mod tests {
         assert_eq!(found("crates/placement/src/record.rs", "told"), 0);
         assert_eq!(found("crates/placement/src/record.rs", "the node is told"), 1);
         assert_eq!(found("crates/placement/src/round.rs", "told"), 1);
+    }
+
+    #[test]
+    fn a_functions_comment_that_begins_with_a_question_word_is_found_and_a_fields_is_fine() {
+        let source = "/// Whether it is full.\n#[must_use]\npub fn is_full() {}\n\
+                      /// Returns whether it is full.\nfn full() {}\n\
+                      struct A {\n    /// Whether it is full.\n    pub full: fn(),\n}\n";
+
+        let found = check_functions("a.rs", &rust::texts(source).unwrap().functions);
+
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [1]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The texts in Rust sources: doc comments and string literals outside of tests.
 
+use std::collections::BTreeSet;
+
 use proc_macro2::{Delimiter, Group, Literal, Spacing, TokenStream, TokenTree};
 
 use crate::markdown;
@@ -10,10 +12,14 @@ use crate::sentences::Paragraph;
 pub struct RustTexts {
     /// Doc comments, of files and of items.
     pub comments: Vec<Paragraph>,
+    /// Other comments that have a line to themselves, also those within tests.
+    pub plain_comments: Vec<Paragraph>,
     /// String literals: messages, help texts, metric names.
     pub strings: Vec<Paragraph>,
     /// Names that the file defines, each split into its words.
     pub names: Vec<Paragraph>,
+    /// The first paragraph of each function's doc comment.
+    pub functions: Vec<Paragraph>,
 }
 
 /// Macros whose strings are no prose: SQL, and code that is written as text.
@@ -44,9 +50,50 @@ pub fn texts(source: &str) -> anyhow::Result<RustTexts> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let tokens: TokenStream = source.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
     let mut reader = Reader::default();
+    let mut literal_lines = BTreeSet::new();
+    collect_literal_lines(tokens.clone(), &mut literal_lines);
     reader.read(tokens);
     reader.close_comment();
+    reader.found.plain_comments = plain_comments(source, &literal_lines);
     Ok(reader.found)
+}
+
+/// Collects the lines of literals, except those on which one begins.
+fn collect_literal_lines(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => collect_literal_lines(group.stream(), lines),
+            TokenTree::Literal(literal) => {
+                lines.extend(literal.span().start().line + 1..=literal.span().end().line);
+            }
+            TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+        }
+    }
+}
+
+/// Reads comments of two slashes, which are not tokens. A line within a literal is no comment.
+fn plain_comments(source: &str, literal_lines: &BTreeSet<usize>) -> Vec<Paragraph> {
+    let mut found = Vec::new();
+    let mut block: Vec<(usize, &str)> = Vec::new();
+    let mut close = |block: &mut Vec<(usize, &str)>| {
+        if let Some((first, _)) = block.first() {
+            let text: Vec<&str> = block.iter().map(|(_, text)| *text).collect();
+            found.extend(markdown::paragraphs(&text.join("\n"), *first));
+        }
+        block.clear();
+    };
+    for (index, line) in source.lines().enumerate() {
+        let text = line.trim_start().strip_prefix("//");
+        let is_doc = text.is_some_and(|text| text.starts_with(['/', '!']));
+        match text {
+            Some(text) if !is_doc && !literal_lines.contains(&(index + 1)) => {
+                block.push((index + 1, text.strip_prefix(' ').unwrap_or(text)));
+            }
+            _ => close(&mut block),
+        }
+    }
+    close(&mut block);
+    found
 }
 
 #[derive(Default)]
@@ -54,6 +101,8 @@ struct Reader {
     found: RustTexts,
     /// The lines of the doc comment that is being read.
     comment: Vec<(usize, String)>,
+    /// The first paragraph of the item that begins here.
+    described_by: Option<Paragraph>,
 }
 
 impl Reader {
@@ -67,7 +116,12 @@ impl Reader {
                 match doc_line(group) {
                     Some(line) => self.add_comment_line(line),
                     None if is_cfg_test(group) => is_test = true,
-                    None => self.read(group.stream()),
+                    None => {
+                        self.close_comment();
+                        let described_by = self.described_by.take();
+                        self.read(group.stream());
+                        self.described_by = described_by;
+                    }
                 }
                 at += length;
                 continue;
@@ -75,6 +129,14 @@ impl Reader {
             self.close_comment();
             match &tokens[at] {
                 TokenTree::Group(group) => {
+                    // `pub(crate)` is a part of the item that the comment describes.
+                    let is_visibility = matches!(
+                        tokens[..at].last(),
+                        Some(TokenTree::Ident(word)) if word == "pub"
+                    );
+                    if !is_visibility {
+                        self.described_by = None;
+                    }
                     let skipped = (is_test && group.delimiter() == Delimiter::Brace)
                         || is_code_macro(&tokens[..at]);
                     if !skipped {
@@ -84,6 +146,12 @@ impl Reader {
                 }
                 TokenTree::Literal(literal) => self.add_literal(literal),
                 TokenTree::Ident(word) if DEFINING.contains(&word.to_string().as_str()) => {
+                    let described_by = self.described_by.take();
+                    if word == "fn" {
+                        self.found.functions.extend(described_by);
+                    } else if word == "const" {
+                        self.described_by = described_by;
+                    }
                     if let (false, Some(TokenTree::Ident(name))) = (is_test, tokens.get(at + 1)) {
                         let line = name.span().start().line;
                         self.found.names.push(Paragraph::new(line, words_of(&name.to_string())));
@@ -95,7 +163,10 @@ impl Reader {
                         self.found.names.push(Paragraph::new(line, words_of(&name.to_string())));
                     }
                 }
-                TokenTree::Punct(mark) => is_test &= mark.as_char() != ';',
+                TokenTree::Punct(mark) => {
+                    self.described_by = None;
+                    is_test &= mark.as_char() != ';';
+                }
                 TokenTree::Ident(_) => {}
             }
             at += 1;
@@ -127,7 +198,9 @@ impl Reader {
         let text: Vec<&str> = lines.iter().map(|(_, text)| text.as_str()).collect();
         let unindented: Vec<&str> =
             text.iter().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
-        self.found.comments.extend(markdown::paragraphs(&unindented.join("\n"), first));
+        let paragraphs = markdown::paragraphs(&unindented.join("\n"), first);
+        self.described_by = paragraphs.first().cloned();
+        self.found.comments.extend(paragraphs);
     }
 }
 
@@ -280,6 +353,16 @@ mod tests {
         assert_eq!(lines(&texts.comments), [(1, "A file."), (3, "A job's end.")]);
         assert_eq!(lines(&texts.strings), [(4, "no job X here"), (7, "two"), (8, "lines")]);
         assert_eq!(lines(&texts.names), [(6, "job end"), (7, "text")]);
+    }
+
+    #[test]
+    fn plain_comments_are_found_also_in_tests_and_not_in_literals() {
+        let source = "// One\n// text.\nconst A: &str = \"a\n// no\n\";\n#[cfg(test)]\nmod tests {\n    \
+                      /// Doc.\n    // Two.\n    fn a() {}\n}\n";
+
+        let texts = texts(source).unwrap();
+
+        assert_eq!(lines(&texts.plain_comments), [(1, "One"), (2, "text."), (9, "Two.")]);
     }
 
     #[test]

@@ -114,7 +114,11 @@ pub const BANNED: &[Banned] = &[
         &["change of contexts", "changes of contexts", "changing contexts"],
         "context switch, context switches",
     ),
-    ban(&["cut anew"], "gets new compute instances"),
+    ban(&["anew"], "again"),
+    ban(&["for ever"], "forever, without a limit"),
+    ban(&["in vain"], "without success, too long"),
+    ban(&["besides"], "in addition to, other than, except"),
+    ban(&["shall"], "is to, must, will"),
     ban(&["stand idle", "stands idle", "standing idle"], "be idle"),
     ban(&["made late", "serve answers", "serves answers"], "becomes late, online job"),
     ban(&["gone for good"], "lost, removed"),
@@ -123,6 +127,34 @@ pub const BANNED: &[Banned] = &[
     ban(&["had of late"], "recent usage"),
     ban(&["behind everybody's back", "as ever"], "without its knowledge, as before"),
 ];
+
+/// Words that don't continue "of its own" with the thing that it has, as in "a thread of its own that waits".
+const NO_NOUNS: [&str; 36] = [
+    "and", "as", "at", "because", "before", "behind", "below", "besides", "but", "by", "can",
+    "each", "for", "from", "has", "here", "in", "is", "may", "next", "now", "on", "only", "or",
+    "over", "since", "so", "that", "this", "through", "to", "when", "where", "which", "who",
+    "with",
+];
+
+/// Returns "of its own" where it stands after its noun ("a thread of its own"), with what to write instead.
+/// Before a noun ("jobs of its own user") it is fine.
+pub fn own_after_noun(text: &str) -> Option<(&'static str, &'static str)> {
+    let text = text.to_lowercase();
+    let is_after_noun = |phrase: &str| {
+        text.match_indices(phrase).any(|(at, _)| {
+            let rest = &text[at + phrase.len()..];
+            let next = rest.trim_start();
+            let word: String = next.chars().take_while(|c| c.is_alphanumeric()).collect();
+            let is_whole = !rest.starts_with(|c: char| c.is_alphanumeric() || c == '-');
+            let has_noun = next.starts_with(['`', '"', '\'']) || !word.is_empty();
+            is_whole && (!has_noun || NO_NOUNS.contains(&word.as_str()))
+        })
+    };
+    ["of its own", "of their own"]
+        .into_iter()
+        .find(|phrase| is_after_noun(phrase))
+        .map(|phrase| (phrase, "its own …, a separate …"))
+}
 
 /// Returns the banned words in a text, each with what to write instead.
 ///
@@ -179,6 +211,17 @@ mod tests {
         let fine = "The shallow heartbeat of a wildcard challenges a runbook; headroom, asked_by.";
 
         assert_eq!(found(fine), [""; 0]);
+    }
+
+    #[test]
+    fn own_after_its_noun_is_found_and_own_before_a_noun_is_fine() {
+        for wrong in ["A thread of its own.", "tasks of their own that wait", "of its own; it"] {
+            assert!(own_after_noun(wrong).is_some(), "{wrong}");
+        }
+        for fine in ["jobs of its own user", "percent of its own compute slices", "its own thread"]
+        {
+            assert_eq!(own_after_noun(fine), None, "{fine}");
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod audit;
 mod cancel;
 mod clock_time;
 mod cluster;
+#[cfg(test)]
+mod commands_page;
 mod completions;
 mod connection;
 mod decisions;
@@ -20,6 +22,8 @@ mod estimate;
 mod experiment;
 mod explain;
 mod failure;
+#[cfg(test)]
+mod glossary;
 mod gpus;
 mod interactive;
 mod jobs;

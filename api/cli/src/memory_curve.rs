@@ -95,7 +95,7 @@ fn columns(attempt: &AttemptMemoryView) -> Vec<Column> {
     let band = attempt.band.iter();
     let band = band.map(|p| Column { low: p.low_bytes, high: p.high_bytes, sign: ':' });
     let mut columns: Vec<Column> = curve.collect();
-    // Points stand for equal numbers of readings, which is enough for a picture.
+    // Points stand for equal numbers of readings, which is enough for a chart.
     while columns.len() + attempt.band.len() > COLUMNS && columns.len() > 1 {
         let pairs = columns.chunks(2);
         let larger = pairs.filter_map(|pair| pair.iter().copied().max_by_key(|c| c.high));

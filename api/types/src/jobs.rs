@@ -157,7 +157,7 @@ pub struct JobDetail {
     /// The image of the container that it runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// How often it may still be retried after failures of its own.
+    /// How often it may still be retried after its own failures.
     pub retries_left: u32,
     /// What is done when it runs out of GPU memory: `larger`, `same` or `fail`.
     #[serde(default)]

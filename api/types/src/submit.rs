@@ -52,7 +52,7 @@ pub struct SubmitRequest {
     /// The container that the program runs in; by default it runs on the node itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<ContainerRequest>,
-    /// For how many seconds the job's GPUs may do nothing, 10 to 604800; by default for ever. The job is warned at
+    /// For how many seconds the job's GPUs may do nothing, 10 to 604800; by default without a limit. The job is warned at
     /// half of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_secs: Option<u64>,
@@ -84,7 +84,7 @@ pub struct SubmitRequest {
     /// Places the job behind others of its priority: 0 (the default) to 2147483645.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nice: Option<i64>,
-    /// How often the job is retried after failures of its own; by default 0.
+    /// How often the job is retried after its own failures; by default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u32>,
     /// What is done when its node is lost: `requeue` (the default), `hold` or `fail`.
@@ -196,7 +196,7 @@ pub struct SubmitRequest {
     pub comment: Option<String>,
     /// Events about which mail is sent: `begin`, `end`, `fail`, `requeue`, `invalid_depend`, `time_limit`,
     /// `time_limit_90`, `time_limit_80` and `time_limit_50`. `all` stands for the first five, and `none` takes back
-    /// what is before it. With `array_tasks`, each task of an array has mail of its own.
+    /// what is before it. With `array_tasks`, each task of an array gets its own mail.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mail_types: Vec<String>,
     /// Who gets that mail: up to 8 addresses with commas between them; by default the job's user.
@@ -249,7 +249,7 @@ pub struct ContainerRequest {
     /// The image: a name in the user's image store on the node, such as `python:3.12`, which rootless podman runs;
     /// or the absolute path of a `.sif` file, which apptainer runs.
     pub image: String,
-    /// What of the node the program sees besides its working folder: `SOURCE`, `SOURCE:TARGET` or
+    /// What the program sees of the node, in addition to its working folder: `SOURCE`, `SOURCE:TARGET` or
     /// `SOURCE:TARGET:ro`, absolute paths; at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tessera_model::Millis;
 use tessera_placement::{Account, SliceLimit};
 
-/// The key of the quota for users who have no quota of their own.
+/// The key of the quota for users without their own quota.
 const EVERYBODY: &str = "*";
 
 /// The prefix of accounts' names where users' names are used, too.

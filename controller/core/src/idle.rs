@@ -26,7 +26,7 @@ pub struct IdleReport {
 /// Decides about a job that has done nothing for `idle`, and was warned at `warned`.
 ///
 /// Time since the warning counts, too: a job that nobody watched for an hour still has its half of the timeout. A new
-/// leader knows of no warning, and warns anew.
+/// leader knows of no warning, and warns again.
 fn decide(
     rules: IdleRules,
     idle: Millis,

@@ -24,7 +24,7 @@ impl AttemptChanges<'_> {
             return;
         }
         live.refused = refused;
-        // Sharers have limits of their own, and the members of a gang have one size.
+        // Sharers have their own limits, and the members of a gang have one size.
         let is_alone = live.share.is_none() && live.gang.is_none();
         let Some(launch_spec) = live.launch_spec.as_mut().filter(|_| is_alone) else { return };
         if held == Bytes::ZERO || launch_spec.own.held >= Some(held) {

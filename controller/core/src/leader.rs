@@ -1,4 +1,4 @@
-//! Operations of the leader on the state besides rounds: settings, leases, commits, models. Each
+//! Operations of the leader on the state, other than rounds: settings, leases, commits, models. Each
 //! function names the owners that it changes.
 
 use crate::LaunchSpec;

@@ -41,7 +41,7 @@ pub(crate) const MOVE_SLACK: Millis = Millis::from_secs(30);
 /// How long a job that did not end in time is not migrated again.
 const RELUCTANT_FOR: Millis = Millis::from_secs(600);
 
-/// The inputs besides jobs and nodes that decide whether a kept placement can be given to its job.
+/// The inputs, other than jobs and nodes, that decide whether a kept placement can be given to its job.
 #[derive(Clone, Copy)]
 pub(crate) struct PlacementLimits<'r> {
     pub(crate) overrides: &'r OverrideTable,

@@ -19,7 +19,7 @@ use crate::queue_rules::QueueRules;
 
 pub mod trained;
 
-/// What placement knows about a job besides its request.
+/// What placement knows about a job, apart from its request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskFacts {
     /// The key that its runs share with those of similar jobs; empty if unknown.

@@ -96,7 +96,7 @@ pub struct Site {
     pub share_default: ShareDefault,
 }
 
-/// The parts of a request besides its job specification.
+/// The parts of a request other than its job specification.
 #[derive(Clone, Debug, Default)]
 pub struct SiteRequest {
     /// The features that it needs.

@@ -50,7 +50,7 @@ pub struct ClusterState {
     pub(crate) watches: MemoryWatches,
     /// Administrative overrides in force.
     pub(crate) overrides: OverrideTable,
-    /// The placement policy with what it needs besides the cluster.
+    /// The placement policy with what it needs in addition to the cluster.
     pub(crate) planner: Planner,
     pub(crate) clock: RoundClock,
 }

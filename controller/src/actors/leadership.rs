@@ -58,7 +58,7 @@ pub struct StoreRolledBack(pub DatabaseRollback);
 
 /// What a controller needs to stand for election.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct LeaderCandidate {
     /// This controller.
     pub controller: ControllerId,
     /// Connections for elections and renewals.
@@ -71,7 +71,7 @@ pub struct Candidate {
     pub lease: Millis,
 }
 
-impl Candidate {
+impl LeaderCandidate {
     /// Waits until this controller leads, and returns its epoch.
     ///
     /// # Errors

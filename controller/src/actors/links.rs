@@ -105,12 +105,15 @@ pub async fn serve(endpoint: quinn::Endpoint, placer: Addr<Placer>, parts: LinkP
         let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let from = incoming.remote_address();
-            let greeting =
-                tokio::time::timeout(HELLO_DEADLINE, greet(incoming, &parts.certificates)).await;
+            let greeting = tokio::time::timeout(
+                HELLO_DEADLINE,
+                receive_greeting(incoming, &parts.certificates),
+            )
+            .await;
             drop(greeted);
             match greeting {
                 Ok(Ok(Some(greeting))) => match links.admit(greeting.peer.id) {
-                    Some(_counted) => converse(session, greeting, placer, parts).await,
+                    Some(_counted) => exchange_frames(session, greeting, placer, parts).await,
                     None => {
                         process_metrics::count_refused_connection(Listener::Agents);
                         greeting.connection.close(3_u32.into(), b"too many connections");
@@ -152,7 +155,7 @@ enum GreetingError {
 
 /// Completes the handshake with a peer. A machine that joins is served here, and nothing more is to
 /// be done then.
-async fn greet(
+async fn receive_greeting(
     incoming: quinn::Incoming,
     certificates: &NodeCertificates,
 ) -> Result<Option<Greeting>, GreetingError> {
@@ -183,14 +186,14 @@ async fn greet(
     }
 }
 
-async fn converse(session: u64, greeting: Greeting, placer: Addr<Placer>, parts: LinkParts) {
+async fn exchange_frames(session: u64, greeting: Greeting, placer: Addr<Placer>, parts: LinkParts) {
     let LinkParts { receipts, certificates, figures, kernels, calls } = parts;
     let Greeting { connection, peer, leaf, mut hello, writer, reader } = greeting;
     let node = peer.id;
     receipts.check(node, &mut hello);
     let name = peer.name.clone();
     let (outbox, orders) = mpsc::channel(OUTBOX_MAX);
-    let attending = tokio::spawn(certificate_streams::attend(
+    let attending = tokio::spawn(certificate_streams::keep_certificate(
         connection.clone(),
         (peer.clone(), leaf),
         certificates,

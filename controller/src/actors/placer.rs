@@ -23,7 +23,7 @@ use uuid::Uuid;
 use self::database::{commit_on, read_until_it_works, rollback_of};
 use super::agent_link::AgentLink;
 use super::intake::Chain;
-use super::leadership::Candidate;
+use super::leadership::LeaderCandidate;
 use super::prediction_metrics;
 use super::questions::{self, Questions};
 use crate::clock;
@@ -66,7 +66,7 @@ pub struct PlacerParts {
     /// How rounds reach the database.
     pub options: ConnectOptions,
     /// This controller as a candidate; the snapshot is read on its connections.
-    pub candidate: Candidate,
+    pub candidate: LeaderCandidate,
     /// Where the shape for submits is published.
     pub shape: watch::Sender<Arc<ClusterShape>>,
     /// Where state changes of jobs are announced.
@@ -177,7 +177,7 @@ impl Placer {
         }
     }
 
-    /// Adds what is reported of the attempts that may not be idle for ever.
+    /// Adds what is reported of the attempts with an idle timeout.
     fn watch_idle(&mut self) {
         let watched = self.parts.cluster.idle_watched();
         if watched.is_empty() {
@@ -249,7 +249,7 @@ impl Placer {
                     placer.run(ctx);
                 }
             }
-            Ok((round, Err(error))) => placer.not_committed(&round, &error, ctx),
+            Ok((round, Err(error))) => placer.handle_failed_commit(&round, &error, ctx),
             Err(panic) => {
                 tracing::error!(%panic, "a commit panicked");
                 System::current().stop_with_code(1);
@@ -257,7 +257,7 @@ impl Placer {
         }));
     }
 
-    fn not_committed(&mut self, round: &Round, error: &StoreError, ctx: &mut Context<Self>) {
+    fn handle_failed_commit(&mut self, round: &Round, error: &StoreError, ctx: &mut Context<Self>) {
         tracing::warn!(error = %Chain(error), "the round was not committed; the snapshot is read again");
         self.refuse_results(&round.answers.users);
         if let Some(how) = rollback_of(error) {
@@ -309,7 +309,7 @@ impl Placer {
         }
         for (token, answer) in std::mem::take(&mut round.answers.operators) {
             if let Some(reply) = self.operators.remove(&token) {
-                // A disconnected client asks again: every request may be repeated.
+                // A disconnected client repeats its request: every request may be repeated.
                 let _ = reply.send(Ok(answer));
             }
         }
@@ -404,7 +404,7 @@ impl Placer {
             read_until_it_works(&candidate, epoch, rollback).await
         });
         ctx.spawn(reading.into_actor(self).map(|read, placer, ctx| match read {
-            Ok(Ok((epoch, snapshot))) => placer.reloaded(epoch, snapshot, ctx),
+            Ok(Ok((epoch, snapshot))) => placer.use_snapshot(epoch, snapshot, ctx),
             Ok(Err(error)) => {
                 tracing::error!(error = %Chain(&error), "the snapshot can't be read");
                 System::current().stop_with_code(DEPOSED_STATUS);
@@ -416,7 +416,7 @@ impl Placer {
         }));
     }
 
-    fn reloaded(&mut self, epoch: u64, snapshot: StoreSnapshot, ctx: &mut Context<Self>) {
+    fn use_snapshot(&mut self, epoch: u64, snapshot: StoreSnapshot, ctx: &mut Context<Self>) {
         self.parts.cluster.reload(epoch, snapshot, clock::boot());
         // Agents report everything again on new connections, also what did not reach the store.
         for (_, link) in self.links.drain() {

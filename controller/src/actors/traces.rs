@@ -21,7 +21,7 @@ pub fn placed(
     let mut traces = HashMap::with_capacity(reservations.len());
     for reservation in reservations {
         if let Some(spec) = launch_specs.get(&reservation.job).filter(|_| reservation.number == 1) {
-            waited(reservation, spec);
+            trace_wait(reservation, spec);
         }
         let span = tracing::info_span!(
             names::span::PLACE,
@@ -56,7 +56,7 @@ pub fn placed(
 }
 
 /// Reports how long a job waited for its first attempt.
-fn waited(reservation: &Reservation, spec: &LaunchSpec) {
+fn trace_wait(reservation: &Reservation, spec: &LaunchSpec) {
     process_metrics::count_wait(spec.waited);
     if !tessera_telemetry::exporting() {
         return;

@@ -75,8 +75,8 @@ pub fn check(
             ));
         }
     }
-    // A page may send forms and plain text anywhere without a question before. Any of these headers makes
-    // its browser ask first, and no answer here ever allows it.
+    // A page may send forms and plain text anywhere without a question before. Any of these headers makes its
+    // browser send a preflight request first, and no answer here ever allows it.
     let json = text(CONTENT_TYPE.as_str()).is_some_and(|media_type| {
         let essence = media_type.split(';').next().unwrap_or_default().trim();
         essence.eq_ignore_ascii_case("application/json")

@@ -121,7 +121,7 @@ pub(super) async fn update(
         check_deadline(deadline)?;
     }
     if let Some(sm) = sm {
-        shares(&state, job.0, &scope).await?;
+        check_shares(&state, job.0, &scope).await?;
         let changed = carry_out(&state, job.0, &scope, JobCommand::Reshare(sm)).await?;
         if update.is_empty() {
             return Ok(changed);
@@ -131,7 +131,7 @@ pub(super) async fn update(
 }
 
 /// Refuses a job that has no share of the multiprocessors.
-async fn shares(state: &State, job: JobRef, scope: &JobScope) -> Result<(), ApiError> {
+async fn check_shares(state: &State, job: JobRef, scope: &JobScope) -> Result<(), ApiError> {
     let share = state.reads().share(job, scope).await?.ok_or_else(|| no_job(job))?;
     if share.part().and_then(SliceShare::sm).is_some() {
         return Ok(());
@@ -152,13 +152,13 @@ async fn carry_out(
     command: JobCommand,
 ) -> Result<Json<JobView>, ApiError> {
     match state.reads().targets(job, scope).await?.ok_or_else(|| no_job(job))? {
-        Targets::One(number) => to_one(state, job, number, command).await?,
-        Targets::Tasks { unfinished, .. } => to_tasks(state, job, unfinished, command).await?,
+        Targets::One(number) => command_one(state, job, number, command).await?,
+        Targets::Tasks { unfinished, .. } => command_tasks(state, job, unfinished, command).await?,
     }
     state.reads().job(job, scope).await?.map(Json).ok_or_else(|| no_job(job))
 }
 
-async fn to_one(
+async fn command_one(
     state: &State,
     job: JobRef,
     number: JobId,
@@ -175,7 +175,7 @@ async fn to_one(
 }
 
 /// A whole array takes a command if any of its tasks does.
-async fn to_tasks(
+async fn command_tasks(
     state: &State,
     job: JobRef,
     unfinished: Vec<JobId>,

@@ -79,7 +79,7 @@ impl DependencyText {
     }
 }
 
-/// Reads what a submitted job shall wait for from now on, and looks the jobs up.
+/// Reads what a submitted job is to wait for from now on, and looks these jobs up.
 pub(super) async fn new_dependency(
     state: &State,
     caller: &Caller,

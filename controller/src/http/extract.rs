@@ -88,7 +88,7 @@ fn field_at_fault<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -
     let Ok(fields) = serde_json::from_slice::<BTreeMap<String, Value>>(body) else {
         return ApiError::BadJson { problem: error.to_string() };
     };
-    // A field that stands alone may make serde miss the others; that is no fault of its own.
+    // A field that stands alone may make serde miss the others; the fault is the field's.
     let all_optional = serde_json::from_str::<T>("{}").is_ok();
     for (name, value) in fields {
         let alone = Value::Object([(name.clone(), value)].into_iter().collect());

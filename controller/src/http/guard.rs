@@ -173,7 +173,7 @@ fn is_health(path: &str) -> bool {
     matches!(path, "/healthz" | "/livez" | "/readyz")
 }
 
-/// What reveals nothing of the cluster: the description of the API.
+/// Returns whether a path reveals nothing of the cluster: the description of the API.
 fn is_open(path: &str) -> bool {
     matches!(path, "/openapi.json" | DOCS) || path.starts_with("/docs/")
 }

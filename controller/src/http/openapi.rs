@@ -71,7 +71,7 @@ pub(super) struct DecisionPath {
     decision: String,
 }
 
-/// What every route may answer besides success.
+/// What every route may answer other than success.
 pub(super) struct Problems;
 /// What routes may answer that name something.
 pub(super) struct LookupProblems;

@@ -42,7 +42,7 @@ pub(super) async fn list_series(
     query: Params<SeriesQuery>,
     state: Data<State>,
 ) -> Result<Json<ClusterSeries>, ApiError> {
-    let part = Part::of(&query.0)?;
+    let part = SeriesPart::of(&query.0)?;
     let fresh = state.ports.figures.fresh();
     let gpus = state.nodes().await?.into_iter().flat_map(|node| node.gpus);
     let items = gpus.filter_map(|gpu| {
@@ -70,7 +70,7 @@ pub(super) async fn show_gpu_series(
     query: Params<SeriesQuery>,
     state: Data<State>,
 ) -> Result<Json<GpuSeries>, ApiError> {
-    let part = Part::of(&query.0)?;
+    let part = SeriesPart::of(&query.0)?;
     let (gpu, id) = find_gpu(&state, &gpu.0).await?;
     let fresh = state.ports.figures.fresh();
     Ok(Json(of_gpu(&state, &gpu, &id, part, &fresh)))
@@ -96,7 +96,7 @@ pub(super) async fn show_job_series(
     query: Params<SeriesQuery>,
     state: Data<State>,
 ) -> Result<Json<JobSeries>, ApiError> {
-    let part = Part::of(&query.0)?;
+    let part = SeriesPart::of(&query.0)?;
     let detail = state.reads().detail(job.0, &caller.jobs()).await?.ok_or_else(|| no_job(job.0))?;
     let attempts = detail.attempt_list.iter().filter_map(|attempt| {
         let id = attempt.id.parse().ok()?;
@@ -113,12 +113,12 @@ pub(super) async fn show_job_series(
 
 /// Which part of the figures is requested.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct SeriesPart {
     since: Millis,
     points: u32,
 }
 
-impl Part {
+impl SeriesPart {
     fn of(query: &SeriesQuery) -> Result<Self, ApiError> {
         let points = query.points.unwrap_or(POINTS);
         if !(1..=POINTS_MAX).contains(&points) {
@@ -137,7 +137,7 @@ fn of_gpu(
     state: &State,
     gpu: &GpuDetails,
     id: &GpuId,
-    part: Part,
+    part: SeriesPart,
     fresh: &BTreeMap<GpuId, GpuSnapshot>,
 ) -> GpuSeries {
     let (step, points) = state.ports.figures.of_gpu(id, part.since, part.points);

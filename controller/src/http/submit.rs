@@ -170,7 +170,7 @@ async fn is_repeated(
     Ok(state.reads().key_is_used(caller.name.to_string(), key.key.clone()).await?)
 }
 
-/// What a response states besides the numbers.
+/// What a response states in addition to the numbers.
 struct SubmitNotes {
     remarks: Vec<String>,
     deadline: Option<DeadlineView>,
@@ -229,7 +229,7 @@ fn refuses_late(late: Option<&str>, has_deadline: bool) -> Result<bool, BadField
     }
 }
 
-/// What a submit states besides the deadline itself.
+/// What a submit states in addition to the deadline itself.
 #[derive(Clone, Copy)]
 struct LateRule {
     /// Whether the job is held: then it is not known when it starts.
@@ -544,7 +544,7 @@ fn no_sharing(spec: &JobSpec) -> ApiError {
     }
 }
 
-/// Returns what several whole GPUs need besides their number.
+/// Returns what several whole GPUs need in addition to their number.
 const fn with_mig_off(request: &GpuRequest) -> &'static str {
     match request {
         GpuRequest::Unpartitioned => {

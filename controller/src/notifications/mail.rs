@@ -57,7 +57,7 @@ impl MailProgram {
         let input = child.stdin.take();
         let write = async {
             if let Some(mut input) = input {
-                // A program that takes no more says by its status whether that matters.
+                // A program that reads no further shows by its status whether that matters.
                 let _ = input.write_all(message).await;
             }
         };

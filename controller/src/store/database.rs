@@ -45,7 +45,7 @@ impl Database {
         let folder = data.join("pg");
         let (stop, stopped) = mpsc::channel();
         let (started, start) = mpsc::channel();
-        // A thread of its own: the kernel ends the server with the thread that started it.
+        // Its own thread: the kernel ends the server with the thread that started it.
         let thread = thread::Builder::new()
             .name("postgres".to_owned())
             .spawn(move || keep(&folder, durable, &started, &stopped))?;

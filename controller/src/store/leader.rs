@@ -26,7 +26,7 @@ pub const TRUST_MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Begins a state change: takes the guard for the caller's transaction, and checks that `epoch` leads.
 ///
-/// The epoch is read by a statement of its own, after the wait for the lock: a statement sees
+/// The epoch is read by its own statement, after the wait for the lock: a statement sees
 /// the database as it was when it began.
 ///
 /// # Errors

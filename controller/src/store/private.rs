@@ -78,7 +78,7 @@ fn io_while(action: &'static str) -> impl FnOnce(io::Error) -> PrivateError {
 
 /// An account to run as, by number.
 #[derive(Clone, Copy, Debug)]
-struct Account {
+struct ServerAccount {
     uid: u32,
     gid: u32,
 }
@@ -238,7 +238,7 @@ fn find_programs() -> Result<PathBuf, PrivateError> {
 
 /// PostgreSQL refuses to run as root: finds an account for it, which `initdb` needs to be a
 /// real one.
-fn unprivileged_account() -> Result<Option<Account>, PrivateError> {
+fn unprivileged_account() -> Result<Option<ServerAccount>, PrivateError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
     }
@@ -252,7 +252,7 @@ fn unprivileged_account() -> Result<Option<Account>, PrivateError> {
         .ok_or_else(|| PrivateError::NoAccount { tried: names.join(", ") })
 }
 
-fn account_of(passwd: &str, name: &str) -> Option<Account> {
+fn account_of(passwd: &str, name: &str) -> Option<ServerAccount> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         if fields.next()? != name {
@@ -260,11 +260,11 @@ fn account_of(passwd: &str, name: &str) -> Option<Account> {
         }
         let uid = fields.nth(1)?.parse().ok()?;
         let gid = fields.next()?.parse().ok()?;
-        Some(Account { uid, gid })
+        Some(ServerAccount { uid, gid })
     })
 }
 
-fn own(folder: &Path, account: Option<Account>) -> Result<(), PrivateError> {
+fn own(folder: &Path, account: Option<ServerAccount>) -> Result<(), PrivateError> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
         .map_err(io_while("close the data folder to others"))?;
     if let Some(account) = account {
@@ -274,7 +274,7 @@ fn own(folder: &Path, account: Option<Account>) -> Result<(), PrivateError> {
     Ok(())
 }
 
-fn command(programs: &Path, program: &str, account: Option<Account>) -> Command {
+fn command(programs: &Path, program: &str, account: Option<ServerAccount>) -> Command {
     let mut command = Command::new(programs.join(program));
     command
         .env_clear()
@@ -317,7 +317,7 @@ fn check_version(programs: &Path, data: &Path) -> Result<(), PrivateError> {
 
 fn initdb(
     programs: &Path,
-    account: Option<Account>,
+    account: Option<ServerAccount>,
     data: &Path,
     durable: bool,
 ) -> Result<(), PrivateError> {
@@ -349,7 +349,7 @@ fn initdb(
 
 fn spawn(
     programs: &Path,
-    account: Option<Account>,
+    account: Option<ServerAccount>,
     folder: &Path,
     data: &Path,
     socket: &Path,
@@ -381,14 +381,14 @@ fn spawn(
 /// even by `kill -9`: a server without its controller would hold the data folder.
 ///
 /// `setpriv` (util-linux) sets that up; where it is missing, [`stop_previous`] stops the server later.
-fn tied_to_parent(programs: &Path, account: Option<Account>) -> Command {
+fn tied_to_parent(programs: &Path, account: Option<ServerAccount>) -> Command {
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
         return command(programs, "postgres", account);
     }
     // The uid is changed by setpriv, since a change of credentials clears the death signal.
     let mut tied = command(Path::new("/usr/bin"), "setpriv", None);
-    if let Some(Account { uid, gid }) = account {
+    if let Some(ServerAccount { uid, gid }) = account {
         tied.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}")).arg("--clear-groups");
     }
     tied.args(["--pdeathsig", "INT", "--"]).arg(programs.join("postgres"));

@@ -1,6 +1,6 @@
 //! Reads of the store, as answers of the API.
 //!
-//! Each runs in a task of its own on the runtime that owns the connections. A pooled connection belongs
+//! Each runs in its own task on the runtime that owns the connections. A pooled connection belongs
 //! to the reactor that opened it. A request that is dropped must not leave a connection in the middle of
 //! a statement.
 
@@ -436,7 +436,7 @@ impl Reads {
             .await
     }
 
-    /// Returns what has to be known of jobs that shall wait for others.
+    /// Returns what has to be known of jobs that are to wait for others.
     ///
     /// # Errors
     ///

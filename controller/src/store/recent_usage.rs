@@ -42,8 +42,8 @@ pub async fn read_recent_usage(
         .fetch_one(&mut *step)
         .await
         .map_err(failed())?;
-    // Attempts are added up by user and kind of slice first: the weight of a slice is computed once for
-    // each kind, since taking profiles' names apart takes longer than all the rest.
+    // Attempts are added up by user and kind of slice first, so that the weight of a slice is computed once
+    // for each kind. Parsing the names of profiles takes longer than all the rest.
     let rows = sqlx::query!(
         r#"
         SELECT h.user_name, SUM(h.secs * n.slices * n.part) AS "secs!"

@@ -30,7 +30,7 @@ pub(super) struct SealedRecord {
 }
 
 /// Makes a record ready to be stored. A whole one takes some milliseconds and more on a large
-/// cluster: on a thread of its own, so that leases are renewed meanwhile.
+/// cluster: on its own thread, so that leases are renewed meanwhile.
 ///
 /// # Errors
 ///

@@ -38,7 +38,7 @@ const AHEAD_FROM: u32 = 16;
 /// How many numbers are drawn ahead.
 const AHEAD: u32 = 512;
 
-/// Inserts every submission of the batch in one statement, which is a transaction of its own:
+/// Inserts every submission of the batch in one statement, which is its own transaction:
 /// when this returns, all that were accepted are on disk.
 ///
 /// A submission whose key was used before is answered with the job of that time, also if both
@@ -55,14 +55,14 @@ pub async fn insert_submissions(
     leaving: &NotificationRules,
 ) -> Result<Committed, StoreError> {
     let known = known_keys(connection, batch).await?;
-    let mut plan = Plan::new(batch, known);
+    let mut plan = InsertPlan::new(batch, known);
     let mut has_notifications = false;
     if plan.numbers_needed > 0 {
         let arrays = batch.iter().any(|submission| submission.tasks > 1);
         let numbers = numbers.take(connection, plan.numbers_needed, arrays).await?;
         plan.number(batch, &numbers)?;
         has_notifications = match leaving.webhook.is_empty() {
-            // One statement is a transaction of its own.
+            // One statement is its own transaction.
             true => insert_rows(connection, batch, &plan).await.map(|()| false)?,
             false => insert_with_notices(connection, batch, &plan, leaving).await?,
         };
@@ -175,12 +175,12 @@ enum Fate {
 }
 
 #[derive(Debug)]
-struct Plan {
+struct InsertPlan {
     fates: Vec<Fate>,
     numbers_needed: u32,
 }
 
-impl Plan {
+impl InsertPlan {
     fn new(batch: &[NewSubmission], known: HashMap<Key<'_>, EarlierSubmission>) -> Self {
         let mut first_use: HashMap<Key<'_>, usize> = HashMap::new();
         let mut numbers_needed = 0_u32;
@@ -291,7 +291,7 @@ fn submitted_jobs(accepted: &AcceptedSubmission, spec: &JobSpec) -> Vec<Submitte
 async fn insert_with_notices(
     connection: &mut PgConnection,
     batch: &[NewSubmission],
-    plan: &Plan,
+    plan: &InsertPlan,
     leaving: &NotificationRules,
 ) -> Result<bool, StoreError> {
     let action = "accept jobs with their notices";
@@ -328,7 +328,7 @@ const fn first_state(submission: &NewSubmission) -> JobState {
 async fn insert_rows(
     connection: &mut PgConnection,
     batch: &[NewSubmission],
-    plan: &Plan,
+    plan: &InsertPlan,
 ) -> Result<(), StoreError> {
     let inserted = batch.iter().zip(&plan.fates).filter_map(|(submission, fate)| match fate {
         Fate::Insert { first } => Some((submission, (*first)?)),

@@ -180,7 +180,7 @@ async fn metrics_report_jobs_nodes_instances_and_requests() {
     ] {
         assert!(text.contains(line), "{line} is missing from\n{text}");
     }
-    // What a driver doesn't tell is left out; it is no zero.
+    // What a driver doesn't report is left out; it is not zero.
     for name in ["power_watts", "memory_used_bytes", "activity_ratio"] {
         let unreported = format!("tessera_gpu_{name}{{gpu=\"GPU-2\"");
         assert!(!text.contains(&unreported), "{unreported}");

@@ -18,7 +18,7 @@ use super::seed::Seed;
 type Commands = Arc<Mutex<Vec<(JobCommand, Vec<u64>)>>>;
 
 /// Plays a placer that answers every job of a command alike.
-fn obey(rig: &mut Rig, result: CommandResult) -> Commands {
+fn answer_commands(rig: &mut Rig, result: CommandResult) -> Commands {
     let commands = Commands::default();
     let received = Arc::clone(&commands);
     rig.answer_placer(move |question| {
@@ -34,7 +34,7 @@ fn obey(rig: &mut Rig, result: CommandResult) -> Commands {
 async fn a_command_reaches_the_placer_and_returns_the_job() {
     let mut rig = Rig::start().await;
     Seed(&rig.pool).submission(1, 1, None, "ada").await;
-    let commands = obey(&mut rig, CommandResult::Done);
+    let commands = answer_commands(&mut rig, CommandResult::Done);
 
     for verb in ["cancel", "hold", "release"] {
         let answer = rig.post(&format!("/v1/jobs/1/{verb}")).await;
@@ -56,7 +56,7 @@ async fn an_arrays_number_addresses_its_unfinished_tasks() {
     seed.submission(10, 4, Some(0), "ada").await;
     seed.submission(14, 1, None, "ada").await;
     seed.state(11, "succeeded").await;
-    let commands = obey(&mut rig, CommandResult::Done);
+    let commands = answer_commands(&mut rig, CommandResult::Done);
 
     assert_eq!(rig.post("/v1/jobs/10/cancel").await.status(), 200);
     assert_eq!(rig.post("/v1/jobs/10_0/cancel").await.status(), 200);
@@ -71,7 +71,7 @@ async fn an_arrays_number_addresses_its_unfinished_tasks() {
 async fn a_refused_command_states_what_prevents_it() {
     let mut rig = Rig::start().await;
     Seed(&rig.pool).submission(1, 1, None, "ada").await;
-    obey(&mut rig, CommandResult::Refused { state: "running".into() });
+    answer_commands(&mut rig, CommandResult::Refused { state: "running".into() });
 
     let problem = problem(rig.post("/v1/jobs/1/hold").await, 409, "wrong-state").await;
 
@@ -85,7 +85,7 @@ async fn cancelling_twice_is_harmless() {
     let seed = Seed(&rig.pool);
     seed.submission(1, 1, None, "ada").await;
     seed.state(1, "cancelled").await;
-    obey(&mut rig, CommandResult::Refused { state: "cancelled".into() });
+    answer_commands(&mut rig, CommandResult::Refused { state: "cancelled".into() });
 
     assert_eq!(rig.post("/v1/jobs/1/cancel").await.status(), 200);
     problem(rig.post("/v1/jobs/1/release").await, 409, "wrong-state").await;

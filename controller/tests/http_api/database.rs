@@ -1,4 +1,4 @@
-//! One private PostgreSQL for all tests of this program, and a database of its own for each.
+//! One private PostgreSQL for all tests of this program, and its own database for each.
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -249,7 +249,7 @@ async fn a_page_of_another_site_changes_nothing_by_any_method() {
         }
     }
     assert_eq!(refused, 100);
-    // A form that a page posts without asking carries no token, and one of these types.
+    // A form that a page posts without a preflight request carries no token, and one of these types.
     for form in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
         let nobody = client(None);
         let posted =

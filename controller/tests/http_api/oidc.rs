@@ -65,7 +65,7 @@ struct Published {
     held: Mutex<Option<Arc<Semaphore>>>,
 }
 
-/// An issuer on a port of its own.
+/// An issuer on its own port.
 struct TestIssuer {
     address: SocketAddr,
     published: Arc<Published>,
@@ -96,7 +96,7 @@ impl TestIssuer {
         format!("http://{}/lab", self.address)
     }
 
-    /// How often the keys were read.
+    /// Returns how often the keys were read.
     fn reads(&self) -> usize {
         self.published.reads.load(Ordering::SeqCst)
     }

@@ -259,7 +259,7 @@ pub async fn make_token(tokens: &ValidTokens, user: &str, role: Role) -> String 
 
 /// Returns a client that sends a token with each request.
 pub fn client(token: Option<&str>) -> reqwest::Client {
-    // Nothing here is encrypted, and a client wants a provider all the same.
+    // Nothing here is encrypted, but a client requires a provider anyway.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut headers = HeaderMap::new();
     if let Some(token) = token {

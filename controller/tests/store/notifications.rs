@@ -19,7 +19,7 @@ use tessera_model::life::JobState;
 use tessera_model::spec::{JobSpec, RawJobSpec};
 use tessera_model::{JobId, Millis};
 
-/// What is configured: mail, or a webhook about the ends of jobs.
+/// Returns settings with mail, or with a webhook about the ends of jobs.
 fn mail() -> NotificationRules {
     NotificationRules { mail: true, ..NotificationRules::default() }
 }

@@ -88,7 +88,7 @@ async fn rows_under_the_old_names_are_read_under_the_new_ones() {
     assert_eq!(read.migrations, [("ada:train".to_owned(), Millis::new(12))]);
     assert_eq!(read.checkpoints.iter().map(|kept| kept.ran.get()).collect::<Vec<_>>(), [11]);
     assert_eq!(read.runs.iter().map(|run| run.ran.get()).collect::<Vec<_>>(), [25]);
-    // Which memory that attempt had was not recorded then, so it teaches no size.
+    // The memory of that attempt was not recorded then, so nothing is learned from it.
     assert_eq!(read.memory_samples.len(), 0);
     let overrides = admin_overrides::read_overrides(&mut old).await.unwrap();
     assert_eq!(overrides[0].to_string(), "drained (fans, by ada)");

@@ -1,4 +1,4 @@
-//! Messages about nodes' certificates, on streams of their own: between a controller and an agent whose
+//! Messages about nodes' certificates, on separate streams: between a controller and an agent whose
 //! certificate or authority changes, and between a controller and a machine that joins.
 //!
 //! They are apart from the control stream, so that a renewal never waits behind reports. Calls of jobs' processes to

@@ -30,7 +30,7 @@ pub const QUEUE_DEAD_AFTER: Nanos = Nanos::from_millis(20);
 /// it is silent for less, that process is alive and only waits for a processor.
 pub const QUEUE_HANGS_AFTER: Nanos = Nanos::from_millis(1_000);
 
-/// A number on a cache line of its own, so that its writers don't slow down readers of the others.
+/// A number on its own cache line, so that its writers don't slow down readers of the others.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct GateLine(AtomicU64);

@@ -18,7 +18,7 @@
 //! * *Few blocks.* The device spreads them over more SMs than `req_sm`. The other kernel's blocks
 //!   then run on the same SMs, which have space for both.
 //! * *Bandwidth* does not follow from a launch, and no counter of it may run all the time. It is zero.
-//! * *Clusters, and carve-outs of the L1 cache,* are not reckoned with.
+//! * *Clusters, and carve-outs of the L1 cache,* are not considered.
 
 use tessera_model::number::clamped;
 

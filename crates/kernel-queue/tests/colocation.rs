@@ -1,4 +1,4 @@
-//! Kernels that run at the same time (MMK's admission): what fits next to what, and what it costs.
+//! Kernels that run at the same time (MMK's admission): which fit next to each other, and at what cost.
 
 #[path = "support/scene.rs"]
 mod scene;
@@ -23,7 +23,7 @@ fn over_mps() -> Scene {
     Scene::new(QueueRules::default().over_mps())
 }
 
-/// A session whose kernels need so much of its part of the slice.
+/// A session whose kernels need this much of its part of the slice.
 fn join(
     scene: &mut Scene,
     session: u64,
@@ -48,7 +48,7 @@ fn join(
     }
 }
 
-/// A holder and a filler of one kernel each, which need so much of the slice.
+/// A holder and a filler of one kernel each, which need this much of the slice.
 fn two(holder: u32, filler: u32) -> Scene {
     let mut scene = over_mps();
     join(&mut scene, 1, (0, 1_000), profile(&[(ms(1), NONE)]), &[sms(holder)]);

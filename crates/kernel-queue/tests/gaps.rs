@@ -127,7 +127,7 @@ fn a_budget_is_spent_without_requests_and_the_rest_goes_to_the_next_fit() {
     scene.started(2, K1, grant);
     scene.now = us(1_850);
     scene.done(2);
-    // 200 µs are left: too few for another of its own.
+    // 200 µs are left: too few for another grant of the same session.
     assert_eq!(budget.spend(Some(us(900)), grant.gate, 0, us(1_850)), LaunchDecision::Request);
     let session = SessionId::new(2);
     let beyond = Some(grant.number);
@@ -348,7 +348,7 @@ fn several_fills_of_a_gap_change_contexts_once() {
 
 #[test]
 fn the_cost_of_context_switches_is_bounded_and_the_longest_gaps_are_filled() {
-    // Gaps of 0.4 and 1.2 ms in turn. To fill all of them would cost 0.2 of 1.7 ms.
+    // Alternating gaps of 0.4 and 1.2 ms. To fill all of them would cost 0.2 of 1.7 ms.
     let mut scene = Scene::new(QueueRules::default());
     scene.join(1, 0, profile(&[(us(50), us(400)), (us(50), us(1_200))]));
     scene.join(2, 5, profile(&[(us(60), Nanos::ZERO)]));

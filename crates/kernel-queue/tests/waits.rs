@@ -11,8 +11,8 @@ use tessera_kernel_queue::{
     QueueRules, SessionId, TaskProfile,
 };
 
-/// A holder that never pauses: kernels of 500 µs one after another, for `span`; fillers send
-/// another request as soon as they were served. Returns the time that aged kernels took.
+/// A holder that never pauses: kernels of 500 µs one after another, for `span`; fillers send another request
+/// as soon as they have been served. Returns the time that aged kernels took.
 fn never_pausing(scene: &mut Scene, fillers: &[(u64, Nanos)], span: Nanos) -> Nanos {
     let mut cost = Nanos::ZERO;
     for (filler, _) in fillers {
@@ -63,7 +63,7 @@ fn with_a_holder_that_never_pauses_every_wait_ends_and_costs_a_fiftieth() {
 
     let cost = never_pausing(&mut scene, &fillers, span);
 
-    // Each session waits for its own threshold, and then until those before it are paid for.
+    // Each session waits for its own threshold, and then until the launches before it are paid for.
     let paid = |took: Nanos| Nanos::new(took.get() * 1_000 / ageing.cost_thousandths);
     let all = fillers.iter().fold(Nanos::ZERO, |sum, (_, took)| sum.plus(paid(*took)));
     let bound = ageing.wait_max.plus(all).plus(ms(5));

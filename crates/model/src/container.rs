@@ -14,7 +14,7 @@ const TEXT_BYTES_MAX: usize = 4_096;
 pub struct ContainerRules {
     /// The image: a name in the user's image store on the node, or the path of a `.sif` file.
     pub image: String,
-    /// What of the node the program sees besides its working folder.
+    /// What the program sees of the node, in addition to its working folder.
     pub mounts: Vec<ContainerMount>,
     /// Where the program starts inside; by default in its working folder.
     pub work_dir: Option<String>,
@@ -71,7 +71,7 @@ impl ContainerRules {
         self.image.len() + mounts.sum::<usize>() + self.work_dir.as_ref().map_or(0, String::len)
     }
 
-    /// Whether the image is a file of apptainer's.
+    /// Returns whether the image is a file of apptainer.
     pub fn is_image_file(&self) -> bool {
         self.image.starts_with('/')
     }

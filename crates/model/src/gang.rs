@@ -1,7 +1,7 @@
 //! Jobs of several processes that start together and end together.
 //!
 //! A process can use one MIG device only, so a job over several GPUs is several processes. They are
-//! the members of a **gang**, each with a slice (or a GPU) of its own. They are numbered by rank;
+//! the members of a **gang**, each with its own slice or GPU. They are numbered by rank;
 //! those of one node group run on distinct GPUs of one node. All members get placements in one
 //! round, or none does. When one fails, is cancelled or lost, all are ended together, and one
 //! verdict applies to all.
@@ -68,7 +68,7 @@ impl GangShape {
         self.nodes
     }
 
-    /// Returns how many members it has on each node, each on a GPU of its own.
+    /// Returns how many members it has on each node, each on its own GPU.
     pub const fn per_node(self) -> u32 {
         self.per_node
     }

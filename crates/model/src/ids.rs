@@ -206,7 +206,7 @@ impl FromStr for JobRef {
     }
 }
 
-/// Declares an id that is a text with rules of its own.
+/// Declares an id that is a text with its own rules.
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident, $expected:literal, $valid:expr) => {
         $(#[$doc])*

@@ -35,7 +35,7 @@ words! {
         TimeLimit80 = "time_limit_80",
         /// The job has run for half of its time limit.
         TimeLimit50 = "time_limit_50",
-        /// Each task of an array gets mail of its own.
+        /// Each task of an array gets its own mail.
         ArrayTasks = "array_tasks",
     }
 }

@@ -109,7 +109,7 @@ pub enum SliceShare {
     Mps(MpsShare),
     /// Memory; the kernel queue orders kernels by priority.
     Kernel(KernelShare),
-    /// A compute instance of its own; the memory is shared.
+    /// A compute instance for itself; the memory is shared.
     Compute(ComputeShare),
 }
 

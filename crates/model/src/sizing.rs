@@ -269,7 +269,7 @@ mod tests {
                     break;
                 }
                 events += 1;
-                prop_assert!(events <= LARGER_MAX, "it goes on for ever");
+                prop_assert!(events <= LARGER_MAX, "it goes on forever");
                 if policy == OomPolicy::Larger {
                     let next = after.at_least.unwrap();
                     prop_assert!(next.get() - had.get() >= STEP_MIN.get());

@@ -111,7 +111,7 @@ fn arguments(newest: GlibcVersion, product: Product, out: &Path) -> Result<Vec<S
     fs::create_dir_all(&libraries).map_err(LinkError::Write)?;
     stand_in("libc.so.6", newest, &libraries)?;
     stand_in("libm.so.6", newest, &libraries)?;
-    // Threads and dlopen were libraries of their own: where they are, they have to be loaded.
+    // Threads and dlopen were separate libraries: where they are, they have to be loaded.
     for soname in ["libpthread.so.0", "libdl.so.2"] {
         assemble(soname, &libraries, &BTreeMap::new())?;
     }

@@ -5,7 +5,7 @@
 //! highest predicted throughput. None of the papers that the policies follow decides this for a
 //! job; the rules are ours:
 //!
-//! - A job shares only if it finds no slice of its own. So sharing changes no decision while slices
+//! - A job shares only if it finds no slice for itself. So sharing changes no decision while slices
 //!   are free.
 //! - Its partner is of the same user. The partner either starts in the same round and is `auto`
 //!   too, or it runs alone on a slice that was started for sharing. A running job that has its
@@ -214,7 +214,7 @@ fn join(
     let shares = text::shares(host.job, &considered, Side::Joiner);
     let why = Explanation {
         policy,
-        summary: format!("it gets no slice of its own now{shares}"),
+        summary: format!("it gets no slice for itself now{shares}"),
         candidates: vec![host.candidate()],
         ..Explanation::default()
     };

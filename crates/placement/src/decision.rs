@@ -34,7 +34,7 @@ pub enum Decision {
     /// Change the layout and the jobs of a GPU, and move running jobs if necessary. Only policies
     /// that move running jobs return this.
     Reshape {
-        /// The instances and jobs that the GPU shall have.
+        /// The instances and jobs that the GPU is to have.
         reshape: Reshape,
         /// The explanation for people.
         why: Explanation,
@@ -52,7 +52,7 @@ impl Decision {
     }
 }
 
-/// The instances and jobs that one GPU shall have.
+/// The instances and jobs that one GPU is to have.
 ///
 /// A job that runs there already, in the same slot with the same part of it, is not disturbed
 /// (unless [`StayingJobs`] states otherwise). A job that is named with another slot is stopped and
@@ -63,7 +63,7 @@ impl Decision {
 pub struct Reshape {
     /// The GPU.
     pub gpu: GpuId,
-    /// All instances that the GPU shall have; empty for a GPU with MIG off.
+    /// All instances that the GPU is to have; empty for a GPU with MIG off.
     pub layout: Layout,
     /// The jobs with their placements.
     #[serde(rename = "seats")]
@@ -252,8 +252,8 @@ pub struct PlacementCandidate {
     pub chosen: bool,
     /// Why it was preferred or ruled out, as a stable value: `chosen`, `too_small`,
     /// `larger_than_needed`, `busy`, `fewer_futures`, `needs_repartition`, `later_in_order`,
-    /// `changing`, `unavailable`, `drained`, `quarantined`, `foreign`, `stuck`, `cut`,
-    /// `other_user`.
+    /// `changing`, `unavailable`, `drained`, `quarantined`, `kept`, `foreign`, `stuck`,
+    /// `cut`, `other_user`.
     pub verdict: String,
     /// `R` after taking it (MIGM §4), where it was computed.
     pub reachability_after: Option<u32>,

@@ -1,4 +1,4 @@
-//! Facts about jobs besides their requests: plain data, which the caller keeps in a table.
+//! Facts about jobs, apart from their requests: plain data, which the caller keeps in a table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub struct JobFacts {
     pub online: bool,
     /// How busy it keeps a GPU alone.
     pub demand: Option<Demand>,
-    /// Its user and memory if it may share a slice; `None` if it needs a slice of its own.
+    /// Its user and memory if it may share a slice; `None` if it needs its own slice.
     pub co_runner: Option<CoRunner>,
 }
 

@@ -75,7 +75,7 @@ pub fn could_hold(gpu_request: &GpuRequest, mig: &MigView, profile: &Profile) ->
         GpuRequest::Whole => mig.largest().is_some_and(|whole| whole.id == profile.id),
         // With MIG on, no instance is the whole GPU with MIG off.
         GpuRequest::Unpartitioned => false,
-        // A compute instance is no GPU instance of its own.
+        // A compute instance is only a part of a GPU instance.
         GpuRequest::Compute(_) => false,
     }
 }

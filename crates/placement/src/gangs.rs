@@ -3,9 +3,9 @@
 //!
 //! None of the papers that the policies follow has such jobs. The following rules are ours:
 //!
-//! - **Placement.** A member gets what the policy would give a job with the same request, on a GPU of its
-//!   own. The members of one node group run on one node. Gangs get GPUs of one model where that is
-//!   possible, on the nodes with the fewest suitable slices left over.
+//! - **Placement.** A member gets what the policy would give a job with the same request, on a separate GPU.
+//!   The members of one node group run on one node. Gangs get GPUs of one model where that is possible, on
+//!   the nodes with the fewest suitable slices left over.
 //! - **Order.** A gang is *due* if no other job is ahead of it in the order of service. It is also due if it
 //!   has waited [`PATIENCE`] and no job ahead of it is older by more than that. Due gangs are
 //!   placed before the policy decides. The others are placed after it, on the remaining slices, if

@@ -115,7 +115,7 @@ fn kind_of(gpu: &GpuView) -> (&str, u32) {
     (&gpu.model, slices(gpu, None))
 }
 
-/// Returns whether jobs share an instance: a further job there uses no more slices.
+/// Returns whether jobs share an instance: one more job there uses no further slices.
 fn is_shared(state: &InstanceState) -> bool {
     match state {
         InstanceState::Shared(tenancy) => !tenancy.sharers.is_empty(),
@@ -164,7 +164,7 @@ struct RoundPower<'c> {
     expected: u64,
     /// Compute slices in use by GPU.
     used: Vec<u64>,
-    /// Slots on which a further job uses no more slices.
+    /// Slots on which one more job uses no further slices.
     shared: BTreeSet<(usize, Option<Slot>)>,
     /// The first job that waits for power.
     saved_for: Option<JobId>,
@@ -249,7 +249,7 @@ impl<'c> RoundPower<'c> {
 
     /// Fits the reshapes of a round below the cap: the waiting jobs that they place are left out, the last
     /// one first, until the others fit. Where none of them fits, nothing is changed: a new layout that only running
-    /// jobs gain from would be made again in each round. Returns what becomes of each reshape.
+    /// jobs gain from would be made again in each round. Returns the result for each reshape.
     fn fit_reshapes(
         &mut self,
         reshapes: &[&Decision],
@@ -287,7 +287,7 @@ impl<'c> RoundPower<'c> {
         outcomes
     }
 
-    /// Fits starts below the cap that happen together or not at all. Returns what becomes of each.
+    /// Fits starts below the cap that happen together or not at all. Returns the result for each.
     fn fit_starts(&mut self, starts: &[&Decision]) -> Vec<Vec<Decision>> {
         let change = self.change(starts.iter().copied());
         if self.fits(&change) {
@@ -345,9 +345,9 @@ impl<'c> RoundPower<'c> {
 /// Replaces starts that would exceed the cluster's power cap by waits. `waiting` is the queue.
 ///
 /// Power is given in the order of the decisions. Once a job waits for power, no later decision gets any, so that many
-/// small jobs can't keep a large one waiting. Less power than that job needs stays unused. A job that needs more than
-/// the cap allows keeps nobody waiting. Members of a gang start together or not at all, and all reshapes of
-/// a round happen together or not at all.
+/// small jobs can't keep a large one waiting. So less power than that job needs stays unused. A job that
+/// needs more than the cap allows delays no other job. Members of a gang start together or not at all, and
+/// all reshapes of a round happen together or not at all.
 pub fn keep_below_cap(
     cluster: &ClusterView,
     waiting: &[&QueuedJob],

@@ -51,7 +51,7 @@ pub const CHAIN_MAX: u64 = 1_000;
 /// Longest time that a chain covers: quiet clusters must not keep old records for months.
 pub const CHAIN_SPAN: Millis = Millis::from_secs(3_600);
 
-/// The policy that decides, with everything that its decisions depend on besides its input.
+/// The policy that decides, with everything else that its decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecidingPolicy {
     /// The policy's name.

@@ -23,7 +23,7 @@ pub enum SliceRequest {
     Unpartitioned,
     /// A share of a slice.
     Shared(SharingRequest),
-    /// A compute instance; not policies but [`crate::compute_instances`] handles it.
+    /// A compute instance, which [`crate::compute_instances`] handles instead of the policy.
     Part(ComputeName),
 }
 

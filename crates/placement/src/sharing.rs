@@ -8,8 +8,8 @@
 //!   fault of one job ends all of them.
 //! - Under kernel-level sharing, all jobs of the slice must use its kernel queue, so such jobs join
 //!   only each other.
-//! - It joins a shared slice with enough free multiprocessors and memory before it takes a slice of
-//!   its own. It takes the tightest such slice, then the one with the least remaining memory.
+//! - It joins a shared slice with enough free multiprocessors and memory before it takes
+//!   a slice for itself. It takes the tightest such slice, then the one with the least remaining memory.
 //! - Co-runners are considered if their speeds are predicted: for kernel-level sharing from how
 //!   busy all jobs are ([`crate::kernel_sharing`]), for MPS by
 //!   [`crate::Predictor::predict_speeds`]. Then the job joins the slice where it adds most

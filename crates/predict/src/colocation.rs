@@ -2,7 +2,7 @@
 //!
 //! MMK (§III-A) profiles each job's use of multiprocessors, bandwidth and L2 before it runs. A
 //! controller knows how busy some tasks' kernels keep a slice, and nothing about the others.
-//! Unknown values have a column of their own on which a tree may split, so they never look like
+//! Unknown values have their own column on which a tree may split, so they never look like
 //! known numbers. Co-runners change while a job runs, so the training samples have their average
 //! over the run. The columns are ours.
 

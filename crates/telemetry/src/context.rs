@@ -36,7 +36,7 @@ pub fn trace_id(span: &Span) -> Option<String> {
     (trace != TraceId::INVALID).then(|| trace.to_string())
 }
 
-/// Makes a context of its own, without the cost of a span: for paths that are too hot for one.
+/// Makes its own context, without the cost of a span: for paths that are too hot for one.
 pub fn new_traceparent() -> String {
     let ids = RandomIdGenerator::default();
     written(&context_of(ids.new_trace_id(), ids.new_span_id(), TraceFlags::SAMPLED))
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_of_its_own_is_one_that_others_can_continue() {
+    fn a_new_context_is_one_that_others_can_continue() {
         let one = new_traceparent();
         let other = new_traceparent();
 

@@ -56,7 +56,7 @@ impl KeyRequest {
     }
 
     fn with(key: &KeyPair) -> Result<Self, TlsError> {
-        // The controller decides what stands in the certificate: nothing is asked for.
+        // The controller decides what the certificate contains: nothing is requested.
         let request = CertificateParams::default().serialize_request(key)?;
         Ok(Self { key: key.serialize_pem(), request: request.der().to_vec() })
     }

@@ -181,7 +181,7 @@ impl Authority {
     }
 }
 
-/// What stands in a controller's certificate.
+/// Returns the content of a controller's certificate.
 pub(crate) fn controller_params() -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::new(vec![CONTROLLER_NAME.to_owned()])?;
     params.subject_alt_names.push(SanType::URI(CONTROLLER_URI.try_into()?));
@@ -190,7 +190,7 @@ pub(crate) fn controller_params() -> Result<CertificateParams, TlsError> {
     Ok(params)
 }
 
-/// What stands in a node's certificate.
+/// Returns the content of a node's certificate.
 pub(crate) fn node_params(node: &NodeIdentity) -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::default();
     let uri = format!("{NODE_URI}{}", node.id.as_uuid());
@@ -200,7 +200,7 @@ pub(crate) fn node_params(node: &NodeIdentity) -> Result<CertificateParams, TlsE
     Ok(params)
 }
 
-/// What stands in the certificate of a controller's REST API for these names.
+/// Returns the content of the certificate of a controller's REST API for these names.
 pub(crate) fn rest_params(names: &[String]) -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::new(names)?;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -217,7 +217,7 @@ pub(crate) fn read_issuer(folder: &Path) -> Result<(Issuer<'static, KeyPair>, St
         path: key_path.display().to_string(),
         expected: "private key",
     })?;
-    // The first one signs; others are trusted besides it for a while.
+    // The first one signs; others are also trusted for a while.
     Ok((Issuer::from_ca_cert_pem(&certificate, key)?, certificate))
 }
 
@@ -480,7 +480,7 @@ impl Identity {
         [&self.authority, &self.certificate, &self.key]
     }
 
-    /// What only the holder of the private key knows, to derive other secrets from.
+    /// Returns a secret that only the holder of the private key knows, from which others are derived.
     pub(crate) fn secret(&self) -> &[u8] {
         self.key.as_bytes()
     }

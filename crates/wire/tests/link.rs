@@ -267,7 +267,7 @@ async fn a_stream_that_ends_within_a_frame_is_broken() {
     assert!(matches!(broken, Err(LinkError::Broken(_))), "{broken:?}");
 }
 
-/// Starts a controller's endpoint on a runtime of its own, and returns it with its first peer.
+/// Starts a controller's endpoint on its own runtime, and returns it with its first peer.
 fn on_its_own(
     identity: Identity,
     address: std::net::SocketAddr,

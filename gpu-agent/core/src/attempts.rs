@@ -256,7 +256,7 @@ impl Attempts {
         entry.phase = AttemptPhase::Ended(entry.with_cause(record));
         let mut effects = vec![entry.report()];
         if entry.kill == Some(KillReason::Revoked) {
-            effects.extend(self.bury(attempt));
+            effects.extend(self.add_tombstone(attempt));
         }
         effects
     }
@@ -307,11 +307,13 @@ impl Attempts {
 
     /// Ensures that an attempt never starts here (rule F8).
     pub fn revoke(&mut self, attempt: AttemptId) -> Vec<AttemptEffect> {
-        let Some(entry) = self.entries.get_mut(&attempt) else { return self.bury(attempt) };
+        let Some(entry) = self.entries.get_mut(&attempt) else {
+            return self.add_tombstone(attempt);
+        };
         match &entry.phase {
             AttemptPhase::Ended(_) => {
                 let mut effects = vec![entry.report()];
-                effects.extend(self.bury(attempt));
+                effects.extend(self.add_tombstone(attempt));
                 effects
             }
             AttemptPhase::Journalling(_) => {
@@ -325,7 +327,7 @@ impl Attempts {
         }
     }
 
-    fn bury(&mut self, attempt: AttemptId) -> Vec<AttemptEffect> {
+    fn add_tombstone(&mut self, attempt: AttemptId) -> Vec<AttemptEffect> {
         let reported = AttemptEffect::Send(ToController::Tombstoned { attempt });
         self.tombstones.add(attempt);
         vec![AttemptEffect::Record(JournalRecord::Tombstone { attempt }, vec![reported])]

@@ -18,7 +18,7 @@ pub struct InstanceNumbers {
 
 impl InstanceNumbers {
     /// Records the instances that exist at `now`.
-    pub fn saw(&mut self, now: Millis, standing: BTreeMap<u32, Slot>) {
+    pub fn record_standing(&mut self, now: Millis, standing: BTreeMap<u32, Slot>) {
         if self.layouts.back().is_some_and(|(_, known)| *known == standing) {
             return;
         }
@@ -54,9 +54,9 @@ mod tests {
     fn an_error_goes_to_the_instance_that_had_the_number_when_it_happened() {
         let mut numbers = InstanceNumbers::default();
         let at = Millis::new;
-        numbers.saw(at(10), BTreeMap::from([(7, slot(0)), (8, slot(1))]));
-        numbers.saw(at(20), BTreeMap::from([(8, slot(1))]));
-        numbers.saw(at(30), BTreeMap::from([(8, slot(1)), (7, slot(5))]));
+        numbers.record_standing(at(10), BTreeMap::from([(7, slot(0)), (8, slot(1))]));
+        numbers.record_standing(at(20), BTreeMap::from([(8, slot(1))]));
+        numbers.record_standing(at(30), BTreeMap::from([(8, slot(1)), (7, slot(5))]));
 
         assert_eq!(numbers.slot(7, at(5)), Some(slot(0)));
         assert_eq!(numbers.slot(7, at(19)), Some(slot(0)));
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(numbers.slot(7, Millis::new(1)), None);
         for time in 0..1_000_u64 {
             let start = u8::try_from(time % 7).unwrap();
-            numbers.saw(Millis::new(time), BTreeMap::from([(7, slot(start))]));
+            numbers.record_standing(Millis::new(time), BTreeMap::from([(7, slot(start))]));
         }
 
         assert_eq!(numbers.layouts.len(), LAYOUTS_MAX);

@@ -1,6 +1,6 @@
 //! How an attempt's program is run in a container: the words of the runtime, and what it sees of the node. Pure.
 //!
-//! Podman gets a folder of its own for each attempt, with the user's image store below it that is only read. Nothing
+//! Podman gets its own folder for each attempt, with the user's image store below it that is only read. Nothing
 //! that an attempt writes into its container outlives it, and attempts of one user don't wait for each other's locks.
 //!
 //! The container is not a wall: the attempt's account, control groups and device rules are. It therefore shares the
@@ -114,7 +114,7 @@ pub struct ContainerGround<'a> {
     pub companion: Option<&'a str>,
     /// The CDI device of its slice.
     pub device: Option<String>,
-    /// Whether it has a `/tmp` of its own.
+    /// Whether it has its own `/tmp`.
     pub private_tmp: bool,
 }
 

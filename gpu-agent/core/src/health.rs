@@ -13,9 +13,9 @@ const SAME_WITHIN: Millis = Millis::from_secs(60);
 /// Equal faults further apart than this count again against the GPU.
 const APART: Millis = Millis::from_secs(600);
 /// This many distinct faults…
-const LEMON_FAULTS: usize = 3;
+const REPEATED_FAULTS: usize = 3;
 /// …within this time quarantine a GPU, until the oldest of them is older than this.
-const LEMON_WITHIN: Millis = Millis::from_secs(24 * 60 * 60);
+const REPEATED_WITHIN: Millis = Millis::from_secs(24 * 60 * 60);
 /// Maximum number of faults that are counted: more than any decision needs.
 const COUNTED_MAX: usize = 32;
 /// The longest sentence about a fault.
@@ -155,7 +155,7 @@ impl FaultHistory {
             let reason = format!("{}: {}", mark.reason, remedy(mark.action));
             return Some(Quarantine { since_unix: mark.since_unix, until_unix: None, reason });
         }
-        lemon(&self.counted, now)
+        repeated_faults(&self.counted, now)
     }
 
     /// Clears the GPU's record of faults.
@@ -192,18 +192,18 @@ fn speaks_against_gpu(cause: &FaultCause, action: FaultAction) -> bool {
 }
 
 /// Quarantines a GPU with three distinct faults within a day, until one of them is a day old.
-fn lemon(counted: &[(Millis, FaultCause)], now: Millis) -> Option<Quarantine> {
+fn repeated_faults(counted: &[(Millis, FaultCause)], now: Millis) -> Option<Quarantine> {
     let mut recent: Vec<_> = counted
         .iter()
-        .filter(|(at, _)| now.minus(*at) < LEMON_WITHIN)
+        .filter(|(at, _)| now.minus(*at) < REPEATED_WITHIN)
         .map(|(at, cause)| (*at, cause))
         .collect();
     recent.sort();
-    let newest = recent.len().checked_sub(LEMON_FAULTS).map(|from| &recent[from..])?;
+    let newest = recent.len().checked_sub(REPEATED_FAULTS).map(|from| &recent[from..])?;
     let (oldest, last) = (newest.first()?.0, newest.last()?.0);
     let names: Vec<_> = newest.iter().map(|(_, cause)| name(cause)).collect();
-    let reason = format!("it failed {LEMON_FAULTS} times in a day: {}", names.join(", "));
-    Some(Quarantine { since_unix: last, until_unix: Some(oldest.plus(LEMON_WITHIN)), reason })
+    let reason = format!("it failed {REPEATED_FAULTS} times in a day: {}", names.join(", "));
+    Some(Quarantine { since_unix: last, until_unix: Some(oldest.plus(REPEATED_WITHIN)), reason })
 }
 
 fn name(cause: &FaultCause) -> String {
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const DAY: Millis = LEMON_WITHIN;
+    const DAY: Millis = REPEATED_WITHIN;
 
     fn boot(number: u128) -> BootId {
         BootId::from_uuid(uuid::Uuid::from_u128(number))
@@ -346,7 +346,7 @@ mod tests {
             let now = Millis::new(later);
             prop_assert_eq!(restored.quarantine(now), health.quarantine(now));
             if let Some(found) = health.quarantine(now) {
-                let until = found.until_unix.expect("a lemon decays");
+                let until = found.until_unix.expect("the quarantine ends");
                 prop_assert!(until > now && until <= now.max(Millis::new(200_000_000)).plus(DAY));
                 prop_assert!(health.quarantine(until.plus(DAY)).is_none());
             }

@@ -114,7 +114,7 @@ impl Sharers {
     }
 
     /// Records the attempt that a client process belongs to.
-    pub fn owns(&mut self, pid: u32, attempt: AttemptId) {
+    pub fn set_owner(&mut self, pid: u32, attempt: AttemptId) {
         if self.owners.len() < CLIENTS_MAX || self.owners.contains_key(&pid) {
             self.owners.insert(pid, attempt);
         }
@@ -241,8 +241,8 @@ mod tests {
         let mut sharers = Sharers::default();
         sharers.join(attempt(1), share(50), SharerOrder::Percentages).unwrap();
         sharers.join(attempt(2), share(50), SharerOrder::Percentages).unwrap();
-        sharers.owns(11, attempt(1));
-        sharers.owns(12, attempt(2));
+        sharers.set_owner(11, attempt(1));
+        sharers.set_owner(12, attempt(2));
         sharers
     }
 

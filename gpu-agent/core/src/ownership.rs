@@ -121,7 +121,7 @@ impl InstanceOwnership {
     }
 
     /// Records that everything possible was created again.
-    pub fn settled(&mut self) {
+    pub fn settle(&mut self) {
         self.owed = None;
     }
 

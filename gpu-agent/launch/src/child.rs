@@ -1,5 +1,5 @@
-//! What an attempt's child does between its birth and its program: first what needs privileges, then the
-//! change of the account, then everything that touches the user's files.
+//! What an attempt's child does before it becomes the program: first what needs privileges, then the change
+//! of the account, then everything that touches the user's files.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -44,7 +44,7 @@ pub struct Descriptors {
 /// What a child has of its launcher.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
-    /// Where it reports what it does. Its end means that the program runs.
+    /// The socket on which it reports what it does. When it closes, the program runs.
     pub report: &'a Socket,
     /// The null device.
     pub null: BorrowedFd<'a>,
@@ -83,7 +83,7 @@ fn become_program(
     match prepare_all(order, change, descriptors, around) {
         Ok(_) if let Program::Connect(port) = order.program => match connect::open(port) {
             Ok(peer) => {
-                // Also the end of the report, which shows that it runs.
+                // This also closes the socket of reports, which shows that it runs.
                 sys::close_others(peer.as_raw_fd());
                 sys::exit(connect::copy(peer))
             }
@@ -116,7 +116,7 @@ fn prepare_all(
     // SAFETY: takes nothing; fails only for a leader of a group, which a new child is not.
     unsafe { libc::setsid() };
     sys::reset_signals();
-    // The launcher's protection from the out-of-memory killer isn't the program's.
+    // The launcher is protected from the out-of-memory killer; the program must not be.
     let _ = fs::write("/proc/self/oom_score_adj", "0");
     if let Some(own) = order.own.as_ref().filter(|_| !order.joins) {
         make_own(Path::new(own), change, caller)
@@ -127,8 +127,9 @@ fn prepare_all(
             .map_err(by_node("give the program its terminal"))?;
     }
     if let Some(account) = change {
-        if build_walls(order, account).map_err(by_node("give the attempt folders of its own"))? {
-            // Whoever holds them last removes them, which takes milliseconds: the launcher, after the report of the end.
+        if build_walls(order, account).map_err(by_node("give the attempt its own folders"))? {
+            // The process that closes them last removes them, which takes milliseconds. That is the launcher,
+            // after the report of the end.
             if let Ok(mounts) = File::open("/proc/self/ns/mnt") {
                 let _ = report.send_raw(&[MOUNTS], &[mounts.as_fd()]);
             }
@@ -140,10 +141,10 @@ fn prepare_all(
         check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })
             .map_err(by_node("take privileges from the attempt"))?;
     }
-    // Only now: a change of the account takes it back.
+    // Only now, since a change of the account undoes it.
     sys::die_with_parent();
     if u32::try_from(sys::parent()).ok() != Some(parent) {
-        // The launcher may have died before the line above: then nobody would watch.
+        // The launcher may have died before the line above: then nobody would watch the child.
         sys::exit(127);
     }
     close_by_mask();
@@ -173,7 +174,7 @@ fn prepare_all(
         PrepareError::by_job(format!("the working folder could not be entered: {cause}"))
     })?;
     sys::close_others_on_exec();
-    // Right before the program: opening may have taken longer than the lease.
+    // Checked right before the program starts: opening may have taken longer than the lease.
     if !is_leased(&descriptors.lease, order) {
         let detail = "the node's lease expired before it started".to_owned();
         return Err(PrepareError { by_job: false, lease: true, detail });
@@ -185,7 +186,7 @@ fn prepare_all(
 /// program can open it by its name.
 fn take_terminal(terminal: &OwnedFd, change: Option<&Account>, caller: u32) -> io::Result<()> {
     let found = File::from(terminal.try_clone()?).metadata()?;
-    // The major numbers of Unix 98 terminals. Nothing is given away that is not the caller's own.
+    // The major numbers of Unix 98 terminals. Only the caller's own terminals are given away.
     let is_terminal = found.file_type().is_char_device()
         && (136..=143).contains(&libc::major(found.rdev()))
         && found.uid() == caller;
@@ -205,7 +206,7 @@ fn enter(folder: &CStr) -> io::Result<()> {
     check(unsafe { libc::chdir(folder.as_ptr()) }).map(drop)
 }
 
-/// Files of a program can be written by its account only, unless the program opens them up.
+/// Only its account may write a program's files, unless the program allows more.
 fn close_by_mask() {
     // SAFETY: plain numbers.
     unsafe { libc::umask(0o022) };
@@ -236,7 +237,7 @@ fn make_own(path: &Path, change: Option<&Account>, caller: u32) -> io::Result<()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
         .open(parent)?;
-    // With the privileges of the launcher its caller could otherwise make folders everywhere.
+    // Otherwise the caller could make folders everywhere with the launcher's privileges.
     check_callers(&folder, caller)?;
     let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
     match fs::DirBuilder::new().mode(0o700).create(&path) {
@@ -320,7 +321,7 @@ fn open_own_folder(path: &Path, account: &Account) -> io::Result<File> {
     }
 }
 
-/// Tries in this process, which ends afterwards, whether attempts can have mounts of their own, and a `/proc`
+/// Tries in this process, which ends afterwards, whether attempts can have private mounts, and a `/proc`
 /// that hides others' processes.
 pub fn try_walls() -> [bool; 2] {
     // SAFETY: plain numbers.
@@ -331,7 +332,7 @@ pub fn try_walls() -> [bool; 2] {
 
 fn hide_processes() -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-    // Kernels that know the word keep the option to this mount.
+    // Kernels that know this option apply it to this mount only.
     mount(Some("proc"), "/proc", Some("proc"), flags, Some("hidepid=invisible"))
 }
 
@@ -353,18 +354,18 @@ fn mount(
     .map(drop)
 }
 
-/// Becomes another account, for good.
+/// Becomes another account, irrevocably.
 ///
 /// # Errors
 ///
-/// The kernel refused, or a way back is left.
+/// The kernel refused, or the change could be undone.
 pub fn become_account(account: &Account) -> io::Result<()> {
     // Raw calls: those of the C library change all threads, and wait for them. The bounding set needs a
-    // privilege, and goes first; the group needs the user's, and goes before it.
+    // privilege, so it comes first. The group needs the old user's rights, so it comes before the user.
     // SAFETY: plain numbers, and an array that outlives the call.
     unsafe {
         for capability in 0..64 {
-            // Its end is the first number that the kernel doesn't know.
+            // The first number that the kernel doesn't know is the end.
             if libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 {
                 break;
             }
@@ -385,7 +386,7 @@ pub fn become_account(account: &Account) -> io::Result<()> {
 
 const LEASE_MAGIC: [u8; 8] = *b"TSRLEAS1";
 const LEASE_LENGTH: usize = 44;
-/// A read may meet a write; the next one then sees a whole page.
+/// A read may overlap with a write; the next one then sees a whole page.
 const LEASE_READS_MAX: u32 = 8;
 
 /// Returns whether the lease page allows the attempt to run now.
@@ -453,7 +454,7 @@ mod tests {
         std::os::unix::fs::chown(folder.path(), Some(caller), None).unwrap();
         make_own(&own, None, caller).unwrap();
         assert!(own.is_dir());
-        // A link in the caller's folder leads nowhere else.
+        // A link in the caller's folder is not followed.
         let (link, other) = (folder.path().join("link"), tempfile::tempdir().unwrap());
         std::os::unix::fs::symlink(other.path(), &link).unwrap();
         assert!(make_own(&link.join("x"), None, caller).is_err());

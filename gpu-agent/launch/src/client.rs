@@ -37,7 +37,7 @@ impl LauncherProcess {
         Ok(Self { socket, child })
     }
 
-    /// Ends the connection, and with it the launcher and all that it started.
+    /// Closes the connection, which ends the launcher and everything that it started.
     pub fn dismiss(self) -> EndingLauncher {
         drop(self.socket);
         EndingLauncher(self.child)
@@ -54,7 +54,7 @@ impl LauncherProcess {
 pub struct EndingLauncher(Child);
 
 impl EndingLauncher {
-    /// Waits until it is gone, and with it all that it started.
+    /// Waits until it and everything that it started have ended.
     pub fn reap(mut self) {
         // Fails only if it was reaped elsewhere.
         let _ = self.0.wait();
@@ -70,7 +70,7 @@ pub enum ReadError {
     Answer(Reply),
     /// The launcher sent no descriptor.
     NoDescriptor,
-    /// The user may not, or the file is another one, in the launcher's words.
+    /// The user has no permission, or it is another file: the launcher's message.
     Refused(String),
 }
 
@@ -129,7 +129,7 @@ pub fn open_as(
     file: FileOrder,
     (device, inode, born): (u64, u64, u64),
 ) -> Result<File, ReadError> {
-    // The child has its own time; this is for a launcher that fails.
+    // The child has its own timeout; this one is for a launcher that fails.
     let patience = i32::try_from(file.within_ms).unwrap_or(i32::MAX).saturating_add(2_000);
     let answer = query(program, &Request::Read { file, device, inode, born }, patience);
     match answer.map_err(ReadError::Launcher)? {
@@ -144,7 +144,7 @@ pub fn open_as(
 /// Removes what is in a folder as its account, as far as that can be done in time.
 pub fn remove_as(program: &Path, folder: FileOrder) {
     let patience = i32::try_from(folder.within_ms).unwrap_or(i32::MAX).saturating_add(2_000);
-    // What is left is tried again with the next sweep of outputs.
+    // The next sweep of outputs tries again to remove what is left.
     let _ = query(program, &Request::Remove(folder), patience);
 }
 
@@ -164,11 +164,11 @@ fn query(program: &Path, request: &Request, patience: i32) -> io::Result<(Reply,
     answered
 }
 
-/// Queries a launcher's program which version it speaks.
+/// Reads which version of the protocol a launcher's program has.
 ///
 /// # Errors
 ///
-/// It can't be run, or it speaks another version: launcher, shepherd and agent belong together.
+/// It can't be run, or it has another version: launcher, shepherd and agent belong together.
 pub fn check_program(program: &Path) -> Result<(), LaunchProgramError> {
     let shown = || program.to_owned();
     let output = Command::new(program).arg(PROTOCOL_FLAG).stdin(Stdio::null()).output();
@@ -183,7 +183,7 @@ pub fn check_program(program: &Path) -> Result<(), LaunchProgramError> {
 /// What a launcher can do on this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
-    /// It can give attempts mounts of their own, such as a private `/tmp`.
+    /// It can give attempts private mounts, such as a private `/tmp`.
     pub mounts: bool,
     /// It can hide other accounts' processes from attempts.
     pub hidden_processes: bool,

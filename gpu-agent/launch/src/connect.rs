@@ -24,7 +24,7 @@ pub fn open(port: u16) -> io::Result<TcpStream> {
 
 /// Copies between a connection and the standard streams until both directions have ended. Returns the exit code.
 pub fn copy(peer: TcpStream) -> i32 {
-    // Small writes of people and of protocols are not held back.
+    // Small writes, of people and of protocols, are sent at once.
     let _ = peer.set_nodelay(true);
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     let (mut is_fed, mut is_read) = (true, true);
@@ -44,7 +44,7 @@ pub fn copy(peer: TcpStream) -> i32 {
     0
 }
 
-/// Copies what there is; returns whether there may be more.
+/// Copies what is available; returns whether there may be more.
 fn pass(from: &mut impl Read, to: &mut impl Write, buffer: &mut [u8]) -> bool {
     match from.read(buffer) {
         Ok(0) | Err(_) => false,

@@ -1,5 +1,5 @@
-//! A filter on a control group (version 2) that closes other jobs' GPUs: a few instructions of eBPF, made by
-//! hand, without a library.
+//! A filter on a control group (version 2) that denies access to other jobs' GPUs. It is a few instructions
+//! of eBPF, written without a library.
 
 use std::io;
 use std::mem::size_of;
@@ -14,7 +14,7 @@ const PROG_TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_CGROUP_DEVICE: u32 = 6;
 const ALLOW_MULTI: u32 = 2;
 const REPLACE: u32 = 4;
-/// Most rules of a filter; a kernel takes 4096 instructions.
+/// Maximum number of rules in a filter; kernels accept 4096 instructions.
 const RULES_MAX: usize = 500;
 
 /// One instruction of eBPF.
@@ -46,12 +46,12 @@ const fn answer(value: u32) -> [Instruction; 2] {
     [instruction(0xb7, 0, 0, value), instruction(0x95, 0, 0, 0)]
 }
 
-/// Returns the filter's program: what is in `open` is open, other devices of guarded drivers are closed, and
-/// all others are left to their permissions.
+/// Returns the filter's program. It allows what is in `open`, denies other devices of guarded drivers, and
+/// leaves all others to their permissions.
 ///
 /// # Errors
 ///
-/// There are more rules than a filter takes.
+/// There are more rules than a filter may have.
 pub fn program(rules: &DeviceRules) -> io::Result<Vec<Instruction>> {
     if rules.open.len() + rules.guarded.len() > RULES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many devices for a filter"));
@@ -102,7 +102,7 @@ fn bpf<T>(command: libc::c_int, arguments: &T) -> io::Result<i64> {
     check(unsafe { libc::syscall(libc::SYS_bpf, command, arguments as *const T, size_of::<T>()) })
 }
 
-/// A filter that is loaded, with the rules that it was made of.
+/// A loaded filter, with its rules.
 #[derive(Debug)]
 pub struct Filter {
     rules: DeviceRules,
@@ -114,7 +114,7 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// The kernel doesn't let us: it needs `CAP_BPF` and `CAP_NET_ADMIN`, or `CAP_SYS_ADMIN`.
+    /// The kernel refuses: it requires `CAP_BPF` and `CAP_NET_ADMIN`, or `CAP_SYS_ADMIN`.
     pub fn load(rules: &DeviceRules) -> io::Result<Self> {
         let code = program(rules)?;
         let load = Load {
@@ -144,7 +144,7 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// The kernel doesn't let us, or the descriptor is no control group's of version 2.
+    /// The kernel refuses, or the descriptor is not that of a control group of version 2.
     pub fn attach(&self, group: BorrowedFd<'_>, replaced: Option<&Self>) -> io::Result<()> {
         let attach = Attach {
             target: group.as_raw_fd(),
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::order::DeviceNumber;
 
-    /// Runs a program as the kernel would, for the instructions that are used here.
+    /// Runs a program as the kernel would, with the instructions that are used here.
     fn run(code: &[Instruction], kind: u32, major: u32, minor: u32) -> u32 {
         let context = [kind, major, minor];
         let mut registers = [0_u32; 11];
@@ -192,7 +192,7 @@ mod tests {
             .map(|(major, minor)| DeviceNumber { major, minor });
         let rules = DeviceRules { guarded: vec![195, 237], open: open.into() };
         let code = program(&rules).unwrap();
-        // The upper half says how it is opened.
+        // The upper half has the kind of access.
         for access in [1 << 16, 2 << 16, 6 << 16] {
             for (major, minor, expected) in [
                 (195, 255, 1),

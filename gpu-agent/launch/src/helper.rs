@@ -25,16 +25,16 @@ use crate::sys::{self, Child, Forked, boot_millis};
 pub const VERSION: u16 = 3;
 /// Argument with which the program only prints [`VERSION`].
 pub const PROTOCOL_FLAG: &str = "--protocol";
-/// Argument with which the program only tries what it can do on this machine, and prints it.
+/// Argument with which the program only checks what it can do on this machine, and prints it.
 pub const PROBE_FLAG: &str = "--probe";
 /// What a launcher with setuid obeys.
 const POLICY_FILE: &str = "/etc/tessera/launch.conf";
 /// How long a child that was killed may take to end, in milliseconds. One that takes longer hangs in the
-/// kernel: nothing of the user's has run in it.
+/// kernel: nothing of the user has run in it.
 const GONE_WITHIN: u64 = 800;
 /// Most files that are opened at once.
 const FILES_MAX: usize = 8;
-/// Most rounds of [`sweep`]: each takes one generation of descendants.
+/// Maximum number of rounds of [`sweep`]: each one kills one generation of descendants.
 const SWEEPS_MAX: usize = 64;
 
 /// Runs the launcher; standard input is its connection to the shepherd.
@@ -71,7 +71,7 @@ struct Launcher {
     null: File,
     job: Option<Job>,
     files: Vec<FileChild>,
-    /// Children that were killed and don't end: they hang in the kernel.
+    /// Children that were killed and have not ended: they hang in the kernel.
     stuck: Vec<Child>,
     /// The filter that the shepherd's group has.
     filter: Option<(u64, Filter)>,
@@ -82,8 +82,8 @@ struct Job {
     group: Option<OwnedFd>,
     /// Whether the group is its own, and is emptied with its end.
     owns_group: bool,
-    /// The mounts that only it sees. They are removed when this is dropped, which takes the kernel 2 ms: after the
-    /// report of its end.
+    /// The mounts that only it sees. They are removed when this is dropped, after the report of its end,
+    /// since that takes the kernel 2 ms.
     mounts: Option<OwnedFd>,
     phase: Phase,
 }
@@ -153,7 +153,7 @@ impl Launcher {
         let (caller, own) = sys::uids();
         let policy = find_policy(caller, own)?;
         if own != caller {
-            // Nothing of the caller's account is left: it can't signal or trace the launcher.
+            // No rights of the caller's account are left, so it can't signal or trace the launcher.
             let root = Account { uid: own, gid: own, groups: Vec::new() };
             child_of_root(&root)?;
         }
@@ -188,7 +188,7 @@ impl Launcher {
             }
             self.look_at_clock();
         }
-        // The shepherd is gone: nothing may go on without it.
+        // The shepherd is gone: nothing may continue without it.
         if let Some(job) = &self.job {
             job.kill();
         }
@@ -215,11 +215,11 @@ impl Launcher {
         (ready.collect(), requests)
     }
 
-    /// Obeys what the shepherd sent; returns whether it is still there.
+    /// Carries out what the shepherd sent; returns whether the shepherd is still there.
     fn receive(&mut self) -> bool {
         match self.socket.receive_request() {
             Ok(Received::Message(request, descriptors)) => {
-                self.obey(request, descriptors);
+                self.carry_out(request, descriptors);
                 true
             }
             Ok(Received::Nothing) => true,
@@ -232,7 +232,7 @@ impl Launcher {
         let _ = self.socket.reply(reply, &[]);
     }
 
-    fn obey(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
+    fn carry_out(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
         match request {
             Request::Start(order) => {
                 if let Err(reply) = self.begin(&order, descriptors) {
@@ -339,8 +339,8 @@ impl Launcher {
         Ok(())
     }
 
-    /// Checks that the control groups are the caller's: with the launcher's privileges it could otherwise put
-    /// attempts into any group, and close devices for all that is in it.
+    /// Checks that the control groups are the caller's. Otherwise it could use the launcher's privileges to
+    /// put attempts into any group, and deny devices to everything in it.
     fn check_groups(&self, descriptors: &Descriptors) -> io::Result<()> {
         descriptors.group.iter().chain(&descriptors.v1_groups).try_for_each(|group| {
             child::check_callers(&File::from(group.try_clone()?), self.policy.caller)
@@ -349,7 +349,7 @@ impl Launcher {
 
     /// Attaches the filter of an attempt's devices to its group, unless the group has it already.
     fn guard_devices(&mut self, order: &Order, descriptors: &Descriptors) -> io::Result<()> {
-        // A group that is joined has the filter of its attempt.
+        // A group that is joined already has the filter of its attempt.
         let Some(rules) = order.devices.as_ref().filter(|_| !order.joins) else { return Ok(()) };
         let group = descriptors.group.as_ref().ok_or_else(|| {
             io::Error::new(io::ErrorKind::Unsupported, "there is no control group of version 2")
@@ -427,7 +427,7 @@ impl Launcher {
                     self.job = Some(job);
                 }
                 Phase::Aborted { reply, .. } => {
-                    // It hangs in the kernel, and nothing of the user's ran in it.
+                    // It hangs in the kernel, and nothing of the user ran in it.
                     self.stuck.push(job.child);
                     self.reply(&reply.unwrap_or(Reply::Ended {
                         status: libc::SIGKILL,
@@ -488,7 +488,7 @@ impl Launcher {
                 self.files.push(file);
                 continue;
             };
-            // A file that is open needs no child any more; one that hangs is never waited for.
+            // An open file needs no child any more, and the launcher never waits for a child that hangs.
             file.child.kill();
             self.stuck.push(file.child);
             if file.is_removal {
@@ -523,8 +523,8 @@ impl Job {
         sys::signal(self.child.pid, libc::SIGKILL);
     }
 
-    /// Signals the program and its process group. Neither can be a stranger's: the program isn't reaped yet, so
-    /// its pid is its own.
+    /// Signals the program and its process group. Neither can belong to another process: the program isn't
+    /// reaped yet, so its pid is not reused.
     fn signal(&mut self, number: i32) {
         match self.phase {
             Phase::Running => {
@@ -555,7 +555,7 @@ impl Job {
         }
     }
 
-    /// Takes in what the child reported; returns the news of its start.
+    /// Reads what the child reported; returns what is new about its start.
     fn read_report(&mut self) -> Option<(Reply, Vec<OwnedFd>)> {
         loop {
             let Phase::Starting { report, opens, readable, .. } = &mut self.phase else {
@@ -578,7 +578,7 @@ impl Job {
                     self.phase = Phase::Failing(Reply::Failed { by_job, lease, detail });
                 }
                 Some(_) => {}
-                // Its end of the socket is closed: it is the program now, or it was killed.
+                // Its side of the socket is closed: it has become the program, or it was killed.
                 None => {
                     let (numbers, files) = std::mem::take(readable).into_iter().unzip();
                     let pid = self.child.pid.cast_unsigned();
@@ -590,7 +590,7 @@ impl Job {
     }
 }
 
-/// Sorts the descriptors of an order; `None` if there are too few.
+/// Assigns the descriptors of an order; `None` if there are too few.
 fn sort(order: &Order, descriptors: Vec<OwnedFd>) -> Option<Descriptors> {
     let mut descriptors = descriptors.into_iter();
     let lease = File::from(descriptors.next()?);
@@ -610,7 +610,7 @@ fn sort(order: &Order, descriptors: Vec<OwnedFd>) -> Option<Descriptors> {
 fn find_policy(caller: u32, own: u32) -> io::Result<Policy> {
     if own == caller {
         let uid_min = policy::UID_MIN;
-        // Root decides for itself with each order; others change nothing.
+        // Root decides with each order; others may change nothing.
         return Ok(Policy { own, caller, uid_min, root_jobs: false });
     }
     let refuse = |reason: String| io::Error::new(io::ErrorKind::PermissionDenied, reason);
@@ -671,8 +671,8 @@ fn in_group(group: &OwnedFd, name: &str) -> String {
     format!("/proc/self/fd/{}/{name}", group.as_raw_fd())
 }
 
-/// Kills every descendant of this process, which must be a child subreaper: those whose parent dies become its
-/// children, so that each round sees the next generation. Returns whether none is left.
+/// Kills every descendant of this process, which must be a child subreaper: those whose parent dies become
+/// its children, so each round sees the next generation. Returns whether none is left.
 fn sweep(others: &[i32]) -> bool {
     for _ in 0..SWEEPS_MAX {
         let children: Vec<i32> =
@@ -681,7 +681,7 @@ fn sweep(others: &[i32]) -> bool {
             return true;
         }
         for child in children {
-            // A child that isn't reaped can't have lent its pid to a stranger.
+            // The pid of a child that isn't reaped can't belong to another process.
             sys::signal(child, libc::SIGKILL);
             sys::wait(child, false);
         }

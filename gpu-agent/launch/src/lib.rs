@@ -3,11 +3,11 @@
 //!
 //! A shepherd starts one `tessera-launch` and keeps it: the launcher forks a child for each attempt. The
 //! child joins the attempt's control groups, becomes the attempt's account, opens the user's paths as that
-//! account, and executes the program. Nothing that belongs to a user is opened by anybody else. An open that
-//! hangs keeps only the child waiting, and the launcher answers signals meanwhile.
+//! account, and executes the program. Only the user's account opens what belongs to a user. An open that
+//! hangs delays only the child, and the launcher handles signals meanwhile.
 //!
-//! The launcher does not trust its caller: [`policy`] decides which accounts it may become. It has one thread,
-//! so that everything is allowed between `clone3` and `execve`.
+//! The launcher does not trust its caller: [`policy`] decides which accounts it may become. It has one
+//! thread, so everything is allowed between `clone3` and `execve`.
 
 pub mod child;
 pub mod client;

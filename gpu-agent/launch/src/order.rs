@@ -1,8 +1,8 @@
 //! What a shepherd and its launcher send each other, and its encoding.
 //!
-//! The encoding is its own, since a decoder that runs as root has to be read in one sitting. Numbers are in
-//! little-endian order, and texts and lists have their length before them. Lengths are checked against what is
-//! there before anything is allocated.
+//! It has its own encoding, since a decoder that runs as root has to be short enough to be reviewed as a
+//! whole. Numbers are in little-endian order, and texts and lists have their length before them. Lengths are
+//! checked against the remaining bytes before anything is allocated.
 
 use std::io;
 
@@ -59,7 +59,7 @@ pub enum Output {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one setting of the operator's")]
 pub struct Walls {
-    /// It has a `/tmp` and a `/var/tmp` of its own.
+    /// It has a private `/tmp` and `/var/tmp`.
     pub private_tmp: bool,
     /// It sees only its account's processes in `/proc`.
     pub hide_processes: bool,
@@ -93,13 +93,14 @@ pub struct DeviceRules {
 /// version 1. Then come standard input unless it is [`Input::Null`], and the outputs that are [`Output::Given`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Whose it is; `None` for the launcher's own account.
+    /// Its account; `None` for the launcher's own.
     pub account: Option<Account>,
     /// The smallest uid of a person. Counts only if the caller is root itself.
     pub uid_min: u32,
     /// What runs.
     pub program: Program,
-    /// The words of a program in front of it, which gets the program's words as its last arguments; empty for none.
+    /// The words of a program that starts it, and gets the program's words as its last arguments; empty for
+    /// none.
     pub wrapper: Vec<String>,
     /// `NAME=value`.
     pub environment: Vec<String>,
@@ -115,7 +116,7 @@ pub struct Order {
     pub stdout: Output,
     /// Standard error.
     pub stderr: Output,
-    /// Whether it joins an attempt that runs: the attempt's folders are there, and its end is not the attempt's.
+    /// Whether it joins a running attempt: the attempt's folders exist, and its end does not end the attempt.
     pub joins: bool,
     /// Whether files that the user named are added to rather than emptied.
     pub append: bool,
@@ -140,7 +141,7 @@ pub struct Order {
 /// A file or folder of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileOrder {
-    /// Whose it is; `None` for the launcher's own account.
+    /// Its account; `None` for the launcher's own.
     pub account: Option<Account>,
     /// The smallest uid of a person. Counts only if the caller is root itself.
     pub uid_min: u32,
@@ -152,7 +153,7 @@ pub struct FileOrder {
     pub within_ms: u32,
 }
 
-/// From a shepherd to its launcher. Its end kills the attempt.
+/// From a shepherd to its launcher. When the connection closes, the attempt is killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Start a program.
@@ -163,7 +164,7 @@ pub enum Request {
     SignalPart {
         /// The signal.
         number: i32,
-        /// Whether the program gets it; otherwise its steps.
+        /// Whether the program gets the signal; otherwise its steps do.
         first_only: bool,
     },
     /// Kill the program and its process group.
@@ -223,7 +224,7 @@ pub enum Reply {
         max_rss_kib: u64,
         /// Whether its control group was killed, which makes the group useless.
         group_killed: bool,
-        /// Whether nothing is left of it: false if something hangs in the kernel.
+        /// Whether no process of it is left: false if one hangs in the kernel.
         clean: bool,
     },
     /// Answers a read: the descriptor comes with it, if the text is empty.
@@ -326,7 +327,7 @@ impl Reader<'_> {
     }
     fn length(&mut self) -> io::Result<usize> {
         let length = self.u32()? as usize;
-        // Every element takes a byte at least: what is longer than the rest is a lie.
+        // Every element takes at least a byte, so a length beyond the rest is wrong.
         if length > LENGTH_MAX || length > self.0.len() {
             return Err(invalid("a length that can't be"));
         }
@@ -711,7 +712,7 @@ mod tests {
 
     #[test]
     fn a_length_that_is_not_there_allocates_nothing() {
-        // A script of four thousand million bytes, in an order of seven.
+        // A script of four billion bytes, in an order of seven.
         let mut bytes = Request::Start(Box::new(Order { account: None, ..order() })).encode();
         let at = 1 + 1 + 4 + 1;
         bytes[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());

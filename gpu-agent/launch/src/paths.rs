@@ -13,7 +13,8 @@ use std::time::UNIX_EPOCH;
 
 use crate::sys::check;
 
-/// Where output goes that nobody reads. The only file that is no regular one and may be named.
+/// The destination of output that nobody reads. It is the only file that may be named without being a regular
+/// one.
 pub const NOWHERE: &str = "/dev/null";
 
 /// Why a file is not opened.
@@ -27,7 +28,7 @@ pub enum OpenError {
 
 impl From<io::Error> for OpenError {
     fn from(error: io::Error) -> Self {
-        // Nobody reads the pipe, or the node names a device that isn't there.
+        // Nobody reads the pipe, or the device of the node doesn't exist.
         match error.raw_os_error() {
             Some(libc::ENXIO) => Self::NoFile("a named pipe, a socket or a device"),
             _ => Self::Refused(error),
@@ -35,7 +36,7 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// Opens a file for an output. What it holds stays.
+/// Opens a file for an output. Its content stays.
 ///
 /// # Errors
 ///
@@ -44,7 +45,7 @@ pub fn open_output(path: &Path) -> Result<File, OpenError> {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND;
     let file = open(path, flags, 0o666)?;
     check_kind(&file, path)?;
-    // A program expects writes that wait.
+    // A program expects writes that block.
     // SAFETY: plain numbers.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) })?;
     Ok(file)
@@ -69,7 +70,7 @@ pub fn identity_of(file: &std::fs::Metadata) -> (u64, u64, u64) {
     (file.dev(), file.ino(), born)
 }
 
-/// Opens a file for a reader if it is the same file that is written to.
+/// Opens a file for a reader if it is the one that the attempt writes to.
 pub fn open_twin(path: &Path, written: &File) -> Option<File> {
     let twin = open_reader(path).ok()?;
     let (one, other) = (written.metadata().ok()?, twin.metadata().ok()?);

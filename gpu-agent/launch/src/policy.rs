@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::order::Account;
 
-/// The account of processes whose uid is not known on this machine. No person is it.
+/// The account of processes whose uid is not known on this machine. No person has it.
 const UNKNOWN_UID: u32 = 65_534;
 /// The smallest uid of a person, unless the operator set another one.
 pub const UID_MIN: u32 = 1000;
@@ -119,7 +119,8 @@ impl fmt::Display for BadPolicy {
 impl Error for BadPolicy {}
 
 impl Policy {
-    /// Returns whether an attempt may run as `account`, and with what change: `None` for none.
+    /// Checks that an attempt may run as `account`. Returns the account to change to, or `None` if it is the
+    /// launcher's own.
     ///
     /// # Errors
     ///
@@ -157,7 +158,7 @@ impl Policy {
     }
 }
 
-/// Reads what a setuid launcher obeys: lines of `caller = UID`, `uid_min = UID` and `root_jobs = yes`.
+/// Reads the rules of a setuid launcher: lines of `caller = UID`, `uid_min = UID` and `root_jobs = yes`.
 ///
 /// # Errors
 ///

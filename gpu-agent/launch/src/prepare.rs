@@ -1,5 +1,5 @@
-//! Everything between an order and a start that can fail by the job's own fault, explained as text
-//! that its author can act on. Runs in the attempt's child, as the attempt's account.
+//! Everything between an order and a start that can fail by the job's own fault. Errors are texts that the
+//! job's author can act on. Runs in the attempt's child, as the attempt's account.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
@@ -59,8 +59,8 @@ pub struct Prepared {
 /// Search path where the environment has none.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Makes what the attempt needs of files, opens its output and finds its program. `report` is called with
-/// what is opened next, so that an open that hangs can be named.
+/// Makes the attempt's files, opens its output and finds its program. `report` is called with what is opened
+/// next, so that an open that hangs can be named.
 ///
 /// # Errors
 ///
@@ -132,7 +132,7 @@ fn check_folder(folder: &Path) -> Result<(), PrepareError> {
     }
 }
 
-/// Opens the file that the user named for standard input. A pipe could keep the program waiting for ever.
+/// Opens the file that the user named for standard input. A pipe could keep the program waiting forever.
 fn open_input(path: &str, report: impl Fn(&str)) -> Result<OwnedFd, PrepareError> {
     report(&format!("the input file {path}"));
     let opened = OpenOptions::new()
@@ -283,7 +283,7 @@ fn check_program(path: PathBuf) -> Result<PathBuf, PrepareError> {
 pub fn explain(cause: &io::Error, program: &CString) -> PrepareError {
     let shown = program.to_string_lossy();
     match cause.raw_os_error() {
-        // The file itself was found before: what is missing is what its name refers to.
+        // The file itself was found before: the target of its name is missing.
         Some(libc::ENOENT | libc::ENOTDIR) => PrepareError::by_job(match interpreter(&shown) {
             Some(interpreter) => format!("no such interpreter: {interpreter}"),
             None => format!("the interpreter that {shown} names doesn't exist"),
@@ -336,7 +336,7 @@ fn by_kind(
     }
 }
 
-/// Explains why something of the node's own could not be written.
+/// Explains why something that belongs to the node could not be written.
 pub fn on_node(what: &str, path: &Path, error: &io::Error) -> PrepareError {
     let reason = match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => "the node's disk is full".to_owned(),

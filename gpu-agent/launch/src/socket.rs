@@ -1,4 +1,4 @@
-//! Messages with descriptors, over a socket that keeps their borders.
+//! Messages with descriptors, over a socket that keeps message boundaries.
 
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::mem::{MaybeUninit, size_of};
@@ -8,7 +8,7 @@ use std::ptr;
 use crate::order::{ORDER_BYTES_MAX, Reply, Request};
 use crate::sys::{self, check};
 
-/// Longest message that goes into the socket itself; a longer one goes into a file in memory.
+/// The longest message that the socket itself carries; longer ones are passed in a file in memory.
 const SHORT: usize = 16 * 1024;
 /// Most descriptors of a message.
 const DESCRIPTORS_MAX: usize = 16;
@@ -32,7 +32,7 @@ pub enum Received<T> {
 }
 
 impl Socket {
-    /// Makes both ends. Neither passes to programs that are executed, nor blocks.
+    /// Makes both ends. Executed programs don't inherit them, and they don't block.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// The bytes are no request: give the connection up.
+    /// The bytes are not a request: close the connection.
     pub fn receive_request(&self) -> io::Result<Received<Request>> {
         self.receive(Request::decode)
     }
@@ -98,7 +98,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// The bytes are no reply: give the connection up.
+    /// The bytes are not a reply: close the connection.
     pub fn receive_reply(&self) -> io::Result<Received<Reply>> {
         self.receive(Reply::decode)
     }
@@ -131,7 +131,7 @@ impl Socket {
             Some((&IN_FILE, _)) if !descriptors.is_empty() => {
                 let mut text = Vec::new();
                 let mut file = std::fs::File::from(descriptors.remove(0));
-                // A pipe could keep the reader waiting: only a file can be rewound.
+                // A pipe could keep the reader waiting, so only a file that can be rewound is accepted.
                 file.rewind()?;
                 file.take(ORDER_BYTES_MAX as u64).read_to_end(&mut text)?;
                 decode(&text)
@@ -249,7 +249,7 @@ mod tests {
         }
         assert!(matches!(there.receive_request().unwrap(), Received::Nothing));
         drop(here);
-        // A test beside this one may have forked: its child has a copy until it executes its program.
+        // Another test of this process may have forked: its child has a copy until it executes its program.
         until_readable(&there);
         assert!(matches!(there.receive_request().unwrap(), Received::End));
     }

@@ -1,4 +1,4 @@
-//! System calls that the standard library has no safe form of.
+//! System calls for which the standard library has no safe form.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -8,7 +8,7 @@ use std::ptr;
 
 use libc::c_int;
 
-/// A child that isn't reaped yet: so its pid can't belong to anyone else.
+/// A child that isn't reaped yet, so its pid can't belong to another process.
 #[derive(Debug)]
 pub struct Child {
     /// Its pid.
@@ -18,7 +18,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Kills it. Never a stranger: the descriptor pins the process.
+    /// Kills it, and never another process: the descriptor refers to this one only.
     pub fn kill(&self) {
         let (none, no_flags) = (ptr::null::<libc::siginfo_t>(), 0);
         // SAFETY: plain numbers; no information comes with the signal.
@@ -79,15 +79,15 @@ pub fn check(result: impl Into<i64>) -> io::Result<i64> {
 pub enum Forked {
     /// To the one that called it.
     Parent(Child),
-    /// To the new one. It goes no further if it had to join a group and could not.
+    /// To the new one. It ends here if it had to join a group and could not.
     Child {
         /// Whether it is in its group.
         joined: io::Result<()>,
     },
 }
 
-/// Forks this process, which must have one thread. The child is born in `group`: if the kernel allows it, or
-/// in no case elsewhere (`must_join`).
+/// Forks this process, which must have one thread. The child begins in `group` if the kernel allows it. With
+/// `must_join` it never begins elsewhere.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ pub fn fork(group: Option<BorrowedFd<'_>>, must_join: bool) -> io::Result<Forked
             joined = join_group(group).or_else(|error| if must_join { Err(error) } else { Ok(()) });
         }
     } else if pid < 0 && group.is_some() && !must_join {
-        // An old kernel, or a group that takes no members: the sweep of descendants remains.
+        // An old kernel, or a group that accepts no members: only the sweep of descendants ends it.
         pid = clone3(&mut pidfd, None);
     }
     match pid {
@@ -113,8 +113,8 @@ pub fn fork(group: Option<BorrowedFd<'_>>, must_join: bool) -> io::Result<Forked
     }
 }
 
-/// Returns whether a filter of system calls hides `clone3`: its flags are in memory, where a filter can't see
-/// them. Docker's reports a missing call, and older versions a forbidden one.
+/// Returns whether a filter of system calls hides `clone3`: its flags are in memory, where a filter can't
+/// read them. Docker's filter reports a missing call, and its older versions a forbidden one.
 fn is_hidden(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM))
 }
@@ -187,21 +187,21 @@ pub fn wait(pid: i32, block: bool) -> Option<ReapedChild> {
 }
 
 fn millis(time: libc::timeval) -> u64 {
-    // Times that a process used: never negative, and no longer than the machine runs.
+    // The times that a process used: never negative, and no longer than the machine has run.
     time.tv_sec.cast_unsigned() * 1000 + time.tv_usec.cast_unsigned() / 1000
 }
 
-/// Signals a process, or with a negative number its group. Who is gone needs no signal.
+/// Signals a process, or with a negative number its group. A process that has ended needs no signal.
 pub fn signal(pid: i32, number: c_int) {
     // SAFETY: plain numbers.
     unsafe { libc::kill(pid, number) };
 }
 
-/// A variable that all processes of steps have, and the job's own program has not.
+/// A variable that all processes of steps have, and the job's own program lacks.
 const STEP_VARIABLE: &[u8] = b"SLURM_STEP_ID=";
 
 /// Signals the processes of a session that belong to steps of its job. The session's leader isn't reaped yet,
-/// so that its number is nobody else's.
+/// so its number belongs to no other process.
 pub fn signal_steps(session: i32, number: c_int) {
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
@@ -228,7 +228,8 @@ pub fn signal_steps(session: i32, number: c_int) {
     }
 }
 
-/// Makes this process deaf to what would end it by accident: a closed terminal, a broken pipe, a stray `kill`.
+/// Makes this process ignore signals that would end it by accident: of a closed terminal, a broken pipe, a
+/// stray `kill`.
 pub fn ignore_signals() {
     for signal in ACCIDENTAL_SIGNALS {
         // SAFETY: ignoring a signal installs no handler code.
@@ -247,7 +248,7 @@ pub fn reset_signals() {
     // SAFETY: default actions install no handler code, and the set is a local value.
     unsafe {
         for signal in 1..=SIGNALS {
-            // The C library keeps two signals to itself, and what ignores them is passed on as well.
+            // The C library reserves two signals, and ignoring them is inherited as well.
             let (new, old) = (DEFAULT.as_ptr(), ptr::null_mut::<u64>());
             libc::syscall(libc::SYS_rt_sigaction, signal, new, old, size_of::<u64>());
         }
@@ -257,7 +258,8 @@ pub fn reset_signals() {
     }
 }
 
-/// Dies with the parent. A change of the account takes this back, and so does a program with setuid.
+/// Makes this process die with its parent. A change of the account undoes this, and so does a program with
+/// setuid.
 pub fn die_with_parent() {
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -316,7 +318,7 @@ pub fn close_others(kept: RawFd) {
     close(kept + 1, u32::MAX);
 }
 
-/// Executes a program; returns only what went wrong.
+/// Executes a program; returns only if that fails, with the error.
 pub fn execute(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<_> {
         strings.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
@@ -327,7 +329,7 @@ pub fn execute(program: &CStr, arguments: &[CString], environment: &[CString]) -
     io::Error::last_os_error()
 }
 
-/// Ends this process without running anything more of it.
+/// Ends this process at once, without destructors or handlers.
 pub fn exit(code: c_int) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
@@ -344,14 +346,14 @@ pub fn boot_millis() -> u64 {
     now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
 }
 
-/// Waits until one of the descriptors has something to read, or for so many milliseconds (-1 for ever).
+/// Waits until one of the descriptors has something to read, or for so many milliseconds (-1: without a limit).
 ///
 /// Returns which of them have.
 pub fn poll(descriptors: &[RawFd], millis: c_int) -> Vec<bool> {
     let polled =
         descriptors.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 });
     let mut polled: Vec<_> = polled.collect();
-    // SAFETY: the array is valid for the whole call, and as long as it says.
+    // SAFETY: the array is valid for the whole call, and its length is given.
     let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, millis) };
     polled.iter().map(|descriptor| ready > 0 && descriptor.revents != 0).collect()
 }
@@ -377,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    /// Lets `clone3` fail for this thread and its children, as Docker's filter of system calls does.
+    /// Lets `clone3` fail for this thread and its children, as Docker's filter for system calls does.
     fn hide_clone3(error: c_int) {
         // Loads the number of the call, and compares it.
         let rules = [

@@ -70,7 +70,7 @@ impl Handler<GpuMessage> for GpuActor {
                     gpu.hit(at_unix, &cause, &attempts).await;
                 }
             }
-            gpu.heed().await;
+            gpu.handle_errors().await;
             Some(gpu)
         };
         AtomicResponse::new(Box::pin(

@@ -45,7 +45,7 @@ fn main() -> anyhow::Result<()> {
     }
     let arguments = ShepherdArguments::parse();
     ignore_signals();
-    // Fails only for a leader of a process group, which already is in a group of its own.
+    // Fails only for a leader of a process group, which already is in its own group.
     let _ = setsid();
     set_child_subreaper(Pid::from_raw(1)).context("can't adopt orphans of attempts")?;
     // Without the privilege the shepherd is as likely a victim as any other process.

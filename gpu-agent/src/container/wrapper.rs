@@ -1,7 +1,7 @@
 //! The program in front of a container. It runs as the attempt's account, starts the runtime, passes signals to the
 //! program inside, and ends with its exit code.
 //!
-//! It makes a user namespace of its own, in which the account is root and nobody else exists. Podman then needs no
+//! It makes its own user namespace, in which the account is root and nobody else exists. Podman then needs no
 //! setuid program, which attempts could not use, and no process of it outlives the attempt.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub fn run(words: &[String]) -> u8 {
     ended(run_words(words))
 }
 
-/// Runs a process of a step in a container of its own: the first word describes it. Returns the exit code.
+/// Runs a process of a step in its own container: the first word describes it. Returns the exit code.
 pub fn run_step(words: &[String]) -> u8 {
     ended(run_step_words(words))
 }
@@ -327,7 +327,7 @@ fn set_podman(command: &mut Command, uid: u32) {
         .env_remove("LD_LIBRARY_PATH");
 }
 
-/// Starts podman in a process group of its own: signals for the attempt's group are this program's to pass on.
+/// Starts podman in its own process group: signals for the attempt's group are this program's to pass on.
 fn start(
     words: &[String],
     variables: &BTreeMap<String, String>,
@@ -386,7 +386,7 @@ fn signal_set() -> libc::sigset_t {
 
 fn block_signals() {
     let set = signal_set();
-    // SAFETY: the set is valid, and the old one is not asked for.
+    // SAFETY: the set is valid, and the old one is not requested.
     unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
 }
 
@@ -397,7 +397,7 @@ fn watch(mut child: Child, inner: impl Fn() -> Option<i32>) -> io::Result<ExitSt
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        // SAFETY: the set is valid, and no information is asked for.
+        // SAFETY: the set is valid, and no information is requested.
         let signal = unsafe { libc::sigwaitinfo(&raw const set, std::ptr::null_mut()) };
         if PASSED.contains(&signal) {
             let group = inner().unwrap_or_else(|| child.id().cast_signed());
@@ -413,7 +413,7 @@ fn code_of(status: ExitStatus) -> u8 {
     code.or_else(signalled).unwrap_or(u8::MAX)
 }
 
-/// Becomes root of a new user namespace that holds this account only, with mounts of its own.
+/// Becomes root of a new user namespace that holds this account only, with its own mounts.
 fn enter_namespaces() -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     // SAFETY: plain numbers; this program has one thread.

@@ -24,7 +24,7 @@ const HALVES_MAX: usize = 64;
 
 impl ManagedGpu {
     /// Handles the errors that were reported since the last call.
-    pub async fn heed(&mut self) {
+    pub async fn handle_errors(&mut self) {
         while let Ok(noticed) = self.notices.try_recv() {
             self.on_notice(noticed).await;
         }

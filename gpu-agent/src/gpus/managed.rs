@@ -207,7 +207,7 @@ impl ManagedGpu {
         let intent = self.file.intent;
         self.file.ownership.observe(&facts, self.tools.boot, intent, self.tools.adopt);
         let numbers = facts.instances.iter().map(|i| (i.number, i.slot)).collect();
-        self.numbers.saw(clock::unix_now(), numbers);
+        self.numbers.record_standing(clock::unix_now(), numbers);
         let stands = |slot: &Slot| facts.instances.iter().any(|i| i.slot == *slot);
         self.stuck.retain(|slot, _| stands(slot));
         if self.facts.as_ref().is_none_or(|known| slots(known) != slots(&facts)) {

@@ -84,7 +84,7 @@ impl ManagedGpu {
         let mut action = run.on(PlanEvent::Waited);
         let mut reported = 0;
         loop {
-            self.heed().await;
+            self.handle_errors().await;
             if run.done() > reported {
                 // People see the progress of a long plan; the last step is reported with the end.
                 reported = run.done();
@@ -240,7 +240,7 @@ impl ManagedGpu {
                 }
             }
         }
-        self.file.ownership.settled();
+        self.file.ownership.settle();
         self.save();
     }
 

@@ -87,9 +87,9 @@ impl MappedGate {
 
     /// Returns the page.
     pub const fn page(&self) -> &GatePage {
-        // SAFETY: mapped for as long as `self`, page-aligned and as large as a `GatePage`, of which
-        // any bytes are a value; other processes change it through atomics only, or break only
-        // numbers that may be anything. The memory is sealed: no process can shorten it.
+        // SAFETY: mapped for as long as `self`, page-aligned and as large as a `GatePage`, of which any bytes
+        // are a value. Other processes change it through atomics only, or break only numbers that may be
+        // anything. The memory is sealed: no process can shorten it.
         unsafe { self.page.as_ref() }
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_agent_serves_a_page_of_its_own_at_the_same_place() {
+    fn the_next_agent_serves_its_own_page_at_the_same_place() {
         let folder = tempfile::tempdir().unwrap();
         let earlier = MappedGate::serve(folder.path(), &slice(), None).unwrap();
         let job = MappedGate::join(folder.path(), &slice()).unwrap();

@@ -40,13 +40,13 @@ pub fn write(text: &mut Exposition, node: &str, shared: &SharedNumbers) {
     }
     let all: Vec<_> =
         numbers.slices.iter().map(|(slice, held)| (slice.as_str(), &held.counters)).collect();
-    counts(text, node, &all);
+    write_counts(text, node, &all);
     let help = "Connections that the kernel queue refused.";
     text.metric(metric::KERNEL_REFUSED, MetricKind::Counter, help);
     for (why, connections) in [("refused", numbers.refused), ("nonsense", numbers.nonsense)] {
         text.sample(&[("node", node), ("why", why)], count(connections));
     }
-    attempts(text, node, &numbers);
+    write_attempts(text, node, &numbers);
     let help = "Kernel queues that were started again after a bug ended them.";
     text.metric(metric::KERNEL_RESTARTS, MetricKind::Counter, help);
     for (gpu, numbers) in shared.by_gpu() {
@@ -56,7 +56,7 @@ pub fn write(text: &mut Exposition, node: &str, shared: &SharedNumbers) {
 
 /// Writes how many attempts have a process in their queue, or had one. The others bypass the shim or have
 /// launched nothing so far.
-fn attempts(text: &mut Exposition, node: &str, numbers: &EndpointNumbers) {
+fn write_attempts(text: &mut Exposition, node: &str, numbers: &EndpointNumbers) {
     let help = "Attempts in kernel queues, by whether any process of theirs was intercepted.";
     text.metric(metric::KERNEL_ATTEMPTS, MetricKind::Gauge, help);
     let of = |intercepted: bool| {
@@ -68,7 +68,7 @@ fn attempts(text: &mut Exposition, node: &str, numbers: &EndpointNumbers) {
     }
 }
 
-fn counts(text: &mut Exposition, node: &str, all: &[(&str, &QueueCounters)]) {
+fn write_counts(text: &mut Exposition, node: &str, all: &[(&str, &QueueCounters)]) {
     let mut list = |name, help, label, rows: fn(&QueueCounters) -> Vec<(&'static str, f64)>| {
         text.metric(name, MetricKind::Counter, help);
         for (slice, counters) in all {

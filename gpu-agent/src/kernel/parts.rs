@@ -43,7 +43,7 @@ pub struct PlaneParts {
     pub events: mpsc::Sender<KernelEvent>,
     /// Where the numbers are published.
     pub numbers: SharedNumbers,
-    /// Completes when the thread shall end.
+    /// Completes when the thread has to end.
     pub stopping: oneshot::Receiver<()>,
 }
 

@@ -154,7 +154,7 @@ impl GpuQueues {
         tracing::error!(slice = %name, "a bug ended the queue of a slice: it starts again");
         self.slices.remove(name);
         self.effects.clear();
-        // Their connections see that nobody says why.
+        // Their connections notice that no reason is given.
         self.sessions_by_id.retain(|_, session| session.slice != *name);
         let of_slice = |(admission, _): &&(Admission, Token)| admission.slice == *name;
         let used: Vec<_> = self.admissions.values().filter(of_slice).cloned().collect();
@@ -442,7 +442,7 @@ impl OpenSlice {
         Self { queue, gate, owner, epoch, heartbeat_at, pinged_at, counted }
     }
 
-    /// Gives the processes of another account a page of their own. Attempts of the earlier account are over, but the
+    /// Gives the processes of another account their own page. Attempts of the earlier account are over, but the
     /// queue may learn of their ends later than of the next attempt.
     fn change_owner(
         &mut self,

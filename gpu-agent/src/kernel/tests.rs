@@ -235,7 +235,7 @@ async fn await_over(events: &mut mpsc::Receiver<KernelEvent>, attempt: AttemptId
             KernelEvent::Over { .. } | KernelEvent::Learned { .. } => {}
         }
     }
-    unreachable!("it waits for ever otherwise")
+    unreachable!("it waits forever otherwise")
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! A small kernel as a client of the slice's MPS server: works, or doesn't.
 //!
-//! Runs in a process of its own, since a broken server may hang it.
+//! Runs in its own process, since a broken server may hang it.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 

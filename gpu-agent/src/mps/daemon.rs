@@ -141,7 +141,7 @@ pub enum DaemonHealth {
 }
 
 impl MpsDaemon {
-    /// Starts a daemon for a slice in folders of its own, and waits until its server serves.
+    /// Starts a daemon for a slice in separate folders, and waits until its server serves.
     ///
     /// # Errors
     ///
@@ -269,7 +269,7 @@ impl MpsDaemon {
         MpsStartError::Control { error, output }
     }
 
-    /// Where the daemon finds its server: in its own folder first, as NVIDIA installs them.
+    /// Returns the path in which the daemon finds its server: its own folder first, as NVIDIA installs them.
     fn search_path(&self) -> String {
         let own_folder = self.control.program.parent().map(|folder| folder.display().to_string());
         let own_folder = own_folder.filter(|folder| !folder.is_empty());
@@ -321,7 +321,7 @@ impl MpsDaemon {
 
     /// Returns an error if a server ended while it started.
     fn check_stillborn(&self) -> Result<(), MpsStartError> {
-        let Some((pid, status)) = self.reported.stillborn() else { return Ok(()) };
+        let Some((pid, status)) = self.reported.failed_server() else { return Ok(()) };
         let log = read_own(&self.control.logs.join("server.log"));
         let hint = "does this user reach the GPU, libcuda.so.1 and nvidia-cuda-mps-server?";
         let reason = daemon_output::last_line(&log).unwrap_or_else(|| hint.to_owned());

@@ -116,7 +116,7 @@ impl SharedSlice {
         loop {
             tokio::select! {
                 order = self.orders.recv() => match order {
-                    Some(order) => self.obey(order).await,
+                    Some(order) => self.carry_out(order).await,
                     None => break,
                 },
                 _ = look.tick(), if self.daemon.is_some() => {
@@ -144,13 +144,13 @@ impl SharedSlice {
         let _ = self.node.send(NodeInput::Mps(event)).await;
     }
 
-    async fn obey(&mut self, order: MpsOrder) {
+    async fn carry_out(&mut self, order: MpsOrder) {
         match order {
             MpsOrder::Share(request) if self.sharers.fault().is_some() => {
                 self.waiting.push(request);
             }
             MpsOrder::Share(request) => self.admit(request).await,
-            MpsOrder::Running { attempt, pid } => self.sharers.owns(pid, attempt),
+            MpsOrder::Running { attempt, pid } => self.sharers.set_owner(pid, attempt),
             MpsOrder::Ended { attempt, record } => self.ended(attempt, record).await,
             MpsOrder::Adopt(_) => {}
         }
@@ -268,7 +268,7 @@ impl SharedSlice {
                 && let Some(attempt) = owner(*pid)
                 && self.sharers.has(attempt)
             {
-                self.sharers.owns(*pid, attempt);
+                self.sharers.set_owner(*pid, attempt);
             }
         }
     }

@@ -52,7 +52,7 @@ impl AgentNode {
                 let hello = self.hello(local);
                 self.push(hello);
             }
-            LinkEvent::Frame(frame) if self.session.is_some() => self.obey(frame),
+            LinkEvent::Frame(frame) if self.session.is_some() => self.handle_frame(frame),
             LinkEvent::Frame(_) => {}
             LinkEvent::Down => self.session = None,
         }
@@ -99,7 +99,7 @@ impl AgentNode {
         }
     }
 
-    pub(super) fn welcomed(&mut self, welcome: Welcome) {
+    pub(super) fn accept_welcome(&mut self, welcome: Welcome) {
         if let Err(refusal) = self.check_welcome(&welcome) {
             let reason = refusal.to_string();
             tracing::error!(reason, controller = %welcome.controller, "the controller is refused");
@@ -214,7 +214,7 @@ impl AgentNode {
     }
 
     /// Accepts another lease: it counts from the time at which it was requested (rule F6).
-    pub(super) fn renewed(&mut self, sent: Millis, generation: u64) {
+    pub(super) fn accept_renewal(&mut self, sent: Millis, generation: u64) {
         let Some(ControllerSession { stage: SessionStage::Live { terms, .. }, .. }) = &self.session
         else {
             return;
@@ -230,7 +230,7 @@ impl AgentNode {
         }
     }
 
-    pub(super) fn refused(&mut self, reason: String, retry: bool) {
+    pub(super) fn accept_refusal(&mut self, reason: String, retry: bool) {
         self.session = None;
         if retry {
             tracing::warn!(reason, "the controller refused this session, trying again");

@@ -38,9 +38,9 @@ macro_rules! call {
     ($self:ident . $name:ident ( $($argument:expr),* $(,)? )) => {{
         let lib: &NvmlLib = $self.nvml.lib();
         let code = match &lib.$name {
-            // SAFETY: the function comes from the loaded library under its own name; each
-            // caller passes handles that the library gave out, and places that are valid for
-            // writes during the call, of the sizes that nvml.h demands.
+            // SAFETY: the function comes from the loaded library under its own name. Each caller passes
+            // handles that the library gave out, and places of the sizes in nvml.h that are valid for writes
+            // during the call.
             Ok(function) => unsafe { function($($argument),*) },
             Err(_) => FUNCTION_NOT_FOUND,
         };

@@ -180,7 +180,7 @@ pub fn find_parent() -> Option<PathBuf> {
 
 fn parent_path(mounts: &str, own: &str, exists: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let (mount, path) = own_path(mounts, own)?;
-    // The agent's own group next to those of its jobs: a group with limits has no processes of its own.
+    // The agent's own group next to those of its jobs: a group with limits holds no processes itself.
     let path = path.strip_suffix(AGENT_SUBGROUP).unwrap_or(path);
     let path = mount.join(path.trim_start_matches('/'));
     let jobs = path.with_file_name(JOBS_UNIT);

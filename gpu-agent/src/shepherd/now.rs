@@ -37,8 +37,8 @@ impl NowFile {
 
     /// Names the attempt that is about to begin.
     pub fn write(&self, attempt: AttemptId) {
-        // Overwriting a block of the page cache fails only on a broken disk; then the attempt is at
-        // worst reported as never begun, and only if shepherd and agent die as well.
+        // Overwriting a block of the page cache fails only on a broken disk. At worst the attempt is then
+        // reported as never begun, and only if shepherd and agent die as well.
         let _ = self.0.write_all_at(attempt.as_uuid().as_bytes(), 0);
     }
 }

@@ -188,7 +188,7 @@ pub struct Confinement {
     pub uid_min: u32,
     /// Whether it may run as root.
     pub root_allowed: bool,
-    /// Whether it has a `/tmp` of its own.
+    /// Whether it has its own `/tmp`.
     pub private_tmp: bool,
     /// Whether processes of others are hidden from it.
     pub hide_processes: bool,

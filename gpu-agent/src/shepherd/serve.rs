@@ -148,7 +148,7 @@ impl Shepherd {
 
     /// Serves until there is neither an agent nor any work.
     pub fn run(mut self) {
-        self.greet();
+        self.send_hello();
         while self.agent.is_some()
             || self.job.is_some()
             || !self.ends.is_empty()
@@ -220,11 +220,11 @@ impl Shepherd {
             // What the old one may not have journalled, the new one finds on disk.
             self.part();
             self.agent = AgentSocket::new(stream).ok();
-            self.greet();
+            self.send_hello();
         }
     }
 
-    fn greet(&mut self) {
+    fn send_hello(&mut self) {
         let ends = self.ends.iter().map(|ended| ended.held.clone());
         let held = self.job.as_ref().map(RunningAttempt::held).into_iter().chain(ends).collect();
         let hello =
@@ -253,14 +253,14 @@ impl Shepherd {
             SocketInput::Last(frames) => (frames, true),
         };
         for frame in frames {
-            self.obey(frame);
+            self.carry_out(frame);
         }
         if gone {
             self.part();
         }
     }
 
-    fn obey(&mut self, frame: ToShepherd) {
+    fn carry_out(&mut self, frame: ToShepherd) {
         match frame {
             ToShepherd::Script(text) => self.script = Some(text),
             ToShepherd::Spawn(order) => self.spawn(*order),

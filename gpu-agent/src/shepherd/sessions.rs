@@ -84,7 +84,9 @@ impl Sessions {
 
     /// Returns whether programs of sessions run in an attempt, in addition to its own.
     pub fn run_in(&self, attempt: AttemptId) -> bool {
-        self.sessions.iter().any(|session| session.attempt == attempt && session.runs_besides())
+        self.sessions
+            .iter()
+            .any(|session| session.attempt == attempt && session.is_running_session())
     }
 
     /// Adds the session of an attempt's own program.
@@ -143,7 +145,7 @@ impl Sessions {
         self.accept(now);
         for (mut client, until) in std::mem::take(&mut self.greetings) {
             match client.receive::<SessionRequest>() {
-                Some(request) => self.greet(client, &request, ground, now),
+                Some(request) => self.accept_client(client, &request, ground, now),
                 None if client.is_open() && now < until => self.greetings.push((client, until)),
                 None => {}
             }
@@ -166,7 +168,7 @@ impl Sessions {
         }
     }
 
-    fn greet(
+    fn accept_client(
         &mut self,
         mut client: SessionClient,
         request: &SessionRequest,
@@ -202,7 +204,7 @@ impl Sessions {
         let Some(start) = &request.start else {
             return Err(final_(match request.session {
                 SessionName::Main => {
-                    "its program has no terminal and no input of its own: it was not started \
+                    "its program has neither a terminal nor an open input: it was not started \
                                       with `tessera run`"
                 }
                 SessionName::Other(_) => "the session has ended",

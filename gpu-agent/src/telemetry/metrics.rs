@@ -37,17 +37,17 @@ pub fn collect(node: &str, state: &TelemetryState, kernels: Option<&SharedNumber
         metrics.sample(&labels, count(times));
     }
     let figures: Vec<_> = state.meters().keys().filter_map(|gpu| state.figures(gpu)).collect();
-    gauges(&mut metrics, node, &figures);
-    energy(&mut metrics, node, &figures);
-    slices(&mut metrics, node, &figures);
-    processes(&mut metrics, node, state);
+    write_gauges(&mut metrics, node, &figures);
+    write_energy(&mut metrics, node, &figures);
+    write_slices(&mut metrics, node, &figures);
+    write_processes(&mut metrics, node, state);
     if let Some(board) = kernels {
         kernel::metrics::write(&mut metrics, node, board);
     }
     metrics
 }
 
-fn gauges(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
+fn write_gauges(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
     type Read = fn(&GpuFigures) -> Option<f64>;
     let rows: [(&str, &str, Read); 3] = [
         (metric::GPU_MEMORY_USED, "GPU memory in use.", |f| Some(count(f.memory_used?.get()))),
@@ -66,7 +66,7 @@ fn gauges(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
     }
 }
 
-fn energy(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
+fn write_energy(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
     let help = "Energy by what it is attributed to; the parts add up to the gain of the GPU's \
                 counter.";
     metrics.metric(metric::GPU_ENERGY, MetricKind::Counter, help);
@@ -80,7 +80,7 @@ fn energy(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
     }
 }
 
-fn slices(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
+fn write_slices(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
     metrics.metric(
         metric::SLICE_MEMORY_USED,
         MetricKind::Gauge,
@@ -110,7 +110,7 @@ fn slices(metrics: &mut Exposition, node: &str, all: &[GpuFigures]) {
 /// series.
 const PROCESSES_SHOWN: usize = 32;
 
-fn processes(metrics: &mut Exposition, node: &str, state: &TelemetryState) {
+fn write_processes(metrics: &mut Exposition, node: &str, state: &TelemetryState) {
     let help = "GPU memory of a process, the largest of each GPU.";
     metrics.metric(metric::PROCESS_MEMORY_USED, MetricKind::Gauge, help);
     for (gpu, meter) in state.meters() {

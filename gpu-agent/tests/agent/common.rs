@@ -1,5 +1,5 @@
 //! A controller for tests: real certificates, a real QUIC server, and whatever a test needs to
-//! send. With it, real agents in folders of their own.
+//! send. With it, real agents in separate folders.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -332,7 +332,7 @@ impl Session {
         found.unwrap_or_else(|| panic!("no {model} in {:?}", self.inventory))
     }
 
-    /// How an attempt stood in the inventory.
+    /// Returns the state of an attempt in the inventory.
     pub fn reported(&self, attempt: AttemptId) -> Option<AttemptStatus> {
         self.inventory.iter().find_map(|frame| match frame {
             ToController::Attempt(report) if report.attempt == attempt => {

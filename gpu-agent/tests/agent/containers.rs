@@ -21,7 +21,7 @@ const ADA: u32 = 64_021;
 const PROGRAMS: [&str; 9] = ["sh", "sleep", "env", "id", "cat", "ls", "tail", "touch", "stat"];
 const IMAGE: &str = "localhost/house:1";
 
-/// Whether containers can be tested here.
+/// Returns whether containers can be tested here.
 fn is_possible() -> bool {
     let found = rustix::process::geteuid().is_root() && Path::new("/usr/bin/podman").exists();
     if !found {

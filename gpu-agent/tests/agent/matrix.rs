@@ -111,7 +111,7 @@ fn make(state: &mut DeviceState, slot: Slot) -> String {
     state.compute_instance(compute).unwrap().2.mig_uuid()
 }
 
-/// What stands, by the device file: slots, and whether each is whole.
+/// Returns the instances by the device file: their slots, and whether each is whole.
 fn standing(node: &SimulatedNode) -> Vec<(Slot, usize)> {
     let state = node.read().unwrap();
     let mut list: Vec<_> =
@@ -329,7 +329,7 @@ fn every_code_of_the_initialisation_is_reported_and_gone_with_its_cause() {
             let shown = !matches!(code, 4 | 9 | 18)
                 || refused.is_err_and(|e| e.to_string().contains(&code.to_string()));
             assert!(shown && !silent, "{code}");
-            assert_eq!(end, PlanEnd::Done, "{code}: the next call loads it anew");
+            assert_eq!(end, PlanEnd::Done, "{code}: the next call loads it again");
             rig.node.change(|state| state.gpus[0].instances.clear()).unwrap();
         }
     });

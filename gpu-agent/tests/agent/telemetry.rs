@@ -13,7 +13,7 @@ use tessera_model::{AttemptId, Bytes};
 
 const MIB: u64 = 1 << 20;
 
-/// What a program of these tests does: this very test, started by a shepherd as an attempt.
+/// Runs a program of these tests: this very test, started by a shepherd as an attempt.
 #[test]
 fn plays_the_attempt_when_asked_to() {
     let Ok(reported) = std::env::var("TEST_USES") else { return };
@@ -65,8 +65,8 @@ async fn cut(session: &mut Session, gpu: &GpuReport, slots: &[Slot]) -> Vec<Plac
     report.unwrap().instances.iter().map(place).collect()
 }
 
-/// What the agent has written down of a GPU: the counter at the last sample, what attempts have
-/// used by id, and all parts together.
+/// Returns what the agent has recorded of a GPU: the counter at the last sample, the parts of attempts by id,
+/// and the sum of all parts.
 fn account(agent: &Agent, gpu: &GpuReport) -> Option<(u64, BTreeMap<String, u64>, u64)> {
     let path = agent.data.join("telemetry").join(format!("{}.json", gpu.gpu));
     let text = std::fs::read_to_string(path).ok()?;
@@ -243,17 +243,18 @@ async fn dcgm_learns_of_launches_ends_and_new_layouts_also_over_a_restart() {
     allow(&agent, "go-2");
     session.until_ended(second.attempt).await;
     until_files(&folder, &[(a.clone(), "101\n"), other.clone()]).await;
-    let anew = slot(&gpu, "2g.10gb", 4);
-    let steps = vec![PlanStep::Destroy(slots[1]), PlanStep::Create(anew)];
+    let changed_slot = slot(&gpu, "2g.10gb", 4);
+    let steps = vec![PlanStep::Destroy(slots[1]), PlanStep::Create(changed_slot)];
     let (end, report) = session.apply(plan(&gpu.gpu, 2, steps)).await;
     assert_eq!(end, PlanEnd::Done);
-    let made = report.unwrap().instances.into_iter().find(|i| i.slot == anew).unwrap();
-    let place = Place { gpu: gpu.gpu.clone(), slot: Some(anew), slice: made.slice.unwrap() };
+    let made = report.unwrap().instances.into_iter().find(|i| i.slot == changed_slot).unwrap();
+    let place =
+        Place { gpu: gpu.gpu.clone(), slot: Some(changed_slot), slice: made.slice.unwrap() };
     let mut third = user(&agent, &place, 10, 10, "go-3");
     third.job = tessera_model::JobId::from_number(103);
     session.launch(&third).await;
     session.until_running(third.attempt).await;
-    let c = name(&agent, anew);
+    let c = name(&agent, changed_slot);
     until_files(&folder, &[(a.clone(), "101\n"), (c.clone(), "103\n"), other.clone()]).await;
 
     // The agent dies, a job ends meanwhile: the next agent takes away what is stale.

@@ -89,7 +89,7 @@ fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
     Slot { start, profile: geometry.by_name(&profile.parse().unwrap()).unwrap().id }
 }
 
-/// What stands, by the driver alone: slots with their devices.
+/// Returns the instances by the driver alone: slots with their devices.
 fn truth(agent: &Agent) -> Vec<(Slot, Vec<String>)> {
     let state = crate::common::sim_node(agent).read().unwrap();
     let devices = |i: &tessera_stand_in::device::GpuInstance| {

@@ -34,7 +34,7 @@ struct Stage {
     agent: Agent,
     session: Session,
     place: Place,
-    /// Folders that the node needs besides its own.
+    /// Folders that the node needs in addition to its own.
     extra: Vec<tempfile::TempDir>,
 }
 
@@ -189,7 +189,7 @@ async fn a_job_reaches_nothing_of_the_node_and_of_other_users() {
     assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
     assert_eq!(text, "done\n");
     assert!(crate::common::runs(pid), "the victim was killed");
-    // The victim's own file says that the attack looked in the right place.
+    // The victim's own file shows that the attack looked in the right place.
     assert!(Path::new(&format!("/proc/{pid}/cwd/secret")).exists());
 }
 
@@ -438,7 +438,7 @@ async fn a_file_system_that_hangs_holds_up_neither_cancel_nor_the_time_limit_nor
 }
 
 #[tokio::test]
-async fn a_job_has_a_tmp_of_its_own_and_sees_no_processes_of_others() {
+async fn a_job_has_its_own_tmp_and_sees_no_processes_of_others() {
     if !is_root() {
         return;
     }
@@ -608,7 +608,7 @@ async fn a_job_that_forks_without_end_or_uses_all_processors_gets_its_share() {
     assert!(used < Millis::new(1_400), "{record:?}");
 }
 
-/// What `./x build` left for simulated nodes.
+/// Returns what `./x build` left for simulated nodes.
 fn built(path: &str) -> PathBuf {
     let programs = Path::new(env!("CARGO_BIN_EXE_tessera-agent")).parent().unwrap();
     let found = programs.join("..").join(path);
@@ -630,7 +630,7 @@ async fn sharing_stage(settings: &str) -> Stage {
             .env("TESSERA_AGENT_MPS_CONTROL", at("nvidia-cuda-mps-control"))
             .env("TESSERA_AGENT_MPS_CANARY", canary)
             .env("TESSERA_AGENT_KERNEL_SHIM", built("kernel-shim/libcuda.so.1"));
-        // The simulated GPU is files that all of its users write. What is to be closed has a mode of its own.
+        // The simulated GPU is files that all of its users write. What is to be closed has its own mode.
         let open_files = || {
             // SAFETY: a plain number.
             unsafe { libc::umask(0) };
@@ -847,11 +847,11 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
 }
 
 #[tokio::test]
-async fn a_session_has_the_account_folders_and_walls_of_its_job_and_a_terminal_of_its_own() {
+async fn a_session_has_the_account_folders_and_walls_of_its_job_and_its_own_terminal() {
     if !is_root() {
         return;
     }
-    // Not below /tmp, where attempts have no /tmp of their own.
+    // Not below /tmp, where attempts have no private /tmp.
     let mut stage = stage_in(Path::new("/var/lib"), "").await;
     let mut job = stage.of("ada", "echo hers > /tmp/mark; echo here > mark; exec sleep 300");
     job.run.env.insert("SECRET".into(), "hers".into());
@@ -898,5 +898,5 @@ async fn a_link_in_the_place_of_the_private_tmp_leads_no_session_elsewhere() {
     };
 
     let FromSession::Ended { exit: None, detail } = end else { panic!("{end:?}") };
-    assert!(detail.contains("folders of its own"), "{detail}");
+    assert!(detail.contains("its own folders"), "{detail}");
 }

@@ -70,7 +70,7 @@ async fn s1_nonsense_ends_its_own_session_and_no_other() {
         assert_eq!(bad.await_bye().await.why, SessionEnd::Nonsense);
         good.await_role(Role::Free).await;
     }
-    // Nor is a connection of any worth whose first frame is nonsense.
+    // A connection whose first frame is nonsense is closed as well.
     let (_endpoint, connection, mut writer, _reader) =
         dial(&high, HelloOverrides::default()).await.unwrap();
     writer.send_raw(&[0xff; 5]).await.unwrap();
@@ -152,7 +152,7 @@ async fn s3_a_holder_that_is_killed_frees_fillers_within_ten_milliseconds() {
         let pid = HelloOverrides { pid: Some(process.id()), ..HelloOverrides::default() };
         let mut holder = Shim::try_join(&high, pid).await.ok().unwrap();
         filler.await_role(Role::Fill).await;
-        // It dies with the gate counted and untold.
+        // It dies after the gate has counted and before it reports.
         let (kernel, ..) = holder.define(0).await;
         holder.launch(1, kernel, Some(&page)).await;
         page.page().add_launch();

@@ -151,7 +151,7 @@ async fn processes_of_one_job_each_have_a_session_of_its_priority() {
 }
 
 #[tokio::test]
-async fn a_process_that_connects_anew_replaces_itself() {
+async fn a_process_that_connects_again_replaces_itself() {
     let mut rig = Rig::new();
     let job = rig.admit("MIG-1", "job", 3);
     rig.add_profile(&job, &[(1, 1)]);

@@ -199,7 +199,7 @@ impl Shim {
     }
 
     /// Connects a process of an attempt, perhaps with something wrong about it.
-    #[expect(clippy::disallowed_methods, reason = "each process of a test has a number of its own")]
+    #[expect(clippy::disallowed_methods, reason = "each process of a test has its own number")]
     pub async fn try_join(attempt: &Attempt, oddly: HelloOverrides) -> Result<Self, Farewell> {
         let (endpoint, connection, mut writer, mut reader) = dial(attempt, oddly).await.unwrap();
         let token = from_hex(&attempt.environment[variables::TOKEN]).unwrap();

@@ -29,8 +29,8 @@ impl<T> Signalled<T> {
         self.changed.notify_all();
     }
 
-    /// Sleeps until the state changed, at most for `span`. The thread has looked at everything since it has the
-    /// lock. Returns whether the time is over.
+    /// Sleeps until the state changed, at most for `span`. The thread has looked at everything since it took
+    /// the lock. Returns whether the time is over.
     pub fn sleep<'lock>(
         &self,
         state: MutexGuard<'lock, T>,

@@ -70,7 +70,8 @@ impl FillerState {
         clamped::<u16>(self.in_flight.len()).saturating_add(self.departing)
     }
 
-    /// Returns how long to sleep before something that is `ahead`; `None` if timers are too coarse.
+    /// Returns how long to sleep before something that happens after `ahead`; `None` if timers are too
+    /// coarse.
     pub fn sleep_before(&self, ahead: Nanos) -> Option<Nanos> {
         let lateness = self.lateness.get();
         (ahead > lateness).then(|| ahead.minus(lateness))

@@ -29,7 +29,7 @@ hooks! {
     };
 }
 
-/// Calls the driver once more, as programs of CUDA 11 do.
+/// Calls the driver again, as programs of CUDA 11 do.
 ///
 /// # Safety
 ///
@@ -48,7 +48,7 @@ unsafe fn older(
     }
 }
 
-/// Calls the driver once more, as programs since CUDA 12 do.
+/// Calls the driver again, as programs since CUDA 12 do.
 ///
 /// # Safety
 ///

@@ -17,27 +17,27 @@ hooks! {
     cuGraphInstantiate(out: *mut DriverHandle, graph: DriverHandle, node: *mut DriverHandle, log: *mut c_char, bytes: usize) |call| {
         let code = call();
         // SAFETY: written by the driver.
-        after(code, || unsafe { instantiated(out, graph) })
+        after(code, || unsafe { name_instance(out, graph) })
     };
     cuGraphInstantiate_v2(out: *mut DriverHandle, graph: DriverHandle, node: *mut DriverHandle, log: *mut c_char, bytes: usize) |call| {
         let code = call();
         // SAFETY: written by the driver.
-        after(code, || unsafe { instantiated(out, graph) })
+        after(code, || unsafe { name_instance(out, graph) })
     };
     cuGraphInstantiateWithFlags(out: *mut DriverHandle, graph: DriverHandle, flags: u64) |call| {
         let code = call();
         // SAFETY: written by the driver.
-        after(code, || unsafe { instantiated(out, graph) })
+        after(code, || unsafe { name_instance(out, graph) })
     };
     cuGraphInstantiateWithParams(out: *mut DriverHandle, graph: DriverHandle, parameters: DriverHandle) |call| {
         let code = call();
         // SAFETY: written by the driver.
-        after(code, || unsafe { instantiated(out, graph) })
+        after(code, || unsafe { name_instance(out, graph) })
     };
     cuGraphInstantiateWithParams_ptsz(out: *mut DriverHandle, graph: DriverHandle, parameters: DriverHandle) |call| {
         let code = call();
         // SAFETY: written by the driver.
-        after(code, || unsafe { instantiated(out, graph) })
+        after(code, || unsafe { name_instance(out, graph) })
     };
     cuGraphExecUpdate(instance: DriverHandle, graph: DriverHandle, node: *mut DriverHandle, result: *mut c_uint) |call| {
         let code = call();
@@ -58,7 +58,7 @@ hooks! {
 /// # Safety
 ///
 /// `out` was written by the driver.
-unsafe fn instantiated(out: *const DriverHandle, graph: DriverHandle) {
+unsafe fn name_instance(out: *const DriverHandle, graph: DriverHandle) {
     // SAFETY: the caller's promise.
     if let Some(instance) = unsafe { written(out) } {
         name(instance, graph);
@@ -110,7 +110,7 @@ fn kernels(graph: DriverHandle) -> Option<(Vec<String>, usize)> {
     let all = count;
     count = count.min(NODES_MAX);
     let mut nodes: Vec<DriverHandle> = vec![0; count];
-    // SAFETY: a list with room for `count`.
+    // SAFETY: a list with space for `count`.
     if unsafe { get_nodes(graph, nodes.as_mut_ptr(), &raw mut count) } != SUCCESS {
         return None;
     }

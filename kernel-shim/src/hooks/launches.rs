@@ -92,8 +92,8 @@ unsafe fn described(
 ) -> Option<LaunchCall> {
     // SAFETY: the caller's promise.
     let config = unsafe { config.as_ref() }?;
-    // A launch that may start before its predecessor ends (attributes 6 and 7) waits like any other: the
-    // later kernel depends on the earlier one, and never the earlier on the later.
+    // A launch that may start before its predecessor ends (attributes 6 and 7) waits like any other. The
+    // later kernel depends on the earlier one, and never the reverse.
     let shape = LaunchShape { function, grid: config.grid, block: config.block };
     let (shared_bytes, stream) = (config.shared_bytes, config.stream);
     Some(LaunchCall { shape, shared_bytes, stream, per_thread, waits_for_peers: false })

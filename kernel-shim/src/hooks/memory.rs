@@ -12,7 +12,7 @@ use crate::watch;
 
 const WHEN: u32 = crate::state::ALWAYS;
 
-/// Most allocations that are tracked. Further ones are not counted. Frameworks keep few large ones.
+/// Maximum number of tracked allocations. Further ones are not counted. Frameworks keep few large ones.
 const ALLOCATIONS_MAX: usize = 1 << 20;
 
 static HELD: Mutex<Option<HashMap<u64, u64>>> = Mutex::new(None);
@@ -22,9 +22,9 @@ macro_rules! takes {
     ($($symbol:ident ($($name:ident : $kind:ty),*);)+) => { hooks! { $(
         $symbol(out: *mut u64, bytes: usize, $($name: $kind),*) |call| {
             let code = call();
-            refused(code, bytes);
+            observe_refusal(code, bytes);
             // SAFETY: written by the driver.
-            after(code, || unsafe { took(out, bytes) })
+            after(code, || unsafe { track_allocation(out, bytes) })
         };
     )+ } };
 }
@@ -56,18 +56,18 @@ gives! {
 hooks! {
     cuMemAllocPitch_v2(out: *mut u64, pitch: *mut usize, width: usize, height: usize, element: c_uint) |call| {
         let code = call();
-        refused(code, width.saturating_mul(height));
+        observe_refusal(code, width.saturating_mul(height));
         after(code, || {
             // SAFETY: both written by the driver.
             let pitch = unsafe { written(pitch) }.unwrap_or(width);
             // SAFETY: as above.
-            unsafe { took(out, pitch.saturating_mul(height)) }
+            unsafe { track_allocation(out, pitch.saturating_mul(height)) }
         })
     };
 }
 
 /// Observes a request that the driver refused because memory was short. The program gets the driver's answer.
-fn refused(code: CudaResult, bytes: usize) {
+fn observe_refusal(code: CudaResult, bytes: usize) {
     if code == OUT_OF_MEMORY && watch::is_on() {
         crate::state::guarded(|| watch::on_refusal(bytes as u64));
     }
@@ -78,7 +78,7 @@ fn refused(code: CudaResult, bytes: usize) {
 /// # Safety
 ///
 /// `out` was written by the driver.
-unsafe fn took(out: *const u64, bytes: usize) {
+unsafe fn track_allocation(out: *const u64, bytes: usize) {
     // SAFETY: the caller's promise.
     if let Some(what) = unsafe { written(out) } {
         hold(what, bytes as u64);

@@ -13,12 +13,12 @@ hooks! {
     cuModuleGetFunction(out: *mut DriverHandle, module: DriverHandle, name: *const c_char) |call| {
         let code = call();
         // SAFETY: written by the driver, which also read the name.
-        after(code, || unsafe { given(out, Origin::Module, module, name) })
+        after(code, || unsafe { record_handle(out, Origin::Module, module, name) })
     };
     cuLibraryGetKernel(out: *mut DriverHandle, library: DriverHandle, name: *const c_char) |call| {
         let code = call();
         // SAFETY: as above.
-        after(code, || unsafe { given(out, Origin::Library, library, name) })
+        after(code, || unsafe { record_handle(out, Origin::Library, library, name) })
     };
     cuKernelGetFunction(out: *mut DriverHandle, kernel: DriverHandle) |call| {
         let code = call();
@@ -32,12 +32,12 @@ hooks! {
     cuModuleEnumerateFunctions(out: *mut DriverHandle, count: c_uint, module: DriverHandle) |call| {
         let code = call();
         // SAFETY: the driver wrote at most so many.
-        after(code, || unsafe { listed(out, count, Origin::Module, module) })
+        after(code, || unsafe { record_list(out, count, Origin::Module, module) })
     };
     cuLibraryEnumerateKernels(out: *mut DriverHandle, count: c_uint, library: DriverHandle) |call| {
         let code = call();
         // SAFETY: as above.
-        after(code, || unsafe { listed(out, count, Origin::Library, library) })
+        after(code, || unsafe { record_list(out, count, Origin::Library, library) })
     };
     cuModuleUnload(module: DriverHandle) |call| unload(module, call);
     cuLibraryUnload(library: DriverHandle) |call| unload(library, call);
@@ -54,7 +54,7 @@ hooks! {
 /// # Safety
 ///
 /// `out` was written by the driver; `name` is a text of C's.
-unsafe fn given(
+unsafe fn record_handle(
     out: *const DriverHandle,
     origin: Origin,
     owner: DriverHandle,
@@ -72,7 +72,12 @@ unsafe fn given(
 /// # Safety
 ///
 /// `out` is null or points to space for `count` handles.
-unsafe fn listed(out: *const DriverHandle, count: c_uint, origin: Origin, owner: DriverHandle) {
+unsafe fn record_list(
+    out: *const DriverHandle,
+    count: c_uint,
+    origin: Origin,
+    owner: DriverHandle,
+) {
     if out.is_null() {
         return;
     }

@@ -10,7 +10,7 @@ use crate::{counters, streams};
 
 const WHEN: u32 = crate::state::WITH_QUEUE;
 
-/// Functions of one stream, with and without the ending.
+/// Functions of one stream, with and without the suffix of per-thread default streams.
 macro_rules! of_stream {
     ($($symbol:ident $per_thread:literal;)+) => { hooks! { $(
         $symbol(stream: DriverHandle) |call| {
@@ -51,19 +51,19 @@ hooks! {
     };
     cuEventRecord(event: DriverHandle, stream: DriverHandle) |call| {
         let code = call();
-        after(code, || streams::recorded(event, streams::meant(stream, false), launches()))
+        after(code, || streams::record_event(event, streams::meant(stream, false), launches()))
     };
     cuEventRecord_ptsz(event: DriverHandle, stream: DriverHandle) |call| {
         let code = call();
-        after(code, || streams::recorded(event, streams::meant(stream, true), launches()))
+        after(code, || streams::record_event(event, streams::meant(stream, true), launches()))
     };
     cuEventRecordWithFlags(event: DriverHandle, stream: DriverHandle, flags: c_uint) |call| {
         let code = call();
-        after(code, || streams::recorded(event, streams::meant(stream, false), launches()))
+        after(code, || streams::record_event(event, streams::meant(stream, false), launches()))
     };
     cuEventRecordWithFlags_ptsz(event: DriverHandle, stream: DriverHandle, flags: c_uint) |call| {
         let code = call();
-        after(code, || streams::recorded(event, streams::meant(stream, true), launches()))
+        after(code, || streams::record_event(event, streams::meant(stream, true), launches()))
     };
     // A synchronous copy to the host has waited for its stream.
     cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) |call| {
@@ -79,20 +79,20 @@ hooks! {
     cuStreamCreate(out: *mut DriverHandle, flags: c_uint) |call| {
         let code = call();
         // SAFETY: written by the driver.
-        after(code, || unsafe { made(out, flags) })
+        after(code, || unsafe { record_stream(out, flags) })
     };
     cuStreamCreateWithPriority(out: *mut DriverHandle, flags: c_uint, priority: c_int) |call| {
         let code = call();
         // SAFETY: written by the driver.
-        after(code, || unsafe { made(out, flags) })
+        after(code, || unsafe { record_stream(out, flags) })
     };
     cuStreamDestroy(stream: DriverHandle) |call| {
         let code = call();
-        after(code, || streams::destroyed(stream))
+        after(code, || streams::remove_stream(stream))
     };
     cuStreamDestroy_v2(stream: DriverHandle) |call| {
         let code = call();
-        after(code, || streams::destroyed(stream))
+        after(code, || streams::remove_stream(stream))
     };
 }
 
@@ -111,9 +111,9 @@ fn on_event(event: DriverHandle, before: u64) {
 /// # Safety
 ///
 /// `out` was written by the driver.
-unsafe fn made(out: *const DriverHandle, flags: c_uint) {
+unsafe fn record_stream(out: *const DriverHandle, flags: c_uint) {
     // SAFETY: the caller's promise.
     if let Some(stream) = unsafe { written(out) } {
-        streams::made(stream, flags & STREAM_NON_BLOCKING == 0);
+        streams::add_stream(stream, flags & STREAM_NON_BLOCKING == 0);
     }
 }

@@ -17,7 +17,7 @@ int main(int argc, char **argv) {
   int (*open)(uint64_t *, struct ipc, unsigned);
   *(void **)&many = dlsym(shim, "cuGraphAddMemcpyNode");
   *(void **)&open = dlsym(shim, "cuIpcOpenMemHandle_v2");
-  // The driver is not open yet: this call goes by the finder.
+  // The driver is not open yet: this call goes through the function that opens it.
   for (int i = 0; i < 2; i++)
     if (many(1, 2, 3, 4, 5, 6, 0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8, 9 + i)) return 2;
   if (open(&out, handle, 7) || out != 0x1007) return 3;

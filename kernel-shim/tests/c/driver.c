@@ -1,6 +1,6 @@
-// A CUDA driver for the shim's tests: every function of the table, of the version that the table
-// was cut to; versions as cuGetProcAddress has them; and a device that runs one kernel after the
-// other in real time. Durations stand in kernels' names: "k500" takes 500 microseconds.
+// A CUDA driver for the shim's tests. It has every function of the table up to a version, revisions as
+// cuGetProcAddress returns them, and a device that runs one kernel after the other in real time. Durations
+// stand in kernels' names: "k500" takes 500 microseconds.
 //
 // TABLE is a header of ROW(index, name, version, twin, symbol) lines.
 #define _GNU_SOURCE
@@ -35,7 +35,7 @@ static const struct row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-// What is not written out below counts its calls and answers what it was told to.
+// A function that is not defined below counts its calls and returns what the test has set.
 #define ROW(i, name, version, twin, symbol) R symbol(void) { __atomic_add_fetch(&calls[i], 1, 0); return codes[i]; }
 #define OWN(i, name, version, twin, symbol) enum { at_##symbol = i }; R symbol();
 #include TABLE
@@ -52,7 +52,7 @@ static int slot(const char *symbol) {
     if (rows[i].symbol && !strcmp(rows[i].symbol, symbol)) return i;
   return -1;
 }
-// For tests: how often a function was called, and what it shall answer.
+// For tests: how often a function was called, and what it is to return.
 unsigned long fake_calls(const char *symbol) { int i = slot(symbol); return i < 0 ? 0 : calls[i]; }
 unsigned long fake_all_calls(void) {
   unsigned long sum = 0;
@@ -233,8 +233,8 @@ static unsigned node_count;
 static unsigned long captured;
 static uint64_t order = 1;
 
-// What each stream's kernels work out. 0 and 1 are the legacy stream, 2 is the thread's own, and so is
-// 0 to functions that end in _ptsz.
+// What each stream's kernels have computed. 0 and 1 are the legacy stream, 2 is the thread's own, and so is 0
+// to functions that end in _ptsz.
 static struct { H stream; pthread_t thread; uint64_t x; } sums[128];
 static unsigned sum_count;
 static uint64_t *sum_of(H stream, int per_thread) {
@@ -250,7 +250,7 @@ static uint64_t *sum_of(H stream, int per_thread) {
   }
   return &sums[i].x;
 }
-// All streams' sums, whatever they are called and whoever came first.
+// The sum over all streams, whatever their names and their order.
 uint64_t fake_sums(void) {
   uint64_t all = 0;
   for (unsigned i = 0; i < sum_count; i++) all += (sums[i].x ^ sums[i].x >> 29) * 0x9e3779b97f4a7c15;
@@ -263,7 +263,7 @@ static R run_on(struct function *what, H stream, int per_thread) {
   const char *digits = what->name;
   while (*digits && (*digits < '0' || *digits > '9')) digits++;
   int64_t lasts = atoll(digits) * 1000;
-  // A host that is held up on its way to the device, one time in ten.
+  // A host that is delayed on its way to the device, one time in ten.
   static unsigned stalls;
   if (!strncmp(what->name, "stall", 5) && ++stalls % 10 == 0) usleep(5000);
   pthread_mutex_lock(&lock);

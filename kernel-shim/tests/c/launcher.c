@@ -1,5 +1,5 @@
-// A program of CUDA's that does what it is told on its input, one line at a time, and answers each
-// with a line. FAKE is the path of the driver, which it also asks what arrived there.
+// A CUDA program that follows the commands on its input, one a line, and answers each with a line. FAKE is
+// the path of the driver, from which it also reads what arrived there.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -73,7 +73,7 @@ static void *work(void *data) {
 struct stormer { unsigned index; long count; uint64_t seed; H kernels[4]; R code; };
 static void *stormer(void *data) {
   struct stormer *s = data;
-  // The first has the legacy stream for itself: what one stream does has one order.
+  // Only the first thread uses the legacy stream: the work of one stream has one order.
   H streams[4] = {(H)(uintptr_t)(0x20000 + 16 * s->index), (H)(uintptr_t)(0x30000 + 16 * s->index), NULL,
                   s->index ? (H)2 : (H)1};
   H event;

@@ -13,7 +13,7 @@ static int count;
 static void *library;
 
 int mc_open(const char *list) {
-  // Version 11 of the runtime asks by the first form, later ones by the second.
+  // Version 11 of the runtime uses the first form, later ones the second.
   int old = strstr(list, "cudart-11") != NULL;
   library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library) { fprintf(stderr, "%s\n", dlerror()); return -1; }
@@ -35,7 +35,7 @@ int mc_open(const char *list) {
     int *status = count % 3 == 2 ? NULL : &answer->status;
     answer->code = old ? ((ask_v1)ask)(answer->name, &answer->pointer, answer->version, (uint64_t)answer->flags)
                        : ((ask_v2)ask)(answer->name, &answer->pointer, answer->version, (uint64_t)answer->flags, status);
-    // From then on it goes on through what it was given for that name.
+    // From then on it continues through the pointer that it was given for that name.
     if (!strcmp(answer->name, "cuGetProcAddress") && answer->pointer && (answer->version >= 12000) == !old)
       ask = answer->pointer;
     count++;

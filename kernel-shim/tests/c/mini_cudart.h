@@ -1,16 +1,16 @@
-// What CUDA's runtime library does to find the driver, without any of NVIDIA's code: one dlopen,
-// one dlsym, and then a list of requests through the pointers that it was given.
+// What CUDA's runtime library does to find the driver, without any of NVIDIA's code. It is one dlopen, one
+// dlsym, and then a list of requests through the pointers that these return.
 #ifndef MINI_CUDART_H
 #define MINI_CUDART_H
 #include <stdint.h>
 
 typedef void *H;
 
-// Asks for everything in a recorded list; returns how many requests it made, or below zero.
+// Requests everything in a recorded list; returns how many requests it made, or a negative number.
 int mc_open(const char *list);
 // The pointer that a name was answered with, for the flags 0 or 2.
 void *mc_function(const char *name, int flags);
-// Has a kernel run, over the pointer of its kind: 0 for the default stream, 2 for the thread's.
+// Runs a kernel through the pointer of its kind: 0 for the default stream, 2 for the thread's.
 int mc_launch(H function, unsigned grid, H stream, int flags);
 // One answer, for tests: in the order of the list.
 struct mc_answer { char name[96]; int version, flags, code, status; void *pointer; };

@@ -1,5 +1,5 @@
-// Reaches the driver in one of the ways that programs do, launches three kernels, and says how
-// many of them a shim saw: `reach WAY [FILE]`.
+// Reaches the driver in one of the ways that programs do, launches three kernels, and prints how many of them
+// a shim saw: `reach WAY [FILE]`.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
-// Replays a recorded list of requests, and asks the driver itself the same beside it:
-// `replay LIST DRIVER`. A line an answer: name, version, flags, code, status, who; then the
-// driver's own code and status, and whether its pointer was given.
+// Replays a recorded list of requests, and makes the same requests to the driver itself: `replay LIST
+// DRIVER`. It prints a line for each answer: name, version, flags, code, status and library. The driver's own
+// code and status follow, and whether its pointer was given.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// The least of a driver, with data of its own for each thread.
+// The least of a driver, with separate data for each thread.
 typedef void *H;
 static __thread int calls;
 

@@ -123,7 +123,7 @@ fn threads_together_launch_under_a_grant_only_and_never_overspend_it() {
         while decide(&page, &account) == LaunchDecision::Launch {
             end_kernel(&account);
         }
-        // Four tries of two threads and more of this one: the budget is for two.
+        // Two threads try four times, and this one more often: the budget is for two launches.
         assert_eq!(account.lock().launched, [1, 1]);
     });
 }
@@ -306,7 +306,7 @@ fn the_first_launches_wait_until_the_session_has_begun_and_no_longer() {
     });
 }
 
-/// The checker itself must find these faults. A deadlock ends the process, so each runs in one of its own.
+/// The checker itself must find these faults. A deadlock ends the process, so each runs in a separate one.
 mod faults {
     use std::process::Command;
 

@@ -51,7 +51,7 @@ pub fn list(version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("data/requests/cudart-{version}.csv"))
 }
 
-/// The shim under its name, in a folder of its own, as it is installed.
+/// The shim under its name, in its own folder, as it is installed.
 pub fn shim() -> &'static Path {
     static SHIM: LazyLock<PathBuf> = LazyLock::new(|| {
         let test = std::env::current_exe().unwrap();
@@ -66,7 +66,7 @@ pub fn shim() -> &'static Path {
     &SHIM
 }
 
-/// A driver of some version, in a folder of its own.
+/// A driver of some version, in its own folder.
 pub fn driver(version: i32) -> PathBuf {
     static MADE: Mutex<BTreeMap<i32, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap();
@@ -90,7 +90,7 @@ fn compile_driver(version: i32) -> PathBuf {
         "-shared",
         "-fPIC",
         "-w",
-        // As the real one: its own calls are its own, whatever is preloaded.
+        // As with the real one, its calls to itself stay within it, whatever is preloaded.
         "-Wl,-Bsymbolic",
         "-Wl,-soname,libcuda.so.1",
         &format!("-DVERSION={version}"),

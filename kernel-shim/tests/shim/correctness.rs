@@ -9,7 +9,7 @@ use crate::built::symbols;
 use crate::job::{ACTIVE, DEAD, DETACHED, Job, PASSIVE};
 use crate::queue::{Calm, QueueBehaviour, TestFolders, TestQueue, calmly};
 
-/// How much the tests do: more behind the variable that `./x test --long` sets.
+/// Returns how much the tests do: more if `./x test --long` has set its variable.
 fn times(short: u64, long: u64) -> u64 {
     if std::env::var_os("TESSERA_LONG_TESTS").is_some() { long } else { short }
 }
@@ -117,7 +117,7 @@ fn captures_are_neither_held_back_nor_disturbed_while_the_gate_is_closed() {
             assert_eq!(job.send("end-capture"), "0");
 
             assert_eq!(numbers[0], 0);
-            // The launches and as many questions whether they are captured; one for the name.
+            // The launches, as many queries whether they are captured, and one for the name.
             assert_eq!(after - before, 50 + 50 + 1, "{role:?} {mode}");
             let arrived = job.arrived();
             assert_eq!((arrived.captured, arrived.illegal), (50, 0), "{role:?} {mode}");
@@ -134,14 +134,14 @@ fn children_run_as_without_the_shim_and_the_parent_continues() {
     let _queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     let mut job = Job::start(&folders, None);
 
-    // Before the driver was initialised it says so, to both.
+    // Before the driver was initialised it returns that error, with and without the shim.
     assert_eq!(job.send("count"), "3 -1");
     assert_eq!(job.send("fork plain"), format!("0 3 -1 {PASSIVE} 1"));
 
     assert_eq!(job.send("init"), "0");
     job.launch("k0", 1);
     job.reach(ACTIVE);
-    // The child of a process with a session passes everything on, alone.
+    // The child of a process with a session passes everything on, without a session.
     assert_eq!(job.send("fork plain"), format!("0 0 0 {DEAD} 1"));
     assert_eq!(job.send("fork exec"), "0");
     assert_eq!(job.send("fork vfork"), "0");
@@ -152,7 +152,7 @@ fn children_run_as_without_the_shim_and_the_parent_continues() {
 }
 
 #[test]
-fn a_child_forked_before_the_first_launch_has_a_session_of_its_own() {
+fn a_child_forked_before_the_first_launch_has_its_own_session() {
     let folders = TestFolders::new();
     let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
     let mut job = Job::start(&folders, None);
@@ -249,7 +249,7 @@ fn the_queue_removes_a_process_soon_however_it_ends() {
         let status = job.end();
         queue.ended(1);
 
-        // A second of silence, and what a busy machine adds.
+        // A second of silence, and some time for a busy machine.
         assert!(begun.elapsed() < Duration::from_secs(3), "{end}: {:?}", begun.elapsed());
         assert_eq!(
             status.code(),

@@ -33,7 +33,7 @@ fn with(front: Front, command: &mut Command) -> &mut Command {
     command.env("LD_LIBRARY_PATH", path).env("TESSERA_KERNEL_CUDA", &driver)
 }
 
-/// The loader's matrix: which way of reaching the driver is seen behind which front.
+/// The loader's matrix: which ways of reaching the driver go through the shim, by how it is installed.
 #[test]
 fn launches_are_seen_in_every_way_that_programs_reach_the_driver() {
     let driver = driver(12_040);
@@ -48,7 +48,8 @@ fn launches_are_seen_in_every_way_that_programs_reach_the_driver() {
     let plugin = program("plugin.so", &["mini_cudart.c"], &["-shared", "-fPIC"]);
     let recorded = list("12.4.127").display().to_string();
 
-    // The way, the program, its file, and what preload, path and both see of three launches.
+    // The way, the program, its file, and how many of three launches are seen with preload, with the path,
+    // and with both.
     let rows: [(&str, &Path, &str, [u64; 3]); 12] = [
         ("dlopen", &plain, "", [3, 3, 3]),
         ("deepbind", &plain, "", [3, 3, 3]),
@@ -77,7 +78,8 @@ fn launches_are_seen_in_every_way_that_programs_reach_the_driver() {
     }
 }
 
-/// Runs `reach` behind both fronts, with a job's variables unless `changed` changes them; returns what the shim saw.
+/// Runs `reach` with both installations, with a job's variables unless `changed` changes them; returns what
+/// the shim saw.
 fn seen_of(program: &Path, arguments: &[&str], change: impl FnOnce(&mut Command)) -> String {
     let mut command = in_job(program);
     command.args(arguments);
@@ -86,7 +88,7 @@ fn seen_of(program: &Path, arguments: &[&str], change: impl FnOnce(&mut Command)
     text(&command.output().unwrap()).trim().to_owned()
 }
 
-/// A program that finds the driver by a path of its own.
+/// A program that finds the driver by its own path.
 fn reach_by_path(output: &str, driver: &Path, tags: &str) -> PathBuf {
     let run_path = format!("-Wl,-rpath,{}", driver.parent().unwrap().display());
     program(output, &["reach.c", "mini_cudart.c"], &[&run_path, tags])
@@ -120,7 +122,7 @@ fn under_secure_execution_the_driver_is_used_directly() {
         eprintln!("SKIPPED: only root can make a program that others run as root");
         return;
     }
-    // Another account runs it, so that it must be able to read all of this.
+    // Another account runs it, so that account must be able to read all of this.
     let folder = tempfile::tempdir().unwrap();
     let readable = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -276,7 +278,7 @@ fn requests() -> impl Strategy<Value = Vec<(String, i32, u64)>> {
         .flat_map(|row| [row.name, row.symbol])
         .chain(["cuNoSuchThing", "notcu", "cuLaunchKernel_", "culaunchkernel"].map(str::to_owned))
         .collect();
-    // The runtime goes on through what it is given for this name: see `mini_cudart.c`.
+    // The runtime continues through the pointer that it is given for this name: see `mini_cudart.c`.
     let names: Vec<String> =
         names.into_iter().filter(|name| !name.starts_with("cuGetProcAddress")).collect();
     let version = prop_oneof![

@@ -45,9 +45,9 @@ pub struct Arrived {
     pub launches: u64,
     pub in_flight_max: u64,
     pub captured: u64,
-    /// Calls that are not allowed while a capture is under way.
+    /// Calls that are not allowed during a capture.
     pub illegal: u64,
-    /// What the kernels worked out, in the order in which they came.
+    /// What the kernels have computed, in the order of their launches.
     pub order: u64,
 }
 
@@ -146,7 +146,7 @@ impl Job {
         job
     }
 
-    /// Makes launches; returns the longest and all of them together, in nanoseconds.
+    /// Makes launches; returns the time of the longest one and of all of them, in nanoseconds.
     pub fn launch(&mut self, kernel: &str, count: u64) -> (u64, u64) {
         let numbers = self.numbers(&format!("launch {kernel} {count}"));
         assert_eq!(numbers[0], 0, "the driver took them");

@@ -1,4 +1,4 @@
-//! Launches that are not plain ones, and what counts as nothing being in flight.
+//! Launches that are not plain ones, and when nothing counts as in flight.
 
 use tessera_frames::kernel::ShimRecord;
 use tessera_kernel_queue::{Nanos, Role};
@@ -87,8 +87,8 @@ fn launches_that_others_wait_for_are_never_held_back() {
     let ungranted = |record: &ShimRecord| matches!(record, ShimRecord::Launch { count: 0, .. });
     queue.receive(|records| (count(records, ungranted) >= 5).then_some(()));
 
-    // With attribute 6 a kernel may begin before the one before it has ended. That one never waits for it,
-    // so it waits like any other.
+    // With attribute 6 a kernel may begin before its predecessor has ended. The predecessor never waits for
+    // it, so it waits like any other.
     job.begin("extended k0 1 6");
     let wants = |record: &ShimRecord| matches!(record, ShimRecord::Request { .. });
     queue.receive(|records| (count(records, wants) >= 1).then_some(()));
@@ -108,7 +108,7 @@ fn a_sync_is_reported_only_when_no_stream_has_anything_in_flight() {
         queue.receive(|records| (count(records, launched) >= launches).then_some(()));
     }
     assert_eq!(job.send("stream-sync 0x2000"), "0");
-    // The launch comes after whatever the call before it reported.
+    // The launch follows everything that the previous call reported.
     assert!(job.send("launch k0 1 0x2000").starts_with('0'));
     let reported =
         queue.receive(|records| (count(records, launched) >= 3).then(|| records.to_vec()));
@@ -122,7 +122,7 @@ fn a_sync_is_reported_only_when_no_stream_has_anything_in_flight() {
 
     assert_eq!(job.send("query 0x2000"), "0");
     queue.receive(|records| (count(records, synced) == 1).then_some(()));
-    // Said once: nothing is new.
+    // It is reported once: nothing is new.
     assert_eq!(job.send("sync"), "0");
     assert_eq!(job.send("query 0x2000"), "0");
     assert!(job.send("launch k0 1 0x2000").starts_with('0'));

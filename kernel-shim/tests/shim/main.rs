@@ -1,4 +1,4 @@
-//! The shim as programs meet it: real processes, real loader, a driver of the tests' own.
+//! The shim as programs use it: real processes, the real loader, and a driver that the tests provide.
 
 mod built;
 mod correctness;

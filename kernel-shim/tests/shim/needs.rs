@@ -115,7 +115,8 @@ fn a_queue_of_the_version_before_gets_no_record_that_it_does_not_know() {
 
     job.launch("k0", 100);
 
-    // Memory is a regular report, as the number of streams is: it comes after the first of them.
+    // Memory is reported regularly, as the number of streams is: its report comes after the first one of
+    // those.
     let is_regular = |record: &ShimRecord| matches!(record, ShimRecord::Memory { .. });
     let reported = queue.receive(|records| {
         (launches(records) >= 100 && records.iter().any(is_regular)).then(|| records.to_vec())

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Repeats a scene until nothing kept the queue from answering for 20 ms. On such a busy machine fillers
-/// rightly go ungranted, and the scene shows nothing.
+/// rightly launch without grants, and the scene shows nothing.
 pub fn calmly(mut scene: impl FnMut() -> Calm) {
     const TRIES: u32 = 10;
     let disturbed = (0..TRIES).take_while(|_| scene() == Calm::No).count();
@@ -45,11 +45,11 @@ pub struct QueueBehaviour {
     pub sk: Option<Nanos>,
     /// Whether each launch of every kernel is measured.
     pub measure: bool,
-    /// What a launch that waits gets: budget, launches, kernels in flight.
+    /// The grant of a waiting launch: budget, launches, kernels in flight.
     pub grants: Option<(Nanos, u16, u16)>,
     /// Whether grants are given back by syncs.
     pub yields: bool,
-    /// Longest time by which a grant is late, each by another.
+    /// The longest delay of a grant; each one has another delay.
     pub late: Duration,
     /// Sent before the welcome.
     pub first: Vec<Vec<u8>>,
@@ -93,7 +93,7 @@ fn free() -> SocketAddr {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 16_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test programs that run at once begin at different places.
+    // Test programs that run at the same time begin at different places.
     let start = u64::from(std::process::id()) * 97;
     let address = |step: u16| {
         let offset = u16::try_from((start + u64::from(step)) % u64::from(COUNT)).unwrap();
@@ -298,7 +298,7 @@ fn answers(
             }),
             ShimRecord::Request { launch, beyond, .. } => {
                 let Some((budget, launches, in_flight)) = behaviour.grants else { continue };
-                // Asked for again by the kernel's index, it is the same launch.
+                // A repeated request with the kernel's index is for the same launch.
                 if requested.replace(*launch) == Some(*launch) && beyond.is_none() {
                     continue;
                 }

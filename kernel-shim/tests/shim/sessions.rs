@@ -94,7 +94,7 @@ fn a_filler_launches_under_grants_only_and_never_more_at_once_than_they_allow() 
 
 #[test]
 fn a_waiting_filler_reports_the_ends_of_its_kernels_in_flight_at_once() {
-    // Whoever looks only when a grant comes, or every few milliseconds, is late each time.
+    // A thread that looks only when a grant comes, or every few milliseconds, is late each time.
     calmly(|| {
         let folders = TestFolders::new();
         let sk = Some(Nanos::from_millis(5));
@@ -175,14 +175,14 @@ fn a_thread_that_waits_for_its_next_grant_reports_the_sample_of_its_last_kernel_
         });
         queue.send(ToShim::Role(Role::Hold));
         assert!(job.answer().starts_with('0'));
-        // A launch amid which the thread was held up has no sample.
+        // A launch during which the thread was interrupted has no sample.
         assert_eq!(order.last(), Some(&"end"));
         if order == ["sample", "end"] { Calm::Yes } else { Calm::No }
     });
 }
 
 #[test]
-fn the_first_launch_waits_for_the_session_of_a_queue_that_lives_and_not_for_ever() {
+fn the_first_launch_waits_for_the_session_of_a_queue_that_lives_and_not_forever() {
     let folder = tempfile::tempdir().unwrap();
     let (gate, served) = TestGate::served(folder.path());
     let folders = TestFolders::new();
@@ -260,7 +260,7 @@ fn a_grant_serves_launches_of_new_kernels_too() {
     }));
     assert!(job.answer().starts_with('0'));
 
-    // No further grant comes: a program that gave this one back would wait for ever.
+    // No further grant comes: a program that gave this one back would wait forever.
     for kernel in 2..=9_u64 {
         job.begin(&format!("launch k{kernel} 1"));
         queue.receive(|records| {
@@ -296,7 +296,8 @@ fn a_filler_that_nobody_answers_asks_again_and_waits_as_long_as_the_queue_lives(
 
     job.begin("launch k0 1");
 
-    // Once without an index, once with it, and then after each 40 ms: far longer than 20 ms of silence.
+    // One request without an index, one with it, and then one after each 40 ms: far longer than 20 ms of
+    // silence.
     requests(&queue, 1, 5);
     drop(served);
     assert!(job.answer().starts_with('0'));
@@ -469,7 +470,7 @@ fn measuring_reports_the_run_times_of_kernels_and_the_gaps_between() {
     // A preempted launch shows as a long pair; the device's own time is the usual one.
     let median = took[took.len() / 2];
     assert!((1_950_000..2_150_000).contains(&median), "{took:?}");
-    // Two by two without a gap, then one while the host waits.
+    // Pairs without a gap, then one while the host waits.
     let mut gaps: Vec<u64> = samples.iter().filter_map(|s| s.gap).map(Nanos::get).collect();
     gaps.sort_unstable();
     assert!(gaps.len() >= 60 && gaps[gaps.len() / 4] < 50_000, "{gaps:?}");
@@ -510,7 +511,7 @@ fn one_launch_in_so_many_is_sampled_in_the_sharing_stage_and_none_at_zero() {
     job.launch("k10", 400);
     assert_eq!(job.send("sync"), "0");
     job.launch("k10", 1);
-    // Pairs between whose events the thread was held up are dropped.
+    // Pairs are dropped if the thread was interrupted between their events.
     queue.receive(|records| {
         (records.iter().filter(|r| matches!(r, ShimRecord::Sample(_))).count() >= 20).then_some(())
     });

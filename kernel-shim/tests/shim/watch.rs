@@ -30,7 +30,7 @@ impl Pipe {
         Self { path, file: file.unwrap(), _folder: folder }
     }
 
-    /// What was written since the last look, without the process id.
+    /// Returns what was written since the last look, without the process id.
     fn lines(&mut self) -> Vec<String> {
         let mut bytes = Vec::new();
         match self.file.read_to_end(&mut bytes) {

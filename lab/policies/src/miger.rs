@@ -9,7 +9,7 @@
 //! - For the cluster: the GPU with the fewest jobs that can take one more.
 //! - An online job gets the smallest slice that serves it well, where the other jobs lose least,
 //!   and never moves.
-//! - Each offline job has a slice of its own, or is the only co-runner of an online job. Then it
+//! - Each offline job has its own slice, or is the only co-runner of an online job. Then it
 //!   has the largest percentage under MPS that leaves the online job its speed. Of all layouts and
 //!   placements, the GPU gets those in which offline jobs have the highest throughput. Offline jobs
 //!   are stopped and moved for that when a job arrives, and when no job waits and slices are idle.
@@ -357,7 +357,7 @@ fn place_offline(
     best.map(|((score, _), layout, placements)| (score, layout, placements))
 }
 
-/// The same without online jobs: each job has a slice of its own.
+/// The same without online jobs: each job has its own slice.
 fn place_alone(
     planned: &PlannedGpu<'_>,
     knowledge: Knowledge<'_>,

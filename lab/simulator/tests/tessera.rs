@@ -196,5 +196,5 @@ fn a_user_with_few_jobs_is_not_kept_waiting_by_one_with_many() {
         job.user = if few { "few" } else { "many" }.to_owned();
     }
     let fair = mean_wait_s(&jobs);
-    assert!(fair * 2 < alike, "{fair} s with accounts of their own, {alike} s with one");
+    assert!(fair * 2 < alike, "{fair} s with separate accounts, {alike} s with one");
 }

@@ -3,7 +3,7 @@
 //! One program, `nvidia-cuda-mps-control`, is all three of NVIDIA's roles. `-d` starts a daemon for
 //! the folder in `CUDA_MPS_PIPE_DIRECTORY`. Without arguments the program reads commands from
 //! standard input and sends them to the daemon. The daemon starts its servers from the program
-//! itself. Clients are [`client::Client`]s in processes of their own.
+//! itself. Clients are [`client::Client`]s in separate processes.
 //!
 //! Sources: the manual page of `nvidia-cuda-mps-control`, the MPS document's sections on error
 //! containment, client termination and logs, and its troubleshooting guide. What it obeys:

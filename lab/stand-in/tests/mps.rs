@@ -126,7 +126,7 @@ fn raise(path: &Path) {
     std::fs::write(path, "").unwrap();
 }
 
-/// How a client ended, and what it printed.
+/// Returns how a client ended, and what it printed.
 fn end(child: Child) -> (bool, String) {
     let output = child.wait_with_output().unwrap();
     (output.status.success(), String::from_utf8(output.stderr).unwrap())

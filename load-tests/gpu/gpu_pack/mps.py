@@ -1,4 +1,4 @@
-"""An MPS daemon of the pack's own, in folders of its own: it is started and ended, and changes no setting."""
+"""The pack's own MPS daemon, in its own folders: it is started and ended, and changes no setting."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ def daemon(machine):
     own = {"CUDA_MPS_PIPE_DIRECTORY": os.path.join(folder, "pipe"), "CUDA_MPS_LOG_DIRECTORY": os.path.join(folder, "log")}
     for path in own.values():
         os.mkdir(path)
-    # A daemon numbers its devices anew, so that clients name theirs by its UUID.
+    # A daemon numbers its devices again, so that clients name theirs by its UUID.
     own["CUDA_VISIBLE_DEVICES"] = machine["uuid"]
     environment = dict(os.environ, **own)
     try:

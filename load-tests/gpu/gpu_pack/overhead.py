@@ -30,7 +30,7 @@ def by_program(part, queue):
         alone = child.report(120)
     part.measured("programs without the shim", **alone)
     for name in alone["programs"]:
-        # Each program is a task of its own: what is measured of one proves nothing about the other.
+        # Each program is its own task: what is measured of one proves nothing about the other.
         roles = Roles(queue, "overhead of " + name)
         for role in WANTED:
             with part.guarded("%s, %s" % (name, role)):

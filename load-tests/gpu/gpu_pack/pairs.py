@@ -149,7 +149,7 @@ def scene(part, name, high, low, measured, iterations):
     with part.guarded(name + ": MPS"), daemon(part.machine) as variables:
         part.measured(name + ": MPS", **figures(*play(high, low, iterations, variables, variables, False), alone))
     # Of networks this would take minutes more. A client that vanishes may break its server for those after it, so that
-    # each row has a daemon of its own.
+    # each row has its own daemon.
     if over_mps:
         with part.guarded(name + ": Tessera over MPS"), daemon(part.machine) as variables:
             tessera(name + ": Tessera over MPS", variables, 0)

@@ -80,7 +80,7 @@ class Child:
         return self
 
     def line_that(self, what, is_it, within):
-        """Returns the first line of the expected form: libraries print lines of their own."""
+        """Returns the first line of the expected form: libraries print their own lines."""
         until = time.monotonic() + within
         while True:
             line = self.line(max(0.1, until - time.monotonic()))

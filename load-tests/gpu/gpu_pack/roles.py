@@ -29,7 +29,7 @@ class Roles:
             yield self.environment
             return
         if role == "measure":
-            # As a task of its own: it launches what keeps it unmeasured.
+            # As its own task: it launches what keeps it unmeasured.
             attempt, environment = self.queue.admit(self.task + ", measured", 4)
             try:
                 yield environment

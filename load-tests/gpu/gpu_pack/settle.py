@@ -1,4 +1,4 @@
-"""Gives this process the role that it shall have, as far as that depends on itself."""
+"""Gives this process the role that it is to have, as far as that depends on itself."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A program on the device, as a process of its own: `workload.py SPEC`, where SPEC is JSON.
+"""A program on the device, as its own process: `workload.py SPEC`, where SPEC is JSON.
 
 It writes "ready", waits for a line on its input, plays, and writes what it did as JSON. One without `iterations`
 plays until the next line or the end of its input. With `attach` it has a session with the queue before it is ready.

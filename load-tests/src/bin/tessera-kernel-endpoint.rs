@@ -13,7 +13,7 @@
 //! ```
 //!
 //! An order that can't be carried out is answered by `{"error":"…"}`. A slice without attempts forgets what it
-//! learned, so an attempt whose task shall stay known is ended last. The program ends with its input.
+//! learned, so an attempt whose task is to stay known is ended last. The program ends with its input.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -39,7 +39,7 @@ const TALLY_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Parser)]
 #[command(name = "tessera-kernel-endpoint", version)]
 struct Arguments {
-    /// The shim, `libcuda.so.1` in a folder of its own.
+    /// The shim, `libcuda.so.1` in its own folder.
     #[arg(long)]
     shim: PathBuf,
     /// Folder for the queue's files and gate page, on a file system in memory.

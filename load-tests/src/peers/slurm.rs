@@ -1,4 +1,4 @@
-//! Slurm, started privately: its controller and one node's daemon in a folder of their own.
+//! Slurm, started privately: its controller and one node's daemon in their own folder.
 //!
 //! Its settings are those that start jobs fastest among what was tried (version 22.05). There is no
 //! delay between an end and the next round, each round looks at every job, and there is no

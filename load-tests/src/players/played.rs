@@ -83,7 +83,7 @@ impl Played {
         self.ready().zip(ends).collect()
     }
 
-    /// When each of the high program's kernels was launched and the one before it had ended.
+    /// Returns when each of the high program's kernels was launched and the one before it had ended.
     fn ready(&self) -> impl Iterator<Item = u64> {
         let ends = self.high.iter().filter_map(|ran| ran.spans.last()).map(|(_, until)| *until);
         std::iter::once(0).chain(ends).zip(&self.high).map(|(free, ran)| free.max(ran.queued))

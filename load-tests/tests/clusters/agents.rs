@@ -154,7 +154,7 @@ fn an_agent_with_a_copied_identity_is_refused_while_the_first_one_lives() {
     let runs = locks::read(&cluster.scratch()).unwrap()["first"];
     assert_eq!((runs.started, runs.stopped, runs.doubled), (1, 1, 0));
 
-    // Once the first one is dead, its identity is free: the controller needs no notice.
+    // Once the first one is dead, its identity is free: the controller needs no command.
     cluster.agents[0].kill();
     let mut heir = cluster.cloned_agent(0);
     heir.start();

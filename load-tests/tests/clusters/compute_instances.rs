@@ -46,7 +46,7 @@ fn two_jobs_run_on_two_compute_instances_of_one_gpu_instance() {
     let again = done(&cluster, &["gpus", "layout", "apply", "n1:0", "2c+1c.3g.20gb@0,1g.5gb"]);
     assert!(again.contains("exists already"), "{again}");
 
-    // Each has a device of its own, and a part of the memory is counted for it.
+    // Each has its own device, and a part of the memory is counted for it.
     let one = cluster.submit(&submit_part("ada", "1c.3g.20gb")).job_id;
     let two = cluster.submit(&submit_part("ada", "2c.3g.20gb")).job_id;
     let (first, second) = (running(&cluster, one), running(&cluster, two));

@@ -134,8 +134,8 @@ fn a_killed_private_database_restarts_by_itself() {
     let postmaster = find_postmaster(&pid_file).expect("a private postgres has a pid file");
     processes::signal(postmaster, libc::SIGKILL);
     wait::until(SOON, "end of the server", || (!processes::is_alive(postmaster)).then_some(()));
-    // Either the controller starts it again, or it ends and gives the reason: then its own restart
-    // (by its service manager; here by the test) does.
+    // Either the controller starts it again, or the controller ends with the reason, and its restart does so.
+    // A service manager restarts it, and here the test.
     wait::within_time(Duration::from_secs(3), || (!cluster.controller.is_running()).then_some(()));
     if !cluster.controller.is_running() {
         cluster.controller.kill();

@@ -1,5 +1,5 @@
-//! The corpus of batch scripts (`load-tests/corpus/make.py`): how many `sbatch` accepts, and how many of those reach
-//! their program as often as Slurm would start it.
+//! The corpus of batch scripts (`load-tests/corpus/make.py`): how many `sbatch` accepts, and how many of
+//! those start their program as often as Slurm would.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use tessera_load_tests::programs::programs;
 /// Programs that scripts call, each replaced by a program that records its call.
 const STUBS: &[&str] = &["python", "python3", "torchrun", "singularity", "mpirun", "nvidia-smi"];
 
-/// Every script, or one of each given number: these have the same constructs in fewer combinations.
+/// Every script, or only every n-th one: these have the same constructs in fewer combinations.
 fn stride() -> usize {
     if std::env::var_os("TESSERA_LONG_TESTS").is_some() { 1 } else { 7 }
 }

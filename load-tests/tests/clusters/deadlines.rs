@@ -36,7 +36,7 @@ fn a_deadline_is_predicted_and_preferred_to_older_jobs_and_refused_if_it_would_b
     assert!(deadline.text.contains("nothing is known about its run time"), "{}", deadline.text);
     cluster.wait_job(first.job_id, SOON, "succeeded");
 
-    // It took three seconds: ten minutes are enough, and two seconds are not.
+    // It took three seconds, so ten minutes are enough, and two seconds are not.
     let likely = cluster.submit(&due_in(600, of_task("true"))).deadline.unwrap();
     assert!(likely.probability_percent > Some(90), "{likely:?}");
     assert!(likely.text.starts_with("it will be met with a probability of 9"), "{}", likely.text);
@@ -108,7 +108,7 @@ fn the_command_takes_deadlines_as_slurm_writes_them_and_prints_the_probability()
 #[test]
 fn a_deadline_can_be_set_later_and_removed() {
     let cluster = Plan::new().node("n1", "a100-40gb").start();
-    // A deadline counts from a hundred times the run time before it on.
+    // A deadline counts from the time on that is a hundred run times before it.
     let first = cluster.submit(&of_task("sleep 1")).job_id;
     cluster.wait_job(first, SOON, "succeeded");
     let gate = cluster.scratch().join("open");

@@ -222,7 +222,7 @@ fn a_waiting_job_takes_another_dependency_and_a_wrong_one_is_refused_with_its_re
     assert!(
         events.iter().any(|event| event.text == format!("it waits for {expected}, by its user"))
     );
-    // What it waited for before has no effect any more, and the next controller knows that.
+    // Its earlier dependency has no effect any more, also under the next controller.
     rig.let_go("first");
     rig.cluster.wait_job(first, SOON, "succeeded");
     rig.cluster.controller.kill();

@@ -59,7 +59,7 @@ fn a_full_disk_starts_nothing_harms_nothing_and_is_reported() {
         .job_id;
     cluster.wait_job(neighbour, SOON, "running");
 
-    // Fails when the disk is full, which is what it is for.
+    // Fails when the disk is full, as intended.
     let _ = fs::write(data.join("filler"), vec![0_u8; 2_000_000]);
     let job = cluster.submit(&script("echo hi")).job_id;
     let message = wait::until(SOON, "a refusal for lack of space", || {

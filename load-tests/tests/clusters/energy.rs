@@ -54,8 +54,8 @@ fn jobs_on_slices_show_their_memory_and_energy() {
     }
 }
 
-/// What a node's agent has written down of its only GPU: the counter at the last sample, what
-/// attempts bore, what other programs bore, and all parts together, in millijoules.
+/// Returns what a node's agent has recorded of its only GPU, in millijoules. It is the counter at the last
+/// sample, the parts of attempts and of other programs, and the sum of all parts.
 fn account(cluster: &Cluster) -> Option<(u64, u64, u64, u64)> {
     let folder = cluster.agent_data(0).join("telemetry");
     let mut entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
@@ -101,7 +101,7 @@ fn sharing_jobs_and_idle_time_are_charged_exactly_the_counters_increase_and_thei
         account(&cluster).filter(|now| now.0 > begun.0 + 10_000)
     });
 
-    // All parts together increased by the GPU's counter increase, to the millijoule.
+    // The sum of all parts has grown exactly as much as the GPU's counter, to the millijoule.
     assert_eq!(now.3 - begun.3, now.0 - begun.0);
     assert_eq!(now.2, 0, "the server is no foreign process: its energy is its clients'");
     // The command shows the GPU with both, also without a terminal.
@@ -120,7 +120,7 @@ fn sharing_jobs_and_idle_time_are_charged_exactly_the_counters_increase_and_thei
         cluster.wait_job(job, SOON, "succeeded");
     }
     let [a, b] = jobs.map(|job| wait::until(SOON, "its figures", || energy(job)));
-    // Equal parts, but for the moments in which one of them was alone.
+    // Equal parts, except for the moments in which one of them was alone.
     assert!((a - b).abs() < 0.5 * a.max(b), "{a} J and {b} J");
 }
 
@@ -141,7 +141,8 @@ fn where_the_driver_counts_each_instance_the_busy_one_bears_the_power() {
         both().filter(|(busy, _)| *busy > begun.0 + 60.0)
     });
 
-    // Three slices at 17 W. At rest the GPU draws 32 W, of which each holds three sevenths, once that is learned.
+    // Three slices at 17 W. An idle GPU draws 32 W, of which each is charged three sevenths once that is
+    // learned.
     let (busy, quiet) = (now.0 - begun.0, now.1 - begun.1);
     assert!(busy > 3.0 * quiet, "{busy} J and {quiet} J");
 }

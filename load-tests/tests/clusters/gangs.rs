@@ -65,7 +65,7 @@ fn a_gang_over_two_nodes_starts_together_loses_a_member_runs_again_and_succeeds(
 
     assert_eq!(submitted.tasks, 4);
     let places: std::collections::BTreeSet<_> = jobs.iter().map(|job| job.gpu.clone()).collect();
-    assert_eq!(places.len(), 4, "each member has a GPU of its own");
+    assert_eq!(places.len(), 4, "each member has its own GPU");
     let pid = |rank: u64, attempt: u32| {
         let file = cluster.scratch().join(format!("pid.{rank}.{attempt}"));
         wait::until(SOON, "the member's process", || {
@@ -180,9 +180,10 @@ fn several_whole_gpus_need_mig_off_and_are_refused_with_the_reason_otherwise() {
 }
 
 #[test]
-fn each_task_of_an_array_is_a_gang_of_its_own() {
+fn each_task_of_an_array_is_a_separate_gang() {
     let cluster = cluster();
-    // The first try of the first task fails: also a gang that runs again counts among those that run at a time.
+    // The first attempt of the first task fails: a gang that runs again counts towards the limit of running
+    // tasks, too.
     let request = SubmitRequest {
         max_retries: Some(1),
         array_indexes: vec![3, 7, 9],
@@ -226,7 +227,7 @@ fn each_task_of_an_array_is_a_gang_of_its_own() {
         ]
     );
     assert_eq!(cluster.logs(array), format!("{array} 3 3 0 {array}\n"));
-    // Two more GPUs are idle: only the limit of the array keeps the second task from starting.
+    // Two more GPUs are idle, so only the limit of the array keeps the second task from starting.
     let why = wait::until(SOON, "its reason", || {
         let reason = cluster.job(array + 3).job.reason?;
         (reason == "array_task_limit").then_some(reason)

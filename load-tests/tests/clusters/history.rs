@@ -17,7 +17,7 @@ fn simulate(cluster: &Cluster, words: &[&str]) -> Output {
     Command::new(tessera).args(["--url", &url, "simulate"]).args(words).output().unwrap()
 }
 
-/// Has the last hour decided again; returns the exit code and what was printed.
+/// Decides the last hour again; returns the exit code and the output.
 fn checked(cluster: &Cluster, policy: &str, more: &[&str]) -> (Option<i32>, Value) {
     let words = ["--since", "1h", "--check", "--json", "--policy", policy];
     let simulated = simulate(cluster, &[&words[..], more].concat());
@@ -63,7 +63,7 @@ fn replays(policy: &str) -> Cluster {
     let mut cluster =
         Plan::new().policy(policy).node("n1", "a100-40gb").node("n2", "a30-24gb").start();
     mixed(&cluster);
-    // Another leader begins another chain. Alone, a job whose task is known is weighed.
+    // Another leader begins another chain. A job whose task is known is weighed if it is alone.
     cluster.controller.kill();
     cluster.controller.start();
     cluster.wait_ready();

@@ -1,4 +1,4 @@
-//! `--idle-timeout` and `--input` on a whole cluster: what the user of a job reads, and what becomes of the job.
+//! `--idle-timeout` and `--input` on a whole cluster: what the user of a job reads, and how the job ends.
 
 use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};

@@ -16,7 +16,8 @@ fn an_edited_state_file_affects_only_its_own_node() {
     let running: Vec<u64> = (0..2).map(|_| cluster.submit(&script(&waits)).job_id).collect();
     let on = |id: u64| cluster.wait_job(id, SOON, "running").job.node.unwrap_or_default();
     let nodes: Vec<String> = running.iter().map(|id| on(*id)).collect();
-    // Any node without one of the jobs, or with only one of them, will do: the other node's job must go on.
+    // Any node without one of the jobs, or with only one of them, is suitable: the other node's job must
+    // continue.
     let liar = usize::from(nodes[0] == "n1");
     let honest_job =
         running[nodes.iter().position(|node| *node != format!("n{}", liar + 1)).unwrap()];
@@ -30,7 +31,7 @@ fn an_edited_state_file_affects_only_its_own_node() {
     fs::write(&path, serde_json::to_vec(&state).unwrap()).unwrap();
     cluster.agents[liar].start();
 
-    // Refused for good: an agent ends with the status for that.
+    // The refusal is final: an agent ends with the status for that.
     let ended = cluster.agents[liar].wait_for_end(SOON).expect("the liar ends");
     assert_eq!(ended.code(), Some(78), "{ended:?}");
     assert!(cluster.agents[liar].tail(25).contains("quarantined"), "the reason is named");

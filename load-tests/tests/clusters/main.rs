@@ -1,7 +1,7 @@
 //! Tests of whole clusters: real daemons, PostgreSQL, sockets and jobs on simulated GPUs.
 //!
 //! They are one program, because each program has to be linked with every crate of the workspace. Tests that need the
-//! machine for themselves, such as those of kernels' times, are programs of their own.
+//! machine for themselves, such as those of kernels' times, are separate programs.
 
 mod admin_overrides;
 mod agents;

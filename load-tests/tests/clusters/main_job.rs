@@ -13,7 +13,7 @@ fn two_nodes() -> Cluster {
     Plan::new().node("n1", "a100-40gb").node("n2", "a30-24gb").start()
 }
 
-/// Queries the driver's library of a node, past the agent.
+/// Queries the driver's library of a node, without the agent.
 fn devices_of(cluster: &Cluster, node: usize) -> String {
     let listed = std::process::Command::new(programs().path("tessera-test-job"))
         .arg("devices")
@@ -134,7 +134,7 @@ fn a_job_gets_its_environment_folder_and_trace() {
     let submitted_in = done.traceparent.unwrap();
     let handed = value("TRACEPARENT").unwrap();
     assert_eq!(handed[3..35], submitted_in[3..35], "the job's own spans join its trace");
-    // The daemons' secrets and settings are none of the job's business.
+    // A job must not see the daemons' secrets and settings.
     assert_eq!(value("TESSERA_LOG"), None);
 }
 

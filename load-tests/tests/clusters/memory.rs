@@ -23,13 +23,13 @@ fn needs(mib: u64) -> SubmitRequest {
     SubmitRequest { user: Some("ada".into()), ..script(&text) }
 }
 
-/// A job that states by its exit status that less than `bytes` is too little.
+/// A job whose exit status reports that less than `bytes` is too little.
 fn reports(bytes: u64) -> SubmitRequest {
     let text = format!("[ $TESSERA_GPU_MEMORY_BYTES -ge {bytes} ] || exit 112\n");
     SubmitRequest { user: Some("ada".into()), ..script(&text) }
 }
 
-/// What each attempt had in MiB, and how it ended. Two profiles of a GPU may have the same memory.
+/// Returns what each attempt had in MiB, and how it ended. Two profiles of a GPU may have the same memory.
 fn attempts(job: &JobDetail) -> Vec<(u64, &str)> {
     let given = |bytes: Option<u64>| bytes.expect("each attempt has memory") >> 20;
     let of = job.attempt_list.iter();
@@ -178,7 +178,7 @@ fn with_any_process_killed_no_size_is_tried_twice_and_no_job_is_lost() {
 
     let id = cluster.submit(&request).job_id;
     runs(&cluster, id, 1);
-    // Only the agent notices the end, and it dies with that.
+    // Only the agent notices the end, and it dies with that knowledge.
     cluster.controller.kill();
     go(&cluster, 1);
     cluster.agents[0].kill();

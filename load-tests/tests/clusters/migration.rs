@@ -16,7 +16,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// A cluster that has seen the task `train`: 3,000 s on a whole GPU, 21,000 s on a seventh.
+    /// A cluster that knows the task `train`: 3,000 s on a whole GPU, 21,000 s on a seventh.
     fn new() -> Self {
         let cluster = Plan::new()
             .policy("tessera")
@@ -59,7 +59,7 @@ impl Rig {
         self.cluster.scratch().join(name)
     }
 
-    /// A job of the known task that counts, and writes on `SIGUSR1` how far it came.
+    /// A job of the known task that counts, and writes its count on `SIGUSR1`.
     fn counter(&self, checkpoint: bool) -> SubmitRequest {
         let file = self.file("counter").display().to_string();
         let line = format!(

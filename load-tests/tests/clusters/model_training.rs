@@ -1,5 +1,5 @@
-//! Models that a running controller trains on its history: versioned, used, compared with outcomes, and
-//! given up where they are inaccurate.
+//! Models that a running controller trains on its history: they are versioned, used, compared with outcomes,
+//! and no longer used where they are inaccurate.
 
 use std::process::Command;
 
@@ -11,8 +11,8 @@ use tessera_load_tests::{postgres, wait};
 
 const GIB: u64 = 1 << 30;
 
-/// A cluster that looks every second whether there is something to learn, and has run one job on a
-/// whole GPU, whose rows others are copies of.
+/// A cluster that checks every second whether there is something to learn. It has run one job on a whole GPU,
+/// and the rows of other jobs are copies of its rows.
 struct Rig {
     cluster: Cluster,
 }
@@ -166,7 +166,7 @@ fn a_model_of_slices_is_trained_used_and_given_up_when_it_becomes_inaccurate() {
         reported.contains(&model.version) && reported.contains("its mean error was"),
         "{reported}"
     );
-    // A new leader learns what single tasks did from the store, too.
+    // A new leader also learns the runs of single tasks from the store.
     let mut rig = rig;
     rig.cluster.controller.kill();
     rig.cluster.controller.start();
@@ -232,11 +232,11 @@ fn a_colocation_forest_is_trained_and_keeps_jobs_apart_that_it_predicts_to_slow_
         let attempt = &job.attempt_list[0];
         (attempt.gpu.clone(), attempt.start_slice)
     };
-    assert_ne!(place(&first), place(&second), "on a slice of its own");
+    assert_ne!(place(&first), place(&second), "on its own slice");
     let why = rig.run_command(&["explain", &second.job.id.to_string()]);
     let words = format!("it doesn't join job {}: that would add", first.job.id);
     assert!(why.contains(&words), "{why}");
-    // Of its task it is known how long it takes alone: it was a hundred times as quick.
+    // The time of its task alone is known: it was a hundred times as fast.
     let known = wait::until(SOON, "its outcome is known", || {
         let detail = rig.cluster.job(second.job.id);
         detail.attempt_list[0]

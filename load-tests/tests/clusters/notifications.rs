@@ -49,7 +49,7 @@ impl Received {
     }
 }
 
-/// A receiver of webhooks with a socket of its own.
+/// A receiver of webhooks with its own socket.
 struct Receiver {
     address: SocketAddr,
     answer: Arc<Mutex<Answer>>,
@@ -92,7 +92,7 @@ impl Receiver {
         of_job.iter().map(|body| body["state"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Waits for notices of these states. A failed notice is sent again, possibly after later ones.
+    /// Waits for notices of these states. A failed notice is sent again, possibly after later notices.
     #[track_caller]
     fn wait_for(&self, job: u64, awaited: &[&str]) {
         wait::until(2 * SOON, "the notices of the job", || {
@@ -101,7 +101,7 @@ impl Receiver {
         });
     }
 
-    /// Waits until all that was refused was accepted later.
+    /// Waits until all refused notices have been accepted later.
     #[track_caller]
     fn wait_for_retries(&self) {
         wait::until(2 * SOON, "the retries of what failed", || {
@@ -295,7 +295,7 @@ fn users_get_the_mail_that_their_scripts_request_also_if_the_mail_program_fails_
     let began = format!("Subject: Tessera array {array} (sweep) began");
     wait_for_mail(folder.path(), &began);
     assert!(folder.path().join("failed").exists());
-    // One mail for the begin of the array, one for its end, and one for the job.
+    // One mail for the start of the array, one for its end, and one for the job.
     assert_eq!(mails(folder.path()).len(), 3, "{:#?}", mails(folder.path()));
 }
 

@@ -1,5 +1,5 @@
 //! Every option and every settings key of the daemons is in the operations guide, and every option of
-//! `tessera` is in some page.
+//! `tessera` is on some page.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -119,7 +119,7 @@ fn grower(mib: u64) -> SubmitRequest {
     }
 }
 
-/// Waits until it is known what memory a job's last attempt had.
+/// Waits until the memory of a job's last attempt is known.
 fn wait_memory_outcome(cluster: &Cluster, job: u64) -> MemoryPredictionView {
     wait::until(SOON, "what it had is known", || {
         let detail: JobDetail =
@@ -162,7 +162,7 @@ fn a_job_that_ran_out_of_memory_runs_again_on_a_larger_slice_and_its_task_is_kno
     assert_eq!(second.attempt_list.len(), 1, "{:?}", second.attempt_list);
     assert_eq!(second.attempt_list[0].profile, "2g.10gb", "the store remembers");
     let known = wait_memory_outcome(&cluster, second.job.id);
-    // One peak doesn't narrow the interval: the slice was enough.
+    // One peak doesn't narrow the interval, since the slice was large enough.
     assert_eq!((known.runs, known.estimate_bytes), (1, 9_856 << 20));
     assert_eq!(known.peak_bytes, Some(7_000 << 20));
     let shown = tessera(&cluster, &["show", &second.job.id.to_string()]);

@@ -62,8 +62,8 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_start_and_usage_is_reported() {
     let one = cluster.submit(&whole(&cluster, "ada")).job_id;
     cluster.wait_job(one, 3 * SOON, "running");
 
-    // Ada's gang would make three GPUs, and hers are two at most; bob's second would make four in
-    // the account, and those are three.
+    // With her gang, ada would hold three GPUs, and her limit is two. With bob's second job the account would
+    // hold four, and its limit is three.
     let gang = cluster.submit(&SubmitRequest {
         gang: Some(GangRequest { nodes: 1, gpus_per_node: 2 }),
         ..whole(&cluster, "ada")
@@ -77,7 +77,7 @@ fn a_gang_and_a_job_wait_for_quotas_while_others_start_and_usage_is_reported() {
     let reported = cluster.explain(gang.job_id + 1);
     assert_eq!(reported.reason.as_deref(), Some("quota"), "{reported:?}");
     let words = format!("{} {}", reported.summary, reported.would_start_if.unwrap_or_default());
-    // Both quotas now delay it: hers for one GPU, the account's for two.
+    // Both quotas now delay it: hers lacks one GPU, and the account's lacks two.
     assert!(
         words.contains("jobs of account lab hold 21 of their limit of 21 compute slices"),
         "{words}"

@@ -43,8 +43,8 @@ fn every_command_of_ours_in_the_operations_guide_exists() {
     assert!(ours.len() > 30, "only {} commands were found", ours.len());
 
     for words in &ours {
-        // Whatever comes before the last word is read first: what isn't known is refused. Words behind a script
-        // are its own.
+        // Everything before the last word is read first, and unknown options are refused. Words after a
+        // script belong to it.
         let mut arguments = words[1..].to_vec();
         let script = words.get(1).is_some_and(|verb| verb == "submit");
         arguments.insert(arguments.len() - usize::from(script), "--help".to_owned());

@@ -29,7 +29,7 @@ fn slices_are_created_in_the_needed_size_and_no_job_overtakes_a_waiting_one() {
     assert_eq!(profile(small), "1g.5gb");
     assert!(profile(large).ends_with("g.20gb"), "{}", profile(large));
 
-    // A job of 30 GiB has no space next to them; the small one after it has, but waits anyway.
+    // A job of 30 GiB has no space next to them; the small one after it has space, but waits anyway.
     let second = cluster.submit(&until(&cluster, 30, "go")).job_id;
     let third = cluster.submit(&until(&cluster, 4, "go")).job_id;
     let explained = wait::until(SOON, "its reason", || {

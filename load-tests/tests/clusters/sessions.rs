@@ -311,7 +311,7 @@ fn run_with_a_terminal_is_a_job_with_a_terminal() {
     terminal.type_in("echo still $((3*5))\r");
     terminal.wait_for("still 15\r\n", Duration::from_secs(40));
 
-    // Another client takes it over, shows the earlier output, and continues.
+    // Another client takes the session over, shows the earlier output, and continues.
     let mut called = tessera(&cluster, &["attach", &job.id.to_string()]);
     let mut other = Terminal::start(&mut called);
     other.wait_for("still 15\r\n", SOON);

@@ -199,7 +199,7 @@ fn a_terminal_in_an_allocation_is_on_the_jobs_node_and_a_step_in_it_has_the_term
     );
     terminal.wait_for("gave 4\r\n", SOON);
     terminal.type_in("exit\r");
-    // Keys that come earlier belong to the shell on the node.
+    // Earlier keys go to the shell on the node.
     wait::until(SOON, "the shell here", || (!terminal.is_raw()).then_some(()));
     terminal.type_in("exit 2\r");
 

@@ -163,7 +163,7 @@ fn a_process_on_another_node_of_an_allocation_has_the_callers_terminal_variables
 
     terminal.wait_for("typed kept rank 0 of n2 in there\r\n", SOON);
     terminal.wait_for("gave 7\r\n", SOON);
-    // Ctrl-C reaches the program there, and nothing here.
+    // Ctrl-C reaches the program there, and no process here.
     terminal.type_in(
         "srun -N1 -n1 -w n2 --pty sh -c 'trap \"exit 9\" INT; echo sleeps; while :; do sleep 0.1; done'; \
          echo gave $?\r",
@@ -173,7 +173,7 @@ fn a_process_on_another_node_of_an_allocation_has_the_callers_terminal_variables
     terminal.wait_for("gave 9\r\n", SOON);
     terminal.type_in("srun -N1 -n1 -w n2 --pty no-such-program; echo gave $?\r");
     terminal.wait_for("execve(): no-such-program: No such file or directory", SOON);
-    // Until it has ended, what is typed is for that program.
+    // Until it has ended, typed input goes to that program.
     terminal.wait_for("gave 2\r\n", SOON);
     terminal.type_in("exit\r");
     wait::until(SOON, "the shell here", || (!terminal.is_raw()).then_some(()));

@@ -46,7 +46,7 @@ fn one_job_is_one_connected_trace() {
     assert_eq!(missing(), [""; 0], "chapters of the story that nobody told");
     let spans = collector.spans().clone();
 
-    // Every step is reported by the process that it happened in.
+    // Every step is reported by the process in which it happened.
     let find = |name: &str| spans.iter().find(|received| received.span.name == name).unwrap();
     for (name, service) in names.iter().zip([
         "tessera-controller",
@@ -105,7 +105,7 @@ fn one_job_is_one_connected_trace() {
         "traces and records name the same decision"
     );
 
-    // The job's own spans can join: its context belongs to the submit's trace.
+    // The job can add its own spans: its context belongs to the submit's trace.
     let trace: String = submit.span.trace_id.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(handed.split('-').nth(1), Some(trace.as_str()), "{handed}");
     assert_eq!(done.traceparent.unwrap().split('-').nth(1), Some(trace.as_str()));

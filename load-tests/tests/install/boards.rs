@@ -1,5 +1,5 @@
-//! The Grafana boards: valid by the parts of its schema that it insists on, with metrics that exist,
-//! and with queries that a real Prometheus answers.
+//! The Grafana boards: they satisfy the required parts of its schema, their metrics exist, and a real
+//! Prometheus answers their queries.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -103,7 +103,7 @@ fn grafanas_own_schema_knows_every_field_of_the_boards() {
     let files = BOARDS.map(|name| folder.join(format!("{name}.json")));
     run(Command::new(&python).arg(&check).args(&files));
 
-    // A field that Grafana does not have must be found.
+    // A field that Grafana does not know must be found.
     let broken = tempfile::NamedTempFile::new().unwrap();
     let board = fs::read_to_string(&files[0]).unwrap();
     fs::write(broken.path(), board.replacen("\"title\"", "\"titel\"", 1)).unwrap();
@@ -141,9 +141,9 @@ fn the_provisioned_folder_is_the_one_that_the_package_installs() {
     assert!(build.contains("$tree/usr/share/tessera/"));
 }
 
-/// Queries that have data only under load of their own: kernel-level sharing, and two scrapes of a node
+/// Queries that have data only under their own load: kernel-level sharing, and two scrapes of a node
 /// with a GPU whose processes hold memory.
-const LOAD_OF_THEIR_OWN: [&str; 2] = ["tessera_kernel_", "tessera_process_memory_used_bytes"];
+const UNDER_OWN_LOAD: [&str; 2] = ["tessera_kernel_", "tessera_process_memory_used_bytes"];
 
 /// How long it may take until every query has data.
 const DATA_WITHIN: Duration = Duration::from_secs(60);
@@ -196,10 +196,10 @@ fn a_real_prometheus_that_scrapes_a_running_cluster_answers_every_panel() {
         assert_eq!(answer["status"], "success", "{answer}");
         Some(answer["data"]["result"].clone())
     };
-    // Every variable of a board stands for all of its values.
+    // Every variable of a board has all of its values.
     let mut without_data: BTreeSet<_> = all_queries()
         .into_iter()
-        .filter(|(_, query)| !LOAD_OF_THEIR_OWN.iter().any(|name| query.contains(name)))
+        .filter(|(_, query)| !UNDER_OWN_LOAD.iter().any(|name| query.contains(name)))
         .map(|(board, query)| (board, query.replace("$node", ".*").replace("$gpu", ".*")))
         .collect();
     // Rates need two scrapes, and some figures the first minute of a cluster.

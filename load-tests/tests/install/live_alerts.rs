@@ -1,6 +1,6 @@
 //! Each alert fires in a real Prometheus that scrapes a running cluster, once its condition is true there.
 //!
-//! The rules are those of the package, with a shorter time that a condition has to hold.
+//! The rules are those of the package, but their conditions have to hold for a shorter time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -83,7 +83,7 @@ impl Rig {
             alerts.iter().find(|found| is_it(found)).cloned()
         });
         let Some(found) = found else {
-            // The others are tried, too: the end names all that did not.
+            // The others are tried, too, so that the last message names all alerts that did not fire.
             eprintln!("{alert} did not fire");
             return;
         };

@@ -1,5 +1,5 @@
-//! The packages: what systemd learns of the daemons, completions, versions, equal bytes from equal
-//! input, and a life in a fresh system.
+//! The packages: what systemd learns of the daemons, completions, versions, equal bytes from equal input, and
+//! installation and removal on a fresh system.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,7 +87,7 @@ fn jobs_outlive_the_agents_unit() {
     ] {
         assert!(unit.lines().any(|found| found == line), "{line}");
     }
-    // Their group is another unit's, which an upgrade leaves alone.
+    // Their control group belongs to another unit, which an upgrade does not touch.
     assert!(unit.contains("Wants=network-online.target tessera-jobs.service\n"));
     let jobs = read("packaging/systemd/tessera-jobs.service");
     for line in ["KillMode=process", "Delegate=yes", "OOMPolicy=continue", "TasksMax=infinity"] {

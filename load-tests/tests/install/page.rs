@@ -58,7 +58,7 @@ fn every_command_of_ours_in_the_pages_for_operators_exists() {
             .collect();
         assert!(ours.len() > 10, "{page}: only {} commands were found", ours.len());
         for words in ours {
-            // Whatever comes before the last word is read first: what isn't known is refused.
+            // Everything before the last word is read first, and unknown options are refused.
             let output = Command::new(programs().path(&words[0]))
                 .args(&words[1..])
                 .arg("--help")

@@ -78,7 +78,7 @@ fn the_commented_lines_of_the_controllers_file_are_its_defaults() {
     };
     let file = read("packaging/etc/controller.toml");
     let (mut defaults, mut written) = (shown(&file), shown(&all_lines(&file)));
-    // These have no default, so that the file has examples.
+    // These have no default, so the file has examples.
     let examples = [
         "accounts",
         "oidc",

@@ -1,4 +1,4 @@
-//! Where files of the repository are, and how tests report what they can't check.
+//! Finds files of the repository, and reports what a test can't check.
 
 use std::collections::BTreeSet;
 use std::fs;

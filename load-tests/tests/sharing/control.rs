@@ -30,7 +30,8 @@ fn a_driver_that_reports_no_status_and_writes_no_pid_is_served_as_well() {
     rig.cluster.agents[0].kill();
     rig.cluster.agents[0].start();
     rig.cluster.wait_ready();
-    // A bare kill would break the co-runner: the answer of terminate_client is understood.
+    // Killing it without terminate_client would break the co-runner: the agent understands the command's
+    // answer.
     rig.cluster.act(deaf.job, "cancel");
     rig.ended_as(&deaf, "cancelled");
 

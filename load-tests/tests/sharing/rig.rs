@@ -95,7 +95,7 @@ impl Rig {
         self.marked("nvidia-cuda-mps-server")
     }
 
-    /// Pids of processes that were started under a name, and carry the mark of a daemon's folder.
+    /// Pids of processes that were started under a name, and have the variable of a daemon's folder.
     fn marked(&self, name: &str) -> Vec<u32> {
         let folder = self.cluster.agent_data(0).join("mps");
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();

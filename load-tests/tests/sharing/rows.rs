@@ -13,7 +13,7 @@ fn m1_m2_one_jobs_fault_ends_its_slice_costs_others_no_retry_and_the_slice_serve
     let rig = Rig::new();
     let victim = rig.client("victim");
     let culprit = rig.client("culprit");
-    // On a slice of its own: 60 % and 50 % don't fit together.
+    // On its own slice: 60 % and 50 % don't fit together.
     let apart = SubmitRequest { sm_percent: Some(60), ..rig.request("apart", "") };
     let apart = rig.serving(rig.submit(&apart));
     let shared = rig.shared();
@@ -48,7 +48,7 @@ fn m1_m2_one_jobs_fault_ends_its_slice_costs_others_no_retry_and_the_slice_serve
 #[test]
 fn m3_a_cancelled_job_is_terminated_in_order_and_its_co_runner_continues() {
     let rig = Rig::new();
-    // A bare kill would break the neighbour for certain.
+    // Killing it without terminate_client would certainly break the neighbour.
     rig.faults("poison_percent=100\n");
     let neighbour = rig.client("neighbour");
     let deaf = SubmitRequest { grace_secs: Some(1), ..rig.request("deaf", "") };
@@ -66,7 +66,7 @@ fn m3_a_cancelled_job_is_terminated_in_order_and_its_co_runner_continues() {
 #[test]
 fn m3_a_job_past_its_time_limit_is_terminated_in_order_and_its_co_runner_continues() {
     let rig = Rig::new();
-    // A bare kill would break the neighbour for certain.
+    // Killing it without terminate_client would certainly break the neighbour.
     rig.faults("poison_percent=100\n");
     let neighbour = rig.client("neighbour");
     let request = rig.request("late", "");

@@ -24,15 +24,15 @@ pub async fn play(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.show(&["nodes"])?;
     stage.show(&["gpus"])?;
 
-    a_script(stage).await?;
-    an_array(stage).await?;
-    a_big_job(stage).await?;
-    one_that_cannot_start(stage).await?;
-    endings(stage).await?;
-    summary(stage).await
+    show_script(stage).await?;
+    show_array(stage).await?;
+    show_big_job(stage).await?;
+    show_refusal(stage).await?;
+    show_ends(stage).await?;
+    show_summary(stage).await
 }
 
-async fn a_script(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
+async fn show_script(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.title("A script: it requests GPU memory, and Tessera creates the slice")?;
     stage.script("train.sh", SCRIPT)?;
     let train = stage.submit(&["train.sh"])?;
@@ -41,7 +41,7 @@ async fn a_script(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.show(&["logs", "-f", &train.to_string()])
 }
 
-async fn an_array(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
+async fn show_array(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.title("An array of 16: more tasks than fit, so the others wait")?;
     let array = stage.submit(&[
         "--array",
@@ -57,7 +57,7 @@ async fn an_array(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.show(&["gpus"])
 }
 
-async fn a_big_job(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
+async fn show_big_job(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.title("A big job: small slices block it, and are destroyed when they are idle")?;
     let big = stage.submit(&["-J", "finetune", "--vram", "18G", "--", "sleep", "4"])?;
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
@@ -68,7 +68,7 @@ async fn a_big_job(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.show(&["layouts", "--limit", "8"])
 }
 
-async fn one_that_cannot_start(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
+async fn show_refusal(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage
         .title("A job that no GPU here can run: refused at once, unless it has --allow-pending")?;
     stage.show(&["submit", "--vram", "100G", "--", "sleep", "1"])?;
@@ -79,7 +79,7 @@ async fn one_that_cannot_start(stage: &DemoStage<'_>) -> Result<(), CommandFailu
     stage.until(waits, "end", is_over).await.map(drop)
 }
 
-async fn endings(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
+async fn show_ends(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.title("How jobs end: the program's exit code, and a time limit")?;
     stage.show(&["submit", "--wait", "--wrap", "exit 3"])?;
     let slow =
@@ -88,7 +88,7 @@ async fn endings(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.show(&["show", &slow.to_string()])
 }
 
-async fn summary(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
+async fn show_summary(stage: &DemoStage<'_>) -> Result<(), CommandFailure> {
     stage.title("What happened")?;
     let active = JobFilter { state: Some("active".into()), ..JobFilter::default() };
     while let Some(job) = stage.client.jobs(&active).await?.items.pop() {

@@ -1,4 +1,4 @@
-//! Standard input, read by a thread of its own: a read of a terminal can't be cancelled, and a runtime would wait for it.
+//! Standard input, read by its own thread: a read of a terminal can't be cancelled, and a runtime would wait for it.
 
 use std::io::Read as _;
 

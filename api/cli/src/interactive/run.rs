@@ -47,7 +47,7 @@ impl Run {
         if !self.quiet {
             job.notes = Some("tessera");
         }
-        job.attend(session, LocalInput::of_stdin(), &mut OwnOutput).await
+        job.follow_job(session, LocalInput::of_stdin(), &mut OwnOutput).await
     }
 }
 
@@ -106,7 +106,7 @@ impl InteractiveJob {
     /// # Errors
     ///
     /// [`CommandFailure`] if the controller stays unreachable.
-    pub async fn attend(
+    pub async fn follow_job(
         self,
         session: &CommandSession,
         input: LocalInput,
@@ -128,7 +128,7 @@ impl InteractiveJob {
     ///
     /// # Errors
     ///
-    /// As [`Self::attend`].
+    /// As [`Self::follow_job`].
     pub async fn conclude(
         self,
         session: &CommandSession,

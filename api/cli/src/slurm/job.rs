@@ -28,7 +28,7 @@ pub struct SlurmJob {
     pub state: SlurmState,
 }
 
-/// Groups records: a gang is one job, and every task is one of its own.
+/// Groups records: a gang is one job, and every task is a separate job.
 pub fn gather(records: JobRecords) -> Vec<SlurmJob> {
     let requests: BTreeMap<u64, RequestRecord> =
         records.specs.into_iter().map(|spec| (spec.submission, spec)).collect();
@@ -59,7 +59,7 @@ fn is_same_task(one: &JobRecord, other: &JobRecord) -> bool {
     (one.submission, one.array_index) == (other.submission, other.array_index)
 }
 
-/// What is shown without specifications.
+/// Returns what is shown of a request without its specification.
 fn unknown_request(submission: u64) -> RequestRecord {
     RequestRecord {
         submission,
@@ -68,7 +68,7 @@ fn unknown_request(submission: u64) -> RequestRecord {
         gpus: 1,
         nodes: 1,
         class: String::new(),
-        queue_rank: RankView { priority: 5, nice: 0 },
+        queue_rank: RankView { priority: 5, ..RankView::default() },
         cpus: None,
         host_memory_bytes: None,
         time_limit_secs: None,
@@ -82,7 +82,7 @@ fn unknown_request(submission: u64) -> RequestRecord {
     }
 }
 
-/// Gives every task a line of its own, even if several share a record.
+/// Gives every task its own line, even if several share a record.
 pub fn unfold(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
     let mut lines = Vec::with_capacity(jobs.len());
     for mut job in jobs {
@@ -99,7 +99,7 @@ pub fn unfold(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
 /// Puts the waiting tasks of each array into one line, as Slurm does.
 pub fn collapse(jobs: Vec<SlurmJob>) -> Vec<SlurmJob> {
     let mut lines: Vec<SlurmJob> = Vec::new();
-    // Tasks that were updated alone have lines of their own, as in Slurm.
+    // Tasks that were updated alone have separate lines, as in Slurm.
     let mut line_of: BTreeMap<(u64, bool, RankUpdateView, Option<String>), usize> = BTreeMap::new();
     for mut job in jobs {
         let index = job.record.array_index.filter(|_| job.state == SlurmState::Pending);

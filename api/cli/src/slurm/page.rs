@@ -169,7 +169,6 @@ const STEPS: &str = "
 |---|---|
 ";
 
-/// Returns the page.
 fn page() -> String {
     let ours = Submit::augment_args(clap::Command::new("submit"));
     let mut text = HEAD.to_owned();

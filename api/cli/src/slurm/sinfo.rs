@@ -84,7 +84,7 @@ pub struct Sinfo {
 pub struct NodeLoad {
     node: NodeDetails,
     gpus_used: Vec<u32>,
-    /// Processors in use: one for each job, since not every job has a number of its own.
+    /// Processors in use: one for each job, since not every job has its own number.
     pub cpus_used: u32,
 }
 

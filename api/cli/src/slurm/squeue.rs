@@ -145,7 +145,7 @@ impl Squeue {
         }
         let shown = JobFilterLists::of(&self);
         jobs.retain(|job| states.has(job.state) && shown.has(job));
-        // The tasks of one record follow each other, unless an order of the user's says otherwise.
+        // The tasks of one record follow each other, unless the user requests another order.
         jobs = match self.array {
             _ if self.json => unfold(jobs),
             true if self.sort.is_some() => unfold(jobs),

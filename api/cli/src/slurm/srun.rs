@@ -1,4 +1,4 @@
-//! `srun`: a step inside of a job; elsewhere a job of its own, whose output and exit code it passes on.
+//! `srun`: a step inside of a job; elsewhere its own job, whose output and exit code it passes on.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -144,7 +144,7 @@ async fn run_job(arguments: Vec<OsString>) -> Done {
             job.remarks.iter().for_each(|remark| eprintln!("srun: {remark}"));
             job.notes = Some("srun");
         }
-        return Ok(job.attend(&session, LocalInput::of_stdin(), &mut OwnOutput).await?);
+        return Ok(job.follow_job(&session, LocalInput::of_stdin(), &mut OwnOutput).await?);
     }
     let submitted = session.client.submit(&prepared.request, &SubmitKey::new_unique()).await;
     let submitted = match submitted.map_err(with_option_names) {
@@ -161,7 +161,7 @@ async fn run_job(arguments: Vec<OsString>) -> Done {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
     let ended = tokio::select! {
-        ended = attend(&session, job, has_file, quiet) => return ended,
+        ended = print_until_end(&session, job, has_file, quiet) => return ended,
         _ = interrupted.recv() => 130,
         _ = terminated.recv() => 143,
     };
@@ -172,7 +172,12 @@ async fn run_job(arguments: Vec<OsString>) -> Done {
 
 /// Prints the output of a job until it has ended, and returns its exit code. A job that is requeued is followed
 /// into its next run.
-async fn attend(session: &CommandSession, job: JobRef, has_file: bool, quiet: bool) -> Done {
+async fn print_until_end(
+    session: &CommandSession,
+    job: JobRef,
+    has_file: bool,
+    quiet: bool,
+) -> Done {
     let client = session.client.with_patience(RetryPatience::LONG);
     let now = client.job(job).await?.job;
     if !quiet && ["queued", "held"].contains(&now.state.as_str()) {
@@ -242,7 +247,7 @@ impl SrunJob {
             words = [tessera, "step"].map(str::to_owned).to_vec();
             words.extend(self.step_words());
             words.push("--".to_owned());
-            // Each process has a container of its own; the step that starts them runs on the node.
+            // Each process has its own container; the step that starts them runs on the node.
             let options = &mut self.slurm.options;
             options.container = None;
             (options.container_mounts, options.container_workdir) = (None, None);

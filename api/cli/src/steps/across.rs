@@ -45,7 +45,7 @@ pub enum AcrossEvent {
 }
 
 /// One part, as its caller knows it.
-struct Part {
+struct StepPart {
     node: String,
     link: PartLink,
     /// Ranks that have not ended.
@@ -87,12 +87,12 @@ impl StepAcross<'_> {
             is_ending: false,
             is_timed: false,
         };
-        let code = run.attend(received).await;
+        let code = run.run_until_end(received).await;
         signals.abort_all();
         Ok(code)
     }
 
-    fn connect(&self, events: &mpsc::Sender<AcrossEvent>) -> Result<Vec<Part>, CommandFailure> {
+    fn connect(&self, events: &mpsc::Sender<AcrossEvent>) -> Result<Vec<StepPart>, CommandFailure> {
         let folder = match &self.plan.folder {
             Some(folder) => folder.clone(),
             None => std::env::current_dir()?,
@@ -117,7 +117,7 @@ impl StepAcross<'_> {
                 true => connect_here(to, &self.facts)?,
                 false => connect_there(to, &node.name, self.allocation)?,
             };
-            parts.push(Part {
+            parts.push(StepPart {
                 node: node.name.clone(),
                 link,
                 open: node.ranks.iter().copied().collect(),
@@ -135,7 +135,7 @@ impl StepAcross<'_> {
     }
 
     /// Starts a part without processes on this node: signals to the job's steps come to it.
-    fn listener(&self, events: &mpsc::Sender<AcrossEvent>) -> Result<Part, CommandFailure> {
+    fn listener(&self, events: &mpsc::Sender<AcrossEvent>) -> Result<StepPart, CommandFailure> {
         let to = Connected { index: self.facts.layout.nodes.len(), events: events.clone() };
         let order = PartOrder {
             facts: self.facts.clone(),
@@ -146,7 +146,7 @@ impl StepAcross<'_> {
             gpus: None,
             overlap: true,
         };
-        Ok(Part {
+        Ok(StepPart {
             node: self.allocation.node.clone(),
             link: connect_here(to, &self.facts)?,
             open: BTreeSet::new(),
@@ -162,7 +162,7 @@ impl StepAcross<'_> {
 struct RunningStep<'s> {
     plan: &'s StepPlan,
     step: String,
-    parts: Vec<Part>,
+    parts: Vec<StepPart>,
     events: mpsc::Sender<AcrossEvent>,
     output: StepOutput,
     code: u8,
@@ -172,7 +172,7 @@ struct RunningStep<'s> {
 }
 
 impl RunningStep<'_> {
-    async fn attend(mut self, mut received: mpsc::Receiver<AcrossEvent>) -> u8 {
+    async fn run_until_end(mut self, mut received: mpsc::Receiver<AcrossEvent>) -> u8 {
         let mut input = LocalInput::of_stdin();
         let mut is_input_over = false;
         self.order_next();
@@ -276,7 +276,7 @@ impl RunningStep<'_> {
                 part.under_way = part.under_way.saturating_sub(length);
             }
             FromPart::Ended { rank, status } => {
-                self.ended(part, rank, ExitStatus::from_raw(status));
+                self.record_end(part, rank, ExitStatus::from_raw(status));
             }
             FromPart::NotStarted { rank, reason } => {
                 eprintln!("slurmstepd-{}: error: {reason}", self.parts[part].node);
@@ -292,7 +292,7 @@ impl RunningStep<'_> {
         }
     }
 
-    fn ended(&mut self, part: usize, rank: usize, status: ExitStatus) {
+    fn record_end(&mut self, part: usize, rank: usize, status: ExitStatus) {
         let part = &mut self.parts[part];
         part.open.remove(&rank);
         if part.open.is_empty() {

@@ -69,7 +69,7 @@ pub struct StepOptions {
     /// Image of the container that each process runs in
     #[arg(long, alias = "container-image", value_name = "IMAGE")]
     pub container: Option<String>,
-    /// Folders and files that it sees besides the working folder: SOURCE[:TARGET[:ro]], separated by commas
+    /// Folders and files that it sees in addition to the working folder: SOURCE[:TARGET[:ro]], separated by commas
     #[arg(long, value_name = "MOUNTS")]
     pub container_mounts: Option<String>,
     /// Folder inside of it in which the process starts

@@ -36,7 +36,6 @@ const SIGNALLED_WITHIN: Duration = Duration::from_millis(50);
 /// Where processes run if their folder does not exist, as in Slurm.
 pub const NO_FOLDER: &str = "/tmp";
 
-/// An event of a part.
 enum PartEvent {
     /// The caller sent something; `None` if it is gone.
     Message(Option<Result<ToPart, BadMessage>>),
@@ -119,7 +118,7 @@ impl Part {
         }
         let mut tasks = PartTasks::default();
         self.start(&mut tasks, gpus.devices()).await;
-        self.attend(tasks, received).await;
+        self.forward_output(tasks, received).await;
         Ok(0)
     }
 
@@ -164,10 +163,10 @@ impl Part {
             let mut command = Command::new(words.first().map_or("", String::as_str));
             command.args(words.iter().skip(1)).env_clear().envs(all).current_dir(&folder);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            // A group of its own: it is signalled once, and whole.
+            // Its own group: it is signalled once, and whole.
             command.process_group(0).kill_on_drop(false);
             match command.spawn() {
-                Ok(child) => self.started(tasks, *rank, child),
+                Ok(child) => self.record_start(tasks, *rank, child),
                 Err(error) => {
                     let program = words.first().map_or("", String::as_str);
                     let reason = format!("execve(): {program}: {}", plain(&error));
@@ -177,7 +176,7 @@ impl Part {
         }
     }
 
-    fn started(&self, tasks: &mut PartTasks, rank: usize, mut child: tokio::process::Child) {
+    fn record_start(&self, tasks: &mut PartTasks, rank: usize, mut child: tokio::process::Child) {
         let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         tasks.groups.extend(pid.map(|pid| (rank, pid)));
         tasks.inputs.extend(child.stdin.take());
@@ -222,7 +221,7 @@ impl Part {
     }
 
     /// Forwards output until all processes have ended.
-    async fn attend(&self, mut tasks: PartTasks, received: &mut mpsc::Receiver<PartEvent>) {
+    async fn forward_output(&self, mut tasks: PartTasks, received: &mut mpsc::Receiver<PartEvent>) {
         let mut input = Some(feed(std::mem::take(&mut tasks.inputs), self.to_caller.clone()));
         let mut gone: Option<Instant> = None;
         // A part without processes listens until its caller closes it.
@@ -327,7 +326,7 @@ fn feed(
     pieces
 }
 
-/// Reads the caller's messages on a thread of its own, since a read of standard input can't be cancelled.
+/// Reads the caller's messages on its own thread, since a read of standard input can't be cancelled.
 fn read_caller(events: mpsc::Sender<PartEvent>) {
     std::thread::spawn(move || {
         let mut buffer = MessageBuffer::default();
@@ -351,7 +350,7 @@ fn read_caller(events: mpsc::Sender<PartEvent>) {
     });
 }
 
-/// Writes messages to the caller on a thread of its own; the second return value notifies once all
+/// Writes messages to the caller on its own thread; the second return value notifies once all
 /// are written.
 fn write_caller() -> (mpsc::Sender<FromPart>, std::sync::mpsc::Receiver<()>) {
     let (messages, mut received) = mpsc::channel::<FromPart>(WAITING);

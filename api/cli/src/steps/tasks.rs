@@ -40,7 +40,6 @@ pub struct StepTasks<'s> {
 /// Events that wait.
 const EVENTS: usize = 64;
 
-/// An event of a step.
 enum StepEvent {
     Ended(usize, ExitStatus),
     Signalled(Signal),
@@ -59,7 +58,7 @@ impl StepTasks<'_> {
         let mut inputs = Vec::new();
         for rank in 0..self.plan.programs.len() {
             let mut command = self.command(rank)?;
-            // A group of its own: what is sent to this process is passed on once.
+            // Its own group: what is sent to this process is passed on once.
             command.process_group(0).kill_on_drop(false);
             let mut child = match command.spawn() {
                 Ok(child) => child,

@@ -33,7 +33,7 @@ enum Value {
 }
 
 const NAMED_CONTAINER: StepVerdict =
-    Refused("each process has a container of its own, which ends with it; write --container-image");
+    Refused("each process has its own container, which ends with it; write --container-image");
 
 /// Long name, short name, value, verdict.
 const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[

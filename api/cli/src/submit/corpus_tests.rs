@@ -199,7 +199,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("-d afterok:1,afterany:2?after:3", "commas and question marks"),
     ("--dependency=expand:41", "expand is not supported"),
     ("--licenses=matlab", "licences are not counted"),
-    ("--container-name=shared", "a container of its own"),
+    ("--container-name=shared", "its own container"),
     ("--container-entrypoint", "the place of the image's"),
     ("--clusters=other", "choose the cluster"),
     ("--nodefile=list", "--nodelist"),

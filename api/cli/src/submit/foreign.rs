@@ -61,7 +61,7 @@ const NO_STAGING: &str = "there are no burst buffers; copy files in the script";
 const POWER: &str = "the driver and the node's operator set clocks";
 const ACCOUNTS: &str = "the controller's settings assign users to accounts";
 const NAMED_CONTAINER: ForeignVerdict =
-    refuse("each job has a container of its own, which ends with it", "write --container IMAGE");
+    refuse("each job has its own container, which ends with it", "write --container IMAGE");
 
 const fn refuse(why: &'static str, instead: &'static str) -> ForeignVerdict {
     ForeignVerdict::Refuse(RefusalReason { why, instead })

@@ -175,7 +175,7 @@ pub struct JobOptions {
     /// Offset within its priority: 0 (first) to 2147483645; 100 if no value is given
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100")]
     pub nice: Option<i64>,
-    /// Number of retries after failures of its own; by default 0
+    /// Number of retries after the job's own failures; by default 0
     #[arg(long, value_name = "N")]
     pub max_retries: Option<u32>,
     /// Action when it runs out of GPU memory: run again with `larger` memory, with the `same`, or `fail`;
@@ -223,7 +223,7 @@ pub struct JobOptions {
     /// node; or the path of a .sif file for apptainer
     #[arg(long, alias = "container-image", value_name = "IMAGE")]
     pub container: Option<String>,
-    /// Folders and files of the node that the container sees besides the working folder:
+    /// Folders and files of the node that the container sees in addition to the working folder:
     /// SOURCE[:TARGET[:ro]], separated by commas
     #[arg(long, value_name = "MOUNTS")]
     pub container_mounts: Option<String>,

@@ -192,7 +192,7 @@ fn a_replay_accounts_for_every_accepted_job() {
     let replay = ["replay", trace.to_str().unwrap(), "--time-scale", "100", "--json"];
     let cluster = |lose: usize| {
         Fake::start(move |number, request| match request.line.as_str() {
-            // The first request asks for the caller's name.
+            // The first request is for the caller's name.
             "POST /v1/jobs" => {
                 Answer::json(json!({ "job_id": number, "tasks": 1, "state": "queued" }))
             }

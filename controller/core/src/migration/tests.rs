@@ -330,7 +330,7 @@ fn a_reshape_that_can_not_be_carried_out_moves_no_job() {
     let movable = [(1, here, Some("USR1")), (2, far, Some("USR1"))];
     let stiff = [(1, here, None), (2, far, Some("USR1"))];
     let trial = Reshape { trial: Some(Millis::from_secs(1)), ..to_the_left() };
-    let anew = Reshape { stayers: StayingJobs::Restart, ..to_the_left() };
+    let restarted = Reshape { stayers: StayingJobs::Restart, ..to_the_left() };
     let elsewhere = Reshape { gpu: "GPU-9".parse().unwrap(), ..to_the_left() };
     let cases = [
         ("it can't checkpoint", &stiff, reshape(&[left, here, far], &[(1, left), (2, far)])),
@@ -341,7 +341,7 @@ fn a_reshape_that_can_not_be_carried_out_moves_no_job() {
         ("the slot is not in the layout", &movable, reshape(&[right], &[(1, left)])),
         ("the job is unknown", &movable, reshape(&[left, here, far], &[(3, left), (1, here)])),
         ("trials are not supported", &movable, trial),
-        ("jobs that keep their slots are not restarted", &movable, anew),
+        ("jobs that keep their slots are not restarted", &movable, restarted),
         ("there is no such GPU", &movable, elsewhere),
     ];
     for (what, running, unsound) in cases {

@@ -70,7 +70,7 @@ fn one_line(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
-/// Returns whether a character, besides control characters, separates lines or changes the
+/// Returns whether a character other than a control character separates lines or changes the
 /// direction of text.
 const fn is_break(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,4 +1,4 @@
-//! Predictions from other tasks' runs on the same slices, for tasks without runs of their own
+//! Predictions from other tasks' runs on the same slices, for tasks without their own runs
 //! there.
 //!
 //! A model of `tessera-predict` is trained outside of rounds and replaced as a whole

@@ -15,7 +15,7 @@ pub(crate) struct Accounting {
 }
 
 /// A half-life without any effect: a thousand years, in milliseconds.
-const FOR_EVER: Millis = Millis::from_secs(1_000 * 365 * 86_400);
+const FOREVER: Millis = Millis::from_secs(1_000 * 365 * 86_400);
 
 /// Usage by user, which decays with a half-life.
 #[derive(Clone, Debug, Default)]
@@ -45,19 +45,19 @@ impl UsageLedger {
     /// Adds compute slices to those that a user holds; a negative number removes them.
     pub(crate) fn take(&mut self, user: &Arc<str>, slices: f64, accounts: &Accounts, now: Millis) {
         let usage = self.users.entry(Arc::clone(user)).or_default();
-        usage.take(slices, now, accounts.half_life.unwrap_or(FOR_EVER));
+        usage.take(slices, now, accounts.half_life.unwrap_or(FOREVER));
     }
 
     /// Removes all held slices: a reload counts again what each user holds.
     pub(crate) fn release_all(&mut self, accounts: &Accounts, now: Millis) {
         for usage in self.users.values_mut() {
-            usage.take(-usage.held(), now, accounts.half_life.unwrap_or(FOR_EVER));
+            usage.take(-usage.held(), now, accounts.half_life.unwrap_or(FOREVER));
         }
     }
 
     /// Returns a user's recent usage, as time on one compute slice.
     pub(crate) fn recent_usage(&self, user: &str, accounts: &Accounts, now: Millis) -> Millis {
-        let half_life = accounts.half_life.unwrap_or(FOR_EVER);
+        let half_life = accounts.half_life.unwrap_or(FOREVER);
         self.users.get(user).map_or(Millis::ZERO, |usage| usage.until(now, half_life))
     }
 

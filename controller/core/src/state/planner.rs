@@ -1,4 +1,4 @@
-//! The placement policy, with what it needs besides the cluster: a time budget and a recorder.
+//! The placement policy, with what it needs in addition to the cluster: a time budget and a recorder.
 
 use super::settled::SettledQueue;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::RELOAD_PAUSE;
 use crate::actors::intake::Chain;
-use crate::actors::leadership::Candidate;
+use crate::actors::leadership::LeaderCandidate;
 use crate::memory::StoreMemory;
 use crate::notifications::Outbox;
 use crate::store::commit;
@@ -53,7 +53,7 @@ pub(super) fn rollback_of(error: &StoreError) -> Option<DatabaseRollback> {
 /// Reads the snapshot as soon as the database responds. After a rollback, the controller is elected
 /// under a new epoch first.
 pub(super) async fn read_until_it_works(
-    candidate: &Candidate,
+    candidate: &LeaderCandidate,
     epoch: u64,
     mut rollback: Option<DatabaseRollback>,
 ) -> Result<(u64, StoreSnapshot), StoreError> {
@@ -70,7 +70,7 @@ pub(super) async fn read_until_it_works(
 }
 
 async fn read_once(
-    candidate: &Candidate,
+    candidate: &LeaderCandidate,
     epoch: u64,
     rollback: Option<DatabaseRollback>,
 ) -> Result<(u64, StoreSnapshot), StoreError> {

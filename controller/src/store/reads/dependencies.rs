@@ -16,7 +16,7 @@ pub struct DependencyOrigin {
     pub cancel_if_never: bool,
 }
 
-/// Looks at `jobs` that shall wait for those of `on`. What waits by `singleton` only is not followed: earlier jobs of a
+/// Looks at `jobs` that are to wait for those of `on`. What waits by `singleton` only is not followed: earlier jobs of a
 /// name end without it.
 pub(super) async fn facts_of(
     at: &mut PgConnection,

@@ -128,7 +128,7 @@ async fn of_submissions(
     .map_err(StoreError::while_trying_to("list jobs of a user or a name"))
 }
 
-/// Jobs that are not final have an index of their own, so that the finished ones, however many,
+/// Jobs that are not final have their own index, so that the finished ones, however many,
 /// cost nothing.
 async fn of_unfinished(
     at: &mut PgConnection,

@@ -377,7 +377,7 @@ struct TaskNames {
 }
 
 impl TaskNames {
-    /// Whether each job is a task, and the indexes follow each other as the numbers of the jobs do.
+    /// Returns whether each job is a task, and the indexes follow each other as the numbers of the jobs do.
     const fn are_consecutive(&self) -> bool {
         self.members == 1 && self.rules.indexes.is_empty()
     }
@@ -619,7 +619,7 @@ mod tests {
         assert!(!is_next(&first, &task(51, 1, "held")));
         assert!(!is_next(&first, &JobRecord { attempts: 1, ..task(51, 1, "queued") }));
         let running = task(50, 0, "running");
-        assert!(!is_next(&running, &task(51, 1, "running")), "each has a place of its own");
+        assert!(!is_next(&running, &task(51, 1, "running")), "each has its own place");
     }
 
     fn group(jobs: &[i64]) -> WaitingGroup {

@@ -19,7 +19,7 @@ pub struct ReportSpan {
     pub until: OffsetDateTime,
     /// Only jobs of these users.
     pub users: Option<Vec<String>>,
-    /// Whether each month has lines of its own.
+    /// Whether each month has separate lines.
     pub months: bool,
     /// Whether each node has.
     pub nodes: bool,

@@ -1,4 +1,4 @@
-//! The output of attempts, read over a stream of its own.
+//! The output of attempts, read over its own stream.
 
 use serde::{Deserialize, Serialize};
 use tessera_model::AttemptId;

@@ -1,4 +1,4 @@
-//! Interactive sessions in running attempts, each over a stream of its own: a program with or without a terminal,
+//! Interactive sessions in running attempts, each over its own stream: a program with or without a terminal,
 //! or a connection to a port.
 //!
 //! A session outlives its stream. Both directions count their bytes from the session's start, and each side reports
@@ -60,7 +60,7 @@ pub struct SessionStart {
     pub program: SessionProgram,
     /// Whether it has a terminal.
     pub terminal: bool,
-    /// Variables that are set besides those of the attempt.
+    /// Variables that are set in addition to those of the attempt.
     pub env: Vec<(String, String)>,
 }
 

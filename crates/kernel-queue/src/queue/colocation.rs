@@ -5,7 +5,7 @@
 //! * A kernel that fitted may be too much for a later kernel of the holder. From then on its time
 //!   counts against the budget of fills, and with an empty budget nothing is admitted.
 //! * While a holder is measured nothing is admitted, since the times would be those of both.
-//! * While a holder is only expected nothing is admitted: it shall find few kernels.
+//! * While a holder is only expected, nothing is admitted, so that it finds few kernels.
 
 use super::KernelQueue;
 use super::grants::GrantTerms;

@@ -140,10 +140,10 @@ pub fn cut_steps(
         PlanStep::Destroy(_) | PlanStep::Cut(..) => step,
     };
     let mut all: Vec<_> = steps.into_iter().map(created).collect();
-    let anew = cuts.iter().filter(|(slot, cut)| {
+    let changed = cuts.iter().filter(|(slot, cut)| {
         standing.get(slot).is_some_and(|there| !there.cut.is_empty() && there.cut != **cut)
     });
-    all.extend(anew.map(|(slot, cut)| PlanStep::Cut(*slot, *cut)));
+    all.extend(changed.map(|(slot, cut)| PlanStep::Cut(*slot, *cut)));
     all
 }
 

@@ -61,7 +61,7 @@ pub fn slots(geometry: &Geometry) -> Vec<Slot> {
     slots.map(|(start, profile)| Slot { start, profile }).collect()
 }
 
-/// Which way to go at each fork of a walk.
+/// Generates the choice at each fork of a walk.
 pub fn forks() -> impl Strategy<Value = Vec<prop::sample::Index>> {
     prop::collection::vec(any::<prop::sample::Index>(), 0..24)
 }

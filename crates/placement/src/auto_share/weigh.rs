@@ -34,8 +34,8 @@ const ONLINE_LEAST: u32 = 950;
 /// may at most double its time.
 const HOST_LEAST: u32 = 500;
 
-/// The least speed of the joining job; a lower one does not count as a benefit (the same as for
-/// `--share mps` and `kernel`).
+/// The lowest speed of the joining job; a lower one does not count as a benefit (the same as for `--share
+/// mps` and `kernel`).
 const JOINER_LEAST: u32 = 300;
 
 /// A job whose kernels run for at least this part of its time may be bound by bandwidth. Bandwidth

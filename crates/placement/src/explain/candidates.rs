@@ -12,7 +12,7 @@ use crate::sharing;
 use crate::view::{GpuView, InstanceState};
 use crate::working_state::WorkingGpu;
 
-/// How many candidates the explanation of a start has besides the chosen one. They are fewer than
+/// How many candidates the explanation of a start has in addition to the chosen one. They are fewer than
 /// for a waiting job: a round may start a thousand jobs, and users mostly explain waits.
 const ALTERNATIVES_MAX: usize = 4;
 

@@ -25,7 +25,7 @@ impl SearchBuffers {
         self.begin(rows.len());
         for (place, slot) in order.iter().enumerate() {
             let sets = JobSets::at(place, order.len(), rows.len(), must);
-            self.sit(*slot, rows, sets, |_, _| {});
+            self.place_on_slot(*slot, rows, sets, |_, _| {});
         }
         self.end(must).map(|set| self.sums[set])
     }
@@ -45,7 +45,7 @@ impl SearchBuffers {
         for (place, slot) in order.iter().enumerate() {
             let here = &mut chosen[place * count..(place + 1) * count];
             let sets = JobSets::at(place, order.len(), rows.len(), must);
-            self.sit(*slot, rows, sets, |set, job| here[set] = job);
+            self.place_on_slot(*slot, rows, sets, |set, job| here[set] = job);
         }
         self.taken.clear();
         self.taken.resize(order.len(), UNASSIGNED);
@@ -82,7 +82,7 @@ impl SearchBuffers {
     /// Places one job on one more slot, or none. Sets are visited from large to small, so that each
     /// is computed from the values before this slot. Among equals, the job with the highest number
     /// is placed, as it leaves the smallest set.
-    fn sit(
+    fn place_on_slot(
         &mut self,
         slot: usize,
         rows: &[&[i64]],

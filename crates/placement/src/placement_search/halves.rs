@@ -22,7 +22,6 @@ struct LayoutPart {
     /// The part that it grows from.
     from: usize,
     slot: usize,
-    /// Its slots.
     slots: usize,
 }
 

@@ -14,8 +14,7 @@ use crate::policy::Policy;
 use crate::predictor::Knowledge;
 use crate::view::{ClusterView, QueueKey, QueuedJob};
 
-/// The most jobs that a policy without a session of its own gets in one round, as in the
-/// controller.
+/// The most jobs that a policy without its own session gets in one round, as in the controller.
 pub const LOOK_AT_MAX: usize = 10_000;
 
 /// The state of a policy between rounds.

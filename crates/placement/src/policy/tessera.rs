@@ -4,7 +4,7 @@
 //! - **Score.** A job on a slice scores its speed there times its weight. The weight is higher the less
 //!   of the job is left, to the power of [`Tessera::shortness`]. One means the shortest job first, which
 //!   is best for the mean; zero treats all jobs alike, which is best for throughput.
-//! - **Order.** Waiting jobs are served by a weight of their own ([`Tessera::eagerness`]): the shorter a
+//! - **Order.** Waiting jobs are served by their own weight ([`Tessera::eagerness`]): the shorter a
 //!   job is and the less of a GPU it needs, the higher. It doubles with each step of priority and grows
 //!   as the job waits. Where usage is kept it is multiplied by the account's fair-share factor
 //!   ([`fairness`]).
@@ -92,7 +92,7 @@ const DUE_MAX: usize = 16;
 const TRIES_MAX: usize = 4;
 
 /// How much more urgent a job is for each step of its priority. Chosen: five steps are a factor of
-/// 32. That is as much as a job of one minute has over a job of two hours.
+/// 32. That is the same as between a job of one minute and a job of two hours.
 const PRIORITY: f64 = 2.0;
 
 /// The policy `tessera` with its settings.
@@ -118,7 +118,7 @@ pub struct Tessera {
     /// energy counts. Smaller slices lose proportionally less.
     pub thrift: f64,
     /// How much faster two jobs of one user must be together on a slice than one of them alone there.
-    /// Only then the second joins where it finds no slice of its own.
+    /// Only then the second joins where it finds no slice for itself.
     pub together: f64,
     /// The same where one holds the slice and the other fills its gaps, kernel by kernel.
     pub filled: f64,

@@ -65,7 +65,7 @@ pub(super) struct Answers {
     pub(super) budget: BTreeMap<usize, bool>,
 }
 
-/// Answers that are new or changed. The keys of its text stay those of the first stored rounds.
+/// Answers that are new or changed. The keys of its text remain those of the first stored rounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewAnswers {

@@ -120,7 +120,7 @@ fn a_job_without_a_slice_joins_a_starting_one_if_the_benefit_is_certain() {
         (1..=2).map(|job| place_of(&decided, job).unwrap().share.unwrap()).collect();
     assert_eq!(shares.iter().map(|share| share.sm_percent()).sum::<u32>(), 100);
     assert_eq!(shares[1].memory(), Bytes::from_mib(4 * 1024));
-    let words = "it gets no slice of its own now; by share = auto it shares the slice with job 1 under MPS \
+    let words = "it gets no slice for itself now; by share = auto it shares the slice with job 1 under MPS \
                  with 50 % of the multiprocessors: it runs at 80 % of its speed alone (70 to 90 %), job 1 \
                  at 80 % of its speed alone (70 to 90 %), so that both do at least 140 % of one job alone";
     assert_eq!(reason(&decided, 2), words);

@@ -33,7 +33,7 @@ pub fn rules(key: &str) -> Arc<MigView> {
 /// An instance by the name of its profile, its first slice and its state.
 pub type Standing<'a> = (&'a str, u8, InstanceState);
 
-/// A GPU of the catalogue with MIG on, on a node of its own by default.
+/// A GPU of the catalogue with MIG on, on its own node by default.
 pub fn gpu(key: &str, standing: &[Standing<'_>]) -> GpuView {
     let mig = rules(key);
     let instances = standing

@@ -90,7 +90,7 @@ fn a_job_joins_the_co_runners_with_which_it_adds_most() {
 }
 
 #[test]
-fn a_job_that_would_add_little_takes_a_slice_of_its_own_with_that_reason() {
+fn a_job_that_would_add_little_takes_its_own_slice_with_that_reason() {
     let loud = has(901, &sharer(false, 800));
     let cluster = cluster([a100(&[("2g.10gb", 0, loud), ("1g.5gb", 6, IDLE)])]);
     for policy in ["scheme-b", "static", "tessera"] {

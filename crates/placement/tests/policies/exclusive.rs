@@ -12,7 +12,7 @@ fn round(gpus: impl IntoIterator<Item = GpuView>, requests: &[GpuRequest]) -> Ve
 }
 
 #[test]
-fn every_job_gets_a_gpu_of_its_own_in_the_order_of_the_queue() {
+fn every_job_gets_its_own_gpu_in_the_order_of_the_queue() {
     assert_eq!(
         round(
             [unpartitioned(40_960, IDLE), unpartitioned(40_960, IDLE)],

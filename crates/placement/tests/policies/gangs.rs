@@ -140,7 +140,7 @@ fn a_gang_over_two_nodes_gets_its_groups_on_one_node_each() {
     };
     assert_eq!([1, 2, 3, 4].map(node), ["n0", "n0", "n1", "n1"]);
     let gpus: BTreeSet<_> = places.values().map(|place| place.gpu.clone()).collect();
-    assert_eq!(gpus.len(), 4, "each member has a GPU of its own");
+    assert_eq!(gpus.len(), 4, "each member has its own GPU");
 }
 
 #[test]

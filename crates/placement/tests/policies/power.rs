@@ -68,7 +68,7 @@ fn a_job_waits_that_would_exceed_the_cap_and_its_explanation_has_the_figures() {
 }
 
 #[test]
-fn a_large_job_that_waits_for_power_is_not_passed_by_small_ones_for_ever() {
+fn a_large_job_that_waits_for_power_is_not_passed_by_small_ones_forever() {
     let cluster = build::cluster([a100(&[("1g.5gb", 0, taken(100))]), a100(&[])]);
     // A whole GPU adds 322 W, and a small slice 46 W.
     let jobs = queue([gib(39), gib(4)]);

@@ -102,7 +102,7 @@ proptest! {
         for policy in NAMES {
             let mut decided: Vec<_> = decide(policy, &cluster, &queue).iter().map(id).collect();
             if *policy == "tessera" {
-                // It has an order of service of its own.
+                // It has its own order of service.
                 decided.sort_unstable();
             }
 

@@ -288,8 +288,8 @@ fn answers_are_recorded_by_question() {
     assert!(answers.get("demands").is_none(), "what is unknown needs no record");
 }
 
-/// Each line has a digest and a record, written before facts had their own type. The explanations
-/// have the wording of that time.
+/// Each line has a digest and a record, from before facts had their own type. The explanations have the
+/// wording of that time.
 const FORMAT_1: &str = include_str!("../fixtures/rounds-format-1.txt");
 
 fn format_1() -> impl Iterator<Item = (&'static str, RoundRecord)> {

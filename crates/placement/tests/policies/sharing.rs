@@ -56,7 +56,7 @@ fn two_half_slice_jobs_start_one_slice_on_which_both_fit() {
 }
 
 #[test]
-fn a_third_sharing_job_that_does_not_fit_gets_a_slice_of_its_own() {
+fn a_third_sharing_job_that_does_not_fit_gets_its_own_slice() {
     let cluster = cluster([a100(&[])]);
 
     let three = decided("scheme-b", &cluster, &halves([gib(4), gib(4), gib(2)]));
@@ -204,7 +204,7 @@ fn a_whole_gpu_with_mig_off_is_shared_too() {
 }
 
 #[test]
-fn exclusive_gives_each_sharer_a_gpu_of_its_own() {
+fn exclusive_gives_each_sharer_its_own_gpu() {
     let two = cluster([a100(&[]), a100(&[])]);
 
     let places = decided("exclusive", &two, &halves([gib(4), gib(4), gib(4)]));

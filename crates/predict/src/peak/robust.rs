@@ -44,8 +44,8 @@ const LINE: usize = 5;
 const INTERVAL_PRIORS: [f64; CURVES] =
     [0.005, 0.02, 0.06, 0.06, 0.06, 0.59, 0.06, 0.06, 0.06, 0.02, 0.005];
 
-/// The prior of the exponents for the expected value: near the line, and smooth. A strong curve is far off at the end,
-/// so even a small part of it moves a mean of few samples.
+/// The prior of the exponents for the expected value: near the line, and smooth. A strong curve is far off at
+/// the end, so even a small weight of it shifts a mean of few samples.
 const VALUE_PRIORS: [f64; CURVES] =
     [0.000_5, 0.002, 0.04, 0.12, 0.2, 0.275, 0.2, 0.12, 0.04, 0.002, 0.000_5];
 
@@ -96,7 +96,7 @@ pub struct PeakPredictor {
     /// The position before the first one of the curves.
     origin: f64,
     taken: u64,
-    /// Samples outside of the interval, of which it is open whether they are spikes.
+    /// Samples outside of the interval that may or may not be spikes.
     outside: [(f64, f64); RUN_OF_CHANGE],
     outside_count: usize,
     outside_above: bool,
@@ -221,8 +221,9 @@ impl PeakPredictor {
         if near && self.may_act(capacity, lead) { PeakAdvice::Act } else { PeakAdvice::Report }
     }
 
-    /// Returns whether a job without a checkpoint should be restarted on a larger slice now. Then it loses what it has
-    /// done. Otherwise it loses all until the crossing, with the probability of a crossing.
+    /// Returns whether a job without a checkpoint should be restarted on a larger slice now. A restart loses
+    /// the finished work. Without one, all work until the crossing is lost, with the probability of a
+    /// crossing.
     ///
     /// `restart` is what a restart takes in addition to the lost work. Positions count from the attempt's start.
     pub fn restart_pays(&self, capacity: f64, end: Option<f64>, restart: f64) -> bool {

@@ -6,7 +6,7 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use crate::number::float;
 
-/// Degrees of freedom with a quantile of their own. Beyond them it changes by less than a
+/// Degrees of freedom with their own quantile. Beyond them it changes by less than a
 /// thousandth, and the last one, which is larger, is used.
 const FREEDOM_MAX: usize = 512;
 

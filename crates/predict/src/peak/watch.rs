@@ -21,7 +21,7 @@ const BAND_POINTS: u64 = 8;
 /// up, so that a mean over all would be too long forever.
 const PACE_WEIGHT: f64 = 0.3;
 
-/// The inputs of a decision besides the attempt's readings.
+/// The inputs of a decision other than the attempt's readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchTerms {
     /// The memory that it may use.
@@ -32,7 +32,7 @@ pub struct WatchTerms {
     pub delay: Millis,
     /// The expected remaining time of the attempt; `None` if unknown.
     pub left: Option<Millis>,
-    /// The time of a restart besides the lost work.
+    /// The time of a restart without the lost work.
     pub restart: Millis,
 }
 
@@ -173,7 +173,8 @@ impl MemoryWatch {
         }
     }
 
-    /// Takes a report. Readings in another unit begin a new curve: a companion counts better than the driver.
+    /// Takes a report. Readings in another unit begin a new curve: a companion counts more exactly than the
+    /// driver.
     pub fn take(&mut self, report: &MemoryReadings) {
         if report.unit != self.curve.unit {
             *self = Self::new(report.unit);

@@ -102,7 +102,7 @@ impl ControlLog {
     }
 
     /// Returns a server that ended before it became ready, and its status.
-    pub fn stillborn(&self) -> Option<(u32, i32)> {
+    pub fn failed_server(&self) -> Option<(u32, i32)> {
         let mut ended = self.ended.iter().filter(|(pid, _)| !self.ready.contains(pid));
         ended.next_back().map(|(pid, status)| (*pid, *status))
     }
@@ -191,7 +191,7 @@ mod tests {
              [2026-11-21 11:22:09.093 Control 15848] NEW SERVER 15868: Ready\n",
         );
 
-        assert_eq!(log.stillborn(), Some((15867, 1)));
+        assert_eq!(log.failed_server(), Some((15867, 1)));
         assert!(log.is_ready(15868));
         assert_eq!(log.end_of(15868), None);
         log.read("[2026-11-21 11:23:09.081 Control 15848] Server 15868 exited with status 9\n");

@@ -1,7 +1,7 @@
 //! Classifies one line of output as evidence about GPU memory.
 //!
 //! The names of the error come from the libraries' sources: drivers and runtimes (`cuda.h`, `driver_types.h`),
-//! the allocators of the frameworks, and programs that print sentences of their own.
+//! the allocators of the frameworks, and programs that print their own sentences.
 
 /// What a line means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum LineMeaning {
     Handled,
     /// The program makes progress.
     Progress,
-    /// It ends by another error of its own.
+    /// It ends by another, own error.
     OtherError,
     /// A new exception that the one before it caused.
     Chained,

@@ -3,7 +3,7 @@
 //! A GPU with MIG off has one file, named by its index (`0`). Each instance has one, named by the
 //! indices of its GPU and of the driver's GPU instance (`0.3`). Each line has one job's number. A
 //! device without jobs has no file: older exporters drop the figures of a device whose file is
-//! empty. A GPU in MIG mode has no file of its own: its figures don't belong to a single job.
+//! empty. A GPU in MIG mode has no file: its figures don't belong to a single job.
 //!
 //! # Source
 //!

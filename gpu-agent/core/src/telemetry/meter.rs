@@ -333,8 +333,9 @@ impl Meter {
             }
         }
         let mut busy = BTreeMap::<Slot, u64>::new();
-        // The driver rounds a process's load down; that of the GPU is its only attempt's. What belongs to no attempt
-        // may be a process of the same job, whose first attempt is on another GPU: none counts as idle beside it.
+        // The driver rounds a process's load down; that of the GPU is its only attempt's. What belongs to no
+        // attempt may be a process of the same job, whose first attempt is on another GPU. So none counts as
+        // idle meanwhile.
         let is_all_busy = activity.other > 0
             || activity.attempts.len() == 1
                 && sample.busy_percent.is_some_and(|percent| percent > 0);

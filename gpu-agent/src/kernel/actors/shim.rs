@@ -125,7 +125,7 @@ impl ShimConnection {
                 if writer.send(&ToShim::Welcome(welcome)).await.is_ok() {
                     let outbox = Rc::clone(&self.outbox);
                     let writing = write_frames(connection, writer, outbox);
-                    tokio::join!(self.attend(session, pid, reader, ended), writing);
+                    tokio::join!(self.pass_reports(session, pid, reader, ended), writing);
                 } else {
                     pass(&self.queue, Leave { session, why: SessionEnd::Gone }).await;
                 }
@@ -139,7 +139,7 @@ impl ShimConnection {
     }
 
     /// Passes on what the process reports, until its session ends.
-    async fn attend(
+    async fn pass_reports(
         &self,
         session: SessionId,
         pid: u32,
@@ -148,9 +148,9 @@ impl ShimConnection {
     ) {
         let process = WatchedProcess::watch(pid);
         let why = tokio::select! {
-            // What the queue says comes first: the end of its answers follows from it.
+            // The queue's answers come first: their end follows from them.
             biased;
-            // A queue that was lost to a bug does not say why. It is back at once.
+            // A queue that was lost to a bug gives no reason. It is back at once.
             why = ended => why.unwrap_or(SessionEnd::Stopping),
             // The process is dead, so its unread records are worthless.
             () = process.ended() => SessionEnd::Gone,

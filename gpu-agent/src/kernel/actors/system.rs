@@ -21,7 +21,7 @@ use crate::kernel::timer::Timer;
 /// How long sessions have to send their last frames.
 const LAST_FRAMES_WITHIN: Duration = Duration::from_millis(300);
 
-/// Runs a GPU's queues on this thread until they shall stop. `ready` learns where they listen.
+/// Runs a GPU's queues on this thread until they are stopped. `ready` learns where they listen.
 pub fn run(mut plane: PlaneParts, ready: &Sender<Result<SocketAddr, StartError>>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -44,7 +44,7 @@ impl NvmlLibrary {
         call!(self.nvmlGpmMigSampleGet(device, instance, into.0))
     }
 
-    /// Returns how many of the multiprocessors were busy between two samples of an instance, in thousandths of its own;
+    /// Returns how many of the multiprocessors were busy between two samples of an instance, in thousandths of the instance's;
     /// `None` if the driver does not report it.
     pub fn busy_between(&self, earlier: CounterSample, later: CounterSample) -> Option<u16> {
         let metrics = filled(|place: *mut nvmlGpmMetricsGet_t| {

@@ -106,7 +106,7 @@ impl Session {
     }
 
     /// Returns whether its program runs, and is not the attempt's own.
-    pub fn runs_besides(&self) -> bool {
+    pub fn is_running_session(&self) -> bool {
         self.end.is_none() && self.name != SessionName::Main
     }
 
@@ -241,7 +241,7 @@ impl Session {
                 ToSession::Taken { total } => self.output.confirm(total),
                 ToSession::HangUp => {
                     self.leave(now);
-                    self.hang_up(now, effects);
+                    self.close_terminal(now, effects);
                 }
             }
         }
@@ -332,7 +332,7 @@ impl Session {
             return;
         }
         if self.client.is_none() && !self.hung_up && self.alone_since.plus(ALONE_FOR) <= now {
-            self.hang_up(now, effects);
+            self.close_terminal(now, effects);
         }
         if self.kill_at.is_some_and(|at| at <= now) {
             self.kill_at = None;
@@ -344,7 +344,7 @@ impl Session {
     }
 
     /// Ends the program as a closed terminal does: its user is gone.
-    fn hang_up(&mut self, now: Millis, effects: &mut Vec<MainEffect>) {
+    fn close_terminal(&mut self, now: Millis, effects: &mut Vec<MainEffect>) {
         if self.hung_up || self.end.is_some() {
             self.hung_up = true;
             return;

@@ -100,7 +100,7 @@ async fn the_agents_unit_allows_all_that_jobs_need() {
     assert!(unit.lines().any(|line| line == "ProtectSystem=full"), "{unit}");
     let dropped = dropped(&unit);
     assert!(dropped.len() > 10, "{dropped:?}");
-    // Not below /tmp, where attempts have no /tmp of their own.
+    // Not below /tmp, where attempts have no private /tmp.
     let mut stage = stage_with(Path::new("/var/lib"), "", |_, command| {
         let confine = move || {
             protect_system()?;

@@ -1,4 +1,4 @@
-//! An agent with an account of its own, behind a launcher with setuid.
+//! An agent with its own account, behind a launcher with setuid.
 
 use std::ffi::CString;
 use std::os::unix::fs::PermissionsExt;
@@ -23,8 +23,8 @@ enum HostProc {
     Own,
 }
 
-/// A node whose agent has an account of its own, and whose launcher is root's with setuid. `None` where this machine
-/// can't give the agent a view of its own on `/etc`.
+/// A node whose agent has its own account, and whose launcher is root's with setuid. `None` where this machine
+/// can't give the agent its own view on `/etc`.
 async fn unprivileged_stage(host: HostProc) -> Option<Stage> {
     let folder = tempfile::tempdir().unwrap();
     let etc = folder.path().join("etc");
@@ -59,7 +59,7 @@ async fn unprivileged_stage(host: HostProc) -> Option<Stage> {
     // SAFETY: only system calls are made between fork and exec.
     unsafe { probe.pre_exec(enter.clone()) };
     if probe.status().is_err() {
-        eprintln!("SKIPPED: this machine gives a process no mounts of its own");
+        eprintln!("SKIPPED: this machine gives a process no private mounts");
         return None;
     }
     let launcher = folder.path().join("tessera-launch");
@@ -122,7 +122,7 @@ async fn run_jobs_of_others(mut stage: Stage) {
         format!("64001\n64001\nCapEff:\t{zero}\nCapBnd:\t{zero}\nNoNewPrivs:\t1\n64001\n");
     assert_eq!((record.outcome, text), (Outcome::Succeeded, expected), "{record:?}");
 
-    // Outputs are opened and read as the user, whom the agent can't read.
+    // Outputs are opened and read as the user: the agent itself can't read them.
     let home = stage.home();
     std::fs::set_permissions(&home, PermissionsExt::from_mode(0o700)).unwrap();
     let mut order = stage.of("ada", "echo hers");

@@ -148,7 +148,7 @@ pub fn power_under_mps(sharers: &[ContentionSharer]) -> u64 {
     }
 }
 
-/// The same for jobs on slices of their own. Source: study, figure 12: 1.15 typically.
+/// The same for jobs on separate slices. Source: study, figure 12: 1.15 typically.
 pub const POWER_UNDER_MIG: u64 = 1_150;
 
 fn busy(sharer: &ContentionSharer, part_of_gpu: f64) -> f64 {

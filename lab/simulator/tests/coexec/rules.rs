@@ -38,7 +38,7 @@ fn pairs() -> Vec<[CalibrationRow; 2]> {
     (0..MEDIUM.len()).flat_map(with).collect()
 }
 
-/// How uneven it is what two lose (0: both the same; 0.5: one loses everything that is lost).
+/// Returns how uneven the losses of two jobs are (0: both the same; 0.5: one loses everything that is lost).
 fn gini(slowed: &[f64]) -> f64 {
     let [a, b] = slowed else { panic!("two share: {slowed:?}") };
     let (a, b) = (a - 1.0, b - 1.0);

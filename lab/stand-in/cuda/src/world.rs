@@ -120,7 +120,7 @@ unsafe impl Send for DriverState {}
 impl DriverState {
     /// Makes the state of a process that has not initialised the driver yet.
     ///
-    /// `changed` is notified of progress, and `executor` is run by a thread of its own from the first
+    /// `changed` is notified of progress, and `executor` is run by its own thread from the first
     /// operation on.
     pub fn new(
         settings: &CudaSettings,

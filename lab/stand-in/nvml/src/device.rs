@@ -176,7 +176,7 @@ nvml! {
         failed.set(broke.into())
     }
 
-    /// Each value has a code of its own; fields that the stand-in lacks are not supported.
+    /// Each value has its own code; fields that the stand-in lacks are not supported.
     fn nvmlDeviceGetFieldValues(
         device: nvmlDevice_t,
         count: c_int,

@@ -27,7 +27,7 @@ struct PlayerArguments {
     /// together; "ready" is written when this one can.
     #[arg(long)]
     wait: bool,
-    /// Threads that play it at the same time, each on streams of its own.
+    /// Threads that play it at the same time, each on its own streams.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
 }

@@ -8,7 +8,7 @@
 //! | kernels of one context | one at a time: by the stream's priority, then as they became ready |
 //! | contexts of several processes | time slices in turn; changing over costs [`DeviceRules::switch`] |
 //! | clients of one MPS server | at the same time: see [`rates`] |
-//! | copies | on engines of their own, which they share evenly, whatever the kernels do |
+//! | copies | on separate engines, which they share evenly, whatever the kernels do |
 //!
 //! A kernel that has begun is never withdrawn; at the end of a time slice it stops, and continues
 //! in the next. All times are nanoseconds of one clock. Cutting an advance into several changes

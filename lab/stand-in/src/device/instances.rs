@@ -16,8 +16,8 @@ pub struct SlotPlacement {
 impl DeviceState {
     /// Creates a GPU instance, at `at` or wherever there is space.
     ///
-    /// Without a placement the highest start that is legal is taken. Drivers choose by a rule
-    /// of their own that no source states, so nothing may depend on this one.
+    /// Without a placement the highest start that is legal is taken. Drivers choose by their own rule
+    /// that no source states, so nothing may depend on this one.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl DeviceGpu {
         })
     }
 
-    /// Numbers instances as drivers do. Each size has a range of its own (on an A100 0 for the
+    /// Numbers instances as drivers do. Each size has its own range (on an A100 0 for the
     /// whole GPU, from 1 for halves, from 3 for quarters, from 7 for eighths). Within it the lowest
     /// free number is taken, whatever the slot.
     fn next_instance_id(&self, slot: Slot) -> u32 {

@@ -128,7 +128,7 @@ const COMMANDS: &[&str] = &[
     "device_query",
 ];
 
-/// A control program in folders of its own.
+/// A control program in its own folders.
 #[derive(Debug)]
 pub struct TranscriptRig<'a> {
     /// The program.

@@ -1,4 +1,4 @@
-//! A node of its own and a copy of the driver for each test.
+//! A separate node and copy of the driver for each test.
 
 use std::collections::BTreeMap;
 use std::fs;

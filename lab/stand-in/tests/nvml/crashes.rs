@@ -20,7 +20,7 @@ fn a_process_killed_at_any_moment_leaves_a_legal_readable_node() {
     for kill in 0..KILLS {
         let before = rig.node.read().unwrap();
         let mut workers = [0, 1].map(|_| {
-            rig.child("crashes::as_child_creates_and_destroys_for_ever")
+            rig.child("crashes::as_child_creates_and_destroys_forever")
                 .env("TESSERA_SIM_LATENCY", "0.005")
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -60,7 +60,7 @@ fn wait_for_a_write(rig: &Rig, before: &DeviceState) {
     }
 }
 
-/// What killed processes left behind can be destroyed like anything else.
+/// Checks that what killed processes left behind can be destroyed like anything else.
 fn sweep(rig: &Rig) {
     let device = rig.device(0);
     for instance in &rig.node.read().unwrap().gpus[0].instances {
@@ -77,7 +77,7 @@ fn sweep(rig: &Rig) {
 }
 
 #[test]
-fn as_child_creates_and_destroys_for_ever() {
+fn as_child_creates_and_destroys_forever() {
     let Some(nvml) = as_child() else { return };
     let device = nvml.device_by_index(0).unwrap();
     let create = nvml.lib().nvmlDeviceCreateGpuInstance.as_ref().unwrap();

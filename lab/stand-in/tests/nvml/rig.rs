@@ -1,4 +1,4 @@
-//! A node of its own and a copy of the library for each test.
+//! A separate node and copy of the library for each test.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -163,7 +163,7 @@ pub fn as_child() -> Option<Nvml> {
     Some(Nvml::builder().lib_path(&library).init().unwrap())
 }
 
-/// Opens a copy of the library of its own: the loader knows libraries by file, and each has
+/// Opens its own copy of the library: the loader knows libraries by file, and each has
 /// one node.
 pub fn open(
     folder: &TempDir,

@@ -1,6 +1,6 @@
 //! How long a program with kernel-level sharing waits when its queue dies or returns, or when the
-//! holder is killed. Players run on the CUDA stand-in under the shim, and the agent's endpoint in a
-//! process of its own. Everything is read from the device's trace and the shim's log, on one clock.
+//! holder is killed. Players run on the CUDA stand-in under the shim, and the agent's endpoint in its own
+//! process. Everything is read from the device's trace and the shim's log, on one clock.
 //!
 //! ```text
 //! ./x build

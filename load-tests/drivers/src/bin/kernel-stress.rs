@@ -45,7 +45,6 @@ struct Arguments {
     out: Option<PathBuf>,
 }
 
-/// One scene.
 struct StressScene {
     name: &'static str,
     /// What the queue measures of each program in advance.

@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<()> {
     let alone = measure(alone, &arguments);
     drop(cluster);
     let result = json!({
-        "what": "a key from the keyboard to the screen, in run --pty bash and in a bash of its own",
+        "what": "a key from the keyboard to the screen, in run --pty bash and in a bash that it starts itself",
         "machine": machine::facts(),
         "pause_ms": arguments.pause_ms,
         "over_tcp": network.millis(),

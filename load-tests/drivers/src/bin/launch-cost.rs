@@ -1,5 +1,5 @@
 //! What a start through `tessera-launch` costs: from the order to the reported end of `/bin/true`, next to a process
-//! that the caller starts itself. As root it also becomes another account, with and without mounts of its own.
+//! that the caller starts itself. As root it also becomes another account, with and without private mounts.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd};

@@ -49,7 +49,6 @@ const TASKS: u64 = 8;
 /// slice take.
 const DIFFERS_MS: u128 = 500;
 
-/// A job of the trace.
 struct TraceJob {
     name: String,
     submit_ms: u64,

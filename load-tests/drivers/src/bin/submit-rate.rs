@@ -137,7 +137,7 @@ fn full_cluster() -> Cluster {
     cluster
 }
 
-/// What a lab user submits: a script with a name, an environment, limits and an output file.
+/// Returns a typical job of a lab user: a script with a name, an environment, limits and an output file.
 fn single() -> SubmitRequest {
     SubmitRequest {
         name: Some("resnet50-cifar".into()),

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The attempts are of jobs of an hour on slices of one to seven sevenths, some of them shared. They are
-//! spread evenly over ten half-lives. The store is a PostgreSQL of its own that forgets nothing, and each
-//! reading has a connection of its own, as a leader has.
+//! spread evenly over ten half-lives. The store is its own PostgreSQL that forgets nothing, and each
+//! reading has its own connection, as a leader has.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -43,7 +43,7 @@ fn well() -> ExitRecord {
     record_without_exit(Outcome::Succeeded, String::new())
 }
 
-/// Ada's jobs 90 and 91 run on GPUs of their own. Her job 1 and bob's job 2 wait, and neither names
+/// Ada's jobs 90 and 91 run on separate GPUs. Her job 1 and bob's job 2 wait, and neither names
 /// a size.
 fn cluster_of_two() -> ClusterState {
     let running = [(90, 0, "7g.40gb", None), (91, 1, "7g.40gb", None)];

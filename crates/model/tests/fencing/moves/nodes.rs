@@ -27,7 +27,7 @@ fn can_fence(agent: &Agent, shepherds: bool) -> bool {
     agent.live() > 0 && (agent.up || shepherds)
 }
 
-/// What a node does by itself.
+/// Adds the moves that a node makes by itself.
 pub fn own_moves(moves: &mut Moves<'_>, node: Node) {
     let state = moves.before;
     let agent = &state.agents[node];

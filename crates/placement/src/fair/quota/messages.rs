@@ -119,6 +119,6 @@ fn requested_slices(members: u32, takes: Option<u32>) -> String {
     let this = if members > 1 { format!("this gang of {members}") } else { "this job".to_owned() };
     match takes {
         Some(takes) => format!("{this} needs at least {takes} more"),
-        None => format!("{this} needs a slice of its own"),
+        None => format!("{this} needs its own slice"),
     }
 }

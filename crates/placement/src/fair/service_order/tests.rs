@@ -10,7 +10,7 @@ fn account(name: &str, shares: u32, hours: u64) -> Option<Account> {
     Some(Account { name: name.into(), shares, used, quota: None, member: None })
 }
 
-/// The users' recent usage in hours. Each user has an account of its own with one share.
+/// The users' recent usage in hours. Each user has its own account with one share.
 struct Had(BTreeMap<JobId, (&'static str, u64)>);
 
 impl JobTable for Had {

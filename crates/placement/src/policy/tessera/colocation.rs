@@ -2,7 +2,7 @@
 //!
 //! The search of a GPU places pairs as it places jobs: a pair that may share is tried as one [`super::pairs::SlotUnit`], in every
 //! slot of every layout. It shares in the way ([`SharingMode`]) that is predicted to do most there. The search
-//! also tries all ways in which each has a slot of its own. Two share only if they are of one user, and the memory of both
+//! also tries all ways in which each has its own slot. Two share only if they are of one user, and the memory of both
 //! fits:
 //!
 //! - **Under MPS**, with parts of the multiprocessors that add up to all of them (the co-execution

@@ -4,7 +4,7 @@
 //! waits. After both, pairs of GPUs are considered: one job moves to the other GPU, or two jobs
 //! swap places, and all jobs of both GPUs are placed again. The pairs whose moved jobs can gain
 //! most are tried first. An exchange has to clear the same hurdle as any change under running jobs,
-//! with both moves counted. No job is moved at a price above what is left of it.
+//! with both moves counted. No job is moved if the move costs more than its remaining time.
 //!
 //! Each trial costs two searches of one GPU, which count towards the round's
 //! [`super::Tessera::effort`].
@@ -133,7 +133,7 @@ impl Search<'_, '_> {
     fn side(&mut self, at: usize) -> ExchangeSide {
         let (kind, placements) = (self.index.gpu(at).kind, self.index.gpu(at).placements.clone());
         let mut movers = Vec::new();
-        // Jobs that share a slice are left out: a search gives each job a slice of its own.
+        // Jobs that share a slice are left out: a search gives each job its own slice.
         if !placements.iter().any(PlacedJob::shares) {
             for placed in placements {
                 if self.scoring.outlasts_move(self.index.kinds(), placed.job)

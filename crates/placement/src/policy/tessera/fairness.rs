@@ -3,7 +3,7 @@
 //!
 //! An account's factor ([`crate::fair::factor`]) multiplies the urgency of all its jobs, so that
 //! the order among an account's own jobs doesn't change. Urgency grows with waiting time without
-//! limit, so no account is shut out for ever.
+//! limit, so no account is shut out forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

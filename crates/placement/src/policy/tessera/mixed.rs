@@ -1,25 +1,25 @@
-//! A round in which some jobs can be moved and others stay where they start.
+//! A round in which some jobs can be migrated and others stay where they start.
 //!
-//! A job is **weighed** if times of its task are known and it can be moved again. Then a slice that turns out
-//! too large or too small later can be replaced, and the exact search places it. All others are placed for
+//! A job is **weighed** if times of its task are known and it can be migrated later. Then the exact search
+//! places it, since a slice that turns out too large or too small can be replaced. All others are placed for
 //! their whole run by [`stay`].
 //!
-//! - Who runs and can't be moved stays where it is: the search plans around it.
-//! - Who runs, could be moved and is of unknown length is expected to run on for as long as it has run
-//!   ([`AssumedRun`]). So it gets slices that nobody needs, and leaves them again, once it has run for long
-//!   enough that the move pays.
-//! - Where others wait since the slices are taken, the search may free space: jobs that run and can be moved
-//!   shrink or go elsewhere, if that pays.
-//! - A job that stays gets a size that suits it for its whole run, or waits for one, where jobs that can be moved
-//!   leave it such a slice ([`MissedSizes`]). Otherwise it would get only the rest.
-//! - While a job that stays waits, all jobs that wait stand in one order, and get places for their whole run. Those that
-//!   can be moved get a better place later.
-//! - Of two slices on which a job was seen to be as quick the smaller one is better ([`THRIFT`]). Of
-//!   two on which it is only taken to be, the larger one is better for a job that starts. It may be quicker there,
-//!   no job waits for it, and what it takes there is known from then on. A job that runs is expected to gain there
-//!   what jobs usually gain.
-//! - A weighed job for which the search finds nothing is placed as those that stay.
-//! - While a job waits, the search moves others only to free a place for the first one that does.
+//! - A running job that can't be migrated stays where it is: the search plans around it.
+//! - A running job that could be migrated and has an unknown length is expected to run on for as long as it
+//!   has run ([`AssumedRun`]). So it gets slices that no other job needs. It leaves them again once it has
+//!   run for long enough that the move pays.
+//! - Where others wait because all slices are taken, the search may free space. Running jobs that can be
+//!   migrated then get smaller slices or move elsewhere, if that pays.
+//! - A job that stays gets a size that suits it for its whole run, or waits for one if jobs that can be
+//!   migrated leave it such a slice ([`MissedSizes`]). Otherwise it would get only what is left.
+//! - While a job that stays is waiting, all waiting jobs have one order, and get placements for their whole
+//!   run. Those that can be migrated get a better placement later.
+//! - Of two slices on which runs of a job were equally fast, the smaller one is better ([`THRIFT`]). If this
+//!   is only assumed, the larger one is better for a starting job. It may be faster there, no job waits for
+//!   that slice, and its time there is known afterwards. A running job is expected to gain there what jobs
+//!   usually gain.
+//! - A weighed job for which the search finds nothing is placed like those that stay.
+//! - While jobs wait, the search moves others only to free a slice for the first waiting job.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -38,17 +38,18 @@ use crate::predictor::{Knowledge, Predictor, RunTime, SharedPart, SpeedBasis, Sp
 use crate::request::SliceRequest;
 use crate::view::{ClusterView, GpuView, InstanceState, MpsClient, QueuedJob};
 
-/// What each compute slice more has to gain a job, in parts of its time. Chosen: less than a
-/// measurement's error, enough to decide between slices on which it is as quick.
+/// The gain that each further compute slice must bring a job, as a part of its time. Chosen: less than a
+/// measurement's error, and enough to decide between slices on which it is equally fast.
 const THRIFT: f64 = 0.005;
-/// What more than its time a larger slice is hoped to gain a job that was never seen there, in
-/// parts of one for a whole GPU. Chosen: enough to decide between equals, no reason to stop anybody.
+/// The additional gain that is assumed of a larger slice on which the task never ran, as a fraction of one
+/// for a whole GPU. Chosen: enough to decide between equals, and no reason to stop a job.
 const HOPE: f64 = 0.01;
-/// What is taken to be the time of a job of which none is known. Chosen.
+/// The assumed time of a job without any known time. Chosen.
 const UNKNOWN_TIME: Millis = Millis::from_secs(3_600);
-/// Jobs for which a round looks for better sizes than those that are free. Chosen by the time of a round.
+/// The most jobs for which a round looks for better sizes than the free ones. Chosen to limit the duration of
+/// a round.
 const SQUEEZED_MAX: usize = 4;
-/// Most jobs that one round weighs. As many as [`Tessera`] looks at.
+/// The most jobs that one round weighs: as many as [`Tessera`] considers.
 const WEIGHED_MAX: usize = 64;
 
 /// Returns the jobs that have an instance to themselves.
@@ -60,7 +61,7 @@ fn running(cluster: &ClusterView) -> impl Iterator<Item = JobId> {
     })
 }
 
-/// Returns where each job is that has an instance to itself.
+/// Returns the place of each job that has an instance to itself.
 fn homes(cluster: &ClusterView) -> HashMap<JobId, (&GpuView, Slot)> {
     let instances =
         cluster.gpus.iter().flat_map(|gpu| gpu.instances.iter().map(move |on| (gpu, on)));
@@ -117,13 +118,15 @@ pub(super) fn decide(
         decided.extend(leftovers(input, &left, &hidden, starts_max));
         return decided;
     }
-    // Jobs that can be moved stand in one order with those that stay: else the latter would always be first.
+    // Jobs that can be migrated are in one order with those that stay: otherwise the latter would always be
+    // first.
     let stays = stay::decide(input, queue, starts_max);
     let mut decided = stays.decisions;
     let starts = decided.iter().filter(|decision| waiting(decision).is_none()).count();
     let left_to_start = starts_max.saturating_sub(starts);
     let mut found = Vec::new();
-    // Who would get a poor size for its whole run gets a good one, if those that can be moved leave it.
+    // A job that would get a poor size for its whole run gets a good one, if jobs that can be migrated leave
+    // it.
     let squeezed =
         stays.missed.iter().filter(|missed| moves && Some(missed.job) != stays.first_waiting);
     for missed in squeezed.take(SQUEEZED_MAX) {
@@ -141,7 +144,7 @@ pub(super) fn decide(
     let first = queue.iter().copied().find(|job| stays.first_waiting == Some(job.id));
     match first {
         _ if !moves => {}
-        // Its reserved place is freed for it, or left alone.
+        // Its reserved slot is freed for it, or not touched.
         Some(first) if frees_capacity(first, &decided) => {
             let better = search(&hidden, &[first], &stays.missed, left_to_start);
             if placed(&better).contains(&first.id) {
@@ -160,8 +163,8 @@ pub(super) fn decide(
     decided
 }
 
-/// Returns whether every job that runs or waits is weighed, and its times are measured, so that the
-/// search alone decides.
+/// Returns whether all running and waiting jobs are weighed and have measured times, so that the search alone
+/// decides.
 pub(super) fn all_weighed<'q>(
     cluster: &ClusterView,
     knowledge: Knowledge<'_>,
@@ -187,8 +190,8 @@ pub(super) fn are_weighed<'q>(
     waiting.all(|job| is_weighed(&kinds, knowledge, job) && is_measured(&kinds, knowledge, job.id))
 }
 
-/// Returns whether a job's time on a whole GPU rests on runs: else its larger slices are hoped to
-/// be faster.
+/// Returns whether a job's time on a whole GPU is based on runs: otherwise larger slices are assumed to be
+/// faster.
 fn is_measured(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: JobId) -> bool {
     kinds.iter().any(|gpu| {
         let largest = gpu.mig.as_deref().and_then(|mig| mig.largest());
@@ -208,7 +211,7 @@ fn occupants(cluster: &ClusterView) -> impl Iterator<Item = JobId> {
     })
 }
 
-/// Returns whether a job's times are known, and it could be moved again.
+/// Returns whether a job's times are known and it could be migrated again.
 fn is_weighed(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: &QueuedJob) -> bool {
     job.share.is_none()
         && can_be_weighed(&knowledge.jobs.facts(job.id))
@@ -223,12 +226,12 @@ fn is_timed(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: JobId) -> bool {
     })
 }
 
-/// Returns whether a job's progress is known, and it could be moved again.
+/// Returns whether a job's progress is known and it could be migrated again.
 const fn can_be_weighed(facts: &JobFacts) -> bool {
     facts.done.is_some() && facts.migration_price.is_some()
 }
 
-/// Returns whether any running job could be moved: if none, there is nothing to search.
+/// Returns whether any running job could be migrated: if none could, there is nothing to search.
 fn anybody_moves(cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
     running(cluster).any(|job| knowledge.jobs.migration_price(job).is_some())
 }
@@ -240,8 +243,8 @@ const fn started_job(decision: &Decision) -> Option<JobId> {
     }
 }
 
-/// Takes a job's start out of what was decided. There is none to take out where others start on the same GPU:
-/// their steps may need its own.
+/// Removes a job's start from the decisions. It stays if other jobs start on the same GPU: their steps may
+/// depend on its steps.
 fn without_start<'q>(
     queue: &[&'q QueuedJob],
     decided: &[Decision],
@@ -261,9 +264,9 @@ const fn waiting(decision: &Decision) -> Option<JobId> {
     }
 }
 
-/// Returns whether the search may look for space for a job that the rules let wait.
+/// Returns whether the search may look for space for a job that has to wait by the rules.
 fn frees_capacity(job: &QueuedJob, decided: &[Decision]) -> bool {
-    // One that names its profile could not be distinguished from one that may have the whole GPU.
+    // A job that names its profile could not be distinguished from one that may have the whole GPU.
     job.share.is_none()
         && !matches!(job.gpu, GpuRequest::Profile(_))
         && decided.iter().any(|decision| match decision {
@@ -299,7 +302,7 @@ fn placed_jobs(decision: &Decision) -> Vec<JobId> {
     }
 }
 
-/// Returns the cluster with GPUs that nothing more may be decided for in this round.
+/// Returns the cluster, with some GPUs closed for the rest of this round.
 fn without(cluster: &ClusterView, hidden: &BTreeSet<GpuId>) -> ClusterView {
     let mut seen = cluster.clone();
     for gpu in seen.gpus.iter_mut().filter(|gpu| hidden.contains(&gpu.id)) {
@@ -308,7 +311,7 @@ fn without(cluster: &ClusterView, hidden: &BTreeSet<GpuId>) -> ClusterView {
     seen
 }
 
-/// Places by the rules the jobs that the search left, on GPUs that nothing was decided for yet.
+/// Places the jobs that the search left by the rules, on GPUs without a decision in this round.
 fn leftovers(
     input: StayInput<'_>,
     left: &[&QueuedJob],
@@ -341,20 +344,20 @@ fn leftovers(
     decided
 }
 
-/// The knowledge of the search: what is known, what is assumed of jobs that run and could be moved, and that
-/// all other jobs stay where they are.
+/// The knowledge of the search: what is known, what is assumed of running jobs that could be migrated, and
+/// that all other jobs stay where they are.
 struct Known<'f> {
     knowledge: Knowledge<'f>,
     kinds: &'f [&'f GpuView],
     /// The waiting jobs that the search may place.
     candidates: HashMap<JobId, &'f QueuedJob>,
-    /// Of jobs that stay, the sizes that suit them for their whole run.
+    /// The sizes that suit the jobs that stay for their whole run.
     missed: HashMap<JobId, Vec<MissedSize>>,
     /// Where jobs run.
     homes: HashMap<JobId, (&'f GpuView, Slot)>,
-    /// What the search may do with a job, as far as it was computed: each takes several predictions.
+    /// What the search may do with each job, as far as it was computed: that takes several predictions.
     standings: RefCell<HashMap<JobId, Standing>>,
-    /// What the search takes off a whole GPU's score for energy, in parts of one.
+    /// The part of a whole GPU's score that the search subtracts for energy, as a fraction of one.
     thrift: f64,
     now: Millis,
 }
@@ -370,11 +373,12 @@ enum Standing {
     Stays,
 }
 
-/// The run of a job of which nothing is known but how long it has run. It is expected to run on for as long
-/// again: of jobs whose lengths differ by orders of magnitude, those that have run for long run on for long.
+/// The run of a job of which only the time since its start is known. It is expected to run on for as long
+/// again: where the lengths of jobs differ by orders of magnitude, those that have run for long run on for
+/// long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct AssumedRun {
-    /// What all of it takes where it is, in milliseconds.
+    /// The time of the whole run on its present instance, in milliseconds.
     ms: f64,
     /// Multiprocessors there.
     sms: f64,
@@ -383,7 +387,7 @@ struct AssumedRun {
 }
 
 impl AssumedRun {
-    /// Returns how long all of it takes on an instance.
+    /// Returns the time of the whole run on an instance.
     fn time_on(&self, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         if profile.memory < self.memory {
             return None;
@@ -410,14 +414,15 @@ impl Known<'_> {
         standing
     }
 
-    /// Returns how long a job of known times takes on an instance. A job that runs is expected to gain what jobs
-    /// usually gain by a larger slice than any on which its task was seen.
+    /// Returns how long a job of known times takes on an instance. A running job is expected to gain what
+    /// jobs usually gain by a slice that is larger than all on which its task has run.
     fn timed_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
         let run = self.knowledge.predictor.predict_run(job, gpu, profile)?;
         if run.is_measured || !self.homes.contains_key(&job) {
             return Some(run);
         }
-        // From the largest slice on which it was seen: that answer is the same wherever the job is now.
+        // Computed from the largest slice on which it has run: the result does not depend on where the job is
+        // now.
         let seen =
             gpu.mig.as_deref()?.plain().filter(|seen| {
                 seen.compute_slices < profile.compute_slices && seen.compute_slices > 0
@@ -468,8 +473,8 @@ impl Known<'_> {
     }
 }
 
-/// Returns how many times as long a time counts, a little more for each slice, so that nobody gets more for
-/// nothing.
+/// Returns the factor by which a time counts as longer. It grows a little with each slice, so that no job
+/// gets slices without a gain.
 fn thrifty(profile: &Profile) -> f64 {
     1.0 + THRIFT * f64::from(profile.compute_slices)
 }
@@ -483,8 +488,8 @@ impl SlicePreference for Known<'_> {
         if run.is_measured || self.candidate(job).is_none() {
             return thrifty(on);
         }
-        // What the search takes off for energy is taken back, and a little more: as much as decides between
-        // equals, and less than what somebody is stopped for.
+        // The energy part that the search subtracts is added back, and a little more: enough to decide
+        // between equals, and less than would justify stopping a job.
         let whole = gpu.mig.as_deref().and_then(|mig| mig.largest());
         let whole = whole.map_or(1, |largest| largest.compute_slices.max(1));
         let part = f64::from(on.compute_slices) / f64::from(whole);
@@ -508,7 +513,7 @@ impl JobTable for Known<'_> {
             return JobFacts { done: Some(HALF), ..facts };
         }
         let is_known = standing == Standing::Timed;
-        // A running job has begun, so that going elsewhere has its price.
+        // A running job has begun, so moving it has a cost.
         let least = u32::from(self.candidate(job).is_none());
         let done = facts.done.filter(|_| is_known).unwrap_or(0).max(least);
         let migration_price = facts.migration_price.filter(|_| is_known);
@@ -557,7 +562,7 @@ impl Predictor for Known<'_> {
         gpu: &GpuView,
         profile: &Profile,
     ) -> Option<Millis> {
-        // A job that stays alone where it is shares with no other.
+        // A job that stays alone on its slice shares with no other.
         if self.standing(job) != Standing::Timed {
             return None;
         }

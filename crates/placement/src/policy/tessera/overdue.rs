@@ -5,14 +5,14 @@
 //! the job, it is the one with the oldest last arrival. Let `L` be the longest time that any job
 //! stays in one placement. Suppose that the job becomes the oldest overdue one at `t`, when the
 //! last arrival on its GPU was at `a ≤ t`. No more jobs arrive there, so its last arrival doesn't
-//! change. The choice changes to another GPU only if that GPU's last arrival is older still. So at
-//! any time all jobs on the chosen GPU arrived at `a` or before, and have left by `a + L`. From
-//! `t + L` on the chosen GPU is empty, and the job starts there. With `k` jobs that are overdue before
-//! it, each of which takes at most `L`, **no job waits longer than `patience + (k + 1) L`**. That
-//! holds whatever jobs arrive later and however wrong predictions are: none is used. `L` includes
-//! the time of partitioning. GPUs that are unavailable, closed by operators or used by foreign
-//! instances are never reserved. The bound holds as long as a GPU that can hold the job remains. It
-//! applies to accounts without a quota: a job under a quota may wait for other jobs of its account.
+//! change. The choice changes to another GPU only if that GPU's last arrival is even older. So at any time
+//! all jobs on the chosen GPU arrived at `a` or before, and have left by `a + L`. From `t + L` on the chosen
+//! GPU is empty, and the job starts there. With `k` jobs that are overdue before it, each of which takes at
+//! most `L`, **no job waits longer than `patience + (k + 1) L`**. That holds whatever jobs arrive later and
+//! however wrong predictions are: none is used. `L` includes the time of partitioning. GPUs that are
+//! unavailable, closed by operators or used by foreign instances are never reserved. The bound holds as long
+//! as a GPU that can hold the job remains. It applies to accounts without a quota: a job under a quota may
+//! wait for other jobs of its account.
 //!
 //! Larger clusters also reserve GPUs for the next oldest jobs, up to one GPU in [`GPUS_PER_PLACE`].
 

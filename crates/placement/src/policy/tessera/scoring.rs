@@ -79,7 +79,6 @@ pub(super) struct ScoredJob {
     begun: bool,
     /// The time that a migration costs; `None` if it can't be migrated.
     migration_price: Option<Millis>,
-    /// Its deadline.
     deadline: Option<Millis>,
 }
 
@@ -371,7 +370,7 @@ fn done_of(known: &JobFacts) -> Option<f64> {
     Some(f64::from(known.done?) / 1_000_000.0)
 }
 
-/// Returns how many such jobs an hour of a whole GPU finishes.
+/// Returns how many such jobs a whole GPU finishes in an hour.
 fn short(left_ms: Option<f64>) -> f64 {
     3_600_000.0 / left_ms.unwrap_or(3_600_000.0).max(1_000.0)
 }

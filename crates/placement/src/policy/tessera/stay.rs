@@ -1,19 +1,20 @@
-//! Jobs that stay where they start: those that can't be moved, and those of which too little is known.
+//! Jobs that stay where they start: those that can't be migrated, and those about which too little is known.
 //!
 //! The slice of such a job is chosen for its whole run.
 //!
-//! - **Size** ([`sizes`]). Each place costs the job's own time there, and the time by which its part of the
-//!   cluster is missing for the jobs that wait. The cheapest place is taken. So a lone job gets a fast slice,
-//!   and one of many gets the slice of which it takes the least. Times are compared across GPU models.
+//! - **Size** ([`sizes`]). The cost of a place is the job's own time there, and the time for which waiting
+//!   jobs can't use that part of the cluster. The cheapest place is taken. So a lone job gets a fast slice,
+//!   and one of many gets the slice on which it uses the least. Times are compared across GPU models.
 //! - **Order** ([`order`]). Priority, then fair share, then short jobs, with a bound on every wait.
 //! - **Backfill**. A job that finds no place gets a [`Reservation`]: a slot of one GPU, from when the
-//!   jobs there are expected to end. Others start wherever they leave that slot alone, or are expected to
-//!   have ended by then. Of the jobs that wait, the first [`DEPTH`] have reservations, and each job of a planned
-//!   batch. (EASY has one, and conservative backfill one for each job.) A free place that no reservation needs is never withheld.
-//! - **Waiting for a better place**. A job whose times are known may leave a free slice to others if it
-//!   is expected to end sooner so. It has a reservation then.
+//!   jobs there are expected to end. Others start where they don't use that slot, or if they are expected to
+//!   end by then. The first [`DEPTH`] waiting jobs have reservations, and so has each job of a planned batch.
+//!   (EASY has one, and conservative backfill one for each job.) A free place that no reservation needs is
+//!   never withheld.
+//! - **Waiting for a better place**. A job whose times are known may leave a free slice to others if it is
+//!   expected to end sooner elsewhere. It then has a reservation.
 //!
-//! A job without a known end fills nothing: where it would touch a reserved slot it waits.
+//! A job without a known end is not used for backfill: it waits where it would touch a reserved slot.
 
 mod batch;
 mod ends;
@@ -52,37 +53,38 @@ use crate::round::{Fate, fate, refuse};
 use crate::view::{ClusterView, QueuedJob};
 use crate::working_state::WorkingState;
 
-/// Jobs whose order is worked out anew in a round; those behind them follow in the order of the queue.
-/// Chosen by the time of a round.
+/// The most jobs that a round orders again; those behind them follow in the order of the queue. Chosen to
+/// limit the duration of a round.
 const ORDERED_MAX: usize = 256;
 
-/// GPUs whose jobs are looked at to estimate what is to come. Chosen as in [`super::horizon`].
+/// The most GPUs whose jobs are read to estimate the remaining work and the arrivals. Chosen as in
+/// [`super::horizon`].
 const SURVEYED_MAX: usize = 64;
 
-/// Reservations of one round. Chosen: Slurm's and LSF's manuals advise a handful, since later ones move
-/// anyway before their time comes.
+/// The most reservations of one round. Chosen: Slurm's and LSF's manuals advise a handful, since later ones
+/// change before they are used.
 const DEPTH: usize = 8;
 
 /// How much cheaper a later place must be for a job to leave a free one to others. Chosen: predictions are off
 /// by more than a few percent.
 const WAIT_GAIN: f64 = 0.9;
 
-/// How much more than its cheapest place a job may take at once; beyond that, others choose before it.
-/// Chosen.
+/// How much more than its cheapest place a job may cost if it starts at once; beyond that, others choose
+/// before it. Chosen.
 const TOLERANCE: f64 = 1.1;
 
-/// How much the jobs that wait count for the size of a job of which nothing is known. It may turn out the
+/// How much waiting jobs count for the size of a job about which nothing is known. It may turn out to be the
 /// longest, which would run on alone on a small slice. Chosen on seeds 1 to 10, for batches of 5 to 20.
 const UNKNOWN_OTHERS: f64 = 0.5;
 
-/// What part of the time to its deadline a job may take on a place that is chosen by its cost: the rest is
-/// for a late start of others. Chosen.
+/// The part of the time to its deadline that a job may take on a place that is chosen by its cost: the rest
+/// covers a late start. Chosen.
 const SAFE: f64 = 0.5;
 
-/// Compute slices that a GPU without MIG counts for, as quotas have it.
+/// The compute slices that a GPU without MIG counts as, the same as in quotas.
 const WHOLE_GPU: u32 = 7;
 
-/// Numbers of requests for a profile of a kind of GPU, apart from those of whole requests.
+/// The numbers of requests for a profile of a kind of GPU. They differ from the numbers of whole requests.
 const SIZE_NUMBERS: usize = 1 << 20;
 
 /// What a round decides from.
@@ -90,11 +92,11 @@ const SIZE_NUMBERS: usize = 1 << 20;
 pub(super) struct StayInput<'c> {
     pub(super) cluster: &'c ClusterView,
     pub(super) knowledge: Knowledge<'c>,
-    /// What users and accounts may still take, if anybody has a quota.
+    /// What users and accounts may still take, if there is any quota.
     pub(super) quotas: Option<&'c Quotas<'c>>,
     /// How much energy counts ([`super::Tessera::thrift`]).
     pub(super) thrift: f64,
-    /// After which wait a job is served before all others ([`super::Tessera::patience`]).
+    /// The wait after which a job is served before all others ([`super::Tessera::patience`]).
     pub(super) patience: Millis,
     pub(super) now: Millis,
 }
@@ -103,12 +105,12 @@ pub(super) struct StayInput<'c> {
 #[derive(Debug, Default)]
 pub(super) struct Stays {
     pub(super) decisions: Vec<Decision>,
-    /// GPUs with reservations: nothing else may be done there.
+    /// GPUs with reservations: no other decision may change them.
     pub(super) reserved: BTreeSet<usize>,
     /// The first job in the order of service that waits for a place.
     pub(super) first_waiting: Option<JobId>,
-    /// Sizes that suit jobs for their whole run, and that they did not get: of the first one that waits, and of
-    /// those that got another size.
+    /// Sizes that suit jobs for their whole run and that they did not get: those of the first waiting job,
+    /// and of the jobs that got another size.
     pub(super) missed: Vec<MissedSizes>,
 }
 
@@ -159,7 +161,7 @@ struct StayRound<'c> {
     /// Of requests for parts of slices.
     shared: BTreeMap<usize, SizeMarket>,
     changed: Vec<usize>,
-    /// By GPU: its instances with the ends of their jobs, as far as requested.
+    /// By GPU: its instances with the ends of their jobs, as far as they were requested.
     held: Vec<Option<Rc<[HeldInstance]>>>,
     reservations: Vec<Reservation>,
     ends: Ends<'c>,
@@ -237,7 +239,8 @@ impl<'c> StayRound<'c> {
             if self.started >= starts_max {
                 return;
             }
-            // The jobs behind fill no gaps and get no reservations: after a refusal, equal requests wait too.
+            // The jobs behind it are not used for backfill and get no reservations: after a refusal, equal
+            // requests wait, too.
             if place >= ORDERED_MAX && self.is_refused(job) {
                 continue;
             }
@@ -253,8 +256,8 @@ impl<'c> StayRound<'c> {
         }
     }
 
-    /// Estimates how long all known work takes, and what is to come. `unseen` jobs are taken for like those that
-    /// are seen. Of many GPUs some stand for all.
+    /// Estimates how long all known work takes, and how much work is still to arrive. The `unseen` jobs are
+    /// assumed to be like those that are read. In a large cluster a sample of the GPUs is read.
     fn look_ahead(&mut self, timed: &[TimedJob<'_>], unseen: usize) -> StayHorizon {
         let now = float(self.now);
         let step = self.state.gpus.len().div_ceil(SURVEYED_MAX).max(1);
@@ -294,7 +297,7 @@ impl<'c> StayRound<'c> {
         StayHorizon::of(&survey, all, now, (running, all_gpus))
     }
 
-    /// Returns a job with its time on the place that costs least, among so many that wait.
+    /// Returns a job with its time on the place that costs least, if so many jobs wait.
     fn timed<'q>(&self, job: &'q QueuedJob, waiting: usize) -> TimedJob<'q> {
         if job.share.is_some() {
             let work_ms = sizes::UNKNOWN_MS / 7.0;
@@ -320,8 +323,8 @@ impl<'c> StayRound<'c> {
             && self.fates.get(&size.number).is_some_and(Fate::is_possible)
     }
 
-    /// Decides about the next job in the order of service. It is deferred where each free place costs more
-    /// than `tolerance` times the cheapest that there is: others may suit that place better.
+    /// Decides about the next job in the order of service. It is deferred if each free place costs more than
+    /// `tolerance` times the cheapest one in the cluster: that place may suit other jobs better.
     fn serve(&mut self, job: &QueuedJob, others: usize, tolerance: f64) -> Served {
         let size = self.requests.size(job);
         let (rule, state) = (&self.rule, &self.state);
@@ -337,7 +340,7 @@ impl<'c> StayRound<'c> {
             self.serve_sharer(job, &size);
             return Served::Decided;
         }
-        // Nobody with the same request found a place, and none of them fills gaps.
+        // No job with the same request found a place, and none of them is used for backfill.
         let again = self.waiting.contains_key(&size.number);
         let full = self.reservations.len() >= DEPTH;
         if again && full && !self.fills(job) {
@@ -357,7 +360,7 @@ impl<'c> StayRound<'c> {
         };
         if let Some(place) = place {
             let cheapest = sized.options.first().map_or(0.0, |option| option.cost);
-            // Who has waited too long lets nobody go before it.
+            // A job that has waited too long lets no other go before it.
             if place.option.cost > tolerance * cheapest && !self.is_aged(job) {
                 return Served::Deferred;
             }
@@ -392,7 +395,7 @@ impl<'c> StayRound<'c> {
         Served::Decided
     }
 
-    /// Notes that none of the sizes was free that suit a job.
+    /// Records that none of the sizes that suit a job was free.
     pub(super) fn miss(&mut self, job: &QueuedJob, sized: &SizedJob<'c>) {
         let cheapest = sized.options.first().map_or(0.0, |option| option.cost);
         let suits = sized.options.iter().take_while(|option| option.cost <= TOLERANCE * cheapest);
@@ -404,8 +407,8 @@ impl<'c> StayRound<'c> {
         self.missed.push(MissedSizes { job: job.id, sizes: sizes.collect() });
     }
 
-    /// Returns the sizes that a job may have, in the order of preference, and when it has to be done. Explains why
-    /// there is none, if its account's quota leaves none.
+    /// Returns the sizes that a job may have, in the order of preference, and when it has to be done. If its
+    /// account's quota leaves none, it returns the explanation.
     fn suitable_sizes(
         &mut self,
         job: &QueuedJob,
@@ -432,8 +435,8 @@ impl<'c> StayRound<'c> {
         Some((sized, deadline))
     }
 
-    /// Serves a job with a deadline: it starts where it is in time, or waits for such a place. Gives the place
-    /// back if neither is possible.
+    /// Serves a job with a deadline: it starts where it meets the deadline, or waits for such a place. If
+    /// neither is possible, the place is returned.
     fn serve_by(
         &mut self,
         deadline: f64,
@@ -456,8 +459,8 @@ impl<'c> StayRound<'c> {
         None
     }
 
-    /// Returns the sizes of a job among so many others, and those that are expected to come while it runs. They
-    /// are about as many as run now (Little's law, with runs of equal length).
+    /// Returns the sizes of a job, for so many other jobs and those that are expected to arrive while it
+    /// runs. The latter are about as many as run now (Little's law, with runs of equal length).
     fn sized(&self, job: &QueuedJob, others: usize) -> SizedJob<'c> {
         let others = float_count(others);
         let sized = sizes::sized(
@@ -474,14 +477,14 @@ impl<'c> StayRound<'c> {
         sizes::sized(&self.kinds, self.knowledge, job, others, self.thrift)
     }
 
-    /// Returns when a job has to be done, if it can still be and its times are known.
+    /// Returns when a job has to be done, if that is still possible and its times are known.
     fn deadline_of(&self, job: &QueuedJob, sized: &SizedJob<'c>) -> Option<f64> {
         let deadline = float(self.knowledge.jobs.facts(job.id).deadline.filter(|_| sized.known)?);
         (float(self.now) + sized.least_ms <= deadline).then_some(deadline)
     }
 
-    /// Prefers the places on which a job ends well before its deadline: within half of the time that is left. Of
-    /// these the cheapest, of the others the fastest.
+    /// Prefers the places on which a job ends well before its deadline: within half of the remaining time.
+    /// Among these the cheapest comes first, among the others the fastest.
     fn keep_deadline(&self, sized: &mut SizedJob<'c>, deadline: f64) {
         let left = deadline - float(self.now);
         let late = |option: &SizeOption<'_>| {
@@ -490,8 +493,8 @@ impl<'c> StayRound<'c> {
         sized.options.sort_by(|a, b| late(a).total_cmp(&late(b)));
     }
 
-    /// Prefers the places on which a job ends before everything else does, if no more jobs seem to come: it
-    /// would run on alone.
+    /// Prefers the places on which a job ends before everything else does, if no more jobs seem to arrive:
+    /// otherwise it would run on alone.
     fn hasten(&self, sized: &mut SizedJob<'c>) {
         if !sized.known || self.horizon.is_open() {
             return;

@@ -53,7 +53,7 @@ impl RemainingWork {
     }
 }
 
-/// The inputs of a job's urgency besides its wait.
+/// The inputs of a job's urgency other than its wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobWeight {
     /// Its weight by shortness and priority.

@@ -239,7 +239,7 @@ fn a_process_without_its_attempts_variable_belongs_to_the_only_attempt_there() {
 }
 
 #[test]
-fn an_end_waits_for_a_sample_but_not_for_ever() {
+fn an_end_waits_for_a_sample_but_not_forever() {
     let mut meter = whole();
     let at = Millis::new;
     meter.take(BOOT, at(0), sample(0, &[], &[]));

@@ -162,9 +162,10 @@ impl SimulationRun<'_> {
                 }
             }
         }
-        let anew = reshape.stayers == StayingJobs::Restart && !reshape.layout.iter().eq(&stands);
-        let gone = stands.iter().filter(|slot| anew || !reshape.layout.contains(slot));
-        let made = reshape.layout.iter().filter(|slot| anew || !stands.contains(slot));
+        let restarts =
+            reshape.stayers == StayingJobs::Restart && !reshape.layout.iter().eq(&stands);
+        let gone = stands.iter().filter(|slot| restarts || !reshape.layout.contains(slot));
+        let made = reshape.layout.iter().filter(|slot| restarts || !stands.contains(slot));
         let steps: Vec<PlanStep> = gone
             .map(|slot| PlanStep::Destroy(*slot))
             .chain(made.map(|slot| PlanStep::Create(*slot)))

@@ -145,7 +145,7 @@ fn from_lines(text: &str) -> Result<Vec<(usize, WorkloadRow)>, LineError> {
 /// States what is wrong with a line, without terms of a programming language.
 fn plain(bad: &serde_json::Error) -> String {
     let text = bad.to_string();
-    // Every line is a document of its own: its "line 1" would contradict the file's line.
+    // Every line is its own document: its "line 1" would contradict the file's line.
     let text = text.split(" at line ").next().unwrap_or_default();
     let text = text.replace("expected f64", "expected a number");
     let whole = ["expected u64", "expected u32", "expected u8"];

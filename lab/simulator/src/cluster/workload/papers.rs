@@ -32,9 +32,9 @@ pub fn jobs(name: &str, seed: u64) -> Option<Vec<SimulatedJob>> {
         "mmk-1200" => reordered(mmk(MMK_1200), seed),
         "coexec-trio" => trio(),
         "coexec-pair" => asymmetric_pair(),
-        // The cost of slices in MIGM's mixes is derived from what it prints: Hm3 from the stages of
-        // its table 3 (4.487 s over 3.617), Ml2 and Ml3 from its gains (A: 7/4.43 is 1.58; 18/(9
-        // t3) is 1.24, B: 1/t3 + 1/t4 is 1.43). It prints no slow-down for Hm1: Hm2's stands in.
+        // The cost of slices in MIGM's mixes is derived from its figures. Hm3 follows from the stages of its
+        // table 3 (4.487 s over 3.617). Ml2 and Ml3 follow from its gains (A: 7/4.43 is 1.58; 18/(9 t3) is
+        // 1.24, B: 1/t3 + 1/t4 is 1.43). It has no slow-down for Hm1: that of Hm2 is used.
         "migm-hm1" | "migm-hm2" => even(50, SMALL_MIB, &[(1, ON_A_SEVENTH), (7, UNIT_MS)]),
         "migm-hm3" => even(100, SMALL_MIB, &[(1, 12_408), (7, UNIT_MS)]),
         "migm-hm4" => even(50, HALF_MIB, &[(3, ON_A_HALF), (7, UNIT_MS)]),

@@ -1,7 +1,7 @@
 //! Moves work on: to the device, from the device, to the executor.
 //!
 //! Each call that waits, queries or launches moves everything on, so that a thread that waits for its
-//! kernel needs no second one to wake it. The executor, a thread of its own, does it for those
+//! kernel needs no second one to wake it. The executor, its own thread, does it for those
 //! who do none of that, and runs host functions.
 
 use std::collections::BTreeMap;

@@ -15,8 +15,8 @@ use crate::policy::scheme_b;
 use crate::request::SliceRequest;
 
 impl<'c> StayRound<'c> {
-    /// Plans a closed batch of jobs whose times are known, and starts what is to start now; `false` if the
-    /// jobs are no such batch.
+    /// Plans a closed batch of jobs whose times are known, and starts the jobs that are planned for now;
+    /// `false` if the jobs are no such batch.
     pub(super) fn run_planned(&mut self, timed: &[TimedJob<'_>], starts_max: usize) -> bool {
         let gpus = self.state.gpus.iter().filter(|gpu| gpu.view.available).count();
         let plannable = |timed: &TimedJob<'_>| {
@@ -91,7 +91,7 @@ impl<'c> StayRound<'c> {
                 self.first_waiting = Some(job.id);
                 self.missed.push(MissedSizes { job: job.id, sizes: Vec::new() });
             }
-            // What ends sooner than planned on a place that the plan leaves free need not wait.
+            // A job that ends sooner than planned on a place that the plan leaves free need not wait.
             let place = self.find_place(job, sized);
             let place = place.filter(|place| place.option.ms < float_ms(one.ends));
             match place {
@@ -109,7 +109,7 @@ impl<'c> StayRound<'c> {
         true
     }
 
-    /// Returns the GPUs as a plan finds them; `None` if one of them can't be planned for.
+    /// Returns the GPUs as they are before a plan; `None` if one of them can't be planned for.
     pub(super) fn planned_gpus(&mut self) -> Option<Vec<PlannedGpu<'c>>> {
         let mut planned = Vec::new();
         for at in 0..self.state.gpus.len() {

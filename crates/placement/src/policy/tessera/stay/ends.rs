@@ -9,10 +9,10 @@ use super::super::rounding::float;
 use crate::predictor::Knowledge;
 use crate::view::GpuView;
 
-/// How long a job of which nothing is known is taken to run. Chosen: longer than nearly every job, so
-/// that a place whose jobs are known to end is preferred. Of several unknown ones the place is taken to
-/// which nobody has come for longest. That stays so until it is free, so a reservation never moves to
-/// another place for lack of knowledge.
+/// How long a job about which nothing is known is assumed to run. Chosen: longer than nearly every job, so
+/// that a place whose jobs have a known end is preferred. Among several places with unknown ends, the one
+/// with the oldest last arrival is taken. It stays the oldest until it is free, so a reservation never moves
+/// to another place for lack of knowledge.
 const UNKNOWN_RUN_MS: f64 = 7.0 * 24.0 * 3_600_000.0;
 
 /// When a job ends, in milliseconds of the clock.
@@ -20,7 +20,7 @@ const UNKNOWN_RUN_MS: f64 = 7.0 * 24.0 * 3_600_000.0;
 pub(super) struct ExpectedEnd {
     /// About when.
     pub(super) at: f64,
-    /// Whether that rests on a prediction or on a limit.
+    /// Whether that is based on a prediction or on a limit.
     pub(super) known: bool,
     /// When it came there.
     pub(super) since: f64,

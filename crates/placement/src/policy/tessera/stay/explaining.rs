@@ -98,7 +98,7 @@ impl<'c> StayRound<'c> {
     }
 }
 
-/// Names the policy in an explanation by the rules of `scheme-b`.
+/// Sets the policy's name in an explanation that the rules of `scheme-b` made.
 pub(super) fn renamed(mut decision: Decision) -> Decision {
     match &mut decision {
         Decision::Start { why, .. }

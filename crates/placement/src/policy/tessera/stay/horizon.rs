@@ -1,32 +1,32 @@
-//! How long all known work takes, and whether more seems to come.
+//! How long all known work takes, and whether more seems to arrive.
 //!
-//! While jobs keep coming, a place that is taken for a whole run is missing for those who come meanwhile. By
-//! Little's law they are about as many as run now, if their runs take as long. Jobs that were submitted
-//! together are a batch, and no sign of later ones.
+//! While jobs keep arriving, a place that is taken for a whole run is not available to those that arrive
+//! meanwhile. By Little's law these are about as many as run now, if their runs take as long. Jobs that were
+//! submitted together are a batch, and do not indicate later ones.
 //!
-//! Once nobody else comes, a job that takes about as long as everything else has to begin in time, or it runs
-//! on alone in the end.
+//! Once no more jobs arrive, a job that takes about as long as everything else has to begin in time.
+//! Otherwise it runs on alone in the end.
 
-/// For what part of the time that everything still takes no job must have come. Chosen with
+/// For which part of the remaining time of all work no job must have arrived. Chosen with
 /// [`super::super::Tessera::quiet`].
 const QUIET: f64 = 0.2;
 
 /// Jobs that were submitted within this time are one batch, in milliseconds. Chosen: a script submits that
-/// fast, and a person does not.
+/// fast, a person does not.
 const BATCH_MS: f64 = 60_000.0;
 
-/// From how many jobs on it shows whether they are a batch. Chosen.
+/// The least number of jobs that can be recognised as a batch. Chosen.
 const EVIDENCE_MIN: usize = 5;
 
-/// How many jobs are expected on each GPU where too few are seen to conclude anything. Chosen: a few of those that a GPU
-/// with seven slices can hold.
+/// How many jobs are expected on each GPU if too few are seen to conclude anything. Chosen: a few of those
+/// that a GPU with seven slices can hold.
 const USUAL_JOBS_PER_GPU: f64 = 6.0;
 
-/// How many more jobs come during a run of unknown length than during one that is like the others. Chosen on
-/// seeds 1 to 5.
+/// How many more jobs arrive during a run of unknown length than during one that is like the others. Chosen
+/// on seeds 1 to 5.
 const LONG_RUN: f64 = 2.0;
 
-/// From which part of the horizon on a job is begun before shorter ones. Chosen.
+/// The part of the horizon from which on a job begins before shorter ones. Chosen.
 const HASTE: f64 = 0.8;
 
 /// What is seen of the jobs that wait and run.
@@ -38,7 +38,7 @@ pub(super) struct Survey {
     running: Vec<f64>,
     /// How many jobs were seen.
     count: usize,
-    /// What is left of the jobs that run, in milliseconds of a whole GPU.
+    /// The remaining time of the running jobs, in milliseconds of a whole GPU.
     pub(super) running_work: f64,
     /// The longest time that any job still takes.
     pub(super) longest: f64,
@@ -69,20 +69,20 @@ impl Survey {
 /// What lies ahead of one round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StayHorizon {
-    /// The time in which all known work could be done where it costs least of GPUs, in milliseconds; no less
-    /// than the longest job takes.
+    /// The time in which all known work could be done on the slices that use least of the GPUs, in
+    /// milliseconds; at least the time of the longest job.
     pub(super) ms: f64,
-    /// How many jobs are expected to come during a run.
+    /// How many jobs are expected to arrive during a run.
     pub(super) arrivals: f64,
-    /// The same for a job of which nothing is known, which may last for long.
+    /// The same for a job about which nothing is known, which may run for long.
     pub(super) arrivals_in_long_run: f64,
     /// Whether no more jobs seem to come.
     closed: bool,
 }
 
 impl StayHorizon {
-    /// Concludes from a survey, in which everything takes `ms` from `now` on. `running` is how many jobs run on
-    /// so many GPUs.
+    /// Derives the horizon from a survey, in which everything takes `ms` from `now` on. `running` is how many
+    /// jobs run on so many GPUs.
     pub(super) fn of(survey: &Survey, ms: f64, now: f64, (running, gpus): (f64, f64)) -> Self {
         let batch = survey.newest - survey.oldest <= BATCH_MS;
         let closed = batch || now - survey.newest >= QUIET * ms;
@@ -99,7 +99,7 @@ impl StayHorizon {
         !self.closed
     }
 
-    /// Returns whether a job that takes so long has to begin now to be done with the others.
+    /// Returns whether a job of this length has to begin now in order to end with the others.
     pub(super) fn presses(&self, ms: f64) -> bool {
         self.closed && ms >= HASTE * self.ms
     }

@@ -1,4 +1,4 @@
-//! The places that are free now, by size, and who gets them.
+//! The places that are free now, by size, and which jobs get them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -85,7 +85,7 @@ impl<'c> StayRound<'c> {
         market
     }
 
-    /// Finds a place on GPUs with reservations that leaves those alone, or is free again in time.
+    /// Finds a place on GPUs with reservations that doesn't touch these, or is free again in time.
     pub(super) fn fill(
         &mut self,
         job: &QueuedJob,
@@ -134,7 +134,7 @@ impl<'c> StayRound<'c> {
         best.map(|(_, gpu, offer)| (gpu, offer))
     }
 
-    /// Serves a job that may share a slice: as under any policy, on GPUs without reservations.
+    /// Serves a job that may share a slice, as any policy does, on GPUs without reservations.
     pub(super) fn serve_sharer(&mut self, job: &QueuedJob, size: &NumberedRequest) {
         if self.waiting.contains_key(&size.number) {
             return;

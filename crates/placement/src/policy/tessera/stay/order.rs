@@ -1,14 +1,14 @@
 //! In which order waiting jobs are served.
 //!
-//! - Who has waited for [`super::super::Tessera::patience`] comes first, the oldest first.
-//! - Then the better priority.
+//! - Jobs that have waited for [`super::super::Tessera::patience`] come first, the oldest first.
+//! - Then jobs of better priority.
 //! - Then jobs whose deadline is near: sooner than [`TIGHT`] times their least time. The earliest deadline comes
 //!   first.
-//! - Then the account that has used least for its shares, with what the jobs before it take in this round.
-//!   So a user with thousands of short jobs is served no better than one with a few.
+//! - Then jobs of the account that has used least for its shares, including what earlier jobs take in this
+//!   round. So a user with thousands of short jobs is served no better than one with a few.
 //! - Of one account's jobs the one with the largest `(wait + t) / t` comes first, with `t` its expected
-//!   time (highest response ratio next; Brinch Hansen, 1971). Short jobs are served soon, and no job waits for
-//!   ever behind shorter ones. Jobs of which nothing is known keep the order of their arrival.
+//!   time (highest response ratio next; Brinch Hansen, 1971). Short jobs are served soon, and no job waits
+//!   forever behind shorter ones. Jobs of which nothing is known keep the order of their arrival.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use super::horizon::StayHorizon;
 use crate::facts::JobTable;
 use crate::view::QueuedJob;
 
-/// How close a deadline is near, in multiples of the job's least time from now to the deadline. Chosen.
+/// When a deadline counts as near: if the time until it is less than so many times the job's least time.
+/// Chosen.
 const TIGHT: f64 = 100.0;
 
 /// Compute slices of a whole GPU, in which usage is counted.
@@ -36,9 +37,9 @@ pub(super) struct TimedJob<'q> {
     pub(super) least_ms: f64,
     /// Whether its times are known.
     pub(super) known: bool,
-    /// When it has to be done, if it can still be, in milliseconds of the clock.
+    /// When it has to be done, if that is still possible, in milliseconds of the clock.
     pub(super) deadline: Option<f64>,
-    /// What it takes of the cluster, in milliseconds of a whole GPU.
+    /// Its use of the cluster, in milliseconds of a whole GPU.
     pub(super) work_ms: f64,
 }
 
@@ -73,7 +74,7 @@ pub(super) fn serve_in_order<'q>(
             let ratio = |timed: &TimedJob<'_>| {
                 (float(now.minus(timed.job.submitted)) + timed.least_ms) / timed.least_ms.max(1.0)
             };
-            // Those that have to begin now, the longest first.
+            // The jobs that have to begin now, the longest first.
             let pressed = |timed: &TimedJob<'_>| match timed.known && horizon.presses(timed.ms) {
                 true => timed.ms,
                 false => 0.0,
@@ -90,7 +91,7 @@ pub(super) fn serve_in_order<'q>(
 /// The account of a user, with its shares.
 type OwnAccount = (Arc<str>, f64);
 
-/// What accounts have used for their shares, with what this round gives them.
+/// What accounts have used for their shares, including what they get in this round.
 struct AccountUsage<'j> {
     jobs: &'j dyn JobTable,
     /// By user.
@@ -99,8 +100,8 @@ struct AccountUsage<'j> {
 }
 
 impl AccountUsage<'_> {
-    /// Puts jobs into an order in which the account that has used least is always next; of one account's jobs the
-    /// order stays.
+    /// Orders jobs so that the account that has used least is always next; the order among one account's jobs
+    /// stays.
     fn order_by_usage<'q>(&mut self, jobs: Vec<TimedJob<'q>>, order: &mut Vec<TimedJob<'q>>) {
         let mut lines: BTreeMap<Arc<str>, VecDeque<TimedJob<'q>>> = BTreeMap::new();
         let mut shares: BTreeMap<Arc<str>, f64> = BTreeMap::new();
@@ -127,7 +128,7 @@ impl AccountUsage<'_> {
         }
     }
 
-    /// Returns the account of a job; jobs of users without one have one together.
+    /// Returns the account of a job; jobs of all users without one count as one account.
     fn account_of(&mut self, job: &QueuedJob) -> OwnAccount {
         if let Some(known) = self.accounts.get(&job.user) {
             return known.clone();

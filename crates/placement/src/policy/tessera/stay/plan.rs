@@ -1,15 +1,15 @@
-//! A plan for a closed batch: every job that waits, with its size, its place and its time.
+//! A plan for a closed batch: every waiting job, with its size, its place and its time.
 //!
-//! It is for jobs whose times are known, when no more jobs seem to come. Sizes and order are searched together.
-//! Each candidate is carried out by list scheduling over the GPUs as they are. The jobs that run stay where they
-//! are. Whenever a slot is free, the first job of the order whose size fits takes it. The largest sizes
-//! first leaves the GPUs in pieces that only become smaller, as FAR does (arXiv 2507.13601, phases 1
-//! and 2).
+//! It is for jobs whose times are known, when no more jobs seem to arrive. Sizes and order are searched
+//! together. Each candidate is carried out by list scheduling over the GPUs as they are, and running jobs
+//! stay where they are. Whenever a slot is free, the first job of the order whose size fits takes it. The
+//! largest sizes come first, so that the pieces of the GPUs only become smaller, as in FAR (arXiv 2507.13601,
+//! phases 1 and 2).
 //!
 //! A candidate is better if its makespan and its mean time, each relative to the best of the first
-//! candidates, have a smaller sum. From the best one on, the size of a job or its place in the order is changed
-//! as long as that helps. (FAR's phase 3 moves and swaps tasks.) The changes come from a fixed sequence, so
-//! that the same round makes the same plan.
+//! candidates, have a smaller sum. Starting with the best one, the size of a job or its place in the order is
+//! changed as long as that helps. (FAR's phase 3 moves and swaps tasks.) The changes follow a fixed sequence,
+//! so the same round makes the same plan.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,38 +22,41 @@ use super::sizes::SizeOption;
 use crate::predictor::SearchBudget;
 use crate::view::MigView;
 
-/// Most jobs that are planned together. Chosen by the time of a round: with more, each job matters less.
+/// The most jobs that are planned together. Chosen to limit the duration of a round: with more jobs, each one
+/// matters less.
 pub(super) const PLANNED_MAX: usize = 100;
 
-/// Most GPUs that are planned together. Chosen in the same way.
+/// The most GPUs that are planned together. Chosen in the same way.
 pub(super) const PLANNED_GPUS_MAX: usize = 16;
 
-/// Candidates of a plan for one job; of more jobs, fewer by the square. Chosen by the time of a round.
+/// The number of candidates for a plan of one job; it falls with the square of the number of jobs. Chosen to
+/// limit the duration of a round.
 const CANDIDATES: usize = 400_000;
 const CANDIDATES_MIN: usize = 200;
 const CANDIDATES_MAX: usize = 3_000;
 
-/// The same for the least area: so many that a job's own time counts for nothing.
+/// The same for the least area: so many that a job's own time has no weight.
 const LEAST_AREA: f64 = 1e9;
 
-/// How much slower a job may be on another kind of GPU, for the first candidates.
+/// How much slower a job may be on another kind of GPU in the first candidates.
 const SLOWER: [f64; 6] = [f64::INFINITY, 6.0, 4.0, 2.5, 1.5, 1.0];
 
-/// The longest time of a job on another kind of GPU than its cheapest, in parts of a makespan. It is the best one
+/// The longest time of a job on another kind of GPU than its cheapest, as a fraction of the best makespan
 /// that was found without such a limit. A long job on a slow GPU would run on alone.
 const LONGEST: [f64; 3] = [0.5, 0.25, 0.1];
 
-/// How much the makespan counts against the mean. Chosen on seeds 1 to 10: one half more of the makespan is
+/// The weight of the makespan relative to the mean. Chosen on seeds 1 to 10: one half more of the makespan is
 /// saved than with equal weights, and the mean is a few percent longer.
 const MAKESPAN: f64 = 2.0;
 
-/// Candidates after which the round's budget is checked.
+/// The number of candidates after which the round's budget is checked.
 const CHECKED_EVERY: usize = 64;
 
 /// The budget's answers to plans are recorded under these numbers, apart from those to searches.
 const BUDGET_NUMBERS: usize = 1_000_000;
 
-/// How many others each job is taken to compete with, for the first candidates: in parts of those that wait.
+/// How many other jobs each job is assumed to compete with in the first candidates, as fractions of the
+/// waiting jobs.
 const PRICES: [f64; 8] = [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 16.0, 1_000.0];
 
 /// One GPU as the plan begins.
@@ -96,7 +99,7 @@ pub(super) struct PlannedJob {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Candidate {
     order: Vec<usize>,
-    /// The size of each job on each kind of GPU, by its place among the job's options; none where it is not to
+    /// The size of each job on each kind of GPU, as an index into the job's options; none where it must not
     /// run.
     sizes: Vec<Vec<Option<usize>>>,
 }
@@ -117,7 +120,7 @@ struct Planner<'p, 'c> {
     waited: u128,
 }
 
-/// Plans jobs; empty if no candidate places all of them. Prices are computed by `price` for so many others.
+/// Plans jobs; empty if no candidate places all of them. `price` computes the costs for so many other jobs.
 pub(super) fn plan<'c>(
     gpus: &[PlannedGpu<'c>],
     jobs: &[PlannableJob<'c>],
@@ -155,7 +158,7 @@ struct Tally<'b> {
 }
 
 impl Tally<'_> {
-    /// Returns whether one more candidate may be valued.
+    /// Returns whether one more candidate may be evaluated.
     fn allows_more(&mut self) -> bool {
         let number = self.count;
         self.count += 1;
@@ -166,7 +169,7 @@ impl Tally<'_> {
 }
 
 impl<'c> Planner<'_, 'c> {
-    /// Values the first candidates; at least one, however short the time is.
+    /// Evaluates the first candidates: at least one, however short the time is.
     fn first_values(
         &self,
         price: &dyn Fn(&mut [SizeOption<'c>], f64),
@@ -191,7 +194,7 @@ impl<'c> Planner<'_, 'c> {
         valued
     }
 
-    /// Changes a candidate as long as that makes it better.
+    /// Changes a candidate as long as that improves it.
     fn improved(
         &self,
         (mut known, mut best): (f64, Candidate),
@@ -367,7 +370,8 @@ impl<'c> Planner<'_, 'c> {
         Some(Value { makespan, sum: float_sum(sum) })
     }
 
-    /// Returns the first of a job's sizes that is free now, the fastest kind of GPU first. `full` notes what is not.
+    /// Returns the first of a job's sizes that is free now, the fastest kind of GPU first. `full` records
+    /// those that are not free.
     fn first_free(
         &self,
         job: usize,
@@ -391,7 +395,8 @@ impl<'c> Planner<'_, 'c> {
         })
     }
 
-    /// Returns the place of a size that keeps most others possible: on the GPU that is fullest already.
+    /// Returns the place of a size that leaves most other places possible: on the GPU that is already the
+    /// fullest.
     fn free_slot(
         &self,
         busy: &[MigState],
@@ -420,7 +425,7 @@ impl<'c> Planner<'_, 'c> {
                 let job = known.order[at];
                 let option = sequence.below(self.jobs[job].options.len());
                 let kind = self.jobs[job].options[option].kind;
-                // Where it has another kind of GPU as well, it may also give up this one.
+                // If it has a size on another kind of GPU, too, it may also give up this kind.
                 let others = next.sizes[job].iter().flatten().count() > 1;
                 let gives_up = others && next.sizes[job][kind].is_some() && sequence.below(3) == 0;
                 next.sizes[job][kind] = (!gives_up).then_some(option);
@@ -444,8 +449,8 @@ enum Order {
 
 /// A fixed sequence of numbers (xorshift64*; Vigna, 2016): the plan of a round must be the same each time.
 ///
-/// It stays our own: the crate that generators come from elsewhere has no xorshift64*, and with other numbers recorded
-/// rounds would be decided otherwise.
+/// It stays our own: `rand_xoshiro`, which other generators use, has no xorshift64*. With other numbers,
+/// recorded rounds would be decided differently.
 struct Sequence(u64);
 
 impl Sequence {

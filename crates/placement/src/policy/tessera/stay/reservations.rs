@@ -21,7 +21,8 @@ pub(super) struct Reservation {
     pub(super) begins: f64,
     /// When it is expected to have ended.
     pub(super) ends: f64,
-    /// Until when others may use the slot: `begins`, or at once where the end of a job there is unknown.
+    /// Until when other jobs may use the slot: `begins`. If the end of a job there is unknown, or the job has
+    /// waited too long, they may not use it.
     pub(super) open_until: f64,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct HeldInstance {
 }
 
 impl<'c> StayRound<'c> {
-    /// Returns where a job would end so much sooner that it had better wait.
+    /// Returns the place where a job would end so much sooner that waiting is better.
     pub(super) fn better_later(
         &mut self,
         job: &QueuedJob,
@@ -68,7 +69,7 @@ impl<'c> StayRound<'c> {
             .then_some(later)
     }
 
-    /// Finds the place where a job would be served best once jobs have ended there, with what that costs.
+    /// Finds the place that would be best for a job once jobs have ended there, with its cost.
     pub(super) fn find_later(
         &mut self,
         job: &QueuedJob,
@@ -87,8 +88,8 @@ impl<'c> StayRound<'c> {
                 }
                 for slot in self.slots(gpu, option.profile) {
                     let Some(free) = self.free_at(gpu, slot) else { continue };
-                    // Who has waited too long gets the place to which nobody has come for longest: nobody
-                    // comes there any more, so that it stays the same until it is free.
+                    // A job that has waited too long gets the place with the oldest last arrival. No more
+                    // jobs arrive there, so the choice stays the same until it is free.
                     let cost = if aged { free.came } else { (free.at - now) + option.cost };
                     let better = best.as_ref().is_none_or(|(known, jobs, _)| {
                         cost < *known || (cost <= *known && free.jobs < *jobs)
@@ -131,7 +132,7 @@ impl<'c> StayRound<'c> {
             .collect()
     }
 
-    /// Returns when a slot is expected to be free of jobs, and of those that it is reserved for.
+    /// Returns when a slot is expected to be free of jobs, including those for which it is reserved.
     pub(super) fn free_at(&mut self, gpu: usize, slot: Option<Slot>) -> Option<FreeSlot> {
         let now = float(self.now);
         let mut free = FreeSlot { at: now, came: 0.0, jobs: 0, known: true };
@@ -157,7 +158,7 @@ impl<'c> StayRound<'c> {
         free.at.is_finite().then_some(free)
     }
 
-    /// Returns the instances of a GPU with the ends of their jobs. They are requested for each slot of each size,
+    /// Returns the instances of a GPU with the ends of their jobs. They are read for each slot of each size,
     /// and change when a job starts.
     fn held(&mut self, gpu: usize) -> Rc<[HeldInstance]> {
         if let Some(Some(known)) = self.held.get(gpu) {
@@ -199,8 +200,8 @@ impl<'c> StayRound<'c> {
         self.changed.push(kept.gpu);
     }
 
-    /// Returns by how much less there is of the cluster where the ends of jobs are not known: all of it over what
-    /// no job has, and is not reserved.
+    /// Returns the ratio of the whole cluster to the part that no job has and that is not reserved. A job
+    /// without a known end may only use that part.
     pub(super) fn scarcity(&self) -> f64 {
         let (mut all, mut free) = (0.0, 0.0);
         for (at, gpu) in self.state.gpus.iter().enumerate().filter(|(_, gpu)| gpu.view.available) {
@@ -216,7 +217,7 @@ impl<'c> StayRound<'c> {
         if free > 0.0 { all / free } else { 1.0 }
     }
 
-    /// Returns whether two slots of a GPU can't stand at once.
+    /// Returns whether two slots of a GPU can't exist at the same time.
     pub(super) fn overlap(&self, gpu: usize, a: Option<Slot>, b: Option<Slot>) -> bool {
         overlap(self.state.gpus[gpu].view.mig.as_deref(), a, b)
     }

@@ -1,4 +1,4 @@
-//! Which slices a job may have, how long it takes on each, and what each costs the others.
+//! The slices that a job may have, its time on each, and the cost of each for other jobs.
 
 use tessera_model::Millis;
 use tessera_model::mig::Profile;
@@ -9,16 +9,16 @@ use crate::predictor::{Knowledge, Predictor};
 use crate::request::SliceRequest;
 use crate::view::{ClusterView, GpuKinds, GpuView, MigView, QueuedJob};
 
-/// By which power of its size a slice is faster, for a job of which nothing is known. It is the mean of MISO's 32
-/// measured training jobs. On 1, 2, 3 and 4 of 7 slices they have 0.34, 0.50, 0.68 and 0.75 of their full speed.
-/// These are powers of 0.56, 0.56, 0.45 and 0.51.
+/// The power of its size with which the speed of a slice grows, for a job about which nothing is known. It is
+/// the mean of MISO's 32 measured training jobs. On 1, 2, 3 and 4 of 7 slices they have 0.34, 0.50, 0.68 and
+/// 0.75 of their full speed. These are powers of 0.56, 0.56, 0.45 and 0.51.
 const SPEED_POWER: f64 = 0.53;
 
-/// How long a job takes on the fastest GPU of the cluster if nothing is known of it. Chosen; only the
+/// How long a job takes on the fastest GPU of the cluster if nothing is known about it. Chosen; only the
 /// comparison with jobs that are known depends on it.
 pub(super) const UNKNOWN_MS: f64 = 3_600_000.0;
 
-/// What is left of a job's speed at least, whatever it forgoes for energy.
+/// The least part of a job's speed that remains, whatever it gives up for energy.
 const MOST_SPARED: f64 = 0.01;
 
 /// Multiprocessors of a GPU that reports none. Chosen: about those of an A100.
@@ -40,7 +40,7 @@ impl<'c> GpuKind<'c> {
         self.view.mig.as_deref()
     }
 
-    /// Returns what part of the GPU an instance keeps from others.
+    /// Returns which part of the GPU other jobs can't use because of an instance.
     pub(super) fn part(&self, profile: Option<&Profile>) -> f64 {
         let (Some(profile), Some(whole)) = (profile, self.mig().and_then(MigView::largest)) else {
             return 1.0;
@@ -69,7 +69,7 @@ fn sms(gpu: &GpuView) -> f64 {
     f64::from(gpu.sms.unwrap_or(SMS).max(1))
 }
 
-/// Returns how many times as long a job takes on `to` multiprocessors as on `from`, if nothing is known of it.
+/// Returns the ratio of a job's time on `to` multiprocessors to that on `from`, if nothing is known about it.
 pub(in super::super) fn usual_stretch(from: f64, to: f64) -> f64 {
     (from / to).powf(SPEED_POWER)
 }
@@ -85,7 +85,7 @@ pub(super) fn kinds(cluster: &ClusterView) -> (Vec<GpuKind<'_>>, Vec<usize>) {
     for (view, kind) in cluster.gpus.iter().zip(&kind_of) {
         kinds[*kind].count += u32::from(view.available);
     }
-    // By what they are: the order in which the cluster lists its GPUs must decide nothing.
+    // Ordered by their properties: the order in which the cluster lists its GPUs must not matter.
     let mut order: Vec<usize> = (0..kinds.len()).collect();
     order.sort_by_key(|kind| (&kinds[*kind].view.model, kinds[*kind].view.memory));
     let number = |kind: usize| order.iter().position(|own| *own == kind).unwrap_or(kind);
@@ -105,8 +105,8 @@ pub(super) struct SizeOption<'c> {
     pub(super) profile: Option<&'c Profile>,
     /// How long the job takes there, in milliseconds.
     pub(super) ms: f64,
-    /// What the place costs, in milliseconds: the job's own time, and the time that its part of the cluster is
-    /// missing for others.
+    /// The cost of the place, in milliseconds: the job's own time, and the time for which others can't use
+    /// its part of the cluster.
     pub(super) cost: f64,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct SizeOption<'c> {
 pub(super) struct SizedJob<'c> {
     /// Every size, the cheapest first.
     pub(super) options: Vec<SizeOption<'c>>,
-    /// The least time that it takes anywhere, in milliseconds.
+    /// Its shortest time anywhere, in milliseconds.
     pub(super) least_ms: f64,
     /// Whether any of its times is known.
     pub(super) known: bool,
@@ -124,11 +124,11 @@ pub(super) struct SizedJob<'c> {
 /// Returns the sizes that suit a job, the cheapest first.
 ///
 /// `others` is how many more jobs request places while this one runs. The cost of a place is
-/// `t (1 + others · part · v / Σv)`: the time of the job, and the time by which its part of the cluster is
-/// missing for all others. `v` is the job's speed on a whole GPU, so that a GPU on which it is slow counts
-/// for as much less. `thrift` is what of its speed a job forgoes for a slice that is a whole GPU smaller, in
-/// parts of one. Alone in the cluster a job gets the fastest place. With many others it gets the one of
-/// which it takes the least.
+/// `t (1 + others · part · v / Σv)`: the time of the job, and the time for which all others can't use its
+/// part of the cluster. `v` is the job's speed on a whole GPU, so that a GPU on which it is slow counts for
+/// as much less. `thrift` is the part of its speed that a job gives up for a slice that is a whole GPU
+/// smaller, as a fraction of one. Alone in the cluster, a job gets the fastest place. With many others, it
+/// gets the one on which it uses the least.
 pub(super) fn sized<'c>(
     kinds: &[GpuKind<'c>],
     knowledge: Knowledge<'_>,
@@ -151,7 +151,7 @@ pub(super) fn sized<'c>(
         }
     }
     if known {
-        // Where others have a time and it has none, it does not run.
+        // If other sizes have a time and this one has none, the job can't run on it.
         found.retain(|option| option.ms.is_finite());
     } else {
         let fastest = kinds.iter().map(|gpu| gpu.sms).fold(1.0, f64::max);
@@ -161,7 +161,7 @@ pub(super) fn sized<'c>(
             option.ms = whole * usual_stretch(fastest, sms);
         }
     }
-    // What energy costs a job of unknown speeds can't be weighed.
+    // The effect of energy on a job of unknown speeds can't be computed.
     if known {
         spare(kinds, &mut found, thrift);
     }
@@ -170,7 +170,7 @@ pub(super) fn sized<'c>(
     SizedJob { options: found, least_ms, known }
 }
 
-/// Takes out the sizes on which a job is hardly faster than on a smaller one of the same kind of GPU.
+/// Removes the sizes on which a job is hardly faster than on a smaller one of the same kind of GPU.
 fn spare(kinds: &[GpuKind<'_>], options: &mut Vec<SizeOption<'_>>, thrift: f64) {
     let served = |option: &SizeOption<'_>| {
         let part = kinds[option.kind].part(option.profile);
@@ -186,8 +186,8 @@ fn spare(kinds: &[GpuKind<'_>], options: &mut Vec<SizeOption<'_>>, thrift: f64) 
     });
 }
 
-/// Computes what each size costs, and puts the cheapest first. Equals are ordered by what they are, never by
-/// the order in which the cluster lists its GPUs.
+/// Computes what each size costs, and puts the cheapest first. Equals are ordered by their properties, never
+/// by the order in which the cluster lists its GPUs.
 pub(super) fn price(
     kinds: &[GpuKind<'_>],
     options: &mut [SizeOption<'_>],
@@ -244,7 +244,7 @@ fn suitable<'c>(gpu: &GpuKind<'c>, request: &SliceRequest) -> Vec<Option<&'c Pro
     }
 }
 
-/// Returns a time of floating point as a time of the clock.
+/// Converts a floating-point time to milliseconds of the clock.
 pub(in super::super) fn millis(ms: f64) -> Millis {
     Millis::new(whole_ms(ms))
 }
