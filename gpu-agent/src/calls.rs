@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::messages::NodeInput;
 use crate::shepherd::socket::frame_bytes;
+use crate::sys::relatives::{self, Relatives};
 
 /// Maximum number of calls at once. Each is a stream of the connection to the controller, which has
 /// 512: the renewal of the node's certificate needs one, too.
@@ -162,8 +163,7 @@ async fn attempt_of(
 ) -> io::Result<Option<AttemptId>> {
     let peer = stream.peer_cred()?;
     let Some(pid) = peer.pid().and_then(|pid| u32::try_from(pid).ok()) else { return Ok(None) };
-    let lineage =
-        lineage(pid, peer.uid(), &|pid| fs::read_to_string(format!("/proc/{pid}/status")));
+    let lineage = lineage(pid, peer.uid(), &relatives::find);
     if lineage.is_empty() {
         return Ok(None);
     }
@@ -175,26 +175,19 @@ async fn attempt_of(
 
 /// Returns a process and its ancestors, the nearest first; nothing, if the process now belongs to
 /// another user: its number was reused.
-fn lineage(pid: u32, uid: u32, status: &impl Fn(u32) -> io::Result<String>) -> Vec<u32> {
+fn lineage(pid: u32, uid: u32, find: &impl Fn(u32) -> io::Result<Relatives>) -> Vec<u32> {
     let mut found = Vec::new();
     let mut next = pid;
     while next > 1 && found.len() < ANCESTORS_MAX {
         // A process that has ended in the meantime does not lead to a shepherd.
-        let Ok(text) = status(next) else { break };
-        if found.is_empty() && field(&text, "Uid:", 1) != Some(uid) {
+        let Ok(relatives) = find(next) else { break };
+        if found.is_empty() && relatives.uid != uid {
             break;
         }
         found.push(next);
-        let Some(parent) = field(&text, "PPid:", 0) else { break };
-        next = parent;
+        next = relatives.parent;
     }
     found
-}
-
-/// Returns a number of a line of `/proc/PID/status`.
-fn field(status: &str, name: &str, place: usize) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_ascii_whitespace().nth(place)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -202,14 +195,14 @@ mod tests {
     use super::*;
 
     /// Process 40 is a child of 30, which is a child of 20, which is init's.
-    fn tree(pid: u32) -> io::Result<String> {
+    fn tree(pid: u32) -> io::Result<Relatives> {
         let parent = match pid {
             40 => 30,
             30 => 20,
             20 => 1,
             _ => return Err(io::ErrorKind::NotFound.into()),
         };
-        Ok(format!("Name:\tsh\nPPid:\t{parent}\nUid:\t1000\t1001\t1000\t1000\n"))
+        Ok(Relatives { uid: 1_001, parent })
     }
 
     #[test]

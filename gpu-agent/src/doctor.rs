@@ -16,6 +16,7 @@ use crate::config::AgentConfig;
 use crate::isolation;
 use crate::messages::NodeInput;
 use crate::nvml::checkup::CheckupOutput;
+use crate::nvml::client::may_launch_as_root;
 use tessera_agent_core::doctor::{DoctorFacts, DriverAnswer, MachineFacts, findings, summary};
 
 /// How long the driver may take: loading it again takes seconds where persistence mode is off.
@@ -44,6 +45,7 @@ impl Doctor {
             mps_control: crate::mps::find(&config.mps_control)
                 .map(|path| path.display().to_string()),
             isolation_gaps: isolation::find_gaps(&config, &config.data, &program),
+            nvml_worker: may_launch_as_root(&config.launch),
             ..system::look(data.as_deref())
         });
         DoctorFacts { machine: machine.await.unwrap_or_default(), driver }

@@ -74,6 +74,7 @@ pub async fn look(doctor: &Doctor) -> Inspection {
     let program = WorkerProgram {
         program: doctor.program.clone(),
         library: doctor.library.clone().into_os_string(),
+        launcher: None,
     };
     let nvml = NvmlClient::start(program);
     let (mut gpus, mut problem) = (Vec::new(), None);

@@ -418,8 +418,7 @@ impl Startup {
     }
 
     fn worker(&self) -> WorkerProgram {
-        let library = self.config.nvml.clone().into_os_string();
-        WorkerProgram { program: self.program.clone(), library }
+        WorkerProgram::new(self.program.clone(), &self.config)
     }
 
     /// Starts the sampling of GPUs and, if an address is set, the metrics' HTTP server.

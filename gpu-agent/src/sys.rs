@@ -3,4 +3,5 @@
 pub mod clock;
 pub mod holders;
 pub mod identity;
+pub mod relatives;
 pub mod spawn;

@@ -40,6 +40,7 @@ pub struct Plan {
     agent_settings: Option<&'static str>,
     env: Vec<(String, String)>,
     run_as: &'static str,
+    agent_wrapper: Option<PathBuf>,
 }
 
 /// One machine.
@@ -79,7 +80,14 @@ impl Plan {
             env: Vec::new(),
             // Tests may run as root, and most of their users have no account on this machine.
             run_as: "agent",
+            agent_wrapper: None,
         }
+    }
+
+    /// Starts agents by a program that gets the agent's own and its arguments, and becomes it.
+    pub fn agent_wrapper(mut self, program: impl Into<PathBuf>) -> Self {
+        self.agent_wrapper = Some(program.into());
+        self
     }
 
     /// Lets jobs run as their submitters, who must have accounts on this machine.
@@ -577,7 +585,13 @@ impl Cluster {
         let node = &self.plan.nodes[index];
         let control = self.plan.mps_control.clone();
         let control = control.unwrap_or_else(|| programs().path("nvidia-cuda-mps-control"));
-        let agent = Daemon::new(&node.name, programs().path("tessera-agent"), self.folder.path())
+        let program = programs().path("tessera-agent");
+        let agent = match &self.plan.agent_wrapper {
+            None => Daemon::new(&node.name, program, self.folder.path()),
+            Some(wrapper) => Daemon::new(&node.name, wrapper.clone(), self.folder.path())
+                .args([&program.display().to_string()]),
+        };
+        let agent = agent
             .args(["--controller", &self.quic.to_string()])
             .args(["--data", &data.display().to_string()])
             .args(["--nvml", &programs().nvml.display().to_string()])

@@ -96,6 +96,7 @@ async fn serve(data: &Path) -> anyhow::Result<()> {
     let worker = WorkerProgram {
         program: programs().path("tessera-agent"),
         library: programs().nvml.clone().into(),
+        launcher: None,
     };
     let tools = GpuTools {
         nvml: NvmlClient::start(worker),

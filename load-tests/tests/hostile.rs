@@ -39,6 +39,11 @@ impl Drop for Process {
 impl Rig {
     /// Two nodes with two GPUs each, whose jobs run as their submitters. `None` where tests are not root's.
     fn new() -> Option<Self> {
+        Self::with_agents(|_| None)
+    }
+
+    /// The same with agents that a program starts, which is made in the rig's folder.
+    fn with_agents(wrapper: impl FnOnce(&Path) -> Option<PathBuf>) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: only root can become other accounts");
             return None;
@@ -50,6 +55,7 @@ impl Rig {
         for (name, program) in [
             ("calls.py", include_str!("hostile/calls.py")),
             ("hold.py", include_str!("hostile/hold.py")),
+            ("others.py", include_str!("hostile/others.py")),
         ] {
             fs::write(at(name), program).unwrap();
         }
@@ -65,13 +71,20 @@ impl Rig {
         let links = at("links").display().to_string();
         let made = Command::new(at("tessera")).args(["slurm-links", &links]).output().unwrap();
         assert!(made.status.success(), "{made:?}");
-        let settings = format!("accounts = \"{}\"\n", at("accounts").display());
-        let cluster = Plan::new()
+        let mut settings = format!("accounts = \"{}\"\n", at("accounts").display());
+        let wrapper = wrapper(folder.path());
+        if wrapper.is_some() {
+            settings += &format!("launch = \"{}\"\n", at("tessera-launch").display());
+        }
+        let plan = Plan::new()
             .run_as_submitter()
             .agent_settings(settings.leak())
             .whole_gpu_node("n1", "a30-24gb,a30-24gb")
-            .whole_gpu_node("n2", "a30-24gb,a30-24gb")
-            .start();
+            .whole_gpu_node("n2", "a30-24gb,a30-24gb");
+        let cluster = match wrapper {
+            Some(wrapper) => plan.agent_wrapper(wrapper).start(),
+            None => plan.start(),
+        };
         Some(Self { cluster, folder })
     }
 
@@ -128,6 +141,67 @@ impl Rig {
         command.args(["-c", line]).current_dir(self.at("eve")).uid(EVE).gid(EVE);
         command
     }
+}
+
+/// The account of agents without privileges.
+const AGENT: u32 = 64_010;
+
+/// Makes what starts an agent under an account of its own, on a machine that shows it no processes of others, with a
+/// launcher of root's.
+fn unprivileged_agents(folder: &Path) -> Option<PathBuf> {
+    let at = |name: &str| folder.join(name);
+    let run = |line: String| Command::new("sh").args(["-c", &line]).status().unwrap().success();
+    let launcher = programs().path("tessera-launch");
+    let (etc, copy) = (at("etc").display().to_string(), at("tessera-launch").display().to_string());
+    assert!(run(format!(
+        "cp -a /etc {etc} && mkdir -p {etc}/tessera && printf 'caller = {AGENT}\\n' > {etc}/tessera/launch.conf && \
+         install -m 4755 {} {copy}",
+        launcher.display()
+    )));
+    let script = format!(
+        "#!/bin/sh\n\
+         for word; do [ \"$before\" = --data ] && data=$word; before=$word; done\n\
+         mkdir -p \"$TESSERA_SIM_NODE\" && chown -R {AGENT}:{AGENT} \"$TESSERA_SIM_NODE\" \"$data\"\n\
+         exec unshare --mount sh -c 'mount --bind {etc} /etc && mount -t proc -o hidepid=invisible proc /proc && \
+         exec setpriv --reuid {AGENT} --regid {AGENT} --clear-groups \"$@\"' sh \"$@\"\n"
+    );
+    fs::write(at("agent.sh"), script).unwrap();
+    fs::set_permissions(at("agent.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    Some(at("agent.sh"))
+}
+
+/// Returns whether the kernel tells a process's parent by a descriptor, which it does since 6.13.
+fn names_parents() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());
+    let version = (numbers.next().flatten(), numbers.next().flatten());
+    version >= (Some(6_u32), Some(13_u32))
+}
+
+#[test]
+fn srun_in_a_job_reaches_other_nodes_whose_agents_are_not_root_and_see_no_processes_of_others() {
+    if !names_parents() {
+        eprintln!("SKIPPED: the kernel tells no process's parent by a descriptor (Linux 6.13)");
+        return;
+    }
+    let Some(rig) = Rig::with_agents(unprivileged_agents) else { return };
+    let agent = rig.cluster.agents[0].pid().unwrap();
+    let status = fs::read_to_string(format!("/proc/{agent}/status")).unwrap();
+    assert!(status.contains("Uid:\t64010\t64010\t64010\t64010"), "{status}");
+
+    let printed = rig.run("ada", &["-N2", "--gpus-per-node=1"], "srun -N2 --gpus-per-node=1 id -u");
+
+    assert_eq!(printed, "64001\n64001\n");
+    // A shell outside of any job, and a job's call for another job, are refused as ever.
+    let hers = rig.submit("ada", &["-N2", "--gpus-per-node=1"], "sleep 600");
+    rig.cluster.wait_job(hers, LONG, "running");
+    let attack = format!("python3 {} {hers} {}", rig.at("calls.py").display(), rig.calls());
+    let both = ["-N2", "--gpus-per-node=1", "--ntasks-per-node=1"];
+    assert_eq!(rig.run("eve", &both, &format!("{{ {attack} ; }} || true")), "done\n");
+    let by_shell = rig.as_eve(&attack).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&by_shell.stdout), "done\n");
+    rig.cluster.act(hers, "cancel").expect(200);
 }
 
 #[test]
@@ -264,6 +338,34 @@ fn a_user_who_locks_and_holds_what_can_be_opened_keeps_no_daemon_from_serving_an
     rig.cluster.wait_ready();
     let group = rustix::process::Pid::from_child(&locker.0);
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+}
+
+/// An account that every machine has, and that is nobody special to the controller.
+const DAEMON: u32 = 1;
+
+#[test]
+fn another_account_of_the_machine_neither_reads_nor_commands_a_job_by_the_socket() {
+    let Some(rig) = Rig::new() else { return };
+    let hers = rig.submit("ada", &["--gpus=1"], ": hers-alone; echo secret; exec sleep 600");
+    rig.cluster.wait_job(hers, LONG, "running");
+    let attack = |uid: u32| {
+        let mut command = Command::new("python3");
+        let socket = rig.cluster.controller_data().join("api.sock");
+        command.arg(rig.at("others.py")).arg(socket).arg(hers.to_string()).uid(uid).gid(uid);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+
+    assert_eq!(attack(DAEMON), "daemon user socket\ndone\n");
+
+    assert_eq!(rig.cluster.job(hers).job.state, "running");
+    assert_eq!(rig.output("ada"), "secret\n");
+    // What refuses a user is there for an administrator.
+    let by_root = attack(0);
+    for done in ["GET /v1/jobs/{job} 200", "GET /v1/jobs/{job}/logs 200", "audit 200"] {
+        assert!(by_root.lines().any(|line| line == done), "{done}: {by_root}");
+    }
 }
 
 #[test]

@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
     accept_with, bind, connect, listen, recvmsg, sendmsg, shutdown, socket_with,
 };
+use rustix::process::geteuid;
 use tessera_frames::gate::GATE_BYTES;
 
 /// The memory's name in lists of mappings, such as `/proc/PID/maps`.
@@ -30,6 +31,9 @@ pub const NAME: &str = "tessera-gate";
 const BACKLOG: i32 = 128;
 /// Longest wait for the other end, which only has to be scheduled.
 const WITHIN: Duration = Duration::from_millis(200);
+/// Modes of a socket: its owner alone connects, or everyone, and the kernel names them.
+const FOR_OWNER: u32 = 0o600;
+const FOR_ALL: u32 = 0o666;
 /// Enough for a loop of two system calls.
 const STACK_BYTES: usize = 64 * 1024;
 
@@ -61,7 +65,10 @@ pub struct PageServer {
 
 impl PageServer {
     /// Listens at `path` in place of an earlier server, for the account `owner` (uid and gid), or else for this
-    /// process's own. Root gets the memory, too.
+    /// process's own. Root and this process's account get the memory, too.
+    ///
+    /// The kernel names each client, and others get nothing. Root also gives the socket to the owner, so that others
+    /// can't even connect.
     ///
     /// # Errors
     ///
@@ -76,10 +83,13 @@ impl PageServer {
             Ok(()) | Err(_) => {}
         }
         bind(&socket, &SocketAddrUnix::new(&new)?)?;
-        fs::set_permissions(&new, Permissions::from_mode(0o600))?;
-        if let Some((uid, gid)) = owner {
-            std::os::unix::fs::chown(&new, Some(uid), Some(gid))?;
-        }
+        let given = owner.map(|(uid, gid)| std::os::unix::fs::chown(&new, Some(uid), Some(gid)));
+        let mode = match given {
+            Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => FOR_ALL,
+            Some(Err(error)) => return Err(error),
+            Some(Ok(())) | None => FOR_OWNER,
+        };
+        fs::set_permissions(&new, Permissions::from_mode(mode))?;
         listen(&socket, BACKLOG)?;
         fs::rename(&new, path)?;
         let listener = Arc::new(socket);
@@ -87,7 +97,7 @@ impl PageServer {
         let thread = std::thread::Builder::new()
             .name("gate-page".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || serve(&served, memory.as_fd()))?;
+            .spawn(move || serve(&served, owner.map(|(uid, _)| uid), memory.as_fd()))?;
         Ok(Self { listener, thread: Some(thread) })
     }
 }
@@ -102,9 +112,10 @@ impl Drop for PageServer {
     }
 }
 
-fn serve(listener: &OwnedFd, memory: BorrowedFd<'_>) {
+fn serve(listener: &OwnedFd, owner: Option<u32>, memory: BorrowedFd<'_>) {
     loop {
         match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(client) if !may_have(&client, owner) => drop(client),
             // A client that is gone, or takes nothing, has no use for it.
             Ok(client) => drop(hand_over(&client, memory)),
             Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -115,6 +126,21 @@ fn serve(listener: &OwnedFd, memory: BorrowedFd<'_>) {
             Err(_) => return,
         }
     }
+}
+
+/// Returns whether a client's account may have the memory of an owner's page.
+fn may_have(client: &OwnedFd, owner: Option<u32>) -> bool {
+    let named = socket_peercred(client);
+    named.is_ok_and(|peer| allows(owner, geteuid().as_raw(), peer.uid.as_raw()))
+}
+
+/// Root, the server's own account, and the owner.
+const fn allows(owner: Option<u32>, own: u32, uid: u32) -> bool {
+    let is_owner = match owner {
+        Some(owner) => owner == uid,
+        None => false,
+    };
+    uid == 0 || uid == own || is_owner
 }
 
 fn hand_over(client: &OwnedFd, memory: BorrowedFd<'_>) -> io::Result<()> {
@@ -199,6 +225,17 @@ mod tests {
             assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{length}");
         }
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn only_the_owner_the_servers_own_account_and_root_get_the_memory() {
+        let owner = Some(64_001);
+        for (uid, gets) in
+            [(64_001, true), (64_010, true), (0, true), (64_002, false), (65_534, false)]
+        {
+            assert_eq!(allows(owner, 64_010, uid), gets, "{uid}");
+        }
+        assert!(!allows(None, 64_010, 64_001));
     }
 
     #[test]

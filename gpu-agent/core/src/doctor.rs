@@ -71,12 +71,15 @@ pub struct GpuCheckup {
 
 /// The machine, and this account on it.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact")]
 pub struct MachineFacts {
     /// Whether this account is root.
     pub root: bool,
     /// Whether the file that gives the right to configure MIG may be opened; `None` if the driver
     /// has none.
     pub mig_config_file: Option<bool>,
+    /// Whether the launcher starts the program that divides GPUs as root, for an agent that isn't.
+    pub nvml_worker: bool,
     /// Version of the loaded kernel module; `None` if none is loaded.
     pub module: Option<String>,
     /// Whether the free driver `nouveau` is loaded.

@@ -182,6 +182,7 @@ pub fn check_program(program: &Path) -> Result<(), LaunchProgramError> {
 
 /// What a launcher can do on this machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one ability")]
 pub struct Abilities {
     /// It can give attempts private mounts, such as a private `/tmp`.
     pub mounts: bool,
@@ -189,6 +190,8 @@ pub struct Abilities {
     pub hidden_processes: bool,
     /// It can close device nodes.
     pub device_filters: bool,
+    /// It starts the program that divides GPUs as root, for a caller that isn't.
+    pub nvml_worker: bool,
 }
 
 /// Lets a launcher try what it can do. A program that can't be run can do nothing.
@@ -201,5 +204,6 @@ pub fn probe(program: &Path) -> Abilities {
         mounts: can("mounts"),
         hidden_processes: can("hidden-processes"),
         device_filters: can("device-filters"),
+        nvml_worker: can("nvml-worker"),
     }
 }

@@ -13,13 +13,12 @@ use crate::child::{
     self, Descriptors, FAILED, MOUNTS, OPENS, READABLE, Surroundings, become_reader,
 };
 use crate::devices::Filter;
-use crate::order::{
-    Account, DeviceRules, FileOrder, Input, Order, Output, ReadableOutput, Reply, Request,
-};
+use crate::order::{DeviceRules, FileOrder, Input, Order, Output, ReadableOutput, Reply, Request};
 use crate::paths::{OpenError, identity_of, open_reader};
-use crate::policy::{self, AccountRefusal, Policy};
+use crate::policy::{self, AccountRefusal, Policy, Settings};
 use crate::socket::{Received, Socket};
 use crate::sys::{self, Child, Forked, boot_millis};
+use crate::worker;
 
 /// Raised with each change of the messages.
 pub const VERSION: u16 = 3;
@@ -39,14 +38,25 @@ const SWEEPS_MAX: usize = 64;
 
 /// Runs the launcher; standard input is its connection to the shepherd.
 pub fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|flag| flag == PROTOCOL_FLAG) {
+    let flag = std::env::args().nth(1).unwrap_or_default();
+    if flag == PROTOCOL_FLAG {
         let _ = writeln!(io::stdout(), "{VERSION}");
         return ExitCode::SUCCESS;
     }
-    if std::env::args().nth(1).is_some_and(|flag| flag == PROBE_FLAG) {
+    if flag == worker::FLAG {
+        let error = worker::main(std::env::args().skip(2));
+        let _ = writeln!(io::stderr(), "tessera-launch: {error}");
+        return ExitCode::FAILURE;
+    }
+    if flag == PROBE_FLAG {
         let [mounts, hidden] = child::try_walls();
         let filters = Filter::load(&DeviceRules::default()).is_ok();
-        let words = [(mounts, "mounts"), (hidden, "hidden-processes"), (filters, "device-filters")];
+        let words = [
+            (mounts, "mounts"),
+            (hidden, "hidden-processes"),
+            (filters, "device-filters"),
+            (worker::is_allowed(), "nvml-worker"),
+        ];
         let able = words.iter().filter(|(able, _)| *able).map(|(_, word)| *word);
         let _ = writeln!(io::stdout(), "{}", able.collect::<Vec<_>>().join(" "));
         return ExitCode::SUCCESS;
@@ -151,11 +161,9 @@ struct FileChild {
 impl Launcher {
     fn start() -> io::Result<Self> {
         let (caller, own) = sys::uids();
-        let policy = find_policy(caller, own)?;
+        let policy = find_settings(caller, own)?.policy;
         if own != caller {
-            // No rights of the caller's account are left, so it can't signal or trace the launcher.
-            let root = Account { uid: own, gid: own, groups: Vec::new() };
-            child_of_root(&root)?;
+            become_effective(own)?;
         }
         sys::ignore_signals();
         sys::die_with_parent();
@@ -606,36 +614,57 @@ fn sort(order: &Order, descriptors: Vec<OwnedFd>) -> Option<Descriptors> {
     is_whole.then_some(Descriptors { lease, group, v1_groups, stdin, outputs })
 }
 
-/// Finds out which accounts this launcher may become.
-fn find_policy(caller: u32, own: u32) -> io::Result<Policy> {
+/// Finds out the rules of this launcher.
+///
+/// # Errors
+///
+/// The file of a launcher with setuid can't be read or trusted, or names another caller.
+pub fn find_settings(caller: u32, own: u32) -> io::Result<Settings> {
     if own == caller {
         let uid_min = policy::UID_MIN;
-        // Root decides with each order; others may change nothing.
-        return Ok(Policy { own, caller, uid_min, root_jobs: false });
+        // Root decides for itself with each order; others change nothing.
+        let policy = Policy { own, caller, uid_min, root_jobs: false };
+        return Ok(Settings { policy, worker: None });
     }
     let refuse = |reason: String| io::Error::new(io::ErrorKind::PermissionDenied, reason);
     let file = File::open(POLICY_FILE)
         .map_err(|error| refuse(format!("{POLICY_FILE} can't be read: {error}")))?;
-    let found = file.metadata()?;
-    if found.uid() != 0 || found.mode() & 0o022 != 0 {
-        return Err(refuse(format!("{POLICY_FILE} must be root's, and writable for nobody else")));
-    }
-    let policy = policy::parse(&io::read_to_string(file)?)
+    check_trusted(&file, POLICY_FILE)?;
+    let settings = policy::parse(&io::read_to_string(file)?)
         .map_err(|bad| refuse(format!("{POLICY_FILE}: {bad}")))?;
-    if policy.caller != caller {
-        let expected = policy.caller;
+    if settings.policy.caller != caller {
+        let expected = settings.policy.caller;
         return Err(refuse(format!("uid {caller} may not start it, only uid {expected}")));
     }
-    Ok(policy)
+    Ok(settings)
 }
 
-/// Makes the real account the effective one.
-fn child_of_root(root: &Account) -> io::Result<()> {
+/// Checks that nobody but root can have changed a file.
+///
+/// # Errors
+///
+/// Others can.
+pub fn check_trusted(file: &File, name: &str) -> io::Result<()> {
+    let found = file.metadata()?;
+    if found.uid() == 0 && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let reason = format!("{name} must be root's, and writable for nobody else");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+}
+
+/// Makes the effective account, which is root, the only one. Nothing of the caller's account is left: the caller can't
+/// signal or trace this process.
+///
+/// # Errors
+///
+/// The kernel refuses it.
+pub fn become_effective(own: u32) -> io::Result<()> {
     // SAFETY: plain numbers.
     unsafe {
         sys::check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()))?;
-        sys::check(libc::syscall(libc::SYS_setresgid, root.gid, root.gid, root.gid))?;
-        sys::check(libc::syscall(libc::SYS_setresuid, root.uid, root.uid, root.uid))?;
+        sys::check(libc::syscall(libc::SYS_setresgid, own, own, own))?;
+        sys::check(libc::syscall(libc::SYS_setresuid, own, own, own))?;
     }
     Ok(())
 }

@@ -20,3 +20,4 @@ pub mod policy;
 pub mod prepare;
 pub mod socket;
 pub mod sys;
+pub mod worker;

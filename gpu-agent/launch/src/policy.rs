@@ -1,4 +1,4 @@
-//! Which accounts a launcher may become. Pure.
+//! Which accounts a launcher may become, and which program it may start as root. Pure.
 
 use std::error::Error;
 use std::fmt;
@@ -21,6 +21,30 @@ pub struct Policy {
     pub uid_min: u32,
     /// Whether jobs may be root's.
     pub root_jobs: bool,
+}
+
+/// The program that divides GPUs, which a setuid launcher starts as root for its caller. The caller chooses nothing of
+/// it: whoever chooses a library that root loads is root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerRules {
+    /// The program: the agent's own, in its role as worker.
+    pub program: String,
+    /// The management library that it loads.
+    pub library: String,
+    /// Its environment, as `NAME=value`.
+    pub environment: Vec<String>,
+}
+
+/// Where the packages install the agent's program.
+const WORKER_PROGRAM: &str = "/usr/lib/tessera/tessera-agent";
+
+/// What a setuid launcher obeys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Which accounts it may become.
+    pub policy: Policy,
+    /// What it may start as root; `None` for nothing.
+    pub worker: Option<WorkerRules>,
 }
 
 /// Why an attempt may not run as an account.
@@ -99,6 +123,8 @@ pub enum BadPolicy {
     UnknownSetting(String),
     /// No line names the caller.
     NoCaller,
+    /// A variable has no name.
+    NoVariable(String),
 }
 
 impl fmt::Display for BadPolicy {
@@ -107,11 +133,15 @@ impl fmt::Display for BadPolicy {
             Self::NoSetting(line) => write!(f, "no setting: {line}"),
             Self::NoUid { value, line } => write!(f, "{value} is no uid: {line}"),
             Self::UnknownSetting(name) => {
-                write!(f, "{name} is no setting: caller, uid_min and root_jobs are")
+                write!(
+                    f,
+                    "{name} is no setting: caller, uid_min, root_jobs, nvml, worker and worker_env are"
+                )
             }
             Self::NoCaller => {
                 f.write_str("it names no caller: write caller = UID of the agent's account")
             }
+            Self::NoVariable(line) => write!(f, "no NAME=value: {line}"),
         }
     }
 }
@@ -158,13 +188,16 @@ impl Policy {
     }
 }
 
-/// Reads the rules of a setuid launcher: lines of `caller = UID`, `uid_min = UID` and `root_jobs = yes`.
+/// Reads the rules of a setuid launcher: lines of `caller = UID`, `uid_min = UID` and `root_jobs = yes`. With
+/// `nvml = LIBRARY` it also starts the program that divides GPUs, which is `worker = PROGRAM` with the variables of the
+/// lines `worker_env = NAME=value`.
 ///
 /// # Errors
 ///
 /// A line that can't be read, or no caller.
-pub fn parse(text: &str) -> Result<Policy, BadPolicy> {
+pub fn parse(text: &str) -> Result<Settings, BadPolicy> {
     let mut policy = Policy { own: 0, caller: u32::MAX, uid_min: UID_MIN, root_jobs: false };
+    let (mut library, mut program, mut environment) = (None, WORKER_PROGRAM, Vec::new());
     for line in text.lines().map(str::trim) {
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -178,13 +211,21 @@ pub fn parse(text: &str) -> Result<Policy, BadPolicy> {
             "caller" => policy.caller = number()?,
             "uid_min" => policy.uid_min = number()?,
             "root_jobs" => policy.root_jobs = value == "yes",
+            "nvml" => library = Some(value.to_owned()),
+            "worker" => program = value,
+            "worker_env" => match value.split_once('=') {
+                Some((name, _)) if !name.is_empty() => environment.push(value.to_owned()),
+                _ => return Err(BadPolicy::NoVariable(line.to_owned())),
+            },
             name => return Err(BadPolicy::UnknownSetting(name.to_owned())),
         }
     }
     if policy.caller == u32::MAX {
         return Err(BadPolicy::NoCaller);
     }
-    Ok(policy)
+    let program = program.to_owned();
+    let worker = library.map(|library| WorkerRules { program, library, environment });
+    Ok(Settings { policy, worker })
 }
 
 #[cfg(test)]
@@ -240,10 +281,28 @@ mod tests {
     fn a_file_that_names_no_caller_or_an_unknown_setting_is_refused() {
         assert_eq!(
             parse("# who\ncaller = 990\nuid_min = 500\n").unwrap(),
-            Policy { own: 0, caller: 990, uid_min: 500, root_jobs: false }
+            Settings {
+                policy: Policy { own: 0, caller: 990, uid_min: 500, root_jobs: false },
+                worker: None,
+            }
         );
-        for text in ["", "caller = x", "caller = 1\nrootjobs = yes", "caller"] {
+        for text in
+            ["", "caller = x", "caller = 1\nrootjobs = yes", "caller", "caller = 1\nworker_env = X"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_worker_is_started_as_root_only_where_a_library_is_named() {
+        let worker = |text: &str| parse(&format!("caller = 990\n{text}")).unwrap().worker;
+
+        assert_eq!(worker("worker = /opt/agent\nworker_env = A=b\n"), None);
+        let expected = WorkerRules {
+            program: WORKER_PROGRAM.to_owned(),
+            library: "libnvidia-ml.so.1".to_owned(),
+            environment: vec!["A=b=c".to_owned()],
+        };
+        assert_eq!(worker("nvml = libnvidia-ml.so.1\nworker_env = A=b=c\n"), Some(expected));
     }
 }

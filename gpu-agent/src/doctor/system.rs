@@ -32,6 +32,7 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
     MachineFacts {
         root: geteuid().is_root(),
         mig_config_file: mig_config_file(),
+        nvml_worker: false,
         module: module_version(),
         nouveau: loaded("nouveau"),
         processes: everyone

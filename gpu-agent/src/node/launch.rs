@@ -50,6 +50,25 @@ impl AgentNode {
         }
     }
 
+    /// Refuses what would fail in a less clear way: only root starts the daemon of a shared slice as its user.
+    fn check_sharing(
+        &self,
+        order: &LaunchOrder,
+        account: JobAccount,
+    ) -> Result<JobAccount, PlacementRefusal> {
+        let needs_daemon = self.mps_share_of(order).is_some();
+        match needs_daemon && account.confinement.account.is_some() && !geteuid().is_root() {
+            false => Ok(account),
+            true => Err(PlacementRefusal::Account {
+                by_job: true,
+                reason:
+                    "this node's agent isn't root, so it starts MPS for jobs of its own account \
+                         only: submit without --share mps, or run the agent as root"
+                        .to_owned(),
+            }),
+        }
+    }
+
     fn launch_as(
         &mut self,
         order: Box<LaunchOrder>,
@@ -64,12 +83,13 @@ impl AgentNode {
             traceparent: order.traceparent.clone(),
         };
         let attempt = order.attempt;
-        let known = account.and_then(|account| check_sharing(&order, account)).map(|account| {
-            // An attempt that is alive has its account already.
-            if !self.attempts.is_alive(attempt) {
-                self.job_accounts.insert(attempt, account);
-            }
-        });
+        let known =
+            account.and_then(|account| self.check_sharing(&order, account)).map(|account| {
+                // An attempt that is alive has its account already.
+                if !self.attempts.is_alive(attempt) {
+                    self.job_accounts.insert(attempt, account);
+                }
+            });
         let placement =
             known.and_then(|()| self.check_placement(&order)).and_then(|()| check_port(&order));
         if placement.is_err() {
@@ -349,20 +369,6 @@ fn hold_slice(run: &mut RunSpec, has_steps: bool) {
 
 /// A program that does nothing until it is stopped.
 const HOLDER: [&str; 2] = ["/bin/sleep", "infinity"];
-
-/// Refuses what would fail in a less clear way: only root gives the files of a shared slice to its user.
-fn check_sharing(order: &LaunchOrder, account: JobAccount) -> Result<JobAccount, PlacementRefusal> {
-    let shares = order.share.is_some() || order.kernel.is_some();
-    match shares && account.confinement.account.is_some() && !geteuid().is_root() {
-        false => Ok(account),
-        true => Err(PlacementRefusal::Account {
-            by_job: true,
-            reason: "this node's agent isn't root, so it shares slices only between jobs of its \
-                     own account: submit without --share, or run the agent as root"
-                .to_owned(),
-        }),
-    }
-}
 
 /// Makes sure that the port of the gang's rendezvous on this node is free. A refused launch costs
 /// the gang nothing, and its next try uses another port.

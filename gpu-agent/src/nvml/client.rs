@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use rustix::process::geteuid;
+use tessera_launch::client::probe;
 use tessera_model::GpuId;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -15,6 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::counts::RequestCounts;
 use super::messages::{NvmlReply, NvmlRequest};
+use crate::accounts::is_setuid;
+use crate::config::AgentConfig;
 use crate::shepherd::socket::{frame_bytes, take_frame};
 use tessera_agent_core::nvml::error::NvmlCallError;
 use tessera_agent_core::nvml::sample::GpuSample;
@@ -66,6 +70,52 @@ pub struct WorkerProgram {
     pub program: PathBuf,
     /// The library.
     pub library: OsString,
+    /// The launcher that starts it as root; `None` to start it with this agent's own rights.
+    pub launcher: Option<PathBuf>,
+}
+
+/// What a worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkerRole {
+    /// It answers requests.
+    Requests,
+    /// It listens to the driver's events.
+    Events,
+}
+
+impl WorkerProgram {
+    /// Describes the worker of an agent with these settings.
+    pub fn new(program: PathBuf, config: &AgentConfig) -> Self {
+        let launcher = may_launch_as_root(&config.launch).then(|| config.launch.clone());
+        Self { program, library: config.nvml.clone().into_os_string(), launcher }
+    }
+
+    /// Makes the worker's command. It ends with its input, whoever it belongs to: root's processes can't be killed
+    /// from here.
+    pub(super) fn command(&self, role: WorkerRole) -> Command {
+        let mut command = match &self.launcher {
+            Some(launcher) => {
+                let mut command = Command::new(launcher);
+                command.env_clear().arg(tessera_launch::worker::FLAG).arg(&self.library);
+                command
+            }
+            None => {
+                let mut command = Command::new(&self.program);
+                command.arg("nvml-worker").arg("--nvml").arg(&self.library);
+                command
+            }
+        };
+        if role == WorkerRole::Events {
+            command.arg("--events");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        command
+    }
+}
+
+/// Returns whether the launcher starts the worker as root for an agent that isn't.
+pub fn may_launch_as_root(launch: &Path) -> bool {
+    !geteuid().is_root() && is_setuid(launch) && probe(launch).nvml_worker
 }
 
 impl NvmlClient {
@@ -213,14 +263,7 @@ async fn attempt(
 }
 
 fn start(program: &WorkerProgram) -> io::Result<WorkerProcess> {
-    let mut child = Command::new(&program.program)
-        .arg("nvml-worker")
-        .arg("--nvml")
-        .arg(&program.library)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
+    let mut child = program.command(WorkerRole::Requests).spawn()?;
     match (child.stdin.take(), child.stdout.take()) {
         (Some(input), Some(output)) => Ok(WorkerProcess { child, input, output }),
         (None, _) | (_, None) => Err(io::ErrorKind::BrokenPipe.into()),

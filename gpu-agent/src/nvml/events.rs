@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tessera_model::backoff::{Backoff, FailureCount};
 use tokio::io::AsyncReadExt as _;
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdout};
 use tokio::sync::mpsc;
 
-use super::client::WorkerProgram;
+use super::client::{WorkerProgram, WorkerRole};
 use super::watch::WatchMessage;
 use crate::messages::gpu::{DriverNotice, ErrorSource, GpuAddress, ReportedError};
 use crate::shepherd::socket::take_frame;
@@ -35,8 +35,9 @@ pub async fn run(program: WorkerProgram, reported: mpsc::Sender<DriverNotice>) {
                     if listen(output, &reported).await {
                         failures.reset();
                     }
-                    // Not waited for: it may be stuck in the kernel.
+                    // Not waited for: it may be stuck in the kernel. One of root's ends with its input.
                     let _ = child.start_kill();
+                    drop(child.stdin.take());
                     ghosts.push(child);
                 }
                 Err(error) => tracing::error!(%error, "the events' worker can't be started"),
@@ -47,17 +48,9 @@ pub async fn run(program: WorkerProgram, reported: mpsc::Sender<DriverNotice>) {
 }
 
 fn start(program: &WorkerProgram) -> io::Result<(Child, ChildStdout)> {
-    let mut child = Command::new(&program.program)
-        .arg("nvml-worker")
-        .arg("--nvml")
-        .arg(&program.library)
-        .arg("--events")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        // Its failures are also reported by the other worker.
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
+    let mut command = program.command(WorkerRole::Events);
+    // Its failures are also reported by the other worker.
+    let mut child = command.stderr(Stdio::null()).spawn()?;
     match child.stdout.take() {
         Some(output) => Ok((child, output)),
         None => Err(io::ErrorKind::BrokenPipe.into()),

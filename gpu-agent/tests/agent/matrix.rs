@@ -149,7 +149,7 @@ impl Rig {
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
         let library = tessera_stand_in::library::build().unwrap().into();
-        let program = WorkerProgram { program: script, library };
+        let program = WorkerProgram { program: script, library, launcher: None };
         let (reported, received) = mpsc::channel(4096);
         let tools = GpuTools {
             nvml: NvmlClient::start(program.clone()),

@@ -390,6 +390,69 @@ async fn a_home_folder_that_root_may_not_enter_holds_the_program_its_folder_and_
     assert_eq!(text, format!("{expected}err\nmore\nout\nrun\n"));
 }
 
+/// The kernel's number for NFS (`NFS_SUPER_MAGIC`).
+const NFS: u64 = 0x6969;
+
+/// A folder of ada's with mode 0700 on a mounted NFS export with `root_squash`. Nothing here may make one: the server
+/// is the kernel's. `load-tests/nfs/in-user-mode-linux` does, and runs this test.
+fn squashed_home() -> Option<PathBuf> {
+    let Some(home) = std::env::var_os("TESSERA_TEST_SQUASHED_HOME").map(PathBuf::from) else {
+        eprintln!(
+            "SKIPPED: no folder on NFS with root_squash (TESSERA_TEST_SQUASHED_HOME; \
+             load-tests/nfs/in-user-mode-linux has one)"
+        );
+        return None;
+    };
+    let kind = rustix::fs::statfs(&home).unwrap().f_type;
+    assert_eq!(u64::try_from(kind).unwrap(), NFS, "{} is not on NFS", home.display());
+    Some(home)
+}
+
+#[tokio::test]
+async fn a_home_folder_on_nfs_with_root_squash_holds_the_program_its_folder_its_outputs_and_its_logs()
+ {
+    if !is_root() {
+        return;
+    }
+    let Some(home) = squashed_home() else { return };
+    let mut stage = stage().await;
+    let refused = std::fs::read_dir(&home).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "root may not enter");
+    let make = "printf '#!/bin/sh\\necho made by hand; id -u; pwd; echo kept > more\\n' > run; chmod 700 run";
+    let mut first = stage.of("ada", make);
+    first.run.work_dir = Some(home.display().to_string());
+    let (record, text) = stage.run(&first).await;
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?} {text}");
+
+    let at = |name: &str| home.join(name).display().to_string();
+    let mut order = order(&stage.place, &[&at("run")]);
+    order.user = "ada".into();
+    order.run.work_dir = Some(home.display().to_string());
+    order.run.output = OutputPaths { stdout: Some(at("out")), stderr: Some(at("err")) };
+    let (record, text) = stage.run(&order).await;
+
+    // The descriptor that the user opened serves root as well.
+    let expected = format!("made by hand\n64001\n{}\n", home.display());
+    assert_eq!((record.outcome, &text), (Outcome::Succeeded, &expected), "{record:?}");
+    let line =
+        format!("cat {} {}; ls -ln {} | tail -n +2 | cut -d' ' -f3", at("out"), at("more"), at(""));
+    let (_, text) = stage.run(&stage.of("ada", &line)).await;
+    assert_eq!(text, format!("{expected}kept\n64001\n64001\n64001\n64001\n"));
+
+    // Another user's job reads and writes nothing there.
+    let line = format!(
+        "cat {0} 2>/dev/null && echo READ; (: > {0}) 2>/dev/null && echo WROTE; true",
+        at("out")
+    );
+    let mut attack = stage.of("eve", &line);
+    let (record, text) = stage.run(&attack).await;
+    assert_eq!((record.outcome, text.as_str()), (Outcome::Succeeded, ""), "{record:?}");
+    attack.attempt = tessera_model::AttemptId::from_uuid(uuid::Uuid::now_v7());
+    attack.run.output = OutputPaths { stdout: Some(at("out")), stderr: None };
+    let record = stage.session.run(&attack).await;
+    assert_eq!(record.outcome, Outcome::LaunchFailed, "{record:?}");
+}
+
 #[tokio::test]
 async fn a_file_system_that_hangs_holds_up_neither_cancel_nor_the_time_limit_nor_the_slice() {
     if !is_root() {
@@ -618,28 +681,30 @@ fn built(path: &str) -> PathBuf {
 
 /// A node that shares slices, with its programs where every account reaches them.
 async fn sharing_stage(settings: &str) -> Stage {
-    stage_with(&std::env::temp_dir(), settings, |folder, command| {
-        let at = |name: &str| folder.join(name);
-        for name in
-            ["nvidia-cuda-mps-control", "tessera-sim-client", "tessera-sim-player", "libcuda.so.1"]
-        {
-            std::fs::copy(built(&format!("stand-in/{name}")), at(name)).unwrap();
-        }
-        let canary = format!("{} --mps --canary", at("tessera-sim-client").display());
-        command
-            .env("TESSERA_AGENT_MPS_CONTROL", at("nvidia-cuda-mps-control"))
-            .env("TESSERA_AGENT_MPS_CANARY", canary)
-            .env("TESSERA_AGENT_KERNEL_SHIM", built("kernel-shim/libcuda.so.1"));
-        // The simulated GPU is files that all of its users write. What is to be closed has its own mode.
-        let open_files = || {
-            // SAFETY: a plain number.
-            unsafe { libc::umask(0) };
-            Ok(())
-        };
-        // SAFETY: only a system call is made between fork and exec.
-        unsafe { command.pre_exec(open_files) };
-    })
-    .await
+    stage_with(&std::env::temp_dir(), settings, let_share).await
+}
+
+/// Gives an agent the programs of shared slices.
+fn let_share(folder: &Path, command: &mut Command) {
+    let at = |name: &str| folder.join(name);
+    for name in
+        ["nvidia-cuda-mps-control", "tessera-sim-client", "tessera-sim-player", "libcuda.so.1"]
+    {
+        std::fs::copy(built(&format!("stand-in/{name}")), at(name)).unwrap();
+    }
+    let canary = format!("{} --mps --canary", at("tessera-sim-client").display());
+    command
+        .env("TESSERA_AGENT_MPS_CONTROL", at("nvidia-cuda-mps-control"))
+        .env("TESSERA_AGENT_MPS_CANARY", canary)
+        .env("TESSERA_AGENT_KERNEL_SHIM", built("kernel-shim/libcuda.so.1"));
+    // The simulated GPU is files that all of its users write. What is to be closed has its own mode.
+    let open_files = || {
+        // SAFETY: a plain number.
+        unsafe { libc::umask(0) };
+        Ok(())
+    };
+    // SAFETY: only a system call is made between fork and exec.
+    unsafe { command.pre_exec(open_files) };
 }
 
 impl Stage {
@@ -756,15 +821,28 @@ async fn jobs_of_a_user_share_a_slice_by_mps_and_nobody_else_reaches_their_daemo
     assert_eq!(record.outcome, Outcome::Cancelled, "{record:?}");
 }
 
+/// A folder for gate pages in memory, where every account may go.
+fn gates() -> (tempfile::TempDir, PathBuf) {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::fs::set_permissions(memory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let gates = memory.path().join("gates");
+    (memory, gates)
+}
+
 #[tokio::test]
 async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate_page() {
     if !is_root() {
         return;
     }
-    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
-    std::fs::set_permissions(memory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let gates = memory.path().join("gates");
-    let mut stage = sharing_stage(&format!("kernel_gates = \"{}\"\n", gates.display())).await;
+    let (_memory, gates) = gates();
+    let stage = sharing_stage(&format!("kernel_gates = \"{}\"\n", gates.display())).await;
+    share_by_kernel(stage, &gates, 0).await;
+}
+
+/// Runs jobs of two users on a slice that they share by kernel, under an agent of this account.
+async fn share_by_kernel(mut stage: Stage, gates: &Path, agent: u32) {
+    // Root gives the socket to the user. Others let everyone connect, and the kernel names the clients.
+    let page_of = |user: u32| if agent == 0 { (user, 0o600) } else { (agent, 0o666) };
     let home = stage.home();
     let (recording, log) = (home.join("recording"), home.join("shim.log"));
     let steps = "player 1\nmemory 64MiB\niterations 100000\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\n\
@@ -806,23 +884,26 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
     crate::common::eventually("both jobs are in the queue", || sessions() >= 2).await;
     let page = variable(pids[0], variables::GATE);
     assert_eq!(page, variable(pids[1], variables::GATE));
-    assert_eq!(owner(&page), (ADA, 0o600));
-    assert_eq!(owner(&gates), (0, 0o711));
+    assert_eq!(owner(&page), page_of(ADA));
+    assert_eq!(owner(gates), (agent, 0o711));
 
     // Each attack that succeeds is named.
+    let fetch = "python3 -c 'import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); \
+                 sys.exit(not socket.recv_fds(s, 1, 1)[1])'";
     let (kernel, page_text) =
         (stage.agent.data.join("kernel").display().to_string(), page.display());
     let attack = format!(
         "exec 2>/dev/null; ls {kernel} {kernel}/attempts {} && echo LISTED; cat {kernel}/*key* {kernel}/port && echo SECRETS; \
          touch {}/new && echo MADE; rm -f {page_text} && echo REMOVED; \
-         (: <> {page_text}) && echo OPENED; (: > {page_text}) && echo TRUNCATED; echo done",
+         (: <> {page_text}) && echo OPENED; (: > {page_text}) && echo TRUNCATED; \
+         {fetch} {page_text} && echo FETCHED; echo done",
         gates.display(),
         gates.display(),
     );
     assert_eq!(stage.elsewhere("eve", &attack).await, "done\n");
     assert!(pids.iter().all(|pid| crate::common::runs(*pid)), "both jobs go on");
     // Not even their own user can shorten it: it is no file.
-    assert_eq!(stage.elsewhere("ada", &attack).await, "done\n");
+    assert_eq!(stage.elsewhere("ada", &attack).await, "FETCHED\ndone\n");
     assert!(pids.iter().all(|pid| crate::common::runs(*pid)), "both jobs go on");
     assert!(stage.agent.child.try_wait().unwrap().is_none(), "the agent goes on");
 
@@ -840,7 +921,7 @@ async fn jobs_of_a_user_share_a_slice_by_kernel_and_nobody_else_opens_their_gate
     // Only then the program runs: before, the process has its launcher's environment.
     crate::common::eventually("the next job has the page", || has_page(&pid)).await;
     let next_page = variable(pid, variables::GATE);
-    assert_eq!(owner(&next_page), (EVE, 0o600));
+    assert_eq!(owner(&next_page), page_of(EVE));
     let (attempt, cause) = (last.attempt, StopCause::Cancel);
     stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
     stage.session.until_ended(attempt).await;

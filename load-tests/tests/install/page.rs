@@ -1,6 +1,8 @@
 //! The pages for operators: every Tessera command in them exists with its options, every link has a
 //! target, and the setup of a second node is short.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use tessera_load_tests::programs::programs;
@@ -42,6 +44,39 @@ fn commands(page: &str) -> Vec<String> {
 fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
     section.split("\n## ").next().unwrap()
+}
+
+/// Reads all Rust files below a folder.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() && entry.file_name() != "target" {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_test_that_the_page_about_security_names_exists() {
+    let page = read("docs/security.md");
+    let mut text = String::new();
+    for folder in ["controller", "gpu-agent", "load-tests"] {
+        sources(&root().join(folder), &mut text);
+    }
+
+    let named = section(&page, "How we know").split('`').skip(1).step_by(2);
+    let (paths, names): (Vec<_>, Vec<_>) = named.partition(|name| name.contains('/'));
+
+    assert!(names.len() > 20 && paths.len() > 5, "{names:?} {paths:?}");
+    for path in paths {
+        assert!(root().join(path).exists(), "{path}");
+    }
+    // Words without an underscore are no names of tests.
+    for name in names.into_iter().filter(|name| name.contains('_')) {
+        assert!(text.contains(&format!("fn {name}(")), "no test {name}");
+    }
 }
 
 #[test]

@@ -140,10 +140,12 @@ fn permission(facts: &DoctorFacts, gpu: &GpuCheckup) -> Option<Finding> {
 
 /// Returns whether instances may be created and destroyed, as far as that is known without trying.
 pub(super) fn may_cut(facts: &DoctorFacts, gpu: &GpuCheckup) -> bool {
-    let account = facts.machine.root || facts.machine.mig_config_file == Some(true);
+    let machine = &facts.machine;
+    let account = machine.root || machine.nvml_worker || machine.mig_config_file == Some(true);
     match &gpu.may_cut {
         Ok(()) => account || matches!(gpu.mig, Ok(Some((true, _)))),
-        Err(fault) if fault.code == NO_PERMISSION => false,
+        // The driver was asked with this account's rights, and the worker has root's.
+        Err(fault) if fault.code == NO_PERMISSION => machine.nvml_worker,
         // With MIG off the driver can't answer this, so the account decides.
         Err(fault) => {
             account && matches!(fault.handling(), ErrorHandling::Replan | ErrorHandling::Bug)

@@ -65,6 +65,10 @@ pub(super) fn findings(facts: &MachineFacts) -> Vec<Finding> {
 fn account(facts: &MachineFacts) -> Finding {
     match (facts.root, facts.mig_config_file) {
         (true, _) => ok("account", "runs as root: it may configure MIG"),
+        (false, _) if facts.nvml_worker => ok(
+            "account",
+            "is not root, and tessera-launch starts the program that configures MIG as root",
+        ),
         (false, Some(true)) => ok(
             "account",
             "is not root, but may open the file that gives the right to configure MIG",
@@ -74,7 +78,8 @@ fn account(facts: &MachineFacts) -> Finding {
             FindingLevel::Warn,
             "is not root and has no access to /dev/nvidia-caps: it may run jobs on whole GPUs, \
              but neither switch MIG mode nor create or destroy instances",
-            "run tessera-agent as root, or give its account the file: nvidia-modprobe -f \
+            "run tessera-agent as root, or add nvml = libnvidia-ml.so.1 to /etc/tessera/launch.conf \
+             (docs/launching.md), or give its account the file: nvidia-modprobe -f \
              /proc/driver/nvidia/capabilities/mig/config, then chgrp and chmod the \
              /dev/nvidia-caps file that it names",
         ),

@@ -123,6 +123,16 @@ fn an_account_without_permission_gets_its_rights_stated() {
 }
 
 #[test]
+fn an_account_whose_launcher_starts_the_worker_as_root_may_divide_gpus() {
+    let mut facts = with_gpu(|gpu| gpu.may_cut = Err(fault(4)));
+    facts.machine.root = false;
+    facts.machine.mig_config_file = Some(false);
+    facts.machine.nvml_worker = true;
+
+    assert!(complaints(&facts).is_empty(), "{:?}", complaints(&facts));
+}
+
+#[test]
 fn root_has_no_right_that_the_driver_refuses() {
     let facts = with_gpu(|gpu| gpu.may_cut = Err(fault(4)));
 

@@ -3,14 +3,18 @@
 use std::ffi::CString;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tessera_frames::cluster::{StopCause, ToAgent};
+use tessera_frames::cluster::{MigReport, PlanEnd, StopCause, ToAgent};
+use tessera_model::Bytes;
 use tessera_model::life::Outcome;
+use tessera_model::mig::{PlanStep, Slot};
+use tessera_model::share::MpsShare;
 use tessera_model::spec::OutputPaths;
 
-use super::{EVE, Stage, is_root, stage_with};
+use super::common::{self, plan};
+use super::{EVE, Stage, gates, is_root, let_share, share_by_kernel, stage_with};
 
 /// The account of an agent without privileges.
 const AGENT: u32 = 64_010;
@@ -23,16 +27,47 @@ enum HostProc {
     Own,
 }
 
+/// Who may divide the GPUs of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GpuRights {
+    /// The agent's account.
+    Agent,
+    /// Root: the stand-in's GPUs lie in a folder of root's, and the launcher starts the worker.
+    Root,
+}
+
 /// A node whose agent has its own account, and whose launcher is root's with setuid. `None` where this machine
 /// can't give the agent its own view on `/etc`.
-async fn unprivileged_stage(host: HostProc) -> Option<Stage> {
+async fn unprivileged_stage(host: HostProc, gpus: GpuRights) -> Option<Stage> {
+    unprivileged_stage_with(host, gpus, "", |_, _| ()).await
+}
+
+/// The same with more settings, and what else its agent is started with.
+async fn unprivileged_stage_with(
+    host: HostProc,
+    gpus: GpuRights,
+    more: &str,
+    set: impl FnOnce(&Path, &mut Command),
+) -> Option<Stage> {
     let folder = tempfile::tempdir().unwrap();
     let etc = folder.path().join("etc");
     let copied = Command::new("cp").arg("-a").arg("/etc").arg(&etc).status().unwrap();
     assert!(copied.success());
     std::fs::create_dir_all(etc.join("tessera")).unwrap();
-    std::fs::write(etc.join("tessera/launch.conf"), format!("caller = {AGENT}\nuid_min = 1000\n"))
-        .unwrap();
+    let mut rules = format!("caller = {AGENT}\nuid_min = 1000\n");
+    if gpus == GpuRights::Root {
+        let silicon = silicon_of(folder.path());
+        std::fs::create_dir(&silicon).unwrap();
+        std::fs::set_permissions(&silicon, PermissionsExt::from_mode(0o700)).unwrap();
+        rules += &format!(
+            "worker = {}\nnvml = {}\nworker_env = TESSERA_SIM_NODE={}\n\
+             worker_env = TESSERA_SIM_GPUS=a100-40gb\nworker_env = TESSERA_SIM_LATENCY=0\n",
+            env!("CARGO_BIN_EXE_tessera-agent"),
+            tessera_stand_in::library::build().unwrap().display(),
+            silicon.display(),
+        );
+    }
+    std::fs::write(etc.join("tessera/launch.conf"), rules).unwrap();
     let text = |path: &Path| CString::new(path.display().to_string()).unwrap();
     let (etc, target, root) = (text(&etc), text(Path::new("/etc")), text(Path::new("/")));
     let (proc, kind, hidden) =
@@ -63,12 +98,13 @@ async fn unprivileged_stage(host: HostProc) -> Option<Stage> {
         return None;
     }
     let launcher = folder.path().join("tessera-launch");
-    let settings = format!("launch = \"{}\"\n", launcher.display());
+    let settings = format!("launch = \"{}\"\n{more}", launcher.display());
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let own = Path::new(env!("CARGO_BIN_EXE_tessera-agent")).with_file_name("tessera-launch");
     std::fs::copy(own, &launcher).unwrap();
     std::fs::set_permissions(&launcher, PermissionsExt::from_mode(0o4755)).unwrap();
     let mut stage = stage_with(&std::env::temp_dir(), &settings, |at, command| {
+        set(at, command);
         let data = at.join("n1");
         let mut give = Command::new("chown");
         give.arg("-R").arg(format!("{AGENT}:{AGENT}")).arg(&data);
@@ -92,13 +128,112 @@ async fn unprivileged_stage(host: HostProc) -> Option<Stage> {
     Some(stage)
 }
 
+/// Where the GPUs are that only root reaches.
+fn silicon_of(folder: &Path) -> PathBuf {
+    folder.join("silicon")
+}
+
+/// The processes of a node's workers, which answer requests: neither the launchers between, nor those of events.
+fn workers(stage: &Stage) -> Vec<u32> {
+    let silicon = silicon_of(stage.extra[0].path()).display().to_string();
+    let is_worker = |pid: &u32| {
+        let text = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let (line, environment) = (text("cmdline"), text("environ"));
+        let has =
+            |words: &[u8], word: &str| words.windows(word.len()).any(|at| at == word.as_bytes());
+        has(&line, "\0nvml-worker\0") && !has(&line, "--events") && has(&environment, &silicon)
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(is_worker).collect()
+}
+
+#[tokio::test]
+async fn an_agent_without_privileges_divides_gpus_by_a_worker_of_roots_that_ends_when_it_hangs() {
+    if !is_root() {
+        return;
+    }
+    let Some(mut stage) = unprivileged_stage(HostProc::All, GpuRights::Root).await else { return };
+    let gpu = stage.session.gpu("A100");
+    let MigReport::On { geometry } = &gpu.mig else { panic!("{gpu:?}") };
+    let slot = |start| {
+        let profile = geometry.by_name(&"1g.5gb".parse().unwrap()).unwrap();
+        PlanStep::Create(Slot { start, profile: profile.id })
+    };
+
+    let (end, report) = stage.session.apply(plan(&gpu.gpu, 1, vec![slot(0)])).await;
+
+    assert_eq!(end, PlanEnd::Done);
+    assert_eq!(report.unwrap().instances.len(), 1);
+    let agent = std::fs::read_to_string(format!("/proc/{}/status", stage.agent.child.id()));
+    assert!(agent.unwrap().contains("Uid:\t64010\t64010\t64010\t64010"));
+    let [worker] = workers(&stage)[..] else { panic!("{:?}", workers(&stage)) };
+    let status = std::fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+    assert!(status.contains("Uid:\t0\t0\t0\t0"), "{status}");
+
+    // The agent may not kill it: the end of its input does.
+    crate::common::kill(worker, "-STOP");
+    crate::common::eventually("the hung worker ends", || !crate::common::runs(worker)).await;
+    let (end, report) = stage.session.apply(plan(&gpu.gpu, 2, vec![slot(1)])).await;
+    assert_eq!(end, PlanEnd::Done);
+    assert_eq!(report.unwrap().instances.len(), 2);
+
+    // Nothing of root's outlives the agent.
+    let [worker] = workers(&stage)[..] else { panic!("{:?}", workers(&stage)) };
+    stage.agent.child.kill().unwrap();
+    crate::common::eventually("the worker ends with the agent", || !crate::common::runs(worker)).await;
+}
+
+#[tokio::test]
+async fn a_setuid_launcher_starts_no_other_worker_and_loads_no_other_library() {
+    if !is_root() {
+        return;
+    }
+    let Some(stage) = unprivileged_stage(HostProc::All, GpuRights::Root).await else { return };
+    let launcher = stage.extra[0].path().join("tessera-launch");
+    let etc = stage.extra[0].path().join("etc");
+    let library = tessera_stand_in::library::build().unwrap().display().to_string();
+    let run = |uid: u32, words: &[&str]| {
+        let mut command = Command::new("unshare");
+        // The same view of the machine that the agent has.
+        let line = format!(
+            "mount --bind {} /etc && exec setpriv --reuid {uid} --regid {uid} --clear-groups \"$@\"",
+            etc.display()
+        );
+        command.args(["--mount", "sh", "-c", &line, "sh"]).arg(&launcher).args(words);
+        let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+        assert!(!output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+
+    for (uid, words, reason) in [
+        (AGENT, vec!["--nvml-worker", "/tmp/mine.so"], "may load"),
+        (AGENT, vec!["--nvml-worker", &library, "--other"], "takes no"),
+        (AGENT, vec!["--nvml-worker"], "may load"),
+        (EVE, vec!["--nvml-worker", &library], "may not start it"),
+    ] {
+        let refusal = run(uid, &words);
+        assert!(refusal.contains(reason), "{words:?}: {refusal}");
+    }
+    // A program that others may change is not started as root.
+    let rules = std::fs::read_to_string(etc.join("tessera/launch.conf")).unwrap();
+    let (changed, program) = (etc.join("tessera/changed"), etc.join("tessera/worker"));
+    std::fs::write(&program, "").unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o775)).unwrap();
+    let own = env!("CARGO_BIN_EXE_tessera-agent");
+    std::fs::write(&changed, rules.replace(own, "/etc/tessera/worker")).unwrap();
+    std::fs::rename(&changed, etc.join("tessera/launch.conf")).unwrap();
+    let refusal = run(AGENT, &["--nvml-worker", &library]);
+    assert!(refusal.contains("writable for nobody else"), "{refusal}");
+}
+
 #[tokio::test]
 async fn an_agent_without_privileges_runs_jobs_as_their_submitters_by_a_setuid_launcher() {
     if !is_root() {
         return;
     }
     for host in [HostProc::All, HostProc::Own] {
-        let Some(stage) = unprivileged_stage(host).await else { return };
+        let Some(stage) = unprivileged_stage(host, GpuRights::Agent).await else { return };
         run_jobs_of_others(stage).await;
     }
 }
@@ -149,11 +284,31 @@ async fn run_jobs_of_others(mut stage: Stage) {
 }
 
 #[tokio::test]
+async fn an_agent_without_privileges_shares_slices_by_kernel_and_refuses_mps() {
+    if !is_root() {
+        return;
+    }
+    let (memory, gates) = gates();
+    std::os::unix::fs::chown(memory.path(), Some(AGENT), Some(AGENT)).unwrap();
+    let settings = format!("kernel_gates = \"{}\"\n", gates.display());
+    let stage =
+        unprivileged_stage_with(HostProc::All, GpuRights::Agent, &settings, let_share).await;
+    let Some(mut stage) = stage else { return };
+    let mut order = stage.of("ada", "true");
+    order.share = Some(MpsShare { sm: 50.try_into().unwrap(), memory: Bytes::from_mib(1_000) });
+    let record = stage.session.run(&order).await;
+    assert_eq!(record.outcome, Outcome::LaunchFailed, "{record:?}");
+    assert!(record.detail.contains("isn't root, so it starts MPS"), "{record:?}");
+
+    share_by_kernel(stage, &gates, AGENT).await;
+}
+
+#[tokio::test]
 async fn a_setuid_launcher_serves_nobody_but_the_account_that_it_names() {
     if !is_root() {
         return;
     }
-    let Some(stage) = unprivileged_stage(HostProc::All).await else { return };
+    let Some(stage) = unprivileged_stage(HostProc::All, GpuRights::Agent).await else { return };
     let launcher = stage.extra[0].path().join("tessera-launch");
     let run = |uid: u32| {
         let mut command = Command::new(&launcher);
