@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Agent, CONTROLLER, Cluster, Place, Session, eventually, kill, order, runs, shell};
+use crate::common::{
+    Agent, CONTROLLER, Cluster, Place, Session, eventually, kill, order, runs, shell,
+};
 use tessera_frames::cluster::{AttemptStatus, LaunchOrder, StopCause, ToAgent, ToController};
 use tessera_model::life::Outcome;
 use tessera_model::spec::OutputPaths;

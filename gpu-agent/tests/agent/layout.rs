@@ -436,7 +436,10 @@ async fn an_instance_that_outlives_its_destruction_is_destroyed_again() {
             let expected = if step == PlanStep::Create(small) { vec![small] } else { Vec::new() };
             assert_eq!(layout(&report.unwrap()), expected, "{call}");
         }
-        assert!(crate::common::sim_node(&agent).read().unwrap().gpus[0].instances.is_empty(), "{call}");
+        assert!(
+            crate::common::sim_node(&agent).read().unwrap().gpus[0].instances.is_empty(),
+            "{call}"
+        );
     }
 }
 

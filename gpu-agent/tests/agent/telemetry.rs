@@ -35,8 +35,10 @@ fn plays_the_attempt_when_asked_to() {
 fn user(agent: &Agent, place: &Place, mib: u64, load: u8, until: &str) -> LaunchOrder {
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
-    let mut order =
-        order(place, &[program, "telemetry::plays_the_attempt_when_asked_to", "--exact", "--test-threads=1"]);
+    let mut order = order(
+        place,
+        &[program, "telemetry::plays_the_attempt_when_asked_to", "--exact", "--test-threads=1"],
+    );
     let until = agent.data.join(until).display().to_string();
     order.run.env.insert("TEST_USES".into(), format!("{mib} {load}"));
     order.run.env.insert("TEST_UNTIL".into(), until);

@@ -13,8 +13,8 @@ use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::share::MpsShare;
 use tessera_model::spec::OutputPaths;
 
-use super::common::{self, plan};
 use super::{EVE, Stage, gates, is_root, let_share, share_by_kernel, stage_with};
+use crate::common::plan;
 
 /// The account of an agent without privileges.
 const AGENT: u32 = 64_010;
@@ -181,7 +181,8 @@ async fn an_agent_without_privileges_divides_gpus_by_a_worker_of_roots_that_ends
     // Nothing of root's outlives the agent.
     let [worker] = workers(&stage)[..] else { panic!("{:?}", workers(&stage)) };
     stage.agent.child.kill().unwrap();
-    crate::common::eventually("the worker ends with the agent", || !crate::common::runs(worker)).await;
+    crate::common::eventually("the worker ends with the agent", || !crate::common::runs(worker))
+        .await;
 }
 
 #[tokio::test]
