@@ -146,7 +146,7 @@ impl Rig {
 /// The account of agents without privileges.
 const AGENT: u32 = 64_010;
 
-/// Makes what starts an agent under an account of its own, on a machine that shows it no processes of others, with a
+/// Makes what starts an agent under its own account, on a machine that shows it no processes of others, with a
 /// launcher of root's.
 fn unprivileged_agents(folder: &Path) -> Option<PathBuf> {
     let at = |name: &str| folder.join(name);
@@ -170,7 +170,7 @@ fn unprivileged_agents(folder: &Path) -> Option<PathBuf> {
     Some(at("agent.sh"))
 }
 
-/// Returns whether the kernel tells a process's parent by a descriptor, which it does since 6.13.
+/// Returns whether the kernel reports a process's parent by a descriptor, which it does since 6.13.
 fn names_parents() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers =
@@ -193,7 +193,7 @@ fn srun_in_a_job_reaches_other_nodes_whose_agents_are_not_root_and_see_no_proces
     let printed = rig.run("ada", &["-N2", "--gpus-per-node=1"], "srun -N2 --gpus-per-node=1 id -u");
 
     assert_eq!(printed, "64001\n64001\n");
-    // A shell outside of any job, and a job's call for another job, are refused as ever.
+    // A shell outside of any job, and a job's call for another job, are refused as before.
     let hers = rig.submit("ada", &["-N2", "--gpus-per-node=1"], "sleep 600");
     rig.cluster.wait_job(hers, LONG, "running");
     let attack = format!("python3 {} {hers} {}", rig.at("calls.py").display(), rig.calls());

@@ -24,7 +24,7 @@ pub struct Policy {
 }
 
 /// The program that divides GPUs, which a setuid launcher starts as root for its caller. The caller chooses nothing of
-/// it: whoever chooses a library that root loads is root.
+/// it: choosing a library that root loads means being root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerRules {
     /// The program: the agent's own, in its role as worker.

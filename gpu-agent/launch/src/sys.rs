@@ -361,11 +361,11 @@ pub fn poll(descriptors: &[RawFd], millis: c_int) -> Vec<bool> {
 /// Waits until the writers of a pipe are gone, or a process has ended; returns which of them is so. What is in the
 /// pipe is left there.
 pub fn poll_ends(pipe: RawFd, process: RawFd) -> [bool; 2] {
-    // The end is reported whatever is asked for.
+    // The end is reported whatever is requested.
     let pipe = libc::pollfd { fd: pipe, events: 0, revents: 0 };
     let process = libc::pollfd { fd: process, events: libc::POLLIN, revents: 0 };
     let mut polled = [pipe, process];
-    // SAFETY: the array is valid for the whole call, and as long as it says.
+    // SAFETY: the array is valid for the whole call, and its length is its own.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
     polled.map(|descriptor| descriptor.revents != 0)
 }

@@ -1,4 +1,4 @@
-//! The program that divides GPUs, started as root for an agent that has an account of its own.
+//! The program that divides GPUs, started as root for an agent that has its own account.
 //!
 //! The agent reaches it by its standard streams only. The launcher stays between them: the agent may not signal
 //! root's processes, so that the end of its input is what ends the worker, also one that hangs.
@@ -12,9 +12,9 @@ use crate::helper::{become_effective, check_trusted, find_settings};
 use crate::policy::WorkerRules;
 use crate::sys::{self, Child, Forked};
 
-/// Argument with which the program starts the worker. The library follows, and what the worker shall do.
+/// Argument with which the program starts the worker. The library follows, and the worker's task.
 pub const FLAG: &str = "--nvml-worker";
-/// What the worker may be started for besides its requests.
+/// What the worker may be started for, in addition to its requests.
 const EVENTS: &str = "--events";
 
 /// Returns whether this program starts a worker for its caller.

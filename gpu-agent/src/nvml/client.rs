@@ -90,7 +90,7 @@ impl WorkerProgram {
         Self { program, library: config.nvml.clone().into_os_string(), launcher }
     }
 
-    /// Makes the worker's command. It ends with its input, whoever it belongs to: root's processes can't be killed
+    /// Makes the worker's command. It ends with its input, also if it is root's: root's processes can't be killed
     /// from here.
     pub(super) fn command(&self, role: WorkerRole) -> Command {
         let mut command = match &self.launcher {

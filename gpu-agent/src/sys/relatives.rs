@@ -18,11 +18,11 @@ pub struct Relatives {
 /// Finds a process's user and parent.
 ///
 /// `/proc` may hide the processes of others (`hidepid`) from an agent that isn't root. Since Linux 6.13 the kernel
-/// also tells by a descriptor of the process, which needs no rights.
+/// also reports both by a descriptor of the process, which needs no rights.
 ///
 /// # Errors
 ///
-/// There is no such process, or the kernel tells nothing about it.
+/// There is no such process, or the kernel reports nothing about it.
 pub fn find(pid: u32) -> io::Result<Relatives> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     match status.ok().and_then(|text| by_status(&text)) {

@@ -144,7 +144,7 @@ pub(super) fn may_cut(facts: &DoctorFacts, gpu: &GpuCheckup) -> bool {
     let account = machine.root || machine.nvml_worker || machine.mig_config_file == Some(true);
     match &gpu.may_cut {
         Ok(()) => account || matches!(gpu.mig, Ok(Some((true, _)))),
-        // The driver was asked with this account's rights, and the worker has root's.
+        // The driver was queried with this account's rights, and the worker has root's.
         Err(fault) if fault.code == NO_PERMISSION => machine.nvml_worker,
         // With MIG off the driver can't answer this, so the account decides.
         Err(fault) => {

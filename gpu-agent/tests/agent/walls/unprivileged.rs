@@ -56,15 +56,15 @@ async fn unprivileged_stage_with(
     std::fs::create_dir_all(etc.join("tessera")).unwrap();
     let mut rules = format!("caller = {AGENT}\nuid_min = 1000\n");
     if gpus == GpuRights::Root {
-        let silicon = silicon_of(folder.path());
-        std::fs::create_dir(&silicon).unwrap();
-        std::fs::set_permissions(&silicon, PermissionsExt::from_mode(0o700)).unwrap();
+        let gpus_folder = root_gpus(folder.path());
+        std::fs::create_dir(&gpus_folder).unwrap();
+        std::fs::set_permissions(&gpus_folder, PermissionsExt::from_mode(0o700)).unwrap();
         rules += &format!(
             "worker = {}\nnvml = {}\nworker_env = TESSERA_SIM_NODE={}\n\
              worker_env = TESSERA_SIM_GPUS=a100-40gb\nworker_env = TESSERA_SIM_LATENCY=0\n",
             env!("CARGO_BIN_EXE_tessera-agent"),
             tessera_stand_in::library::build().unwrap().display(),
-            silicon.display(),
+            gpus_folder.display(),
         );
     }
     std::fs::write(etc.join("tessera/launch.conf"), rules).unwrap();
@@ -128,20 +128,20 @@ async fn unprivileged_stage_with(
     Some(stage)
 }
 
-/// Where the GPUs are that only root reaches.
-fn silicon_of(folder: &Path) -> PathBuf {
-    folder.join("silicon")
+/// Returns the folder of the GPUs that only root reaches.
+fn root_gpus(folder: &Path) -> PathBuf {
+    folder.join("gpus")
 }
 
 /// The processes of a node's workers, which answer requests: neither the launchers between, nor those of events.
 fn workers(stage: &Stage) -> Vec<u32> {
-    let silicon = silicon_of(stage.extra[0].path()).display().to_string();
+    let gpus_folder = root_gpus(stage.extra[0].path()).display().to_string();
     let is_worker = |pid: &u32| {
         let text = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let (line, environment) = (text("cmdline"), text("environ"));
         let has =
             |words: &[u8], word: &str| words.windows(word.len()).any(|at| at == word.as_bytes());
-        has(&line, "\0nvml-worker\0") && !has(&line, "--events") && has(&environment, &silicon)
+        has(&line, "\0nvml-worker\0") && !has(&line, "--events") && has(&environment, &gpus_folder)
     };
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
