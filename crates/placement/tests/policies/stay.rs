@@ -1,5 +1,7 @@
 //! `tessera`: jobs that stay where they start. Their size, their order, and which jobs may pass others.
 
+mod unknown_length;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -22,6 +24,8 @@ const NOW: Millis = Millis::from_secs(100_000);
 struct KnownFacts {
     /// Seconds on a whole A100; on a slice the time grows in proportion as the slice is smaller.
     times: BTreeMap<u64, u64>,
+    /// The compute slices on which the job's task ran. On larger slices it is guessed to be no faster.
+    seen: BTreeMap<u64, u8>,
     /// Time limits in seconds.
     limits: BTreeMap<u64, u64>,
     /// When jobs began, in seconds before now.
@@ -64,7 +68,9 @@ impl Predictor for KnownFacts {
         let secs = self.times.get(&job.number())?;
         // A slice is equally fast on every model: four make an A30, and seven an A100 or H100.
         let own = u64::from(profile.compute_slices).max(1);
-        Some(RunTime::measured(Millis::from_secs(secs * 7 / own)))
+        let seen = self.seen.get(&job.number()).copied().map(u64::from);
+        let time = Millis::from_secs(secs * 7 / own.min(seen.unwrap_or(own)));
+        Some(RunTime { time, is_measured: seen.is_none_or(|seen| seen == own) })
     }
 }
 

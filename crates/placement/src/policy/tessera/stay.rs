@@ -10,6 +10,7 @@
 //!   jobs there are expected to end. Others start wherever they leave that slot alone, or are expected to
 //!   have ended by then. Of the jobs that wait, the first [`DEPTH`] have reservations, and each job of a planned
 //!   batch. (EASY has one, and conservative backfill one for each job.) A free place that no reservation needs is never withheld.
+//! - **Unknown lengths** ([`unknown_length`]). While few jobs wait, such a job prefers slices that are not small.
 //! - **Waiting for a better place**. A job whose times are known may leave a free slice to others if it
 //!   is expected to end sooner so. It has a reservation then.
 //!
@@ -24,6 +25,7 @@ mod order;
 mod plan;
 mod reservations;
 pub(super) mod sizes;
+mod unknown_length;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -470,8 +472,10 @@ impl<'c> StayRound<'c> {
         if sized.known {
             return sized;
         }
-        let others = UNKNOWN_OTHERS * others * self.scarcity() + self.horizon.arrivals_in_long_run;
-        sizes::sized(&self.kinds, self.knowledge, job, others, self.thrift)
+        let all = UNKNOWN_OTHERS * others * self.scarcity() + self.horizon.arrivals_in_long_run;
+        let mut sized = sizes::sized(&self.kinds, self.knowledge, job, all, self.thrift);
+        self.prefer_lasting(job, &mut sized, others);
+        sized
     }
 
     /// Returns when a job has to be done, if it can still be and its times are known.

@@ -124,7 +124,11 @@ pub(super) fn describe_size(
     let name = option.profile.map_or("a whole GPU", |profile| profile.name.as_str());
     let model = &kinds[option.kind].view.model;
     if !sized.known {
-        summary.push_str("; how long it takes is not known, so the size leaves space for others");
+        let (waiting, _) = others;
+        let _ = write!(
+            summary,
+            "; how long it takes is not known, so the size leaves space for others, of which {waiting} wait"
+        );
         return;
     }
     let why = match others {

@@ -78,6 +78,10 @@ pub(super) struct StayHorizon {
     pub(super) arrivals_in_long_run: f64,
     /// Whether no more jobs seem to come.
     closed: bool,
+    /// Whether too few jobs were seen to conclude anything.
+    few: bool,
+    /// How many jobs run.
+    pub(super) running: f64,
 }
 
 impl StayHorizon {
@@ -91,12 +95,18 @@ impl StayHorizon {
         let arrivals = if closed { 0.0 } else { running * super::float_count(later) / seen };
         let few = survey.count < EVIDENCE_MIN && now - survey.newest < BATCH_MS;
         let unknown = if few { USUAL_JOBS_PER_GPU * gpus } else { LONG_RUN * arrivals };
-        Self { ms, arrivals, arrivals_in_long_run: unknown.max(LONG_RUN * arrivals), closed }
+        let arrivals_in_long_run = unknown.max(LONG_RUN * arrivals);
+        Self { ms, arrivals, arrivals_in_long_run, closed, few, running }
     }
 
     /// Returns whether more jobs seem to come.
     pub(super) const fn is_open(&self) -> bool {
         !self.closed
+    }
+
+    /// Returns whether too few jobs were seen to conclude anything.
+    pub(super) const fn sees_few(&self) -> bool {
+        self.few
     }
 
     /// Returns whether a job that takes so long has to begin now to be done with the others.
