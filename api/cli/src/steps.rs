@@ -203,8 +203,7 @@ pub async fn run_in_terminal(
     if !is_here(&plan, allocation) {
         return remote_terminal::run_there(&plan, allocation, facts).await;
     }
-    let never = StepTasks { plan: &plan, allocation, facts, devices: None }.become_first()?;
-    match never {}
+    StepTasks { plan: &plan, allocation, facts, devices: None }.become_first()
 }
 
 /// Draws the number of a step: they count from 0.

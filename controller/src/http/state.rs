@@ -124,7 +124,7 @@ impl State {
     }
 
     /// Waits until no other request changes what a job waits for. Two changes at once could close a circle which
-    /// neither of them sees. Only the leader takes changes, so one process' lock is enough.
+    /// neither of them sees. Only the leader takes changes, so a lock of this process is enough.
     pub(super) async fn turn_to_change_dependencies(&self) -> Result<MutexGuard<'_, ()>, ApiError> {
         let turn = timeout(ANSWER_WITHIN, self.dependency_changes.lock()).await;
         turn.map_err(|_| ApiError::Overloaded {

@@ -365,7 +365,7 @@ pub fn poll_ends(pipe: RawFd, process: RawFd) -> [bool; 2] {
     let pipe = libc::pollfd { fd: pipe, events: 0, revents: 0 };
     let process = libc::pollfd { fd: process, events: libc::POLLIN, revents: 0 };
     let mut polled = [pipe, process];
-    // SAFETY: the array is valid for the whole call, and its length is its own.
+    // SAFETY: the array is valid for the whole call, and its length is given.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
     polled.map(|descriptor| descriptor.revents != 0)
 }

@@ -56,10 +56,10 @@ fn start(mut arguments: impl Iterator<Item = String>) -> io::Result<Child> {
     sys::ignore_signals();
     sys::close_others_on_exec();
     std::env::set_current_dir("/")?;
+    let null = File::options().write(true).open("/dev/null")?;
     match sys::fork(None, false)? {
         Forked::Parent(child) => {
             // The agent sees the end of the worker's output.
-            let null = File::options().write(true).open("/dev/null")?;
             sys::replace(null.as_fd(), 1)?;
             Ok(child)
         }

@@ -1,30 +1,12 @@
 //! Attempts as real processes, under a real agent, ordered by a controller of the test's own.
 
-use crate::common::{Cluster, LogRead, Place, Session, order, shell};
+use crate::common::{Cluster, LogRead, Place, WholeGpuStage, order, shell};
 use tessera_frames::cluster::{ArrayPosition, LaunchOrder, LogStream, StopCause, ToAgent};
 use tessera_model::life::{Outcome, ProgramExit};
 use tessera_model::spec::{JobProgram, OutputPaths};
 use tessera_model::{JobId, Millis};
 
-struct Stage {
-    cluster: Cluster,
-    agent: crate::common::Agent,
-    session: Session,
-    place: Place,
-}
-
-async fn stage() -> Stage {
-    let cluster = Cluster::new();
-    let data = cluster.enrol("n1");
-    let agent = cluster.start_with(&data, |command| {
-        command.env("TESSERA_SIM_MIG", "off");
-    });
-    let session = cluster.welcome().await;
-    let place = Place::on(&session.gpu("A100"));
-    Stage { cluster, agent, session, place }
-}
-
-async fn output(stage: &Stage, order: &LaunchOrder) -> String {
+async fn output(stage: &WholeGpuStage, order: &LaunchOrder) -> String {
     match stage.session.read_log(order.attempt, LogStream::Stdout, true).await {
         LogRead::Text(text, length) => {
             assert_eq!(u64::try_from(text.len()).unwrap(), length);
@@ -36,7 +18,7 @@ async fn output(stage: &Stage, order: &LaunchOrder) -> String {
 
 #[tokio::test]
 async fn a_program_runs_and_its_exit_status_usage_and_output_arrive() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let order = shell(&stage.place, "echo out; echo err >&2; exit 3");
 
     let record = stage.session.run(&order).await;
@@ -55,7 +37,7 @@ async fn a_program_runs_and_its_exit_status_usage_and_output_arrive() {
 
 #[tokio::test]
 async fn a_program_sees_its_slice_its_job_and_nothing_of_the_agents_environment() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let mut order = order(&stage.place, &["/usr/bin/env"]);
     order.run.env.insert("MINE".into(), "1".into());
     order.array =
@@ -77,7 +59,7 @@ async fn a_program_sees_its_slice_its_job_and_nothing_of_the_agents_environment(
 
 #[tokio::test]
 async fn a_script_runs_in_the_attempts_own_folder_with_its_input_closed() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let mut order = order(&stage.place, &[]);
     order.run.program = JobProgram::Script("#!/bin/sh\ncat; pwd\n".into());
 
@@ -90,7 +72,7 @@ async fn a_script_runs_in_the_attempts_own_folder_with_its_input_closed() {
 
 #[tokio::test]
 async fn what_cannot_be_launched_fails_with_the_reason() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let folder = stage.cluster.folder.path().display().to_string();
     std::fs::write(format!("{folder}/text"), "no program").unwrap();
     let noise = format!("{folder}/noise");
@@ -131,7 +113,7 @@ async fn what_cannot_be_launched_fails_with_the_reason() {
 
 #[tokio::test]
 async fn a_stopped_program_gets_its_grace_and_then_is_killed() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let polite =
         shell(&stage.place, "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.01; done");
     let deaf = shell(&stage.place, "trap '' TERM; echo up; while :; do sleep 0.01; done");
@@ -155,7 +137,7 @@ async fn a_stopped_program_gets_its_grace_and_then_is_killed() {
 }
 
 /// Waits for the program's first word: from then on its traps are set.
-async fn up(stage: &Stage, order: &LaunchOrder) {
+async fn up(stage: &WholeGpuStage, order: &LaunchOrder) {
     let path =
         stage.agent.data.join(format!("outputs/{}.out", order.attempt.as_uuid().hyphenated()));
     crate::common::eventually("the program is up", || {
@@ -166,7 +148,7 @@ async fn up(stage: &Stage, order: &LaunchOrder) {
 
 #[tokio::test]
 async fn a_program_that_runs_too_long_is_timed_out() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let mut order = shell(&stage.place, "sleep 60");
     order.run.time_limit = Some(Millis::new(300));
 
@@ -209,7 +191,7 @@ async fn what_a_program_leaves_behind_dies_with_it() {
 
 #[tokio::test]
 async fn output_goes_where_the_user_directed_it_and_a_restart_adds_to_it() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let folder = stage.cluster.folder.path();
     let mut order = shell(&stage.place, "echo $TESSERA_ATTEMPT; echo oops >&2");
     order.run.work_dir = Some(folder.display().to_string());
@@ -233,7 +215,7 @@ async fn output_goes_where_the_user_directed_it_and_a_restart_adds_to_it() {
 
 #[tokio::test]
 async fn a_reader_follows_output_to_its_end() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let order = shell(&stage.place, "for i in 1 2 3 4 5; do echo $i; sleep 0.1; done");
     stage.session.launch(&order).await;
     stage.session.until_running(order.attempt).await;
@@ -243,7 +225,7 @@ async fn a_reader_follows_output_to_its_end() {
 
 #[tokio::test]
 async fn output_of_nobody_is_unknown() {
-    let stage = stage().await;
+    let stage = WholeGpuStage::start().await;
     let nobody = order(&stage.place, &["/bin/true"]).attempt;
 
     let read = stage.session.read_log(nobody, LogStream::Stdout, true).await;
@@ -253,7 +235,7 @@ async fn output_of_nobody_is_unknown() {
 
 #[tokio::test]
 async fn a_launch_on_a_slice_that_is_not_there_is_refused() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let mut order = order(&stage.place, &["/bin/true"]);
     order.slice = "GPU-00000000-0000-0000-0000-000000000000".parse().unwrap();
 

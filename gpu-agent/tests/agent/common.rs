@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tessera_frames::cluster::{
     AttemptStatus, ExitRecord, FromSession, GpuReport, Hello, LaunchOrder, LogReply, LogRequest,
-    LogStream, PROTOCOL_VERSION, PlanEnd, PlanOrder, SessionName, SessionProgram, SessionRequest,
-    SessionStart, StreamRequest, ToAgent, ToController, Welcome,
+    LogStream, MigReport, PROTOCOL_VERSION, PlanEnd, PlanOrder, SessionName, SessionProgram,
+    SessionRequest, SessionStart, StreamRequest, ToAgent, ToController, Welcome,
 };
 use tessera_model::lease::LeaseTerms;
 use tessera_model::mig::{PlanStep, Slot};
@@ -541,4 +541,31 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// A node with one whole GPU, whose MIG is off.
+pub struct WholeGpuStage {
+    pub cluster: Cluster,
+    pub agent: Agent,
+    pub session: Session,
+    pub place: Place,
+}
+
+impl WholeGpuStage {
+    pub async fn start() -> Self {
+        let cluster = Cluster::new();
+        let data = cluster.enrol("n1");
+        let agent = cluster.start_with(&data, |command| {
+            command.env("TESSERA_SIM_MIG", "off");
+        });
+        let session = cluster.welcome().await;
+        let place = Place::on(&session.gpu("A100"));
+        Self { cluster, agent, session, place }
+    }
+}
+
+/// A slot of a GPU in MIG mode, by the name of its profile.
+pub fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
+    let MigReport::On { geometry } = &gpu.mig else { panic!("{gpu:?}") };
+    Slot { start, profile: geometry.by_name(&profile.parse().unwrap()).unwrap().id }
 }

@@ -1,31 +1,11 @@
 //! The companion in real programs under a real agent, on a stand-in of PyTorch.
 
-use crate::common::{Cluster, LogRead, Place, Session, order};
+use crate::common::{LogRead, WholeGpuStage, order};
 use tessera_frames::cluster::{ExitRecord, LaunchOrder, LogStream, ToController};
 use tessera_model::life::{Outcome, ProgramExit};
 
-struct Stage {
-    #[expect(dead_code, reason = "its folder lasts as long as it does")]
-    cluster: Cluster,
-    #[expect(dead_code, reason = "it ends with it")]
-    agent: crate::common::Agent,
-    session: Session,
-    place: Place,
-}
-
-async fn stage() -> Stage {
-    let cluster = Cluster::new();
-    let data = cluster.enrol("n1");
-    let agent = cluster.start_with(&data, |command| {
-        command.env("TESSERA_SIM_MIG", "off");
-    });
-    let session = cluster.welcome().await;
-    let place = Place::on(&session.gpu("A100"));
-    Stage { cluster, agent, session, place }
-}
-
 /// Orders a program of Python that finds the stand-in by its own `PYTHONPATH`.
-fn program(stage: &Stage, text: &str) -> LaunchOrder {
+fn program(stage: &WholeGpuStage, text: &str) -> LaunchOrder {
     let stand_in = concat!(env!("CARGO_MANIFEST_DIR"), "/../lab/stand-in/python");
     let mut order = order(&stage.place, &["/usr/bin/env", "python3", "-c", text]);
     order.run.env.insert("PYTHONPATH".to_owned(), stand_in.to_owned());
@@ -33,14 +13,14 @@ fn program(stage: &Stage, text: &str) -> LaunchOrder {
     order
 }
 
-async fn written(stage: &Stage, order: &LaunchOrder) -> String {
+async fn written(stage: &WholeGpuStage, order: &LaunchOrder) -> String {
     match stage.session.read_log(order.attempt, LogStream::Stdout, true).await {
         LogRead::Text(text, _) => text,
         LogRead::Unknown(reason) => panic!("{reason}"),
     }
 }
 
-async fn run(stage: &mut Stage, text: &str) -> ExitRecord {
+async fn run(stage: &mut WholeGpuStage, text: &str) -> ExitRecord {
     let order = program(stage, text);
     stage.session.run(&order).await
 }
@@ -53,7 +33,7 @@ torch.optim.SGD().step()
 
 #[tokio::test]
 async fn a_refused_program_that_writes_nothing_ran_out_of_memory() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let silent = format!(
         "{GROWS_AND_IS_REFUSED}\nimport os\ntry:\n    torch.empty(8 << 30)\nexcept RuntimeError:\n    os._exit(1)"
     );
@@ -66,7 +46,7 @@ async fn a_refused_program_that_writes_nothing_ran_out_of_memory() {
 
 #[tokio::test]
 async fn a_refused_program_whose_errors_go_to_tee_ran_out_of_memory() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let python = format!("{GROWS_AND_IS_REFUSED}\ntorch.empty(8 << 30)");
     let mut order = program(&stage, &python);
     let line = "python3 -c \"$PROGRAM\" 2>&1 | tee /dev/null; exit 1";
@@ -82,7 +62,7 @@ async fn a_refused_program_whose_errors_go_to_tee_ran_out_of_memory() {
 
 #[tokio::test]
 async fn a_refusal_that_the_program_survived_is_none() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let survives = format!(
         "{GROWS_AND_IS_REFUSED}
 try:
@@ -103,7 +83,7 @@ raise ValueError('the labels are wrong')"
 
 #[tokio::test]
 async fn the_companion_calls_nothing_that_it_must_not_and_chains_to_the_users() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("sitecustomize.py"), "import sys\nsys.chained = True\n")
         .unwrap();
@@ -128,7 +108,7 @@ print(first, torch.calls, sys.chained, 'jax' in sys.modules)",
 
 #[tokio::test]
 async fn the_peak_of_what_a_program_reserved_is_the_attempts() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let order = program(&stage, &format!("{GROWS_AND_IS_REFUSED}\nkept.clear()"));
     let record = stage.session.run(&order).await;
     assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
@@ -146,7 +126,7 @@ async fn the_peak_of_what_a_program_reserved_is_the_attempts() {
 
 #[tokio::test]
 async fn a_job_can_switch_the_companion_off() {
-    let mut stage = stage().await;
+    let mut stage = WholeGpuStage::start().await;
     let mut order = program(&stage, "import os; print('TESSERA_MEMORY_PIPE' in os.environ)");
     order.run.env.insert("TESSERA_COMPANION".to_owned(), "off".to_owned());
 

@@ -4,14 +4,14 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::common::{Agent, Cluster, Place, Session, plan, shell};
+use crate::common::{Agent, Cluster, Place, Session, plan, shell, slot};
 use tessera_frames::cluster::{
     AttemptStatus, FaultAction, FaultCause, GpuHealth, GpuReport, LaunchOrder, MigReport, PlanEnd,
     ToAgent, ToController,
 };
 use tessera_model::life::Outcome;
+use tessera_model::mig::PlanStep;
 use tessera_model::mig::compute::ComputeSlot;
-use tessera_model::mig::{PlanStep, Slot};
 
 fn start(cluster: &Cluster, data: &Path) -> Agent {
     cluster.start_with(data, |command| {
@@ -38,11 +38,6 @@ async fn stage() -> (Cluster, Agent, Session, GpuReport) {
     let session = cluster.welcome().await;
     let gpu = session.gpu("A100");
     (cluster, agent, session, gpu)
-}
-
-fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
-    let MigReport::On { geometry } = &gpu.mig else { panic!("{gpu:?}") };
-    Slot { start, profile: geometry.by_name(&profile.parse().unwrap()).unwrap().id }
 }
 
 fn faults(agent: &Agent, lines: &str) {

@@ -1,6 +1,6 @@
 //! Layout plans on the stand-in for NVIDIA's library, through the agent's own worker.
 
-use crate::common::{Agent, Cluster, Place, Session, plan, shell};
+use crate::common::{Agent, Cluster, Place, Session, plan, shell, slot};
 use tessera_frames::cluster::{
     ComputeInstanceReport, FaultCause, GpuHealth, GpuReport, InstanceTrouble, MigReport, PlanEnd,
     ToAgent, ToController,
@@ -36,12 +36,6 @@ fn start(cluster: &Cluster, data: &std::path::Path) -> Agent {
     cluster.start_with(data, |command| {
         command.arg("--config").arg(data.join("agent.toml"));
     })
-}
-
-fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
-    let MigReport::On { geometry } = &gpu.mig else { panic!("{gpu:?}") };
-    let profile = geometry.by_name(&profile.parse().unwrap()).unwrap();
-    Slot { start, profile: profile.id }
 }
 
 /// Makes the stand-in fail.

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::common::{Agent, Cluster, Place, Session, eventually, kill, order, plan, sim_node};
+use crate::common::{
+    Agent, Cluster, Place, Session, eventually, kill, order, plan, sim_node, slot,
+};
 use serde_json::Value;
 use tessera_frames::cluster::{
-    AttemptUsage, GpuReport, LaunchOrder, MigReport, PlanEnd, ToAgent, ToController,
+    AttemptUsage, GpuReport, LaunchOrder, PlanEnd, ToAgent, ToController,
 };
 use tessera_model::mig::{PlanStep, Slot};
 use tessera_model::{AttemptId, Bytes};
@@ -47,11 +49,6 @@ fn user(agent: &Agent, place: &Place, mib: u64, load: u8, until: &str) -> Launch
 
 fn allow(agent: &Agent, until: &str) {
     std::fs::write(agent.data.join(until), "").unwrap();
-}
-
-fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
-    let MigReport::On { geometry } = &gpu.mig else { panic!("{gpu:?}") };
-    Slot { start, profile: geometry.by_name(&profile.parse().unwrap()).unwrap().id }
 }
 
 /// Cuts a GPU and returns the places on it.

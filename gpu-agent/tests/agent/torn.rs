@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use crate::common::{Agent, Cluster, Place, Session, plan, shell};
-use tessera_frames::cluster::{AttemptStatus, GpuReport, MigReport, PlanEnd};
+use crate::common::{Agent, Cluster, Place, Session, plan, shell, slot};
+use tessera_frames::cluster::{AttemptStatus, GpuReport, PlanEnd};
 use tessera_model::mig::compute::{ComputeSlot, Cut};
 use tessera_model::mig::{PlanStep, Slot};
 
@@ -82,11 +82,6 @@ async fn stage() -> (Cluster, Agent, Session, GpuReport) {
     let session = cluster.welcome().await;
     let gpu = session.gpu("A100");
     (cluster, agent, session, gpu)
-}
-
-fn slot(gpu: &GpuReport, profile: &str, start: u8) -> Slot {
-    let MigReport::On { geometry } = &gpu.mig else { panic!("{gpu:?}") };
-    Slot { start, profile: geometry.by_name(&profile.parse().unwrap()).unwrap().id }
 }
 
 /// Returns the instances by the driver alone: slots with their devices.

@@ -174,7 +174,7 @@ fn a_process_on_another_node_of_an_allocation_has_the_callers_terminal_variables
     terminal.type_in("srun -N1 -n1 -w n2 --pty no-such-program; echo gave $?\r");
     terminal.wait_for("execve(): no-such-program: No such file or directory", SOON);
     // Until it has ended, typed input goes to that program.
-    terminal.wait_for("gave 1\r\n", SOON);
+    terminal.wait_for("gave 2\r\n", SOON);
     terminal.type_in("exit\r");
     wait::until(SOON, "the shell here", || (!terminal.is_raw()).then_some(()));
     terminal.type_in("exit\r");

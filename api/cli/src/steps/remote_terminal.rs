@@ -3,7 +3,6 @@
 //! The caller holds the terminal's other end by a session of the job's member on that node, as `tessera exec --pty`
 //! does. The session runs this program, which becomes the process.
 
-use std::convert::Infallible;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +10,7 @@ use std::process::Command;
 use super::environment::{StepFacts, exported, on_node, variables};
 use super::exchange::PartOrder;
 use super::part::{NO_FOLDER, no_folder};
-use super::tasks::plain;
+use super::tasks::report_not_started;
 use super::transport::{client, member_on};
 use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
@@ -52,12 +51,12 @@ pub async fn run_there(
     execute(&client(allocation)?, job, words, true).await
 }
 
-/// Becomes the process that an order describes. Returns only why that failed.
+/// Becomes the process that an order describes. Returns only if that fails, with the exit code.
 ///
 /// # Errors
 ///
-/// [`CommandFailure`] if this is not inside of a job, or the program can't be started.
-pub fn become_process(order: &str) -> Result<Infallible, CommandFailure> {
+/// [`CommandFailure`] if this is not inside of a job.
+pub fn become_process(order: &str) -> Result<u8, CommandFailure> {
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let no_step = || CommandFailure::usage("a process of a step is started by steps only");
@@ -74,6 +73,5 @@ pub fn become_process(order: &str) -> Result<Infallible, CommandFailure> {
         command.current_dir(Path::new(NO_FOLDER));
     }
     let error = command.exec();
-    let (node, why) = (&allocation.node, plain(&error));
-    Err(CommandFailure::refused(format!("slurmstepd-{node}: error: execve(): {program}: {why}")))
+    Ok(report_not_started(&allocation.node, program, &error))
 }

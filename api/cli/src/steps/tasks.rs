@@ -1,7 +1,6 @@
 //! The processes of a step: started together, signalled together, and waited for.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -64,10 +63,8 @@ impl StepTasks<'_> {
                 Ok(child) => child,
                 Err(error) => {
                     let program = self.plan.programs[rank].first().map_or("", String::as_str);
-                    let node = &self.allocation.node;
-                    eprintln!("slurmstepd-{node}: error: execve(): {program}: {}", plain(&error));
                     end_groups(&groups, Signal::KILL);
-                    return Ok(NOT_STARTED);
+                    return Ok(report_not_started(&self.allocation.node, program, &error));
                 }
             };
             let group = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
@@ -92,13 +89,13 @@ impl StepTasks<'_> {
         Ok(code)
     }
 
-    /// Becomes the first process; returns only an error.
-    pub fn become_first(self) -> Result<Infallible, CommandFailure> {
+    /// Becomes the first process; returns only if that fails, with the exit code.
+    pub fn become_first(self) -> Result<u8, CommandFailure> {
         let mut command = self.command(0)?;
         let program = self.plan.programs[0].first().cloned().unwrap_or_default();
         // It stays in the group of this process, which is the terminal's own.
         let error = command.as_std_mut().exec();
-        Err(CommandFailure::refused(format!("{program}: {}", plain(&error))))
+        Ok(report_not_started(&self.allocation.node, &program, &error))
     }
 
     async fn wait_for_all(
@@ -257,6 +254,12 @@ fn end_groups(groups: &[Option<Pid>], number: Signal) {
         // A process that has ended needs no signal.
         let _ = kill_process_group(*group, number);
     }
+}
+
+/// Prints that a process's program can't be executed, as Slurm does, and returns the step's exit code.
+pub fn report_not_started(node: &str, program: &str, error: &std::io::Error) -> u8 {
+    eprintln!("slurmstepd-{node}: error: execve(): {program}: {}", plain(error));
+    NOT_STARTED
 }
 
 /// Returns an error of the system in the words of the C library.

@@ -19,7 +19,7 @@ pub enum LineMeaning {
     Handled,
     /// The program makes progress.
     Progress,
-    /// It ends by another, own error.
+    /// It ends by an error of another kind.
     OtherError,
     /// A new exception that the one before it caused.
     Chained,

@@ -15,7 +15,7 @@ use crate::policy::scheme_b;
 use crate::request::SliceRequest;
 
 impl<'c> StayRound<'c> {
-    /// Plans a closed batch of jobs whose times are known, and starts the jobs that are planned for now;
+    /// Plans a closed batch of jobs whose times are known, and starts the jobs whose planned start is now;
     /// `false` if the jobs are no such batch.
     pub(super) fn run_planned(&mut self, timed: &[TimedJob<'_>], starts_max: usize) -> bool {
         let gpus = self.state.gpus.iter().filter(|gpu| gpu.view.available).count();
