@@ -41,8 +41,8 @@ impl Op {
 #[derive(Clone, Copy)]
 struct LaunchedKernel {
     at: Nanos,
-    /// Whether the queue took it for a filler's. A grant that is spent while its end is still on the way may meet a
-    /// session that holds the slice by then; if it becomes a filler again, that kernel stays a holder's.
+    /// Whether the queue took it for a filler's. A grant may be spent while its end is still on the way, and meet a
+    /// session that holds the slice by then. If that session becomes a filler again, the kernel stays a holder's.
     is_filler: bool,
 }
 
