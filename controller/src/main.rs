@@ -227,7 +227,6 @@ async fn run(
     let (fresh, accepted) = mpsc::channel(FRESH_BATCHES_MAX);
     let outbox = Outbox::new(settings.mail.as_ref(), settings.webhook.as_ref());
     let parts = PlacerParts {
-        cluster,
         options: options.clone(),
         candidate: candidate.clone(),
         shape: ends.shape,
@@ -237,7 +236,7 @@ async fn run(
         outbox: outbox.clone(),
         figures: ends.figures.clone(),
     };
-    let placer = placer::start(parts, ends.queries, accepted);
+    let placer = placer::start(cluster, parts, ends.queries, accepted);
     intake::start(others, &options, &memory, ends.calls, fresh, &outbox);
     notifications::start(others, &options, senders, &outbox);
     process_metrics::start(&settings.data, &folder.identity)?;

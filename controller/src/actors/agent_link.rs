@@ -42,7 +42,7 @@ pub struct LinkFrames {
     pub frames: Vec<ToController>,
 }
 
-/// An agent requests another lease; answered at once, commits or not.
+/// An agent requests another lease; answered once the round that is being decided is known, commits or not.
 #[derive(Debug, Message)]
 #[rtype(result = "Option<ToAgent>")]
 pub struct LinkRenews {

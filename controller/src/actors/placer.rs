@@ -1,7 +1,7 @@
 //! The placer: owns the leader's cluster state, and carries out its rounds one after another.
 //!
-//! While a round is being committed, inputs gather; they make up the next round. Only leases
-//! are answered at once, so that a slow database can't make nodes give up.
+//! A round is decided on a thread of its own, and then committed. Meanwhile inputs gather; they make up the next
+//! round. Leases are answered during the commit, so that a slow database can't make nodes give up.
 
 mod database;
 mod handlers;
@@ -14,14 +14,15 @@ use actix::{
     Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, System, WrapFuture as _,
 };
 use futures_util::stream::poll_fn;
+use tessera_frames::cluster::ToAgent;
 use tessera_model::backoff::Backoff;
-use tessera_model::{Millis, NodeId, NodeName};
+use tessera_model::{Millis, NodeId};
 use tessera_placement::largest_possible;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use self::database::{commit_on, read_until_it_works, rollback_of};
-use super::agent_link::AgentLink;
+use super::agent_link::{AgentLink, LinkRenews};
 use super::intake::Chain;
 use super::leadership::LeaderCandidate;
 use super::prediction_metrics;
@@ -61,8 +62,6 @@ type OperatorReply = oneshot::Sender<Result<OperatorAnswer, RequestError>>;
 /// Everything that the placer needs from outside.
 #[derive(Debug)]
 pub struct PlacerParts {
-    /// The cluster state to begin with.
-    pub cluster: ClusterState,
     /// How rounds reach the database.
     pub options: ConnectOptions,
     /// This controller as a candidate; the snapshot is read on its connections.
@@ -81,8 +80,9 @@ pub struct PlacerParts {
     pub figures: FigureCache,
 }
 
-/// Starts the placer on this thread's actor system, fed by the two queues.
+/// Starts the placer with this cluster state on this thread's actor system, fed by the two queues.
 pub fn start(
+    cluster: ClusterState,
     parts: PlacerParts,
     mut queries: mpsc::Receiver<ToPlacer>,
     mut submitted: mpsc::Receiver<Vec<SubmittedJob>>,
@@ -90,7 +90,7 @@ pub fn start(
     Placer::create(move |ctx| {
         ctx.add_stream(poll_fn(move |waker| queries.poll_recv(waker)));
         ctx.add_stream(poll_fn(move |waker| submitted.poll_recv(waker)));
-        Placer::new(parts)
+        Placer::new(cluster, parts)
     })
 }
 
@@ -98,6 +98,10 @@ pub fn start(
 #[derive(Debug)]
 pub struct Placer {
     parts: PlacerParts,
+    /// The cluster state; none while a round is being decided, on another thread.
+    cluster: Option<Box<ClusterState>>,
+    /// What arrived meanwhile and needs the cluster state, in order.
+    deferred: Vec<Deferred>,
     inbox: Vec<Input>,
     phase: Phase,
     /// Connections by number, welcomed or not.
@@ -112,7 +116,27 @@ pub struct Placer {
     braking: bool,
     /// Kept from round to round; none while one is being committed, and after an error.
     connection: Option<Connection>,
+    /// A rollback of the database that was found while a round was being decided.
+    rolled_back: Option<DatabaseRollback>,
     contradictions: Contradictions,
+}
+
+/// A round, with the cluster state that it belongs to.
+struct DecidedRound {
+    cluster: Box<ClusterState>,
+    round: Round,
+    /// What submits are compared with, if that changed.
+    shape: Option<ClusterShape>,
+    /// The policy that decided.
+    policy: &'static str,
+    epoch: u64,
+}
+
+/// A message that needs the cluster state.
+#[derive(Debug)]
+enum Deferred {
+    Query(ToPlacer),
+    Renewal(LinkRenews, oneshot::Sender<Option<ToAgent>>),
 }
 
 /// How often the store recently contradicted the cluster state.
@@ -138,6 +162,8 @@ impl Contradictions {
 enum Phase {
     /// The cluster state equals the store.
     Idle,
+    /// A round is being decided.
+    Deciding,
     /// A round is being committed.
     Committing,
     /// The snapshot is being read again.
@@ -146,9 +172,11 @@ enum Phase {
 
 impl Placer {
     /// Makes the actor.
-    pub fn new(parts: PlacerParts) -> Self {
+    pub fn new(cluster: ClusterState, parts: PlacerParts) -> Self {
         Self {
             parts,
+            cluster: Some(Box::new(cluster)),
+            deferred: Vec::new(),
             inbox: Vec::new(),
             phase: Phase::Idle,
             links: HashMap::new(),
@@ -159,18 +187,18 @@ impl Placer {
             next_token: 0,
             braking: false,
             connection: None,
+            rolled_back: None,
             contradictions: Contradictions::default(),
         }
     }
 
     /// Requests a node to run its checks.
-    fn examine(&mut self, name: &NodeName, reply: questions::Reply) {
-        let node = self.parts.cluster.node_named(name);
+    fn examine(&mut self, node: Option<NodeId>, reply: questions::Reply) {
         let link = node.and_then(|node| self.links.get(self.sessions.get(&node)?));
         match (node, link) {
             (Some(node), Some(link)) => {
                 let token = self.questions.add(node, reply);
-                link.send(tessera_frames::cluster::ToAgent::Examine { token });
+                link.send(ToAgent::Examine { token });
             }
             // Fails if the requester is gone.
             _ => drop(reply.send(None)),
@@ -179,10 +207,8 @@ impl Placer {
 
     /// Adds what is reported of the attempts with an idle timeout.
     fn watch_idle(&mut self) {
-        let watched = self.parts.cluster.idle_watched();
-        if watched.is_empty() {
-            return;
-        }
+        let watched = self.cluster.as_ref().map(|cluster| cluster.idle_watched());
+        let Some(watched) = watched.filter(|watched| !watched.is_empty()) else { return };
         let reports = self.parts.figures.idle_of(&watched);
         if !reports.is_empty() {
             self.inbox.push(Input::Idle(reports));
@@ -197,7 +223,8 @@ impl Placer {
     /// Logs once that nodes are not declared lost although their leases ran out, and once that they
     /// are again.
     fn log_silent_nodes(&mut self) {
-        let braking = self.parts.cluster.is_braking(clock::boot());
+        let Some(cluster) = &self.cluster else { return };
+        let braking = cluster.is_braking(clock::boot());
         if braking && !self.braking {
             tracing::error!("most nodes fell silent at once: none is declared lost");
         } else if !braking && self.braking {
@@ -211,28 +238,58 @@ impl Placer {
         if self.phase != Phase::Idle {
             return;
         }
+        let Some(mut cluster) = self.cluster.take() else { return };
+        self.phase = Phase::Deciding;
         let inputs = std::mem::take(&mut self.inbox);
-        let now = clock::boot();
-        self.parts.cluster.set_wall_clock(now, clock::unix());
-        let round = self.parts.cluster.step(inputs, now, &mut Uuid::now_v7);
-        if round.shape_changed() {
+        // A search may take long, and other actors share this thread.
+        let deciding = tokio::task::spawn_blocking(move || {
+            let now = clock::boot();
+            cluster.set_wall_clock(now, clock::unix());
+            let round = cluster.step(inputs, now, &mut Uuid::now_v7);
+            DecidedRound {
+                shape: round.shape_changed().then(|| shape_of(&cluster)),
+                policy: cluster.policy_name(),
+                epoch: cluster.epoch(),
+                round,
+                cluster,
+            }
+        });
+        ctx.spawn(deciding.into_actor(self).map(|decided, placer, ctx| match decided {
+            Ok(decided) => placer.use_round(decided, ctx),
+            Err(panic) => {
+                tracing::error!(%panic, "a round panicked");
+                System::current().stop_with_code(1);
+            }
+        }));
+    }
+
+    fn use_round(&mut self, decided: DecidedRound, ctx: &mut Context<Self>) {
+        let DecidedRound { cluster, round, shape, policy, epoch } = decided;
+        self.cluster = Some(cluster);
+        if let Some(shape) = shape {
             // Published at once: a client that sees an available node may submit for it.
-            self.publish_shape();
+            self.parts.shape.send_replace(Arc::new(shape));
         }
-        if let Some(how) = round.rollback {
+        // Before the next round takes the cluster state away again.
+        self.answer_deferred(ctx);
+        if let Some(how) = round.rollback.or(self.rolled_back.take()) {
             self.refuse_results(&round.answers.users);
+            self.connection = None;
             self.reload(Some(how), Duration::ZERO, ctx);
             return;
         }
         if round.is_empty() {
+            self.phase = Phase::Idle;
             self.act(round, CommitFindings::default(), ctx);
+            if !self.inbox.is_empty() {
+                self.run(ctx);
+            }
             return;
         }
         self.phase = Phase::Committing;
         let options = self.parts.options.clone();
         let memory = Arc::clone(&self.parts.candidate.memory);
         let kept = self.connection.take();
-        let (policy, epoch) = (self.parts.cluster.policy_name(), self.parts.cluster.epoch());
         let outbox = self.parts.outbox.clone();
         // Spawned, so that nothing can drop it halfway.
         let commit = tokio::spawn(async move {
@@ -293,6 +350,7 @@ impl Placer {
 
     /// Carries out what follows from a committed round.
     fn act(&mut self, mut round: Round, mut findings: CommitFindings, ctx: &mut Context<Self>) {
+        let Some(mut cluster) = self.cluster.take() else { return };
         for (token, results) in round.complete_answers(&findings) {
             if let Some(reply) = self.replies.remove(&token) {
                 // A disconnected client finds the result in the job.
@@ -320,19 +378,20 @@ impl Placer {
         prediction_metrics::count_deadlines(&round.jobs.ended, clock::unix());
         prediction_metrics::count_growths(&round.jobs.growths);
         prediction_metrics::count_idle(&round.jobs.idle);
-        prediction_metrics::count_memory_outcomes(self.parts.cluster.take_memory_outcomes());
-        prediction_metrics::export_trust(&self.parts.cluster.model_status());
-        self.parts.cluster.remember_commanded(&round, &findings, clock::boot());
+        prediction_metrics::count_memory_outcomes(cluster.take_memory_outcomes());
+        prediction_metrics::export_trust(&cluster.model_status());
+        cluster.remember_commanded(&round, &findings, clock::boot());
         let requeued = findings.take_requeued();
         let dependencies = findings.take_dependencies();
         let traces = super::traces::placed(&round.jobs.reservations, &findings.launch_specs);
-        self.parts.cluster.set_launch_specs(findings.launch_specs, &traces);
+        cluster.set_launch_specs(findings.launch_specs, &traces);
         for effect in round.effects {
             self.carry_out(effect);
         }
-        for effect in self.parts.cluster.dispatch(clock::boot()) {
+        for effect in cluster.dispatch(clock::boot()) {
             self.carry_out(effect);
         }
+        self.cluster = Some(cluster);
         // Before all inputs that arrived meanwhile.
         for input in [dependencies, requeued].into_iter().flatten() {
             self.inbox.insert(0, input);
@@ -352,7 +411,7 @@ impl Placer {
             RoundEffect::Refuse { session, reason, retry } => {
                 tracing::warn!(session, reason, "agent refused");
                 if let Some(link) = self.links.remove(&session) {
-                    link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry });
+                    link.send(ToAgent::Refused { reason, retry });
                 }
             }
             RoundEffect::Bind { node, session } => {
@@ -360,7 +419,7 @@ impl Placer {
                     && let Some(link) = self.links.remove(&old)
                 {
                     let reason = "a newer connection of this node took over".to_owned();
-                    link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry: false });
+                    link.send(ToAgent::Refused { reason, retry: false });
                 }
             }
             RoundEffect::Moved(moved) => {
@@ -368,13 +427,6 @@ impl Placer {
                 let _ = self.parts.job_changes.send([moved].into());
             }
         }
-    }
-
-    fn publish_shape(&self) {
-        let view = self.parts.cluster.view(clock::boot());
-        let shape =
-            ClusterShape { largest: largest_possible(&view), known: !view.gpus.is_empty(), view };
-        self.parts.shape.send_replace(Arc::new(shape));
     }
 
     /// Reads the snapshot again, after a rollback of the database if one was found.
@@ -398,7 +450,7 @@ impl Placer {
             }
         }
         let candidate = self.parts.candidate.clone();
-        let epoch = self.parts.cluster.epoch();
+        let Some(epoch) = self.cluster.as_ref().map(|cluster| cluster.epoch()) else { return };
         let reading = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             read_until_it_works(&candidate, epoch, rollback).await
@@ -417,11 +469,12 @@ impl Placer {
     }
 
     fn use_snapshot(&mut self, epoch: u64, snapshot: StoreSnapshot, ctx: &mut Context<Self>) {
-        self.parts.cluster.reload(epoch, snapshot, clock::boot());
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.reload(epoch, snapshot, clock::boot());
         // Agents report everything again on new connections, also what did not reach the store.
         for (_, link) in self.links.drain() {
             let reason = "the controller recovers from a rollback of its database".to_owned();
-            link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry: true });
+            link.send(ToAgent::Refused { reason, retry: true });
         }
         self.sessions.clear();
         self.parts.epoch.send_replace(epoch);
@@ -430,6 +483,12 @@ impl Placer {
         self.phase = Phase::Idle;
         self.run(ctx);
     }
+}
+
+/// Returns what submits are compared with.
+fn shape_of(cluster: &ClusterState) -> ClusterShape {
+    let view = cluster.view(clock::boot());
+    ClusterShape { largest: largest_possible(&view), known: !view.gpus.is_empty(), view }
 }
 
 fn unavailable() -> RequestError {

@@ -1,20 +1,21 @@
 //! The placer's messages and their handlers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext as _, Context, Handler, MessageResult, StreamHandler};
-use tessera_frames::cluster::ToController;
+use actix::{Actor, AsyncContext as _, Context, Handler, ResponseFuture, StreamHandler};
+use tessera_frames::cluster::{ToAgent, ToController};
 
-use super::{MAILBOX_CAPACITY, Phase, Placer, TICK_EVERY, Wake, unavailable};
+use super::{Deferred, MAILBOX_CAPACITY, Phase, Placer, TICK_EVERY, Wake, shape_of, unavailable};
 use crate::actors::agent_link::{LinkClosed, LinkFrames, LinkOpened, LinkRenews};
 use crate::actors::leadership::StoreRolledBack;
 use crate::actors::prediction_metrics;
 use crate::clock;
 use crate::ports::ToPlacer;
 use crate::requests::RequestError;
-use tessera_control::Input;
 use tessera_control::commands::JobStateChange;
 use tessera_control::rows::submitted::SubmittedJob;
+use tessera_control::{ClusterState, Input};
 use tessera_model::life::JobState;
 use tokio::sync::oneshot;
 
@@ -30,7 +31,9 @@ impl Actor for Placer {
             }
             placer.log_silent_nodes();
         });
-        self.publish_shape();
+        if let Some(cluster) = &self.cluster {
+            self.parts.shape.send_replace(Arc::new(shape_of(cluster)));
+        }
     }
 }
 
@@ -46,10 +49,14 @@ impl Handler<StoreRolledBack> for Placer {
     type Result = ();
 
     fn handle(&mut self, StoreRolledBack(how): StoreRolledBack, ctx: &mut Self::Context) {
-        // A commit under way is on a connection to the lost state and fails; a reload looks itself.
-        if self.phase == Phase::Idle {
-            self.connection = None;
-            self.reload(Some(how), Duration::ZERO, ctx);
+        match self.phase {
+            Phase::Idle => {
+                self.connection = None;
+                self.reload(Some(how), Duration::ZERO, ctx);
+            }
+            Phase::Deciding => self.rolled_back = Some(how),
+            // A commit under way is on a connection to the lost state and fails; a reload looks itself.
+            Phase::Committing | Phase::Reloading => {}
         }
     }
 }
@@ -61,7 +68,7 @@ impl Handler<LinkOpened> for Placer {
         let LinkOpened { session, peer, hello, link } = opened;
         if self.phase == Phase::Reloading {
             let reason = "the controller recovers from a rollback of its database".to_owned();
-            link.send(tessera_frames::cluster::ToAgent::Refused { reason, retry: true });
+            link.send(ToAgent::Refused { reason, retry: true });
             return;
         }
         self.links.insert(session, link);
@@ -90,22 +97,12 @@ impl Handler<LinkFrames> for Placer {
 }
 
 impl Handler<LinkRenews> for Placer {
-    type Result = MessageResult<LinkRenews>;
+    type Result = ResponseFuture<Option<ToAgent>>;
 
-    fn handle(&mut self, renewal: LinkRenews, _: &mut Self::Context) -> Self::Result {
-        let LinkRenews { session, node, sent, generation } = renewal;
-        let now = clock::boot();
-        if !self.parts.candidate.trust.holds(now) {
-            return MessageResult(None);
-        }
-        MessageResult(self.parts.cluster.renew_lease(
-            node,
-            session,
-            sent,
-            generation,
-            now,
-            clock::unix(),
-        ))
+    fn handle(&mut self, renewal: LinkRenews, ctx: &mut Self::Context) -> Self::Result {
+        let (reply, answer) = oneshot::channel();
+        self.use_cluster(Deferred::Renewal(renewal, reply), ctx);
+        Box::pin(async move { answer.await.ok().flatten() })
     }
 }
 
@@ -155,6 +152,107 @@ impl Placer {
         self.next_token += 1;
         Some(reply)
     }
+
+    /// Answers from the cluster state: now, or once the round that has it is decided.
+    fn use_cluster(&mut self, message: Deferred, ctx: &mut Context<Self>) {
+        let Some(mut cluster) = self.cluster.take() else {
+            self.deferred.push(message);
+            return;
+        };
+        match message {
+            Deferred::Query(query) => self.answer(&mut cluster, query),
+            Deferred::Renewal(renewal, reply) => {
+                // The connection may be closed.
+                let _ = reply.send(self.renew(&mut cluster, &renewal));
+            }
+        }
+        self.cluster = Some(cluster);
+        if !self.inbox.is_empty() {
+            self.run(ctx);
+        }
+    }
+
+    /// Answers what arrived while a round was being decided.
+    pub(super) fn answer_deferred(&mut self, ctx: &mut Context<Self>) {
+        for message in std::mem::take(&mut self.deferred) {
+            self.use_cluster(message, ctx);
+        }
+    }
+
+    fn answer(&mut self, cluster: &mut ClusterState, query: ToPlacer) {
+        // A caller that hung up doesn't need its answer: refused sends don't matter here.
+        match query {
+            ToPlacer::Explain { job, reply } => {
+                let Some(inquiry) = cluster.explain_query(job) else {
+                    let _ = reply.send(None);
+                    return;
+                };
+                // Outside of rounds: an answer calls the policy many times.
+                tokio::task::spawn_blocking(move || {
+                    let _ = reply.send(inquiry.answer(clock::boot()));
+                });
+            }
+            ToPlacer::ForecastDeadline { spec, reply } => {
+                let query = cluster.deadline_query(&spec, clock::boot());
+                tokio::task::spawn_blocking(move || {
+                    let _ = reply.send(query.answer(clock::boot()));
+                });
+            }
+            ToPlacer::UseRunTimeModel { model, accurate } => {
+                cluster.use_run_time_model(model, &accurate);
+                prediction_metrics::export_trust(&cluster.model_status());
+            }
+            ToPlacer::UseColocationModel { model, accurate } => {
+                cluster.use_colocation_model(model, &accurate);
+                prediction_metrics::export_trust(&cluster.model_status());
+            }
+            ToPlacer::UseSettings { settings, accounts } => {
+                cluster.replace_accounts(accounts);
+                settings.apply_to(cluster);
+                self.inbox.push(Input::Tick);
+            }
+            ToPlacer::RecordTaskLoad { tasks } => cluster.record_task_load(tasks),
+            ToPlacer::DescribeModels { reply } => {
+                let _ = reply.send(cluster.model_status());
+            }
+            ToPlacer::DescribeMemory { job, gpu, reply } => {
+                let _ = reply.send(cluster.memory_overview(job, gpu.as_ref(), clock::boot()));
+            }
+            ToPlacer::DescribeNodes { reply } => {
+                let _ = reply.send(cluster.describe(clock::boot()));
+            }
+            ToPlacer::ReportPower { reply } => {
+                let _ = reply.send(cluster.power_report(clock::boot()));
+            }
+            ToPlacer::ReportUsage { reply } => {
+                let _ = reply.send(cluster.usage(clock::boot()));
+            }
+            ToPlacer::FindCaller { node, attempt, reply } => {
+                let _ = reply.send(cluster.caller_job(node, attempt));
+            }
+            ToPlacer::ExamineNode { node, reply } => self.examine(cluster.node_named(&node), reply),
+            ToPlacer::PreviewLayout { gpu, desired, reply } => {
+                let _ = reply.send(cluster.preview_layout(&gpu, &desired));
+            }
+            ToPlacer::ListAvailability { gpu, ends, reply } => {
+                let _ = reply.send(cluster.gpu_availability(&gpu, &ends));
+            }
+            // They need no cluster state.
+            ToPlacer::Command { .. }
+            | ToPlacer::Operate { .. }
+            | ToPlacer::OpenLog { .. }
+            | ToPlacer::OpenSession { .. } => {}
+        }
+    }
+
+    fn renew(&self, cluster: &mut ClusterState, renewal: &LinkRenews) -> Option<ToAgent> {
+        let LinkRenews { session, node, sent, generation } = *renewal;
+        let now = clock::boot();
+        if !self.parts.candidate.trust.holds(now) {
+            return None;
+        }
+        cluster.renew_lease(node, session, sent, generation, now, clock::unix())
+    }
 }
 
 impl StreamHandler<ToPlacer> for Placer {
@@ -167,52 +265,6 @@ impl StreamHandler<ToPlacer> for Placer {
                     self.take(Input::Command { token: self.next_token, command, jobs }, ctx);
                 }
             }
-            ToPlacer::Explain { job, reply } => {
-                let Some(inquiry) = self.parts.cluster.explain_query(job) else {
-                    let _ = reply.send(None);
-                    return;
-                };
-                // Outside of rounds: an answer calls the policy many times.
-                tokio::task::spawn_blocking(move || {
-                    let _ = reply.send(inquiry.answer(clock::boot()));
-                });
-            }
-            ToPlacer::ForecastDeadline { spec, reply } => {
-                let query = self.parts.cluster.deadline_query(&spec, clock::boot());
-                tokio::task::spawn_blocking(move || {
-                    let _ = reply.send(query.answer(clock::boot()));
-                });
-            }
-            ToPlacer::UseRunTimeModel { model, accurate } => {
-                self.parts.cluster.use_run_time_model(model, &accurate);
-                prediction_metrics::export_trust(&self.parts.cluster.model_status());
-            }
-            ToPlacer::UseColocationModel { model, accurate } => {
-                self.parts.cluster.use_colocation_model(model, &accurate);
-                prediction_metrics::export_trust(&self.parts.cluster.model_status());
-            }
-            ToPlacer::UseSettings { settings, accounts } => {
-                self.parts.cluster.replace_accounts(accounts);
-                settings.apply_to(&mut self.parts.cluster);
-                self.take(Input::Tick, ctx);
-            }
-            ToPlacer::RecordTaskLoad { tasks } => self.parts.cluster.record_task_load(tasks),
-            ToPlacer::DescribeModels { reply } => {
-                let _ = reply.send(self.parts.cluster.model_status());
-            }
-            ToPlacer::DescribeMemory { job, gpu, reply } => {
-                let cluster = &self.parts.cluster;
-                let _ = reply.send(cluster.memory_overview(job, gpu.as_ref(), clock::boot()));
-            }
-            ToPlacer::DescribeNodes { reply } => {
-                let _ = reply.send(self.parts.cluster.describe(clock::boot()));
-            }
-            ToPlacer::ReportPower { reply } => {
-                let _ = reply.send(self.parts.cluster.power_report(clock::boot()));
-            }
-            ToPlacer::ReportUsage { reply } => {
-                let _ = reply.send(self.parts.cluster.usage(clock::boot()));
-            }
             ToPlacer::OpenLog { node, request, reply } => {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
                 let _ = reply.send(link.map(|link| link.open_log(request)));
@@ -221,9 +273,6 @@ impl StreamHandler<ToPlacer> for Placer {
                 let link = self.sessions.get(&node).and_then(|session| self.links.get(session));
                 let _ = reply.send(link.map(|link| link.open_session(request)));
             }
-            ToPlacer::FindCaller { node, attempt, reply } => {
-                let _ = reply.send(self.parts.cluster.caller_job(node, attempt));
-            }
             ToPlacer::Operate { command, reply } => {
                 if let Some(reply) = self.admit(reply) {
                     let (token, now_unix) = (self.next_token, clock::unix());
@@ -231,13 +280,7 @@ impl StreamHandler<ToPlacer> for Placer {
                     self.take(Input::Operate { token, command, now_unix }, ctx);
                 }
             }
-            ToPlacer::ExamineNode { node, reply } => self.examine(&node, reply),
-            ToPlacer::PreviewLayout { gpu, desired, reply } => {
-                let _ = reply.send(self.parts.cluster.preview_layout(&gpu, &desired));
-            }
-            ToPlacer::ListAvailability { gpu, ends, reply } => {
-                let _ = reply.send(self.parts.cluster.gpu_availability(&gpu, &ends));
-            }
+            other => self.use_cluster(Deferred::Query(other), ctx),
         }
     }
 
