@@ -30,7 +30,7 @@ use crate::ports::ToPlacer;
 /// A process of a job, as its node names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobCaller {
-    /// Its job.
+    /// The job whose process calls.
     pub job: CallerJob,
     /// Where its node's agent is.
     pub from: SocketAddr,

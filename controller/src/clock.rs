@@ -36,7 +36,7 @@ fn millis(clock: ClockId) -> Millis {
 pub struct Running(Instant);
 
 impl Running {
-    /// Starts it.
+    /// Begins to measure.
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn start() -> Self {
         Self(Instant::now())

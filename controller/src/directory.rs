@@ -31,7 +31,7 @@ const PEOPLE_FROM: u32 = 1_000;
 /// An account of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Its name.
+    /// The name under which the system knows it.
     pub name: Arc<str>,
     /// Its number.
     pub uid: u32,
@@ -53,7 +53,7 @@ pub enum NoAccount {
     /// No account has that name.
     #[error("{name} has no account on this machine any more")]
     Name {
-        /// The name.
+        /// The name that no account has.
         name: String,
     },
     /// The name service gave no answer.
@@ -66,7 +66,7 @@ pub enum NoAccount {
 pub enum AccountKey {
     /// Its number.
     Uid(u32),
-    /// Its name.
+    /// By its name in the system's account database.
     Name(String),
 }
 

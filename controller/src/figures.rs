@@ -28,7 +28,7 @@ const SERIES_KEPT_FOR: Duration = Duration::from_secs(3_600);
 /// One GPU's newest figures.
 #[derive(Clone, Debug)]
 pub struct GpuSnapshot {
-    /// Its node.
+    /// The node that has the GPU.
     pub node: NodeName,
     /// The node's report.
     pub figures: Arc<GpuFigures>,

@@ -112,7 +112,7 @@ fn claim<'v>(claims: &'v Value, path: &str) -> Option<&'v Value> {
 /// What a token of the issuer proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuedProof {
-    /// The user.
+    /// The name that the issuer gives the user.
     pub user: Arc<str>,
     /// The role, by the groups that the token names.
     pub role: Role,
@@ -128,13 +128,13 @@ pub enum IssuerRefusal {
     /// It is not valid here.
     #[error("the token of the issuer is refused: {reason}")]
     Invalid {
-        /// The reason.
+        /// Why the proof is refused.
         reason: String,
     },
     /// It can't be checked now: the issuer's keys are missing.
     #[error("the keys of the token's issuer are not available: {reason}")]
     Unavailable {
-        /// The reason.
+        /// Why the issuer's keys can't be read.
         reason: String,
     },
 }

@@ -40,7 +40,7 @@ pub type OperatorAnswer = Result<operator::OperatorOutcome, operator::OperatorRe
 pub enum ToPlacer {
     /// Carry out a command on each job.
     Command {
-        /// The command.
+        /// What to do with each of the jobs.
         command: JobCommand,
         /// On which jobs.
         jobs: Vec<JobId>,
@@ -49,14 +49,14 @@ pub enum ToPlacer {
     },
     /// Explain why a job waits. `None`: it doesn't wait.
     Explain {
-        /// The job.
+        /// The job that waits.
         job: JobId,
         /// The answer.
         reply: oneshot::Sender<Option<WaitingExplanation>>,
     },
     /// Describe the memory of a job's running attempt, and the sizes of slices around it.
     DescribeMemory {
-        /// The job.
+        /// The job whose attempt runs.
         job: JobId,
         /// The GPU of its newest attempt.
         gpu: Option<GpuId>,
@@ -72,7 +72,7 @@ pub enum ToPlacer {
     },
     /// Use a new model of run times on slices.
     UseRunTimeModel {
-        /// The model.
+        /// The model that was trained.
         model: Arc<RunTimeModel>,
         /// Which of its newest predictions were accurate, the oldest first: an earlier controller may
         /// have used it.
@@ -80,7 +80,7 @@ pub enum ToPlacer {
     },
     /// Use a new model of co-located jobs under MPS.
     UseColocationModel {
-        /// The model.
+        /// The model that was trained.
         model: Arc<ColocationModel>,
         /// Which of its newest predictions were accurate, the oldest first.
         accurate: Vec<bool>,
@@ -130,7 +130,7 @@ pub enum ToPlacer {
     },
     /// Find the job of a process that calls by way of its node.
     FindCaller {
-        /// The node.
+        /// The node by way of which the process calls.
         node: NodeId,
         /// The attempt that the node names.
         attempt: AttemptId,
@@ -139,7 +139,7 @@ pub enum ToPlacer {
     },
     /// Carry out an operator's command.
     Operate {
-        /// The command.
+        /// What the operator requests.
         command: operator::OperatorCommand,
         /// Its result, after the commit.
         reply: oneshot::Sender<Result<OperatorAnswer, RequestError>>,
@@ -164,9 +164,9 @@ pub enum ToPlacer {
     },
     /// Decide under other settings from now on.
     UseSettings {
-        /// The settings.
+        /// The settings that were read again.
         settings: PlacementSettings,
-        /// Their accounts.
+        /// The accounts in these settings.
         accounts: tessera_control::accounts::Accounts,
     },
     /// Let a node run its checks.
@@ -194,7 +194,7 @@ pub struct Ports {
     pub reads: crate::store::Reads,
     /// Submits, to be committed together.
     pub submits: mpsc::Sender<SubmitCall>,
-    /// The placer.
+    /// Where questions and commands for the placer go.
     pub placer: mpsc::Sender<ToPlacer>,
     /// What submits are compared with.
     pub shape: watch::Receiver<Arc<ClusterShape>>,
@@ -254,7 +254,7 @@ pub enum Readiness {
 /// What this controller is.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// Its version.
+    /// Version of this controller.
     pub version: &'static str,
     /// Its id.
     pub controller: tessera_model::ControllerId,

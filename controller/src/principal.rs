@@ -87,7 +87,7 @@ pub enum Proof {
     },
     /// A personal token.
     Token {
-        /// Its id.
+        /// Number of the token, without its secret.
         id: Arc<str>,
         /// Whether an administrator granted its role, whatever role its user has.
         granted: bool,
@@ -110,7 +110,7 @@ pub enum Proof {
     },
     /// The node of a job, of one of the job's processes: it starts steps of that job, and does nothing else.
     Job {
-        /// The job.
+        /// The job whose process calls.
         job: CallerJob,
         /// From where.
         from: Source,
@@ -146,7 +146,7 @@ impl fmt::Display for Proof {
 /// The other end of a connection, as the kernel names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// An address.
+    /// A network address, for calls over TCP.
     Address(SocketAddr),
     /// A process on this machine.
     Process {
@@ -268,7 +268,7 @@ pub fn is_user_name(name: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Appointed {
-    /// A user.
+    /// The user with this name.
     User(String),
     /// All members of a Unix group.
     Group(String),
@@ -316,7 +316,7 @@ impl From<Appointed> for String {
 pub struct Appointments {
     /// Administrators.
     pub admins: Vec<Appointed>,
-    /// Operators.
+    /// Who may operate the cluster.
     pub operators: Vec<Appointed>,
     /// The account that the controller runs under, which is an administrator: it could read the
     /// controller's database and keys anyway.

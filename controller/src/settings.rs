@@ -47,7 +47,6 @@ const LEARN_EVERY_SECS: u64 = 600;
 /// Default half-life of recent usage.
 const HALF_LIFE: RetentionTime = RetentionTime::For(Accounts::HALF_LIFE);
 
-/// The default policy.
 const DEFAULT_POLICY: &str = "tessera";
 
 /// Keeps jobs, places them on partitioned GPUs, and answers users.

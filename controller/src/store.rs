@@ -78,7 +78,7 @@ pub enum StoreError {
     /// A row breaks a rule that this version relies on: an administrator must look.
     #[error("row {key} of table {table} is corrupt, column {column}: {problem}")]
     Corrupt {
-        /// The table.
+        /// The table that has the row.
         table: &'static str,
         /// The row's key.
         key: String,

@@ -146,7 +146,7 @@ pub enum TokenProof {
     Bootstrap,
     /// A personal token.
     Personal {
-        /// Its id.
+        /// Number of the token, without its secret.
         id: Arc<str>,
         /// The user that it belongs to.
         user: Arc<str>,

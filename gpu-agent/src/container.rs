@@ -36,7 +36,7 @@ const PROGRAM_FOLDERS: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 /// What a node has for containers.
 #[derive(Clone, Debug)]
 pub struct ContainerFacts {
-    /// The runtimes.
+    /// What can run containers on this node.
     pub runtimes: NodeRuntimes,
     cdi_folder: PathBuf,
     device_files: DeviceFiles,

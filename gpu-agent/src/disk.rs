@@ -17,7 +17,7 @@ pub enum DiskError {
     /// Another agent works in it.
     #[error("another agent works in {folder}: stop it first")]
     Taken {
-        /// The folder.
+        /// Path of the folder that another agent uses.
         folder: String,
     },
     /// A file holds something that this version didn't write: a person must examine it.

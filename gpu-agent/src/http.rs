@@ -126,7 +126,6 @@ pub fn serve(
     Ok(server.listen(listener)?.run())
 }
 
-/// The sources of the metrics.
 struct MetricsSource {
     tokens: ScrapeTokens,
     node: String,

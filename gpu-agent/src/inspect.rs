@@ -20,7 +20,7 @@ pub struct Inspection {
     pub may: String,
     /// What the doctor finds of the driver and the GPUs.
     pub findings: Vec<InspectedFinding>,
-    /// The GPUs.
+    /// What was found on each GPU.
     pub gpus: Vec<InspectedGpu>,
     /// Why the GPUs can't be listed, if they can't.
     pub problem: Option<String>,

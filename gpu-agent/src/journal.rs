@@ -76,7 +76,7 @@ impl Journal {
     }
 }
 
-/// The journal's file.
+/// The file in which an agent records what it must not forget.
 #[derive(Debug)]
 pub struct JournalFile {
     path: PathBuf,

@@ -96,7 +96,7 @@ pub enum KernelOrder {
     Learn {
         /// The key of the task.
         task: TaskKey,
-        /// Its profile.
+        /// What was measured of the task's kernels.
         profile: Box<TaskProfile>,
     },
     /// Runs code within a slice's queue, or outside of any. Only tests of this crate have it.
@@ -116,7 +116,7 @@ pub enum KernelEvent {
     },
     /// The totals of an attempt that is over.
     Over {
-        /// The attempt.
+        /// The attempt that has ended.
         attempt: AttemptId,
         /// Its totals.
         tally: Box<AttemptTally>,

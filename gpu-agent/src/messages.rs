@@ -30,7 +30,7 @@ pub const INPUTS_MAX: usize = 8192;
 pub enum NodeInput {
     /// Of the connection to the controller.
     Link(LinkEvent),
-    /// Of a shepherd.
+    /// From the shepherd of an attempt.
     Shepherd {
         /// Which one.
         id: Uuid,
@@ -53,7 +53,7 @@ pub enum NodeInput {
         /// The journal's thread finished.
         reason: String,
     },
-    /// Of a GPU.
+    /// From the actor of a GPU.
     Gpu(GpuEvent),
     /// A frame of the GPU sampling for the controller.
     Telemetry(ToController),

@@ -63,7 +63,7 @@ pub struct NodeFacts {
     pub process: u64,
     /// Processor cores.
     pub cores: u32,
-    /// Memory.
+    /// The host's memory.
     pub memory: Bytes,
     /// The data folder.
     pub data: PathBuf,

@@ -30,7 +30,6 @@ pub struct DriverEvent {
     generation: u32,
 }
 
-/// The status of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventStatus {
     /// The device has reached it.

@@ -19,7 +19,6 @@ const SLOTS_U64: u64 = 64 * 1024;
 /// programs have at most some hundred threads.
 const RESERVED: u64 = 2 * 1024;
 
-/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -42,7 +41,6 @@ pub enum RecordKind {
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingRecord {
-    /// Its kind.
     pub kind: RecordKind,
     /// The kernel's number in this process, or [`crate::kernel_catalog::UNKNOWN`].
     pub kernel: u32,

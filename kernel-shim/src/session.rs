@@ -7,7 +7,6 @@ use tessera_kernel_queue::Role;
 use crate::counters::{self, count};
 use crate::{filler, first_session, gate, log, state, terms};
 
-/// Sets the role.
 pub fn set_role(role: Role) {
     terms::store_role(role);
     filler::wake();

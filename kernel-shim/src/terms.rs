@@ -46,7 +46,6 @@ pub fn sample_every() -> u32 {
     SAMPLE_EVERY.load(Ordering::Relaxed)
 }
 
-/// Stores the role.
 pub fn store_role(role: Role) {
     let number = match role {
         Role::Measure => MEASURE,

@@ -214,7 +214,7 @@ impl Plan {
 /// A running cluster. Its end kills every process of it.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The controller.
+    /// The controller's process.
     pub controller: Daemon,
     /// The agents, in the order of the plan.
     pub agents: Vec<Daemon>,

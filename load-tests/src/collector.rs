@@ -16,7 +16,7 @@ use prost::Message;
 pub struct ReceivedSpan {
     /// The service's name.
     pub service: String,
-    /// The span.
+    /// The span as the collector decoded it.
     pub span: Span,
 }
 

@@ -105,7 +105,7 @@ pub struct CoRunners {
 /// The environment in which players run.
 #[derive(Clone, Copy, Debug)]
 pub struct Ground<'a> {
-    /// Its settings.
+    /// The device and the programs that take part.
     pub setting: &'a Setting,
     /// Its folder, with the simulated node in `node`; traces go to `traces`.
     pub folder: &'a Path,

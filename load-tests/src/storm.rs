@@ -64,7 +64,7 @@ pub struct StormPlan {
     pub seed: u64,
 }
 
-/// The results of a storm.
+/// What was measured while layouts changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StormResult {
     /// Changes that were ordered.

@@ -44,7 +44,7 @@ pub struct TimelineSpan {
 /// One way to share the device.
 #[derive(Clone, Debug)]
 pub struct TimelineLane {
-    /// Its name.
+    /// The label at the left of the lane.
     pub name: &'static str,
     /// The kernels that ran, in any order.
     pub spans: Vec<TimelineSpan>,

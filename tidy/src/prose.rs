@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::Path;
 
 use crate::files::{self, SourceFile};
-use crate::sentences::{Paragraph, WORDS_MAX};
+use crate::rust::DescribedItem;
+use crate::sentences::{Paragraph, Sentence, WORDS_MAX};
 use crate::{markdown, rust, scripts, vocabulary};
 
 /// Which texts are checked.
@@ -27,7 +28,6 @@ pub struct Finding {
     pub line: usize,
     /// Which rule, and what to write instead.
     pub rule: String,
-    /// The sentence.
     pub sentence: String,
 }
 
@@ -166,6 +166,7 @@ pub fn check_repository(root: &Path, kind: TextKind) -> anyhow::Result<Vec<Findi
             if kind == TextKind::Comments {
                 findings.extend(check(&file.path, &texts.plain_comments, kind));
                 findings.extend(check_functions(&file.path, &texts.functions));
+                findings.extend(check_repetitions(&file.path, &texts.described));
             }
         }
     }
@@ -185,6 +186,34 @@ fn check_functions(path: &str, comments: &[Paragraph]) -> Vec<Finding> {
             path: path.to_owned(),
             line: sentence.line,
             rule: "a function's comment begins with a verb, such as \"Returns whether\"".to_owned(),
+            sentence: sentence.text,
+        })
+        .collect()
+}
+
+/// Words that add nothing to a name.
+const ARTICLES: [&str; 11] =
+    ["the", "a", "an", "its", "their", "of", "it", "is", "are", "in", "and"];
+
+/// Finds the comments that only repeat the name of what they describe, such as "The job." on a field `job`.
+fn check_repetitions(path: &str, items: &[DescribedItem]) -> Vec<Finding> {
+    let singular = |word: &str| word.trim_end_matches('s').to_owned();
+    let repeats = items.iter().filter_map(|item| {
+        let [sentence]: [Sentence; 1] = item.comment.sentences().try_into().ok()?;
+        let known: Vec<String> = item.name.split(' ').map(singular).collect();
+        let text = sentence.text.to_lowercase();
+        let mut words = text
+            .split(|c: char| !c.is_alphanumeric())
+            .filter(|word| !word.is_empty() && *word != "s" && !ARTICLES.contains(word));
+        words.all(|word| known.contains(&singular(word))).then_some(sentence)
+    });
+    repeats
+        .map(|sentence| Finding {
+            path: path.to_owned(),
+            line: sentence.line,
+            rule: "a comment that only repeats the name describes nothing: say what the value is, \
+                   or leave it out"
+                .to_owned(),
             sentence: sentence.text,
         })
         .collect()
@@ -307,6 +336,16 @@ mod tests {
         let found = check_functions("a.rs", &rust::texts(source).unwrap().functions);
 
         assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn a_comment_that_only_repeats_a_name_is_found_and_one_that_adds_to_it_is_fine() {
+        let source = "struct A {\n    /// The jobs.\n    job: u8,\n    /// The node's name.\n    node_name: u8,\n    \
+                      /// The job that waits.\n    next_job: u8,\n    /// The job.\n    ///\n    /// Never 0.\n    job_id: u8,\n}\n";
+
+        let found = check_repetitions("a.rs", &rust::texts(source).unwrap().described);
+
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [2, 4]);
     }
 
     #[test]

@@ -20,6 +20,17 @@ pub struct RustTexts {
     pub names: Vec<Paragraph>,
     /// The first paragraph of each function's doc comment.
     pub functions: Vec<Paragraph>,
+    /// Items, fields and variants whose doc comment is one paragraph.
+    pub described: Vec<DescribedItem>,
+}
+
+/// An item, a field or a variant, and its doc comment.
+#[derive(Clone, Debug)]
+pub struct DescribedItem {
+    /// Its name, split into words.
+    pub name: String,
+    /// The whole comment.
+    pub comment: Paragraph,
 }
 
 /// Macros whose strings are no prose: SQL, and code that is written as text.
@@ -40,6 +51,10 @@ const CODE_MACROS: [&str; 11] = [
 /// Words after which a name is defined.
 const DEFINING: [&str; 9] =
     ["fn", "struct", "enum", "trait", "mod", "type", "const", "static", "union"];
+
+/// Words that may stand between a doc comment and the name that it describes.
+const BEFORE_NAMES: [&str; 9] =
+    ["pub", "crate", "unsafe", "async", "extern", "mut", "impl", "macro_rules", "use"];
 
 /// Reads the texts of a source file.
 ///
@@ -103,6 +118,8 @@ struct Reader {
     comment: Vec<(usize, String)>,
     /// The first paragraph of the item that begins here.
     described_by: Option<Paragraph>,
+    /// The comment of the item that begins here, if it is one paragraph and its name was not read yet.
+    whole_comment: Option<Paragraph>,
 }
 
 impl Reader {
@@ -119,14 +136,17 @@ impl Reader {
                     None => {
                         self.close_comment();
                         let described_by = self.described_by.take();
+                        let whole_comment = self.whole_comment.take();
                         self.read(group.stream());
                         self.described_by = described_by;
+                        self.whole_comment = whole_comment;
                     }
                 }
                 at += length;
                 continue;
             }
             self.close_comment();
+            self.pair_name_and_comment(&tokens[at]);
             match &tokens[at] {
                 TokenTree::Group(group) => {
                     // `pub(crate)` is a part of the item that the comment describes.
@@ -136,6 +156,7 @@ impl Reader {
                     );
                     if !is_visibility {
                         self.described_by = None;
+                        self.whole_comment = None;
                     }
                     let skipped = (is_test && group.delimiter() == Delimiter::Brace)
                         || is_code_macro(&tokens[..at]);
@@ -165,6 +186,7 @@ impl Reader {
                 }
                 TokenTree::Punct(mark) => {
                     self.described_by = None;
+                    self.whole_comment = None;
                     is_test &= mark.as_char() != ';';
                 }
                 TokenTree::Ident(_) => {}
@@ -172,6 +194,20 @@ impl Reader {
             at += 1;
         }
         self.close_comment();
+    }
+
+    /// Takes the comment that was read last for a token, if that is the name of an item. Functions are no
+    /// such items: their comments begin with a verb.
+    fn pair_name_and_comment(&mut self, token: &TokenTree) {
+        let TokenTree::Ident(word) = token else { return };
+        let word = word.to_string();
+        if word == "fn" {
+            self.whole_comment = None;
+        } else if !DEFINING.contains(&word.as_str()) && !BEFORE_NAMES.contains(&word.as_str()) {
+            let comment = self.whole_comment.take();
+            let name = words_of(word.trim_start_matches("r#"));
+            self.found.described.extend(comment.map(|comment| DescribedItem { name, comment }));
+        }
     }
 
     fn add_literal(&mut self, literal: &Literal) {
@@ -200,6 +236,10 @@ impl Reader {
             text.iter().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
         let paragraphs = markdown::paragraphs(&unindented.join("\n"), first);
         self.described_by = paragraphs.first().cloned();
+        self.whole_comment = match paragraphs.as_slice() {
+            [only] => Some(only.clone()),
+            _ => None,
+        };
         self.found.comments.extend(paragraphs);
     }
 }
@@ -363,6 +403,22 @@ mod tests {
         let texts = texts(source).unwrap();
 
         assert_eq!(lines(&texts.plain_comments), [(1, "One"), (2, "text."), (9, "Two.")]);
+    }
+
+    #[test]
+    fn items_fields_and_variants_are_found_with_their_comments_and_functions_are_not() {
+        let source = "/// A.\n#[derive(Debug)]\npub(crate) enum KindOfJob {\n    /// B.\n    One,\n    /// C.\n    \
+                      #[serde(rename = \"x\")]\n    Two { /** D. */ r#type: u8 },\n}\n/// E.\npub const fn f() {}\n\
+                      /// F.\n///\n/// G.\nstruct Long;\n";
+
+        let texts = texts(source).unwrap();
+
+        let found: Vec<_> = texts
+            .described
+            .iter()
+            .map(|item| (item.name.as_str(), item.comment.lines[0].0))
+            .collect();
+        assert_eq!(found, [("kind of job", 1), ("one", 4), ("two", 6), ("type", 8)]);
     }
 
     #[test]

@@ -19,12 +19,7 @@ pub enum ClockTime {
     /// The next time at which clocks show this.
     TimeOfDay(Time),
     /// A date without a year: the start of the next such day.
-    DayOfYear {
-        /// The month.
-        month: i8,
-        /// The day.
-        day: i8,
-    },
+    DayOfYear { month: i8, day: i8 },
     /// A date and time in the local time zone.
     Local(DateTime),
     /// An absolute time.
@@ -36,10 +31,7 @@ pub enum ClockTime {
 pub enum BadClockTime {
     /// It has none of the accepted forms.
     #[error("{text:?} is not a time; {FORMS}")]
-    Unreadable {
-        /// The text.
-        text: String,
-    },
+    Unreadable { text: String },
     /// It is out of range in this time zone.
     #[error("that time does not exist in the local time zone, or is out of range; {FORMS}")]
     OutOfRange,

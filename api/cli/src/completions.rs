@@ -11,7 +11,6 @@ use crate::session::write_out;
 
 #[derive(Args)]
 pub struct Completions {
-    /// The shell
     #[arg(value_enum)]
     shell: Shell,
 }

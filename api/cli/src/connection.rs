@@ -24,7 +24,6 @@ const FILE_MAX: u64 = 4 << 20;
 pub struct Given {
     /// The address.
     pub url: Option<String>,
-    /// The token.
     pub token: Option<String>,
     /// The file of the cluster's authority.
     pub ca: Option<PathBuf>,
@@ -54,7 +53,6 @@ impl std::fmt::Debug for Connection {
 pub struct Credentials {
     /// The address.
     pub url: String,
-    /// The token.
     pub token: String,
     /// The cluster's authority (PEM).
     #[serde(default, skip_serializing_if = "Option::is_none")]

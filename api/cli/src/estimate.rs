@@ -71,7 +71,6 @@ pub struct MemoryEstimateView {
     pub parameters: u64,
     /// Weights, with their copy in mixed precision.
     pub weights_bytes: u64,
-    /// Gradients.
     pub gradients_bytes: u64,
     /// The optimizer's state.
     pub optimizer_bytes: u64,
@@ -128,7 +127,6 @@ pub struct MemoryFrom {
     run: RunOptions,
 }
 
-/// An unknown word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected one of {}", known.join(", "))]
 struct UnknownWord {

@@ -50,14 +50,12 @@ pub struct Allocation {
     pub devices: Vec<String>,
     /// A folder of the job's own.
     pub folder: PathBuf,
-    /// The environment.
     pub environment: BTreeMap<String, String>,
 }
 
 /// One node of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobNode {
-    /// Its name.
     pub name: String,
     /// The number of the job's member there by which its processes are started; `None` if it is not known.
     pub member: Option<u64>,

@@ -107,7 +107,6 @@ pub enum JobSource {
 /// A request that is ready to be sent, with remarks for its user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PreparedSubmit {
-    /// The request.
     pub request: SubmitRequest,
     /// Options without effect.
     pub warnings: Vec<String>,

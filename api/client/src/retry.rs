@@ -12,7 +12,7 @@ use tessera_model::backoff::Backoff;
 pub struct RetryPatience {
     /// Pause after the first failure; each further pause is twice as long.
     pub first_pause: Duration,
-    /// Longest pause.
+    /// The pause between two tries doubles up to this.
     pub longest_pause: Duration,
     /// All pauses of one call together never exceed this.
     pub total: Duration,

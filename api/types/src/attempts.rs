@@ -38,7 +38,7 @@ pub struct AttemptView {
     /// When it ended.
     #[serde(with = "time::serde::rfc3339::option")]
     pub ended_at: Option<OffsetDateTime>,
-    /// `code:signal`.
+    /// The status and the number of the signal, as Slurm writes them: `code:signal`.
     pub exit_code: Option<String>,
     /// How it ended, in one sentence.
     pub detail: Option<String>,

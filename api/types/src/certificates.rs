@@ -31,7 +31,7 @@ pub struct NodeInvitation {
     pub command: String,
 }
 
-/// A certificate of a node.
+/// One certificate that was issued to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeCertificateView {
     /// Its serial number, in hexadecimal digits.

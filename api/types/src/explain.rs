@@ -11,7 +11,7 @@ use super::{DeadlineView, MemoryPredictionView, PredictionView};
 pub struct JobExplanation {
     /// The job's number.
     pub job_id: u64,
-    /// Its state.
+    /// The state of the job, as `squeue` would name it in lower case.
     pub state: String,
     /// A stable identifier of the reason.
     pub reason: Option<String>,

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 /// The caller, as the controller knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WhoAmI {
-    /// The user.
+    /// Name of the account that the caller acts as.
     pub user: String,
     /// `metrics`, `user`, `operator` or `admin`.
     pub role: String,
@@ -65,7 +65,7 @@ pub struct TokenView {
 /// A new token with its secret, which is shown only here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenCreated {
-    /// The token.
+    /// The token without its secret part.
     pub token: TokenView,
     /// The secret: `Authorization: Bearer` and this.
     pub secret: String,

@@ -82,7 +82,7 @@ pub struct GangView {
     pub in_array: bool,
 }
 
-/// A page of jobs.
+/// Jobs, and where the next page begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobPage {
     /// The jobs, newest first.

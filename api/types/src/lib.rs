@@ -114,7 +114,7 @@ fn exclusive() -> String {
 /// A partition, as batch schedulers call a part of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PartitionView {
-    /// Its name.
+    /// The name that `--partition` takes.
     pub name: String,
     /// Its nodes, such as `n1,gpu[1-3]`; all nodes, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 /// The GPU memory of a job's attempts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobMemory {
-    /// The job.
+    /// Number of the job.
     pub job_id: u64,
     /// The sizes that slices of its newest attempt's GPU can have, the smallest first; empty while the GPU is not
     /// known.
@@ -21,7 +21,7 @@ pub struct JobMemory {
 pub struct AttemptMemoryView {
     /// The attempt's number.
     pub number: u32,
-    /// Its id.
+    /// UUID of the attempt.
     pub id: String,
     /// The memory that it may use.
     pub capacity_bytes: u64,
@@ -60,7 +60,7 @@ pub struct MemoryPointView {
 /// The predicted memory of an attempt at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryBandView {
-    /// The position.
+    /// The iteration, or the second for programs without iterations.
     pub position: u64,
     /// Lower bound of the 99 % interval.
     pub low_bytes: u64,
@@ -114,7 +114,7 @@ pub struct EfficiencyReport {
 /// How well the runs of one task used what they requested. Only runs that succeeded count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskEfficiency {
-    /// The user.
+    /// Name of the user whose runs these are.
     pub user: String,
     /// The name of the task's newest job.
     pub name: String,

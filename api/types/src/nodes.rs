@@ -9,18 +9,18 @@ use super::AdminOverrideView;
 /// One machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeDetails {
-    /// Its name.
+    /// The node's name, unique in the cluster.
     pub name: String,
-    /// Its id.
+    /// UUID of the node, which stays the same if it joins again.
     pub id: String,
     /// `available`, `connecting` (not yet reported), `silent` (no reports, its lease still runs)
     /// or `lost`.
     pub state: String,
-    /// Version of its agent.
+    /// Version of the agent that is connected, or was last.
     pub agent_version: String,
     /// Processor cores.
     pub cores: u32,
-    /// Its memory.
+    /// The host's memory.
     pub memory_bytes: u64,
     /// Whether it has NVIDIA's MPS control program, so that jobs can share slices there.
     #[serde(default)]
@@ -41,7 +41,7 @@ pub struct NodeDetails {
     /// to it.
     #[serde(default)]
     pub quarantined: Option<AdminOverrideView>,
-    /// Its GPUs.
+    /// The GPUs that the agent reported last.
     pub gpus: Vec<GpuDetails>,
 }
 
@@ -57,7 +57,7 @@ pub struct NodeListing {
 pub struct GpuDetails {
     /// Its UUID.
     pub id: String,
-    /// Its node.
+    /// Name of the node that has it.
     pub node: String,
     /// Its index on the node.
     pub index: u32,
@@ -115,7 +115,7 @@ pub struct FaultView {
     pub text: String,
 }
 
-/// The GPUs.
+/// GPUs, and the node of each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GpuListing {
     /// By node and index.
@@ -133,7 +133,7 @@ pub struct InstanceDetails {
     pub size: u8,
     /// The value for `CUDA_VISIBLE_DEVICES`.
     pub slice: Option<String>,
-    /// Its memory.
+    /// Memory that a program on it can use.
     pub memory_bytes: u64,
     /// Streaming multiprocessors.
     pub sms: Option<u16>,
@@ -187,9 +187,9 @@ pub struct ComputeView {
 /// One job that shares an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SharerView {
-    /// The job.
+    /// Number of the job that has this share.
     pub job_id: u64,
-    /// Its name.
+    /// Name of that job, if the caller may see it.
     pub job_name: Option<String>,
     /// Its user; all sharers of an instance have the same user.
     pub user: String,
@@ -203,13 +203,13 @@ pub struct SharerView {
 /// One profile of a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProfileView {
-    /// Its name.
+    /// NVIDIA's name of it, such as `1g.5gb`.
     pub name: String,
     /// Memory of an instance.
     pub memory_bytes: u64,
-    /// Compute slices.
+    /// How many of the GPU's compute slices it takes.
     pub compute_slices: u8,
-    /// Memory slices.
+    /// How many of the GPU's memory slices it takes.
     pub memory_slices: u8,
     /// First memory slices on which an instance may start.
     pub starts: Vec<u8>,
@@ -223,9 +223,9 @@ pub struct ProfileView {
 pub struct LayoutPlan {
     /// The plan's id.
     pub plan: String,
-    /// The GPU.
+    /// UUID of the GPU that gets another layout.
     pub gpu: String,
-    /// Its node.
+    /// Name of the node that has the GPU.
     pub node: String,
     /// When the plan was committed.
     #[serde(with = "time::serde::rfc3339")]

@@ -59,9 +59,9 @@ pub struct LayoutRequest {
 /// A preview of the plan for a desired layout; nothing is changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PlanPreviewView {
-    /// The GPU.
+    /// UUID of the GPU that the request names.
     pub gpu: String,
-    /// Its node.
+    /// Name of the node that has the GPU.
     pub node: String,
     /// Its index on the node.
     pub index: u32,
@@ -80,7 +80,7 @@ pub struct PlanPreviewView {
 /// The answer to an accepted request for a layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LayoutApplied {
-    /// The GPU.
+    /// UUID of the GPU that gets another layout.
     pub gpu: String,
     /// `in_place` (there is nothing to do) or `planned`.
     pub state: String,
@@ -91,9 +91,9 @@ pub struct LayoutApplied {
 /// Which instances can still be created on a GPU, and which jobs must end for further ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GpuAvailabilityView {
-    /// The GPU.
+    /// UUID of the GPU that the request names.
     pub gpu: String,
-    /// Its node.
+    /// Name of the node that has the GPU.
     pub node: String,
     /// Its index on the node.
     pub index: u32,

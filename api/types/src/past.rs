@@ -9,7 +9,7 @@ use super::CandidateView;
 /// One recorded decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DecisionView {
-    /// Its id.
+    /// UUID of the decision.
     pub id: String,
     /// The time of the decision.
     #[serde(with = "time::serde::rfc3339")]

@@ -76,9 +76,9 @@ pub struct JobRecord {
     /// How many further tasks this record stands for, with the numbers and indexes that follow, if `fold` was set.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u32,
-    /// Its name.
+    /// The name that its user gave the job.
     pub name: String,
-    /// Its user.
+    /// Name of the user who submitted it.
     pub user: String,
     /// The account of its user; the user's name for users without one.
     pub account: String,
@@ -116,7 +116,7 @@ pub struct JobRecord {
         skip_serializing_if = "Option::is_none"
     )]
     pub ended_at: Option<OffsetDateTime>,
-    /// `code:signal` of its newest run. Absent for jobs of others.
+    /// The status and the number of the signal, as Slurm writes them: `code:signal`.of its newest run. Absent for jobs of others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<String>,
     /// Node of its newest run.
@@ -197,7 +197,7 @@ pub struct RunRecord {
     pub number: u32,
     /// Its state, or how it ended.
     pub state: String,
-    /// Its node.
+    /// Name of the node on which it ran.
     pub node: String,
     /// Index of its GPU on the node.
     pub gpu_index: u32,
@@ -212,7 +212,7 @@ pub struct RunRecord {
     /// When it ended.
     #[serde(with = "time::serde::rfc3339::option")]
     pub ended_at: Option<OffsetDateTime>,
-    /// `code:signal`.
+    /// The status and the number of the signal, as Slurm writes them: `code:signal`.
     pub exit_code: Option<String>,
     /// Processor time in user mode, in milliseconds.
     pub user_ms: Option<u64>,

@@ -44,16 +44,16 @@ pub struct AccountingReport {
 /// One line of a report. Keys that were not requested are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReportLine {
-    /// The account.
+    /// The account, if lines are grouped by accounts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
-    /// The user.
+    /// The user, if lines are grouped by users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// The month, such as `2027-01`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub month: Option<String>,
-    /// The node.
+    /// The node, if lines are grouped by nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// The slice's profile, or `whole GPU`.

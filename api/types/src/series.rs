@@ -42,9 +42,9 @@ pub struct SeriesPoint {
 /// What a running job uses of a GPU now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobFigures {
-    /// The job.
+    /// Number of the job.
     pub job_id: u64,
-    /// Its attempt.
+    /// UUID of the attempt that is running.
     pub attempt: String,
     /// GPU memory that it uses.
     pub memory_bytes: Option<u64>,
@@ -59,7 +59,7 @@ pub struct JobFigures {
 pub struct GpuSeries {
     /// Its UUID.
     pub gpu: String,
-    /// Its node.
+    /// Name of the node that has the GPU.
     pub node: String,
     /// Its index on the node.
     pub index: u32,
@@ -85,7 +85,7 @@ pub struct ClusterSeries {
 pub struct AttemptSeries {
     /// The attempt's number: 1 for the first.
     pub number: u32,
-    /// Its id.
+    /// UUID of the attempt.
     pub id: String,
     /// Length of each point, in seconds.
     pub step_secs: u64,
@@ -96,7 +96,7 @@ pub struct AttemptSeries {
 /// A job's time series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobSeries {
-    /// The job.
+    /// Number of the job.
     pub job_id: u64,
     /// Its attempts, oldest first.
     pub attempts: Vec<AttemptSeries>,

@@ -106,7 +106,7 @@ pub enum SessionEvent {
     },
     /// The program has ended, and all its output was sent. Always last.
     Ended {
-        /// Its exit code.
+        /// Exit code of the session's program; none if a signal ended it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         exit_code: Option<u8>,
         /// The signal that ended it.

@@ -30,7 +30,7 @@ pub struct KernelTask {
 /// The measured kernels of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskKernels {
-    /// The task's key.
+    /// The key under which runs of the task are counted together.
     pub task_key: String,
     /// Whether the measurement is complete.
     pub measured: bool,

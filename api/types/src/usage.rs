@@ -39,7 +39,7 @@ pub struct AccountUsage {
     pub running: u64,
     /// Number of waiting jobs.
     pub waiting: u64,
-    /// Its users.
+    /// The account's users with usage, or with slices now.
     pub users: Vec<UserUsage>,
 }
 

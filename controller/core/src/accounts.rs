@@ -48,7 +48,7 @@ pub enum InvalidAccounts {
     /// A user is in two accounts.
     #[error("user {user} is in the accounts {one} and {other}: leave it in one of them")]
     TwoAccounts {
-        /// The user.
+        /// The user who is in both.
         user: String,
         /// One of the accounts.
         one: String,
@@ -61,7 +61,7 @@ pub enum InvalidAccounts {
          may run nothing)"
     )]
     NoShare {
-        /// The account.
+        /// The account whose share is 0.
         account: String,
     },
     /// An account has no members.
@@ -69,7 +69,7 @@ pub enum InvalidAccounts {
         "account {account} has no members: write members = [\"USER\", …], or leave the account out"
     )]
     NoMembers {
-        /// The account.
+        /// The account that is empty.
         account: String,
     },
     /// The name of an account is not usable.
@@ -78,7 +78,7 @@ pub enum InvalidAccounts {
          underscores"
     )]
     BadName {
-        /// The name.
+        /// The name that can't be used.
         name: String,
     },
     /// A member is not a user's name.
@@ -87,7 +87,7 @@ pub enum InvalidAccounts {
          entry"
     )]
     BadMember {
-        /// The account.
+        /// The account that has such a member.
         account: String,
         /// The name.
         user: String,

@@ -53,7 +53,7 @@ pub struct MemoryOverview {
 /// The memory of a running attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveMemory {
-    /// The attempt.
+    /// The attempt that is running.
     pub attempt: AttemptId,
     /// The action on predictions.
     pub mode: MemoryPrediction,

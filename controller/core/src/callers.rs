@@ -9,7 +9,7 @@ use crate::state::ClusterState;
 /// The job of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerJob {
-    /// Its user.
+    /// The user who submitted the job.
     pub user: Arc<str>,
     /// Its first number: that of its gang, if it is one.
     pub first: JobId,

@@ -54,7 +54,7 @@ pub struct PredictedSpeed {
 /// An attempt that shared a slice under MPS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedRun {
-    /// The attempt.
+    /// The attempt that had co-runners.
     pub attempt: AttemptId,
     /// Its GPU and the first memory slice of its instance.
     pub place: (GpuId, i16),
@@ -75,7 +75,7 @@ pub struct SharedRun {
 /// The outcome of a co-located attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColocationOutcome {
-    /// The attempt.
+    /// The attempt whose speed was predicted.
     pub attempt: AttemptId,
     /// Its speed over its whole run, in thousandths of the speed without co-runners.
     pub speed: u32,

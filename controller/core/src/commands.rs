@@ -44,7 +44,7 @@ pub enum CommandResult {
 /// A job changed its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobStateChange {
-    /// The job.
+    /// The job whose state changed.
     pub job: JobId,
     /// Its live attempt, if it has one.
     pub attempt: Option<AttemptId>,

@@ -17,7 +17,7 @@ use crate::state::attempts::LiveAttempt;
 /// How long an attempt has done nothing, as its node last reported; zero if it does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleReport {
-    /// The attempt.
+    /// The attempt that is watched.
     pub attempt: AttemptId,
     /// How long.
     pub idle: Millis,

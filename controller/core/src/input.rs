@@ -37,9 +37,9 @@ pub enum Input {
     Command {
         /// Identifies the call that gets the result.
         token: u64,
-        /// The command.
+        /// What to do with each of the jobs.
         command: JobCommand,
-        /// The jobs.
+        /// The jobs that the user named.
         jobs: Vec<JobId>,
     },
     /// The store answers queries about jobs that others depend on.
@@ -57,16 +57,16 @@ pub enum Input {
     },
     /// An agent sends a frame.
     Frame {
-        /// The node.
+        /// The node that sent it.
         node: NodeId,
         /// The number of the connection.
         session: u64,
-        /// The frame.
+        /// What it sent.
         frame: Box<ToController>,
     },
     /// A connection ended.
     Closed {
-        /// The node.
+        /// The node that was connected.
         node: NodeId,
         /// The number of the connection.
         session: u64,
@@ -75,7 +75,7 @@ pub enum Input {
     Operate {
         /// Identifies the call that gets the result.
         token: u64,
-        /// The command.
+        /// What the operator requests.
         command: OperatorCommand,
         /// The wall clock, milliseconds since 1970.
         now_unix: Millis,

@@ -65,7 +65,7 @@ pub struct JobFacts {
     pub tasks: u32,
     /// The job's name.
     pub name: String,
-    /// Its user.
+    /// The user who submitted the job.
     pub user: String,
     /// The facts for mail, if its user requests any.
     pub mail: Option<MailFacts>,
@@ -91,9 +91,9 @@ pub struct MailFacts {
 /// A row of the outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// Its channel.
+    /// By which way it leaves the cluster.
     pub channel: Channel,
-    /// The job.
+    /// The job that it is about.
     pub job: JobId,
     /// The attempt that must be running when it is sent, if it is about a part of a time limit.
     pub attempt: Option<AttemptId>,
@@ -109,7 +109,7 @@ pub struct Notification {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum NotificationBody {
-    /// A mail.
+    /// As mail to the job's user.
     Mail(MailMessage),
     /// A state change, for programs.
     Webhook(StateNotice),
@@ -120,7 +120,7 @@ pub enum NotificationBody {
 pub struct MailMessage {
     /// Its recipient.
     pub to: Vec<MailAddress>,
-    /// Its subject.
+    /// The line that mail programs list.
     pub subject: String,
     /// Its text, in lines.
     pub text: String,
@@ -137,9 +137,9 @@ pub struct StateNotice {
     /// The number of its array or gang, if it is in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub array: Option<u64>,
-    /// Its name.
+    /// The name that its user gave the job.
     pub name: String,
-    /// Its user.
+    /// The user who submitted the job.
     pub user: String,
     /// Its new state.
     pub state: JobState,

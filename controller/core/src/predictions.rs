@@ -85,11 +85,11 @@ pub struct RunSample {
 /// The memory of a run, and its prediction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySample {
-    /// The attempt.
+    /// The attempt that was observed.
     pub attempt: AttemptId,
     /// The task's key.
     pub task: String,
-    /// The model of its GPU.
+    /// NVIDIA's name of the GPU on which it ran.
     pub gpu_model: String,
     /// The memory that it had.
     pub slice: Bytes,
@@ -112,7 +112,7 @@ impl MemorySample {
 /// A checkpoint of an attempt of an unfinished job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobCheckpoint {
-    /// The job.
+    /// The job that wrote the checkpoint.
     pub job: JobId,
     /// The kind of slice on which it ran.
     pub on: SliceKind,

@@ -121,9 +121,9 @@ pub struct CommandAnswers {
 pub enum RoundEffect {
     /// Send a frame to a node. It is lost if the node is not connected; later rounds repeat it.
     Send {
-        /// The node.
+        /// The node that gets it.
         node: NodeId,
-        /// The frame.
+        /// What is sent.
         frame: Box<ToAgent>,
     },
     /// Answer a connection that is not a session (yet), and close it.
@@ -137,7 +137,7 @@ pub enum RoundEffect {
     },
     /// A connection becomes a node's session.
     Bind {
-        /// The node.
+        /// The node that has connected.
         node: NodeId,
         /// The number of the connection.
         session: u64,

@@ -55,7 +55,6 @@ pub struct ClusterState {
     pub(crate) clock: RoundClock,
 }
 
-/// The clocks of a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundClock {
     /// The last known wall-clock time, in milliseconds since 1970; for display only.

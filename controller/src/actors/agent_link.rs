@@ -24,7 +24,6 @@ pub struct LinkOpened {
     pub session: u64,
     /// The node, by its certificate.
     pub peer: NodeIdentity,
-    /// Its hello.
     pub hello: Box<Hello>,
     /// The way to send it frames.
     pub link: AgentLink,
@@ -36,7 +35,6 @@ pub struct LinkOpened {
 pub struct LinkFrames {
     /// The connection's number.
     pub session: u64,
-    /// The node.
     pub node: NodeId,
     /// The frames, in order.
     pub frames: Vec<ToController>,
@@ -48,7 +46,6 @@ pub struct LinkFrames {
 pub struct LinkRenews {
     /// The connection's number.
     pub session: u64,
-    /// The node.
     pub node: NodeId,
     /// When it sent the request, on its own clock.
     pub sent: Millis,
@@ -62,7 +59,6 @@ pub struct LinkRenews {
 pub struct LinkClosed {
     /// The connection's number.
     pub session: u64,
-    /// The node.
     pub node: NodeId,
 }
 

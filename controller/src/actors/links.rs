@@ -45,7 +45,7 @@ const INBOX_BATCH_MAX: usize = 256;
 pub struct NodeReceipts {
     /// This controller.
     pub controller: ControllerId,
-    /// Its key.
+    /// What the node proves its receipts with.
     pub key: ReceiptKey,
 }
 

@@ -1,6 +1,6 @@
 //! The placer: owns the leader's cluster state, and carries out its rounds one after another.
 //!
-//! A round is decided on a thread of its own, and then committed. Meanwhile inputs gather; they make up the next
+//! A round is decided on another thread, and then committed. Meanwhile inputs gather; they make up the next
 //! round. Leases are answered during the commit, so that a slow database can't make nodes give up.
 
 mod database;

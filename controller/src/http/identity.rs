@@ -29,9 +29,14 @@ use crate::tokens::{TokenProof, TokenRefusal};
 #[derive(Clone, Debug)]
 pub(super) enum Peer {
     /// A process on this machine, as the kernel names it.
-    Process { uid: u32, pid: Option<i32> },
-    /// An address.
-    Address { address: SocketAddr, encrypted: bool },
+    Process {
+        uid: u32,
+        pid: Option<i32>,
+    },
+    Address {
+        address: SocketAddr,
+        encrypted: bool,
+    },
     /// A process of a job, as its node names it.
     Job(Arc<JobCaller>),
 }

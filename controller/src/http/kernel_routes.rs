@@ -28,7 +28,6 @@ pub(super) async fn list_kernel_tasks(
     Ok(Json(state.reads().kernel_tasks(caller.jobs()).await?))
 }
 
-/// The task.
 #[derive(Clone, Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

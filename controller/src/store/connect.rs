@@ -65,7 +65,7 @@ pub enum UnfitDatabase {
     /// It is older than the statements require.
     #[error("PostgreSQL {version} is too old: 15 or newer is needed")]
     TooOld {
-        /// Its version.
+        /// The version that the server reports.
         version: String,
     },
     /// A setting would lose acknowledged work.
@@ -73,7 +73,7 @@ pub enum UnfitDatabase {
     Unsafe {
         /// The setting.
         name: &'static str,
-        /// Its value.
+        /// The value that the server has.
         value: String,
         /// What it must be.
         expected: &'static str,

@@ -119,7 +119,7 @@ pub enum Election {
 /// What a controller knows when it stands for election.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
-    /// The controller.
+    /// The controller that claims the lease.
     pub controller: ControllerId,
     /// What its data folder remembers of the store.
     pub remembered: Option<Remembered>,

@@ -158,7 +158,7 @@ pub enum CertificateOrigin<'d> {
 pub struct CertificateRow<'d> {
     /// Its serial number.
     pub serial: &'d str,
-    /// The node.
+    /// The node that it was issued to.
     pub node: &'d NodeIdentity,
     /// The authority's name.
     pub issuer: &'d str,

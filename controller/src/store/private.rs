@@ -58,7 +58,7 @@ pub enum PrivateError {
     Failed {
         /// Its name.
         program: &'static str,
-        /// Its output.
+        /// What the program printed.
         output: String,
     },
     /// The system refused something.

@@ -78,7 +78,7 @@ pub struct Reads {
 /// A job with its newest recorded decision.
 #[derive(Clone, Debug)]
 pub struct Decided {
-    /// The job.
+    /// The job as the decision left it.
     pub job: JobView,
     /// The decision about its newest attempt, or else why it waited.
     pub decision: Option<DecisionView>,

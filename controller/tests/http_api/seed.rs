@@ -7,7 +7,6 @@ use uuid::Uuid;
 
 /// The node that all seeded attempts run on.
 pub const NODE: Uuid = Uuid::from_u128(0xa);
-/// Its GPU.
 pub const GPU: &str = "GPU-00000000-0000-4000-8000-000000000001";
 
 /// Fills a database with what the tests need.

@@ -112,7 +112,7 @@ pub enum ToController {
     KernelReport {
         /// Higher than that of every report of this node before.
         number: u64,
-        /// The piece.
+        /// A part of the profile of a task's kernels.
         piece: ProfilePiece,
     },
     /// Requests what is known about a task's kernels; answered by [`ToAgent::KernelProfile`].

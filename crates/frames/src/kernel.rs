@@ -114,7 +114,7 @@ pub enum ShimRecord {
     Define {
         /// The shim's own number for it.
         number: u32,
-        /// The kernel.
+        /// The name, grid and block that stand for a number from now on.
         kernel: KernelId,
     },
     /// A launch without a grant: of a holder, or one that can't wait. It is reported before the
@@ -133,7 +133,7 @@ pub enum ShimRecord {
     Request {
         /// The number of the launch.
         launch: u64,
-        /// The kernel.
+        /// The number of the kernel that waits.
         kernel: KernelIndex,
         /// The current grant, if it doesn't cover the kernel: it ends.
         beyond: Option<u64>,
@@ -144,7 +144,7 @@ pub enum ShimRecord {
     Started {
         /// The number of the launch.
         launch: u64,
-        /// The kernel.
+        /// The number of the kernel that was launched.
         kernel: KernelIndex,
         /// The grant's number.
         grant: u64,
@@ -194,7 +194,7 @@ pub enum ShimRecord {
     /// What a kernel needs of the process' part of the slice. Sent once for each kernel, and again if
     /// a launch needs more. Since version [`PROTOCOL_WITH_NEEDS`].
     Need {
-        /// The kernel.
+        /// The number of the kernel that was measured.
         kernel: KernelIndex,
         /// What it needs.
         need: ResourceNeed,
@@ -241,7 +241,7 @@ pub enum ToShim {
     Welcome(ShimWelcome),
     /// The new role. If it is that of a holder, waiting launches go.
     Role(Role),
-    /// A grant.
+    /// Permission to launch.
     Grant(Grant),
     /// A grant is over.
     Revoke {

@@ -28,22 +28,22 @@ pub enum QueueEvent {
     Join(Join),
     /// A process disconnects or died.
     Leave {
-        /// The session.
+        /// The session that ends.
         session: SessionId,
     },
     /// A session defines a kernel before its first launch. The answer is
     /// [`crate::QueueAction::Defined`].
     Define {
-        /// The session.
+        /// The session that will use the number.
         session: SessionId,
         /// The kernel: boxed, because every other event is small.
         kernel: Box<KernelId>,
     },
     /// A session reports what a kernel needs. The largest reported need counts.
     Need {
-        /// The session.
+        /// The session that measured it.
         session: SessionId,
-        /// The kernel.
+        /// The number of the kernel in that session.
         kernel: KernelIndex,
         /// What it needs of the session's part of the slice ([`crate::need`]).
         need: ResourceNeed,
@@ -51,14 +51,14 @@ pub enum QueueEvent {
     /// A session reports on how many streams it has launched so far. With several, its kernels may
     /// run at the same time.
     Streams {
-        /// The session.
+        /// The session whose streams these are.
         session: SessionId,
         /// The number of streams.
         streams: u32,
     },
     /// A session launches without a grant: it is a holder, or the launch can't wait.
     Launch {
-        /// The session.
+        /// The session that launched.
         session: SessionId,
         /// The session's number for this launch.
         launch: u64,
@@ -70,7 +70,7 @@ pub enum QueueEvent {
     /// A thread of a session waits until its launch is granted. Repeating the event changes
     /// nothing.
     Request {
-        /// The session.
+        /// The session that waits.
         session: SessionId,
         /// The session's number for this launch.
         launch: u64,
@@ -81,7 +81,7 @@ pub enum QueueEvent {
     },
     /// A session launches under a grant.
     Started {
-        /// The session.
+        /// The session whose kernel was launched.
         session: SessionId,
         /// The session's number for this launch.
         launch: u64,
@@ -92,27 +92,27 @@ pub enum QueueEvent {
     },
     /// The session's oldest kernel in flight ended.
     Done {
-        /// The session.
+        /// The session whose kernel ended.
         session: SessionId,
     },
     /// A synchronising call of the session returned: it has nothing in flight. If it is a holder,
     /// a gap has begun.
     Sync {
-        /// The session.
+        /// The session that waits for its device.
         session: SessionId,
         /// The grant that it returns early, if that grant [`yields`](crate::Grant::yields).
         returns: Option<u64>,
     },
     /// A kernel was measured.
     Sample {
-        /// The session.
+        /// The session that measured a kernel.
         session: SessionId,
         /// The measurement.
         sample: KernelSample,
     },
     /// The session is alive and has nothing else to report.
     Alive {
-        /// The session.
+        /// The session that gave a sign of life.
         session: SessionId,
     },
     /// The time of [`crate::KernelQueue::deadline`] has come.

@@ -15,7 +15,7 @@ pub struct LaunchRequest {
     pub session: SessionId,
     /// The session's number for this launch.
     pub launch: u64,
-    /// The kernel.
+    /// The kernel that would be launched.
     pub kernel: KernelIndex,
     /// The kernel's expected time, `SK`. A kernel without one never fits a gap.
     pub predicted: Option<Nanos>,

@@ -56,7 +56,7 @@ words! {
 /// A signal before the time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EarlySignal {
-    /// The signal.
+    /// The signal that is sent before the end.
     pub signal: WarningSignal,
     /// How long before the time limit.
     pub before_limit: Millis,

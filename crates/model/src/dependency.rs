@@ -43,14 +43,14 @@ words! {
 pub struct DependencyRequest {
     /// Whether one condition is enough (`?` between them).
     pub any: bool,
-    /// The conditions.
+    /// All or one of these have to be satisfied.
     pub conditions: Vec<RequestedCondition>,
 }
 
 /// One condition that a user wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestedCondition {
-    /// Its kind.
+    /// What has to happen to the other job.
     pub kind: DependencyKind,
     /// The job, unless it is `singleton`.
     pub job: Option<JobRef>,
@@ -67,14 +67,14 @@ pub struct Dependency {
     /// Whether the job is cancelled once the conditions can never be met.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_if_never: bool,
-    /// The conditions.
+    /// All or one of these have to be satisfied.
     pub conditions: Vec<Condition>,
 }
 
 /// One condition of a dependency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// Its kind.
+    /// What has to happen to the other job.
     pub kind: DependencyKind,
     /// The jobs, unless it is `singleton`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

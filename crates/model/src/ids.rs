@@ -300,9 +300,9 @@ text_id!(
 /// The identity of a node, as its certificate states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeIdentity {
-    /// Its id.
+    /// The UUID that stays the same if the node joins again.
     pub id: NodeId,
-    /// Its name.
+    /// The name under which the node joined.
     pub name: NodeName,
 }
 

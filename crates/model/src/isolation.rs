@@ -14,7 +14,7 @@ pub enum IsolationGap {
     OtherAccounts,
     /// Host memory.
     MemoryLimit,
-    /// Processors.
+    /// Nothing limits the processors that a job uses.
     ProcessorLimit,
     /// The number of processes.
     TaskLimit,

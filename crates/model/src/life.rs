@@ -68,7 +68,6 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// The state of a job.
     JobState {
         /// Waits for a placement.
         Queued = "queued",
@@ -126,7 +125,6 @@ words! {
         Requeue = "requeue",
         /// Waits for its user's release.
         Hold = "hold",
-        /// Fails.
         Fail = "fail",
     }
 }
@@ -174,7 +172,7 @@ pub enum JobEvent {
     Cancel,
     /// Its attempt ended.
     Ended {
-        /// Its outcome.
+        /// How the job ended.
         outcome: Outcome,
         /// The verdict of its retry rules ([`RetryRules::verdict`]).
         verdict: RetryVerdict,
@@ -204,7 +202,7 @@ pub enum RetryVerdict {
 pub struct IllegalTransition {
     /// The job's state; it does not change.
     pub state: JobState,
-    /// The event.
+    /// What happened in a state in which it can't happen.
     pub event: JobEvent,
 }
 

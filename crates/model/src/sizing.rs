@@ -20,7 +20,6 @@ words! {
         Larger = "larger",
         /// It runs again with the same memory, a few times: its program needs less by itself.
         Same = "same",
-        /// It fails.
         Fail = "fail",
     }
 }

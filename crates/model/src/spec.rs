@@ -78,7 +78,7 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// The highest.
+    /// The priority that is served first, Q0.
     pub const HIGHEST: Self = Self(0);
     /// The default priority.
     pub const DEFAULT: Self = Self(5);
@@ -160,7 +160,7 @@ impl From<Nice> for i64 {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct QueueRank {
-    /// The priority.
+    /// The queue that its user chose, Q0 to Q9.
     pub priority: Priority,
     /// The offset within the priority.
     #[serde(default, skip_serializing_if = "Nice::is_zero")]
@@ -221,7 +221,7 @@ pub struct JobUpdate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Option<Dependency>", into = "Option<Dependency>")]
 pub enum DependencyUpdate {
-    /// It is removed.
+    /// The job waits for no other job any more.
     Removed,
     /// The new one; one copy serves all tasks of an array.
     To(Arc<Dependency>),
@@ -258,7 +258,7 @@ impl DependencyUpdate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Option<Millis>", into = "Option<Millis>")]
 pub enum TimeUpdate {
-    /// It is removed.
+    /// The job has no time limit any more.
     Removed,
     /// The new one.
     To(Millis),
@@ -414,7 +414,7 @@ pub struct OutputPaths {
 /// shepherd, as one value: a new field passes through all of them without a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSpec {
-    /// The program.
+    /// What is started on the first node.
     pub program: JobProgram,
     /// The working directory; the attempt's own directory, if not given.
     pub work_dir: Option<String>,
@@ -538,7 +538,7 @@ pub struct RawJobSpec {
     pub stdout: Option<String>,
     /// See [`OutputPaths::stderr`].
     pub stderr: Option<String>,
-    /// GPU memory in bytes.
+    /// GPU memory that the user named; none if a slice or a GPU was named, or nothing.
     pub gpu_memory_bytes: Option<u64>,
     /// A MIG profile.
     pub gpu_profile: Option<String>,

@@ -16,7 +16,7 @@ pub const FOR_CONTAINERS: GlibcVersion = GlibcVersion(2, 17);
 /// The version of RHEL 8, the oldest system that programs are packaged for.
 pub const FOR_PROGRAMS: GlibcVersion = GlibcVersion(2, 28);
 
-/// A version of glibc.
+/// Major and minor version of the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GlibcVersion(u32, u32);
 
@@ -36,23 +36,18 @@ enum LinkError {
     Write(std::io::Error),
     /// A program cannot be started.
     Start {
-        /// The program.
         program: String,
         /// Why not.
         cause: std::io::Error,
     },
     /// A program failed.
     Failed {
-        /// The program.
         program: String,
         /// What it printed.
         message: String,
     },
     /// The compiler does not have a library.
-    Missing {
-        /// The library.
-        library: String,
-    },
+    Missing { library: String },
 }
 
 impl fmt::Display for LinkError {

@@ -15,7 +15,7 @@ pub const CANDIDATES_MAX: usize = 8;
 pub enum Decision {
     /// Start the job there.
     Start {
-        /// The job.
+        /// The job that starts.
         job: JobId,
         /// The instance, or part of one.
         place: JobPlacement,
@@ -24,7 +24,7 @@ pub enum Decision {
     },
     /// Leave the job in the queue.
     Wait {
-        /// The job.
+        /// The job that goes on waiting.
         job: JobId,
         /// Why it waits.
         reason: WaitReason,
@@ -61,7 +61,7 @@ impl Decision {
 /// another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
-    /// The GPU.
+    /// The GPU that gets another layout.
     pub gpu: GpuId,
     /// All instances that the GPU is to have; empty for a GPU with MIG off.
     pub layout: Layout,
@@ -88,7 +88,7 @@ pub enum StayingJobs {
 /// One job's placement in a [`Reshape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedJob {
-    /// The job.
+    /// The job that has the placement.
     pub job: JobId,
     /// The instance; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
@@ -115,7 +115,7 @@ impl PlacedJob {
 /// The placement of an attempt, with the layout steps that come first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobPlacement {
-    /// The GPU.
+    /// The GPU on which the job runs.
     pub gpu: GpuId,
     /// The instance's slot; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
@@ -236,9 +236,9 @@ pub struct Explanation {
 /// One placement that was considered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementCandidate {
-    /// The GPU.
+    /// The GPU that would be used.
     pub gpu: GpuId,
-    /// Its node.
+    /// Name of the node that has the GPU.
     pub node: NodeName,
     /// The GPU's index on the node.
     pub gpu_index: u32,

@@ -79,7 +79,7 @@ pub struct JobFacts {
     pub migration_price: Option<Millis>,
     /// Least memory of a slice that it could be moved to, where that is known.
     pub memory: Option<Bytes>,
-    /// Its deadline.
+    /// When the job should have ended, on the view's clock.
     pub deadline: Option<Millis>,
     /// Whether it serves requests (MMK's *online* class).
     pub online: bool,

@@ -25,7 +25,7 @@ pub use tenancy::{MpsClient, SharingRequest, Tenancy};
 /// index on the node). The order is part of the input: policies break ties by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
-    /// The GPUs.
+    /// The GPUs of all nodes, in the order of their identities.
     pub gpus: Vec<GpuView>,
     /// The most power that they may draw together, if that is limited.
     pub power_cap: Option<PowerCap>,
@@ -82,7 +82,7 @@ impl ClusterView {
 pub struct GpuView {
     /// Its UUID.
     pub id: GpuId,
-    /// The node it is in.
+    /// Name of the node that has the GPU.
     pub node: NodeName,
     /// Its index on the node.
     pub index: u32,
@@ -285,18 +285,18 @@ pub struct InstanceView {
     pub slot: Option<Slot>,
     /// Memory that a job can use.
     pub memory: Bytes,
-    /// Its state.
+    /// What the instance is used for.
     pub state: InstanceState,
 }
 
-/// The state of an instance.
+/// What a GPU instance is used for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InstanceState {
     /// It has no job: a job may start on it, or it may be destroyed.
     Idle,
     /// A job has it: the job runs or starts on it, or the instance is being created for it.
     Taken {
-        /// The job.
+        /// The job that has the instance.
         job: JobId,
     },
     /// Several jobs of one user share it.
@@ -355,7 +355,7 @@ pub struct QueuedJob {
     pub id: JobId,
     /// The requested GPU or slice.
     pub gpu: GpuRequest,
-    /// Its user.
+    /// Name of the user who submitted it.
     #[serde(with = "shared_text")]
     pub user: Arc<str>,
     /// Its share of a slice, if it may share one.

@@ -49,7 +49,7 @@ pub struct ModelShape {
     pub heads: u64,
     /// Heads of keys and values; fewer than `heads` in models with grouped queries.
     pub kv_heads: u64,
-    /// Width of a head.
+    /// The width of each attention head.
     pub head_width: u64,
     /// Tokens of the vocabulary.
     pub vocabulary: u64,
@@ -160,7 +160,7 @@ pub struct ModelRun {
     pub sequence: u64,
     /// Its precision.
     pub format: NumberFormat,
-    /// Its optimizer.
+    /// What is kept for each weight between iterations.
     pub optimizer: OptimizerKind,
     /// Whether activations are computed again in the backward pass.
     pub checkpointing: bool,
@@ -173,7 +173,7 @@ pub struct ModelRun {
 pub struct RunMemory {
     /// Weights, with their copy in mixed precision.
     pub weights: Bytes,
-    /// Gradients.
+    /// One value for each weight that is trained.
     pub gradients: Bytes,
     /// The optimizer's state.
     pub optimizer: Bytes,

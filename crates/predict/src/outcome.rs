@@ -39,7 +39,7 @@ pub struct Prediction {
     pub low: u64,
     /// The interval's upper end.
     pub high: u64,
-    /// Its source.
+    /// Which method made it.
     pub source: PredictionSource,
     /// Fingerprint of the model that predicted it ([`crate::Version::fingerprint`]); zero without a
     /// model.

@@ -26,7 +26,7 @@ pub struct TooFewRows {
     pub rows: usize,
 }
 
-/// The version of a model.
+/// Identifies a trained model, with the samples that it was trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelVersion {
     /// A hash of the rows, the learner and the seed: equal if and only if the models are equal.
@@ -51,7 +51,7 @@ pub struct HeldOutError {
 /// A trained and tested model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainedModel {
-    /// Its version.
+    /// Identifies the model in predictions that it made.
     pub version: ModelVersion,
     /// Its learner.
     pub kind: LearnerKind,

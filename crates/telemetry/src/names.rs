@@ -174,7 +174,7 @@ pub mod attribute {
     pub const JOB_ID: &str = "tessera.job.id";
     /// The attempt's number.
     pub const JOB_ATTEMPT: &str = "tessera.job.attempt";
-    /// The attempt's id.
+    /// UUID of an attempt.
     pub const ATTEMPT_ID: &str = "tessera.attempt.id";
     /// How the attempt ended: `succeeded`, `failed`, `lost`, ….
     pub const ATTEMPT_OUTCOME: &str = "tessera.attempt.outcome";

@@ -15,7 +15,7 @@ pub enum ListenError {
     /// The address is taken, or not this machine's.
     #[error("can't listen on {address} (QUIC)")]
     Address {
-        /// The address.
+        /// The address that can't be used.
         address: SocketAddr,
         /// What the system reported.
         #[source]

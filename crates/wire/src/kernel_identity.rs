@@ -19,7 +19,6 @@ use crate::tls::{self, TlsError};
 pub const ALPN: &[u8] = b"tessera-kernel/1";
 /// The name in the endpoint's certificate. Shims pin the certificate itself.
 pub const SERVER_NAME: &str = "kernel-queue.tessera.internal";
-/// The certificate's file.
 const CERTIFICATE_FILE: &str = "endpoint.der";
 /// The private key's file.
 const KEY_FILE: &str = "endpoint.key";

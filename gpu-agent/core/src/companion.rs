@@ -50,7 +50,7 @@ pub enum CompanionLine<'l> {
     },
     /// A framework allocates memory in advance, so its memory in use doesn't show its need.
     Preallocated {
-        /// The framework.
+        /// Name of the framework that did it.
         framework: &'l str,
     },
 }

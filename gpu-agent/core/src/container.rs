@@ -38,7 +38,7 @@ pub const NOT_STARTED_CODE: u8 = 125;
 pub enum ContainerRuntime {
     /// Podman, without privileges.
     Podman,
-    /// Apptainer.
+    /// Apptainer, or Singularity under its old name.
     Apptainer,
 }
 
@@ -58,7 +58,7 @@ pub struct ContainerPlan {
     pub runtime: ContainerRuntime,
     /// The runtime's program.
     pub program: String,
-    /// The image.
+    /// The reference or the file, as the user wrote it.
     pub image: String,
     /// The CDI device of the attempt's slice, or device nodes by their paths; none on a node without them.
     pub devices: Vec<String>,
@@ -190,7 +190,7 @@ pub fn plan(
 /// The container of a step's process, as the caller of the step hands it on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepContainer {
-    /// The image.
+    /// The reference or the file, as the user wrote it.
     pub image: String,
     /// Mounts, as `SOURCE[:TARGET[:ro]]`.
     pub mounts: Vec<String>,
@@ -201,7 +201,7 @@ pub struct StepContainer {
 /// An image store of podman's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageStore {
-    /// Its folder.
+    /// Path of the folder that has the images.
     pub folder: String,
     /// Its driver: `overlay` or `vfs`.
     pub driver: &'static str,

@@ -53,7 +53,7 @@ pub struct DriverFacts {
 /// One GPU. A fact that the driver can't report is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuCheckup {
-    /// Its index.
+    /// The number by which NVML lists the GPU.
     pub index: u32,
     /// The driver's name for the board.
     pub model: String,
@@ -109,7 +109,7 @@ pub struct MachineFacts {
 /// A process that matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessFacts {
-    /// Its pid.
+    /// The process as the kernel numbers it.
     pub pid: u32,
     /// Its name in the kernel (at most 15 characters).
     pub name: String,
@@ -119,7 +119,7 @@ pub struct ProcessFacts {
     pub gpus: Vec<u32>,
 }
 
-/// A disk.
+/// The space on the file system of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskFacts {
     /// The folder on it that was examined.

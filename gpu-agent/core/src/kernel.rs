@@ -12,7 +12,7 @@ use tessera_model::{AttemptId, GpuId, SliceId};
 /// never from a process (S8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// The attempt.
+    /// The attempt that may join the queue.
     pub attempt: AttemptId,
     /// The GPU of its slice, whose thread serves it.
     pub gpu: GpuId,
@@ -20,7 +20,7 @@ pub struct Admission {
     pub slice: SliceId,
     /// The key of its profile.
     pub task: TaskKey,
-    /// Its priority.
+    /// The queue in which its kernels wait.
     pub priority: Priority,
     /// Whether it needs low latency or high throughput.
     pub class: Class,

@@ -11,7 +11,7 @@ pub struct LogRecord<'l> {
     pub sequence: u64,
     /// When it was written, in microseconds of the monotonic clock.
     pub micros: u64,
-    /// The message.
+    /// The message without its header.
     pub message: &'l str,
 }
 

@@ -42,7 +42,7 @@ pub struct StepRefused {
     pub reason: String,
 }
 
-/// An event of a plan.
+/// What the plan has to react to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanEvent {
     /// The slot of the step was read.
@@ -60,7 +60,7 @@ pub enum PlanAction {
     Look(Slot),
     /// Journal the intent, then carry out this step.
     Make(PlanStep),
-    /// Wait.
+    /// Do nothing for this long.
     Wait(Millis),
     /// The plan ended; `stuck` names an instance that could not be changed.
     End {

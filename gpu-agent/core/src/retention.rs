@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tessera_model::{AttemptId, Bytes, Millis, RetentionTime};
 
-/// The limits of retention.
+/// How much may be kept, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionLimits {
     /// How long outputs are kept after the end.

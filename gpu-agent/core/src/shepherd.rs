@@ -37,7 +37,7 @@ pub enum KillReason {
     Revoked,
     /// The driver reported an error of the program, with this number.
     Xid(u32),
-    /// Its GPU failed.
+    /// The GPU has an error after which no program on it can go on.
     GpuFailed {
         /// The driver's error, if it was one.
         xid: Option<u32>,

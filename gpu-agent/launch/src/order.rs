@@ -171,7 +171,7 @@ pub enum Request {
     Kill,
     /// Open a file as its account, and send its descriptor.
     Read {
-        /// The file.
+        /// The file to be read as the user.
         file: FileOrder,
         /// The file system that it was on when the attempt opened it.
         device: u64,
@@ -198,7 +198,7 @@ pub struct ReadableOutput {
 pub enum Reply {
     /// The program runs. The descriptors of user-named outputs that its account may read come with it.
     Started {
-        /// Its pid.
+        /// The number of the started process.
         pid: u32,
         /// Which outputs' descriptors these are.
         readable: Vec<ReadableOutput>,

@@ -114,9 +114,9 @@ pub enum BadPolicy {
     NoSetting(String),
     /// A value is no uid.
     NoUid {
-        /// The value.
+        /// The value that is no number of an account.
         value: String,
-        /// Its line.
+        /// The line of the file that has it.
         line: String,
     },
     /// A name is no setting.

@@ -38,11 +38,11 @@ impl PrepareError {
 /// An attempt that is ready to start.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The program.
+    /// Path of the program that replaces the launcher.
     pub program: CString,
     /// Its arguments, its name first.
     pub arguments: Vec<CString>,
-    /// Its environment.
+    /// The variables of the program, `NAME=VALUE`.
     pub environment: Vec<CString>,
     /// Where it runs.
     pub folder: CString,

@@ -11,7 +11,7 @@ use libc::c_int;
 /// A child that isn't reaped yet, so its pid can't belong to another process.
 #[derive(Debug)]
 pub struct Child {
-    /// Its pid.
+    /// The number of the started process.
     pub pid: i32,
     /// Becomes readable when it ends.
     pub pidfd: OwnedFd,
@@ -47,7 +47,7 @@ impl Child {
 /// How a process ended, with what it used.
 #[derive(Clone, Copy, Debug)]
 pub struct ReapedChild {
-    /// Its pid.
+    /// The process that ended.
     pub pid: i32,
     /// The wait status.
     pub status: i32,

@@ -14,7 +14,7 @@ use tessera_agent_core::health::FaultHistory;
 use tessera_agent_core::nvml::facts::GpuFacts;
 use tessera_agent_core::ownership::InstanceOwnership;
 
-/// A GPU's file.
+/// What an agent keeps about a GPU over its restarts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuFile {

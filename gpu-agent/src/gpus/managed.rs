@@ -58,7 +58,7 @@ pub struct GpuTools {
 
 /// One GPU.
 pub struct ManagedGpu {
-    /// Its id.
+    /// UUID of the GPU.
     pub id: GpuId,
     pub(super) tools: GpuTools,
     pub(super) file: GpuFile,

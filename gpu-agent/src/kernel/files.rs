@@ -60,7 +60,6 @@ pub fn write_admission(data: &Path, admission: &Admission, token: &Token) -> io:
     write_private_file(&admission_path(data, admission.attempt), text.as_bytes())
 }
 
-/// Removes an admission.
 pub fn remove_admission(data: &Path, attempt: AttemptId) {
     // A remaining file is removed when the next agent starts.
     let _ = fs::remove_file(admission_path(data, attempt));

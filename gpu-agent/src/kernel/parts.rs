@@ -29,7 +29,6 @@ pub struct PlaneShared {
 /// What the thread of one GPU works with.
 #[derive(Debug)]
 pub struct PlaneParts {
-    /// The GPU.
     pub gpu: GpuId,
     /// The endpoint's settings.
     pub settings: KernelSettings,

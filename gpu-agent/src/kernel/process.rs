@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 
-/// A watched process.
 #[derive(Debug)]
 pub struct WatchedProcess(Option<AsyncFd<OwnedFd>>);
 

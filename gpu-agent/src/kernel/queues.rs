@@ -78,7 +78,6 @@ struct OpenSession {
 /// What the queues of one GPU work with.
 #[derive(Clone)]
 pub struct QueueContext {
-    /// The GPU.
     pub gpu: GpuId,
     /// The endpoint's settings.
     pub settings: KernelSettings,
@@ -256,7 +255,6 @@ impl GpuQueues {
         goes_on && self.sessions_by_id.contains_key(&session)
     }
 
-    /// Ends a session.
     pub fn end_session(&mut self, session: SessionId, why: SessionEnd) {
         let Some(OpenSession { slice, port, .. }) = self.sessions_by_id.remove(&session) else {
             return;

@@ -10,11 +10,11 @@ use crate::shepherd::protocol::AccountNumbers;
 /// An account of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalAccount {
-    /// Its numbers.
+    /// The user's number and those of its groups.
     pub numbers: AccountNumbers,
     /// Its home folder.
     pub home: String,
-    /// Its shell.
+    /// Path of the login shell.
     pub shell: String,
 }
 
@@ -24,7 +24,7 @@ pub enum AccountLookupError {
     /// The program that looks it up can't be run.
     #[error(transparent)]
     Run(io::Error),
-    /// It failed.
+    /// The lookup program ended with this status.
     #[error("the lookup failed: {0}")]
     Failed(ExitStatus),
     /// It wrote something else.

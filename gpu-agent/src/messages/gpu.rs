@@ -31,7 +31,7 @@ pub enum GpuOrder {
         at_unix: Millis,
         /// The fault.
         cause: FaultCause,
-        /// The attempts.
+        /// The attempts that ran on the failed part of the GPU.
         attempts: Vec<AttemptId>,
     },
 }
@@ -62,7 +62,7 @@ pub enum GpuEvent {
     Numbered(GpuId, GpuNumbers),
     /// It was read.
     Changed(Box<GpuReport>),
-    /// A plan ended.
+    /// A layout plan ended.
     PlanEnded {
         /// The GPU that it belongs to.
         gpu: GpuId,
@@ -130,7 +130,7 @@ pub enum DriverNotice {
 pub enum ErrorSource {
     /// The driver's events.
     Events,
-    /// The kernel's log.
+    /// Lines of the driver in the kernel's log.
     KernelLog,
 }
 

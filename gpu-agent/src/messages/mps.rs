@@ -38,7 +38,7 @@ pub enum MpsOrder {
 pub struct SharerRequest {
     /// Its id.
     pub attempt: AttemptId,
-    /// The slice.
+    /// The slice that is to be shared.
     pub slice: SliceId,
     /// The user's name.
     pub user: String,

@@ -28,7 +28,7 @@ pub enum KernelRunError {
     Refused {
         /// The function.
         call: &'static str,
-        /// Its `CUresult`.
+        /// What it returned: a `CUresult` of the driver.
         code: i32,
     },
 }

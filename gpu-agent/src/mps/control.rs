@@ -25,7 +25,6 @@ pub enum ControlError {
     /// The program can't be run.
     #[error("{} can't be run: {cause}", program.display())]
     NoProgram {
-        /// The program.
         program: PathBuf,
         /// Why it could not be run.
         cause: std::io::Error,
@@ -38,7 +37,6 @@ pub enum ControlError {
         /// The waiting time.
         within: Duration,
     },
-    /// It refused.
     #[error("`{command}`: {answer}")]
     Refused {
         /// The request.
@@ -51,7 +49,6 @@ pub enum ControlError {
 /// A daemon's control program.
 #[derive(Clone, Debug)]
 pub struct ControlClient {
-    /// The program.
     pub program: PathBuf,
     /// The daemon's folder of pipes.
     pub pipes: PathBuf,

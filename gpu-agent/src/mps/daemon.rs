@@ -119,7 +119,7 @@ pub enum CanaryError {
     /// It can't be run.
     #[error("{program}: {cause}")]
     NotRun {
-        /// The program.
+        /// Path of the program that could not be started.
         program: String,
         /// The system's error.
         cause: io::Error,

@@ -34,14 +34,12 @@ pub const NOTE: &str = "sharers.json";
 /// What a later agent must know about a shared slice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SliceNote {
-    /// The slice.
     pub slice: SliceId,
     /// Whose sharers they are.
     pub user: String,
     /// The daemon's account; `None` for the agent's own.
     #[serde(default)]
     pub account: Option<AccountNumbers>,
-    /// The sharers.
     pub sharers: Vec<(AttemptId, MpsShare)>,
 }
 

@@ -25,7 +25,6 @@ pub struct TerminateArguments {
     /// The daemon's folder of pipes.
     #[arg(long)]
     pipes: PathBuf,
-    /// The attempt.
     #[arg(long)]
     attempt: String,
     /// The daemon's user, if it is another than this program's.

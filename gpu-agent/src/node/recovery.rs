@@ -27,7 +27,7 @@ use crate::sys::{clock, identity};
 use tessera_agent_core::attempts::{AttemptTrace, Attempts, HeldAttempt};
 use tessera_agent_core::ledger::AttemptLedger;
 
-/// The parts of a node.
+/// What the node actor is built from.
 pub struct NodeParts {
     /// What it knows about itself.
     pub facts: NodeFacts,
@@ -37,7 +37,7 @@ pub struct NodeParts {
     pub page: LeasePage,
     /// Its shepherds; those of an earlier agent adopted.
     pub pool: ShepherdPool,
-    /// Its journal.
+    /// Where the node records what it must not forget.
     pub journal: Journal,
     /// The state that results from the journal's records.
     pub ledger: AttemptLedger,

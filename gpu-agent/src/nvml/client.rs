@@ -68,7 +68,7 @@ struct QueuedRequest {
 pub struct WorkerProgram {
     /// The agent's own program.
     pub program: PathBuf,
-    /// The library.
+    /// Path or name of NVML's library, for the worker to load.
     pub library: OsString,
     /// The launcher that starts it as root; `None` to start it with this agent's own rights.
     pub launcher: Option<PathBuf>,

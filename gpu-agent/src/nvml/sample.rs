@@ -209,7 +209,6 @@ fn read_places(
     Ok(places.collect())
 }
 
-/// The owner of a process.
 #[derive(Clone, Copy, Debug, Default)]
 struct ProcessOwner {
     attempt: Option<AttemptId>,

@@ -57,9 +57,9 @@ const BEFORE_KILL_WITHIN: Millis = Millis::from_secs(6);
 pub struct ReportedEnd {
     /// The wait status.
     pub status: i32,
-    /// User time.
+    /// Processor time in user mode, of all its processes.
     pub user_time: Millis,
-    /// System time.
+    /// Processor time in the kernel, of all its processes.
     pub system_time: Millis,
     /// Largest resident set.
     pub max_rss: Bytes,

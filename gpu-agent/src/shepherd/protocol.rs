@@ -140,7 +140,7 @@ pub struct ShepherdHello {
     pub version: u16,
     /// Its name, drawn by the agent that started it: nothing else knows it (A5).
     pub id: Uuid,
-    /// Its process.
+    /// The shepherd's process, as distinct from a later one with the same number.
     pub process: ProcessIdentity,
     /// The attempt that runs, and those whose ends it holds.
     pub held: Vec<HeldAttempt>,

@@ -49,7 +49,7 @@ const USUAL_SIZE: TerminalSize = TerminalSize { rows: 24, columns: 80 };
 pub struct SessionGround<'a> {
     /// The launcher's program.
     pub launch: &'a Path,
-    /// The attempt.
+    /// The attempt that the sessions belong to.
     pub attempt: AttemptId,
     /// What its own program was started from.
     pub order: &'a Order,

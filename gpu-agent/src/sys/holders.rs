@@ -33,9 +33,9 @@ impl Default for DeviceFiles {
 /// A process that keeps something open.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
-    /// Its pid.
+    /// The process as the kernel numbers it.
     pub pid: u32,
-    /// Its name.
+    /// Name of its program, as the kernel has it.
     pub name: String,
 }
 

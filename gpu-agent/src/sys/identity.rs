@@ -17,7 +17,7 @@ const GONE_WITHIN: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 pub struct ProcessIdentity {
     /// The boot that it runs in.
     pub boot: BootId,
-    /// Its pid.
+    /// The process as the kernel numbers it, which may use the number again later.
     pub pid: u32,
     /// When it was started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
     pub start_ticks: u64,

@@ -15,7 +15,7 @@ const RATE: f64 = 0.01;
 /// Numbers from one layer to the next, one row an output; the last of a row is its offset.
 type Weights = Vec<Vec<f64>>;
 
-/// A network.
+/// A feed-forward network with one hidden layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PerceptronNetwork {
     base: f64,

@@ -19,7 +19,6 @@ pub(crate) trait RoundCache: Debug + Default {
 
 /// A policy that decides with a cache.
 pub(crate) trait CachingPolicy: Debug {
-    /// Its cache.
     type Cache: RoundCache;
 
     /// Decides one round, with at most `starts_max` starts.

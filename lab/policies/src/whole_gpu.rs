@@ -14,7 +14,6 @@ pub const SHARERS: usize = 3;
 
 /// The differences between the baselines.
 pub(crate) struct WholeGpuSharing<'c> {
-    /// The policy.
     pub(crate) policy: &'c str,
     /// How a job is placed on a whole GPU.
     pub(crate) place: &'c dyn Fn(JobId, Slot) -> PlacedJob,

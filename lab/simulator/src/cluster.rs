@@ -31,7 +31,7 @@ pub enum PolicyError {
     #[error("there is no policy {name:?}: choose one of \
              {}", tessera_lab_policies::all_names().join(", "))]
     Unknown {
-        /// The name.
+        /// The name that no row has.
         name: String,
     },
     /// The policy has no such settings.

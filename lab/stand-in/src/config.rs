@@ -32,7 +32,7 @@ pub struct StandInConfig {
 /// A setting that can't be used, with what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// No folder.
+    /// No folder was named for the state of the node.
     #[error("TESSERA_SIM_NODE is not set: name the folder of the simulated node")]
     NoFolder,
     /// A GPU that can't be simulated.
@@ -55,7 +55,7 @@ pub enum ConfigError {
     Value {
         /// The variable.
         name: &'static str,
-        /// Its value.
+        /// The text that can't be read.
         value: String,
         /// What would be right.
         expected: &'static str,

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
 
-/// A library of the stand-in.
+/// The libraries of NVIDIA that have a stand-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StandInLibrary {
-    /// NVML.
+    /// NVIDIA's management library, `libnvidia-ml.so.1`.
     Nvml,
     /// The CUDA driver.
     Cuda,

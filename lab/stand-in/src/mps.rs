@@ -63,7 +63,7 @@ const DEFAULT_LOGS: &str = "/var/log/nvidia-mps";
 pub struct MpsFolders {
     /// Of its sockets.
     pub pipes: PathBuf,
-    /// Of its logs.
+    /// Where the daemon writes its logs.
     pub logs: PathBuf,
 }
 

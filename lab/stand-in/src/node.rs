@@ -41,7 +41,7 @@ pub enum SimulatedNodeError {
          folder, or leave the variable out", folder.display()
     )]
     OtherGpus {
-        /// The folder.
+        /// The folder of the node that has them.
         folder: PathBuf,
         /// What it holds.
         holds: String,

@@ -38,7 +38,6 @@ impl<'a> DemoStage<'a> {
         write_out(&format!("\n{}\n", self.session.screen.paint("1;36", &format!("==> {text}"))))
     }
 
-    /// Prints a remark.
     pub fn print_remark(&self, text: &str) -> Result<(), CommandFailure> {
         write_out(&format!("{text}\n"))
     }

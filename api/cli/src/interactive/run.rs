@@ -53,7 +53,6 @@ impl Run {
 
 /// A job that was submitted for an interactive session.
 pub struct InteractiveJob {
-    /// The job.
     pub job: JobRef,
     /// The command's name in front of notes about the job; `None` for no notes.
     pub notes: Option<&'static str>,

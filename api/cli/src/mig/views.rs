@@ -85,7 +85,6 @@ pub struct CaseReport {
     pub what: Option<String>,
     /// Whether every step had the expected result.
     pub ok: bool,
-    /// The steps.
     pub steps: Vec<StepReport>,
     /// The final layout.
     pub layout: Vec<SlotView>,
@@ -148,7 +147,6 @@ pub struct CutView {
     pub name: String,
     /// The profile of its GPU instance.
     pub profile: String,
-    /// Compute slices.
     pub compute_slices: u8,
     /// First compute slices of the GPU instance on which it may start; as many instances fit.
     pub starts: Vec<u8>,

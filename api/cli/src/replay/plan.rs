@@ -44,7 +44,6 @@ pub struct PlannedJob {
 /// All jobs, in the order of their submit times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayPlan {
-    /// The jobs.
     pub jobs: Vec<PlannedJob>,
     /// Parts of the trace that are not submitted.
     pub notes: Vec<String>,

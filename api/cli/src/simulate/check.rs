@@ -50,7 +50,6 @@ pub struct DecidedBy {
     pub policy: String,
     /// The controller's version.
     pub version: String,
-    /// Its settings.
     #[schema(value_type = Object)]
     pub settings: Value,
     /// Number of the period's rounds that it decided.

@@ -10,7 +10,6 @@ pub struct Column<T> {
     pub heading: &'static str,
     /// Its heading with a name.
     pub long_heading: &'static str,
-    /// Its cell.
     pub cell: fn(&T) -> String,
 }
 

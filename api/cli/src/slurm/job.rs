@@ -24,7 +24,6 @@ pub struct SlurmJob {
     pub nodes: Vec<String>,
     /// Indexes of the waiting tasks that this line stands for.
     pub waiting: Vec<u32>,
-    /// Its state.
     pub state: SlurmState,
 }
 

@@ -8,7 +8,6 @@ use super::{PARTITION, hosts};
 /// A partition with its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name.
     pub name: String,
     /// Whether it is the default partition.
     pub is_default: bool,

@@ -14,7 +14,6 @@ pub struct Seff {
     /// Accepted
     #[arg(short, long, action = ArgAction::Count)]
     debug: u8,
-    /// The job
     job: String,
 }
 

@@ -17,7 +17,6 @@ pub struct StepLayout {
 /// One node of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepNode {
-    /// Its name.
     pub name: String,
     /// The ranks of its processes.
     pub ranks: Vec<usize>,
@@ -62,7 +61,6 @@ pub enum BadLayout {
     /// It names a node that is not one of the job's.
     #[error("{node} is not one of the job's nodes, which are {held}")]
     NotOfTheJob {
-        /// The node.
         node: String,
         /// The job's nodes.
         held: String,

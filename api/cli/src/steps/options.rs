@@ -135,7 +135,6 @@ pub enum BadStep {
     /// An option's value can't be read.
     #[error("{option} {text:?} can't be read: {expected}")]
     Unreadable {
-        /// The option.
         option: &'static str,
         /// The given value.
         text: String,

@@ -14,7 +14,6 @@ use crate::failure::CommandFailure;
 /// One process, as names of files state it.
 #[derive(Clone, Copy, Debug)]
 pub struct FilePlace<'p> {
-    /// Its rank.
     pub rank: usize,
     /// Its node's number in the step.
     pub node: usize,

@@ -13,7 +13,6 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 enum ForeignVerdict {
     /// Warn, and ignore it.
     Ignore(&'static str),
-    /// Refuse.
     Refuse(RefusalReason),
 }
 

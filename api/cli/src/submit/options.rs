@@ -345,19 +345,13 @@ pub enum BadJobOptions {
     },
     /// An option about a container, of a job that has none.
     #[error("{option} needs a container: write --container IMAGE as well")]
-    NoContainer {
-        /// The option.
-        option: &'static str,
-    },
+    NoContainer { option: &'static str },
     /// What follows after an idle timeout, of a job that has none.
     #[error("--idle-action needs --idle-timeout TIME, after which it follows")]
     NoIdleTimeout,
     /// A path that JSON can't hold.
     #[error("{}: the name is not valid UTF-8", path.display())]
-    PathNotText {
-        /// The path.
-        path: PathBuf,
-    },
+    PathNotText { path: PathBuf },
     /// A time that does not exist, or not here.
     #[error(transparent)]
     Time(#[from] BadClockTime),

@@ -12,7 +12,6 @@ use crate::failure::CommandFailure;
 pub struct JobScript {
     /// The file's name without its folder.
     pub name: String,
-    /// The text.
     pub text: String,
 }
 

@@ -16,7 +16,6 @@ pub struct Request {
     pub line: String,
     /// Header lines in lower case.
     pub headers: Vec<String>,
-    /// The body.
     pub body: String,
 }
 

@@ -10,7 +10,7 @@ pub use crate::rows::overrides::OverrideKind;
 /// An administrator's command.
 #[derive(Clone, Debug)]
 pub enum OperatorCommand {
-    /// Set an override.
+    /// Sets an administrative override, or changes the one that is set.
     SetOverride {
         /// The kind of override.
         kind: OverrideKind,
@@ -21,7 +21,7 @@ pub enum OperatorCommand {
         /// The reason, as text for people.
         reason: Option<String>,
     },
-    /// Clear an override.
+    /// Clears an administrative override.
     ClearOverride {
         /// The kind of override.
         kind: OverrideKind,
@@ -34,7 +34,7 @@ pub enum OperatorCommand {
     ApplyLayout(LayoutCommand),
     /// Switch the MIG mode of a GPU.
     SetMigMode {
-        /// The GPU.
+        /// The GPU whose mode is to change.
         gpu: GpuId,
         /// Whether MIG is switched on.
         on: bool,
@@ -66,7 +66,7 @@ pub enum InstanceName {
 /// A layout that an administrator requests.
 #[derive(Clone, Debug)]
 pub struct LayoutCommand {
-    /// The GPU.
+    /// The GPU that is to get another layout.
     pub gpu: GpuId,
     /// All desired instances of the GPU.
     pub desired: DesiredLayout,
@@ -92,7 +92,7 @@ pub enum OperatorOutcome {
     MigModeSet,
     /// A plan for the layout is under way.
     Planned {
-        /// The plan.
+        /// The plan that carries the command out.
         plan: PlanId,
     },
 }
@@ -109,7 +109,7 @@ pub struct OperatorRefusal {
     pub expected: Option<String>,
 }
 
-/// The kind of a refusal.
+/// Why an operator's command is refused, without the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
     /// The node, GPU or slice does not exist.

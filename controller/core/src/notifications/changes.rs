@@ -9,7 +9,7 @@ use crate::rows::transitions::{EndedAttempt, WaitingJobChange};
 /// A job's new state and its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedJob {
-    /// The job.
+    /// The job whose state changed.
     pub job: JobId,
     /// The attempt that changed with it, if there is one.
     pub attempt: Option<AttemptId>,
@@ -33,7 +33,7 @@ pub enum ChangeCause {
     },
     /// Its attempt ended.
     Ended {
-        /// Its outcome.
+        /// How the attempt ended.
         outcome: Outcome,
         /// How its program ended, if it ran.
         exit: Option<ProgramExit>,

@@ -7,9 +7,9 @@ use tessera_predict::peak::{GrowthForecast, MemoryCurve};
 /// A round's update of an attempt's memory record. Absent fields don't change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrowthRow {
-    /// The job.
+    /// The job whose memory grows.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt that was predicted.
     pub attempt: AttemptId,
     /// The memory that the attempt may use.
     pub capacity: Bytes,

@@ -7,7 +7,7 @@ use tessera_model::JobId;
 pub enum IdleDecision {
     /// Its user is warned.
     Warned,
-    /// It is ended.
+    /// It was ended, because its GPU stayed idle.
     Ended,
     /// It goes back to the queue.
     Requeued,
@@ -30,9 +30,9 @@ impl IdleDecision {
 /// A decision about an idle job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdleRow {
-    /// The job.
+    /// The job whose GPU is idle.
     pub job: JobId,
-    /// The decision.
+    /// What was decided about it.
     pub decision: IdleDecision,
     /// What its user reads among the job's events.
     pub event: String,

@@ -5,9 +5,9 @@ use tessera_model::{AttemptId, Bytes, JobId};
 /// What an attempt showed of its job's need. Larger values that are known stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeedRow {
-    /// The job.
+    /// The job whose need is known now.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt whose first kernel showed it.
     pub attempt: AttemptId,
     /// What it had allocated before its first kernel.
     pub held: Bytes,

@@ -18,7 +18,7 @@ pub struct NodeRegistration {
     pub software: String,
     /// Its processor cores.
     pub cores: u32,
-    /// Its memory.
+    /// The host's memory, as the agent reports it.
     pub memory_bytes: u64,
     /// Whether its slices can be shared.
     pub mps: bool,
@@ -31,9 +31,9 @@ pub struct NodeRegistration {
 pub struct LayoutPlanRow {
     /// Its id.
     pub plan: PlanId,
-    /// The GPU.
+    /// The GPU that gets another layout.
     pub gpu: GpuId,
-    /// The node.
+    /// The node that has the GPU.
     pub node: NodeId,
     /// Its number, above those of all earlier plans on this GPU.
     pub layout_gen: u64,
@@ -67,7 +67,7 @@ pub struct RequestedLayout {
 /// A plan that ended.
 #[derive(Clone, Debug)]
 pub struct EndedPlan {
-    /// The plan.
+    /// The plan that ended.
     pub plan: PlanId,
     /// `done`, `failed` or `refused`.
     pub state: &'static str,

@@ -79,7 +79,7 @@ pub struct OperatorEvent {
     pub kind: &'static str,
     /// The node's name.
     pub node: Option<String>,
-    /// The GPU.
+    /// The GPU that it concerns; none if it concerns a node or a job.
     pub gpu: Option<GpuId>,
     /// The administrator.
     pub by: Option<String>,

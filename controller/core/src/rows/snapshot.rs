@@ -25,9 +25,9 @@ use crate::predictions::{JobCheckpoint, MemorySample, RunSample};
 pub struct NodeRow {
     /// Its id.
     pub node: NodeId,
-    /// Its name.
+    /// The name under which the node joined.
     pub name: NodeName,
-    /// Its generation.
+    /// Counts how often the node was lost or registered again.
     pub generation: u64,
     /// Whether it was declared lost.
     pub lost: bool,
@@ -37,7 +37,7 @@ pub struct NodeRow {
     pub software: String,
     /// Its processor cores.
     pub cores: u32,
-    /// Its memory.
+    /// The host's memory, as the agent reported it last.
     pub memory_bytes: u64,
     /// Whether its slices can be shared.
     pub mps: bool,
@@ -50,7 +50,7 @@ pub struct NodeRow {
 /// A stored GPU.
 #[derive(Clone, Debug)]
 pub struct GpuRow {
-    /// Its node.
+    /// The node that has it.
     pub node: NodeId,
     /// The number of the newest plan.
     pub layout_gen: u64,
@@ -61,19 +61,19 @@ pub struct GpuRow {
 /// A live attempt with its job.
 #[derive(Clone, Debug)]
 pub struct LiveRow {
-    /// The attempt.
+    /// The attempt that had not ended when the snapshot was read.
     pub attempt: AttemptId,
-    /// Its job.
+    /// The job that the attempt belongs to.
     pub job: JobId,
     /// The job's state.
     pub state: JobState,
     /// The attempt's number.
     pub number: u32,
-    /// The node.
+    /// The node on which it runs.
     pub node: NodeId,
     /// The generation that it was placed for.
     pub generation: u64,
-    /// The GPU.
+    /// The GPU on which it runs.
     pub gpu: GpuId,
     /// Its slot; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
@@ -127,7 +127,7 @@ pub struct LaunchSpec {
 pub struct OpenPlan {
     /// Its id.
     pub plan: PlanId,
-    /// The GPU.
+    /// The GPU that gets another layout.
     pub gpu: GpuId,
     /// The requested layout, if an administrator requested it.
     pub requested_layout: Option<OpenLayoutRequest>,
@@ -142,12 +142,12 @@ pub struct OpenLayoutRequest {
     pub requested: RequestedLayout,
 }
 
-/// A snapshot of the store.
+/// All rows that a new leader needs.
 #[derive(Clone, Debug, Default)]
 pub struct StoreSnapshot {
-    /// The nodes.
+    /// All nodes that have registered.
     pub nodes: Vec<NodeRow>,
-    /// Their GPUs.
+    /// All GPUs that nodes have reported.
     pub gpus: Vec<GpuRow>,
     /// Jobs that are queued.
     pub waiting: Vec<SubmittedJob>,

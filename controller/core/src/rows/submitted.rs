@@ -34,7 +34,7 @@ pub struct SubmittedJob {
     pub user: Arc<str>,
     /// Its share of a slice, if it may share one.
     pub share: Option<SharingRequest>,
-    /// Its rank in the queue.
+    /// Where it stands in the queue.
     pub queue_rank: QueueRank,
     /// How many attempts it had.
     pub attempts: u32,

@@ -23,7 +23,7 @@ pub struct Reservation {
     pub attempt: AttemptId,
     /// The attempt's number.
     pub number: u32,
-    /// The node.
+    /// The node on which the job will run.
     pub node: NodeId,
     /// The node's generation, for which the launch is valid.
     pub generation: u64,
@@ -41,7 +41,7 @@ pub struct Reservation {
     pub capacity: Bytes,
     /// The slice, if it exists; otherwise the layout has to be changed first.
     pub slice: Option<SliceId>,
-    /// The decision.
+    /// The decision that placed the job.
     pub decision: DecisionId,
     /// The explanation.
     pub why: Explanation,
@@ -64,7 +64,7 @@ pub struct Reservation {
 pub struct ReadyAttempt {
     /// The job; it must be placing.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt whose slice exists now.
     pub attempt: AttemptId,
     /// The existing slice.
     pub slice: SliceId,
@@ -75,7 +75,7 @@ pub struct ReadyAttempt {
 pub struct StartedAttempt {
     /// The job; it must be starting.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt whose program runs now.
     pub attempt: AttemptId,
     /// When it started, in milliseconds since 1970 on the node's clock.
     pub started_unix: Millis,
@@ -86,9 +86,9 @@ pub struct StartedAttempt {
 /// A live attempt that is being stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct StoppingAttempt {
-    /// The job.
+    /// The job that is stopping.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt that is stopped.
     pub attempt: AttemptId,
 }
 
@@ -97,7 +97,7 @@ pub struct StoppingAttempt {
 pub struct EndedAttempt {
     /// The job; its live attempt must be this one.
     pub job: JobId,
-    /// The attempt.
+    /// The attempt that ended.
     pub attempt: AttemptId,
     /// The job's earlier state, as the leader knows it.
     pub from: JobState,
@@ -151,13 +151,13 @@ pub struct OutOfMemoryRow {
 /// A user's command to a waiting job.
 #[derive(Clone, Debug)]
 pub struct WaitingJobCommand {
-    /// The job.
+    /// The waiting job that the command is for.
     pub job: JobId,
-    /// The change.
+    /// What becomes of the job.
     pub change: WaitingJobChange,
 }
 
-/// A change of a waiting job.
+/// What becomes of a waiting job by its user's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitingJobChange {
     /// The job's state becomes `queued`, `held` or `cancelled`.
@@ -173,9 +173,9 @@ pub enum WaitingJobChange {
 /// A job with a live attempt that gets another share.
 #[derive(Clone, Copy, Debug)]
 pub struct ResharedJob {
-    /// The job.
+    /// The job whose share changes.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt whose share changes.
     pub attempt: AttemptId,
     /// Its share of the slice.
     pub sm: SmPercent,
@@ -186,9 +186,9 @@ pub struct ResharedJob {
 pub struct MigrationRow {
     /// The job; it must be running.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt that is stopped, so that the job continues elsewhere.
     pub attempt: AttemptId,
-    /// The decision.
+    /// The decision that moves the job.
     pub decision: DecisionId,
     /// Its next placement.
     pub place: JobPlacement,
@@ -199,9 +199,9 @@ pub struct MigrationRow {
 /// A waiting job's new reason.
 #[derive(Clone, Debug)]
 pub struct WaitReasonRow {
-    /// The job.
+    /// The job that waits.
     pub job: JobId,
-    /// The decision.
+    /// The decision that found the reason.
     pub decision: DecisionId,
     /// The reason, as a stable value of the API.
     pub reason: &'static str,

@@ -6,9 +6,9 @@ use tessera_model::{AttemptId, JobId};
 /// An update of a job that has a live attempt.
 #[derive(Clone, Debug)]
 pub struct UpdatedJob {
-    /// The job.
+    /// The job that its user updated.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt that runs with the new values.
     pub attempt: AttemptId,
     /// The change.
     pub update: JobUpdate,

@@ -387,7 +387,6 @@ impl Machine {
         self.if_live(frames)
     }
 
-    /// Reports a GPU.
     pub(super) fn gpu_report(&mut self, gpu: &GpuId) -> Vec<ToController> {
         let report = self.gpu_mut(gpu).cloned().map(ToController::Gpu);
         self.if_live(report.into_iter().collect())

@@ -80,7 +80,6 @@ pub(super) struct Process {
     pub(super) dying: Option<Death>,
 }
 
-/// A machine.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) identity: NodeIdentity,

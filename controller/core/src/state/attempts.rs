@@ -41,7 +41,6 @@ pub(crate) enum TimeLimitNotice {
     Sent,
 }
 
-/// A live attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveAttempt {
     pub(crate) job: JobId,

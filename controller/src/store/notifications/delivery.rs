@@ -20,11 +20,11 @@ pub struct ClaimedNotification {
     pub id: Uuid,
     /// Its place in the order in which notifications were written.
     pub sequence: i64,
-    /// The job.
+    /// The job that the notification is about.
     pub job: JobId,
     /// The attempt that has to run, if it is about a part of a time limit.
     pub attempt: Option<Uuid>,
-    /// The event.
+    /// Name of the event, as in the job's notification settings.
     pub event: String,
     /// What it states.
     pub body: Value,

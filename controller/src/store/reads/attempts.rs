@@ -15,17 +15,17 @@ use crate::store::{StoreError, kernel_profiles};
 /// Where the output of one attempt lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSource {
-    /// The attempt.
+    /// The attempt whose output it is.
     pub attempt: AttemptId,
-    /// Its number.
+    /// Counts the job's attempts, from 1.
     pub number: u32,
     /// Whether it has ended.
     pub ended: bool,
     /// Whether its program was ever started.
     pub started: bool,
-    /// Its node.
+    /// The node that has the files.
     pub node: NodeId,
-    /// Its node's name.
+    /// Name of that node, for messages.
     pub node_name: String,
 }
 

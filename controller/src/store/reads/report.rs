@@ -30,13 +30,13 @@ pub struct ReportSpan {
 /// The sum of one user's attempts in one month on one node and profile, as far as these are apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportRow {
-    /// The user.
+    /// The user who submitted the jobs.
     pub user: String,
     /// The month, such as `2027-01`.
     pub month: Option<String>,
-    /// The node.
+    /// The node, if rows are grouped by nodes.
     pub node: Option<String>,
-    /// The profile.
+    /// The profile, if rows are grouped by slices; none for whole GPUs.
     pub profile: Option<String>,
     /// The sums.
     pub figures: ReportFigures,

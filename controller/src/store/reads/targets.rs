@@ -24,7 +24,7 @@ pub enum Targets {
     /// The unfinished tasks of a whole array, by number; maybe none. Naming one member of a gang
     /// means the whole gang.
     Tasks {
-        /// The array.
+        /// The first task, whose number is that of the array.
         array: JobId,
         /// Its tasks that are not final.
         unfinished: Vec<JobId>,

@@ -36,7 +36,7 @@ pub enum FaultCause {
     Xid(u32),
     /// A call of the management library failed.
     Nvml {
-        /// The call.
+        /// Name of the function of NVML that failed.
         call: String,
         /// Its return code.
         code: u32,

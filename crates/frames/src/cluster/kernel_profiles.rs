@@ -76,7 +76,7 @@ impl PieceAssembly {
 /// The totals of an attempt in its slice's queue so far. They only grow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelTally {
-    /// The attempt.
+    /// The attempt whose kernels are counted.
     pub attempt: AttemptId,
     /// Its totals.
     pub figures: KernelFigures,

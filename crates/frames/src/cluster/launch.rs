@@ -20,7 +20,7 @@ pub struct LaunchOrder {
     pub job: JobId,
     /// The attempt's number, for people: 1 for the first.
     pub number: u32,
-    /// The GPU.
+    /// The GPU that has the slice.
     pub gpu: GpuId,
     /// The instance; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
@@ -77,7 +77,7 @@ pub struct GangPosition {
 /// What one member of a gang holds on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GangDevice {
-    /// The GPU.
+    /// The GPU that the member has.
     pub gpu: GpuId,
     /// The instance; `None` for a whole GPU with MIG off.
     pub slot: Option<Slot>,
@@ -95,7 +95,7 @@ impl GangPosition {
 /// What an attempt of the kernel tier is given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelQueueSpec {
-    /// Its memory.
+    /// The slice's memory, as a limit for the programs on it.
     pub memory: Bytes,
     /// Its queue: 0 (highest) to 9.
     pub priority: Priority,

@@ -47,7 +47,7 @@ pub struct Hello {
 pub struct Welcome {
     /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the controller's build.
     pub protocol: u16,
-    /// The controller.
+    /// The controller that answers, so that an agent notices a change.
     pub controller: ControllerId,
     /// The node's name, as in its certificate.
     pub node: NodeName,

@@ -29,12 +29,12 @@ pub enum StreamRequest {
     Session(SessionRequest),
 }
 
-/// Requests a session.
+/// How a client takes part in a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionRequest {
     /// In which attempt.
     pub attempt: AttemptId,
-    /// The session.
+    /// The name of the session that is joined or made.
     pub session: SessionName,
     /// How it is started if it is not there yet; without it the session must be there.
     pub start: Option<SessionStart>,

@@ -63,7 +63,7 @@ pub enum FirstOpening {
 /// What can be made of one profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileAvailability {
-    /// The profile.
+    /// The number that NVML has for the profile.
     pub profile: ProfileId,
     /// How many more can be created without destroying an instance.
     pub now: u32,

@@ -100,7 +100,7 @@ pub enum UnknownGpuModel {
     /// The model is known, but where its instances may start isn't.
     #[error("no source states the placements of {key}: its layouts are unknown")]
     NoPlacements {
-        /// Its key.
+        /// The key of the profile in the table.
         key: String,
     },
 }

@@ -124,7 +124,7 @@ pub struct Profile {
     pub memory: Bytes,
     /// Streaming multiprocessors.
     pub sms: u16,
-    /// Copy engines.
+    /// How many of the GPU's copy engines it has.
     pub copy_engines: u32,
     /// Media engines.
     pub media: MediaEngines,

@@ -13,13 +13,13 @@ pub enum BadOffer {
     /// Not a word for a group, nor a profile's name.
     #[error("{word:?} is no choice of profiles: expected {WORDS}")]
     Word {
-        /// The word.
+        /// The part of the text that can't be read.
         word: String,
     },
     /// The GPU has no such profile.
     #[error("this GPU has no profile {name:?}; it has {}", has.join(", "))]
     Profile {
-        /// The name.
+        /// The name that no GPU offers.
         name: String,
         /// The names that it has.
         has: Vec<String>,

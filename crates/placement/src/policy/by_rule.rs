@@ -11,7 +11,7 @@ use crate::view::{ClusterView, QueuedJob};
 
 /// A policy that consists of a [`Rule`] alone: it considers only sizes and moves no running job.
 pub trait ByRule: Send + Sync + std::fmt::Debug {
-    /// The rule.
+    /// The rule that decides for one job at a time.
     type Rule: Rule + Default;
 
     /// How it gets the slices for the members of gangs.

@@ -11,13 +11,13 @@ pub enum BadSettings {
     /// No controller runs a policy of this name.
     #[error("no policy is called {name:?}: choose one of {}", NAMES.join(", "))]
     UnknownPolicy {
-        /// The name.
+        /// The name that no policy has.
         name: String,
     },
     /// The policy has no such settings.
     #[error("{policy} has no such settings: {what}")]
     Refused {
-        /// The policy.
+        /// Name of the policy that doesn't know the setting.
         policy: String,
         /// What is wrong, and what is expected.
         what: String,

@@ -36,7 +36,6 @@ pub(super) fn by_position(a: &GpuView, b: &GpuView) -> Ordering {
     (&a.node, a.index, &a.id).cmp(&(&b.node, b.index, &b.id))
 }
 
-/// The order of service.
 pub(super) fn by_service_order(a: &QueuedJob, b: &QueuedJob) -> Ordering {
     a.key().cmp(&b.key())
 }

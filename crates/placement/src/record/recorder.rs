@@ -35,7 +35,7 @@ pub struct PendingRecord {
     new_chain: Option<ChainState>,
 }
 
-/// The input of a round.
+/// Everything that a policy is given for one round.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundInput<'a> {
     /// The cluster, in the order of views.

@@ -137,7 +137,7 @@ impl Tenancy {
 /// A job that may share a slice, with its user and its share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SharingRequest {
-    /// Its user.
+    /// Name of the user who submitted the job.
     #[serde(with = "super::shared_text")]
     pub user: Arc<str>,
     /// What it may use.

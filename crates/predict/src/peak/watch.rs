@@ -60,7 +60,7 @@ pub struct GrowthForecast {
 /// A predicted value with its 99 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BandPoint {
-    /// The position.
+    /// The iteration, or the second for programs without iterations.
     pub position: u64,
     /// At least this.
     pub low: Bytes,
@@ -70,7 +70,7 @@ pub struct BandPoint {
     pub high: Bytes,
 }
 
-/// A point of a curve.
+/// One point of the curve that was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CurvePoint {
     /// The last position that it covers.

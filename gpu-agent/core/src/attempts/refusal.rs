@@ -47,7 +47,7 @@ pub enum PlacementRefusal {
     Account {
         /// Whether that is the job's own fault, so that there is no retry.
         by_job: bool,
-        /// The reason.
+        /// Why the account can't be used, as the system states it.
         reason: String,
     },
     /// The GPU isn't in this node.
@@ -101,7 +101,7 @@ pub enum PlacementRefusal {
     /// Another program uses the port of the gang.
     #[error("port {port}, which the gang needs for its rendezvous: {cause}")]
     PortTaken {
-        /// The port.
+        /// The port that another process has.
         port: u16,
         /// The system's error.
         cause: String,

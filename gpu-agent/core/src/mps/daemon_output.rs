@@ -12,7 +12,7 @@ const SERVERS_MAX: usize = 64;
 /// The longest answer that is shown to users.
 const SHOWN_MAX: usize = 300;
 
-/// The status of a server.
+/// What a daemon's control program reports about its servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerStatus {
     /// It serves.

@@ -38,7 +38,7 @@ pub mod return_code {
 /// A call that the library refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlCallError {
-    /// The call.
+    /// Name of the function of NVML that failed.
     pub call: String,
     /// Its return code.
     pub code: u32,

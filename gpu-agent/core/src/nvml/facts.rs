@@ -50,7 +50,7 @@ impl GpuFacts {
 /// One GPU instance in its driver's report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InstanceFacts {
-    /// Its slot.
+    /// Where the instance is on its GPU.
     pub slot: Slot,
     /// The driver's number of it, which errors name; later instances reuse it.
     pub number: u32,
@@ -91,7 +91,7 @@ impl InstanceFacts {
 /// A process that uses an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceUser {
-    /// Its pid.
+    /// The process as the kernel numbers it.
     pub pid: u32,
     /// Whether it belongs to one of the agent's attempts, by its environment.
     pub ours: bool,

@@ -31,7 +31,7 @@ pub struct GpuSample {
 pub struct InstanceSample {
     /// The driver's number of the GPU instance, valid until the layout is changed.
     pub number: u32,
-    /// Its slot.
+    /// Where the instance is on its GPU.
     pub slot: Slot,
     /// Memory in use.
     pub memory_used: Option<Bytes>,
@@ -44,7 +44,7 @@ pub struct InstanceSample {
 /// One process in a [`GpuSample`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSample {
-    /// Its pid.
+    /// The process as the kernel numbers it.
     pub pid: u32,
     /// The number of the GPU instance that it uses; `None` with MIG off.
     pub place: Option<u32>,

@@ -73,7 +73,7 @@ pub enum JobFileChange {
     Write {
         /// Its id.
         name: String,
-        /// The content.
+        /// What the file has to contain.
         content: String,
     },
     /// Remove a file.

@@ -84,7 +84,7 @@ pub struct MeterState {
 pub struct LatestSample {
     /// When, in milliseconds since 1970.
     pub at: Millis,
-    /// The sample.
+    /// The newest sample that was read.
     pub sample: GpuSample,
 }
 

@@ -21,7 +21,7 @@ pub struct SeriesSpan {
     pub start: Millis,
     /// How many samples; never zero.
     pub count: u64,
-    /// Their sum.
+    /// The sum of all samples in the span.
     pub sum: u128,
     /// The smallest.
     pub min: u64,

@@ -42,7 +42,6 @@ pub struct Join {
 #[derive(Debug, Message)]
 #[rtype(result = "bool")]
 pub struct TakeRecords {
-    /// The session.
     pub session: SessionId,
     /// Its records in their order.
     pub records: Vec<ShimRecord>,
@@ -52,7 +51,6 @@ pub struct TakeRecords {
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Leave {
-    /// The session.
     pub session: SessionId,
     /// Why it ends.
     pub why: SessionEnd,

@@ -30,7 +30,7 @@ const HANG_UP_GRACE: Millis = Millis::from_secs(5);
 pub enum MainEffect {
     /// Signal the program and its process group.
     Signal(i32),
-    /// Kill it.
+    /// Kills the program.
     Kill,
 }
 
@@ -43,10 +43,8 @@ struct SessionEnd {
     at: Millis,
 }
 
-/// A session.
 #[derive(Debug)]
 pub struct Session {
-    /// Its attempt.
     pub attempt: AttemptId,
     /// Which one.
     pub name: SessionName,

@@ -36,7 +36,7 @@ const CUTS: usize = 64;
 /// Lower bounds of one workload on one cluster, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkloadBounds {
-    /// Of the makespan.
+    /// No policy ends all jobs earlier than this many seconds after the first arrival.
     pub makespan_s: f64,
     /// Of the mean time from submit to end.
     pub jct_mean_s: f64,

@@ -11,7 +11,7 @@ use super::number::{count, float, whole};
 /// One job alone on an A30.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CalibrationRow {
-    /// Its name.
+    /// The job as the calibration's source calls it.
     pub name: &'static str,
     /// Its time.
     pub seconds: f64,

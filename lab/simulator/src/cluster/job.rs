@@ -30,11 +30,11 @@ pub type SliceTimes = BTreeMap<u8, u64>;
 pub struct SimulatedJob {
     /// Its name, which need not be unique.
     pub name: String,
-    /// Its user.
+    /// The user in the reckoning of fair share.
     pub user: String,
     /// When it is submitted, in milliseconds from the start.
     pub submit_ms: u64,
-    /// Its class.
+    /// Online or offline, as MIGER distinguishes them.
     pub class: JobClass,
     /// 0 (highest) to 9.
     pub priority: u8,

@@ -81,7 +81,7 @@ pub struct InstanceSegment {
 pub struct JobOutcome {
     /// Its number, from 1.
     pub job: u64,
-    /// Its name.
+    /// The job in its workload.
     pub name: String,
     /// When it was submitted.
     pub submit_ms: u64,
@@ -109,7 +109,7 @@ impl JobOutcome {
 /// A whole run.
 #[derive(Clone, Debug)]
 pub struct RunOutcome {
-    /// The policy.
+    /// The policy that decided.
     pub policy: String,
     /// Each job, by number.
     pub jobs: Vec<JobOutcome>,
@@ -145,9 +145,9 @@ pub struct RunOutcome {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Summary {
-    /// The policy.
+    /// The policy that decided.
     pub policy: String,
-    /// Jobs.
+    /// How many jobs the workload has.
     pub jobs: usize,
     /// Mean time from submit to end.
     pub jct_mean_s: f64,
@@ -181,7 +181,7 @@ pub struct Summary {
     pub preemptions: u64,
     /// Jobs that ran out of memory.
     pub out_of_memory: u64,
-    /// Deadlines missed.
+    /// How many jobs ended after their deadlines.
     pub deadlines_missed: usize,
     /// Jobs with a deadline.
     pub deadlines: usize,

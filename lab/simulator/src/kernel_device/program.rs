@@ -22,7 +22,7 @@ pub struct ProgramStep {
     pub host_ns: u64,
 }
 
-/// A program.
+/// A program as a series of kernels and gaps.
 #[derive(Clone, Debug)]
 pub struct SimulatedProgram {
     /// What it is called.
@@ -36,7 +36,7 @@ pub struct SimulatedProgram {
 pub struct TimeNoise {
     /// Of kernel times.
     pub kernels: u64,
-    /// Of gaps.
+    /// Seed of the variation of gaps, which is apart from that of kernels.
     pub gaps: u64,
 }
 
@@ -83,7 +83,7 @@ impl SimulatedProgram {
 pub struct KernelLaunch {
     /// Its number, counted from zero.
     pub number: u64,
-    /// The kernel.
+    /// The index of the kernel in its program.
     pub kernel: u16,
     /// How long it runs.
     pub took: Nanos,

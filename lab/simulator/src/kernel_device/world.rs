@@ -63,7 +63,7 @@ impl Default for PathLatencies {
 pub struct SharingRun {
     /// High and low priority.
     pub programs: [SimulatedProgram; 2],
-    /// Their priorities.
+    /// The queues of the two programs, 0 to 9.
     pub priorities: [u8; 2],
     /// When their tasks begin.
     pub arrivals: [TaskArrivals; 2],

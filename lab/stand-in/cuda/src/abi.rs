@@ -88,7 +88,6 @@ impl CudaCode {
     }
 }
 
-/// The result of a call.
 pub type CallResult<T = ()> = Result<T, CudaCode>;
 
 /// Anything that the driver names by an opaque pointer. They are numbers here, never addresses.

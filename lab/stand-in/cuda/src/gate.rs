@@ -30,7 +30,6 @@ pub static COUNTS: [AtomicU64; SYMBOLS.len()] = [const { AtomicU64::new(0) }; SY
 pub struct GateCall {
     /// Index of its function.
     pub symbol: usize,
-    /// The driver.
     pub driver: &'static CudaDriver,
     /// When it began.
     pub began: u64,

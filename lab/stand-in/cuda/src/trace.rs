@@ -19,7 +19,6 @@ use crate::clock::monotonic_nanos;
 /// The trace of this process.
 pub struct CallTrace(File);
 
-/// A completed operation.
 pub struct CompletedOperation<'o> {
     pub kind: &'static str,
     pub name: &'o str,

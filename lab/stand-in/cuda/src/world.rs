@@ -33,7 +33,6 @@ pub use modules::{LibraryKernel, LoadedLibrary, LoadedModule, ModuleFunction};
 pub use pump::AHEAD;
 pub use work::{KernelLaunch, StreamStep};
 
-/// The driver's state.
 pub struct DriverState {
     pub node: Option<SimulatedNode>,
     pub devices: Vec<CudaDevice>,
@@ -97,7 +96,6 @@ pub struct MpsConnection {
     pub checked_at: u64,
 }
 
-/// A context.
 pub struct CudaContext {
     pub device: usize,
     pub flags: u32,

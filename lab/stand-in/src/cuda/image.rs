@@ -51,7 +51,7 @@ pub struct KernelImage {
 /// One kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageKernel {
-    /// Its name.
+    /// The mangled name of the function.
     pub name: String,
     /// Sizes of its parameters in bytes, if they are known.
     pub params: Option<Vec<u32>>,

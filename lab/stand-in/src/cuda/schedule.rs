@@ -47,7 +47,7 @@ pub struct DeviceRules {
     pub switch: u64,
 }
 
-/// The device.
+/// What runs on the device, and what waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSchedule {
     rules: DeviceRules,
@@ -139,7 +139,7 @@ pub struct WorkOrder {
 /// A completed job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedWork {
-    /// Its lane.
+    /// The lane that is free now.
     pub lane: u64,
     /// Its number.
     pub job: u64,

@@ -41,7 +41,7 @@ pub struct CudaSettings {
 pub struct SettingError {
     /// The variable.
     pub name: &'static str,
-    /// Its value.
+    /// The text that can't be read.
     pub value: String,
     /// What would be right.
     pub expected: String,

@@ -10,11 +10,11 @@ use crate::device::{ClaimPlace, DeviceState};
 pub struct VisibleDevice {
     /// What it is.
     pub place: ClaimPlace,
-    /// Its name.
+    /// Name of the GPU, as the driver reports it.
     pub name: String,
     /// UUID as text, `GPU-…` or `MIG-…`.
     pub text: String,
-    /// UUID of the GPU.
+    /// UUID of the GPU that has the device.
     pub gpu_uuid: [u8; 16],
     /// UUID of the MIG device, or of the GPU.
     pub uuid: [u8; 16],
@@ -24,7 +24,7 @@ pub struct VisibleDevice {
     pub sms: u32,
     /// Its SMs and its bandwidth, in thousandths of the GPU's.
     pub share: (u32, u32),
-    /// Memory in bytes.
+    /// Memory that a program can use.
     pub memory_bytes: u64,
     /// Compute capability.
     pub capability: (i32, i32),

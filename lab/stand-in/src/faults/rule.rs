@@ -76,7 +76,7 @@ pub struct InjectedEvent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("fault `{line}`: {why}")]
 pub struct FaultError {
-    /// The line.
+    /// The rule that can't be read.
     pub line: String,
     /// What is wrong, with what would be right.
     pub why: RuleProblem,
@@ -103,7 +103,7 @@ pub enum RuleProblem {
     /// A number is out of its range.
     #[error("{key} must be from {from} to {to}")]
     OutOfRange {
-        /// The key.
+        /// The name of the value that is too large or too small.
         key: &'static str,
         /// The lowest number.
         from: u32,

@@ -18,7 +18,7 @@ pub struct MpsClient {
     percentage: f64,
 }
 
-/// The hello of a client.
+/// The first message of a client to the MPS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHello {
     /// Its process.
@@ -27,7 +27,7 @@ pub struct ClientHello {
     pub uid: u32,
     /// The memory limit in its own environment, in bytes.
     pub limit: Option<u64>,
-    /// Its command.
+    /// The client's command line.
     pub command: String,
 }
 

@@ -131,7 +131,7 @@ const COMMANDS: &[&str] = &[
 /// A control program in its own folders.
 #[derive(Debug)]
 pub struct TranscriptRig<'a> {
-    /// The program.
+    /// Path of the control program that is examined.
     pub program: &'a Path,
     /// An empty folder for its pipes and logs.
     pub folder: &'a Path,

@@ -131,7 +131,6 @@ impl Rig {
     }
 }
 
-/// Reads a trace.
 pub fn read_trace(path: &Path) -> Vec<serde_json::Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

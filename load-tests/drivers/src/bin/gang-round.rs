@@ -51,7 +51,6 @@ struct Options {
     /// Maximum number of jobs that a round considers.
     #[arg(long, default_value_t = 5_000)]
     shown: usize,
-    /// The policy.
     #[arg(long, default_value = "tessera")]
     policy: String,
     /// Seed of the queue and of the GPUs in use.

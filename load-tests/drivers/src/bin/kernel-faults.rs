@@ -61,12 +61,7 @@ struct Arguments {
 enum Part {
     /// Runs the queue's process. Never started by hand.
     #[command(hide = true)]
-    Queue {
-        /// Its folder.
-        folder: PathBuf,
-        /// The slice.
-        slice: String,
-    },
+    Queue { folder: PathBuf, slice: String },
 }
 
 /// The variables of the holder and of the filler.

@@ -31,7 +31,6 @@ struct Arguments {
     /// Number of seeds, each with one run of each scene.
     #[arg(long, default_value_t = 2)]
     seeds: u64,
-    /// The first seed.
     #[arg(long, default_value_t = 1)]
     first_seed: u64,
     /// File for the result.

@@ -23,7 +23,6 @@ use tessera_simulator::cluster::{SimulationSetup, policy_with, run, workload};
 
 #[derive(Parser)]
 struct Arguments {
-    /// Seeds.
     #[arg(long, default_value_t = 10)]
     seeds: u64,
     /// The first seed. The settings of `tessera` were chosen on 101 to 110.

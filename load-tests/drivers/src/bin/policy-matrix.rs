@@ -19,7 +19,6 @@ use tessera_simulator::cluster::{SimulationSetup, policy, run, workload};
 
 #[derive(Parser)]
 struct Arguments {
-    /// Seeds.
     #[arg(long, default_value_t = 5)]
     seeds: u64,
     /// The first seed. No setting was chosen on 201 and those after it.

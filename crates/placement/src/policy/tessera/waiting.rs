@@ -60,7 +60,6 @@ pub(super) struct JobWeight {
     pub(super) weight: f64,
     /// Its remaining time.
     pub(super) left: RemainingWork,
-    /// Its deadline.
     pub(super) deadline: Option<Millis>,
 }
 
@@ -100,7 +99,6 @@ impl UrgencyClock {
     }
 }
 
-/// The waiting jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaitingJobs {
     queue: Queue,

@@ -8,7 +8,7 @@ pub enum SimulationError {
     NoPlace {
         /// Its number, from 1.
         job: u64,
-        /// Its name.
+        /// The job for which no GPU is large enough.
         name: String,
         /// What is missing.
         why: String,
@@ -20,11 +20,11 @@ pub enum SimulationError {
          of --cluster"
     )]
     NoTimes {
-        /// The policy.
+        /// The policy that needs the times.
         policy: String,
         /// The job's number, from 1.
         job: u64,
-        /// Its name.
+        /// The job whose times are missing.
         name: String,
         /// The GPU model.
         model: String,
@@ -32,7 +32,7 @@ pub enum SimulationError {
     /// Jobs wait, and no event will ever start them.
     #[error("under {policy}, jobs wait forever ({jobs} of them); the first is job {first}: {why}")]
     Stuck {
-        /// The policy.
+        /// The policy under which no job moves on.
         policy: String,
         /// The number.
         jobs: usize,
@@ -44,7 +44,7 @@ pub enum SimulationError {
     /// The policy never comes to an end.
     #[error("under {policy}, more than {events} events at {at_ms} ms: it moves jobs forever")]
     Endless {
-        /// The policy.
+        /// The policy under which the jobs did not end.
         policy: String,
         /// The number.
         events: u64,
@@ -54,7 +54,7 @@ pub enum SimulationError {
     /// The policy made an impossible decision.
     #[error("{policy} decided what can't be done: {what}")]
     Impossible {
-        /// The policy.
+        /// The policy that made the decision.
         policy: String,
         /// The decision that breaks a rule.
         what: String,

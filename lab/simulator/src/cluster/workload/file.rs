@@ -19,12 +19,12 @@ pub(super) use parse::by_fraction;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadRow {
-    /// Its name.
+    /// The job, for messages and tables.
     #[serde(default, alias = "job_id")]
     pub name: String,
     /// When it is submitted.
     pub submit_s: f64,
-    /// Its user.
+    /// The user in the reckoning of fair share; if none, one user has all jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// `online` or `offline`.
@@ -33,7 +33,7 @@ pub struct WorkloadRow {
     /// 0 (highest) to 9; 5 if missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// Its deadline.
+    /// When the job should have ended, after the start of the workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_s: Option<f64>,
     /// Time alone, by GPU model (`*`: any) and compute slices.

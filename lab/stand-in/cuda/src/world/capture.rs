@@ -21,7 +21,6 @@ pub struct StreamCapture {
 pub const GLOBAL: i32 = 0;
 pub const RELAXED: i32 = 2;
 
-/// A graph.
 #[derive(Default)]
 pub struct CudaGraph {
     pub nodes: Vec<InstantiatedNode>,

@@ -112,7 +112,6 @@ pub struct HostCall {
     pub work: HostWork,
 }
 
-/// An event.
 pub struct CudaEvent {
     pub context: u64,
     pub flags: u32,

@@ -40,7 +40,6 @@ pub struct LoadedLibrary {
     pub modules: BTreeMap<u64, H>,
 }
 
-/// A kernel in a library.
 pub struct LibraryKernel {
     pub library: H,
     pub index: usize,

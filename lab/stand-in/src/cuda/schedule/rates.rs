@@ -26,7 +26,7 @@ const SLOWEST: u64 = 2_500;
 /// than all is what a kernel of a whole GPU needs on a slice: it runs slower there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DemandRates {
-    /// Of the SMs.
+    /// How many multiprocessors the work can use.
     pub sms: u32,
     /// Of the memory's bandwidth.
     pub bandwidth: u32,
