@@ -28,6 +28,7 @@ pub struct Finding {
     pub line: usize,
     /// Which rule, and what to write instead.
     pub rule: String,
+    /// Its text, without line breaks.
     pub sentence: String,
 }
 

@@ -68,6 +68,7 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
+    /// Where a job is between its submit and its end.
     JobState {
         /// Waits for a placement.
         Queued = "queued",
@@ -125,6 +126,7 @@ words! {
         Requeue = "requeue",
         /// Waits for its user's release.
         Hold = "hold",
+        /// The job ends as failed.
         Fail = "fail",
     }
 }

@@ -20,6 +20,7 @@ words! {
         Larger = "larger",
         /// It runs again with the same memory, a few times: its program needs less by itself.
         Same = "same",
+        /// The job ends as failed.
         Fail = "fail",
     }
 }
