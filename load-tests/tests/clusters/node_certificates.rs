@@ -115,7 +115,10 @@ fn a_machine_joins_only_by_a_token_and_only_once() {
     not_joined(&join(&cluster, &late, &elsewhere, &[]), "this token has expired");
 
     // Its next start needs no setting for the controller's address.
-    assert_eq!(fs::read_to_string(identity.join("controller")).unwrap().trim(), cluster.quic().to_string());
+    assert_eq!(
+        fs::read_to_string(identity.join("controller")).unwrap().trim(),
+        cluster.quic().to_string()
+    );
 
     // It serves as the node of its invitation.
     cluster.agents[0].start();

@@ -140,12 +140,18 @@ fn each_question_of_operators_has_its_page_and_the_machines_follow_every_command
     }
     for page in ["install", "logs", "backup", "upgrade"] {
         for heading in sections_with_commands(&read(&format!("docs/{page}.md"))) {
-            let name = if heading.is_empty() { page.to_owned() } else { format!("{page}/{heading}") };
+            let name =
+                if heading.is_empty() { page.to_owned() } else { format!("{page}/{heading}") };
             // On other machines than those of systemd: docker/test and packaging/ansible/test.
-            if ["install/Packages", "install/Containers", "install/Ten nodes"].contains(&name.as_str()) {
+            if ["install/Packages", "install/Containers", "install/Ten nodes"]
+                .contains(&name.as_str())
+            {
                 continue;
             }
-            assert!(followed.contains(&format!("'{name}'")), "packaging/test-systemd does not follow {name}");
+            assert!(
+                followed.contains(&format!("'{name}'")),
+                "packaging/test-systemd does not follow {name}"
+            );
         }
     }
 }
