@@ -23,6 +23,9 @@ use super::tools::{have, long, read, root, run, skip};
 /// How long an alert may take to fire after its condition holds: rates and counters need scrapes.
 const FIRES_WITHIN: Duration = Duration::from_secs(45);
 
+/// How long an agent may take until it calls an instance stuck.
+const GIVES_UP_WITHIN: Duration = Duration::from_secs(120);
+
 /// A cluster with one node, and a Prometheus that evaluates the rules twice a second.
 struct Rig {
     cluster: Cluster,
@@ -40,7 +43,8 @@ impl Rig {
             .lease_secs(8)
             // Certificates that expire too soon for the alert, and not before this test's end.
             .env("TESSERA_NODE_CERTIFICATES", "1d")
-            .env("TESSERA_LEARN_EVERY", "1")
+            // Long enough that a model that is not trusted is seen before the next one.
+            .env("TESSERA_LEARN_EVERY", "30")
             .database(Database::External)
             .env("TESSERA_AGENT_HTTP", agent.to_string())
             .start();
@@ -193,7 +197,7 @@ fn a_model_is_not_trusted(rig: &mut Rig) {
     let seed = rig.cluster.submit(&learning::seed_task()).job_id;
     rig.cluster.wait_job(seed, SOON, "succeeded");
     learning::add_runs_of_slices(rig.cluster.database.as_ref().unwrap());
-    wait::until(SOON, "a model is learned", || {
+    wait::until(FIRES_WITHIN, "a model is learned", || {
         let report = rig.cluster.call("GET", "/v1/predictions", None).expect(200);
         report.json::<PredictionReport>().model.filter(|model| model.trusted)
     });
@@ -248,6 +252,11 @@ fn an_instance_is_stuck(rig: &mut Rig) {
     done(&rig.cluster, &["gpus", "layout", "apply", "n1:0", "1g.5gb"]);
     rig.faults("call=nvmlGpuInstanceDestroy code=19\n");
     done(&rig.cluster, &["gpus", "layout", "apply", "n1:0", "empty", "--no-wait"]);
+    wait::until(GIVES_UP_WITHIN, "the agent tried for a minute", || {
+        let gpus = rig.cluster.gpus();
+        let mut instances = gpus.items.iter().flat_map(|gpu| &gpu.instances);
+        instances.any(|instance| instance.state == "stuck").then_some(())
+    });
     rig.fires("TesseraInstanceStuck");
     rig.faults("");
     done(&rig.cluster, &["clear", "n1:0"]);
