@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tessera_api_types::{PredictionReport, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, script};
-use tessera_load_tests::console::done;
+use tessera_load_tests::console::{done, tessera};
 use tessera_load_tests::daemon::Daemon;
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::{http, learning, ports, wait};
@@ -338,6 +338,9 @@ fn the_lease_is_not_renewed(rig: &mut Rig) {
 
 fn the_database_is_gone(rig: &mut Rig) {
     rig.cluster.database.as_mut().unwrap().kill();
+    // A controller that has nothing to store learns of it with the next request.
+    let refused = tessera(&rig.cluster, &["drain", "n1", "--reason", "can't be stored"]);
+    assert!(!refused.status.success(), "{refused:?}");
     rig.fires("TesseraNotReady");
 }
 
