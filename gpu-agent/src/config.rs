@@ -14,6 +14,7 @@ use tessera_kernel_queue::QueueRules;
 use tessera_model::share::SmPercent;
 use tessera_model::{Bytes, Millis, RetentionTime};
 
+use crate::join;
 use crate::kernel;
 use crate::outputs;
 use crate::sys::holders::DeviceFiles;
@@ -32,7 +33,7 @@ pub const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tessera-agent", version)]
 pub struct AgentArguments {
-    /// The controller's address: `host:port`.
+    /// The controller's address: `host:port` [default: the one by which this machine joined].
     #[arg(long, env = "TESSERA_AGENT_CONTROLLER")]
     pub controller: Option<String>,
     /// The agent's data folder; `identity/` in it holds its certificate.
@@ -366,14 +367,23 @@ impl AgentArguments {
     ) -> anyhow::Result<(String, PathBuf)> {
         let installed = Some(PathBuf::from(INSTALLED_FILE)).filter(|path| path.exists());
         let file = read_config(self.config.clone().or(installed).as_deref())?;
-        let missing = |what| format!("{what} is missing: give it as --{what} or in the file");
+        let data = data.or(self.data.clone()).or(file.data).with_context(|| missing("data"))?;
         let controller = controller.or(self.controller.clone()).or(file.controller);
-        let data = data.or(self.data.clone()).or(file.data);
-        Ok((
-            controller.with_context(|| missing("controller"))?,
-            data.with_context(|| missing("data"))?,
-        ))
+        Ok((controller_of(controller, &data)?, data))
     }
+}
+
+/// Returns the controller's address: the one in the settings, or the one by which this machine joined.
+fn controller_of(settings: Option<String>, data: &Path) -> anyhow::Result<String> {
+    let found = match settings {
+        Some(address) => Some(address),
+        None => join::remembered_controller(data)?,
+    };
+    found.with_context(|| missing("controller"))
+}
+
+fn missing(what: &str) -> String {
+    format!("{what} is missing: give it as --{what} or in the file")
 }
 
 fn read_config(path: Option<&Path>) -> anyhow::Result<ConfigFile> {
@@ -418,7 +428,6 @@ impl AgentConfig {
     pub fn load(arguments: &AgentArguments) -> anyhow::Result<Self> {
         let file = read_config(arguments.config.as_deref())?;
         let own = std::env::current_exe().context("can't find this program itself")?;
-        let missing = |what| format!("{what} is missing: give it as --{what} or in the file");
         let keep_outputs_bytes = arguments.keep_outputs_bytes.clone().or(file.keep_outputs_bytes);
         if let Some(text) = &keep_outputs_bytes {
             text.parse::<Bytes>().context("keep-outputs-bytes")?;
@@ -429,6 +438,7 @@ impl AgentConfig {
             "kernel_offline_percent has no effect without MPS: set kernel_over_mps = true, or remove it"
         );
         let data = arguments.data.clone().or(file.data).with_context(|| missing("data"))?;
+        let controller = controller_of(arguments.controller.clone().or(file.controller), &data)?;
         let kernel_shim = arguments.kernel_shim.clone().or(file.kernel_shim);
         if let Some(shim) = &kernel_shim {
             anyhow::ensure!(shim.is_file(), "kernel-shim: there is no file {}", shim.display());
@@ -444,11 +454,7 @@ impl AgentConfig {
             data,
             keep_outputs_bytes,
             keep_outputs: arguments.keep_outputs.or(file.keep_outputs).unwrap_or(KEEP_OUTPUTS),
-            controller: arguments
-                .controller
-                .clone()
-                .or(file.controller)
-                .with_context(|| missing("controller"))?,
+            controller,
             mps_control: arguments
                 .mps_control
                 .clone()
@@ -614,6 +620,23 @@ mod tests {
         let error = format!("{:#}", load("").unwrap_err());
 
         assert!(error.contains("controller is missing"), "{error}");
+    }
+
+    #[test]
+    fn the_controller_is_the_one_by_which_the_machine_joined_unless_the_settings_name_another() {
+        let data = tempfile::tempdir().unwrap();
+        std::fs::create_dir(data.path().join("identity")).unwrap();
+        std::fs::write(data.path().join("identity/controller"), "joined:7071\n").unwrap();
+        let file = data.path().join("agent.toml");
+        let load = |settings: &str| {
+            std::fs::write(&file, settings).unwrap();
+            let words = ["tessera-agent", "--config", file.to_str().unwrap(), "--data"];
+            let words = words.into_iter().chain(data.path().to_str());
+            AgentConfig::load(&AgentArguments::parse_from(words)).unwrap().controller
+        };
+
+        assert_eq!(load(""), "joined:7071");
+        assert_eq!(load("controller = \"other:7071\"\n"), "other:7071");
     }
 
     #[test]

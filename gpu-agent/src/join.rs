@@ -23,6 +23,8 @@ const JOIN_WITHIN: Duration = Duration::from_secs(30);
 const TOKEN_BYTES_MAX: u64 = 4_096;
 /// The key of a request whose answer may have been lost: the controller accepts the token from it again.
 const PENDING_KEY: &str = "join.key";
+/// The controller's address that joining used, next to the certificate.
+const CONTROLLER: &str = "controller";
 
 /// What joining needs.
 #[derive(Clone, Debug)]
@@ -67,10 +69,26 @@ pub fn run(order: &JoinOrder) -> anyhow::Result<NodeIdentity> {
     let identity = Identity::from_texts(authorities, certificate, request.key().to_owned())?;
     let node = identity.node().context("the controller sent a certificate that is not a node's")?;
     identity.client().context("the certificate can't be used")?;
+    // Before the certificate: with one, the unit starts the agent, which then needs the address.
+    replace_together(&folder, &[(CONTROLLER, &format!("{}\n", order.controller))])?;
     identity.replace(&folder)?;
     match fs::remove_file(folder.join(PENDING_KEY)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(node),
+    }
+}
+
+/// Returns the address of the controller whose cluster this machine joined.
+///
+/// # Errors
+///
+/// The file exists and can't be read.
+pub fn remembered_controller(data: &Path) -> anyhow::Result<Option<String>> {
+    let path = data.join("identity").join(CONTROLLER);
+    match fs::read_to_string(&path) {
+        Ok(address) => Ok(Some(address.trim().to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("can't read {}", path.display())),
     }
 }
 

@@ -103,6 +103,15 @@ impl Postgres {
         self.restart();
     }
 
+    /// Runs a statement, as the administrator of the database would.
+    pub fn sql(&self, statement: &str) {
+        let done = Command::new(program("psql"))
+            .args(["-q", "-X", "-v", "ON_ERROR_STOP=1", &self.url(), "-c", statement])
+            .output()
+            .expect("psql runs");
+        assert!(done.status.success(), "{statement}: {done:?}");
+    }
+
     fn wait_ready(&self) {
         wait::until(Duration::from_secs(20), "postgres ready", || self.answers().then_some(()));
     }

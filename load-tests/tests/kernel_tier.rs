@@ -2,41 +2,18 @@
 //! agent's queue to what the API shows of gaps and kernels. The device is the CUDA stand-in.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 use tessera_api_types::{JobDetail, KernelQueueUse, SubmitRequest};
-use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
+use tessera_load_tests::cluster::{Cluster, Plan, SOON};
 use tessera_load_tests::console::done;
-use tessera_load_tests::programs::programs;
+use tessera_load_tests::recordings::player;
 use tessera_load_tests::wait;
 
 /// Timeout for a program that takes some seconds on an idle machine.
 const DONE_WITHIN: Duration = Duration::from_secs(90);
-
-/// The driver's stand-in, as `./x build` leaves it.
-fn driver() -> PathBuf {
-    let folder = programs().path("../stand-in");
-    assert!(folder.join("libcuda.so.1").is_file(), "no CUDA stand-in: run ./x build");
-    folder.canonicalize().unwrap()
-}
-
-/// A program that plays a recording under kernel-level sharing.
-fn player(cluster: &Cluster, name: &str, priority: u8, steps: &str) -> SubmitRequest {
-    let recording = cluster.scratch().join(format!("{name}.player"));
-    fs::write(&recording, format!("player 1\nmemory 64MiB\n{steps}")).unwrap();
-    let program = programs().path("tessera-sim-player").display().to_string();
-    SubmitRequest {
-        name: Some(name.to_owned()),
-        share: Some("kernel".to_owned()),
-        gpu_memory_bytes: Some(1 << 30),
-        priority: Some(priority),
-        task_key: Some(name.to_owned()),
-        env: [("LD_LIBRARY_PATH".to_owned(), driver().display().to_string())].into(),
-        ..command([program, recording.display().to_string()])
-    }
-}
 
 fn kernel_use(cluster: &Cluster, job: u64) -> KernelQueueUse {
     wait::until(SOON, "what a job did in its queue", || {

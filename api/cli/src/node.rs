@@ -16,7 +16,7 @@ pub struct Node {
 
 #[derive(Subcommand)]
 enum NodeVerb {
-    /// Invite a machine to join as a node; prints the command to run there
+    /// Invite machines to join as nodes; prints the command to run on each
     Invite(Invite),
     /// Revoke all certificates of a node: it is disconnected at once
     Revoke(Revoke),
@@ -26,9 +26,10 @@ enum NodeVerb {
 
 #[derive(Args)]
 struct Invite {
-    /// The name that the machine gets
-    name: String,
-    /// How long the token is valid: 15m, 2h, at most 1d
+    /// The names that the machines get
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    /// How long the tokens are valid: 15m, 2h, at most 1d
     #[arg(long, default_value = "15m", value_name = "DURATION")]
     valid: RetentionTime,
 }
@@ -69,17 +70,25 @@ fn seconds(time: RetentionTime) -> Result<u64, CommandFailure> {
 impl Invite {
     async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
         let request = InvitationRequest { valid_secs: Some(seconds(self.valid)?) };
-        let invited = session.client.invite_node(&self.name, &request).await?;
-        if !session.json {
+        let mut invited = Vec::new();
+        for name in &self.names {
+            invited.push(session.client.invite_node(name, &request).await?);
+        }
+        for invitation in invited.iter().filter(|_| !session.json) {
             session.remark(&format!(
                 "Run this on {} before {}; it works once. The authority's fingerprint, which is the last \
                  part of the token, is {}.",
-                invited.node,
-                moment(invited.expires_at),
-                invited.authority
+                invitation.node,
+                moment(invitation.expires_at),
+                invitation.authority
             ));
+            session.print(invitation, |invitation| format!("{}\n", invitation.command))?;
         }
-        session.print(&invited, |invited| format!("{}\n", invited.command))?;
+        match invited.as_slice() {
+            _ if !session.json => Ok(()),
+            [one] => session.print(one, |_| String::new()),
+            several => session.print(&several, |_| String::new()),
+        }?;
         Ok(0)
     }
 }

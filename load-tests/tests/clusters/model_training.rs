@@ -5,9 +5,10 @@ use std::process::Command;
 
 use tessera_api_types::{JobDetail, PredictionReport, SubmitRequest};
 use tessera_kernel_queue::{Dims, KernelId, Nanos, TaskProfile};
-use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, script};
+use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON};
+use tessera_load_tests::learning::{self, task};
 use tessera_load_tests::programs::programs;
-use tessera_load_tests::{postgres, wait};
+use tessera_load_tests::wait;
 
 const GIB: u64 = 1 << 30;
 
@@ -26,7 +27,7 @@ impl Rig {
             .node("n1", "a100-40gb,a100-40gb")
             .start();
         let rig = Self { cluster };
-        rig.runs(&SubmitRequest { gpu_profile: Some("7g.40gb".into()), ..task("seed", "true") });
+        rig.runs(&learning::seed_task());
         rig
     }
 
@@ -36,12 +37,7 @@ impl Rig {
     }
 
     fn sql(&self, statement: &str) {
-        let url = self.cluster.database.as_ref().unwrap().url();
-        let reported = Command::new(postgres::program("psql"))
-            .args(["-q", "-X", "-v", "ON_ERROR_STOP=1", &url, "-c", statement])
-            .output()
-            .unwrap();
-        assert!(reported.status.success(), "{reported:?}");
+        self.cluster.database.as_ref().unwrap().sql(statement);
     }
 
     /// Adds a history of eighty tasks. Each ran alone in 100 s, without co-runners under MPS in 100 s, and twice with
@@ -125,37 +121,10 @@ impl Rig {
     }
 }
 
-fn task(key: &str, text: &str) -> SubmitRequest {
-    SubmitRequest { user: Some("ada".into()), task_key: Some(key.into()), ..script(text) }
-}
-
 #[test]
 fn a_model_of_slices_is_trained_used_and_given_up_when_it_becomes_inaccurate() {
     let rig = Rig::start();
-    // Sixty tasks on four sizes, all slower by the same factors; eight more that never ran on 2g.10gb.
-    rig.sql(
-        "WITH slices (profile, part, percent) AS (
-             VALUES ('7g.40gb', 1000, 100), ('4g.20gb', 571, 132), ('2g.10gb', 285, 187),
-                    ('1g.5gb', 142, 265)
-         ), runs AS (
-             SELECT gen_random_uuid() AS attempt, 1 + row_number() OVER () AS number, s.profile, s.part,
-                    CASE WHEN task <= 60 THEN 'task' || task ELSE 'late' || task - 60 END AS key,
-                    CASE WHEN task <= 60 THEN 600000 + task * 7000 ELSE 1000 END * s.percent / 100
-                        AS ran
-               FROM generate_series(1, 68) AS task CROSS JOIN slices AS s
-              WHERE task <= 60 OR s.profile <> '2g.10gb'
-         ), a AS (
-             INSERT INTO attempts (attempt, job, number, state, node, generation, gpu, gpu_index,
-                                   profile, decision, live, ended_at)
-             SELECT r.attempt, b.job, r.number, 'succeeded', b.node, 1, b.gpu, 0, r.profile,
-                    b.decision, false, now()
-               FROM runs AS r CROSS JOIN attempts AS b
-         )
-         INSERT INTO predictions (attempt, task, gpu_model, profile, compute_permille, whole, ran_ms, ended_at)
-         SELECT r.attempt, replace(p.task, 'seed', r.key), p.gpu_model, r.profile, r.part, true, r.ran,
-                now()
-           FROM runs AS r CROSS JOIN predictions AS p",
-    );
+    learning::add_runs_of_slices(rig.cluster.database.as_ref().unwrap());
 
     let model = wait::until(SOON, "a model is learned", || rig.predictions().model);
 
@@ -176,10 +145,7 @@ fn a_model_of_slices_is_trained_used_and_given_up_when_it_becomes_inaccurate() {
     });
 
     // Twice as long as predicted, four times.
-    let late = |number: u32| SubmitRequest {
-        gpu_profile: Some("2g.10gb".into()),
-        ..task(&format!("late{number}"), "sleep 4")
-    };
+    let late = learning::late_task;
     let jobs: Vec<u64> = (1..=4).map(|n| rig.cluster.submit(&late(n)).job_id).collect();
     for job in jobs {
         let done = rig.cluster.wait_job(job, SOON, "succeeded");

@@ -114,6 +114,12 @@ fn a_machine_joins_only_by_a_token_and_only_once() {
     thread::sleep(Duration::from_millis(1_200));
     not_joined(&join(&cluster, &late, &elsewhere, &[]), "this token has expired");
 
+    // Its next start needs no setting for the controller's address.
+    assert_eq!(
+        fs::read_to_string(identity.join("controller")).unwrap().trim(),
+        cluster.quic().to_string()
+    );
+
     // It serves as the node of its invitation.
     cluster.agents[0].start();
     wait_available(&cluster, "n9");
@@ -137,6 +143,18 @@ fn a_machine_joins_only_by_a_token_and_only_once() {
     });
     let entry = |object: &str, status| (object.to_owned(), status);
     assert_eq!(entries, [entry("node n8", 403), entry("node n9", 403), entry("node n9", 201)]);
+}
+
+#[test]
+fn several_machines_are_invited_by_one_command() {
+    let cluster = Plan::new().start();
+
+    let shown = done(&cluster, &["node", "invite", "n7", "n8"]);
+    let listed = json(&cluster, &["node", "invite", "n7", "n8", "--valid", "2h"]);
+
+    assert_eq!(shown.matches("tessera-agent join ").count(), 2, "{shown}");
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["node"]).collect();
+    assert_eq!(names, ["n7", "n8"]);
 }
 
 #[test]

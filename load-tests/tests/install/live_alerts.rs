@@ -6,20 +6,25 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tessera_api_types::SubmitRequest;
+use tessera_api_types::{PredictionReport, SubmitRequest};
 use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, script};
-use tessera_load_tests::console::done;
+use tessera_load_tests::console::{done, tessera};
 use tessera_load_tests::daemon::Daemon;
-use tessera_load_tests::{http, ports, wait};
+use tessera_load_tests::programs::programs;
+use tessera_load_tests::{http, learning, ports, wait};
 
-use super::tools::{have, long, read, root, skip};
+use super::tools::{have, long, read, root, run, skip};
 
 /// How long an alert may take to fire after its condition holds: rates and counters need scrapes.
 const FIRES_WITHIN: Duration = Duration::from_secs(45);
+
+/// How long an agent may take until it calls an instance stuck.
+const GIVES_UP_WITHIN: Duration = Duration::from_secs(120);
 
 /// A cluster with one node, and a Prometheus that evaluates the rules twice a second.
 struct Rig {
@@ -36,6 +41,10 @@ impl Rig {
         let cluster = Plan::new()
             .node("n1", "a100-40gb")
             .lease_secs(8)
+            // Certificates that expire too soon for the alert, and not before this test's end.
+            .env("TESSERA_NODE_CERTIFICATES", "1d")
+            // Long enough that a model that is not trusted is seen before the next one.
+            .env("TESSERA_LEARN_EVERY", "30")
             .database(Database::External)
             .env("TESSERA_AGENT_HTTP", agent.to_string())
             .start();
@@ -70,27 +79,8 @@ impl Rig {
         Self { cluster, prometheus, address, fired: BTreeSet::new(), _folder: folder }
     }
 
-    /// Waits until an alert fires.
     fn fires(&mut self, alert: &str) {
-        let found = wait::within_time(FIRES_WITHIN, || {
-            let path = "/api/v1/alerts";
-            // Prometheus is still starting, unless the status is 200.
-            let answer = http::request(self.address, "GET", path, &[], None).ok()?;
-            let answer: Value = (answer.status == 200).then(|| answer.json())?;
-            let alerts = answer["data"]["alerts"].as_array()?.clone();
-            let is_it =
-                |found: &Value| found["labels"]["alertname"] == alert && found["state"] == "firing";
-            alerts.iter().find(|found| is_it(found)).cloned()
-        });
-        let Some(found) = found else {
-            // The others are tried, too, so that the last message names all alerts that did not fire.
-            eprintln!("{alert} did not fire");
-            return;
-        };
-        let summary = found["annotations"]["summary"].as_str().unwrap();
-        assert!(!summary.contains("{{") && !summary.contains("error"), "{summary}");
-        eprintln!("{alert}: {summary}");
-        self.fired.insert(alert.to_owned());
+        fires(self.address, &mut self.fired, alert);
     }
 
     fn faults(&self, list: &str) {
@@ -114,6 +104,29 @@ impl Rig {
     }
 }
 
+/// Waits until an alert fires, and adds it to those that did.
+fn fires(prometheus: SocketAddr, fired: &mut BTreeSet<String>, alert: &str) {
+    let found = wait::within_time(FIRES_WITHIN, || {
+        let path = "/api/v1/alerts";
+        // Prometheus is still starting, unless the status is 200.
+        let answer = http::request(prometheus, "GET", path, &[], None).ok()?;
+        let answer: Value = (answer.status == 200).then(|| answer.json())?;
+        let alerts = answer["data"]["alerts"].as_array()?.clone();
+        let is_it =
+            |found: &Value| found["labels"]["alertname"] == alert && found["state"] == "firing";
+        alerts.iter().find(|found| is_it(found)).cloned()
+    });
+    let Some(found) = found else {
+        // The others are tried, too, so that the last message names all alerts that did not fire.
+        eprintln!("{alert} did not fire");
+        return;
+    };
+    let summary = found["annotations"]["summary"].as_str().unwrap();
+    assert!(!summary.contains("{{") && !summary.contains("error"), "{summary}");
+    eprintln!("{alert}: {summary}");
+    fired.insert(alert.to_owned());
+}
+
 /// Returns the rules with two seconds in place of each time that a condition has to hold.
 fn hurried(rules: &str) -> String {
     let lines = rules.lines().map(|line| match line.trim_start().starts_with("for: ") {
@@ -132,12 +145,18 @@ fn alerts_fire_on_a_running_cluster_whose_condition_is_true() {
     }
     let mut rig = Rig::new();
 
+    the_database_is_slow(&mut rig);
+    a_model_is_not_trusted(&mut rig);
+    a_certificate_expires(&mut rig);
     little_is_reachable(&mut rig);
+    mps_fails_again_and_again(&mut rig);
+    an_instance_is_stuck(&mut rig);
     a_gpu_is_quarantined(&mut rig);
     predictions_drift(&mut rig);
     a_layout_plan_is_stuck(&mut rig);
     the_disk_fills(&mut rig);
     a_node_falls_silent(&mut rig);
+    the_lease_is_not_renewed(&mut rig);
     the_database_is_gone(&mut rig);
     rig.cluster.controller.kill();
     rig.fires("TesseraControllerDown");
@@ -146,20 +165,101 @@ fn alerts_fire_on_a_running_cluster_whose_condition_is_true() {
     let rules = read("packaging/observe/prometheus/rules/tessera.yml");
     let all = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     let left: BTreeSet<_> = all.filter(|alert| !rig.fired.contains(*alert)).collect();
-    // Whether a model is trusted needs a model, which takes hundreds of runs: promtool's test has that one.
-    // Promtool's test alone makes these conditions true.
-    let mut elsewhere = BTreeSet::from([
-        "TesseraCertificateExpires",
-        "TesseraDatabaseSlow",
-        "TesseraInstanceStuck",
-        "TesseraLeaseNotRenewed",
-        "TesseraMpsRestartLoop",
-        "TesseraPredictorNotTrusted",
-    ]);
+    // A small disk is made by root only.
+    let mut elsewhere = BTreeSet::new();
     if !rustix::process::geteuid().is_root() {
         elsewhere.insert("TesseraDiskAlmostFull");
     }
     assert_eq!(left, elsewhere, "these did not fire");
+}
+
+/// Another program locks the row of the lease again and again.
+fn the_database_is_slow(rig: &mut Rig) {
+    let database = rig.cluster.database.as_ref().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            database.sql(
+                "DO $$ BEGIN
+                     FOR i IN 1..60 LOOP
+                         PERFORM FROM leader FOR UPDATE;
+                         PERFORM pg_sleep(0.6);
+                         COMMIT;
+                     END LOOP;
+                 END $$",
+            );
+        });
+        fires(rig.address, &mut rig.fired, "TesseraDatabaseSlow");
+    });
+}
+
+/// A model is learned of a history, and then four jobs take twice as long as it predicts.
+fn a_model_is_not_trusted(rig: &mut Rig) {
+    let seed = rig.cluster.submit(&learning::seed_task()).job_id;
+    rig.cluster.wait_job(seed, SOON, "succeeded");
+    learning::add_runs_of_slices(rig.cluster.database.as_ref().unwrap());
+    wait::until(FIRES_WITHIN, "a model is learned", || {
+        let report = rig.cluster.call("GET", "/v1/predictions", None).expect(200);
+        report.json::<PredictionReport>().model.filter(|model| model.trusted)
+    });
+    let late: Vec<_> =
+        (1..=4).map(|n| rig.cluster.submit(&learning::late_task(n)).job_id).collect();
+    for job in late {
+        rig.cluster.wait_job(job, FIRES_WITHIN, "succeeded");
+    }
+    rig.fires("TesseraPredictorNotTrusted");
+}
+
+/// The node joins again, and gets a certificate for one day.
+fn a_certificate_expires(rig: &mut Rig) {
+    let invited = done(&rig.cluster, &["--json", "node", "invite", "n1"]);
+    let invited: Value = serde_json::from_str(&invited).unwrap();
+    rig.cluster.agents[0].kill();
+    let mut join = Command::new(programs().path("tessera-agent"));
+    join.args(["join", invited["token"].as_str().unwrap(), "--replace", "--controller"])
+        .arg(rig.cluster.quic().to_string())
+        .arg("--data")
+        .arg(rig.cluster.agent_data(0));
+    run(&mut join);
+    rig.cluster.agents[0].start();
+    rig.cluster.wait_ready();
+    rig.fires("TesseraCertificateExpires");
+}
+
+/// Clients of MPS touch memory that isn't there.
+fn mps_fails_again_and_again(rig: &mut Rig) {
+    let program = programs().path("tessera-sim-client").display().to_string();
+    for round in 0..4 {
+        let fault = rig.cluster.scratch().join(format!("fault-{round}")).display().to_string();
+        let request = SubmitRequest {
+            share: Some("mps".into()),
+            sm_percent: Some(50),
+            gpu_memory_bytes: Some(4 << 30),
+            ..script(&format!("exec {program} --mps --fault-when {fault}"))
+        };
+        let job = rig.cluster.submit(&request).job_id;
+        wait::until(FIRES_WITHIN, "the job is a client of MPS", || {
+            let is_running = rig.cluster.job(job).job.state == "running";
+            (is_running && rig.cluster.logs(job).contains("shares ")).then_some(())
+        });
+        fs::write(&fault, "").unwrap();
+        rig.cluster.wait_job(job, FIRES_WITHIN, "failed");
+    }
+    rig.fires("TesseraMpsRestartLoop");
+}
+
+/// Something holds an instance open, so that the driver refuses to destroy it.
+fn an_instance_is_stuck(rig: &mut Rig) {
+    done(&rig.cluster, &["gpus", "layout", "apply", "n1:0", "1g.5gb"]);
+    rig.faults("call=nvmlGpuInstanceDestroy code=19\n");
+    done(&rig.cluster, &["gpus", "layout", "apply", "n1:0", "empty", "--no-wait"]);
+    wait::until(GIVES_UP_WITHIN, "the agent tried for a minute", || {
+        let gpus = rig.cluster.gpus();
+        let mut instances = gpus.items.iter().flat_map(|gpu| &gpu.instances);
+        instances.any(|instance| instance.state == "stuck").then_some(())
+    });
+    rig.fires("TesseraInstanceStuck");
+    rig.faults("");
+    done(&rig.cluster, &["clear", "n1:0"]);
 }
 
 fn little_is_reachable(rig: &mut Rig) {
@@ -225,8 +325,22 @@ fn a_node_falls_silent(rig: &mut Rig) {
     rig.fires("TesseraNodesLost");
 }
 
+/// The database refuses to write, as after a wrong failover.
+fn the_lease_is_not_renewed(rig: &mut Rig) {
+    let database = rig.cluster.database.as_ref().unwrap();
+    for statement in
+        ["ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"]
+    {
+        database.sql(statement);
+    }
+    rig.fires("TesseraLeaseNotRenewed");
+}
+
 fn the_database_is_gone(rig: &mut Rig) {
     rig.cluster.database.as_mut().unwrap().kill();
+    // A controller that has nothing to store learns of it with the next request.
+    let refused = tessera(&rig.cluster, &["drain", "n1", "--reason", "can't be stored"]);
+    assert!(!refused.status.success(), "{refused:?}");
     rig.fires("TesseraNotReady");
 }
 

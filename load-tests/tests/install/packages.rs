@@ -275,10 +275,10 @@ fn the_page_leads_to_a_cluster_under_systemd_that_is_upgraded_restored_and_remov
     }
     build_packages(&newer, "2");
 
-    // The second node has the oldest system that packages are for.
+    // The second node has the oldest system that packages are for, and the machine for all of it the newest.
     let shown = run(Command::new(root().join("packaging/test-systemd"))
         .args([&packages, &newer])
-        .args(["bookworm", "bullseye"]));
+        .args(["bookworm", "bullseye", "trixie"]));
 
     assert!(shown.contains("purged without a trace"), "{shown}");
 }

@@ -9,6 +9,9 @@ use tessera_load_tests::programs::programs;
 
 use super::tools::{read, root};
 
+/// Pages that answer operators' questions. Alerts have their own, with one section for each.
+const PAGES: [&str; 5] =
+    ["docs/install.md", "docs/alerts.md", "docs/logs.md", "docs/backup.md", "docs/upgrade.md"];
 const OURS: [&str; 3] = ["tessera", "tessera-agent", "tessera-controller"];
 
 /// Splits a line as a shell would, with quotes and nothing else.
@@ -36,6 +39,20 @@ fn commands(page: &str) -> Vec<String> {
             inside = line == "```console";
         } else if let (true, Some(command)) = (inside, line.strip_prefix("$ ")) {
             found.push(command.to_owned());
+        }
+    }
+    found
+}
+
+/// Returns the headings of the sections with commands; that of the page's beginning is empty.
+fn sections_with_commands(page: &str) -> Vec<String> {
+    let mut heading = "";
+    let mut found = Vec::new();
+    for line in page.lines() {
+        if let Some(next) = line.strip_prefix("## ") {
+            heading = next;
+        } else if line == "```console" && !found.contains(&heading.to_owned()) {
+            found.push(heading.to_owned());
         }
     }
     found
@@ -81,7 +98,8 @@ fn every_test_that_the_page_about_security_names_exists() {
 
 #[test]
 fn every_command_of_ours_in_the_pages_for_operators_exists() {
-    for page in ["docs/install.md", "docs/alerts.md"] {
+    let mut found = 0;
+    for page in PAGES {
         let all: Vec<_> = commands(&read(page)).iter().map(|line| words(line)).collect();
         let ours: Vec<_> = all
             .iter()
@@ -91,7 +109,7 @@ fn every_command_of_ours_in_the_pages_for_operators_exists() {
             })
             .filter(|words| OURS.contains(&words[0].as_str()))
             .collect();
-        assert!(ours.len() > 10, "{page}: only {} commands were found", ours.len());
+        found += ours.len();
         for words in ours {
             // Everything before the last word is read first, and unknown options are refused.
             let output = Command::new(programs().path(&words[0]))
@@ -104,6 +122,38 @@ fn every_command_of_ours_in_the_pages_for_operators_exists() {
             assert!(output.status.success(), "{page}: {}: {problem}", words.join(" "));
         }
     }
+    assert!(found > 30, "only {found} commands were found");
+}
+
+#[test]
+fn each_question_of_operators_has_its_page_and_the_machines_follow_every_command_of_it() {
+    let index = read("docs/install.md");
+    let followed = read("packaging/test-systemd");
+
+    for (question, page) in [
+        ("Where are the logs?", "logs.md"),
+        ("What do I back up?", "backup.md"),
+        ("How do I upgrade?", "upgrade.md"),
+        ("What wakes me at night?", "alerts.md"),
+    ] {
+        assert!(index.contains(&format!("| {question} | [{page}]({page}) |")), "{question}");
+    }
+    for page in ["install", "logs", "backup", "upgrade"] {
+        for heading in sections_with_commands(&read(&format!("docs/{page}.md"))) {
+            let name =
+                if heading.is_empty() { page.to_owned() } else { format!("{page}/{heading}") };
+            // On other machines than those of systemd: docker/test and packaging/ansible/test.
+            if ["install/Packages", "install/Containers", "install/Ten nodes"]
+                .contains(&name.as_str())
+            {
+                continue;
+            }
+            assert!(
+                followed.contains(&format!("'{name}'")),
+                "packaging/test-systemd does not follow {name}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -112,7 +162,13 @@ fn a_job_on_a_second_node_is_at_most_fifteen_commands_away() {
     let commands = commands(section(&page, "Several nodes"));
 
     assert!(commands.len() <= 15, "{} commands: {commands:#?}", commands.len());
-    assert!(commands.iter().any(|command| command.starts_with("tessera submit")));
+    // Both nodes are set up, and the job runs on the second.
+    for node in ["node-a", "node-b"] {
+        let start = format!("ssh {node} systemctl start tessera-agent");
+        assert!(commands.contains(&start), "{commands:#?}");
+    }
+    let submit = commands.iter().find(|command| command.starts_with("tessera submit")).unwrap();
+    assert!(submit.contains("--nodelist node-b"), "{submit}");
 }
 
 #[test]
@@ -133,7 +189,7 @@ fn every_edit_of_a_settings_file_in_the_page_finds_its_line() {
 
 #[test]
 fn every_page_and_file_that_the_pages_link_to_exists() {
-    for page in ["docs/install.md", "docs/alerts.md", "docs/tracing.md"] {
+    for page in PAGES.into_iter().chain(["docs/tracing.md"]) {
         let text = read(page);
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
             let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
