@@ -5,7 +5,7 @@
 //! - [`tessera_control`]: what to do, as pure functions; its own crate.
 //! - [`actors`]: carries it out.
 //! - [`figures`]: live figures of GPUs, as their nodes last reported.
-//! - [`kernels`]: kernel profiles that nodes report.
+//! - [`kernel_reports`]: kernel profiles that nodes report.
 //! - [`memory`]: what the data folder remembers of the store.
 //! - [`principal`]: who calls, and what that caller may do; [`directory`], [`tokens`] and [`oidc`]
 //!   prove it, and [`audit`] records what callers did.

@@ -174,8 +174,8 @@ pub struct ServeArgs {
     /// rather than exceed it [default: none].
     #[arg(long, env = "TESSERA_POWER_CAP", value_name = "POWER")]
     pub power_cap: Option<PowerCap>,
-    /// Starts a job that requests one GPU (--gres=gpu:1) on the smallest slice that suffices; the file's
-    /// tables partitions.NAME can change that with their key share-gpus.
+    /// Gives a job that requests one GPU (--gres=gpu:1) a slice of one; the file's tables partitions.NAME can
+    /// change that with their key share-gpus.
     #[arg(long, env = "TESSERA_SHARE_GPUS")]
     pub share_gpus: bool,
     /// How a job without --share is treated. With exclusive it gets a slice alone. With auto it may

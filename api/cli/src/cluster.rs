@@ -164,13 +164,8 @@ fn share_default(word: &str) -> String {
 fn sharing(partitions: &[String]) -> String {
     match partitions {
         [] => "a job that requests one GPU gets all of it".to_owned(),
-        [all, ..] if all == "*" => {
-            "a job that requests one GPU starts on the smallest slice that suffices".to_owned()
-        }
-        some => format!(
-            "in {}, a job that requests one GPU starts on the smallest slice that suffices",
-            some.join(", ")
-        ),
+        [all, ..] if all == "*" => "a job that requests one GPU gets a slice of one".to_owned(),
+        some => format!("in {}, a job that requests one GPU gets a slice of one", some.join(", ")),
     }
 }
 

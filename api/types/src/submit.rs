@@ -59,8 +59,8 @@ pub struct SubmitRequest {
     /// What follows after `idle_timeout_secs`: `end` (the default) or `requeue`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_action: Option<String>,
-    /// GPU memory that the job needs. Without it, `gpu_profile` or `gpu_whole`, the job gets
-    /// the smallest slice.
+    /// GPU memory that the job needs. Without it, `gpu_profile` or `gpu_whole`, the policy chooses
+    /// among all slices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_memory_bytes: Option<u64>,
     /// Requested MIG profile, such as `1g.5gb`.

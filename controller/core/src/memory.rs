@@ -1,7 +1,7 @@
 //! The memory that a job requests, and where that size comes from.
 //!
 //! MIGM §2.2 names the ways to know a need. [`SizeSource`] has their order here. A job about which
-//! nothing is known starts on the smallest slice, and gets larger ones after it runs out of memory.
+//! nothing is known fits on any slice, and gets larger ones after it runs out of memory.
 //! No learned or estimated size exceeds the cluster's largest slice. A run's memory is reported in
 //! a separate frame, usually after its end, so ended attempts are kept for a while.
 

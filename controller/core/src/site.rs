@@ -290,9 +290,9 @@ impl Site {
 const AUTO: &str = "by this cluster's default (share-default = auto) the job may share its slice with another job of \
                     yours where a benefit is predicted; --share exclusive gives it a slice alone";
 
-const SHARED: &str = "one GPU was requested, and this cluster shares GPUs. The job starts on the \
-                      smallest slice that suffices, and on a larger one if it runs out of memory. \
-                      Write --vram with the amount that it needs, or --exclusive for the whole GPU";
+const SHARED: &str = "one GPU was requested, and this cluster shares GPUs. The job gets a slice of one, and a larger \
+                      one if it runs out of memory. Write --vram with the amount that it needs, or --exclusive for \
+                      the whole GPU";
 
 /// Checks that a cluster has what a job is restricted to.
 ///

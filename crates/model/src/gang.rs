@@ -1,7 +1,7 @@
-//! Jobs of several processes that start together and end together.
+//! Jobs over several GPUs, whose members start together and end together.
 //!
-//! A process can use one MIG device only, so a job over several GPUs is several processes. They are
-//! the members of a **gang**, each with its own slice or GPU. They are numbered by rank;
+//! A process can use one MIG device only, so a job over several GPUs has several members. They are a
+//! **gang**, each with its own slice or GPU. The program runs once, for the first member, or once for each. They are numbered by rank;
 //! those of one node group run on distinct GPUs of one node. All members get placements in one
 //! round, or none does. When one fails, is cancelled or lost, all are ended together, and one
 //! verdict applies to all.

@@ -66,7 +66,7 @@ words! {
         Learned = "learned",
         /// Its user's estimate, such as of a model's size.
         Estimated = "estimated",
-        /// Nothing is known: it starts on the smallest slice, and grows.
+        /// Nothing is known: it starts on any slice, and gets a larger one if needed.
         Unknown = "unknown",
     }
 }
@@ -81,7 +81,9 @@ impl SizeSource {
             Self::FirstLaunch => "is what it had allocated before its first kernel",
             Self::Learned => "was learned from runs of its task",
             Self::Estimated => "is its user's estimate",
-            Self::Unknown => "is not known: it starts on the smallest slice, and grows",
+            Self::Unknown => {
+                "is not known: it starts on any slice, and gets a larger one if needed"
+            }
         }
     }
 }

@@ -371,7 +371,7 @@ pub enum JobProgram {
 /// How much of a GPU a job requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GpuRequest {
-    /// Its user doesn't know: the smallest slice (MIGM §2.2, case 4).
+    /// Its user doesn't know: any slice, which the policy chooses (MIGM §2.2, case 4, has the smallest).
     Unknown,
     /// A slice with at least this memory.
     Memory(Bytes),
@@ -918,7 +918,7 @@ fn parse_gpu(
         (Some(0), None, false) => Err(BadField::new(
             "gpu_memory_bytes",
             "a slice with no memory is no slice",
-            "a positive number of bytes, or leave it out for the smallest slice",
+            "a positive number of bytes, or leave it out if any slice may do",
         )),
         (Some(bytes), None, false) => Ok(GpuRequest::Memory(Bytes::new(bytes))),
         (None, Some(name), false) => request_by_name(&name),

@@ -1,4 +1,4 @@
-//! Gangs: jobs over several GPUs with one process each, the same for every policy. All members of a gang
+//! Gangs: jobs over several GPUs with one member on each, the same for every policy. All members of a gang
 //! start in one round, or none does.
 //!
 //! None of the papers that the policies follow has such jobs. The following rules are ours:

@@ -12,7 +12,7 @@ use crate::view::{ClusterView, MigView, QueuedJob, SharingRequest};
 /// A request, reduced to the parts that affect placements.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SliceRequest {
-    /// A slice with at least this memory. An unknown need is zero bytes: the smallest slice (MIGM
+    /// A slice with at least this memory. An unknown need is zero bytes: any slice (the smallest in MIGM
     /// §2.2, case 4).
     AtLeast(Bytes),
     /// An instance of exactly this profile.

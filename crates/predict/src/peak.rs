@@ -9,7 +9,7 @@
 //! takes, plus a margin ([`lead`]). A job without a checkpoint loses its work by a move, so there
 //! [`PeakPredictor::restart_pays`] compares the expected losses.
 //!
-//! `tessera experiment memory` measures both predictors on fourteen families of series.
+//! `tessera experiment memory` measures both predictors on thirteen families of series.
 
 pub mod line;
 pub mod paper;

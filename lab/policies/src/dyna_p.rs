@@ -4,7 +4,7 @@
 //! Source: Adufu and Kim, *Dyna-P*: Batch-aware Partition Predictor (Algorithm 1), scheduler with
 //! branch and bound (Algorithms 2 and 3), Reconfiguration-Last Placement (eq. 11).
 //!
-//! - **NumberedRequest.** A job requests the partition with the largest `F = λ·ΔLat + (1−λ)·ΔMT`
+//! - **Request.** A job requests the partition with the largest `F = λ·ΔLat + (1−λ)·ΔMT`
 //!   among those on which it meets its deadline; among equals the smallest. The paper takes its
 //!   bases from the largest batch that a partition holds. One job has one batch here, so its
 //!   smallest partition is the base: `ΔLat = 1 − t(g)/t(base)`, and `ΔMT` counts throughput per

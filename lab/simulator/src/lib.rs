@@ -1,5 +1,5 @@
 //! Simulation in virtual time: whole clusters under a placement policy ([`cluster`]), and two
-//! programs that share one slice kernel by kernel ([`kernels`]).
+//! programs that share one slice kernel by kernel ([`kernel_device`]).
 //!
 //! Nothing here reads a clock: the same input and seed give the same result, bit for bit.
 

@@ -69,7 +69,12 @@ const fn refuse(why: &'static str, instead: &'static str) -> ForeignVerdict {
 /// Long name, short name, value, verdict.
 const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ("account", Some('A'), Needed, Ignore(ACCOUNTS)),
-    ("acctg-freq", None, Needed, Ignore("usage is measured once a second")),
+    (
+        "acctg-freq",
+        None,
+        Needed,
+        Ignore("GPUs are sampled ten times a second, and the rest is counted at the end"),
+    ),
     ("batch", None, Needed, Ignore("the script runs on the first node of the job")),
     ("bb", None, Needed, refuse(NO_STAGING, "")),
     ("bbf", None, Needed, refuse(NO_STAGING, "")),
@@ -201,7 +206,7 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ("segment", None, Needed, Ignore("the topology of the network is not known")),
     ("sockets-per-node", None, Needed, Ignore(NO_SOCKETS)),
     ("spread-job", None, OptionValue::None, Ignore("Tessera chooses the nodes")),
-    ("stepmgr", None, OptionValue::None, Ignore("steps start without the controller")),
+    ("stepmgr", None, OptionValue::None, Ignore("steps are managed by srun itself")),
     ("switches", None, Needed, Ignore("the topology of the network is not known")),
     ("thread-spec", None, Needed, Ignore("the operator reserves processors for the system")),
     ("threads-per-core", None, Needed, Ignore(NO_SOCKETS)),

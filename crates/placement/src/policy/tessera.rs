@@ -1,5 +1,7 @@
-//! `tessera`: the default. It searches the layouts of each GPU exactly for the best placement of jobs,
-//! and subtracts the cost of everything that has to be stopped for it.
+//! `tessera`: the default. It has two parts, between which [`mixed`] divides a round. Jobs that can't be
+//! migrated, or of which too little is known, are placed for their whole run ([`stay`]). For all others the
+//! layouts of each GPU are searched exactly for the best placement, and the cost of everything that has to
+//! be stopped for it is subtracted. The following is about the search:
 //!
 //! - **Score.** A job on a slice scores its speed there times its weight. The weight is higher the less
 //!   of the job is left, to the power of [`Tessera::shortness`]. One means the shortest job first, which
@@ -33,8 +35,6 @@
 //!   jobs move to GPUs that became idle, starting with the job that gains most.
 //! - **Ties** between layouts go to the layout that takes the fewest steps. MIGM's `R` can't break
 //!   ties here: every plan is a full layout, and `R` of a full layout is one.
-//!
-//! Without predictions for a job it does what `scheme-b` does.
 
 mod colocation;
 mod exchange;

@@ -27,8 +27,8 @@ const SURVEYED_MAX: usize = 64;
 /// scores much higher.
 const STEEP: i32 = 4;
 
-/// The same for online jobs. It is less steep, since more jobs may arrive while they run and the
-/// horizon is then an underestimate.
+/// The same for online jobs. It is steeper, so that it counts for fewer of them: more jobs may arrive while
+/// they run, and the horizon is then an underestimate.
 const STEEP_ONLINE: i32 = 8;
 
 /// The work ahead, as one round estimates it.

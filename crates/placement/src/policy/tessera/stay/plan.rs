@@ -6,8 +6,8 @@
 //! largest sizes come first, so that the pieces of the GPUs only become smaller, as in FAR (arXiv 2507.13601,
 //! phases 1 and 2).
 //!
-//! A candidate is better if its makespan and its mean time, each relative to the best of the first
-//! candidates, have a smaller sum. Starting with the best one, the size of a job or its place in the order is
+//! A candidate is better if its makespan, which counts twice, and its mean time, each relative to the best of
+//! the first candidates, have a smaller sum. Starting with the best one, the size of a job or its place in the order is
 //! changed as long as that helps. (FAR's phase 3 moves and swaps tasks.) The changes follow a fixed sequence,
 //! so the same round makes the same plan.
 
