@@ -72,17 +72,19 @@ impl Invite {
         let request = InvitationRequest { valid_secs: Some(seconds(self.valid)?) };
         let mut invited = Vec::new();
         for name in &self.names {
-            invited.push(session.client.invite_node(name, &request).await?);
-        }
-        for invitation in invited.iter().filter(|_| !session.json) {
-            session.remark(&format!(
-                "Run this on {} before {}; it works once. The authority's fingerprint, which is the last \
-                 part of the token, is {}.",
-                invitation.node,
-                moment(invitation.expires_at),
-                invitation.authority
-            ));
-            session.print(invitation, |invitation| format!("{}\n", invitation.command))?;
+            let invitation = session.client.invite_node(name, &request).await?;
+            // At once: if a later name is refused, the earlier ones are invited all the same.
+            if !session.json {
+                session.remark(&format!(
+                    "Run this on {} before {}; it works once. The authority's fingerprint, which is the last \
+                     part of the token, is {}.",
+                    invitation.node,
+                    moment(invitation.expires_at),
+                    invitation.authority
+                ));
+                session.print(&invitation, |invitation| format!("{}\n", invitation.command))?;
+            }
+            invited.push(invitation);
         }
         match invited.as_slice() {
             _ if !session.json => Ok(()),
