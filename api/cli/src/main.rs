@@ -193,7 +193,7 @@ enum CliCommand {
     Audit(audit::Audit),
     /// Collect what a maintainer needs to understand a cluster, without secrets
     SupportBundle(support::SupportBundle),
-    /// Make this program callable as sbatch, srun, salloc, squeue, scancel, sinfo, sacct and scontrol
+    /// Make this program callable by the names of Slurm's commands, such as sbatch and squeue
     SlurmLinks(slurm::SlurmLinks),
     /// Print the completions of a shell
     Completions(completions::Completions),
