@@ -207,6 +207,10 @@ impl StreamHandler<ToPlacer> for Placer {
             ToPlacer::DescribeNodes { reply } => {
                 let _ = reply.send(self.parts.cluster.describe(clock::boot()));
             }
+            ToPlacer::ListWaitReasons { reply } => {
+                let is_known = self.phase != Phase::Reloading;
+                let _ = reply.send(is_known.then(|| self.parts.cluster.wait_reasons()));
+            }
             ToPlacer::ReportPower { reply } => {
                 let _ = reply.send(self.parts.cluster.power_report(clock::boot()));
             }
