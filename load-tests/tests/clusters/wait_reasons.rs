@@ -40,7 +40,12 @@ fn check_reason(cluster: &Cluster, job: u64, reason: &str, of_slurm: &str) {
     let explained = cluster.explain(job);
     assert_eq!(explained.reason.as_deref(), Some(reason), "{explained:?}");
     let queue = printed(cluster, "tessera", &["queue"]);
-    let line = queue.lines().find(|line| line.split_whitespace().next() == Some(&number));
+    // A gang is one line for all of its members.
+    let is_own = |line: &&str| {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        first.split('_').next() == Some(number.as_str())
+    };
+    let line = queue.lines().find(is_own);
     assert!(
         line.is_some_and(|line| line.contains(&format!("({of_slurm})"))),
         "tessera queue: {queue}"
