@@ -8,7 +8,9 @@ use tessera_model::spec::JobSpec;
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis, NodeId, NodeName};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use tessera_control::answers::{DeadlineForecast, MemoryOverview, ModelStatus, WaitingExplanation};
+use tessera_control::answers::{
+    DeadlineForecast, MemoryOverview, ModelStatus, WaitReasonRun, WaitingExplanation,
+};
 use tessera_control::callers::CallerJob;
 use tessera_control::colocation::ColocationModel;
 use tessera_control::commands::{CommandResult, JobCommand, JobStateChange, operator};
@@ -104,6 +106,11 @@ pub enum ToPlacer {
     ReportPower {
         /// The answer.
         reply: oneshot::Sender<tessera_api_types::PowerReport>,
+    },
+    /// List why jobs wait. `None`: this controller does not know the queue now.
+    ListWaitReasons {
+        /// The answer, by number.
+        reply: oneshot::Sender<Option<Vec<WaitReasonRun>>>,
     },
     /// Describe the nodes with their GPUs.
     DescribeNodes {

@@ -89,6 +89,31 @@ BODIES = {
     "several": "for seed in 1 2; do srun -n1 --overlap python train.py --seed $seed & done\nwait\n",
     "singularity": "singularity exec --nv image.sif python train.py\n",
     "mpirun": "mpirun -np ${SLURM_NTASKS:-1} python train.py\n",
+    "line": (
+        "printf 'a\\nb\\nc\\nd\\ne\\nf\\ng\\nh\\ni\\n' > lines-$SLURM_JOB_ID.txt\n"
+        "read -r setting <<END\n$(sed -n \"${SLURM_ARRAY_TASK_ID:-1}p\" lines-$SLURM_JOB_ID.txt)\nEND\n"
+        "python train.py --setting \"$setting\"\n"
+    ),
+    "hostfile": (
+        "for node in $(scontrol show hostnames $SLURM_JOB_NODELIST); do\n"
+        "  echo \"$node slots=${SLURM_GPUS_ON_NODE:-1}\" >> hostfile-$SLURM_JOB_ID\ndone\n"
+        "test -s hostfile-$SLURM_JOB_ID && python train.py --hostfile hostfile-$SLURM_JOB_ID\n"
+    ),
+    "multiprog": (
+        "echo '0 python train.py --rank %t' > programs-$SLURM_JOB_ID.conf\n"
+        "srun -n1 -N1 --multi-prog programs-$SLURM_JOB_ID.conf\n"
+    ),
+    # What scripts that requeue themselves look at first. Slurm sets the variable only in later runs.
+    "restarts": (
+        "restarts=$(scontrol show job $SLURM_JOB_ID | grep -o 'Restarts=[0-9]*' | cut -d= -f2)\n"
+        "test \"$restarts\" = 0 && test -z \"${SLURM_RESTART_COUNT:-}\" && python train.py\n"
+    ),
+    # What scripts that submit themselves again look at.
+    "itself": (
+        "script=$(scontrol show job $SLURM_JOB_ID | awk -F= '/Command=/{print $2}')\n"
+        "test -f \"$script\" && python train.py --next \"$script\"\n"
+    ),
+    "packed": "seq 2 | xargs -P 2 -I{} srun -N1 -n1 --overlap python train.py --part {}\n",
 }
 FIRST_LINES = ["#!/bin/bash"] * 8 + ["#!/bin/sh", "#! /bin/bash", "#!/usr/bin/env bash", "#!/bin/bash -e"]
 

@@ -4,14 +4,27 @@
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use std::path::Path;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 /// One connection.
 #[derive(Debug)]
-pub struct Lean {
-    socket: TcpStream,
+pub struct Lean<S = TcpStream> {
+    socket: S,
     buffer: Vec<u8>,
+}
+
+impl Lean<UnixStream> {
+    /// Connects to a Unix socket.
+    ///
+    /// # Errors
+    ///
+    /// If nobody listens.
+    pub async fn connect_unix(path: &Path) -> io::Result<Self> {
+        Ok(Self { socket: UnixStream::connect(path).await?, buffer: Vec::with_capacity(4096) })
+    }
 }
 
 impl Lean {
@@ -25,7 +38,9 @@ impl Lean {
         socket.set_nodelay(true)?;
         Ok(Self { socket, buffer: Vec::with_capacity(4096) })
     }
+}
 
+impl<S: AsyncRead + AsyncWrite + Unpin> Lean<S> {
     /// Sends a whole request and returns the status of its answer, whose body is left in
     /// [`Self::body`].
     ///

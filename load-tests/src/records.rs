@@ -92,6 +92,16 @@ pub const BENCHMARKS: &[Benchmark] = &[
         ..PLAIN
     },
     Benchmark {
+        name: "identity-cost",
+        figures: &[
+            lower("/median/submit_by_token/admission_us"),
+            lower("/median/submit_by_users_token/admission_us"),
+            lower("/median/queue_by_token/admission_us"),
+            lower("/median/queue_by_socket/admission_us"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
         name: "launch-cost",
         figures: &[lower("/another_account/p50_ms"), lower("/hidden_processes/p50_ms")],
         ..PLAIN

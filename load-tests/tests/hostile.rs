@@ -418,3 +418,37 @@ fn what_nodes_do_not_enforce_is_stated_and_who_submitted_is_audited() {
     assert_eq!(entry.role.as_deref(), Some("user"));
     assert!(entry.origin.starts_with("token "), "{entry:?}");
 }
+
+#[test]
+fn containers_run_as_the_user_who_submits_them_by_the_command_and_as_steps_on_both_nodes() {
+    if !Path::new("/usr/bin/podman").exists() {
+        eprintln!("SKIPPED: containers need podman (apt-get install podman)");
+        return;
+    }
+    let Some(rig) = Rig::new() else { return };
+    fs::write(rig.at("image.sh"), include_str!("hostile/image.sh")).unwrap();
+    let mut import = Command::new("/bin/sh");
+    import.arg(rig.at("image.sh")).current_dir(rig.at("ada")).uid(ADA).gid(ADA).env_clear();
+    import.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", rig.at("ada"));
+    let imported = import.output().unwrap();
+    assert!(imported.status.success(), "{imported:?}");
+    let image = "--container-image=localhost/house:1";
+    let owner = |name: &str| {
+        std::os::unix::fs::MetadataExt::uid(&fs::metadata(rig.at("ada").join(name)).unwrap())
+    };
+
+    let text = rig.run("ada", &[image], "cat /mark; id -u; touch made");
+    assert_eq!((text.as_str(), owner("made")), ("of the image\n0\n", ADA));
+    let line = format!("srun {image} sh -c 'cat /mark; touch made-$SLURM_PROCID-$SLURMD_NODENAME'");
+    let two = ["-N2", "--ntasks-per-node=1", "--gpus-per-node=1"];
+    let text = rig.run("ada", &two, &line);
+    assert_eq!(text, "of the image\nof the image\n");
+    assert_eq!([owner("made-0-n1"), owner("made-1-n2")], [ADA; 2]);
+
+    // Another user's store is not hers.
+    let job = rig.submit("eve", &[image], "cat /mark");
+    let ended = rig.cluster.wait_end(job, Duration::from_secs(120)).job;
+    let why = ended.reason_text.clone().unwrap_or_default() + &rig.output("eve");
+    assert_eq!(ended.state, "failed", "{ended:?}");
+    assert!(why.contains("podman pull localhost/house:1"), "{ended:?} {why}");
+}

@@ -67,7 +67,19 @@ impl Connection {
             None => None,
         };
         let authority = given.ca.as_deref().map(read_authority).transpose()?;
+        let is_job = std::env::var_os("TESSERA_JOB_ID").is_some();
+        let given = &of_node(given.clone(), is_job && kept.is_some(), |path| path.exists());
         Ok(choose(given, kept, authority, Path::new(SOCKET).exists()))
+    }
+}
+
+/// Leaves out a Unix socket that is on another machine: a job has the address of where it was submitted. Stored
+/// credentials name one that is reachable from its node.
+fn of_node(given: Given, can_be_elsewhere: bool, exists: impl Fn(&Path) -> bool) -> Given {
+    let socket = given.url.as_deref().and_then(|url| url.strip_prefix("unix://"));
+    match socket.is_some_and(|path| can_be_elsewhere && !exists(Path::new(path))) {
+        true => Given { url: None, ..given },
+        false => given,
     }
 }
 
@@ -194,6 +206,18 @@ mod tests {
         assert_eq!(url(&given("", ""), kept(), true), "https://gpu.lab:7070");
         assert_eq!(url(&given("", ""), None, true), "unix:///run/tessera/api.sock");
         assert_eq!(url(&given("", ""), None, false), "http://127.0.0.1:7070");
+    }
+
+    #[test]
+    fn a_job_on_another_machine_than_the_socket_uses_what_was_stored() {
+        let url = |in_job: bool, exists: bool| {
+            let given = of_node(given("unix:///run/own.sock", ""), in_job, |_| exists);
+            choose(&given, kept(), None, false).url
+        };
+
+        assert_eq!(url(true, false), "https://gpu.lab:7070");
+        assert_eq!(url(true, true), "unix:///run/own.sock");
+        assert_eq!(url(false, false), "unix:///run/own.sock", "it is reported as missing");
     }
 
     #[test]

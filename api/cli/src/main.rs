@@ -15,6 +15,7 @@ mod cluster;
 mod commands_page;
 mod completions;
 mod connection;
+mod container_options;
 mod decisions;
 mod demo;
 mod efficiency;
@@ -62,7 +63,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use self::connection::{Connection, Given};
 use self::failure::CommandFailure;
 use self::session::CommandSession;
-use self::slurm::SlurmCommand;
+use self::slurm::{SignalTarget, SlurmCommand};
 
 /// Runs many jobs on each GPU: submits them, and shows their state and the reasons for it.
 #[derive(Parser)]
@@ -209,6 +210,14 @@ enum CliCommand {
     /// End a step's processes on this node with their caller, for the step
     #[command(hide = true)]
     StepWatch,
+    /// Signal processes of the job that this one belongs to, for scancel
+    #[command(hide = true)]
+    SignalProcesses {
+        /// The signal's number
+        number: i32,
+        /// Which processes
+        target: SignalTarget,
+    },
     /// Write the manual pages into a folder
     #[command(hide = true)]
     Manual(completions::Manual),
@@ -249,6 +258,9 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::StepPart => return steps::run_part().await,
         CliCommand::StepTerminal { order } => return steps::become_process(order),
         CliCommand::StepWatch => return Ok(steps::run_watch().await.map(|()| 0)?),
+        CliCommand::SignalProcesses { number, target } => {
+            return slurm::signal_processes(*number, *target);
+        }
         CliCommand::SlurmLinks(links) => return links.run(),
         CliCommand::Completions(completions) => return completions.run(Cli::command()),
         CliCommand::Manual(manual) => return manual.run(Cli::command()),
@@ -320,6 +332,7 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::StepPart => steps::run_part().await,
         CliCommand::StepTerminal { order } => steps::become_process(&order),
         CliCommand::StepWatch => Ok(steps::run_watch().await.map(|()| 0)?),
+        CliCommand::SignalProcesses { number, target } => slurm::signal_processes(number, target),
         CliCommand::SlurmLinks(verb) => verb.run(),
         CliCommand::Completions(verb) => verb.run(Cli::command()),
         CliCommand::Manual(verb) => verb.run(Cli::command()),

@@ -18,6 +18,7 @@ mod sbatch;
 mod scancel;
 mod scontrol;
 mod show;
+mod signals;
 mod sinfo;
 mod squeue;
 mod srun;
@@ -37,11 +38,12 @@ use super::session::CommandSession;
 use tessera_client::ClientError;
 
 pub use self::links::SlurmLinks;
+pub use self::signals::{SignalTarget, signal_processes};
 
 /// The release of Slurm whose outputs are followed, as tools read it.
 pub const VERSION: &str = "slurm-wlm 22.05.8";
 /// The default partition of jobs and nodes.
-pub const PARTITION: &str = "gpu";
+pub const PARTITION: &str = super::submit::DEFAULT_PARTITION;
 
 /// One of Slurm's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ mod layout;
 mod options;
 mod output;
 mod part;
+mod pmi;
 mod remote_terminal;
 mod tasks;
 mod transport;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use self::across::StepAcross;
 use self::environment::StepFacts;
 use self::gpus::{StepGpus, busy};
-pub use self::options::{StepOptions, StepPlan};
+pub use self::options::{MPI_LIST, StepMpi, StepOptions, StepPlan};
 pub use self::part::run_part;
 pub use self::remote_terminal::become_process;
 use self::tasks::StepTasks;
@@ -50,6 +51,8 @@ pub struct Allocation {
     pub devices: Vec<String>,
     /// A folder of the job's own.
     pub folder: PathBuf,
+    /// Where this process runs.
+    pub work_dir: PathBuf,
     pub environment: BTreeMap<String, String>,
 }
 
@@ -91,6 +94,8 @@ impl Allocation {
             is_launched_each: get("TESSERA_GANG_SIZE").is_some(),
             devices: devices.collect(),
             folder,
+            // Without it, paths stay relative.
+            work_dir: std::env::current_dir().unwrap_or_default(),
             job,
             node,
             environment,
@@ -129,7 +134,13 @@ pub async fn run(mut options: StepOptions, allocation: &Allocation) -> Result<u8
     if let Some(input) = options.input.take().filter(|input| input != "all") {
         read_from(&input)?;
     }
+    if options.mpi == Some(StepMpi::List) {
+        use std::io::Write as _;
+        std::io::stdout().write_all(MPI_LIST.as_bytes())?;
+        return Ok(0);
+    }
     let plan = options.plan(allocation).map_err(CommandFailure::refused)?;
+    plan.remark.iter().for_each(|remark| eprintln!("srun: {remark}"));
     std::fs::create_dir_all(&allocation.folder)?;
     let number = next_step(&allocation.folder)?;
     let facts = facts(&plan, allocation, number);

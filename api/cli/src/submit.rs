@@ -131,6 +131,7 @@ impl SlurmOptions {
         );
         warnings.extend(self.options.unmailed());
         let mut request = SubmitRequest::default();
+        let script = source.file(around);
         let headers = source.write_into(&mut request)?;
         let variables = match around.dialect {
             SubmitDialect::Tessera => ScriptHeaders::default(),
@@ -143,11 +144,26 @@ impl SlurmOptions {
         let options = headers.options.under(variables.options).map_err(CommandFailure::usage)?;
         let options = options.under(self.options).map_err(CommandFailure::usage)?;
         options.write_into(&mut request, around).map_err(CommandFailure::usage)?;
+        request.env.extend(script.map(|path| (SCRIPT_VARIABLE.to_owned(), path)));
         Ok(PreparedSubmit { request, warnings })
     }
 }
 
+/// The partition of jobs that name none, as Slurm's commands show it.
+pub const DEFAULT_PARTITION: &str = "gpu";
+/// The variable by which `scontrol show job` in a job names the job's script: many scripts submit themselves again.
+pub const SCRIPT_VARIABLE: &str = "SLURM_SUBMIT_SCRIPT";
+
 impl JobSource {
+    /// Returns the path of its script for Slurm's commands; `None` for other programs.
+    fn file(&self, around: &SubmitContext) -> Option<String> {
+        let Self::Script(Some(path), _) = self else { return None };
+        let is_stream = path.starts_with("/dev") || path.as_os_str() == "-";
+        let is_file = around.dialect == SubmitDialect::Slurm && !is_stream;
+        let path = around.folder.join(path);
+        path.to_str().filter(|_| is_file).map(str::to_owned)
+    }
+
     /// Writes the program into a request, and returns the options in a script's lines.
     fn write_into(self, request: &mut SubmitRequest) -> Result<ScriptHeaders, CommandFailure> {
         match self {

@@ -1,7 +1,7 @@
 //! Answers to questions about waiting jobs and about the models that predictions come from.
 
 use tessera_model::sizing::{MemoryPrediction, SizeSource};
-use tessera_model::{AttemptId, Bytes, Millis};
+use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_placement::{Explanation, Prediction};
 use tessera_predict::memory::MemoryEstimate;
 use tessera_predict::peak::watch::BandPoint;
@@ -28,6 +28,17 @@ pub struct WaitingExplanation {
     pub expected_start: Option<ExpectedStart>,
     /// Whether its deadline is expected to be met, if it has one.
     pub deadline: Option<DeadlineForecast>,
+}
+
+/// Why jobs with consecutive numbers wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitReasonRun {
+    /// The first of them.
+    pub first: JobId,
+    /// The last of them.
+    pub last: JobId,
+    /// The reason, as a stable value of the API.
+    pub reason: &'static str,
 }
 
 /// The models that predictions come from, and whether each is trusted.

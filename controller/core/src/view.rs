@@ -1,5 +1,6 @@
 //! The cluster view for policies, built from agents' reports and later decisions.
 
+use crate::answers::WaitReasonRun;
 use crate::overrides::overrides_of;
 use crate::state::ClusterState;
 use crate::state::attempts::{AttemptTable, LiveAttempt};
@@ -197,6 +198,11 @@ impl ClusterState {
         let Self { inventory, attempts, overrides, layouts, migrations, .. } = self;
         let view = cluster_view(inventory, attempts, overrides, layouts, migrations, now);
         ClusterView { power_cap: self.planner.power_cap, ..view }
+    }
+
+    /// Returns why the jobs wait for which this is known, by number.
+    pub fn wait_reasons(&self) -> Vec<WaitReasonRun> {
+        self.queue.wait_reasons()
     }
 
     /// Returns the power cap, and the expected power of the GPUs.

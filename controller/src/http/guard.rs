@@ -53,6 +53,7 @@ pub(super) async fn guard<B: MessageBody + 'static>(
     let method = request.method().clone();
     let peer = Peer::of(request.request());
     let admitted = admit(&state, &request, peer.as_ref()).await;
+    metrics::count_admission(began.elapsed());
     let (mut answer, caller) = match admitted {
         Ok(caller) => {
             if let Some(caller) = &caller {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tessera_model::number::clamped;
 
 use prometheus::{
-    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Counter, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use tessera_api_types::{JobCounts, NodeDetails, PowerReport};
 use tessera_model::mig::MigState;
@@ -33,6 +33,7 @@ struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
     seconds: HistogramVec,
+    admission: Counter,
     submits: IntCounter,
     jobs_submitted: IntCounter,
     jobs: IntGaugeVec,
@@ -67,6 +68,11 @@ impl Metrics {
             )
             .expect(WELL_FORMED),
             seconds: HistogramVec::new(seconds, request_labels).expect(WELL_FORMED),
+            admission: Counter::new(
+                metric::HTTP_ADMISSION,
+                "Time in which the callers of HTTP requests were established.",
+            )
+            .expect(WELL_FORMED),
             submits: IntCounter::new(metric::SUBMITS, "Submits accepted; an array counts once.")
                 .expect(WELL_FORMED),
             jobs_submitted: IntCounter::new(metric::JOBS_SUBMITTED, "Jobs accepted.")
@@ -129,10 +135,11 @@ impl Metrics {
         )
         .expect(WELL_FORMED);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let all: [Box<dyn prometheus::core::Collector>; 16] = [
+        let all: [Box<dyn prometheus::core::Collector>; 17] = [
             Box::new(build),
             Box::new(self.requests.clone()),
             Box::new(self.seconds.clone()),
+            Box::new(self.admission.clone()),
             Box::new(self.submits.clone()),
             Box::new(self.jobs_submitted.clone()),
             Box::new(self.jobs.clone()),
@@ -163,6 +170,11 @@ pub(super) fn count_request(route: &str, method: &str, status: &str, took: Durat
     let labels = [route, method, status];
     METRICS.requests.with_label_values(&labels).inc();
     METRICS.seconds.with_label_values(&labels).observe(took.as_secs_f64());
+}
+
+/// Counts the time in which a caller was established.
+pub(super) fn count_admission(took: Duration) {
+    METRICS.admission.inc_by(took.as_secs_f64());
 }
 
 /// Counts one accepted submit.

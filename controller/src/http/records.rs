@@ -29,8 +29,11 @@ pub(super) async fn list_records(
     filter: Params<RecordFilter>,
     state: Data<State>,
 ) -> Result<Json<JobRecords>, ApiError> {
+    // The store finds the reasons of a few named jobs as fast.
+    let is_long = filter.0.reasons && filter.0.jobs.is_none();
     let query = RecordQuery::parse(filter.0, now())?;
-    let mut records = state.reads().records(query).await?;
+    let reasons = if is_long { state.wait_reasons().await } else { None };
+    let mut records = state.reads().records(query, reasons).await?;
     let accounts = &state.ports.live().accounts;
     let mut foreign = std::collections::HashSet::new();
     for job in &mut records.jobs {

@@ -17,11 +17,13 @@ use super::watch::Watch;
 use crate::ports::{Ports, Readiness, ToPlacer};
 use crate::principal::Principal;
 use crate::store::Reads;
-use tessera_control::answers::{DeadlineForecast, WaitingExplanation};
+use tessera_control::answers::{DeadlineForecast, WaitReasonRun, WaitingExplanation};
 
 /// Timeout for what runs behind the handlers: longer than a commit that has to be retried, shorter
 /// than a client's timeout.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// Timeout for the reasons of waiting jobs: several rounds of a long queue.
+const REASONS_WITHIN: Duration = Duration::from_millis(200);
 /// Maximum number of live views of the cluster: each gets every move of every job.
 const SUBSCRIBERS_MAX: usize = 1_024;
 /// Maximum number of live views of one user.
@@ -148,6 +150,13 @@ impl State {
         question: impl FnOnce(oneshot::Sender<T>) -> ToPlacer,
     ) -> Result<T, ApiError> {
         send(&self.ports.placer, question).await.map_err(|error| self.explained(error))
+    }
+
+    /// Lists why jobs wait, from the leader's memory; `None` if that has no answer at once. The store has the same
+    /// reasons, and takes longer with tens of thousands of jobs.
+    pub(super) async fn wait_reasons(&self) -> Option<Vec<WaitReasonRun>> {
+        let answer = self.query(|reply| ToPlacer::ListWaitReasons { reply });
+        timeout(REASONS_WITHIN, answer).await.ok()?.ok()?.filter(|_| self.epoch() != 0)
     }
 
     /// Describes the nodes, by name.

@@ -98,6 +98,8 @@ pub fn with_limits(options: PgConnectOptions) -> PgConnectOptions {
         ("statement_timeout", STATEMENT_TIMEOUT_MS),
         ("lock_timeout", LOCK_TIMEOUT_MS),
         ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_TIMEOUT_MS),
+        // Long lists are read once: to compile their statements takes longer than to run them.
+        ("jit", "off"),
         // The rollback after each release would be warned about each time.
         ("client_min_messages", "error"),
     ])

@@ -56,7 +56,7 @@ pub use self::rounds::From as RoundsFrom;
 pub use self::targets::{SubmissionShape, Targets};
 use super::StoreError;
 use crate::principal::JobScope;
-use tessera_control::answers::ModelStatus;
+use tessera_control::answers::{ModelStatus, WaitReasonRun};
 
 /// The transaction of one read: it sees one snapshot, and can change nothing.
 ///
@@ -277,13 +277,21 @@ impl Reads {
         self.run(|mut at| async move { past_jobs::page(&mut at, &query).await }).await
     }
 
-    /// Lists jobs as accounting and Slurm's commands need them, by number.
+    /// Lists jobs as accounting and Slurm's commands need them, by number. If `reasons` are given, jobs that never ran
+    /// wait for those.
     ///
     /// # Errors
     ///
     /// As [`Self::jobs`].
-    pub async fn records(&self, query: RecordQuery) -> Result<JobRecords, StoreError> {
-        self.run(|mut at| async move { records::list(&mut at, &query).await }).await
+    pub async fn records(
+        &self,
+        query: RecordQuery,
+        reasons: Option<Vec<WaitReasonRun>>,
+    ) -> Result<JobRecords, StoreError> {
+        self.run(
+            move |mut at| async move { records::list(&mut at, &query, reasons.as_deref()).await },
+        )
+        .await
     }
 
     /// Returns whose jobs these are; jobs that do not exist are left out.

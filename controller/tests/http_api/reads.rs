@@ -4,6 +4,8 @@ use tessera_api_types::{
     DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobExplanation, JobPage,
     JobRecord, JobRecords, JobView, LayoutPlans,
 };
+use tessera_control::answers::WaitReasonRun;
+use tessera_controller::ports::ToPlacer;
 use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use uuid::Uuid;
@@ -94,6 +96,29 @@ async fn records_of_waiting_tasks_are_the_same_folded_as_one_by_one() {
     ] {
         assert_eq!(ids(&records(query).await), expected, "{query}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_lists_have_the_reasons_that_the_leader_remembers() {
+    let mut rig = Rig::start().await;
+    Seed(&rig.pool).submission(1, 6, Some(0), "ada").await;
+    rig.answer_placer(|question| {
+        let ToPlacer::ListWaitReasons { reply } = question else { panic!("{question:?}") };
+        let run = |first, last, reason| WaitReasonRun {
+            first: JobId::from_number(first),
+            last: JobId::from_number(last),
+            reason,
+        };
+        reply.send(Some(vec![run(1, 2, "priority"), run(4, 4, "resources")])).unwrap();
+    });
+
+    let records: JobRecords =
+        rig.get("/v1/records?reasons=true&fold=true").await.json().await.unwrap();
+
+    let shown: Vec<_> =
+        records.jobs.iter().map(|job| (job.id, job.more, job.reason.as_deref())).collect();
+    let (priority, resources) = (Some("priority"), Some("resources"));
+    assert_eq!(shown, [(1, 1, priority), (3, 0, None), (4, 0, resources), (5, 1, None)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -965,6 +965,8 @@ pub fn request_by_name(name: &str) -> Result<GpuRequest, BadField> {
 
 /// Variables by which a job switches the observers inside of its processes on and off.
 const OBSERVER_SWITCHES: [&str; 2] = ["TESSERA_COMPANION", "TESSERA_WATCH"];
+/// Variables by which a job's own commands find the controller. A token is none of them: it would be stored with the job.
+pub const CONTROLLER_VARIABLES: [&str; 2] = ["TESSERA_URL", "TESSERA_CA"];
 
 fn parse_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, BadField> {
     if env.len() > ENV_VARS_MAX {
@@ -991,7 +993,7 @@ fn parse_env(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, 
             }
             continue;
         }
-        if name.starts_with("TESSERA_") {
+        if name.starts_with("TESSERA_") && !CONTROLLER_VARIABLES.contains(&name.as_str()) {
             return Err(BadField::new(
                 "env",
                 format!("{name} is one of the variables that Tessera sets"),
@@ -1096,12 +1098,15 @@ mod tests {
     }
 
     #[test]
-    fn a_job_switches_its_observers_on_and_off() {
+    fn a_job_switches_its_observers_on_and_off_and_learns_where_the_controller_is() {
         let mut with = raw();
         with.env.insert("TESSERA_COMPANION".into(), "off".into());
         with.env.insert("TESSERA_WATCH".into(), "on".into());
+        with.env.insert("TESSERA_URL".into(), "https://gpu.lab:7070".into());
 
         let spec = JobSpec::parse(with).unwrap();
+
+        assert_eq!(spec.run.env["TESSERA_URL"], "https://gpu.lab:7070");
 
         assert_eq!(spec.run.env["TESSERA_COMPANION"], "off");
     }

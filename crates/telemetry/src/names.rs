@@ -58,6 +58,8 @@ pub mod metric {
     pub const HTTP_REQUESTS: &str = "tessera_http_requests_total";
     /// Histogram: one HTTP request by `route`, `method` and `status`.
     pub const HTTP_REQUEST: &str = "tessera_http_request_seconds";
+    /// Counter: time in which callers of HTTP requests were established, with all rules for them.
+    pub const HTTP_ADMISSION: &str = "tessera_http_admission_seconds_total";
     /// Histogram: the error of predicted run times as a ratio of the prediction, by `basis`.
     pub const PREDICTION_ERROR: &str = "tessera_prediction_error_ratio";
     /// Counter: predicted run times with an outcome, by `basis` and whether it lay `within` the interval.

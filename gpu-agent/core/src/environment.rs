@@ -40,7 +40,10 @@ pub fn environment(
     };
     for (name, value) in shared(order, node) {
         set(&format!("TESSERA_{name}"), value.clone());
-        set(&format!("SLURM_{name}"), value);
+        // Scripts take its mere presence for a restart, as Slurm sets it only then.
+        if name != "RESTART_COUNT" || order.number > 1 {
+            set(&format!("SLURM_{name}"), value);
+        }
     }
     set("TESSERA_ATTEMPT", order.number.to_string());
     set("TESSERA_ATTEMPT_ID", order.attempt.to_string());
@@ -424,6 +427,7 @@ mod tests {
         let built = built(&order);
 
         assert_eq!(built["TESSERA_RESTART_COUNT"], "2");
+        assert_eq!(built["SLURM_RESTART_COUNT"], "2");
         assert_eq!(built["TESSERA_RESTART_REASON"], "node_fail");
         assert_eq!(built["TESSERA_OOM_COUNT"], "0");
     }

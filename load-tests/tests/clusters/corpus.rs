@@ -114,7 +114,7 @@ fn expected_calls(case: &str, text: &str) -> usize {
     };
     match case.split_once('-').map(|(_, body)| body) {
         Some("srun" | "label") => tasks * ranks,
-        Some("several") => tasks * 2,
+        Some("several" | "packed") => tasks * 2,
         _ => tasks,
     }
 }

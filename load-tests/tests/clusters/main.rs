@@ -40,3 +40,4 @@ mod sessions;
 mod srun;
 mod steps;
 mod trace;
+mod wait_reasons;

@@ -234,3 +234,83 @@ fn an_allocation_that_is_cancelled_ends_its_command() {
     assert_eq!(terminal.wait(SOON).code(), Some(129));
     terminal.wait_for("has been revoked", SOON);
 }
+
+#[test]
+fn scancel_signals_the_steps_of_a_job_its_script_or_both() {
+    let rig = Rig::new();
+    let folder = rig.cluster.scratch();
+    let line = "trap 'echo script >> got' USR1; \
+                srun sh -c 'trap \"echo step >> got\" USR1; touch ready; while [ ! -e end ]; do sleep 0.05; done' & \
+                while kill -0 $! 2>/dev/null; do wait; done; exit 0";
+    let words = ["--parsable", "-o", "out.txt", "--wrap", line];
+    let submitted = rig.slurm("sbatch", &words).output().unwrap();
+    let job = text(&submitted.stdout).trim().to_owned();
+    wait::until(SOON, "the start of the step", || folder.join("ready").exists().then_some(()));
+    let got = || std::fs::read_to_string(folder.join("got")).unwrap_or_default();
+
+    for (words, all) in [
+        (&[job.as_str(), "--signal", "USR1"][..], "step\n"),
+        (&["-b", "-s", "USR1", job.as_str()], "step\nscript\n"),
+    ] {
+        let sent = rig.slurm("scancel", words).output().unwrap();
+        assert!(sent.status.success(), "{words:?}: {sent:?}");
+        wait::until(SOON, &format!("{all:?} after {words:?}, not {:?}", got()), || {
+            (got() == all).then_some(())
+        });
+    }
+    let sent = rig.slurm("scancel", &["-f", "-s", "SIGUSR1", &job]).output().unwrap();
+    assert!(sent.status.success(), "{sent:?}");
+    wait::until(SOON, "both", || (got().lines().count() == 4).then_some(()));
+    std::fs::write(folder.join("end"), "").unwrap();
+    rig.cluster.wait_end(job.parse().unwrap(), SOON);
+    let ended = rig.slurm("scancel", &["-s", "USR1", &job]).output().unwrap();
+    assert!(ended.status.success(), "a job that has ended is no error: {ended:?}");
+    let held = rig.slurm("sbatch", &["--parsable", "--hold", "--wrap", "true"]).output().unwrap();
+    let waits = rig.slurm("scancel", &["-s", "USR1", text(&held.stdout).trim()]).output().unwrap();
+    assert_eq!(waits.status.code(), Some(1), "{waits:?}");
+    assert!(text(&waits.stderr).contains("Job is pending execution"), "{waits:?}");
+}
+
+/// Returns a program of MPICH, or `None` where Debian's package is missing.
+fn mpi_program(folder: &std::path::Path) -> Option<PathBuf> {
+    let source = folder.join("ranks.c");
+    let code = "#include <mpi.h>\n#include <stdio.h>\n#include <stdlib.h>\nint main(int argc, char **argv) {\n\
+                int rank, size, mine, sum; MPI_Init(&argc, &argv); MPI_Comm_rank(MPI_COMM_WORLD, &rank);\n\
+                MPI_Comm_size(MPI_COMM_WORLD, &size); mine = rank + 1;\n\
+                MPI_Allreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);\n\
+                if (argc > 1 && rank == 1) { if (argv[1][0] == 'a') MPI_Abort(MPI_COMM_WORLD, 3); exit(4); }\n\
+                printf(\"rank %d of %d, sum %d\\n\", rank, size, sum); fflush(stdout);\n\
+                MPI_Barrier(MPI_COMM_WORLD); MPI_Finalize(); return 0; }\n";
+    std::fs::write(&source, code).unwrap();
+    let program = folder.join("ranks");
+    let made = Command::new("mpicc.mpich").arg(&source).arg("-o").arg(&program).output();
+    match made {
+        Ok(made) => {
+            assert!(made.status.success(), "{made:?}");
+            Some(program)
+        }
+        Err(_) => {
+            eprintln!("SKIPPED: ranks of MPI need a library (apt-get install mpich libmpich-dev)");
+            None
+        }
+    }
+}
+
+#[test]
+fn ranks_of_mpich_find_each_other_on_one_node_and_a_failing_one_ends_all() {
+    let rig = Rig::new();
+    let Some(program) = mpi_program(&rig.cluster.scratch()) else { return };
+    let program = program.display();
+
+    let (code, text) = rig.batch(&["-n2"], &format!("srun {program} | sort"));
+    assert_eq!((code, text.trim()), (0, "rank 0 of 2, sum 3\nrank 1 of 2, sum 3"));
+    let (code, text) = rig.batch(&["-n2"], &format!("srun --mpi=none {program} | sort"));
+    assert_eq!((code, text.trim()), (0, "rank 0 of 1, sum 1\nrank 0 of 1, sum 1"));
+    // The other rank waits at the barrier, and would do so forever.
+    let (code, text) = rig.batch(&["-n2"], &format!("srun {program} exit"));
+    assert!(code >= 4 && text.contains("task 1: Exited with exit code 4"), "{code}: {text}");
+    let (code, text) = rig.batch(&["-n2"], &format!("srun {program} abort"));
+    assert!(code >= 3 && text.contains("task 1 ends the step (MPI_Abort)"), "{code}: {text}");
+    let listed = rig.srun(&["--mpi=list"]);
+    assert_eq!(self::text(&listed.stdout), "MPI plugin types are...\n\tnone\n\tpmi2\n");
+}

@@ -374,3 +374,30 @@ fn a_process_of_a_job_reaches_only_its_own_job_without_a_token() {
     assert!(!called.status.success(), "{called:?}");
     assert!(called.stdout.is_empty(), "{called:?}");
 }
+
+#[test]
+fn ranks_of_mpich_find_each_other_over_two_nodes() {
+    let rig = Rig::new();
+    let folder = rig.cluster.scratch();
+    let code = "#include <mpi.h>\n#include <stdio.h>\nint main(int argc, char **argv) {\n\
+                int rank, size, sum; MPI_Init(&argc, &argv); MPI_Comm_rank(MPI_COMM_WORLD, &rank);\n\
+                MPI_Comm_size(MPI_COMM_WORLD, &size);\n\
+                MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);\n\
+                printf(\"rank %d of %d, sum %d\\n\", rank, size, sum); MPI_Finalize(); return 0; }\n";
+    fs::write(folder.join("sum.c"), code).unwrap();
+    let program = folder.join("sum");
+    let mut compiler = Command::new("mpicc.mpich");
+    match compiler.arg(folder.join("sum.c")).arg("-o").arg(&program).output() {
+        Ok(made) => assert!(made.status.success(), "{made:?}"),
+        Err(_) => {
+            eprintln!("SKIPPED: ranks of MPI need a library (apt-get install mpich libmpich-dev)");
+            return;
+        }
+    }
+
+    let line = format!("srun {}", program.display());
+    let (code, text) = rig.batch(&["--ntasks-per-node=2"], &line);
+
+    let expected: Vec<String> = (0..4).map(|rank| format!("rank {rank} of 4, sum 6")).collect();
+    assert_eq!((code, lines(&text)), (0, expected), "{text}");
+}

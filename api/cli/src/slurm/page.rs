@@ -152,7 +152,8 @@ command line override those of `#TESSERA` lines, which override those of `#SBATC
 - `TMPDIR` and `SLURM_TMPDIR` name a folder that belongs to the attempt and is removed at its end.
 - Variables such as `SLURM_CPUS_PER_TASK` exist only if the option was given, as in Slurm.
 - `--container-image` of Pyxis works for scripts and steps, by podman without privileges ([containers.md](containers.md)).
-- Programs with MPI are started by `mpirun`, which starts its ranks by `srun`. `srun` itself has no PMI2 and no PMIx.
+- `srun` starts programs of MPICH, MVAPICH2 and Intel MPI as ranks of one program (PMI-1 and PMI-2, `--mpi=pmi2`, the
+  default). There is no PMIx: programs of Open MPI are started by `mpirun`, which starts its ranks by `srun`.
 
 ## Options of jobs
 

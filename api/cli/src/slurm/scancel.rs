@@ -5,6 +5,7 @@ use tessera_api_types::{JobRecord, RecordFilter};
 use tessera_client::{ClientError, JobVerb};
 use tessera_model::JobRef;
 
+use super::signals::{self, SignalTarget};
 use super::state::{SlurmState, StateFilter};
 use super::{Done, SlurmFailure, VERSION, connect, words, write_out};
 use crate::jobs::parse_jobs;
@@ -36,13 +37,13 @@ pub struct Scancel {
     /// Accepted: jobs of all partitions are cancelled
     #[arg(short, long, value_name = "PARTITION")]
     partition: Vec<String>,
-    /// Send this signal: TERM or KILL, which end a job as without this option
+    /// Send this signal to the job's steps. KILL ends the job, as without this option
     #[arg(short, long, value_name = "SIGNAL")]
     signal: Option<String>,
-    /// Accepted: a signal goes to the whole job
+    /// The signal goes to the script's shell only
     #[arg(short, long)]
     batch: bool,
-    /// Accepted: a signal goes to the whole job
+    /// The signal goes to the script's shell and to the steps
     #[arg(short, long)]
     full: bool,
     /// Accepted: nothing is printed on success
@@ -98,18 +99,18 @@ impl Scancel {
             false => named,
             true => self.matching(&session, &named, &states).await?,
         };
+        // A job ends by KILL as by a cancel.
+        if let Some(number) = signal.filter(|number| *number != 9) {
+            let target = match (self.full, self.batch) {
+                (true, _) => SignalTarget::All,
+                (false, true) => SignalTarget::Script,
+                (false, false) => SignalTarget::Steps,
+            };
+            return signals::send(&session, &targets, number, target).await;
+        }
         let mut code = 0;
         for job in targets {
-            let done = match signal {
-                // A job ends by KILL and TERM as by a cancel.
-                None | Some("KILL" | "TERM") => session.client.act(job, JobVerb::Cancel).await,
-                Some(signal) => {
-                    return message(&format!(
-                        "scancel: error: SIG{signal} can't be sent to a job; TERM and KILL can"
-                    ));
-                }
-            };
-            if let Err(failed) = done {
+            if let Err(failed) = session.client.act(job, JobVerb::Cancel).await {
                 code = code.max(judge(job, &failed)?);
             }
         }
@@ -219,12 +220,12 @@ const SIGNALS: &[(&str, u8)] = &[
     ("WINCH", 28),
 ];
 
-/// Returns the name of a signal without its prefix.
-fn signal_named(text: &str) -> Option<&'static str> {
+/// Returns the number of a signal, which may be named with or without its prefix.
+fn signal_named(text: &str) -> Option<i32> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
     let known = |(word, number): &&(&str, u8)| *word == name || text == number.to_string();
-    SIGNALS.iter().find(known).map(|(name, _)| *name)
+    SIGNALS.iter().find(known).map(|(_, number)| i32::from(*number))
 }
 
 #[cfg(test)]
@@ -233,9 +234,9 @@ mod tests {
 
     #[test]
     fn signals_are_named_and_numbered() {
-        assert_eq!(signal_named("SIGTERM"), Some("TERM"));
-        assert_eq!(signal_named("usr2"), Some("USR2"));
-        assert_eq!(signal_named("10"), Some("USR1"));
+        assert_eq!(signal_named("SIGTERM"), Some(15));
+        assert_eq!(signal_named("usr2"), Some(12));
+        assert_eq!(signal_named("10"), Some(10));
         assert_eq!(signal_named("FOO"), None);
     }
 

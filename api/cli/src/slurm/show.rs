@@ -9,6 +9,7 @@ use super::squeue::parse_job;
 use super::state::{SlurmState, reason};
 use super::times::{local, long_span};
 use super::{Done, SlurmFailure, connect, scontrol, write_out};
+use crate::submit::SCRIPT_VARIABLE;
 
 /// Joins the lines of a record: as Slurm does, or on one line.
 fn record(lines: &[String], oneliner: bool) -> String {
@@ -42,6 +43,12 @@ pub async fn jobs(name: Option<String>, details: bool, oneliner: bool) -> Done {
     };
     write_out(&text)?;
     Ok(0)
+}
+
+/// Returns the script of a job, if this process is in it: from elsewhere only its name is known.
+fn own_script(job: u64) -> Option<String> {
+    let own: u64 = std::env::var("TESSERA_JOB_ID").ok()?.parse().ok()?;
+    std::env::var(SCRIPT_VARIABLE).ok().filter(|_| own == job)
 }
 
 fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
@@ -111,7 +118,7 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
         ),
         "Features=(null) DelayBoot=00:00:00".to_owned(),
         "OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)".to_owned(),
-        format!("Command={}", record.name),
+        format!("Command={}", own_script(record.id).unwrap_or_else(|| record.name.clone())),
         format!("WorkDir={}", request.work_dir.as_deref().unwrap_or("(null)")),
     ]);
     if let Some(comment) = &request.comment {

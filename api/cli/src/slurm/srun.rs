@@ -11,11 +11,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::salloc::ALLOCATION;
 use super::{Done, SlurmCommand, SlurmFailure, VERSION, connect, explain_usage, write_out};
 use crate::array_wait::{is_over, wait_for};
+use crate::container_options::ContainerOptions;
 use crate::failure::CommandFailure;
 use crate::interactive::{InteractiveJob, LocalInput, OwnOutput, execute};
 use crate::logs::copy_output;
 use crate::session::CommandSession;
-use crate::steps::{self, Allocation, StepOptions, UnusedStepOptions};
+use crate::steps::{self, Allocation, MPI_LIST, StepMpi, StepOptions, UnusedStepOptions};
 use crate::submit::{
     JobSource, NodesOption, PreparedSubmit, SlurmOptions, SubmitContext, SubmitDialect,
     with_option_names,
@@ -48,6 +49,9 @@ struct SrunJob {
     /// The file lists a program for each process: `0 prepare`, `1-3 work %t`
     #[arg(long)]
     multi_prog: bool,
+    /// How processes with MPI find each other: `pmi2` or `none`; `list` prints these
+    #[arg(long, value_name = "HOW")]
+    mpi: Option<StepMpi>,
     /// Print nothing about the job
     #[arg(short = 'Q', long)]
     quiet: bool,
@@ -124,6 +128,10 @@ async fn run_job(arguments: Vec<OsString>) -> Done {
         Ok(line) => line,
         Err(wrong) => return Ok(explain_usage(SlurmCommand::Srun, &wrong)?),
     };
+    if line.mpi == Some(StepMpi::List) {
+        write_out(MPI_LIST)?;
+        return Ok(0);
+    }
     line.unused.check(None, line.tasks()).map_err(CommandFailure::refused)?;
     let quiet = line.quiet;
     let pty = line.unused.has_terminal();
@@ -249,9 +257,7 @@ impl SrunJob {
             words.push("--".to_owned());
             // Each process has its own container; the step that starts them runs on the node.
             let options = &mut self.slurm.options;
-            options.container = None;
-            (options.container_mounts, options.container_workdir) = (None, None);
-            options.container_mount_home = false;
+            options.container = ContainerOptions::default();
         }
         words.append(&mut self.program);
         let options = &mut self.slurm.options;
@@ -292,15 +298,13 @@ impl SrunJob {
         add("nodes", nodes);
         add("kill-on-bad-exit", self.kill_on_bad_exit.map(|how| how.to_string()));
         add("wait", self.wait.map(|secs| secs.to_string()));
-        add("container", options.container.clone());
-        add("container-mounts", options.container_mounts.clone());
-        add("container-workdir", options.container_workdir.clone());
+        add("mpi", self.mpi.map(|how| how.word().to_owned()));
         let of_process = |file: &&String| file.contains("%t");
         if options.output.iter().chain(&options.error).any(|file| of_process(&file)) {
             add("output", options.output.clone());
             add("error", options.error.clone());
         }
-        words.extend(options.container_mount_home.then(|| "--container-mount-home".to_owned()));
+        words.extend(options.container.words());
         words.extend(self.label.then(|| "--label".to_owned()));
         words.extend(self.multi_prog.then(|| "--multi-prog".to_owned()));
         words
@@ -373,9 +377,7 @@ mod tests {
 
     #[test]
     fn what_needs_another_job_or_more_terminals_is_refused() {
-        for words in
-            [&["--pty", "-n2", "a"][..], &["--jobid=7", "hostname"], &["--mpi=pmix", "-n2", "a"]]
-        {
+        for words in [&["--pty", "-n2", "a"][..], &["--jobid=7", "hostname"]] {
             let words: Vec<_> =
                 [&["srun"], words].concat().into_iter().map(OsString::from).collect();
             let line: SrunJob = parse(words.clone()).unwrap();

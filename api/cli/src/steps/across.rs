@@ -13,7 +13,8 @@ use tokio::time::timeout;
 use super::environment::{StepFacts, exported};
 use super::exchange::{FromPart, PartOrder, ToPart};
 use super::output::StepOutput;
-use super::tasks::{KILL_AFTER, NOT_STARTED, after, listen, report_end};
+use super::pmi::{RankAction, RankExchange};
+use super::tasks::{KILL_AFTER, NOT_STARTED, aborted, after, listen, report_end};
 use super::transport::{Connected, PartLink, connect_here, connect_there};
 use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
@@ -76,7 +77,9 @@ impl StepAcross<'_> {
         let (events, received) = mpsc::channel(EVENTS);
         let mut signals = listen(&events, AcrossEvent::Signalled)?;
         let parts = self.connect(&events)?;
+        let exchange = || RankExchange::new(&self.facts.space_name(), &self.facts.layout);
         let run = RunningStep {
+            exchange: self.plan.pmi.then(exchange),
             plan: self.plan,
             step: format!("{}.{}", self.facts.job, self.facts.number),
             parts,
@@ -110,6 +113,7 @@ impl StepAcross<'_> {
                 folder: folder.clone(),
                 gpus: self.plan.gpus.as_ref().and_then(|gpus| gpus.get(index).copied()),
                 overlap: self.plan.overlap,
+                pmi: self.plan.pmi,
             };
             let is_here = node.name == self.allocation.node;
             let to = Connected { index, events: events.clone() };
@@ -145,6 +149,7 @@ impl StepAcross<'_> {
             folder: std::env::temp_dir(),
             gpus: None,
             overlap: true,
+            pmi: false,
         };
         Ok(StepPart {
             node: self.allocation.node.clone(),
@@ -160,6 +165,8 @@ impl StepAcross<'_> {
 }
 
 struct RunningStep<'s> {
+    /// How its processes find each other; `None` if they don't.
+    exchange: Option<RankExchange>,
     plan: &'s StepPlan,
     step: String,
     parts: Vec<StepPart>,
@@ -289,6 +296,25 @@ impl RunningStep<'_> {
                 let others = self.parts.iter().filter(|part| !part.is_here && !part.is_closed);
                 others.for_each(|part| part.link.send(&ToPart::Signal(number)));
             }
+            FromPart::Request { rank, bytes } => self.take_request(rank, &bytes),
+        }
+    }
+
+    fn take_request(&mut self, rank: usize, bytes: &[u8]) {
+        let actions = self.exchange.iter_mut().flat_map(|exchange| exchange.take(rank, bytes));
+        for action in actions.collect::<Vec<_>>() {
+            match action {
+                RankAction::Answer { rank, bytes } => {
+                    let of_rank = |part: &&StepPart| part.open.contains(&rank);
+                    if let Some(part) = self.parts.iter().find(of_rank) {
+                        part.link.send(&ToPart::Answer { rank, bytes });
+                    }
+                }
+                RankAction::Abort { rank, reason } => {
+                    eprintln!("{}", aborted(rank, &reason));
+                    self.end();
+                }
+            }
         }
     }
 
@@ -302,7 +328,10 @@ impl RunningStep<'_> {
         self.output.finish(rank);
         self.code = self.code.max(report_end(&part.node, rank, status, self.is_ending));
         let are_left = self.parts.iter().any(|part| !part.open.is_empty());
-        if !status.success() && self.plan.kill_on_bad_exit && !self.is_ending && are_left {
+        // With MPI the others would wait for it forever.
+        let is_missed = self.exchange.as_ref().is_some_and(|exchange| exchange.is_missed(rank));
+        let ends_all = self.plan.kill_on_bad_exit || is_missed;
+        if !status.success() && ends_all && !self.is_ending && are_left {
             eprintln!("srun: launch/slurm: _step_signal: Terminating StepId={}", self.step);
             self.end();
         }

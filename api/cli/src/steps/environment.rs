@@ -22,6 +22,13 @@ pub struct StepFacts {
     pub gpus_per_task: Option<u32>,
 }
 
+impl StepFacts {
+    /// Returns the name of the space in which the step's processes find each other.
+    pub fn space_name(&self) -> String {
+        format!("step_{}.{}", self.job, self.number)
+    }
+}
+
 /// Variables that belong to a node, and to no other.
 const OF_NODE: [&str; 5] =
     ["HOSTNAME", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_TMPDIR", "CUDA_VISIBLE_DEVICES"];

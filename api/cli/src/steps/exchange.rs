@@ -34,6 +34,9 @@ pub struct PartOrder {
     pub gpus: Option<u32>,
     /// Whether it shares them with other steps.
     pub overlap: bool,
+    /// Whether its processes find each other by PMI.
+    #[serde(default)]
+    pub pmi: bool,
 }
 
 /// From the caller to a part.
@@ -49,6 +52,13 @@ pub enum ToPart {
     EndOfInput,
     /// Signal all processes.
     Signal(i32),
+    /// An answer to the MPI library of a process.
+    Answer {
+        /// Which process.
+        rank: usize,
+        /// The bytes that it gets.
+        bytes: Vec<u8>,
+    },
 }
 
 /// From a part to the caller.
@@ -85,6 +95,13 @@ pub enum FromPart {
     },
     /// A signal arrived that the local processes of the step received, too.
     Signalled(i32),
+    /// A request of a process's MPI library.
+    Request {
+        /// Which process.
+        rank: usize,
+        /// The bytes that it sent.
+        bytes: Vec<u8>,
+    },
 }
 
 /// Bytes that are not messages.
@@ -111,16 +128,18 @@ impl ToPart {
             Self::Input(bytes) => message(b'i', 0, bytes),
             Self::EndOfInput => message(b'e', 0, &[]),
             Self::Signal(number) => message(b's', 0, &number.to_be_bytes()),
+            Self::Answer { rank, bytes } => message(b'p', *rank, bytes),
         })
     }
 
-    fn decode((letter, _, bytes): (u8, usize, Vec<u8>)) -> Result<Self, BadMessage> {
+    fn decode((letter, rank, bytes): (u8, usize, Vec<u8>)) -> Result<Self, BadMessage> {
         Ok(match letter {
             b'o' => Self::Order(serde_json::from_slice(&bytes).map_err(|_| BadMessage)?),
             b'g' => Self::Go,
             b'i' => Self::Input(bytes),
             b'e' => Self::EndOfInput,
             b's' => Self::Signal(number(&bytes)?),
+            b'p' => Self::Answer { rank, bytes },
             _ => return Err(BadMessage),
         })
     }
@@ -138,6 +157,7 @@ impl FromPart {
             Self::Ended { rank, status } => message(b'x', *rank, &status.to_be_bytes()),
             Self::NotStarted { rank, reason } => message(b'f', *rank, reason.as_bytes()),
             Self::Signalled(number) => message(b's', 0, &number.to_be_bytes()),
+            Self::Request { rank, bytes } => message(b'p', *rank, bytes),
         }
     }
 
@@ -152,6 +172,7 @@ impl FromPart {
             b'x' => Self::Ended { rank, status: number(&bytes)? },
             b'f' => Self::NotStarted { rank, reason: text(&bytes) },
             b's' => Self::Signalled(number(&bytes)?),
+            b'p' => Self::Request { rank, bytes },
             _ => return Err(BadMessage),
         })
     }
@@ -218,6 +239,7 @@ mod tests {
             FromPart::Ended { rank: 3, status: 0x0300 },
             FromPart::NotStarted { rank: 1, reason: "no such file".to_owned() },
             FromPart::Signalled(10),
+            FromPart::Request { rank: 3, bytes: b"cmd=barrier_in\n".to_vec() },
         ];
         let bytes: Vec<u8> = sent.iter().flat_map(FromPart::encode).collect();
         for size in [1, 7, 100] {
@@ -231,7 +253,9 @@ mod tests {
             }
             assert_eq!(received, sent);
         }
-        let sent = [ToPart::Go, ToPart::Input(vec![0, 1]), ToPart::EndOfInput, ToPart::Signal(15)];
+        let answer = ToPart::Answer { rank: 3, bytes: b"cmd=barrier_out\n".to_vec() };
+        let sent =
+            [ToPart::Go, ToPart::Input(vec![0, 1]), ToPart::EndOfInput, ToPart::Signal(15), answer];
         let mut buffer = MessageBuffer::default();
         sent.iter().for_each(|message| buffer.push(&message.encode().unwrap()));
         let received = std::iter::from_fn(|| buffer.next_to_part().unwrap());

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::Allocation;
 use super::layout::{BadLayout, Distribution, NodeRequest, StepLayout, StepNode, share};
+use crate::container_options::{BadContainerOptions, ContainerOptions};
 use tessera_model::container::ContainerRules;
 use tessera_model::number::clamped;
 use tessera_model::place::node_list;
@@ -66,18 +67,8 @@ pub struct StepOptions {
     /// File that all processes read from standard input; `none` for nothing
     #[arg(short, long, value_name = "FILE")]
     pub input: Option<String>,
-    /// Image of the container that each process runs in
-    #[arg(long, alias = "container-image", value_name = "IMAGE")]
-    pub container: Option<String>,
-    /// Folders and files that it sees in addition to the working folder: SOURCE[:TARGET[:ro]], separated by commas
-    #[arg(long, value_name = "MOUNTS")]
-    pub container_mounts: Option<String>,
-    /// Folder inside of it in which the process starts
-    #[arg(long, value_name = "DIR")]
-    pub container_workdir: Option<String>,
-    /// Let it see the home folder, too
-    #[arg(long)]
-    pub container_mount_home: bool,
+    #[command(flatten)]
+    pub container: ContainerOptions,
     /// Working directory
     #[arg(short = 'D', long, value_name = "DIR")]
     pub chdir: Option<PathBuf>,
@@ -87,6 +78,10 @@ pub struct StepOptions {
     /// Seconds after the first process has ended at which the others are ended; 0 waits for all
     #[arg(short = 'W', long, value_name = "SECONDS")]
     pub wait: Option<u64>,
+    /// How processes with MPI find each other: `pmi2`, the default of several processes, which also serves PMI-1 (MPICH,
+    /// Intel MPI), or `none`; `list` prints these
+    #[arg(long, value_name = "HOW")]
+    pub mpi: Option<StepMpi>,
     /// Variables to export: ALL, NONE, or names and NAME=VALUE
     #[arg(long, value_name = "WHICH")]
     pub export: Option<String>,
@@ -96,6 +91,49 @@ pub struct StepOptions {
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", trailing_var_arg = true)]
     pub program: Vec<String>,
+}
+
+/// How processes with MPI find each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepMpi {
+    /// By PMI-1 or PMI-2.
+    Pmi,
+    /// By PMIx, which is not served.
+    Pmix,
+    /// Not at all.
+    None,
+    /// Print what there is.
+    List,
+}
+
+/// What `srun --mpi=list` prints, as Slurm does.
+pub const MPI_LIST: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n";
+
+impl StepMpi {
+    /// Returns its word on the command line.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Pmi => "pmi2",
+            Self::Pmix => "pmix",
+            Self::None => "none",
+            Self::List => "list",
+        }
+    }
+}
+
+impl std::str::FromStr for StepMpi {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "pmi2" | "pmi1" | "pmi" | "cray_shasta" => Ok(Self::Pmi),
+            "none" => Ok(Self::None),
+            "list" => Ok(Self::List),
+            // Versions have their own names: pmix_v4.
+            _ if text.starts_with("pmix") || text == "openmpi" => Ok(Self::Pmix),
+            _ => Err("write pmi2 or none".to_owned()),
+        }
+    }
 }
 
 /// A step that is not possible.
@@ -127,6 +165,9 @@ pub enum BadStep {
         /// What is wrong.
         bad: BadField,
     },
+    /// Options about containers that make no sense together.
+    #[error(transparent)]
+    ContainerOptions(#[from] BadContainerOptions),
     /// The process is not in a job that an agent started.
     #[error(
         "TESSERA_CONTAINER_RUNNER is not set, which names what starts containers: don't remove it from the job"
@@ -176,9 +217,33 @@ pub struct StepPlan {
     pub wait_secs: Option<u64>,
     /// Variables that are exported, if not all.
     pub export: Option<String>,
+    /// Whether its processes find each other by PMI.
+    pub pmi: bool,
+    /// A remark for its user.
+    pub remark: Option<&'static str>,
 }
 
+/// What somebody who names PMIx has to know. Programs of Open MPI end by themselves then; many others need none.
+const NO_PMIX: &str = "--mpi: there is no PMIx here. Processes have SLURM_PROCID and SLURM_NTASKS; a program of Open MPI \
+                       that calls MPI_Init has to be started by mpirun instead of srun";
+/// What somebody who names PMI for containers has to know.
+const NO_PMI_INSIDE: &str = "--mpi: processes in containers find each other by no PMI. They have SLURM_PROCID and \
+                             SLURM_NTASKS; a program that calls MPI_Init has to be started by mpirun in one container";
+
 impl StepOptions {
+    /// Returns whether processes find each other by PMI, and a remark.
+    fn choose_mpi(&self, tasks: u32) -> (bool, Option<&'static str>) {
+        let is_inside = self.container.image.is_some();
+        match self.mpi {
+            _ if tasks == 1 && self.mpi != Some(StepMpi::Pmi) => (false, None),
+            Some(StepMpi::None | StepMpi::List) => (false, None),
+            Some(StepMpi::Pmix) => (!is_inside, Some(NO_PMIX)),
+            Some(StepMpi::Pmi) if is_inside => (false, Some(NO_PMI_INSIDE)),
+            Some(StepMpi::Pmi) => (true, None),
+            None => (!is_inside, None),
+        }
+    }
+
     /// Works out what the step takes of its job.
     ///
     /// # Errors
@@ -207,6 +272,7 @@ impl StepOptions {
             return Err(BadStep::NoProgram);
         }
         let container = self.container_words(allocation)?;
+        let (pmi, remark) = self.choose_mpi(tasks);
         let programs = match self.multi_prog {
             false => vec![self.program; clamped(tasks)],
             true => programs(&self.program, tasks)?,
@@ -226,22 +292,26 @@ impl StepOptions {
             kill_on_bad_exit: self.kill_on_bad_exit.is_some_and(|how| how != 0),
             wait_secs: self.wait.filter(|secs| *secs > 0),
             export: self.export,
+            pmi,
+            remark,
         })
     }
 
     /// Returns the words in front of each program that runs in a container; none without one.
     fn container_words(&self, allocation: &Allocation) -> Result<Vec<String>, BadStep> {
-        let Some(image) = &self.container else { return Ok(Vec::new()) };
         let variable = |name: &str| allocation.environment.get(name).cloned();
+        let folder = self.chdir.clone().unwrap_or_default();
+        let home = variable("HOME");
+        let Some(request) =
+            self.container.request(&allocation.work_dir.join(folder), home.as_ref())?
+        else {
+            return Ok(Vec::new());
+        };
         let runner = variable("TESSERA_CONTAINER_RUNNER").ok_or(BadStep::NoRunner)?;
-        let mounts = self.container_mounts.iter().flat_map(|mounts| mounts.split(','));
-        let mounts = mounts.map(str::trim).filter(|mount| !mount.is_empty()).map(str::to_owned);
-        let home = variable("HOME").filter(|_| self.container_mount_home);
-        let mounts: Vec<String> = mounts.chain(home).collect();
-        ContainerRules::parse(image, &mounts, self.container_workdir.clone())
+        ContainerRules::parse(&request.image, &request.mounts, request.work_dir.clone())
             .map_err(|bad| BadStep::Container { bad })?;
         let described = serde_json::json!({
-            "image": image, "mounts": mounts, "work_dir": self.container_workdir,
+            "image": request.image, "mounts": request.mounts, "work_dir": request.work_dir,
         });
         Ok(vec![runner, "container-step".to_owned(), described.to_string()])
     }

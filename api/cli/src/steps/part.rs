@@ -20,6 +20,7 @@ use super::Allocation;
 use super::environment::{on_node, variables};
 use super::exchange::{BadMessage, FromPart, MessageBuffer, PartOrder, ToPart};
 use super::gpus::{StepGpus, busy};
+use super::pmi::{RankSocket, relay};
 use super::tasks::plain;
 use crate::failure::CommandFailure;
 
@@ -41,6 +42,8 @@ enum PartEvent {
     Message(Option<Result<ToPart, BadMessage>>),
     Ended(usize, ExitStatus),
     Signalled(i32),
+    /// A request of a process's MPI library.
+    Request(usize, Vec<u8>),
     GoneOver,
 }
 
@@ -52,6 +55,8 @@ struct PartTasks {
     ended: Vec<Pid>,
     inputs: Vec<ChildStdin>,
     outputs: JoinSet<()>,
+    /// Where answers to the MPI libraries of processes go.
+    answers: BTreeMap<usize, mpsc::UnboundedSender<Vec<u8>>>,
 }
 
 impl PartTasks {
@@ -165,8 +170,25 @@ impl Part {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
             // Its own group: it is signalled once, and whole.
             command.process_group(0).kill_on_drop(false);
+            let socket =
+                self.order.pmi.then(|| RankSocket::give(&mut command, *rank, &self.order.facts));
+            let socket = match socket.transpose() {
+                Ok(socket) => socket,
+                Err(error) => {
+                    let reason = format!("no socket for MPI: {}", plain(&error));
+                    self.report(FromPart::NotStarted { rank: *rank, reason }).await;
+                    continue;
+                }
+            };
             match command.spawn() {
-                Ok(child) => self.record_start(tasks, *rank, child),
+                Ok(child) => {
+                    if let Some(socket) = socket {
+                        let (rank, events) = (*rank, self.events.clone());
+                        let event = move |bytes| PartEvent::Request(rank, bytes);
+                        tasks.answers.insert(rank, relay(socket.keep(), events, event));
+                    }
+                    self.record_start(tasks, *rank, child);
+                }
                 Err(error) => {
                     let program = words.first().map_or("", String::as_str);
                     let reason = format!("execve(): {program}: {}", plain(&error));
@@ -241,6 +263,13 @@ impl Part {
                         tasks.signal(number);
                     }
                 }
+                PartEvent::Message(Some(Ok(ToPart::Answer { rank, bytes }))) => {
+                    // A process that is gone needs no answer.
+                    let _ = tasks.answers.get(&rank).map(|answers| answers.send(bytes));
+                }
+                PartEvent::Request(rank, bytes) => {
+                    self.report(FromPart::Request { rank, bytes }).await;
+                }
                 PartEvent::Message(Some(Ok(ToPart::Go | ToPart::Order(_)))) => {}
                 PartEvent::Message(Some(Err(_)) | None) if gone.is_none() => {
                     gone = Some(Instant::now() + GONE_GRACE);
@@ -258,6 +287,7 @@ impl Part {
                 }
                 PartEvent::Signalled(_) => {}
                 PartEvent::Ended(rank, status) => {
+                    tasks.answers.remove(&rank);
                     tasks.ended.extend(tasks.groups.remove(&rank));
                     self.report(FromPart::Ended { rank, status: status.into_raw() }).await;
                 }

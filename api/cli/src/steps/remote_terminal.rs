@@ -44,6 +44,7 @@ pub async fn run_there(
         folder,
         gpus: None,
         overlap: true,
+        pmi: false,
     };
     let order = serde_json::to_string(&order).map_err(std::io::Error::from)?;
     let program = std::env::current_exe()?.to_string_lossy().into_owned();

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use super::environment::{StepFacts, exported, variables};
 use super::output::{FilePlace, copy_labelled, expand, open_file};
+use super::pmi::{RankAction, RankExchange, RankSocket, relay};
 use super::watch::StepWatch;
 use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
@@ -42,6 +43,8 @@ const EVENTS: usize = 64;
 enum StepEvent {
     Ended(usize, ExitStatus),
     Signalled(Signal),
+    /// A request of a process's MPI library.
+    Request(usize, Vec<u8>),
     WaitOver,
     KillNow,
 }
@@ -51,25 +54,35 @@ impl StepTasks<'_> {
     pub async fn run(self) -> Result<u8, CommandFailure> {
         let (events, mut received) = mpsc::channel(EVENTS);
         let mut signals = listen(&events, StepEvent::Signalled)?;
-        let mut watch = StepWatch::start()?;
-        let mut groups: Vec<Option<Pid>> = Vec::new();
+        let exchange = || RankExchange::new(&self.facts.space_name(), &self.facts.layout);
+        let mut running = RunningTasks {
+            tasks: &self,
+            groups: Vec::new(),
+            watch: StepWatch::start()?,
+            exchange: self.plan.pmi.then(exchange),
+            answers: Vec::new(),
+            events: events.clone(),
+            code: 0,
+            is_ending: false,
+            is_timed: false,
+        };
         let mut copies = Vec::new();
         let mut inputs = Vec::new();
         for rank in 0..self.plan.programs.len() {
             let mut command = self.command(rank)?;
             // Its own group: what is sent to this process is passed on once.
             command.process_group(0).kill_on_drop(false);
+            let socket = self.plan.pmi.then(|| RankSocket::give(&mut command, rank, &self.facts));
+            let socket = socket.transpose()?;
             let mut child = match command.spawn() {
                 Ok(child) => child,
                 Err(error) => {
                     let program = self.plan.programs[rank].first().map_or("", String::as_str);
-                    end_groups(&groups, Signal::KILL);
+                    running.signal(Signal::KILL);
                     return Ok(report_not_started(&self.allocation.node, program, &error));
                 }
             };
-            let group = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-            group.iter().for_each(|group| watch.add(*group));
-            groups.push(group);
+            running.record_start(rank, &child, socket);
             inputs.extend(child.stdin.take());
             if self.plan.label {
                 let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -81,7 +94,7 @@ impl StepTasks<'_> {
         if !inputs.is_empty() {
             tokio::spawn(copy_input(inputs));
         }
-        let code = self.wait_for_all((&mut groups, &mut watch), &events, &mut received).await;
+        let code = running.wait_for_all(&mut received).await;
         signals.abort_all();
         for copy in copies {
             let _ = copy.await;
@@ -96,43 +109,6 @@ impl StepTasks<'_> {
         // It stays in the group of this process, which is the terminal's own.
         let error = command.as_std_mut().exec();
         Ok(report_not_started(&self.allocation.node, &program, &error))
-    }
-
-    async fn wait_for_all(
-        &self,
-        (groups, watch): (&mut [Option<Pid>], &mut StepWatch),
-        events: &mpsc::Sender<StepEvent>,
-        received: &mut mpsc::Receiver<StepEvent>,
-    ) -> u8 {
-        let (mut code, mut left, mut is_ending, mut is_timed) = (0, groups.len(), false, false);
-        while left > 0 {
-            match received.recv().await {
-                None => return code,
-                Some(StepEvent::Signalled(number)) => end_groups(groups, number),
-                Some(StepEvent::KillNow) => end_groups(groups, Signal::KILL),
-                Some(StepEvent::WaitOver) => {
-                    eprintln!("srun: First task exited {}s ago", self.plan.wait_secs.unwrap_or(0));
-                    end_groups(groups, Signal::KILL);
-                }
-                Some(StepEvent::Ended(rank, status)) => {
-                    left -= 1;
-                    groups[rank].take().iter().for_each(|group| watch.remove(*group));
-                    code = code.max(report_end(&self.allocation.node, rank, status, is_ending));
-                    if !status.success() && self.plan.kill_on_bad_exit && !is_ending && left > 0 {
-                        is_ending = true;
-                        let step = format!("{}.{}", self.facts.job, self.facts.number);
-                        eprintln!("srun: launch/slurm: _step_signal: Terminating StepId={step}");
-                        end_groups(groups, Signal::TERM);
-                        after(KILL_AFTER, StepEvent::KillNow, events);
-                    }
-                    if let Some(secs) = self.plan.wait_secs.filter(|_| left > 0 && !is_timed) {
-                        is_timed = true;
-                        after(Duration::from_secs(secs), StepEvent::WaitOver, events);
-                    }
-                }
-            }
-        }
-        code
     }
 
     fn command(&self, rank: usize) -> Result<Command, CommandFailure> {
@@ -171,6 +147,111 @@ impl StepTasks<'_> {
         let place = self.facts.layout.place(rank).unwrap_or_default();
         variables(&self.facts, place, self.allocation, (base, self.devices))
     }
+}
+
+/// The processes of a step while they run.
+struct RunningTasks<'s> {
+    tasks: &'s StepTasks<'s>,
+    /// The group of each process that has not ended.
+    groups: Vec<Option<Pid>>,
+    watch: StepWatch,
+    /// How the processes find each other; `None` if they don't.
+    exchange: Option<RankExchange>,
+    /// Where answers to the MPI libraries of processes go.
+    answers: Vec<Option<mpsc::UnboundedSender<Vec<u8>>>>,
+    events: mpsc::Sender<StepEvent>,
+    code: u8,
+    is_ending: bool,
+    is_timed: bool,
+}
+
+impl RunningTasks<'_> {
+    fn record_start(&mut self, rank: usize, child: &Child, socket: Option<RankSocket>) {
+        let group = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        group.iter().for_each(|group| self.watch.add(*group));
+        self.groups.push(group);
+        let event = move |bytes| StepEvent::Request(rank, bytes);
+        self.answers.push(socket.map(|socket| relay(socket.keep(), self.events.clone(), event)));
+    }
+
+    async fn wait_for_all(mut self, received: &mut mpsc::Receiver<StepEvent>) -> u8 {
+        let mut left = self.groups.len();
+        while left > 0 {
+            match received.recv().await {
+                None => break,
+                Some(StepEvent::Signalled(number)) => self.signal(number),
+                Some(StepEvent::KillNow) => self.signal(Signal::KILL),
+                Some(StepEvent::WaitOver) => {
+                    let secs = self.tasks.plan.wait_secs.unwrap_or(0);
+                    eprintln!("srun: First task exited {secs}s ago");
+                    self.signal(Signal::KILL);
+                }
+                Some(StepEvent::Request(rank, bytes)) => self.take_request(rank, &bytes),
+                Some(StepEvent::Ended(rank, status)) => {
+                    left -= 1;
+                    self.record_end((rank, status), left);
+                }
+            }
+        }
+        self.code
+    }
+
+    fn take_request(&mut self, rank: usize, bytes: &[u8]) {
+        let actions = self.exchange.iter_mut().flat_map(|exchange| exchange.take(rank, bytes));
+        for action in actions.collect::<Vec<_>>() {
+            match action {
+                RankAction::Answer { rank, bytes } => {
+                    // A process that is gone needs no answer.
+                    let _ = self.answers[rank].as_ref().map(|answers| answers.send(bytes));
+                }
+                RankAction::Abort { rank, reason } => {
+                    eprintln!("{}", aborted(rank, &reason));
+                    self.end();
+                }
+            }
+        }
+    }
+
+    fn record_end(&mut self, (rank, status): (usize, ExitStatus), left: usize) {
+        let plan = self.tasks.plan;
+        self.groups[rank].take().iter().for_each(|group| self.watch.remove(*group));
+        self.answers[rank] = None;
+        let node = &self.tasks.allocation.node;
+        self.code = self.code.max(report_end(node, rank, status, self.is_ending));
+        // With MPI the others would wait for it forever.
+        let is_missed = self.exchange.as_ref().is_some_and(|exchange| exchange.is_missed(rank));
+        let ends_all = plan.kill_on_bad_exit || is_missed;
+        if !status.success() && ends_all && !self.is_ending && left > 0 {
+            let step = format!("{}.{}", self.tasks.facts.job, self.tasks.facts.number);
+            eprintln!("srun: launch/slurm: _step_signal: Terminating StepId={step}");
+            self.end();
+        }
+        if let Some(secs) = plan.wait_secs.filter(|_| left > 0 && !self.is_timed) {
+            self.is_timed = true;
+            after(Duration::from_secs(secs), StepEvent::WaitOver, &self.events);
+        }
+    }
+
+    /// Ends all processes: with time to clean up.
+    fn end(&mut self) {
+        if !self.is_ending {
+            self.is_ending = true;
+            self.signal(Signal::TERM);
+            after(KILL_AFTER, StepEvent::KillNow, &self.events);
+        }
+    }
+
+    fn signal(&self, number: Signal) {
+        for group in self.groups.iter().flatten() {
+            // A process that has ended needs no signal.
+            let _ = kill_process_group(*group, number);
+        }
+    }
+}
+
+/// Returns the line which reports that a process ends the step.
+pub fn aborted(rank: usize, reason: &str) -> String {
+    format!("srun: error: task {rank} ends the step (MPI_Abort): {reason}")
 }
 
 /// Reports a process's failure, and returns the resulting exit code.
@@ -247,13 +328,6 @@ pub fn after<E: Send + 'static>(time: Duration, event: E, events: &mpsc::Sender<
         tokio::time::sleep(time).await;
         let _ = events.send(event).await;
     });
-}
-
-fn end_groups(groups: &[Option<Pid>], number: Signal) {
-    for group in groups.iter().flatten() {
-        // A process that has ended needs no signal.
-        let _ = kill_process_group(*group, number);
-    }
 }
 
 /// Prints that a process's program can't be executed, as Slurm does, and returns the step's exit code.

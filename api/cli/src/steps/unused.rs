@@ -12,8 +12,6 @@ enum StepVerdict {
     Unused,
     /// It is valid if it names this job.
     OwnJob,
-    /// It is valid for a single process, and if no library for ranks is named.
-    Ranks,
     /// The single process gets the terminal.
     Terminal,
     /// It has no effect, which is printed.
@@ -22,7 +20,7 @@ enum StepVerdict {
     Refused(&'static str),
 }
 
-use StepVerdict::{OwnJob, Ranks, Refused, Remarked, Terminal, Unused};
+use StepVerdict::{OwnJob, Refused, Remarked, Terminal, Unused};
 
 /// Whether an option has a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +61,12 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("extra-node-info", Some('B'), Value::Needed, Unused),
     ("gpu-freq", None, Value::Needed, Unused),
     ("gres-flags", None, Value::Needed, Unused),
+    (
+        "het-group",
+        None,
+        Value::Needed,
+        Refused("a job has one part; start each part's program in its own job"),
+    ),
     ("hint", None, Value::Needed, Unused),
     ("immediate", Some('I'), Value::Optional, Unused),
     ("interactive", None, Value::None, Unused),
@@ -72,7 +76,6 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("mem-bind", None, Value::Needed, Unused),
     ("mem-per-cpu", None, Value::Needed, Unused),
     ("mem-per-gpu", None, Value::Needed, Unused),
-    ("mpi", None, Value::Needed, Ranks),
     ("network", None, Value::Needed, Unused),
     ("no-container-entrypoint", None, Value::None, Unused),
     ("no-container-mount-home", None, Value::None, Unused),
@@ -153,12 +156,6 @@ impl UnusedStepOptions {
                 (Terminal, _) => {
                     return refuse(format!(
                         "{tasks} processes can't share a terminal; start one of them with it"
-                    ));
-                }
-                (Ranks, _) if tasks == 1 || value == "none" => {}
-                (Ranks, _) => {
-                    return refuse(format!(
-                        "{tasks} processes would not find each other; let mpirun start them"
                     ));
                 }
             }
@@ -269,19 +266,17 @@ mod tests {
     fn options_that_scripts_give_to_steps_are_accepted() {
         for words in [
             &["--unbuffered", "--cpu-bind=q", "-c4", "--mem=4G", "--exact", "--exclusive", "-u"][..],
-            &["--jobid=29", "--mpi=none", "--cpu_bind=v,none"],
+            &["--jobid=29", "--cpu_bind=v,none"],
         ] {
             assert_eq!(check(words, 2), Ok(Vec::new()), "{words:?}");
         }
-        assert_eq!(check(&["--mpi=pmix"], 1), Ok(Vec::new()), "one process finds itself");
         assert_eq!(check(&["--time=5"], 1).unwrap().len(), 1);
     }
 
     #[test]
     fn what_would_change_the_meaning_of_a_step_is_refused_with_what_would_be_right() {
         for (words, why) in [
-            (&["--mpi=pmix"][..], "mpirun"),
-            (&["--jobid=30"], "its own job, which is 29"),
+            (&["--jobid=30"][..], "its own job, which is 29"),
             (&["--container-name=pytorch"], "write --container-image"),
             (&["--pty"], "4 processes can't share a terminal"),
         ] {

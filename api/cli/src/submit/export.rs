@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::str::FromStr;
 
-use tessera_model::spec::{ENV_VARS_MAX, REST_BYTES_MAX};
+use tessera_model::spec::{CONTROLLER_VARIABLES, ENV_VARS_MAX, REST_BYTES_MAX};
 
 /// Variables for finding programs and for the user's language.
 const ESSENTIAL: &[&str] = &[
@@ -86,6 +86,8 @@ impl ExportChoice {
         environment: &BTreeMap<String, String>,
     ) -> Result<BTreeMap<String, String>, BadExport> {
         let is_chosen = |name: &str| match self.base {
+            // Commands in the job find the controller, whatever else it gets.
+            _ if CONTROLLER_VARIABLES.contains(&name) => true,
             ExportBase::Essentials => {
                 ESSENTIAL.contains(&name) || name.starts_with(ESSENTIAL_PREFIX)
             }
@@ -115,7 +117,8 @@ impl ExportChoice {
 /// (`BASH_FUNC_module%%`), but not what another job was given.
 fn can_be_set(name: &str) -> bool {
     let plain = name.strip_prefix("BASH_FUNC_").and_then(|name| name.strip_suffix("%%"));
-    !name.starts_with(OWN_PREFIX)
+    let is_own = name.starts_with(OWN_PREFIX) && !CONTROLLER_VARIABLES.contains(&name);
+    !is_own
         && !OF_ANOTHER_JOB.iter().any(|prefix| name.starts_with(prefix))
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && plain.unwrap_or(name).chars().all(|c| c.is_ascii_alphanumeric() || "_-:.".contains(c))
@@ -177,6 +180,7 @@ mod tests {
             ("LC_ALL", "C"),
             ("AWS_SECRET_ACCESS_KEY", "hush"),
             ("TESSERA_TOKEN", "hush"),
+            ("TESSERA_URL", "https://gpu.lab:7070"),
             ("BASH_FUNC_module%%", "() { :; }"),
             ("SLURM_JOB_ID", "1"),
             ("DATA", "/data"),
@@ -194,22 +198,24 @@ mod tests {
     fn by_default_a_job_gets_no_secrets() {
         let chosen = ExportChoice::ESSENTIALS.choose(&environment()).unwrap();
 
-        assert_eq!(chosen.into_keys().collect::<Vec<_>>(), ["LC_ALL", "PATH"]);
+        assert_eq!(chosen.into_keys().collect::<Vec<_>>(), ["LC_ALL", "PATH", "TESSERA_URL"]);
     }
 
     #[test]
     fn slurms_forms_choose_as_in_slurm() {
-        assert_eq!(names("NONE"), [""; 0]);
-        assert_eq!(names("DATA"), ["DATA"]);
-        assert_eq!(names("DATA,X=1"), ["DATA", "X"]);
-        let all = ["AWS_SECRET_ACCESS_KEY", "BASH_FUNC_module%%", "DATA", "LC_ALL", "PATH"];
+        // Where the controller is, each job learns.
+        let url = "TESSERA_URL";
+        assert_eq!(names("NONE"), [url]);
+        assert_eq!(names("DATA"), ["DATA", url]);
+        assert_eq!(names("DATA,X=1"), ["DATA", url, "X"]);
+        let all = ["AWS_SECRET_ACCESS_KEY", "BASH_FUNC_module%%", "DATA", "LC_ALL", "PATH", url];
         assert_eq!(names("ALL"), all);
         assert_eq!(names("ALL,X=1").last().unwrap(), "X");
     }
 
     #[test]
     fn a_named_variable_that_is_not_set_stays_unset() {
-        assert_eq!(names("MISSING,DATA"), ["DATA"]);
+        assert_eq!(names("MISSING,DATA"), ["DATA", "TESSERA_URL"]);
     }
 
     #[test]

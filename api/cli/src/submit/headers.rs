@@ -32,6 +32,11 @@ pub struct BadHeader {
 /// The fault of a header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderProblem {
+    /// The parts of the job are to have different resources.
+    #[error(
+        "a job has one kind of node (hetjob): submit each part as its own job, with --dependency=after:JOB"
+    )]
+    SeveralParts,
     /// A backslash has nothing behind it.
     #[error("the line ends with a backslash")]
     EndsWithBackslash,
@@ -241,6 +246,9 @@ fn is_measurement(word: &str) -> bool {
 }
 
 fn read_line(mut words: Vec<String>, dialect: HeaderDialect) -> Result<HeaderLayer, HeaderProblem> {
+    if words.iter().any(|word| word == "hetjob" || word == "packjob") {
+        return Err(HeaderProblem::SeveralParts);
+    }
     let before = words.len();
     if dialect == HeaderDialect::Slurm {
         words.retain(|word| !is_measurement(word));

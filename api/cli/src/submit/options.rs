@@ -16,9 +16,10 @@ use super::resources::BadResources;
 use super::signal::EarlySignalOption;
 use super::{SubmitContext, SubmitDialect};
 use crate::clock_time::{BadClockTime, ClockTime};
+use crate::container_options::{BadContainerOptions, ContainerOptions};
 use crate::estimate::MemoryFrom;
 use crate::span::TimeLimit;
-use tessera_api_types::{ArrayRange, ContainerRequest, SubmitRequest};
+use tessera_api_types::{ArrayRange, SubmitRequest};
 
 /// One layer of options; an option of a stronger layer overrides that of a weaker one.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -219,20 +220,8 @@ pub struct JobOptions {
     /// Hold the job until `tessera release`
     #[arg(short = 'H', long)]
     pub hold: bool,
-    /// Image of the container that the job runs in, by rootless podman: python:3.12 in the user's image store on the
-    /// node; or the path of a .sif file for apptainer
-    #[arg(long, alias = "container-image", value_name = "IMAGE")]
-    pub container: Option<String>,
-    /// Folders and files of the node that the container sees in addition to the working folder:
-    /// SOURCE[:TARGET[:ro]], separated by commas
-    #[arg(long, value_name = "MOUNTS")]
-    pub container_mounts: Option<String>,
-    /// Folder inside of the container in which the program starts; by default the working folder
-    #[arg(long, value_name = "DIR")]
-    pub container_workdir: Option<String>,
-    /// Let the container see the home folder, too
-    #[arg(long)]
-    pub container_mount_home: bool,
+    #[command(flatten)]
+    pub container: ContainerOptions,
     /// Environment variables to export to the job: ALL, NONE, or names and NAME=VALUE, separated
     /// by commas; by default PATH, HOME, the language, and those of a Python environment
     #[arg(long, value_name = "WHICH")]
@@ -343,9 +332,9 @@ pub enum BadJobOptions {
         /// The given value.
         number: u64,
     },
-    /// An option about a container, of a job that has none.
-    #[error("{option} needs a container: write --container IMAGE as well")]
-    NoContainer { option: &'static str },
+    /// Options about containers that make no sense together.
+    #[error(transparent)]
+    Container(#[from] BadContainerOptions),
     /// What follows after an idle timeout, of a job that has none.
     #[error("--idle-action needs --idle-timeout TIME, after which it follows")]
     NoIdleTimeout,
@@ -398,10 +387,7 @@ impl JobOptions {
             input: stronger.input.or(self.input),
             idle_timeout: stronger.idle_timeout.or(self.idle_timeout),
             idle_action: stronger.idle_action.or(self.idle_action),
-            container: stronger.container.or(self.container),
-            container_mounts: stronger.container_mounts.or(self.container_mounts),
-            container_workdir: stronger.container_workdir.or(self.container_workdir),
-            container_mount_home: self.container_mount_home || stronger.container_mount_home,
+            container: self.container.under(stronger.container),
             time: stronger.time.or(self.time),
             grace: stronger.grace.or(self.grace),
             signal: stronger.signal.or(self.signal),
@@ -514,7 +500,8 @@ impl JobOptions {
     ) -> Result<(), BadJobOptions> {
         self.write_resources(request)?;
         self.write_files(request, around)?;
-        request.container = self.container_request(around)?;
+        let home = around.environment.get("HOME");
+        request.container = self.container.request(&around.folder, home)?;
         if self.idle_action.is_some() && self.idle_timeout.is_none() {
             return Err(BadJobOptions::NoIdleTimeout);
         }
@@ -622,36 +609,6 @@ impl JobOptions {
             SubmitDialect::Slurm => Some("truncate".to_owned()),
         });
         Ok(())
-    }
-
-    /// Returns the container that the job runs in, if it does.
-    fn container_request(
-        &self,
-        around: &SubmitContext,
-    ) -> Result<Option<ContainerRequest>, BadJobOptions> {
-        let Some(image) = self.container.clone() else {
-            let idle = [
-                ("--container-mounts", self.container_mounts.is_some()),
-                ("--container-workdir", self.container_workdir.is_some()),
-                ("--container-mount-home", self.container_mount_home),
-            ];
-            let idle = idle.into_iter().find(|(_, given)| *given);
-            return idle.map_or(Ok(None), |(option, _)| Err(BadJobOptions::NoContainer { option }));
-        };
-        // The image's file may be named relative to the folder of the submit, as other files are.
-        let image = match image.ends_with(".sif") && !image.contains("://") {
-            true => plain(&around.folder.join(image))?,
-            false => image,
-        };
-        let mounts = self.container_mounts.iter().flat_map(|mounts| mounts.split(','));
-        let mounts = mounts.map(str::trim).filter(|mount| !mount.is_empty()).map(str::to_owned);
-        let home = around.environment.get("HOME").filter(|_| self.container_mount_home);
-        let work_dir = self.container_workdir.clone();
-        Ok(Some(ContainerRequest {
-            image,
-            mounts: mounts.chain(home.cloned()).collect(),
-            work_dir,
-        }))
     }
 }
 

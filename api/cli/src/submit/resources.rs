@@ -2,9 +2,11 @@
 
 use tessera_model::spec::GpuRequest;
 
-use super::SubmitContext;
+use rustix::process::{getgid, getuid};
+
 use super::gpu::{CountedGpus, GpusOption, GresOption, NamedGpu, NodesOption, VramOption};
 use super::options::{HostMemory, JobOptions};
+use super::{DEFAULT_PARTITION, SubmitContext, SubmitDialect};
 use tessera_api_types::{GangRequest, SubmitRequest};
 
 /// Requested GPUs, nodes and tasks that don't fit together.
@@ -267,9 +269,16 @@ impl JobOptions {
         let numbers =
             numbers.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
         let submit_dir = around.folder.to_str().map(str::to_owned);
+        let of_slurm =
+            |value: Option<String>| value.filter(|_| around.dialect == SubmitDialect::Slurm);
+        let partition = self.partition.clone().or_else(|| Some(DEFAULT_PARTITION.to_owned()));
         let texts = [
             ("SLURM_SUBMIT_DIR", submit_dir.or_else(|| request.work_dir.clone())),
             ("SLURM_SUBMIT_HOST", around.host.clone()),
+            ("SLURM_JOB_PARTITION", of_slurm(partition)),
+            ("SLURM_JOB_QOS", of_slurm(Some("normal".to_owned()))),
+            ("SLURM_JOB_UID", of_slurm(Some(getuid().as_raw().to_string()))),
+            ("SLURM_JOB_GID", of_slurm(Some(getgid().as_raw().to_string()))),
         ];
         let texts = texts.into_iter().filter_map(|(name, value)| Some((name, value?)));
         numbers.chain(texts).map(|(name, value)| (name.to_owned(), value)).collect()

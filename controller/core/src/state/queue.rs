@@ -1,6 +1,7 @@
 //! Jobs that wait for a placement.
 
 use super::dependencies::DependencyTable;
+use crate::answers::WaitReasonRun;
 use crate::memory::MemoryRequest;
 use crate::predictions::TaskFacts;
 use crate::rows::submitted::OwnMemory;
@@ -146,6 +147,24 @@ impl JobQueue {
         }
         let decision = DecisionId::from_uuid(new_id());
         waits.push(WaitReasonRow { job, decision, reason: reason.word(), why });
+    }
+
+    /// Returns why the jobs wait for which this is known, by number.
+    pub(crate) fn wait_reasons(&self) -> Vec<WaitReasonRun> {
+        // Tasks of an array follow each other in the order of service, too.
+        let mut runs: Vec<WaitReasonRun> = Vec::new();
+        for waiting in self.waiting.values() {
+            let Some(reason) = waiting.reason.map(WaitReason::word) else { continue };
+            let job = waiting.job.id;
+            match runs.last_mut() {
+                Some(run) if run.reason == reason && run.last.number() + 1 == job.number() => {
+                    run.last = job;
+                }
+                _ => runs.push(WaitReasonRun { first: job, last: job, reason }),
+            }
+        }
+        runs.sort_unstable_by_key(|run| run.first);
+        runs
     }
 
     /// Returns a waiting job.

@@ -221,6 +221,10 @@ impl Placer {
             ToPlacer::DescribeNodes { reply } => {
                 let _ = reply.send(cluster.describe(clock::boot()));
             }
+            ToPlacer::ListWaitReasons { reply } => {
+                let is_known = self.phase != Phase::Reloading;
+                let _ = reply.send(is_known.then(|| cluster.wait_reasons()));
+            }
             ToPlacer::ReportPower { reply } => {
                 let _ = reply.send(cluster.power_report(clock::boot()));
             }

@@ -7,8 +7,10 @@ use sqlx::types::Json;
 use tessera_api_types::{
     JobRecord, JobRecords, RankUpdateView, RecordFilter, RequestRecord, RunRecord,
 };
+use tessera_control::answers::WaitReasonRun;
 use tessera_model::batch::ArrayRules;
 use tessera_model::dependency::Dependency;
+use tessera_model::life::JobState;
 use tessera_model::number::clamped;
 use tessera_model::spec::{BadField, Class, GpuRequest, JobUpdate, QueueRank};
 use tessera_model::{GangShape, JobId, JobRef, Millis};
@@ -118,10 +120,18 @@ pub(super) fn parse_list(list: Option<String>) -> Option<Vec<String>> {
 pub(super) async fn list(
     at: &mut PgConnection,
     query: &RecordQuery,
+    reasons: Option<&[WaitReasonRun]>,
 ) -> Result<JobRecords, StoreError> {
     // In this order: a job that starts between the two statements is in both, and would otherwise be in neither. Clients
     // take a job that is not listed for one that has ended.
-    let mut groups = waiting(at, query).await?;
+    // Named jobs are few, and so is what the database has to look up for them.
+    let mut groups = match query.numbers {
+        None if !query.reasons || reasons.is_some() => waiting_ranges(at, query).await?,
+        _ => waiting(at, query, query.reasons && reasons.is_none()).await?,
+    };
+    if let Some(reasons) = reasons.filter(|_| query.reasons) {
+        groups = groups.into_iter().flat_map(|group| group.by_reason(reasons)).collect();
+    }
     let rows = jobs(at, query).await?;
     leave_out_listed(&mut groups, &rows);
     let several = rows.iter().filter(|row| row.array_first.is_some()).map(|row| row.submission);
@@ -210,6 +220,7 @@ pub(super) async fn users_of(
 }
 
 /// Jobs of a submission that never ran, in one state and for one reason.
+#[derive(Clone, Debug, PartialEq)]
 struct WaitingGroup {
     submission: i64,
     state: String,
@@ -223,6 +234,26 @@ struct WaitingGroup {
 }
 
 impl WaitingGroup {
+    /// Divides the group by the reasons for which its jobs wait.
+    fn by_reason(mut self, reasons: &[WaitReasonRun]) -> Vec<Self> {
+        if self.state != JobState::Queued.word() {
+            return vec![self];
+        }
+        let mut jobs_of: BTreeMap<Option<&'static str>, Vec<i64>> = BTreeMap::new();
+        for job in std::mem::take(&mut self.jobs) {
+            let after = reasons.partition_point(|run| job_number(run.first) <= job);
+            let run = after.checked_sub(1).and_then(|place| reasons.get(place));
+            let reason = run.filter(|run| job <= job_number(run.last)).map(|run| run.reason);
+            jobs_of.entry(reason).or_default().push(job);
+        }
+        let of = jobs_of.into_iter().map(|(reason, jobs)| Self {
+            jobs,
+            reason: reason.map(str::to_owned),
+            ..self.clone()
+        });
+        of.collect()
+    }
+
     /// Adds a run for each job; if they are folded, for all with consecutive numbers.
     fn add_runs(mut self, is_folded: bool, runs: &mut Vec<JobRun>) {
         self.jobs.sort_unstable();
@@ -274,6 +305,7 @@ struct JobRun {
 async fn waiting(
     at: &mut PgConnection,
     query: &RecordQuery,
+    has_reasons: bool,
 ) -> Result<Vec<WaitingGroup>, StoreError> {
     sqlx::query_as!(
         WaitingGroup,
@@ -305,7 +337,7 @@ async fn waiting(
         "#,
         query.numbers.is_none(),
         query.numbers.as_deref().unwrap_or_default(),
-        query.reasons,
+        has_reasons,
         query.users.as_deref() as Option<&[String]>,
         query.names.as_deref() as Option<&[String]>,
         query.submitted_until,
@@ -313,6 +345,77 @@ async fn waiting(
     .fetch_all(at)
     .await
     .map_err(StoreError::while_trying_to("list the waiting jobs"))
+}
+
+/// Lists the jobs that never ran and were not updated, without the reasons of their wait. Most tasks of an array have
+/// consecutive numbers: the database counts them, and lists only those of the other arrays.
+async fn waiting_ranges(
+    at: &mut PgConnection,
+    query: &RecordQuery,
+) -> Result<Vec<WaitingGroup>, StoreError> {
+    let action = "count the waiting jobs";
+    let rows = sqlx::query!(
+        r#"
+        SELECT g.submission AS "submission!", g.state AS "state!", g.first AS "first!", g.last AS "last!",
+               g.number AS "number!", s.array_first, s.job_name, s.user_name, s.accepted_at, s.partition
+          FROM (SELECT submission, state, min(job) AS first, max(job) AS last, count(*) AS number
+                  FROM jobs
+                 WHERE ended_at IS NULL AND last_attempt IS NULL AND updates IS NULL
+                 GROUP BY submission, state) AS g
+          JOIN submissions AS s ON s.first_job = g.submission
+         WHERE ($1::text[] IS NULL OR s.user_name = ANY ($1))
+           AND ($2::text[] IS NULL OR s.job_name = ANY ($2))
+           AND ($3::timestamptz IS NULL OR s.accepted_at <= $3)
+        "#,
+        query.users.as_deref() as Option<&[String]>,
+        query.names.as_deref() as Option<&[String]>,
+        query.submitted_until,
+    )
+    .fetch_all(&mut *at)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    let has_gaps = |first: i64, last: i64, number: i64| last - first + 1 != number;
+    let scattered: Vec<i64> = rows
+        .iter()
+        .filter(|row| has_gaps(row.first, row.last, row.number))
+        .map(|row| row.submission)
+        .collect();
+    let mut listed: BTreeMap<(i64, String), Vec<i64>> = BTreeMap::new();
+    if !scattered.is_empty() {
+        let found = sqlx::query!(
+            r#"
+            SELECT submission, state, array_agg(job) AS "jobs!"
+              FROM jobs
+             WHERE (submission = ANY ($1) AND submission <> job OR job = ANY ($1))
+               AND ended_at IS NULL AND last_attempt IS NULL AND updates IS NULL
+             GROUP BY submission, state
+            "#,
+            &scattered,
+        )
+        .fetch_all(at)
+        .await
+        .map_err(StoreError::while_trying_to(action))?;
+        listed.extend(found.into_iter().map(|row| ((row.submission, row.state), row.jobs)));
+    }
+    let groups = rows.into_iter().map(|row| {
+        let jobs = match has_gaps(row.first, row.last, row.number) {
+            // A job that moved on between the two statements is among the others.
+            true => listed.remove(&(row.submission, row.state.clone())).unwrap_or_default(),
+            false => (row.first..=row.last).collect(),
+        };
+        WaitingGroup {
+            submission: row.submission,
+            state: row.state,
+            reason: None,
+            jobs,
+            array_first: row.array_first,
+            job_name: row.job_name,
+            user_name: row.user_name,
+            accepted_at: row.accepted_at,
+            partition: row.partition,
+        }
+    });
+    Ok(groups.filter(|group| !group.jobs.is_empty()).collect())
 }
 
 /// Lists the other jobs. The parts of the union are disjoint: a job is named, or it has not ended, or it ended recently.
@@ -634,6 +737,27 @@ mod tests {
             accepted_at: OffsetDateTime::UNIX_EPOCH,
             partition: None,
         }
+    }
+
+    #[test]
+    fn a_group_is_divided_by_the_reasons_that_are_known_and_held_jobs_have_none() {
+        let run = |first: u64, last: u64, reason: &'static str| WaitReasonRun {
+            first: JobId::from_number(first),
+            last: JobId::from_number(last),
+            reason,
+        };
+        let reasons = [run(40, 50, "priority"), run(51, 52, "resources"), run(60, 60, "priority")];
+        let unknown = WaitingGroup { reason: None, ..group(&[60, 50, 51, 52, 53]) };
+        let held = WaitingGroup { state: "held".to_owned(), ..unknown.clone() };
+
+        let divided: Vec<_> = unknown.by_reason(&reasons);
+
+        let shown: Vec<_> =
+            divided.iter().map(|one| (one.reason.as_deref(), one.jobs.clone())).collect();
+        let expected =
+            [(None, vec![53]), (Some("priority"), vec![60, 50]), (Some("resources"), vec![51, 52])];
+        assert_eq!(shown, expected);
+        assert_eq!(held.clone().by_reason(&reasons), [held]);
     }
 
     #[test]
