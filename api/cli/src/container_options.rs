@@ -29,16 +29,10 @@ pub struct ContainerOptions {
 pub enum BadContainerOptions {
     /// An option about a container, where there is none.
     #[error("{option} needs a container: write --container IMAGE as well")]
-    NoContainer {
-        /// The option.
-        option: &'static str,
-    },
+    NoContainer { option: &'static str },
     /// The path of an image is not text.
     #[error("the path {} is not valid UTF-8, and can't be sent", path.display())]
-    PathNotText {
-        /// The path.
-        path: PathBuf,
-    },
+    PathNotText { path: PathBuf },
 }
 
 impl ContainerOptions {

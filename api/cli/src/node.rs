@@ -73,7 +73,7 @@ impl Invite {
         let mut invited = Vec::new();
         for name in &self.names {
             let invitation = session.client.invite_node(name, &request).await?;
-            // At once: if a later name is refused, the earlier ones are invited all the same.
+            // At once: if a later name is refused, the earlier ones are invited.
             if !session.json {
                 session.remark(&format!(
                     "Run this on {} before {}; it works once. The authority's fingerprint, which is the last \

@@ -107,7 +107,6 @@ async fn send_one(
     Ok(1)
 }
 
-/// A process of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct JobProcess {
     pid: Pid,

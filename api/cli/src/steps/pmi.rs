@@ -31,14 +31,12 @@ const MAPPING: &str = "PMI_process_mapping";
 pub enum RankAction {
     /// This process gets an answer.
     Answer {
-        /// Its rank.
         rank: usize,
         /// What it gets.
         bytes: Vec<u8>,
     },
     /// A process ends the step (`MPI_Abort`).
     Abort {
-        /// Its rank.
         rank: usize,
         /// Its reason, for people.
         reason: String,

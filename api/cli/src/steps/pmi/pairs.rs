@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{RankReply, RankRequest, ReceivedCommand};
 
-/// Digits of the length.
+/// A PMI-2 message begins with its length, in this many digits.
 const LENGTH_DIGITS: usize = 6;
 
 /// Takes the next request from what has arrived; `None` if it is not complete.
