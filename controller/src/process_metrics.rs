@@ -46,7 +46,7 @@ impl ProcessMetrics {
             "Time from the submit of a job to its first placement.",
         );
         Self {
-            ready: gauge(metric::READY, "Whether the controller leads and serves requests."),
+            ready: gauge(metric::READY, "Whether the controller leads and its database answers."),
             renewals: HistogramVec::new(renewals.buckets(RENEWAL_SECONDS.to_vec()), &["result"])
                 .expect(WELL_FORMED),
             waits: Histogram::with_opts(waits.buckets(WAIT_SECONDS.to_vec())).expect(WELL_FORMED),

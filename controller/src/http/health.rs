@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use actix_web::http::header::LOCATION;
 use actix_web::web::Data;
 use actix_web::{HttpRequest, HttpResponse, get};
+use futures_util::future::join;
 use serde_json::json;
 use tessera_api_types::JobCounts;
 use tokio::sync::Mutex;
@@ -59,20 +60,24 @@ pub(super) async fn livez() -> HttpResponse {
 )]
 #[get("/readyz")]
 pub(super) async fn readyz(state: Data<State>) -> Result<HttpResponse, ApiError> {
-    let readiness = state.ports.readiness.borrow().clone();
-    match readiness {
+    match readiness(&state).await {
         Readiness::Ready { epoch } => {
-            match timeout(PART_WITHIN, state.reads().answers()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => {
-                    let reason = "the database does not respond".to_owned();
-                    return Err(ApiError::Unavailable { reason });
-                }
-            }
             Ok(HttpResponse::Ok().json(json!({ "status": "ready", "epoch": epoch })))
         }
         Readiness::NotReady { reason } => Err(ApiError::Unavailable { reason }),
     }
+}
+
+/// Returns whether requests can be served now. A controller without work notices only this way that its database
+/// is gone.
+async fn readiness(state: &State) -> Readiness {
+    let readiness = state.ports.readiness.borrow().clone();
+    if let Readiness::Ready { .. } = readiness
+        && !matches!(timeout(PART_WITHIN, state.reads().answers()).await, Ok(Ok(())))
+    {
+        return Readiness::NotReady { reason: "the database does not respond".to_owned() };
+    }
+    readiness
 }
 
 /// Returns the metrics, as Prometheus reads them.
@@ -91,7 +96,8 @@ pub(super) async fn prometheus(
     state: Data<State>,
 ) -> Result<HttpResponse, ApiError> {
     // A part that doesn't answer leaves its metrics as they were: the other metrics matter more.
-    if let Some(counts) = counts(&state).await {
+    let (counts, readiness) = join(counts(&state), readiness(&state)).await;
+    if let Some(counts) = counts {
         metrics::show_jobs(&counts);
     }
     if let Ok(Ok(nodes)) = timeout(PART_WITHIN, state.nodes()).await {
@@ -101,8 +107,7 @@ pub(super) async fn prometheus(
     if let Ok(Ok(power)) = timeout(PART_WITHIN, power).await {
         metrics::show_power(&power);
     }
-    let ready = matches!(*state.ports.readiness.borrow(), Readiness::Ready { .. });
-    process_metrics::export(ready);
+    process_metrics::export(matches!(readiness, Readiness::Ready { .. }));
     figures::export_figures(&state.ports.figures.fresh());
     let text = metrics::exposition().map_err(|error| {
         tracing::error!(%error, "metrics not written");
