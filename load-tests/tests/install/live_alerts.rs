@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, script};
-use tessera_load_tests::console::{done, tessera};
+use tessera_load_tests::console::done;
 use tessera_load_tests::daemon::Daemon;
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::{http, ports, wait};
