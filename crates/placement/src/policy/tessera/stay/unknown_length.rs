@@ -16,7 +16,7 @@ use crate::view::QueuedJob;
 
 /// How many jobs there are for each GPU from which on any size suits, while more jobs seem to arrive. Chosen on seeds
 /// 301 to 310: with 2, the mean of `fragments`, whose jobs need no large slices, is 4 % longer.
-const CROWDED: f64 = 1.4;
+const CROWDED: f64 = 1.25;
 
 /// The same if no more jobs seem to arrive: no later job needs the space then. Chosen on seeds 1 to 30, for batches
 /// of 5 to 20 jobs; a GPU has seven slices.
@@ -41,7 +41,9 @@ impl<'c> StayRound<'c> {
     pub(super) fn prefer_lasting(&self, job: &QueuedJob, sized: &mut SizedJob<'c>, others: f64) {
         // A quota is soon used up by large slices, and then the user's other jobs wait.
         let has_quota = self.quotas.as_ref().is_some_and(|quotas| quotas.left_for(job).is_some());
-        if job.gpu == GpuRequest::Unknown || has_quota || self.horizon.sees_few() {
+        // Space is scarce once a job has a reservation.
+        let is_scarce = !self.reservations.is_empty();
+        if job.gpu == GpuRequest::Unknown || has_quota || is_scarce || self.horizon.sees_few() {
             return;
         }
         let gpus: f64 = self.kinds.iter().map(|kind| f64::from(kind.count)).sum();
