@@ -22,6 +22,8 @@ const NOW: Millis = Millis::from_secs(100_000);
 struct KnownFacts {
     /// Seconds on a whole A100; on a slice the time grows in proportion as the slice is smaller.
     times: BTreeMap<u64, u64>,
+    /// The compute slices on which the job's task ran. On larger slices it is guessed to be no faster.
+    seen: BTreeMap<u64, u8>,
     /// Time limits in seconds.
     limits: BTreeMap<u64, u64>,
     /// When jobs began, in seconds before now.
@@ -64,7 +66,9 @@ impl Predictor for KnownFacts {
         let secs = self.times.get(&job.number())?;
         // A slice is equally fast on every model: four make an A30, and seven an A100 or H100.
         let own = u64::from(profile.compute_slices).max(1);
-        Some(RunTime::measured(Millis::from_secs(secs * 7 / own)))
+        let seen = self.seen.get(&job.number()).copied().map(u64::from);
+        let time = Millis::from_secs(secs * 7 / own.min(seen.unwrap_or(own)));
+        Some(RunTime { time, is_measured: seen.is_none_or(|seen| seen == own) })
     }
 }
 
@@ -169,6 +173,75 @@ fn jobs_with_deadlines_are_first_and_the_earliest_deadline_before_later_ones() {
     assert_eq!(started(&decide(&known, &view, &jobs)), [3].into());
 }
 
+/// Running jobs that were submitted at different times, on so many of eight GPUs: more jobs seem to arrive.
+fn partly_busy(busy: u64) -> (ClusterView, KnownFacts) {
+    let slots = |gpu: u64| (0..7_u8).map(move |slot| (slot, 1_000 + 10 * gpu + u64::from(slot)));
+    let full = |gpu: u64| {
+        let held: Vec<_> = slots(gpu).map(|(slot, job)| ("1g.5gb", slot, taken(job))).collect();
+        a100(&held)
+    };
+    let view = cluster((0..8).map(|gpu| if gpu < busy { full(gpu) } else { a100(&[]) }));
+    let ran = (0..busy).flat_map(slots).map(|(_, job)| (job, 300 * (job - 999))).collect();
+    (view, KnownFacts { ran, ..KnownFacts::default() })
+}
+
+/// The explanation and the compute slices of the first of so many waiting jobs.
+fn first_start((view, known): &(ClusterView, KnownFacts), jobs: Vec<GpuRequest>) -> (String, u8) {
+    let mut jobs = queue(jobs);
+    just_now(&mut jobs);
+    let decided = decide(known, view, &jobs);
+    let Decision::Start { place, why, .. } = &decided[0] else {
+        panic!("{:?}", short(view, &decided))
+    };
+    let on = view.gpus.iter().find(|gpu| gpu.id == place.gpu).unwrap();
+    let profile = on.mig.as_ref().unwrap().geometry.profile(place.slot.unwrap().profile).unwrap();
+    (why.summary.clone(), profile.compute_slices)
+}
+
+#[test]
+fn a_job_of_unknown_length_gets_half_of_a_gpu_while_there_are_few_jobs() {
+    let (why, slices) = first_start(&partly_busy(1), vec![gib(4)]);
+
+    assert!(slices >= 3, "{slices}: {why}");
+    assert!(why.contains("so it gets half of a GPU if one is free"), "{why}");
+}
+
+#[test]
+fn a_job_of_unknown_length_gets_a_small_slice_once_many_jobs_run_or_wait() {
+    for (busy, waiting) in [(6, 1), (1, 60)] {
+        let (why, slices) = first_start(&partly_busy(busy), vec![gib(4); waiting]);
+
+        assert_eq!(slices, 1, "{why}");
+        assert!(why.contains("so the size leaves space for others"), "{why}");
+    }
+}
+
+#[test]
+fn a_job_of_unknown_length_takes_a_small_slice_if_no_other_is_free() {
+    let (mut view, known) = partly_busy(8);
+    view.gpus[3].instances.pop();
+
+    assert_eq!(first_start(&(view, known), vec![gib(4)]).1, 1);
+}
+
+#[test]
+fn a_batch_is_planned_however_long_its_jobs_have_waited() {
+    let view = cluster([a100(&[])]);
+    let mut jobs = queue((0..40).map(|_| gib(4)));
+    for job in &mut jobs {
+        job.submitted = NOW.minus(Millis::from_secs(13 * 3_600));
+    }
+    let times = (1..=40).map(|job| (job, 100 * job)).collect();
+    let known = KnownFacts { times, ..KnownFacts::default() };
+
+    let decided = decide(&known, &view, &jobs);
+
+    // Without a plan, eight jobs have reservations.
+    let reserved =
+        decided.iter().filter(|decision| why(decision).summary.contains("is reserved for it"));
+    assert!(reserved.count() > 8, "{:?}", short(&view, &decided));
+}
+
 #[test]
 fn a_lone_job_of_known_length_gets_a_whole_gpu() {
     let view = cluster([a100(&[])]);
@@ -198,6 +271,50 @@ fn jobs_of_known_length_go_to_the_faster_model_whatever_the_order_of_gpus() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Otherwise a task would keep the size on which it first ran.
+    #[test]
+    fn a_lone_job_gets_a_whole_gpu_whichever_slice_its_task_ran_on(
+        seconds in 60_u64..100_000,
+        slices in prop::sample::select(vec![1_u8, 2, 3, 4, 7]),
+    ) {
+        let view = cluster([a100(&[])]);
+        let known = KnownFacts {
+            times: [(1, seconds)].into(),
+            seen: [(1, slices)].into(),
+            ..KnownFacts::default()
+        };
+        let mut jobs = queue([gib(4)]);
+        just_now(&mut jobs);
+
+        prop_assert_eq!(short(&view, &decide(&known, &view, &jobs)), ["1: +7g.40gb@0 7g.40gb@0 on 0"]);
+    }
+
+    #[test]
+    fn the_plan_of_a_closed_batch_starts_jobs_where_they_fit_beside_those_that_run(
+        times in prop::collection::vec(60_u64..100_000, 1..40),
+    ) {
+        let busy = a100(&[("3g.20gb", 4, taken(100)), ("1g.5gb", 0, taken(101))]);
+        let view = cluster([a100(&[]), busy]);
+        let known = KnownFacts {
+            times: (1..).zip(times.iter().copied()).chain([(100, 900), (101, 90)]).collect(),
+            ran: [(100, 30), (101, 30)].into(),
+            ..KnownFacts::default()
+        };
+        let mut jobs = queue(times.iter().map(|_| gib(4)));
+        just_now(&mut jobs);
+
+        let decided = decide(&known, &view, &jobs);
+
+        let mut hardware = Hardware::new(&view);
+        for decision in &decided {
+            if let Decision::Start { job, place, .. } = decision {
+                hardware.start(*job, place);
+            }
+        }
+        prop_assert_eq!(decided.len(), jobs.len());
+        prop_assert!(!started(&decided).is_empty(), "{:?}", short(&view, &decided));
+    }
 
     #[test]
     fn whatever_is_known_every_start_can_be_carried_out(

@@ -11,6 +11,7 @@
 //!   end by then. The first [`DEPTH`] waiting jobs have reservations, and so has each job of a planned batch.
 //!   (EASY has one, and conservative backfill one for each job.) A free place that no reservation needs is
 //!   never withheld.
+//! - **Unknown lengths** ([`unknown_length`]). While there are few jobs, such a job prefers half of a GPU.
 //! - **Waiting for a better place**. A job whose times are known may leave a free slice to others if it is
 //!   expected to end sooner elsewhere. It then has a reservation.
 //!
@@ -25,6 +26,7 @@ mod order;
 mod plan;
 mod reservations;
 pub(super) mod sizes;
+mod unknown_length;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -473,8 +475,10 @@ impl<'c> StayRound<'c> {
         if sized.known {
             return sized;
         }
-        let others = UNKNOWN_OTHERS * others * self.scarcity() + self.horizon.arrivals_in_long_run;
-        sizes::sized(&self.kinds, self.knowledge, job, others, self.thrift)
+        let all = UNKNOWN_OTHERS * others * self.scarcity() + self.horizon.arrivals_in_long_run;
+        let mut sized = sizes::sized(&self.kinds, self.knowledge, job, all, self.thrift);
+        self.prefer_lasting(job, &mut sized, others);
+        sized
     }
 
     /// Returns when a job has to be done, if that is still possible and its times are known.

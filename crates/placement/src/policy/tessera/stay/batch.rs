@@ -23,14 +23,17 @@ impl<'c> StayRound<'c> {
             timed.known
                 && self.knowledge.jobs.facts(timed.job.id).deadline.is_none()
                 && timed.job.share.is_none()
-                && self.now.minus(timed.job.submitted) < self.patience
         };
+        // Among jobs that were submitted together, none has waited longer than the others.
+        let one_age = self.horizon.is_one_batch();
+        let aged = timed.iter().any(|timed| self.is_aged(timed.job));
         let one_rank = timed.windows(2).all(|two| two[0].job.queue_rank == two[1].job.queue_rank);
         if timed.is_empty()
             || timed.len() > PLANNED_MAX
             || gpus > PLANNED_GPUS_MAX
             || self.horizon.is_open()
             || !one_rank
+            || (aged && !one_age)
             || self.quotas.is_some()
             || timed.iter().any(|one| one.job.user != timed[0].job.user)
                 && self.knowledge.jobs.account(timed[0].job.id).is_some()

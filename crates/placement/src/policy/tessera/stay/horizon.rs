@@ -78,6 +78,12 @@ pub(super) struct StayHorizon {
     pub(super) arrivals_in_long_run: f64,
     /// Whether no more jobs seem to come.
     closed: bool,
+    /// Whether all jobs that wait or run were submitted together.
+    batch: bool,
+    /// Whether too few jobs were seen to conclude anything.
+    few: bool,
+    /// How many jobs run.
+    pub(super) running: f64,
 }
 
 impl StayHorizon {
@@ -91,7 +97,18 @@ impl StayHorizon {
         let arrivals = if closed { 0.0 } else { running * super::float_count(later) / seen };
         let few = survey.count < EVIDENCE_MIN && now - survey.newest < BATCH_MS;
         let unknown = if few { USUAL_JOBS_PER_GPU * gpus } else { LONG_RUN * arrivals };
-        Self { ms, arrivals, arrivals_in_long_run: unknown.max(LONG_RUN * arrivals), closed }
+        let arrivals_in_long_run = unknown.max(LONG_RUN * arrivals);
+        Self { ms, arrivals, arrivals_in_long_run, closed, batch, few, running }
+    }
+
+    /// Returns whether all jobs that wait or run were submitted together.
+    pub(super) const fn is_one_batch(&self) -> bool {
+        self.batch
+    }
+
+    /// Returns whether too few jobs were seen to conclude anything.
+    pub(super) const fn sees_few(&self) -> bool {
+        self.few
     }
 
     /// Returns whether more jobs seem to come.

@@ -31,8 +31,8 @@ pub(super) const PLANNED_GPUS_MAX: usize = 16;
 
 /// The number of candidates for a plan of one job; it falls with the square of the number of jobs. Chosen to
 /// limit the duration of a round.
-const CANDIDATES: usize = 400_000;
-const CANDIDATES_MIN: usize = 200;
+const CANDIDATES: usize = 1_600_000;
+const CANDIDATES_MIN: usize = 800;
 const CANDIDATES_MAX: usize = 3_000;
 
 /// The same for the least area: so many that a job's own time has no weight.
@@ -99,9 +99,25 @@ pub(super) struct PlannedJob {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Candidate {
     order: Vec<usize>,
-    /// The size of each job on each kind of GPU, as an index into the job's options; none where it must not
-    /// run.
-    sizes: Vec<Vec<Option<usize>>>,
+    sizes: Sizes,
+}
+
+/// The size of each job on each kind of GPU, as an index into the job's options; none where it must not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sizes {
+    kinds: usize,
+    /// Those of one job after those of another.
+    options: Vec<Option<usize>>,
+}
+
+impl Sizes {
+    fn of(&self, job: usize) -> &[Option<usize>] {
+        &self.options[job * self.kinds..][..self.kinds]
+    }
+
+    fn of_mut(&mut self, job: usize) -> &mut [Option<usize>] {
+        &mut self.options[job * self.kinds..][..self.kinds]
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -248,6 +264,11 @@ impl<'c> Planner<'_, 'c> {
         (0..self.kinds).map(of_kind).collect()
     }
 
+    fn sizes(&self, of: &dyn Fn(usize) -> Vec<Option<usize>>) -> Sizes {
+        let options = (0..self.jobs.len()).flat_map(of).collect();
+        Sizes { kinds: self.kinds, options }
+    }
+
     /// Sizes by price, and orders by time and by size.
     fn first_candidates(
         &self,
@@ -259,9 +280,8 @@ impl<'c> Planner<'_, 'c> {
         for factor in PRICES {
             let others = factor * float_count(self.jobs.len());
             for slower in slower {
-                let sizes: Vec<Vec<Option<usize>>> = (0..self.jobs.len())
-                    .map(|job| self.cheapest(job, (others, *slower, longest), price))
-                    .collect();
+                let sizes =
+                    self.sizes(&|job| self.cheapest(job, (others, *slower, longest), price));
                 for by in [Order::Shortest, Order::Longest, Order::Largest] {
                     let order = self.ordered(&sizes, by);
                     let candidate = Candidate { order, sizes: sizes.clone() };
@@ -272,14 +292,13 @@ impl<'c> Planner<'_, 'c> {
             }
         }
         // The family of FAR's first phase: the longest job gets its next larger size.
-        let mut sizes: Vec<Vec<Option<usize>>> = (0..self.jobs.len())
-            .map(|job| self.cheapest(job, (LEAST_AREA, f64::INFINITY, longest), price))
-            .collect();
+        let mut sizes =
+            self.sizes(&|job| self.cheapest(job, (LEAST_AREA, f64::INFINITY, longest), price));
         for _ in 0..2 * self.jobs.len() {
-            let longest = (0..sizes.len()).max_by_key(|job| self.least_ms(*job, &sizes));
+            let longest = (0..self.jobs.len()).max_by_key(|job| self.least_ms(*job, &sizes));
             let Some(longest) = longest else { break };
             let mut grown = false;
-            for size in &mut sizes[longest] {
+            for size in sizes.of_mut(longest) {
                 let Some(now) = *size else { continue };
                 let kind = self.jobs[longest].options[now].kind;
                 let faster = (0..self.ms[longest].len())
@@ -299,16 +318,16 @@ impl<'c> Planner<'_, 'c> {
     }
 
     /// Returns the time of a job on the kind of GPU on which its size is fastest.
-    fn least_ms(&self, job: usize, sizes: &[Vec<Option<usize>>]) -> u64 {
-        let times = sizes[job].iter().flatten().map(|option| self.ms[job][*option]);
+    fn least_ms(&self, job: usize, sizes: &Sizes) -> u64 {
+        let times = sizes.of(job).iter().flatten().map(|option| self.ms[job][*option]);
         times.min().unwrap_or(u64::MAX)
     }
 
-    fn ordered(&self, sizes: &[Vec<Option<usize>>], by: Order) -> Vec<usize> {
+    fn ordered(&self, sizes: &Sizes, by: Order) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.jobs.len()).collect();
         let ms = |job: &usize| self.least_ms(*job, sizes);
         let slices = |job: &usize| {
-            let profiles = sizes[*job].iter().flatten();
+            let profiles = sizes.of(*job).iter().flatten();
             let slices = profiles.map(|option| {
                 self.jobs[*job].options[*option].profile.map_or(u8::MAX, |p| p.compute_slices)
             });
@@ -333,25 +352,35 @@ impl<'c> Planner<'_, 'c> {
         for (place, gpu) in self.gpus.iter().enumerate() {
             heap.extend(gpu.ends.iter().map(|(end, slot)| Reverse((*end, place, *slot))));
         }
-        let mut pending = candidate.order.clone();
+        let mut lines = self.lines(candidate);
+        let mut pending = candidate.order.len();
         let (mut now, mut last, mut sum) = (0_u64, 0_u64, self.waited);
+        let mut full: Vec<(usize, ProfileId)> = Vec::new();
         loop {
-            let mut full: Vec<(usize, ProfileId)> = Vec::new();
-            pending.retain(|job| {
-                let found = self.first_free(*job, candidate, &busy, &mut full);
-                let Some((option, (place, slot, next))) = found else { return true };
+            full.clear();
+            for line in &mut lines {
+                line.waits = false;
+            }
+            while let Some(line) = Line::first(&lines) {
+                let job = candidate.order[lines[line].places[lines[line].served]];
+                let found = self.first_free(job, candidate, &busy, &mut full);
+                let Some((option, (place, slot, next))) = found else {
+                    lines[line].waits = true;
+                    continue;
+                };
+                lines[line].served += 1;
+                pending -= 1;
                 busy[place] = next;
-                let ends = now + self.ms[*job][option];
+                let ends = now + self.ms[job][option];
                 heap.push(Reverse((ends, place, slot)));
                 last = last.max(ends);
                 sum += u128::from(ends);
                 if let Some(note) = note.as_deref_mut() {
                     let gpu = self.gpus[place].at;
-                    note.push(PlannedJob { index: *job, option, gpu, slot, begins: now, ends });
+                    note.push(PlannedJob { index: job, option, gpu, slot, begins: now, ends });
                 }
-                false
-            });
-            if pending.is_empty() {
+            }
+            if pending == 0 {
                 break;
             }
             let Reverse((at, ..)) = *heap.peek()?;
@@ -370,6 +399,30 @@ impl<'c> Planner<'_, 'c> {
         Some(Value { makespan, sum: float_sum(sum) })
     }
 
+    /// Returns the jobs by the sizes that they may have: of those that wait for the same sizes only the first has
+    /// to be looked at.
+    fn lines(&self, candidate: &Candidate) -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        for (place, job) in candidate.order.iter().enumerate() {
+            let profile = |option: &Option<usize>| {
+                option.and_then(|option| self.jobs[*job].options[option].profile).map(|p| p.id)
+            };
+            let sizes = candidate.sizes.of(*job);
+            let same = |line: &Line| {
+                let other = candidate.order[line.places[0]];
+                candidate.sizes.of(other).iter().zip(sizes).all(|(a, b)| {
+                    let other = a.and_then(|option| self.jobs[other].options[option].profile);
+                    other.map(|p| p.id) == profile(b)
+                })
+            };
+            match lines.iter_mut().find(|line| same(line)) {
+                Some(line) => line.places.push(place),
+                None => lines.push(Line { places: vec![place], served: 0, waits: false }),
+            }
+        }
+        lines
+    }
+
     /// Returns the first of a job's sizes that is free now, the fastest kind of GPU first. `full` records
     /// those that are not free.
     fn first_free(
@@ -379,20 +432,29 @@ impl<'c> Planner<'_, 'c> {
         busy: &[MigState],
         full: &mut Vec<(usize, ProfileId)>,
     ) -> Option<(usize, (usize, Slot, MigState))> {
-        let mut sizes: Vec<usize> = candidate.sizes[job].iter().flatten().copied().collect();
-        sizes.sort_by_key(|option| self.ms[job][*option]);
-        sizes.into_iter().find_map(|option| {
+        let sizes = candidate.sizes.of(job);
+        let mut tried = 0_usize;
+        // The fastest that was not tried yet; there are a few kinds only.
+        loop {
+            let rest = (0..sizes.len()).filter(|kind| tried & (1 << kind) == 0);
+            let next = rest.filter(|kind| sizes[*kind].is_some());
+            let kind = next.min_by_key(|kind| sizes[*kind].map(|option| self.ms[job][option]))?;
+            tried |= 1 << kind;
+            let option = sizes[kind]?;
             let SizeOption { kind, profile, .. } = self.jobs[job].options[option];
-            let key = (kind, profile?.id);
+            let Some(profile) = profile else { continue };
+            let key = (kind, profile.id);
             if full.contains(&key) {
-                return None;
+                continue;
             }
-            let free = self.free_slot(busy, kind, profile?.id);
+            let free = self.free_slot(busy, kind, profile.id);
             if free.is_none() {
                 full.push(key);
             }
-            Some((option, free?))
-        })
+            if let Some(free) = free {
+                return Some((option, free));
+            }
+        }
     }
 
     /// Returns the place of a size that leaves most other places possible: on the GPU that is already the
@@ -426,9 +488,10 @@ impl<'c> Planner<'_, 'c> {
                 let option = sequence.below(self.jobs[job].options.len());
                 let kind = self.jobs[job].options[option].kind;
                 // If it has a size on another kind of GPU, too, it may also give up this kind.
-                let others = next.sizes[job].iter().flatten().count() > 1;
-                let gives_up = others && next.sizes[job][kind].is_some() && sequence.below(3) == 0;
-                next.sizes[job][kind] = (!gives_up).then_some(option);
+                let others = next.sizes.of(job).iter().flatten().count() > 1;
+                let gives_up =
+                    others && next.sizes.of(job)[kind].is_some() && sequence.below(3) == 0;
+                next.sizes.of_mut(job)[kind] = (!gives_up).then_some(option);
             }
             2 => {
                 let job = next.order.remove(at);
@@ -437,6 +500,27 @@ impl<'c> Planner<'_, 'c> {
             _ => next.order.swap(at, sequence.below(count)),
         }
         next
+    }
+}
+
+/// Jobs that wait for the same sizes.
+struct Line {
+    /// Their places in the order of service.
+    places: Vec<usize>,
+    /// How many of them have started.
+    served: usize,
+    /// Whether none of their sizes is free at present.
+    waits: bool,
+}
+
+impl Line {
+    /// Returns the line whose first job is served next.
+    fn first(lines: &[Self]) -> Option<usize> {
+        let next = |at: &usize| {
+            let line = &lines[*at];
+            line.places.get(line.served).copied().filter(|_| !line.waits)
+        };
+        (0..lines.len()).filter(|at| next(at).is_some()).min_by_key(next)
     }
 }
 

@@ -5,7 +5,7 @@ use tessera_model::mig::Profile;
 
 pub(in super::super) use super::super::rounding::float;
 use super::super::rounding::whole_ms;
-use crate::predictor::{Knowledge, Predictor};
+use crate::predictor::{Knowledge, Predictor, RunTime};
 use crate::request::SliceRequest;
 use crate::view::{ClusterView, GpuKinds, GpuView, MigView, QueuedJob};
 
@@ -119,6 +119,8 @@ pub(super) struct SizedJob<'c> {
     pub(super) least_ms: f64,
     /// Whether any of its times is known.
     pub(super) known: bool,
+    /// Whether halves of GPUs come first, because it may run for long.
+    pub(super) prefers_half: bool,
 }
 
 /// Returns the sizes that suit a job, the cheapest first.
@@ -139,6 +141,7 @@ pub(super) fn sized<'c>(
     let request = SliceRequest::of(&job.gpu, None);
     let limit = knowledge.jobs.facts(job.id).limit;
     let mut found: Vec<SizeOption<'c>> = Vec::new();
+    let mut measured: Vec<bool> = Vec::new();
     let mut known = false;
     for (kind, gpu) in kinds.iter().enumerate().filter(|(_, gpu)| gpu.count > 0) {
         for profile in suitable(gpu, &request) {
@@ -147,10 +150,13 @@ pub(super) fn sized<'c>(
                 (_, _) => None,
             };
             known |= time.is_some();
-            found.push(SizeOption { kind, profile, ms: time.unwrap_or(f64::NAN), cost: 0.0 });
+            measured.push(time.is_some_and(|run| run.is_measured));
+            let ms = time.map_or(f64::NAN, |run| float(run.time));
+            found.push(SizeOption { kind, profile, ms, cost: 0.0 });
         }
     }
     if known {
+        expect_usual_speeds(kinds, &mut found, &measured);
         // If other sizes have a time and this one has none, the job can't run on it.
         found.retain(|option| option.ms.is_finite());
     } else {
@@ -167,7 +173,35 @@ pub(super) fn sized<'c>(
     }
     price(kinds, &mut found, others, if known { thrift } else { 0.0 });
     let least_ms = found.iter().map(|option| option.ms).fold(f64::INFINITY, f64::min);
-    SizedJob { options: found, least_ms, known }
+    SizedJob { options: found, least_ms, known, prefers_half: false }
+}
+
+/// Replaces guessed times by those that jobs usually have: the time on the nearest size on which the task
+/// ran, scaled by [`SPEED_POWER`]. Sizes of the same kind of GPU are nearer than all others.
+///
+/// A guess assumes that a larger slice is no faster, and that a smaller one is slower in proportion. With it,
+/// each task would keep the size on which it first ran.
+fn expect_usual_speeds(kinds: &[GpuKind<'_>], options: &mut [SizeOption<'_>], measured: &[bool]) {
+    let sms = |option: &SizeOption<'_>| kinds[option.kind].sms_of(option.profile);
+    let seen: Vec<(usize, f64, f64)> = options
+        .iter()
+        .zip(measured)
+        .filter(|(_, measured)| **measured)
+        .map(|(option, _)| (option.kind, sms(option), option.ms))
+        .collect();
+    let guessed = options.iter_mut().zip(measured).filter(|(_, measured)| !**measured);
+    for (option, _) in guessed.filter(|(option, _)| option.ms.is_finite()) {
+        let own = sms(option);
+        let distance =
+            |(kind, from, _): &(usize, f64, f64)| (*kind != option.kind, (from / own).ln().abs());
+        let nearest = seen.iter().min_by(|a, b| {
+            let (a, b) = (distance(a), distance(b));
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+        });
+        if let Some((_, from, ms)) = nearest {
+            option.ms = ms * usual_stretch(*from, own);
+        }
+    }
 }
 
 /// Removes the sizes on which a job is hardly faster than on a smaller one of the same kind of GPU.
@@ -227,8 +261,8 @@ fn time_of(
     job: &QueuedJob,
     gpu: &GpuView,
     profile: &Profile,
-) -> Option<f64> {
-    predictor.predict_run(job.id, gpu, profile).map(|run| float(run.time))
+) -> Option<RunTime> {
+    predictor.predict_run(job.id, gpu, profile)
 }
 
 /// Returns the profiles of a kind of GPU on which a request may be served.
