@@ -107,7 +107,7 @@ pub async fn serve(endpoint: quinn::Endpoint, placer: Addr<Placer>, parts: LinkP
             let from = incoming.remote_address();
             let greeting = tokio::time::timeout(
                 HELLO_DEADLINE,
-                receive_greeting(incoming, &parts.certificates),
+                Box::pin(receive_greeting(incoming, &parts.certificates)),
             )
             .await;
             drop(greeted);
