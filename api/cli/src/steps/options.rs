@@ -122,19 +122,24 @@ impl StepMpi {
 }
 
 impl std::str::FromStr for StepMpi {
-    type Err = String;
+    type Err = UnknownMpi;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, UnknownMpi> {
         match text {
             "pmi2" | "pmi1" | "pmi" | "cray_shasta" => Ok(Self::Pmi),
             "none" => Ok(Self::None),
             "list" => Ok(Self::List),
             // Versions have their own names: pmix_v4.
             _ if text.starts_with("pmix") || text == "openmpi" => Ok(Self::Pmix),
-            _ => Err("write pmi2 or none".to_owned()),
+            _ => Err(UnknownMpi),
         }
     }
 }
+
+/// A kind of MPI that no step serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write pmi2 or none")]
+pub struct UnknownMpi;
 
 /// A step that is not possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

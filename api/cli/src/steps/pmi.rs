@@ -26,6 +26,15 @@ const MESSAGE_MAX: usize = 1 << 20;
 /// The key under which libraries look for the node of each rank.
 const MAPPING: &str = "PMI_process_mapping";
 
+/// Bytes that are no message of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum MalformedMessage {
+    #[error("a message of PMI is too long")]
+    TooLong,
+    #[error("a message of PMI-2 has no length")]
+    NoLength,
+}
+
 /// What follows from a message of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RankAction {
@@ -182,9 +191,9 @@ impl RankExchange {
             match taken {
                 Ok(Some((received, request))) => self.answer(rank, received, request, &mut actions),
                 Ok(None) => break,
-                Err(reason) => {
+                Err(malformed) => {
                     client.buffer.clear();
-                    actions.push(RankAction::Abort { rank, reason: reason.to_owned() });
+                    actions.push(RankAction::Abort { rank, reason: malformed.to_string() });
                     break;
                 }
             }

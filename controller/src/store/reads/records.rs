@@ -189,6 +189,8 @@ fn is_next(last: &JobRecord, task: &JobRecord) -> bool {
         && waits(last)
         && waits(task)
         && task.id == last.id + u64::from(last.more) + 1
+        // Members of a gang have the same index, or none.
+        && task.array_index.is_some()
         && last.array_index.and_then(|index| index.checked_add(last.more + 1)) == task.array_index
         && (&last.state, &last.reason, last.queue_rank, last.time_limit_secs, &last.dependency)
             == (&task.state, &task.reason, task.queue_rank, task.time_limit_secs, &task.dependency)
@@ -721,6 +723,8 @@ mod tests {
         assert!(!is_next(&first, &task(51, 2, "queued")), "the indexes have a gap");
         assert!(!is_next(&first, &task(51, 1, "held")));
         assert!(!is_next(&first, &JobRecord { attempts: 1, ..task(51, 1, "queued") }));
+        let member = |id: u64| JobRecord { array_index: None, ..task(id, 0, "queued") };
+        assert!(!is_next(&member(50), &member(51)), "members of a gang are one job");
         let running = task(50, 0, "running");
         assert!(!is_next(&running, &task(51, 1, "running")), "each has its own place");
     }

@@ -1,6 +1,8 @@
 //! The form of PMI-1: a command is one line of words `key=value`, as MPICH writes and reads it.
 
-use super::{KEY_MAX, MESSAGE_MAX, RankReply, RankRequest, ReceivedCommand, VALUE_MAX};
+use super::{
+    KEY_MAX, MESSAGE_MAX, MalformedMessage, RankReply, RankRequest, ReceivedCommand, VALUE_MAX,
+};
 
 /// How much was read of the only request with several lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,10 +22,10 @@ pub(super) enum SpawnLines {
 pub(super) fn next(
     buffer: &mut Vec<u8>,
     spawn: &mut SpawnLines,
-) -> Result<Option<(ReceivedCommand, RankRequest)>, &'static str> {
+) -> Result<Option<(ReceivedCommand, RankRequest)>, MalformedMessage> {
     let Some(end) = buffer.iter().position(|byte| *byte == b'\n') else {
         return match buffer.len() > MESSAGE_MAX {
-            true => Err("a message of PMI is too long"),
+            true => Err(MalformedMessage::TooLong),
             false => Ok(None),
         };
     };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{RankReply, RankRequest, ReceivedCommand};
+use super::{MalformedMessage, RankReply, RankRequest, ReceivedCommand};
 
 /// A PMI-2 message begins with its length, in this many digits.
 const LENGTH_DIGITS: usize = 6;
@@ -11,10 +11,10 @@ const LENGTH_DIGITS: usize = 6;
 /// Takes the next request from what has arrived; `None` if it is not complete.
 pub(super) fn next(
     buffer: &mut Vec<u8>,
-) -> Result<Option<(ReceivedCommand, RankRequest)>, &'static str> {
+) -> Result<Option<(ReceivedCommand, RankRequest)>, MalformedMessage> {
     let Some((head, rest)) = buffer.split_first_chunk::<LENGTH_DIGITS>() else { return Ok(None) };
     let length = std::str::from_utf8(head).ok().and_then(|text| text.trim().parse::<usize>().ok());
-    let length = length.ok_or("a message of PMI-2 has no length")?;
+    let length = length.ok_or(MalformedMessage::NoLength)?;
     let Some(text) = rest.get(..length) else { return Ok(None) };
     let request = read(&String::from_utf8_lossy(text));
     buffer.drain(..LENGTH_DIGITS + length);
