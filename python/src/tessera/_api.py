@@ -386,7 +386,7 @@ class GpuDetails(TypedDict):
 
 
 class GpuListing(TypedDict):
-    """The GPUs."""
+    """GPUs, and the node of each."""
 
     items: List[GpuDetails]
 
@@ -565,7 +565,7 @@ class JobMemory(TypedDict):
 
 
 class JobPage(TypedDict):
-    """A page of jobs."""
+    """Jobs, and where the next page begins."""
 
     items: List[JobView]
     next_cursor: NotRequired[Optional[str]]
@@ -798,7 +798,7 @@ class NodeCertificateList(TypedDict):
 
 
 class NodeCertificateView(TypedDict):
-    """A certificate of a node."""
+    """One certificate that was issued to a node."""
 
     authority: str
     expires_at: str
