@@ -11,6 +11,7 @@ use crate::session::write_out;
 
 #[derive(Args)]
 pub struct Completions {
+    /// Name of the shell
     #[arg(value_enum)]
     shell: Shell,
 }

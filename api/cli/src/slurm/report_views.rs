@@ -14,6 +14,7 @@ pub struct Seff {
     /// Accepted
     #[arg(short, long, action = ArgAction::Count)]
     debug: u8,
+    /// Number of the job, or of a task
     job: String,
 }
 
