@@ -29,6 +29,10 @@ fn printed(cluster: &Cluster, program: &str, words: &[&str]) -> String {
 
 /// Waits until a job has this reason, and checks that every place states it.
 fn check_reason(cluster: &Cluster, job: u64, reason: &str, of_slurm: &str) {
+    let in_queue = match reason {
+        "node_unavailable" => "NodeUnavailable",
+        _ => of_slurm,
+    };
     let shown = || cluster.job(job).job.reason;
     wait::until(Duration::from_secs(60), &format!("reason {reason}, not {:?}", shown()), || {
         (shown().as_deref() == Some(reason)).then_some(())
@@ -47,7 +51,7 @@ fn check_reason(cluster: &Cluster, job: u64, reason: &str, of_slurm: &str) {
     };
     let line = queue.lines().find(is_own);
     assert!(
-        line.is_some_and(|line| line.contains(&format!("({of_slurm})"))),
+        line.is_some_and(|line| line.contains(&format!("({in_queue})"))),
         "tessera queue: {queue}"
     );
     // A long list has the reasons of the leader's memory, and named jobs those of the database.
