@@ -139,7 +139,8 @@ fn serve(arguments: ServeArgs, settings: Settings) -> anyhow::Result<i32> {
     let options = database.options.clone();
     system.block_on(async {
         let settings = (arguments, settings);
-        let status = run(settings, &folder, (http, socket), options, others.handle()).await;
+        let status =
+            Box::pin(run(settings, &folder, (http, socket), options, others.handle())).await;
         if let Err(error) = status {
             tracing::error!(error = format!("{error:#}"), "can't serve");
             actix::System::current().stop_with_code(1);
