@@ -113,8 +113,8 @@ impl SupportBundle {
                 let out = out.display();
                 format!(
                     "{out}: {files} files; {missing} could not be collected (manifest.json lists them)\n\
-                     It has no scripts, outputs, environments, tokens, keys or names of users. \
-                     Look through it before you send it: tar -xzf {out}\n"
+                     It has no scripts, outputs, environments, tokens or keys. Records of jobs have no names of users, \
+                     but accounts, settings and the journal may. Look through it before you send it: tar -xzf {out}\n"
                 )
             },
         )?;
