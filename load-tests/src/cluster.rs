@@ -652,6 +652,16 @@ pub fn is_final(state: &str) -> bool {
     matches!(state, "succeeded" | "failed" | "cancelled" | "timed_out")
 }
 
+/// Starts a cluster whose only GPU is in use, so that submitted jobs are accepted, weighed and queued.
+pub fn full_cluster() -> Cluster {
+    let cluster = Plan::new().node("n1", "a30-24gb").database(Database::External).start();
+    let whole =
+        SubmitRequest { gpu_profile: Some("4g.24gb".into()), ..command(["sleep", "86400"]) };
+    let job = cluster.submit(&whole).job_id;
+    cluster.wait_job(job, SOON, "running");
+    cluster
+}
+
 /// Requests a script to run on the smallest slice.
 pub fn script(text: &str) -> SubmitRequest {
     SubmitRequest { script: Some(format!("#!/bin/sh\n{text}\n")), ..SubmitRequest::default() }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::{Value, json};
 use tessera_api_types::SubmitRequest;
-use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, command};
+use tessera_load_tests::cluster::{Cluster, command, full_cluster};
 use tessera_load_tests::lean::{Lean, get, post};
 use tessera_load_tests::load::{closed_loop, open_loop};
 use tessera_load_tests::machine::{self, Spread};
@@ -162,16 +162,6 @@ fn processor_secs(cluster: &Cluster) -> f64 {
         ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
     };
     cluster.processes().iter().filter(is_controller).map(of).sum()
-}
-
-/// A cluster whose only GPU is in use, so that submitted jobs are accepted, weighed and queued.
-fn full_cluster() -> Cluster {
-    let cluster = Plan::new().node("n1", "a30-24gb").database(Database::External).start();
-    let whole =
-        SubmitRequest { gpu_profile: Some("4g.24gb".into()), ..command(["sleep", "86400"]) };
-    let job = cluster.submit(&whole).job_id;
-    cluster.wait_job(job, SOON, "running");
-    cluster
 }
 
 fn single() -> SubmitRequest {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Parser;
 use serde_json::{Value, json};
 use tessera_api_types::{ArrayRange, SubmitRequest};
-use tessera_load_tests::cluster::{Cluster, Database, Plan, SOON, command};
+use tessera_load_tests::cluster::{SOON, full_cluster};
 use tessera_load_tests::daemon::Daemon;
 use tessera_load_tests::lean::post;
 use tessera_load_tests::load::{Outcome, closed_loop, open_loop};
@@ -125,16 +125,6 @@ fn measure_round(runtime: &Runtime, arguments: &Arguments) -> anyhow::Result<Val
         },
         "bare": shown(&ceiling),
     }))
-}
-
-/// A cluster whose only GPU is in use, so that submitted jobs are accepted, weighed and queued.
-fn full_cluster() -> Cluster {
-    let cluster = Plan::new().node("n1", "a30-24gb").database(Database::External).start();
-    let whole =
-        SubmitRequest { gpu_profile: Some("4g.24gb".into()), ..command(["sleep", "86400"]) };
-    let job = cluster.submit(&whole).job_id;
-    cluster.wait_job(job, SOON, "running");
-    cluster
 }
 
 /// Returns a typical job of a lab user: a script with a name, an environment, limits and an output file.
