@@ -8,6 +8,7 @@
 
 pub mod backoff;
 pub mod batch;
+pub mod board_power;
 pub mod container;
 pub mod dependency;
 pub mod gang;

@@ -9,52 +9,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tessera_model::mig::{Slot, catalog};
+use tessera_model::board_power::BoardPower;
+use tessera_model::mig::Slot;
 use tessera_model::{GpuId, JobId};
 
 use crate::decision::{Decision, Explanation, WaitReason};
 use crate::fair::slices;
 pub use crate::power_cap::{BadPower, CAP_WATTS_MAX, PowerCap};
 use crate::view::{ClusterView, GpuView, InstanceState, QueuedJob};
-
-/// Power limits of boards in watts, by the driver's name.
-///
-/// Source: NVIDIA's published specifications (maximum thermal design power).
-const BOARDS: [(&str, u32); 24] = [
-    ("NVIDIA A30", 165),
-    ("NVIDIA A100-SXM4-40GB", 400),
-    ("NVIDIA A100-PCIE-40GB", 250),
-    ("NVIDIA A100-SXM4-80GB", 400),
-    ("NVIDIA A100 80GB PCIe", 300),
-    ("NVIDIA A800-SXM4-40GB", 400),
-    ("NVIDIA A800-SXM4-80GB", 400),
-    ("NVIDIA A800 80GB PCIe", 300),
-    ("NVIDIA H100 80GB HBM3", 700),
-    ("NVIDIA H100 SXM5 94GB", 700),
-    ("NVIDIA H100 PCIe", 350),
-    ("NVIDIA H100 NVL", 400),
-    ("NVIDIA H800", 700),
-    ("NVIDIA H800 NVL", 400),
-    ("NVIDIA H200", 700),
-    ("NVIDIA H200 NVL", 600),
-    ("NVIDIA H20", 400),
-    ("NVIDIA B200", 1_000),
-    ("NVIDIA GB200", 1_200),
-    ("NVIDIA B300 SXM6", 1_100),
-    ("NVIDIA GB300", 1_400),
-    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 600),
-    ("NVIDIA RTX PRO 5000 Blackwell", 300),
-    ("NVIDIA RTX PRO 4500 Blackwell", 200),
-];
-
-/// The limit of a board that is not listed: as high as the highest listed one.
-const UNKNOWN_BOARD: u32 = 1_400;
-
-/// Idle power in thousandths of a board's limit: 32 of the 165 W of an A30, rounded up. Other boards are assumed
-/// to be alike.
-///
-/// Source: co-execution study, table 6.
-const IDLE_THOUSANDTHS: u32 = 194;
 
 /// The expected power of a cluster, in watts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,19 +33,19 @@ pub struct PowerUse {
 
 /// The power of one GPU, in watts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct BoardPower {
+struct GpuPower {
     idle: u64,
     limit: u64,
     /// Compute slices of the whole GPU.
     slices: u64,
 }
 
-impl BoardPower {
+impl GpuPower {
     fn of(gpu: &GpuView) -> Self {
-        let limit = board_limit(&gpu.model).unwrap_or(UNKNOWN_BOARD);
-        let idle = (limit * IDLE_THOUSANDTHS).div_ceil(1_000);
-        let whole = u64::from(slices(gpu, None)).max(1);
-        Self { idle: u64::from(idle), limit: u64::from(limit), slices: whole }
+        let listed = BoardPower::find(&gpu.model).unwrap_or(BoardPower::UNLISTED);
+        let slices = u64::from(slices(gpu, None)).max(1);
+        // The highest reading: a cap has to hold for every board of a model.
+        Self { idle: listed.idle_watts_max.into(), limit: listed.limit_watts.into(), slices }
     }
 
     /// Returns the most that a GPU draws with so many compute slices in use.
@@ -93,21 +55,10 @@ impl BoardPower {
     }
 }
 
-/// Returns the power limit of a board in watts, by the driver's name. For the key of a model of the catalogue, as
-/// simulations have it, that is the highest limit of its boards.
-fn board_limit(model: &str) -> Option<u32> {
-    let listed = |name: &str| BOARDS.iter().find(|(known, _)| *known == name);
-    let of_board = |name: &str| listed(name).map(|(_, limit)| *limit);
-    of_board(model).or_else(|| {
-        let names = &catalog::models().get(model)?.names;
-        names.iter().filter_map(|name| of_board(name)).max()
-    })
-}
-
 /// Returns the power of each GPU of a cluster. A large one has thousands of GPUs of a few models.
-fn boards(cluster: &ClusterView) -> Vec<BoardPower> {
-    let mut known: BTreeMap<(&str, u32), BoardPower> = BTreeMap::new();
-    let of = |gpu| *known.entry(kind_of(gpu)).or_insert_with(|| BoardPower::of(gpu));
+fn boards(cluster: &ClusterView) -> Vec<GpuPower> {
+    let mut known: BTreeMap<(&str, u32), GpuPower> = BTreeMap::new();
+    let of = |gpu| *known.entry(kind_of(gpu)).or_insert_with(|| GpuPower::of(gpu));
     cluster.gpus.iter().map(of).collect()
 }
 
@@ -145,7 +96,7 @@ pub fn power_use(cluster: &ClusterView) -> PowerUse {
         all.idle += board.idle;
         all.expected += board.with(used_slices(gpu));
         all.full += board.limit;
-        if !all.unknown.contains(&gpu.model) && board_limit(&gpu.model).is_none() {
+        if !all.unknown.contains(&gpu.model) && BoardPower::find(&gpu.model).is_none() {
             all.unknown.insert(gpu.model.clone());
         }
     }
@@ -158,7 +109,7 @@ struct RoundPower<'c> {
     cap: PowerCap,
     /// The place of each GPU in the cluster.
     places: BTreeMap<&'c GpuId, usize>,
-    boards: Vec<BoardPower>,
+    boards: Vec<GpuPower>,
     /// What all GPUs draw while idle.
     idle: u64,
     expected: u64,

@@ -311,8 +311,8 @@ async fn the_agent_shows_its_gpus_to_prometheus() {
     let gpu_labels = format!("{{node=\"n1\",gpu=\"{}\"", gpu.gpu);
     let expected = [
         format!("tessera_gpu_memory_used_bytes{gpu_labels}}} {}\n", 123 * MIB),
-        // Three busy slices at 17 W each, above 32 W.
-        format!("tessera_gpu_power_watts{gpu_labels}}} 83\n"),
+        // Three busy slices of an A100 with SXM at 25.563 W each, above 50 W.
+        format!("tessera_gpu_power_watts{gpu_labels}}} 126.689\n"),
         format!("tessera_slice_memory_used_bytes{gpu_labels},start=\"4\"}} {}\n", 123 * MIB),
         format!("tessera_process_memory_used_bytes{gpu_labels},start=\"4\",pid=\""),
         "tessera_agent_attempts{node=\"n1\",state=\"running\"} 1\n".to_owned(),

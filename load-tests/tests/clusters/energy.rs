@@ -112,7 +112,7 @@ fn sharing_jobs_and_idle_time_are_charged_exactly_the_counters_increase_and_thei
     });
     assert!(top.contains("n1 GPU 0") && top.contains("of 40 GiB"), "{top}");
     let series: Value = serde_json::from_str(&tessera(&cluster, &["top", "--json"])).unwrap();
-    assert!(series["items"][0]["points"][0]["power_watts"].as_f64() > Some(32.0), "{series}");
+    assert!(series["items"][0]["points"][0]["power_watts"].as_f64() > Some(50.0), "{series}");
     for name in ["a", "b"] {
         std::fs::write(cluster.scratch().join(name), "").unwrap();
     }

@@ -20,10 +20,10 @@ fn small(cluster: &Cluster) -> SubmitRequest {
 
 #[test]
 fn a_job_that_would_exceed_the_power_cap_waits_until_another_ends_and_a_new_leader_keeps_the_cap() {
-    // An A100 with SXM draws 78 W idle, and 46 W more for each of its seven slices.
+    // An A100 with SXM draws up to 60 W idle, and 49 W more for each of its seven slices.
     let mut cluster = Plan::new().node("n1", "a100-40gb").env("TESSERA_POWER_CAP", "130W").start();
     let empty = power(&cluster);
-    assert_eq!((empty.cap_watts, empty.idle_watts, empty.expected_watts), (Some(130), 78, 78));
+    assert_eq!((empty.cap_watts, empty.idle_watts, empty.expected_watts), (Some(130), 60, 60));
     assert_eq!((empty.full_watts, empty.unknown_models), (400, Vec::<String>::new()));
 
     let first = cluster.submit(&small(&cluster)).job_id;
@@ -34,12 +34,12 @@ fn a_job_that_would_exceed_the_power_cap_waits_until_another_ends_and_a_new_lead
         (explained.reason.as_deref() == Some("power_cap")).then_some(explained)
     });
     let summary = explained.summary;
-    assert!(summary.contains("power cap: the GPUs draw up to 124 of 130 W"), "{summary}");
+    assert!(summary.contains("power cap: the GPUs draw up to 109 of 130 W"), "{summary}");
     let shown = done(&cluster, &["power-cap"]);
-    assert!(shown.contains("130 W") && shown.contains("124 W at most"), "{shown}");
+    assert!(shown.contains("130 W") && shown.contains("109 W at most"), "{shown}");
 
     let metrics = cluster.call("GET", "/metrics", None).expect(200).text();
-    for line in ["{what=\"cap\"} 130", "{what=\"expected\"} 124", "{what=\"full\"} 400"] {
+    for line in ["{what=\"cap\"} 130", "{what=\"expected\"} 109", "{what=\"full\"} 400"] {
         assert!(metrics.contains(&format!("tessera_power_watts{line}\n")), "{metrics}");
     }
 
@@ -48,7 +48,7 @@ fn a_job_that_would_exceed_the_power_cap_waits_until_another_ends_and_a_new_lead
     let after = wait::until(2 * SOON, "the new leader reports the power", || {
         let answer = cluster.try_call("GET", "/v1/power", None).ok()?;
         let report: PowerReport = (answer.status == 200).then(|| answer.json())?;
-        (report.expected_watts == 124).then_some(report)
+        (report.expected_watts == 109).then_some(report)
     });
     assert_eq!(after.cap_watts, Some(130));
     assert_eq!(cluster.job(second).job.state, "queued");

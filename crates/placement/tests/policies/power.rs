@@ -49,31 +49,31 @@ fn carried_out(cluster: &ClusterView, decisions: &[Decision]) -> ClusterView {
 
 #[test]
 fn a_job_waits_that_would_exceed_the_cap_and_its_explanation_has_the_figures() {
-    // An A100 with SXM draws 78 W idle, and 46 W more for each of its seven slices.
+    // An A100 with SXM draws up to 60 W idle, and 49 W more for each of its seven slices.
     let cluster = build::cluster([a100(&[("1g.5gb", 0, taken(100))])]);
-    assert_eq!((power_use(&cluster).idle, power_use(&cluster).expected), (78, 124));
+    assert_eq!((power_use(&cluster).idle, power_use(&cluster).expected), (60, 109));
     let jobs = queue([gib(4), gib(4)]);
 
-    let decisions = decide(&capped(cluster, 170), &jobs);
+    let decisions = decide(&capped(cluster, 158), &jobs);
 
     assert_eq!(started(&decisions), [1]);
     let Some(Decision::Wait { job, reason, why }) = decisions.last() else {
         panic!("{decisions:?}")
     };
     assert_eq!((job.number(), *reason), (2, WaitReason::PowerCap));
-    assert!(why.summary.contains("power cap: the GPUs draw up to 170 of 170 W"), "{}", why.summary);
+    assert!(why.summary.contains("power cap: the GPUs draw up to 158 of 158 W"), "{}", why.summary);
     assert!(why.summary.contains("0 W are left"), "{}", why.summary);
     let remedy = why.would_start_if.as_deref().unwrap();
-    assert!(remedy.contains("jobs whose slices draw 46 W end"), "{remedy}");
+    assert!(remedy.contains("jobs whose slices draw 48 W end"), "{remedy}");
 }
 
 #[test]
 fn a_large_job_that_waits_for_power_is_not_passed_by_small_ones_forever() {
     let cluster = build::cluster([a100(&[("1g.5gb", 0, taken(100))]), a100(&[])]);
-    // A whole GPU adds 322 W, and a small slice 46 W.
+    // A whole GPU adds 340 W, and a small slice 49 W.
     let jobs = queue([gib(39), gib(4)]);
 
-    let decisions = decide(&capped(cluster, 156 + 46 + 300), &jobs);
+    let decisions = decide(&capped(cluster, 120 + 49 + 300), &jobs);
 
     assert_eq!(started(&decisions), [0_u64; 0], "{decisions:?}");
     let texts: Vec<_> = decisions
@@ -94,7 +94,7 @@ fn a_job_that_the_cap_can_never_hold_keeps_nobody_waiting() {
     let cluster = build::cluster([a100(&[])]);
     let jobs = queue([gib(39), gib(4)]);
 
-    let decisions = decide(&capped(cluster, 78 + 100), &jobs);
+    let decisions = decide(&capped(cluster, 60 + 100), &jobs);
 
     let refused = decisions.iter().find_map(|decision| match decision {
         Decision::Wait { job, reason: WaitReason::PowerCap, why } => Some((*job, why.clone())),

@@ -13,6 +13,7 @@
 //!   proportion to its sensitivity.
 //! - **Time-slicing.** Jobs run in time slices, one after another.
 
+use tessera_model::board_power::BoardPower;
 use tessera_placement::Demand;
 
 use super::number::{count, whole};
@@ -116,19 +117,28 @@ pub fn over_pcie(transfers: &[u16]) -> Vec<u64> {
     transfers.iter().map(slowed).collect()
 }
 
-/// Power of an idle A30, in milliwatts. Source: study, table 6.
-const IDLE_MILLIWATTS: u64 = 32_000;
+/// The board on which the study measured.
+const STUDY_BOARD: &str = "a30-24gb";
 
 /// Power that a thousandth of the multiprocessors adds, in milliwatts: least squares over the study's ten medium jobs
 /// (table 2). The part of the bandwidth adds nothing to it: its coefficient is negative there.
 const MULTIPROCESSOR_MILLIWATTS: f64 = 95.6;
 
-/// Returns the power of an A30 with one job, by the multiprocessors that the job keeps busy.
+/// Returns what a job adds to the idle power of a GPU, by the multiprocessors that it keeps busy. Boards other than the
+/// study's A30 are assumed to use the same part of the watts between idle and their limit.
+pub fn power_above_idle_milliwatts(demand: Demand, board: BoardPower) -> u64 {
+    let study = BoardPower::find(STUDY_BOARD).unwrap_or(board);
+    let on_study = whole(MULTIPROCESSOR_MILLIWATTS * f64::from(demand.sm));
+    on_study * board.range_milliwatts() / study.range_milliwatts().max(1)
+}
+
+/// Returns the power of an A30 with one job.
 ///
 /// The fit did not see the study's eight small jobs (table 5): its error there is 13.6 % on
 /// average. The error of a fixed 17 W for each slice is 103 %.
 pub fn power_alone_milliwatts(demand: Demand) -> u64 {
-    IDLE_MILLIWATTS + whole(MULTIPROCESSOR_MILLIWATTS * f64::from(demand.sm))
+    let board = BoardPower::find(STUDY_BOARD).unwrap_or(BoardPower::UNLISTED);
+    board.idle_milliwatts() + power_above_idle_milliwatts(demand, board)
 }
 
 /// Returns the power of a GPU whose jobs share it under MPS, over that of the same jobs one after

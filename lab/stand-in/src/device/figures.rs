@@ -2,18 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tessera_model::board_power::BoardPower;
+
 use super::{ClaimPlace, DeviceClaim, DeviceGpu, DeviceState, GpuInstance};
-
-/// Power of an idle GPU, in milliwatts.
-///
-/// Source: co-execution study, table 6 (A30).
-const IDLE_MILLIWATTS: u64 = 32_000;
-
-/// Power that one fully busy compute slice adds, in milliwatts: ResNet50 alone on an A30 draws
-/// 100.77 W on four slices, 69 W above idle.
-///
-/// Source: co-execution study, calibration table.
-const SLICE_MILLIWATTS: u64 = 17_000;
 
 /// The memory of one place, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,16 +67,16 @@ impl DeviceState {
         stated
     }
 
-    /// Returns the power that a GPU draws, in milliwatts: that of an idle one, and a share for
+    /// Returns the power that a GPU draws, in milliwatts: that of an idle board of its model, and a share for
     /// each busy compute slice.
     pub fn power_milliwatts(&self, gpu: usize) -> u64 {
-        IDLE_MILLIWATTS + self.slice_percents(gpu) * SLICE_MILLIWATTS / 100
+        self.board(gpu).idle_milliwatts() + self.busy_milliwatts(gpu)
     }
 
     /// Returns the temperature in degrees Celsius: 30 when idle, one more for each 5 W. A rule of
     /// thumb for programs that need a number.
     pub fn temperature_celsius(&self, gpu: usize) -> u64 {
-        30 + (self.power_milliwatts(gpu) - IDLE_MILLIWATTS) / 5_000
+        30 + self.busy_milliwatts(gpu) / 5_000
     }
 
     /// Returns the energy used since the node was made, in millijoules.
@@ -108,6 +99,16 @@ impl DeviceState {
         let target = &self.gpus[gpu];
         let elapsed_ms = running_ms.saturating_sub(target.settled_ms);
         target.microjoules.saturating_add(self.power_milliwatts(gpu).saturating_mul(elapsed_ms))
+    }
+
+    /// Returns what the busy compute slices of a GPU add, in milliwatts.
+    fn busy_milliwatts(&self, gpu: usize) -> u64 {
+        let slices = self.gpus[gpu].whole().profile.compute_slices;
+        self.slice_percents(gpu) * self.board(gpu).slice_milliwatts(slices) / 100
+    }
+
+    fn board(&self, gpu: usize) -> BoardPower {
+        BoardPower::find(&self.gpus[gpu].model).unwrap_or(BoardPower::UNLISTED)
     }
 
     fn gpu_memory_bytes(&self, gpu: usize) -> u64 {

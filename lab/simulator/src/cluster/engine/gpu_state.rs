@@ -1,17 +1,11 @@
 //! What one simulated GPU has in addition to its view: its cut that is under way, and its energy.
 
-use tessera_placement::Reshape;
+use tessera_model::board_power::BoardPower;
+use tessera_model::number::clamped;
+use tessera_placement::{Demand, Reshape};
 
-/// Power of an idle GPU, in milliwatts.
-///
-/// Source: co-execution study, table 6 (A30); the device model's figure.
-const IDLE_MILLIWATTS: u64 = 32_000;
-
-/// Power that a busy compute slice adds, in milliwatts: the device model's figure. ResNet50 alone on an
-/// A30 draws 100.77 W on four slices, 69 W above idle.
-///
-/// Source: co-execution study, table 2.
-const SLICE_MILLIWATTS: u64 = 17_000;
+use crate::cluster::contention;
+use crate::cluster::job::SimulatedJob;
 
 #[derive(Clone, Debug)]
 pub(super) struct GpuState {
@@ -24,6 +18,7 @@ pub(super) struct GpuState {
     pub(super) cut_until: u64,
     /// How long that trial takes once all jobs of the GPU run.
     pub(super) trial_ms: u64,
+    board: BoardPower,
     /// The present power, and the time up to which its energy is counted.
     pub(super) milliwatts: u64,
     settled: u64,
@@ -31,14 +26,16 @@ pub(super) struct GpuState {
 }
 
 impl GpuState {
-    pub(super) const fn new(key: &'static str) -> Self {
+    pub(super) fn new(key: &'static str) -> Self {
+        let board = BoardPower::find(key).unwrap_or(BoardPower::UNLISTED);
         Self {
             key,
             stamp: 0,
             after_trial: None,
             cut_until: 0,
             trial_ms: 0,
-            milliwatts: IDLE_MILLIWATTS,
+            board,
+            milliwatts: board.idle_milliwatts(),
             settled: 0,
             microjoules: 0,
         }
@@ -49,7 +46,7 @@ impl GpuState {
         let elapsed = u128::from(now.saturating_sub(self.settled));
         self.microjoules += elapsed * u128::from(self.milliwatts);
         self.settled = now;
-        self.milliwatts = IDLE_MILLIWATTS + busy_milliwatts;
+        self.milliwatts = self.board.idle_milliwatts() + busy_milliwatts;
     }
 
     /// Returns the energy of creating an instance, in addition to that of an idle GPU.
@@ -73,10 +70,18 @@ impl GpuState {
     }
 
     /// Returns what a job on this many compute slices adds to the idle power, in milliwatts.
-    pub(super) fn busy_milliwatts(job: Option<u64>, slices: u8, whole_slices: u8) -> u64 {
-        let slice = job.map_or(SLICE_MILLIWATTS, |whole| {
-            whole.saturating_sub(IDLE_MILLIWATTS) / u64::from(whole_slices.max(1))
-        });
-        slice * u64::from(slices)
+    ///
+    /// It is a part of what the job is known to draw alone on the whole GPU. Otherwise it follows from the
+    /// multiprocessors that the job keeps busy, at most those of its slice.
+    pub(super) fn busy_milliwatts(&self, job: &SimulatedJob, slices: u8, whole_slices: u8) -> u64 {
+        let (slices, all) = (u64::from(slices), u64::from(whole_slices.max(1)));
+        match (job.power_milliwatts, job.demand) {
+            (Some(whole), _) => whole.saturating_sub(self.board.idle_milliwatts()) * slices / all,
+            (None, Some(demand)) => {
+                let sm = demand.sm.min(clamped(1_000 * slices / all));
+                contention::power_above_idle_milliwatts(Demand { sm, ..demand }, self.board)
+            }
+            (None, None) => self.board.slice_milliwatts(whole_slices) * slices,
+        }
     }
 }

@@ -7,7 +7,6 @@ use tessera_model::mig::Slot;
 use tessera_model::share::SmPercent;
 use tessera_placement::{InstanceState, KernelSharer};
 
-use super::gpu_state::GpuState;
 use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, placing};
 use crate::cluster::contention::{self, ContentionSharer};
 use crate::cluster::job::{SimulatedJob, WHOLE};
@@ -61,7 +60,7 @@ impl SimulationRun<'_> {
                 let base = base_ms(job, self.gpu_states[gpu].key, slices, spot.sm);
                 let pace = base.saturating_mul(*slowed).saturating_mul(bus[*place]) / 1_000;
                 self.go_on(task, pace.max(1));
-                let alone = GpuState::busy_milliwatts(job.power_milliwatts, slices, whole_slices);
+                let alone = self.gpu_states[gpu].busy_milliwatts(job, slices, whole_slices);
                 // Under kernel-level sharing each piece of work takes the same energy as alone.
                 drawn += if is_kernel_level { alone * 1_000 / (*slowed).max(1) } else { alone };
             }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use tessera_model::board_power::BoardPower;
 use tessera_model::mig::{Geometry, Layout, Profile, Slot, StateSpace, catalog};
 use tessera_model::number::clamped;
 use tessera_model::readings::{MemoryReading, MemoryReadings, ReadingUnit};
@@ -24,6 +25,9 @@ const JOBS: usize = 100;
 const GPUS: usize = 4;
 const MODEL: &str = "a100-40gb";
 
+/// The compute slices of each of them.
+const SLICES: u8 = 7;
+
 /// How long an attempt takes to start: to load the program, its data and its checkpoint.
 const START_SECS: f64 = 20.0;
 
@@ -34,10 +38,6 @@ const ASSUMED: Millis = Millis::from_secs(30);
 /// How often readings are reported, and how old they may be when they are decided upon.
 const REPORT_SECS: f64 = 5.0;
 const DELAY: Millis = Millis::from_secs(10);
-
-/// Power of an idle GPU, and of a busy compute slice, in watts: the figures of the cluster's engine.
-const IDLE_WATTS: f64 = 32.0;
-const SLICE_WATTS: f64 = 17.0;
 
 /// A job whose memory grows.
 #[derive(Clone, Debug)]
@@ -120,7 +120,12 @@ pub(super) fn jobs() -> Vec<Finding> {
 
 /// MEMORY-JOBS-FRESH: the same with seeds on which nothing was chosen.
 pub(super) fn fresh() -> Vec<Finding> {
-    over("MEMORY-JOBS-FRESH", 700_001)
+    fresh_from(700_001)
+}
+
+/// The same with other seeds.
+pub(super) fn fresh_from(first: u64) -> Vec<Finding> {
+    over("MEMORY-JOBS-FRESH", first)
 }
 
 fn over(name: &'static str, first: u64) -> Vec<Finding> {
@@ -335,8 +340,22 @@ fn run(jobs: &[GrowingJob], sizing: Sizing) -> JobsOutcome {
         }
     }
     sums.makespan = now;
-    sums.joules += IDLE_WATTS * now * float(GPUS as u64);
+    sums.joules += idle_watts() * now * float(GPUS as u64);
     sums
+}
+
+fn board() -> BoardPower {
+    BoardPower::find(MODEL).unwrap_or(BoardPower::UNLISTED)
+}
+
+/// Returns the power of an idle GPU, in watts, as the cluster's engine counts it.
+fn idle_watts() -> f64 {
+    float(board().idle_milliwatts()) / 1e3
+}
+
+/// Returns the power that a busy compute slice adds, in watts, as the cluster's engine counts it.
+fn slice_watts() -> f64 {
+    float(board().slice_milliwatts(SLICES)) / 1e3
 }
 
 /// Begins an attempt; returns it with the energy that its slices draw.
@@ -351,7 +370,7 @@ fn begin(
     let profile = geometry.profile(slot.profile).expect("a slot that was placed has a profile");
     let course = job.course(attempt.done, profile, sizing);
     let busy = f64::from(job.slices.min(profile.compute_slices));
-    let joules = SLICE_WATTS * busy * (course.secs - START_SECS).max(0.0);
+    let joules = slice_watts() * busy * (course.secs - START_SECS).max(0.0);
     (RunningAttempt { attempt, gpu, slot, course, had: profile.memory }, joules)
 }
 
