@@ -78,6 +78,15 @@ pub fn of(name: &str) -> Option<Vec<Finding>> {
     ROWS.iter().find(|(known, ..)| *known == name).map(|(_, _, does)| does())
 }
 
+/// Runs an experiment on seeds from `first` on, on which nothing can have been chosen; `None` if it has fixed seeds.
+pub fn with_seeds_from(name: &str, first: u64) -> Option<Vec<Finding>> {
+    match name {
+        "MEMORY-FRESH" => Some(memory::fresh_from(first)),
+        "MEMORY-JOBS-FRESH" => Some(memory_jobs::fresh_from(first)),
+        _ => None,
+    }
+}
+
 /// One run.
 #[derive(Clone, Copy)]
 struct ExperimentTrial<'t> {

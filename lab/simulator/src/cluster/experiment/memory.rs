@@ -56,7 +56,12 @@ pub(super) fn series() -> Vec<Finding> {
 
 /// MEMORY-FRESH: the same with seeds on which no setting of the predictor was chosen.
 pub(super) fn fresh() -> Vec<Finding> {
-    over(SeedRange { name: "MEMORY-FRESH", first: 700_001 })
+    fresh_from(700_001)
+}
+
+/// The same with other seeds.
+pub(super) fn fresh_from(first: u64) -> Vec<Finding> {
+    over(SeedRange { name: "MEMORY-FRESH", first })
 }
 
 fn over(seeds: SeedRange) -> Vec<Finding> {
