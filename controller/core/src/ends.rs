@@ -111,7 +111,10 @@ impl AttemptChanges<'_> {
         live: &LiveAttempt,
         record: &ExitRecord,
     ) -> Option<Bytes> {
-        learn_end_memory(self.predictions, self.queue, self.inventory, attempt, live, record)
+        let watched = self.watches.live.get(&attempt);
+        let is_preallocated = watched.is_some_and(|known| known.watch.is_preallocated());
+        let of = (attempt, live, is_preallocated);
+        learn_end_memory(self.predictions, self.queue, self.inventory, of, record)
     }
 
     /// Adds a submitted job to the queue, unless it is there already.

@@ -43,12 +43,16 @@ impl AttemptChanges<'_> {
             return;
         }
         let mode = self.watches.mode_of(live);
-        if mode == MemoryPrediction::Off {
+        // A size that is learned from the attempt's end depends on this, too.
+        if mode == MemoryPrediction::Off && !report.memory.preallocated {
             return;
         }
         let terms = terms_of(self.predictions, live, now);
         let watched = self.watches.live.entry(attempt).or_default();
         watched.watch.take(&report.memory);
+        if watched.watch.is_preallocated() {
+            return;
+        }
         let peak = watched.watch.curve().peak();
         let advice = watched.watch.advise(&terms);
         let is_new = !watched.reported;
@@ -105,17 +109,19 @@ impl AttemptChanges<'_> {
         if to.is_final() {
             self.watches.moved.remove(&live.job);
         }
-        if mode == MemoryPrediction::Off || live.launch_spec.is_none() {
+        let watched = watched.unwrap_or_default();
+        let is_preallocated = watched.watch.is_preallocated();
+        let is_off = mode == MemoryPrediction::Off;
+        if live.launch_spec.is_none() || (is_off && !is_preallocated) {
             return;
         }
-        let watched = watched.unwrap_or_default();
-        let outcome = judge_end(&watched, mode, record);
+        let outcome = judge_end(&watched, mode, record).filter(|_| !is_off);
         if watched.moving && outcome.is_none() && !to.is_final() {
             let moved = MovedJob { attempt, capacity: live.gpu_memory };
             self.watches.moved.insert(live.job, moved);
         }
         let curve = watched.watch.curve();
-        let is_kept = watched.reported || curve.points.len() >= CURVE_POINTS_MIN;
+        let is_kept = watched.reported || is_preallocated || curve.points.len() >= CURVE_POINTS_MIN;
         if outcome.is_some() || is_kept {
             let mut row = GrowthRow::of(live.job, attempt, live.gpu_memory);
             row.outcome = outcome;

@@ -104,12 +104,13 @@ fn is_near(peak: Bytes, slice: Bytes) -> bool {
 
 /// Learns from the end of an attempt that had a slice to itself, or awaits its report. Returns the
 /// memory of its slice if that was too little for its task.
+///
+/// Where a framework allocated memory in advance, the peak is what it took, and not a measurement of the need.
 pub(crate) fn learn_end_memory(
     predictions: &mut Predictions,
     queue: &mut JobQueue,
     inventory: &NodeInventory,
-    attempt: AttemptId,
-    live: &LiveAttempt,
+    (attempt, live, is_preallocated): (AttemptId, &LiveAttempt, bool),
     record: &ExitRecord,
 ) -> Option<Bytes> {
     let predicted = live.run_prediction.as_ref()?;
@@ -133,6 +134,10 @@ pub(crate) fn learn_end_memory(
     let (evidence, end) = match (record.out_of_gpu_memory(), record.outcome) {
         (Some(OomEvidence::Reported | OomEvidence::Refused), _) => {
             (Some(MemoryEvidence::OutOf(slice)), None)
+        }
+        (Some(OomEvidence::Text), _) if is_preallocated => (None, None),
+        (None, Outcome::Succeeded) if is_preallocated => {
+            (Some(MemoryEvidence::Peak(Bytes::ZERO)), None)
         }
         (Some(OomEvidence::Text), _) => match live.peak {
             Some(peak) if is_near(peak, slice) => (Some(MemoryEvidence::OutOf(slice)), None),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use sqlx::PgConnection;
-use tessera_model::{AttemptId, Millis};
+use tessera_model::{AttemptId, Bytes, Millis};
 use tessera_placement::SliceKind;
 use tessera_predict::TrainedModel;
 use tessera_predict::drift::WINDOW;
@@ -115,8 +115,10 @@ pub async fn read_memory_samples(
         r#"
         SELECT p.attempt, p.task, p.gpu_model, p.ran_out_of, a.peak_gpu_memory,
                a.gpu_memory AS "gpu_memory!", p.memory_runs, p.memory_low,
-               p.memory_estimate, p.memory_high, p.memory_cautious
+               p.memory_estimate, p.memory_high, p.memory_cautious,
+               COALESCE((g.curve ->> 'preallocated')::boolean, FALSE) AS "preallocated!"
           FROM predictions AS p JOIN attempts AS a ON a.attempt = p.attempt
+          LEFT JOIN memory_growths AS g ON g.attempt = p.attempt
          WHERE p.memory_outcome_at IS NOT NULL AND p.task <> '' AND a.gpu_memory IS NOT NULL
          ORDER BY p.memory_outcome_at DESC, p.attempt DESC
          LIMIT $1
@@ -141,6 +143,7 @@ struct MemoryRow {
     memory_estimate: Option<i64>,
     memory_high: Option<i64>,
     memory_cautious: Option<bool>,
+    preallocated: bool,
 }
 
 impl TryFrom<MemoryRow> for MemorySample {
@@ -152,6 +155,7 @@ impl TryFrom<MemoryRow> for MemorySample {
         let shown = match (found.ran_out_of, found.peak_gpu_memory) {
             (Some(slice), _) => MemoryEvidence::OutOf(row.bytes("ran_out_of", slice)?),
             // Nothing was measured, but its slice was enough.
+            (None, _) if found.preallocated => MemoryEvidence::Peak(Bytes::ZERO),
             (None, peak) => MemoryEvidence::Peak(row.bytes("peak_gpu_memory", peak.unwrap_or(0))?),
         };
         Ok(Self {

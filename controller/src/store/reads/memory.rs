@@ -47,7 +47,7 @@ pub(super) async fn of_job(
                 capacity_bytes: row.number("capacity", found.capacity)?,
                 unit: unit.map_or("", |unit| unit.word()).to_owned(),
                 memory_prediction: None,
-                preallocated: false,
+                preallocated: curve.as_ref().is_some_and(|curve| curve.preallocated),
                 moved: found.moved,
                 points: curve.as_ref().map(points_of).unwrap_or_default(),
                 forecast: forecast.as_ref().map(growth_view),

@@ -86,6 +86,9 @@ pub struct MemoryCurve {
     pub unit: ReadingUnit,
     /// At most [`CURVE_POINTS_MAX`], the oldest first.
     pub points: Vec<CurvePoint>,
+    /// Whether a framework allocated memory in advance: then the curve does not show what the program needs.
+    #[serde(default)]
+    pub preallocated: bool,
     /// Readings that a point stands for.
     each: u64,
     /// Readings of the newest point.
@@ -109,7 +112,6 @@ pub struct MemoryWatch {
     predictor: PeakPredictor,
     curve: MemoryCurve,
     left_out: Bytes,
-    preallocated: bool,
     /// Milliseconds of a position.
     pace: Option<f64>,
     /// The first reading of the newest time, by which the pace is measured.
@@ -120,7 +122,7 @@ pub struct MemoryWatch {
 
 impl MemoryCurve {
     fn new(unit: ReadingUnit) -> Self {
-        Self { unit, points: Vec::new(), each: 1, newest: 0 }
+        Self { unit, points: Vec::new(), preallocated: false, each: 1, newest: 0 }
     }
 
     fn take(&mut self, position: u64, used: Bytes) {
@@ -163,7 +165,6 @@ impl MemoryWatch {
             predictor: PeakPredictor::default(),
             curve: MemoryCurve::new(unit),
             left_out: Bytes::ZERO,
-            preallocated: false,
             pace: match unit {
                 ReadingUnit::Seconds => Some(1_000.0),
                 ReadingUnit::Iterations => None,
@@ -180,7 +181,7 @@ impl MemoryWatch {
             *self = Self::new(report.unit);
         }
         self.left_out = report.left_out;
-        self.preallocated |= report.preallocated;
+        self.curve.preallocated |= report.preallocated;
         for reading in &report.readings {
             if self.last.is_some_and(|position| reading.position <= position) {
                 continue;
@@ -220,7 +221,7 @@ impl MemoryWatch {
 
     /// Returns whether a framework allocates memory in advance, so that no prediction is possible.
     pub const fn is_preallocated(&self) -> bool {
-        self.preallocated
+        self.curve.preallocated
     }
 
     /// Returns how long one position lasts, if that is known.
@@ -235,7 +236,7 @@ impl MemoryWatch {
 
     /// Decides about the attempt.
     pub fn advise(&self, terms: &WatchTerms) -> WatchAdvice {
-        if self.preallocated {
+        if self.is_preallocated() {
             return WatchAdvice::Wait;
         }
         let capacity = self.capacity(terms.capacity);

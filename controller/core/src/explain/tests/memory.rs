@@ -1,7 +1,8 @@
 //! Jobs that name no memory, with earlier runs of their tasks.
 
-use tessera_frames::cluster::{AttemptUsage, ExitRecord};
+use tessera_frames::cluster::{AttemptMemory, AttemptUsage, ExitRecord};
 use tessera_model::life::{JobState, Outcome, ProgramExit};
+use tessera_model::readings::{MemoryReadings, ReadingUnit};
 use tessera_model::sizing::SizeSource;
 use tessera_predict::memory::MemoryEvidence;
 
@@ -94,6 +95,25 @@ fn a_job_that_names_no_memory_requests_what_was_enough_for_its_task() {
     assert_eq!(after.size, (SizeSource::Learned, Some(Bytes::from_mib(40_192))));
     let other = explain(&cluster, 2).why.summary;
     assert!(!other.contains(words), "bob's task never ran: {other}");
+}
+
+/// Returns the least memory that Ada's task is known to need after a run that used 30 GiB.
+fn known_need_after(preallocated: bool) -> Bytes {
+    let mut cluster = cluster_of_two();
+    let readings = Vec::new();
+    let (unit, left_out) = (ReadingUnit::Iterations, Bytes::ZERO);
+    let memory = MemoryReadings { unit, left_out, preallocated, readings };
+    frame(&mut cluster, ToController::Memory(vec![AttemptMemory { attempt: attempt(90), memory }]));
+    had(&mut cluster, 90, gib(30));
+    runs_with(&mut cluster, 7, gib(3));
+    let task = crate::predictions::TaskFacts::of(&spec("ada", None)).task;
+    cluster.predictions.estimator.learned_size(&task).unwrap().at_least
+}
+
+#[test]
+fn memory_that_a_framework_allocated_in_advance_is_no_training_sample() {
+    assert_eq!(known_need_after(false), gib(30), "the largest of eight peaks");
+    assert_eq!(known_need_after(true), gib(3));
 }
 
 #[test]
