@@ -135,3 +135,29 @@ async fn a_job_can_switch_the_companion_off() {
     assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
     assert_eq!(written(&stage, &order).await, "False\n");
 }
+
+/// Fails if a file is not Python of an old version, or imports more than it may.
+const CHECK: &str = "
+import ast, sys
+tree = ast.parse(open(sys.argv[1]).read(), feature_version=(3, 8))
+names = set()
+for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+        names.update(alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        names.add(node.module)
+print(*sorted(names))
+";
+
+#[test]
+fn the_companion_has_the_grammar_of_python_3_8_and_imports_the_standard_library_only() {
+    let companion = concat!(env!("CARGO_MANIFEST_DIR"), "/companion/sitecustomize.py");
+
+    let checked = std::process::Command::new("python3").args(["-c", CHECK, companion]).output();
+
+    let checked = checked.unwrap();
+    let errors = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.success(), "{errors}");
+    let imported = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(imported.trim(), "importlib.util os sys threading time");
+}
