@@ -44,6 +44,8 @@ pub(crate) struct KnownJob<'c> {
     pub(crate) done: u32,
     pub(crate) gpu_request: &'c GpuRequest,
     pub(crate) user: &'c Arc<str>,
+    /// What the first kernel of an earlier attempt needed, if it waits.
+    multiprocessors: Option<u16>,
 }
 
 impl KnownJob<'_> {
@@ -164,6 +166,7 @@ impl<'c> ClusterForecast<'c> {
             limit: facts.limit.map(|limit| limit.plus(facts.grace)),
             migration_price: self.price_of_migration(known),
             memory: self.least_memory(known),
+            multiprocessors: known.multiprocessors,
             deadline: facts.deadline.map(|at| self.cluster.clock.on_boot_clock(at)),
             online: facts.online,
             ..JobFacts::default()
@@ -242,11 +245,21 @@ impl<'c> ClusterForecast<'c> {
                 done: live.done,
                 gpu_request,
                 user: &live.user,
+                multiprocessors: None,
             });
         }
         let waiting = self.cluster.queue.queued(job)?;
         let (facts, gpu_request) = (&*waiting.facts, &waiting.job.gpu);
         let user = &waiting.job.user;
-        Some(KnownJob { facts, live: None, attempt: None, done: waiting.done, gpu_request, user })
+        let (done, multiprocessors) = (waiting.done, waiting.own.multiprocessors);
+        Some(KnownJob {
+            facts,
+            live: None,
+            attempt: None,
+            done,
+            gpu_request,
+            user,
+            multiprocessors,
+        })
     }
 }

@@ -27,12 +27,16 @@ impl AttemptChanges<'_> {
         // Sharers have their own limits, and the members of a gang have one size.
         let is_alone = live.share.is_none() && live.gang.is_none();
         let Some(launch_spec) = live.launch_spec.as_mut().filter(|_| is_alone) else { return };
-        if held == Bytes::ZERO || launch_spec.own.held >= Some(held) {
+        let own = launch_spec.own;
+        let held = Some(held).filter(|held| *held > Bytes::ZERO);
+        let multiprocessors = Some(multiprocessors).filter(|number| *number > 0);
+        if held <= own.held && multiprocessors <= own.multiprocessors {
             return;
         }
-        launch_spec.own.held = Some(held);
+        launch_spec.own.held = own.held.max(held);
+        launch_spec.own.multiprocessors = own.multiprocessors.max(multiprocessors);
         self.jobs.needs.push(NeedRow { job: live.job, attempt, held, multiprocessors });
-        if held > live.gpu_memory && live.state == JobState::Running {
+        if held > Some(live.gpu_memory) && live.state == JobState::Running {
             self.outgrow(needs, now);
         }
     }

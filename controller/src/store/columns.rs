@@ -77,6 +77,15 @@ impl<K: Display> RowRef<K> {
         self.number(column, value).map(Bytes::new)
     }
 
+    /// Reads an amount of memory of an optional column.
+    pub(super) fn optional_bytes(
+        &self,
+        column: &'static str,
+        value: Option<i64>,
+    ) -> Result<Option<Bytes>, StoreError> {
+        value.map(|value| self.bytes(column, value)).transpose()
+    }
+
     /// Reads a job's number.
     pub(super) fn job(&self, column: &'static str, value: i64) -> Result<JobId, StoreError> {
         self.number(column, value).map(JobId::from_number)

@@ -109,7 +109,7 @@ pub async fn record_needs(
 struct NeedRecord {
     job: i64,
     attempt: Uuid,
-    held: i64,
+    held: Option<i64>,
     multiprocessors: Option<u16>,
 }
 
@@ -120,8 +120,8 @@ fn merged_needs(batch: &[NeedRow]) -> Vec<NeedRecord> {
     let record = |need: &NeedRow| NeedRecord {
         job: job_number(need.job),
         attempt: need.attempt.as_uuid(),
-        held: bigint(need.held.get()),
-        multiprocessors: Some(need.multiprocessors).filter(|number| *number > 0),
+        held: need.held.map(|held| bigint(held.get())),
+        multiprocessors: need.multiprocessors,
     };
     newest.into_values().map(record).collect()
 }

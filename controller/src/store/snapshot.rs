@@ -133,7 +133,7 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
     let rows = sqlx::query!(
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.done_ppm, s.user_name,
-               j.out_of_memory, j.memory_estimate, j.held_before_launch,
+               j.out_of_memory, j.memory_estimate, j.held_before_launch, j.launch_multiprocessors,
                j.updates AS "updates: Json<JobUpdate>",
                s.spec -> 'gang' AS "gang: Json<GangShape>",
                s.facts AS "facts: Json<TaskFacts>",
@@ -173,27 +173,16 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
                 facts: Arc::new(facts),
                 waited: elapsed(found.waited),
                 done: row.number("done_ppm", found.done_ppm)?,
-                own: own_memory(
-                    row,
-                    found.out_of_memory,
-                    (found.memory_estimate, found.held_before_launch),
-                )?,
+                own: OwnMemory {
+                    events: row.number("out_of_memory", found.out_of_memory)?,
+                    at_least: row.optional_bytes("memory_estimate", found.memory_estimate)?,
+                    held: row.optional_bytes("held_before_launch", found.held_before_launch)?,
+                    multiprocessors: row
+                        .optional_number("launch_multiprocessors", found.launch_multiprocessors)?,
+                },
             })
         })
         .collect()
-}
-
-/// Reads what a job's own attempts showed of its memory.
-fn own_memory(
-    row: RowRef<i64>,
-    events: i32,
-    (at_least, held): (Option<i64>, Option<i64>),
-) -> Result<OwnMemory, StoreError> {
-    Ok(OwnMemory {
-        events: row.number("out_of_memory", events)?,
-        at_least: at_least.map(|bytes| row.bytes("memory_estimate", bytes)).transpose()?,
-        held: held.map(|bytes| row.bytes("held_before_launch", bytes)).transpose()?,
-    })
 }
 
 async fn read_live_attempts(connection: &mut PgConnection) -> Result<Vec<LiveRow>, StoreError> {
@@ -357,7 +346,7 @@ pub async fn read_launch_specs(
     let rows = sqlx::query!(
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.charged, j.uncharged, j.restart_reason, s.tasks,
-               j.out_of_memory, j.memory_estimate, j.held_before_launch,
+               j.out_of_memory, j.memory_estimate, j.held_before_launch, j.launch_multiprocessors,
                j.updates AS "updates: Json<JobUpdate>",
                s.array_first, s.traceparent, s.spec AS "spec: Json<JobSpec>", j.done_ppm,
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!"
@@ -397,11 +386,13 @@ pub async fn read_launch_specs(
                 restart_reason: restart_reason.map_err(row.corrupt::<BadId>("restart_reason"))?,
                 waited: elapsed(found.waited),
                 done: row.number("done_ppm", found.done_ppm)?,
-                own: own_memory(
-                    row,
-                    found.out_of_memory,
-                    (found.memory_estimate, found.held_before_launch),
-                )?,
+                own: OwnMemory {
+                    events: row.number("out_of_memory", found.out_of_memory)?,
+                    at_least: row.optional_bytes("memory_estimate", found.memory_estimate)?,
+                    held: row.optional_bytes("held_before_launch", found.held_before_launch)?,
+                    multiprocessors: row
+                        .optional_number("launch_multiprocessors", found.launch_multiprocessors)?,
+                },
             },
         );
     }

@@ -79,6 +79,8 @@ pub struct JobFacts {
     pub migration_price: Option<Millis>,
     /// Least memory of a slice that it could be moved to, where that is known.
     pub memory: Option<Bytes>,
+    /// With so many multiprocessors its first kernel took as few steps as on a whole GPU, in an earlier attempt.
+    pub multiprocessors: Option<u16>,
     /// When the job should have ended, on the view's clock.
     pub deadline: Option<Millis>,
     /// Whether it serves requests (MMK's *online* class).

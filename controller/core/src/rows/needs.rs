@@ -9,8 +9,8 @@ pub struct NeedRow {
     pub job: JobId,
     /// The attempt whose first kernel showed it.
     pub attempt: AttemptId,
-    /// What it had allocated before its first kernel.
-    pub held: Bytes,
-    /// Multiprocessors that its first kernel needs for as few steps as the whole GPU allows; 0 if that is not known.
-    pub multiprocessors: u16,
+    /// What it had allocated before its first kernel, if anything.
+    pub held: Option<Bytes>,
+    /// Multiprocessors that its first kernel needs for as few steps as the whole GPU allows, if that is known.
+    pub multiprocessors: Option<u16>,
 }

@@ -8,7 +8,7 @@ use tessera_placement::SharingRequest;
 
 use crate::predictions::TaskFacts;
 
-/// What a job's own attempts showed about its memory.
+/// What a job's own attempts showed about its needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnMemory {
     /// How often it ran out of GPU memory.
@@ -17,6 +17,8 @@ pub struct OwnMemory {
     pub at_least: Option<Bytes>,
     /// What an attempt had allocated before its first kernel: no less is enough.
     pub held: Option<Bytes>,
+    /// The multiprocessors that the first kernel of an attempt needed for as few steps as a whole GPU takes.
+    pub multiprocessors: Option<u16>,
 }
 
 /// A job as it enters the queue.

@@ -221,7 +221,8 @@ impl Store {
         for need in &round.jobs.needs {
             let row = self.jobs.get_mut(&need.job).filter(|row| row.attempt == Some(need.attempt));
             let row = row.ok_or_else(|| format!("{:?} has another attempt", need.job))?;
-            row.own.held = row.own.held.max(Some(need.held));
+            row.own.held = row.own.held.max(need.held);
+            row.own.multiprocessors = row.own.multiprocessors.max(need.multiprocessors);
         }
         distinct(round.jobs.ended.iter().map(|e| e.job))?;
         round.jobs.ended.iter().try_for_each(|ended| self.end(ended))?;

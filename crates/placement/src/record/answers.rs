@@ -86,6 +86,8 @@ pub struct NewAnswers {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     memory: Vec<(JobId, Option<Bytes>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    multiprocessors: Vec<(JobId, Option<u16>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     deadlines: Vec<(JobId, Option<Millis>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     online: Vec<(JobId, bool)>,
@@ -141,6 +143,7 @@ impl Answers {
             push(&mut new.limits, job, &old.limit, &facts.limit);
             push(&mut new.migration_prices, job, &old.migration_price, &facts.migration_price);
             push(&mut new.memory, job, &old.memory, &facts.memory);
+            push(&mut new.multiprocessors, job, &old.multiprocessors, &facts.multiprocessors);
             push(&mut new.deadlines, job, &old.deadline, &facts.deadline);
             push(&mut new.online, job, &old.online, &facts.online);
             push(&mut new.demands, job, &old.demand, &facts.demand);
@@ -163,6 +166,7 @@ impl Answers {
         self.set(&new.limits, |facts, limit| facts.limit = limit);
         self.set(&new.migration_prices, |facts, price| facts.migration_price = price);
         self.set(&new.memory, |facts, memory| facts.memory = memory);
+        self.set(&new.multiprocessors, |facts, number| facts.multiprocessors = number);
         self.set(&new.deadlines, |facts, deadline| facts.deadline = deadline);
         self.set(&new.online, |facts, online| facts.online = online);
         self.set(&new.demands, |facts, demand| facts.demand = demand);

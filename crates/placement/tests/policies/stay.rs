@@ -33,6 +33,8 @@ struct KnownFacts {
     /// Usage of users in hours.
     used: BTreeMap<&'static str, u64>,
     users: BTreeMap<u64, &'static str>,
+    /// The multiprocessors that first kernels needed in earlier attempts.
+    multiprocessors: BTreeMap<u64, u16>,
 }
 
 impl JobTable for KnownFacts {
@@ -49,6 +51,7 @@ impl JobTable for KnownFacts {
             since: ran.map(|ran| NOW.minus(ran)),
             submitted: ran.map(|ran| NOW.minus(ran)),
             limit: self.limits.get(&job).copied().map(Millis::from_secs),
+            multiprocessors: self.multiprocessors.get(&job).copied(),
             deadline: self.deadlines.get(&job).map(|secs| NOW.plus(Millis::from_secs(*secs))),
             ..JobFacts::default()
         }
@@ -222,6 +225,25 @@ fn a_job_of_unknown_length_takes_a_small_slice_if_no_other_is_free() {
     view.gpus[3].instances.pop();
 
     assert_eq!(first_start(&(view, known), vec![gib(4)]).1, 1);
+}
+
+#[test]
+fn a_job_prefers_slices_with_the_multiprocessors_of_its_first_kernel_while_all_could_have_them() {
+    // Of 100 multiprocessors, a slice has 14, two have 28, and three have 42.
+    for (busy, needed, expected) in [(3, 25, 2), (3, 40, 3), (3, 63, 1), (1, 90, 7)] {
+        let (view, known) = partly_busy(busy);
+        let known = KnownFacts { multiprocessors: [(1, needed)].into(), ..known };
+
+        let (why, slices) = first_start(&(view, known), vec![gib(4)]);
+
+        assert_eq!(slices, expected, "{busy} GPUs, {needed} multiprocessors: {why}");
+        let names_it = why.contains(&format!("its first kernel needs {needed} multiprocessors"));
+        assert_eq!(names_it, expected > 1, "{why}");
+    }
+    let (mut view, known) = partly_busy(8);
+    view.gpus[3].instances.pop();
+    let known = KnownFacts { multiprocessors: [(1, 25)].into(), ..known };
+    assert_eq!(first_start(&(view, known), vec![gib(4)]).1, 1, "too few only slow it down");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! What a program allocates before its first kernel, and what the driver refuses it, decides about its next attempt.
 
 use super::*;
+use crate::forecast::ClusterForecast;
 use crate::memory::evidence_text;
 use tessera_frames::cluster::{AttemptNeeds, ExitRecord};
 use tessera_model::life::ProgramExit;
 use tessera_model::sizing::{MemoryPrediction, OOM_EXIT_CODE, SizeSource, next_size};
+use tessera_placement::JobTable;
 
 const HAD: Bytes = Bytes::from_mib(4_864);
 
@@ -46,13 +48,15 @@ fn a_job_that_is_interrupted_requests_no_less_than_it_had_allocated_before_its_f
     rig.step(vec![ended(1, Outcome::Lost)], Millis::from_secs(3));
 
     let [row] = &first.jobs.needs[..] else { panic!("{:?}", first.jobs.needs) };
-    assert_eq!((row.job, row.held, row.multiprocessors), (job(1), gib(3), 14));
+    assert_eq!((row.job, row.held, row.multiprocessors), (job(1), Some(gib(3)), Some(14)));
     assert!(again.jobs.needs.is_empty() && first.jobs.growths.is_empty(), "its slice holds that");
     let waiting = rig.cluster.queue.queued(job(1)).unwrap();
     let memory = waiting.memory.as_ref().unwrap();
     assert_eq!((memory.bytes, memory.source()), (gib(3), SizeSource::FirstLaunch));
     let why = evidence_text(memory);
     assert!(why.contains("it had allocated 3 GiB before its first kernel"), "{why}");
+    let forecast = ClusterForecast::new(&rig.cluster, Millis::from_secs(4));
+    assert_eq!(forecast.facts(job(1)).multiprocessors, Some(14), "for the size of its next slice");
 }
 
 #[test]

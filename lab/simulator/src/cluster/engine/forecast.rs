@@ -166,6 +166,8 @@ impl JobTable for RunPredictions<'_, '_> {
             migration_price: restore
                 .map(|restore| Millis::new(restore.saturating_add(truth.step_ms()))),
             memory: Some(task.requested),
+            // Simulated jobs launch no kernels.
+            multiprocessors: None,
             deadline: truth.deadline_ms.map(Millis::new),
             online: truth.class == JobClass::Online,
             demand: truth.demand,

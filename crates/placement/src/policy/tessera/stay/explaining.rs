@@ -124,6 +124,13 @@ pub(super) fn describe_size(
     let name = option.profile.map_or("a whole GPU", |profile| profile.name.as_str());
     let model = &kinds[option.kind].view.model;
     if !sized.known {
+        if let Some(multiprocessors) = sized.multiprocessors {
+            let _ = write!(
+                summary,
+                "; its first kernel needs {multiprocessors} multiprocessors to take as few steps as on a whole GPU, \
+                 so smaller slices come last"
+            );
+        }
         summary.push_str(match sized.prefers_half {
             true => "; how long it takes is not known, and there are few jobs, so it gets half of a GPU if one is free",
             false => "; how long it takes is not known, so the size leaves space for others",

@@ -50,6 +50,13 @@ impl<'c> GpuKind<'c> {
         compute.max(of(profile.memory_slices, whole.memory_slices))
     }
 
+    /// Returns the part of the GPU that the smallest instance with so many multiprocessors takes; all of it, if none has.
+    pub(super) fn part_with(&self, multiprocessors: u16) -> f64 {
+        let profiles = self.mig().into_iter().flat_map(MigView::plain);
+        let enough = profiles.filter(|one| self.sms_of(Some(one)) >= f64::from(multiprocessors));
+        enough.map(|one| self.part(Some(one))).fold(1.0, f64::min)
+    }
+
     /// Returns the multiprocessors of an instance.
     fn sms_of(&self, profile: Option<&Profile>) -> f64 {
         profile.map_or(self.sms, |profile| sms_of(self.view, profile))
@@ -121,6 +128,8 @@ pub(super) struct SizedJob<'c> {
     pub(super) known: bool,
     /// Whether halves of GPUs come first, because it may run for long.
     pub(super) prefers_half: bool,
+    /// Sizes with at least so many multiprocessors come first, because its first kernel needs them.
+    pub(super) multiprocessors: Option<u16>,
 }
 
 /// Returns the sizes that suit a job, the cheapest first.
@@ -173,7 +182,7 @@ pub(super) fn sized<'c>(
     }
     price(kinds, &mut found, others, if known { thrift } else { 0.0 });
     let least_ms = found.iter().map(|option| option.ms).fold(f64::INFINITY, f64::min);
-    SizedJob { options: found, least_ms, known, prefers_half: false }
+    SizedJob { options: found, least_ms, known, prefers_half: false, multiprocessors: None }
 }
 
 /// Replaces guessed times by those that jobs usually have: the time on the nearest size on which the task

@@ -6,12 +6,15 @@
 //!
 //! A job of which not even the memory is known keeps the order by cost: it may run out of memory on any slice, and
 //! then starts again.
+//!
+//! An earlier attempt may have shown how many multiprocessors the first kernel needs (warp folding, MIGM §2.2): a
+//! lower bound. Sizes with fewer come last, as long as every job could have as much.
 
 use tessera_model::spec::GpuRequest;
 
 use super::super::rounding::float_count;
 use super::StayRound;
-use super::sizes::{SizeOption, SizedJob};
+use super::sizes::{GpuKind, SizeOption, SizedJob};
 use crate::view::QueuedJob;
 
 /// How many jobs there are for each GPU from which on any size suits, while more jobs seem to arrive. Chosen on seeds
@@ -30,28 +33,40 @@ const LEAST_PART: f64 = 0.4;
 
 /// Returns the part of a GPU that a job prefers at least, with so many other jobs on so many GPUs. `is_open` is
 /// whether more jobs seem to arrive.
-fn least_part((waiting, running): (f64, f64), gpus: f64, is_open: bool) -> f64 {
-    let jobs = waiting + RUNNING * (running + 1.0);
+fn least_part(jobs: f64, gpus: f64, is_open: bool) -> f64 {
     let crowded = if is_open { CROWDED } else { CROWDED_IF_CLOSED };
     if jobs < crowded * gpus { LEAST_PART } else { 0.0 }
 }
 
 impl<'c> StayRound<'c> {
     /// Puts the sizes first that suit a job of unknown length, with `others` waiting. Equals keep their order by cost.
+    ///
+    /// Multiprocessors are preferred and never required: too few only slow a job down.
     pub(super) fn prefer_lasting(&self, job: &QueuedJob, sized: &mut SizedJob<'c>, others: f64) {
         // A quota is soon used up by large slices, and then the user's other jobs wait.
         let has_quota = self.quotas.as_ref().is_some_and(|quotas| quotas.left_for(job).is_some());
         // Space is scarce once a job has a reservation.
         let is_scarce = !self.reservations.is_empty();
-        if job.gpu == GpuRequest::Unknown || has_quota || is_scarce || self.horizon.sees_few() {
+        if has_quota || is_scarce || self.horizon.sees_few() {
             return;
         }
         let gpus: f64 = self.kinds.iter().map(|kind| f64::from(kind.count)).sum();
         let running = self.horizon.running + float_count(self.started);
-        let least = least_part((others, running), gpus, self.horizon.is_open());
+        let jobs = others + RUNNING * (running + 1.0);
+        let least = match job.gpu {
+            GpuRequest::Unknown => 0.0,
+            _ => least_part(jobs, gpus, self.horizon.is_open()),
+        };
+        let folded = self.knowledge.jobs.facts(job.id).multiprocessors;
+        let with_enough = |kind: &GpuKind<'_>| {
+            let part = folded.map_or(0.0, |multiprocessors| kind.part_with(multiprocessors));
+            if jobs * part <= gpus { part } else { 0.0 }
+        };
+        let needed: Vec<f64> = self.kinds.iter().map(|kind| with_enough(kind).max(least)).collect();
         sized.prefers_half = least > 0.0;
+        sized.multiprocessors = folded.filter(|_| needed.iter().any(|part| *part > least));
         let lacking = |option: &SizeOption<'_>| {
-            (least - self.kinds[option.kind].part(option.profile)).max(0.0)
+            (needed[option.kind] - self.kinds[option.kind].part(option.profile)).max(0.0)
         };
         sized.options.sort_by(|a, b| lacking(a).total_cmp(&lacking(b)));
     }
