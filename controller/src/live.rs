@@ -9,6 +9,7 @@ use tessera_control::site::Site;
 use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, RetentionTime};
 use tessera_placement::power::PowerCap;
+use tessera_placement::preemption::PreemptionRules;
 
 use crate::clock;
 use crate::host_names::HostNames;
@@ -44,6 +45,8 @@ pub struct PlacementSettings {
     pub migration_cooldown: Millis,
     /// What is done about running jobs whose memory is predicted to exceed their slices.
     pub memory_prediction: MemoryPrediction,
+    /// Which online jobs send offline jobs back to the queue.
+    pub preemption: PreemptionRules,
     /// The most power that all GPUs may draw together.
     pub power_cap: Option<PowerCap>,
 }
@@ -54,6 +57,7 @@ impl PlacementSettings {
         cluster.set_improve_budget(self.improve_for, Arc::new(clock::Running::start()));
         cluster.set_migration_cooldown(self.migration_cooldown);
         cluster.set_memory_prediction(self.memory_prediction);
+        cluster.set_preemption_rules(self.preemption);
         cluster.set_power_cap(self.power_cap);
     }
 }

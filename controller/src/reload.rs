@@ -21,7 +21,7 @@ use crate::ports::ToPlacer;
 use crate::settings::{ServeArgs, Settings};
 
 /// The keys that a reload changes. All others are read at the start only.
-pub const LIVE_KEYS: [&str; 20] = [
+pub const LIVE_KEYS: [&str; 21] = [
     "accounts",
     "admins",
     "features",
@@ -36,6 +36,7 @@ pub const LIVE_KEYS: [&str; 20] = [
     "operators",
     "partitions",
     "power-cap",
+    "preemption",
     "qos",
     "quotas",
     "share-default",

@@ -13,6 +13,7 @@ use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, NodeName, RetentionTime};
 use tessera_placement::policy::PolicyOptions;
 use tessera_placement::power::PowerCap;
+use tessera_placement::preemption::{PreemptionMode, PreemptionRules};
 
 use crate::live::PlacementSettings;
 use crate::notifications::{MailSettings, WebhookSettings};
@@ -144,6 +145,11 @@ pub struct ServeArgs {
     /// they state it: off, advise or act [default: advise].
     #[arg(long, env = "TESSERA_MEMORY_PREDICTION", value_name = "WHAT")]
     pub memory_prediction: Option<MemoryPrediction>,
+    /// Which offline jobs an online job without a place sends back to the queue: off (none), checkpoint
+    /// (those that write a checkpoint when they are stopped) or requeue (others, too); the file's table
+    /// preemption has the limits [default: checkpoint].
+    #[arg(long, env = "TESSERA_PREEMPTION", value_name = "WHICH")]
+    pub preemption: Option<PreemptionMode>,
     /// How many milliseconds a round may spend on improving placements by exchanging and migrating
     /// jobs, under policy tessera; 0 disables it [default: 10].
     #[arg(long, env = "TESSERA_IMPROVE_FOR", value_name = "MILLISECONDS",
@@ -245,6 +251,7 @@ struct File {
     partitions: Option<BTreeMap<String, PartitionSettings>>,
     qos: Option<BTreeMap<String, QosSettings>>,
     features: Option<BTreeMap<String, String>>,
+    preemption: Option<PreemptionRules>,
     share_gpus: Option<bool>,
     share_default: Option<ShareDefault>,
     usage_half_life: Option<RetentionTime>,
@@ -292,6 +299,8 @@ pub struct Settings {
     pub migration_cooldown: u64,
     /// What is done about running jobs whose memory is predicted to exceed their slices.
     pub memory_prediction: MemoryPrediction,
+    /// Which online jobs send offline jobs back to the queue.
+    pub preemption: PreemptionRules,
     /// How many milliseconds a round may spend on improving placements.
     pub improve_for: u64,
     /// How many seconds pass between looks for new runs.
@@ -381,6 +390,13 @@ impl Settings {
                 .memory_prediction
                 .or(file.memory_prediction)
                 .unwrap_or(MemoryPrediction::Advise),
+            preemption: PreemptionRules {
+                online_over_offline: args
+                    .preemption
+                    .or(file.preemption.map(|rules| rules.online_over_offline))
+                    .unwrap_or_default(),
+                ..file.preemption.unwrap_or_default()
+            },
             improve_for: args.improve_for.or(file.improve_for).unwrap_or(IMPROVE_FOR_MS),
             learn_every: args.learn_every.or(file.learn_every).unwrap_or(LEARN_EVERY_SECS).max(1),
             energy: args.energy.or(file.energy).unwrap_or(PolicyOptions::DEFAULT.energy_percent),
@@ -556,6 +572,7 @@ impl Settings {
             improve_for: Duration::from_millis(self.improve_for),
             migration_cooldown: Millis::from_secs(self.migration_cooldown),
             memory_prediction: self.memory_prediction,
+            preemption: self.preemption,
             power_cap: self.power_cap,
         }
     }
@@ -742,6 +759,26 @@ mod tests {
         assert!(shown.contains("[oidc.roles]\ngpu-operators = \"operator\""), "{shown}");
         let wrong = read(&text.replace("\"operator\"", "\"boss\"")).unwrap_err();
         assert!(wrong.contains("boss") && wrong.contains("admin"), "{wrong}");
+    }
+
+    #[test]
+    fn class_rules_are_a_table_of_the_file_and_each_wrong_one_names_what_was_expected() {
+        let read = |text: &str| toml::from_str::<File>(text).map_err(|error| error.to_string());
+        let text =
+            "[preemption]\nonline-over-offline = \"requeue\"\nmin-run = 60\nmost-per-job = 1";
+        let rules = read(text).unwrap().preemption.unwrap();
+        assert_eq!(rules.online_over_offline, PreemptionMode::Requeue);
+        assert_eq!((rules.min_run, rules.most_per_job), (Millis::from_secs(60), 1));
+        assert_eq!(rules.patience, PreemptionRules::default().patience);
+        let wrong = read("[preemption]\nonline-over-offline = \"always\"").unwrap_err();
+        assert!(wrong.contains("always") && wrong.contains("checkpoint"), "{wrong}");
+        let wrong = read("[preemption]\nminimum = 3").unwrap_err();
+        assert!(wrong.contains("minimum") && wrong.contains("min-run"), "{wrong}");
+        let shown = toml::to_string(&Settings::resolve(&args()).unwrap().shown()).unwrap();
+        assert!(shown.contains("[preemption]\nonline-over-offline = \"checkpoint\""), "{shown}");
+        let off = ServeArgs { preemption: Some(PreemptionMode::Off), ..args() };
+        let settings = Settings::resolve(&off).unwrap();
+        assert_eq!(settings.preemption.online_over_offline, PreemptionMode::Off);
     }
 
     #[test]

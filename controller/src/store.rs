@@ -20,6 +20,7 @@ pub mod node_certificates;
 pub mod nodes;
 pub mod notifications;
 pub mod predictions;
+pub mod preemptions;
 pub mod private;
 pub mod reads;
 pub mod recent_usage;

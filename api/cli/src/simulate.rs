@@ -16,6 +16,7 @@ use tessera_lab_policies::all_names;
 use tessera_placement::Policy;
 use tessera_placement::policy::is_settable;
 use tessera_placement::power::PowerCap;
+use tessera_placement::preemption::{PreemptionMode, PreemptionRules};
 use tessera_simulator::cluster::bounds::WorkloadBounds;
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::metrics::{RunOutcome, Summary};
@@ -89,6 +90,10 @@ pub struct Simulate {
     /// of submit --share auto); by default as in --overheads
     #[arg(long, value_name = "WHO", value_parser = parse_sharing)]
     share: Option<SimulatedSharing>,
+    /// Which offline jobs an online job without a place sends back to the queue: off (none), checkpoint (those
+    /// that can be stopped and continued) or requeue (others, too); by default as in --overheads
+    #[arg(long, value_name = "WHICH")]
+    preemption: Option<PreemptionMode>,
     /// What the policies know of run times: known, learned (during the run, as a new controller
     /// does) or unknown; by default as in --overheads
     #[arg(long, value_name = "KNOWLEDGE", value_parser = parse_run_time_knowledge)]
@@ -307,6 +312,12 @@ impl Simulate {
             kernel_sharing: self.kernel_sharing.unwrap_or(known.kernel_sharing),
             times: self.times.unwrap_or(known.times),
             sharing: self.share.unwrap_or(known.sharing),
+            preemption: match self.preemption {
+                Some(online_over_offline) => {
+                    PreemptionRules { online_over_offline, ..PreemptionRules::default() }
+                }
+                None => known.preemption,
+            },
             ..known
         })
     }

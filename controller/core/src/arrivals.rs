@@ -42,7 +42,9 @@ pub(crate) fn enqueue(
     let memory = memory_request(predictions, inventory, &declared, &facts, own, gang);
     let (gpu, share) = sized(&declared, share, memory.as_ref());
     let place = (!facts.rules.place.is_open()).then(|| Arc::new(facts.rules.place.clone()));
-    let job = QueuedJob { id: job, gpu, user, share, auto, queue_rank, submitted, gang, place };
+    let online = facts.online;
+    let job =
+        QueuedJob { id: job, gpu, user, share, auto, queue_rank, submitted, online, gang, place };
     let (attempts, reason) = (tried, None);
     let reasons = Vec::from_iter(reason);
     queue.enqueue(WaitingJob {

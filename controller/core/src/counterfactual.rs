@@ -106,6 +106,7 @@ pub(crate) fn start_placement(decision: Decision, job: JobId) -> Option<JobPlace
                 share: None,
             })
         }
+        Decision::Preempt { preemption, .. } => (preemption.job == job).then_some(preemption.place),
         Decision::Wait { .. } => None,
     }
 }

@@ -5,7 +5,7 @@
 //! end that has to come first. The run time depends on the slice on which the job is expected to
 //! start.
 
-use tessera_model::spec::JobSpec;
+use tessera_model::spec::{Class, JobSpec};
 use tessera_model::{GangMember, JobId, Millis};
 use tessera_placement::{Basis, Prediction, QueuedJob};
 
@@ -63,6 +63,7 @@ impl ClusterState {
             share: None,
             // The prediction does not cover co-location.
             auto: None,
+            online: spec.class == Class::Online,
             queue_rank: spec.queue_rank,
             submitted: now,
             gang: new.first().and_then(|job| job.gang),

@@ -67,6 +67,7 @@ impl AttemptChanges<'_> {
         };
         let event = JobEvent::Ended { outcome: record.outcome, verdict };
         let to = live.state.on(event).expect("a live attempt's job can always end");
+        self.end_preemption(attempt, &live, &mut record, to);
         let run_times = self.predictions.learn_end(&live, &record);
         let ran_out_of = self.learn_end_memory(attempt, &live, &record);
         let done = self.predictions.record_checkpoint(&live, run_times);

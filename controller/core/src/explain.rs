@@ -31,7 +31,10 @@ pub struct ExplainQuery {
 pub(crate) fn wait_of(decision: &Decision, job: JobId) -> Option<(WaitReason, Explanation)> {
     match decision {
         Decision::Wait { job: of, reason, why } if *of == job => Some((*reason, why.clone())),
-        Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
+        Decision::Wait { .. }
+        | Decision::Start { .. }
+        | Decision::Reshape { .. }
+        | Decision::Preempt { .. } => None,
     }
 }
 
@@ -42,6 +45,7 @@ pub(crate) fn places_job(decision: &Decision, job: JobId) -> bool {
         Decision::Reshape { reshape, .. } => {
             reshape.placements.iter().any(|placed| placed.job == job)
         }
+        Decision::Preempt { preemption, .. } => preemption.job == job,
         Decision::Wait { .. } => false,
     }
 }
@@ -50,7 +54,8 @@ fn why_of(decision: &Decision) -> Explanation {
     match decision {
         Decision::Start { why, .. }
         | Decision::Wait { why, .. }
-        | Decision::Reshape { why, .. } => why.clone(),
+        | Decision::Reshape { why, .. }
+        | Decision::Preempt { why, .. } => why.clone(),
     }
 }
 
@@ -212,6 +217,13 @@ impl ClusterState {
         line: &QueuePosition,
         now: Millis,
     ) -> Option<WaitingExplanation> {
+        let mut explained = self.explain_wait(line, now)?;
+        let lacks = WaitReason::LACKS_SLICES.iter().any(|reason| reason.word() == explained.reason);
+        explained.why.summary.push_str(&self.preemption_note(line.job, lacks, now));
+        Some(explained)
+    }
+
+    fn explain_wait(&self, line: &QueuePosition, now: Millis) -> Option<WaitingExplanation> {
         let waiting = self.queue.queued(line.job)?;
         let requested = match &waiting.job.gpu {
             GpuRequest::Memory(bytes) => Some(*bytes),
@@ -281,6 +293,10 @@ impl ClusterState {
         if let Some((reason, mut why)) = inline.iter().find_map(|d| wait_of(d, job.id)) {
             why.summary.push_str(&self.blocking_sharers(job, reason, &view, now));
             return (reason, why);
+        }
+        let preempts = |decision: &&Decision| matches!(decision, Decision::Preempt { preemption, .. } if preemption.job == job.id);
+        if let Some(decision) = inline.iter().find(preempts) {
+            return (WaitReason::AwaitingRepartition, why_of(decision));
         }
         let starts = |decision: &Decision| places_job(decision, job.id);
         if let Some(why) = inline.iter().find(|d| starts(d)).map(why_of) {

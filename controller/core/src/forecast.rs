@@ -3,6 +3,7 @@
 use crate::memory_requests::memory_needed;
 use crate::migration::checks::is_live_movable;
 use crate::predictions::TaskFacts;
+use crate::preemption::price_of;
 use crate::state::ClusterState;
 use crate::state::attempts::LiveAttempt;
 use crate::state::inventory::kind;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use tessera_model::mig::Profile;
 use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
+use tessera_placement::preemption::PreemptionPrice;
 use tessera_placement::{
     Account, Basis, GpuView, JobFacts, JobTable, Knowledge, MpsClient, Predictor, RunTime,
     SearchBudget, SpeedBasis, SpeedRange, could_hold,
@@ -72,6 +74,14 @@ impl JobTable for ClusterForecast<'_> {
 
     fn migration_price(&self, job: JobId) -> Option<Millis> {
         self.price_of_migration(&self.known(job)?)
+    }
+
+    fn may_preempt(&self, job: JobId) -> bool {
+        self.cluster.may_preempt(job, self.now)
+    }
+
+    fn preemption_price(&self, job: JobId) -> Option<PreemptionPrice> {
+        price_of(self.cluster, job, self.now)
     }
 
     fn account(&self, job: JobId) -> Option<Account> {

@@ -108,10 +108,11 @@ impl AttemptChanges<'_> {
         let Some(mut live) = self.attempts.remove(attempt) else { return };
         self.accounting.refund(&live, self.round_at);
         let Some(end) = live.end.take() else { return };
-        let record = gang.member_record(end);
+        let mut record = gang.member_record(end);
         let event = JobEvent::Ended { outcome: gang.outcome, verdict: gang.verdict };
         let state = if gang.stopping { JobState::Stopping } else { live.state };
         let to = state.on(event).expect("a live attempt's job can always end");
+        self.end_preemption(attempt, &live, &mut record, to);
         let run_times = match gang.outcome {
             Outcome::Succeeded => self.predictions.learn_end(&live, &record),
             _ => AttemptRunTimes::default(),

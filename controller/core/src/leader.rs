@@ -22,6 +22,7 @@ use tessera_frames::cluster::ToAgent;
 use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{AttemptId, JobId, Millis, NodeId, NodeName};
 use tessera_placement::power::PowerCap;
+use tessera_placement::preemption::PreemptionRules;
 
 impl ClusterState {
     /// Returns the leader's epoch.
@@ -38,6 +39,11 @@ impl ClusterState {
     /// Sets the migration cooldown: how long a job runs at least before it is migrated (again).
     pub const fn set_migration_cooldown(&mut self, cooldown: Millis) {
         self.migrations.cooldown = cooldown;
+    }
+
+    /// Sets the rules by which online jobs may send offline jobs back to the queue.
+    pub const fn set_preemption_rules(&mut self, rules: PreemptionRules) {
+        self.migrations.preemptions.rules = rules;
     }
 
     /// Sets the action on predictions that jobs exceed their slices, for jobs that set none.

@@ -60,6 +60,7 @@ mod placing;
 mod plans;
 mod predicting;
 pub mod predictions;
+mod preemption;
 pub mod queue_rules;
 mod reports;
 mod reservations;

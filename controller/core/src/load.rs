@@ -6,6 +6,7 @@ use crate::gangs::ended_before_leader;
 use crate::memory_growth::resume_growths;
 use crate::memory_requests::{measure_largest_slice, memory_request, sized};
 use crate::predictions::{TaskFacts, unknown};
+use crate::preemption::resume_preemptions;
 use crate::rows::overrides::AdminOverrideRow;
 use crate::rows::snapshot::{GpuRow, LiveRow, NodeRow, OpenPlan, StoreSnapshot};
 use crate::state::accounting::Accounting;
@@ -116,6 +117,8 @@ impl ClusterState {
         }
         let Self { attempts, migrations, watches, .. } = self;
         resume_growths(attempts, migrations, watches, &snapshot.growths, now);
+        let StoreSnapshot { preemptions, sent_back, .. } = snapshot;
+        resume_preemptions(attempts, migrations, &self.queue, preemptions, &sent_back, now);
     }
 }
 
@@ -202,6 +205,7 @@ fn live_attempt(
         request,
         facts,
         submitted: now.minus(row.waited),
+        placed: now.minus(row.ran.unwrap_or_default()),
         began: row.ran.map(|ran| now.minus(ran)),
         done: row.done,
         memory: memory.filter(|_| run_prediction.is_some()).and_then(|memory| memory.learned()),

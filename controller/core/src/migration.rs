@@ -26,6 +26,7 @@ use crate::state::overrides::OverrideTable;
 use crate::state::predictions::Predictions;
 use crate::state::queue::JobQueue;
 use crate::view::cluster_view;
+use std::collections::BTreeMap;
 use tessera_frames::cluster::StopCause;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, DecisionId, GpuId, JobId, Millis};
@@ -80,6 +81,7 @@ impl AttemptChanges<'_> {
                 self.request_migration(*attempt, until, &sound, now, new_id);
             }
             let FeasibleReshape { gpu, slots, why, .. } = sound;
+            let slots: Vec<_> = slots.into_iter().map(|(job, slot)| (job, Some(slot))).collect();
             if !slots.is_empty() {
                 self.migrations.kept.insert(gpu, KeptPlacements { slots, until, why });
             }
@@ -167,14 +169,18 @@ impl AttemptChanges<'_> {
                 if !self.queue.ranks.contains_key(&job) {
                     continue;
                 }
-                let free = self.attempts.live.values().all(|live| {
-                    live.gpu != id
-                        || self
-                            .inventory
-                            .geometry(&id)
-                            .is_some_and(|g| !overlaps(g, live.slot, slot))
-                });
-                let place = if free { self.place_for(&id, slot, limits, now) } else { None };
+                let geometry = self.inventory.geometry(&id);
+                let is_apart = |own: Option<Slot>| match (geometry, slot) {
+                    (Some(geometry), Some(slot)) => !overlaps(geometry, own, slot),
+                    (None, _) | (_, None) => false,
+                };
+                let mut live = self.attempts.live.values();
+                let free = live.all(|live| live.gpu != id || is_apart(live.slot));
+                let place = match slot {
+                    _ if !free => None,
+                    Some(slot) => self.place_for(&id, slot, limits, now),
+                    None => self.whole_place_for(&id, limits, now),
+                };
                 let Some(place) = place else {
                     kept.push((job, slot));
                     continue;
@@ -189,6 +195,28 @@ impl AttemptChanges<'_> {
                 self.migrations.kept.insert(id, KeptPlacements { slots: kept, ..placements });
             }
         }
+    }
+
+    /// Returns a free GPU with MIG off as a placement; `None` while it can't be used.
+    fn whole_place_for(
+        &self,
+        id: &GpuId,
+        limits: PlacementLimits<'_>,
+        now: Millis,
+    ) -> Option<JobPlacement> {
+        let PlacementLimits { overrides, layouts, .. } = limits;
+        let gpu = self.inventory.gpus.get(id)?;
+        let closed = overrides_of(overrides, self.inventory, gpu).closed.is_some()
+            || layouts.is_layout_requested(id)
+            || gpu.open_plan.is_some();
+        let is_whole = self.inventory.geometry(id).is_none();
+        (is_whole && !closed && self.inventory.is_available(gpu, now)).then(|| JobPlacement {
+            gpu: id.clone(),
+            slot: None,
+            steps: Vec::new(),
+            part: None,
+            share: None,
+        })
     }
 
     /// Returns a free slot as a placement, with the steps that make it; `None` while that is not
@@ -226,16 +254,25 @@ impl ClusterState {
     /// Returns the reason why a job with a kept placement waits.
     pub(crate) fn explain_kept_placement(&self, job: JobId, now: Millis) -> Option<Explanation> {
         let (gpu, slot, until) = self.migrations.kept_placement_of(job)?;
-        let requests = self.migrations.requests.iter().filter_map(|(attempt, request)| {
-            let live = self.attempts.live.get(attempt).filter(|live| live.gpu == *gpu)?;
-            let since = now.minus(request.since).get() / 1_000;
+        let moves = self.migrations.requests.iter().map(|(id, request)| (*id, request.since));
+        let stops = self.migrations.preemptions.requests.iter().filter(|(_, to)| to.by == job);
+        let mut requested: BTreeMap<AttemptId, Millis> = moves.collect();
+        let is_preempting = stops.clone().next().is_some();
+        requested.extend(stops.map(|(id, request)| (*id, request.since)));
+        let requests = requested.into_iter().filter_map(|(attempt, since)| {
+            let live = self.attempts.live.get(&attempt).filter(|live| live.gpu == *gpu)?;
+            let since = now.minus(since).get() / 1_000;
             Some(format!("job {} (requested {since} s ago)", live.job))
         });
         let requests: Vec<_> = requests.collect();
-        let place = self.inventory.placement_name(gpu, Some(slot));
-        let summary = match requests.is_empty() {
-            true => format!("{place} is being freed for it"),
-            false => format!(
+        let place = self.inventory.placement_name(gpu, slot);
+        let summary = match (requests.is_empty(), is_preempting) {
+            (true, _) => format!("{place} is being freed for it"),
+            (false, true) => format!(
+                "{place} is kept for it until offline jobs there have gone back to the queue: {}",
+                requests.join(", ")
+            ),
+            (false, false) => format!(
                 "{place} is kept for it until the jobs there have checkpointed: {}",
                 requests.join(", ")
             ),

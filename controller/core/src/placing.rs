@@ -30,6 +30,7 @@ impl ClusterState {
             // A job that a user cancelled in the meantime is absent.
             self.queue.queued(*job).is_none_or(|waiting| {
                 waiting.facts.rules.is_open()
+                    && !self.may_preempt(*job, now)
                     && !self.predictions.knows_runs_of(&waiting.facts)
                     && self.planner.settled.refuses(now, &waiting.job, &waiting.facts)
             })
@@ -60,7 +61,7 @@ impl ClusterState {
         let barred = self.barred_jobs(now);
         let (decisions, record) = self.run_policy(&view, &barred, now);
         settle(&mut self.planner, &self.queue, &self.predictions, &decisions, now);
-        let mut reshapes = Vec::new();
+        let (mut reshapes, mut preemptions) = (Vec::new(), Vec::new());
         let mut gangs: BTreeMap<JobId, Vec<PlacedMember>> = BTreeMap::new();
         let (mut changes, limits) = self.placement_changes(round);
         for decision in decisions {
@@ -80,6 +81,7 @@ impl ClusterState {
                     changes.queue.record_wait(job, reason, why, new_id, waits);
                 }
                 Decision::Reshape { reshape, why } => reshapes.push((reshape, why)),
+                Decision::Preempt { preemption, why } => preemptions.push((preemption, why)),
             }
         }
         for members in gangs.into_values() {
@@ -87,6 +89,9 @@ impl ClusterState {
         }
         if !reshapes.is_empty() {
             changes.begin_reshapes(reshapes, &view, limits, now, new_id);
+        }
+        for (preemption, why) in preemptions {
+            changes.begin_preemption(&preemption, why, now, new_id);
         }
         for (job, reason) in barred.into_iter().take(LOOK_AT_MAX) {
             let Some(waiting) = self.queue.queued(job) else { continue };

@@ -121,6 +121,7 @@ impl AttemptChanges<'_> {
         let change =
             JobStateChange { job: live.job, attempt: Some(attempt), state: JobState::Running };
         self.effects.push(RoundEffect::Moved(change));
+        self.resume_sent_back(attempt, now);
     }
 
     /// Ends an attempt that its node reports as ended, and acknowledges the report.

@@ -252,6 +252,7 @@ impl AttemptChanges<'_> {
             request: waiting.job.gpu,
             facts: waiting.facts,
             submitted: waiting.job.submitted,
+            placed: self.round_at,
             began: None,
             done: waiting.done,
             run_prediction: reservation.run_prediction.clone(),

@@ -5,7 +5,7 @@
 use crate::commands::operator::{OperatorOutcome, OperatorRefusal};
 use crate::commands::{CommandResult, JobStateChange};
 use crate::rollback::DatabaseRollback;
-use crate::rows::{growth, idle, needs, nodes, overrides, transitions, updates};
+use crate::rows::{growth, idle, needs, nodes, overrides, preemptions, transitions, updates};
 use std::sync::Arc;
 use tessera_frames::cluster::{AttemptUsage, GpuReport, ToAgent};
 use tessera_model::dependency::DependencyQuestion;
@@ -92,6 +92,8 @@ pub struct JobWrites {
     pub growths: Vec<growth::GrowthRow>,
     /// Decisions about jobs whose GPUs do nothing.
     pub idle: Vec<idle::IdleRow>,
+    /// Jobs that are sent back to the queue for others, and that run again.
+    pub preemptions: Vec<preemptions::PreemptionRow>,
     /// What jobs need at least, as first kernels showed it.
     pub needs: Vec<needs::NeedRow>,
     /// Waiting jobs whose reasons changed.
@@ -189,6 +191,7 @@ impl JobWrites {
             && self.migrations.is_empty()
             && self.growths.is_empty()
             && self.idle.is_empty()
+            && self.preemptions.is_empty()
             && self.needs.is_empty()
             && self.waits.is_empty()
     }

@@ -7,6 +7,7 @@ pub mod idle;
 pub mod needs;
 pub mod nodes;
 pub mod overrides;
+pub mod preemptions;
 pub mod snapshot;
 pub mod submitted;
 pub mod transitions;

@@ -8,6 +8,7 @@ mod checks;
 mod events;
 mod leader;
 mod machine;
+mod preemptions;
 mod random;
 mod restless;
 mod store;
@@ -39,20 +40,24 @@ const STEPS_TO_THE_END: usize = 3_000;
 const SEEDS: u64 = 400;
 
 /// Events that must occur in some run, or the simulation proves nothing.
-const SOMETIMES: [&str; 32] = [
+const SOMETIMES: [&str; 36] = [
     "a commit failed",
     "a commit's answer was lost",
     "a connection broke",
     "a gang ended",
     "a gang lost a member",
     "a gang was placed",
+    "a gang was requested to leave for an online job",
     "a gang was requeued together",
     "a GPU vanished",
     "a growing job was requested to move",
     "a held job was released",
     "a job moved",
+    "a job that was sent back resumed",
     "a job was announced during a reload",
+    "a job was requested to leave for an online one",
     "a job was requested to move",
+    "a job was sent back for an online one",
     "a machine rebooted",
     "a node was declared lost",
     "a plan failed",

@@ -23,6 +23,7 @@ pub(crate) mod migrations;
 pub(crate) mod overrides;
 pub(crate) mod planner;
 pub(crate) mod predictions;
+pub(crate) mod preemptions;
 pub(crate) mod queue;
 pub(crate) mod settled;
 pub(crate) mod watches;

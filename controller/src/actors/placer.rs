@@ -378,6 +378,7 @@ impl Placer {
         prediction_metrics::count_deadlines(&round.jobs.ended, clock::unix());
         prediction_metrics::count_growths(&round.jobs.growths);
         prediction_metrics::count_idle(&round.jobs.idle);
+        prediction_metrics::count_preemptions(&round.jobs.preemptions);
         prediction_metrics::count_memory_outcomes(cluster.take_memory_outcomes());
         prediction_metrics::export_trust(&cluster.model_status());
         cluster.remember_commanded(&round, &findings, clock::boot());

@@ -14,12 +14,22 @@ use tessera_control::answers::ModelStatus;
 use tessera_control::predictions::OutcomeCounts;
 use tessera_control::rows::growth::GrowthRow;
 use tessera_control::rows::idle::{IdleDecision, IdleRow};
+use tessera_control::rows::preemptions::{PreemptionOutcome, PreemptionRow};
 use tessera_control::rows::transitions::EndedAttempt;
 use tessera_model::Millis;
 use tessera_model::sizing::GrowthOutcome;
 
 /// From an error of 2 % to one of ten times the prediction.
 const RATIOS: [f64; 9] = [0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0, 10.0];
+
+/// A job is requested to leave.
+const REQUESTED: &str = "requested";
+/// A job that was sent back runs again.
+const RESUMED: &str = "resumed";
+
+/// All values of `outcome`.
+const PREEMPTION_OUTCOMES: [&str; 4] =
+    [REQUESTED, PreemptionOutcome::SentBack.word(), PreemptionOutcome::Ended.word(), RESUMED];
 
 struct Counters {
     error: HistogramVec,
@@ -30,6 +40,7 @@ struct Counters {
     growths: IntCounterVec,
     growth_events: IntCounterVec,
     idle: IntCounterVec,
+    preemptions: IntCounterVec,
     trusted: IntGaugeVec,
     low_confidence: IntGauge,
 }
@@ -70,12 +81,17 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         "Jobs whose GPUs did nothing for their idle timeout, or half of it.",
         &["what"],
     );
+    let preemptions = counter(
+        metric::PREEMPTIONS,
+        "Offline jobs that are sent back to the queue for online jobs.",
+        &["outcome"],
+    );
     let help = Opts::new(metric::PREDICTOR_TRUSTED, "Whether a model is trusted.");
     let trusted = IntGaugeVec::new(help, &["subject"]).expect("a constant name and label");
     let low_confidence =
         IntGauge::new(metric::LOW_CONFIDENCE_TASKS, "Tasks that get cautious memory estimates.")
             .expect("a constant name and label");
-    let all: [Box<dyn Collector>; 10] = [
+    let all: [Box<dyn Collector>; 11] = [
         Box::new(error.clone()),
         Box::new(outcomes.clone()),
         Box::new(memory.clone()),
@@ -84,6 +100,7 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         Box::new(growths.clone()),
         Box::new(growth_events.clone()),
         Box::new(idle.clone()),
+        Box::new(preemptions.clone()),
         Box::new(trusted.clone()),
         Box::new(low_confidence.clone()),
     ];
@@ -99,6 +116,7 @@ static COUNTERS: LazyLock<Counters> = LazyLock::new(|| {
         growths,
         growth_events,
         idle,
+        preemptions,
         trusted,
         low_confidence,
     }
@@ -123,6 +141,9 @@ pub fn register_series() {
     }
     for decision in IdleDecision::ALL {
         COUNTERS.idle.with_label_values(&[decision.word()]).inc_by(0);
+    }
+    for outcome in PREEMPTION_OUTCOMES {
+        COUNTERS.preemptions.with_label_values(&[outcome]).inc_by(0);
     }
     count_memory_outcomes(OutcomeCounts::default());
     count_colocation_outcomes(OutcomeCounts::default());
@@ -162,6 +183,18 @@ pub fn count_growths(growths: &[GrowthRow]) {
 pub fn count_idle(decided: &[IdleRow]) {
     for row in decided {
         COUNTERS.idle.with_label_values(&[row.decision.word()]).inc();
+    }
+}
+
+/// Counts the pre-emptions of a committed round.
+pub fn count_preemptions(rows: &[PreemptionRow]) {
+    for row in rows {
+        let outcome = match row {
+            PreemptionRow::Requested(_) => REQUESTED,
+            PreemptionRow::Ended { outcome, .. } => outcome.word(),
+            PreemptionRow::Resumed { .. } => RESUMED,
+        };
+        COUNTERS.preemptions.with_label_values(&[outcome]).inc();
     }
 }
 

@@ -7,7 +7,7 @@ use tessera_model::JobId;
 
 use super::{
     StoreError, admin_overrides, dependencies, gangs, idle_jobs, job_updates, layout_plans, leader,
-    memory_growth, nodes, notifications, rounds, snapshot, transitions, usage,
+    memory_growth, nodes, notifications, preemptions, rounds, snapshot, transitions, usage,
 };
 use tessera_control::Round;
 use tessera_control::notifications::NotificationRules;
@@ -44,10 +44,12 @@ pub async fn commit_round(
     transitions::change_shares(&mut transaction, &round.jobs.reshared).await?;
     job_updates::update_jobs(&mut transaction, &round.jobs.updated).await?;
     transitions::record_migrations(&mut transaction, &round.jobs.migrations, policy, epoch).await?;
+    preemptions::record_requests(&mut transaction, &round.jobs.preemptions, policy, epoch).await?;
     memory_growth::record_growths(&mut transaction, &round.jobs.growths).await?;
     idle_jobs::record_idle(&mut transaction, &round.jobs.idle).await?;
     memory_growth::record_needs(&mut transaction, &round.jobs.needs).await?;
     transitions::record_ends(&mut transaction, &round.jobs.ended).await?;
+    preemptions::record_ends(&mut transaction, &round.jobs.preemptions).await?;
     usage::record_usage(&mut transaction, &round.jobs.usages).await?;
     let mut findings = run_commands(&mut transaction, round).await?;
     transitions::reserve_slices(&mut transaction, &round.jobs.reservations, policy, epoch).await?;

@@ -16,7 +16,7 @@ const MEMORY: &str = "128MB";
 
 /// Returns each user's recent usage, in time on one compute slice. Past usage is weighted by half for
 /// each half-life of age; it keeps its full weight where the half-life is `None`. A sharer counts by
-/// its part of the slice, and a running attempt until now.
+/// its part of the slice, and a running attempt until now. What a job lost to one of a higher class doesn't count.
 ///
 /// # Errors
 ///
@@ -52,7 +52,9 @@ pub async fn read_recent_usage(
                        SUM(CASE WHEN $1::float8 = 0 THEN t.began - t.over
                            ELSE (exp(-$1 * t.over) - exp(-$1 * t.began)) / $1 END) AS secs
                   FROM (SELECT job, CASE WHEN share_bytes IS NOT NULL THEN gpu END AS shared_on,
-                               profile, sm_percent, share_bytes, compute_slices, placed_at, ended_at
+                               profile, sm_percent, share_bytes, compute_slices, ended_at,
+                               placed_at + uncharged_start_ms * interval '1 millisecond' AS from_at,
+                               ended_at - uncharged_end_ms * interval '1 millisecond' AS until_at
                           FROM attempts
                          WHERE live OR $2::float8 IS NULL
                             OR ended_at > now() - make_interval(secs => $2)
@@ -61,9 +63,10 @@ pub async fn read_recent_usage(
                   JOIN jobs AS j ON j.job = a.job
                   JOIN submissions AS s ON s.first_job = j.submission
                  CROSS JOIN LATERAL (
-                       SELECT GREATEST(0, date_part('epoch', now() - COALESCE(a.ended_at, now())))
-                                  AS over,
-                              GREATEST(0, date_part('epoch', now() - a.placed_at)) AS began) AS t
+                       SELECT GREATEST(0, date_part('epoch', now() - u.until)) AS over,
+                              GREATEST(0, date_part('epoch', now() - LEAST(u.until, a.from_at)))
+                                  AS began
+                         FROM (SELECT COALESCE(a.until_at, now()) AS until) AS u) AS t
                  GROUP BY s.user_name, a.profile, a.compute_slices, a.sm_percent, a.share_bytes,
                           a.shared_on) AS h
           LEFT JOIN gpus AS g ON g.gpu = h.shared_on

@@ -66,6 +66,8 @@ pub async fn read_snapshot(connection: &mut PgConnection) -> Result<StoreSnapsho
         migrations: super::predictions::read_migration_times(&mut snapshot).await?,
         checkpoints: super::predictions::read_checkpoints(&mut snapshot).await?,
         growths: super::memory_growth::read_open_growths(&mut snapshot).await?,
+        preemptions: super::preemptions::read_open(&mut snapshot).await?,
+        sent_back: super::preemptions::read_sent_back(&mut snapshot).await?,
         live,
     };
     snapshot

@@ -111,6 +111,7 @@ fn waiting_jobs<'q>(
             Decision::Reshape { reshape, .. } => {
                 reshape.placements.iter().all(|placed| placed.job != job)
             }
+            Decision::Preempt { preemption, .. } => preemption.job != job,
         })
     };
     let left: Vec<Joiner<'q>> = queue
@@ -201,7 +202,10 @@ fn join(
             Decision::Wait { job, why, .. } if *job == joiner.job.id => {
                 policy.clone_from(&why.policy);
             }
-            Decision::Start { .. } | Decision::Wait { .. } | Decision::Reshape { .. } => {}
+            Decision::Start { .. }
+            | Decision::Wait { .. }
+            | Decision::Reshape { .. }
+            | Decision::Preempt { .. } => {}
         }
     }
     let place = JobPlacement {

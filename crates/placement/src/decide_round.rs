@@ -14,6 +14,7 @@ use crate::gangs;
 use crate::policy::{Policy, SliceManner};
 use crate::power::keep_below_cap;
 use crate::predictor::{Knowledge, Predictor};
+use crate::preemption::add_preemptions;
 use crate::view::{ClusterView, GpuView, QueuedJob};
 use crate::working_state::WorkingState;
 
@@ -22,7 +23,8 @@ use crate::working_state::WorkingState;
 /// Jobs that may run only on some nodes or GPUs are decided separately, each kind of restriction on
 /// the part of the cluster that it allows. The kinds are ordered by their first jobs, and each kind
 /// sees what earlier ones started. Last, jobs that found no slice may join others
-/// ([`share_slices`]), and what exceeds the cluster's power cap waits ([`crate::power`]).
+/// ([`share_slices`]), and what exceeds the cluster's power cap waits ([`crate::power`]). Online jobs that still
+/// wait may send offline jobs back to the queue ([`crate::preemption`]).
 pub fn decide_round(
     policy: &dyn Policy,
     cluster: &ClusterView,
@@ -38,7 +40,9 @@ pub fn decide_round(
     if policy.slice_manner() != SliceManner::WholeGpus {
         share_slices(cluster, knowledge, &waiting, &mut decisions, starts_max);
     }
-    keep_below_cap(cluster, &waiting, decisions)
+    let mut decisions = keep_below_cap(cluster, &waiting, decisions);
+    add_preemptions(policy, cluster, knowledge, &waiting, &mut decisions, now);
+    decisions
 }
 
 /// Decides about each kind of restriction on places.
@@ -81,7 +85,7 @@ fn decide_kinds(
 /// Returns the cluster after starts that were decided in the same round. Partitioned GPUs on which
 /// a job starts take no other kind of job until the next round: their layout may be changing until
 /// then.
-fn with_starts<'c>(
+pub(crate) fn with_starts<'c>(
     cluster: &'c ClusterView,
     predictor: &dyn Predictor,
     decisions: &[Decision],

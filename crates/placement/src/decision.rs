@@ -7,6 +7,8 @@ use tessera_model::share::{SliceShare, SmPercent};
 use tessera_model::spec::Priority;
 use tessera_model::{Bytes, GpuId, JobId, Millis, NodeName};
 
+use crate::preemption::Preemption;
+
 /// The most candidates that one explanation names; the others are counted.
 pub const CANDIDATES_MAX: usize = 8;
 
@@ -39,6 +41,13 @@ pub enum Decision {
         /// The explanation for people.
         why: Explanation,
     },
+    /// Send running jobs back to the queue, so that a job of a higher class gets their place.
+    Preempt {
+        /// The jobs, and the place.
+        preemption: Preemption,
+        /// The explanation for the job that gets the place.
+        why: Explanation,
+    },
 }
 
 impl Decision {
@@ -47,6 +56,7 @@ impl Decision {
         match self {
             Self::Start { place, .. } => Some(&place.gpu),
             Self::Reshape { reshape, .. } => Some(&reshape.gpu),
+            Self::Preempt { preemption, .. } => Some(&preemption.place.gpu),
             Self::Wait { .. } => None,
         }
     }
@@ -192,6 +202,14 @@ impl WaitReason {
             Self::Dependency => "dependency",
             Self::DependencyNeverSatisfied => "dependency_never_satisfied",
         }
+    }
+
+    /// The reasons of jobs that wait only because other jobs have the slices.
+    pub const LACKS_SLICES: [Self; 3] = [Self::Resources, Self::Priority, Self::MigFragmentation];
+
+    /// Returns whether the job waits only because other jobs have the slices.
+    pub const fn is_lack_of_slices(self) -> bool {
+        matches!(self, Self::Resources | Self::Priority | Self::MigFragmentation)
     }
 
     /// Returns whether the wait ends without an operator, so that the job keeps its position in the

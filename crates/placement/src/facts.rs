@@ -6,6 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tessera_model::{Bytes, JobId, Millis};
 
+use crate::preemption::PreemptionPrice;
+
 /// How much of a whole GPU a job keeps busy when it runs alone on it, in thousandths.
 ///
 /// Source: co-execution study, calibration table (average SM and memory utilisation).
@@ -115,6 +117,17 @@ pub trait JobTable {
         self.facts(job).migration_price
     }
 
+    /// Returns whether a waiting job of the class `online` may send others back to the queue now. Policies request
+    /// it of no other jobs.
+    fn may_preempt(&self, _job: JobId) -> bool {
+        false
+    }
+
+    /// Returns what it costs to send a running job back to the queue; `None` if it must not be.
+    fn preemption_price(&self, _job: JobId) -> Option<PreemptionPrice> {
+        None
+    }
+
     /// Returns the account of a job, which is the same for all jobs of a user. `None` where usage
     /// is not kept, so that all jobs are equal. It is separate from the facts, since it is read for
     /// only a few jobs of each user.
@@ -128,11 +141,22 @@ pub struct KnownJobs {
     pub facts: BTreeMap<JobId, JobFacts>,
     /// The account of each job, where usage is kept.
     pub accounts: BTreeMap<JobId, Account>,
+    /// What it costs to send running jobs back to the queue, for those that may be. Online jobs may do that if
+    /// there is any.
+    pub preemption_prices: BTreeMap<JobId, PreemptionPrice>,
 }
 
 impl JobTable for KnownJobs {
     fn facts(&self, job: JobId) -> JobFacts {
         self.facts.get(&job).cloned().unwrap_or_default()
+    }
+
+    fn may_preempt(&self, _: JobId) -> bool {
+        !self.preemption_prices.is_empty()
+    }
+
+    fn preemption_price(&self, job: JobId) -> Option<PreemptionPrice> {
+        self.preemption_prices.get(&job).copied()
     }
 
     fn account(&self, job: JobId) -> Option<Account> {

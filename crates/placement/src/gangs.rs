@@ -95,7 +95,7 @@ pub(crate) fn decide<'q>(
     let started: BTreeSet<JobId> = filled.iter().filter_map(starts).collect();
     let is_reported = |decision: &Decision| match decision {
         Decision::Wait { job, .. } => !started.contains(job),
-        Decision::Start { .. } | Decision::Reshape { .. } => true,
+        Decision::Start { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => true,
     };
     let mut decisions = std::mem::take(&mut round.decisions);
     decisions.extend(decided.into_iter().filter(is_reported));
@@ -211,6 +211,6 @@ impl<'q> Gang<'q> {
 fn starts(decision: &Decision) -> Option<JobId> {
     match decision {
         Decision::Start { job, .. } => Some(*job),
-        Decision::Wait { .. } | Decision::Reshape { .. } => None,
+        Decision::Wait { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
     }
 }

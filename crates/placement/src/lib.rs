@@ -25,6 +25,7 @@ pub mod policy;
 pub mod power;
 pub mod power_cap;
 pub mod predictor;
+pub mod preemption;
 pub mod record;
 pub mod request;
 mod round;

@@ -165,7 +165,7 @@ impl<'c> RoundPower<'c> {
         let gpu = &self.cluster.gpus[at];
         let before = change.used.get(&at).copied().unwrap_or(self.used[at]);
         let after = match decision {
-            Decision::Wait { .. } => return,
+            Decision::Wait { .. } | Decision::Preempt { .. } => return,
             Decision::Start { place, .. } => {
                 let slot = (at, place.slot);
                 let joins = self.shared.contains(&slot) || !change.shared.insert(slot);
@@ -354,7 +354,8 @@ fn policy_of(decision: &Decision) -> &str {
     match decision {
         Decision::Start { why, .. }
         | Decision::Wait { why, .. }
-        | Decision::Reshape { why, .. } => &why.policy,
+        | Decision::Reshape { why, .. }
+        | Decision::Preempt { why, .. } => &why.policy,
     }
 }
 
@@ -362,7 +363,7 @@ fn policy_of(decision: &Decision) -> &str {
 fn placed_jobs(decision: &Decision) -> Vec<JobId> {
     match decision {
         Decision::Start { job, .. } => vec![*job],
-        Decision::Wait { .. } => Vec::new(),
+        Decision::Wait { .. } | Decision::Preempt { .. } => Vec::new(),
         Decision::Reshape { reshape, .. } => {
             reshape.placements.iter().map(|placed| placed.job).collect()
         }

@@ -369,6 +369,9 @@ pub struct QueuedJob {
     pub queue_rank: QueueRank,
     /// When it was accepted, on the database's clock.
     pub submitted: Millis,
+    /// Whether it is of the class `online`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub online: bool,
     /// Its membership in a gang, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<GangMember>,

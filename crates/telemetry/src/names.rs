@@ -74,6 +74,8 @@ pub mod metric {
     pub const MEMORY_GROWTH_EVENTS: &str = "tessera_memory_growth_events_total";
     /// Jobs whose GPUs did nothing for their idle timeout, or half of it.
     pub const IDLE_JOBS: &str = "tessera_idle_jobs_total";
+    /// Counter: offline jobs that are sent back to the queue for online jobs, by `outcome`.
+    pub const PREEMPTIONS: &str = "tessera_preemptions_total";
     /// Counter: predicted speeds of co-located jobs with an outcome, by whether it lay `within` the
     /// interval.
     pub const COLOCATION_PREDICTIONS: &str = "tessera_colocation_predictions_total";

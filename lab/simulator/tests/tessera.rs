@@ -5,11 +5,12 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 use tessera_model::Millis;
 use tessera_placement::policy::Tessera;
+use tessera_placement::preemption::{PreemptionMode, PreemptionRules};
 use tessera_placement::{
     ClusterView, Decision, GpuView, InstanceState, Knowledge, Policy, QueuedJob,
 };
 use tessera_simulator::cluster::fleet::GpuFleet;
-use tessera_simulator::cluster::job::SimulatedJob;
+use tessera_simulator::cluster::job::{JobClass, SimulatedJob};
 use tessera_simulator::cluster::metrics::RunOutcome;
 use tessera_simulator::cluster::overheads::{MigrationCost, Overheads, RunTimeKnowledge};
 use tessera_simulator::cluster::workload;
@@ -197,4 +198,87 @@ fn a_user_with_few_jobs_is_not_kept_waiting_by_one_with_many() {
     }
     let fair = mean_wait_s(&jobs);
     assert!(fair * 2 < alike, "{fair} s with separate accounts, {alike} s with one");
+}
+
+/// Long offline jobs that fill the cluster, and every fourth job is a short online one.
+fn with_services(seed: u64, jobs: u64, gap: u64, movable: u8) -> Vec<SimulatedJob> {
+    let name = format!("poisson:jobs={jobs},gap={gap}");
+    let mut jobs = workload::built_in(&name, seed).unwrap().jobs;
+    workload::limit_movable(&mut jobs, movable, seed);
+    for job in jobs.iter_mut().skip(3).step_by(4) {
+        job.class = JobClass::Online;
+        let shorter = |ms: &mut u64| *ms = (*ms / 10).max(1);
+        job.times.values_mut().flat_map(|times| times.values_mut()).for_each(shorter);
+    }
+    jobs
+}
+
+fn under(rules: PreemptionRules, times: RunTimeKnowledge) -> Overheads {
+    Overheads { preemption: rules, times, ..Overheads::default() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// No online job is ever sent back, each offline job is only so often, and all of them end. What they lose is no
+    /// more than that many restarts, if all can be continued.
+    #[test]
+    fn offline_jobs_are_sent_back_a_bounded_number_of_times_and_all_end(
+        seed in 1_u64..1_000,
+        gap in 5_u64..40,
+        gpus in 1_usize..4,
+        movable in prop::sample::select(vec![0_u8, 50, 100]),
+        mode in prop::sample::select(vec![PreemptionMode::Checkpoint, PreemptionMode::Requeue]),
+        most_per_job in 1_u32..4,
+        min_run in prop::sample::select(vec![0_u64, 300]),
+        times in prop::sample::select(vec![
+            RunTimeKnowledge::Known, RunTimeKnowledge::Learned, RunTimeKnowledge::Unknown,
+        ]),
+    ) {
+        let jobs = with_services(seed, 80, gap, movable);
+        let rules = PreemptionRules {
+            online_over_offline: mode,
+            most_per_job,
+            min_run: Millis::from_secs(min_run),
+            patience: Millis::ZERO,
+        };
+        let fleet = format!("{gpus}xa100-40gb");
+        let outcome = simulated(&jobs, &fleet, &Tessera::default(), under(rules, times));
+        for (job, of) in outcome.jobs.iter().zip(&jobs) {
+            let most = if job.online { 0 } else { most_per_job };
+            prop_assert!(job.preemptions <= most, "{job:?}");
+            let may_leave = of.restore_ms.is_some() || mode == PreemptionMode::Requeue;
+            prop_assert!(may_leave || job.preemptions == 0, "{job:?} has no checkpoint");
+        }
+        if movable == 100 {
+            let restarts: u64 = outcome.jobs.iter().zip(&jobs).map(|(job, of)| {
+                let restart = of.restore_ms.unwrap_or(0).max(of.start_up_ms);
+                // Co-runners may have slowed its current step.
+                u64::from(job.preemptions) * (restart + 3 * of.step_ms())
+            }).sum();
+            prop_assert!(outcome.sent_back_ms.unwrap() <= restarts, "{:?} {restarts}", outcome.sent_back_ms);
+        }
+    }
+}
+
+#[test]
+fn on_a_full_cluster_online_jobs_start_at_once_and_offline_jobs_lose_little() {
+    let jobs = with_services(7, 120, 40, 100);
+    let waits = |rules| {
+        let overheads = under(rules, RunTimeKnowledge::Unknown);
+        let outcome = simulated(&jobs, "2xa100-40gb", &Tessera::default(), overheads);
+        let online = outcome.jobs.iter().filter(|job| job.online);
+        let mut waits: Vec<u64> = online.map(|job| job.start_ms - job.submit_ms).collect();
+        waits.sort_unstable();
+        (waits[waits.len() * 95 / 100], outcome.makespan_ms, outcome.sent_back_ms.unwrap())
+    };
+    let (before, without, nothing) = waits(PreemptionRules::OFF);
+    let (after, with, lost) = waits(PreemptionRules::default());
+
+    assert_eq!(nothing, 0);
+    assert!(after * 10 < before, "p95 of {after} ms instead of {before} ms");
+    assert!(
+        lost > 0 && with < without + without / 20,
+        "{with} ms instead of {without} ms, {lost} ms lost"
+    );
 }

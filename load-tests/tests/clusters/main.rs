@@ -32,6 +32,7 @@ mod oidc;
 mod options;
 mod power;
 mod predictions;
+mod preemption;
 mod quotas;
 mod requests;
 mod runbooks;

@@ -154,6 +154,8 @@ command line override those of `#TESSERA` lines, which override those of `#SBATC
 - `--container-image` of Pyxis works for scripts and steps, by podman without privileges ([containers.md](containers.md)).
 - `srun` starts programs of MPICH, MVAPICH2 and Intel MPI as ranks of one program (PMI-1 and PMI-2, `--mpi=pmi2`, the
   default). There is no PMIx: programs of Open MPI are started by `mpirun`, which starts its ranks by `srun`.
+- Slurm's `PreemptMode` is a setting by class: online jobs send offline jobs back to the queue, by default only those
+  with `--checkpoint-signal` (`--signal` of a script). `--no-requeue` prevents it ([policies.md](policies.md#pre-emption)).
 
 ## Options of jobs
 

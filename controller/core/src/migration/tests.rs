@@ -1,6 +1,7 @@
 mod growth;
 mod just_in_time;
 mod learning;
+mod preemption;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

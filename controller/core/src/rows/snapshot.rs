@@ -17,6 +17,7 @@ use tessera_placement::SharingRequest;
 use super::growth::OpenGrowth;
 use super::nodes::{LayoutPlanRow, RequestedLayout};
 use super::overrides::AdminOverrideRow;
+use super::preemptions::{OpenPreemption, SentBackJob};
 use super::submitted::{OwnMemory, SubmittedJob};
 use crate::predictions::{JobCheckpoint, MemorySample, RunSample};
 
@@ -175,4 +176,8 @@ pub struct StoreSnapshot {
     pub checkpoints: Vec<JobCheckpoint>,
     /// Predictions of the memory of unfinished jobs whose outcome is open.
     pub growths: Vec<OpenGrowth>,
+    /// Attempts that were requested to end in favour of other jobs.
+    pub preemptions: Vec<OpenPreemption>,
+    /// Unfinished jobs that were sent back to the queue before.
+    pub sent_back: Vec<SentBackJob>,
 }

@@ -8,7 +8,7 @@ use tessera_model::life::Outcome;
 use tessera_model::readings::{MemoryReading, MemoryReadings, ReadingUnit};
 use tessera_model::share::{CheckpointSignal, KernelShare, MpsShare, SharingMode, SmPercent};
 use tessera_model::sizing::MemoryPrediction;
-use tessera_model::spec::{GpuRequest, JobSpec, Priority, RawJobSpec};
+use tessera_model::spec::{Class, GpuRequest, JobSpec, Priority, RawJobSpec};
 use tessera_model::{AttemptId, Bytes, GangShape, GpuId, JobId, Millis};
 
 use super::leader::Commit;
@@ -205,6 +205,9 @@ impl World {
             spec.user = self.random.pick(&["ada", "ada", "bob"]).unwrap().to_owned();
         }
         spec.gang = self.gang_shape(&spec);
+        if self.random.happens(25) {
+            spec.class = Class::Online;
+        }
         let hold = self.random.happens(10);
         let (job, submitted) = self.store.submit(spec, hold);
         self.note("a job was accepted", job);

@@ -6,6 +6,7 @@ use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::{ControllerId, Millis, NodeId};
 use tessera_placement::Policy;
+use tessera_placement::preemption::{PreemptionMode, PreemptionRules};
 use tessera_placement::record::RoundRecord;
 use uuid::Uuid;
 
@@ -19,6 +20,7 @@ use crate::input::Input;
 use crate::round::Round;
 use crate::round::RoundEffect;
 use crate::rows::findings::CommitFindings;
+use crate::rows::preemptions::{PreemptionOutcome, PreemptionRow};
 use crate::rows::snapshot::StoreSnapshot;
 use crate::rows::submitted::SubmittedJob;
 use crate::state::ClusterState;
@@ -26,6 +28,14 @@ use crate::state::ClusterState;
 /// An explanation is requested once for this many recorded rounds, since it takes as long as many
 /// rounds.
 const EXPLAINED_EACH: u64 = 16;
+
+/// Class rules that allow everything: a job without a checkpoint may be sent back, too.
+pub(super) const PREEMPTION: PreemptionRules = PreemptionRules {
+    online_over_offline: PreemptionMode::Requeue,
+    min_run: Millis::from_secs(20),
+    most_per_job: 2,
+    patience: Millis::ZERO,
+};
 
 /// The outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +65,7 @@ fn cluster(policy: &str, epoch: u64, snapshot: StoreSnapshot, now: Millis) -> Cl
     let mut cluster = ClusterState::new(epoch, controller, terms, policy_of(policy), snapshot, now);
     let measured = ["ada", "bob"].map(|user| (format!("{user}: {LIGHT_TASK}"), 300));
     cluster.record_task_load(measured.into());
+    cluster.set_preemption_rules(PREEMPTION);
     // Two users with fair share, one of them in an account with more shares.
     let terms = AccountSettings {
         members: vec!["bob".to_owned()],
@@ -151,6 +162,22 @@ impl World {
         self.note_gangs(&round);
         for migrating in &round.jobs.migrations {
             self.note("a job was requested to move", (migrating.job, &migrating.place));
+        }
+        for request in round.jobs.requested_preemptions() {
+            self.note("a job was requested to leave for an online one", (request.job, request.by));
+            let live = self.controller.cluster.attempts.of_job(request.job);
+            if live.is_some_and(|live| live.gang.is_some()) {
+                self.note("a gang was requested to leave for an online job", request.job);
+            }
+        }
+        for row in &round.jobs.preemptions {
+            match row {
+                PreemptionRow::Ended { outcome: PreemptionOutcome::SentBack, .. } => {
+                    self.note("a job was sent back for an online one", row);
+                }
+                PreemptionRow::Resumed { .. } => self.note("a job that was sent back resumed", row),
+                PreemptionRow::Requested(_) | PreemptionRow::Ended { .. } => {}
+            }
         }
         for growth in round.jobs.growths.iter().filter(|growth| growth.at_least.is_some()) {
             self.note("a growing job was requested to move", (growth.job, growth.at_least));

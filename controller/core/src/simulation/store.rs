@@ -22,6 +22,7 @@ use crate::rows::overrides::AdminOverrideRow;
 use crate::rows::overrides::OverrideChange;
 use crate::rows::overrides::OverrideKind;
 use crate::rows::overrides::OverrideTarget;
+use crate::rows::preemptions::{OpenPreemption, SentBackJob};
 use crate::rows::snapshot::GpuRow;
 use crate::rows::snapshot::LiveRow;
 use crate::rows::snapshot::NodeRow;
@@ -90,6 +91,8 @@ pub(super) struct Store {
     pub(super) migrated: BTreeSet<JobId>,
     migrating: BTreeSet<AttemptId>,
     growths: BTreeMap<AttemptId, OpenGrowth>,
+    pub(super) preemptions: BTreeMap<AttemptId, OpenPreemption>,
+    pub(super) sent_back: BTreeMap<JobId, SentBackJob>,
 }
 
 /// The holder of each memory slice, like `attempt_slots`.
@@ -99,7 +102,7 @@ enum Holder {
     Tenancy { user: Arc<str>, start: u8, sharers: u32, sm: u32, bytes: u64, capacity: u64 },
 }
 
-fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), Refused> {
+pub(super) fn check(holds: bool, problem: impl FnOnce() -> String) -> Result<(), Refused> {
     if holds { Ok(()) } else { Err(problem()) }
 }
 
@@ -217,6 +220,7 @@ impl Store {
             assert!(is_alone, "{:?} can't be moved", migrating.job);
             self.migrating.insert(migrating.attempt);
         }
+        round.jobs.requested_preemptions().try_for_each(|request| self.preempt(request))?;
         round.jobs.growths.iter().try_for_each(|growth| self.grow(growth))?;
         for need in &round.jobs.needs {
             let row = self.jobs.get_mut(&need.job).filter(|row| row.attempt == Some(need.attempt));
@@ -226,6 +230,7 @@ impl Store {
         }
         distinct(round.jobs.ended.iter().map(|e| e.job))?;
         round.jobs.ended.iter().try_for_each(|ended| self.end(ended))?;
+        round.jobs.preemptions.iter().try_for_each(|row| self.close_preemption(row))?;
         let moved: Vec<_> = round.jobs.commands.iter().map(|c| self.command(c)).collect();
         distinct(round.jobs.reservations.iter().map(|r| r.job))?;
         round.jobs.reservations.iter().try_for_each(|reservation| self.reserve(reservation))?;
@@ -570,6 +575,13 @@ impl Store {
                 .growths
                 .values()
                 .filter(|growth| !self.jobs[&growth.job].state.is_final())
+                .copied()
+                .collect(),
+            preemptions: self.preemptions.values().cloned().collect(),
+            sent_back: self
+                .sent_back
+                .values()
+                .filter(|entry| !self.jobs[&entry.job].state.is_final())
                 .copied()
                 .collect(),
             live,

@@ -73,6 +73,14 @@ impl Accounting {
         self.ledger.take(user, weight, &self.accounts, now);
     }
 
+    /// Takes the usage of an attempt in a period back: its user is not charged for it.
+    pub(crate) fn forgive(&mut self, live: &LiveAttempt, from: Millis, until: Millis) {
+        let half_life = self.accounts.half_life.unwrap_or(FOREVER);
+        if let Some(usage) = self.ledger.users.get_mut(&live.user) {
+            usage.forgive(live.weight, (from, until), half_life);
+        }
+    }
+
     /// Stops counting an attempt in its user's usage.
     pub(crate) fn refund(&mut self, live: &LiveAttempt, now: Millis) {
         self.ledger.take(&live.user, -live.weight, &self.accounts, now);

@@ -73,6 +73,8 @@ pub(crate) struct LiveAttempt {
     pub(crate) facts: Arc<TaskFacts>,
     /// When its job was accepted.
     pub(crate) submitted: Millis,
+    /// When its placement was reserved, or its program began if an earlier leader reserved it.
+    pub(crate) placed: Millis,
     /// When its program began, if known.
     pub(crate) began: Option<Millis>,
     /// How much of its job was finished before it, in millionths.

@@ -1,5 +1,6 @@
 //! Running jobs that are migrated, and the placements that are kept for them.
 
+use super::preemptions::Preemptions;
 use std::collections::BTreeMap;
 use tessera_frames::cluster::{ExitRecord, StopCause};
 use tessera_model::life::Outcome;
@@ -22,6 +23,8 @@ pub(crate) struct Migrations {
     pub(crate) reluctant: BTreeMap<JobId, Millis>,
     /// Jobs that checkpointed and don't run again yet, with the time of the request.
     pub(crate) underway: BTreeMap<JobId, Millis>,
+    /// Jobs that are stopped in favour of others, and wait again.
+    pub(crate) preemptions: Preemptions,
 }
 
 /// A request to an attempt to checkpoint and end.
@@ -36,7 +39,8 @@ pub(crate) struct MigrationRequest {
 /// Placements that are kept on one GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptPlacements {
-    pub(crate) slots: Vec<(JobId, Slot)>,
+    /// The jobs with their slots; no slot is a whole GPU with MIG off.
+    pub(crate) slots: Vec<(JobId, Option<Slot>)>,
     pub(crate) until: Millis,
     pub(crate) why: Explanation,
 }
@@ -49,6 +53,7 @@ impl Default for Migrations {
             kept: BTreeMap::new(),
             reluctant: BTreeMap::new(),
             underway: BTreeMap::new(),
+            preemptions: Preemptions::default(),
         }
     }
 }
@@ -56,7 +61,9 @@ impl Default for Migrations {
 impl Migrations {
     /// Forgets everything but the settings, since the state is read again from the store.
     pub(crate) fn forget(&mut self) {
-        *self = Self { cooldown: self.cooldown, ..Self::default() };
+        self.preemptions.forget();
+        let preemptions = std::mem::take(&mut self.preemptions);
+        *self = Self { cooldown: self.cooldown, preemptions, ..Self::default() };
     }
 
     /// Returns whether an attempt was requested to checkpoint.
@@ -79,7 +86,7 @@ impl Migrations {
         self.kept.get(gpu)?.slots.first().map(|(job, _)| *job)
     }
 
-    pub(crate) fn kept_placement_of(&self, job: JobId) -> Option<(&GpuId, Slot, Millis)> {
+    pub(crate) fn kept_placement_of(&self, job: JobId) -> Option<(&GpuId, Option<Slot>, Millis)> {
         self.kept.iter().find_map(|(gpu, kept)| {
             let place = kept.slots.iter().find(|(placed, _)| *placed == job)?;
             Some((gpu, place.1, kept.until))
@@ -110,7 +117,8 @@ impl Migrations {
         self.underway.remove(&job);
         let Some(request) = self.requests.remove(&attempt) else { return false };
         let is_migrated = record.outcome == Outcome::Preempted;
-        if is_migrated {
+        // The wait of a job that was sent back shows nothing about how long migrations take.
+        if is_migrated && !self.preemptions.requests.contains_key(&attempt) {
             self.underway.insert(job, request.since);
         }
         is_migrated

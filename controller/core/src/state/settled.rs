@@ -115,6 +115,7 @@ mod tests {
             user: "ada".into(),
             share: None,
             auto: None,
+            online: false,
             queue_rank: QueueRank::default(),
             submitted: Millis::ZERO,
             gang: None,

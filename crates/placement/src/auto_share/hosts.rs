@@ -67,14 +67,14 @@ pub(super) fn find_hosts<'c>(
     let queued: BTreeMap<JobId, &QueuedJob> = queue.iter().map(|job| (job.id, *job)).collect();
     let started = decisions.iter().filter_map(|decision| match decision {
         Decision::Start { job, place, .. } => starting(cluster, queued.get(job)?, place),
-        Decision::Wait { .. } | Decision::Reshape { .. } => None,
+        Decision::Wait { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
     });
     let mut hosts: Vec<Host<'c>> = started.collect();
     let touched = |gpu: &GpuView, slot: Option<Slot>| {
         decisions.iter().any(|decision| match decision {
             Decision::Start { place, .. } => place.gpu == gpu.id && place.slot == slot,
             Decision::Reshape { reshape, .. } => reshape.gpu == gpu.id,
-            Decision::Wait { .. } => false,
+            Decision::Wait { .. } | Decision::Preempt { .. } => false,
         })
     };
     for gpu in cluster.gpus.iter().filter(|gpu| gpu.available) {

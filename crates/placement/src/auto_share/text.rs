@@ -57,7 +57,10 @@ pub(super) fn explain_wait(
 ) {
     let waiting = decisions.iter_mut().find_map(|decision| match decision {
         Decision::Wait { job, why, .. } if *job == joiner.job.id => Some(why),
-        Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
+        Decision::Wait { .. }
+        | Decision::Start { .. }
+        | Decision::Reshape { .. }
+        | Decision::Preempt { .. } => None,
     });
     let Some(why) = waiting else { return };
     if considered.is_empty() {

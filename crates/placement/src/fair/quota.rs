@@ -201,7 +201,7 @@ impl<'r> Quotas<'r> {
         };
         let gpu_of = |id: &GpuId| self.cluster.gpus.iter().find(|gpu| gpu.id == *id);
         match decision {
-            Decision::Wait { .. } => {}
+            Decision::Wait { .. } | Decision::Preempt { .. } => {}
             Decision::Start { job, place, .. } => {
                 let Some(gpu) = gpu_of(&place.gpu) else { return more };
                 // A job that joins others takes no more slices.
@@ -273,7 +273,7 @@ pub fn least(cluster: &ClusterView, gpu_request: &GpuRequest) -> Option<u32> {
 fn named(decision: &Decision) -> Vec<JobId> {
     match decision {
         Decision::Start { job, .. } => vec![*job],
-        Decision::Wait { .. } => Vec::new(),
+        Decision::Wait { .. } | Decision::Preempt { .. } => Vec::new(),
         Decision::Reshape { reshape, .. } => {
             reshape.placements.iter().map(|placed| placed.job).collect()
         }

@@ -30,6 +30,15 @@ impl DecayedUsage {
         self.held = (self.held + slices).max(0.0);
     }
 
+    /// Takes back what slices added in a period that ends now.
+    pub fn forgive(&mut self, slices: f64, (from, until): (Millis, Millis), half_life: Millis) {
+        let half = ms(half_life).max(1.0);
+        let lives = ms(until.minus(from)) / half;
+        let added = -slices * (-lives * LN_2).exp_m1() * half / LN_2;
+        self.used = (self.had(until, half_life) - added).max(0.0);
+        self.at = until.max(self.at);
+    }
+
     /// Returns how many compute slices are held now.
     pub const fn held(&self) -> f64 {
         self.held

@@ -285,7 +285,10 @@ impl<'r> GangRound<'r> {
         let mut settled: BTreeSet<JobId> = decided.iter().flat_map(placed_jobs).collect();
         settled.extend(decided.iter().filter_map(|decision| match decision {
             Decision::Wait { job, reason, .. } if !reason.goes_by_itself() => Some(*job),
-            Decision::Wait { .. } | Decision::Start { .. } | Decision::Reshape { .. } => None,
+            Decision::Wait { .. }
+            | Decision::Start { .. }
+            | Decision::Reshape { .. }
+            | Decision::Preempt { .. } => None,
         }));
         let mut before = others.iter().take(gang.behind).map(|job| job.id);
         before.find(|job| !settled.contains(job))
@@ -314,7 +317,7 @@ impl<'r> GangRound<'r> {
                         self.capacity.close(gpu);
                     }
                 }
-                Decision::Wait { .. } => {}
+                Decision::Wait { .. } | Decision::Preempt { .. } => {}
             }
         }
     }
@@ -391,6 +394,6 @@ fn placed_jobs(decision: &Decision) -> Vec<JobId> {
         Decision::Reshape { reshape, .. } => {
             reshape.placements.iter().map(|placed| placed.job).collect()
         }
-        Decision::Wait { .. } => Vec::new(),
+        Decision::Wait { .. } | Decision::Preempt { .. } => Vec::new(),
     }
 }

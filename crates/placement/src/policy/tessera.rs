@@ -473,7 +473,7 @@ fn order(
 const fn decided_job(decision: &Decision) -> Option<JobId> {
     match decision {
         Decision::Wait { job, .. } | Decision::Start { job, .. } => Some(*job),
-        Decision::Reshape { .. } => None,
+        Decision::Reshape { .. } | Decision::Preempt { .. } => None,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::facts::{Account, JobFacts, JobTable};
 use crate::predictor::{
     Knowledge, Predictor, RunTime, SearchBudget, SharedPart, SpeedBasis, SpeedRange,
 };
+use crate::preemption::PreemptionPrice;
 use crate::view::{GpuView, MpsClient};
 
 /// Forwards questions and keeps the answers. Each question is forwarded once.
@@ -59,6 +60,22 @@ impl<'k> AnswerRecorder<'k> {
 impl JobTable for AnswerRecorder<'_> {
     fn facts(&self, job: JobId) -> JobFacts {
         self.answer_once(|answers| &mut answers.facts, job, || self.knowledge.jobs.facts(job))
+    }
+
+    fn may_preempt(&self, job: JobId) -> bool {
+        self.answer_once(
+            |answers| &mut answers.preempting,
+            job,
+            || self.knowledge.jobs.may_preempt(job),
+        )
+    }
+
+    fn preemption_price(&self, job: JobId) -> Option<PreemptionPrice> {
+        self.answer_once(
+            |answers| &mut answers.preemption_prices,
+            job,
+            || self.knowledge.jobs.preemption_price(job),
+        )
     }
 
     fn account(&self, job: JobId) -> Option<Account> {

@@ -10,6 +10,7 @@ use tessera_model::{Bytes, JobId, Millis};
 
 use crate::facts::{Account, CoRunner, Demand, JobFacts};
 use crate::predictor::{RunTime, SpeedRange};
+use crate::preemption::PreemptionPrice;
 use crate::view::MpsClient;
 
 /// A job on a kind of slice: job, kind of GPU, profile.
@@ -61,6 +62,9 @@ pub(super) struct Answers {
     pub(super) speeds: BTreeMap<MpsClients, Option<Vec<u32>>>,
     pub(super) shared_speeds: BTreeMap<MpsClients, Option<Vec<SpeedRange>>>,
     pub(super) rests_alone: BTreeMap<OnSliceOrWhole, Option<Millis>>,
+    /// Whether waiting jobs may send others back to the queue, and what that costs.
+    pub(super) preempting: BTreeMap<JobId, bool>,
+    pub(super) preemption_prices: BTreeMap<JobId, Option<PreemptionPrice>>,
     /// Whether the round was allowed to continue searching, by the number of searches.
     pub(super) budget: BTreeMap<usize, bool>,
 }
@@ -111,6 +115,10 @@ pub struct NewAnswers {
     accounts: Vec<(JobId, Option<Account>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     usage: Vec<(String, Millis)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    preempting: Vec<(JobId, bool)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    preemption_prices: Vec<(JobId, Option<PreemptionPrice>)>,
 }
 
 impl Answers {
@@ -129,6 +137,8 @@ impl Answers {
             budget: changed(&before.budget, &self.budget, &true),
             accounts: changed(&before.accounts, &self.accounts, &None),
             usage: changed(&before.usage, &self.usage, &Millis::ZERO),
+            preempting: changed(&before.preempting, &self.preempting, &false),
+            preemption_prices: changed(&before.preemption_prices, &self.preemption_prices, &None),
             ..NewAnswers::default()
         };
         let (nothing, unknown) = (RecordedRun::default(), JobFacts::default());
@@ -179,6 +189,8 @@ impl Answers {
         self.budget.extend(new.budget.iter().copied());
         self.accounts.extend(new.accounts.iter().cloned());
         self.usage.extend(new.usage.iter().cloned());
+        self.preempting.extend(new.preempting.iter().copied());
+        self.preemption_prices.extend(new.preemption_prices.iter().copied());
     }
 
     fn set<V: Clone>(&mut self, values: &[(JobId, V)], set: impl Fn(&mut JobFacts, V)) {

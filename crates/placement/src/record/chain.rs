@@ -146,6 +146,9 @@ pub(super) fn remember(waits: &mut BTreeMap<JobId, Decision>, decision: &Decisio
         Decision::Start { job, .. } => {
             waits.remove(job);
         }
+        Decision::Preempt { preemption, .. } => {
+            waits.remove(&preemption.job);
+        }
         Decision::Reshape { .. } => {}
     }
 }

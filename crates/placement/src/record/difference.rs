@@ -34,6 +34,7 @@ pub(super) fn difference(
 const fn job_of(decision: &Decision) -> Option<JobId> {
     match decision {
         Decision::Start { job, .. } | Decision::Wait { job, .. } => Some(*job),
+        Decision::Preempt { preemption, .. } => Some(preemption.job),
         Decision::Reshape { .. } => None,
     }
 }
@@ -42,7 +43,8 @@ const fn why(decision: &Decision) -> &Explanation {
     match decision {
         Decision::Start { why, .. }
         | Decision::Wait { why, .. }
-        | Decision::Reshape { why, .. } => why,
+        | Decision::Reshape { why, .. }
+        | Decision::Preempt { why, .. } => why,
     }
 }
 
@@ -60,6 +62,11 @@ fn brief(decision: &Decision) -> String {
             format!("it starts on {target}{start}, after {steps} layout steps")
         }
         Decision::Wait { reason, .. } => format!("it waits: {}", reason.word()),
+        Decision::Preempt { preemption, .. } => {
+            let jobs: Vec<String> =
+                preemption.sent_back.iter().map(|job| job.to_string()).collect();
+            format!("jobs are sent back on GPU {}: {}", preemption.place.gpu, jobs.join(", "))
+        }
         Decision::Reshape { reshape, .. } => {
             let placements: Vec<String> = reshape
                 .placements

@@ -9,6 +9,7 @@ use crate::facts::{Account, JobFacts, JobTable};
 use crate::predictor::{
     Knowledge, Predictor, RunTime, SearchBudget, SharedPart, SpeedBasis, SpeedRange,
 };
+use crate::preemption::PreemptionPrice;
 use crate::view::{GpuView, MpsClient};
 
 /// Returns recorded answers. Answers that were not recorded are unknown.
@@ -27,6 +28,14 @@ impl RecordedAnswers<'_> {
 impl JobTable for RecordedAnswers<'_> {
     fn facts(&self, job: JobId) -> JobFacts {
         self.answers.facts.get(&job).cloned().unwrap_or_default()
+    }
+
+    fn may_preempt(&self, job: JobId) -> bool {
+        self.answers.preempting.get(&job).copied().unwrap_or(false)
+    }
+
+    fn preemption_price(&self, job: JobId) -> Option<PreemptionPrice> {
+        self.answers.preemption_prices.get(&job).copied()?
     }
 
     fn account(&self, job: JobId) -> Option<Account> {

@@ -131,7 +131,8 @@ fn textless(decision: &Decision) -> Decision {
     match &mut bare {
         Decision::Start { why, .. }
         | Decision::Wait { why, .. }
-        | Decision::Reshape { why, .. } => {
+        | Decision::Reshape { why, .. }
+        | Decision::Preempt { why, .. } => {
             why.summary.clear();
             why.would_start_if = why.would_start_if.as_ref().map(|_| String::new());
         }

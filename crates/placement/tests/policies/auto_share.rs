@@ -97,14 +97,14 @@ fn decide(cluster: &ClusterView, known: &Known, queue: &[QueuedJob]) -> Vec<Deci
 fn place_of(decisions: &[Decision], number: u64) -> Option<&JobPlacement> {
     decisions.iter().find_map(|decision| match decision {
         Decision::Start { job, place, .. } => (job.number() == number).then_some(place),
-        Decision::Wait { .. } | Decision::Reshape { .. } => None,
+        Decision::Wait { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
     })
 }
 
 fn reason(decisions: &[Decision], number: u64) -> String {
     let of = |decision: &&Decision| match decision {
         Decision::Start { job, .. } | Decision::Wait { job, .. } => job.number() == number,
-        Decision::Reshape { .. } => false,
+        Decision::Reshape { .. } | Decision::Preempt { .. } => false,
     };
     decisions.iter().find(of).map(|found| why(found).summary.clone()).unwrap_or_default()
 }
@@ -276,7 +276,7 @@ fn bare(decisions: &[Decision]) -> Vec<(JobId, Option<JobPlacement>)> {
     let one = |decision: &Decision| match decision {
         Decision::Start { job, place, .. } => Some((*job, Some(place.clone()))),
         Decision::Wait { job, .. } => Some((*job, None)),
-        Decision::Reshape { .. } => None,
+        Decision::Reshape { .. } | Decision::Preempt { .. } => None,
     };
     decisions.iter().filter_map(one).collect()
 }

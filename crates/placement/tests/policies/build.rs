@@ -104,6 +104,7 @@ pub fn queue(requests: impl IntoIterator<Item = GpuRequest>) -> Vec<QueuedJob> {
         gpu,
         share: None,
         auto: None,
+        online: false,
         user: "ada".into(),
         queue_rank: QueueRank::default(),
         submitted: Millis::new(number),
@@ -162,6 +163,12 @@ pub fn short(cluster: &ClusterView, decisions: &[Decision]) -> Vec<String> {
         Decision::Reshape { reshape, .. } => {
             format!("{}: {} seats", reshape.gpu, reshape.placements.len())
         }
+        Decision::Preempt { preemption, .. } => {
+            let back: Vec<String> =
+                preemption.sent_back.iter().map(|job| job.to_string()).collect();
+            let place = short_place(cluster, &preemption.place);
+            format!("{}: {place} without {}", preemption.job, back.join(" "))
+        }
     };
     decisions.iter().map(one).collect()
 }
@@ -186,6 +193,7 @@ pub fn why(decision: &Decision) -> &Explanation {
     match decision {
         Decision::Start { why, .. }
         | Decision::Wait { why, .. }
-        | Decision::Reshape { why, .. } => why,
+        | Decision::Reshape { why, .. }
+        | Decision::Preempt { why, .. } => why,
     }
 }

@@ -74,6 +74,7 @@ fn gang(first: u64, (nodes, per_node): (u32, u32), gpu: &GpuRequest) -> Vec<Queu
             gpu: gpu.clone(),
             share: None,
             auto: None,
+            online: false,
             user: "ada".into(),
             queue_rank: QueueRank::default(),
             submitted: Millis::new(first),

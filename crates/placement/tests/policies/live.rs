@@ -84,7 +84,7 @@ fn reshapes(decisions: &[Decision]) -> Vec<&Reshape> {
 fn reshaped(decision: &Decision) -> Option<&Reshape> {
     match decision {
         Decision::Reshape { reshape, .. } => Some(reshape),
-        Decision::Start { .. } | Decision::Wait { .. } => None,
+        Decision::Start { .. } | Decision::Wait { .. } | Decision::Preempt { .. } => None,
     }
 }
 
@@ -381,7 +381,7 @@ proptest! {
         }
         let waits = decided.iter().filter_map(|decision| match decision {
             Decision::Wait { job, reason, why } => Some((*job, *reason, why)),
-            Decision::Start { .. } | Decision::Reshape { .. } => None,
+            Decision::Start { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
         });
         for (job, reason, why) in waits {
             let request = &queue.iter().find(|known| known.id == job).unwrap().gpu;
@@ -418,6 +418,7 @@ proptest! {
                         prop_assert!(reshape.layout.contains(&placed.slot.unwrap()));
                     }
                 }
+                Decision::Preempt { .. } => prop_assert!(false, "no policy does so itself"),
             }
         }
         for gpu in &cluster.gpus {

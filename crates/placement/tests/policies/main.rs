@@ -12,6 +12,7 @@ mod live;
 mod operator;
 mod parts;
 mod power;
+mod preemption;
 mod properties;
 mod record;
 mod scheme_b;

@@ -17,7 +17,9 @@ use crate::hardware::{Hardware, How, standing, tight_slots};
 fn id(decision: &Decision) -> JobId {
     match decision {
         Decision::Start { job, .. } | Decision::Wait { job, .. } => *job,
-        Decision::Reshape { .. } => panic!("{decision:?}: a policy that runs live moves nobody"),
+        Decision::Reshape { .. } | Decision::Preempt { .. } => {
+            panic!("{decision:?}: a policy that runs live moves nobody")
+        }
     }
 }
 
@@ -32,7 +34,7 @@ fn is_wait(decision: &Decision) -> bool {
 /// Returns whether no running job can end the wait: such a job holds up no other.
 fn hopeless(decision: &Decision) -> bool {
     match decision {
-        Decision::Start { .. } | Decision::Reshape { .. } => false,
+        Decision::Start { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => false,
         Decision::Wait { reason, .. } => match reason {
             WaitReason::NodeUnavailable
             | WaitReason::GpuBlocked
@@ -157,7 +159,7 @@ proptest! {
         for decision in decide("scheme-b", &cluster, &queue) {
             match &decision {
                 Decision::Start { job, place, .. } => hardware.start(*job, place),
-                Decision::Reshape { .. } => prop_assert!(false, "{:?}", decision),
+                Decision::Reshape { .. } | Decision::Preempt { .. } => prop_assert!(false, "{:?}", decision),
                 Decision::Wait { reason: WaitReason::Priority, .. } => {}
                 Decision::Wait { job, .. } => {
                     prop_assert_eq!(hardware.places(gpu_request(&queue, *job)), []);

@@ -83,7 +83,7 @@ fn decide(known: &KnownFacts, cluster: &ClusterView, queue: &[QueuedJob]) -> Vec
 fn started(decisions: &[Decision]) -> BTreeSet<u64> {
     let start = |decision: &Decision| match decision {
         Decision::Start { job, .. } => Some(job.number()),
-        Decision::Wait { .. } | Decision::Reshape { .. } => None,
+        Decision::Wait { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
     };
     decisions.iter().filter_map(start).collect()
 }
@@ -358,7 +358,9 @@ proptest! {
                 Decision::Wait { job, .. } => {
                     prop_assert!(decided.insert(job), "{job} is decided twice");
                 }
-                Decision::Reshape { .. } => prop_assert!(false, "nothing can be moved"),
+                Decision::Reshape { .. } | Decision::Preempt { .. } => {
+                    prop_assert!(false, "nothing can be moved");
+                },
             }
         }
     }
@@ -387,7 +389,7 @@ proptest! {
                         let profile = on.mig.as_ref().unwrap().geometry.profile(place.slot?.profile)?;
                         Some((job.number(), on.model.clone(), profile.name.to_string()))
                     }
-                    Decision::Wait { .. } | Decision::Reshape { .. } => None,
+                    Decision::Wait { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
                 })
                 .collect();
             sizes.sort();

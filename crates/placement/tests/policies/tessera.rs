@@ -116,7 +116,7 @@ fn placed(cluster: &ClusterView, decisions: &[Decision]) -> BTreeMap<u64, u32> {
                 (&reshape.gpu, jobs.collect())
             }
             Decision::Start { job, place, .. } => (&place.gpu, vec![(*job, place.slot)]),
-            Decision::Wait { .. } => continue,
+            Decision::Wait { .. } | Decision::Preempt { .. } => continue,
         };
         let gpu = cluster.gpus.iter().find(|gpu| gpu.id == *on).unwrap();
         for (job, slot) in jobs {
@@ -177,7 +177,7 @@ fn a_gpu_is_reserved_for_the_oldest_job_once_it_has_waited_too_long() {
     let gpus = |decisions: &[Decision]| -> Vec<String> {
         let of = |decision: &Decision| match decision {
             Decision::Reshape { reshape, .. } => Some(reshape.gpu.to_string()),
-            Decision::Wait { .. } | Decision::Start { .. } => None,
+            Decision::Wait { .. } | Decision::Start { .. } | Decision::Preempt { .. } => None,
         };
         decisions.iter().filter_map(of).collect()
     };
@@ -332,7 +332,7 @@ proptest! {
         let mut after = sits.clone();
         let reshapes = || decisions.iter().filter_map(|decision| match decision {
             Decision::Reshape { reshape, .. } => Some(reshape),
-            Decision::Start { .. } | Decision::Wait { .. } => None,
+            Decision::Start { .. } | Decision::Wait { .. } | Decision::Preempt { .. } => None,
         });
         let place = |id: &tessera_model::GpuId| cluster.gpus.iter().position(|gpu| gpu.id == *id).unwrap();
         let reshaped: Vec<usize> = reshapes().map(|reshape| place(&reshape.gpu)).collect();
@@ -404,7 +404,7 @@ fn a_slice_that_two_jobs_share_counts_once_towards_their_quota() {
         let decisions = decide(&facts_known, &cluster, &jobs, Millis::new(5));
         let placements = decisions.into_iter().flat_map(|decision| match decision {
             Decision::Reshape { reshape, .. } => reshape.placements,
-            Decision::Start { .. } | Decision::Wait { .. } => Vec::new(),
+            Decision::Start { .. } | Decision::Wait { .. } | Decision::Preempt { .. } => Vec::new(),
         });
         placements.map(|placed| (placed.job.number(), placed.slot)).collect::<Vec<_>>()
     };

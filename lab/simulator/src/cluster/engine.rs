@@ -11,6 +11,7 @@ mod gpu_state;
 mod kernel_sharing;
 mod look;
 mod placing;
+mod preemption;
 mod refused;
 mod speed;
 mod task;
@@ -34,7 +35,7 @@ use self::gpu_state::GpuState;
 pub use self::refused::SimulationError;
 use self::task::{SimulatedTask, TaskPhase, TaskPlacement, kinds};
 use super::fleet::GpuFleet;
-use super::job::SimulatedJob;
+use super::job::{JobClass, SimulatedJob};
 use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
 use super::overheads::{Overheads, SimulatedSharing};
 use crate::cluster::colocation::SpeedCache;
@@ -288,6 +289,7 @@ impl<'s> SimulationRun<'s> {
             share: None,
             auto: self.auto(index),
             queue_rank: Priority::try_from(job.priority).unwrap_or_default().into(),
+            online: job.class == JobClass::Online,
             submitted: Millis::new(job.submit_ms),
             gang: gangs::member(job, index),
             place: None,
@@ -311,7 +313,9 @@ impl<'s> SimulationRun<'s> {
                 let (knowledge, now) = (forecast.knowledge(), Millis::new(self.now));
                 let mut decided = session.round(&self.view, knowledge, now, usize::MAX);
                 self.share_slices(&mut decided);
-                self.keep_below_power_cap(decided)
+                let mut decided = self.keep_below_power_cap(decided);
+                self.preempt(&mut decided);
+                decided
             }
         };
         self.session = Some(session);
@@ -320,6 +324,7 @@ impl<'s> SimulationRun<'s> {
             match decision {
                 Decision::Start { job, place, .. } => self.start(job, &place)?,
                 Decision::Reshape { reshape, .. } => self.reshape(reshape)?,
+                Decision::Preempt { preemption, .. } => self.send_back(&preemption)?,
                 Decision::Wait { job, reason, .. } => {
                     self.last_wait.insert(job, reason);
                 }

@@ -83,6 +83,8 @@ pub struct JobOutcome {
     pub job: u64,
     /// The job in its workload.
     pub name: String,
+    /// Whether it is of the class `online`.
+    pub online: bool,
     /// When it was submitted.
     pub submit_ms: u64,
     /// When it first had its instance.
@@ -129,6 +131,8 @@ pub struct RunOutcome {
     pub moving_ms: u64,
     /// Jobs that were sent back to the queue, each time counted.
     pub preemptions: u64,
+    /// Time that offline jobs lost to online ones, in milliseconds: repeated work, and restarts; `None` if unknown.
+    pub sent_back_ms: Option<u64>,
     /// Jobs that ran out of memory, each time counted.
     pub out_of_memory: u64,
     /// Time alone on the whole GPU of all jobs, over makespan and GPUs.
@@ -179,6 +183,13 @@ pub struct Summary {
     pub moves: u64,
     /// Jobs sent back to the queue.
     pub preemptions: u64,
+    /// 95 of 100 online jobs wait no longer.
+    pub online_wait_p95_s: f64,
+    /// Mean time from submit to end of the offline jobs.
+    pub offline_jct_mean_s: f64,
+    /// Time that offline jobs lost to online ones: repeated work, and restarts; absent if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preemption_loss_s: Option<f64>,
     /// Jobs that ran out of memory.
     pub out_of_memory: u64,
     /// How many jobs ended after their deadlines.
@@ -202,6 +213,11 @@ impl Summary {
         jct.sort_unstable();
         let mut waits: Vec<u64> = outcome.jobs.iter().map(|j| j.start_ms - j.submit_ms).collect();
         waits.sort_unstable();
+        let of_class = |online: bool| outcome.jobs.iter().filter(move |job| job.online == online);
+        let mut online_waits: Vec<u64> =
+            of_class(true).map(|job| job.start_ms - job.submit_ms).collect();
+        online_waits.sort_unstable();
+        let offline: Vec<u64> = of_class(false).map(JobOutcome::jct_ms).collect();
         let number = count(outcome.jobs.len().max(1));
         let mean = float(jct.iter().sum()) / number / 1_000.0;
         let makespan = seconds(outcome.makespan_ms);
@@ -224,6 +240,9 @@ impl Summary {
             reconfiguration_j: seconds(outcome.cutting_millijoules),
             moves: outcome.moves,
             preemptions: outcome.preemptions,
+            online_wait_p95_s: seconds(quantile(&online_waits, 950)),
+            offline_jct_mean_s: rounded(mean_s(&offline)),
+            preemption_loss_s: outcome.sent_back_ms.map(seconds),
             out_of_memory: outcome.out_of_memory,
             deadlines_missed: in_time().filter(|kept| !kept).count(),
             deadlines: in_time().count(),
@@ -233,6 +252,11 @@ impl Summary {
             jct_over_bound: rounded(mean / bounds.jct_mean_s.max(0.001)),
         }
     }
+}
+
+/// Returns the mean of times in milliseconds, in seconds; zero without any.
+fn mean_s(times: &[u64]) -> f64 {
+    float(times.iter().sum()) / count(times.len().max(1)) / 1_000.0
 }
 
 /// Returns the smallest value that this many thousandths of the sorted values don't exceed.

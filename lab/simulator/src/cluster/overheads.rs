@@ -1,6 +1,7 @@
 //! What it costs to move jobs and to cut GPUs.
 
 use serde::{Deserialize, Serialize};
+use tessera_placement::preemption::PreemptionRules;
 
 use super::job::SimulatedJob;
 
@@ -100,6 +101,14 @@ pub struct Overheads {
     /// Which jobs share slices.
     #[serde(default)]
     pub sharing: SimulatedSharing,
+    /// Which online jobs send offline jobs back to the queue; none by default.
+    #[serde(default = "no_preemption")]
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub preemption: PreemptionRules,
+}
+
+const fn no_preemption() -> PreemptionRules {
+    PreemptionRules::OFF
 }
 
 impl Default for Overheads {
@@ -112,6 +121,7 @@ impl Default for Overheads {
             times: RunTimeKnowledge::Known,
             kernel_sharing: KernelSharingModel::Modelled,
             sharing: SimulatedSharing::Policy,
+            preemption: PreemptionRules::OFF,
         }
     }
 }

@@ -365,6 +365,7 @@ fn queue(scale: u32, mix: RequestMix, random: &mut StdRng) -> Result<Vec<QueuedJ
                 user: "ada".into(),
                 share: None,
                 auto: None,
+                online: false,
                 queue_rank: QueueRank::default(),
                 submitted: Millis::new(number),
                 gang: None,

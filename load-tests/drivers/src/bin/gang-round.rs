@@ -146,6 +146,7 @@ fn queue(jobs: u64, gangs: u32, random: &mut StdRng) -> Result<Vec<QueuedJob>> {
                 user: "ada".into(),
                 share: None,
                 auto: None,
+                online: false,
                 queue_rank: QueueRank::default(),
                 submitted: Millis::new(first.number()),
                 gang: shape.map(|shape| GangMember { gang: first, shape, rank }),

@@ -30,6 +30,7 @@ pub(super) fn recorded(
             JobOutcome {
                 job: number,
                 name: past.name.clone(),
+                online: past.class == "online",
                 submit_ms: job.submit_ms,
                 start_ms: began.unwrap_or(end_ms).clamp(job.submit_ms, end_ms),
                 end_ms,
@@ -56,6 +57,8 @@ pub(super) fn recorded(
         moves: jobs.iter().map(|job| u64::from(job.moves)).sum(),
         moving_ms: 0,
         preemptions: jobs.iter().map(|job| u64::from(job.preemptions)).sum(),
+        // A history has no times of checkpoints.
+        sent_back_ms: None,
         out_of_memory: jobs.iter().map(|job| u64::from(job.out_of_memory)).sum(),
         system_throughput: ratio(solo, capacity_ms),
         segments,

@@ -33,6 +33,7 @@ fn jobs(of: &[(&'static str, u64, u64)]) -> (Vec<QueuedJob>, Had) {
         user: (*user).into(),
         share: None,
         auto: None,
+        online: false,
         queue_rank: QueueRank::default(),
         submitted: Millis::from_secs(minutes * 60),
         gang: None,

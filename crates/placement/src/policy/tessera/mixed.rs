@@ -239,7 +239,7 @@ fn anybody_moves(cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
 const fn started_job(decision: &Decision) -> Option<JobId> {
     match decision {
         Decision::Start { job, .. } => Some(*job),
-        Decision::Wait { .. } | Decision::Reshape { .. } => None,
+        Decision::Wait { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
     }
 }
 
@@ -260,7 +260,7 @@ fn without_start<'q>(
 const fn waiting(decision: &Decision) -> Option<JobId> {
     match decision {
         Decision::Wait { job, .. } => Some(*job),
-        Decision::Start { .. } | Decision::Reshape { .. } => None,
+        Decision::Start { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
     }
 }
 
@@ -274,14 +274,14 @@ fn frees_capacity(job: &QueuedJob, decided: &[Decision]) -> bool {
                 *waits == job.id
                     && matches!(reason, WaitReason::Resources | WaitReason::MigFragmentation)
             }
-            Decision::Start { .. } | Decision::Reshape { .. } => false,
+            Decision::Start { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => false,
         })
 }
 
 fn touched(decided: &[Decision]) -> BTreeSet<GpuId> {
     let started = decided.iter().filter_map(|decision| match decision {
         Decision::Start { place, .. } => Some(place.gpu.clone()),
-        Decision::Wait { .. } | Decision::Reshape { .. } => None,
+        Decision::Wait { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
     });
     started.collect()
 }
@@ -289,7 +289,7 @@ fn touched(decided: &[Decision]) -> BTreeSet<GpuId> {
 fn reshaped(decision: &Decision) -> Option<GpuId> {
     match decision {
         Decision::Reshape { reshape, .. } => Some(reshape.gpu.clone()),
-        Decision::Start { .. } | Decision::Wait { .. } => None,
+        Decision::Start { .. } | Decision::Wait { .. } | Decision::Preempt { .. } => None,
     }
 }
 
@@ -298,7 +298,7 @@ fn placed_jobs(decision: &Decision) -> Vec<JobId> {
         Decision::Reshape { reshape, .. } => {
             reshape.placements.iter().map(|placed| placed.job).collect()
         }
-        Decision::Start { .. } | Decision::Wait { .. } => Vec::new(),
+        Decision::Start { .. } | Decision::Wait { .. } | Decision::Preempt { .. } => Vec::new(),
     }
 }
 

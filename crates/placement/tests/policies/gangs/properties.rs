@@ -75,7 +75,7 @@ fn follow(cluster: &ClusterView, queue: &[QueuedJob], decisions: &[Decision]) {
             Decision::Reshape { reshape, .. } => {
                 reshaped.insert(reshape.gpu.to_string());
             }
-            Decision::Wait { .. } => {}
+            Decision::Wait { .. } | Decision::Preempt { .. } => {}
         }
     }
     assert!(reshaped.iter().all(|gpu| !taken.contains_key(gpu)), "a reshaped GPU is given away");
@@ -129,7 +129,7 @@ proptest! {
             for decision in &decided {
                 let job = match decision {
                     Decision::Start { job, .. } | Decision::Wait { job, .. } => *job,
-                    Decision::Reshape { .. } => continue,
+                    Decision::Reshape { .. } | Decision::Preempt { .. } => continue,
                 };
                 prop_assert!(reported.insert(job), "{}: two decisions about {}", name, job);
             }

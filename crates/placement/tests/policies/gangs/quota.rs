@@ -232,7 +232,7 @@ fn held(cluster: &ClusterView, quotas: &Quotas, decided: &[Decision]) -> BTreeMa
                     placements.insert(placed.job, (reshape.gpu.clone(), placed.slot, slices));
                 }
             }
-            Decision::Wait { .. } => {}
+            Decision::Wait { .. } | Decision::Preempt { .. } => {}
         }
     }
     let mut held: BTreeMap<String, u32> = BTreeMap::new();

@@ -46,7 +46,7 @@ fn held_after(
                     .iter()
                     .map(|s| (s.job, slices(gpu(&reshape.gpu), s.slot.unwrap()))),
             ),
-            Decision::Wait { .. } => {}
+            Decision::Wait { .. } | Decision::Preempt { .. } => {}
         }
     }
     let mut held: BTreeMap<&'static str, u32> = BTreeMap::new();

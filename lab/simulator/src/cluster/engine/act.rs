@@ -119,7 +119,7 @@ impl SimulationRun<'_> {
         let reshapes = || {
             decisions.iter().filter_map(|decision| match decision {
                 Decision::Reshape { reshape, .. } => Some(reshape),
-                Decision::Start { .. } | Decision::Wait { .. } => None,
+                Decision::Start { .. } | Decision::Wait { .. } | Decision::Preempt { .. } => None,
             })
         };
         let reshaped: BTreeSet<usize> =

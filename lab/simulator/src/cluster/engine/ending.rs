@@ -1,6 +1,7 @@
 //! The outcome of a run that has ended.
 
 use super::{SimulationRun, number};
+use crate::cluster::job::JobClass;
 use crate::cluster::metrics::{JobOutcome, RunOutcome};
 use crate::cluster::number::{count, float};
 use tessera_model::number::clamped;
@@ -25,6 +26,7 @@ impl SimulationRun<'_> {
             moves: record.moves,
             moving_ms: record.moving_ms,
             preemptions: record.preemptions,
+            sent_back_ms: Some(self.sent_back_ms()),
             out_of_memory: record.out_of_memory,
             system_throughput: float(solo) / capacity_ms,
             samples: record.samples,
@@ -52,6 +54,7 @@ impl SimulationRun<'_> {
             JobOutcome {
                 job: number(place),
                 name: job.name.clone(),
+                online: job.class == JobClass::Online,
                 submit_ms: job.submit_ms,
                 start_ms: task.first_start.unwrap_or(end_ms),
                 end_ms,

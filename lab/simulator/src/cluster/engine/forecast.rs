@@ -7,6 +7,7 @@ use tessera_model::number::clamped;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
+use tessera_placement::preemption::PreemptionPrice;
 use tessera_placement::{
     Account, Basis, CoRunner, Demand, Estimator, GpuView, JobFacts, JobTable, KernelSharer,
     Knowledge, MpsClient, Prediction, Predictor, RunTime, SharedPart, SliceKind, SpeedBasis,
@@ -178,6 +179,14 @@ impl JobTable for RunPredictions<'_, '_> {
         }
     }
 
+    fn may_preempt(&self, job: JobId) -> bool {
+        self.run.may_preempt(index(job))
+    }
+
+    fn preemption_price(&self, job: JobId) -> Option<PreemptionPrice> {
+        self.run.preemption_price(index(job), self.predicted_rest(job))
+    }
+
     /// Every user has an account with the same part of the cluster.
     fn account(&self, job: JobId) -> Option<Account> {
         let truth = self.run.setup.jobs.get(index(job))?;
@@ -241,6 +250,17 @@ impl Predictor for RunPredictions<'_, '_> {
 }
 
 impl RunPredictions<'_, '_> {
+    /// Returns in how much time a running job is expected to end, if that is known.
+    fn predicted_rest(&self, job: JobId) -> Option<Millis> {
+        let spot = self.run.tasks.get(index(job))?.spot?;
+        let gpu = &self.run.view.gpus[spot.gpu];
+        let profile = gpu.mig.as_deref()?.geometry.profile(spot.slot?.profile)?;
+        let whole = self.predict_run(job, gpu, profile)?.time;
+        let left = 1_000_000 - u64::from(self.facts(job).done?.min(1_000_000));
+        let rest = u128::from(whole.get()) * u128::from(left) / 1_000_000;
+        Some(Millis::new(clamped(rest)))
+    }
+
     /// By the forest for jobs whose demands are known (MMK, §III-A); for others by the rule that
     /// replaces it.
     fn mps_run(

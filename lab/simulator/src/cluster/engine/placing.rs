@@ -61,6 +61,7 @@ impl SimulationRun<'_> {
             self.record.moves += 1;
             self.record.moving_ms += costs;
         }
+        self.note_restart(task, costs);
         self.tasks[task].first_start.get_or_insert(self.now);
         spot.phase = TaskPhase::Loading(self.now + costs);
         spot.settled = self.now;

@@ -25,6 +25,12 @@ pub(super) struct SimulatedTask {
     pub(super) ended: Option<u64>,
     pub(super) moves: u32,
     pub(super) preempted: u32,
+    /// How often it was sent back to the queue for a job of a higher class.
+    pub(super) sent_back: u32,
+    /// Its time that was lost by that, in milliseconds: repeated work, and restarts.
+    pub(super) sent_back_ms: u64,
+    /// Whether its next start follows from that.
+    pub(super) resumes: bool,
     pub(super) out_of_memory: u32,
     /// Whether its next start restores a checkpoint.
     pub(super) saved: bool,
@@ -65,6 +71,9 @@ impl SimulatedTask {
             ended: None,
             moves: 0,
             preempted: 0,
+            sent_back: 0,
+            sent_back_ms: 0,
+            resumes: false,
             out_of_memory: 0,
             saved: false,
         }

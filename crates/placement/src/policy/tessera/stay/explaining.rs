@@ -103,7 +103,8 @@ pub(super) fn renamed(mut decision: Decision) -> Decision {
     match &mut decision {
         Decision::Start { why, .. }
         | Decision::Wait { why, .. }
-        | Decision::Reshape { why, .. } => {
+        | Decision::Reshape { why, .. }
+        | Decision::Preempt { why, .. } => {
             NAME.clone_into(&mut why.policy);
         }
     }
