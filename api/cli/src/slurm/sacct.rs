@@ -206,7 +206,9 @@ impl Sacct {
         let newest = job.record.runs.last().cloned();
         let mut lines = Vec::new();
         if self.duplicates {
-            let before = job.record.runs.len().saturating_sub(1);
+            // The newest run of a job that waits again has ended, and is not the line of the job.
+            let is_shown = job.state != SlurmState::Pending;
+            let before = job.record.runs.len().saturating_sub(usize::from(is_shown));
             for run in job.record.runs.iter().take(before) {
                 lines.push(Line { job: job.clone(), run: Some(run.clone()), batch: false });
             }
