@@ -58,6 +58,21 @@ pub enum SimulatedSharing {
     Auto,
 }
 
+/// How jobs that share an instance under MPS slow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ContentionTruth {
+    /// As ParvaGPU measured processes on an A100-80GB; on an A30 as the co-execution study's model has it. Policies
+    /// predict by another model.
+    #[default]
+    Measured,
+    /// As the study's model has it, which was fitted to its pairs on an A30.
+    Study,
+    /// As policies predict it: for rules that assume that predictions are true.
+    Predicted,
+}
+
 /// What policies know about run times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -100,6 +115,9 @@ pub struct Overheads {
     /// Which jobs share slices.
     #[serde(default)]
     pub sharing: SimulatedSharing,
+    /// How jobs slow each other under MPS.
+    #[serde(default)]
+    pub contention: ContentionTruth,
 }
 
 impl Default for Overheads {
@@ -112,6 +130,7 @@ impl Default for Overheads {
             times: RunTimeKnowledge::Known,
             kernel_sharing: KernelSharingModel::Modelled,
             sharing: SimulatedSharing::Policy,
+            contention: ContentionTruth::Measured,
         }
     }
 }
