@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 
 use tessera_predict::contention::public::{MpsRow, PARVAGPU, read_mps_rows};
 
-use super::number::{count, float, whole};
+use super::number::{count, whole};
 
 /// Upper ends of the ranges of a job's own load. Chosen: fifths.
 const LOADS: [f64; 5] = [0.2, 0.4, 0.6, 0.8, 1.0];
@@ -155,6 +155,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cluster::number::float;
 
     #[test]
     fn the_table_has_a_distribution_for_every_range_of_the_sum() {
