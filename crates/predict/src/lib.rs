@@ -4,6 +4,7 @@
 //! - [`jct`]: how long a task takes on a size of slice (gradient-boosted trees, as Dyna-P's eq. 5).
 //! - [`colocation`]: how fast a job is with co-runners on one slice (random forest with contention
 //!   features, as MMK's §III-A), from a controller's knowledge about them.
+//! - [`contention`]: the same for any GPU, fitted on public measurements, where a controller has too few runs.
 //! - [`memory`]: the memory that a task needs, from its runs.
 //! - [`peak`]: the memory that a growing job needs at its end, and when it has to be moved.
 //! - [`estimate`]: the memory that a model needs, from its description.
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod colocation;
+pub mod contention;
 pub mod drift;
 pub mod estimate;
 pub mod jct;

@@ -15,11 +15,13 @@ pub mod experiment;
 mod finding;
 pub mod fleet;
 pub mod job;
+mod measured;
 pub mod metrics;
 pub mod number;
 pub mod overheads;
 pub mod predictors;
 pub mod report;
+mod sharing;
 pub mod workload;
 
 pub use engine::{SimulationError, SimulationRun, SimulationSetup, run};

@@ -1,6 +1,7 @@
 use crate::ClusterState;
 use tessera_model::Bytes;
 use tessera_model::share::{MpsShare, SmPercent};
+use tessera_placement::{AdminOverride, GpuView, SpeedBasis};
 use uuid::Uuid;
 
 use super::*;
@@ -112,6 +113,54 @@ fn a_forest_learns_the_slow_down_by_co_runners_and_is_used_while_it_is_accurate(
 
     assert_eq!(speeds(&cluster), None);
     assert_eq!(cluster.model_status().colocation, Some((model.fingerprint(), false)));
+}
+
+fn whole_gpu(model: &str) -> GpuView {
+    GpuView {
+        id: "GPU-1".parse().unwrap(),
+        node: "n1".parse().unwrap(),
+        index: 0,
+        model: model.to_owned(),
+        memory: Bytes::from_mib(40_960),
+        sms: None,
+        mig: None,
+        mps: true,
+        kernel: false,
+        available: true,
+        changing: false,
+        instances: Vec::new(),
+        operator: AdminOverride::default(),
+    }
+}
+
+#[test]
+fn until_a_forest_has_learned_public_measurements_predict_whether_jobs_may_share() {
+    let mut cluster = cluster();
+    let sm = SmPercent::try_from(50).unwrap();
+    let client = MpsClient { online: false, sm, busy: Some(300) };
+    let speeds = |cluster: &ClusterState, basis, model: &str| {
+        let clients = [client, client];
+        cluster.predictions.predict_speeds(&clients, basis, &whole_gpu(model), None)
+    };
+    let whole = SpeedBasis::WholeInstance;
+    let a100 = speeds(&cluster, whole, "NVIDIA A100-SXM4-40GB").unwrap();
+    let h100 = speeds(&cluster, whole, "NVIDIA H100 80GB HBM3").unwrap();
+    assert!(a100[0].expected > 900 && a100[0].low < a100[0].expected, "{a100:?}");
+    assert_eq!(a100[0].expected, h100[0].expected);
+    assert!(h100[0].low < a100[0].low, "no such GPU was measured: {h100:?}");
+    let requested = speeds(&cluster, SpeedBasis::SamePercentage, "NVIDIA A100-SXM4-40GB");
+    assert_eq!(requested, None, "a user's request is not judged by it");
+
+    let model = Arc::new(ColocationModel::from(&history(80)).unwrap());
+    cluster.use_colocation_model(Arc::clone(&model), &[]);
+
+    assert_ne!(speeds(&cluster, whole, "NVIDIA A100-SXM4-40GB").unwrap(), a100);
+    cluster.use_colocation_model(model, &[false; 40]);
+    assert_eq!(
+        speeds(&cluster, whole, "NVIDIA A100-SXM4-40GB"),
+        None,
+        "its own runs say otherwise"
+    );
 }
 
 #[test]

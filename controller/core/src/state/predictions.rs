@@ -21,6 +21,7 @@ use tessera_placement::{
     SpeedBasis, SpeedRange,
 };
 use tessera_predict::colocation::SharingClient;
+use tessera_predict::contention;
 
 /// The learned behaviour of tasks, and the checkpointed work of unfinished jobs.
 #[derive(Debug, Default)]
@@ -295,7 +296,9 @@ impl Predictions {
         clamped(done)
     }
 
-    /// Predicts the speed of each of several co-located jobs under MPS.
+    /// Predicts the speed of each of several co-located jobs under MPS. Until a forest has learned from this cluster's
+    /// runs, the model of public measurements predicts whether jobs may share; jobs whose users request sharing are
+    /// not judged by it.
     pub(crate) fn predict_speeds(
         &self,
         clients: &[MpsClient],
@@ -303,9 +306,13 @@ impl Predictions {
         gpu: &GpuView,
         profile: Option<&Profile>,
     ) -> Option<Vec<SpeedRange>> {
-        let model = self.colocation.trusted_model()?;
         let slice = slice_kind(gpu, profile)?.part;
         let clients: Vec<SharingClient> = clients.iter().map(known).collect();
+        if self.colocation.model.is_none() && basis == SpeedBasis::WholeInstance {
+            let speeds = contention::speeds_by_busy(&gpu.model, slice, &clients);
+            return Some(speeds.into_iter().map(speed_range).collect());
+        }
+        let model = self.colocation.trusted_model()?;
         Some(match basis {
             SpeedBasis::SamePercentage => {
                 let speeds = model.together(slice, &clients).into_iter();

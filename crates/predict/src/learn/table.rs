@@ -1,5 +1,7 @@
 //! Rows to learn from.
 
+use std::collections::BTreeMap;
+
 use crate::number::{count, hash};
 
 /// Maximum number of rows that are learned from: the newest are kept. Training a boosted model with
@@ -112,17 +114,34 @@ impl TrainingTable {
     /// Splits the table into rows for training and this many thousandths of its groups for testing.
     /// Whether a group is held out depends only on its number, so a new row never moves an old one.
     pub fn split(&self, held_out_per_mille: u64) -> (Self, Self) {
-        self.draw(held_out_per_mille, 0)
+        let salted = |group: u64| hash(&[group.to_le_bytes(), [0; 8]].concat());
+        self.divide(|group| salted(group) % 1_000 < held_out_per_mille)
     }
 
-    /// Splits the table like [`Self::split`], with another random choice.
-    pub(crate) fn draw(&self, held_out_per_mille: u64, salt: u64) -> (Self, Self) {
+    /// Splits the table into the rows of all other groups, and those of this one.
+    pub fn without(&self, group: u64) -> (Self, Self) {
+        self.divide(|other| other == group)
+    }
+
+    /// Returns this many splits: each of them holds out another part of the groups, and each group is held out once.
+    /// All parts have as many groups, or one more.
+    pub(crate) fn folds(&self, parts: u64) -> impl Iterator<Item = (Self, Self)> {
+        let mut groups: Vec<(u64, u64)> =
+            self.groups.iter().map(|group| (hash(&group.to_le_bytes()), *group)).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let part: BTreeMap<u64, u64> = (0..)
+            .zip(groups)
+            .map(|(at, (_, group)): (u64, _)| (group, at % parts.max(1)))
+            .collect();
+        (0..parts).map(move |held_out| self.divide(|group| part.get(&group) == Some(&held_out)))
+    }
+
+    fn divide(&self, is_held_out: impl Fn(u64) -> bool) -> (Self, Self) {
         let (mut train, mut test) = (Self::new(self.width), Self::new(self.width));
         for at in self.len().saturating_sub(ROWS_MAX)..self.len() {
             let group = self.groups[at];
-            let held_out = hash(&[group.to_le_bytes(), salt.to_le_bytes()].concat()) % 1_000
-                < held_out_per_mille;
-            let part = if held_out { &mut test } else { &mut train };
+            let part = if is_held_out(group) { &mut test } else { &mut train };
             part.cells.extend(self.row(at));
             part.targets.push(self.targets[at]);
             part.groups.push(group);
@@ -163,6 +182,23 @@ mod tests {
         assert_eq!(train.len() + test.len(), 3_000);
         assert!((450..750).contains(&test.len()), "{}", test.len());
         assert!(test.groups.iter().all(|group| !train.groups.contains(group)));
+    }
+
+    #[test]
+    fn every_group_is_held_out_once() {
+        let mut table = TrainingTable::new(1);
+        for row in 0..300_u64 {
+            table.push(row / 3, &[crate::number::float(row)], 1.0).unwrap();
+        }
+        let mut held_out = Vec::new();
+        for (train, test) in table.folds(5) {
+            assert_eq!(train.len() + test.len(), 300);
+            assert_eq!(test.len(), 60);
+            assert!(test.groups.iter().all(|group| !train.groups.contains(group)));
+            held_out.extend(test.groups);
+        }
+        held_out.sort_unstable();
+        assert_eq!(held_out, (0..300).map(|row| row / 3).collect::<Vec<u64>>());
     }
 
     #[test]

@@ -1,108 +1,69 @@
-//! Training samples of co-location. MMK measures 1,400 of them on a GPU; here the study's model of
-//! contention replaces the GPU.
+//! Training samples of co-location for experiments. MMK measures 1,400 of them on a GPU. Here the study's model of
+//! contention replaces the GPU, or ParvaGPU's measurements do.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
-use tessera_model::number::{clamped, index};
-
-use tessera_lab_learners::sharing::{MeasuredSharing, SharedJob, SharingPredictor, SliceUse};
-use tessera_placement::{Demand, MpsClient, SpeedRange};
-use tessera_predict::colocation::{
-    CoRunners, ColocatedRun, Colocation, ColocationPredictor, SharingClient,
-};
+use tessera_lab_learners::sharing::{MeasuredSharing, SharedJob, SliceUse};
+use tessera_model::number::clamped;
+use tessera_placement::Demand;
+use tessera_predict::colocation::{CoRunners, ColocatedRun, Colocation, SharingClient};
+use tessera_predict::random::SeededRng;
 
 use super::contention::{self, ContentionSharer};
-use tessera_predict::random::SeededRng;
+use super::job::SimulatedJob;
+use super::overheads::ContentionTruth;
+use super::sharing::{SharedInstance, SharingJob};
+use super::workload::papers::plain;
 
 /// The number of MMK's measurements (§III-A).
 pub const ROWS: u64 = 1_400;
-
-/// Seed of the rows that the simulator's own forest learns from: any would do.
-const SEED: u64 = 1;
 
 /// Sizes of an A100's instances that are shared, in compute slices: those of
 /// MMK's partitions (Algorithm 1) except 1g, which is too small for two jobs.
 const SIZES: [u8; 4] = [2, 3, 4, 7];
 const WHOLE: u8 = 7;
 
-/// The forest that predicts for policies of the simulator, for jobs whose demands are known.
-static FOREST: LazyLock<SharingPredictor> = LazyLock::new(|| {
-    SharingPredictor::learn(&rows(SEED, ROWS), SEED).expect("so many rows are enough to learn from")
-});
+/// Noise of measured speeds, in thousandths. Chosen: two measurements of the same pair are never equal.
+const NOISE: u64 = 30;
 
-/// How many answers of the forest are cached; if there are more, the cache is cleared. Chosen:
-/// about a hundred MiB.
-const CACHED_MAX: usize = 1 << 20;
-
-/// The forest's predictions. They are cached, since a policy needs the same ones in many rounds,
-/// and evaluating all trees each time took seven tenths of a run.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SpeedCache(BTreeMap<SharedJob, u64>);
-
-impl SpeedCache {
-    /// Returns a job's speed with co-runners, in thousandths of its speed alone.
-    pub(super) fn speed(&mut self, shared: &SharedJob) -> u64 {
-        if self.0.len() >= CACHED_MAX && !self.0.contains_key(shared) {
-            self.0.clear();
-        }
-        *self.0.entry(*shared).or_insert_with(|| FOREST.predict(shared).value)
-    }
-}
-
-/// The forest that predicts for `--share auto`. It learns from the same co-locations with a
-/// controller's knowledge: percentages and how busy jobs are, but not which resources they use.
-static LOAD_FOREST: LazyLock<ColocationPredictor> = LazyLock::new(|| {
-    ColocationPredictor::learn(&runs(SEED, ROWS), SEED)
-        .expect("so many runs are enough to learn from")
-});
-
-/// Returns the speeds of co-runners on such a part of a GPU, relative to their speeds alone on all
-/// of it.
-pub(super) fn speeds_by_load(slice: u16, clients: &[MpsClient]) -> Vec<SpeedRange> {
-    let client = |known: &MpsClient| SharingClient {
-        online: known.online,
-        sm_percent: known.sm.get(),
-        busy: known.busy,
-    };
-    let clients: Vec<SharingClient> = clients.iter().map(client).collect();
-    let range = |found: tessera_predict::Prediction| {
-        let [low, expected, high] = [found.low, found.value, found.high].map(clamped::<u32>);
-        SpeedRange { low: low.min(expected), expected, high: high.max(expected) }
-    };
-    LOAD_FOREST.next_to_each_other(slice, &clients).into_iter().map(range).collect()
-}
-
-/// Generates random runs in a controller's form: how busy each job is, its percentage, and its
-/// speed. While its kernels run, a job uses four fifths of the multiprocessors and up to the
-/// study's 45 % of the bandwidth.
-fn runs(seed: u64, count: u64) -> Vec<ColocatedRun> {
+/// Generates runs of random tasks in a controller's form: how busy each job is, its percentage, and its speed as it was
+/// measured of such loads. Each task runs so many times, with another co-runner or none. While its kernels run, a job
+/// uses half to all of the multiprocessors; a controller doesn't know that.
+pub(super) fn runs(seed: u64, tasks: u64, each: u64) -> Vec<ColocatedRun> {
     let mut rng = SeededRng::named(seed, "co-located runs");
-    (0..count).map(|task| colocated_run(task, &mut rng)).collect()
+    let mut runs = Vec::new();
+    for task in 0..tasks {
+        let own = drawn_task(&mut rng);
+        runs.extend((0..each).map(|_| ColocatedRun { task, ..run_of(&own, &mut rng) }));
+    }
+    runs
 }
 
-fn colocated_run(task: u64, rng: &mut SeededRng) -> ColocatedRun {
+/// A task, with the part of the time in which its kernels run.
+fn drawn_task(rng: &mut SeededRng) -> (SimulatedJob, u16) {
+    let busy = 50 + rng.below(950);
+    let sm = busy * (500 + rng.below(501)) / 1_000;
+    let demand = Demand { sm: clamped(sm), memory: 0 };
+    let name = format!("task {}", rng.below(1 << 32));
+    (SimulatedJob { demand: Some(demand), ..plain(&name, 4_000, &[]) }, clamped(busy))
+}
+
+fn run_of((own, busy): &(SimulatedJob, u16), rng: &mut SeededRng) -> ColocatedRun {
     let slices = SIZES[rng.index_below(SIZES.len())];
-    let others = rng.index_below(2);
-    let mut draw_job = |part: u8| {
-        let busy = 50 + rng.below(950);
-        let memory = rng.below(busy * 45 / 100 + 1);
-        let demand = Demand { sm: clamped(busy * 4 / 5), memory: clamped(memory) };
-        (SharingClient { online: false, sm_percent: part, busy: Some(clamped(busy)) }, demand)
-    };
-    let first = [30, 50, 70][index(task % 3)];
-    let (own, demand) = draw_job(first);
-    let (other, others_demand) = draw_job(100 - first);
-    let mut sharers = vec![ContentionSharer { demand: Some(demand), cap: first }];
+    let first = [30, 50, 70][rng.index_below(3)];
+    let (other, other_busy) = drawn_task(rng);
+    let client =
+        |sm_percent: u8, busy: u16| SharingClient { online: false, sm_percent, busy: Some(busy) };
     let mut there = CoRunners::default();
-    if others > 0 {
-        there.add(&other, 1_000);
-        sharers.push(ContentionSharer { demand: Some(others_demand), cap: 100 - first });
+    let mut jobs = vec![SharingJob { job: own, cap: first }];
+    if rng.below(2) > 0 {
+        there.add(&client(100 - first, other_busy), 1_000);
+        jobs.push(SharingJob { job: &other, cap: 100 - first });
     }
-    let slowed = contention::under_mps(&sharers, slices, WHOLE)[0];
-    let slowed = rng.spread(slowed, 30).max(1_000);
+    let on = SharedInstance { gpu: "a100-80gb", slices, whole: WHOLE };
+    let slowed = on.slowed(ContentionTruth::Measured, &jobs)[0];
+    let slowed = rng.spread(slowed, NOISE).max(1_000);
     let slice = u16::from(slices) * 1_000 / u16::from(WHOLE);
-    let colocation = Colocation { slice, own, others: there };
-    ColocatedRun { task, colocation, speed_per_mille: clamped(1_000_000 / slowed) }
+    let colocation = Colocation { slice, own: client(first, *busy), others: there };
+    ColocatedRun { task: 0, colocation, speed_per_mille: clamped(1_000_000 / slowed) }
 }
 
 /// Generates random co-locations: one job with one to three co-runners on a slice of an A100.
@@ -132,8 +93,7 @@ fn row(task: u64, rng: &mut SeededRng) -> MeasuredSharing {
         .map(|(demand, cap)| ContentionSharer { demand: Some(*demand), cap: *cap })
         .collect();
     let slowed = contention::under_mps(&sharers, slices, WHOLE)[0];
-    // Noise of three percent, chosen: two measurements of the same pair are never equal.
-    let slowed = rng.spread(slowed, 30).max(1_000);
+    let slowed = rng.spread(slowed, NOISE).max(1_000);
     let shared = shared_job(jobs[0].0, jobs[0].1, &jobs[1..], (slices, WHOLE), rng.below(2) == 0);
     let speed_per_mille = clamped(1_000_000 / slowed);
     MeasuredSharing { task, shared, speed_per_mille }

@@ -1,9 +1,10 @@
-//! A model of how jobs that share a GPU slow each other, with two resources.
+//! The co-execution study's model of how jobs that share a GPU slow each other, with two resources.
 //!
-//! Calibrated, not derived. Four constants fit the printed pairs of the co-execution study
+//! Calibrated, not derived. Four constants fit the printed pairs of the study on an A30
 //! (Villarrubia et al., arXiv 2604.22430, tables 2 and 5 and figure 12), and the model reproduces
 //! its rules (`tests/coexec`). A job is described by the busy parts of the SMs and of the memory
-//! bandwidth when it is alone on the GPU.
+//! bandwidth when it is alone on the GPU. On an A100 its term of bandwidth is wrong, so simulations take it for A30s
+//! only ([`super::sharing`]).
 //!
 //! - **MPS.** Each job loses [`CO_RUNNERS`] to its co-runners, growing with their number, and then
 //!   to the worse of two contentions. Contention for bandwidth grows with the sensitivity of both
@@ -20,7 +21,7 @@ use super::number::{count, whole};
 
 /// The slow-down by one more co-runner, before any contention. Fitted, with [`MULTIPROCESSORS`], to
 /// pairs that hardly contend (study, figure 12: T_rel 0.68 for SRAD with LavaMD).
-pub(super) const CO_RUNNERS: f64 = 0.1;
+const CO_RUNNERS: f64 = 0.1;
 
 /// How it grows with the number of co-runners: four small copies of a job lose the gain of a pair
 /// (study: T_rel 0.6 for two, 0.8 for four). Fitted to that.
@@ -35,11 +36,11 @@ const MEMORY_BOUND: f64 = 0.2;
 
 /// The slow-down by a co-runner that fills half of the SMs. Fitted (study: GeMM's partners lose
 /// more than 2x).
-pub(super) const MULTIPROCESSORS: f64 = 0.3;
+const MULTIPROCESSORS: f64 = 0.3;
 
 /// The cost of a slice's missing SMs and bandwidth. Fitted (study: GeMM above 2x, M-M 1.5 to 2 on
 /// MIG 2-2).
-pub(super) const MISSING_MULTIPROCESSORS: f64 = 1.35;
+const MISSING_MULTIPROCESSORS: f64 = 1.35;
 const MISSING_BANDWIDTH: f64 = 0.74;
 
 /// The slow-down by one more co-runner of unknown demands.
@@ -71,7 +72,7 @@ pub fn under_mps(sharers: &[ContentionSharer], slices: u8, whole_slices: u8) -> 
         let co_runners = count(others().count());
         let known = sharers.iter().all(|s| s.demand.is_some());
         if !known {
-            return thousandths(1.0 + UNKNOWN * co_runners);
+            return with_unknown(others().count());
         }
         let mine = sharers[me];
         let bandwidth: f64 = others().map(|(_, o)| sensitivity(o, part_of_gpu)).sum();
@@ -84,6 +85,11 @@ pub fn under_mps(sharers: &[ContentionSharer], slices: u8, whole_slices: u8) -> 
         thousandths(starved * (1.0 + base + memory.max(compute)))
     };
     (0..sharers.len()).map(slowed).collect()
+}
+
+/// Returns how much longer a job takes next to so many others, where the demands of one of them are unknown.
+pub(super) fn with_unknown(co_runners: usize) -> u64 {
+    thousandths(1.0 + UNKNOWN * count(co_runners))
 }
 
 /// Returns how much longer a job takes on such a part of the GPU than on all of it, in

@@ -17,7 +17,6 @@ mod speed;
 mod task;
 mod usage;
 
-use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
@@ -26,8 +25,7 @@ use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{JobId, Millis};
 use tessera_placement::power::keep_below_cap;
 use tessera_placement::{
-    ClusterView, Decision, Empirical, MpsClient, Policy, QueueKey, QueuedJob, Session, SpeedRange,
-    WaitReason, session,
+    ClusterView, Decision, Empirical, Policy, QueueKey, QueuedJob, Session, WaitReason, session,
 };
 
 use self::alone::SoloTimes;
@@ -38,7 +36,6 @@ use super::fleet::GpuFleet;
 use super::job::{JobClass, SimulatedJob};
 use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
 use super::overheads::{Overheads, SimulatedSharing};
-use crate::cluster::colocation::SpeedCache;
 
 /// Maximum number of events of one run. Chosen: far more than any workload needs, so that a policy
 /// that moves jobs endlessly is detected.
@@ -62,9 +59,6 @@ pub struct SimulationSetup<'s> {
     /// Whether segments and samples are kept for plots.
     pub plot: bool,
 }
-
-/// The speeds of clients that share a slice, by its profile.
-type SharedSpeeds = BTreeMap<(u16, Vec<MpsClient>), Vec<SpeedRange>>;
 
 /// The state of a run.
 #[derive(Debug)]
@@ -98,10 +92,6 @@ pub struct SimulationRun<'s> {
     usage: usage::AccountUsage,
     /// What was learned from ended jobs, if policies have no other knowledge.
     learned: Empirical,
-    /// How fast jobs are next to others, as far as the forest predicted it.
-    speed_cache: RefCell<SpeedCache>,
-    /// The same by the forest with a controller's knowledge.
-    shared_speed_cache: RefCell<SharedSpeeds>,
     /// Whether the workload has gangs: then each round reads the whole cluster.
     gangs: bool,
     record: RunRecord,
@@ -184,8 +174,6 @@ impl<'s> SimulationRun<'s> {
             running: 0,
             usage: usage::AccountUsage::of(setup.jobs),
             learned: Empirical::default(),
-            speed_cache: RefCell::default(),
-            shared_speed_cache: RefCell::default(),
             gangs: setup.jobs.iter().any(|job| job.gang.is_some()),
             record: RunRecord::default(),
         };

@@ -2,6 +2,7 @@
 
 mod auto_share;
 mod coexec;
+mod contention;
 mod dyna_p;
 mod fikit;
 mod geometry;
@@ -43,6 +44,7 @@ const ROWS: &[ExperimentEntry] = &[
     ("X12", false, fikit::combination_a),
     ("X13", false, coexec::power),
     ("COEXEC", false, coexec::rules),
+    ("CONTENTION", true, contention::contention),
     ("MISO", false, miso::recover),
     ("MISO-30", false, miso::thirty),
     ("MIGM", false, migm::mixes),

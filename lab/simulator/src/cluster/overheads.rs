@@ -59,6 +59,21 @@ pub enum SimulatedSharing {
     Auto,
 }
 
+/// How jobs that share an instance under MPS slow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ContentionTruth {
+    /// As ParvaGPU measured processes on an A100-80GB; on an A30 as the co-execution study's model has it. Policies
+    /// predict by another model.
+    #[default]
+    Measured,
+    /// As the study's model has it, which was fitted to its pairs on an A30.
+    Study,
+    /// As policies predict it: for rules that assume that predictions are true.
+    Predicted,
+}
+
 /// What policies know about run times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -105,6 +120,9 @@ pub struct Overheads {
     #[serde(default = "no_preemption")]
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub preemption: PreemptionRules,
+    /// How jobs slow each other under MPS.
+    #[serde(default)]
+    pub contention: ContentionTruth,
 }
 
 const fn no_preemption() -> PreemptionRules {
@@ -122,6 +140,7 @@ impl Default for Overheads {
             kernel_sharing: KernelSharingModel::Modelled,
             sharing: SimulatedSharing::Policy,
             preemption: PreemptionRules::OFF,
+            contention: ContentionTruth::Measured,
         }
     }
 }

@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use tessera_lab_learners::{ComparedLearner, sharing};
+use tessera_predict::TrainedModel;
 use tessera_predict::learn::{LearnerKind, TrainingTable};
 
 use super::colocation;
 use super::finding::{Finding, Proof, Side};
-use super::number::rounded;
+use super::number::{count, rounded};
 
-const PARVAGPU: &str = include_str!("../../data/parvagpu.csv");
+const PARVAGPU: &str = tessera_predict::contention::public::PARVAGPU;
 
 const FOREST: ComparedLearner = ComparedLearner::Production(LearnerKind::Forest);
 
@@ -67,6 +68,11 @@ pub fn generated(seed: u64) -> TrainingTable {
 /// How much of a slice a job fills was not measured. How much it gains from a larger slice was
 /// measured, and is used instead: a job that gains in full is bound by its slice.
 pub fn measured() -> TrainingTable {
+    measured_by(&|number, _| number)
+}
+
+/// The same, with the group of each row by its number and its model.
+fn measured_by(group: &dyn Fn(u64, &str) -> u64) -> TrainingTable {
     let mut rows = csv::Reader::from_reader(PARVAGPU.as_bytes());
     let rows: Vec<ParvaGpuRow> =
         rows.deserialize().map(|row| row.expect("part of the build and tested")).collect();
@@ -97,9 +103,51 @@ pub fn measured() -> TrainingTable {
             whole / here,
         ];
         // A rate that is not a number is not a sample.
-        let _ = table.push(number, &cells, row.throughput_req_s / here);
+        let _ = table.push(group(number, &row.model), &cells, row.throughput_req_s / here);
     }
     table
+}
+
+/// The forest's errors on measured models that it has not seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct UnseenModels {
+    /// The median error, in percent of the measured speed.
+    pub(super) median: f64,
+    /// The error that nine of ten do not exceed.
+    pub(super) p90: f64,
+    /// Part of the speeds within their intervals, in percent.
+    pub(super) covered: f64,
+}
+
+/// Leaves out each measured model once, and tests a forest that learned from the others on it.
+pub(super) fn forest_on_unseen_models() -> UnseenModels {
+    let mut names: Vec<String> = Vec::new();
+    let mut rows = csv::Reader::from_reader(PARVAGPU.as_bytes());
+    for row in rows.deserialize::<ParvaGpuRow>().flatten() {
+        if !names.contains(&row.model) {
+            names.push(row.model);
+        }
+    }
+    let number = |model: &str| names.iter().position(|name| name == model).unwrap_or(0) as u64;
+    // A model is a group, so that intervals are for models that the forest has not seen.
+    let table = measured_by(&|_, model| number(model));
+    let (mut errors, mut inside) = (Vec::new(), 0);
+    for left_out in 0..names.len() as u64 {
+        let (train, test) = table.without(left_out);
+        let Ok(forest) = TrainedModel::learn(LearnerKind::Forest, &train, 1) else { continue };
+        for (row, speed) in test.rows() {
+            let [low, value, high] = forest.predict(row);
+            errors.push(100.0 * (value / speed - 1.0).abs());
+            inside += usize::from((low..=high).contains(&speed));
+        }
+    }
+    errors.sort_by(f64::total_cmp);
+    let at = |place: usize| errors.get(place).copied().unwrap_or(f64::INFINITY);
+    UnseenModels {
+        median: at(errors.len() / 2),
+        p90: at(errors.len() * 9 / 10),
+        covered: 100.0 * count(inside) / count(errors.len().max(1)),
+    }
 }
 
 /// Returns what the whole GPU gains on four sevenths of it, of what it could.

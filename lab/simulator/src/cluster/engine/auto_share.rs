@@ -5,12 +5,11 @@ use tessera_model::share::SliceShare;
 use tessera_model::spec::Priority;
 use tessera_placement::policy::session::LOOK_AT_MAX;
 use tessera_placement::{
-    Decision, InstanceState, JobPlacement, KernelSharer, MpsClient, PlacedJob, QueuedJob,
-    SpeedRange, Tenancy, share_slices,
+    Decision, InstanceState, JobPlacement, KernelSharer, PlacedJob, QueuedJob, Tenancy,
+    share_slices,
 };
 
 use super::{SimulationError, SimulationRun, forecast, index};
-use crate::cluster::colocation;
 use crate::cluster::job::JobClass;
 use crate::cluster::overheads::SimulatedSharing;
 
@@ -85,19 +84,5 @@ impl SimulationRun<'_> {
                 Err(self.impossible(format!("{:?} is placed where no slot is free", placed.job)))
             }
         }
-    }
-
-    /// Predicts speeds under MPS from a controller's knowledge: how busy jobs are, but not which
-    /// resources they use.
-    pub(super) fn predict_shared_speeds(
-        &self,
-        clients: &[MpsClient],
-        slices: u8,
-        whole: u8,
-    ) -> Vec<SpeedRange> {
-        let mut cache = self.shared_speed_cache.borrow_mut();
-        let slice = u16::from(slices) * 1_000 / u16::from(whole.max(1));
-        let key = (slice, clients.to_vec());
-        cache.entry(key).or_insert_with(|| colocation::speeds_by_load(slice, clients)).clone()
     }
 }

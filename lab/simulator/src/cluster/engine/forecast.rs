@@ -9,16 +9,14 @@ use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::preemption::PreemptionPrice;
 use tessera_placement::{
-    Account, Basis, CoRunner, Demand, Estimator, GpuView, JobFacts, JobTable, KernelSharer,
-    Knowledge, MpsClient, Prediction, Predictor, RunTime, SharedPart, SliceKind, SpeedBasis,
-    SpeedRange,
+    Account, Basis, CoRunner, Estimator, GpuView, JobFacts, JobTable, KernelSharer, Knowledge,
+    MpsClient, Prediction, Predictor, RunTime, SharedPart, SliceKind, SpeedBasis, SpeedRange,
 };
 
 use super::{SimulationRun, TaskPhase, index, speed};
-use crate::cluster::colocation;
-use crate::cluster::contention::{self, ContentionSharer};
 use crate::cluster::job::{JobClass, WHOLE};
-use crate::cluster::overheads::{RunTimeKnowledge, SimulatedSharing};
+use crate::cluster::overheads::{ContentionTruth, RunTimeKnowledge, SimulatedSharing};
+use crate::cluster::sharing::{SharedInstance, SharingJob};
 use tessera_predict::random::SeededRng;
 
 /// The part of a run that policies may know.
@@ -222,8 +220,8 @@ impl Predictor for RunPredictions<'_, '_> {
         }
     }
 
-    /// By a forest with a controller's knowledge about jobs. No job joins other jobs in a simulation, so
-    /// nothing requests speeds with the same percentage.
+    /// By the model of the public measurements with a controller's knowledge about jobs. No job joins other jobs in a
+    /// simulation, so nothing requests speeds with the same percentage.
     fn predict_speeds(
         &self,
         clients: &[MpsClient],
@@ -236,7 +234,8 @@ impl Predictor for RunPredictions<'_, '_> {
             return None;
         }
         let whole = gpu.mig.as_deref()?.largest()?.compute_slices;
-        Some(self.run.predict_shared_speeds(clients, profile?.compute_slices, whole))
+        let on = SharedInstance { gpu: &gpu.model, slices: profile?.compute_slices, whole };
+        Some(on.speeds_by_busy(clients))
     }
 
     fn predict_rest_alone(
@@ -261,8 +260,8 @@ impl RunPredictions<'_, '_> {
         Some(Millis::new(clamped(rest)))
     }
 
-    /// By the forest for jobs whose demands are known (MMK, §III-A); for others by the rule that
-    /// replaces it.
+    /// By the model of the public measurements for jobs whose demands are known; for others by the rule that replaces
+    /// it.
     fn mps_run(
         &self,
         job: JobId,
@@ -275,24 +274,13 @@ impl RunPredictions<'_, '_> {
         let slices = profile.compute_slices;
         let whole = gpu.mig.as_deref()?.largest()?.compute_slices;
         let base = speed::base_ms(truth, &gpu.model, slices, Some(sm));
-        let known = |job: JobId| self.run.setup.jobs.get(index(job)).and_then(|job| job.demand);
-        let demands: Option<Vec<(Demand, u8)>> =
-            others.iter().map(|(other, sm)| Some((known(*other)?, sm.get()))).collect();
-        let slowed = match (truth.demand, demands) {
-            (Some(own), Some(others)) if !others.is_empty() => {
-                let online = truth.class == JobClass::Online;
-                let shared =
-                    colocation::shared_job(own, sm.get(), &others, (slices, whole), online);
-                1_000_000 / self.run.speed_cache.borrow_mut().speed(&shared).max(1)
-            }
-            _ => {
-                let others = others.iter().map(|(other, sm)| (known(*other), sm.get()));
-                let all = [(truth.demand, sm.get())].into_iter().chain(others);
-                let all: Vec<ContentionSharer> =
-                    all.map(|(demand, cap)| ContentionSharer { demand, cap }).collect();
-                contention::under_mps(&all, slices, whole).first().copied()?
-            }
-        };
+        let others = others.iter().map(|(other, sm)| {
+            Some(SharingJob { job: self.run.setup.jobs.get(index(*other))?, cap: sm.get() })
+        });
+        let all = [Some(SharingJob { job: truth, cap: sm.get() })].into_iter().chain(others);
+        let all: Vec<SharingJob<'_>> = all.collect::<Option<_>>()?;
+        let on = SharedInstance { gpu: &gpu.model, slices, whole };
+        let slowed = on.slowed(ContentionTruth::Predicted, &all).first().copied()?;
         let error = self.error(job, slices);
         let ms = u128::from(base) * u128::from(slowed) / 1_000 * u128::from(error) / 1_000;
         Some(Millis::new(u64::try_from(ms).ok()?.max(1)))

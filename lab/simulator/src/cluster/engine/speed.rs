@@ -11,6 +11,7 @@ use super::{SimulationEvent, SimulationRun, TaskPhase, TaskPlacement, placing};
 use crate::cluster::contention::{self, ContentionSharer};
 use crate::cluster::job::{SimulatedJob, WHOLE};
 use crate::cluster::number::{float, whole};
+use crate::cluster::sharing::{SharedInstance, SharingJob};
 
 /// The slow-down and power of jobs on one instance.
 struct ShareRate {
@@ -90,12 +91,14 @@ impl SimulationRun<'_> {
             let slowed = self.slowdown_of_kernel_sharers(&sharing);
             return ShareRate { slowed, power: 1_000, is_kernel_level: true };
         }
-        let sharer = |(task, spot): &(usize, TaskPlacement)| {
-            let demand = self.setup.jobs[*task].demand;
-            ContentionSharer { demand, cap: spot.sm.map_or(100, |sm| sm.get()) }
+        let sharer = |(task, spot): &(usize, TaskPlacement)| SharingJob {
+            job: &self.setup.jobs[*task],
+            cap: spot.sm.map_or(100, |sm| sm.get()),
         };
-        let sharers: Vec<ContentionSharer> = there.iter().map(sharer).collect();
-        let slowed = contention::under_mps(&sharers, slices, whole_slices);
+        let jobs: Vec<SharingJob<'_>> = there.iter().map(sharer).collect();
+        let on = SharedInstance { gpu: self.gpu_states[gpu].key, slices, whole: whole_slices };
+        let slowed = on.slowed(self.setup.overheads.contention, &jobs);
+        let sharers: Vec<ContentionSharer> = jobs.iter().map(SharingJob::contends).collect();
         ShareRate { slowed, power: contention::power_under_mps(&sharers), is_kernel_level: false }
     }
 

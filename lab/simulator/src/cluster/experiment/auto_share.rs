@@ -1,8 +1,8 @@
 //! AUTO: what `--share auto` gains over slices that no job shares.
 //!
-//! What the rules predict and what happens have different sources. Under MPS the study's model of contention decides,
-//! with bandwidth and multiprocessors; the forest knows only how busy jobs are. Kernel by kernel the queue itself runs
-//! in virtual time, and the rules use a model with a few constants.
+//! What the rules predict and what happens have different sources. Under MPS the measured table decides, by how much of
+//! the multiprocessors and the bandwidth jobs use; the rules know only how busy jobs are. Kernel by kernel the queue
+//! itself runs in virtual time, and the rules use a model with a few constants.
 
 use super::{ExperimentTrial, Finding, Proof, over, runs_without_bounds};
 use crate::cluster::calibration::mean;

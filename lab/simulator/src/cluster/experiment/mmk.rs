@@ -27,11 +27,13 @@ const SERVED: &str = "an online job of our miger stays on the smallest slice tha
                       its speed, so the proxy's jobs take up to twice as long. The paper does not \
                       state what MIGER's jobs were promised; the row below uses four fifths";
 
-/// Why makespan and throughput still differ.
-const LONGEST: &str = "MMK is already that close to the bound: the longest online job decides both";
+/// Why the large mix gains more than published.
+const SLOWER: &str = "as measured, MIGER's shared slices lose more than in its paper, so that MMK gains more over it";
 
-/// Why the large mix ends no earlier.
-const ENDS: &str = "MMK is so close to the bound that 0.64 of MIGER's makespan would be below it";
+/// Why sharing gains less than published.
+const FILLED: &str = "as measured, a job of a large batch fills its slice alone, and percentages that add up to 100 % gain \
+                      nothing then. Under the study's model, which was truth here before, it was 0.69 for MIGER and \
+                      0.59 for MMK";
 
 /// Another reading of what an online job is promised under MIGER: four fifths of its speed.
 const WELL_SERVED: Miger = Miger { served: 800_000 };
@@ -141,15 +143,16 @@ pub(super) fn sixty() -> Vec<Finding> {
             .ratio(miger.jct_over_bound),
         jct(&served)
             .row("the same, online jobs at four fifths", 0.736, 0.08)
+            .known(FILLED)
             .ratio(served.jct_over_bound),
-        jct(&mmk).row("JCT, MMK over default", 0.53, 0.08).ratio(mmk.jct_over_bound),
+        jct(&mmk).row("JCT, MMK over default", 0.53, 0.08).known(FILLED).ratio(mmk.jct_over_bound),
         ends(&miger)
             .row("makespan, MMK over MIGER", 0.68, 0.10)
             .known(SERVED)
             .ratio(mmk.makespan_over_bound),
         stp(&miger).row("STP, MMK over MIGER", 1.35, 0.10).known(SERVED),
-        ends(&served).row("makespan, online jobs at four fifths", 0.68, 0.10).known(LONGEST),
-        stp(&served).row("STP, online jobs at four fifths", 1.35, 0.10).known(LONGEST),
+        ends(&served).row("makespan, online jobs at four fifths", 0.68, 0.10).known(FILLED),
+        stp(&served).row("STP, online jobs at four fifths", 1.35, 0.10).known(FILLED),
     ]
 }
 
@@ -171,7 +174,7 @@ pub(super) fn twelve_hundred() -> Vec<Finding> {
         let percent = |ratio: f64| 100.0 * (ratio - 1.0);
         let each: Vec<f64> = gain.each.iter().map(|ratio| percent(*ratio)).collect();
         near("MMK-B", what, Proof::Proxy, expected, percent(gain.ratio), 5.0)
-            .known(ENDS)
+            .known(SLOWER)
             .over_seeds(&each)
     };
     let what = format!("JCT, MMK against MIGER, % ({gpus} GPUs: the load of MMK-A)");

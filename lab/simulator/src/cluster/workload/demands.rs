@@ -1,51 +1,32 @@
-//! How busy jobs keep the multiprocessors, derived from measurements: the model of contention is
-//! solved for the demand.
+//! How much of a GPU jobs use, derived from measurements: the model of the public measurements is solved for the load.
 //!
-//! Neither table separates multiprocessors and memory bandwidth, so that the whole slow-down is
-//! attributed to the multiprocessors.
+//! Neither table separates multiprocessors and memory bandwidth, so that the whole load is attributed to the
+//! multiprocessors.
 
 use std::collections::BTreeMap;
-use tessera_model::number::clamped;
 
 use tessera_placement::Demand;
+use tessera_predict::contention::{ContentionModel, load_of_pair, load_of_speeds};
 
 use super::traces::measured_pairs;
-use crate::cluster::contention::{CO_RUNNERS, MISSING_MULTIPROCESSORS, MULTIPROCESSORS};
-use crate::cluster::number::whole;
-
-/// The maximum that a job is assumed to keep busy: above it the model of contention has equal
-/// results, since it limits slow-downs.
-const BUSY_MAX: f64 = 0.95;
-
 /// Returns the demand with which two equal jobs that share a whole GPU without caps slow each other
 /// this much.
 pub(super) fn of_a_pair(slowed: f64) -> Demand {
-    let odds = ((slowed - 1.0 - CO_RUNNERS) / MULTIPROCESSORS).max(0.0);
-    demand(odds / (1.0 + odds))
+    Demand { sm: load_of_pair(&ContentionModel::A100, slowed), memory: 0 }
 }
 
-/// Returns the demand with which a job loses as much on slices as by its speeds there, on average
-/// over the sizes that were measured. A speed is 1 on the whole GPU of seven slices.
+/// Returns the demand that follows from a job's speeds on slices and on the whole GPU of seven slices.
 pub(super) fn of_slices(speeds: &[(u8, f64)]) -> Option<Demand> {
-    let each: Vec<f64> = speeds
-        .iter()
-        .filter(|(slices, speed)| *slices < 7 && *speed > 0.0)
-        .map(|(slices, speed)| {
-            let missing = 7.0 / f64::from(*slices) - 1.0;
-            ((1.0 / speed - 1.0) / missing / MISSING_MULTIPROCESSORS).max(0.0)
-        })
-        .collect();
-    let count = u32::try_from(each.len()).ok().filter(|count| *count > 0)?;
-    Some(demand(each.iter().sum::<f64>() / f64::from(count)))
-}
-
-fn demand(busy: f64) -> Demand {
-    let sm = clamped(whole(busy.min(BUSY_MAX) * 1_000.0));
-    Demand { sm, memory: 0 }
+    Some(Demand { sm: load_of_speeds(&ContentionModel::A100, speeds, 7)?, memory: 0 })
 }
 
 /// How two processes of a model slow each other on a whole A100-80GB, by batch, as ParvaGPU measured.
 pub(super) struct MeasuredPairs(BTreeMap<(String, u32), f64>);
+
+/// Returns the smaller of two demands: a small loss in a pair may be noise, and one on slices too.
+pub(super) fn least(pair: Option<Demand>, slices: Option<Demand>) -> Option<Demand> {
+    [pair, slices].into_iter().flatten().min_by_key(|demand| demand.sm)
+}
 
 impl MeasuredPairs {
     pub(super) fn measured() -> Self {
@@ -63,21 +44,25 @@ impl MeasuredPairs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::contention::{ContentionSharer, under_mig, under_mps};
-    use crate::cluster::number::float;
+    use tessera_predict::contention::MpsSharer;
 
     #[test]
     fn a_demand_gives_back_the_slow_down_that_it_was_read_from() {
         for slowed in [1.1, 1.3, 1.8, 1.95] {
-            let sharer = ContentionSharer { demand: Some(of_a_pair(slowed)), cap: 100 };
-            let modelled = float(under_mps(&[sharer, sharer], 7, 7)[0]) / 1_000.0;
+            let load = of_a_pair(slowed).sm;
+            let sharer = MpsSharer { load, cap: 100, is_memory_bound: false };
+            let speed = ContentionModel::A100.speeds(&[sharer, sharer])[0].value;
+            let modelled = 1_000.0 / f64::from(u32::try_from(speed).unwrap());
             assert!((modelled - slowed).abs() < 0.02, "{modelled} for {slowed}");
         }
-        for speed in [0.54, 0.75, 1.0] {
-            let demand = of_slices(&[(3, speed)]).unwrap();
-            let modelled = float(under_mig(demand, 3, 7)) / 1_000.0;
-            assert!((modelled - 1.0 / speed).abs() < 0.02, "{modelled} for {speed}");
-        }
+    }
+
+    #[test]
+    fn a_job_that_is_slow_on_slices_has_a_large_demand() {
+        let linear = [(1, 1.0 / 7.0), (2, 2.0 / 7.0), (7, 1.0)];
+        assert_eq!(of_slices(&linear).unwrap().sm, 1_000);
+        assert!(of_slices(&[(1, 1.0), (2, 1.0), (7, 1.0)]).unwrap().sm < 150);
+        assert!(of_slices(&[(7, 1.0)]).is_none(), "one size says nothing");
     }
 
     #[test]
@@ -85,7 +70,7 @@ mod tests {
         let pairs = MeasuredPairs::measured();
         let busy = |model, batch| pairs.demand(model, batch).unwrap().sm;
         assert!(busy("resnet50", 128) > 650, "{}", busy("resnet50", 128));
-        assert!(busy("mobilenetv2", 1) < 100, "{}", busy("mobilenetv2", 1));
+        assert!(busy("mobilenetv2", 1) < 250, "{}", busy("mobilenetv2", 1));
         assert_eq!(busy("vgg16", 256), busy("vgg16", 128), "the largest that ran twice at once");
         assert!(pairs.demand("alexnet", 1).is_none());
     }

@@ -269,8 +269,8 @@ fn mmk(data: &str) -> Vec<SimulatedJob> {
         let speeds: Vec<_> = speeds.iter().filter_map(|(s, v)| Some((*s, (*v)?))).collect();
         let time = |speed: f64| ms(row.duration_7g_s / speed.max(0.01));
         let times: Vec<_> = speeds.iter().map(|(s, speed)| (*s, time(*speed))).collect();
-        let demand =
-            pairs.demand(&row.speed_source, row.batch).or_else(|| demands::of_slices(&speeds));
+        let pair = pairs.demand(&row.speed_source, row.batch);
+        let demand = demands::least(pair, demands::of_slices(&speeds));
         let needs = match times.first().map_or(7, |(slices, _)| *slices) {
             1 => 4_000,
             2 => 9_000,

@@ -17,7 +17,7 @@ use tessera_predict::random::SeededRng;
 
 const ALIBABA: &str = include_str!("../../../data/alibaba-2023.csv");
 const DURATIONS: &str = include_str!("../../../data/durations.csv");
-const PARVAGPU: &str = include_str!("../../../data/parvagpu.csv");
+const PARVAGPU: &str = tessera_predict::contention::public::PARVAGPU;
 const DYNA_P_5000: &str = include_str!("../../../data/dyna-p-5000.csv");
 
 /// The GPU that ParvaGPU measured.
