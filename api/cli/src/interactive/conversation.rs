@@ -46,6 +46,21 @@ pub trait Output {
     fn stderr(&mut self, bytes: Vec<u8>) -> impl Future<Output = std::io::Result<()>>;
 }
 
+/// Collects what a program prints.
+#[derive(Default)]
+pub struct Collected(pub Vec<u8>);
+
+impl Output for Collected {
+    async fn stdout(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
+        self.0.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    async fn stderr(&mut self, _: Vec<u8>) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// This process's own streams.
 pub struct OwnOutput;
 

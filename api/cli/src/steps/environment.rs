@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Allocation;
+use super::gpus::GpuBinding;
 use super::layout::StepLayout;
+use tessera_model::number::clamped;
 
 /// Settings that all processes of a step share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +22,12 @@ pub struct StepFacts {
     pub address: String,
     /// GPUs of each process; `None` if each sees those of the step.
     pub gpus_per_task: Option<u32>,
+    /// Which GPUs of the step each process sees, unless each has its own.
+    pub binding: GpuBinding,
+    /// How its user spreads ranks over nodes, if that is named.
+    pub distribution: Option<String>,
+    /// What the caller's new files are not to allow, as four digits.
+    pub umask: String,
 }
 
 impl StepFacts {
@@ -71,7 +79,10 @@ pub fn variables(
     let number = facts.number.to_string();
     let gtids: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     // Slurm's name for its default.
-    let distribution = if layout.tasks() > layout.nodes.len() { "block" } else { "cyclic" };
+    let usual = || if layout.tasks() > layout.nodes.len() { "block" } else { "cyclic" };
+    let distribution = facts.distribution.clone().unwrap_or_else(|| usual().to_owned());
+    // The number of the script's process, which is not this one's.
+    all.remove("SLURM_TASK_PID");
     for (name, value) in [
         ("SLURM_PROCID", rank.to_string()),
         ("SLURM_LOCALID", local.to_string()),
@@ -91,28 +102,35 @@ pub fn variables(
         ("SLURM_GTIDS", gtids.join(",")),
         ("SLURM_LAUNCH_NODE_IPADDR", facts.address.clone()),
         ("SLURM_SRUN_COMM_HOST", facts.address.clone()),
-        ("SLURM_DISTRIBUTION", distribution.to_owned()),
+        ("SLURM_DISTRIBUTION", distribution),
+        ("SLURM_UMASK", facts.umask.clone()),
         ("SLURMD_NODENAME", allocation.node.clone()),
+        ("SLURM_TOPOLOGY_ADDR", allocation.node.clone()),
         // The GPUs that steps of this one may use.
         ("TESSERA_DEVICES", allocation.devices.join(",")),
     ] {
         all.insert(name.to_owned(), value);
     }
-    let Some(devices) = devices else {
-        if !allocation.devices.is_empty() {
-            all.insert("CUDA_VISIBLE_DEVICES".to_owned(), allocation.devices.join(","));
+    let held = devices.unwrap_or(&allocation.devices);
+    let bound = facts.binding.of(local, held);
+    let is_bound = facts.gpus_per_task.is_none() && bound.is_some();
+    let own: Vec<String> = match (facts.gpus_per_task, bound) {
+        (Some(each), _) if devices.is_some() => {
+            let each = clamped::<usize>(each);
+            held.iter().skip(local * each).take(each).cloned().collect()
         }
+        (None, Some(bound)) => bound,
+        (None | Some(_), _) => held.to_vec(),
+    };
+    if devices.is_none() && allocation.devices.is_empty() {
         return all;
-    };
-    let own = match facts.gpus_per_task.and_then(|each| usize::try_from(each).ok()) {
-        Some(each) => devices.iter().skip(local * each).take(each).cloned().collect(),
-        None => devices.to_vec(),
-    };
+    }
     let index = |device: &String| allocation.devices.iter().position(|one| one == device);
+    let seen = if is_bound { &own[..] } else { held };
     let indexes: Vec<String> =
-        devices.iter().filter_map(index).map(|index| index.to_string()).collect();
+        seen.iter().filter_map(index).map(|index| index.to_string()).collect();
     all.insert("CUDA_VISIBLE_DEVICES".to_owned(), own.join(","));
-    all.insert("SLURM_GPUS_ON_NODE".to_owned(), devices.len().to_string());
+    all.insert("SLURM_GPUS_ON_NODE".to_owned(), held.len().to_string());
     all.insert("SLURM_STEP_GPUS".to_owned(), indexes.join(","));
     all
 }

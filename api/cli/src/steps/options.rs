@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Allocation;
+use super::gpus::GpuBinding;
 use super::layout::{BadLayout, Distribution, NodeRequest, StepLayout, StepNode, share};
 use crate::container_options::{BadContainerOptions, ContainerOptions};
 use tessera_model::container::ContainerRules;
@@ -31,7 +32,7 @@ pub struct StepOptions {
     /// The first node to run on, by its number in the job, from 0
     #[arg(short = 'r', long, value_name = "N")]
     pub relative: Option<usize>,
-    /// How ranks follow each other: `block` on each node, or `cyclic` over the nodes
+    /// How ranks follow each other: `block` on each node, `cyclic` over the nodes, or `plane=N` for N at a time
     #[arg(short = 'm', long, value_name = "HOW")]
     pub distribution: Option<String>,
     /// Number of processes on each node
@@ -49,7 +50,8 @@ pub struct StepOptions {
     /// `--gpus-per-node` as Slurm writes it: gpu:2, or none
     #[arg(long, value_name = "GRES")]
     pub gres: Option<String>,
-    /// How GPUs are given to processes: `single:1` gives one to each
+    /// How GPUs are given to processes: `single:1` and `per_task:1` give one to each, and `map_gpu:0,1` names those of
+    /// each
     #[arg(long, value_name = "HOW")]
     pub gpu_bind: Option<String>,
     /// Share GPUs with other steps of the job
@@ -110,6 +112,11 @@ pub enum StepMpi {
 pub const MPI_LIST: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n";
 
 impl StepMpi {
+    /// Returns whether processes can find each other by it.
+    pub const fn is_served(&self) -> bool {
+        matches!(self, Self::Pmi | Self::None)
+    }
+
     /// Returns its word on the command line.
     pub const fn word(self) -> &'static str {
         match self {
@@ -224,6 +231,10 @@ pub struct StepPlan {
     pub export: Option<String>,
     /// Whether its processes find each other by PMI.
     pub pmi: bool,
+    /// How its user spreads ranks over nodes, if that is named.
+    pub distribution: Option<String>,
+    /// Which GPUs of its node each process sees.
+    pub binding: GpuBinding,
     /// A remark for its user.
     pub remark: Option<&'static str>,
 }
@@ -257,13 +268,12 @@ impl StepOptions {
     pub fn plan(self, allocation: &Allocation) -> Result<StepPlan, BadStep> {
         let layout = self.layout(allocation)?;
         let tasks = clamped(layout.tasks());
-        let per_task = match self.gpu_bind.as_deref().and_then(|how| how.strip_prefix("single:")) {
-            Some(_) if self.gpus_per_task.is_none() => Some(1),
-            _ => self
-                .gpus_per_task
-                .as_deref()
-                .map(|text| count("--gpus-per-task", text))
-                .transpose()?,
+        let binding = self.gpu_bind.as_deref().map(GpuBinding::parse).transpose()?;
+        let binding = binding.unwrap_or_default();
+        let per_task = match (&self.gpus_per_task, &binding) {
+            (Some(text), _) => Some(count("--gpus-per-task", text)?),
+            (None, GpuBinding::Each(gpus)) => Some(*gpus),
+            (None, _) => None,
         };
         let gpus = self.gpus_by_node(&layout, per_task)?;
         let held = allocation.devices.len();
@@ -298,6 +308,8 @@ impl StepOptions {
             wait_secs: self.wait.filter(|secs| *secs > 0),
             export: self.export,
             pmi,
+            distribution: self.distribution,
+            binding,
             remark,
         })
     }
@@ -369,15 +381,20 @@ impl StepOptions {
     /// Reads how ranks are spread; what comes after a colon concerns processors.
     fn distribution(&self) -> Result<Distribution, BadStep> {
         let text = self.distribution.as_deref().unwrap_or("block");
+        let bad = || BadStep::Unreadable {
+            option: "--distribution",
+            text: text.to_owned(),
+            expected: "write block, cyclic or plane=N",
+        };
         let word = text.split([':', ',']).next().unwrap_or(text).to_ascii_lowercase();
-        match word.as_str() {
-            "block" | "*" | "pack" | "nopack" | "fcyclic" => Ok(Distribution::Block),
-            "cyclic" => Ok(Distribution::Cyclic),
-            _ => Err(BadStep::Unreadable {
-                option: "--distribution",
-                text: text.to_owned(),
-                expected: "write block or cyclic",
-            }),
+        match word.split_once('=') {
+            Some(("plane", size)) => size.parse().map(Distribution::Plane).map_err(|_| bad()),
+            Some(_) => Err(bad()),
+            None => match word.as_str() {
+                "block" | "*" | "pack" | "nopack" | "fcyclic" => Ok(Distribution::Block),
+                "cyclic" => Ok(Distribution::Cyclic),
+                _ => Err(bad()),
+            },
         }
     }
 

@@ -384,8 +384,12 @@ impl Store {
     }
 
     fn command(&mut self, command: &WaitingJobCommand) -> Option<JobState> {
-        let waits = |job: &&mut Job| matches!(job.state, JobState::Queued | JobState::Held);
-        let job = self.jobs.get_mut(&command.job).filter(waits)?;
+        let again = command.change == transitions::WaitingJobChange::RunAgain;
+        let takes = |job: &&mut Job| match job.state {
+            JobState::Queued | JobState::Held => !again,
+            state => again && state.is_final(),
+        };
+        let job = self.jobs.get_mut(&command.job).filter(takes)?;
         match &command.change {
             transitions::WaitingJobChange::To(to) => {
                 if job.state == JobState::Held && *to == JobState::Queued {
@@ -394,6 +398,10 @@ impl Store {
                 job.state = *to;
             }
             transitions::WaitingJobChange::GiveUp => job.state = JobState::Cancelled,
+            transitions::WaitingJobChange::RunAgain => {
+                job.state = JobState::Queued;
+                (job.charged, job.uncharged, job.done) = (0, 0, 0);
+            }
             transitions::WaitingJobChange::Share(sm) => job.reshare(*sm),
             transitions::WaitingJobChange::Update(update) => {
                 update.apply_to(Arc::make_mut(&mut job.spec));

@@ -74,11 +74,11 @@ fn options_without_effect_are_listed_with_their_line() {
         "job.sh:3: --account has no effect",
         "job.sh:3: --mail-type=stage_out has no effect",
         "job.sh:4: --priority has no effect here",
-        "job.sh:5: --wait has no effect in a script",
     ] {
         assert!(headers.warnings.iter().any(|w| w.starts_with(expected)), "{expected}");
     }
-    assert_eq!(headers.warnings.len(), 4, "{:?}", headers.warnings);
+    assert_eq!(headers.warnings.len(), 3, "{:?}", headers.warnings);
+    assert!(headers.terminal.has("wait") && !headers.terminal.has("quiet"));
     let mem = "16G".parse().ok();
     let expected = JobOptions {
         mail_type: headers.options.mail_type.clone(),
