@@ -81,11 +81,18 @@ async def use(address, url, picture):
     await page.until("a notebook opens", "!!document.querySelector('.jp-Notebook .cm-content')")
     await page.until("its kernel is idle", "!!document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=idle]')")
     # As a person does: a click into the cell, the keys, and Shift and Enter.
-    await page.value("document.querySelector('.jp-Notebook .cm-content').focus()")
+    place = json.loads(await page.value(
+        "JSON.stringify((r => [r.x + r.width / 2, r.y + r.height / 2])"
+        "(document.querySelector('.jp-Notebook .cm-content').getBoundingClientRect()))"
+    ))
+    for kind in ("mousePressed", "mouseReleased"):
+        await page.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+    await page.until("the cell has the keyboard", "document.activeElement?.classList.contains('cm-content')")
     await page.call("Input.insertText", text=CELL)
+    await page.until("the cell has its text", f"document.querySelector('.jp-Notebook .cm-content').innerText.includes('cell')")
     for kind in ("keyDown", "keyUp"):
         await page.call(
-            "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", modifiers=8, windowsVirtualKeyCode=13,
+            "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", modifiers=8, windowsVirtualKeyCode=13, text="\r" if kind == "keyDown" else "",
         )
     output = await page.until("the cell's output", "document.querySelector('.jp-OutputArea-output pre')?.innerText")
     shot = await page.call("Page.captureScreenshot")

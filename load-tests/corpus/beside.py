@@ -125,7 +125,7 @@ def record(given):
             break
     left = run(["squeue", "-h", "-o", "%i %j %T %r"]).stdout.split("\n")
     known = jobs()
-    numbers = set(known) | {facts["JobId"] for facts in known.values()}
+    numbers = {number for facts in known.values() for number in (facts["JobId"],) if len(number) >= 4}
     for name, folder, child in running:
         out, errors = child.stdout.read(), child.stderr.read()
         own = {n: f for n, f in known.items() if pathlib.Path(f.get("WorkDir", "/")) == folder}
@@ -175,6 +175,8 @@ def normal(name, value, job):
         return count_nodes(value)
     if name in DEVICES:
         return f"{len([d for d in value.split(',') if d])} devices"
+    if name == "SLURM_JOB_DEPENDENCY":
+        return re.sub(r"\d+", "J", value)
     return "J" if value in job else value
 
 
@@ -200,7 +202,7 @@ def absent_variables():
     return set(re.findall(r"^\| `(\w+)` \|", text, re.M))
 
 
-def is_known(variable, values, absent):
+def is_known(script, variable, values, absent):
     """Whether a difference between variables is one that users are told of."""
     one, other = values
     if variable in absent and other is None:
@@ -210,11 +212,19 @@ def is_known(variable, values, absent):
         return True
     if variable == "SLURM_MEM_PER_CPU" and one == "1000" and other is None:
         return True
+    # Steps have no number of a process; a step of sbcast counts here.
+    if variable in ("SLURM_TASK_PID", "SLURM_STEPID", "SLURM_STEP_ID"):
+        return True
+    # Without --cpus-per-task, Slurm counts the processors that its plug-ins chose.
+    if variable in ("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE") and script in PROCESSORS:
+        return True
     return other is not None and one is None and variable in MORE
 
 
+# Scripts whose options bind processors (--gres-flags, --overcommit, --mincpus), or take a whole node of 16 with fewer.
+PROCESSORS = {"gres-per-task-form", "mpi-ranks", "licences-and-keys", "ray-cluster", "exclusive-hint"}
 # Variables that exist here in addition.
-MORE = {"SLURM_TMPDIR", "SLURM_SUBMIT_SCRIPT", "SLURM_JOB_QOS", "SLURM_JOB_ACCOUNT", "SLURM_STEP_GPUS", "SLURM_UMASK"}
+MORE = {"SLURM_TMPDIR", "SLURM_SUBMIT_SCRIPT", "SLURM_JOB_QOS", "SLURM_JOB_ACCOUNT", "SLURM_STEP_GPUS", "SLURM_UMASK", "SLURM_MPI_TYPE"}
 
 
 def compare(given):
@@ -239,7 +249,7 @@ def compare(given):
                 a, b = a["environment"], b["environment"]
                 for variable in sorted(set(a) | set(b)):
                     values = (a.get(variable), b.get(variable))
-                    if values[0] != values[1] and not is_known(variable, values, absent):
+                    if values[0] != values[1] and not is_known(name, variable, values, absent):
                         variables[variable, values].append(name)
         alike += not problems
         if problems:

@@ -186,6 +186,7 @@ fn facts(plan: &StepPlan, allocation: &Allocation, number: u64) -> StepFacts {
         gpus_per_task: plan.gpus_per_task,
         distribution: plan.distribution.clone(),
         binding: plan.binding.clone(),
+        cpus_per_task: plan.cpus_per_task,
         umask: own_umask(),
     }
 }

@@ -143,6 +143,10 @@ fn of_batch(order: &LaunchOrder, node: &NodeName, processors: u32) -> Vec<(&'sta
         None if is_whole => processors.max(1),
         None => named.unwrap_or(1),
     };
+    let cpus_per_node = match (order.run.cpus, per_node, tasks) {
+        (None, None, Some(tasks)) if !is_whole => spread(tasks, count),
+        _ => on_each(cpus, count),
+    };
     let tasks_per_node = match (per_node, tasks) {
         (None, Some(tasks)) => spread(tasks, count),
         _ => on_each(named.unwrap_or(cpus / each_cpus).max(1), count),
@@ -163,7 +167,7 @@ fn of_batch(order: &LaunchOrder, node: &NodeName, processors: u32) -> Vec<(&'sta
         ("SLURM_TASKS_PER_NODE", tasks_per_node),
         ("SLURM_GTIDS", "0".to_owned()),
         ("SLURM_CPUS_ON_NODE", cpus.to_string()),
-        ("SLURM_JOB_CPUS_PER_NODE", on_each(cpus, count)),
+        ("SLURM_JOB_CPUS_PER_NODE", cpus_per_node),
         // Its process fills it in.
         (TASK_PID, String::new()),
     ]

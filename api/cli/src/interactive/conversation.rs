@@ -298,7 +298,8 @@ impl Conversation {
         let mut is_ready = false;
         let mut is_end_sent = false;
         loop {
-            let has_capacity = (self.unconfirmed.len() as u64) < WINDOW;
+            // The session refuses more than its window, and a piece may be as large as any.
+            let has_capacity = self.unconfirmed.len() + LocalInput::PIECE_MAX <= index(WINDOW);
             let sent = tokio::select! {
                 message = receiver.next() => {
                     let Ok(message) = message else { return Ok(None) };

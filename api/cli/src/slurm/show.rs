@@ -51,6 +51,14 @@ fn own_script(job: u64) -> Option<String> {
     std::env::var(SCRIPT_VARIABLE).ok().filter(|_| own == job)
 }
 
+/// Returns exit code and signal of the script: accounting shows none of a cancelled job.
+fn own_exit(job: &SlurmJob) -> String {
+    match (&job.record.exit_code, job.state) {
+        (Some(code), SlurmState::Cancelled) => code.clone(),
+        _ => job.exit_code(),
+    }
+}
+
 /// Returns the time limit of a job in seconds, if it has one.
 pub async fn time_limit(job: &str) -> Result<Option<u64>, SlurmFailure> {
     let filter =
@@ -175,7 +183,7 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
             "Requeue={} Restarts={} BatchFlag=1 Reboot=0 ExitCode={}",
             u8::from(request.requeue),
             record.attempts.saturating_sub(1),
-            job.exit_code()
+            own_exit(job)
         ),
         format!("RunTime={} TimeLimit={limit} TimeMin=N/A", long_span(job.elapsed())),
         format!("SubmitTime={0} EligibleTime={0}", local(Some(record.submitted_at), "Unknown")),

@@ -125,6 +125,10 @@ impl Sshare {
         let mut own: Vec<_> = account.users.iter().filter(is_shown).collect();
         own.sort_by(|one, other| one.user.cmp(&other.user));
         rows.extend(own.into_iter().map(|user| row(account, Some(user))));
+        if self.only_users {
+            // Below no account, names are not indented.
+            rows.iter_mut().for_each(|row| row[0] = row[0].trim_start().to_owned());
+        }
         rows
     }
 }

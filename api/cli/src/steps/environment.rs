@@ -24,6 +24,8 @@ pub struct StepFacts {
     pub gpus_per_task: Option<u32>,
     /// Which GPUs of the step each process sees, unless each has its own.
     pub binding: GpuBinding,
+    /// Processors of each process, if its user names them.
+    pub cpus_per_task: Option<u32>,
     /// How its user spreads ranks over nodes, if that is named.
     pub distribution: Option<String>,
     /// What the caller's new files are not to allow, as four digits.
@@ -80,7 +82,19 @@ pub fn variables(
     let gtids: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     // Slurm's name for its default.
     let usual = || if layout.tasks() > layout.nodes.len() { "block" } else { "cyclic" };
-    let distribution = facts.distribution.clone().unwrap_or_else(|| usual().to_owned());
+    let named = facts.distribution.as_deref();
+    let distribution = match named.and_then(|how| how.strip_prefix("plane=")) {
+        Some(size) => {
+            all.insert("SLURM_DIST_PLANESIZE".to_owned(), size.to_owned());
+            "plane".to_owned()
+        }
+        None => named.unwrap_or_else(usual).to_owned(),
+    };
+    if let Some(cpus) = facts.cpus_per_task {
+        all.insert("SLURM_CPUS_PER_TASK".to_owned(), cpus.to_string());
+    }
+    let each_cpus = all.get("SLURM_CPUS_PER_TASK").and_then(|text| text.parse().ok());
+    let cpus = each_cpus.unwrap_or(1_usize).saturating_mul(ranks.len());
     // The number of the script's process, which is not this one's.
     all.remove("SLURM_TASK_PID");
     for (name, value) in [
@@ -104,6 +118,7 @@ pub fn variables(
         ("SLURM_SRUN_COMM_HOST", facts.address.clone()),
         ("SLURM_DISTRIBUTION", distribution),
         ("SLURM_UMASK", facts.umask.clone()),
+        ("SLURM_CPUS_ON_NODE", cpus.to_string()),
         ("SLURMD_NODENAME", allocation.node.clone()),
         ("SLURM_TOPOLOGY_ADDR", allocation.node.clone()),
         // The GPUs that steps of this one may use.
@@ -113,7 +128,6 @@ pub fn variables(
     }
     let held = devices.unwrap_or(&allocation.devices);
     let bound = facts.binding.of(local, held);
-    let is_bound = facts.gpus_per_task.is_none() && bound.is_some();
     let own: Vec<String> = match (facts.gpus_per_task, bound) {
         (Some(each), _) if devices.is_some() => {
             let each = clamped::<usize>(each);
@@ -126,9 +140,8 @@ pub fn variables(
         return all;
     }
     let index = |device: &String| allocation.devices.iter().position(|one| one == device);
-    let seen = if is_bound { &own[..] } else { held };
     let indexes: Vec<String> =
-        seen.iter().filter_map(index).map(|index| index.to_string()).collect();
+        own.iter().filter_map(index).map(|index| index.to_string()).collect();
     all.insert("CUDA_VISIBLE_DEVICES".to_owned(), own.join(","));
     all.insert("SLURM_GPUS_ON_NODE".to_owned(), held.len().to_string());
     all.insert("SLURM_STEP_GPUS".to_owned(), indexes.join(","));

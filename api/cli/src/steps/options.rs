@@ -38,6 +38,9 @@ pub struct StepOptions {
     /// Number of processes on each node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ntasks_per_node: Option<u32>,
+    /// Number of processors of each process, which it finds in SLURM_CPUS_PER_TASK; the job's limits count
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cpus_per_task: Option<u32>,
     /// GPUs of each process; by default each sees all GPUs of the job on its node
     #[arg(long, value_name = "N")]
     pub gpus_per_task: Option<String>,
@@ -233,6 +236,8 @@ pub struct StepPlan {
     pub pmi: bool,
     /// How its user spreads ranks over nodes, if that is named.
     pub distribution: Option<String>,
+    /// Processors of each process, if that is named.
+    pub cpus_per_task: Option<u32>,
     /// Which GPUs of its node each process sees.
     pub binding: GpuBinding,
     /// A remark for its user.
@@ -242,6 +247,9 @@ pub struct StepPlan {
 /// What somebody who names PMIx has to know. Programs of Open MPI end by themselves then; many others need none.
 const NO_PMIX: &str = "--mpi: there is no PMIx here. Processes have SLURM_PROCID and SLURM_NTASKS; a program of Open MPI \
                        that calls MPI_Init has to be started by mpirun instead of srun";
+/// What somebody who gives a number for each node in a job with a number of tasks has to know.
+const TASKS_OF_JOB: &str = "--ntasks-per-node has no effect, since the job has a number of tasks (SLURM_NTASKS), as in \
+                            Slurm; write --ntasks as well";
 /// What somebody who names PMI for containers has to know.
 const NO_PMI_INSIDE: &str = "--mpi: processes in containers find each other by no PMI. They have SLURM_PROCID and \
                              SLURM_NTASKS; a program that calls MPI_Init has to be started by mpirun in one container";
@@ -288,6 +296,10 @@ impl StepOptions {
         }
         let container = self.container_words(allocation)?;
         let (pmi, remark) = self.choose_mpi(tasks);
+        let counted = self.ntasks_per_node.filter(|_| self.ntasks.is_none());
+        let ignored = counted
+            .filter(|each| layout.nodes.iter().any(|n| n.ranks.len() > clamped::<usize>(*each)));
+        let remark = remark.or(ignored.map(|_| TASKS_OF_JOB));
         let programs = match self.multi_prog {
             false => vec![self.program; clamped(tasks)],
             true => programs(&self.program, tasks)?,
@@ -309,6 +321,7 @@ impl StepOptions {
             export: self.export,
             pmi,
             distribution: self.distribution,
+            cpus_per_task: self.cpus_per_task,
             binding,
             remark,
         })
@@ -424,14 +437,15 @@ impl StepOptions {
     /// Returns the number of processes on so many nodes.
     fn tasks_on(&self, allocation: &Allocation, nodes: usize) -> usize {
         let on_all = |each: u32| each.saturating_mul(clamped(nodes));
-        let of_options = self.ntasks.or_else(|| self.ntasks_per_node.map(on_all));
+        let of_nodes = self.ntasks_per_node.map(on_all);
         let of_job = || allocation.number("SLURM_NTASKS");
         let each_of_job = || allocation.number("SLURM_NTASKS_PER_NODE").map(on_all);
         // On some of the nodes a step has what the job has on each of them.
         let is_whole = nodes >= allocation.nodes.len();
         let tasks = match is_whole {
-            true => of_options.or_else(of_job).or_else(each_of_job),
-            false => of_options.or_else(each_of_job).or_else(of_job),
+            // The number of the job counts more than that of a node, as in Slurm.
+            true => self.ntasks.or_else(of_job).or(of_nodes).or_else(each_of_job),
+            false => self.ntasks.or(of_nodes).or_else(each_of_job).or_else(of_job),
         };
         tasks.map_or(nodes, clamped).max(1)
     }

@@ -53,7 +53,6 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("cpu-bind", None, Value::Needed, Unused),
     ("cpu-freq", None, Value::Needed, Unused),
     ("cpus-per-gpu", None, Value::Needed, Unused),
-    ("cpus-per-task", Some('c'), Value::Needed, Unused),
     ("disable-status", Some('X'), Value::None, Unused),
     ("epilog", None, Value::Needed, Refused("call it in the script")),
     ("exact", None, Value::None, Unused),

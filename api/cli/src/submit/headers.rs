@@ -167,7 +167,7 @@ pub fn read(file: &str, script: &str) -> Result<ScriptHeaders, BadHeader> {
             HeaderDialect::Slurm => &mut slurm,
             HeaderDialect::Tessera => &mut tessera,
         };
-        *below = std::mem::take(below).under(layer.options).map_err(|both| bad(both.into()))?;
+        *below = std::mem::take(below).then(layer.options).map_err(|both| bad(both.into()))?;
     }
     let options = slurm.under(tessera).map_err(|both| BadHeader {
         file: file.to_owned(),

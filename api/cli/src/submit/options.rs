@@ -446,6 +446,27 @@ impl JobOptions {
         })
     }
 
+    /// Adds a later line of the same script. Different options for GPUs count together, as on one line.
+    ///
+    /// # Errors
+    ///
+    /// As [`JobOptions::gpu`].
+    pub fn then(self, later: Self) -> Result<Self, BadJobOptions> {
+        let (before, after) = (self.clone(), later.clone());
+        let all = Self {
+            vram: after.vram.or(before.vram),
+            profile: after.profile.or(before.profile),
+            gpus: after.gpus.or(before.gpus),
+            gpus_per_node: after.gpus_per_node.or(before.gpus_per_node),
+            gpus_per_task: after.gpus_per_task.or(before.gpus_per_task),
+            gres: after.gres.or(before.gres),
+            exclusive: after.exclusive.or(before.exclusive),
+            ..self.under(later)?
+        };
+        all.gpu()?;
+        Ok(all)
+    }
+
     const fn has_memory(&self) -> bool {
         self.mem.is_some() || self.mem_per_cpu.is_some() || self.mem_per_gpu.is_some()
     }

@@ -215,7 +215,7 @@ pub(super) async fn script(
     let Some(number) = number_of(at, job, scope).await? else { return Ok(None) };
     let spec = sqlx::query_scalar!(
         r#"
-        SELECT s.spec -> 'run' -> 'program' AS "program: Json<JobProgram>"
+        SELECT s.spec -> 'program' AS "program: Json<JobProgram>"
           FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job = $1
         "#,

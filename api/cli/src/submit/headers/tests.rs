@@ -47,6 +47,18 @@ fn our_lines_override_slurms_whichever_comes_first() {
 }
 
 #[test]
+fn lines_about_gpus_count_together() {
+    let pair = read_lines(&["#SBATCH --gpus=4", "#SBATCH --gpus-per-task=1"]).unwrap().options;
+    let whole = read_lines(&["#SBATCH --exclusive", "#SBATCH --gres=gpu:2"]).unwrap().options;
+    let last = read_lines(&["#SBATCH --gres=gpu:2", "#SBATCH --gres=gpu:1"]).unwrap().options;
+
+    assert_eq!(pair.gang().unwrap().map(|gang| gang.gpus_per_node), Some(4));
+    assert!(pair.gpus_per_task.is_some() && whole.exclusive.is_some());
+    assert_eq!(whole.gang().unwrap().map(|gang| gang.gpus_per_node), Some(2));
+    assert_eq!(last.gang().unwrap(), None);
+}
+
+#[test]
 fn headers_end_at_the_first_command() {
     let headers = read_lines(&["#SBATCH -J before", "  ", "echo hi", "#SBATCH -J after"]).unwrap();
 
