@@ -149,13 +149,18 @@ def record(given):
             "said": plain(out),
             "errors": plain(errors.replace(str(root), "FOLDER")),
             "ends": sorted(
-                f"{f.get('JobName')} {f.get('JobState')} {f.get('ExitCode')} {f.get('TimeLimit')}" for f in own.values()
+                f"{f.get('JobName')} {f.get('JobState')} {f.get('ExitCode')} {limit(f)}" for f in own.values()
             ),
             "files": sorted(collections.Counter(files).items()),
             "calls": calls,
         }
     pathlib.Path(given.out).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     print(f"{sum(not r['code'] for r in record.values())} of {len(record)} accepted; left: {[l for l in left if l]}; {root}")
+
+
+def limit(facts):
+    # While it starts, Slurm shows a year for a job without a limit.
+    return facts.get("TimeLimit").replace("365-00:00:00", "UNLIMITED")
 
 
 def count_nodes(text):
