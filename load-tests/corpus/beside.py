@@ -138,9 +138,7 @@ def record(given):
         path = notes / name
         for line in path.read_text().splitlines() if path.exists() else []:
             call = json.loads(line)
-            ids = {v for k, v in call["environment"].items() if k in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID")}
-            fill = lambda text: re.sub(r"\d+", lambda m: "J" if m.group() in ids and m.group() in numbers else m.group(), text)
-            call["arguments"] = [fill(word) for word in call["arguments"]]
+            call["arguments"] = [plain(word.replace(str(root), "FOLDER")) for word in call["arguments"]]
             call["environment"] = normal_call(call)
             calls.append(call)
         files = [plain(str(p.relative_to(folder))) for p in folder.rglob("*") if p.is_file() and "bin" not in p.parts[-2:-1]]

@@ -302,6 +302,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("SLURM_MEM_BIND_SORT", "the kernel's scheduler places processes"),
     ("SLURM_MEM_BIND_TYPE", "the kernel's scheduler places processes"),
     ("SLURM_MEM_BIND_VERBOSE", "the kernel's scheduler places processes"),
+    ("SLURM_NTASKS_PER_TRES", "a step has `SLURM_NTASKS_PER_GPU`"),
     ("SLURM_PROFILE", "all jobs are measured"),
     ("SLURM_SHARDS_ON_NODE", "shares of a GPU are slices"),
     ("SLURM_SRUN_COMM_PORT", "steps use the job's authenticated links"),

@@ -93,8 +93,14 @@ pub fn variables(
     if let Some(cpus) = facts.cpus_per_task {
         all.insert("SLURM_CPUS_PER_TASK".to_owned(), cpus.to_string());
     }
-    let each_cpus = all.get("SLURM_CPUS_PER_TASK").and_then(|text| text.parse().ok());
-    let cpus = each_cpus.unwrap_or(1_usize).saturating_mul(ranks.len());
+    let counted = |name: &str| all.get(name).and_then(|text| text.parse::<usize>().ok());
+    let most = layout.nodes.iter().map(|node| node.ranks.len()).max().unwrap_or(0);
+    let cpus = match (counted("SLURM_CPUS_PER_TASK"), counted("SLURM_CPUS_ON_NODE")) {
+        (Some(each), _) => each.saturating_mul(ranks.len()),
+        // The job has its processors by GPUs, or all of the node.
+        (None, Some(held)) if held > most => held,
+        (None, _) => ranks.len(),
+    };
     // The number of the script's process, which is not this one's.
     all.remove("SLURM_TASK_PID");
     for (name, value) in [

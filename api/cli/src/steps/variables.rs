@@ -15,7 +15,8 @@ impl StepOptions {
         let names_gpus = self.gpus.is_some() || self.gpus_per_node.is_some() || self.gres.is_some();
         if !names_gpus {
             self.gpus_per_task = self.gpus_per_task.or_else(|| of("GPUS_PER_TASK"));
-            self.gpu_bind = self.gpu_bind.or_else(|| of("GPU_BIND"));
+            let single = || Some(format!("single:{}", of("NTASKS_PER_GPU")?));
+            self.gpu_bind = self.gpu_bind.or_else(|| of("GPU_BIND")).or_else(single);
         }
         if self.gpus_per_task.is_none() {
             self.gres = self.gres.or_else(|| of("STEP_GRES"));
@@ -76,6 +77,8 @@ mod tests {
         assert_eq!((step.mpi, step.export.as_deref()), (Some(StepMpi::None), Some("NONE")));
         assert_eq!(given.distribution.as_deref(), Some("cyclic"));
         assert_eq!(given.gpus_per_task, None, "its GPUs are those that it names");
+        let shared = filled(StepOptions::default(), &[("NTASKS_PER_GPU", "2")]);
+        assert_eq!(shared.gpu_bind.as_deref(), Some("single:2"));
     }
 
     #[test]
