@@ -49,6 +49,8 @@ pub(super) struct Job {
     pub(super) uncharged: u32,
     restart_reason: Option<Outcome>,
     done: u32,
+    /// How often its user requeued it after its end.
+    pub(super) again: u32,
     pub(super) own: OwnMemory,
     pub(super) gang: Option<GangMember>,
 }
@@ -124,6 +126,7 @@ impl Store {
                 uncharged: 0,
                 restart_reason: None,
                 done: 0,
+                again: 0,
                 own: OwnMemory::default(),
                 gang,
             };
@@ -401,6 +404,7 @@ impl Store {
             transitions::WaitingJobChange::RunAgain => {
                 job.state = JobState::Queued;
                 (job.charged, job.uncharged, job.done) = (0, 0, 0);
+                job.again += 1;
             }
             transitions::WaitingJobChange::Share(sm) => job.reshare(*sm),
             transitions::WaitingJobChange::Update(update) => {
