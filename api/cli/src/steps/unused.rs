@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn options_that_scripts_give_to_steps_are_accepted() {
         for words in [
-            &["--unbuffered", "--cpu-bind=q", "-c4", "--mem=4G", "--exact", "--exclusive", "-u"][..],
+            &["--unbuffered", "--cpu-bind=q", "--mem=4G", "--exact", "--exclusive", "-u"][..],
             &["--jobid=29", "--cpu_bind=v,none"],
         ] {
             assert_eq!(check(words, 2), Ok(Vec::new()), "{words:?}");
