@@ -11,6 +11,7 @@ use clap::Parser;
 use serde::{Deserialize, Serialize};
 use tessera_agent_core::container::CDI_FOLDER;
 use tessera_kernel_queue::QueueRules;
+use tessera_model::number::clamped;
 use tessera_model::share::SmPercent;
 use tessera_model::{Bytes, Millis, RetentionTime};
 
@@ -546,7 +547,9 @@ impl AgentConfig {
             base.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let passed =
             self.pass_env.iter().filter_map(|name| Some((name.clone(), own(name)?))).collect();
-        NodeEnvironment { base, passed }
+        let processors =
+            std::thread::available_parallelism().map_or(1, |count| clamped(count.get()));
+        NodeEnvironment { base, passed, processors }
     }
 }
 

@@ -8,8 +8,8 @@ mod input;
 mod run;
 mod terminal;
 
-pub use self::attach::Attach;
-pub use self::conversation::{Conversation, Output, OwnOutput, SessionEnd};
+pub use self::attach::{Attach, attach};
+pub use self::conversation::{Collected, Conversation, Output, OwnOutput, SessionEnd};
 pub use self::exec::{Exec, execute};
 pub use self::forward::Forward;
 pub use self::input::LocalInput;

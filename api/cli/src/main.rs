@@ -120,7 +120,7 @@ enum CliCommand {
     Hold(jobs::Hold),
     /// Allow held jobs to start again
     Release(jobs::Release),
-    /// End running jobs, and put them back into the queue
+    /// Put running jobs, which are ended, and jobs that have ended back into the queue
     Requeue(jobs::Requeue),
     /// Update jobs: their priority, time limit, deadline, what they wait for, or their share of a slice
     Update(jobs::Update),
@@ -218,6 +218,12 @@ enum CliCommand {
         /// Which processes
         target: SignalTarget,
     },
+    /// List the processes of the job that this one belongs to, for sstat
+    #[command(hide = true)]
+    JobProcesses,
+    /// Write a file that comes from standard input, for sbcast
+    #[command(hide = true)]
+    ReceiveFile(slurm::ReceiveFile),
     /// Write the manual pages into a folder
     #[command(hide = true)]
     Manual(completions::Manual),
@@ -261,6 +267,8 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::SignalProcesses { number, target } => {
             return slurm::signal_processes(*number, *target);
         }
+        CliCommand::JobProcesses => return slurm::print_processes(),
+        CliCommand::ReceiveFile(file) => return file.run(),
         CliCommand::SlurmLinks(links) => return links.run(),
         CliCommand::Completions(completions) => return completions.run(Cli::command()),
         CliCommand::Manual(manual) => return manual.run(Cli::command()),
@@ -333,6 +341,8 @@ async fn run(cli: Cli) -> Result<u8, CommandFailure> {
         CliCommand::StepTerminal { order } => steps::become_process(&order),
         CliCommand::StepWatch => Ok(steps::run_watch().await.map(|()| 0)?),
         CliCommand::SignalProcesses { number, target } => slurm::signal_processes(number, target),
+        CliCommand::JobProcesses => slurm::print_processes(),
+        CliCommand::ReceiveFile(verb) => verb.run(),
         CliCommand::SlurmLinks(verb) => verb.run(),
         CliCommand::Completions(verb) => verb.run(Cli::command()),
         CliCommand::Manual(verb) => verb.run(Cli::command()),

@@ -7,21 +7,27 @@ mod columns;
 mod hosts;
 mod job;
 mod links;
+mod lists;
 #[cfg(test)]
 mod page;
 mod partitions;
+mod processes;
 mod report_views;
 mod sacct;
 mod sacctmgr;
 mod salloc;
 mod sbatch;
+mod sbcast;
 mod scancel;
 mod scontrol;
 mod show;
 mod signals;
 mod sinfo;
+mod sprio;
 mod squeue;
 mod srun;
+mod sshare;
+mod sstat;
 mod state;
 mod times;
 
@@ -38,6 +44,8 @@ use super::session::CommandSession;
 use tessera_client::ClientError;
 
 pub use self::links::SlurmLinks;
+pub use self::processes::print_own as print_processes;
+pub use self::sbcast::ReceiveFile;
 pub use self::signals::{SignalTarget, signal_processes};
 
 /// The release of Slurm whose outputs are followed, as tools read it.
@@ -54,8 +62,12 @@ pub enum SlurmCommand {
     Sacctmgr,
     /// Holds GPUs while a command runs.
     Salloc,
+    /// Follows the output of a job.
+    Sattach,
     /// Submits a script.
     Sbatch,
+    /// Copies a file to the nodes of a job.
+    Sbcast,
     /// Cancels and signals jobs.
     Scancel,
     /// Shows and changes jobs and nodes.
@@ -64,28 +76,39 @@ pub enum SlurmCommand {
     Seff,
     /// Lists partitions and nodes.
     Sinfo,
+    /// Priorities of waiting jobs.
+    Sprio,
     /// Lists jobs.
     Squeue,
     /// Usage of accounts and users.
     Sreport,
     /// Starts processes in a job, or a job.
     Srun,
+    /// Shares and recent usage of accounts.
+    Sshare,
+    /// What running jobs use.
+    Sstat,
 }
 
 impl SlurmCommand {
     /// Every command.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 16] = [
         Self::Sacct,
         Self::Sacctmgr,
         Self::Salloc,
+        Self::Sattach,
         Self::Sbatch,
+        Self::Sbcast,
         Self::Scancel,
         Self::Scontrol,
         Self::Seff,
         Self::Sinfo,
+        Self::Sprio,
         Self::Squeue,
         Self::Sreport,
         Self::Srun,
+        Self::Sshare,
+        Self::Sstat,
     ];
 
     /// Returns the name by which it is called.
@@ -94,14 +117,19 @@ impl SlurmCommand {
             Self::Sacct => "sacct",
             Self::Sacctmgr => "sacctmgr",
             Self::Salloc => "salloc",
+            Self::Sattach => "sattach",
             Self::Sbatch => "sbatch",
+            Self::Sbcast => "sbcast",
             Self::Scancel => "scancel",
             Self::Scontrol => "scontrol",
             Self::Seff => "seff",
             Self::Sinfo => "sinfo",
+            Self::Sprio => "sprio",
             Self::Squeue => "squeue",
             Self::Sreport => "sreport",
             Self::Srun => "srun",
+            Self::Sshare => "sshare",
+            Self::Sstat => "sstat",
         }
     }
 
@@ -172,14 +200,19 @@ async fn dispatch(command: SlurmCommand, arguments: Vec<OsString>) -> Done {
         SlurmCommand::Sacct => with(command, arguments, sacct::Sacct::run).await,
         SlurmCommand::Sacctmgr => with(command, arguments, sacctmgr::Sacctmgr::run).await,
         SlurmCommand::Salloc => salloc::run(arguments).await,
+        SlurmCommand::Sattach => with(command, arguments, sbcast::Sattach::run).await,
         SlurmCommand::Sbatch => sbatch::run(arguments).await,
+        SlurmCommand::Sbcast => with(command, arguments, sbcast::Sbcast::run).await,
         SlurmCommand::Scancel => with(command, arguments, scancel::Scancel::run).await,
         SlurmCommand::Scontrol => with(command, arguments, scontrol::Scontrol::run).await,
         SlurmCommand::Seff => with(command, arguments, report_views::Seff::run).await,
         SlurmCommand::Sinfo => with(command, arguments, sinfo::Sinfo::run).await,
+        SlurmCommand::Sprio => with(command, arguments, sprio::Sprio::run).await,
         SlurmCommand::Squeue => with(command, arguments, squeue::Squeue::run).await,
         SlurmCommand::Sreport => with(command, arguments, report_views::Sreport::run).await,
         SlurmCommand::Srun => srun::run(arguments).await,
+        SlurmCommand::Sshare => with(command, arguments, sshare::Sshare::run).await,
+        SlurmCommand::Sstat => with(command, arguments, sstat::Sstat::run).await,
     }
 }
 
@@ -271,7 +304,12 @@ mod tests {
     fn the_command_lines_are_consistent() {
         sacct::Sacct::command().debug_assert();
         sacctmgr::Sacctmgr::command().debug_assert();
+        sbcast::Sattach::command().debug_assert();
+        sbcast::Sbcast::command().debug_assert();
         scancel::Scancel::command().debug_assert();
+        sprio::Sprio::command().debug_assert();
+        sshare::Sshare::command().debug_assert();
+        sstat::Sstat::command().debug_assert();
         scontrol::Scontrol::command().debug_assert();
         sinfo::Sinfo::command().debug_assert();
         squeue::Squeue::command().debug_assert();

@@ -20,6 +20,7 @@ mod remote_terminal;
 mod tasks;
 mod transport;
 mod unused;
+mod variables;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ pub use self::options::{MPI_LIST, StepMpi, StepOptions, StepPlan};
 pub use self::part::run_part;
 pub use self::remote_terminal::become_process;
 use self::tasks::StepTasks;
+pub use self::tasks::plain;
 pub use self::unused::UnusedStepOptions;
 pub use self::watch::run_watch;
 use crate::failure::CommandFailure;
@@ -130,7 +132,8 @@ pub async fn run_here(options: StepOptions) -> Result<u8, CommandFailure> {
 /// # Errors
 ///
 /// [`CommandFailure`] states what the step requests that the job does not have.
-pub async fn run(mut options: StepOptions, allocation: &Allocation) -> Result<u8, CommandFailure> {
+pub async fn run(options: StepOptions, allocation: &Allocation) -> Result<u8, CommandFailure> {
+    let mut options = options.with_variables(&allocation.environment);
     if let Some(input) = options.input.take().filter(|input| input != "all") {
         read_from(&input)?;
     }
@@ -181,7 +184,18 @@ fn facts(plan: &StepPlan, allocation: &Allocation, number: u64) -> StepFacts {
         layout: plan.layout.clone(),
         address,
         gpus_per_task: plan.gpus_per_task,
+        distribution: plan.distribution.clone(),
+        binding: plan.binding.clone(),
+        cpus_per_task: plan.cpus_per_task,
+        umask: own_umask(),
     }
+}
+
+/// Returns what this process's new files are not to allow, as four digits: reading it elsewhere would change it.
+fn own_umask() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let found = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    found.map_or_else(|| "0022".to_owned(), |digits| digits.trim().to_owned())
 }
 
 /// Runs the single process of a step in this terminal. On this node it replaces this process, so that it keeps the

@@ -21,7 +21,8 @@ use self::foreign::ForeignOptions;
 #[cfg(test)]
 pub use self::foreign::ForeignOptions as OptionsOfSlurm;
 pub use self::gpu::NodesOption;
-use self::headers::ScriptHeaders;
+pub use self::headers::VariablePrefix;
+use self::headers::{ScriptHeaders, TerminalOptions};
 use self::options::JobOptions;
 use self::script::JobScript;
 use super::array_wait::wait_for;
@@ -75,9 +76,16 @@ pub struct SlurmOptions {
 pub enum SubmitDialect {
     /// Ours.
     Tessera,
-    /// Those of Slurm's commands: the whole environment, `slurm-%j.out`, and variables such as
+    /// Those of one of Slurm's commands: the whole environment, `slurm-%j.out`, and variables such as
     /// `SBATCH_PARTITION`.
-    Slurm,
+    Slurm(VariablePrefix),
+}
+
+impl SubmitDialect {
+    /// Returns whether it is that of Slurm's commands.
+    pub const fn is_slurm(self) -> bool {
+        matches!(self, Self::Slurm(_))
+    }
 }
 
 /// The environment of a command that submits a job.
@@ -110,6 +118,8 @@ pub struct PreparedSubmit {
     pub request: SubmitRequest,
     /// Options without effect.
     pub warnings: Vec<String>,
+    /// What a script requests of the command that submits it.
+    pub terminal: TerminalOptions,
 }
 
 impl SlurmOptions {
@@ -135,17 +145,20 @@ impl SlurmOptions {
         let headers = source.write_into(&mut request)?;
         let variables = match around.dialect {
             SubmitDialect::Tessera => ScriptHeaders::default(),
-            SubmitDialect::Slurm => headers::read_variables("SBATCH", &around.environment)
+            SubmitDialect::Slurm(prefix) => headers::read_variables(prefix, &around.environment)
                 .map_err(CommandFailure::usage)?,
         };
         warnings.extend(headers.warnings);
         warnings.extend(variables.warnings);
+        let foreign = headers.foreign.under(variables.foreign).under(self.foreign);
+        let terminal = headers.terminal.under(variables.terminal);
         self.options.gpu().map_err(CommandFailure::usage)?;
         let options = headers.options.under(variables.options).map_err(CommandFailure::usage)?;
         let options = options.under(self.options).map_err(CommandFailure::usage)?;
-        options.write_into(&mut request, around).map_err(CommandFailure::usage)?;
+        warnings.extend(options.write_into(&mut request, around).map_err(CommandFailure::usage)?);
+        request.env.extend(foreign.variables());
         request.env.extend(script.map(|path| (SCRIPT_VARIABLE.to_owned(), path)));
-        Ok(PreparedSubmit { request, warnings })
+        Ok(PreparedSubmit { request, warnings, terminal })
     }
 }
 
@@ -159,7 +172,7 @@ impl JobSource {
     fn file(&self, around: &SubmitContext) -> Option<String> {
         let Self::Script(Some(path), _) = self else { return None };
         let is_stream = path.starts_with("/dev") || path.as_os_str() == "-";
-        let is_file = around.dialect == SubmitDialect::Slurm && !is_stream;
+        let is_file = around.dialect.is_slurm() && !is_stream;
         let path = around.folder.join(path);
         path.to_str().filter(|_| is_file).map(str::to_owned)
     }
@@ -206,7 +219,10 @@ impl Submit {
     ) -> Result<u8, CommandFailure> {
         let (wait, parsable, quiet) = (self.wait, self.parsable, self.quiet);
         let around = SubmitContext::find(dialect)?;
-        let PreparedSubmit { request, warnings } = self.prepare(&around)?;
+        let PreparedSubmit { request, warnings, terminal } = self.prepare(&around)?;
+        let wait = wait || terminal.has("wait");
+        let parsable = parsable || terminal.has("parsable");
+        let quiet = quiet || terminal.has("quiet");
         if !quiet {
             warnings.iter().for_each(|warning| session.remark(&format!("warning: {warning}")));
         }
@@ -353,7 +369,7 @@ impl SubmitContext {
     pub(super) const fn default_export(&self) -> ExportChoice {
         match self.dialect {
             SubmitDialect::Tessera => ExportChoice::ESSENTIALS,
-            SubmitDialect::Slurm => ExportChoice::ALL_THAT_FIT,
+            SubmitDialect::Slurm(_) => ExportChoice::ALL_THAT_FIT,
         }
     }
 }

@@ -31,9 +31,9 @@ pub use self::sessions::{
 };
 use tessera_api_types::{
     AccountingReport, ClusterInfo, GpuListing, JobCounts, JobDetail, JobEvents, JobExplanation,
-    JobFilter, JobPage, JobRecords, JobView, KernelTasks, LayoutPlans, MigModeRequest, NodeDetails,
-    NodeListing, PowerReport, PredictionReport, RecordFilter, ReportQuery, SubmitRequest,
-    SubmitResponse, TaskKernels, UpdateRequest, UsageReport,
+    JobFilter, JobPage, JobRecords, JobScriptView, JobView, KernelTasks, LayoutPlans,
+    MigModeRequest, NodeDetails, NodeListing, PowerReport, PredictionReport, RecordFilter,
+    ReportQuery, SubmitRequest, SubmitResponse, TaskKernels, UpdateRequest, UsageReport,
 };
 
 /// Longest time that the controller holds one request for a job's end open. Proxies
@@ -299,6 +299,16 @@ impl ApiClient {
             call = call.query("attempt", attempt);
         }
         self.http.stream(call).await
+    }
+
+    /// Returns a job's script as it was submitted.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] with status 404 if there is no such job, and 409 if it runs a command.
+    pub async fn script(&self, job: JobRef) -> Result<String, ClientError> {
+        let found: JobScriptView = self.fetch(&format!("v1/jobs/{job}/script")).await?;
+        Ok(found.script)
     }
 
     /// Returns a job's events.

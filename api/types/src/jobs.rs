@@ -205,6 +205,13 @@ pub struct JobEventView {
     pub text: String,
 }
 
+/// A job's script.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobScriptView {
+    /// Its text as it was submitted.
+    pub script: String,
+}
+
 /// The events of a job, oldest first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobEvents {

@@ -39,7 +39,8 @@ pub use self::identity::{
     AuditEntry, AuditFilter, AuditPage, TokenCreated, TokenList, TokenRequest, TokenView, WhoAmI,
 };
 pub use self::jobs::{
-    GangView, JobCounts, JobDetail, JobEventView, JobEvents, JobFilter, JobPage, JobView,
+    GangView, JobCounts, JobDetail, JobEventView, JobEvents, JobFilter, JobPage, JobScriptView,
+    JobView,
 };
 pub use self::memory::{
     AttemptMemoryView, EfficiencyQuery, EfficiencyReport, GrowthView, JobMemory, MemoryBandView,

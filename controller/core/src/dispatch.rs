@@ -1,6 +1,7 @@
 //! The frames for live attempts: plans, launches, stops, time limits.
 
 use crate::LaunchSpec;
+use crate::accounts::Accounts;
 use crate::gangs::{MemberFrame, frame_for_member, gang_position};
 use crate::round::RoundEffect;
 use crate::rows::nodes::LayoutPlanRow;
@@ -13,6 +14,7 @@ use std::collections::HashMap;
 use tessera_frames::cluster::{KernelQueueSpec, LaunchOrder, PlanOrder, StopCause, ToAgent};
 use tessera_model::life::JobState;
 use tessera_model::share::SliceShare;
+use tessera_model::spec::{JobSpec, RunSpec};
 use tessera_model::{AttemptId, JobId, Millis};
 
 /// How long a command to an agent may stay unanswered before it is sent again.
@@ -37,7 +39,7 @@ pub(crate) fn set_launch_specs(
 /// Returns the frames to send now: committed plans, and launches and stops that were never sent or
 /// are unanswered.
 pub(crate) fn dispatch(
-    guards: &LeaderGuards,
+    (guards, accounts): (&LeaderGuards, &Accounts),
     inventory: &NodeInventory,
     migrations: &Migrations,
     layouts: &mut LayoutRequests,
@@ -56,7 +58,7 @@ pub(crate) fn dispatch(
         .map(|(attempt, _)| *attempt)
         .collect();
     for attempt in due {
-        let known = FrameSource { guards, inventory, migrations, attempts };
+        let known = FrameSource { guards, accounts, inventory, migrations, attempts };
         let Some(frame) = known.frame_for_attempt(attempt) else { continue };
         if let Some(live) = attempts.live.get_mut(&attempt) {
             live.sent = Some(now);
@@ -71,6 +73,7 @@ pub(crate) fn dispatch(
 #[derive(Clone, Copy)]
 struct FrameSource<'c> {
     guards: &'c LeaderGuards,
+    accounts: &'c Accounts,
     inventory: &'c NodeInventory,
     migrations: &'c Migrations,
     attempts: &'c AttemptTable,
@@ -128,7 +131,7 @@ impl FrameSource<'_> {
             gang,
             name: spec.name.clone(),
             user: spec.user.clone(),
-            run: spec.run.clone(),
+            run: with_site(spec, self.accounts),
             restart_reason: launch_spec.restart_reason,
             oom_count: launch_spec.own.events,
             traceparent: live.traceparent.clone(),
@@ -147,6 +150,20 @@ impl FrameSource<'_> {
             },
         })
     }
+}
+
+/// Returns how a job is run, with what batch systems state of its account and its partition. Only jobs of Slurm's
+/// commands know a partition.
+fn with_site(spec: &JobSpec, accounts: &Accounts) -> RunSpec {
+    let mut run = spec.run.clone();
+    if let Some(account) = accounts.account_of(&spec.user) {
+        run.env.insert("SLURM_JOB_ACCOUNT".to_owned(), account.to_owned());
+    }
+    let named = run.env.get_mut("SLURM_JOB_PARTITION").zip(spec.partition.as_ref());
+    if let Some((variable, partition)) = named {
+        variable.clone_from(partition);
+    }
+    run
 }
 
 /// Returns the new time limits that nodes have not been notified of. They are not acknowledged, so

@@ -359,15 +359,13 @@ impl AttemptChanges<'_> {
             JobCommand::Release => WaitingJobChange::To(JobState::Queued),
             JobCommand::Reshare(sm) => WaitingJobChange::Share(*sm),
             JobCommand::Update(update) => WaitingJobChange::Update(update.clone()),
-            JobCommand::Requeue => {
-                let state = "waiting, or has ended".to_owned();
-                return Some(CommandResult::Refused { state });
-            }
+            // One that waits refuses it in the store.
+            JobCommand::Requeue => WaitingJobChange::RunAgain,
         };
         if *command == JobCommand::Cancel {
             self.predictions.checkpoints.remove(&job);
         }
-        if *command != JobCommand::Release {
+        if !matches!(command, JobCommand::Release | JobCommand::Requeue) {
             // It is queued again with the other share after the commit.
             self.queue.dequeue(job);
         }

@@ -145,8 +145,8 @@ impl ClusterState {
     /// Returns what is to be sent now: plans that were committed, launches and stops that were
     /// never sent or stay unanswered.
     pub fn dispatch(&mut self, now: Millis) -> Vec<RoundEffect> {
-        let Self { guards, inventory, migrations, layouts, attempts, .. } = self;
-        dispatch(guards, inventory, migrations, layouts, attempts, now)
+        let Self { guards, accounting, inventory, migrations, layouts, attempts, .. } = self;
+        dispatch((guards, &accounting.accounts), inventory, migrations, layouts, attempts, now)
     }
 
     /// Remembers the jobs that users changed: a later announcement is out of date.

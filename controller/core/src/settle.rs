@@ -82,7 +82,7 @@ impl CommitFindings {
 pub(crate) fn was_commanded(queue: &JobQueue, job: JobId, jobs: &JobWrites) -> bool {
     // It is announced, so it waits in the store, and the command will change its state. If it is
     // released after that, the release announces it once more.
-    let released = WaitingJobChange::To(JobState::Queued);
-    let now = jobs.commands.iter().any(|c| c.job == job && c.change != released);
+    let queued = |change: &WaitingJobChange| change.to() == Some(JobState::Queued);
+    let now = jobs.commands.iter().any(|c| c.job == job && !queued(&c.change));
     now || queue.recently_commanded.contains_key(&job)
 }

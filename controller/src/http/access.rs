@@ -78,6 +78,7 @@ pub const ROUTES: &[(&str, &str, Needs)] = &[
     ("POST", "/v1/jobs/{job}/requeue", Needs::OwnJob),
     ("POST", "/v1/jobs/{job}/release", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/events", Needs::OwnJob),
+    ("GET", "/v1/jobs/{job}/script", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/explain", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/logs", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/series", Needs::OwnJob),

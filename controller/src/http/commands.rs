@@ -62,9 +62,10 @@ command_handlers! {
     hold: "hold_job", post("/jobs/{job}/hold"), Hold;
 
     /// Ends a running job's attempt, and puts the job back into the queue: `SIGTERM` and, after its grace
-    /// period, `SIGKILL`. It keeps its number, and uses none of its retries.
+    /// period, `SIGKILL`. A job that has ended is put back into the queue, too. It keeps its number, and uses none of its
+    /// retries.
     ///
-    /// An array's number alone addresses all of its running tasks.
+    /// An array's number alone addresses all of its unfinished tasks, or, if there are none, all that have ended.
     requeue: "requeue_job", post("/jobs/{job}/requeue"), Requeue;
 
     /// Releases a held job.
@@ -153,7 +154,13 @@ async fn carry_out(
 ) -> Result<Json<JobView>, ApiError> {
     match state.reads().targets(job, scope).await?.ok_or_else(|| no_job(job))? {
         Targets::One(number) => command_one(state, job, number, command).await?,
-        Targets::Tasks { unfinished, .. } => command_tasks(state, job, unfinished, command).await?,
+        Targets::Tasks { array, span, unfinished } => {
+            let jobs = match unfinished.is_empty() && command == JobCommand::Requeue {
+                true => state.reads().ended_tasks(array, span).await?,
+                false => unfinished,
+            };
+            command_tasks(state, job, jobs, command).await?;
+        }
     }
     state.reads().job(job, scope).await?.map(Json).ok_or_else(|| no_job(job))
 }
@@ -234,7 +241,7 @@ fn refused(job: JobRef, state: &str, command: &JobCommand) -> ApiError {
         JobCommand::Cancel => ("cancelled", "a job that has not ended"),
         JobCommand::Hold => ("held", "a queued job; a running job can be cancelled"),
         JobCommand::Release => ("released", "a held job"),
-        JobCommand::Requeue => ("requeued", "a running job; submit a job that has ended again"),
+        JobCommand::Requeue => ("requeued", "a running job, or one that has ended"),
         JobCommand::Update(changed) if changed.dependency.is_some() => {
             ("given another dependency", "a job that has not started yet")
         }

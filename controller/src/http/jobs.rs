@@ -2,7 +2,9 @@
 
 use actix_web::get;
 use actix_web::web::{Data, Json};
-use tessera_api_types::{JobCounts, JobDetail, JobEvents, JobFilter, JobPage, JobView};
+use tessera_api_types::{
+    JobCounts, JobDetail, JobEvents, JobFilter, JobPage, JobScriptView, JobView,
+};
 use tessera_model::{Bytes, JobRef};
 
 use super::error::ApiError;
@@ -98,6 +100,35 @@ pub(super) async fn show_job(
 
 fn joules(millijoules: u64) -> f64 {
     std::time::Duration::from_millis(millijoules).as_secs_f64()
+}
+
+/// Returns the script of a job as it was submitted, so that it can be run again as it was.
+#[utoipa::path(
+    tag = "jobs",
+    operation_id = "get_job_script",
+    params(JobPath),
+    responses(
+        (status = 200, description = "The script.", body = JobScriptView),
+        Problems,
+        LookupProblems,
+    ),
+    security(("bearer" = [])),
+)]
+#[get("/jobs/{job}/script")]
+pub(super) async fn show_script(
+    caller: Caller,
+    job: Named<JobRef>,
+    state: Data<State>,
+) -> Result<Json<JobScriptView>, ApiError> {
+    let job = job.0;
+    let script = state.reads().script(job, &caller.jobs()).await?.ok_or_else(|| no_job(job))?;
+    if script.is_empty() {
+        return Err(ApiError::WrongState {
+            problem: format!("job {job} runs a command, and no script"),
+            expected: "a job that was submitted with a script".into(),
+        });
+    }
+    Ok(Json(JobScriptView { script }))
 }
 
 /// Lists what happened to a job, oldest first.

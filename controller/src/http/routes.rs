@@ -44,6 +44,7 @@ where
         .service(jobs::count_jobs)
         .service(jobs::show_job)
         .service(jobs::list_events)
+        .service(jobs::show_script)
         .service(commands::cancel)
         .service(commands::delete)
         .service(commands::update)

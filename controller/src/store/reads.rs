@@ -420,6 +420,30 @@ impl Reads {
         self.run(move |mut at| async move { targets::of(&mut at, job, &scope).await }).await
     }
 
+    /// Lists the tasks of an array, or the members of a gang, that have ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn ended_tasks(&self, first: JobId, span: i64) -> Result<Vec<JobId>, StoreError> {
+        self.run(move |mut at| async move { targets::ended_tasks(&mut at, first, span).await })
+            .await
+    }
+
+    /// Returns the text of a job's script; `None` if there is no such job, and an empty one for a command.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::jobs`].
+    pub async fn script(
+        &self,
+        job: JobRef,
+        scope: &JobScope,
+    ) -> Result<Option<String>, StoreError> {
+        let scope = scope.clone();
+        self.run(move |mut at| async move { targets::script(&mut at, job, &scope).await }).await
+    }
+
     /// Returns what share of a slice a job requested; `None` if there is no such job.
     ///
     /// # Errors

@@ -132,7 +132,7 @@ words! {
 }
 
 impl JobState {
-    /// Returns whether the state is final: no event leaves such a state.
+    /// Returns whether the state is final: nothing leaves such a state, unless a user requeues the job.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled | Self::TimedOut)
     }
@@ -172,6 +172,8 @@ pub enum JobEvent {
     Started,
     /// Its user cancels it.
     Cancel,
+    /// Its user puts it back into the queue after its end.
+    RunAgain,
     /// Its attempt ended.
     Ended {
         /// How the job ended.
@@ -244,7 +246,12 @@ impl JobState {
                 | Outcome::NotStarted
                 | Outcome::Collateral => S::Cancelled,
             },
+            (S::Succeeded | S::Failed | S::Cancelled | S::TimedOut, E::RunAgain) => S::Queued,
             (S::Queued | S::Held, E::Started | E::Ended { .. })
+            | (
+                S::Queued | S::Held | S::Placing | S::Starting | S::Running | S::Stopping,
+                E::RunAgain,
+            )
             | (S::Held, E::Reserve | E::Launch)
             | (S::Placing, E::Started | E::Reserve | E::Hold | E::Release)
             | (
@@ -383,6 +390,7 @@ mod tests {
             Just(JobEvent::Launch),
             Just(JobEvent::Started),
             Just(JobEvent::Cancel),
+            Just(JobEvent::RunAgain),
             (outcomes(), verdicts())
                 .prop_map(|(outcome, verdict)| JobEvent::Ended { outcome, verdict }),
         ]
@@ -390,9 +398,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn final_is_final(event in events()) {
-            for state in JobState::ALL.iter().filter(|s| s.is_final()) {
-                prop_assert!(state.on(event).is_err());
+        fn final_is_final_unless_a_user_requeues_the_job(event in events()) {
+            for state in JobState::ALL {
+                let again = event == JobEvent::RunAgain;
+                if state.is_final() {
+                    prop_assert_eq!(state.on(event).ok(), again.then_some(JobState::Queued));
+                } else {
+                    prop_assert!(!again || state.on(event).is_err());
+                }
             }
         }
 

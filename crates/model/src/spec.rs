@@ -965,6 +965,9 @@ pub fn request_by_name(name: &str) -> Result<GpuRequest, BadField> {
 
 /// Variables by which a job switches the observers inside of its processes on and off.
 const OBSERVER_SWITCHES: [&str; 2] = ["TESSERA_COMPANION", "TESSERA_WATCH"];
+/// The value of a job's `SLURM_CPUS_ON_NODE` that stands for all processors of its node, which replaces it by their
+/// number.
+pub const ALL_PROCESSORS: &str = "all";
 /// Variables by which a job's own commands find the controller. A token is none of them: it would be stored with the job.
 pub const CONTROLLER_VARIABLES: [&str; 2] = ["TESSERA_URL", "TESSERA_CA"];
 

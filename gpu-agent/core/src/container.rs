@@ -158,7 +158,7 @@ pub fn plan(
         true => "/tmp".to_owned(),
         false => format!("{}/tmp", ground.own),
     };
-    let script = format!("{}/script", ground.own);
+    let script = format!("{}/slurm_script", ground.own);
     let mut node_mounts: Vec<_> = [Some(script), Some(tmp), Some("/dev/shm".to_owned())]
         .into_iter()
         .flatten()

@@ -6,7 +6,14 @@ use tessera_frames::cluster::{GangPosition, GpuReport, LaunchOrder, MigReport};
 use tessera_model::NodeName;
 use tessera_model::life::Outcome;
 use tessera_model::mig::compute::memory_share;
+use tessera_model::number::clamped;
 use tessera_model::place::compressed;
+use tessera_model::spec::ALL_PROCESSORS;
+
+/// The name of the cluster, which jobs of Slurm know.
+const CLUSTER: &str = "tessera";
+/// The variable that has the number of a job's first process; that process itself fills in an empty one.
+const TASK_PID: &str = "SLURM_TASK_PID";
 
 /// The node's part of the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +22,8 @@ pub struct NodeEnvironment {
     pub base: BTreeMap<String, String>,
     /// Variables of the agent's own environment that are passed on.
     pub passed: BTreeMap<String, String>,
+    /// How many processors the node has.
+    pub processors: u32,
 }
 
 /// Returns a list of paths with an entry before all others.
@@ -63,7 +72,7 @@ pub fn environment(
         set("TESSERA_MASTER_ADDR", gang.master.clone());
         set("TESSERA_STEP_JOBS", step_jobs(gang));
     }
-    for (name, value) in of_batch(order, node) {
+    for (name, value) in of_batch(order, node, around.processors) {
         set(name, value);
     }
     set("SLURM_JOB_GPUS", gpu.index.to_string());
@@ -119,34 +128,65 @@ fn visible_devices(order: &LaunchOrder) -> String {
 }
 
 /// Returns the variables that Slurm sets for every batch script.
-fn of_batch(order: &LaunchOrder, node: &NodeName) -> Vec<(&'static str, String)> {
+fn of_batch(order: &LaunchOrder, node: &NodeName, processors: u32) -> Vec<(&'static str, String)> {
     let nodes = order.gang.as_ref().map_or_else(|| vec![node.clone()], |gang| gang.nodes.clone());
-    let tasks = order.run.env.get("SLURM_NTASKS").and_then(|tasks| tasks.parse::<usize>().ok());
-    let tasks_per_node = match (order.run.env.get("SLURM_NTASKS_PER_NODE"), tasks) {
-        (Some(per_node), _) => per_node.clone(),
-        (None, Some(tasks)) => tasks.div_ceil(nodes.len().max(1)).to_string(),
-        (None, None) => "1".to_owned(),
+    let option = |name: &str| order.run.env.get(name);
+    let number = |name: &str| option(name).and_then(|text| text.parse::<u32>().ok());
+    let count = clamped::<u32>(nodes.len()).max(1);
+    let (per_node, tasks) = (number("SLURM_NTASKS_PER_NODE"), number("SLURM_NTASKS"));
+    let named = per_node.or(tasks.map(|tasks| tasks.div_ceil(count)));
+    let each_cpus = number("SLURM_CPUS_PER_TASK").unwrap_or(1).max(1);
+    let is_whole = option("SLURM_CPUS_ON_NODE").is_some_and(|text| text == ALL_PROCESSORS);
+    // Without a limit, Slurm gives each task one processor.
+    let cpus = match order.run.cpus {
+        Some(cpus) => cpus,
+        None if is_whole => processors.max(1),
+        None => named.unwrap_or(1),
     };
-    let each = |count: &str| match nodes.len() {
-        0 | 1 => count.to_owned(),
-        nodes => format!("{count}(x{nodes})"),
+    let cpus_per_node = match (order.run.cpus, per_node, tasks) {
+        (None, None, Some(tasks)) if !is_whole => spread(tasks, count),
+        _ => on_each(cpus, count),
     };
-    let mut list = vec![
+    let tasks_per_node = match (per_node, tasks) {
+        (None, Some(tasks)) => spread(tasks, count),
+        _ => on_each(named.unwrap_or(cpus / each_cpus).max(1), count),
+    };
+    vec![
         ("SLURM_JOBID", order.job.to_string()),
         ("SLURMD_NODENAME", node.to_string()),
         ("HOSTNAME", node.to_string()),
         ("ENVIRONMENT", "BATCH".to_owned()),
-        ("SLURM_CLUSTER_NAME", "tessera".to_owned()),
+        ("SLURM_CLUSTER_NAME", CLUSTER.to_owned()),
+        ("SLURM_WORKING_CLUSTER", CLUSTER.to_owned()),
         ("SLURM_JOB_NODELIST", compressed(&nodes)),
         ("SLURM_NODELIST", compressed(&nodes)),
-        ("SLURM_TASKS_PER_NODE", each(&tasks_per_node)),
+        ("SLURM_NODE_ALIASES", "(null)".to_owned()),
+        ("SLURM_TOPOLOGY_ADDR", node.to_string()),
+        ("SLURM_TOPOLOGY_ADDR_PATTERN", "node".to_owned()),
+        ("SLURM_PRIO_PROCESS", "0".to_owned()),
+        ("SLURM_TASKS_PER_NODE", tasks_per_node),
         ("SLURM_GTIDS", "0".to_owned()),
-    ];
-    if let Some(cpus) = order.run.cpus {
-        list.push(("SLURM_CPUS_ON_NODE", cpus.to_string()));
-        list.push(("SLURM_JOB_CPUS_PER_NODE", each(&cpus.to_string())));
+        ("SLURM_CPUS_ON_NODE", cpus.to_string()),
+        ("SLURM_JOB_CPUS_PER_NODE", cpus_per_node),
+        // Its process fills it in.
+        (TASK_PID, String::new()),
+    ]
+}
+
+/// Writes a number that each of so many nodes has, as Slurm does: `4(x2)`.
+fn on_each(number: u32, nodes: u32) -> String {
+    match nodes {
+        0 | 1 => number.to_string(),
+        nodes => format!("{number}(x{nodes})"),
     }
-    list
+}
+
+/// Writes how many tasks each node has if they are spread evenly: `2,1`.
+fn spread(tasks: u32, nodes: u32) -> String {
+    let more = tasks % nodes;
+    let parts = [(tasks / nodes + 1, more), (tasks / nodes, nodes - more)];
+    let parts = parts.into_iter().filter(|(_, nodes)| *nodes > 0);
+    parts.map(|(number, nodes)| on_each(number, nodes)).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the variables that `torchrun` sets for its programs, and the same under our prefix.
@@ -275,6 +315,7 @@ mod tests {
         let around = NodeEnvironment {
             base: [("PATH".to_owned(), "/bin".to_owned())].into(),
             passed: [("TESSERA_SIM_NODE".to_owned(), "/sim".to_owned())].into(),
+            processors: 64,
         };
         environment(order, &"n1".parse().unwrap(), &gpu(), &around).into_iter().collect()
     }
@@ -381,9 +422,33 @@ mod tests {
     fn variables_that_a_user_did_not_set_are_absent() {
         let built = built(&order(1, 42));
 
-        for name in ["SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"] {
+        for name in ["SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE"] {
             assert!(!built.contains_key(name), "{name}");
         }
+    }
+
+    #[test]
+    fn processors_and_tasks_are_counted_as_in_slurm() {
+        let counted = |cpus: Option<u32>, options: &[(&str, &str)]| {
+            let mut order = order(1, 42);
+            order.run.cpus = cpus;
+            let options =
+                options.iter().map(|(name, value)| (format!("SLURM_{name}"), (*value).into()));
+            order.run.env.extend(options);
+            let built = built(&order);
+            let shown = ["SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE"];
+            shown.map(|name| built[name].clone()).join(" ")
+        };
+
+        assert_eq!(counted(None, &[]), "1 1 1");
+        assert_eq!(counted(None, &[("NTASKS", "3")]), "3 3 3");
+        assert_eq!(counted(Some(3), &[("CPUS_PER_TASK", "3")]), "3 3 1");
+        assert_eq!(counted(Some(4), &[]), "4 4 4");
+        assert_eq!(counted(None, &[("CPUS_ON_NODE", "all")]), "64 64 64");
+        assert_eq!(
+            (spread(3, 2), spread(4, 2), on_each(2, 1)),
+            ("2,1".into(), "2(x2)".into(), "2".into())
+        );
     }
 
     #[test]

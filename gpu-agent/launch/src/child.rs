@@ -98,6 +98,9 @@ fn become_program(
     }
 }
 
+/// The variable that a program finds its number in, without a value.
+const TASK_PID: &str = "SLURM_TASK_PID=";
+
 type Image = (CString, Vec<CString>, Vec<CString>);
 
 fn prepare_all(
@@ -179,7 +182,16 @@ fn prepare_all(
         let detail = "the node's lease expired before it started".to_owned();
         return Err(PrepareError { by_job: false, lease: true, detail });
     }
-    Ok((prepared.program, prepared.arguments, prepared.environment))
+    let environment = prepared.environment.into_iter().map(with_own_number);
+    Ok((prepared.program, prepared.arguments, environment.collect()))
+}
+
+/// Fills in the variable that has the number of a job's first process, if it is empty.
+fn with_own_number(variable: CString) -> CString {
+    match variable.as_bytes() == TASK_PID.as_bytes() {
+        true => CString::new(format!("{TASK_PID}{}", std::process::id())).unwrap_or(variable),
+        false => variable,
+    }
 }
 
 /// Makes a terminal the controlling one of this process, and gives it to the program's account, so that the

@@ -234,7 +234,8 @@ pub fn private_tmp(own: &Path) -> PathBuf {
 }
 
 fn write_script(own: &Path, script: &str) -> Result<PathBuf, PrepareError> {
-    let path = own.join("script");
+    // The name that scripts find in `$0` under Slurm.
+    let path = own.join("slurm_script");
     let write = || {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o700).open(&path)?;

@@ -163,7 +163,7 @@ async fn a_job_reaches_nothing_of_the_node_and_of_other_users() {
     let attack = format!(
         "exec 2>/dev/null; cd {data}; \
          for file in $(find {data} -type f) identity/* state lease lock journal* outputs/* shepherds/* gpus/* \
-             attempts/*/exit attempts/{attempt}/work/secret attempts/{attempt}/work/script; do \
+             attempts/*/exit attempts/{attempt}/work/secret attempts/{attempt}/work/slurm_script; do \
            head -c 1 $file >/dev/null && echo READ $file; \
            (: >> $file) && echo WROTE $file; \
          done; \

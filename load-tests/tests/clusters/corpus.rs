@@ -151,3 +151,53 @@ fn scripts_are_accepted_and_reach_their_programs_as_often_as_under_slurm() {
     assert!(accepted * 100 >= all * 97, "{}", refused.join("\n"));
     assert!(reached * 100 >= all * 90, "{}", missed.join("\n"));
 }
+
+/// Scripts that differ from Slurm 22.05 on purpose, each with the reason.
+const UNLIKE: &[(&str, &str)] = &[
+    // Slurm's srun reads all of its input, so that a loop over lines ends after its first turn. Here a single process reads
+    // what it needs, and the loop goes on.
+    ("stdin-loop", "the second loop has two turns"),
+];
+
+/// Whole scripts do what `slurm-22.05.json` recorded of them under Slurm 22.05: the same calls of programs with the same
+/// arguments and variables, the same ends and the same files.
+#[test]
+fn whole_scripts_do_what_they_did_under_slurm() {
+    let rig = Rig::new();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let record = match std::env::var_os("TESSERA_CORPUS_RECORD") {
+        Some(path) => PathBuf::from(path),
+        None => rig.folder.join("record.json"),
+    };
+    let path = std::env::var("PATH").unwrap_or_default();
+    let beside = |words: &[&std::ffi::OsStr]| {
+        let ran = Command::new("/usr/bin/python3")
+            .arg(corpus.join("beside.py"))
+            .args(words)
+            .env("PATH", format!("{}:{path}", rig.folder.join("links").display()))
+            .env("TESSERA_URL", rig.cluster.url())
+            .env("TESSERA_TOKEN", rig.cluster.token())
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{ran:?}");
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let made = Command::new(programs().path("tessera"))
+        .args(["slurm-links", &rig.folder.join("links").display().to_string()])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+
+    println!("{}", beside(&["record".as_ref(), corpus.join("scripts").as_ref(), record.as_ref()]));
+    let recorded = corpus.join("slurm-22.05.json");
+    let compared = beside(&["compare".as_ref(), recorded.as_ref(), record.as_ref()]);
+
+    println!("{compared}");
+    let summary: serde_json::Value =
+        serde_json::from_str(compared.lines().next_back().unwrap()).unwrap();
+    assert!(summary["scripts"].as_u64().unwrap() >= 50, "{summary}");
+    let differing = summary["differing"].as_array().unwrap().iter();
+    let differing: Vec<&str> = differing.filter_map(serde_json::Value::as_str).collect();
+    let known: Vec<&str> = UNLIKE.iter().map(|(script, _)| *script).collect();
+    assert_eq!(differing, known, "{compared}");
+}

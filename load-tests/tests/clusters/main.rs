@@ -6,6 +6,7 @@
 mod admin_overrides;
 mod agents;
 mod backfill;
+mod browser;
 mod compute_instances;
 mod control;
 mod corpus;
@@ -38,6 +39,7 @@ mod requests;
 mod runbooks;
 mod scheme_b;
 mod sessions;
+mod slurm_commands;
 mod srun;
 mod steps;
 mod trace;

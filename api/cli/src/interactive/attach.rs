@@ -25,30 +25,38 @@ pub struct Attach {
 
 impl Attach {
     pub async fn run(self, session: &CommandSession) -> Result<u8, CommandFailure> {
-        let found = session.client.job(self.job).await?;
-        if found.interactive {
-            let terminal = is_terminal().then(local_size);
-            let opening = SessionOpening { terminal, ..SessionOpening::default() };
-            let session_name = (self.job, MAIN_SESSION.to_owned());
-            let input = LocalInput::of_stdin();
-            let conversation =
-                Conversation::new(session.client.clone(), session_name, opening, input);
-            let end = conversation.here().run(&mut OwnOutput).await?;
-            if end == SessionEnd::Replaced {
-                session.remark("another client has attached");
-                return Ok(0);
-            }
-            return Ok(report(end));
-        }
-        session.remark("the job is not interactive: this shows its output, and takes no input");
-        let query = LogQuery {
-            stream: LogOutput::Stdout,
-            attempt: None,
-            offset: 0,
-            follow: FollowMode::UntilEnd,
-        };
-        let client = session.client.with_patience(RetryPatience::LONG);
-        copy_output(&client, self.job, query).await?;
-        Ok(0)
+        attach(session, self.job).await
     }
+}
+
+/// Takes over a job's terminal, or shows its output until it ends.
+///
+/// # Errors
+///
+/// [`CommandFailure`] if there is no such job, or it belongs to another user.
+pub async fn attach(session: &CommandSession, job: JobRef) -> Result<u8, CommandFailure> {
+    let found = session.client.job(job).await?;
+    if found.interactive {
+        let terminal = is_terminal().then(local_size);
+        let opening = SessionOpening { terminal, ..SessionOpening::default() };
+        let session_name = (job, MAIN_SESSION.to_owned());
+        let input = LocalInput::of_stdin();
+        let conversation = Conversation::new(session.client.clone(), session_name, opening, input);
+        let end = conversation.here().run(&mut OwnOutput).await?;
+        if end == SessionEnd::Replaced {
+            session.remark("another client has attached");
+            return Ok(0);
+        }
+        return Ok(report(end));
+    }
+    session.remark("the job is not interactive: this shows its output, and takes no input");
+    let query = LogQuery {
+        stream: LogOutput::Stdout,
+        attempt: None,
+        offset: 0,
+        follow: FollowMode::UntilEnd,
+    };
+    let client = session.client.with_patience(RetryPatience::LONG);
+    copy_output(&client, job, query).await?;
+    Ok(0)
 }

@@ -46,6 +46,21 @@ pub trait Output {
     fn stderr(&mut self, bytes: Vec<u8>) -> impl Future<Output = std::io::Result<()>>;
 }
 
+/// Collects what a program prints.
+#[derive(Default)]
+pub struct Collected(pub Vec<u8>);
+
+impl Output for Collected {
+    async fn stdout(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
+        self.0.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    async fn stderr(&mut self, _: Vec<u8>) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// This process's own streams.
 pub struct OwnOutput;
 
@@ -283,7 +298,8 @@ impl Conversation {
         let mut is_ready = false;
         let mut is_end_sent = false;
         loop {
-            let has_capacity = (self.unconfirmed.len() as u64) < WINDOW;
+            // The session refuses more than its window, and a piece may be as large as any.
+            let has_capacity = self.unconfirmed.len() + LocalInput::PIECE_MAX <= index(WINDOW);
             let sent = tokio::select! {
                 message = receiver.next() => {
                     let Ok(message) = message else { return Ok(None) };

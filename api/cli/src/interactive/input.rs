@@ -13,6 +13,9 @@ const WAITING: usize = 2;
 pub struct LocalInput(mpsc::Receiver<Vec<u8>>);
 
 impl LocalInput {
+    /// Largest piece of input.
+    pub const PIECE_MAX: usize = CHUNK;
+
     /// Begins to read standard input.
     pub fn of_stdin() -> Self {
         let (pieces, receiver) = mpsc::channel(WAITING);

@@ -75,6 +75,13 @@ fn expand_one(part: &str, hosts: &mut Vec<String>) -> Result<(), BadHosts> {
     Ok(())
 }
 
+/// Returns by what names are sorted: their text, then their number.
+pub fn order(host: &str) -> (String, u64, String) {
+    let prefix = host.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = host[prefix.len()..].parse().unwrap_or(0);
+    (prefix.to_owned(), number, host.to_owned())
+}
+
 /// A part of a short list of hosts.
 enum HostPart {
     /// A name without a number.

@@ -172,6 +172,157 @@ const STEPS: &str = "
 |---|---|
 ";
 
+const VARIABLES: &str = "
+## Variables of jobs
+
+A script, and each process of a step, has these variables of Slurm 22.05. Those of options exist only if the option was
+given. `TESSERA_*` variables exist in addition.
+
+| variable | |
+|---|---|
+";
+
+/// Variables that Slurm 22.05 sets in scripts and steps, and what becomes of each here.
+const SET: &[(&str, &str)] = &[
+    (
+        "CUDA_VISIBLE_DEVICES",
+        "the job's GPUs or slices on this node, or those of a step's process, by UUID",
+    ),
+    ("ENVIRONMENT", "`BATCH`"),
+    ("HOSTNAME", "the node's name"),
+    ("SLURMD_NODENAME", "the node's name"),
+    ("SLURM_ACCTG_FREQ", "of `--acctg-freq`"),
+    ("SLURM_ARRAY_JOB_ID", "in arrays"),
+    ("SLURM_ARRAY_TASK_COUNT", "in arrays"),
+    ("SLURM_ARRAY_TASK_ID", "in arrays"),
+    ("SLURM_ARRAY_TASK_MAX", "in arrays"),
+    ("SLURM_ARRAY_TASK_MIN", "in arrays"),
+    ("SLURM_ARRAY_TASK_STEP", "in arrays"),
+    ("SLURM_CLUSTER_NAME", "`tessera`"),
+    (
+        "SLURM_CPUS_ON_NODE",
+        "processors on this node: of the options; otherwise one for each task, as in Slurm, or all with `--exclusive`",
+    ),
+    ("SLURM_CPUS_PER_GPU", "of `--cpus-per-gpu`"),
+    ("SLURM_CPUS_PER_TASK", "of `--cpus-per-task`"),
+    ("SLURM_DISTRIBUTION", "in steps, and of `--distribution`"),
+    ("SLURM_DIST_PLANESIZE", "of `--distribution=plane=N`"),
+    ("SLURM_EXPORT_ENV", "of `--export`"),
+    ("SLURM_GET_USER_ENV", "of `--export` and `--get-user-env`"),
+    ("SLURM_GPUS", "of `--gpus`, as it is written"),
+    ("SLURM_GPUS_ON_NODE", "GPUs or slices on this node, or of a step there"),
+    ("SLURM_GPUS_PER_NODE", "of `--gpus-per-node`, as it is written"),
+    ("SLURM_GPUS_PER_TASK", "of `--gpus-per-task`, as it is written"),
+    ("SLURM_GPU_BIND", "of `--gpu-bind`"),
+    ("SLURM_GPU_FREQ", "of `--gpu-freq`"),
+    ("SLURM_GTIDS", "the ranks on this node"),
+    ("SLURM_HINT", "of `--hint`"),
+    ("SLURM_JOBID", "the job's number"),
+    (
+        "SLURM_JOB_ACCOUNT",
+        "the user's account in the settings; that of `--account`, if the user is in none",
+    ),
+    ("SLURM_JOB_CPUS_PER_NODE", "processors on each node, such as `4(x2)`"),
+    ("SLURM_JOB_DEPENDENCY", "of `--dependency`"),
+    ("SLURM_JOB_GID", "of the user who submits"),
+    ("SLURM_JOB_GPUS", "the numbers of the job's GPUs on this node"),
+    ("SLURM_JOB_ID", "the job's number; of a task of an array its own"),
+    ("SLURM_JOB_NAME", "the job's name"),
+    ("SLURM_JOB_NODELIST", "the job's nodes, such as `n[1-2]`"),
+    ("SLURM_JOB_NUM_NODES", "how many nodes the job has"),
+    ("SLURM_JOB_PARTITION", "the partition"),
+    ("SLURM_JOB_QOS", "of `--qos`; otherwise `normal`"),
+    ("SLURM_JOB_RESERVATION", "of `--reservation`"),
+    ("SLURM_JOB_UID", "of the user who submits"),
+    ("SLURM_JOB_USER", "the user who submits"),
+    ("SLURM_LAUNCH_NODE_IPADDR", "in steps"),
+    ("SLURM_LOCALID", "the process's number on its node; 0 in scripts"),
+    ("SLURM_MEM_PER_CPU", "of `--mem-per-cpu`, in MiB"),
+    ("SLURM_MEM_PER_GPU", "of `--mem-per-gpu`, in MiB"),
+    ("SLURM_MEM_PER_NODE", "of `--mem`, in MiB"),
+    ("SLURM_NNODES", "how many nodes the job or the step has"),
+    ("SLURM_NODEID", "the node's number in the job or the step"),
+    ("SLURM_NODELIST", "the job's nodes"),
+    ("SLURM_NODE_ALIASES", "`(null)`"),
+    ("SLURM_NPROCS", "in steps, and of `--ntasks`"),
+    ("SLURM_NTASKS", "in steps, and of `--ntasks`"),
+    ("SLURM_NTASKS_PER_CORE", "of `--ntasks-per-core`"),
+    ("SLURM_NTASKS_PER_GPU", "of `--ntasks-per-gpu`"),
+    ("SLURM_NTASKS_PER_NODE", "of `--ntasks-per-node`"),
+    ("SLURM_NTASKS_PER_SOCKET", "of `--ntasks-per-socket`"),
+    ("SLURM_OPEN_MODE", "of `--open-mode`"),
+    ("SLURM_OVERCOMMIT", "of `--overcommit`"),
+    ("SLURM_PRIO_PROCESS", "`0`"),
+    ("SLURM_PROCID", "the process's rank; 0 in scripts"),
+    ("SLURM_RESTART_COUNT", "in later runs"),
+    ("SLURM_SRUN_COMM_HOST", "in steps"),
+    ("SLURM_STEPID", "in steps"),
+    ("SLURM_STEP_GPUS", "in steps: the numbers of its GPUs among the job's"),
+    ("SLURM_STEP_ID", "in steps"),
+    ("SLURM_STEP_NODELIST", "in steps"),
+    ("SLURM_STEP_NUM_NODES", "in steps"),
+    ("SLURM_STEP_NUM_TASKS", "in steps"),
+    ("SLURM_STEP_TASKS_PER_NODE", "in steps"),
+    ("SLURM_SUBMIT_DIR", "where the job was submitted"),
+    ("SLURM_SUBMIT_HOST", "where the job was submitted"),
+    ("SLURM_TASKS_PER_NODE", "tasks on each node, such as `2,1`"),
+    ("SLURM_TASK_PID", "the number of the script's process; not in steps"),
+    ("SLURM_THREADS_PER_CORE", "of `--threads-per-core`, and 1 of `--hint=nomultithread`"),
+    ("SLURM_TOPOLOGY_ADDR", "the node's name"),
+    ("SLURM_TOPOLOGY_ADDR_PATTERN", "`node`"),
+    ("SLURM_UMASK", "in steps"),
+    ("SLURM_WORKING_CLUSTER", "`tessera`"),
+];
+
+/// Variables that Slurm 22.05 sets and Tessera doesn't, with the reason.
+const ABSENT: &[(&str, &str)] = &[
+    ("GPU_DEVICE_ORDINAL", "GPUs of AMD and Intel"),
+    ("ROCR_VISIBLE_DEVICES", "GPUs of AMD and Intel"),
+    ("ZE_AFFINITY_MASK", "GPUs of AMD and Intel"),
+    ("SBATCH_MEM_BIND", "the kernel's scheduler places processes"),
+    ("SBATCH_MEM_BIND_LIST", "the kernel's scheduler places processes"),
+    ("SBATCH_MEM_BIND_PREFER", "the kernel's scheduler places processes"),
+    ("SBATCH_MEM_BIND_TYPE", "the kernel's scheduler places processes"),
+    ("SBATCH_MEM_BIND_VERBOSE", "the kernel's scheduler places processes"),
+    ("SBATCH_THREADS_PER_CORE", "`SLURM_THREADS_PER_CORE` has the same value"),
+    ("SLURMD_TRES_BIND", "the kernel's scheduler places processes"),
+    ("SLURM_*_HET_GROUP_#", "a job has one part"),
+    ("SLURM_CONF", "there is no file of Slurm's settings"),
+    ("SLURM_CONTAINER", "containers have their own options"),
+    ("SLURM_CPU_BIND", "the kernel's scheduler places processes"),
+    ("SLURM_CPU_BIND_LIST", "the kernel's scheduler places processes"),
+    ("SLURM_CPU_BIND_TYPE", "the kernel's scheduler places processes"),
+    ("SLURM_CPU_BIND_VERBOSE", "the kernel's scheduler places processes"),
+    ("SLURM_CPU_FREQ_REQ", "the node's operator sets clocks"),
+    ("SLURM_GPUS_PER_SOCKET", "GPUs are not counted by sockets"),
+    ("SLURM_HET_SIZE", "a job has one part"),
+    ("SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0", "a job has one part"),
+    ("SLURM_JOB_NODES", "a step has `SLURM_STEP_NODELIST`"),
+    ("SLURM_LABELIO", "`srun -l` concerns its own step only"),
+    ("SLURM_MEM_BIND_LIST", "the kernel's scheduler places processes"),
+    ("SLURM_MEM_BIND_PREFER", "the kernel's scheduler places processes"),
+    ("SLURM_MEM_BIND_SORT", "the kernel's scheduler places processes"),
+    ("SLURM_MEM_BIND_TYPE", "the kernel's scheduler places processes"),
+    ("SLURM_MEM_BIND_VERBOSE", "the kernel's scheduler places processes"),
+    ("SLURM_NTASKS_PER_TRES", "a step has `SLURM_NTASKS_PER_GPU`"),
+    ("SLURM_PROFILE", "all jobs are measured"),
+    ("SLURM_SHARDS_ON_NODE", "shares of a GPU are slices"),
+    ("SLURM_SRUN_COMM_PORT", "steps use the job's authenticated links"),
+    ("SLURM_STEP_LAUNCHER_PORT", "steps use the job's authenticated links"),
+];
+
+fn variables() -> String {
+    let mut text = VARIABLES.to_owned();
+    for (name, what) in SET {
+        let _ = writeln!(text, "| `{name}` | {} |", cell(what));
+    }
+    text.push_str("\nThese are deliberately absent:\n\n| variable | reason |\n|---|---|\n");
+    for (name, why) in ABSENT {
+        let _ = writeln!(text, "| `{name}` | {} |", cell(why));
+    }
+    text
+}
+
 fn page() -> String {
     let ours = Submit::augment_args(clap::Command::new("submit"));
     let mut text = HEAD.to_owned();
@@ -209,7 +360,7 @@ fn page() -> String {
     for line in unused.chunks(8) {
         let _ = writeln!(text, "- {}", line.join(", "));
     }
-    text
+    text + &variables()
 }
 
 /// Returns a text that fits into a cell of a table.

@@ -14,9 +14,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Done, SlurmCommand, SlurmFailure, VERSION, connect, explain_usage, write_out};
 use crate::failure::CommandFailure;
-use crate::interactive::{Conversation, InteractiveJob, LocalInput, Output, SessionEnd};
+use crate::interactive::{Collected, Conversation, InteractiveJob, LocalInput, Output, SessionEnd};
 use crate::session::CommandSession;
-use crate::submit::{JobSource, SlurmOptions, SubmitContext, SubmitDialect};
+use crate::submit::{JobSource, SlurmOptions, SubmitContext, SubmitDialect, VariablePrefix};
 
 /// The variable that names the job whose slice `salloc` holds, for `srun`.
 pub const ALLOCATION: &str = "TESSERA_ALLOCATION";
@@ -78,7 +78,7 @@ pub async fn run(arguments: Vec<OsString>) -> Done {
 impl Salloc {
     async fn run(self) -> Done {
         let Self { slurm, quiet, command } = self;
-        let around = SubmitContext::find(SubmitDialect::Slurm)?;
+        let around = SubmitContext::find(SubmitDialect::Slurm(VariablePrefix::Salloc))?;
         let mut prepared = slurm.prepare(JobSource::Program(vec![HOLDER.to_owned()]), &around)?;
         let request = &mut prepared.request;
         // The command's output stays here.
@@ -175,21 +175,6 @@ struct Silence;
 
 impl Output for Silence {
     async fn stdout(&mut self, _: Vec<u8>) -> std::io::Result<()> {
-        Ok(())
-    }
-
-    async fn stderr(&mut self, _: Vec<u8>) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Collects what a program prints.
-#[derive(Default)]
-struct Collected(Vec<u8>);
-
-impl Output for Collected {
-    async fn stdout(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
-        self.0.extend_from_slice(&bytes);
         Ok(())
     }
 

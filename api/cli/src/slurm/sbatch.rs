@@ -6,7 +6,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use super::{Done, SlurmCommand, VERSION, connect, explain_usage, write_out};
 use crate::failure::CommandFailure;
-use crate::submit::{Submit, SubmitDialect};
+use crate::submit::{Submit, SubmitDialect, VariablePrefix};
 
 /// Submits a script, as Slurm's sbatch does.
 #[derive(Parser)]
@@ -39,7 +39,7 @@ pub async fn run(arguments: Vec<OsString>) -> Done {
 /// Submits the job as `tessera submit` does.
 async fn submit_job(submit: Submit) -> Done {
     let session = connect()?;
-    match Box::new(submit).run_as(SubmitDialect::Slurm, &session).await {
+    match Box::new(submit).run_as(SubmitDialect::Slurm(VariablePrefix::Sbatch), &session).await {
         Ok(code) => Ok(code),
         Err(CommandFailure::Client(refused)) => {
             eprintln!("sbatch: error: Batch job submission failed: {refused}");

@@ -5,12 +5,16 @@ use tessera_api_types::{OperatorRequest, UpdateRequest};
 use tessera_client::{ClientError, JobVerb, OperatorVerb};
 use tessera_model::JobRef;
 
+use super::processes::processes;
 use super::times::now;
 use super::{Done, SlurmFailure, VERSION, connect, hosts, show, write_out};
 use crate::clock_time::ClockTime;
 use crate::jobs::parse_jobs;
 use crate::session::CommandSession;
 use crate::span::TimeLimit;
+
+/// How often `wait_job` looks at a job.
+const JOB_LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// Shows and changes jobs and nodes, as Slurm's scontrol does.
 #[derive(Parser)]
@@ -27,7 +31,7 @@ pub struct Scontrol {
     /// Print the version
     #[arg(short = 'V', long)]
     version: bool,
-    /// show, hold, release, requeue, update, ping, version and their arguments
+    /// show, write, listpids, hold, release, requeue, wait_job, update, ping, version and their arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
 }
@@ -40,8 +44,8 @@ impl Scontrol {
             self.oneliner |= matches!(word.as_str(), "-o" | "--oneliner");
             self.details |= matches!(word.as_str(), "-d" | "-dd" | "--details");
         }
-        let words: Vec<&str> =
-            self.words.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
+        let is_word = |word: &&str| !word.starts_with('-') || *word == "-";
+        let words: Vec<&str> = self.words.iter().map(String::as_str).filter(is_word).collect();
         let command = words.first().map(|word| word.to_ascii_lowercase()).unwrap_or_default();
         let rest = words.get(1..).unwrap_or_default();
         match command.as_str() {
@@ -51,12 +55,21 @@ impl Scontrol {
             "show" => self.show(rest).await,
             "hold" | "uhold" => act(rest, JobVerb::Hold).await,
             "release" => act(rest, JobVerb::Release).await,
-            "requeue" => act(rest, JobVerb::Requeue).await,
+            "requeue" => act(jobs_to_requeue(rest), JobVerb::Requeue).await,
             "requeuehold" => {
-                act(rest, JobVerb::Requeue).await?;
-                act(rest, JobVerb::Hold).await
+                let jobs = jobs_to_requeue(rest);
+                act(jobs, JobVerb::Requeue).await?;
+                act(jobs, JobVerb::Hold).await
             }
             "update" => update(rest).await,
+            "write" => write(rest).await,
+            "listpids" => listpids(rest),
+            "wait_job" => wait_job(rest).await,
+            "completing" => Ok(0),
+            "reconfigure" | "shutdown" | "takeover" | "setdebug" | "reboot" | "create"
+            | "delete" | "abort" | "power" | "top" | "notify" => message(&format!(
+                "{command} is not supported: an operator manages the cluster by its settings and by tessera"
+            )),
             "" => {
                 message("scontrol: error: no command: write show, hold, release, requeue or update")
             }
@@ -77,13 +90,28 @@ impl Scontrol {
         };
         match what.as_str() {
             "hostnames" | "hostname" => hostnames(name),
-            "hostlist" | "hostlistsorted" => hostlist(name),
+            "hostlist" => hostlist(name, false),
+            "hostlistsorted" => hostlist(name, true),
             "config" => show::config(),
             word if is_short_for(word, "jobs") => {
                 show::jobs(name, self.details, self.oneliner).await
             }
             word if is_short_for(word, "nodes") => show::nodes(name, self.oneliner).await,
             word if is_short_for(word, "partitions") => show::partition(self.oneliner).await,
+            "step" | "steps" => show::steps(name, self.oneliner).await,
+            word if is_short_for(word, "reservations") => {
+                write_out("No reservations in the system\n")?;
+                Ok(0)
+            }
+            word if is_short_for(word, "licenses") => {
+                write_out("No licenses configured in Slurm.\n")?;
+                Ok(0)
+            }
+            "topology" => message("scontrol: error: No topology information available"),
+            "daemons" => {
+                write_out("slurmctld slurmd\n")?;
+                Ok(0)
+            }
             other => message(&format!("invalid entity:{other} for keyword:show ")),
         }
     }
@@ -121,14 +149,147 @@ fn hostnames(list: Option<String>) -> Done {
     Ok(0)
 }
 
-fn hostlist(list: Option<String>) -> Done {
-    let Some(list) = list.filter(|list| !list.is_empty()) else {
+fn hostlist(list: Option<String>, is_sorted: bool) -> Done {
+    let Some(mut list) = list.filter(|list| !list.is_empty()) else {
         return message("scontrol: error: host list is empty");
     };
-    let names =
+    if list.starts_with('/') {
+        // One name a line.
+        list = match std::fs::read_to_string(&list) {
+            Ok(text) => text.split_whitespace().collect::<Vec<_>>().join(","),
+            Err(error) => {
+                return message(&format!("scontrol: error: Could not open file {list}: {error}"));
+            }
+        };
+    }
+    let mut names =
         hosts::expand(&list).map_err(|bad| SlurmFailure::Message(format!("{bad}: {list}")))?;
+    if is_sorted {
+        names.sort_by_key(|name| hosts::order(name));
+        names.dedup();
+    }
     write_out(&format!("{}\n", hosts::compress(&names)))?;
     Ok(0)
+}
+
+/// Leaves out the words that may precede the jobs of `requeue`: `incomplete` and `State=SpecialExit`.
+fn jobs_to_requeue<'w>(rest: &'w [&'w str]) -> &'w [&'w str] {
+    let is_option = |word: &str| {
+        let word = word.to_ascii_lowercase();
+        word == "incomplete" || word.starts_with("state=")
+    };
+    let options = rest.iter().take_while(|word| is_option(word)).count();
+    rest.get(options..).unwrap_or_default()
+}
+
+/// `scontrol write batch_script 42 [FILE]`: the script as it was submitted.
+async fn write(rest: &[&str]) -> Done {
+    let [what, job, file @ ..] = rest else {
+        return message("too few arguments for keyword:write");
+    };
+    if !is_short_for(&what.to_ascii_lowercase(), "batch_script") {
+        return message(&format!("invalid write argument:{what}"));
+    }
+    let Some(number) = super::squeue::parse_job(job) else {
+        return message("scontrol: error: job id is not valid");
+    };
+    let script = match connect()?.client.script(number).await {
+        Ok(script) => script,
+        Err(failed) if failed.status() == Some(404) => {
+            return message(
+                "scontrol: error: job script retrieval failed: Invalid job id specified",
+            );
+        }
+        Err(failed) => {
+            return message(&format!("scontrol: error: job script retrieval failed: {failed}"));
+        }
+    };
+    let name = match file.first() {
+        Some(&"-") => {
+            write_out(&script)?;
+            return Ok(0);
+        }
+        Some(name) => (*name).to_owned(),
+        None => format!("slurm-{job}.sh"),
+    };
+    let written = std::fs::write(&name, &script).and_then(|()| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&name, std::fs::Permissions::from_mode(0o700))
+    });
+    if let Err(error) = written {
+        return message(&format!("scontrol: error: failed to open file `{name}`: {error}"));
+    }
+    write_out(&format!("batch script for job {job} written to {name}\n"))?;
+    Ok(0)
+}
+
+/// `scontrol listpids [42[.0]]`: the processes of jobs on this node.
+fn listpids(rest: &[&str]) -> Done {
+    let of = rest.first().copied();
+    let (job, step) = match of.and_then(|word| word.split_once('.')) {
+        Some((job, step)) => (Some(job), Some(step)),
+        None => (of, None),
+    };
+    let mut found = processes();
+    found.retain(|process| {
+        job.is_none_or(|job| process.job.to_string() == job)
+            && step.is_none_or(|step| process.step_name() == step)
+    });
+    if found.is_empty()
+        && let Some(job) = job
+    {
+        let node = std::env::var("SLURMD_NODENAME").unwrap_or_else(|_| "(null)".to_owned());
+        eprintln!("There are no steps for job {job} on node {node}.");
+    }
+    let line = |cells: [&str; 5]| {
+        let [pid, job, step, local, global] = cells;
+        format!("{pid:<8} {job:<8} {step:<8} {local:<7} {global}\n")
+    };
+    let mut text = line(["PID", "JOBID", "STEPID", "LOCALID", "GLOBALID"]);
+    for process in &found {
+        let number = |number: Option<u32>| {
+            let text = number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+            format!("{text:<8}")
+        };
+        text += &line([
+            &process.pid.to_string(),
+            &process.job.to_string(),
+            &process.step_name(),
+            number(process.task.map(|(local, _)| local)).trim_end(),
+            &number(process.task.map(|(_, rank)| rank)),
+        ]);
+    }
+    write_out(&text)?;
+    Ok(u8::from(found.is_empty() && job.is_some()))
+}
+
+/// `scontrol wait_job 42`: waits until a job has its nodes.
+async fn wait_job(rest: &[&str]) -> Done {
+    let Some(word) = rest.first() else {
+        return message("too few arguments for keyword:wait_job");
+    };
+    let Some(job) = super::squeue::parse_job(word) else {
+        return message(&format!("Invalid job id specified for job {word}"));
+    };
+    let client = connect()?.client;
+    loop {
+        let view = match client.job(job).await {
+            Ok(found) => found.job,
+            Err(failed) if failed.status() == Some(404) => {
+                return message(&format!("Invalid job id specified for job {word}"));
+            }
+            Err(failed) => return Err(failed.into()),
+        };
+        match view.state.as_str() {
+            "queued" | "held" | "placing" | "starting" => {}
+            "running" | "stopping" => {
+                eprintln!("scontrol: Nodes are ready for job {word}");
+                return Ok(0);
+            }
+            _ => return message(&format!("scontrol: Job {word} no longer running")),
+        }
+        tokio::time::sleep(JOB_LOOK_EVERY).await;
+    }
 }
 
 /// Applies a verb to each job; messages are those of Slurm.
@@ -189,7 +350,6 @@ async fn refusal(
             let view = session.client.job(job).await?.job;
             match view.ended_at {
                 None => Ok(format!("Job is pending execution for job {job}")),
-                // A job that has ended keeps its end.
                 Some(_) => Ok(format!("Requested operation is presently disabled for job {job}")),
             }
         }
@@ -221,10 +381,22 @@ async fn update(words: &[&str]) -> Done {
             || SlurmFailure::Message(format!("Invalid input: {word}\nRequest aborted"));
         match key.as_str() {
             "jobid" | "job" => {}
-            "timelimit" => {
-                let limit: TimeLimit = value.parse().map_err(|_| unreadable())?;
-                change.time_limit_secs = Some(limit.secs().unwrap_or(0));
-            }
+            "timelimit" => match value.strip_prefix('+').or_else(|| value.strip_prefix('-')) {
+                Some(span) => {
+                    let span: TimeLimit = span.parse().map_err(|_| unreadable())?;
+                    let secs = span.secs().ok_or_else(unreadable)?;
+                    let now = show::time_limit(&job).await?.ok_or_else(unreadable)?;
+                    let next = match value.starts_with('+') {
+                        true => now.checked_add(secs),
+                        false => now.checked_sub(secs).filter(|secs| *secs > 0),
+                    };
+                    change.time_limit_secs = Some(next.ok_or_else(unreadable)?);
+                }
+                None => {
+                    let limit: TimeLimit = value.parse().map_err(|_| unreadable())?;
+                    change.time_limit_secs = Some(limit.secs().unwrap_or(0));
+                }
+            },
             "deadline" => {
                 let at = value.parse::<ClockTime>().ok().and_then(|time| time.after_now().ok());
                 change.deadline = Some(at.ok_or_else(unreadable)?);
@@ -300,6 +472,13 @@ mod tests {
     #[test]
     fn jobs_are_split_at_commas_outside_of_brackets() {
         assert_eq!(split_jobs("1,2_[3,4],5"), ["1", "2_[3,4]", "5"]);
+    }
+
+    #[test]
+    fn the_words_before_the_jobs_of_requeue_are_left_out() {
+        assert_eq!(jobs_to_requeue(&["Incomplete", "42"]), ["42"]);
+        assert_eq!(jobs_to_requeue(&["State=SpecialExit", "42,43"]), ["42,43"]);
+        assert_eq!(jobs_to_requeue(&["42_1"]), ["42_1"]);
     }
 
     #[test]

@@ -51,6 +51,100 @@ fn own_script(job: u64) -> Option<String> {
     std::env::var(SCRIPT_VARIABLE).ok().filter(|_| own == job)
 }
 
+/// Returns exit code and signal of the script: accounting shows none of a cancelled job.
+fn own_exit(job: &SlurmJob) -> String {
+    match (&job.record.exit_code, job.state) {
+        (Some(code), SlurmState::Cancelled) => code.clone(),
+        _ => job.exit_code(),
+    }
+}
+
+/// Returns the time limit of a job in seconds, if it has one.
+pub async fn time_limit(job: &str) -> Result<Option<u64>, SlurmFailure> {
+    let filter =
+        RecordFilter { jobs: Some(job.to_owned()), specs: true, ..RecordFilter::default() };
+    let found = gather(connect()?.client.records(&filter).await?);
+    Ok(found.first().and_then(SlurmJob::time_limit))
+}
+
+/// Shows the scripts of running jobs as steps; those that `srun` starts are known only in the job (`sstat`).
+pub async fn steps(name: Option<String>, oneliner: bool) -> Done {
+    let (job, step) = match name.as_deref().map(|name| name.split_once('.').unwrap_or((name, ""))) {
+        Some((job, step)) => (Some(job.to_owned()), step),
+        None => (None, ""),
+    };
+    let missing =
+        || SlurmFailure::Message("slurm_get_job_steps error: Invalid job id specified".to_owned());
+    if job.as_deref().is_some_and(|job| parse_job(job).is_none()) {
+        return Err(missing());
+    }
+    let filter = RecordFilter { jobs: job.clone(), specs: true, ..RecordFilter::default() };
+    let found = gather(connect()?.client.records(&filter).await?);
+    let is_shown = |found: &&SlurmJob| {
+        found.state == SlurmState::Running && (step.is_empty() || step == "batch")
+    };
+    let shown: Vec<_> = found.iter().filter(is_shown).collect();
+    if shown.is_empty() && job.is_some() {
+        return Err(missing());
+    }
+    let text: String = shown.into_iter().map(|job| record(&step_lines(job), oneliner)).collect();
+    write_out(&text)?;
+    Ok(0)
+}
+
+fn step_lines(job: &SlurmJob) -> Vec<String> {
+    let limit = job.time_limit().map_or_else(|| "UNLIMITED".to_owned(), long_span);
+    let start = local(job.record.started_at, "Unknown");
+    let user = uid(&job.record.user);
+    vec![
+        format!("StepId={}.batch UserId={user} StartTime={start} TimeLimit={limit}", job.raw_id()),
+        format!("State=RUNNING Partition={} NodeList={}", job.partition(), job.node_list()),
+        format!("Nodes={} CPUs={} Tasks=1 Name=batch Network=(null)", job.node_count(), job.cpus()),
+        format!("TRES={}", job.tres()),
+        "ResvPorts=(null)".to_owned(),
+        "CPUFreqReq=Default".to_owned(),
+        "SrunHost:Pid=(null):0".to_owned(),
+    ]
+}
+
+/// Fills in the patterns of an output file, as far as they are the same on every node.
+fn named_file(pattern: &str, job: &SlurmJob) -> String {
+    let record = &job.record;
+    let mut text = String::with_capacity(pattern.len());
+    let mut rest = pattern;
+    while let Some((before, after)) = rest.split_once('%') {
+        text.push_str(before);
+        let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+        let (width, coded) = after.split_at(digits);
+        let width = width.parse::<usize>().unwrap_or(0).min(10);
+        let code = coded.chars().next();
+        let number = |number: u64| format!("{number:0width$}");
+        let value = match code {
+            Some('j' | 'J') => Some(number(job.raw_id())),
+            Some('A') => Some(number(job.array_id())),
+            Some('a') => record.array_index.map(|index| number(index.into())),
+            Some('x') => Some(record.name.clone()),
+            Some('u') => Some(record.user.clone()),
+            Some('n' | 't') => Some(number(0)),
+            Some('s') => Some("batch".to_owned()),
+            Some('N') => job.nodes.first().cloned(),
+            Some('%') => Some("%".to_owned()),
+            _ => None,
+        };
+        match (value, code) {
+            (Some(value), Some(code)) => {
+                text.push_str(&value);
+                rest = &coded[code.len_utf8()..];
+            }
+            _ => {
+                text.push('%');
+                rest = after;
+            }
+        }
+    }
+    text + rest
+}
+
 fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
     let (record, request) = (&job.record, &job.request);
     let array = record.array_index.map_or_else(String::new, |index| {
@@ -89,7 +183,7 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
             "Requeue={} Restarts={} BatchFlag=1 Reboot=0 ExitCode={}",
             u8::from(request.requeue),
             record.attempts.saturating_sub(1),
-            job.exit_code()
+            own_exit(job)
         ),
         format!("RunTime={} TimeLimit={limit} TimeMin=N/A", long_span(job.elapsed())),
         format!("SubmitTime={0} EligibleTime={0}", local(Some(record.submitted_at), "Unknown")),
@@ -124,8 +218,9 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
     if let Some(comment) = &request.comment {
         lines.push(format!("Comment={comment} "));
     }
-    let output = request.stdout.as_deref().unwrap_or_default();
-    lines.push(format!("StdErr={}", request.stderr.as_deref().unwrap_or(output)));
+    let file = |pattern: &Option<String>| pattern.as_deref().map(|text| named_file(text, job));
+    let output = file(&request.stdout).unwrap_or_default();
+    lines.push(format!("StdErr={}", file(&request.stderr).unwrap_or_else(|| output.clone())));
     lines.push("StdIn=/dev/null".to_owned());
     lines.push(format!("StdOut={output}"));
     lines.push("Power=".to_owned());
@@ -276,6 +371,18 @@ mod tests {
             assert!(text.lines().any(|found| found.trim() == line), "{line} is not in\n{text}");
         }
         assert!(record(&job_lines(&jobs[0], false), true).lines().count() == 1);
+    }
+
+    #[test]
+    fn output_files_are_named_as_they_are_on_the_disk() {
+        let mut running = job(51, 50, Some(3));
+        running.node = Some("g3".to_owned());
+        let job = &gather(records(vec![running]))[0];
+
+        let named = |pattern: &str| named_file(pattern, job);
+
+        assert_eq!(named("/d/%x-%A_%4a.out"), "/d/train-50_0003.out");
+        assert_eq!(named("slurm-%j.out %u %N %% %z%"), "slurm-51.out ada g3 % %z%");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::session::CommandSession;
 use crate::steps::{self, Allocation, MPI_LIST, StepMpi, StepOptions, UnusedStepOptions};
 use crate::submit::{
     JobSource, NodesOption, PreparedSubmit, SlurmOptions, SubmitContext, SubmitDialect,
-    with_option_names,
+    VariablePrefix, with_option_names,
 };
 use crate::wait::worst;
 
@@ -135,7 +135,7 @@ async fn run_job(arguments: Vec<OsString>) -> Done {
     line.unused.check(None, line.tasks()).map_err(CommandFailure::refused)?;
     let quiet = line.quiet;
     let pty = line.unused.has_terminal();
-    let around = SubmitContext::find(SubmitDialect::Slurm)?;
+    let around = SubmitContext::find(SubmitDialect::Slurm(VariablePrefix::Srun))?;
     let program = std::env::current_exe()?;
     let (prepared, has_file) = line.prepare(&program.to_string_lossy(), &around)?;
     let session = connect()?;
@@ -326,7 +326,7 @@ mod tests {
             folder: "/home/ada".into(),
             environment: BTreeMap::new(),
             host: None,
-            dialect: SubmitDialect::Slurm,
+            dialect: SubmitDialect::Slurm(VariablePrefix::Srun),
         }
     }
 

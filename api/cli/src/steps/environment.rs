@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Allocation;
+use super::gpus::GpuBinding;
 use super::layout::StepLayout;
+use tessera_model::number::clamped;
 
 /// Settings that all processes of a step share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +22,14 @@ pub struct StepFacts {
     pub address: String,
     /// GPUs of each process; `None` if each sees those of the step.
     pub gpus_per_task: Option<u32>,
+    /// Which GPUs of the step each process sees, unless each has its own.
+    pub binding: GpuBinding,
+    /// Processors of each process, if its user names them.
+    pub cpus_per_task: Option<u32>,
+    /// How its user spreads ranks over nodes, if that is named.
+    pub distribution: Option<String>,
+    /// What the caller's new files are not to allow, as four digits.
+    pub umask: String,
 }
 
 impl StepFacts {
@@ -71,7 +81,28 @@ pub fn variables(
     let number = facts.number.to_string();
     let gtids: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     // Slurm's name for its default.
-    let distribution = if layout.tasks() > layout.nodes.len() { "block" } else { "cyclic" };
+    let usual = || if layout.tasks() > layout.nodes.len() { "block" } else { "cyclic" };
+    let named = facts.distribution.as_deref();
+    let distribution = match named.and_then(|how| how.strip_prefix("plane=")) {
+        Some(size) => {
+            all.insert("SLURM_DIST_PLANESIZE".to_owned(), size.to_owned());
+            "plane".to_owned()
+        }
+        None => named.unwrap_or_else(usual).to_owned(),
+    };
+    if let Some(cpus) = facts.cpus_per_task {
+        all.insert("SLURM_CPUS_PER_TASK".to_owned(), cpus.to_string());
+    }
+    let counted = |name: &str| all.get(name).and_then(|text| text.parse::<usize>().ok());
+    let most = layout.nodes.iter().map(|node| node.ranks.len()).max().unwrap_or(0);
+    let cpus = match (counted("SLURM_CPUS_PER_TASK"), counted("SLURM_CPUS_ON_NODE")) {
+        (Some(each), _) => each.saturating_mul(ranks.len()),
+        // The job has its processors by GPUs, or all of the node.
+        (None, Some(held)) if held > most => held,
+        (None, _) => ranks.len(),
+    };
+    // The number of the script's process, which is not this one's.
+    all.remove("SLURM_TASK_PID");
     for (name, value) in [
         ("SLURM_PROCID", rank.to_string()),
         ("SLURM_LOCALID", local.to_string()),
@@ -91,28 +122,34 @@ pub fn variables(
         ("SLURM_GTIDS", gtids.join(",")),
         ("SLURM_LAUNCH_NODE_IPADDR", facts.address.clone()),
         ("SLURM_SRUN_COMM_HOST", facts.address.clone()),
-        ("SLURM_DISTRIBUTION", distribution.to_owned()),
+        ("SLURM_DISTRIBUTION", distribution),
+        ("SLURM_UMASK", facts.umask.clone()),
+        ("SLURM_CPUS_ON_NODE", cpus.to_string()),
         ("SLURMD_NODENAME", allocation.node.clone()),
+        ("SLURM_TOPOLOGY_ADDR", allocation.node.clone()),
         // The GPUs that steps of this one may use.
         ("TESSERA_DEVICES", allocation.devices.join(",")),
     ] {
         all.insert(name.to_owned(), value);
     }
-    let Some(devices) = devices else {
-        if !allocation.devices.is_empty() {
-            all.insert("CUDA_VISIBLE_DEVICES".to_owned(), allocation.devices.join(","));
+    let held = devices.unwrap_or(&allocation.devices);
+    let bound = facts.binding.of(local, held);
+    let own: Vec<String> = match (facts.gpus_per_task, bound) {
+        (Some(each), _) if devices.is_some() => {
+            let each = clamped::<usize>(each);
+            held.iter().skip(local * each).take(each).cloned().collect()
         }
+        (None, Some(bound)) => bound,
+        (None | Some(_), _) => held.to_vec(),
+    };
+    if devices.is_none() && allocation.devices.is_empty() {
         return all;
-    };
-    let own = match facts.gpus_per_task.and_then(|each| usize::try_from(each).ok()) {
-        Some(each) => devices.iter().skip(local * each).take(each).cloned().collect(),
-        None => devices.to_vec(),
-    };
+    }
     let index = |device: &String| allocation.devices.iter().position(|one| one == device);
     let indexes: Vec<String> =
-        devices.iter().filter_map(index).map(|index| index.to_string()).collect();
+        own.iter().filter_map(index).map(|index| index.to_string()).collect();
     all.insert("CUDA_VISIBLE_DEVICES".to_owned(), own.join(","));
-    all.insert("SLURM_GPUS_ON_NODE".to_owned(), devices.len().to_string());
+    all.insert("SLURM_GPUS_ON_NODE".to_owned(), held.len().to_string());
     all.insert("SLURM_STEP_GPUS".to_owned(), indexes.join(","));
     all
 }

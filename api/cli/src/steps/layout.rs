@@ -45,6 +45,8 @@ pub enum Distribution {
     Block,
     /// Consecutive ranks are on consecutive nodes.
     Cyclic,
+    /// As cyclic, but with so many ranks at a time.
+    Plane(usize),
 }
 
 /// Nodes that a job does not have, or more processes than fit.
@@ -149,6 +151,7 @@ impl StepLayout {
             let take = match distribution {
                 Distribution::Block => sizes[node],
                 Distribution::Cyclic => sizes[node].min(1),
+                Distribution::Plane(size) => sizes[node].min(size.max(1)),
             };
             sizes[node] -= take;
             ranks[node].extend(rank..rank + take);
@@ -226,13 +229,14 @@ mod tests {
 
     #[test]
     fn ranks_are_spread_in_blocks_or_in_turn() {
-        use Distribution::{Block, Cyclic};
+        use Distribution::{Block, Cyclic, Plane};
 
         assert_eq!(ranks(4, 2, None, Block), [vec![0, 1], vec![2, 3]]);
         assert_eq!(ranks(3, 2, None, Block), [vec![0, 1], vec![2]]);
         assert_eq!(ranks(4, 2, None, Cyclic), [vec![0, 2], vec![1, 3]]);
         assert_eq!(ranks(3, 2, Some(2), Cyclic), [vec![0, 2], vec![1]]);
         assert_eq!(ranks(5, 3, Some(2), Block), [vec![0, 1], vec![2, 3], vec![4]]);
+        assert_eq!(ranks(8, 2, None, Plane(2)), [vec![0, 1, 4, 5], vec![2, 3, 6, 7]]);
         let full = StepLayout::spread(names(2), 5, Some(2), Block);
         assert_eq!(full, Err(BadLayout::TooManyTasks { tasks: 5, nodes: 2, each: 2 }));
     }

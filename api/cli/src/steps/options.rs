@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Allocation;
+use super::gpus::GpuBinding;
 use super::layout::{BadLayout, Distribution, NodeRequest, StepLayout, StepNode, share};
 use crate::container_options::{BadContainerOptions, ContainerOptions};
 use tessera_model::container::ContainerRules;
@@ -31,12 +32,15 @@ pub struct StepOptions {
     /// The first node to run on, by its number in the job, from 0
     #[arg(short = 'r', long, value_name = "N")]
     pub relative: Option<usize>,
-    /// How ranks follow each other: `block` on each node, or `cyclic` over the nodes
+    /// How ranks follow each other: `block` on each node, `cyclic` over the nodes, or `plane=N` for N at a time
     #[arg(short = 'm', long, value_name = "HOW")]
     pub distribution: Option<String>,
     /// Number of processes on each node
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub ntasks_per_node: Option<u32>,
+    /// Number of processors of each process, which it finds in SLURM_CPUS_PER_TASK; the job's limits count
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cpus_per_task: Option<u32>,
     /// GPUs of each process; by default each sees all GPUs of the job on its node
     #[arg(long, value_name = "N")]
     pub gpus_per_task: Option<String>,
@@ -49,7 +53,8 @@ pub struct StepOptions {
     /// `--gpus-per-node` as Slurm writes it: gpu:2, or none
     #[arg(long, value_name = "GRES")]
     pub gres: Option<String>,
-    /// How GPUs are given to processes: `single:1` gives one to each
+    /// How GPUs are given to processes: `single:1` and `per_task:1` give one to each, and `map_gpu:0,1` names those of
+    /// each
     #[arg(long, value_name = "HOW")]
     pub gpu_bind: Option<String>,
     /// Share GPUs with other steps of the job
@@ -110,6 +115,11 @@ pub enum StepMpi {
 pub const MPI_LIST: &str = "MPI plugin types are...\n\tnone\n\tpmi2\n";
 
 impl StepMpi {
+    /// Returns whether processes can find each other by it.
+    pub const fn is_served(&self) -> bool {
+        matches!(self, Self::Pmi | Self::None)
+    }
+
     /// Returns its word on the command line.
     pub const fn word(self) -> &'static str {
         match self {
@@ -224,6 +234,12 @@ pub struct StepPlan {
     pub export: Option<String>,
     /// Whether its processes find each other by PMI.
     pub pmi: bool,
+    /// How its user spreads ranks over nodes, if that is named.
+    pub distribution: Option<String>,
+    /// Processors of each process, if that is named.
+    pub cpus_per_task: Option<u32>,
+    /// Which GPUs of its node each process sees.
+    pub binding: GpuBinding,
     /// A remark for its user.
     pub remark: Option<&'static str>,
 }
@@ -231,6 +247,9 @@ pub struct StepPlan {
 /// What somebody who names PMIx has to know. Programs of Open MPI end by themselves then; many others need none.
 const NO_PMIX: &str = "--mpi: there is no PMIx here. Processes have SLURM_PROCID and SLURM_NTASKS; a program of Open MPI \
                        that calls MPI_Init has to be started by mpirun instead of srun";
+/// What somebody who gives a number for each node in a job with a number of tasks has to know.
+const TASKS_OF_JOB: &str = "--ntasks-per-node has no effect, since the job has a number of tasks (SLURM_NTASKS), as in \
+                            Slurm; write --ntasks as well";
 /// What somebody who names PMI for containers has to know.
 const NO_PMI_INSIDE: &str = "--mpi: processes in containers find each other by no PMI. They have SLURM_PROCID and \
                              SLURM_NTASKS; a program that calls MPI_Init has to be started by mpirun in one container";
@@ -257,13 +276,12 @@ impl StepOptions {
     pub fn plan(self, allocation: &Allocation) -> Result<StepPlan, BadStep> {
         let layout = self.layout(allocation)?;
         let tasks = clamped(layout.tasks());
-        let per_task = match self.gpu_bind.as_deref().and_then(|how| how.strip_prefix("single:")) {
-            Some(_) if self.gpus_per_task.is_none() => Some(1),
-            _ => self
-                .gpus_per_task
-                .as_deref()
-                .map(|text| count("--gpus-per-task", text))
-                .transpose()?,
+        let binding = self.gpu_bind.as_deref().map(GpuBinding::parse).transpose()?;
+        let binding = binding.unwrap_or_default();
+        let per_task = match (&self.gpus_per_task, &binding) {
+            (Some(text), _) => Some(count("--gpus-per-task", text)?),
+            (None, GpuBinding::Each(gpus)) => Some(*gpus),
+            (None, _) => None,
         };
         let gpus = self.gpus_by_node(&layout, per_task)?;
         let held = allocation.devices.len();
@@ -278,6 +296,10 @@ impl StepOptions {
         }
         let container = self.container_words(allocation)?;
         let (pmi, remark) = self.choose_mpi(tasks);
+        let counted = self.ntasks_per_node.filter(|_| self.ntasks.is_none());
+        let ignored = counted
+            .filter(|each| layout.nodes.iter().any(|n| n.ranks.len() > clamped::<usize>(*each)));
+        let remark = remark.or(ignored.map(|_| TASKS_OF_JOB));
         let programs = match self.multi_prog {
             false => vec![self.program; clamped(tasks)],
             true => programs(&self.program, tasks)?,
@@ -298,6 +320,9 @@ impl StepOptions {
             wait_secs: self.wait.filter(|secs| *secs > 0),
             export: self.export,
             pmi,
+            distribution: self.distribution,
+            cpus_per_task: self.cpus_per_task,
+            binding,
             remark,
         })
     }
@@ -369,15 +394,20 @@ impl StepOptions {
     /// Reads how ranks are spread; what comes after a colon concerns processors.
     fn distribution(&self) -> Result<Distribution, BadStep> {
         let text = self.distribution.as_deref().unwrap_or("block");
+        let bad = || BadStep::Unreadable {
+            option: "--distribution",
+            text: text.to_owned(),
+            expected: "write block, cyclic or plane=N",
+        };
         let word = text.split([':', ',']).next().unwrap_or(text).to_ascii_lowercase();
-        match word.as_str() {
-            "block" | "*" | "pack" | "nopack" | "fcyclic" => Ok(Distribution::Block),
-            "cyclic" => Ok(Distribution::Cyclic),
-            _ => Err(BadStep::Unreadable {
-                option: "--distribution",
-                text: text.to_owned(),
-                expected: "write block or cyclic",
-            }),
+        match word.split_once('=') {
+            Some(("plane", size)) => size.parse().map(Distribution::Plane).map_err(|_| bad()),
+            Some(_) => Err(bad()),
+            None => match word.as_str() {
+                "block" | "*" | "pack" | "nopack" | "fcyclic" => Ok(Distribution::Block),
+                "cyclic" => Ok(Distribution::Cyclic),
+                _ => Err(bad()),
+            },
         }
     }
 
@@ -407,14 +437,15 @@ impl StepOptions {
     /// Returns the number of processes on so many nodes.
     fn tasks_on(&self, allocation: &Allocation, nodes: usize) -> usize {
         let on_all = |each: u32| each.saturating_mul(clamped(nodes));
-        let of_options = self.ntasks.or_else(|| self.ntasks_per_node.map(on_all));
+        let of_nodes = self.ntasks_per_node.map(on_all);
         let of_job = || allocation.number("SLURM_NTASKS");
         let each_of_job = || allocation.number("SLURM_NTASKS_PER_NODE").map(on_all);
         // On some of the nodes a step has what the job has on each of them.
         let is_whole = nodes >= allocation.nodes.len();
         let tasks = match is_whole {
-            true => of_options.or_else(of_job).or_else(each_of_job),
-            false => of_options.or_else(each_of_job).or_else(of_job),
+            // The number of the job counts more than that of a node, as in Slurm.
+            true => self.ntasks.or_else(of_job).or(of_nodes).or_else(each_of_job),
+            false => self.ntasks.or(of_nodes).or_else(each_of_job).or_else(of_job),
         };
         tasks.map_or(nodes, clamped).max(1)
     }

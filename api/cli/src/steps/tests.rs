@@ -54,7 +54,7 @@ fn a_step_that_is_not_possible_is_refused_with_the_reason() {
         (&["--gres=gpu:3", "true"], "requests 3 GPUs"),
         (&["-N2", "true"], "requests 2 nodes"),
         (&["-w", "g2", "true"], "g2 is not one of the job's nodes"),
-        (&["-m", "plane=2", "true"], "block or cyclic"),
+        (&["-m", "plane=x", "true"], "cyclic or plane=N"),
         (&["--gpus=some", "true"], "such as 2"),
         (&["-n2"], "no program"),
     ] {

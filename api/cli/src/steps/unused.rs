@@ -53,7 +53,6 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("cpu-bind", None, Value::Needed, Unused),
     ("cpu-freq", None, Value::Needed, Unused),
     ("cpus-per-gpu", None, Value::Needed, Unused),
-    ("cpus-per-task", Some('c'), Value::Needed, Unused),
     ("disable-status", Some('X'), Value::None, Unused),
     ("epilog", None, Value::Needed, Refused("call it in the script")),
     ("exact", None, Value::None, Unused),
@@ -265,7 +264,7 @@ mod tests {
     #[test]
     fn options_that_scripts_give_to_steps_are_accepted() {
         for words in [
-            &["--unbuffered", "--cpu-bind=q", "-c4", "--mem=4G", "--exact", "--exclusive", "-u"][..],
+            &["--unbuffered", "--cpu-bind=q", "--mem=4G", "--exact", "--exclusive", "-u"][..],
             &["--jobid=29", "--cpu_bind=v,none"],
         ] {
             assert_eq!(check(words, 2), Ok(Vec::new()), "{words:?}");

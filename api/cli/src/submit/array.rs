@@ -13,6 +13,8 @@ pub struct ArraySpec {
     pub indexes: Vec<u32>,
     /// How many tasks may run at a time, if that is limited.
     pub limit: Option<u32>,
+    /// The first step that is written, as programs read it in `SLURM_ARRAY_TASK_STEP`; 1 without one.
+    pub step: u32,
 }
 
 /// A text that is not a list of indexes.
@@ -46,6 +48,7 @@ impl FromStr for ArraySpec {
             _ => Err(bad("after %, write how many tasks may run at a time, at least 1")),
         });
         let mut indexes = BTreeSet::new();
+        let mut first_step = None;
         for part in list.split(',') {
             let (range, step) = part.split_once(':').unwrap_or((part, "1"));
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -53,6 +56,9 @@ impl FromStr for ArraySpec {
             let (first, last) = (index(first)?, index(last)?);
             let step = number(step).filter(|step| *step > 0);
             let step = step.ok_or_else(|| bad("a step is a whole number from 1"))?;
+            if part.contains(':') {
+                first_step.get_or_insert(step);
+            }
             if last < first {
                 return Err(bad("the last index is smaller than the first"));
             }
@@ -65,7 +71,8 @@ impl FromStr for ArraySpec {
                 }
             }
         }
-        Ok(Self { indexes: indexes.into_iter().collect(), limit: limit.transpose()? })
+        let indexes = indexes.into_iter().collect();
+        Ok(Self { indexes, limit: limit.transpose()?, step: first_step.unwrap_or(1) })
     }
 }
 
@@ -90,10 +97,13 @@ mod tests {
             ("5,1,5", vec![1, 5], None),
             ("0-30:30%1", vec![0, 30], Some(1)),
         ] {
-            assert_eq!(text.parse(), Ok(ArraySpec { indexes, limit }), "{text}");
+            let read: ArraySpec = text.parse().unwrap();
+            assert_eq!((read.indexes, read.limit), (indexes, limit), "{text}");
         }
         assert_eq!("0-3".parse::<ArraySpec>().unwrap().range(), Some((0, 3)));
         assert_eq!("0,3".parse::<ArraySpec>().unwrap().range(), None);
+        let step = |text: &str| text.parse::<ArraySpec>().unwrap().step;
+        assert_eq!([step("1,3,7-15:2"), step("5-20:5,1"), step("0,10,20")], [2, 5, 1]);
     }
 
     #[test]

@@ -191,6 +191,12 @@ const ACCEPTED: &[&str] = &[
     "--time-min=30:00 --prefer=a100",
     "--gres-flags=allow-task-sharing",
     "-N 1 -n 1 -c 4 --gres=gpu:1 -t 1:00:00 -p gpu",
+    "--licenses=scratch,cfs",
+    "-L matlab:1",
+    "--cluster=gpu",
+    "-M all",
+    "-m plane=4",
+    "--gpu-bind=single:1",
 ];
 
 /// Lines that are refused, and a part of the reason.
@@ -198,10 +204,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("--dependency=after", "names no job"),
     ("-d afterok:1,afterany:2?after:3", "commas and question marks"),
     ("--dependency=expand:41", "expand is not supported"),
-    ("--licenses=matlab", "licences are not counted"),
     ("--container-name=shared", "its own container"),
     ("--container-entrypoint", "the place of the image's"),
-    ("--clusters=other", "choose the cluster"),
     ("--nodefile=list", "--nodelist"),
     ("--export-file=vars", "--export"),
     ("--gid=100", "newgrp"),

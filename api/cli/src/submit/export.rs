@@ -40,6 +40,8 @@ const OWN_PREFIX: &str = "TESSERA_";
 pub struct ExportChoice {
     base: ExportBase,
     named: Vec<(String, Option<String>)>,
+    /// What the user wrote; empty for a default.
+    text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +74,31 @@ pub enum BadExport {
 
 impl ExportChoice {
     /// The default.
-    pub const ESSENTIALS: Self = Self { base: ExportBase::Essentials, named: Vec::new() };
+    pub const ESSENTIALS: Self = Self::default_of(ExportBase::Essentials);
     /// The default of Slurm's commands.
-    pub const ALL_THAT_FIT: Self = Self { base: ExportBase::AllThatFit, named: Vec::new() };
+    pub const ALL_THAT_FIT: Self = Self::default_of(ExportBase::AllThatFit);
+
+    const fn default_of(base: ExportBase) -> Self {
+        Self { base, named: Vec::new(), text: String::new() }
+    }
+
+    /// Exports all that fit where the user wrote that all are exported: what does not fit is left out, instead of
+    /// refusing the job.
+    pub fn that_fits(mut self) -> Self {
+        if self.base == ExportBase::All {
+            self.base = ExportBase::AllThatFit;
+        }
+        self
+    }
+
+    /// Returns the variables by which a job's steps know what its user wrote, as Slurm sets them.
+    pub fn variables(&self) -> Vec<(String, String)> {
+        if self.text.is_empty() || self.text.eq_ignore_ascii_case("ALL") {
+            return Vec::new();
+        }
+        let named = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        vec![named("SLURM_EXPORT_ENV", &self.text), named("SLURM_GET_USER_ENV", "1")]
+    }
 
     /// Chooses from `environment`.
     ///
@@ -84,7 +108,7 @@ impl ExportChoice {
     pub fn choose(
         &self,
         environment: &BTreeMap<String, String>,
-    ) -> Result<BTreeMap<String, String>, BadExport> {
+    ) -> Result<ChosenVariables, BadExport> {
         let is_chosen = |name: &str| match self.base {
             // Commands in the job find the controller, whatever else it gets.
             _ if CONTROLLER_VARIABLES.contains(&name) => true,
@@ -105,11 +129,33 @@ impl ExportChoice {
                 chosen.insert(name.clone(), value.clone());
             }
         }
+        let mut left_out = Vec::new();
         if self.base == ExportBase::AllThatFit {
-            leave_out_largest(&mut chosen);
+            left_out = leave_out_largest(&mut chosen);
         }
         check_size(&chosen)?;
-        Ok(chosen)
+        Ok(ChosenVariables { chosen, left_out })
+    }
+}
+
+/// The variables that a job gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChosenVariables {
+    pub chosen: BTreeMap<String, String>,
+    /// Names of those that are left out since together they are too large.
+    pub left_out: Vec<String>,
+}
+
+impl ChosenVariables {
+    /// Returns a warning if variables are left out.
+    pub fn warning(&self) -> Option<String> {
+        let names = self.left_out.join(", ");
+        (!self.left_out.is_empty()).then(|| {
+            format!(
+                "the job does not get {names}, since a job takes {REST_BYTES_MAX} bytes of environment; name \
+                 what it needs: --export NAME,NAME"
+            )
+        })
     }
 }
 
@@ -124,19 +170,29 @@ fn can_be_set(name: &str) -> bool {
         && plain.unwrap_or(name).chars().all(|c| c.is_ascii_alphanumeric() || "_-:.".contains(c))
 }
 
-/// Leaves out the largest variables that finding programs doesn't need, until the rest fits.
-fn leave_out_largest(chosen: &mut BTreeMap<String, String>) {
+/// Variables that only a terminal or the module command itself reads, which makes them anew.
+const LEAST_NEEDED: &[&str] = &["LS_COLORS", "LESSOPEN", "LESSCLOSE", "_ModuleTable", "__LMOD"];
+
+/// Leaves out the largest variables that finding programs doesn't need, until the rest fits. What a job needs least goes
+/// first, and exported functions such as `module` last. Returns the names of those that are left out.
+fn leave_out_largest(chosen: &mut BTreeMap<String, String>) -> Vec<String> {
+    let need = |name: &str| match name {
+        _ if LEAST_NEEDED.iter().any(|prefix| name.starts_with(prefix)) => 0,
+        _ if name.starts_with("BASH_FUNC_") => 2,
+        _ => 1,
+    };
+    let mut left_out = Vec::new();
     while check_size(chosen).is_err() {
         let largest = chosen
             .iter()
             .filter(|(name, _)| !ESSENTIAL.contains(&name.as_str()))
-            .max_by_key(|(_, value)| value.len())
+            .max_by_key(|(name, value)| (std::cmp::Reverse(need(name)), value.len()))
             .map(|(name, _)| name.clone());
-        match largest {
-            Some(name) => chosen.remove(&name),
-            None => return,
-        };
+        let Some(name) = largest else { break };
+        chosen.remove(&name);
+        left_out.push(name);
     }
+    left_out
 }
 
 fn check_size(chosen: &BTreeMap<String, String>) -> Result<(), BadExport> {
@@ -155,7 +211,8 @@ impl FromStr for ExportChoice {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        let mut export = Self { base: ExportBase::Nothing, named: Vec::new() };
+        let mut export =
+            Self { base: ExportBase::Nothing, named: Vec::new(), text: text.trim().to_owned() };
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             match word.split_once('=') {
                 Some((name, value)) => {
@@ -191,12 +248,12 @@ mod tests {
 
     fn names(export: &str) -> Vec<String> {
         let export: ExportChoice = export.parse().unwrap();
-        export.choose(&environment()).unwrap().into_keys().collect()
+        export.choose(&environment()).unwrap().chosen.into_keys().collect()
     }
 
     #[test]
     fn by_default_a_job_gets_no_secrets() {
-        let chosen = ExportChoice::ESSENTIALS.choose(&environment()).unwrap();
+        let chosen = ExportChoice::ESSENTIALS.choose(&environment()).unwrap().chosen;
 
         assert_eq!(chosen.into_keys().collect::<Vec<_>>(), ["LC_ALL", "PATH", "TESSERA_URL"]);
     }
@@ -221,11 +278,27 @@ mod tests {
     #[test]
     fn the_largest_variables_of_slurms_default_are_left_out_if_it_is_too_large() {
         let mut environment = environment();
-        environment.insert("LS_COLORS".into(), "x".repeat(REST_BYTES_MAX));
+        environment.insert("LS_COLORS".into(), "x".repeat(REST_BYTES_MAX / 4));
+        environment.insert("LARGE".into(), "x".repeat(REST_BYTES_MAX / 2));
+        environment.insert("BASH_FUNC_module%%".into(), "x".repeat(REST_BYTES_MAX * 3 / 4));
+        let all: ExportChoice = "ALL".parse().unwrap();
 
-        let chosen = ExportChoice::ALL_THAT_FIT.choose(&environment).unwrap();
+        for export in [ExportChoice::ALL_THAT_FIT, all.that_fits()] {
+            let fit = export.choose(&environment).unwrap();
 
-        assert!(!chosen.contains_key("LS_COLORS") && chosen.contains_key("DATA"), "{chosen:?}");
+            assert_eq!(fit.left_out, ["LS_COLORS", "LARGE"]);
+            assert!(fit.chosen.contains_key("DATA"), "{fit:?}");
+            assert!(fit.warning().unwrap().contains("LS_COLORS, LARGE"));
+        }
+    }
+
+    #[test]
+    fn steps_know_what_a_job_exports_as_in_slurm() {
+        let given = |text: &str| text.parse::<ExportChoice>().unwrap().variables();
+
+        assert_eq!((given("ALL"), ExportChoice::ESSENTIALS.variables()), (vec![], vec![]));
+        assert_eq!(given("NONE")[0], ("SLURM_EXPORT_ENV".to_owned(), "NONE".to_owned()));
+        assert_eq!(given("ALL,A=1")[1], ("SLURM_GET_USER_ENV".to_owned(), "1".to_owned()));
     }
 
     #[test]

@@ -13,6 +13,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 enum ForeignVerdict {
     /// Warn, and ignore it.
     Ignore(&'static str),
+    /// The steps of the job follow it, which read its variable.
+    Steps(&'static str),
     Refuse(RefusalReason),
 }
 
@@ -51,13 +53,14 @@ enum OptionValue {
     Optional,
 }
 
-use ForeignVerdict::Ignore;
+use ForeignVerdict::{Ignore, Steps};
 use OptionValue::{Needed, Optional};
 
 const NO_BINDING: &str = "the kernel's scheduler places processes on the processors of the job";
 const NO_SOCKETS: &str = "processors are not counted by sockets and cores; write --cpus-per-task";
 const NO_STAGING: &str = "there are no burst buffers; copy files in the script";
 const POWER: &str = "the driver and the node's operator set clocks";
+const ONE_CLUSTER: &str = "there is one cluster, which --url or TESSERA_URL names";
 const ACCOUNTS: &str = "the controller's settings assign users to accounts";
 const NAMED_CONTAINER: ForeignVerdict =
     refuse("each job has its own container, which ends with it", "write --container IMAGE");
@@ -84,8 +87,8 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
         Needed,
         refuse("there is one cluster", "choose it with --url or TESSERA_URL"),
     ),
-    ("clusters", Some('M'), Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
-    ("cluster", None, Needed, refuse("", "choose the cluster with --url or TESSERA_URL")),
+    ("clusters", Some('M'), Needed, Ignore(ONE_CLUSTER)),
+    ("cluster", None, Needed, Ignore(ONE_CLUSTER)),
     (
         "container-entrypoint",
         None,
@@ -129,14 +132,19 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
         "distribution",
         Some('m'),
         Needed,
-        Ignore("every node has the same number of tasks, in the order of ranks"),
+        Steps("the order of ranks over nodes: block, cyclic, or plane=N"),
     ),
     ("export-file", None, Needed, refuse("", "write --export or --env")),
     ("extra", None, Needed, Ignore("jobs have no further data")),
     ("extra-node-info", Some('B'), Needed, Ignore(NO_SOCKETS)),
     ("get-user-env", None, Optional, Ignore("write --export")),
     ("gid", None, Needed, refuse("a job belongs to the user who submits it", "use `newgrp` first")),
-    ("gpu-bind", None, Needed, Ignore("the steps of the job choose: srun --gpus-per-task")),
+    (
+        "gpu-bind",
+        None,
+        Needed,
+        Steps("single:1 gives one GPU to each process; otherwise each sees those of the step"),
+    ),
     ("gpu-freq", None, Needed, Ignore(POWER)),
     (
         "gpus-per-socket",
@@ -151,7 +159,7 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
         "licenses",
         Some('L'),
         Needed,
-        refuse("licences are not counted", "write --array 0-9%N to limit how many run at a time"),
+        Ignore("licences are not counted; write --array 0-9%N to limit how many run at a time"),
     ),
     ("mcs-label", None, Needed, Ignore("users never see each other's processes")),
     ("mem-bind", None, Needed, Ignore(NO_BINDING)),
@@ -229,10 +237,26 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     ("wckey", None, Needed, Ignore("there are no workload characterization keys")),
 ];
 
+/// Options that Slurm states in a variable of the job, by which programs and steps know them.
+const STATED: &[(&str, &str)] = &[
+    ("account", "SLURM_JOB_ACCOUNT"),
+    ("acctg-freq", "SLURM_ACCTG_FREQ"),
+    ("get-user-env", "SLURM_GET_USER_ENV"),
+    ("gpu-bind", "SLURM_GPU_BIND"),
+    ("gpu-freq", "SLURM_GPU_FREQ"),
+    ("hint", "SLURM_HINT"),
+    ("ntasks-per-core", "SLURM_NTASKS_PER_CORE"),
+    ("ntasks-per-socket", "SLURM_NTASKS_PER_SOCKET"),
+    ("overcommit", "SLURM_OVERCOMMIT"),
+    ("reservation", "SLURM_JOB_RESERVATION"),
+    ("threads-per-core", "SLURM_THREADS_PER_CORE"),
+];
+
 /// The options of this kind in one layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignOptions {
-    given: Vec<usize>,
+    /// Their places in [`FOREIGN`], and their values.
+    given: Vec<(usize, String)>,
 }
 
 impl ForeignOptions {
@@ -243,6 +267,7 @@ impl ForeignOptions {
         let (.., verdict) = FOREIGN.iter().find(|(long, ..)| *long == name)?;
         Some(match verdict {
             Ignore(why) => ("no effect", (*why).to_owned()),
+            Steps(why) => ("works", format!("for the job's steps: {why}")),
             ForeignVerdict::Refuse(reason) => ("refused", reason.to_string()),
         })
     }
@@ -254,9 +279,10 @@ impl ForeignOptions {
     /// [`UnsupportedOption`] is the first option that is refused.
     pub fn judge(&self) -> Result<Vec<String>, UnsupportedOption> {
         let mut warnings = Vec::new();
-        for index in &self.given {
+        for (index, _) in &self.given {
             let (long, _, _, verdict) = FOREIGN[*index];
             match verdict {
+                Steps(_) => {}
                 Ignore(why) => warnings.push(format!("--{long} has no effect: {why}")),
                 ForeignVerdict::Refuse(reason) => {
                     return Err(UnsupportedOption { option: format!("--{long}"), reason });
@@ -264,6 +290,34 @@ impl ForeignOptions {
             }
         }
         Ok(warnings)
+    }
+
+    /// Overrides this layer with `stronger`.
+    pub fn under(mut self, stronger: Self) -> Self {
+        self.given.extend(stronger.given);
+        self
+    }
+
+    /// Returns the variables by which a job knows these options, as Slurm sets them.
+    pub fn variables(&self) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        for (index, value) in &self.given {
+            let (long, ..) = FOREIGN[*index];
+            let mut set = |name: &str, value: &str| all.push((name.to_owned(), value.to_owned()));
+            if let Some((_, name)) = STATED.iter().find(|(option, _)| *option == long) {
+                set(name, if value.is_empty() { "1" } else { value });
+            }
+            match (long, value.split_once('=')) {
+                ("distribution", Some(("plane", size))) => {
+                    set("SLURM_DISTRIBUTION", "plane");
+                    set("SLURM_DIST_PLANESIZE", size);
+                }
+                ("distribution", _) => set("SLURM_DISTRIBUTION", value),
+                ("hint", _) if value == "nomultithread" => set("SLURM_THREADS_PER_CORE", "1"),
+                _ => {}
+            }
+        }
+        all
     }
 }
 
@@ -301,11 +355,17 @@ impl Args for ForeignOptions {
 impl FromArgMatches for ForeignOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = Vec::new();
-        for (index, (long, ..)) in FOREIGN.iter().enumerate() {
+        for (index, (long, _, value, _)) in FOREIGN.iter().enumerate() {
             if matches.value_source(long) != Some(ValueSource::CommandLine) {
                 continue;
             }
-            given.push(index);
+            let text = match value {
+                OptionValue::None => None,
+                Needed | Optional => {
+                    matches.get_many::<String>(long).and_then(|mut all| all.next_back())
+                }
+            };
+            given.push((index, text.cloned().unwrap_or_default()));
         }
         Ok(Self { given })
     }
@@ -334,13 +394,32 @@ mod tests {
 
     #[test]
     fn a_refused_option_comes_with_the_reason_and_with_what_to_write_instead() {
-        let refused = judge(&["--licenses=matlab"]).unwrap_err();
+        let refused = judge(&["--gid=100"]).unwrap_err();
 
-        assert_eq!(refused.option, "--licenses");
+        assert_eq!(refused.option, "--gid");
         assert_eq!(
             refused.to_string(),
-            "--licenses is not supported: licences are not counted; write --array 0-9%N to limit \
-             how many run at a time"
+            "--gid is not supported: a job belongs to the user who submits it; use `newgrp` first"
         );
+    }
+
+    #[test]
+    fn a_job_knows_these_options_by_variables_of_which_the_strongest_counts() {
+        let layer =
+            |words: &[&str]| Line::try_parse_from([&["line"], words].concat()).unwrap().foreign;
+        let script = layer(&["-m", "plane=4", "--gpu-bind=none", "--hint=nomultithread", "-O"]);
+
+        let both = script.under(layer(&["--gpu-bind=single:1", "--distribution=cyclic"]));
+
+        let all: std::collections::BTreeMap<_, _> = both.variables().into_iter().collect();
+        for (name, value) in [
+            ("SLURM_DISTRIBUTION", "cyclic"),
+            ("SLURM_GPU_BIND", "single:1"),
+            ("SLURM_HINT", "nomultithread"),
+            ("SLURM_OVERCOMMIT", "1"),
+            ("SLURM_THREADS_PER_CORE", "1"),
+        ] {
+            assert_eq!(all.get(name).map(String::as_str), Some(value), "{name}");
+        }
     }
 }

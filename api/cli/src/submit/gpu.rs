@@ -69,7 +69,12 @@ impl FromStr for VramOption {
 
 /// `--gpus`, `--gpus-per-node`, `--gpus-per-task`: `4`, `a100:4`, `1g.5gb:4` or `1g.5gb`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpusOption(pub CountedGpus);
+pub struct GpusOption {
+    /// What it requests.
+    pub counted: CountedGpus,
+    /// The option as its user wrote it, which Slurm hands on to the job.
+    pub text: String,
+}
 
 /// How many GPUs or slices, and of what kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,7 +108,7 @@ impl FromStr for GpusOption {
         if text.contains(',') {
             return Err(BadGpuRequest { text: text.to_owned(), why: SEVERAL });
         }
-        count_and_kind(text, text).map(Self)
+        Ok(Self { counted: count_and_kind(text, text)?, text: text.to_owned() })
     }
 }
 
@@ -230,10 +235,10 @@ mod tests {
             assert_eq!((counted.count, counted.request()), (1, Some(request)), "{text:?}");
         }
         let one = CountedGpus { count: 1, ..CountedGpus::default() };
-        assert_eq!("1".parse(), Ok(GpusOption(one)));
+        assert_eq!("1".parse(), Ok(GpusOption { counted: one, text: "1".into() }));
         let kind = Some(profile("1g.5gb"));
         let slices = CountedGpus { count: 4, kind, ..CountedGpus::default() };
-        assert_eq!("1g.5gb:4".parse(), Ok(GpusOption(slices)));
+        assert_eq!("1g.5gb:4".parse(), Ok(GpusOption { counted: slices, text: "1g.5gb:4".into() }));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! command.
 
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, Args, FromArgMatches, Parser};
+use clap::{Arg, ArgAction, Args, CommandFactory as _, FromArgMatches, Parser};
 
 use super::foreign::{ForeignOptions, UnsupportedOption};
 use super::options::{BadJobOptions, JobOptions};
@@ -13,6 +13,10 @@ use super::resources::BadResources;
 pub struct ScriptHeaders {
     /// Its options; `#TESSERA` lines over `#SBATCH` lines, later lines over earlier ones.
     pub options: JobOptions,
+    /// Slurm's other options, later ones over earlier ones.
+    pub foreign: ForeignOptions,
+    /// What the command that submits the script is to do.
+    pub terminal: TerminalOptions,
     /// Options without effect, with file and line.
     pub warnings: Vec<String>,
 }
@@ -88,10 +92,23 @@ struct HeaderLine {
     terminal: TerminalOptions,
 }
 
-/// Options that concern the user's terminal, so that a script can't give them.
-#[derive(Default)]
-struct TerminalOptions {
+/// Options of the command that submits a script, which the script may give as well.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TerminalOptions {
     given: Vec<&'static str>,
+}
+
+impl TerminalOptions {
+    /// Adds those of another layer.
+    pub fn under(mut self, stronger: Self) -> Self {
+        self.given.extend(stronger.given);
+        self
+    }
+
+    /// Returns whether an option is given.
+    pub fn has(&self, long: &str) -> bool {
+        self.given.contains(&long)
+    }
 }
 
 const TERMINAL: &[(&str, char)] = &[("wait", 'W'), ("quiet", 'Q'), ("parsable", '\0')];
@@ -128,7 +145,9 @@ impl FromArgMatches for TerminalOptions {
 /// [`BadHeader`] names the first line that can't be honoured, and why.
 pub fn read(file: &str, script: &str) -> Result<ScriptHeaders, BadHeader> {
     let (mut slurm, mut tessera) = (JobOptions::default(), JobOptions::default());
+    let (mut foreign, mut terminal) = (ForeignOptions::default(), TerminalOptions::default());
     let mut warnings = Vec::new();
+    let mut parser = LineParser::default();
     for (index, line) in script.lines().enumerate() {
         let bad = |problem| BadHeader { file: file.to_owned(), line: index + 1, problem };
         let Some((dialect, rest)) = header(line) else {
@@ -138,22 +157,24 @@ pub fn read(file: &str, script: &str) -> Result<ScriptHeaders, BadHeader> {
             continue;
         };
         let words = split(rest).map_err(bad)?;
-        let mut layer = read_line(words, dialect).map_err(bad)?;
+        let mut layer = read_line(&mut parser, words, dialect).map_err(bad)?;
         layer.judge(dialect).map_err(bad)?;
         warnings
             .extend(layer.warnings.drain(..).map(|text| format!("{file}:{}: {text}", index + 1)));
+        foreign = foreign.under(layer.foreign);
+        terminal = terminal.under(layer.terminal);
         let below = match dialect {
             HeaderDialect::Slurm => &mut slurm,
             HeaderDialect::Tessera => &mut tessera,
         };
-        *below = std::mem::take(below).under(layer.options).map_err(|both| bad(both.into()))?;
+        *below = std::mem::take(below).then(layer.options).map_err(|both| bad(both.into()))?;
     }
     let options = slurm.under(tessera).map_err(|both| BadHeader {
         file: file.to_owned(),
         line: 1,
         problem: both.into(),
     })?;
-    Ok(ScriptHeaders { options, warnings })
+    Ok(ScriptHeaders { options, foreign, terminal, warnings })
 }
 
 /// Reads Slurm's variables for options of a job, such as `SBATCH_PARTITION`.
@@ -162,63 +183,142 @@ pub fn read(file: &str, script: &str) -> Result<ScriptHeaders, BadHeader> {
 ///
 /// [`BadHeader`] names the variable that can't be honoured, and why.
 pub fn read_variables(
-    prefix: &str,
+    prefix: VariablePrefix,
     environment: &std::collections::BTreeMap<String, String>,
 ) -> Result<ScriptHeaders, BadHeader> {
     let mut headers = ScriptHeaders::default();
-    for (suffix, long) in VARIABLES {
-        let name = format!("{prefix}_{suffix}");
+    let mut parser = LineParser::default();
+    let own = |suffix: &str| format!("{}_{suffix}", prefix.word());
+    let of_all = VARIABLES.iter().map(|(suffix, long)| (own(suffix), *long));
+    let of_srun = OF_SRUN.iter().filter(|_| prefix == VariablePrefix::Srun);
+    let of_srun = of_srun.map(|(suffix, long)| (own(suffix), *long));
+    // The weaker one of two names.
+    let shared = [("SLURM_HINT".to_owned(), "hint")];
+    for (name, long) in shared.into_iter().chain(of_all).chain(of_srun) {
         let Some(value) = environment.get(&name) else { continue };
         let bad = |problem| BadHeader { file: name.clone(), line: 1, problem };
-        let word = match (FLAGS.contains(long), value.as_str()) {
+        let word = match (FLAGS.contains(&long), value.as_str()) {
             (true, "0" | "no") => continue,
             (true, _) => format!("--{long}"),
             (false, value) => format!("--{long}={value}"),
         };
-        let mut layer = read_line(vec![word], HeaderDialect::Slurm).map_err(bad)?;
+        let mut layer = read_line(&mut parser, vec![word], HeaderDialect::Slurm).map_err(bad)?;
         layer.judge(HeaderDialect::Slurm).map_err(bad)?;
         headers.warnings.extend(layer.warnings.drain(..).map(|text| format!("{name}: {text}")));
+        headers.foreign = std::mem::take(&mut headers.foreign).under(layer.foreign);
+        headers.terminal = std::mem::take(&mut headers.terminal).under(layer.terminal);
         let below = std::mem::take(&mut headers.options);
         headers.options = below.under(layer.options).map_err(|both| bad(both.into()))?;
     }
     Ok(headers)
 }
 
+/// The commands whose options variables set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VariablePrefix {
+    /// `SALLOC_`.
+    Salloc,
+    /// `SBATCH_`.
+    Sbatch,
+    /// `SLURM_`, outside of a job.
+    Srun,
+}
+
+impl VariablePrefix {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Salloc => "SALLOC",
+            Self::Sbatch => "SBATCH",
+            Self::Srun => "SLURM",
+        }
+    }
+}
+
 /// Names of Slurm's variables behind their prefix, and the options that they stand for.
 const VARIABLES: &[(&str, &str)] = &[
     ("ACCOUNT", "account"),
+    ("ACCTG_FREQ", "acctg-freq"),
     ("ARRAY_INX", "array"),
+    ("CLUSTERS", "clusters"),
     ("CONSTRAINT", "constraint"),
+    ("CORE_SPEC", "core-spec"),
     ("CPUS_PER_GPU", "cpus-per-gpu"),
+    ("DELAY_BOOT", "delay-boot"),
+    ("DISTRIBUTION", "distribution"),
     ("ERROR", "error"),
     ("EXCLUSIVE", "exclusive"),
     ("EXPORT", "export"),
+    ("GET_USER_ENV", "get-user-env"),
     ("GPUS", "gpus"),
     ("GPUS_PER_NODE", "gpus-per-node"),
     ("GPUS_PER_TASK", "gpus-per-task"),
+    ("GPU_BIND", "gpu-bind"),
+    ("GPU_FREQ", "gpu-freq"),
     ("GRES", "gres"),
+    ("GRES_FLAGS", "gres-flags"),
+    ("HINT", "hint"),
+    ("IGNORE_PBS", "ignore-pbs"),
+    ("INPUT", "input"),
     ("JOB_NAME", "job-name"),
+    ("MEM_BIND", "mem-bind"),
     ("MEM_PER_CPU", "mem-per-cpu"),
     ("MEM_PER_GPU", "mem-per-gpu"),
     ("MEM_PER_NODE", "mem"),
+    ("NETWORK", "network"),
+    ("NO_KILL", "no-kill"),
     ("NO_REQUEUE", "no-requeue"),
     ("OPEN_MODE", "open-mode"),
     ("OUTPUT", "output"),
+    ("OVERCOMMIT", "overcommit"),
     ("PARTITION", "partition"),
+    ("POWER", "power"),
+    ("PROFILE", "profile"),
     ("QOS", "qos"),
     ("REQUEUE", "requeue"),
+    ("REQ_SWITCH", "switches"),
     ("RESERVATION", "reservation"),
     ("SIGNAL", "signal"),
+    ("SPREAD_JOB", "spread-job"),
+    ("THREADS_PER_CORE", "threads-per-core"),
+    ("THREAD_SPEC", "thread-spec"),
     ("TIMELIMIT", "time"),
+    ("USE_MIN_NODES", "use-min-nodes"),
+    ("WAIT", "wait"),
+    ("WAIT_ALL_NODES", "wait-all-nodes"),
     ("WCKEY", "wckey"),
 ];
 
+/// Those that only `srun` reads.
+const OF_SRUN: &[(&str, &str)] = &[
+    ("CPUS_PER_TASK", "cpus-per-task"),
+    ("DEPENDENCY", "dependency"),
+    ("NNODES", "nodes"),
+    ("NTASKS", "ntasks"),
+    ("NTASKS_PER_GPU", "ntasks-per-gpu"),
+    ("NTASKS_PER_NODE", "ntasks-per-node"),
+    ("STDERRMODE", "error"),
+    ("STDOUTMODE", "output"),
+    ("WORKING_DIR", "chdir"),
+];
+
 /// Those that have no value on a command line.
-const FLAGS: &[&str] = &["exclusive", "requeue", "no-requeue"];
+const FLAGS: &[&str] = &[
+    "exclusive",
+    "get-user-env",
+    "ignore-pbs",
+    "no-kill",
+    "no-requeue",
+    "overcommit",
+    "requeue",
+    "spread-job",
+    "use-min-nodes",
+    "wait",
+];
 
 struct HeaderLayer {
     options: JobOptions,
     foreign: ForeignOptions,
+    terminal: TerminalOptions,
     warnings: Vec<String>,
 }
 
@@ -245,7 +345,23 @@ fn is_measurement(word: &str) -> bool {
     !value.is_empty() && value.split(',').all(|word| MEASURED.contains(&word))
 }
 
-fn read_line(mut words: Vec<String>, dialect: HeaderDialect) -> Result<HeaderLayer, HeaderProblem> {
+/// The parser of lines. It is built with the first line: building it takes as long as reading many lines.
+#[derive(Default)]
+struct LineParser(Option<clap::Command>);
+
+impl LineParser {
+    fn parse(&mut self, words: Vec<String>) -> Result<HeaderLine, clap::Error> {
+        let matches =
+            self.0.get_or_insert_with(HeaderLine::command).try_get_matches_from_mut(words)?;
+        HeaderLine::from_arg_matches(&matches)
+    }
+}
+
+fn read_line(
+    parser: &mut LineParser,
+    mut words: Vec<String>,
+    dialect: HeaderDialect,
+) -> Result<HeaderLayer, HeaderProblem> {
     if words.iter().any(|word| word == "hetjob" || word == "packjob") {
         return Err(HeaderProblem::SeveralParts);
     }
@@ -257,22 +373,18 @@ fn read_line(mut words: Vec<String>, dialect: HeaderDialect) -> Result<HeaderLay
         "--profile has no effect: all jobs are measured; see `tessera show` and `tessera top`"
             .to_owned()
     });
-    let mut line = HeaderLine::try_parse_from(words)
+    let mut line = parser
+        .parse(words)
         .map_err(|bad| HeaderProblem::Unreadable { kind: bad.kind(), message: first_line(&bad) })?;
     let misaddressed = line.options.without_bad_addresses();
-    let warnings = line
-        .terminal
-        .given
-        .iter()
-        .map(|long| format!("--{long} has no effect in a script; give it on the command line"));
     let uncounted = line
         .options
         .uncounted()
         .map(|name| format!("--gres={name} has no effect: only GPUs are counted"));
     let mail = [line.options.unmailed(), misaddressed];
-    let warnings =
-        warnings.chain(uncounted).chain(mail.into_iter().flatten()).chain(measured).collect();
-    Ok(HeaderLayer { options: line.options, foreign: line.foreign, warnings })
+    let warnings = uncounted.chain(mail.into_iter().flatten()).chain(measured).collect();
+    let HeaderLine { options, foreign, terminal } = line;
+    Ok(HeaderLayer { options, foreign, terminal, warnings })
 }
 
 /// Returns what clap found wrong, without its hints for command lines.

@@ -12,7 +12,7 @@ use tessera_model::spec::{BadField, GpuRequest};
 use super::array::ArraySpec;
 use super::export::{BadExport, ExportChoice};
 use super::gpu::{CountedGpus, GpusOption, GresOption, NamedGpu, NodesOption, VramOption};
-use super::resources::BadResources;
+use super::resources::{BadResources, submit_variables};
 use super::signal::EarlySignalOption;
 use super::{SubmitContext, SubmitDialect};
 use crate::clock_time::{BadClockTime, ClockTime};
@@ -233,7 +233,7 @@ pub struct JobOptions {
 
 /// `--dependency`, checked; which jobs there are is known where jobs are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DependencyOption(String);
+pub struct DependencyOption(pub(super) String);
 
 impl FromStr for DependencyOption {
     type Err = BadDependency;
@@ -446,11 +446,32 @@ impl JobOptions {
         })
     }
 
+    /// Adds a later line of the same script. Different options for GPUs count together, as on one line.
+    ///
+    /// # Errors
+    ///
+    /// As [`JobOptions::gpu`].
+    pub fn then(self, later: Self) -> Result<Self, BadJobOptions> {
+        let (before, after) = (self.clone(), later.clone());
+        let all = Self {
+            vram: after.vram.or(before.vram),
+            profile: after.profile.or(before.profile),
+            gpus: after.gpus.or(before.gpus),
+            gpus_per_node: after.gpus_per_node.or(before.gpus_per_node),
+            gpus_per_task: after.gpus_per_task.or(before.gpus_per_task),
+            gres: after.gres.or(before.gres),
+            exclusive: after.exclusive.or(before.exclusive),
+            ..self.under(later)?
+        };
+        all.gpu()?;
+        Ok(all)
+    }
+
     const fn has_memory(&self) -> bool {
         self.mem.is_some() || self.mem_per_cpu.is_some() || self.mem_per_gpu.is_some()
     }
 
-    const fn has_cpus(&self) -> bool {
+    pub(super) const fn has_cpus(&self) -> bool {
         self.cpus_per_task.is_some() || self.cpus_per_gpu.is_some()
     }
 
@@ -458,10 +479,10 @@ impl JobOptions {
     pub fn counted_gpus(&self) -> impl Iterator<Item = (&'static str, &CountedGpus)> {
         let gres = self.gres.as_ref().map(|GresOption(counted)| counted);
         let all = [
-            ("--gpus", self.gpus.as_ref().map(|GpusOption(counted)| counted)),
-            ("--gpus-per-node", self.gpus_per_node.as_ref().map(|GpusOption(counted)| counted)),
+            ("--gpus", self.gpus.as_ref().map(|gpus| &gpus.counted)),
+            ("--gpus-per-node", self.gpus_per_node.as_ref().map(|gpus| &gpus.counted)),
             ("--gres", gres),
-            ("--gpus-per-task", self.gpus_per_task.as_ref().map(|GpusOption(counted)| counted)),
+            ("--gpus-per-task", self.gpus_per_task.as_ref().map(|gpus| &gpus.counted)),
         ];
         all.into_iter().filter_map(|(name, counted)| Some((name, counted?)))
     }
@@ -488,7 +509,8 @@ impl JobOptions {
         self.on_lost.is_some() || self.requeue || self.no_requeue
     }
 
-    /// Writes the options into a request. Relative paths count from the context's folder.
+    /// Writes the options into a request. Relative paths count from the context's folder. Returns a warning if
+    /// variables are left out.
     ///
     /// # Errors
     ///
@@ -497,8 +519,9 @@ impl JobOptions {
         mut self,
         request: &mut SubmitRequest,
         around: &SubmitContext,
-    ) -> Result<(), BadJobOptions> {
+    ) -> Result<Option<String>, BadJobOptions> {
         self.write_resources(request)?;
+        let of_options = self.slurm_variables(around);
         self.write_files(request, around)?;
         let home = around.environment.get("HOME");
         request.container = self.container.request(&around.folder, home)?;
@@ -509,8 +532,13 @@ impl JobOptions {
         request.idle_action =
             self.idle_action.take().filter(|_| request.idle_timeout_secs.is_some());
         let choice = self.export.take().unwrap_or(around.default_export());
-        request.env = choice.choose(&around.environment)?;
-        request.env.extend(self.slurm_variables(around, request));
+        let choice = if around.dialect.is_slurm() { choice.that_fits() } else { choice };
+        let exported = choice.choose(&around.environment)?;
+        let left_out = exported.warning();
+        request.env = exported.chosen;
+        request.env.extend(choice.variables());
+        request.env.extend(of_options);
+        request.env.extend(submit_variables(around, request));
         request.env.extend(std::mem::take(&mut self.env).into_iter().map(|v| (v.name, v.value)));
         if let Some(name) = self.job_name {
             request.name = Some(name);
@@ -546,7 +574,7 @@ impl JobOptions {
         request.begin = self.begin.map(ClockTime::after_now).transpose()?;
         request.dependency = self.dependency.map(|DependencyOption(text)| text);
         request.kill_on_invalid_dep = self.kill_on_invalid_dep.as_deref() == Some("yes");
-        request.ignore_unknown_jobs = around.dialect == SubmitDialect::Slurm;
+        request.ignore_unknown_jobs = around.dialect.is_slurm();
         request.constraint = self.constraint;
         request.partition = self.partition;
         request.qos = self.qos;
@@ -564,7 +592,7 @@ impl JobOptions {
             }
             request.array_limit = array.limit;
         }
-        Ok(())
+        Ok(left_out)
     }
 
     /// Writes which GPUs, memory and processors the job gets.
@@ -598,15 +626,15 @@ impl JobOptions {
         request.work_dir = Some(plain(&folder)?);
         let usual = match (around.dialect, &self.array) {
             (SubmitDialect::Tessera, _) => None,
-            (SubmitDialect::Slurm, None) => Some("slurm-%j.out".to_owned()),
-            (SubmitDialect::Slurm, Some(_)) => Some("slurm-%A_%a.out".to_owned()),
+            (SubmitDialect::Slurm(_), None) => Some("slurm-%j.out".to_owned()),
+            (SubmitDialect::Slurm(_), Some(_)) => Some("slurm-%A_%a.out".to_owned()),
         };
         request.stdout = self.output.take().or(usual).map(absolute).transpose()?;
         request.stderr = self.error.take().map(absolute).transpose()?;
         request.input = self.input.take().map(absolute).transpose()?;
         request.open_mode = self.open_mode.take().or(match around.dialect {
             SubmitDialect::Tessera => None,
-            SubmitDialect::Slurm => Some("truncate".to_owned()),
+            SubmitDialect::Slurm(_) => Some("truncate".to_owned()),
         });
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! The combined effect of a job's options for GPUs, nodes, tasks, memory and processors.
 
-use tessera_model::spec::GpuRequest;
+use tessera_model::spec::{ALL_PROCESSORS, GpuRequest};
 
 use rustix::process::{getgid, getuid};
 
 use super::gpu::{CountedGpus, GpusOption, GresOption, NamedGpu, NodesOption, VramOption};
-use super::options::{HostMemory, JobOptions};
-use super::{DEFAULT_PARTITION, SubmitContext, SubmitDialect};
+use super::options::{DependencyOption, HostMemory, JobOptions};
+use super::{DEFAULT_PARTITION, SubmitContext};
 use tessera_api_types::{GangRequest, SubmitRequest};
 
 /// Requested GPUs, nodes and tasks that don't fit together.
@@ -151,7 +151,7 @@ impl JobOptions {
     /// Returns the number of GPUs of a job whose processes `srun` or the program itself starts.
     fn gpu_count(&self, nodes: u32) -> Result<u32, BadResources> {
         let each = |count: u32| count.saturating_mul(nodes);
-        let count = |option: &Option<GpusOption>| option.as_ref().map(|GpusOption(c)| c.count);
+        let count = |option: &Option<GpusOption>| option.as_ref().map(|gpus| gpus.counted.count);
         let per_gpu = self.ntasks_per_gpu.zip(self.task_count());
         let given = [
             ("--gpus", count(&self.gpus)),
@@ -177,15 +177,15 @@ impl JobOptions {
 
     /// Returns the number of GPUs of a job of which each has its own process.
     fn gpus_of_processes(&self, nodes: u32) -> Result<u32, BadResources> {
-        let per_task = self.gpus_per_task.as_ref().map_or(1, |GpusOption(counted)| counted.count);
+        let per_task = self.gpus_per_task.as_ref().map_or(1, |gpus| gpus.counted.count);
         if per_task != 1 || self.ntasks_per_gpu.is_some_and(|tasks| tasks != 1) {
             return Err(BadResources::SeveralGpusPerProcess);
         }
         let each = |count: u32| count.saturating_mul(nodes);
         let given = [
-            ("--gpus", self.gpus.as_ref().map(|GpusOption(counted)| counted.count)),
+            ("--gpus", self.gpus.as_ref().map(|gpus| gpus.counted.count)),
             ("--ntasks", self.ntasks),
-            ("--gpus-per-node", self.gpus_per_node.as_ref().map(|GpusOption(c)| each(c.count))),
+            ("--gpus-per-node", self.gpus_per_node.as_ref().map(|gpus| each(gpus.counted.count))),
             ("--gres", self.gres.as_ref().map(|GresOption(counted)| each(counted.count))),
             ("--ntasks-per-node", self.ntasks_per_node.map(each)),
         ];
@@ -240,19 +240,20 @@ impl JobOptions {
         Ok(times(self.mem, 1)?.or(times(self.mem_per_cpu, cpus)?).or(by_gpu))
     }
 
-    /// Returns the variables that Slurm sets because of options, and where the job was submitted.
-    pub(super) fn slurm_variables(
-        &self,
-        around: &SubmitContext,
-        request: &SubmitRequest,
-    ) -> Vec<(String, String)> {
-        let count = |option: &Option<GpusOption>| option.as_ref().map(|GpusOption(c)| c.count);
-        let mib = |memory: Option<HostMemory>| Some(memory?.0.unwrap_or(0) >> 20);
+    /// Returns the variables that Slurm sets because of options.
+    pub(super) fn slurm_variables(&self, around: &SubmitContext) -> Vec<(String, String)> {
+        let count = |option: &Option<GpusOption>| option.as_ref().map(|gpus| gpus.counted.count);
+        // As it was written: `a100:2` names the type as well.
+        let text = |option: &Option<GpusOption>| option.as_ref().map(|gpus| gpus.text.clone());
+        let mib = |memory: Option<HostMemory>| Some(memory?.0? >> 20);
         let tasks = self.task_count().or_else(|| {
+            let gpus = count(&self.gpus)?;
             // `--gpus=2 --gpus-per-task=1` makes two tasks.
-            count(&self.gpus)?.checked_div(count(&self.gpus_per_task)?)
+            let by_task = count(&self.gpus_per_task).and_then(|each| gpus.checked_div(each));
+            by_task.or_else(|| gpus.checked_mul(self.ntasks_per_gpu?))
         });
         let numbers = [
+            ("SLURM_ARRAY_TASK_STEP", self.array.as_ref().map(|array| u64::from(array.step))),
             ("SLURM_CPUS_PER_TASK", self.cpus_per_task.map(u64::from)),
             ("SLURM_CPUS_PER_GPU", self.cpus_per_gpu.map(u64::from)),
             ("SLURM_NTASKS", tasks.map(u64::from)),
@@ -262,25 +263,44 @@ impl JobOptions {
             ("SLURM_MEM_PER_NODE", mib(self.mem)),
             ("SLURM_MEM_PER_CPU", mib(self.mem_per_cpu)),
             ("SLURM_MEM_PER_GPU", mib(self.mem_per_gpu)),
-            ("SLURM_GPUS", count(&self.gpus).map(u64::from)),
-            ("SLURM_GPUS_PER_NODE", count(&self.gpus_per_node).map(u64::from)),
-            ("SLURM_GPUS_PER_TASK", count(&self.gpus_per_task).map(u64::from)),
         ];
         let numbers =
             numbers.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
-        let submit_dir = around.folder.to_str().map(str::to_owned);
-        let of_slurm =
-            |value: Option<String>| value.filter(|_| around.dialect == SubmitDialect::Slurm);
-        let partition = self.partition.clone().or_else(|| Some(DEFAULT_PARTITION.to_owned()));
+        let is_slurm = around.dialect.is_slurm();
+        let of_slurm = |value: Option<String>| value.filter(|_| is_slurm);
+        let usual = |value: &Option<String>, usual: &str| {
+            of_slurm(Some(value.clone().unwrap_or_else(|| usual.to_owned())))
+        };
+        // An exclusive job has all processors of its node.
+        let is_whole = self.exclusive.is_some() && !self.has_cpus();
+        let dependency = self.dependency.as_ref().map(|DependencyOption(text)| text.clone());
         let texts = [
-            ("SLURM_SUBMIT_DIR", submit_dir.or_else(|| request.work_dir.clone())),
-            ("SLURM_SUBMIT_HOST", around.host.clone()),
-            ("SLURM_JOB_PARTITION", of_slurm(partition)),
-            ("SLURM_JOB_QOS", of_slurm(Some("normal".to_owned()))),
-            ("SLURM_JOB_UID", of_slurm(Some(getuid().as_raw().to_string()))),
-            ("SLURM_JOB_GID", of_slurm(Some(getgid().as_raw().to_string()))),
+            ("SLURM_GPUS", text(&self.gpus)),
+            ("SLURM_GPUS_PER_NODE", text(&self.gpus_per_node)),
+            ("SLURM_GPUS_PER_TASK", text(&self.gpus_per_task)),
+            ("SLURM_CPUS_ON_NODE", is_whole.then(|| ALL_PROCESSORS.to_owned())),
+            ("SLURM_JOB_DEPENDENCY", dependency),
+            ("SLURM_JOB_PARTITION", usual(&self.partition, DEFAULT_PARTITION)),
+            ("SLURM_JOB_QOS", usual(&self.qos, "normal")),
+            ("SLURM_OPEN_MODE", of_slurm(self.open_mode.as_ref().map(|how| how[..1].to_owned()))),
         ];
         let texts = texts.into_iter().filter_map(|(name, value)| Some((name, value?)));
         numbers.chain(texts).map(|(name, value)| (name.to_owned(), value)).collect()
     }
+}
+
+/// Returns the variables about where and by whom a job is submitted.
+pub(super) fn submit_variables(
+    around: &SubmitContext,
+    request: &SubmitRequest,
+) -> Vec<(String, String)> {
+    let submit_dir = around.folder.to_str().map(str::to_owned);
+    let of_slurm = |value: String| Some(value).filter(|_| around.dialect.is_slurm());
+    let texts = [
+        ("SLURM_SUBMIT_DIR", submit_dir.or_else(|| request.work_dir.clone())),
+        ("SLURM_SUBMIT_HOST", around.host.clone()),
+        ("SLURM_JOB_UID", of_slurm(getuid().as_raw().to_string())),
+        ("SLURM_JOB_GID", of_slurm(getgid().as_raw().to_string())),
+    ];
+    texts.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }

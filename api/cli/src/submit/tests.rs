@@ -25,7 +25,7 @@ fn request_as(
     words: &[&str],
 ) -> Result<(SubmitRequest, Vec<String>), CommandFailure> {
     let line = Line::try_parse_from([&["submit"], words].concat()).unwrap();
-    let PreparedSubmit { request, warnings } = line.submit.prepare(&around(dialect))?;
+    let PreparedSubmit { request, warnings, .. } = line.submit.prepare(&around(dialect))?;
     Ok((request, warnings))
 }
 
@@ -209,9 +209,12 @@ fn a_script_has_arguments_and_options_behind_it_are_its_own() {
 fn slurms_commands_have_slurms_defaults() {
     let (_folder, path) = script("#!/bin/sh\n#SBATCH -J script --gres=gpu:a100:2\ntrue\n");
 
-    let (request, _) = request_as(SubmitDialect::Slurm, &[&path]).unwrap();
-    let (array, _) =
-        request_as(SubmitDialect::Slurm, &["-J", "line", "-a", "1,5%1", &path]).unwrap();
+    let (request, _) = request_as(SubmitDialect::Slurm(VariablePrefix::Sbatch), &[&path]).unwrap();
+    let (array, _) = request_as(
+        SubmitDialect::Slurm(VariablePrefix::Sbatch),
+        &["-J", "line", "-a", "1,5%1", &path],
+    )
+    .unwrap();
 
     assert_eq!(request.name.as_deref(), Some("variable"));
     assert_eq!(request.time_limit_secs, Some(540));

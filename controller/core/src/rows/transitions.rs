@@ -157,7 +157,7 @@ pub struct WaitingJobCommand {
     pub change: WaitingJobChange,
 }
 
-/// What becomes of a waiting job by its user's command.
+/// What becomes of a job without an attempt by its user's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitingJobChange {
     /// The job's state becomes `queued`, `held` or `cancelled`.
@@ -166,6 +166,8 @@ pub enum WaitingJobChange {
     Share(SmPercent),
     /// The job ends as cancelled, since its dependency can never be met.
     GiveUp,
+    /// A job that has ended waits again.
+    RunAgain,
     /// The job is updated, and continues to wait.
     Update(JobUpdate),
 }
@@ -215,6 +217,7 @@ impl WaitingJobChange {
         match self {
             Self::To(to) => Some(*to),
             Self::GiveUp => Some(JobState::Cancelled),
+            Self::RunAgain => Some(JobState::Queued),
             Self::Share(_) | Self::Update(_) => None,
         }
     }
@@ -222,7 +225,7 @@ impl WaitingJobChange {
     /// Returns the new share of the multiprocessors, if it changes.
     pub const fn sm(&self) -> Option<SmPercent> {
         match self {
-            Self::To(_) | Self::GiveUp | Self::Update(_) => None,
+            Self::To(_) | Self::GiveUp | Self::RunAgain | Self::Update(_) => None,
             Self::Share(sm) => Some(*sm),
         }
     }
@@ -231,7 +234,7 @@ impl WaitingJobChange {
     pub const fn update(&self) -> Option<&JobUpdate> {
         match self {
             Self::Update(update) => Some(update),
-            Self::To(_) | Self::GiveUp | Self::Share(_) => None,
+            Self::To(_) | Self::GiveUp | Self::RunAgain | Self::Share(_) => None,
         }
     }
 
@@ -242,6 +245,7 @@ impl WaitingJobChange {
             Self::To(JobState::Held) => "held by its user".to_owned(),
             Self::To(_) => "released by its user".to_owned(),
             Self::GiveUp => "cancelled, since its dependency can never be satisfied".to_owned(),
+            Self::RunAgain => "requeued by its user after its end".to_owned(),
             Self::Share(sm) => format!("its share becomes {sm}, by its user"),
             Self::Update(update) => update.text(),
         }

@@ -11,7 +11,8 @@ use crate::input::Input;
 /// The state at the previous check.
 #[derive(Debug, Default)]
 pub(super) struct Past {
-    finals: BTreeMap<JobId, JobState>,
+    /// By how often a user requeued the job after its end.
+    finals: BTreeMap<(JobId, u32), JobState>,
     generations: BTreeMap<NodeId, (u64, u64)>,
     epoch: u64,
 }
@@ -24,8 +25,11 @@ impl Past {
         for (job, row) in &world.store.jobs {
             assert_eq!(row.attempt.is_some(), row.state.has_live_attempt(), "{job:?} (V1)");
             if row.state.is_final() {
-                let before = *self.finals.entry(*job).or_insert(row.state);
+                let before = *self.finals.entry((*job, row.again)).or_insert(row.state);
                 assert_eq!(before, row.state, "{job:?} left its final state (V7)");
+            } else {
+                let ended = self.finals.contains_key(&(*job, row.again));
+                assert!(!ended, "{job:?} left its final state without a user (V7)");
             }
         }
         assert!(world.store.epoch >= self.epoch, "the epoch decreased (V8)");

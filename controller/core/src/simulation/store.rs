@@ -50,6 +50,8 @@ pub(super) struct Job {
     pub(super) uncharged: u32,
     restart_reason: Option<Outcome>,
     done: u32,
+    /// How often its user requeued it after its end.
+    pub(super) again: u32,
     pub(super) own: OwnMemory,
     pub(super) gang: Option<GangMember>,
 }
@@ -127,6 +129,7 @@ impl Store {
                 uncharged: 0,
                 restart_reason: None,
                 done: 0,
+                again: 0,
                 own: OwnMemory::default(),
                 gang,
             };
@@ -390,8 +393,12 @@ impl Store {
     }
 
     fn command(&mut self, command: &WaitingJobCommand) -> Option<JobState> {
-        let waits = |job: &&mut Job| matches!(job.state, JobState::Queued | JobState::Held);
-        let job = self.jobs.get_mut(&command.job).filter(waits)?;
+        let again = command.change == transitions::WaitingJobChange::RunAgain;
+        let takes = |job: &&mut Job| match job.state {
+            JobState::Queued | JobState::Held => !again,
+            state => again && state.is_final(),
+        };
+        let job = self.jobs.get_mut(&command.job).filter(takes)?;
         match &command.change {
             transitions::WaitingJobChange::To(to) => {
                 if job.state == JobState::Held && *to == JobState::Queued {
@@ -400,6 +407,11 @@ impl Store {
                 job.state = *to;
             }
             transitions::WaitingJobChange::GiveUp => job.state = JobState::Cancelled,
+            transitions::WaitingJobChange::RunAgain => {
+                job.state = JobState::Queued;
+                (job.charged, job.uncharged, job.done) = (0, 0, 0);
+                job.again += 1;
+            }
             transitions::WaitingJobChange::Share(sm) => job.reshare(*sm),
             transitions::WaitingJobChange::Update(update) => {
                 update.apply_to(Arc::make_mut(&mut job.spec));

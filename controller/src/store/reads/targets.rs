@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_model::batch::ArrayRules;
 use tessera_model::share::SharingMode;
-use tessera_model::spec::ARRAY_TASKS_MAX;
+use tessera_model::spec::{ARRAY_TASKS_MAX, JobProgram};
 use tessera_model::{GangMember, GangShape, JobId, JobRef};
 
 use crate::principal::JobScope;
@@ -26,6 +26,8 @@ pub enum Targets {
     Tasks {
         /// The first task, whose number is that of the array.
         array: JobId,
+        /// How far the number of its last task may lie above that of the first.
+        span: i64,
         /// Its tasks that are not final.
         unfinished: Vec<JobId>,
     },
@@ -41,12 +43,13 @@ pub(super) async fn of(
         && is_array(at, array, scope).await?
     {
         let unfinished = unfinished_tasks(at, array, ARRAY_SPAN).await?;
-        return Ok(Some(Targets::Tasks { array, unfinished }));
+        return Ok(Some(Targets::Tasks { array, span: ARRAY_SPAN, unfinished }));
     }
     let number = number_of(at, job, scope).await?;
     if let Some(GangMember { gang, shape, .. }) = gang_of(at, number).await? {
-        let unfinished = unfinished_tasks(at, gang, i64::from(shape.members()) - 1).await?;
-        return Ok(Some(Targets::Tasks { array: gang, unfinished }));
+        let span = i64::from(shape.members()) - 1;
+        let unfinished = unfinished_tasks(at, gang, span).await?;
+        return Ok(Some(Targets::Tasks { array: gang, span, unfinished }));
     }
     number
         .map(|number| Ok(Targets::One(RowRef::new("jobs", number).job("job", number)?)))
@@ -178,6 +181,53 @@ async fn unfinished_tasks(
     .await
     .map_err(StoreError::while_trying_to("list the unfinished tasks of an array"))?;
     numbers.into_iter().map(|number| RowRef::new("jobs", number).job("job", number)).collect()
+}
+
+/// Lists the jobs of one submission that have ended, from `first` through the `span` numbers after it.
+pub(super) async fn ended_tasks(
+    at: &mut PgConnection,
+    first: JobId,
+    span: i64,
+) -> Result<Vec<JobId>, StoreError> {
+    let numbers = sqlx::query_scalar!(
+        r#"
+        SELECT job
+          FROM jobs
+         WHERE ended_at IS NOT NULL AND job BETWEEN $1 AND $2
+           AND submission = (SELECT f.submission FROM jobs AS f WHERE f.job = $1)
+         ORDER BY job
+        "#,
+        job_number(first),
+        job_number(first).saturating_add(span),
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list the ended tasks of an array"))?;
+    numbers.into_iter().map(|number| RowRef::new("jobs", number).job("job", number)).collect()
+}
+
+/// Returns the text of a job's script; `None` if there is no such job, and an empty one for a command.
+pub(super) async fn script(
+    at: &mut PgConnection,
+    job: JobRef,
+    scope: &JobScope,
+) -> Result<Option<String>, StoreError> {
+    let Some(number) = number_of(at, job, scope).await? else { return Ok(None) };
+    let spec = sqlx::query_scalar!(
+        r#"
+        SELECT s.spec -> 'program' AS "program: Json<JobProgram>"
+          FROM jobs AS j JOIN submissions AS s ON s.first_job = j.submission
+         WHERE j.job = $1
+        "#,
+        number,
+    )
+    .fetch_optional(at)
+    .await
+    .map_err(StoreError::while_trying_to("read a job's script"))?;
+    Ok(spec.map(|program| match program {
+        Some(Json(JobProgram::Script(text))) => text,
+        Some(Json(JobProgram::Command(_))) | None => String::new(),
+    }))
 }
 
 /// Returns what share of a slice a job requested; `None` if there is no such job.

@@ -16,7 +16,9 @@ use uuid::Uuid;
 
 use crate::store::columns::{RowRef, attempt_keys, batch_size, bigint, job_number, json_text};
 use crate::store::{StoreError, change_rows};
-use tessera_control::rows::transitions::{ResharedJob, WaitReasonRow, WaitingJobCommand};
+use tessera_control::rows::transitions::{
+    ResharedJob, WaitReasonRow, WaitingJobChange, WaitingJobCommand,
+};
 
 /// Records why jobs wait.
 ///
@@ -110,7 +112,8 @@ pub async fn change_shares(
 }
 
 /// Carries out users' commands on waiting jobs. Returns the jobs that changed with their new states:
-/// a job in another state, or none at all, is left out. A release resets the count of ends that were
+/// a job in another state, or none at all, is left out. A job that has ended takes only the command to run again, with
+/// all of its retries. A release resets the count of ends that were
 /// not the job's fault, since its user looked at it.
 ///
 /// # Errors
@@ -130,7 +133,7 @@ pub async fn command_waiting_jobs(
             SELECT *
               FROM json_to_recordset($1::text::json)
                 AS u (job bigint, to_state text, sm_percent smallint, text text,
-                      updates jsonb)
+                      updates jsonb, again boolean)
              LIMIT $2
         ), m AS (
             UPDATE jobs
@@ -138,11 +141,15 @@ pub async fn command_waiting_jobs(
                    sm_percent = COALESCE(u.sm_percent, jobs.sm_percent),
                    updates = CASE WHEN u.updates IS NULL THEN jobs.updates
                                   ELSE COALESCE(jobs.updates, '{}') || u.updates END,
-                   uncharged = CASE WHEN jobs.state = 'held' AND u.to_state = 'queued' THEN 0
-                                    ELSE jobs.uncharged END,
+                   done_ppm = CASE WHEN u.again THEN 0 ELSE jobs.done_ppm END,
+                   charged = CASE WHEN u.again THEN 0 ELSE jobs.charged END,
+                   uncharged = CASE WHEN u.again OR (jobs.state = 'held' AND u.to_state = 'queued')
+                                    THEN 0 ELSE jobs.uncharged END,
                    ended_at = CASE WHEN u.to_state = 'cancelled' THEN now() END
               FROM u
-             WHERE jobs.job = u.job AND jobs.state IN ('queued', 'held')
+             WHERE jobs.job = u.job
+               AND CASE WHEN u.again THEN jobs.ended_at IS NOT NULL
+                        ELSE jobs.state IN ('queued', 'held') END
             RETURNING jobs.job, jobs.state, u.text
         ), e AS (
             INSERT INTO job_events (job, state, text) SELECT m.job, m.state, m.text FROM m
@@ -218,6 +225,8 @@ struct CommandRecord {
     sm_percent: Option<u8>,
     text: String,
     updates: Option<JobUpdate>,
+    /// Whether it is for a job that has ended.
+    again: bool,
 }
 
 impl CommandRecord {
@@ -228,6 +237,7 @@ impl CommandRecord {
             sm_percent: command.change.sm().map(SmPercent::get),
             text: command.change.text(),
             updates: command.change.update().cloned(),
+            again: command.change == WaitingJobChange::RunAgain,
         }
     }
 }

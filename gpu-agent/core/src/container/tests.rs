@@ -34,7 +34,7 @@ fn store() -> ImageStore {
 fn a_program_runs_by_podman_with_its_slice_its_folders_and_its_variables() {
     let plan = planned(&rules("python:3.12", &["/data:/data:ro"]), &env(&[]));
     let variables = env(&[("SLURM_JOB_ID", "7"), ("LD_PRELOAD", "/shims/libcuda.so.1")]);
-    let mounts = plan.all_mounts(|path| path != "/data/attempts/1/work/script");
+    let mounts = plan.all_mounts(|path| path != "/data/attempts/1/work/slurm_script");
     let program = ["python3".to_owned(), "train.py".to_owned()];
 
     let words =

@@ -47,6 +47,18 @@ fn our_lines_override_slurms_whichever_comes_first() {
 }
 
 #[test]
+fn lines_about_gpus_count_together() {
+    let pair = read_lines(&["#SBATCH --gpus=4", "#SBATCH --gpus-per-task=1"]).unwrap().options;
+    let whole = read_lines(&["#SBATCH --exclusive", "#SBATCH --gres=gpu:2"]).unwrap().options;
+    let last = read_lines(&["#SBATCH --gres=gpu:2", "#SBATCH --gres=gpu:1"]).unwrap().options;
+
+    assert_eq!(pair.gang().unwrap().map(|gang| gang.gpus_per_node), Some(4));
+    assert!(pair.gpus_per_task.is_some() && whole.exclusive.is_some());
+    assert_eq!(whole.gang().unwrap().map(|gang| gang.gpus_per_node), Some(2));
+    assert_eq!(last.gang().unwrap(), None);
+}
+
+#[test]
 fn headers_end_at_the_first_command() {
     let headers = read_lines(&["#SBATCH -J before", "  ", "echo hi", "#SBATCH -J after"]).unwrap();
 
@@ -74,11 +86,11 @@ fn options_without_effect_are_listed_with_their_line() {
         "job.sh:3: --account has no effect",
         "job.sh:3: --mail-type=stage_out has no effect",
         "job.sh:4: --priority has no effect here",
-        "job.sh:5: --wait has no effect in a script",
     ] {
         assert!(headers.warnings.iter().any(|w| w.starts_with(expected)), "{expected}");
     }
-    assert_eq!(headers.warnings.len(), 4, "{:?}", headers.warnings);
+    assert_eq!(headers.warnings.len(), 3, "{:?}", headers.warnings);
+    assert!(headers.terminal.has("wait") && !headers.terminal.has("quiet"));
     let mem = "16G".parse().ok();
     let expected = JobOptions {
         mail_type: headers.options.mail_type.clone(),
