@@ -81,7 +81,7 @@ impl ClusterState {
                     changes.queue.record_wait(job, reason, why, new_id, waits);
                 }
                 Decision::Reshape { reshape, why } => reshapes.push((reshape, why)),
-                Decision::Preempt { preemption, why } => preemptions.push((preemption, why)),
+                Decision::Preempt { preemption, why } => preemptions.push((*preemption, why)),
             }
         }
         for members in gangs.into_values() {

@@ -44,7 +44,7 @@ pub enum Decision {
     /// Send running jobs back to the queue, so that a job of a higher class gets their place.
     Preempt {
         /// The jobs, and the place.
-        preemption: Preemption,
+        preemption: Box<Preemption>,
         /// The explanation for the job that gets the place.
         why: Explanation,
     },

@@ -69,7 +69,7 @@ pub fn add_preemptions(
         search.gone.insert(preemption.place.gpu.clone());
         search.prices.extend(preemption.sent_back.iter().map(|job| (*job, None)));
         decisions.retain(|made| !matches!(made, Decision::Wait { job: of, .. } if *of == job.id));
-        let decision = Decision::Preempt { preemption, why };
+        let decision = Decision::Preempt { preemption: Box::new(preemption), why };
         decisions.push(decision);
     }
 }

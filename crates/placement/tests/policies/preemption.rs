@@ -61,7 +61,7 @@ fn decided(
 
 fn preemptions(decisions: &[Decision]) -> Vec<&Preemption> {
     let found = decisions.iter().filter_map(|decision| match decision {
-        Decision::Preempt { preemption, .. } => Some(preemption),
+        Decision::Preempt { preemption, .. } => Some(&**preemption),
         _ => None,
     });
     found.collect()

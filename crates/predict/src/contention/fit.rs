@@ -81,8 +81,11 @@ impl CopiesRow<'_> {
 pub struct ErrorTable<'r, 'd> {
     rows: &'r [CopiesRow<'d>],
     /// The models on the grid, each with the sum of its errors over each task.
-    grid: Vec<(ContentionModel, BTreeMap<(&'d str, u32), f64>)>,
+    grid: Vec<(ContentionModel, TaskErrors<'d>)>,
 }
+
+/// Sums of errors by the measured model and its batch size.
+type TaskErrors<'d> = BTreeMap<(&'d str, u32), f64>;
 
 impl<'r, 'd> ErrorTable<'r, 'd> {
     /// Computes the errors on these rows.
