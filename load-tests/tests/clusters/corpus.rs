@@ -154,6 +154,8 @@ fn scripts_are_accepted_and_reach_their_programs_as_often_as_under_slurm() {
 
 /// Scripts that differ from Slurm 22.05 on purpose, each with the reason.
 const UNLIKE: &[(&str, &str)] = &[
+    // With --hint and --threads-per-core together, Slurm forgets the hint and sets a number of tasks.
+    ("exclusive-hint", "SLURM_HINT is set, SLURM_NTASKS is not"),
     // Slurm's srun reads all of its input, so that a loop over lines ends after its first turn. Here a single process reads
     // what it needs, and the loop goes on.
     ("stdin-loop", "the second loop has two turns"),
