@@ -65,7 +65,7 @@ impl AttemptChanges<'_> {
                 decision: DecisionId::from_uuid(new_id()),
                 why: explain_to_sent_back(live, self.migrations, preemption, &why),
             };
-            self.jobs.preemptions.push(PreemptionRow::Requested(row));
+            self.jobs.preemptions.push(PreemptionRow::Requested(Box::new(row)));
         }
         let request = |saves| PreemptionRequest { by: *by, saves, since: now };
         let until = request_ends(self.attempts, self.migrations, &attempts, now, request);
@@ -313,7 +313,7 @@ impl JobWrites {
     /// Returns the pre-emptions that the round requests.
     pub fn requested_preemptions(&self) -> impl Iterator<Item = &RequestedPreemption> {
         self.preemptions.iter().filter_map(|row| match row {
-            PreemptionRow::Requested(requested) => Some(requested),
+            PreemptionRow::Requested(requested) => Some(requested.as_ref()),
             PreemptionRow::Ended { .. } | PreemptionRow::Resumed { .. } => None,
         })
     }

@@ -189,7 +189,7 @@ struct RequestRecord<'a> {
 impl<'a> RequestRecord<'a> {
     fn of(row: &'a PreemptionRow) -> Option<Self> {
         let PreemptionRow::Requested(request) = row else { return None };
-        let RequestedPreemption { job, attempt, by, saves, place, decision, why } = request;
+        let RequestedPreemption { job, attempt, by, saves, place, decision, why } = &**request;
         Some(Self {
             job: job_number(*job),
             attempt: attempt.as_uuid(),

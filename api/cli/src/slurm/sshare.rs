@@ -179,7 +179,7 @@ mod tests {
             norm_shares: 0.5,
             recent_slice_secs: 24.8,
             effective_usage: 0.25,
-            factor: 0.707_107,
+            factor: 0.75,
             held_slices: 0,
             quota_slices: None,
             running: 0,

@@ -7,7 +7,7 @@ use tessera_placement::{Explanation, JobPlacement};
 #[derive(Clone, Debug)]
 pub enum PreemptionRow {
     /// An attempt is requested to end.
-    Requested(RequestedPreemption),
+    Requested(Box<RequestedPreemption>),
     /// The attempt ended.
     Ended {
         /// The attempt.

@@ -63,8 +63,11 @@ fn losses(rows: &[MpsRow<'_>]) -> MeasuredLosses {
     (0..LOADS.len()).map(|load| std::array::from_fn(|sum| cell(load, sum))).collect()
 }
 
+/// Measured rates of a task, by the slices that it had and the number of its processes.
+type TaskRates = BTreeMap<u8, BTreeMap<u8, f64>>;
+
 fn measured_speeds(rows: &[MpsRow<'_>]) -> Vec<MeasuredSpeed> {
-    let mut tasks: BTreeMap<(&str, u32), BTreeMap<u8, BTreeMap<u8, f64>>> = BTreeMap::new();
+    let mut tasks: BTreeMap<(&str, u32), TaskRates> = BTreeMap::new();
     for row in rows {
         let sizes = tasks.entry((row.model, row.batch)).or_default();
         sizes.entry(row.slices).or_default().insert(row.processes, row.rate);
@@ -159,9 +162,9 @@ mod tests {
 
     #[test]
     fn the_table_has_a_distribution_for_every_range_of_the_sum() {
-        for at in 0..SUMS.len() {
+        for (at, sum) in SUMS.iter().enumerate() {
             let (mean, relative) = losses_near(2, at).unwrap();
-            assert!(*mean <= SUMS[at] + 1e-9 && relative.len() >= MEASURED_LEAST, "{at}");
+            assert!(*mean <= sum + 1e-9 && relative.len() >= MEASURED_LEAST, "{at}");
             assert!(relative.iter().all(|part| (0.2..2.0).contains(part)), "{at}: {relative:?}");
         }
     }
