@@ -332,4 +332,5 @@ fn the_page_leads_to_a_cluster_under_systemd_that_is_upgraded_restored_and_remov
         .args(["bookworm", "bullseye", "trixie"]));
 
     assert!(shown.contains("purged without a trace"), "{shown}");
+    assert!(shown.contains("the archive's controller and agent ran a job"), "{shown}");
 }
