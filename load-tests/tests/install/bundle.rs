@@ -76,7 +76,7 @@ fn a_support_bundle_has_the_clusters_state_without_secrets_and_without_names() {
     let job = cluster.submit(&request).job_id;
     cluster.wait_job(job, SOON, "succeeded");
     // One that is there while the bundle is made, and one that waits.
-    let running = SubmitRequest { gpu_whole: true, ..script("sleep 600") };
+    let running = SubmitRequest { gpu_profile: Some("7g.40gb".to_owned()), ..script("sleep 600") };
     let running =
         SubmitRequest { name: request.name.clone(), user: request.user.clone(), ..running };
     let running = cluster.submit(&running).job_id;
@@ -125,7 +125,7 @@ fn a_support_bundle_has_the_clusters_state_without_secrets_and_without_names() {
         "{}",
         texts["api/usage.json"]
     );
-    let address = names.iter().find(|(name, _)| name.starts_with("address-")).unwrap().0;
+    let address = named(&format!("{carola}@lab.example.org"));
     let expected = format!("{carola} ({address}) asked");
     for page in ["api/nodes.json", "api/cluster-events.json"] {
         assert!(texts[page].contains(&expected), "{page} has no {expected}: {}", texts[page]);
