@@ -160,7 +160,7 @@ fn each_question_of_operators_has_its_page_and_the_machines_follow_every_command
 fn the_backup_has_every_file_that_makes_a_controller_this_one() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    run(Command::new(programs().path("tessera-controller")).arg("--data").arg(&data).arg("init"));
+    run(Command::new(programs().path("tessera-controller")).args(["init", "--data"]).arg(&data));
     let page = read("docs/backup.md");
     let commands = commands(section(&page, "Back up"));
     let archive = commands.iter().find(|command| command.starts_with("tar ")).unwrap();
