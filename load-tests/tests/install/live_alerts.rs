@@ -32,7 +32,7 @@ struct Rig {
     prometheus: Daemon,
     address: SocketAddr,
     fired: BTreeSet<String>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Rig {
@@ -75,11 +75,21 @@ impl Rig {
             .args(["--storage.tsdb.path".to_owned(), data])
             .args(["--web.listen-address".to_owned(), address.to_string()]);
         prometheus.start();
-        Self { cluster, prometheus, address, fired: BTreeSet::new(), _folder: folder }
+        Self { cluster, prometheus, address, fired: BTreeSet::new(), folder }
     }
 
     fn fires(&mut self, alert: &str) {
         fires(self.address, &mut self.fired, alert);
+    }
+
+    /// A scrape may take as long as a controller takes to answer whose database does not.
+    fn scrape_patiently(&mut self) {
+        let file = self.folder.path().join("prometheus.yml");
+        let settings = fs::read_to_string(&file).unwrap();
+        let patient = settings.replace("scrape_interval: 500ms", "scrape_interval: 5s");
+        fs::write(&file, patient).unwrap();
+        self.prometheus.stop();
+        self.prometheus.start();
     }
 
     fn faults(&self, list: &str) {
@@ -340,6 +350,7 @@ fn the_lease_is_not_renewed(rig: &mut Rig) {
 }
 
 fn the_database_is_gone(rig: &mut Rig) {
+    rig.scrape_patiently();
     rig.cluster.database.as_mut().unwrap().kill();
     rig.fires("TesseraNotReady");
 }
