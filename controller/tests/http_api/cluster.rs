@@ -157,7 +157,7 @@ async fn metrics_report_jobs_nodes_instances_and_requests() {
     let text = rig.get("/metrics").await.text().await.unwrap();
 
     for line in [
-        "tessera_build_info{version=\"0.1.0\"} 1",
+        concat!("tessera_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
         "tessera_agent_up{node=\"node-1\"} 1",
         "tessera_mig_instances{gpu=\"GPU-1\",profile=\"1g.5gb\",state=\"idle\"} 1",
         "tessera_http_requests_total{method=\"POST\",route=\"/v1/jobs\",status=\"201\"}",

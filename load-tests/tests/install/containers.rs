@@ -45,7 +45,7 @@ fn the_playbook_makes_a_cluster_of_containers_and_changes_nothing_the_second_tim
 
     let shown = run(Command::new(root().join("packaging/ansible/test")).arg(folder.path()));
 
-    assert!(shown.contains("a job ran on both nodes"), "{shown}");
+    assert!(shown.contains("a job ran on all 10 nodes"), "{shown}");
 }
 
 #[test]

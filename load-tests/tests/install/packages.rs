@@ -179,7 +179,13 @@ fn the_version_is_defined_in_one_place() {
     let version = version.split('"').next().unwrap();
 
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
-    assert!(read("CHANGELOG.md").contains(&format!("\n## [{version}]")), "CHANGELOG.md");
+    let changes = read("CHANGELOG.md");
+    let heading = changes.split_once(&format!("\n## [{version}] - ")).expect("CHANGELOG.md");
+    let date = heading.1.lines().next().unwrap();
+    assert!(date.split('-').map(str::len).eq([4, 2, 2]), "CHANGELOG.md: {date}");
+    // Python's tools read no manifest of Rust's.
+    let python = read("python/pyproject.toml");
+    assert!(python.contains(&format!("\nversion = \"{version}\"\n")), "python/pyproject.toml");
     for line in manifest.split("members = [").nth(1).unwrap().lines().skip(1) {
         let Some(member) = line.trim().strip_prefix('"').and_then(|l| l.strip_suffix("\",")) else {
             break;
@@ -191,17 +197,25 @@ fn the_version_is_defined_in_one_place() {
 
 /// Builds packages from the programs that the tests use.
 pub fn build_packages(out: &Path, revision: &str) -> bool {
-    let target = programs().path("tessera").ancestors().nth(2).unwrap().to_owned();
+    let target = target();
     if !target.join("stand-in").is_dir() || !target.join("kernel-shim").is_dir() {
         skip("packages are not built: run ./x build first");
         return false;
     }
+    build_packages_of(&target, out, revision);
+    true
+}
+
+fn target() -> PathBuf {
+    programs().path("tessera").ancestors().nth(2).unwrap().to_owned()
+}
+
+fn build_packages_of(target: &Path, out: &Path, revision: &str) {
     run(Command::new(root().join("packaging/build"))
         .arg(target)
         .arg(out)
         .env("TESSERA_PACKAGE_REVISION", revision)
         .env("TESSERA_PACKAGE_LEVEL", "1"));
-    true
 }
 
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -209,9 +223,35 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     entries.map(|entry| (entry.file_name().into(), fs::read(entry.path()).unwrap())).collect()
 }
 
+/// Copies the programs as the linker leaves them in another folder, where their build ids differ.
+fn with_other_build_ids(from: &Path, to: &Path) {
+    let note = to.join("note");
+    fs::create_dir_all(to).unwrap();
+    fs::write(&note, [b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0".as_slice(), &[7; 20]].concat())
+        .unwrap();
+    for folder in ["release", "stand-in", "kernel-shim"] {
+        fs::create_dir(to.join(folder)).unwrap();
+        for entry in fs::read_dir(from.join(folder)).unwrap().map(|entry| entry.unwrap()) {
+            let name = entry.file_name();
+            let is_program = entry.file_type().unwrap().is_file()
+                && !name.to_string_lossy().ends_with(".d")
+                && !name.to_string_lossy().ends_with(".rlib")
+                && !name.to_string_lossy().starts_with('.');
+            if is_program {
+                run(Command::new("objcopy")
+                    .arg(format!("--update-section=.note.gnu.build-id={}", note.display()))
+                    .args([entry.path(), to.join(folder).join(name)]));
+            }
+        }
+    }
+}
+
 #[test]
-fn packages_of_the_same_programs_have_the_same_bytes() {
-    if !long("packages are built twice") || !have("dpkg-deb", "packages are not built") {
+fn packages_of_the_same_programs_have_the_same_bytes_wherever_they_were_linked() {
+    if !long("packages are built twice")
+        || !have("dpkg-deb", "packages are not built")
+        || !have("objcopy", "packages are not built (Debian package binutils)")
+    {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -219,7 +259,9 @@ fn packages_of_the_same_programs_have_the_same_bytes() {
     if !build_packages(&one, "1") {
         return;
     }
-    build_packages(&other, "1");
+    let elsewhere = folder.path().join("target");
+    with_other_build_ids(&target(), &elsewhere);
+    build_packages_of(&elsewhere, &other, "1");
 
     let (one, other) = (contents(&one), contents(&other));
     assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
@@ -247,14 +289,23 @@ fn packages_live_in_a_fresh_system_from_installation_to_purge() {
         return;
     }
     build_packages(&newer, "2");
-    let target = programs().path("tessera").ancestors().nth(2).unwrap().to_owned();
 
     // Debian 12 and the release after it.
-    for suite in ["bookworm", "trixie"] {
+    let debian = std::env::var("TESSERA_DEBIAN_MIRROR").ok();
+    let mut systems = vec![("bookworm", debian.clone()), ("trixie", debian)];
+    // The releases of Ubuntu whose PostgreSQL is new enough for the controller's own database.
+    match std::env::var("TESSERA_UBUNTU_MIRROR").ok() {
+        Some(mirror) => systems.extend(["noble", "resolute"].map(|s| (s, Some(mirror.clone())))),
+        None => {
+            skip("TESSERA_UBUNTU_MIRROR names no archive: packages are not installed on Ubuntu")
+        }
+    }
+    for (suite, mirror) in systems {
         let shown = run(Command::new(root().join("packaging/test-install"))
             .args([&packages, &newer])
-            .arg(target.join("fresh-systems"))
-            .arg(suite));
+            .arg(target().join("fresh-systems"))
+            .arg(suite)
+            .envs(mirror.map(|mirror| ("TESSERA_DEBIAN_MIRROR", mirror))));
 
         assert!(shown.contains("purged without a trace"), "{suite}: {shown}");
     }
@@ -281,4 +332,5 @@ fn the_page_leads_to_a_cluster_under_systemd_that_is_upgraded_restored_and_remov
         .args(["bookworm", "bullseye", "trixie"]));
 
     assert!(shown.contains("purged without a trace"), "{shown}");
+    assert!(shown.contains("the archive's controller and agent ran a job"), "{shown}");
 }

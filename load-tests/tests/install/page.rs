@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tessera_load_tests::programs::programs;
 
-use super::tools::{read, root};
+use super::tools::{read, root, run};
 
 /// Pages that answer operators' questions. Alerts have their own, with one section for each.
 const PAGES: [&str; 5] =
@@ -154,6 +154,26 @@ fn each_question_of_operators_has_its_page_and_the_machines_follow_every_command
             );
         }
     }
+}
+
+#[test]
+fn the_backup_has_every_file_that_makes_a_controller_this_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    run(Command::new(programs().path("tessera-controller")).args(["init", "--data"]).arg(&data));
+    let page = read("docs/backup.md");
+    let commands = commands(section(&page, "Back up"));
+    let archive = commands.iter().find(|command| command.starts_with("tar ")).unwrap();
+    let (_, files) = archive.split_once("var/lib/tessera/{").unwrap();
+    let kept: Vec<_> = files.split_once('}').unwrap().0.split(',').collect();
+
+    let mut made = 0;
+    for entry in fs::read_dir(data).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(kept.contains(&name.as_str()), "the backup has no {name}: {archive}");
+        made += 1;
+    }
+    assert_eq!(made, kept.len(), "{archive}");
 }
 
 #[test]
