@@ -156,6 +156,17 @@ impl AccountRules {
         self.policy.own == 0
     }
 
+    /// Returns whether the launcher starts a worker as a job's user, which serves that user's MPS.
+    pub fn starts_mps_workers(&self) -> bool {
+        self.policy.caller != 0 && self.abilities.mps
+    }
+
+    /// Returns whether MPS can be started for the accounts of jobs.
+    pub fn serves_mps(&self) -> bool {
+        let own_jobs_only = !self.is_submitter() || !self.is_privileged();
+        self.policy.caller == 0 || own_jobs_only || self.abilities.mps
+    }
+
     /// Returns which protections from other users' jobs are missing.
     pub fn isolation_gaps(&self) -> BTreeSet<IsolationGap> {
         if self.run_as == RunAs::Agent {

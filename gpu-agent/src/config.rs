@@ -99,6 +99,9 @@ pub enum AgentCommand {
     /// Runs a small kernel as a client of MPS. Never started by hand.
     #[command(hide = true)]
     MpsCanary,
+    /// Serves a user's MPS as that user, for an agent that isn't root. Never started by hand.
+    #[command(hide = true)]
+    MpsWorker,
     /// Looks an account up. Never started by hand.
     #[command(hide = true)]
     Account {

@@ -12,6 +12,7 @@ use tessera_frames::cluster::{Finding, FindingLevel, ToController};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
+use crate::accounts::AccountRules;
 use crate::config::AgentConfig;
 use crate::isolation;
 use crate::messages::NodeInput;
@@ -44,6 +45,7 @@ impl Doctor {
         let machine = tokio::task::spawn_blocking(move || MachineFacts {
             mps_control: crate::mps::find(&config.mps_control)
                 .map(|path| path.display().to_string()),
+            mps_refused: !AccountRules::new(&config, &config.data, program.clone()).serves_mps(),
             isolation_gaps: isolation::find_gaps(&config, &config.data, &program),
             nvml_worker: may_launch_as_root(&config.launch),
             ..system::look(data.as_deref())

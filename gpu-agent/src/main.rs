@@ -58,6 +58,7 @@ fn main() -> ExitCode {
             let ran = mps::canary::run().inspect_err(|error| eprintln!("{error}"));
             return status(ran.is_ok());
         }
+        Some(AgentCommand::MpsWorker) => return status(mps::worker::run().is_ok()),
         Some(AgentCommand::Account { name, file }) => {
             return status(accounts::print(name, file.as_deref()).is_ok());
         }
@@ -319,7 +320,7 @@ impl Startup {
         let page = LeasePage::open_writer(&self.data).context("can't open the lease page")?;
         let (pool, held) = self.adopt_shepherds().await;
         let facts = self.node_facts();
-        let mps = self.start_mps(facts.mps.clone());
+        let mps = self.start_mps(&facts);
         let journal =
             journal.start(self.inputs.clone()).context("can't start the journal's thread")?;
         let (gpus, gpu_orders) = mpsc::channel(GPU_ORDERS);
@@ -380,9 +381,9 @@ impl Startup {
             memory: machine_memory(),
             data: self.data.clone(),
             environment: self.config.environment(),
-            accounts,
             isolation_gaps: isolation::find_gaps(&self.config, &self.data, &self.program),
-            mps: mps::find(&self.config.mps_control),
+            mps: mps::find(&self.config.mps_control).filter(|_| accounts.serves_mps()),
+            accounts,
             kernel_over_mps: self.config.kernel_over_mps,
             kernel_offline_percent: self.config.kernel_offline_percent,
             companion: self.companion(),
@@ -404,13 +405,16 @@ impl Startup {
             .map(|folder| folder.display().to_string())
     }
 
-    fn start_mps(&self, control: Option<PathBuf>) -> mpsc::Sender<MpsOrder> {
-        tracing::info!(mps = ?control, "sharing of slices");
+    fn start_mps(&self, facts: &NodeFacts) -> mpsc::Sender<MpsOrder> {
+        let control = facts.mps.clone();
+        let launcher = facts.accounts.starts_mps_workers().then(|| self.config.launch.clone());
+        tracing::info!(mps = ?control, worker_launcher = ?launcher, "sharing of slices");
         let settings = MpsSettings {
             control: control.unwrap_or_else(|| self.config.mps_control.clone()),
             canary: self.config.mps_canary.clone(),
             data: self.data.clone(),
             passed: self.config.environment().passed.into_iter().collect(),
+            launcher,
         };
         let (orders, received) = mpsc::channel(MPS_ORDERS_MAX);
         actix::spawn(mps::run(settings, self.boot, self.inputs.clone(), received));

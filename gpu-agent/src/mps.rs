@@ -4,14 +4,18 @@
 //! that dies, a server in fault and a client that broke its server all end the slice's attempts and
 //! nothing else. The next attempt gets a fresh daemon in fresh folders.
 
+mod access;
 pub mod canary;
 mod control;
 pub mod counts;
 pub mod daemon;
 mod log;
+mod messages;
 mod router;
 mod slice;
 pub mod terminate;
+mod work;
+pub mod worker;
 
 use std::path::PathBuf;
 
@@ -29,4 +33,7 @@ pub struct MpsSettings {
     pub data: PathBuf,
     /// Variables of the agent's own environment that daemons get.
     pub passed: Vec<(String, String)>,
+    /// The launcher that starts a worker as a daemon's user; `None` for an agent that is root, or for one that serves its
+    /// own account only.
+    pub launcher: Option<PathBuf>,
 }

@@ -102,6 +102,8 @@ pub struct MachineFacts {
     pub open_files: Option<u64>,
     /// NVIDIA's MPS control program; `None` if it isn't there.
     pub mps_control: Option<String>,
+    /// Whether MPS can't be started for the accounts of jobs.
+    pub mps_refused: bool,
     /// Memory that a process may lock; `None` means no limit.
     pub locked_memory: Option<Bytes>,
 }

@@ -240,8 +240,12 @@ fn join(group: &OwnedFd) -> io::Result<()> {
     fs::OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?.write_all(b"0")
 }
 
-/// Makes the attempt's own folder, and gives it to its account.
-fn make_own(path: &Path, change: Option<&Account>, caller: u32) -> io::Result<()> {
+/// Makes a folder in one of the caller's, and gives it to an account.
+///
+/// # Errors
+///
+/// The folder around it is not the caller's, or there is something of this name.
+pub(crate) fn make_own(path: &Path, change: Option<&Account>, caller: u32) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };

@@ -192,6 +192,8 @@ pub struct Abilities {
     pub device_filters: bool,
     /// It starts the program that divides GPUs as root, for a caller that isn't.
     pub nvml_worker: bool,
+    /// It starts the program that serves MPS as a user, for a caller that isn't root.
+    pub mps: bool,
 }
 
 /// Lets a launcher try what it can do. A program that can't be run can do nothing.
@@ -205,5 +207,6 @@ pub fn probe(program: &Path) -> Abilities {
         hidden_processes: can("hidden-processes"),
         device_filters: can("device-filters"),
         nvml_worker: can("nvml-worker"),
+        mps: can("mps"),
     }
 }

@@ -18,7 +18,7 @@ use crate::paths::{OpenError, identity_of, open_reader};
 use crate::policy::{self, AccountRefusal, Policy, Settings};
 use crate::socket::{Received, Socket};
 use crate::sys::{self, Child, Forked, boot_millis};
-use crate::worker;
+use crate::{user_worker, worker};
 
 /// Raised with each change of the messages.
 pub const VERSION: u16 = 3;
@@ -48,6 +48,11 @@ pub fn main() -> ExitCode {
         let _ = writeln!(io::stderr(), "tessera-launch: {error}");
         return ExitCode::FAILURE;
     }
+    if flag == user_worker::FLAG {
+        let error = user_worker::main(std::env::args().skip(2));
+        let _ = writeln!(io::stderr(), "tessera-launch: {error}");
+        return ExitCode::FAILURE;
+    }
     if flag == PROBE_FLAG {
         let [mounts, hidden] = child::try_walls();
         let filters = Filter::load(&DeviceRules::default()).is_ok();
@@ -56,6 +61,7 @@ pub fn main() -> ExitCode {
             (hidden, "hidden-processes"),
             (filters, "device-filters"),
             (worker::is_allowed(), "nvml-worker"),
+            (user_worker::is_allowed(), "mps"),
         ];
         let able = words.iter().filter(|(able, _)| *able).map(|(_, word)| *word);
         let _ = writeln!(io::stdout(), "{}", able.collect::<Vec<_>>().join(" "));
@@ -624,7 +630,7 @@ pub fn find_settings(caller: u32, own: u32) -> io::Result<Settings> {
         let uid_min = policy::UID_MIN;
         // Root decides for itself with each order; others change nothing.
         let policy = Policy { own, caller, uid_min, root_jobs: false };
-        return Ok(Settings { policy, worker: None });
+        return Ok(Settings { policy, worker: None, mps_worker: None });
     }
     let refuse = |reason: String| io::Error::new(io::ErrorKind::PermissionDenied, reason);
     let file = File::open(POLICY_FILE)

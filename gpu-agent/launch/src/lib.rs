@@ -20,4 +20,5 @@ pub mod policy;
 pub mod prepare;
 pub mod socket;
 pub mod sys;
+pub mod user_worker;
 pub mod worker;

@@ -1,4 +1,4 @@
-//! Which accounts a launcher may become, and which program it may start as root. Pure.
+//! Which accounts a launcher may become, and which programs it may start as root and as a user. Pure.
 
 use std::error::Error;
 use std::fmt;
@@ -45,6 +45,8 @@ pub struct Settings {
     pub policy: Policy,
     /// What it may start as root; `None` for nothing.
     pub worker: Option<WorkerRules>,
+    /// The agent's own program, which it starts as a user for that user's MPS; `None` for a launcher without setuid.
+    pub mps_worker: Option<String>,
 }
 
 /// Why an attempt may not run as an account.
@@ -223,9 +225,10 @@ pub fn parse(text: &str) -> Result<Settings, BadPolicy> {
     if policy.caller == u32::MAX {
         return Err(BadPolicy::NoCaller);
     }
+    let mps_worker = Some(program.to_owned());
     let program = program.to_owned();
     let worker = library.map(|library| WorkerRules { program, library, environment });
-    Ok(Settings { policy, worker })
+    Ok(Settings { policy, worker, mps_worker })
 }
 
 #[cfg(test)]
@@ -284,6 +287,7 @@ mod tests {
             Settings {
                 policy: Policy { own: 0, caller: 990, uid_min: 500, root_jobs: false },
                 worker: None,
+                mps_worker: Some(WORKER_PROGRAM.to_owned()),
             }
         );
         for text in

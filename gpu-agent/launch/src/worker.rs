@@ -81,7 +81,7 @@ fn words(rules: &WorkerRules, events: bool) -> Result<(Vec<CString>, Vec<CString
 }
 
 /// Waits for the worker's end. The end of the agent's input kills it.
-fn attend(worker: &Child) {
+pub(crate) fn attend(worker: &Child) {
     let input = io::stdin();
     loop {
         let [gone, ended] = sys::poll_ends(input.as_fd().as_raw_fd(), worker.pidfd.as_raw_fd());

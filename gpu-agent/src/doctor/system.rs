@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, geteuid, getrlimit};
@@ -48,6 +49,7 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
         // A container has its host's clock, and doesn't see what synchronises it.
         clock_kept: if kept { Some(true) } else { (!in_container).then_some(false) },
         mps_control: None,
+        mps_refused: false,
         open_files: getrlimit(Resource::Nofile).current,
         locked_memory: getrlimit(Resource::Memlock).current.map(Bytes::new),
     }
@@ -128,9 +130,12 @@ fn open_gpus(pid: u32) -> Vec<u32> {
     gpus
 }
 
-/// Returns whether a process is of an attempt, or works in the agent's folder: by its environment.
+/// Returns whether a process is of an attempt, or works in the agent's folder: by its environment. Where the agent may not
+/// read that, it goes by the owners of the MPS daemons that it has started.
 fn is_ours(pid: u32, data: Option<&Path>) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
+        return data.is_some_and(|data| is_served(pid, data));
+    };
     let mut variables = environment.split(|byte| *byte == 0);
     let folder = data.map(|data| data.display().to_string());
     variables.any(|variable| {
@@ -138,6 +143,14 @@ fn is_ours(pid: u32, data: Option<&Path>) -> bool {
         text.starts_with("TESSERA_ATTEMPT")
             || folder.as_ref().is_some_and(|f| text.contains(f.as_str()))
     })
+}
+
+/// Returns whether the agent has an MPS daemon of the account of a process.
+fn is_served(pid: u32, data: &Path) -> bool {
+    let Ok(process) = fs::metadata(format!("/proc/{pid}")) else { return false };
+    let folders = fs::read_dir(data.join("mps")).into_iter().flatten().flatten();
+    let owner = |folder: PathBuf| fs::symlink_metadata(folder.join("p")).ok().map(|p| p.uid());
+    folders.filter_map(|folder| owner(folder.path())).any(|uid| uid == process.uid())
 }
 
 #[cfg(test)]

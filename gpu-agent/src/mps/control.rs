@@ -5,29 +5,32 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tessera_launch::child::become_account;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
+use super::messages::{SystemError, WorkerError};
+use super::work::end_with_parent;
 use crate::shepherd::protocol::AccountNumbers;
 
 /// How long one command may take: its pipes block forever when the daemon hangs (M5).
 pub const COMMAND_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum size of an answer that is read: far more than 48 clients need. The answering program may
-/// be the user's own.
-const ANSWER_MAX: u64 = 1024 * 1024;
+/// Maximum size of an answer that is read: far more than 48 clients need, and as text, less than a frame. The answering
+/// program may be the user's own.
+pub const ANSWER_MAX: u64 = 16 * 1024;
 /// Where programs that run as a user are found.
 const USER_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Why a command has no answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ControlError {
     /// The program can't be run.
     #[error("{} can't be run: {cause}", program.display())]
     NoProgram {
         program: PathBuf,
         /// Why it could not be run.
-        cause: std::io::Error,
+        cause: SystemError,
     },
     /// It did not end in time.
     #[error("no answer to `{command}` within {} s", within.as_secs())]
@@ -44,10 +47,13 @@ pub enum ControlError {
         /// The system's error.
         answer: String,
     },
+    /// The worker of the daemon's user did not run it.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
 }
 
 /// A daemon's control program.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlClient {
     pub program: PathBuf,
     /// The daemon's folder of pipes.
@@ -88,18 +94,8 @@ impl ControlClient {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
+        end_with_parent(&mut command);
         command
-    }
-
-    /// Sends the daemon one command.
-    ///
-    /// # Errors
-    ///
-    /// [`ControlError`]; a daemon that doesn't answer is given up.
-    pub async fn request(&self, line: &str) -> Result<String, ControlError> {
-        let mut command = self.command();
-        command.stdin(Stdio::piped());
-        self.finish(command, Some(line), line, COMMAND_WITHIN).await
     }
 
     /// Runs the program to its end.
@@ -114,7 +110,10 @@ impl ControlClient {
         what: &str,
         within: Duration,
     ) -> Result<String, ControlError> {
-        let no_program = |cause| ControlError::NoProgram { program: self.program.clone(), cause };
+        let no_program = |cause: std::io::Error| ControlError::NoProgram {
+            program: self.program.clone(),
+            cause: cause.into(),
+        };
         let what = what.to_owned();
         let run = async {
             let mut child = command.spawn().map_err(no_program)?;
@@ -125,7 +124,7 @@ impl ControlClient {
             let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
             let (stdout, stderr) = tokio::join!(answer_of(stdout), answer_of(stderr));
             let status = child.wait().await.map_err(no_program)?;
-            Ok(std::process::Output { status, stdout, stderr })
+            Ok::<_, ControlError>(std::process::Output { status, stdout, stderr })
         };
         let output = tokio::time::timeout(within, run).await;
         let output =
@@ -141,7 +140,7 @@ impl ControlClient {
 }
 
 /// Reads the beginning of an output. The rest is refused by a closed pipe.
-async fn answer_of(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+pub async fn answer_of(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
         // What was read before an error is the answer.

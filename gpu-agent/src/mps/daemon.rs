@@ -2,21 +2,21 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown,
-};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
-use tessera_model::{BootId, SliceId};
+use tessera_launch::user_worker::FOLDERS;
+use tessera_model::{AttemptId, BootId, SliceId};
 use tokio::time::Instant;
 
 use super::MpsSettings;
-use super::control::{ControlClient, ControlError, run_as};
-use super::log::{FollowedLog, read_own};
+use super::access::DaemonAccess;
+use super::control::{COMMAND_WITHIN, ControlClient, ControlError};
+use super::log::FollowedLog;
+use super::messages::{CanaryError, DaemonFile, DaemonReply, DaemonTask, WorkerError};
 use crate::shepherd::protocol::AccountNumbers;
-use crate::sys::identity::{self, ProcessIdentity};
+use crate::sys::identity::{ProcessIdentity, WatchedProcess};
 use tessera_agent_core::mps::daemon_output::{self, ControlLog, FaultLines, ServerStatus};
 
 /// The variable that marks a daemon's processes as ours in any list of processes.
@@ -28,8 +28,6 @@ pub const START_WITHIN: Duration = Duration::from_secs(30);
 const QUIT_WITHIN_SECS: u64 = 2;
 /// How often a starting server is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long a small kernel may take (M4).
-const CANARY_WITHIN: Duration = Duration::from_secs(10);
 /// Longest path of a folder of pipes: sockets have 108 bytes, and names are appended to it.
 const PATH_MAX: usize = 80;
 
@@ -38,10 +36,11 @@ const PATH_MAX: usize = 80;
 pub struct MpsDaemon {
     /// Its control program.
     pub control: ControlClient,
+    access: DaemonAccess,
     folder: PathBuf,
     slice: SliceId,
     boot: BootId,
-    process: Option<ProcessIdentity>,
+    process: Option<(ProcessIdentity, WatchedProcess)>,
     servers: Vec<ProcessIdentity>,
     server_log: FollowedLog,
     control_log: FollowedLog,
@@ -67,17 +66,9 @@ pub enum MpsStartError {
         /// The system's error.
         cause: io::Error,
     },
-    /// The file of the daemon's output can't be made.
-    #[error("{}: {cause}", path.display())]
-    Output {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// No descriptor is left for the daemon's output.
-    #[error("{0}")]
-    Descriptor(io::Error),
+    /// The worker of the daemon's user did not do its part.
+    #[error("MPS can't be started for the slice: {0}")]
+    Worker(#[from] WorkerError),
     /// The control program failed.
     #[error("MPS can't be started for the slice: {error}{output}")]
     Control {
@@ -108,25 +99,6 @@ pub enum MpsStartError {
         /// The waiting time.
         within: Duration,
     },
-}
-
-/// Why the canary of a slice failed.
-#[derive(Debug, thiserror::Error)]
-pub enum CanaryError {
-    /// It did not end in time.
-    #[error("no answer within {} s", CANARY_WITHIN.as_secs())]
-    Silent,
-    /// It can't be run.
-    #[error("{program}: {cause}")]
-    NotRun {
-        /// Path of the program that could not be started.
-        program: String,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// It ran and failed; its error output.
-    #[error("{0}")]
-    Failed(String),
 }
 
 /// The state of a daemon.
@@ -163,7 +135,7 @@ impl MpsDaemon {
         }
     }
 
-    /// Finds a daemon of an earlier agent in its folder.
+    /// Takes over what an earlier agent left in a folder. Its process is looked for by [`Self::find_process`].
     pub fn adopt(
         settings: &MpsSettings,
         folder: PathBuf,
@@ -172,9 +144,7 @@ impl MpsDaemon {
         account: Option<AccountNumbers>,
     ) -> Self {
         let account = account.or_else(|| owner_of(&folder));
-        let mut daemon = Self::in_folder(settings, folder, slice, boot, account);
-        daemon.process = daemon.find_process();
-        daemon
+        Self::in_folder(settings, folder, slice, boot, account)
     }
 
     fn in_folder(
@@ -184,13 +154,15 @@ impl MpsDaemon {
         boot: BootId,
         account: Option<AccountNumbers>,
     ) -> Self {
-        let logs = folder.join("l");
-        let server_log = FollowedLog::new(logs.join("server.log"));
-        let control_log = FollowedLog::new(logs.join("control.log"));
-        let (program, pipes) = (settings.control.clone(), folder.join("p"));
+        let [pipes, logs] = FOLDERS.map(|name| folder.join(name));
+        let server_log = FollowedLog::new(DaemonFile::ServerLog);
+        let control_log = FollowedLog::new(DaemonFile::ControlLog);
+        let access = DaemonAccess::new(settings.launcher.as_deref(), account.as_ref());
+        let program = settings.control.clone();
         let control = ControlClient { program, pipes, logs, account };
         Self {
             control,
+            access,
             folder,
             slice,
             boot,
@@ -204,14 +176,43 @@ impl MpsDaemon {
     }
 
     async fn bring_up(&mut self, settings: &MpsSettings) -> Result<(), MpsStartError> {
-        let pipes = &self.control.pipes;
+        let pipes = self.control.pipes.clone();
         if pipes.as_os_str().len() > PATH_MAX {
-            return Err(MpsStartError::PathTooLong { pipes: pipes.clone() });
+            return Err(MpsStartError::PathTooLong { pipes });
         }
+        self.make_folders().await?;
+        let environment = self.environment(settings);
+        let (folder, within) = (self.folder.clone(), START_WITHIN);
+        let task = DaemonTask::Start { environment, folder, within };
+        match self.access.request(&self.control, task).await? {
+            DaemonReply::Started(Ok(())) => {}
+            DaemonReply::Started(Err((error, output))) => return Err(explained(error, &output)),
+            _ => return Err(WorkerError::Answer.into()),
+        }
+        self.find_process().await;
+        let line = format!("start_server -uid {}", self.control.uid());
+        let server = self.command(&line, START_WITHIN).await;
+        let text = server.map_err(|error| explained(error, ""))?;
+        if let Some(complaint) = daemon_output::complaint(&text) {
+            return Err(MpsStartError::Complaint(complaint));
+        }
+        self.wait_active(START_WITHIN).await?;
+        // Written by a daemon that listens already.
+        if self.process.is_none() {
+            self.find_process().await;
+        }
+        Ok(())
+    }
+
+    /// Makes the folders that belong to the daemon's user.
+    async fn make_folders(&mut self) -> Result<(), MpsStartError> {
         // Its user passes through the agent's folder to the daemon's own.
         fs::set_permissions(&self.folder, fs::Permissions::from_mode(0o711))
             .map_err(|cause| MpsStartError::Folder { path: self.folder.clone(), cause })?;
-        for folder in [pipes, &self.control.logs] {
+        if let DaemonAccess::User(worker) = &mut self.access {
+            return Ok(worker.make_folders(&self.folder, &self.control).await?);
+        }
+        for folder in [&self.control.pipes, &self.control.logs] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
             let given = made.and_then(|()| match &self.control.account {
                 Some(account) => chown(folder, Some(account.uid), Some(account.gid)),
@@ -219,54 +220,36 @@ impl MpsDaemon {
             });
             given.map_err(|cause| MpsStartError::Folder { path: folder.clone(), cause })?;
         }
-        let out = self.out_file()?;
-        let mut command = self.control.command();
-        command
-            .arg("-d")
-            .current_dir(&self.folder)
-            .env_clear()
-            .env("PATH", self.search_path())
-            .envs(settings.passed.iter().map(|(name, value)| (name, value)))
-            .env("CUDA_MPS_PIPE_DIRECTORY", pipes)
-            .env("CUDA_MPS_LOG_DIRECTORY", &self.control.logs)
-            .env("CUDA_VISIBLE_DEVICES", self.slice.as_str())
-            // Marks the daemon and its servers as ours for all that list a GPU's processes.
-            .env(MARK, &self.folder)
-            // A file, not pipes: a daemon would hold pipes open forever.
-            .stdout(out.try_clone().map_err(MpsStartError::Descriptor)?)
-            .stderr(out)
-            .process_group(0);
-        let started = self.control.finish(command, None, "-d", START_WITHIN).await;
-        started.map_err(|error| self.explained(error))?;
-        self.process = self.find_process();
-        let uid = self.uid();
-        let start = self.control.clone();
-        let mut command = start.command();
-        command.stdin(Stdio::piped());
-        let line = format!("start_server -uid {uid}");
-        let server = start.finish(command, Some(&line), &line, START_WITHIN).await;
-        let text = server.map_err(|error| self.explained(error))?;
-        if let Some(complaint) = daemon_output::complaint(&text) {
-            return Err(MpsStartError::Complaint(complaint));
-        }
-        self.wait_active(START_WITHIN).await?;
-        // Written by a daemon that listens already.
-        self.process = self.process.or_else(|| self.find_process());
         Ok(())
     }
 
-    fn out_file(&self) -> Result<fs::File, MpsStartError> {
-        let path = self.folder.join("start.out");
-        let mut options = fs::OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
-        file.map_err(|cause| MpsStartError::Output { path, cause })
+    /// Returns the variables of the daemon.
+    fn environment(&self, settings: &MpsSettings) -> Vec<(String, String)> {
+        let path = ("PATH".to_owned(), self.search_path());
+        std::iter::once(path).chain(self.client_variables(settings)).collect()
     }
 
-    fn explained(&self, error: ControlError) -> MpsStartError {
-        let text = read_own(&self.folder.join("start.out"));
-        let text = text.trim();
-        let output = if text.is_empty() { String::new() } else { format!(" ({text})") };
-        MpsStartError::Control { error, output }
+    /// Returns the variables of all that the agent starts for the slice.
+    fn client_variables(&self, settings: &MpsSettings) -> Vec<(String, String)> {
+        let shown = |path: &Path| path.display().to_string();
+        let own = [
+            ("CUDA_MPS_PIPE_DIRECTORY", shown(&self.control.pipes)),
+            ("CUDA_MPS_LOG_DIRECTORY", shown(&self.control.logs)),
+            ("CUDA_VISIBLE_DEVICES", self.slice.as_str().to_owned()),
+            // Marks the daemon and its servers as ours for all that list a GPU's processes.
+            (MARK, shown(&self.folder)),
+        ];
+        let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+        settings.passed.iter().cloned().chain(own).collect()
+    }
+
+    /// Sends the daemon one command.
+    async fn command(&mut self, line: &str, within: Duration) -> Result<String, ControlError> {
+        let task = DaemonTask::Command { line: line.to_owned(), within };
+        match self.access.request(&self.control, task).await? {
+            DaemonReply::Ran(ran) => ran,
+            _ => Err(WorkerError::Answer.into()),
+        }
     }
 
     /// Returns the path in which the daemon finds its server: its own folder first, as NVIDIA installs them.
@@ -285,12 +268,12 @@ impl MpsDaemon {
     pub async fn wait_active(&mut self, within: Duration) -> Result<(), MpsStartError> {
         let ends = Instant::now() + within;
         loop {
-            self.follow();
+            self.follow().await;
             let server = self.servers().await.ok().and_then(|servers| servers.first().copied());
             match server {
                 Some(server) if self.serves(server).await => return Ok(()),
                 Some(_) => {}
-                None => self.check_stillborn()?,
+                None => self.check_stillborn().await?,
             }
             if Instant::now() > ends {
                 return Err(MpsStartError::NoServer { within });
@@ -300,44 +283,54 @@ impl MpsDaemon {
     }
 
     /// Returns whether a server accepts clients.
-    async fn serves(&self, server: u32) -> bool {
+    async fn serves(&mut self, server: u32) -> bool {
         match self.status_of(server).await {
             Ok(ServerStatus::Active) => true,
             // Drivers before 550 don't report it, their log does. A daemon that can't write one
             // lists at least its server, and the first client waits for it.
             Ok(ServerStatus::NotReported) => {
-                let log = self.control.logs.join("control.log");
-                self.reported.is_ready(server) || fs::symlink_metadata(log).is_err()
+                self.reported.is_ready(server) || !self.control_log.is_there()
             }
             Ok(ServerStatus::Fault | ServerStatus::Unready) | Err(_) => false,
         }
     }
 
     /// Reads what the daemon wrote since the last check.
-    fn follow(&mut self) {
-        let lines = self.control_log.new_lines();
+    async fn follow(&mut self) {
+        let lines = self.control_log.new_lines(&mut self.access, &self.control).await;
         self.reported.read(&lines);
     }
 
     /// Returns an error if a server ended while it started.
-    fn check_stillborn(&self) -> Result<(), MpsStartError> {
+    async fn check_stillborn(&mut self) -> Result<(), MpsStartError> {
         let Some((pid, status)) = self.reported.failed_server() else { return Ok(()) };
-        let log = read_own(&self.control.logs.join("server.log"));
+        let mut log = FollowedLog::new(DaemonFile::ServerLog);
+        let log = log.new_lines(&mut self.access, &self.control).await;
         let hint = "does this user reach the GPU, libcuda.so.1 and nvidia-cuda-mps-server?";
         let reason = daemon_output::last_line(&log).unwrap_or_else(|| hint.to_owned());
         Err(MpsStartError::Stillborn { pid, status, reason })
     }
 
     async fn servers(&mut self) -> Result<Vec<u32>, ControlError> {
-        let list = daemon_output::pids(&self.control.request("get_server_list").await?);
-        let known = |pid: &u32| self.own_process(*pid);
-        self.servers = list.iter().filter_map(known).collect();
+        let list = daemon_output::pids(&self.command("get_server_list", COMMAND_WITHIN).await?);
+        self.servers = self.identify(list.clone()).await?;
         Ok(list)
     }
 
-    async fn status_of(&self, server: u32) -> Result<ServerStatus, ControlError> {
-        self.control
-            .request(&format!("get_server_status {server}"))
+    /// Identifies those of these processes that are of the daemon's account.
+    async fn identify(&mut self, pids: Vec<u32>) -> Result<Vec<ProcessIdentity>, WorkerError> {
+        if pids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let task = DaemonTask::Identify { boot: self.boot, pids };
+        match self.access.request(&self.control, task).await? {
+            DaemonReply::Processes(found) => Ok(found),
+            _ => Err(WorkerError::Answer),
+        }
+    }
+
+    async fn status_of(&mut self, server: u32) -> Result<ServerStatus, ControlError> {
+        self.command(&format!("get_server_status {server}"), COMMAND_WITHIN)
             .await
             .map(|text| daemon_output::status(&text))
     }
@@ -350,15 +343,27 @@ impl MpsDaemon {
     pub async fn clients(&mut self) -> Result<Vec<u32>, ControlError> {
         let mut clients = Vec::new();
         for server in self.servers().await? {
-            let list = self.control.request(&format!("get_client_list {server}")).await?;
+            let list = self.command(&format!("get_client_list {server}"), COMMAND_WITHIN).await?;
             clients.extend(daemon_output::pids(&list));
         }
         Ok(clients)
     }
 
-    /// Returns whether the daemon's process exists; this only reads `/proc`.
+    /// Returns those of these processes that belong to attempts, with their attempts.
+    pub async fn owners(&mut self, pids: Vec<u32>) -> Vec<(u32, AttemptId)> {
+        if pids.is_empty() {
+            return Vec::new();
+        }
+        match self.access.request(&self.control, DaemonTask::Owners(pids)).await {
+            Ok(DaemonReply::Owners(owners)) => owners,
+            // The next check requests them again.
+            Ok(_) | Err(_) => Vec::new(),
+        }
+    }
+
+    /// Returns whether the daemon's process exists; this costs one system call.
     pub fn is_alive(&self) -> bool {
-        self.process.is_some_and(|process| process.is_alive(self.boot))
+        self.process.as_ref().is_some_and(|(_, process)| process.is_alive())
     }
 
     /// Checks the daemon, its server and new lines of its log.
@@ -372,8 +377,8 @@ impl MpsDaemon {
         if !self.is_alive() {
             return DaemonHealth::Dead("the slice's MPS daemon died".to_owned());
         }
-        self.follow();
-        let reported = self.new_faults();
+        self.follow().await;
+        let reported = self.new_faults().await;
         if reported.fatal {
             return DaemonHealth::Faulted(reported);
         }
@@ -388,10 +393,10 @@ impl MpsDaemon {
             }
         };
         let Some(server) = servers.first() else {
-            return DaemonHealth::Dead(self.server_died(&before));
+            return DaemonHealth::Dead(self.server_died(&before).await);
         };
         match self.status_of(*server).await {
-            Ok(ServerStatus::Fault) => DaemonHealth::Faulted(self.new_faults()),
+            Ok(ServerStatus::Fault) => DaemonHealth::Faulted(self.new_faults().await),
             Ok(ServerStatus::Active | ServerStatus::Unready | ServerStatus::NotReported) => {
                 DaemonHealth::Good
             }
@@ -402,16 +407,17 @@ impl MpsDaemon {
     }
 
     /// Returns that the server is gone, and how it ended if the daemon noticed.
-    fn server_died(&mut self, before: &[ProcessIdentity]) -> String {
-        self.follow();
+    async fn server_died(&mut self, before: &[ProcessIdentity]) -> String {
+        self.follow().await;
         let status = before.iter().find_map(|server| self.reported.end_of(server.pid));
         let how = status.map_or(String::new(), |status| format!(" (status {status})"));
         format!("the slice's MPS server died{how}")
     }
 
     /// Reads the faults that the server logged since the last check.
-    fn new_faults(&mut self) -> FaultLines {
-        daemon_output::fault_lines(&self.server_log.new_lines())
+    async fn new_faults(&mut self) -> FaultLines {
+        let lines = self.server_log.new_lines(&mut self.access, &self.control).await;
+        daemon_output::fault_lines(&lines)
     }
 
     /// Runs a small kernel as a client.
@@ -419,32 +425,12 @@ impl MpsDaemon {
     /// # Errors
     ///
     /// [`CanaryError`].
-    pub async fn canary(&self, settings: &MpsSettings) -> Result<(), CanaryError> {
-        let Some((program, arguments)) = settings.canary.split_first() else { return Ok(()) };
-        let mut command = tokio::process::Command::new(program);
-        if let Some(account) = &self.control.account {
-            run_as(command.as_std_mut(), account);
-        }
-        command
-            .args(arguments)
-            .envs(settings.passed.iter().map(|(name, value)| (name, value)))
-            .env("CUDA_MPS_PIPE_DIRECTORY", &self.control.pipes)
-            .env("CUDA_MPS_LOG_DIRECTORY", &self.control.logs)
-            .env("CUDA_VISIBLE_DEVICES", self.slice.as_str())
-            .env(MARK, &self.folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        let ran = tokio::time::timeout(CANARY_WITHIN, command.output()).await;
-        match ran {
-            Err(_) => Err(CanaryError::Silent),
-            Ok(Err(cause)) => Err(CanaryError::NotRun { program: program.clone(), cause }),
-            Ok(Ok(output)) if output.status.success() => Ok(()),
-            Ok(Ok(output)) => {
-                let errors = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                Err(CanaryError::Failed(errors))
-            }
+    pub async fn canary(&mut self, settings: &MpsSettings) -> Result<(), CanaryError> {
+        let (command, environment) = (settings.canary.clone(), self.client_variables(settings));
+        let task = DaemonTask::Canary { command, environment };
+        match self.access.request(&self.control, task).await? {
+            DaemonReply::Canary(ran) => ran,
+            _ => Err(WorkerError::Answer.into()),
         }
     }
 
@@ -453,47 +439,48 @@ impl MpsDaemon {
         if self.is_alive() && !self.broken {
             // So that the servers are known if the daemon does not end them.
             let _ = self.servers().await;
-            let _ = self.control.request(&format!("quit -t {QUIT_WITHIN_SECS}")).await;
+            let _ = self.command(&format!("quit -t {QUIT_WITHIN_SECS}"), COMMAND_WITHIN).await;
         }
-        self.kill();
+        self.kill().await;
+        if let DaemonAccess::User(_) = self.access {
+            // The agent may remove only empty folders of the user's. What is left is tried again by the next agent.
+            let _ = self.access.request(&self.control, DaemonTask::Clear).await;
+            for folder in [&self.control.pipes, &self.control.logs] {
+                let _ = fs::remove_dir(folder);
+            }
+        }
         let _ = fs::remove_dir_all(&self.folder);
     }
 
     /// Kills the daemon and its servers, wherever they hang.
-    fn kill(&self) {
-        for process in self.process.iter().chain(&self.servers) {
-            process.kill(self.boot);
+    async fn kill(&mut self) {
+        let daemon = self.process.take().map(|(daemon, _)| daemon);
+        let processes = daemon.into_iter().chain(self.servers.iter().copied()).collect();
+        let task = DaemonTask::Kill { processes, mark: self.mark() };
+        if let Err(error) = self.access.request(&self.control, task).await {
+            tracing::warn!(%error, slice = %self.slice, "the slice's MPS daemon may be left");
         }
-        // Servers that were never listed carry the mark of their folder.
-        identity::kill_marked(&format!("{MARK}={}", self.folder.display()));
     }
 
-    /// Finds the daemon: by its own file, or, as drivers before 550 write none, as the oldest
-    /// process of the control program that carries the folder's mark.
-    fn find_process(&self) -> Option<ProcessIdentity> {
-        let path = self.control.pipes.join("nvidia-cuda-mps-control.pid");
-        let written = read_own(&path).trim().parse().ok();
-        if let Some(found) = written.and_then(|pid| self.own_process(pid)) {
-            return Some(found);
+    /// Returns what marks the daemon's processes.
+    fn mark(&self) -> String {
+        format!("{MARK}={}", self.folder.display())
+    }
+
+    /// Finds the daemon's process, and watches it.
+    pub async fn find_process(&mut self) {
+        let task = DaemonTask::Find { boot: self.boot, mark: self.mark() };
+        let Ok(DaemonReply::Processes(found)) = self.access.request(&self.control, task).await
+        else {
+            return;
+        };
+        let Some(found) = found.first().copied() else { return };
+        let Ok(watched) = WatchedProcess::open(found.pid) else { return };
+        // Its number may have been another's when it was opened.
+        let identified = self.identify(vec![found.pid]).await;
+        if identified.is_ok_and(|identified| identified.contains(&found)) {
+            self.process = Some((found, watched));
         }
-        let marked = identity::marked(&format!("{MARK}={}", self.folder.display()));
-        let daemons = marked.into_iter().filter(|pid| runs(*pid, &self.control.program));
-        let found = daemons.filter_map(|pid| self.own_process(pid));
-        found.min_by_key(|process| process.start_ticks)
-    }
-
-    /// Identifies a process of the daemon's account: what its user writes or answers may name any
-    /// process.
-    fn own_process(&self, pid: u32) -> Option<ProcessIdentity> {
-        let process = ProcessIdentity::of(self.boot, pid).ok()?;
-        let found = fs::metadata(format!("/proc/{pid}")).ok()?;
-        (self.control.account.is_none() || found.uid() == self.uid()).then_some(process)
-    }
-
-    /// Returns the user that the daemon serves.
-    pub fn uid(&self) -> u32 {
-        let own = || rustix::process::geteuid().as_raw();
-        self.control.account.as_ref().map_or_else(own, |account| account.uid)
     }
 
     /// Returns the account of the daemon; `None` for the agent's own.
@@ -514,10 +501,9 @@ fn owner_of(folder: &Path) -> Option<AccountNumbers> {
     (account.uid != rustix::process::geteuid().as_raw()).then_some(account)
 }
 
-/// Returns whether a process was started as this program.
-fn runs(pid: u32, program: &Path) -> bool {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let started = line.split(|byte| *byte == 0).next().unwrap_or_default();
-    let name = program.file_name().map(std::ffi::OsStr::as_encoded_bytes);
-    name.is_some_and(|name| started.rsplit(|byte| *byte == b'/').next() == Some(name))
+/// Adds what the control program printed.
+fn explained(error: ControlError, output: &str) -> MpsStartError {
+    let text = output.trim();
+    let output = if text.is_empty() { String::new() } else { format!(" ({text})") };
+    MpsStartError::Control { error, output }
 }

@@ -112,7 +112,9 @@ impl MpsRouter {
     }
 
     async fn end(&self, slice: SliceId, folder: PathBuf, account: Option<AccountNumbers>) {
-        MpsDaemon::adopt(&self.settings, folder, slice, self.boot, account).stop().await;
+        let mut daemon = MpsDaemon::adopt(&self.settings, folder, slice, self.boot, account);
+        daemon.find_process().await;
+        daemon.stop().await;
     }
 }
 

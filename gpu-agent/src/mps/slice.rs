@@ -111,6 +111,10 @@ impl SharedSlice {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut checked_at = Instant::now();
+        if let Some(daemon) = &mut self.daemon {
+            // An earlier agent's.
+            daemon.find_process().await;
+        }
         loop {
             tokio::select! {
                 order = self.orders.recv() => match order {
@@ -230,6 +234,9 @@ impl SharedSlice {
             command.push(format!("--uid={}", account.uid));
             command.push(format!("--gid={}", account.gid));
             command.push(format!("--groups={}", groups.join(",")));
+            if let Some(launcher) = &self.settings.launcher {
+                command.push(format!("--launch={}", launcher.display()));
+            }
         }
         command
     }
@@ -240,12 +247,12 @@ impl SharedSlice {
         match daemon.health().await {
             DaemonHealth::Good => {
                 if let Ok(clients) = daemon.clients().await {
-                    self.learn(&clients);
+                    self.learn(&clients).await;
                 }
             }
             DaemonHealth::Faulted(reported) => {
                 if let Ok(clients) = daemon.clients().await {
-                    self.learn(&clients);
+                    self.learn(&clients).await;
                 }
                 let why = "a client's fault stopped the slice's MPS server";
                 let alone = self.sharers.members().keys().next().copied();
@@ -260,13 +267,12 @@ impl SharedSlice {
         }
     }
 
-    fn learn(&mut self, clients: &[u32]) {
-        for pid in clients {
-            if !self.sharers.knows(*pid)
-                && let Some(attempt) = owner(*pid)
-                && self.sharers.has(attempt)
-            {
-                self.sharers.set_owner(*pid, attempt);
+    async fn learn(&mut self, clients: &[u32]) {
+        let new = clients.iter().copied().filter(|pid| !self.sharers.knows(*pid)).collect();
+        let Some(daemon) = &mut self.daemon else { return };
+        for (pid, attempt) in daemon.owners(new).await {
+            if self.sharers.has(attempt) {
+                self.sharers.set_owner(pid, attempt);
             }
         }
     }
@@ -311,7 +317,7 @@ impl SharedSlice {
 
     /// A client died by itself: its co-runners are checked, not assumed to be healthy (M4).
     async fn verify(&mut self, dead: AttemptId) {
-        let Some(daemon) = &self.daemon else { return };
+        let Some(daemon) = &mut self.daemon else { return };
         if let Err(error) = daemon.canary(&self.settings).await {
             // A canary that found the server in fault reports nothing new.
             self.look().await;
@@ -379,13 +385,4 @@ impl SharedSlice {
             tracing::error!(%error, path = %path.display(), "the sharers can't be recorded");
         }
     }
-}
-
-/// Returns the attempt to which a process belongs, by its environment.
-fn owner(pid: u32) -> Option<AttemptId> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let pair = environment
-        .split(|byte| *byte == 0)
-        .find_map(|pair| pair.strip_prefix(b"TESSERA_ATTEMPT_ID="))?;
-    std::str::from_utf8(pair).ok()?.parse().ok()
 }

@@ -50,20 +50,21 @@ impl AgentNode {
         }
     }
 
-    /// Refuses what would fail in a less clear way: only root starts the daemon of a shared slice as its user.
+    /// Refuses what would fail in a less clear way: only root and a launcher with setuid start the daemon of a shared slice
+    /// as its user.
     fn check_sharing(
         &self,
         order: &LaunchOrder,
         account: JobAccount,
     ) -> Result<JobAccount, PlacementRefusal> {
         let needs_daemon = self.mps_share_of(order).is_some();
-        match needs_daemon && account.confinement.account.is_some() && !geteuid().is_root() {
+        match needs_daemon && account.confinement.account.is_some() && !self.facts.accounts.serves_mps() {
             false => Ok(account),
             true => Err(PlacementRefusal::Account {
                 by_job: true,
                 reason:
-                    "this node's agent isn't root, so it starts MPS for jobs of its own account \
-                         only: submit without --share mps, or run the agent as root"
+                    "this node's agent isn't root, and its launcher starts no MPS for other accounts: \
+                     submit without --share mps, or install tessera-launch as docs/launching.md describes"
                         .to_owned(),
             }),
         }

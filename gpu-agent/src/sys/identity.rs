@@ -50,6 +50,30 @@ impl ProcessIdentity {
     }
 }
 
+/// A process that is watched. It may be another account's, also where `/proc` hides those.
+#[derive(Debug)]
+pub struct WatchedProcess(OwnedFd);
+
+impl WatchedProcess {
+    /// Opens the process that has a number now.
+    ///
+    /// # Errors
+    ///
+    /// There is no such process.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
+    }
+
+    /// Returns whether it still runs (a zombie doesn't).
+    pub fn is_alive(&self) -> bool {
+        let mut ends = [PollFd::new(&self.0, PollFlags::IN)];
+        // Readable once it has ended.
+        matches!(poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
+    }
+}
+
 /// Returns whether a process runs now, whatever program it is. A zombie doesn't count.
 pub fn runs(pid: u32) -> bool {
     start_ticks(pid).is_ok()
@@ -146,6 +170,23 @@ mod tests {
         let stat = "42 (a) Z 1 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1";
 
         assert_eq!(parse_start_ticks(stat), None);
+    }
+
+    #[test]
+    fn a_watched_process_is_alive_until_it_ends_though_nobody_has_reaped_it() {
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let watched = WatchedProcess::open(child.id()).unwrap();
+        assert!(watched.is_alive());
+
+        drop(child.stdin.take());
+        let left_as_zombie =
+            rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        let process = rustix::process::WaitId::Pid(Pid::from_child(&child));
+        rustix::process::waitid(process, left_as_zombie).unwrap();
+
+        assert!(!watched.is_alive());
+        child.wait().unwrap();
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod unit;
 mod unprivileged;
+mod user_mps;
 
 use std::ffi::CString;
 use std::os::fd::AsRawFd as _;
@@ -59,17 +60,22 @@ async fn stage_with(folder: &Path, settings: &str, set: impl FnOnce(&Path, &mut 
     std::fs::write(file("accounts"), ACCOUNTS).unwrap();
     let accounts = file("accounts").display().to_string();
     std::fs::write(file("agent.toml"), format!("accounts = \"{accounts}\"\n{settings}")).unwrap();
-    let agent = cluster.start_with(&data, |command| {
+    let agent = start_agent(&cluster, &data, set);
+    let session = cluster.welcome().await;
+    let place = Place::on(&session.gpu("A100"));
+    Stage { cluster, agent, session, place, extra: Vec::new() }
+}
+
+/// Starts the agent of a node whose jobs run as their submitters.
+fn start_agent(cluster: &Cluster, data: &Path, set: impl FnOnce(&Path, &mut Command)) -> Agent {
+    cluster.start_with(data, |command| {
         command
             .env("TESSERA_SIM_MIG", "off")
             .env("TESSERA_AGENT_RUN_AS", "submitter")
             .env("TESSERA_AGENT_ROOT_JOBS", "false")
-            .env("TESSERA_AGENT_CONFIG", file("agent.toml"));
+            .env("TESSERA_AGENT_CONFIG", cluster.folder.path().join("agent.toml"));
         set(cluster.folder.path(), command);
-    });
-    let session = cluster.welcome().await;
-    let place = Place::on(&session.gpu("A100"));
-    Stage { cluster, agent, session, place, extra: Vec::new() }
+    })
 }
 
 async fn stage() -> Stage {
@@ -686,12 +692,17 @@ async fn sharing_stage(settings: &str) -> Stage {
 
 /// Gives an agent the programs of shared slices.
 fn let_share(folder: &Path, command: &mut Command) {
-    let at = |name: &str| folder.join(name);
     for name in
         ["nvidia-cuda-mps-control", "tessera-sim-client", "tessera-sim-player", "libcuda.so.1"]
     {
-        std::fs::copy(built(&format!("stand-in/{name}")), at(name)).unwrap();
+        std::fs::copy(built(&format!("stand-in/{name}")), folder.join(name)).unwrap();
     }
+    name_programs(folder, command);
+}
+
+/// Names the programs of shared slices to an agent.
+fn name_programs(folder: &Path, command: &mut Command) {
+    let at = |name: &str| folder.join(name);
     let canary = format!("{} --mps --canary", at("tessera-sim-client").display());
     command
         .env("TESSERA_AGENT_MPS_CONTROL", at("nvidia-cuda-mps-control"))
@@ -782,22 +793,7 @@ async fn jobs_of_a_user_share_a_slice_by_mps_and_nobody_else_reaches_their_daemo
     let daemon = std::fs::read_to_string(pipes.join("nvidia-cuda-mps-control.pid")).unwrap();
     assert_eq!(owner(Path::new(&format!("/proc/{}", daemon.trim()))).0, ADA);
 
-    // Each attack that succeeds is named.
-    let (folder, mps) = (folder.display(), stage.agent.data.join("mps").display().to_string());
-    let (client, control) =
-        (stage.program("tessera-sim-client"), stage.program("nvidia-cuda-mps-control"));
-    let attack = format!(
-        "exec 2>/dev/null; export CUDA_MPS_PIPE_DIRECTORY={folder}/p CUDA_MPS_LOG_DIRECTORY={folder}/l; \
-         {client} --mps --canary >/dev/null && echo CONNECTED; \
-         echo get_server_list | {control} >/dev/null && echo COMMANDED; \
-         ls {folder}/p >/dev/null && echo LISTED; cat {folder}/l/*.log >/dev/null && echo READ; \
-         ls {mps} {folder} >/dev/null && echo FOLDERS; \
-         cat {folder}/sharers.json {folder}/start.out >/dev/null && echo NOTES; \
-         touch {folder}/new {mps}/new && echo MADE; echo done"
-    );
-    assert_eq!(stage.elsewhere("eve", &attack).await, "done\n");
-    // The same of their own user shows that the attack looked in the right place.
-    assert_eq!(stage.elsewhere("ada", &attack).await, "CONNECTED\nCOMMANDED\nLISTED\nREAD\ndone\n");
+    attack_daemon(&mut stage, &folder).await;
 
     // One ends by force, in the order that NVIDIA prescribes, and the other goes on.
     let (attempt, cause) = (two.attempt, StopCause::Cancel);
@@ -819,6 +815,25 @@ async fn jobs_of_a_user_share_a_slice_by_mps_and_nobody_else_reaches_their_daemo
     stage.session.send(ToAgent::Stop { epoch: 1, attempt, cause }).await;
     let record = stage.session.until_ended(attempt).await;
     assert_eq!(record.outcome, Outcome::Cancelled, "{record:?}");
+}
+
+/// Lets another user attack a daemon of ada's.
+async fn attack_daemon(stage: &mut Stage, folder: &Path) {
+    // Each attack that succeeds is named.
+    let (folder, mps) = (folder.display(), stage.agent.data.join("mps").display().to_string());
+    let (client, control) =
+        (stage.program("tessera-sim-client"), stage.program("nvidia-cuda-mps-control"));
+    let attack = format!(
+        "exec 2>/dev/null; export CUDA_MPS_PIPE_DIRECTORY={folder}/p CUDA_MPS_LOG_DIRECTORY={folder}/l; \
+         {client} --mps --canary >/dev/null && echo CONNECTED; \
+         echo get_server_list | {control} >/dev/null && echo COMMANDED; \
+         ls {folder}/p >/dev/null && echo LISTED; cat {folder}/l/*.log >/dev/null && echo READ; \
+         ls {mps} {folder} >/dev/null && echo FOLDERS; cat {folder}/sharers.json >/dev/null && echo NOTES; \
+         touch {folder}/new {mps}/new && echo MADE; echo done"
+    );
+    assert_eq!(stage.elsewhere("eve", &attack).await, "done\n");
+    // The same of their own user shows that the attack looked in the right place.
+    assert_eq!(stage.elsewhere("ada", &attack).await, "CONNECTED\nCOMMANDED\nLISTED\nREAD\ndone\n");
 }
 
 /// A folder for gate pages in memory, where every account may go.

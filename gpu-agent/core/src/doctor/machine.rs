@@ -37,6 +37,14 @@ pub(super) fn findings(facts: &MachineFacts) -> Vec<Finding> {
         }
     }));
     found.push(match &facts.mps_control {
+        Some(_) if facts.mps_refused => with_remedy(
+            "sharing",
+            FindingLevel::Warn,
+            "is not root, and tessera-launch starts no MPS for other accounts: jobs that request --share mps are \
+             not placed here",
+            "install tessera-launch of this release, and let worker in /etc/tessera/launch.conf name the program \
+             tessera-agent, which must be root's and writable for nobody else (docs/launching.md)",
+        ),
         Some(program) => ok("sharing", format!("slices can be shared: MPS is {program}")),
         None => with_remedy(
             "sharing",

@@ -82,6 +82,7 @@ fn every_finding_names_the_command_that_fixes_it() {
         ("disk warn", |m| m.data.as_mut().unwrap().free = Bytes::from_mib(1_000)),
         ("disk blocks", |m| m.data.as_mut().unwrap().free = Bytes::from_mib(1)),
         ("sharing warn", |m| m.mps_control = None),
+        ("sharing warn", |m| m.mps_refused = true),
         ("competing_services warn", |m| {
             m.competing_services = vec!["nvidia-mig-manager.service".to_owned()];
         }),
