@@ -146,7 +146,7 @@ pub struct ServeArgs {
     #[arg(long, env = "TESSERA_MEMORY_PREDICTION", value_name = "WHAT")]
     pub memory_prediction: Option<MemoryPrediction>,
     /// Which offline jobs an online job without a place sends back to the queue: off (none), checkpoint
-    /// (those that write a checkpoint when they are stopped) or requeue (others, too); the file's table
+    /// (those that write a checkpoint when they are stopped) or requeue (others, too). The file's table
     /// preemption has the limits [default: checkpoint].
     #[arg(long, env = "TESSERA_PREEMPTION", value_name = "WHICH")]
     pub preemption: Option<PreemptionMode>,

@@ -4,7 +4,7 @@ opens it, makes a notebook, runs a cell and shows the cell's output.
     with_jupyter.py FOLDER
 
 `tessera` is in PATH, with TESSERA_URL and TESSERA_TOKEN of the cluster. The Python that runs this has the packages
-jupyterlab and ipykernel, and chromium is in PATH. FOLDER gets a picture of the page.
+jupyterlab and ipykernel, and chromium is in PATH. FOLDER gets a screenshot of the page.
 """
 
 import base64

@@ -91,7 +91,7 @@ pub struct Simulate {
     #[arg(long, value_name = "WHO", value_parser = parse_sharing)]
     share: Option<SimulatedSharing>,
     /// Which offline jobs an online job without a place sends back to the queue: off (none), checkpoint (those
-    /// that can be stopped and continued) or requeue (others, too); by default as in --overheads
+    /// that can continue) or requeue (others, too); by default as in --overheads
     #[arg(long, value_name = "WHICH")]
     preemption: Option<PreemptionMode>,
     /// What the policies know of run times: known, learned (during the run, as a new controller

@@ -157,7 +157,7 @@ impl Bundle {
                 Part::Text(text) => clean(&text),
                 Part::Page(mut page) => {
                     change_texts(&mut page, &mut clean);
-                    // The name of a field says what is a secret, too.
+                    // The name of a field shows what is a secret, too.
                     self.redactor.clean(&pretty(&page))
                 }
             };

@@ -205,7 +205,7 @@ pub struct JobEventView {
     pub text: String,
 }
 
-/// A job's script.
+/// The script that a job runs, as its user submitted it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobScriptView {
     /// Its text as it was submitted.

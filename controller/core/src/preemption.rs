@@ -173,7 +173,7 @@ fn explain_to_sent_back(
     let rules = migrations.preemptions.rules;
     let (times, most) = (migrations.preemptions.times(live.job) + 1, rules.most_per_job);
     let work = match saves_work(live) {
-        true => "it is asked for a checkpoint, from which it continues",
+        true => "a checkpoint is requested, from which it continues",
         false => "it begins again from its start",
     };
     let protected = match times >= most {
@@ -181,8 +181,8 @@ fn explain_to_sent_back(
         false => format!(" of {most} times at most"),
     };
     let summary = format!(
-        "sent back to the queue for job {} of the class online: {work}; time {times}{protected}; it keeps its age, \
-         and neither its lost time nor its restart is charged; --no-requeue prevents this",
+        "sent back to the queue for job {} of the class online: {work}; time {times}{protected}. It keeps its age, \
+         and neither its lost time nor its restart is charged. --no-requeue prevents this",
         preemption.job
     );
     Explanation {

@@ -14,7 +14,7 @@ use crate::gangs;
 use crate::policy::{Policy, SliceManner};
 use crate::power::keep_below_cap;
 use crate::predictor::{Knowledge, Predictor};
-use crate::preemption::add_preemptions;
+use crate::preemption_search::add_preemptions;
 use crate::view::{ClusterView, GpuView, QueuedJob};
 use crate::working_state::WorkingState;
 

@@ -26,6 +26,7 @@ pub mod power;
 pub mod power_cap;
 pub mod predictor;
 pub mod preemption;
+pub mod preemption_search;
 pub mod record;
 pub mod request;
 mod round;

@@ -5,7 +5,7 @@
 //!
 //! - [`PreemptionRules::price`] decides whether a running job may be sent back, and what that costs. A job of the
 //!   same or a higher class never is. Without a checkpoint, a job is sent back only where the operator allows it.
-//! - [`add_preemptions`] runs at the end of a round. For an online job without a place it finds the GPU on which
+//! - [`crate::preemption_search::add_preemptions`] runs at the end of a round. For an online job without a place it finds the GPU on which
 //!   the least work is lost. A job that could start without it sends nobody away.
 //!
 //! **No thrashing.** A job is sent back at most [`PreemptionRules::most_per_job`] times, and not within
@@ -19,16 +19,12 @@
 //! Source of the classes: MMK. Source of the order (the least lost work first): chosen, as in Slurm's `PreemptMode`
 //! with checkpoints before requeues.
 
-mod search;
-
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::{GangMember, JobId, Millis};
 
 use crate::decision::JobPlacement;
-
-pub use search::add_preemptions;
 
 /// What online jobs may do to offline jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,8 +9,8 @@
 //!
 //! Nothing here depends on bandwidth, as MIG's slices have it in proportion to their multiprocessors: a load counts
 //! whichever of them is scarce. One rule is not fitted: two jobs that each use a fifth of a GPU's bandwidth or more
-//! count as if each filled the instance (rule 1 of Villarrubia et al., arXiv 2604.22430, which holds on its A100
-//! too). The public measurements have no such pair.
+//! count as if each filled the instance. It is rule 1 of Villarrubia et al. (arXiv 2604.22430), and holds on the study's
+//! A100 too. The public measurements have no such pair.
 //!
 //! [`ContentionModel::A100`] is fitted on ParvaGPU's measurements ([`public`]) by [`fit()`](fit::fit). Each prediction
 //! has an interval for nine of ten tasks that the fit has not seen.
@@ -69,8 +69,8 @@ const TRANSFERRED: u16 = 2;
 pub struct ContentionModel {
     /// The exponent `p`, in hundredths: how far the work of host and device overlaps.
     pub exponent: u16,
-    /// The load of a job that is as fast on the smallest slice as on the next one, in thousandths: its speeds say only
-    /// that it lies between 0 and 1.
+    /// The load of a job that is as fast on the smallest slice as on the next one, in thousandths. Its
+    /// speeds show only that the load lies between 0 and 1.
     pub unseen_load: u16,
     /// Half of the interval of a speed's logarithm, in thousandths, by the regime of the job's load.
     pub margins: [u16; 3],

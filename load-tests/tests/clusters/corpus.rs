@@ -174,7 +174,7 @@ fn whole_scripts_do_what_they_did_under_slurm() {
     let path = std::env::var("PATH").unwrap_or_default();
     let beside = |words: &[&std::ffi::OsStr]| {
         let ran = Command::new("/usr/bin/python3")
-            .arg(corpus.join("beside.py"))
+            .arg(corpus.join("whole_scripts.py"))
             .args(words)
             .env("PATH", format!("{}:{path}", rig.folder.join("links").display()))
             .env("TESSERA_URL", rig.cluster.url())

@@ -1,4 +1,4 @@
-//! Slurm's commands beside `sbatch`, `squeue` and `srun`, called as scripts and users call them.
+//! Slurm's commands other than `sbatch`, `squeue` and `srun`, called as scripts and users call them.
 
 use std::fs;
 use std::path::PathBuf;

@@ -15,7 +15,7 @@ use tessera_load_tests::programs::programs;
 
 use super::tools::run;
 
-/// Settings with users, of whom two never submit.
+/// Settings with users. Two of them never submit.
 const SETTINGS: &str = "\
 operators = [\"dora\", \"@gpu-heads\"]
 [quotas]

@@ -297,7 +297,7 @@ fn packages_live_in_a_fresh_system_from_installation_to_purge() {
     match std::env::var("TESSERA_UBUNTU_MIRROR").ok() {
         Some(mirror) => systems.extend(["noble", "resolute"].map(|s| (s, Some(mirror.clone())))),
         None => {
-            skip("TESSERA_UBUNTU_MIRROR names no archive: packages are not installed on Ubuntu")
+            skip("TESSERA_UBUNTU_MIRROR names no archive: packages are not installed on Ubuntu");
         }
     }
     for (suite, mirror) in systems {

@@ -11,7 +11,7 @@ use crate::failure::CommandFailure;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProcess {
     pub pid: u32,
-    /// The job.
+    /// Number of the job that started it.
     pub job: u64,
     /// The step; `None` for the script.
     pub step: Option<u32>,

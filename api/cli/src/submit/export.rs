@@ -170,7 +170,7 @@ fn can_be_set(name: &str) -> bool {
         && plain.unwrap_or(name).chars().all(|c| c.is_ascii_alphanumeric() || "_-:.".contains(c))
 }
 
-/// Variables that only a terminal or the module command itself reads, which makes them anew.
+/// Variables that only a terminal or the module command itself reads.
 const LEAST_NEEDED: &[&str] = &["LS_COLORS", "LESSOPEN", "LESSCLOSE", "_ModuleTable", "__LMOD"];
 
 /// Leaves out the largest variables that finding programs doesn't need, until the rest fits. What a job needs least goes

@@ -289,7 +289,7 @@ impl JobOptions {
     }
 }
 
-/// Returns the variables about where and by whom a job is submitted.
+/// Returns the variables about where a job is submitted, and by which user.
 pub(super) fn submit_variables(
     around: &SubmitContext,
     request: &SubmitRequest,

@@ -17,7 +17,7 @@ const FILES: [(&str, &str); 6] = [
     ("/proc/loadavg", "local/loadavg.txt"),
 ];
 
-/// What is asked about units.
+/// The properties of units that the bundle has.
 const UNIT_PROPERTIES: &str = "--property=Id,LoadState,ActiveState,SubState,StatusText,Result,NRestarts,\
      ActiveEnterTimestamp,MemoryCurrent,TasksCurrent,DropInPaths,NeedDaemonReload";
 
@@ -107,7 +107,7 @@ pub fn accounts() -> String {
     output_of("getent", &["passwd"]).unwrap_or_default()
 }
 
-/// Returns the names of whoever runs this.
+/// Returns the names of the user who runs this.
 pub fn own_names() -> impl Iterator<Item = String> {
     ["USER", "LOGNAME", "SUDO_USER"].into_iter().filter_map(|name| std::env::var(name).ok())
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Fields of pages and of logs that hold a user's name.
 const USER_FIELDS: [&str; 5] = ["user", "principal", "by", "requested_by", "submitted_by"];
-/// Names that say nothing about a person.
+/// Names that stand for no person.
 const SERVICES: [&str; 7] = ["", "-", "*", "root", "nobody", "tessera", "tessera-agent"];
 /// Numbers of the accounts of people. Those above belong to services that systemd starts.
 const PEOPLE: std::ops::Range<u32> = 1_000..61_184;
@@ -143,7 +143,7 @@ impl KnownNames {
         }
     }
 
-    /// Gives each name its pseudonym. The order of the numbers comes from `salt` and says nothing about the names.
+    /// Gives each name its pseudonym. The order of the numbers comes from `salt` and reveals nothing about the names.
     pub fn pseudonyms(self, salt: &impl BuildHasher) -> Pseudonyms {
         let services = self.services;
         let is_service = |name: &str| SERVICES.contains(&name) || services.contains(name);

@@ -10,7 +10,7 @@ pub enum PreemptionRow {
     Requested(Box<RequestedPreemption>),
     /// The attempt ended.
     Ended {
-        /// The attempt.
+        /// The attempt that was requested to end.
         attempt: AttemptId,
         /// How the pre-emption ended.
         outcome: PreemptionOutcome,
@@ -31,7 +31,7 @@ pub enum PreemptionRow {
 pub struct RequestedPreemption {
     /// The job that is sent back.
     pub job: JobId,
-    /// Its attempt.
+    /// The attempt that is requested to end.
     pub attempt: AttemptId,
     /// The job that gets the place.
     pub by: JobId,
@@ -85,9 +85,9 @@ pub struct OpenPreemption {
 /// An unfinished job that was sent back before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentBackJob {
-    /// The job.
+    /// The job, which waits or runs again.
     pub job: JobId,
-    /// How often.
+    /// How often it was sent back.
     pub times: u32,
     /// The job that got its place last.
     pub by: JobId,

@@ -256,7 +256,7 @@ fn a_quota_is_kept() {
     assert_eq!(preemptions(&decisions).len(), 1, "{decisions:?}");
 }
 
-/// Facts that must be asked only about the right jobs.
+/// Facts that a policy may request only about the right jobs.
 #[derive(Debug)]
 struct Watchful<'k>(&'k KnownJobs, &'k BTreeSet<JobId>);
 

@@ -22,9 +22,9 @@ const UNSEEN_LOAD_STEP: u16 = 10;
 /// A measured speed next to copies of the same task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CopiesRow<'d> {
-    /// The model.
+    /// Name of the inference model that was measured.
     pub model: &'d str,
-    /// Its family.
+    /// Name of the family of such models.
     pub family: &'d str,
     /// Requests in one batch. A task is a model with a batch.
     pub batch: u32,

@@ -11,7 +11,7 @@ const HEADER: &str = "model,mig_slices,batch,mps_procs,throughput_req_s,latency_
 /// Processes of one model and batch on one instance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MpsRow<'d> {
-    /// The model.
+    /// Name of the inference model that was measured.
     pub model: &'d str,
     /// The instance's compute slices.
     pub slices: u8,

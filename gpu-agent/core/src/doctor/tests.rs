@@ -68,7 +68,7 @@ fn a_healthy_machine_has_no_findings() {
 #[test]
 fn every_finding_names_the_command_that_fixes_it() {
     type Change = fn(&mut MachineFacts);
-    let cases: [(&str, Change); 15] = [
+    let cases: [(&str, Change); 16] = [
         ("kernel_modules blocks", |m| m.nouveau = true),
         ("cgroups warn", |m| m.cgroup2 = false),
         ("limits warn", |m| m.isolation_gaps = [IsolationGap::MemoryLimit].into()),

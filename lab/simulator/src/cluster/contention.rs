@@ -1,7 +1,7 @@
 //! The co-execution study's model of how jobs that share a GPU slow each other, with two resources.
 //!
 //! Calibrated, not derived. Four constants fit the printed pairs of the study on an A30
-//! (Villarrubia et al., arXiv 2604.22430, tables 2 and 5 and figure 12), and the model reproduces
+//! (Villarrubia et al., arXiv 2604.22430, tables 2 and 5 and figure 12). The model reproduces
 //! its rules (`tests/coexec`). A job is described by the busy parts of the SMs and of the memory
 //! bandwidth when it is alone on the GPU. On an A100 its term of bandwidth is wrong, so simulations take it for A30s
 //! only ([`super::sharing`]).

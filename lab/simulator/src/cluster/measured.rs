@@ -1,8 +1,8 @@
 //! How jobs that share an instance under MPS slow each other, as it was measured: what happens in a simulation.
 //!
 //! Policies predict by another model ([`tessera_predict::contention`]). This one has no formula for the losses. Its
-//! table holds how far the measured speeds are below (or above) what an instance without any loss would give: all of
-//! it, or its equal parts where the loads add up to more than it has. A simulated job is somewhere between the best
+//! table holds how far the measured speeds are below (or above) what an instance without any loss would give. That is
+//! all of it, or equal parts of it where the loads add up to more than it has. A simulated job is somewhere between the best
 //! and the worst measured job of its load, and stays there whatever its co-runners are. Policies do not know where.
 //!
 //! A load is measured here by the largest total throughput of several processes, and not by speeds alone on several

@@ -3,9 +3,8 @@
 use tessera_model::Millis;
 use tessera_model::number::clamped;
 use tessera_placement::policy::session::LOOK_AT_MAX;
-use tessera_placement::preemption::{
-    Preemption, PreemptionMode, PreemptionPrice, RunningJob, add_preemptions,
-};
+use tessera_placement::preemption::{Preemption, PreemptionMode, PreemptionPrice, RunningJob};
+use tessera_placement::preemption_search::add_preemptions;
 use tessera_placement::{Decision, QueuedJob};
 
 use super::{SimulationError, SimulationRun, TaskPhase, forecast, gangs, index, placing};

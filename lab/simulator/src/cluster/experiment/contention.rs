@@ -22,7 +22,7 @@ const ID: &str = "CONTENTION";
 const FRESH: std::ops::RangeInclusive<u64> = 701..=710;
 
 /// How many tasks a forest learns from, and how many runs each has: MMK's 1,400 measurements, of many tasks or of few.
-const TAUGHT: [(u64, u64); 2] = [(1_400, 1), (70, 20)];
+const TRAINING_TASKS: [(u64, u64); 2] = [(1_400, 1), (70, 20)];
 
 /// Why language models are not in their intervals often enough.
 const ONE_FAMILY: &str = "the only family of language models: its processes wait for their host between kernels, and no other \
@@ -38,7 +38,7 @@ pub(super) fn contention() -> Vec<Finding> {
     findings.extend(held_out(&rows));
     findings.extend(others(&rows));
     findings.push(a30_pairs());
-    findings.extend(TAUGHT.into_iter().flat_map(|(tasks, each)| learned(tasks, each)));
+    findings.extend(TRAINING_TASKS.into_iter().flat_map(|(tasks, each)| learned(tasks, each)));
     findings
 }
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use tessera_model::spec::GpuRequest;
 use tessera_model::{GpuId, JobId, Millis};
 
-use super::{Preemption, PreemptionPrice};
 use crate::decision::{Decision, Explanation, JobPlacement};
 use crate::fair::Quotas;
 use crate::policy::{Exclusive, Policy, SchemeB, SliceManner, StaticLayout};
 use crate::power::keep_below_cap;
 use crate::predictor::Knowledge;
+use crate::preemption::{Preemption, PreemptionPrice};
 use crate::view::{ClusterView, GpuView, InstanceState, InstanceView, QueuedJob};
 
 /// The most waiting jobs for which one round sends others back. Chosen to limit the duration of a round.
@@ -389,7 +389,7 @@ impl PreemptionSearch<'_> {
             gpus => format!(", the least on {gpus} GPUs"),
         };
         let summary = format!(
-            "no place is free for this online job, so offline jobs on GPU {} of node {} are sent back to the \
+            "no place is free for this online job. Offline jobs on GPU {} of node {} are sent back to the \
              queue for it ({}): {work}, and lose about {} s{others}",
             gpu.index,
             gpu.node,

@@ -1,8 +1,8 @@
 """Runs the scripts of a folder under the `sbatch` that is first in PATH, and notes what each of them did; or compares
 two such records.
 
-    beside.py record SCRIPTS OUT.json [--only NAME,NAME] [--within SECONDS]
-    beside.py compare OF-SLURM.json OF-TESSERA.json
+    whole_scripts.py record SCRIPTS OUT.json [--only NAME,NAME] [--within SECONDS]
+    whole_scripts.py compare OF-SLURM.json OF-TESSERA.json
 
 Programs such as python and torchrun are replaced by one that notes its arguments and its environment. A script may name
 how it is called: `#RUN OPTIONS SCRIPT ARGUMENTS`, `#ENV NAME=VALUE`, and `#PREPARE LINE-OF-SHELL` before it. Numbers of
@@ -144,7 +144,7 @@ def record(given):
         files = [plain(str(p.relative_to(folder))) for p in folder.rglob("*") if p.is_file() and "bin" not in p.parts[-2:-1]]
         record[name] = {
             "code": child.returncode,
-            "said": plain(out),
+            "printed": plain(out),
             "errors": plain(errors.replace(str(root), "FOLDER")),
             "ends": sorted(
                 f"{f.get('JobName')} {f.get('JobState')} {f.get('ExitCode')} {limit(f)}" for f in own.values()
@@ -206,7 +206,7 @@ def absent_variables():
 
 
 def is_known(script, variable, values, absent):
-    """Whether a difference between variables is one that users are told of."""
+    """Whether a difference between variables is documented for users."""
     one, other = values
     if variable in absent and other is None:
         return True
@@ -238,7 +238,7 @@ def compare(given):
         if other is None:
             continue
         problems = []
-        if (one["code"], one["said"]) != (other["code"], other["said"]):
+        if (one["code"], one["printed"]) != (other["code"], other["printed"]):
             problems.append(f"sbatch: {one['code']} {one['said']!r}, here {other['code']} {other['said']!r} {other['errors'].strip()!r}")
         for part in ("ends", "files"):
             if one[part] != other[part]:
