@@ -608,6 +608,12 @@ class JobRecords(TypedDict):
     truncated: bool
 
 
+class JobScriptView(TypedDict):
+    """The script that a job runs, as its user submitted it."""
+
+    script: str
+
+
 class JobSeries(TypedDict):
     """A job's time series."""
 
@@ -1602,10 +1608,15 @@ class Api:
 
     def requeue_job(self, job: Union[str, int]) -> JobView:
         """Ends a running job's attempt, and puts the job back into the queue: `SIGTERM` and,
-        after its grace period, `SIGKILL`. It keeps its number, and uses none of its retries.
-        An array's number alone addresses all of its running tasks.
+        after its grace period, `SIGKILL`. A job that has ended is put back into the queue,
+        too. It keeps its number, and uses none of its retries. An array's number alone
+        addresses all of its unfinished tasks, or, if there are none, all that have ended.
         """
         return self._call("POST", f"/v1/jobs/{self._segment(job)}/requeue")
+
+    def get_job_script(self, job: Union[str, int]) -> JobScriptView:
+        """Returns the script of a job as it was submitted, so that it can be run again as it was."""
+        return self._call("GET", f"/v1/jobs/{self._segment(job)}/script")
 
     def get_job_series(self, job: Union[str, int], *, since_secs: Optional[int] = None, points: Optional[int] = None) -> JobSeries:
         """Returns a job's figures over time, attempt by attempt. They are kept until an hour
