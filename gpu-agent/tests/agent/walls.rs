@@ -117,7 +117,7 @@ async fn a_job_runs_as_its_submitter_with_no_rights_beyond() {
     let mut stage = stage().await;
     let line = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; umask; \
                 grep -E '^(CapEff|CapBnd|NoNewPrivs|SigBlk|SigIgn)' /proc/self/status; \
-                ls /proc/self/fd | wc -l; touch here; ls -ln here script | cut -d' ' -f3";
+                ls /proc/self/fd | wc -l; touch here; ls -ln here slurm_script | cut -d' ' -f3";
     let mut order = stage.of("ada", "");
     order.run.program = JobProgram::Script(format!("#!/bin/sh\n{line}\n"));
 

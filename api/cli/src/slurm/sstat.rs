@@ -2,6 +2,7 @@
 
 use clap::{ArgAction, Parser};
 use tessera_api_types::{JobRecord, RecordFilter, SessionOpening};
+use tessera_model::number::clamped;
 use tessera_model::{JobId, JobRef};
 
 use super::lists::{ListColumn, ListSeparator, ListStyle, choose, draw, left, right};
@@ -208,7 +209,7 @@ fn row(step: &str, nodes: &[OnNode]) -> Vec<String> {
         .iter()
         .flat_map(|on| on.used.tasks.iter().map(|(rank, used)| (on.node.as_str(), *rank, *used)))
         .collect();
-    let count = u64::try_from(tasks.len()).unwrap_or(u64::MAX).max(1);
+    let count = clamped::<u64>(tasks.len()).max(1);
     let greatest = |of: fn(&TaskUse) -> u64| {
         let found = tasks.iter().max_by_key(|(_, rank, used)| (of(used), std::cmp::Reverse(*rank)));
         found.map_or((0, String::new(), String::new()), |(node, rank, used)| {
