@@ -239,7 +239,7 @@ def compare(given):
             continue
         problems = []
         if (one["code"], one["printed"]) != (other["code"], other["printed"]):
-            problems.append(f"sbatch: {one['code']} {one['said']!r}, here {other['code']} {other['said']!r} {other['errors'].strip()!r}")
+            problems.append(f"sbatch: {one['code']} {one['printed']!r}, here {other['code']} {other['printed']!r} {other['errors'].strip()!r}")
         for part in ("ends", "files"):
             if one[part] != other[part]:
                 problems.append(f"{part}: {one[part]}, here {other[part]}")

@@ -188,17 +188,13 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
 
 /// The faults stop: needed machines get their GPUs back, and foreign processes end.
 fn heal(world: &mut World, gpus: Vec<Vec<GpuReport>>) {
-    let needs_all = world
-        .store
-        .jobs
-        .values()
-        .any(|job| !job.state.is_final() && (job.gang.is_some() || job.own.at_least.is_some()));
+    let has_gang = world.store.jobs.values().any(|job| job.gang.is_some() && !job.state.is_final());
     for (node, gpus) in gpus.into_iter().enumerate() {
         let machine = &world.machines[node];
-        // The first machine can take every job that is alone and has not run out of memory. A gang may need
-        // several machines. A job may have learned, on any machine, to need a size that only others have, and
-        // waits for it. Otherwise lost GPUs of the other machines stay lost.
-        let same = (node > 0 && !needs_all)
+        // The first machine can take every job outside of gangs. A gang may have learned to need
+        // the largest size on several machines, and waits for them. Otherwise lost GPUs of the
+        // other machines stay lost.
+        let same = (node > 0 && !has_gang)
             || machine.gpus.len() == gpus.len()
                 && machine.gpus.iter().zip(&gpus).all(|(now, before)| now.mig == before.mig);
         if !same {

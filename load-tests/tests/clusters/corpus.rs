@@ -162,9 +162,15 @@ const UNLIKE: &[(&str, &str)] = &[
 ];
 
 /// Whole scripts do what `slurm-22.05.json` recorded of them under Slurm 22.05: the same calls of programs with the same
-/// arguments and variables, the same ends and the same files.
+/// arguments and variables, the same ends and the same files. It takes minutes, and the scripts compete for the nodes.
 #[test]
 fn whole_scripts_do_what_they_did_under_slurm() {
+    if std::env::var_os("TESSERA_LONG_TESTS").is_none() {
+        eprintln!(
+            "SKIPPED: whole scripts next to Slurm's record take minutes; run ./x test --long"
+        );
+        return;
+    }
     let rig = Rig::new();
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let record = match std::env::var_os("TESSERA_CORPUS_RECORD") {

@@ -303,8 +303,12 @@ fn job_id(line: &Line) -> String {
 
 fn state(line: &Line) -> SlurmState {
     match &line.run {
-        // An earlier run ended, and the job goes on.
-        Some(run) if line.job.record.attempts > run.number => SlurmState::of_end(&run.state),
+        // An earlier run ended, and the job goes on or waits again.
+        Some(run)
+            if line.job.record.attempts > run.number || line.job.state == SlurmState::Pending =>
+        {
+            SlurmState::of_end(&run.state)
+        }
         Some(run) if line.batch => SlurmState::of_end(&run.state),
         _ => line.job.state.accounted(),
     }

@@ -173,7 +173,7 @@ impl ReceiveFile {
             false => self.target.clone(),
         };
         if path.exists() && !self.force {
-            return Err(io::ErrorKind::AlreadyExists.into());
+            return Err(rustix::io::Errno::EXIST.into());
         }
         // A reader never sees a part of it, and a program that runs from it goes on with the old one.
         let part = path.with_file_name(format!(

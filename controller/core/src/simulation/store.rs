@@ -410,6 +410,7 @@ impl Store {
             transitions::WaitingJobChange::RunAgain => {
                 job.state = JobState::Queued;
                 (job.charged, job.uncharged, job.done) = (0, 0, 0);
+                job.own = OwnMemory { events: 0, at_least: None, ..job.own };
                 job.again += 1;
             }
             transitions::WaitingJobChange::Share(sm) => job.reshare(*sm),

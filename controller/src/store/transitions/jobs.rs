@@ -113,7 +113,8 @@ pub async fn change_shares(
 
 /// Carries out users' commands on waiting jobs. Returns the jobs that changed with their new states:
 /// a job in another state, or none at all, is left out. A job that has ended takes only the command to run again, with
-/// all of its retries. A release resets the count of ends that were
+/// all of its retries, and all sizes are open to it again. Otherwise one that failed on the largest slice would wait
+/// forever. A release resets the count of ends that were
 /// not the job's fault, since its user looked at it.
 ///
 /// # Errors
@@ -143,6 +144,8 @@ pub async fn command_waiting_jobs(
                                   ELSE COALESCE(jobs.updates, '{}') || u.updates END,
                    done_ppm = CASE WHEN u.again THEN 0 ELSE jobs.done_ppm END,
                    charged = CASE WHEN u.again THEN 0 ELSE jobs.charged END,
+                   out_of_memory = CASE WHEN u.again THEN 0 ELSE jobs.out_of_memory END,
+                   memory_estimate = CASE WHEN u.again THEN NULL ELSE jobs.memory_estimate END,
                    uncharged = CASE WHEN u.again OR (jobs.state = 'held' AND u.to_state = 'queued')
                                     THEN 0 ELSE jobs.uncharged END,
                    ended_at = CASE WHEN u.to_state = 'cancelled' THEN now() END
