@@ -58,7 +58,7 @@ pub fn read_mps_rows(text: &str) -> Result<Vec<MpsRow<'_>>, MpsRowError> {
     let mut seen = BTreeSet::new();
     let mut rows = Vec::new();
     for (line, text) in (2..).zip(lines) {
-        let row = read_row(text).map_err(|cell| MpsRowError::Cell { line, cell })?;
+        let row = read_row(line, text)?;
         if !seen.insert((row.model, row.slices, row.batch, row.processes)) {
             return Err(MpsRowError::Repeated { line });
         }
@@ -67,25 +67,26 @@ pub fn read_mps_rows(text: &str) -> Result<Vec<MpsRow<'_>>, MpsRowError> {
     Ok(rows)
 }
 
-/// Reads a line, or returns the first cell that is wrong.
-fn read_row(line: &str) -> Result<MpsRow<'_>, &'static str> {
-    let mut cells = line.split(',');
-    let mut next = |name| cells.next().filter(|cell| !cell.is_empty()).ok_or(name);
+/// Reads the line with this number; an error names the first cell that is wrong.
+fn read_row(line: usize, text: &str) -> Result<MpsRow<'_>, MpsRowError> {
+    let wrong = |cell| MpsRowError::Cell { line, cell };
+    let mut cells = text.split(',');
+    let mut next = |name| cells.next().filter(|cell| !cell.is_empty()).ok_or(wrong(name));
     let row = MpsRow {
         model: next("model")?,
-        slices: next("mig_slices")?.parse().map_err(|_| "mig_slices")?,
-        batch: next("batch")?.parse().map_err(|_| "batch")?,
-        processes: next("mps_procs")?.parse().map_err(|_| "mps_procs")?,
-        rate: next("throughput_req_s")?.parse().map_err(|_| "throughput_req_s")?,
+        slices: next("mig_slices")?.parse().map_err(|_| wrong("mig_slices"))?,
+        batch: next("batch")?.parse().map_err(|_| wrong("batch"))?,
+        processes: next("mps_procs")?.parse().map_err(|_| wrong("mps_procs"))?,
+        rate: next("throughput_req_s")?.parse().map_err(|_| wrong("throughput_req_s"))?,
     };
-    next("latency_s")?.parse::<f64>().map_err(|_| "latency_s")?;
+    next("latency_s")?.parse::<f64>().map_err(|_| wrong("latency_s"))?;
     match row {
-        _ if next("").is_ok() => Err("the end of the line"),
-        MpsRow { slices: 0 | 8.., .. } => Err("mig_slices"),
-        MpsRow { batch: 0, .. } => Err("batch"),
-        MpsRow { processes: 0, .. } => Err("mps_procs"),
+        _ if next("").is_ok() => Err(wrong("the end of the line")),
+        MpsRow { slices: 0 | 8.., .. } => Err(wrong("mig_slices")),
+        MpsRow { batch: 0, .. } => Err(wrong("batch")),
+        MpsRow { processes: 0, .. } => Err(wrong("mps_procs")),
         row if row.rate.is_finite() && row.rate > 0.0 => Ok(row),
-        _ => Err("throughput_req_s"),
+        _ => Err(wrong("throughput_req_s")),
     }
 }
 

@@ -234,7 +234,7 @@ fn a_recovery_action_is_told_by_its_field() {
     rig.node.set_faults("gpu=0 recovery=1").unwrap();
 
     assert_eq!(read(230), (0, 1));
-    assert_eq!(read(186), (0, 32_000));
+    assert_eq!(read(186), (0, 50_000));
     assert_eq!(read(1).0, 3, "not supported, told by the value's own code");
 }
 
