@@ -2,11 +2,13 @@
 //! slightly different clusters.
 
 use crate::answers::{Alternative, ExpectedStart};
+use crate::cluster_part::{ClusterPart, without_jobs};
 use crate::duration::duration_text;
 use crate::forecast::ClusterForecast;
 use crate::memory_requests::memory_needed;
 use crate::state::ClusterState;
 use crate::state::queue::QueuePosition;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use tessera_model::mig::Profile;
 use tessera_model::spec::{GpuRequest, Priority, QueueRank};
@@ -22,6 +24,9 @@ const SMALLER_MAX: usize = 3;
 /// Maximum number of running jobs whose single end is tried: each trial is a round of the policy.
 const ENDS_MAX: usize = 12;
 
+/// In a large cluster: how many ends are tried first, since fewer GPUs take part then. Chosen.
+const TRIED_ENDS: [usize; 6] = [1, 4, 16, 64, 256, 1_024];
+
 /// Maximum number of GPUs with shared slices that are tried: each trial is a round of the policy.
 const SHARED_MAX: usize = 8;
 
@@ -29,13 +34,15 @@ const SHARED_MAX: usize = 8;
 const ANSWERS_MAX: usize = 3;
 
 /// A waiting job with its queue position and the current cluster.
-struct StartQuestion<'q> {
+pub(crate) struct StartQuestion<'q> {
     cluster: &'q ClusterState,
     line: &'q QueuePosition,
     job: &'q QueuedJob,
-    view: ClusterView,
-    now: Millis,
-    forecast: ClusterForecast<'q>,
+    pub(crate) view: ClusterView,
+    pub(crate) forecast: ClusterForecast<'q>,
+    /// The running jobs by their expected end, the soonest first; jobs without one are last.
+    ends: Vec<(Option<Millis>, JobId)>,
+    pub(crate) part: ClusterPart,
 }
 
 /// When and where a waiting job starts, as far as that can be predicted.
@@ -111,26 +118,30 @@ pub(crate) fn start_placement(decision: Decision, job: JobId) -> Option<JobPlace
     }
 }
 
-/// Returns the cluster as it would be without some jobs.
-pub(crate) fn without_jobs(view: &ClusterView, gone: &BTreeSet<JobId>) -> ClusterView {
-    let mut view = view.clone();
-    for instance in view.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances) {
-        let empty = match &mut instance.state {
-            InstanceState::Taken { job } => gone.contains(job),
-            InstanceState::Shared(tenancy) => {
-                tenancy.sharers.retain(|(job, _)| !gone.contains(job));
-                tenancy.sharers.is_empty()
-            }
-            _ => false,
-        };
-        if empty {
-            instance.state = InstanceState::Idle;
+impl<'q> StartQuestion<'q> {
+    pub(crate) fn new(
+        cluster: &'q ClusterState,
+        line: &'q QueuePosition,
+        job: &'q QueuedJob,
+        now: Millis,
+    ) -> Self {
+        let view = cluster.view(now);
+        let ends = cluster.expected_ends(now);
+        let part = ClusterPart::of(&view, &ends);
+        let forecast = ClusterForecast::new(cluster, now);
+        Self { cluster, line, job, view, forecast, ends, part }
+    }
+
+    /// Returns the cluster as it would be without some jobs. Of a large cluster it is the part in which the job
+    /// might start then.
+    fn without(&self, gone: &BTreeSet<JobId>) -> Cow<'_, ClusterView> {
+        match self.part.select(&self.view, gone) {
+            None if gone.is_empty() => Cow::Borrowed(&self.view),
+            None => Cow::Owned(without_jobs(&self.view, gone)),
+            Some(part) => Cow::Owned(without_jobs(&part, gone)),
         }
     }
-    view
-}
 
-impl StartQuestion<'_> {
     /// Tries whether a gang of fewer processes would start at once.
     fn try_smaller_gang(&self) -> Option<Alternative> {
         let member = self.job.gang?;
@@ -184,8 +195,7 @@ impl StartQuestion<'_> {
         let one = |memory: &Bytes| {
             let gpu = GpuRequest::Memory(*memory);
             let smaller = QueuedJob { gpu, ..self.job.clone() };
-            let place =
-                self.cluster.place_in_order(self.line, &smaller, &self.view, &self.forecast)?;
+            let place = self.place_in_order(&smaller, &self.without(&BTreeSet::new()))?;
             let effect = format!("would start now on {}", self.cluster.placement_text(&place));
             Some(Alternative { change: format!("it requested {memory} of GPU memory"), effect })
         };
@@ -222,11 +232,10 @@ impl StartQuestion<'_> {
     /// Finds the running jobs of which a single end would start it.
     fn try_single_ends(&self) -> Vec<Alternative> {
         let one = |(ends, running): &(Option<Millis>, JobId)| {
-            let changed = without_jobs(&self.view, &BTreeSet::from([*running]));
+            let changed = self.without(&BTreeSet::from([*running]));
             // This is cheap compared with the whole queue, and most ends don't help the job.
-            self.cluster.place_alone(self.job, &changed, &self.forecast)?;
-            let place =
-                self.cluster.place_in_order(self.line, self.job, &changed, &self.forecast)?;
+            self.place_alone(&changed)?;
+            let place = self.place_in_order(self.job, &changed)?;
             let change = match ends {
                 Some(left) => format!("job {running} ended (expected in {})", duration_text(*left)),
                 None => format!("job {running} ended (its end is not known)"),
@@ -234,40 +243,97 @@ impl StartQuestion<'_> {
             let effect = format!("would start on {}", self.cluster.placement_text(&place));
             Some(Alternative { change, effect })
         };
-        let ends = self.cluster.expected_ends(self.now);
-        ends.iter().take(ENDS_MAX).filter_map(one).take(ANSWERS_MAX).collect()
+        self.ends.iter().take(ENDS_MAX).filter_map(one).take(ANSWERS_MAX).collect()
     }
 
-    fn place_behind<'q>(
+    fn place_behind<'o>(
         &self,
-        others: impl Iterator<Item = &'q QueuedJob>,
-        own: &'q [QueuedJob],
+        others: impl Iterator<Item = &'o QueuedJob>,
+        own: &'o [QueuedJob],
         job: JobId,
     ) -> Option<JobPlacement> {
-        self.cluster.place_behind(others, own, job, &self.view, &self.forecast)
+        let view = self.without(&BTreeSet::new());
+        self.cluster.place_behind(others, own, job, &view, &self.forecast)
+    }
+
+    /// Returns where the job would start if it were alone in the queue.
+    fn place_alone(&self, view: &ClusterView) -> Option<JobPlacement> {
+        self.cluster.place_alone(self.job, view, &self.forecast)
+    }
+
+    /// Returns where the job, or a variant of it, would start after all jobs ahead of it.
+    fn place_in_order(&self, job: &QueuedJob, view: &ClusterView) -> Option<JobPlacement> {
+        let own = self.cluster.queue.with_gang(job);
+        let ahead = self.cluster.queue.ahead(self.line);
+        self.cluster.place_behind(ahead, &own, job.id, view, &self.forecast)
+    }
+
+    /// Returns the changes that would start the job now, with the jobs ahead of it served first.
+    pub(crate) fn find_alternatives(&self) -> Vec<Alternative> {
+        let alone =
+            [self.try_smaller_request(), self.try_first_priority(), self.try_smaller_gang()];
+        alone.into_iter().flatten().chain(self.try_single_ends()).collect()
+    }
+
+    /// Predicts when and where the job starts: after the jobs ahead of it, as running jobs end.
+    pub(crate) fn find_start(&self) -> StartForecast {
+        let known: Vec<(Millis, JobId)> =
+            self.ends.iter().filter_map(|(ends, job)| Some(((*ends)?, *job))).collect();
+        let place_after = |many: usize| {
+            let gone: BTreeSet<JobId> = known.iter().take(many).map(|(_, job)| *job).collect();
+            self.place_in_order(self.job, &self.without(&gone))
+        };
+        if let Some(place) = place_after(0) {
+            return StartForecast::Now { place };
+        }
+        // If the job starts after some ends, it also starts after more ends. In a large cluster it is cheap to try
+        // few of them.
+        let tried = if self.part.is_all() { &[][..] } else { &TRIED_ENDS };
+        let tried = tried.iter().copied().filter(|many| *many < known.len());
+        let mut few = 0;
+        let mut found = None;
+        for many in tried.chain([known.len()]) {
+            found = place_after(many).map(|place| (many, place));
+            if found.is_some() {
+                break;
+            }
+            few = many;
+        }
+        let Some((mut enough, mut place)) = found else {
+            return StartForecast::Unknown { text: self.why_unknown(known.len()) };
+        };
+        while enough - few > self.part.precision(enough) {
+            let middle = few.midpoint(enough);
+            match place_after(middle) {
+                Some(sooner) => (enough, place) = (middle, sooner),
+                None => few = middle,
+            }
+        }
+        let (after, last) = known[enough - 1];
+        StartForecast::After { ends: enough, last, after, place }
+    }
+
+    /// Returns why the job doesn't start after the ends that are known.
+    fn why_unknown(&self, known: usize) -> String {
+        let unknown = unknown_ends_text(self.ends.len() - known);
+        // If a part of the cluster has capacity for it, so has all of it.
+        if let Some(emptied) = self.part.emptied(&self.view)
+            && self.place_in_order(self.job, &emptied).is_some()
+        {
+            return unknown;
+        }
+        let empty = without_jobs(&self.view, &self.ends.iter().map(|(_, job)| *job).collect());
+        if self.place_alone(&empty).is_none() {
+            "not even when every job that runs now has ended".to_owned()
+        } else if self.place_in_order(self.job, &empty).is_none() {
+            behind_others_text(self.line.jobs_ahead)
+        } else {
+            unknown
+        }
     }
 }
 
 impl ClusterState {
-    /// Returns the changes that would start a waiting job now, with the jobs ahead of it served
-    /// first.
-    pub(crate) fn find_alternatives(
-        &self,
-        line: &QueuePosition,
-        job: &QueuedJob,
-        now: Millis,
-    ) -> Vec<Alternative> {
-        let forecast = ClusterForecast::new(self, now);
-        let question =
-            StartQuestion { cluster: self, line, job, view: self.view(now), now, forecast };
-        let alone = [
-            question.try_smaller_request(),
-            question.try_first_priority(),
-            question.try_smaller_gang(),
-        ];
-        alone.into_iter().flatten().chain(question.try_single_ends()).collect()
-    }
-
     /// Returns the sharing jobs whose slice the job could get if they were moved, and why they are
     /// not moved.
     pub(crate) fn blocking_sharers(
@@ -303,48 +369,6 @@ impl ClusterState {
             gpu.node,
             jobs.join(", ")
         )
-    }
-
-    /// Predicts when and where a waiting job starts: after the jobs ahead of it, as running jobs end.
-    pub(crate) fn find_start(
-        &self,
-        line: &QueuePosition,
-        job: &QueuedJob,
-        now: Millis,
-    ) -> StartForecast {
-        let view = self.view(now);
-        let forecast = ClusterForecast::new(self, now);
-        let ends = self.expected_ends(now);
-        let known: Vec<_> = ends.iter().filter_map(|(ends, job)| Some(((*ends)?, *job))).collect();
-        let place_after = |many: usize| {
-            let gone: BTreeSet<JobId> = known.iter().take(many).map(|(_, job)| *job).collect();
-            self.place_in_order(line, job, &without_jobs(&view, &gone), &forecast)
-        };
-        if let Some(place) = place_after(0) {
-            return StartForecast::Now { place };
-        }
-        let Some(mut place) = place_after(known.len()) else {
-            let empty = without_jobs(&view, &ends.iter().map(|(_, job)| *job).collect());
-            let text = if self.place_alone(job, &empty, &forecast).is_none() {
-                "not even when every job that runs now has ended".to_owned()
-            } else if self.place_in_order(line, job, &empty, &forecast).is_none() {
-                behind_others_text(line.jobs_ahead)
-            } else {
-                unknown_ends_text(ends.len() - known.len())
-            };
-            return StartForecast::Unknown { text };
-        };
-        // If the job starts after some ends, it also starts after more ends.
-        let (mut few, mut enough) = (0, known.len());
-        while enough - few > 1 {
-            let middle = few.midpoint(enough);
-            match place_after(middle) {
-                Some(sooner) => (enough, place) = (middle, sooner),
-                None => few = middle,
-            }
-        }
-        let (after, last) = known[enough - 1];
-        StartForecast::After { ends: enough, last, after, place }
     }
 
     /// Returns when a job is expected to start, as text.
@@ -387,18 +411,6 @@ impl ClusterState {
     ) -> Option<JobPlacement> {
         let own = self.queue.with_gang(job);
         self.place_behind(std::iter::empty(), &own, job.id, view, forecast)
-    }
-
-    /// Returns where a job would start after all jobs ahead of it.
-    fn place_in_order(
-        &self,
-        line: &QueuePosition,
-        job: &QueuedJob,
-        view: &ClusterView,
-        forecast: &ClusterForecast<'_>,
-    ) -> Option<JobPlacement> {
-        let own = self.queue.with_gang(job);
-        self.place_behind(self.queue.ahead(line), &own, job.id, view, forecast)
     }
 
     /// Returns where one of several jobs would start behind others. Questions about one cluster

@@ -11,7 +11,7 @@ use tessera_placement::{Basis, Prediction, QueuedJob};
 
 use crate::answers::DeadlineForecast;
 use crate::arrivals::enqueue;
-use crate::counterfactual::StartForecast;
+use crate::counterfactual::{StartForecast, StartQuestion};
 use crate::duration::duration_text;
 use crate::queue_rules::place_of;
 use crate::rows::submitted::SubmittedJob;
@@ -38,7 +38,7 @@ impl DeadlineQuery {
     /// Returns whether the deadline is expected to be met. `now` is the time of the rounds.
     pub fn answer(&self, now: Millis) -> Option<DeadlineForecast> {
         let waiting = self.cluster.queue.queued(self.line.job)?;
-        let start = self.cluster.find_start(&self.line, &waiting.job, now);
+        let start = StartQuestion::new(&self.cluster, &self.line, &waiting.job, now).find_start();
         self.cluster.forecast_deadline(waiting, &start, now)
     }
 }

@@ -2,6 +2,7 @@
 //! the policy many times and takes longer than a round may.
 
 use crate::answers::WaitingExplanation;
+use crate::counterfactual::StartQuestion;
 use crate::forecast::ClusterForecast;
 use crate::gate::{Gate, explain_gate};
 use crate::memory_requests::with_memory_estimate;
@@ -256,12 +257,13 @@ impl ClusterState {
             let known = brief(WaitReason::AwaitingRepartition, why);
             return Some(WaitingExplanation { prediction, ..known });
         }
-        let (reason, why) = self.find_reason(line, &waiting.job, now);
+        let question = StartQuestion::new(self, line, &waiting.job, now);
+        let (reason, why) = self.find_reason(line, &waiting.job, &question, now);
         let why = with_memory_estimate(&self.queue, line.job, why);
-        let start = self.find_start(line, &waiting.job, now);
+        let start = question.find_start();
         Some(WaitingExplanation {
             prediction,
-            alternatives: self.find_alternatives(line, &waiting.job, now),
+            alternatives: question.find_alternatives(),
             expected_start: Some(self.expected_start(&start)),
             deadline: self.forecast_deadline(waiting, &start, now),
             ..brief(reason, why)
@@ -274,24 +276,19 @@ impl ClusterState {
         &self,
         line: &QueuePosition,
         job: &QueuedJob,
+        question: &StartQuestion<'_>,
         now: Millis,
     ) -> (WaitReason, Explanation) {
-        let view = self.view(now);
+        let view = &question.view;
         let own = self.queue.with_gang(job);
         let decide = |queue: &mut dyn Iterator<Item = &QueuedJob>| {
-            let forecast = ClusterForecast::new(self, now);
-            decide_round(
-                self.planner.policy.as_ref(),
-                &view,
-                forecast.knowledge(),
-                queue,
-                now,
-                usize::MAX,
-            )
+            question.forecast.begin_round();
+            let knowledge = question.forecast.knowledge();
+            decide_round(self.planner.policy.as_ref(), view, knowledge, queue, now, usize::MAX)
         };
         let inline = decide(&mut self.queue.ahead(line).chain(&own));
         if let Some((reason, mut why)) = inline.iter().find_map(|d| wait_of(d, job.id)) {
-            why.summary.push_str(&self.blocking_sharers(job, reason, &view, now));
+            why.summary.push_str(&self.blocking_sharers(job, reason, view, now));
             return (reason, why);
         }
         let preempts = |decision: &&Decision| matches!(decision, Decision::Preempt { preemption, .. } if preemption.job == job.id);
@@ -310,11 +307,11 @@ impl ClusterState {
         let first = ahead.find(|job| inline.iter().any(|d| waits_for_capacity(d, *job)));
         match (alone.iter().find_map(|d| wait_of(d, job.id)), first) {
             (Some((reason, mut why)), Some(first)) if reason.goes_by_itself() => {
-                why.summary.push_str(&self.blocking_sharers(job, reason, &view, now));
+                why.summary.push_str(&self.blocking_sharers(job, reason, view, now));
                 (WaitReason::Priority, explain_no_capacity(why, line, first))
             }
             (Some((reason, mut why)), _) => {
-                why.summary.push_str(&self.blocking_sharers(job, reason, &view, now));
+                why.summary.push_str(&self.blocking_sharers(job, reason, view, now));
                 (reason, why)
             }
             (None, first) => {

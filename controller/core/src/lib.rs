@@ -26,6 +26,7 @@ mod attempt_changes;
 pub mod callers;
 pub mod colocation;
 pub mod commands;
+mod cluster_part;
 mod counterfactual;
 #[cfg(test)]
 mod crowded_tests;

@@ -208,8 +208,8 @@ impl WaitReason {
     pub const LACKS_SLICES: [Self; 3] = [Self::Resources, Self::Priority, Self::MigFragmentation];
 
     /// Returns whether the job waits only because other jobs have the slices.
-    pub const fn is_lack_of_slices(self) -> bool {
-        matches!(self, Self::Resources | Self::Priority | Self::MigFragmentation)
+    pub fn is_lack_of_slices(self) -> bool {
+        Self::LACKS_SLICES.contains(&self)
     }
 
     /// Returns whether the wait ends without an operator, so that the job keeps its position in the

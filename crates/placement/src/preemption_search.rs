@@ -1,6 +1,7 @@
 //! Which jobs are sent back for a waiting job.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use tessera_model::spec::GpuRequest;
 use tessera_model::{GpuId, JobId, Millis};
@@ -42,14 +43,18 @@ pub fn add_preemptions(
     decisions: &mut Vec<Decision>,
     now: Millis,
 ) {
-    let candidates: Vec<&QueuedJob> = queue
-        .iter()
-        .copied()
-        .filter(|job| job.online && knowledge.jobs.may_preempt(job.id))
-        .filter(|job| job.gang.is_none() && !matches!(job.gpu, GpuRequest::Compute(_)))
-        .filter(|job| waits_for_place(decisions, job.id))
-        .take(JOBS_MAX)
-        .collect();
+    let may_preempt = |job: &&QueuedJob| {
+        let is_single = job.gang.is_none() && !matches!(job.gpu, GpuRequest::Compute(_));
+        job.online && is_single && knowledge.jobs.may_preempt(job.id)
+    };
+    let mut online = queue.iter().copied().filter(may_preempt).peekable();
+    // Most rounds have none, and a round may have decisions about thousands of jobs.
+    if online.peek().is_none() {
+        return;
+    }
+    let settled = settled_jobs(decisions);
+    let candidates: Vec<&QueuedJob> =
+        online.filter(|job| !settled.contains(&job.id)).take(JOBS_MAX).collect();
     if candidates.is_empty() {
         return;
     }
@@ -83,33 +88,37 @@ fn tight_policy(manner: SliceManner) -> &'static dyn Policy {
     }
 }
 
-/// Returns whether a round left a job without a place, and only because no place is free.
-fn waits_for_place(decisions: &[Decision], job: JobId) -> bool {
-    decisions.iter().all(|decision| match decision {
-        Decision::Start { job: started, .. } => *started != job,
-        Decision::Wait { job: waits, reason, .. } => *waits != job || reason.is_lack_of_slices(),
-        Decision::Reshape { reshape, .. } => {
-            reshape.placements.iter().all(|placed| placed.job != job)
+/// Returns the jobs that a round gives a place, and those that wait for something else than a free place.
+fn settled_jobs(decisions: &[Decision]) -> HashSet<JobId> {
+    let mut settled = HashSet::new();
+    for decision in decisions {
+        match decision {
+            Decision::Start { job, .. } => _ = settled.insert(*job),
+            Decision::Wait { reason, .. } if reason.is_lack_of_slices() => {}
+            Decision::Wait { job, .. } => _ = settled.insert(*job),
+            Decision::Reshape { reshape, .. } => {
+                settled.extend(reshape.placements.iter().map(|placed| placed.job));
+            }
+            Decision::Preempt { preemption, .. } => _ = settled.insert(preemption.job),
         }
-        Decision::Preempt { preemption, .. } => preemption.job != job,
-    })
+    }
+    settled
 }
 
 /// Returns the cluster after the decisions of this round. GPUs whose jobs are moved take no part.
-fn after_decisions(
-    cluster: &ClusterView,
+fn after_decisions<'c>(
+    cluster: &'c ClusterView,
     knowledge: Knowledge<'_>,
     decisions: &[Decision],
-) -> ClusterView {
-    let mut view =
-        crate::decide_round::with_starts(cluster, knowledge.predictor, decisions).into_owned();
+) -> Cow<'c, ClusterView> {
+    let mut view = crate::decide_round::with_starts(cluster, knowledge.predictor, decisions);
     for decision in decisions {
         let Decision::Reshape { reshape, .. } = decision else { continue };
         let named = |instance: &InstanceView| {
             let jobs = jobs_on(instance);
             jobs.iter().any(|job| reshape.placements.iter().any(|placed| placed.job == *job))
         };
-        for gpu in &mut view.gpus {
+        for gpu in &mut view.to_mut().gpus {
             if gpu.id == reshape.gpu || gpu.instances.iter().any(named) {
                 gpu.available = false;
             }
@@ -358,6 +367,9 @@ impl PreemptionSearch<'_> {
 
     /// Returns whether the job keeps its quota and the cluster's power cap there.
     fn is_allowed(&self, found: &Found, job: &QueuedJob) -> bool {
+        if self.quotas.is_none() && self.view.power_cap.is_none() {
+            return true;
+        }
         let mut open = self.view.clone();
         for instance in open.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances) {
             if jobs_on(instance).iter().any(|job| found.jobs.contains(job)) {

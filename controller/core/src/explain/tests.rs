@@ -29,6 +29,7 @@ use crate::rows::submitted::SubmittedJob;
 
 mod deadline;
 mod dependency;
+mod large;
 mod memory;
 
 const START: Millis = Millis::from_secs(10_000);

@@ -30,7 +30,7 @@ use tessera_load_tests::processor::{Took, summed, timed};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::mig::{Geometry, Slot, catalog};
-use tessera_model::spec::{JobSpec, RawJobSpec};
+use tessera_model::spec::{Class, JobSpec, RawJobSpec};
 use tessera_model::task::task_key;
 use tessera_model::{
     AttemptId, BootId, Bytes, ControllerId, DecisionId, JobId, Millis, NodeId, NodeIdentity,
@@ -48,6 +48,13 @@ const GPUS_PER_NODE: u32 = 8;
 const JOBS_PER_GPU: u8 = 7;
 const QUEUE: u64 = 5_000;
 const TASKS: u64 = 50;
+/// In the scene with online jobs, one in so many waiting jobs is one.
+const ONLINE_EVERY: u64 = 10;
+const BUSY: &str = "all busy: nobody starts";
+const ENDS: &str = "a GPU's jobs end: others start";
+const EXPLAIN_IN_PLACER: &str = "explain the last of the queue: in the placer";
+const EXPLAIN: &str = "explain the last of the queue: all of it";
+const ONLINE: &str = "all busy, a tenth of the queue is online: offline jobs are sent back";
 const START: Millis = Millis::from_secs(100_000);
 
 #[derive(Debug, Parser)]
@@ -61,37 +68,58 @@ struct Options {
     /// Policies to run.
     #[arg(long, value_delimiter = ',', default_value = "scheme-b,tessera")]
     policies: Vec<String>,
+    /// Waiting jobs at scale 1.
+    #[arg(long, default_value_t = QUEUE)]
+    queue: u64,
+    /// Only scenes whose name holds this text; others have no rounds.
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 fn main() -> Result<()> {
     let options = Options::parse();
     for scale in &options.scales {
         for policy in &options.policies {
-            let mut rig = Rig::new(*scale, policy)?;
-            let waits: Vec<Took> = (0..options.rounds)
-                .map(|round| rig.timed(vec![Input::Tick], Millis::from_secs(3 * round)))
-                .collect();
-            print_times(*scale, policy, "all busy: nobody starts", waits);
-            let ends = (0..options.rounds).map(|round| {
-                let ended = rig.ended(round + 1);
-                rig.timed(ended, Millis::from_secs(3 * (options.rounds + round)))
-            });
-            print_times(*scale, policy, "a GPU's jobs end: others start", ends.collect());
-            let last = QUEUE * u64::from(*scale);
-            let explains = (0..options.rounds).map(|_| rig.time_explain(last)).collect();
-            print_times(*scale, policy, "explain the last of the queue: in the placer", explains);
-            let explained = (0..options.rounds).map(|_| rig.explained(last)).collect();
-            print_times(*scale, policy, "explain the last of the queue: all of it", explained);
+            measure(&options, *scale, policy)?;
         }
     }
     Ok(())
 }
 
-fn print_times(scale: u32, policy: &str, what: &str, times: Vec<Took>) {
+/// Measures every scene of one policy on one cluster.
+fn measure(options: &Options, scale: u32, policy: &str) -> Result<()> {
+    let queue = options.queue * u64::from(scale);
+    let rounds_of = |scene: &str| if scene.contains(&options.only) { options.rounds } else { 0 };
+    let print = |scene: &str, times: Vec<Took>| {
+        if !times.is_empty() {
+            print_times(scale, queue, policy, scene, times);
+        }
+    };
+    let mut rig = Rig::new(scale, queue, policy, 0)?;
+    let mut second = 0;
+    let mut next = || {
+        second += 3;
+        Millis::from_secs(second)
+    };
+    print(BUSY, (0..rounds_of(BUSY)).map(|_| rig.timed(vec![Input::Tick], next())).collect());
+    let ends = (0..rounds_of(ENDS)).map(|round| rig.timed(rig.ended(round + 1), next()));
+    print(ENDS, ends.collect());
+    let in_placer = (0..rounds_of(EXPLAIN_IN_PLACER)).map(|_| rig.time_explain(queue));
+    print(EXPLAIN_IN_PLACER, in_placer.collect());
+    print(EXPLAIN, (0..rounds_of(EXPLAIN)).map(|_| rig.explained(queue)).collect());
+    if rounds_of(ONLINE) == 0 {
+        return Ok(());
+    }
+    rig = Rig::new(scale, queue, policy, ONLINE_EVERY)?;
+    print(ONLINE, (0..rounds_of(ONLINE)).map(|_| rig.timed(vec![Input::Tick], next())).collect());
+    Ok(())
+}
+
+fn print_times(scale: u32, queue: u64, policy: &str, what: &str, times: Vec<Took>) {
     let mut result = summed(&times);
     result["policy"] = policy.into();
     result["gpus"] = (NODES * GPUS_PER_NODE * scale).into();
-    result["queue"] = (QUEUE * u64::from(scale)).into();
+    result["queue"] = queue.into();
     result["round"] = what.into();
     result["rounds"] = times.len().into();
     println!("{result}");
@@ -103,8 +131,8 @@ struct Rig {
 }
 
 impl Rig {
-    /// A cluster on which everything is busy.
-    fn new(scale: u32, policy: &str) -> Result<Self> {
+    /// A cluster on which everything is busy. Of the waiting jobs, one in `online_every` is online; with 0 none is.
+    fn new(scale: u32, queue: u64, policy: &str, online_every: u64) -> Result<Self> {
         let geometry = catalog::models().get(MODEL).context("the catalogue has this model")?;
         let geometry = geometry.geometry();
         let mut snapshot = StoreSnapshot { runs: training_samples(), ..StoreSnapshot::default() };
@@ -128,10 +156,14 @@ impl Rig {
             }
             inputs.push(frame(node, ToController::InventoryDone));
         }
-        for number in 1..=QUEUE * u64::from(scale) {
+        for number in 1..=queue {
+            let mut waiting = spec(number)?;
+            if online_every > 0 && number.is_multiple_of(online_every) {
+                waiting.class = Class::Online;
+            }
             snapshot.waiting.push(SubmittedJob::new(
                 JobId::from_number(number),
-                &spec(number)?,
+                &waiting,
                 None,
                 0,
             ));

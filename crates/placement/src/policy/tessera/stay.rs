@@ -39,7 +39,7 @@ use self::explaining::{describe_size, renamed};
 use self::horizon::{StayHorizon, Survey};
 use self::markets::{SizeMarket, size_request};
 use self::order::TimedJob;
-use self::reservations::{HeldInstance, Reservation};
+use self::reservations::{HeldInstance, LaterSlots, Reservation};
 use self::sizes::{GpuKind, SizeOption, SizedJob};
 use super::NAME;
 use super::rounding::{float, float_count};
@@ -165,6 +165,8 @@ struct StayRound<'c> {
     changed: Vec<usize>,
     /// By GPU: its instances with the ends of their jobs, as far as they were requested.
     held: Vec<Option<Rc<[HeldInstance]>>>,
+    /// By kind of GPU and profile.
+    later: BTreeMap<(usize, Option<ProfileId>), LaterSlots>,
     reservations: Vec<Reservation>,
     ends: Ends<'c>,
     horizon: StayHorizon,
@@ -211,6 +213,7 @@ impl<'c> StayRound<'c> {
             shared: BTreeMap::new(),
             changed: Vec::new(),
             held: Vec::new(),
+            later: BTreeMap::new(),
             reservations: Vec::new(),
             ends: Ends::new(knowledge, now),
             horizon: StayHorizon::default(),

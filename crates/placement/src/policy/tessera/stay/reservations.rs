@@ -6,7 +6,7 @@ use tessera_model::JobId;
 use tessera_model::mig::{Profile, Slot};
 
 use super::super::rounding::float;
-use super::sizes::SizedJob;
+use super::sizes::{SizeOption, SizedJob};
 use super::{DEPTH, PlaceNow, StayRound, WAIT_GAIN};
 use crate::view::{InstanceView, MigView, QueuedJob};
 
@@ -27,7 +27,10 @@ pub(super) struct Reservation {
 }
 
 /// When a slot is free.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct FreeSlot {
+    /// `None` for a whole GPU with MIG off.
+    pub(super) slot: Option<Slot>,
     pub(super) at: f64,
     /// When the last of the jobs in the way came.
     pub(super) came: f64,
@@ -35,6 +38,16 @@ pub(super) struct FreeSlot {
     pub(super) jobs: usize,
     /// Whether all of their ends are known.
     pub(super) known: bool,
+}
+
+/// The slots for one profile on GPUs of one kind. Each job without a place looks through all of them, and they change
+/// only where a job starts or a slot is reserved.
+#[derive(Debug, Default)]
+pub(super) struct LaterSlots {
+    /// By GPU, as far as they were requested.
+    by_gpu: Vec<Option<Box<[FreeSlot]>>>,
+    /// How much of the round's log of changed GPUs has been read.
+    read: usize,
 }
 
 /// An instance with the ends of its jobs.
@@ -82,12 +95,9 @@ impl<'c> StayRound<'c> {
             if !aged && best.as_ref().is_some_and(|(cost, ..)| option.cost >= *cost) {
                 continue;
             }
-            for gpu in 0..self.state.gpus.len() {
-                if self.kind_of[gpu] != option.kind || !self.state.gpus[gpu].view.available {
-                    continue;
-                }
-                for slot in self.slots(gpu, option.profile) {
-                    let Some(free) = self.free_at(gpu, slot) else { continue };
+            let later = self.later_slots(option);
+            for (gpu, slots) in later.by_gpu.iter().enumerate() {
+                for free in slots.iter().flatten() {
                     // A job that has waited too long gets the place with the oldest last arrival. No more
                     // jobs arrive there, so the choice stays the same until it is free.
                     let cost = if aged { free.came } else { (free.at - now) + option.cost };
@@ -100,7 +110,7 @@ impl<'c> StayRound<'c> {
                         let kept = Reservation {
                             job: job.id,
                             gpu,
-                            slot,
+                            slot: free.slot,
                             begins: free.at,
                             ends,
                             open_until,
@@ -113,8 +123,28 @@ impl<'c> StayRound<'c> {
         best.map(|(cost, _, kept)| (kept, cost))
     }
 
+    /// Brings the slots for a size up to date. GPUs of another kind, and those that are not available, have none.
+    fn later_slots(&mut self, option: &SizeOption<'c>) -> &LaterSlots {
+        let key = (option.kind, option.profile.map(|profile| profile.id));
+        let mut later = self.later.remove(&key).unwrap_or_default();
+        later.by_gpu.resize(self.state.gpus.len(), None);
+        for gpu in &self.changed[later.read..] {
+            later.by_gpu[*gpu] = None;
+        }
+        later.read = self.changed.len();
+        for gpu in 0..later.by_gpu.len() {
+            let is_open = self.kind_of[gpu] == option.kind && self.state.gpus[gpu].view.available;
+            if is_open && later.by_gpu[gpu].is_none() {
+                let slots = self.slots(gpu, option.profile);
+                let free = slots.into_iter().filter_map(|slot| self.free_at(gpu, slot));
+                later.by_gpu[gpu] = Some(free.collect());
+            }
+        }
+        self.later.entry(key).or_insert(later)
+    }
+
     /// Returns the slots that a profile may have on a GPU once its jobs have ended.
-    pub(super) fn slots(&self, gpu: usize, profile: Option<&Profile>) -> Vec<Option<Slot>> {
+    fn slots(&self, gpu: usize, profile: Option<&Profile>) -> Vec<Option<Slot>> {
         let now = &self.state.gpus[gpu];
         let (Some(profile), Some(standing)) = (profile, &now.layout) else {
             return match (profile, &now.view.mig) {
@@ -133,9 +163,9 @@ impl<'c> StayRound<'c> {
     }
 
     /// Returns when a slot is expected to be free of jobs, including those for which it is reserved.
-    pub(super) fn free_at(&mut self, gpu: usize, slot: Option<Slot>) -> Option<FreeSlot> {
+    fn free_at(&mut self, gpu: usize, slot: Option<Slot>) -> Option<FreeSlot> {
         let now = float(self.now);
-        let mut free = FreeSlot { at: now, came: 0.0, jobs: 0, known: true };
+        let mut free = FreeSlot { slot, at: now, came: 0.0, jobs: 0, known: true };
         for held in self.held(gpu).iter() {
             if !self.overlap(gpu, slot, held.slot) {
                 continue;
