@@ -1,7 +1,7 @@
 //! `tessera experiment`: reruns of published experiments.
 
 use clap::Args;
-use tessera_simulator::cluster::experiment::{self, Finding, Proof, Side};
+use tessera_simulator::cluster::experiment::{self, Finding, Side};
 
 use super::failure::CommandFailure;
 use super::session::{print, table};
@@ -75,11 +75,7 @@ fn drawn(findings: &[Finding]) -> String {
             },
             format!("{:.2}", f.tolerance),
             f.over_bound.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}")),
-            match f.proof {
-                Proof::Exact => "exact".to_owned(),
-                Proof::Calibrated => "calibrated".to_owned(),
-                Proof::Proxy => "proxy".to_owned(),
-            },
+            f.proof.text().to_owned(),
             match (f.holds, f.short) {
                 (true, _) => "holds".to_owned(),
                 (false, Some(why)) => format!("short: {why}"),

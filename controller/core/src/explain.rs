@@ -10,14 +10,13 @@ use crate::predicting::predict_waiting;
 use crate::state::ClusterState;
 use crate::state::queue::WaitingJob;
 use crate::state::watches::MemoryWatches;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
     Decision, Explanation, QueueKey, QueuedJob, WaitReason, decide_round, fair,
 };
 
-use crate::state::attempts::AttemptTable;
 use crate::state::inventory::NodeInventory;
 use crate::state::layouts::LayoutRequests;
 use crate::state::queue::{JobQueue, QueuePosition};
@@ -196,7 +195,7 @@ impl ClusterState {
                 ranks,
                 ..JobQueue::default()
             },
-            attempts: AttemptTable { broken_gangs: BTreeSet::new(), ..self.attempts.clone() },
+            attempts: self.attempts.excerpt(),
             layouts: LayoutRequests {
                 unsent_plans: Vec::new(),
                 pending: self.layouts.pending.clone(),

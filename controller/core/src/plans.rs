@@ -109,7 +109,7 @@ pub(crate) fn find_placing_job(
     migrations: &Migrations,
     gpu: &GpuId,
 ) -> Option<JobId> {
-    let placing = attempts.live.values().filter(|l| l.gpu == *gpu && l.state == JobState::Placing);
+    let placing = attempts.on_gpu(gpu).filter(|live| live.state == JobState::Placing);
     placing.map(|live| live.job).min().or(migrations.first_job_on(gpu))
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn predict_colocation(
 ) -> Option<ColocationPrediction> {
     let client = sharer.client?;
     let on = inventory.slice_kind(gpu, slot)?;
-    let there = attempts.live.values().filter(|live| live.gpu == *gpu && live.slot == slot);
+    let there = attempts.on_gpu(gpu).filter(|live| live.slot == slot);
     let mut others = CoRunners::default();
     let mut count = 0;
     for other in there.filter_map(|live| live.share.as_ref()?.client) {

@@ -7,7 +7,7 @@ use crate::migration::finish_migration;
 use crate::round::{NodeWrites, RoundEffect};
 use crate::rows::transitions;
 use crate::rows::transitions::record_without_exit;
-use crate::state::attempts::{AttemptTable, LiveAttempt, TimeLimitNotice};
+use crate::state::attempts::{AttemptTable, TimeLimitNotice};
 use crate::state::inventory::{GpuState, NodeInventory};
 use tessera_frames::cluster::{AttemptUsage, ExitRecord, GpuReport, ToAgent};
 use tessera_model::life::{JobState, Outcome};
@@ -57,13 +57,12 @@ pub(crate) fn finish_inventory(
     let Some(session) = inventory.session_mut(node) else { return false };
     session.ready = true;
     let reported = std::mem::take(&mut session.reported);
-    let missing =
-        |live: &LiveAttempt, attempt: &AttemptId| live.node == node && !reported.contains(attempt);
-    for (attempt, live) in &mut attempts.live {
-        if live.node == node && live.limit == TimeLimitNotice::Sent {
+    for attempt in attempts.on_node(node) {
+        let Some(live) = attempts.live.get_mut(&attempt) else { continue };
+        if live.limit == TimeLimitNotice::Sent {
             live.limit = TimeLimitNotice::Due;
         }
-        if missing(live, attempt) {
+        if !reported.contains(&attempt) {
             // A launch that never arrived is sent again. For any other attempt the node must first
             // prove that no process runs (rule F8).
             live.acknowledged = false;

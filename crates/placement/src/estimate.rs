@@ -234,6 +234,9 @@ pub trait Estimator: Send + Sync + std::fmt::Debug {
     /// Predicts a whole run, alone on such a slice; `None` if the task was never seen.
     fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction>;
 
+    /// Returns whether any run of the task is known. A round asks this about each waiting job.
+    fn knows(&self, task: &str) -> bool;
+
     /// Forgets everything.
     fn clear(&mut self);
 }
@@ -308,6 +311,10 @@ impl Estimator for Empirical {
             // the time.
             Some(other.stretched((1, 2), (1, 1), (2, 1), Basis::OtherModel))
         })
+    }
+
+    fn knows(&self, task: &str) -> bool {
+        self.tasks.get(task).is_some_and(|known| !known.kinds.is_empty())
     }
 
     fn clear(&mut self) {

@@ -61,6 +61,10 @@ impl Estimator for RunEstimator {
         }
     }
 
+    fn knows(&self, task: &str) -> bool {
+        self.empirical.knows(task)
+    }
+
     fn clear(&mut self) {
         // The model stays: a reload reads the same history.
         Arc::make_mut(&mut self.empirical).clear();

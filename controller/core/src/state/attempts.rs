@@ -26,6 +26,9 @@ pub(crate) struct AttemptTable {
     /// An ordered map, so that equal inputs lead to equal rounds.
     pub(crate) live: BTreeMap<AttemptId, LiveAttempt>,
     pub(crate) by_job: HashMap<JobId, AttemptId>,
+    /// The live attempts of each node, and of each GPU. A large cluster has tens of thousands of attempts.
+    by_node: HashMap<NodeId, BTreeSet<AttemptId>>,
+    by_gpu: HashMap<GpuId, BTreeSet<AttemptId>>,
     /// Gangs with a member that ended without success: the other members are being stopped.
     pub(crate) broken_gangs: BTreeSet<JobId>,
 }
@@ -110,6 +113,8 @@ impl AttemptTable {
     /// Adds a live attempt.
     pub(crate) fn insert(&mut self, attempt: AttemptId, live: LiveAttempt) {
         self.by_job.insert(live.job, attempt);
+        self.by_node.entry(live.node).or_default().insert(attempt);
+        self.by_gpu.entry(live.gpu.clone()).or_default().insert(attempt);
         self.live.insert(attempt, live);
     }
 
@@ -117,6 +122,8 @@ impl AttemptTable {
     pub(crate) fn remove(&mut self, attempt: AttemptId) -> Option<LiveAttempt> {
         let live = self.live.remove(&attempt)?;
         self.by_job.remove(&live.job);
+        remove_from(&mut self.by_node, &live.node, attempt);
+        remove_from(&mut self.by_gpu, &live.gpu, attempt);
         Some(live)
     }
 
@@ -124,7 +131,14 @@ impl AttemptTable {
     pub(crate) fn clear(&mut self) {
         self.live.clear();
         self.by_job.clear();
+        self.by_node.clear();
+        self.by_gpu.clear();
         self.broken_gangs.clear();
+    }
+
+    /// Copies what questions outside of rounds need.
+    pub(crate) fn excerpt(&self) -> Self {
+        Self { broken_gangs: BTreeSet::new(), ..self.clone() }
     }
 
     /// Records that a node has reported an attempt. Returns the attempt if it is live there.
@@ -141,16 +155,22 @@ impl AttemptTable {
 
     /// Returns the attempts on a node.
     pub(crate) fn on_node(&self, node: NodeId) -> Vec<AttemptId> {
-        self.live.iter().filter(|(_, live)| live.node == node).map(|(id, _)| *id).collect()
+        self.by_node.get(&node).into_iter().flatten().copied().collect()
     }
 
     /// Returns whether a live attempt has the slot of the GPU.
     pub(crate) fn holds(&self, gpu: &GpuId, slot: Slot) -> bool {
-        self.live.values().any(|live| live.gpu == *gpu && live.slot == Some(slot))
+        self.on_gpu(gpu).any(|live| live.slot == Some(slot))
     }
 
     pub(crate) fn holders(&self, gpu: &GpuState) -> Vec<&LiveAttempt> {
-        self.live.values().filter(|live| live.gpu == gpu.report.gpu).collect()
+        self.on_gpu(&gpu.report.gpu).collect()
+    }
+
+    /// Returns the live attempts on a GPU.
+    pub(crate) fn on_gpu(&self, gpu: &GpuId) -> impl Iterator<Item = &LiveAttempt> {
+        let attempts = self.by_gpu.get(gpu).into_iter().flatten();
+        attempts.filter_map(|attempt| self.live.get(attempt))
     }
 
     /// Returns the live attempts of a gang, by rank.
@@ -265,5 +285,18 @@ impl LiveAttempt {
             self.launch_spec.as_ref().and_then(|launch_spec| launch_spec.spec.share.part()?.sm());
         let own = self.share.as_ref().and_then(|sharer| sharer.share.sm());
         job.zip(own).is_some_and(|(job, own)| job != own)
+    }
+}
+
+/// Removes an attempt from an index.
+fn remove_from<K: std::hash::Hash + Eq>(
+    index: &mut HashMap<K, BTreeSet<AttemptId>>,
+    key: &K,
+    attempt: AttemptId,
+) {
+    let Some(of_key) = index.get_mut(key) else { return };
+    of_key.remove(&attempt);
+    if of_key.is_empty() {
+        index.remove(key);
     }
 }

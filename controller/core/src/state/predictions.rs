@@ -114,7 +114,7 @@ impl Predictions {
 
     /// Returns whether runs of a job's task are known, on any slices.
     pub(crate) fn knows_runs_of(&self, facts: &TaskFacts) -> bool {
-        !facts.task.is_empty() && self.estimator.predict(&facts.task, &any_place()).is_some()
+        !facts.task.is_empty() && self.estimator.knows(&facts.task)
     }
 
     /// Predicts a whole run of a job on such a slice.

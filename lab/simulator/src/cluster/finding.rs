@@ -6,14 +6,28 @@ use super::number::rounded;
 /// How much a comparison proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Proof {
     /// The paper prints enough to check digits.
     Exact,
-    /// One parameter was fitted on one printed number; this is another.
-    Calibrated,
+    /// A parameter was fitted on this very row. It shows that the model can express the result, and nothing more.
+    CalibratedOnTheseRows,
+    /// Parameters were fitted on other rows or other tasks; this row is predicted by them.
+    CalibratedElsewhere,
     /// The paper's inputs are not public: a stand-in, so only ratios and orders are meaningful.
     Proxy,
+}
+
+impl Proof {
+    /// Returns the kind of proof as words.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::CalibratedOnTheseRows => "calibrated on these rows",
+            Self::CalibratedElsewhere => "calibrated elsewhere",
+            Self::Proxy => "proxy",
+        }
+    }
 }
 
 /// Which side of the expected number is as good.

@@ -67,11 +67,18 @@ pub(super) fn asymmetric() -> Vec<Finding> {
             best = Some((found, place));
         }
         let what = format!("HotSpot and Raytracing {what}, s");
-        findings.push(near("X4", what, Proof::Calibrated, printed, found, 0.03 * printed));
+        findings.push(near(
+            "X4",
+            what,
+            Proof::CalibratedOnTheseRows,
+            printed,
+            found,
+            0.03 * printed,
+        ));
     }
     let chosen = best.map_or(0.0, |(_, place)| count(place));
     let what = "the fastest of the three (0 in turn, 1 halves, 2 MPS)";
-    findings.push(near("X4", what, Proof::Calibrated, 2.0, chosen, 0.0));
+    findings.push(near("X4", what, Proof::CalibratedOnTheseRows, 2.0, chosen, 0.0));
     findings
 }
 
@@ -102,7 +109,7 @@ pub(super) fn power() -> Vec<Finding> {
         Finding::at_most(
             "X13",
             "power of the 8 small jobs by their multiprocessors, fitted on the 10 medium ones, mean error, %",
-            Proof::Calibrated,
+            Proof::CalibratedElsewhere,
             15.0,
             mean(&errors),
         ),
@@ -111,9 +118,10 @@ pub(super) fn power() -> Vec<Finding> {
 
 /// The rules of sections 4 to 6 under the model of contention.
 pub(super) fn rules() -> Vec<Finding> {
-    let fitted = |what: String, expected, found, tolerance| {
-        near("COEXEC", what, Proof::Calibrated, expected, found, tolerance)
+    let row = |what: String, proof, expected, found, tolerance| {
+        near("COEXEC", what, proof, expected, found, tolerance)
     };
+    let (fitted, predicted) = (Proof::CalibratedOnTheseRows, Proof::CalibratedElsewhere);
     let two = |a: &str, b: &str| [a, b].iter().filter_map(|name| medium(name)).collect::<Vec<_>>();
     let mut pairs = Vec::new();
     let mut halves = Vec::new();
@@ -125,31 +133,34 @@ pub(super) fn rules() -> Vec<Finding> {
     }
     let time_sliced = float(time_slicing(2)) / 1_000.0;
     let mut findings = vec![
-        fitted("memory-bound pairs under MPS, slow-down".into(), 2.25, mean(&pairs), 0.35),
-        fitted("memory-bound jobs on halves, slow-down".into(), 1.75, mean(&halves), 0.25),
-        fitted("two time-sliced jobs, slow-down".into(), 1.95, time_sliced, 0.05),
+        row("memory-bound pairs under MPS, slow-down".into(), predicted, 2.25, mean(&pairs), 0.35),
+        row("memory-bound jobs on halves, slow-down".into(), fitted, 1.75, mean(&halves), 0.25),
+        row("two time-sliced jobs, slow-down".into(), fitted, 1.95, time_sliced, 0.05),
     ];
-    for (a, b, printed) in
-        [("SRAD", "LavaMD", 0.68), ("Sort", "Sort", 1.3), ("Enformer", "Enformer", 1.3)]
-    {
+    for (a, b, proof, printed) in [
+        ("SRAD", "LavaMD", fitted, 0.68),
+        ("Sort", "Sort", fitted, 1.3),
+        ("Enformer", "Enformer", predicted, 1.3),
+    ] {
         let found = t_rel(&two(a, b), &shared(&two(a, b), &[100, 100]));
-        findings.push(fitted(format!("{a} with {b} under MPS, T_rel"), printed, found, 0.1));
+        findings.push(row(format!("{a} with {b} under MPS, T_rel"), proof, printed, found, 0.1));
     }
     let rows = two("Sort", "GUPS");
     let cut: Vec<f64> = rows.iter().map(|row| row.on_a_half()).collect();
-    findings.push(fitted("Sort and GUPS on halves, T_rel".into(), 0.9, t_rel(&rows, &cut), 0.1));
+    let halves = t_rel(&rows, &cut);
+    findings.push(row("Sort and GUPS on halves, T_rel".into(), predicted, 0.9, halves, 0.1));
     let partner = shared(&two("GeMM", "Sort"), &[100, 100]).last().copied().unwrap_or(0.0);
     let gemm = medium("GeMM").map_or(0.0, |row| row.on_a_half());
     for (what, found) in [("GeMM's partner under MPS", partner), ("GeMM on a half", gemm)] {
         let what = format!("{what}, slow-down");
-        findings.push(Finding::at_least("COEXEC", what, Proof::Calibrated, 2.0, found));
+        findings.push(Finding::at_least("COEXEC", what, fitted, 2.0, found));
     }
     let small: Vec<_> = SMALL.into_iter().filter(|row| row.name != "GeMM").collect();
     for (copies, printed) in [(2, 0.6), (4, 0.8)] {
         let of = |row: &_| shared(&vec![*row; copies], &vec![100; copies])[0] / count(copies);
         let found: Vec<f64> = small.iter().map(of).collect();
         let what = format!("{copies} small copies under MPS, T_rel");
-        findings.push(fitted(what, printed, mean(&found), 0.1));
+        findings.push(row(what, fitted, printed, mean(&found), 0.1));
     }
     findings
 }

@@ -179,10 +179,10 @@ fn learned(tasks: u64, each: u64) -> Vec<Finding> {
 }
 
 fn at_most(what: String, limit: f64, found: f64) -> Finding {
-    Finding::at_most(ID, what, Proof::Calibrated, limit, found)
+    Finding::at_most(ID, what, Proof::CalibratedElsewhere, limit, found)
 }
 
 fn in_intervals(what: String, found: f64) -> Finding {
     let (expected, tolerance) = COVERED;
-    near(ID, what, Proof::Calibrated, expected, found, tolerance)
+    near(ID, what, Proof::CalibratedElsewhere, expected, found, tolerance)
 }

@@ -25,7 +25,8 @@ fn jobs(name: &str) -> Vec<SimulatedJob> {
 pub(super) fn figure_7() -> Vec<Finding> {
     let jobs = jobs("dyna-p-fig7");
     let mut findings = Vec::new();
-    for policy in ["dyna-p", "tessera"] {
+    // The factor of `dyna-p` was chosen with knowledge of this figure.
+    for (policy, proof) in [("dyna-p", Proof::CalibratedOnTheseRows), ("tessera", Proof::Exact)] {
         let trial = ExperimentTrial {
             overheads: overheads_free(),
             ..ExperimentTrial::new(&jobs, "a30-24gb", policy)
@@ -33,12 +34,12 @@ pub(super) fn figure_7() -> Vec<Finding> {
         let Some(done) = runs(&trial) else { continue };
         let what = format!("figure 7 under {policy}: makespan, s (optimum 250)");
         findings.push(
-            Finding::at_most("X6", what, Proof::Exact, 285.0, done.makespan_s)
+            Finding::at_most("X6", what, proof, 285.0, done.makespan_s)
                 .ratio(done.makespan_s / 250.0),
         );
         let late = count(done.deadlines_missed);
         let what = format!("figure 7 under {policy}: deadlines missed");
-        findings.push(Finding::at_most("X6", what, Proof::Exact, 1.0, late));
+        findings.push(Finding::at_most("X6", what, proof, 1.0, late));
     }
     findings
 }

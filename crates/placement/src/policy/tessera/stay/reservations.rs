@@ -10,6 +10,11 @@ use super::sizes::{SizeOption, SizedJob};
 use super::{DEPTH, PlaceNow, StayRound, WAIT_GAIN};
 use crate::view::{InstanceView, MigView, QueuedJob};
 
+/// The most GPUs of one kind on which a later place is looked for. Chosen to limit the duration of a round: the
+/// first of so many jobs to end is hardly later than the first of all. They are the same GPUs in each round, so that a
+/// reservation keeps its place.
+const LATER_GPUS_MAX: usize = 1_024;
+
 /// A slot that is kept for a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reservation {
@@ -123,7 +128,8 @@ impl<'c> StayRound<'c> {
         best.map(|(cost, _, kept)| (kept, cost))
     }
 
-    /// Brings the slots for a size up to date. GPUs of another kind, and those that are not available, have none.
+    /// Brings the slots for a size up to date. GPUs of another kind, those that are not available, and those beyond
+    /// [`LATER_GPUS_MAX`] have none.
     fn later_slots(&mut self, option: &SizeOption<'c>) -> &LaterSlots {
         let key = (option.kind, option.profile.map(|profile| profile.id));
         let mut later = self.later.remove(&key).unwrap_or_default();
@@ -132,9 +138,12 @@ impl<'c> StayRound<'c> {
             later.by_gpu[*gpu] = None;
         }
         later.read = self.changed.len();
-        for gpu in 0..later.by_gpu.len() {
-            let is_open = self.kind_of[gpu] == option.kind && self.state.gpus[gpu].view.available;
-            if is_open && later.by_gpu[gpu].is_none() {
+        let is_open =
+            |gpu: &usize| self.kind_of[*gpu] == option.kind && self.state.gpus[*gpu].view.available;
+        let open: Vec<usize> =
+            (0..later.by_gpu.len()).filter(is_open).take(LATER_GPUS_MAX).collect();
+        for gpu in open {
+            if later.by_gpu[gpu].is_none() {
                 let slots = self.slots(gpu, option.profile);
                 let free = slots.into_iter().filter_map(|slot| self.free_at(gpu, slot));
                 later.by_gpu[gpu] = Some(free.collect());
