@@ -2,7 +2,7 @@
 //! follow a new authority.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
