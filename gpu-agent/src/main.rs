@@ -33,9 +33,10 @@ use tessera_agent::nvml::events;
 use tessera_agent::outputs::OutputKeeper;
 use tessera_agent::pool::{ShepherdLauncher, ShepherdPool};
 use tessera_agent::shepherd::group;
+use tessera_agent::sys::{clock, owner::act_as_owner};
 use tessera_agent::telemetry::health::NodeHealth;
 use tessera_agent::telemetry::{self, TelemetryParts};
-use tessera_agent::{accounts, adopt, http, isolation, nvml, sys::clock};
+use tessera_agent::{accounts, adopt, http, isolation, nvml};
 use tessera_agent_core::shepherd::HeldAttempt;
 use tessera_model::{BootId, Bytes, NodeName};
 use tokio::signal::unix::{SignalKind, signal};
@@ -123,9 +124,10 @@ fn join_cluster(
     own: (Option<String>, Option<PathBuf>),
     replace: bool,
 ) -> bool {
-    let joined = arguments
-        .place(own)
-        .and_then(|(controller, data)| join::run(&JoinOrder { token, controller, data, replace }));
+    let joined = arguments.place(own).and_then(|(controller, data)| {
+        act_as_owner(&data)?;
+        join::run(&JoinOrder { token, controller, data, replace })
+    });
     match &joined {
         Ok(node) => {
             println!("this machine is the node {} ({}): start the agent", node.name, node.id);
@@ -176,6 +178,7 @@ fn inspect(arguments: &AgentArguments, library: Option<&OsString>) -> ExitCode {
 
 fn doctor(arguments: &AgentArguments, library: Option<&OsString>) -> anyhow::Result<Doctor> {
     let config = AgentConfig::load_for_doctor(arguments)?;
+    act_as_owner(&config.data)?;
     let program = std::env::current_exe().context("can't find this program itself")?;
     let library = library.map_or_else(|| config.nvml.clone(), PathBuf::from);
     Ok(Doctor { program, library, data: None, config })
@@ -188,6 +191,9 @@ fn refuse(error: &anyhow::Error) -> ExitCode {
 
 fn start(arguments: &AgentArguments) -> anyhow::Result<ExitCode> {
     let config = AgentConfig::load(arguments)?;
+    if arguments.check {
+        act_as_owner(&config.data)?;
+    }
     let identity = config.data.join("identity");
     let certificate = NodeCertificate::load(&identity).context(
         "no identity: run `tessera node invite NAME`, and here the command that it prints",

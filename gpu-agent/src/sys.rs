@@ -3,5 +3,6 @@
 pub mod clock;
 pub mod holders;
 pub mod identity;
+pub mod owner;
 pub mod relatives;
 pub mod spawn;

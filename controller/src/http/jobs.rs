@@ -10,7 +10,7 @@ use tessera_model::{Bytes, JobRef};
 use super::error::ApiError;
 use super::extract::{Named, Params};
 use super::identity::Caller;
-use super::openapi::{JobPath, LookupProblems, Problems};
+use super::openapi::{ChangeProblems, JobPath, LookupProblems, Problems};
 use super::state::{State, no_job};
 use crate::store::reads::JobQuery;
 
@@ -111,6 +111,7 @@ fn joules(millijoules: u64) -> f64 {
         (status = 200, description = "The script.", body = JobScriptView),
         Problems,
         LookupProblems,
+        ChangeProblems,
     ),
     security(("bearer" = [])),
 )]

@@ -13,7 +13,7 @@ use super::extract::Params;
 use super::identity::Caller;
 use super::openapi::Problems;
 use super::state::State;
-use crate::store::reads::{ReportRow, ReportSpan};
+use crate::store::reads::{ReportRow, ReportSpan, parse_name};
 
 /// What lines may be grouped by.
 const KEYS: [&str; 5] = ["account", "user", "month", "node", "profile"];
@@ -74,9 +74,7 @@ fn read(
             format!("a time before {until}, at most {PERIOD_DAYS_MAX} days"),
         ));
     }
-    let requested: Option<Vec<String>> = query
-        .user
-        .map(|users| users.split(',').filter(|u| !u.is_empty()).map(str::to_owned).collect());
+    let requested = query.user.as_deref().map(read_users).transpose()?;
     let users = match (requested, scope) {
         (Some(requested), Some(scope)) => {
             Some(requested.into_iter().filter(|user| scope.contains(user)).collect())
@@ -87,6 +85,14 @@ fn read(
     let has = |key: &str| by.iter().any(|one| one == key);
     let (months, nodes, profiles) = (has("month"), has("node"), has("profile"));
     Ok((ReportSpan { since, until, users, months, nodes, profiles }, by))
+}
+
+/// Reads names of users, separated by commas.
+fn read_users(list: &str) -> Result<Vec<String>, BadField> {
+    let names = list.split(',').filter(|name| !name.is_empty());
+    let read: Result<Vec<_>, _> =
+        names.map(|name| parse_name("user", Some(name.to_owned()))).collect();
+    Ok(read?.into_iter().flatten().collect())
 }
 
 /// Adds rows up by the keys of the report.
@@ -154,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_that_is_none_and_an_unknown_key_are_refused() {
+    fn a_period_that_is_none_an_unknown_key_and_a_name_that_is_none_are_refused() {
         let at = now();
         let backwards = ReportQuery {
             since: Some(at),
@@ -163,6 +169,10 @@ mod tests {
         };
         let unknown = ReportQuery { by: Some("gpu".to_owned()), ..ReportQuery::default() };
 
+        // The database takes no text with a zero byte.
+        let no_name = ReportQuery { user: Some("ada,b\0b".to_owned()), ..ReportQuery::default() };
+
+        assert_eq!(read(no_name, None, at).unwrap_err().field, "user");
         assert_eq!(read(backwards, None, at).unwrap_err().field, "since");
         assert_eq!(read(unknown, None, at).unwrap_err().field, "by");
     }

@@ -2,7 +2,7 @@
 //! follow a new authority.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
@@ -52,6 +52,9 @@ fn not_joined(output: &Output, because: &str) {
     assert!(!output.status.success() && text.contains(because), "{text}");
 }
 
+/// An account of an agent's own, which needs no name here.
+const AGENT: u32 = 64_010;
+
 /// The certificates of a node: serial numbers and authorities, newest first.
 fn certificates(cluster: &Cluster, node: &str) -> Vec<(String, String)> {
     let list = json(cluster, &["node", "certificates", node]);
@@ -82,6 +85,37 @@ fn copy_folder(from: &Path, to: &Path) {
 /// A job that runs until the file is there.
 fn waits_for(marker: &Path) -> String {
     format!("while [ ! -e {} ]; do sleep 0.05; done", marker.display())
+}
+
+#[test]
+fn root_joins_for_an_agent_with_its_own_account() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root becomes the agent's account");
+        return;
+    }
+    let cluster = Plan::new().node("n1", "a30-24gb").start();
+    // Other accounts reach it, as they reach the data folder of a package.
+    let machine = tempfile::tempdir().unwrap();
+    fs::set_permissions(machine.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let data = machine.path().join("agent");
+    fs::create_dir(&data).unwrap();
+    chown(&data, Some(AGENT), Some(AGENT)).unwrap();
+
+    joined(&join(&cluster, &invite(&cluster, "n9", "15m"), &data, &[]));
+
+    let identity = data.join("identity");
+    for file in ["", "key.pem", "cert.pem", "ca.pem", "controller"] {
+        let found = identity.join(file).metadata().unwrap();
+        assert_eq!((found.uid(), found.gid()), (AGENT, AGENT), "{file}");
+    }
+    // A folder of its account's that is a link leads root nowhere.
+    let (trap, target) = (machine.path().join("trap"), machine.path().join("etc"));
+    fs::create_dir(&trap).unwrap();
+    fs::create_dir(&target).unwrap();
+    std::os::unix::fs::symlink(&target, trap.join("identity")).unwrap();
+    chown(&trap, Some(AGENT), Some(AGENT)).unwrap();
+    not_joined(&join(&cluster, &invite(&cluster, "n8", "15m"), &trap, &[]), "ermission denied");
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::thread;
 
 use tessera_api_types::{ProblemDetails, SubmitRequest, SubmitResponse};
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, command};
-use tessera_load_tests::http::Response;
+use tessera_load_tests::http::{self, Response};
 use tessera_load_tests::wait;
 
 /// One cluster for all tests of this file that run at the same time.
@@ -127,6 +127,33 @@ fn a_submit_that_is_repeated_with_its_key_makes_one_job() {
     assert_eq!(second.header("idempotency-replayed"), Some("true"));
     assert_eq!(first.header("idempotency-replayed"), None);
     problem(&different, 422);
+}
+
+#[test]
+fn a_key_belongs_to_its_caller_so_that_others_neither_use_it_up_nor_learn_what_it_made() {
+    let cluster = shared();
+    let body = serde_json::to_vec(&command(["true"])).unwrap();
+    let key = format!("shared-{}", std::process::id());
+    let submit = |user: &str| -> (u16, Option<String>, SubmitResponse) {
+        let authorization = format!("Bearer {}", cluster.token_for(user, "user"));
+        let headers = [
+            ("authorization", authorization.as_str()),
+            ("content-type", "application/json"),
+            ("idempotency-key", key.as_str()),
+        ];
+        let path = "/v1/jobs";
+        let answer = http::request(cluster.http(), "POST", path, &headers, Some(&body)).unwrap();
+        let replayed = answer.header("idempotency-replayed").map(str::to_owned);
+        (answer.status, replayed, answer.json())
+    };
+
+    let (_, first, hers) = submit("ada");
+    let (status, other, his) = submit("bob");
+    let (_, again, same) = submit("ada");
+
+    assert_eq!((first, other, status), (None, None, 201));
+    assert_ne!(hers.job_id, his.job_id);
+    assert_eq!((again.as_deref(), same), (Some("true"), hers));
 }
 
 #[test]

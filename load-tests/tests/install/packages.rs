@@ -98,6 +98,46 @@ fn jobs_outlive_the_agents_unit() {
     assert!(unit.contains("nvidia-persistenced.service"));
 }
 
+/// What makes systemd set `NoNewPrivileges` for an account (systemd.exec(5)), under which a launcher with setuid has no
+/// privileges.
+const TAKE_PRIVILEGES: [&str; 17] = [
+    "NoNewPrivileges",
+    "SystemCallFilter",
+    "SystemCallArchitectures",
+    "SystemCallLog",
+    "RestrictAddressFamilies",
+    "RestrictFileSystems",
+    "RestrictNamespaces",
+    "RestrictRealtime",
+    "RestrictSUIDSGID",
+    "PrivateDevices",
+    "ProtectKernelTunables",
+    "ProtectKernelModules",
+    "ProtectKernelLogs",
+    "ProtectClock",
+    "ProtectHostname",
+    "MemoryDenyWriteExecute",
+    "LockPersonality",
+];
+
+#[test]
+fn the_agents_unit_has_an_account_that_may_start_the_launcher() {
+    let unit = read("packaging/systemd/tessera-agent.service");
+    for (name, text) in
+        [("agent", &unit), ("jobs", &read("packaging/systemd/tessera-jobs.service"))]
+    {
+        let account = ["User=tessera-agent", "Group=tessera-agent"];
+        assert!(account.iter().all(|line| text.lines().any(|found| found == *line)), "{name}");
+        let as_root = read(&format!("packaging/systemd/tessera-{name}-as-root.conf"));
+        assert!(as_root.contains("\nUser=root\nGroup=root\n"), "{name}");
+    }
+
+    let keys = unit.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key);
+    let taking: Vec<_> = keys.filter(|key| TAKE_PRIVILEGES.contains(key)).collect();
+
+    assert!(taking.is_empty(), "{taking:?}");
+}
+
 /// The glibc of RHEL 8; Debian 11 and Ubuntu 20.04 have newer ones.
 const OLDEST_GLIBC: (u32, u32) = (2, 28);
 

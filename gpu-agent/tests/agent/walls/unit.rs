@@ -1,5 +1,5 @@
-//! An agent that is root within the limits of the unit that the packages install. No systemd runs here: the test reads
-//! the unit, and sets what it states.
+//! An agent that is root, as `agent-account root` makes it, within the limits of the unit that the packages install. No
+//! systemd runs here: the test reads the unit, and sets what it states. `packaging/test-systemd` has both kinds of agents.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;

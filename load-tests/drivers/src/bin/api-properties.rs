@@ -6,15 +6,20 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 use serde_json::{Value, json};
 use tessera_load_tests::cluster::{Cluster, Plan};
-use tessera_load_tests::machine;
+use tessera_load_tests::{console, machine};
 
 /// Checks that every answer must pass.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
+/// How often jobs are cancelled.
+const CANCEL_EVERY: Duration = Duration::from_secs(1);
 /// Routes whose answers last as long as the client reads.
 const STREAMS: [&str; 1] = ["/v1/events"];
 /// The users of the tokens: none is an account of this machine.
@@ -66,7 +71,8 @@ fn main() -> anyhow::Result<()> {
         if !arguments.roles.is_empty() && !arguments.roles.iter().any(|chosen| chosen == role) {
             continue;
         }
-        let report = generate(&arguments, &cluster, (user, role), &folder)?;
+        let report =
+            while_jobs_end(&cluster, || generate(&arguments, &cluster, (user, role), &folder))?;
         let generated = report["test_cases"]["generated"].as_u64().unwrap_or(0);
         ensure!(generated > 0, "nothing was generated for {role}");
         cases += generated;
@@ -95,6 +101,23 @@ fn main() -> anyhow::Result<()> {
     machine::report(&result, arguments.out.as_deref())?;
     ensure!(failed.is_empty(), "{} kinds of failures", failed.len());
     Ok(())
+}
+
+/// Cancels all jobs again and again meanwhile. The node's certificate is among what is revoked, and an answer that waits
+/// for a job's end, or that follows its output, lasts as long as the job waits.
+fn while_jobs_end<T>(cluster: &Cluster, run: impl FnOnce() -> T) -> T {
+    let (stop, stopped) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while stopped.recv_timeout(CANCEL_EVERY) == Err(RecvTimeoutError::Timeout) {
+                // One that ended meanwhile is refused.
+                let _ = console::tessera(cluster, &["cancel", "--state", "active"]);
+            }
+        });
+        let result = run();
+        drop(stop);
+        result
+    })
 }
 
 /// Sends generated requests as one caller, and returns the report.
