@@ -6,7 +6,7 @@ two such records.
 
 Programs such as python and torchrun are replaced by one that notes its arguments and its environment. A script may name
 how it is called: `#RUN OPTIONS SCRIPT ARGUMENTS`, `#ENV NAME=VALUE`, and `#PREPARE LINE-OF-SHELL` before it. `#ALONE` marks
-one that waits for jobs of its own while it holds a GPU. Beside others, they could wait for each other. Numbers of jobs
+one that waits for jobs of its own while it holds a GPU. With others, they could wait for each other. Numbers of jobs
 and names of nodes and GPUs differ between clusters, so that only how many there are is compared.
 """
 
