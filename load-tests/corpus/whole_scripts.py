@@ -5,8 +5,9 @@ two such records.
     whole_scripts.py compare OF-SLURM.json OF-TESSERA.json
 
 Programs such as python and torchrun are replaced by one that notes its arguments and its environment. A script may name
-how it is called: `#RUN OPTIONS SCRIPT ARGUMENTS`, `#ENV NAME=VALUE`, and `#PREPARE LINE-OF-SHELL` before it. Numbers of
-jobs and names of nodes and GPUs differ between clusters, so that only how many there are is compared.
+how it is called: `#RUN OPTIONS SCRIPT ARGUMENTS`, `#ENV NAME=VALUE`, and `#PREPARE LINE-OF-SHELL` before it. `#ALONE` marks
+one that waits for jobs of its own while it holds a GPU. With others, they could wait for each other. Numbers of jobs
+and names of nodes and GPUs differ between clusters, so that only how many there are is compared.
 """
 
 import argparse
@@ -22,7 +23,10 @@ import sys
 import tempfile
 import time
 
-PROGRAMS = ["python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "singularity", "apptainer", "ray", "nvidia-smi"]
+PROGRAMS = [
+    "python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "singularity", "apptainer", "ray", "nvidia-smi",
+    "gmx", "gmx_mpi", "bwa", "samtools", "Rscript", "julia",
+]
 NOTE = """#!/usr/bin/python3 -SE
 import json, os, sys
 kept = ("SLURM", "CUDA_VISIBLE", "SBATCH", "ENVIRONMENT", "HOSTNAME", "GPU_DEVICE", "ROCR")
@@ -62,10 +66,27 @@ def jobs():
         facts = dict(re.findall(r"(\w+)=(.*?)(?= \w+(?:/\w+)?=|$)", line))
         if facts.get("JobId"):
             number = facts["JobId"]
+            if not facts.get("ArrayTaskId", "0").isdigit():
+                # What is left of an array: its tasks have their own.
+                continue
             if facts.get("ArrayTaskId"):
                 number = facts["ArrayJobId"] + "_" + facts["ArrayTaskId"]
             found[number] = facts
     return found
+
+
+def ended(running, until, root):
+    """Waits until no job is left, and returns all of them. Jobs that ended are known for MinJobAge only."""
+    known = {}
+    while True:
+        known.update(jobs())
+        waiting = [name for name, _, child in running if child.poll() is None]
+        left = [line for line in run(["squeue", "-h", "-o", "%i %j %T %r"]).stdout.splitlines() if line]
+        if not waiting and not left:
+            return known | jobs()
+        if time.monotonic() > until:
+            sys.exit(f"these jobs didn't end: {left}, nor these calls of sbatch: {waiting}; see {root}")
+        time.sleep(0.5)
 
 
 def record(given):
@@ -82,12 +103,13 @@ def record(given):
     for name in PROGRAMS:
         (programs / name).write_text(NOTE)
         (programs / name).chmod(0o755)
-    record = {}
-    running = []
+    record, known, running = {}, {}, []
     # Numbers of jobs are to be found in outputs, so that they have four digits at least.
     first = run(["sbatch", "--parsable", "--hold", "--array=0-999", "--output=/dev/null", "--wrap=true"], cwd=work)
     run(["scancel", first.stdout.strip()])
-    for script in scripts:
+    until = time.monotonic() + given.within
+    alone = {script.stem for script in scripts if re.search(r"^#ALONE$", script.read_text(), re.M)}
+    for script in sorted(scripts, key=lambda script: script.stem not in alone):
         folder = work / script.stem
         folder.mkdir()
         folder.chmod(0o777)
@@ -116,20 +138,13 @@ def record(given):
         except subprocess.TimeoutExpired:
             pass
         running.append((script.stem, folder, child))
-    until = time.monotonic() + given.within
-    for _, _, child in running:
-        child.wait(timeout=max(1, until - time.monotonic()))
-    while time.monotonic() < until:
-        time.sleep(1)
-        if not run(["squeue", "-h", "-o", "%i"]).stdout.strip():
-            break
-    left = run(["squeue", "-h", "-o", "%i %j %T %r"]).stdout.split("\n")
-    known = jobs()
+        if script.stem in alone:
+            known.update(ended(running, until, root))
+    known.update(ended(running, until, root))
     numbers = {number for facts in known.values() for number in (facts["JobId"],) if len(number) >= 4}
     for name, folder, child in running:
         out, errors = child.stdout.read(), child.stderr.read()
         own = {n: f for n, f in known.items() if pathlib.Path(f.get("WorkDir", "/")) == folder}
-        own = {n: f for n, f in own.items() if "[" not in n}
         submitted = re.findall(r"^(?:Submitted batch job )?(\d+)$", out, re.M)
         own.update((n, f) for n, f in known.items() if n.split("_")[0] in submitted)
         def plain(text):
@@ -153,7 +168,7 @@ def record(given):
             "calls": calls,
         }
     pathlib.Path(given.out).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-    print(f"{sum(not r['code'] for r in record.values())} of {len(record)} accepted; left: {[l for l in left if l]}; {root}")
+    print(f"{sum(not r['code'] for r in record.values())} of {len(record)} accepted; {root}")
 
 
 def limit(facts):

@@ -7,8 +7,8 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, Zoned};
 use time::OffsetDateTime;
 
-const FORMS: &str = "write HH:MM, YYYY-MM-DD, YYYY-MM-DDTHH:MM, 2027-01-31T18:00:00Z, MMDD, now+2hours, noon \
-                     or midnight";
+const FORMS: &str = "write HH:MM, YYYY-MM-DD, YYYY-MM-DDTHH:MM, 2027-01-31T18:00:00Z, MMDD, MM/DD/YY, \
+                     now+2hours, tomorrow, noon or midnight";
 
 /// A time as `sbatch` accepts it. A time of day means its next occurrence; times are in the local
 /// time zone.
@@ -18,6 +18,8 @@ pub enum ClockTime {
     In(i64),
     /// The next time at which clocks show this.
     TimeOfDay(Time),
+    /// The start of the day that many days after this one.
+    InDays(i32),
     /// A date without a year: the start of the next such day.
     DayOfYear { month: i8, day: i8 },
     /// A date and time in the local time zone.
@@ -52,6 +54,10 @@ fn read(text: &str) -> Option<ClockTime> {
         "midnight" => return Some(ClockTime::TimeOfDay(Time::midnight())),
         "noon" => return Some(ClockTime::TimeOfDay(Time::constant(12, 0, 0, 0))),
         // As in sbatch(1).
+        "elevenses" => return Some(ClockTime::TimeOfDay(Time::constant(11, 0, 0, 0))),
+        "fika" => return Some(ClockTime::TimeOfDay(Time::constant(15, 0, 0, 0))),
+        "today" => return Some(ClockTime::InDays(0)),
+        "tomorrow" => return Some(ClockTime::InDays(1)),
         "teatime" => return Some(ClockTime::TimeOfDay(Time::constant(16, 0, 0, 0))),
         _ => {}
     }
@@ -60,6 +66,9 @@ fn read(text: &str) -> Option<ClockTime> {
     }
     if let Ok(at) = text.parse::<Timestamp>() {
         return Some(ClockTime::Absolute(at));
+    }
+    if let Some(at) = american(text) {
+        return Some(at);
     }
     if text.len() == 4 && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let (month, day) = (text[..2].parse().ok()?, text[2..].parse().ok()?);
@@ -76,8 +85,43 @@ fn read(text: &str) -> Option<ClockTime> {
     time_of_day(&lower).map(ClockTime::TimeOfDay)
 }
 
-/// Reads `HH:MM` or `HH:MM:SS`.
+/// Reads `MMDDYY`, `MM/DD`, `MM/DD/YY` or `MM.DD.YY`; the latter three may be followed by `-HH:MM`.
+fn american(text: &str) -> Option<ClockTime> {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let year = |text: &str| Some(2_000 + text.parse::<i16>().ok().filter(|_| text.len() == 2)?);
+    if text.len() == 6 && digits(text) {
+        let date =
+            Date::new(year(&text[4..])?, text[..2].parse().ok()?, text[2..4].parse().ok()?).ok()?;
+        return Some(ClockTime::Local(date.to_datetime(Time::midnight())));
+    }
+    let (date, at) = text.split_once('-').map_or((text, None), |(date, at)| (date, Some(at)));
+    let separator = ['/', '.'].into_iter().find(|letter| date.contains(*letter))?;
+    let parts: Vec<&str> = date.split(separator).collect();
+    let at = at.map_or(Some(Time::midnight()), time_of_day)?;
+    match parts.as_slice() {
+        [month, day] if at == Time::midnight() => {
+            let (month, day) = (month.parse().ok()?, day.parse().ok()?);
+            Date::new(2_000, month, day).ok()?;
+            Some(ClockTime::DayOfYear { month, day })
+        }
+        [month, day, years] => {
+            let date = Date::new(year(years)?, month.parse().ok()?, day.parse().ok()?).ok()?;
+            Some(ClockTime::Local(date.to_datetime(at)))
+        }
+        _ => None,
+    }
+}
+
+/// Reads `HH:MM` or `HH:MM:SS`, also with `AM` or `PM`.
 fn time_of_day(text: &str) -> Option<Time> {
+    let lower = text.to_ascii_lowercase();
+    let half = [("am", 0), ("pm", 12)]
+        .into_iter()
+        .find_map(|(word, first)| Some((lower.strip_suffix(word)?.trim_end(), first)));
+    if let Some((rest, first)) = half {
+        let at = time_of_day(rest).filter(|at| (1..=12).contains(&at.hour()))?;
+        return Time::new(at.hour() % 12 + first, at.minute(), at.second(), 0).ok();
+    }
     let parts: Vec<&str> = text.split(':').collect();
     let number = |text: &str| {
         let digits = matches!(text.len(), 1 | 2) && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -156,6 +200,10 @@ impl ClockTime {
                 let day = if at > now.time() { today } else { today.tomorrow()? };
                 local(day.to_datetime(at))
             }
+            Self::InDays(days) => {
+                let day = now.date().checked_add(jiff::Span::new().try_days(days)?)?;
+                local(day.to_datetime(Time::midnight()))
+            }
             Self::DayOfYear { month, day } => {
                 let begins =
                     |year: i16| Ok(Date::new(year, month, day)?.to_datetime(Time::midnight()));
@@ -194,6 +242,17 @@ mod tests {
             ("15:30", "2026-11-24T14:30:00Z"),
             ("8:05:09", "2026-11-24T07:05:09Z"),
             ("midnight", "2026-11-23T23:00:00Z"),
+            ("today", "2026-11-22T23:00:00Z"),
+            ("tomorrow", "2026-11-23T23:00:00Z"),
+            ("fika", "2026-11-24T14:00:00Z"),
+            ("elevenses", "2026-11-24T10:00:00Z"),
+            ("3:30 PM", "2026-11-24T14:30:00Z"),
+            ("4:00pm", "2026-11-23T15:00:00Z"),
+            ("12:15AM", "2026-11-23T23:15:00Z"),
+            ("012230", "2030-01-21T23:00:00Z"),
+            ("01/31/30", "2030-01-30T23:00:00Z"),
+            ("01/31/30-18:00", "2030-01-31T17:00:00Z"),
+            ("12/24", "2026-12-23T23:00:00Z"),
             ("noon", "2026-11-24T11:00:00Z"),
             ("1224", "2026-12-23T23:00:00Z"),
             ("0101", "2026-12-31T23:00:00Z"),

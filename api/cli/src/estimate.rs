@@ -46,6 +46,9 @@ struct RunOptions {
     /// Recompute activations in the backward pass
     #[arg(long)]
     checkpointing: bool,
+    /// The program keeps the scores of attention for the backward pass: it has no fused attention
+    #[arg(long)]
+    eager_attention: bool,
     /// The CUDA context, in MiB; older versions of CUDA need twice as much
     #[arg(long, default_value_t = CONTEXT_MIB, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=1 << 20))]
     context: u64,
@@ -59,6 +62,7 @@ impl Default for RunOptions {
             optimizer: OptimizerKind::None,
             dtype: NumberFormat::Half,
             checkpointing: false,
+            eager_attention: false,
             context: CONTEXT_MIB,
         }
     }
@@ -162,6 +166,7 @@ impl RunOptions {
             format: self.dtype,
             optimizer: self.optimizer,
             checkpointing: self.checkpointing,
+            keeps_scores: self.eager_attention,
             context_mib: self.context,
         }
     }
@@ -178,6 +183,7 @@ impl RunOptions {
             "optimizer" => self.optimizer = optimizer(value).map_err(|_| bad())?,
             "dtype" => self.dtype = format(value).map_err(|_| bad())?,
             "checkpointing" if value.is_empty() => self.checkpointing = true,
+            "eager-attention" if value.is_empty() => self.eager_attention = true,
             _ => return Err(bad()),
         }
         Ok(())

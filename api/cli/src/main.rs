@@ -234,8 +234,11 @@ enum CliCommand {
 
 /// Runs the command that the process was started with.
 fn main() -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if let Some(code) = steps::become_program(&arguments) {
+        return ExitCode::from(code);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     if let (Some(command), Ok(runtime)) =
         (arguments.first().and_then(SlurmCommand::called_as), &runtime)
     {

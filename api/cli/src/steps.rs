@@ -14,6 +14,7 @@ mod gpus;
 mod layout;
 mod options;
 mod output;
+mod own_number;
 mod part;
 mod pmi;
 mod remote_terminal;
@@ -30,10 +31,10 @@ use self::across::StepAcross;
 use self::environment::StepFacts;
 use self::gpus::{StepGpus, busy};
 pub use self::options::{MPI_LIST, StepMpi, StepOptions, StepPlan};
+pub use self::own_number::{become_program, plain};
 pub use self::part::run_part;
 pub use self::remote_terminal::become_process;
 use self::tasks::StepTasks;
-pub use self::tasks::plain;
 pub use self::unused::UnusedStepOptions;
 pub use self::watch::run_watch;
 use crate::failure::CommandFailure;
@@ -188,6 +189,7 @@ fn facts(plan: &StepPlan, allocation: &Allocation, number: u64) -> StepFacts {
         binding: plan.binding.clone(),
         cpus_per_task: plan.cpus_per_task,
         umask: own_umask(),
+        named: plan.named.clone(),
     }
 }
 

@@ -159,6 +159,15 @@ pub struct RequestRecord {
     pub class: String,
     /// What orders its jobs in the queue, as submitted.
     pub queue_rank: RankView,
+    /// Number of processes that are started: one on each node, or one for each GPU. Older controllers do not state it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    /// Number of tasks that `srun` starts by default, if the job's options give one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ntasks: Option<u32>,
+    /// Processors of each of these tasks, if the job's options give them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus_per_task: Option<u32>,
     /// Processors of each process, if limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,

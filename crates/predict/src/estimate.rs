@@ -53,6 +53,14 @@ pub struct ModelShape {
     pub head_width: u64,
     /// Tokens of the vocabulary.
     pub vocabulary: u64,
+    /// Width of the feed-forward part.
+    pub inner: u64,
+    /// Whether the feed-forward part has a gate, so that one more of its results exists at a time.
+    pub is_gated: bool,
+    /// The number of weights that quantisation leaves in 16 bits: those of the vocabulary.
+    pub embeddings: u64,
+    /// Whether training computes a value for each token of the vocabulary, as models of language do.
+    pub has_logits: bool,
     /// The number of values in all intermediate results of one sample, if the model's file has them
     /// (ONNX).
     pub intermediates: u64,
@@ -90,9 +98,9 @@ impl NumberFormat {
             Self::Float32 => 4.0,
             Self::Mixed => 6.0,
             Self::Half => 2.0,
-            // Scales and outliers: one sixteenth more.
+            // Scales and outliers: one sixteenth more, or a number of 32 bits for each 64 values.
             Self::Int8 => 1.062_5,
-            Self::Int4 => 0.625,
+            Self::Int4 => 0.562_5,
         }
     }
 
@@ -164,6 +172,9 @@ pub struct ModelRun {
     pub optimizer: OptimizerKind,
     /// Whether activations are computed again in the backward pass.
     pub checkpointing: bool,
+    /// Whether the scores of attention are kept for the backward pass. Fused kernels, the default of today's libraries,
+    /// compute them again.
+    pub keeps_scores: bool,
     /// The CUDA context, in MiB.
     pub context_mib: u64,
 }
@@ -202,7 +213,12 @@ pub struct RunMemory {
 pub fn estimate(shape: &ModelShape, run: &ModelRun) -> RunMemory {
     let parameters = float(shape.parameters);
     let is_trained = run.optimizer != OptimizerKind::None;
-    let weights = parameters * run.format.weight_bytes();
+    let vocabulary = match run.format {
+        NumberFormat::Int8 | NumberFormat::Int4 => float(shape.embeddings),
+        NumberFormat::Float32 | NumberFormat::Mixed | NumberFormat::Half => 0.0,
+    };
+    let half = NumberFormat::Half.weight_bytes();
+    let weights = (parameters - vocabulary) * run.format.weight_bytes() + vocabulary * half;
     let gradient_bytes = if run.format == NumberFormat::Half { 2.0 } else { 4.0 };
     let gradients = if is_trained { parameters * gradient_bytes } else { 0.0 };
     let optimizer = parameters * run.optimizer.state_bytes();
@@ -234,16 +250,33 @@ fn activations(shape: &ModelShape, run: &ModelRun, is_trained: bool) -> f64 {
         return ALLOCATION * all;
     }
     let stream = sequence * batch * hidden;
-    let scores = float(shape.heads) * sequence * sequence * batch;
+    let scores = match run.keeps_scores {
+        true => float(shape.heads) * sequence * sequence * batch,
+        false => 0.0,
+    };
     // In 32 bits, this is twice the paper's value for 16.
     let layer = 2.0 * (34.0 * stream + 5.0 * scores);
     let checkpoints = 4.0 * stream * float(shape.layers);
     let kept = match (is_trained, run.checkpointing) {
         (true, false) => layer * float(shape.layers),
         (true, true) => checkpoints + layer,
-        // Nothing is kept for a backward pass, so this is the largest result of a layer, and the
-        // logits of the last token.
-        (false, _) => 4.0 * (4.0 * stream + float(shape.vocabulary) * batch),
+        // Nothing is kept for a backward pass. So these are the results that exist at the same time in the widest part of a
+        // layer: the stream, its normed copy, and those of the feed-forward part. The logits are those of the last token.
+        (false, _) => {
+            let wide = if shape.is_gated { 3.0 } else { 2.0 };
+            let inner = wide * sequence * batch * float(shape.inner);
+            4.0 * (2.0 * stream + inner + float(shape.vocabulary) * batch)
+        }
     };
-    ALLOCATION * kept * run.format.activations()
+    ALLOCATION * kept * run.format.activations() + logits(shape, run, is_trained)
+}
+
+/// Returns the bytes of the values for the vocabulary's tokens in training. The values in 32 bits, their logarithms and
+/// their gradients exist at the same time. With 16 bits the original values do, too.
+fn logits(shape: &ModelShape, run: &ModelRun, is_trained: bool) -> f64 {
+    if !is_trained || !shape.has_logits {
+        return 0.0;
+    }
+    let bytes = if run.format == NumberFormat::Float32 { 12.0 } else { 14.0 };
+    bytes * float(run.batch) * float(run.sequence) * float(shape.vocabulary)
 }

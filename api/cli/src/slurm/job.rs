@@ -40,9 +40,16 @@ pub fn gather(records: JobRecords) -> Vec<SlurmJob> {
             }
             _ => {
                 let request = requests.get(&record.submission).cloned();
+                let request = request.unwrap_or_else(|| unknown_request(record.submission));
+                let mut record = record;
+                // Before the first round that looks at it, Slurm states what it waits for, too.
+                let waits_for = record.dependency.as_ref().or(request.dependency.as_ref());
+                if record.reason.is_none() && waits_for.is_some_and(|jobs| !jobs.is_empty()) {
+                    record.reason = Some("dependency".to_owned());
+                }
                 jobs.push(SlurmJob {
                     state: SlurmState::of(&record),
-                    request: request.unwrap_or_else(|| unknown_request(record.submission)),
+                    request,
                     nodes: node.into_iter().collect(),
                     waiting: Vec::new(),
                     record,
@@ -67,6 +74,9 @@ fn unknown_request(submission: u64) -> RequestRecord {
         gpus: 1,
         nodes: 1,
         class: String::new(),
+        processes: None,
+        ntasks: None,
+        cpus_per_task: None,
         queue_rank: RankView { priority: 5, ..RankView::default() },
         cpus: None,
         host_memory_bytes: None,
@@ -221,11 +231,30 @@ impl SlurmJob {
 
     /// Returns its processors.
     pub fn cpus(&self) -> u32 {
-        self.request.cpus.unwrap_or(1).saturating_mul(self.processes())
+        match self.request.cpus {
+            Some(cpus) => cpus.saturating_mul(self.processes()),
+            None => self.tasks(),
+        }
     }
 
-    fn processes(&self) -> u32 {
-        self.request.gpus.max(1)
+    /// Returns the number of its tasks: one on each node, unless its options give another number.
+    pub fn tasks(&self) -> u32 {
+        self.request.ntasks.unwrap_or_else(|| self.processes())
+    }
+
+    /// Returns the processors of each of its tasks.
+    pub fn cpus_per_task(&self) -> u32 {
+        self.request.cpus_per_task.unwrap_or(1)
+    }
+
+    /// Returns the least number of processors of one of its nodes.
+    pub fn cpus_on_node(&self) -> u32 {
+        self.cpus().div_euclid(self.request.nodes.max(1)).max(1)
+    }
+
+    /// Returns the number of processes that share what is limited for each.
+    pub fn processes(&self) -> u32 {
+        self.request.processes.unwrap_or(self.request.gpus).max(1)
     }
 
     /// Returns its host memory on each node, as `16G`; `0` for no limit.

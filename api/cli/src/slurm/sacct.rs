@@ -373,7 +373,7 @@ fn nodes(line: &Line) -> String {
 fn requested(line: &Line) -> String {
     let (job, cpus) = (&line.job, line.job.cpus());
     let memory = job.request.host_memory_bytes.map_or_else(String::new, |bytes| {
-        format!(",mem={}", megabytes(bytes.saturating_mul(job.request.gpus.max(1).into())))
+        format!(",mem={}", megabytes(bytes.saturating_mul(job.processes().into())))
     });
     format!(
         "billing={cpus},cpu={cpus},gres/gpu={}{memory},node={}",

@@ -58,8 +58,10 @@ impl Scontrol {
             "requeue" => act(jobs_to_requeue(rest), JobVerb::Requeue).await,
             "requeuehold" => {
                 let jobs = jobs_to_requeue(rest);
-                act(jobs, JobVerb::Requeue).await?;
-                act(jobs, JobVerb::Hold).await
+                match act(jobs, JobVerb::Requeue).await? {
+                    0 => act(jobs, JobVerb::Hold).await,
+                    code => Ok(code),
+                }
             }
             "update" => update(rest).await,
             "write" => write(rest).await,
@@ -73,7 +75,7 @@ impl Scontrol {
             "" => {
                 message("scontrol: error: no command: write show, hold, release, requeue or update")
             }
-            "suspend" | "resume" => message("Requested operation not supported on this system"),
+            "suspend" | "resume" => suspend(&command, rest).await,
             other => message(&format!("invalid keyword: {other}")),
         }
     }
@@ -290,6 +292,32 @@ async fn wait_job(rest: &[&str]) -> Done {
         }
         tokio::time::sleep(JOB_LOOK_EVERY).await;
     }
+}
+
+/// `scontrol suspend 42`, which Slurm offers to operators only. A stopped program would keep its GPU memory, so nobody
+/// else could use the slice. The message names what is right instead.
+async fn suspend(command: &str, rest: &[&str]) -> Done {
+    if rest.is_empty() {
+        return message(&format!("too few arguments for keyword:{command}"));
+    }
+    let client = connect()?.client;
+    for word in split_jobs(&rest.join(",")) {
+        let Some(job) = super::squeue::parse_job(&word) else {
+            return message(&format!("Invalid job id specified for job {word}"));
+        };
+        match client.job(job).await {
+            Ok(_) => {}
+            Err(failed) if failed.status() == Some(404) => {
+                return message(&format!("Invalid job id specified for job {word}"));
+            }
+            Err(failed) => return Err(failed.into()),
+        }
+    }
+    let signal = if command == "suspend" { "STOP" } else { "CONT" };
+    message(&format!(
+        "Requested operation not supported on this system: a stopped job would keep its slice and its GPU memory. \
+         Write scontrol requeue JOB to give them to others, or scancel --full --signal={signal} JOB for its processes"
+    ))
 }
 
 /// Applies a verb to each job; messages are those of Slurm.

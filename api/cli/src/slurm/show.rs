@@ -201,13 +201,13 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
         format!(
             "NumNodes={count} NumCPUs={} NumTasks={} CPUs/Task={} ReqB:S:C:T=0:0:*:*",
             job.cpus(),
-            request.gpus,
-            request.cpus.unwrap_or(1)
+            job.tasks(),
+            job.cpus_per_task()
         ),
         format!("TRES={}", job.tres()),
         format!(
             "MinCPUsNode={} MinMemoryNode={} MinTmpDiskNode=0",
-            request.cpus.unwrap_or(1),
+            job.cpus_on_node(),
             job.memory()
         ),
         "Features=(null) DelayBoot=00:00:00".to_owned(),

@@ -4,6 +4,7 @@
 //! known. A step over several nodes passes them on to its ranks elsewhere.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, getsid, kill_process};
@@ -14,6 +15,12 @@ use super::SlurmFailure;
 use crate::failure::CommandFailure;
 use crate::interactive::{Conversation, LocalInput, OwnOutput, SessionEnd};
 use crate::session::CommandSession;
+
+/// How long a job that is being started is waited for.
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often it is looked at meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The command of this program that finds the processes, inside of the job.
 const COMMAND: &str = "signal-processes";
@@ -56,8 +63,7 @@ pub async fn send(
         return Ok(code);
     }
     let named: Vec<String> = jobs.iter().map(ToString::to_string).collect();
-    let filter = RecordFilter { jobs: Some(named.join(",")), ..RecordFilter::default() };
-    for record in session.client.records(&filter).await?.jobs {
+    for record in started(session, &named.join(",")).await? {
         match (record.state.as_str(), record.rank) {
             // The first member of a gang has the steps; they pass signals on.
             ("running" | "stopping", None | Some(0)) => {
@@ -74,6 +80,21 @@ pub async fn send(
         }
     }
     Ok(code)
+}
+
+/// Returns jobs once none of them is being started: a program may signal its own job before the controller knows that it
+/// runs.
+async fn started(session: &CommandSession, jobs: &str) -> Result<Vec<JobRecord>, SlurmFailure> {
+    let filter = RecordFilter { jobs: Some(jobs.to_owned()), ..RecordFilter::default() };
+    let begun = Instant::now();
+    loop {
+        let records = session.client.records(&filter).await?.jobs;
+        let starts = records.iter().any(|record| record.state == "starting");
+        if !starts || begun.elapsed() >= STARTS_WITHIN {
+            return Ok(records);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 async fn send_one(

@@ -23,7 +23,7 @@ pub enum SlurmState {
     Preempted,
     /// It ran out of memory.
     OutOfMemory,
-    /// Its slice or its start is being prepared.
+    /// Its slice is being created.
     Configuring,
     /// Its end was requested.
     Completing,
@@ -48,8 +48,9 @@ impl SlurmState {
     /// Returns the state of a job.
     pub fn of(job: &JobRecord) -> Self {
         match job.state.as_str() {
-            "placing" | "starting" => Self::Configuring,
-            "running" => Self::Running,
+            "placing" => Self::Configuring,
+            // The node may have started the program already, which may look at its own job.
+            "starting" | "running" => Self::Running,
             "stopping" => Self::Completing,
             "succeeded" => Self::Completed,
             "cancelled" => Self::Cancelled,
@@ -233,6 +234,7 @@ pub fn reason(job: &JobRecord) -> String {
         Some("node_unavailable" | "gpu_blocked" | "node_drained" | "gpu_quarantined") => {
             "ReqNodeNotAvail".to_owned()
         }
+        Some("array_task_limit") => "JobArrayTaskLimit".to_owned(),
         Some("bad_constraints") => "BadConstraints".to_owned(),
         Some(other) => in_camel_case(other),
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Allocation;
 use super::gpus::GpuBinding;
 use super::layout::StepLayout;
+use super::own_number::TASK_PID;
 use tessera_model::number::clamped;
 
 /// Settings that all processes of a step share.
@@ -30,6 +31,9 @@ pub struct StepFacts {
     pub distribution: Option<String>,
     /// What the caller's new files are not to allow, as four digits.
     pub umask: String,
+    /// Variables of options that only have these. Absent in orders of an older caller.
+    #[serde(default)]
+    pub named: BTreeMap<String, String>,
 }
 
 impl StepFacts {
@@ -90,6 +94,7 @@ pub fn variables(
         }
         None => named.unwrap_or_else(usual).to_owned(),
     };
+    all.extend(facts.named.clone());
     if let Some(cpus) = facts.cpus_per_task {
         all.insert("SLURM_CPUS_PER_TASK".to_owned(), cpus.to_string());
     }
@@ -101,8 +106,8 @@ pub fn variables(
         (None, Some(held)) if held > most => held,
         (None, _) => ranks.len(),
     };
-    // The number of the script's process, which is not this one's.
-    all.remove("SLURM_TASK_PID");
+    // The number of the script's process, which is not this one's ([`super::own_number`]).
+    all.remove(TASK_PID);
     for (name, value) in [
         ("SLURM_PROCID", rank.to_string()),
         ("SLURM_LOCALID", local.to_string()),

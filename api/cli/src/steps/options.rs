@@ -1,6 +1,6 @@
 //! The request of a step, and the settings derived from it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -80,6 +80,15 @@ pub struct StepOptions {
     /// End all processes when one fails
     #[arg(short = 'K', long, num_args = 0..=1, require_equals = true, default_missing_value = "1", value_name = "0|1")]
     pub kill_on_bad_exit: Option<u8>,
+    /// Name of the step, which its processes find in SLURM_JOB_NAME
+    #[arg(short = 'J', long, value_name = "NAME")]
+    pub job_name: Option<String>,
+    /// The end of -K1
+    #[arg(short = '1', hide = true)]
+    pub is_killing: bool,
+    /// The end of -K0
+    #[arg(short = '0', hide = true)]
+    pub is_sparing: bool,
     /// Seconds after the first process has ended at which the others are ended; 0 waits for all
     #[arg(short = 'W', long, value_name = "SECONDS")]
     pub wait: Option<u64>,
@@ -226,6 +235,8 @@ pub struct StepPlan {
     pub error: Option<String>,
     /// Working directory.
     pub folder: Option<PathBuf>,
+    /// Variables of options that only have these.
+    pub named: BTreeMap<String, String>,
     /// Whether all end when one fails.
     pub kill_on_bad_exit: bool,
     /// Seconds after the first end at which the others are ended.
@@ -294,6 +305,10 @@ impl StepOptions {
         if self.program.is_empty() {
             return Err(BadStep::NoProgram);
         }
+        let name = self.job_name.clone().map(|name| ("SLURM_JOB_NAME", name));
+        let per_node = self.ntasks_per_node.map(|each| ("SLURM_NTASKS_PER_NODE", each.to_string()));
+        let named = name.into_iter().chain(per_node);
+        let named = named.map(|(name, value)| (name.to_owned(), value)).collect();
         let container = self.container_words(allocation)?;
         let (pmi, remark) = self.choose_mpi(tasks);
         let counted = self.ntasks_per_node.filter(|_| self.ntasks.is_none());
@@ -316,7 +331,8 @@ impl StepOptions {
             output: self.output.filter(|file| file != "-"),
             error: self.error.filter(|file| file != "-"),
             folder: self.chdir,
-            kill_on_bad_exit: self.kill_on_bad_exit.is_some_and(|how| how != 0),
+            named,
+            kill_on_bad_exit: self.kill_on_bad_exit.is_some_and(|how| how != 0) && !self.is_sparing,
             wait_secs: self.wait.filter(|secs| *secs > 0),
             export: self.export,
             pmi,

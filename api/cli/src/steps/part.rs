@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{ChildStdin, Command};
+use tokio::process::ChildStdin;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -20,8 +20,8 @@ use super::Allocation;
 use super::environment::{on_node, variables};
 use super::exchange::{BadMessage, FromPart, MessageBuffer, PartOrder, ToPart};
 use super::gpus::{StepGpus, busy};
+use super::own_number::{command_of, plain};
 use super::pmi::{RankSocket, relay};
-use super::tasks::plain;
 use crate::failure::CommandFailure;
 
 /// Maximum number of bytes of a process's output in one message.
@@ -165,8 +165,8 @@ impl Part {
         for (local, (rank, words)) in ranks.iter().zip(&self.order.programs).enumerate() {
             let base = (self.order.environment.clone(), devices);
             let all = variables(&self.order.facts, (node, local), &self.allocation, base);
-            let mut command = Command::new(words.first().map_or("", String::as_str));
-            command.args(words.iter().skip(1)).env_clear().envs(all).current_dir(&folder);
+            let mut command = command_of(words);
+            command.env_clear().envs(all).current_dir(&folder);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
             // Its own group: it is signalled once, and whole.
             command.process_group(0).kill_on_drop(false);

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use super::environment::{StepFacts, exported, on_node, variables};
 use super::exchange::PartOrder;
+use super::own_number::{TASK_PID, report_not_started};
 use super::part::{NO_FOLDER, no_folder};
-use super::tasks::report_not_started;
 use super::transport::{client, member_on};
 use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
@@ -69,6 +69,7 @@ pub fn become_process(order: &str) -> Result<u8, CommandFailure> {
     let (program, arguments) = words.split_first().ok_or_else(no_step)?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(all).current_dir(&order.folder);
+    command.env(TASK_PID, std::process::id().to_string());
     if let Some(note) = no_folder(&allocation.node, &order.folder) {
         eprintln!("{note}");
         command.current_dir(Path::new(NO_FOLDER));

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use super::environment::{StepFacts, exported, variables};
 use super::output::{FilePlace, copy_labelled, expand, open_file};
+use super::own_number::{command_of, report_not_started};
 use super::pmi::{RankAction, RankExchange, RankSocket, relay};
 use super::watch::StepWatch;
 use super::{Allocation, StepPlan};
@@ -21,9 +22,6 @@ use tessera_model::number::clamped;
 
 /// Time between SIGTERM and SIGKILL when a step is ended.
 pub const KILL_AFTER: Duration = Duration::from_secs(30);
-
-/// What `srun` returns if a program can't be started.
-pub const NOT_STARTED: u8 = 2;
 
 /// A step that is about to be started.
 pub struct StepTasks<'s> {
@@ -113,8 +111,7 @@ impl StepTasks<'_> {
 
     fn command(&self, rank: usize) -> Result<Command, CommandFailure> {
         let words = &self.plan.programs[rank];
-        let mut command = Command::new(words.first().map_or("", String::as_str));
-        command.args(words.iter().skip(1));
+        let mut command = command_of(words);
         if let Some(folder) = &self.plan.folder {
             command.current_dir(folder);
         }
@@ -328,18 +325,6 @@ pub fn after<E: Send + 'static>(time: Duration, event: E, events: &mpsc::Sender<
         tokio::time::sleep(time).await;
         let _ = events.send(event).await;
     });
-}
-
-/// Prints that a process's program can't be executed, as Slurm does, and returns the step's exit code.
-pub fn report_not_started(node: &str, program: &str, error: &std::io::Error) -> u8 {
-    eprintln!("slurmstepd-{node}: error: execve(): {program}: {}", plain(error));
-    NOT_STARTED
-}
-
-/// Returns an error of the system in the words of the C library.
-pub fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 /// Numbers of signals on Linux.

@@ -69,7 +69,6 @@ const STEP: &[(&str, Option<char>, Value, StepVerdict)] = &[
     ("hint", None, Value::Needed, Unused),
     ("immediate", Some('I'), Value::Optional, Unused),
     ("interactive", None, Value::None, Unused),
-    ("job-name", Some('J'), Value::Needed, Unused),
     ("jobid", None, Value::Needed, OwnJob),
     ("mem", None, Value::Needed, Unused),
     ("mem-bind", None, Value::Needed, Unused),

@@ -271,8 +271,9 @@ impl JobOptions {
         let usual = |value: &Option<String>, usual: &str| {
             of_slurm(Some(value.clone().unwrap_or_else(|| usual.to_owned())))
         };
-        // An exclusive job has all processors of its node.
-        let is_whole = self.exclusive.is_some() && !self.has_cpus();
+        // An exclusive job has all processors of its node, unless it shares the node with its user's other jobs.
+        let alone = self.exclusive.as_deref().is_some_and(|with| !matches!(with, "user" | "mcs"));
+        let is_whole = alone && !self.has_cpus();
         let dependency = self.dependency.as_ref().map(|DependencyOption(text)| text.clone());
         let texts = [
             ("SLURM_GPUS", text(&self.gpus)),

@@ -7,12 +7,12 @@ use tessera_model::mig::Profile;
 use tessera_model::spec::GpuRequest;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    Account, ClusterView, Decision, GpuView, JobFacts, JobTable, Knowledge, Predictor, QueuedJob,
-    RunTime, WaitReason, by_name,
+    Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobTable, Knowledge,
+    Predictor, QueuedJob, RunTime, WaitReason, by_name,
 };
 
 use crate::arbitrary;
-use crate::build::{a100, cluster, gib, gpu, queue, short, taken, why};
+use crate::build::{a100, cluster, gib, gpu, queue, short, taken, unpartitioned, why};
 use crate::hardware::Hardware;
 
 const NOW: Millis = Millis::from_secs(100_000);
@@ -122,6 +122,19 @@ fn a_large_job_at_the_head_holds_up_no_job_that_fits_slices_it_does_not_need() {
     let held = held.unwrap();
     assert!(matches!(held, Decision::Wait { reason: WaitReason::Priority, .. }), "{held:?}");
     assert!(why(held).summary.contains("is reserved for job 1"), "{held:?}");
+}
+
+#[test]
+fn a_job_of_a_task_that_ran_before_starts_on_a_gpu_with_mig_off() {
+    let off = unpartitioned(40_960, InstanceState::Idle);
+    let view = cluster([a100(&[("7g.40gb", 0, taken(100))]), off]);
+    let mut jobs = queue([GpuRequest::Whole]);
+    just_now(&mut jobs);
+    let known = KnownFacts { times: [(1, 600)].into(), ..KnownFacts::default() };
+
+    let decided = decide(&known, &view, &jobs);
+
+    assert_eq!(started(&decided), BTreeSet::from([1]), "{:?}", short(&view, &decided));
 }
 
 #[test]

@@ -58,6 +58,20 @@ const POSITIONED: [&str; 9] = [
     "whisper",
 ];
 
+/// Families that are trained to classify, and compute no values for the vocabulary then.
+const ENCODERS: [&str; 10] = [
+    "albert",
+    "bert",
+    "camembert",
+    "deberta",
+    "deberta-v2",
+    "distilbert",
+    "electra",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+];
+
 /// Reads the shape of a transformer.
 ///
 /// # Errors
@@ -106,6 +120,10 @@ pub fn read(text: &str) -> Result<ModelShape, ConfigError> {
         kv_heads,
         head_width,
         vocabulary,
+        inner,
+        is_gated: matrices == 3,
+        embeddings,
+        has_logits: !ENCODERS.contains(&kind),
         intermediates: 0,
     })
 }

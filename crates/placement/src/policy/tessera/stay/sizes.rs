@@ -166,6 +166,7 @@ pub(super) fn sized<'c>(
     }
     if known {
         expect_usual_speeds(kinds, &mut found, &measured);
+        expect_on_unpartitioned(kinds, &mut found);
         // If other sizes have a time and this one has none, the job can't run on it.
         found.retain(|option| option.ms.is_finite());
     } else {
@@ -208,6 +209,29 @@ fn expect_usual_speeds(kinds: &[GpuKind<'_>], options: &mut [SizeOption<'_>], me
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
         });
         if let Some((_, from, ms)) = nearest {
+            option.ms = ms * usual_stretch(*from, own);
+        }
+    }
+}
+
+/// Gives GPUs with MIG off the time on the nearest size in multiprocessors, scaled by [`SPEED_POWER`].
+///
+/// Predictions are about profiles, so there are none for these GPUs. A job that fits their memory runs there as on
+/// any instance.
+fn expect_on_unpartitioned(kinds: &[GpuKind<'_>], options: &mut [SizeOption<'_>]) {
+    let sms = |option: &SizeOption<'_>| kinds[option.kind].sms_of(option.profile);
+    let known: Vec<(f64, f64)> = options
+        .iter()
+        .filter(|option| option.ms.is_finite())
+        .map(|option| (sms(option), option.ms))
+        .collect();
+    let unknown =
+        options.iter_mut().filter(|option| option.profile.is_none() && option.ms.is_nan());
+    for option in unknown {
+        let own = sms(option);
+        let distance = |(from, _): &(f64, f64)| (from / own).ln().abs();
+        let nearest = known.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        if let Some((from, ms)) = nearest {
             option.ms = ms * usual_stretch(*from, own);
         }
     }
