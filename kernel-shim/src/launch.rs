@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tessera_kernel_queue::Nanos;
+
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::counters::{self, count};
 use crate::filler::{self, LaunchPermit};
@@ -12,7 +14,8 @@ use crate::kernel_cache::LaunchShape;
 use crate::measure::{self, StartedPair};
 use crate::ring::{self, RecordKind, RingRecord};
 use crate::{
-    captures, clock, first_session, gate, kernel_catalog, startup, state, streams, terms, watch,
+    captures, clock, first_session, gate, kernel_catalog, run_ahead, startup, state, streams,
+    terms, watch,
 };
 
 /// The last launch whose end was reported by a sync.
@@ -41,6 +44,8 @@ struct LaunchTicket {
     reported: bool,
     /// Whether its end is tracked.
     tracked: bool,
+    /// The predicted time that a mark after it stands for; zero without a mark.
+    mark: Nanos,
 }
 
 /// Makes a launch: `call` is the driver's function with the program's arguments.
@@ -53,7 +58,10 @@ pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResul
         ring::announce();
     }
     if let Some(ticket) = ticket
-        && (code != SUCCESS || ticket.tracked || ticket.begun.is_some())
+        && (code != SUCCESS
+            || ticket.tracked
+            || ticket.begun.is_some()
+            || ticket.mark != Nanos::ZERO)
     {
         state::guarded(|| on_driver_answer(what, ticket, code));
     }
@@ -70,11 +78,23 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
         count(&counters::PASSED);
         return None;
     }
-    let role = terms::role();
+    let mut role = terms::role();
     let kernel = kernel_catalog::number(&what.shape);
     kernel_catalog::note_shared_memory(kernel, what.shared_bytes);
     let number = counters::LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1;
-    let mut ticket = LaunchTicket { number, kernel, begun: None, reported: false, tracked: false };
+    let mut ticket = LaunchTicket {
+        number,
+        kernel,
+        begun: None,
+        reported: false,
+        tracked: false,
+        mark: Nanos::ZERO,
+    };
+    if role == terms::FREE {
+        ticket.mark = run_ahead::count_launch(kernel);
+        // It may have changed while the launch waited.
+        role = terms::role();
+    }
     match role {
         terms::FREE => {}
         terms::HOLD | terms::MEASURE => report_held_launch(what, &mut ticket),
@@ -148,7 +168,7 @@ fn report(kind: RecordKind, ticket: &mut LaunchTicket, extra: u64) {
 
 /// Tracks or withdraws a launch after the driver's answer.
 fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, code: CudaResult) {
-    let LaunchTicket { number, kernel, begun, reported, tracked } = ticket;
+    let LaunchTicket { number, kernel, begun, reported, tracked, mark } = ticket;
     if code != SUCCESS {
         if reported {
             let at = clock::now().get();
@@ -173,6 +193,9 @@ fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, code: CudaResult) {
     }
     if tracked {
         filler::add_kernel(number, kernel, what.stream, what.per_thread);
+    }
+    if mark != Nanos::ZERO {
+        run_ahead::set_mark(mark, what.stream, what.per_thread);
     }
 }
 

@@ -7,7 +7,9 @@ use tessera_model::number::clamped;
 use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};
 use crate::driver::table::slot;
-use crate::{driver, filler, first_session, gate, log, measure, resources, ring, settings, state};
+use crate::{
+    driver, filler, first_session, gate, log, measure, resources, ring, run_ahead, settings, state,
+};
 
 /// Starts the session's thread. The context of the first launch determines the device.
 pub fn start_session_thread() {
@@ -24,6 +26,7 @@ pub fn start_session_thread() {
     }
     filler::prepare();
     measure::prepare();
+    run_ahead::prepare();
     if let Some(path) = &settings.gate {
         gate::open(path);
     }
