@@ -1,4 +1,5 @@
-//! The start of the session's thread ([`crate::client`]) at the first launch, which waits for the first session.
+//! The start of the session's thread ([`crate::client`]): when the program looks up its first function, or at its
+//! first launch, which waits for the first session.
 
 use std::ffi::c_int;
 
@@ -11,7 +12,7 @@ use crate::{
     driver, filler, first_session, gate, log, measure, resources, ring, run_ahead, settings, state,
 };
 
-/// Starts the session's thread. The context of the first launch determines the device.
+/// Starts the session's thread. The calling thread's context determines the device.
 pub fn start_session_thread() {
     let Some(device) = device() else { return };
     let Some(settings) = settings::settings() else { return };
