@@ -3,7 +3,7 @@
 //! The launching thread itself waits. So order, streams and the lifetimes of parameters are the same
 //! as without the shim.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tessera_kernel_queue::Nanos;
 
@@ -82,6 +82,9 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
     let kernel = kernel_catalog::number(&what.shape);
     kernel_catalog::note_shared_memory(kernel, what.shared_bytes);
     let number = counters::LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1;
+    if number == 1 {
+        note_first_launch(what);
+    }
     let mut ticket = LaunchTicket {
         number,
         kernel,
@@ -110,17 +113,30 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
 
 #[cold]
 fn pass_without_session(what: &LaunchCall) -> Option<LaunchTicket> {
-    // This comes before the session begins, since a session reports only later launches that pass.
-    count(&counters::PASSED);
+    // A launch that comes before the session is not one that the session missed.
+    if !first_session::is_awaited() {
+        count(&counters::PASSED);
+    }
     if state::mode() == state::PASSIVE {
-        watch::on_first_launch(&what.shape);
+        note_first_launch(what);
         startup::start_session_thread();
     }
-    if state::transition(state::WATCHING, state::WATCHED) {
-        watch::on_first_launch(&what.shape);
+    if state::transition(state::WATCHING, state::WATCHED)
+        || (state::mode() == state::DETACHED && first_session::is_awaited())
+    {
+        note_first_launch(what);
     }
     first_session::wait();
     None
+}
+
+/// Observes the first launch of the process, once.
+#[cold]
+fn note_first_launch(what: &LaunchCall) {
+    static IS_NOTED: AtomicBool = AtomicBool::new(false);
+    if !IS_NOTED.swap(true, Ordering::Relaxed) {
+        watch::on_first_launch(&what.shape);
+    }
 }
 
 /// Reports a holder's launch, which never waits.
